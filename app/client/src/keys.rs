@@ -2,12 +2,10 @@
 //! where they map it.
 
 use crate::extent::Extent;
-use crate::memory;
 use crate::taking::Stay;
 use omniverb_adopt::{Access, AdoptedPages, Strategy};
 use omniverb_device::Region;
 use omniverb_link::pace;
-use omniverb_session::body::Adopt;
 use omniverb_session::rights;
 use omniverb_sys::{lock, try_lock};
 use omniverb_terms::{Errno, Rkey};
@@ -153,23 +151,20 @@ impl Key {
     /// errno; `stay` has ended.
     pub(crate) fn adopt(
         &mut self,
-        files: Vec<OwnedFd>,
-        ask: &Adopt,
+        onto: omniverb_sys::Extent<OwnedFd>,
         place: (usize, usize),
         (era, stay): (u64, Stay),
     ) -> Result<(), Errno> {
-        let pages = self.move_onto(files, ask, place)?;
+        let pages = self.move_onto(onto, place)?;
         self.adopted.push(Extent::new(pages, era, stay));
         Ok(())
     }
 
     fn move_onto(
         &self,
-        files: Vec<OwnedFd>,
-        ask: &Adopt,
+        onto: omniverb_sys::Extent<OwnedFd>,
         (start, length): (usize, usize),
     ) -> Result<AdoptedPages, Errno> {
-        let extent = memory::next(&mut files.into_iter(), ask.memory)?;
         let region = self.region.memory;
         let begin = start.checked_sub(region.address()).ok_or(Errno::EPROTO)?;
         region.part(begin, length).ok_or(Errno::EPROTO)?;
@@ -180,7 +175,7 @@ impl Key {
             true => Access::ReadWrite,
             false => Access::ReadOnly,
         };
-        let pages = omniverb_adopt::adopt_onto(extent, start, peers, &Strategy::ALL)
+        let pages = omniverb_adopt::adopt_onto(onto, start, peers, &Strategy::ALL)
             .map_err(|error| crate::errno::from_raw(error.errno()))?;
         // As many whole pages as the extent has: a range that is none of these is not what the
         // daemon asked for.

@@ -14,6 +14,7 @@ mod bells;
 mod calls;
 mod client;
 mod daemon;
+mod delivered;
 mod ears;
 mod environment;
 mod errno;

@@ -13,14 +13,6 @@ pub(crate) fn extent(file: OwnedFd, said: body::Extent) -> Extent<OwnedFd> {
     Extent::new(file, said.offset, said.length)
 }
 
-/// The next of the descriptors that came along, as the message describes it.
-pub(crate) fn next(
-    files: &mut impl Iterator<Item = OwnedFd>,
-    said: body::Extent,
-) -> Result<Extent<OwnedFd>, Errno> {
-    files.next().map(|file| extent(file, said)).ok_or(Errno::EPROTO)
-}
-
 /// Maps what has to have just so many bytes, for both to write.
 pub(crate) fn map(extent: &Extent<OwnedFd>, bytes: usize) -> Result<Window, Errno> {
     extent.map_exactly(bytes, Access::ReadWrite).map_err(|error| errno(&error))

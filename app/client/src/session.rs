@@ -6,10 +6,11 @@
 //! Nobody who has the turn holds a lock, so whoever only looks never waits. Events are read by the
 //! progress thread alone.
 
+use crate::daemon;
+use crate::delivered::{Delivered, WelcomeFiles};
 use crate::errno::errno_of;
 use crate::nic::{NoDevice, VirtualNic};
 use crate::turns::{Turn, Turns};
-use crate::{daemon, memory};
 use omniverb_session::body::{
     DeregMr, DestroyQp, Hello, MrRegistered, QpCreated, ROLE_VERBS, Welcome,
 };
@@ -61,9 +62,9 @@ type Announce<'a> = dyn FnMut(&Message) -> Result<Message, Errno> + 'a;
 impl Session {
     /// Connects to the first daemon that answers.
     pub(crate) fn connect() -> Result<(Session, VirtualNic, Extent<OwnedFd>), NoDevice> {
-        let (calls, Welcomed { events, area, nic }) = open(Meeting::First, deadline(limit()))?;
-        let events = Mutex::new(Some(Arc::new(events)));
-        Ok((Session { calls: Turns::new(calls), events }, nic, area))
+        let (calls, Welcomed { files, nic }) = open(Meeting::First, deadline(limit()))?;
+        let events = Mutex::new(Some(Arc::new(files.events)));
+        Ok((Session { calls: Turns::new(calls), events }, nic, files.area))
     }
 
     /// Connects anew after the daemon went away, and has `announce` tell it what we hold, before
@@ -82,23 +83,23 @@ impl Session {
             NoDevice::NoDaemon(_, _) => LOST,
             NoDevice::Refused(_, errno) | NoDevice::Resources(errno) => errno,
         });
-        let (socket, Welcomed { events, area, nic }) = opened?;
+        let (socket, Welcomed { files, nic }) = opened?;
         turn.renew(socket);
         let announced = announce(&mut |message| exchange(&mut turn, message, deadline));
         if let Err(errno) = announced {
             turn.lost();
             return Err(errno);
         }
-        *lock(&self.events) = Some(Arc::new(events));
+        *lock(&self.events) = Some(Arc::new(files.events));
         turn.publish();
-        Ok(Some((nic, area)))
+        Ok(Some((nic, files.area)))
     }
 
-    /// One question, one answer, and the descriptors beside it.
-    pub(crate) fn call(&self, message: &Message) -> Result<(Message, Vec<OwnedFd>), Errno> {
+    /// One question, one answer, with the files that belong to it.
+    pub(crate) fn call(&self, message: &Message) -> Result<Delivered<Message>, Errno> {
         let deadline = deadline(limit());
         let mut turn = self.calls.take(deadline)?;
-        let answer = exchange_with_files(&mut turn, message, deadline);
+        let answer = exchange_delivered(&mut turn, message, deadline);
         if let Err(errno) = answer
             && is_lost(errno)
         {
@@ -157,10 +158,7 @@ enum Meeting {
 
 /// What a daemon says to a hello.
 struct Welcomed {
-    /// Our end of the events socket.
-    events: OwnedFd,
-    /// Where queue pairs are to count; see `statistics`.
-    area: Extent<OwnedFd>,
+    files: WelcomeFiles,
     nic: VirtualNic,
 }
 
@@ -198,12 +196,10 @@ fn greet(socket: &OwnedFd, meeting: Meeting, deadline: u64) -> Result<Welcomed, 
     }
     match decode(&bytes[..length]) {
         Ok((_, Message::Welcome(welcome))) => {
-            let [events, area] =
-                <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| Errno::EPROTO)?;
-            let area = memory::extent(area, welcome.area);
-            let Welcome { node_guid, qp_max, mr_max, link_max, .. } = welcome;
+            let Delivered { said, files } = Delivered::new(welcome, descriptors)?;
+            let Welcome { node_guid, qp_max, mr_max, link_max, .. } = said;
             let nic = VirtualNic { node_guid, qp_max, mr_max, link_max };
-            Ok(Welcomed { events, area, nic })
+            Ok(Welcomed { files, nic })
         }
         Ok((_, Message::Failed(errno))) => Err(errno),
         _ => Err(Errno::EPROTO),
@@ -219,28 +215,29 @@ fn transport(error: &std::io::Error) -> Errno {
 
 /// Asks, and waits for the answer until `deadline`.
 fn exchange(turn: &mut Turn<'_>, message: &Message, deadline: u64) -> Result<Message, Errno> {
-    exchange_with_files(turn, message, deadline).map(|(answer, _)| answer)
+    exchange_delivered(turn, message, deadline).map(|answer| answer.said)
 }
 
-fn exchange_with_files(
+fn exchange_delivered(
     turn: &mut Turn<'_>,
     message: &Message,
     deadline: u64,
-) -> Result<(Message, Vec<OwnedFd>), Errno> {
+) -> Result<Delivered<Message>, Errno> {
     let tag = ask(turn, message, deadline)?;
-    let (answer, files) = loop {
+    let answer = loop {
         match hear(turn, deadline)? {
-            Heard { tag: answered, answer, files } if answered == tag => break (answer, files),
+            Heard { tag: answered, answer } if answered == tag => break answer,
             Heard { tag: answered, .. } if answered > tag => return Err(Errno::EPROTO),
             _ => {}
         }
     };
     give_back(turn, deadline);
-    match answer {
+    let answer = answer?;
+    match answer.said {
         // ENOTCONN, say, is about a QP, not about the connection to the daemon.
         Message::Failed(errno) if errno == LOST => Err(Errno::EIO),
         Message::Failed(errno) => Err(errno),
-        answer => Ok((answer, files)),
+        _ => Ok(answer),
     }
 }
 
@@ -257,8 +254,8 @@ fn ask(turn: &mut Turn<'_>, message: &Message, deadline: u64) -> Result<u64, Err
 /// An answer, and what it answers.
 struct Heard {
     tag: u64,
-    answer: Message,
-    files: Vec<OwnedFd>,
+    /// `EPROTO`: other files came along than belong to it.
+    answer: Result<Delivered<Message>, Errno>,
 }
 
 /// The next answer, whatever it answers.
@@ -285,7 +282,7 @@ fn hear(turn: &mut Turn<'_>, deadline: u64) -> Result<Heard, Errno> {
         };
         turn.unwanted.extend(undo);
     }
-    Ok(Heard { tag, answer, files })
+    Ok(Heard { tag, answer: Delivered::new(answer, files) })
 }
 
 /// Tells the daemon what nobody wants any more.
@@ -358,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_come_with_their_own_answer_and_late_ones_are_closed() {
+    fn descriptors_that_belong_to_no_answer_are_closed_and_so_are_late_ones() {
         let (ours, daemon) = socket::pair().unwrap();
         let calls = Turns::new(ours);
         let ask: Message = QueryGids { reserved: 1 }.into();
@@ -372,8 +369,8 @@ mod tests {
             let length = encode(tag, &done, &mut bytes);
             socket::send(daemon.as_fd(), &bytes[..length], &[file.as_fd()]).unwrap();
         }
-        let (answer, files) = exchange_with_files(&mut turn, &ask, soon()).unwrap();
-        assert_eq!((answer, files.len()), (done, 1));
+        // No descriptor belongs to any answer that we know.
+        assert_eq!(exchange(&mut turn, &ask, soon()), Err(Errno::EPROTO));
         let closed = |end: &OwnedFd| {
             matches!(
                 socket::receive(
@@ -384,9 +381,11 @@ mod tests {
                 Ok((0, _))
             )
         };
-        assert!(closed(&late_end) && !closed(&end));
-        drop(files);
-        assert!(closed(&end));
+        assert!(closed(&late_end) && closed(&end));
+        // The next call goes on as if nothing had been.
+        let length = encode(turn.tag + 1, &done, &mut bytes);
+        socket::send(daemon.as_fd(), &bytes[..length], &[]).unwrap();
+        assert_eq!(exchange(&mut turn, &ask, soon()), Ok(done));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! A process may be out of threads when a link ends. So the thread runs before the first extent is
 //! made, without it there is none, and it stays while there are any.
 
+use crate::delivered::Delivered;
 use crate::thread::spawn_quietly;
 use omniverb_session::body::Adopt;
 use omniverb_sys::clock;
@@ -89,8 +90,12 @@ struct State {
     done: u64,
 }
 
-/// A question for pages, the files that came along, and where the answer goes.
-pub(crate) type Question = (Adopt, Vec<OwnedFd>, Arc<OwnedFd>);
+/// A question for pages.
+pub(crate) struct Question {
+    pub(crate) ask: Delivered<Adopt>,
+    /// The events socket of who asked: the answer goes there.
+    pub(crate) to: Arc<OwnedFd>,
+}
 
 impl Taking {
     /// Leaves a question for pages to the thread, if it has something to do.

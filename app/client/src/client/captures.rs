@@ -1,19 +1,18 @@
 //! While somebody captures packets: what the daemon wants traced.
 
 use super::Client;
+use crate::delivered::Delivered;
 use crate::memory;
 use omniverb_link::Tracer;
 use omniverb_link::trace::TRACE_BYTES;
 use omniverb_session::body::{TraceBegin, TraceLink};
-use std::os::fd::OwnedFd;
 
 impl Client {
     /// The daemon gave us memory for traces. Without it nothing is traced, and the daemon sees
     /// that nothing comes.
-    pub(super) fn trace_begin(&self, begin: &TraceBegin, files: Vec<OwnedFd>) {
-        let extent = memory::next(&mut files.into_iter(), begin.memory);
-        let mapped = extent.and_then(|extent| memory::map(&extent, TRACE_BYTES));
-        self.tracing.set(mapped.ok().and_then(|memory| Tracer::new(&memory)));
+    pub(super) fn trace_begin(&self, begin: Option<Delivered<TraceBegin>>) {
+        let mapped = begin.and_then(|begin| memory::map(&begin.files, TRACE_BYTES).ok());
+        self.tracing.set(mapped.and_then(|memory| Tracer::new(&memory)));
     }
 
     /// A link is to be traced, or no longer.

@@ -2,8 +2,10 @@
 
 use super::Client;
 use crate::calls::Call;
+use crate::delivered::Delivered;
+use crate::taking::Question;
 use omniverb_device::Qp;
-use omniverb_session::body::{CLOSED_BY_DEATH, CLOSED_BY_NETWORK};
+use omniverb_session::body::{Adopted, CLOSED_BY_DEATH, CLOSED_BY_NETWORK, GrantDenied, Granted};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode};
 use omniverb_sys::socket;
@@ -40,12 +42,13 @@ impl Client {
         }
     }
 
-    fn take_event(&self, events: &Arc<OwnedFd>, message: Message, files: Vec<OwnedFd>) {
+    /// `came`: the descriptors beside it. Those of a message that has none are closed.
+    fn take_event(&self, events: &Arc<OwnedFd>, message: Message, came: Vec<OwnedFd>) {
         match message {
             Message::LinkReady(ready) => {
                 // A link that cannot be attached is as good as a peer that never answers.
-                let attached = self.link_ready(&ready, files).is_ok();
-                if ready.peer_qpn.is_group() && !attached {
+                let attached = Delivered::new(ready, came).and_then(|link| self.link_ready(link));
+                if ready.peer_qpn.is_group() && attached.is_err() {
                     self.group_link_refused(&ready);
                 }
             }
@@ -65,17 +68,30 @@ impl Client {
             }
             Message::BellClosed(closed) => self.bell_closed(closed.bell),
             Message::Adopt(adopt) => {
-                // Not while others are on their way back: what is asked for may be among them.
-                if let Some(question) = self.taking.leave((adopt, files, events.clone())) {
-                    self.answer_adopt(question);
+                let to = events.clone();
+                match Delivered::new(adopt, came) {
+                    // Not while others are on their way back: what is asked for may be among them.
+                    Ok(ask) => {
+                        if let Some(question) = self.taking.leave(Question { ask, to }) {
+                            self.answer_adopt(question);
+                        }
+                    }
+                    Err(errno) => {
+                        let refusal = Adopted { token: adopt.token, errno, epoch: 0 };
+                        self.progress.answer(&to, refusal.into());
+                    }
                 }
             }
             Message::Granted(granted) => {
-                self.granted(&granted, files);
+                let mapped = Delivered::new(granted, came).and_then(|grant| self.map(grant));
+                if let Err(errno) = mapped {
+                    let Granted { qpn, peer_qpn, rkey, .. } = granted;
+                    self.grant_denied(&GrantDenied { qpn, peer_qpn, rkey, errno });
+                }
             }
             Message::GrantDenied(denied) => self.grant_denied(&denied),
             Message::TakeBack(ask) => self.hear_take_back(&ask),
-            Message::TraceBegin(begin) => self.trace_begin(&begin, files),
+            Message::TraceBegin(begin) => self.trace_begin(Delivered::new(begin, came).ok()),
             Message::TraceLink(trace) => self.trace_link(&trace),
             Message::TraceEnd(_) => self.trace_end(),
             // Denied: the QP stays with mediated operations, which it uses already.

@@ -5,6 +5,7 @@
 //! them (`omniverb_link::pace`).
 
 use super::Client;
+use crate::delivered::Delivered;
 use crate::extent::Extent;
 use crate::keys::Key;
 use omniverb_device::Qp;
@@ -19,6 +20,9 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Bytes of a file that the daemon gave, for pages to go to.
+type Place = omniverb_sys::Extent<OwnedFd>;
 
 /// How long a peer may be at pages that are taken back: an honest one copies a large message, or
 /// waits for a processor.
@@ -51,16 +55,18 @@ impl From<Errno> for Refused {
 
 impl Client {
     /// A peer wants to map part of a region: moves its pages onto the file that came along.
-    pub(super) fn adopt(&self, ask: &Adopt, files: Vec<OwnedFd>) -> Adopted {
-        let (errno, epoch) = match self.move_pages(ask, files) {
+    pub(super) fn adopt(&self, ask: Delivered<Adopt>) -> Adopted {
+        let token = ask.said.token;
+        let (errno, epoch) = match self.move_pages(ask) {
             Ok(epoch) => (Errno::NONE, epoch),
             Err(errno) => (errno, 0),
         };
-        Adopted { token: ask.token, errno, epoch }
+        Adopted { token, errno, epoch }
     }
 
     /// The EPOCH of the link that the pages will be reached by.
-    fn move_pages(&self, ask: &Adopt, files: Vec<OwnedFd>) -> Result<u32, Errno> {
+    fn move_pages(&self, delivered: Delivered<Adopt>) -> Result<u32, Errno> {
+        let Delivered { said: ask, files: onto } = delivered;
         if self.keeps_pages {
             return Err(Errno::EPERM);
         }
@@ -72,7 +78,7 @@ impl Client {
         let era = self.bells.era();
         let qp = self.qp(ask.qpn).ok_or(Errno::EACCES)?;
         let lent = self.keys.with(ask.rkey, |key, others_free| {
-            self.lend((ask, files), &qp, key, (start, length), (era, others_free))?;
+            self.lend((&ask, onto), &qp, key, (start, length), (era, others_free))?;
             // Before whoever takes the pages back moves it: the keys are locked.
             Ok(qp.epoch() as u32)
         });
@@ -89,7 +95,7 @@ impl Client {
     /// Has pages of a key on the file that came along, if they may be.
     fn lend(
         &self,
-        (ask, files): (&Adopt, Vec<OwnedFd>),
+        (ask, onto): (&Adopt, Option<Place>),
         qp: &Qp,
         key: &mut Key,
         place: (usize, usize),
@@ -105,9 +111,9 @@ impl Client {
         {
             return Err(Errno::EACCES.into());
         }
-        if ask.fresh == 0 {
+        let Some(onto) = onto else {
             return if key.has_extent(place) { Ok(()) } else { Err(Errno::ENOENT.into()) };
-        }
+        };
         if let Some(old) = key.extent_within(start, start + length) {
             return Err(Refused::InTheWay(old));
         }
@@ -117,7 +123,7 @@ impl Client {
         }
         // Before anybody is given anything: later there may be no thread to be had.
         let stay = self.taking.stay(&self.me)?;
-        key.adopt(files, ask, place, (era, stay)).map_err(|errno| {
+        key.adopt(onto, place, (era, stay)).map_err(|errno| {
             self.taking.left();
             Refused::Errno(errno)
         })

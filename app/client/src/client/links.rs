@@ -2,6 +2,7 @@
 
 use super::Client;
 use crate::bells::PeerBell;
+use crate::delivered::{Delivered, LinkFiles};
 use crate::memory;
 use omniverb_device::bell::Bell;
 use omniverb_device::{FarEnd, Peer};
@@ -23,13 +24,13 @@ fn far_end(ready: &LinkReady) -> FarEnd {
 
 impl Client {
     /// The daemon made a link for a queue pair of ours, and says what it is made of.
-    pub(super) fn link_ready(&self, ready: &LinkReady, files: Vec<OwnedFd>) -> Result<(), Errno> {
-        let mut files = files.into_iter();
-        let link = memory::next(&mut files, ready.memory)?;
+    pub(super) fn link_ready(&self, delivered: Delivered<LinkReady>) -> Result<(), Errno> {
+        let Delivered { said: ready, files: LinkFiles { link, bell } } = delivered;
+        let ready = &ready;
         // A link within this process tells of its bell twice, once for each end.
         let name = self.bells.name(ready.bell);
-        if ready.bell_new != 0 && self.bells.get(name).is_none() {
-            self.add_bell(ready, &memory::next(&mut files, ready.bell_memory)?)?;
+        if let Some(memory) = bell.filter(|_| self.bells.get(name).is_none()) {
+            self.add_bell(ready, &memory)?;
         }
         let (bell, doorbell) = self.bells.get(name).ok_or(Errno::EPROTO)?;
         if ready.request_bytes > RING_BYTES_MAX || ready.response_bytes > RING_BYTES_MAX {

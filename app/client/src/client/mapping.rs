@@ -1,14 +1,13 @@
 //! Mappings of peers' regions: asked for, granted, denied.
 
 use super::Client;
-use crate::memory;
+use crate::delivered::Delivered;
 use omniverb_device::grants::{Denied, Grant};
 use omniverb_session::Message;
 use omniverb_session::body::{Connected, GrantDenied, Granted, RequestGrant};
 use omniverb_session::rights;
 use omniverb_sys::Access;
 use omniverb_terms::{Errno, Qpn, Rkey};
-use std::os::fd::OwnedFd;
 
 impl Client {
     pub(crate) fn request_grant(&self, qpn: Qpn, peer_qpn: Qpn, rkey: Rkey, range: (u64, u64)) {
@@ -37,15 +36,8 @@ impl Client {
     }
 
     /// The daemon granted what we asked for.
-    pub(super) fn granted(&self, granted: &Granted, files: Vec<OwnedFd>) {
-        let Granted { qpn, peer_qpn, rkey, .. } = *granted;
-        if let Err(errno) = self.map(granted, files) {
-            self.grant_denied(&GrantDenied { qpn, peer_qpn, rkey, errno });
-        }
-    }
-
-    fn map(&self, granted: &Granted, files: Vec<OwnedFd>) -> Result<(), Errno> {
-        let extent = memory::next(&mut files.into_iter(), granted.memory)?;
+    pub(super) fn map(&self, delivered: Delivered<Granted>) -> Result<(), Errno> {
+        let Delivered { said: granted, files: extent } = delivered;
         let (qp, peer) = self.qps.with_peer(granted.qpn).ok_or(Errno::ENOENT)?;
         let writable = rights::is_writable(granted.access);
         let how = if writable { Access::ReadWrite } else { Access::ReadOnly };

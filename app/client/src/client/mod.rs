@@ -27,6 +27,7 @@ pub use self::opening::OpenedQp;
 pub use self::registering::{REGIONS_MAX, Wish};
 pub use self::second::Answer;
 
+use crate::delivered::Delivered;
 use crate::nic::{NoDevice, VirtualNic};
 use crate::session::{self, Session};
 use crate::{audience, bells, calls, environment, fork, host, imports, keys, mapped, places};
@@ -36,7 +37,6 @@ use omniverb_session::Message;
 use omniverb_session::body::{GidEntry, QueryGids};
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
 /// This process's side of everything.
@@ -163,11 +163,11 @@ impl Client {
 
     /// Asks the daemon; reconnects if it was restarted.
     fn call(&self, message: &Message) -> Result<Message, Errno> {
-        self.call_with_files(message).map(|(answer, _)| answer)
+        self.call_with_files(message).map(|answer| answer.said)
     }
 
-    /// The same, with the descriptors that come beside the answer.
-    fn call_with_files(&self, message: &Message) -> Result<(Message, Vec<OwnedFd>), Errno> {
+    /// The same, with the files that belong to the answer.
+    fn call_with_files(&self, message: &Message) -> Result<Delivered<Message>, Errno> {
         if !self.is_ours() {
             return Err(Errno::EIO);
         }
@@ -193,6 +193,12 @@ impl Client {
     #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn is_connected(&self) -> bool {
         self.session.events().is_some()
+    }
+
+    /// Whether there is somewhere to write traces.
+    #[cfg(test)]
+    pub(crate) fn is_tracing(&self) -> bool {
+        self.tracing.tracer().is_some()
     }
 
     /// Whether each peer process may wake us.

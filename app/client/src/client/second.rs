@@ -21,7 +21,7 @@ pub struct Answer {
     pub message: [u8; MESSAGE_BYTES_MAX],
     /// Bytes of it.
     pub bytes: usize,
-    /// What came along; at most [`omniverb_session::DESCRIPTORS_MAX`].
+    /// What belongs to it; at most [`omniverb_session::DESCRIPTORS_MAX`].
     pub files: Vec<OwnedFd>,
 }
 
@@ -47,10 +47,10 @@ impl Client {
         if self.watches.is_calling_me() {
             return Err(Errno::EDEADLK);
         }
-        let (answer, files) = self.call_with_files(&question)?;
+        let answer = self.call_with_files(&question)?;
         let mut message = [0; MESSAGE_BYTES_MAX];
-        let bytes = encode(tag, &answer, &mut message);
-        Ok(Answer { message, bytes, files })
+        let bytes = encode(tag, &answer.said, &mut message);
+        Ok(Answer { message, bytes, files: answer.files })
     }
 }
 

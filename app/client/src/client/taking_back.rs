@@ -28,8 +28,8 @@ impl Client {
         }
     }
 
-    pub(super) fn answer_adopt(&self, (ask, files, to): Question) {
-        let answer = self.adopt(&ask, files);
+    pub(super) fn answer_adopt(&self, Question { ask, to }: Question) {
+        let answer = self.adopt(ask);
         self.progress.answer(&to, answer.into());
     }
 

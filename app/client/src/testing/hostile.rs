@@ -59,12 +59,15 @@ impl Bytes<'_> {
 }
 
 /// What the daemon says to the next call: events first, then the answer, or its own tag or bytes.
+#[derive(Default)]
 struct Plan {
     events: Vec<(Message, Vec<OwnedFd>)>,
     answer: Option<Message>,
     wrong_tag: bool,
 }
 
+/// What the daemon heard last of pages that it asked for.
+static ADOPTED: Mutex<Option<Adopted>> = Mutex::new(None);
 static PLANS: Mutex<VecDeque<Plan>> = Mutex::new(VecDeque::new());
 
 fn plans() -> std::sync::MutexGuard<'static, VecDeque<Plan>> {
@@ -115,7 +118,14 @@ fn converse(calls: &OwnedFd) -> std::io::Result<()> {
             continue;
         }
         let plan = plans().pop_front();
-        let plan = plan.unwrap_or(Plan { events: Vec::new(), answer: None, wrong_tag: false });
+        let plan = plan.unwrap_or_default();
+        while let Ok((length @ 1.., _)) =
+            socket::receive(events.as_fd(), &mut bytes, socket::Mode::NonBlocking)
+        {
+            if let Ok((_, Message::Adopted(adopted))) = decode(&bytes[..length]) {
+                *lock(&ADOPTED) = Some(adopted);
+            }
+        }
         for (event, files) in &plan.events {
             let files: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
             let _ = tell(&events, 0, event, &files);
