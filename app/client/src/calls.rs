@@ -56,6 +56,8 @@ pub(crate) enum Call {
     /// The daemon has made a link of a group that the queue pair is not attached to any more: it is
     /// to end. After a pause, too: somebody may be attaching it just now.
     Leave { qpn: Qpn, peer_qpn: Qpn },
+    /// Somebody wants to know why a queue pair reaches nobody.
+    Explain { qpn: Qpn },
     /// Look for a daemon, as often as this is asked for.
     Reconnect,
     /// A call was given up: hear what became of it.

@@ -21,23 +21,41 @@ pub fn on_async_event(sink: AsyncEventSink) {
     let _ = SINK.set(sink);
 }
 
-/// Who is told of requests that fail: the queue pair, and the status of the completion.
-pub type FailureSink = fn(Qpn, u32);
+/// Who hears of requests that fail: the queue pair, and the status of the completion. Says what it
+/// wants to hear besides.
+pub type FailureSink = fn(Qpn, u32) -> Besides;
 
-static TOLD: OnceLock<FailureSink> = OnceLock::new();
-
-/// Names who is told of requests that fail, once.
-pub fn on_failure(sink: FailureSink) {
-    let _ = TOLD.set(sink);
+/// What is wanted to be known of a queue pair that has failed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Besides {
+    /// Nothing.
+    Nothing,
+    /// What the daemon knows of its ways, once it has answered.
+    Ways,
 }
 
-/// Who is told of what is not forgiven: the requester's queue pair, and what.
+/// Who hears that: the queue pair, and something about one of its peers. In a thread of ours.
+pub type ExplanationSink = fn(Qpn, &str);
+
+static FAILURES: OnceLock<(FailureSink, ExplanationSink)> = OnceLock::new();
+
+/// Names who hears of requests that fail, and of the ways of their queue pairs, once.
+pub fn on_failure(failed: FailureSink, explained: ExplanationSink) {
+    let _ = FAILURES.set((failed, explained));
+}
+
+/// Who hears of the ways of queue pairs.
+pub(crate) fn explanations() -> Option<ExplanationSink> {
+    FAILURES.get().map(|(_, explained)| *explained)
+}
+
+/// Who hears of what is not forgiven: the requester's queue pair, and what.
 pub type StrictSink = fn(Qpn, Forgiven);
 
 static STRICT: OnceLock<StrictSink> = OnceLock::new();
 
 /// Has direct links let pass only what a wire would, once and for queue pairs made from now on;
-/// names who is told of what does not.
+/// names who hears of what does not.
 pub fn be_strict(sink: StrictSink) {
     let _ = STRICT.set(sink);
 }
@@ -90,8 +108,10 @@ impl Host for ProcessHost {
     }
 
     fn request_failed(&self, qpn: Qpn, status: u32) {
-        if let Some(told) = TOLD.get() {
-            told(qpn, status);
+        if let Some((failed, _)) = FAILURES.get()
+            && failed(qpn, status) == Besides::Ways
+        {
+            self.progress.run(Call::Explain { qpn });
         }
     }
 
@@ -100,8 +120,8 @@ impl Host for ProcessHost {
     }
 
     fn forgiven(&self, qpn: Qpn, what: Forgiven) {
-        if let Some(told) = STRICT.get() {
-            told(qpn, what);
+        if let Some(hears) = STRICT.get() {
+            hears(qpn, what);
         }
     }
 

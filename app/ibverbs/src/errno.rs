@@ -2,10 +2,10 @@
 
 use core::ffi::c_int;
 
-use omniverb_device::PostError;
+use omniverb_device::{PostError, PostFault};
 use omniverb_terms::Errno;
 
-use crate::why::refused;
+use crate::why::not_posted;
 
 /// Sets the calling thread's `errno`.
 pub fn set_errno(number: Errno) {
@@ -34,13 +34,13 @@ pub fn minus_one(number: Errno) -> c_int {
 #[inline(always)]
 pub(crate) fn post_error(error: PostError) -> Errno {
     match error {
-        PostError::Invalid => {
-            refused!(
-                Errno::EINVAL,
-                "a work request is refused: state of its queue pair, opcode, flags, number of \
-                 entries or inline length"
-            )
-        }
+        PostError::Invalid(fault) => not_posted(fault),
         PostError::Full => Errno::ENOMEM,
     }
+}
+
+/// A list that is longer than any queue takes, or is none.
+#[cold]
+pub(crate) fn too_many() -> Errno {
+    not_posted(PostFault::Entries)
 }

@@ -1,56 +1,83 @@
-//! Why something was refused, in one line on stderr, for who asks for it by `OMNIVERB_LOG=warn`.
+//! Why something was refused, in one line on stderr, for who asks for it by `OMNIVERB_LOG=warn`
+//! ([`omniverb_sys::why`]): what the daemon's errors mean, why work requests are refused, and why
+//! queue pairs fail.
 //!
-//! Each place says each reason once. Without the variable a refusal costs one load more.
 //! `OMNIVERB_STRICT=1` has direct links refuse queue pairs that do not fit each other, and says so
 //! by itself.
 
-use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::OnceLock;
 
-use omniverb_device::{Forgiven, status};
+use omniverb_client::Besides;
+use omniverb_device::{Forgiven, PostFault, status};
+use omniverb_sys::why::{is_wanted, line};
 use omniverb_terms::{Errno, Qpn};
 
-const VARIABLE: &str = "OMNIVERB_LOG";
-const VALUE: &str = "warn";
-/// Bytes of the longest line; what is beyond is cut off.
-const LINE_MAX: usize = 400;
-
-/// Says why a verb answers with this errno, once for each place in the code; gives the errno back.
-macro_rules! refused {
-    ($errno:expr, $($reason:tt)*) => {{
-        static SAID: ::core::sync::atomic::AtomicBool =
-            ::core::sync::atomic::AtomicBool::new(false);
-        $crate::why::say(&SAID, $errno, format_args!($($reason)*))
-    }};
-}
-pub(crate) use refused;
+pub(crate) use omniverb_sys::refused;
 
 /// Whether direct links are to let pass only what a wire would.
 pub(crate) fn strict_is_wanted() -> bool {
     std::env::var_os("OMNIVERB_STRICT").is_some_and(|value| value == "1")
 }
 
-fn is_wanted() -> bool {
-    static WANTED: OnceLock<bool> = OnceLock::new();
-    *WANTED.get_or_init(|| std::env::var_os(VARIABLE).is_some_and(|value| value == VALUE))
+/// What an errno means that came from the daemon, or instead of its answer.
+pub(crate) fn of_daemon(errno: Errno) -> &'static str {
+    match errno {
+        Errno::ENOMEM => "over a quota: the process, its user or its vNIC has as many as it may",
+        Errno::EPIPE | Errno::ECONNRESET => "there is no daemon: it ended, and none has come since",
+        Errno::ETIMEDOUT => "the daemon does not answer",
+        Errno::EHOSTUNREACH => {
+            "the peer is in another network, and the daemon may not use that of this process"
+        }
+        Errno::EIO => "a context that was opened before a fork(), or a daemon that breaks off",
+        _ => "the daemon refuses it",
+    }
 }
 
-/// Says a reason that was not said yet; gives the errno back.
+/// A work request is refused: says why, once for each fault.
 #[cold]
-pub(crate) fn say(said: &AtomicBool, errno: Errno, reason: fmt::Arguments<'_>) -> Errno {
-    if is_wanted() && !said.swap(true, Ordering::Relaxed) {
-        line(format_args!("{reason} ({errno})"));
+pub(crate) fn not_posted(fault: PostFault) -> Errno {
+    let errno = Errno::EINVAL;
+    match fault {
+        PostFault::State => refused!(
+            errno,
+            "a work request is refused: its queue pair is not in RTS (sends) or still in RESET \
+             (receives)"
+        ),
+        PostFault::Opcode => refused!(
+            errno,
+            "a work request is refused: its queue pair's transport has no such opcode"
+        ),
+        PostFault::Destination => refused!(
+            errno,
+            "a work request is refused: UD needs an address handle, and no other transport has one"
+        ),
+        PostFault::Flags => {
+            refused!(errno, "a work request is refused: a send flag, or kind of FLUSH, is unknown")
+        }
+        PostFault::Entries => refused!(
+            errno,
+            "a work request is refused: it has more entries than its queue's max_send_sge or \
+             max_recv_sge"
+        ),
+        PostFault::Inline => refused!(
+            errno,
+            "a work request is refused: inline data beyond max_inline_data, or with an operation \
+             that brings data"
+        ),
+        PostFault::Receives => refused!(
+            errno,
+            "a work request is refused: its queue pair has an SRQ, or receives nothing"
+        ),
     }
-    errno
 }
 
 /// A request failed, and its queue pair with it: says what that status stands for, once.
-pub(crate) fn request_failed(qpn: Qpn, code: u32) {
+/// Of one that reaches nobody, what the daemon knows is to follow.
+pub(crate) fn request_failed(qpn: Qpn, code: u32) -> Besides {
     static SAID: AtomicU32 = AtomicU32::new(0);
     let bit = 1 << (code % 32);
     if !is_wanted() || SAID.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
-        return;
+        return Besides::Nothing;
     }
     let reason = match code {
         status::LOC_LEN_ERR => "a message is longer than its transport allows",
@@ -73,6 +100,12 @@ pub(crate) fn request_failed(qpn: Qpn, code: u32) {
         _ => "the link to the peer is broken",
     };
     line(format_args!("queue pair {} failed: {reason} (completion status {code})", qpn.0));
+    if code == status::RETRY_EXC_ERR { Besides::Ways } else { Besides::Nothing }
+}
+
+/// What the daemon knows of a queue pair that has failed.
+pub(crate) fn explained(qpn: Qpn, what: &str) {
+    line(format_args!("queue pair {}: {what}", qpn.0));
 }
 
 /// A request of a queue pair does not pass, since direct links are strict: says why, once for each
@@ -101,32 +134,4 @@ pub(crate) fn forgiven(qpn: Qpn, what: Forgiven) {
              {theirs}"
         )),
     }
-}
-
-/// One line of text.
-struct Line {
-    bytes: [u8; LINE_MAX],
-    length: usize,
-}
-
-impl Write for Line {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes() {
-            match self.bytes.get_mut(self.length) {
-                Some(place) => *place = byte,
-                None => return Ok(()),
-            }
-            self.length += 1;
-        }
-        Ok(())
-    }
-}
-
-/// In one system call, so that lines of several threads stay whole.
-fn line(what: fmt::Arguments<'_>) {
-    let mut line = Line { bytes: [0; LINE_MAX], length: 0 };
-    let _ = write!(line, "omniverb: {what}");
-    let end = line.length.min(LINE_MAX - 1);
-    line.bytes[end] = b'\n';
-    let _ = rustix::io::write(rustix::stdio::stderr(), &line.bytes[..=end]);
 }

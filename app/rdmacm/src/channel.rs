@@ -9,6 +9,7 @@ use omniverb_terms::Errno;
 use crate::device;
 use crate::errno::null;
 use crate::pending::Queue;
+use crate::why::{Attempt, Call};
 
 /// The C struct, and its events.
 #[repr(C)]
@@ -37,7 +38,8 @@ pub(crate) fn create() -> Result<*mut rdma_event_channel, Errno> {
 /// Makes a channel; `ENODEV` where there is no device.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_rdma_create_event_channel() -> *mut rdma_event_channel {
-    device::is_there().and_then(|()| create()).unwrap_or_else(null)
+    static CALL: Call = Call::new("rdma_create_event_channel", Attempt::Create);
+    CALL.explain(device::is_there().and_then(|()| create())).unwrap_or_else(null)
 }
 
 /// Destroys one. Its identifiers are destroyed, and its events acknowledged.

@@ -15,6 +15,7 @@ use crate::errno::outcome;
 use crate::pending::What;
 use crate::ready::{establish, to_error, to_ready};
 use crate::shell::{IdShell, Resolved};
+use crate::why::{Attempt, Call};
 use crate::{device, event, owner, registry};
 
 /// "As many as the device can", of depths.
@@ -156,8 +157,9 @@ pub unsafe extern "C" fn ov_rdma_connect(
     id: *mut rdma_cm_id,
     param: *const rdma_conn_param,
 ) -> c_int {
+    static CALL: Call = Call::new("rdma_connect", Attempt::Connect);
     // SAFETY: the caller's promise.
-    outcome(unsafe { connect(id, param) })
+    outcome(CALL.explain(unsafe { connect(id, param) }))
 }
 
 /// # Safety
@@ -221,8 +223,9 @@ pub unsafe extern "C" fn ov_rdma_accept(
     id: *mut rdma_cm_id,
     param: *const rdma_conn_param,
 ) -> c_int {
+    static CALL: Call = Call::new("rdma_accept", Attempt::Accept);
     // SAFETY: the caller's promise.
-    outcome(unsafe { accept(id, param) })
+    outcome(CALL.explain(unsafe { accept(id, param) }))
 }
 
 /// # Safety

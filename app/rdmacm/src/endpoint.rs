@@ -9,6 +9,7 @@ use crate::channel::ChannelShell;
 use crate::errno::{ECONNREFUSED, outcome};
 use crate::queues::{create_plain_qp, ov_rdma_destroy_qp, ov_rdma_destroy_srq};
 use crate::shell::{IdShell, Kind, QueuePairWanted};
+use crate::why::{Attempt, Call};
 use crate::{acknowledge, device, event, id, resolve};
 
 /// # Safety
@@ -66,10 +67,13 @@ pub unsafe extern "C" fn ov_rdma_create_ep(
         space: found.ai_port_space.cast_unsigned(),
         qp_type: found.ai_qp_type.cast_unsigned(),
     };
+    static CALL: Call = Call::new("rdma_create_ep", Attempt::Create);
     let made = device::is_there().and_then(|()| id::create(core::ptr::null_mut(), &kind));
+    let made = CALL.explain(made);
     // SAFETY: the caller's promise; the identifier is live until it is destroyed here.
     outcome(made.and_then(|made| unsafe {
-        match prepare(made, found, pd, attr) {
+        static MADE: Call = Call::new("rdma_create_ep", Attempt::Resolve);
+        match MADE.explain(prepare(made, found, pd, attr)) {
             Ok(()) => {
                 id.write(made);
                 Ok(())

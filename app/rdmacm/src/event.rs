@@ -15,7 +15,7 @@ use crate::pending::What;
 use crate::ready::{establish, to_error};
 use crate::route::{Path, set_path};
 use crate::shell::{IdShell, Kind, allocate, attach};
-use crate::{address, device, membership, registry};
+use crate::{address, device, membership, registry, why};
 
 fn fresh(of: *mut IdShell, event: u32, status: i32) -> Box<EventShell> {
     // SAFETY: pointers, numbers and a union of them: zero is valid for all.
@@ -222,7 +222,11 @@ unsafe fn take(channel: &ChannelShell) -> Result<Box<EventShell>, Errno> {
             }
         };
         match event {
-            Some(event) => return Ok(event),
+            Some(event) => {
+                // SAFETY: the identifier of an event is live while it is not acknowledged.
+                unsafe { why::happened(event.event.id, event.event.event, event.event.status) };
+                return Ok(event);
+            }
             // SAFETY: as above. Nobody else acknowledges what nobody sees.
             None => unsafe { (*shell).event_completed() },
         }

@@ -11,6 +11,7 @@ use crate::errno::{EADDRNOTAVAIL, outcome, verb};
 use crate::membership::{NO_LID, gid};
 use crate::pending::What;
 use crate::shell::{Group, IdShell};
+use crate::why::{Attempt, Call};
 use crate::{address, below, event, registry};
 
 /// # Safety
@@ -53,8 +54,9 @@ pub unsafe extern "C" fn ov_rdma_join_multicast(
     address: *const sockaddr,
     context: *mut c_void,
 ) -> c_int {
+    static CALL: Call = Call::new("rdma_join_multicast", Attempt::Join);
     // SAFETY: the caller's promise.
-    outcome(unsafe { join(id, address, false, context) })
+    outcome(CALL.explain(unsafe { join(id, address, false, context) }))
 }
 
 /// Joins a group, perhaps only to send to it.

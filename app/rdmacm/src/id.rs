@@ -13,6 +13,7 @@ use crate::acknowledge::drop_own;
 use crate::channel::{self, ChannelShell};
 use crate::errno::outcome;
 use crate::shell::{IdShell, Kind, allocate, free};
+use crate::why::{Attempt, Call};
 use crate::{device, owner, process, registry};
 
 /// Makes an identifier.
@@ -61,7 +62,8 @@ pub unsafe extern "C" fn ov_rdma_create_id(
     space: u32,
 ) -> c_int {
     let kind = Kind { context, space, qp_type: service_of(space) };
-    let made = device::is_there().and_then(|()| create(channel, &kind));
+    static CALL: Call = Call::new("rdma_create_id", Attempt::Create);
+    let made = CALL.explain(device::is_there().and_then(|()| create(channel, &kind)));
     // SAFETY: the caller's promise.
     outcome(made.map(|made| unsafe { id.write(made) }))
 }

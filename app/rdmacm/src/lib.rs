@@ -58,6 +58,7 @@ mod shell;
 #[cfg(test)]
 mod testing;
 pub mod unsupported;
+mod why;
 
 #[cfg(test)]
 use testing::below;

@@ -9,6 +9,7 @@ use omniverb_terms::Errno;
 
 use crate::attributes::{modify, of_state, query};
 use crate::errno::{made, outcome};
+use crate::why::{Attempt, Call};
 use crate::{below, device};
 
 /// The identifier's queue pair, or its SRQ for XRC, completes in its completion queues. (The queue
@@ -160,8 +161,9 @@ pub unsafe extern "C" fn ov_rdma_create_qp_ex(
     id: *mut rdma_cm_id,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> c_int {
+    static CALL: Call = Call::new("rdma_create_qp_ex", Attempt::QueuePair);
     // SAFETY: the caller's promise.
-    outcome(unsafe { create_qp(id, attr) })
+    outcome(CALL.explain(unsafe { create_qp(id, attr) }))
 }
 
 /// The bytes that the plain attributes have in common with the extended ones.
@@ -200,8 +202,9 @@ pub unsafe extern "C" fn ov_rdma_create_qp(
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
 ) -> c_int {
+    static CALL: Call = Call::new("rdma_create_qp", Attempt::QueuePair);
     // SAFETY: the caller's promise.
-    outcome(unsafe { create_plain_qp(id, pd, attr) })
+    outcome(CALL.explain(unsafe { create_plain_qp(id, pd, attr) }))
 }
 
 /// Destroys the queue pair of an identifier, and the completion queues that were made for it.

@@ -17,6 +17,7 @@ use crate::errno::outcome;
 use crate::pending::What;
 use crate::route::{Path, set_path};
 use crate::shell::{IdShell, Resolved, attach};
+use crate::why::{Attempt, Call};
 use crate::{address, device, event, owner, registry};
 
 /// What the daemon said of an identifier's own address becomes visible. A loopback address is no
@@ -64,8 +65,9 @@ pub(crate) unsafe fn bind(id: *mut rdma_cm_id, address: *const sockaddr) -> Resu
 /// `id` is live, `address` null or as long as its family says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_rdma_bind_addr(id: *mut rdma_cm_id, address: *const sockaddr) -> c_int {
+    static CALL: Call = Call::new("rdma_bind_addr", Attempt::Bind);
     // SAFETY: the caller's promise.
-    outcome(unsafe { bind(id, address) })
+    outcome(CALL.explain(unsafe { bind(id, address) }))
 }
 
 /// Waits for connections.
@@ -74,6 +76,7 @@ pub unsafe extern "C" fn ov_rdma_bind_addr(id: *mut rdma_cm_id, address: *const 
 /// `id` is live.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
+    static CALL: Call = Call::new("rdma_listen", Attempt::Listen);
     let backlog = u32::try_from(backlog).unwrap_or(0);
     // SAFETY: the caller's promise.
     let listening = unsafe {
@@ -84,7 +87,7 @@ pub unsafe extern "C" fn ov_rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> 
             bound(id, answer)
         })
     };
-    outcome(listening)
+    outcome(CALL.explain(listening))
 }
 
 /// The address that packets to `remote` leave from: what the kernel would connect a socket with.
@@ -201,8 +204,9 @@ pub unsafe extern "C" fn ov_rdma_resolve_addr(
     destination: *const sockaddr,
     _timeout: c_int,
 ) -> c_int {
+    static CALL: Call = Call::new("rdma_resolve_addr", Attempt::Resolve);
     // SAFETY: the caller's promise.
-    outcome(unsafe { resolve_address(id, source, destination) })
+    outcome(CALL.explain(unsafe { resolve_address(id, source, destination) }))
 }
 
 /// Resolves the route; `ROUTE_RESOLVED` follows.
@@ -240,6 +244,7 @@ pub(crate) unsafe fn resolve_route(id: *mut rdma_cm_id) -> Result<(), Errno> {
 /// `id` is live.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int) -> c_int {
+    static CALL: Call = Call::new("rdma_resolve_route", Attempt::Resolve);
     // SAFETY: the caller's promise.
-    outcome(unsafe { resolve_route(id) })
+    outcome(CALL.explain(unsafe { resolve_route(id) }))
 }

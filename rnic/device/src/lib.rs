@@ -40,4 +40,4 @@ pub use qp::{Qp, QpSpec};
 pub use region::{Extras, Region, WindowType};
 pub use shared::Shared;
 pub use srq::Srq;
-pub use work::{Addressee, Data, GlobalRoute, PostError, SendWork};
+pub use work::{Addressee, Data, GlobalRoute, PostError, PostFault, SendWork};

@@ -8,7 +8,7 @@ use crate::lock::Lock;
 use crate::qp::Qp;
 use crate::queue::{Receive, ReceiveQueue};
 use crate::shared::Shared;
-use crate::work::PostError;
+use crate::work::{PostError, PostFault};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -151,7 +151,7 @@ impl Srq {
         let starving = {
             let mut inner = self.inner.lock();
             if list.len() > inner.queue.sge_max() as usize {
-                return Err(PostError::Invalid);
+                return Err(PostError::Invalid(PostFault::Entries));
             }
             inner.queue.post(wr_id, list, released).ok_or(PostError::Full)?;
             std::mem::take(&mut inner.starving)

@@ -102,8 +102,27 @@ pub struct Destination {
 /// Why a post is refused. Nothing was queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PostError {
-    /// `EINVAL`: state, opcode, flags or number of entries.
-    Invalid,
+    /// `EINVAL`: it makes no sense.
+    Invalid(PostFault),
     /// `ENOMEM`: the queue is full.
     Full,
+}
+
+/// What of a work request, or of a change of state, makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PostFault {
+    /// The queue pair's state: it takes no such requests in it, or may not go from there.
+    State,
+    /// The transport has no such opcode.
+    Opcode,
+    /// A datagram without a destination, or something else with one.
+    Destination,
+    /// Unknown flags, or a FLUSH that does not say what it is to do.
+    Flags,
+    /// More entries than the queue was made for.
+    Entries,
+    /// Inline data longer than the queue was made for, or with an operation that sends none.
+    Inline,
+    /// The queue pair has an SRQ, or receives nothing.
+    Receives,
 }

@@ -38,6 +38,7 @@ pub mod statement;
 pub mod timer;
 mod unread;
 mod verify;
+pub mod why;
 pub mod window;
 
 pub use epoll::Poller;

@@ -5,6 +5,7 @@
 mod admitting;
 mod captures;
 mod events;
+mod explaining;
 mod groups;
 mod handing_over;
 mod hidden;

@@ -72,7 +72,7 @@ impl Client {
         }
         let (from, before) = qp.query();
         qp.modify(mask, to, attributes, current).map_err(|error| match error {
-            PostError::Invalid => Errno::EINVAL,
+            PostError::Invalid(_) => Errno::EINVAL,
             PostError::Full => Errno::ENOMEM,
         })?;
         let lost = before.access_flags & !attributes.access_flags;
@@ -159,6 +159,7 @@ impl Caller for Client {
             Call::Discard { qpn } => self.discard(qpn),
             Call::Attach { qpn } => return self.attach_again(qpn),
             Call::Leave { qpn, peer_qpn } => return self.leave_group(qpn, peer_qpn),
+            Call::Explain { qpn } => self.explain(qpn),
             Call::Reconnect => drop(self.reconnect()),
             Call::Settle if self.session.settle().is_err() => return Made::Again,
             Call::Settle => {}

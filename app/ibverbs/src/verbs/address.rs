@@ -83,8 +83,8 @@ pub unsafe extern "C" fn ov_ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
             Ok(gids) => gids,
             Err(errno) => return null(errno),
         };
-        if !shell.counts.ahs.one_more() {
-            return null(Errno::ENOMEM);
+        if let Err(errno) = shell.counts.ahs.one_more("ibv_create_ah") {
+            return null(errno);
         }
         PdShell::of(pd).begin_use();
         let ah = ibv_ah { context, pd, handle: 0 };

@@ -1,6 +1,9 @@
 //! How many objects there are: of a context, against its limits, and of another object.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use omniverb_sys::why;
+use omniverb_terms::Errno;
 
 use super::limits::{AH_MAX, CQ_MAX, PD_MAX, SRQ_MAX};
 
@@ -29,18 +32,29 @@ impl Counts {
 
 /// How many objects of a kind there are: `MOST` at most.
 #[derive(Default)]
-pub(super) struct Count<const MOST: u32>(AtomicU32);
+pub(super) struct Count<const MOST: u32> {
+    count: AtomicU32,
+    /// That there may be no more was said.
+    said: AtomicBool,
+}
 
 impl<const MOST: u32> Count<MOST> {
-    /// Counts one more object. Says whether there may be one more.
-    pub(super) fn one_more(&self) -> bool {
+    /// Counts one more object, for this verb.
+    ///
+    /// # Errors
+    /// `ENOMEM`: there may not be one more.
+    pub(super) fn one_more(&self, verb: &str) -> Result<(), Errno> {
         let more = |count| (count < MOST).then_some(count + 1);
-        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+        let counted = self.count.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        counted.map(drop).map_err(|_| {
+            let why = format_args!("{verb}: a device has {MOST} of these, and all are there");
+            why::say(&self.said, Errno::ENOMEM, why)
+        })
     }
 
     /// Counts one object less.
     pub(super) fn one_less(&self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.count.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

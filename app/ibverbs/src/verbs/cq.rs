@@ -17,6 +17,7 @@ use super::context::ContextShell;
 use super::pd::PdShell;
 use super::wait::{acknowledge, take_event, until_acknowledged};
 use crate::errno::null;
+use crate::why::refused;
 
 /// A completion queue; every one is an extended one, so that `ibv_cq_ex_to_cq` can be a cast.
 #[repr(C)]
@@ -65,12 +66,13 @@ pub(super) unsafe fn create(
     options: CqOptions,
 ) -> *mut CqShell {
     if cqe == 0 || cqe > CQE_MAX {
-        return null(Errno::EINVAL);
+        let why = "ibv_create_cq: no entries, or more than";
+        return null(refused!(Errno::EINVAL, "{why} {CQE_MAX}"));
     }
     // SAFETY: the caller's promise.
     let shell = unsafe { ContextShell::of(context) };
-    if !shell.counts.cqs.one_more() {
-        return null(Errno::ENOMEM);
+    if let Err(errno) = shell.counts.cqs.one_more("ibv_create_cq") {
+        return null(errno);
     }
     let events = (!channel.is_null()).then(|| {
         // SAFETY: the caller's promise.

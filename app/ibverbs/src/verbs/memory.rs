@@ -21,7 +21,7 @@ use super::objects::{MemoryOf, Registered, State};
 use super::pd::PdShell;
 use super::presence;
 use crate::errno::{null, set_errno};
-use crate::why::refused;
+use crate::why::{of_daemon, refused};
 
 /// A memory region as C sees it.
 #[repr(C)]
@@ -125,7 +125,7 @@ pub(super) unsafe fn registered(
         let length = if matches!(of, MemoryOf::Nobody) { 0 } else { wish.length };
         let region = match context.client.register(Wish { pd: PdShell::of(pd).number(), ..wish }) {
             Ok(region) => region,
-            Err(errno) => return null(refused!(errno, "ibv_reg_mr: over a quota, or no daemon")),
+            Err(errno) => return null(refused!(errno, "ibv_reg_mr: {}", of_daemon(errno))),
         };
         PdShell::of(pd).begin_use();
         if let MemoryOf::Device(dm) = &of {

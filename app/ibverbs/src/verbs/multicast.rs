@@ -8,7 +8,7 @@ use omniverb_terms::{Errno, Gid, Service};
 use super::context::ContextShell;
 use super::qp::QpShell;
 use crate::errno::outcome;
-use crate::why::refused;
+use crate::why::{of_daemon, refused};
 
 /// The group that a GID names, if it names one and a queue pair may be in one.
 ///
@@ -42,7 +42,12 @@ pub unsafe extern "C" fn ov_ibv_attach_mcast(
         let done = group(qp, gid).and_then(|group| {
             let attached = client.attach_group(&QpShell::of(qp).qp, group);
             attached.map_err(|errno| {
-                refused!(errno, "ibv_attach_mcast: over a quota, no address of the group's kind")
+                let why = match errno {
+                    Errno::EADDRNOTAVAIL => "no address of the group's kind leads to others",
+                    Errno::EHOSTUNREACH => "the group cannot be joined",
+                    errno => of_daemon(errno),
+                };
+                refused!(errno, "ibv_attach_mcast: {why}")
             })
         });
         outcome(done)

@@ -12,6 +12,7 @@ use super::context::ContextShell;
 use super::pd::PdShell;
 use super::qp::QpShell;
 use crate::errno::{null, outcome, post_error};
+use crate::why::refused;
 
 /// Which of its 256 keys a window has.
 const CHOSEN: u32 = 0xff;
@@ -29,7 +30,10 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: u32) -> *mut ibv
         let client = &ContextShell::of(context).client;
         let rkey = match client.add_window(of, PdShell::of(pd).number()) {
             Ok(rkey) => rkey.0,
-            Err(errno) => return null(errno),
+            Err(errno) => {
+                let why = "ibv_alloc_mw: the process has as many windows as it may";
+                return null(refused!(errno, "{why}"));
+            }
         };
         PdShell::of(pd).begin_use();
         Box::into_raw(Box::new(ibv_mw { context, pd, rkey, handle: rkey, r#type: kind }))

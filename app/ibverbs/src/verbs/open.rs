@@ -16,7 +16,7 @@ use super::{
     time, xrcd,
 };
 use crate::errno::{minus_one, null};
-use crate::why::{forgiven, refused, request_failed, strict_is_wanted};
+use crate::why::{explained, forgiven, refused, request_failed, strict_is_wanted};
 
 /// Opens the device.
 ///
@@ -40,7 +40,7 @@ unsafe fn open(
     family: impl FnOnce(&Arc<Client>) -> Result<(Arc<Family>, OwnedFd), Errno>,
 ) -> *mut ibv_context {
     omniverb_client::on_async_event(event::deliver);
-    omniverb_client::on_failure(request_failed);
+    omniverb_client::on_failure(request_failed, explained);
     if strict_is_wanted() {
         omniverb_client::be_strict(forgiven);
     }

@@ -88,8 +88,8 @@ impl PdShell {
 pub unsafe extern "C" fn ov_ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     // SAFETY: the caller's promise.
     let shell = unsafe { ContextShell::of(context) };
-    if !shell.counts.pds.one_more() {
-        return null(Errno::ENOMEM);
+    if let Err(errno) = shell.counts.pds.one_more("ibv_alloc_pd") {
+        return null(errno);
     }
     let of = Protection::new();
     shell.family.domains.add(of.number, of.clone());
@@ -105,8 +105,9 @@ pub(super) unsafe fn parent_domain(of: *mut ibv_pd, td: *mut ibv_td) -> *mut ibv
     // SAFETY: the caller's promise.
     unsafe {
         let context = (*of).context;
-        if !ContextShell::of(context).counts.pds.one_more() {
-            return null(Errno::ENOMEM);
+        let counts = &ContextShell::of(context).counts;
+        if let Err(errno) = counts.pds.one_more("ibv_alloc_parent_domain") {
+            return null(errno);
         }
         PdShell::of(of).begin_use();
         if let Some(td) = TdShell::of(td) {

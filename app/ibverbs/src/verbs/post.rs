@@ -5,14 +5,15 @@ use core::ffi::c_int;
 
 use omniverb_abi::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
 use omniverb_device::limits::SGE_MAX;
-use omniverb_device::{Data, Qp, SendWork, Sge, opcode, send_flags};
+use omniverb_device::{Data, PostFault, Qp, SendWork, Sge, opcode, send_flags};
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Errno, Qkey, Qpn, Rkey, Service};
 
 use super::address::AhShell;
 use super::mw::{bind_work, end_work, may_have};
 use super::qp::QpShell;
-use crate::errno::post_error;
+use crate::errno::{post_error, too_many};
+use crate::why::not_posted;
 
 /// A scatter/gather list as a slice; `None` if its length makes no sense.
 ///
@@ -59,7 +60,7 @@ unsafe fn post_one(qp: &Qp, wr: *mut ibv_send_wr) -> Result<(), Errno> {
         if matches!((*wr).opcode, opcode::BIND_MW | opcode::LOCAL_INV) {
             return post_local(qp, wr);
         }
-        let list = entries((*wr).sg_list, (*wr).num_sge).ok_or(Errno::EINVAL)?;
+        let list = entries((*wr).sg_list, (*wr).num_sge).ok_or_else(too_many)?;
         if (*wr).send_flags & send_flags::INLINE == 0 {
             return post_data(qp, wr, Data::Gather(list));
         }
@@ -130,7 +131,7 @@ unsafe fn post_data(qp: &Qp, wr: *mut ibv_send_wr, data: Data<'_>) -> Result<(),
             opcode::SEND | opcode::SEND_WITH_IMM if qp.service == Service::Ud => {
                 let ud = (*wr).wr.ud;
                 if ud.ah.is_null() {
-                    return Err(Errno::EINVAL);
+                    return Err(not_posted(PostFault::Destination));
                 }
                 let ah = AhShell::of(ud.ah);
                 SendWork {
@@ -157,7 +158,7 @@ unsafe fn post_data(qp: &Qp, wr: *mut ibv_send_wr, data: Data<'_>) -> Result<(),
                 }
             }
             // A FLUSH has no place here for its length and what it is to reach: `ibv_wr_flush` has.
-            _ => return Err(Errno::EINVAL),
+            _ => return Err(not_posted(PostFault::Opcode)),
         };
         qp.post_send(&work).map_err(post_error)
     }
@@ -175,7 +176,7 @@ pub(super) unsafe extern "C" fn post_recv(
         while !wr.is_null() {
             let posted = match entries((*wr).sg_list, (*wr).num_sge) {
                 Some(list) => shell.qp.post_recv((*wr).wr_id, list).map_err(post_error),
-                None => Err(Errno::EINVAL),
+                None => Err(too_many()),
             };
             if let Err(errno) = posted {
                 bad.write(wr);

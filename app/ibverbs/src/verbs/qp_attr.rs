@@ -13,7 +13,7 @@ use super::address::{resolve, route};
 use super::context::ContextShell;
 use super::qp::{QpShell, SharedRoute, granted};
 use super::qp_words::{Gids, attr_of, words};
-use crate::why::refused;
+use crate::why::{of_daemon, refused};
 
 /// A PSN has 24 bits; drivers leave the others out.
 const PSN: u32 = 0xff_ffff;
@@ -86,11 +86,13 @@ pub(super) fn modify(
     let done = client.modify_qp(qp, mask, to, &attributes(attr), current, connection);
     done.inspect(|()| remember(kept, mask, attr)).map_err(|errno| {
         let (qpn, now) = (qp.number.0, qp.state());
-        refused!(
-            errno,
-            "ibv_modify_qp: queue pair {qpn} in {now:?} may not go to {to:?} with {mask:?}, or the \
-             daemon refuses it"
-        )
+        let verb = "ibv_modify_qp: queue pair";
+        match errno {
+            Errno::EINVAL => {
+                refused!(errno, "{verb} {qpn} in {now:?} may not go to {to:?} with {mask:?}")
+            }
+            errno => refused!(errno, "{verb} {qpn}, to {to:?}: {}", of_daemon(errno)),
+        }
     })
 }
 

@@ -23,7 +23,7 @@ use super::srq::SrqShell;
 use super::xrcd::XrcdShell;
 use super::{builder, qp_ex};
 use crate::errno::null;
-use crate::why::refused;
+use crate::why::{of_daemon, refused};
 
 /// `ibv_create_qp`. Granted capacities are written back.
 ///
@@ -147,7 +147,7 @@ unsafe fn create(
         let qp = match made {
             Ok(qp) => qp,
             Err(errno) => {
-                return null(refused!(errno, "ibv_create_qp: over a quota, or no daemon"));
+                return null(refused!(errno, "ibv_create_qp: {}", of_daemon(errno)));
             }
         };
         PdShell::of(pd).begin_use();
@@ -198,7 +198,7 @@ unsafe fn create_receiver(
                 client.expect_hand_overs(&place.area.domain);
                 made
             }
-            Err(errno) => null(refused!(errno, "ibv_create_qp: over a quota, or no daemon")),
+            Err(errno) => null(refused!(errno, "ibv_create_qp: {}", of_daemon(errno))),
         }
     }
 }

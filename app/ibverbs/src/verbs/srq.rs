@@ -18,7 +18,8 @@ use super::pd::PdShell;
 use super::post::entries;
 use super::wait::until_acknowledged;
 use super::xrcd::XrcdShell;
-use crate::errno::{null, post_error};
+use crate::errno::{null, post_error, too_many};
+use crate::why::refused;
 
 const SRQ_MAX_WR: c_int = 1;
 const SRQ_LIMIT: c_int = 2;
@@ -75,12 +76,20 @@ unsafe fn create(
     unsafe {
         let attr = (*init).attr;
         if attr.max_wr == 0 || attr.max_wr > limits::WR_MAX || attr.max_sge > limits::SGE_MAX {
-            return null(Errno::EINVAL);
+            let ibv_srq_attr { max_wr, max_sge, .. } = attr;
+            let why =
+                "ibv_create_srq: no receives, or more, or more entries of each, than there are";
+            return null(refused!(
+                Errno::EINVAL,
+                "{why} (max_wr {max_wr}, max_sge {max_sge}, of {} and {})",
+                limits::WR_MAX,
+                limits::SGE_MAX
+            ));
         }
         let context = (*pd).context;
         let shell = ContextShell::of(context);
-        if !shell.counts.srqs.one_more() {
-            return null(Errno::ENOMEM);
+        if let Err(errno) = shell.counts.srqs.one_more("ibv_create_srq") {
+            return null(errno);
         }
         let sges = attr.max_sge.max(1);
         let (shared, number) = (shell.shared(), PdShell::of(pd).number());
@@ -93,7 +102,10 @@ unsafe fn create(
         };
         let Some(inner) = inner else {
             shell.counts.srqs.one_less();
-            return null(Errno::ENOMEM);
+            return null(refused!(
+                Errno::ENOMEM,
+                "ibv_create_srq: all queues of the process are in use"
+            ));
         };
         (*init).attr.max_sge = sges;
         PdShell::of(pd).begin_use();
@@ -232,7 +244,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
         while !wr.is_null() {
             let posted = match entries((*wr).sg_list, (*wr).num_sge) {
                 Some(list) => inner.post((*wr).wr_id, list).map_err(post_error),
-                None => Err(Errno::EINVAL),
+                None => Err(too_many()),
             };
             if let Err(errno) = posted {
                 bad.write(wr);

@@ -17,6 +17,7 @@ use super::wait::{Awaited, Patience, until};
 use super::{table, transfer};
 use crate::errno::{last, of, outcome};
 use crate::resolve::{bind, ov_rdma_listen};
+use crate::why::{Attempt, Call};
 use crate::{address, device};
 
 /// For calls that return a number.
@@ -41,13 +42,14 @@ unsafe fn checked(address: *const sockaddr, length: socklen_t) -> Result<*const 
 /// Makes a socket.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    static CALL: Call = Call::new("rsocket", Attempt::Create);
     let plain = kind & !(SOCK_CLOEXEC | SOCK_NONBLOCK);
     let flags = if kind & SOCK_NONBLOCK == 0 { 0 } else { O_NONBLOCK };
     let descriptor_flags = if kind & SOCK_CLOEXEC == 0 { 0 } else { FD_CLOEXEC };
     let is_six = match domain {
         AF_INET => false,
         AF_INET6 => true,
-        _ => return outcome(Err(Errno::EOPNOTSUPP)),
+        _ => return outcome(CALL.explain(Err(Errno::EOPNOTSUPP))),
     };
     let made = match (plain, protocol) {
         (SOCK_STREAM, 0 | IPPROTO_TCP) => Socket::new(domain, flags).map(|socket| {
@@ -61,7 +63,7 @@ pub extern "C" fn ov_rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_i
         }
         _ => Err(Errno::EOPNOTSUPP),
     };
-    numbered(made)
+    numbered(CALL.explain(made))
 }
 
 /// Gives a socket an address.
@@ -70,13 +72,14 @@ pub extern "C" fn ov_rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_i
 /// `to` has `length` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_rbind(number: c_int, to: *const sockaddr, length: socklen_t) -> c_int {
+    static CALL: Call = Call::new("rbind", Attempt::Bind);
     // SAFETY: the caller's promise; live while it is locked.
-    outcome(table::of(number).and_then(|socket| unsafe {
+    outcome(CALL.explain(table::of(number).and_then(|socket| unsafe {
         match socket {
             Entry::Stream(socket) => bind(socket.lock().id.0, checked(to, length)?),
             Entry::Datagrams(socket) => socket.bind(to, length),
         }
-    }))
+    })))
 }
 
 /// Waits for connections from now on.
@@ -149,7 +152,8 @@ pub unsafe extern "C" fn ov_rconnect(
     to: *const sockaddr,
     length: socklen_t,
 ) -> c_int {
-    outcome(table::of(number).and_then(|socket| {
+    static CALL: Call = Call::new("rconnect", Attempt::Connect);
+    let connected = table::of(number).and_then(|socket| {
         let socket = match socket {
             Entry::Stream(socket) => socket,
             // SAFETY: the caller's promise.
@@ -176,7 +180,8 @@ pub unsafe extern "C" fn ov_rconnect(
             Phase::Failed => Err(of(inner.error)),
             _ => Ok(()),
         }
-    }))
+    });
+    outcome(CALL.explain(connected))
 }
 
 /// Ends a connection, or one direction of it.

@@ -20,6 +20,7 @@ use super::wait::{Awaited, Sleepy};
 use super::wire::Hello;
 use crate::channel::ChannelShell;
 use crate::shell::{IdShell, Kind};
+use crate::why::{Attempt, Call};
 use crate::{acknowledge, connect, device, event, id, process, resolve};
 
 /// An identifier that is destroyed with its socket.
@@ -380,6 +381,7 @@ impl Socket {
     /// # Errors
     /// `EAGAIN`: none now. `ENODEV`: its daemon is gone, and no request will come any more.
     pub(crate) fn accept(&self) -> Result<Socket, Errno> {
+        static ACCEPT: Call = Call::new("raccept", Attempt::Accept);
         loop {
             let mut inner = {
                 let mut listener = self.lock();
@@ -404,7 +406,8 @@ impl Socket {
                 Ok(()) => return Ok(Socket::with(inner)),
                 // Who speaks otherwise, or is too much for us, is refused; the next may not be.
                 // SAFETY: live.
-                Err(_) => unsafe {
+                Err(errno) => unsafe {
+                    let _ = ACCEPT.explain(Err::<(), _>(errno));
                     connect::ov_rdma_reject(inner.id.0, core::ptr::null(), 0);
                 },
             }

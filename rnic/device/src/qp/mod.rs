@@ -39,7 +39,7 @@ use crate::lock::{Guard, Lock};
 use crate::region::RegionCache;
 use crate::shared::Shared;
 use crate::srq::Srq;
-use crate::work::{PostError, SendWork};
+use crate::work::{PostError, PostFault, SendWork};
 use omniverb_ring::Window;
 use omniverb_ring::window::prefetch_for_write;
 use omniverb_terms::{Lkey, Qpn, Service};
@@ -303,7 +303,11 @@ impl Qp {
             || !self.posts_receives
             || !inner.receives.takes(list.len())
         {
-            return Err(PostError::Invalid);
+            return Err(PostError::Invalid(match inner.machine.state() {
+                State::Reset => PostFault::State,
+                _ if !self.posts_receives => PostFault::Receives,
+                _ => PostFault::Entries,
+            }));
         }
         let released = self.shared.released(self.slot).receives.load(Ordering::Acquire);
         let capacity = inner.receives.post(wr_id, list, released).ok_or(PostError::Full)?;

@@ -7,7 +7,7 @@ use crate::constants::{Wc, status, wc_opcode};
 use crate::host::AsyncEvent;
 use crate::qp::attributes::{QpAttributes, QpMask, State};
 use crate::queue::Receive;
-use crate::work::PostError;
+use crate::work::{PostError, PostFault};
 use omniverb_terms::Service;
 use std::sync::atomic::Ordering;
 
@@ -28,7 +28,7 @@ impl Qp {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         if !inner.machine.may_go(self.service, to, mask, current) {
-            return Err(PostError::Invalid);
+            return Err(PostError::Invalid(PostFault::State));
         }
         inner.machine.set_attributes(mask, given);
         match to {

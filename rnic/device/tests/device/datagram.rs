@@ -8,7 +8,7 @@ use omniverb_device::limits::{
     ANSWER_WAIT, DATAGRAM_LINKS_MAX, RECEIVER_AWAY, UNRELIABLE_WAIT, UNRESOLVED_MAX,
 };
 use omniverb_device::work::Destination;
-use omniverb_device::{Qp, Wc, status, wc_flags, wc_opcode};
+use omniverb_device::{PostError, PostFault, Qp, Wc, status, wc_flags, wc_opcode};
 use omniverb_terms::{Qkey, Qpn, Rkey, Service};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -246,19 +246,20 @@ fn without_a_receive_it_waits_a_while_and_is_lost_then() {
 fn connected_operations_are_refused_when_posted() {
     let pair = Pair::new();
     let qps = linked(&pair);
-    let refused = Err(omniverb_device::PostError::Invalid);
+    let refused = |fault| Err(PostError::Invalid(fault));
     let works = [
         Work::send(1),
         Work::write(1, (0, Rkey(0))).to(to(&qps[1]), QKEY),
         Work::read(1, (0, Rkey(0))).to(to(&qps[1]), QKEY),
         Work::send(1).invalidate(Rkey(3)).to(to(&qps[1]), QKEY),
     ];
-    for work in works {
-        assert_eq!(crate::pair::try_post(&qps[0], &work), refused);
+    let faults = [PostFault::Destination, PostFault::Opcode, PostFault::Opcode, PostFault::Opcode];
+    for (work, fault) in works.into_iter().zip(faults) {
+        assert_eq!(crate::pair::try_post(&qps[0], &work), refused(fault));
     }
     let connected = pair.connected(&Options::new(Service::Rc));
     let work = Work::send(1).to(to(&qps[1]), QKEY);
-    assert_eq!(crate::pair::try_post(&connected[0], &work), refused);
+    assert_eq!(crate::pair::try_post(&connected[0], &work), refused(PostFault::Destination));
 }
 
 /// One QP, two peers: one dies, the other goes on.

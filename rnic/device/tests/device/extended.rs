@@ -6,7 +6,8 @@ use crate::pair::{Options, PD, Pair, outcomes, poll, post, to_state};
 use crate::work::{Work, part, remote, whole};
 use omniverb_device::attributes::State;
 use omniverb_device::{
-    AsyncEvent, Cq, Domain, PostError, Qp, Srq, access, opcode, status, wc_flags, wc_opcode,
+    AsyncEvent, Cq, Domain, PostError, PostFault, Qp, Srq, access, opcode, status, wc_flags,
+    wc_opcode,
 };
 use omniverb_link::Request;
 use omniverb_link::record::FIRST;
@@ -80,9 +81,10 @@ fn messages_go_to_the_queue_that_they_name() {
         assert_eq!(to.read(slot, 16), from.read(at * 16, 16));
     }
     assert!(queues.iter().all(|(_, cq, _)| poll(cq).is_empty()));
-    assert_eq!(receiver.post_recv(1, &[]), Err(PostError::Invalid));
-    assert_eq!(receiver.post_send(&Work::send(1).as_send()), Err(PostError::Invalid));
-    assert_eq!(sender.post_recv(1, &[]), Err(PostError::Invalid));
+    assert_eq!(receiver.post_recv(1, &[]), Err(PostError::Invalid(PostFault::Receives)));
+    let sent = receiver.post_send(&Work::send(1).as_send());
+    assert_eq!(sent, Err(PostError::Invalid(PostFault::Opcode)));
+    assert_eq!(sender.post_recv(1, &[]), Err(PostError::Invalid(PostFault::Receives)));
 }
 
 #[test]
@@ -307,6 +309,7 @@ fn there_are_no_windows() {
     let (_srq, _, number) = bench.srq(PD, 1);
     for code in [opcode::LOCAL_INV, opcode::BIND_MW, opcode::SEND_WITH_INV] {
         let work = Work { opcode: code, ..Work::send(1) }.for_srq(number);
-        assert_eq!(bench.qps[0].post_send(&work.as_send()), Err(PostError::Invalid), "{code}");
+        let posted = bench.qps[0].post_send(&work.as_send());
+        assert_eq!(posted, Err(PostError::Invalid(PostFault::Opcode)), "{code}");
     }
 }

@@ -6,7 +6,7 @@ use crate::pair::{
 };
 use crate::work::{Work, part, remote, whole};
 use omniverb_device::attributes::State;
-use omniverb_device::{AsyncEvent, PostError, QpAttributes, QpMask, Wc, status};
+use omniverb_device::{AsyncEvent, PostError, PostFault, QpAttributes, QpMask, Wc, status};
 use omniverb_terms::{Qkey, Qpn, Service};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,7 +81,7 @@ fn transitions_and_the_attributes_they_need() {
         for mask in [full, full | last | wrong, full | last | QpMask::SQ_PSN] {
             assert_eq!(
                 qp.modify(mask, Init, attributes, None),
-                std::result::Result::Err(PostError::Invalid)
+                std::result::Result::Err(PostError::Invalid(PostFault::State))
             );
         }
         assert!(qp.modify(full | last, Init, attributes, Some(Rts)).is_err());
@@ -114,7 +114,8 @@ fn attributes_are_told_as_they_were_set() {
 fn what_may_be_posted_in_which_state() {
     let pair = Pair::new();
     let qp = pair.sides[0].qp(&rc());
-    let invalid = Err(PostError::Invalid);
+    let invalid = Err(PostError::Invalid(PostFault::State));
+    let too_many = Err(PostError::Invalid(PostFault::Entries));
     assert_eq!(qp.post_recv(1, &[]), invalid);
     assert_eq!(try_post(&qp, &Work::send(1)), invalid);
     to_init(&qp, &rc());
@@ -133,10 +134,10 @@ fn what_may_be_posted_in_which_state() {
     assert_eq!(flushed, [1, 2, 3, 4, 5].map(|id| (id, status::WR_FLUSH_ERR)));
     // 33 entries where 32 were asked for.
     let list = [omniverb_device::Sge::default(); 33];
-    assert_eq!(qp.post_recv(6, &list), invalid);
+    assert_eq!(qp.post_recv(6, &list), too_many);
     let mut work = Work::send(7);
     work.sges = list.to_vec();
-    assert_eq!(try_post(&qp, &work), invalid);
+    assert_eq!(try_post(&qp, &work), too_many);
 }
 
 #[test]

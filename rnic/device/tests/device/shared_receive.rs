@@ -4,7 +4,7 @@ use crate::memory::Buffer;
 use crate::pair::{Options, PD, Pair, outcomes, poll, post, receive, to_state};
 use crate::work::{Work, part, remote, whole};
 use omniverb_device::attributes::State;
-use omniverb_device::{AsyncEvent, PostError, Srq, status, wc_opcode};
+use omniverb_device::{AsyncEvent, PostError, PostFault, Srq, status, wc_opcode};
 use omniverb_terms::Service;
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ fn receives_go_to_whom_they_are_needed_by() {
         assert_eq!((received[0].wr_id, received[0].qp_num), (at as u64, qps[1].number.0));
     }
     assert_eq!(to.all(), from.all());
-    assert_eq!(first[1].post_recv(1, &[]), Err(PostError::Invalid));
+    assert_eq!(first[1].post_recv(1, &[]), Err(PostError::Invalid(PostFault::Receives)));
 }
 
 #[test]
@@ -143,7 +143,8 @@ fn it_is_full_until_polled() {
     let qps = pair.connected_with([&plain, &shared]);
     (0..2).for_each(|id| srq.post(id, &[]).unwrap());
     assert_eq!(srq.post(2, &[]), Err(PostError::Full));
-    assert_eq!(srq.post(2, &[omniverb_device::Sge::default(); 5]), Err(PostError::Invalid));
+    let long = [omniverb_device::Sge::default(); 5];
+    assert_eq!(srq.post(2, &long), Err(PostError::Invalid(PostFault::Entries)));
     post(&qps[0], &Work::send(1));
     pair.settle();
     assert_eq!(srq.post(2, &[]), Err(PostError::Full));

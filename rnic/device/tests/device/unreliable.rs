@@ -206,7 +206,7 @@ fn reads_and_atomics_are_refused_when_posted() {
     let pair = Pair::new();
     let qps = pair.connected(&uc());
     for work in [Work::read(1, (0, Rkey(0))), Work::fetch_add(1, (0, Rkey(0)), 1)] {
-        let refused = Err(omniverb_device::PostError::Invalid);
+        let refused = Err(omniverb_device::PostError::Invalid(omniverb_device::PostFault::Opcode));
         assert_eq!(crate::pair::try_post(&qps[0], &work), refused);
     }
 }

@@ -44,7 +44,7 @@ use crate::limits::{MESSAGE_MAX, SGE_MAX};
 use crate::qp::attributes::State;
 use crate::qp::{Inner, Qp};
 use crate::queue::SgeList;
-use crate::work::{Data, PostError, SendWork, flushes};
+use crate::work::{Data, PostError, PostFault, SendWork, flushes};
 use omniverb_link::Broken;
 use omniverb_ring::UserMemory;
 use omniverb_terms::Service;
@@ -80,7 +80,7 @@ impl Inner {
             || work.flags & !send_flags::ALL != 0
             || (work.opcode == opcode::FLUSH && !is_flush(work))
         {
-            return Err(PostError::Invalid);
+            return Err(PostError::Invalid(self.fault(qp, work)));
         }
         match work.data {
             Data::Gather(list) if list.len() <= qp.caps.send_sge_max as usize => Ok(total(list)),
@@ -95,11 +95,27 @@ impl Inner {
                     _ => qp.caps.inline_max,
                 };
                 if length > most as usize || !sends {
-                    return Err(PostError::Invalid);
+                    return Err(PostError::Invalid(PostFault::Inline));
                 }
                 Ok(length as u64)
             }
-            Data::Gather(_) => Err(PostError::Invalid),
+            Data::Gather(_) => Err(PostError::Invalid(PostFault::Entries)),
+        }
+    }
+
+    /// What is wrong with a request that [`Self::check`] has refused before it looked at its data.
+    #[cold]
+    fn fault(&self, qp: &Qp, work: &SendWork<'_>) -> PostFault {
+        match self.machine.state() {
+            State::Rts | State::Sqd | State::Sqe | State::Err => {}
+            _ => return PostFault::State,
+        }
+        if !opcode_is_valid(qp.service, work.opcode) {
+            PostFault::Opcode
+        } else if (qp.service == Service::Ud) != work.to.is_some() {
+            PostFault::Destination
+        } else {
+            PostFault::Flags
         }
     }
 
