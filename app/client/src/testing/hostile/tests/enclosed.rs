@@ -1,4 +1,5 @@
-//! A daemon that puts too few files beside a message, or too many, or others than belong there. (Of grants: `delivered.rs`.)
+//! A daemon that puts too few files beside a message, or too many, or others than belong there. (Of
+//! grants: `delivered.rs`.)
 
 use super::*;
 
