@@ -11,7 +11,7 @@ from cases import perftest
 from cases.programs import tests_of
 
 _ONE_PROCESS = ["messages", "errors", "extended", "nopoll", "itself", "windows", "xrc",
-                "xrc_shared", "xrc_opened", "flush", "multicast", "imports", "import_pages"]
+                "xrc_shared", "xrc_opened", "flush", "multicast", "imports", "import_pages", "dead"]
 _ARGUMENTS = {"messages.large_messages": [64]}
 
 

@@ -87,6 +87,13 @@ def _xrc(lab):
             server.kill()
 
 
+def _dead(lab):
+    """Nothing completes with success that is posted to a process of the machine after its end: its
+    own kernel tells of that, in the window."""
+    text = lab.machine.verbs("/opt/programs/dead", "sends", "1", limit=90)
+    check("ok sends" in text, text)
+
+
 def _filled(lab):
     """Who fills the machine's window is told so (ENOMEM); the machine's other processes find their
     device, and others outside are connected as before."""
@@ -165,6 +172,7 @@ def cases():
             Case("machines.ibv_rc_pingpong -c -e IPv6, machine to container",
                  _over_six("container", "machine", "rc", "-c", "-e"), 120),
             Case("machines.ibv_xsrq_pingpong", _xrc, 120),
+            Case("machines.dead", _dead, 120),
             Case("machines.limited", _set("rate", "20mbit"), 120),
             Case("machines.faulty", _set("faults", "loss=2%,duplicate=2%"), 120),
             Case("machines.captured", _captured, 120),

@@ -54,6 +54,7 @@ _PROGRAMS = [
     program("multicast.last_words"),
     *[program(f"flush.{test}") for test in tests_of("flush")],
     program("imports.all_operations"),
+    *[program(f"dead.{test}", 1) for test in tests_of("dead")],
     program("nopoll.receiver_asleep"),
     program("events.ping_pong_asleep", 20_000),
     program("many.clients_of_one_server", 64, 100, limit=120),

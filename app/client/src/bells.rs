@@ -1,14 +1,21 @@
 //! The bells that we share with peer processes, our end of each and theirs.
 
+use crate::errno::errno_of;
 use omniverb_device::FarEnd;
 use omniverb_device::bell::Bell;
 use omniverb_link::Doorbell;
+use omniverb_ring::bell::{LIFE_OFFSET, PAGE_BYTES};
 use omniverb_ring::{BellPage, Window};
 use omniverb_sys::lock;
-use omniverb_sys::{Sleeper, listener};
+use omniverb_sys::{Extent, Life, Sleeper, listener};
+use omniverb_terms::Errno;
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+
+/// Bytes of a bell: a page for each side.
+pub(crate) const BELL_BYTES: usize = 2 * PAGE_BYTES;
 
 /// The page of a bell by which we announce news to the peer's process, and wake it.
 pub(crate) struct PeerBell {
@@ -43,6 +50,8 @@ struct Record {
     peer: Arc<PeerBell>,
     /// What our sleep calls our page; `None` while it has no links: then nobody is to wake us.
     heard_as: Option<u64>,
+    /// What `Bells::life` calls the word in our page that tells of our end. `None`: nothing does.
+    told_as: Option<u64>,
     /// Whether the peer's process rings ours, or the engine.
     far_end: FarEnd,
 }
@@ -63,13 +72,24 @@ impl Record {
 }
 
 /// All bells of the process, and how many daemons it has outlived.
-#[derive(Default)]
 pub(crate) struct Bells {
     era: AtomicU64,
     list: Mutex<HashMap<BellName, Record>>,
+    /// By which peers see that the process has ended.
+    life: Arc<Life>,
 }
 
 impl Bells {
+    pub(crate) fn new() -> Result<Bells, Errno> {
+        let life = Life::new(BELL_BYTES).map_err(|error| errno_of(&error))?;
+        Ok(Bells { era: AtomicU64::new(0), list: Mutex::default(), life: Arc::new(life) })
+    }
+
+    /// What the end of the thread tells that has it; only that adds and removes bells.
+    pub(crate) fn life(&self) -> Arc<Life> {
+        self.life.clone()
+    }
+
     /// Daemons that this process has outlived.
     pub(crate) fn era(&self) -> u64 {
         self.era.load(Ordering::Acquire)
@@ -85,15 +105,27 @@ impl Bells {
         (self.era(), number)
     }
 
-    /// Adds a bell, which nobody listens to yet.
+    /// Adds a bell, which nobody listens to yet. `memory`, `side`: all of it, and which page is
+    /// ours.
     pub(crate) fn add(
         &self,
         name: BellName,
+        (memory, side): (&Extent<OwnedFd>, usize),
         bell: Arc<Bell>,
         peer: Arc<PeerBell>,
         far_end: FarEnd,
     ) {
-        lock(&self.list).insert(name, Record { bell, peer, heard_as: None, far_end });
+        // Where the kernel tells nothing the peer hears of our end from the daemon alone.
+        let told_as = self.life.tell(memory, side * PAGE_BYTES + LIFE_OFFSET).ok();
+        let record = Record { bell, peer, heard_as: None, told_as, far_end };
+        lock(&self.list).insert(name, record);
+    }
+
+    /// It is over.
+    fn end(&self, mut record: Record, sleep: &Sleeper) -> Arc<Bell> {
+        record.hear_no_more(sleep);
+        record.told_as.into_iter().for_each(|number| self.life.forget(number));
+        record.bell
     }
 
     /// Our end and the peer's.
@@ -113,27 +145,23 @@ impl Bells {
     /// that is gone and have none: nobody will tell us of their peers' end.
     pub(crate) fn review(&self, sleep: &Sleeper) -> Vec<Arc<Bell>> {
         let era = self.era();
-        let mut over = Vec::new();
-        lock(&self.list).retain(|(of, _), record| {
+        let mut list = lock(&self.list);
+        let over = list.extract_if(|(of, _), record| {
             let unused = record.bell.is_unused();
             match unused {
                 true => record.hear_no_more(sleep),
                 // Where there was no thread for it, there may be one now.
                 false => record.hear(sleep),
             }
-            if unused && *of != era {
-                over.push(record.bell.clone());
-            }
-            !unused || *of == era
+            unused && *of != era
         });
-        over
+        over.map(|(_, record)| self.end(record, sleep)).collect()
     }
 
     /// Takes the one with this name out: its peer is gone.
     pub(crate) fn remove(&self, name: BellName, sleep: &Sleeper) -> Option<Arc<Bell>> {
-        let mut record = lock(&self.list).remove(&name)?;
-        record.hear_no_more(sleep);
-        Some(record.bell)
+        let record = lock(&self.list).remove(&name)?;
+        Some(self.end(record, sleep))
     }
 
     /// Whether each may wake us.
@@ -148,10 +176,6 @@ impl Bells {
         let dead = list.extract_if(|_, record| record.far_end == FarEnd::Engine);
         let dead: Vec<_> = dead.map(|(_, record)| record).collect();
         drop(list);
-        let silence = |mut record: Record| {
-            record.hear_no_more(sleep);
-            record.bell
-        };
-        dead.into_iter().map(silence).collect()
+        dead.into_iter().map(|record| self.end(record, sleep)).collect()
     }
 }

@@ -321,6 +321,13 @@ impl Endpoint {
         self.theirs.load(word::STATE, Ordering::Acquire) == state::CLOSED
     }
 
+    /// Whether the peer's process has ended. Whoever has seen that it has, by whatever way, is told
+    /// so here; nobody is told by a peer that does not tell.
+    #[inline(always)]
+    pub fn peer_has_died(&self) -> bool {
+        self.peer_page.owner_has_died()
+    }
+
     /// We receive requests from now on; a receive that is missing may be waited for by
     /// `rnr_timer` nanoseconds.
     pub fn open(&mut self, rnr_timer: u64) {

@@ -3,6 +3,7 @@
 //! ```text
 //! 0x00 kick      1: the owner may be asleep, wake it
 //! 0x08 rung      how often the owner was woken; it sleeps on the low half of this
+//! 0x10 life      the thread that the owner ends with; DIED: it has ended, says the kernel
 //! 0x40 summary   bit w: word w of the map may have bits
 //! 0x80 map       64 words of 64 bits, one bit per link
 //! ```
@@ -22,17 +23,28 @@
 //! **Ordering of rung.** Whoever took the kick adds to `rung` and then wakes whoever sleeps on it;
 //! the kernel compares `rung` with what the owner saw last as it puts the owner to sleep. Between
 //! the two there is no gap in which a wake could be lost.
+//!
+//! **Ordering of life.** The kernel stores DIED while the owner's process ends, and lets nobody see
+//! the end before that: neither who waits for the process, nor who polls a pidfd of it, nor who
+//! finds the other end of a socket closed. So whoever has seen it, or was told by one who has,
+//! loads what the kernel stored, or something later; a relaxed load is enough. `life` is in the
+//! line of `kick`, which ringers look at anyway (decision 0040).
 
 use crate::memory::WordMemory;
 use crate::sync::{AtomicU64, Ordering};
 
 const KICK: usize = 0x00;
 const RUNG: usize = 0x08;
+const LIFE: usize = 0x10;
 const SUMMARY: usize = 0x40;
 const MAP: usize = 0x80;
 
 /// Links a page can tell apart.
 pub const SLOTS: u32 = 64 * 64;
+/// Where in a page `life` is, in bytes. The kernel looks at the low half, a futex.
+pub const LIFE_OFFSET: usize = LIFE;
+/// What the kernel leaves in `life` when the owner has ended: `FUTEX_OWNER_DIED`.
+pub const DIED: u64 = 0x4000_0000;
 /// Bytes a page needs.
 pub const PAGE_BYTES: usize = 4096;
 
@@ -78,6 +90,12 @@ impl<M: WordMemory> BellPage<M> {
     /// The word the owner sleeps on.
     pub fn rung(&self) -> &AtomicU64 {
         self.memory.word(RUNG)
+    }
+
+    /// Ringer: whether the owner's process has ended. Says no if nobody would have told.
+    #[inline(always)]
+    pub fn owner_has_died(&self) -> bool {
+        self.memory.load(LIFE, Ordering::Relaxed) & DIED != 0
     }
 
     /// Owner: I may sleep from now on.

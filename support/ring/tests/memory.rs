@@ -1,6 +1,6 @@
 //! Windows and application memory: bounds, copies of all sizes, atomics, bells.
 
-use omniverb_ring::bell::{PAGE_BYTES, SLOTS};
+use omniverb_ring::bell::{DIED, LIFE_OFFSET, PAGE_BYTES, SLOTS};
 use omniverb_ring::{BellPage, UserMemory, Window, WordMemory};
 use std::collections::BTreeSet;
 use std::panic::catch_unwind;
@@ -119,4 +119,14 @@ fn a_kick_is_taken_once() {
     page.want_kick();
     assert!(page.wants_kick());
     assert!(page.take_kick() && !page.take_kick() && !page.wants_kick());
+}
+
+#[test]
+fn an_owner_has_died_when_the_kernel_says_so() {
+    let memory = Window::private(PAGE_BYTES);
+    let page = BellPage::new(memory.clone());
+    for (word, died) in [(0, false), (4711, false), (DIED, true), (1 << 31 | DIED, true)] {
+        memory.store(LIFE_OFFSET, word, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(page.owner_has_died(), died, "{word:#x}");
+    }
 }

@@ -139,6 +139,19 @@ impl<F: AsFd> Extent<F> {
         self.map_and_keep(access, keep)
     }
 
+    /// As [`map_exactly`](Self::map_exactly), for both to write, behind as many bytes of this
+    /// process's own, which are the first half of the window; for [`crate::Life`].
+    ///
+    /// # Errors
+    /// As [`map`](Self::map).
+    pub(crate) fn map_behind_own(&self, bytes: usize) -> io::Result<Window> {
+        let (found, expected) = (self.verify()? as u64, bytes as u64);
+        if found != expected {
+            return Err(VerifyError::Length { found, expected }.into());
+        }
+        Ok(window::over(Mapping::behind_own(self.file.as_fd(), self.offset, bytes)?, ()))
+    }
+
     /// As [`map`](Self::map), with a page behind it that the file does not have, for
     /// [`window::residency_for_sure`]. `keep` lives as long as the mapping.
     ///

@@ -39,6 +39,12 @@ pub fn low(word: &AtomicU64) -> u32 {
     low_half(word).load(Ordering::SeqCst)
 }
 
+/// Has the half of `word` that the kernel looks at name a thread, and the other nobody.
+pub(crate) fn own(word: &AtomicU64, thread: u32) {
+    word.store(0, Ordering::Relaxed);
+    low_half(word).store(thread, Ordering::Release);
+}
+
 /// How long a sleep is that the kernel refuses.
 const UNABLE: Duration = Duration::from_millis(1);
 

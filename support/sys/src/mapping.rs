@@ -122,6 +122,41 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// Maps `length` bytes of zeros that are this process's own. They are not private ones: who is
+    /// out of memory loses those before the kernel has done with the process.
+    ///
+    /// # Errors
+    /// `EINVAL` for a zero length, otherwise what the kernel says.
+    pub(crate) fn own(length: usize) -> io::Result<Mapping> {
+        let protection = Access::ReadWrite.protection();
+        // SAFETY: the kernel chooses unused addresses, as above.
+        let start =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), length, protection, MapFlags::SHARED)? };
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Mapping { start, length, behind: 0 })
+    }
+
+    /// Maps `length` bytes of `file` from `offset`, for both to write, behind as many of this
+    /// process's own.
+    ///
+    /// # Errors
+    /// As [`shared`](Self::shared).
+    pub(crate) fn behind_own(
+        file: BorrowedFd<'_>,
+        offset: u64,
+        length: usize,
+    ) -> io::Result<Mapping> {
+        let whole = length.checked_mul(2).ok_or(io::ErrorKind::InvalidInput)?;
+        let mapping = Mapping::own(whole)?;
+        // SAFETY: the second half of the mapping just made, which nobody knows.
+        unsafe {
+            let place = mapping.start.as_ptr().add(length).cast();
+            let flags = MapFlags::SHARED | MapFlags::FIXED;
+            mmap(place, length, Access::ReadWrite.protection(), flags, file, offset)?;
+        }
+        Ok(mapping)
+    }
+
     /// Where it begins; valid as long as the mapping lives.
     #[must_use]
     pub fn as_ptr(&self) -> NonNull<u8> {

@@ -1,7 +1,7 @@
 //! Attaching links that the daemon made.
 
 use super::Client;
-use crate::bells::PeerBell;
+use crate::bells::{BELL_BYTES, PeerBell};
 use crate::delivered::{Delivered, LinkFiles};
 use crate::memory;
 use omniverb_device::bell::Bell;
@@ -15,7 +15,6 @@ use std::os::fd::OwnedFd;
 
 /// Most bytes of one ring that we map at a daemon's word.
 const RING_BYTES_MAX: u32 = 64 << 20;
-const BELL_BYTES: usize = 2 * omniverb_ring::bell::PAGE_BYTES;
 
 /// Who is at the other end of a link, and of its bell.
 fn far_end(ready: &LinkReady) -> FarEnd {
@@ -83,16 +82,17 @@ impl Client {
     }
 
     fn add_bell(&self, ready: &LinkReady, memory: &Extent<OwnedFd>) -> Result<(), Errno> {
-        let memory = memory::map(memory, BELL_BYTES)?;
+        let both = memory::map(memory, BELL_BYTES)?;
         let page = |side: u32| {
             let bytes = BELL_BYTES / 2;
-            memory.part(side as usize * bytes, bytes).map(BellPage::new).ok_or(Errno::EPROTO)
+            both.part(side as usize * bytes, bytes).map(BellPage::new).ok_or(Errno::EPROTO)
         };
         let peer_side = if ready.loopback != 0 { ready.bell_side } else { ready.bell_side ^ 1 };
         let bell = Bell::new(page(ready.bell_side)?);
         let peer = PeerBell::new(page(peer_side)?);
         self.shared.bells.add(bell.clone());
-        self.bells.add(self.bells.name(ready.bell), bell, peer, far_end(ready));
+        let ours = (memory, ready.bell_side as usize);
+        self.bells.add(self.bells.name(ready.bell), ours, bell, peer, far_end(ready));
         Ok(())
     }
 

@@ -108,6 +108,7 @@ impl Client {
         let (session, nic, area) = Session::connect()?;
         let area = statistics::Area::new(&area).map_err(NoDevice::Resources)?;
         let progress = progress::Progress::new().map_err(NoDevice::Resources)?;
+        let bells = bells::Bells::new().map_err(NoDevice::Resources)?;
         let service = Arc::<imports::Service>::default();
         Ok(Arc::new_cyclic(|me: &Weak<Client>| Client {
             shared: Shared::new(Box::new(host::ProcessHost::new(progress.clone()))),
@@ -116,7 +117,7 @@ impl Client {
             statistics: area,
             qps: Default::default(),
             keys: keys::Keys::default(),
-            bells: Default::default(),
+            bells,
             watches: watches::Watches::new(progress.ears.clone()),
             audience: Default::default(),
             progress,

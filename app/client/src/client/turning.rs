@@ -23,6 +23,9 @@ const HEAR_EVERY: u64 = 100_000_000;
 const RECONNECT: Duration = Duration::from_millis(100);
 
 fn run(client: &Weak<Client>) {
+    let Some(life) = client.upgrade().map(|client| client.bells.life()) else { return };
+    // From here on peers see if the process ends: before there is anything to be linked with.
+    let _told = life.begin();
     let (mut quiet, mut deadline) = (0, None);
     let (mut reconnect_at, mut hear_at) = (0, 0);
     loop {

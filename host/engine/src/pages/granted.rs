@@ -236,6 +236,10 @@ impl Grants {
         if !endpoint.peer_is_open() || offset + length as u64 > target.length {
             return false;
         }
+        // Of what has ended nobody reaches anything; but what it had sent before leaves.
+        if access != 0 && endpoint.peer_has_died() {
+            return false;
+        }
         let Target { key, address, .. } = target;
         let Some(address) = address.checked_add(offset) else { return false };
         let stretch = Target { key, address, length: length as u64 };

@@ -53,12 +53,13 @@ impl Incoming {
         let request = records::part(part);
         let needs = if part.takes_receive() { Needs::Receive } else { Needs::Nothing };
         let delivery = self.put(endpoint, ticket, &request, part.data, needs)?;
-        // A SEND into a promised receive that is long enough will surely be placed. Everything
-        // else the application has to look at first.
+        // A SEND into a promised receive that is long enough will surely be placed, unless the
+        // application has ended (decision 0040). Everything else it has to look at first.
         let end = part.offset + part.data.len() as u64;
         let sure = delivery == Delivery::Later
             && part.kind == Kind::Send
             && part.invalidate.is_none()
+            && !endpoint.peer_has_died()
             && self.floor.is_some_and(|floor| end <= floor)
             && endpoint.request_position().saturating_sub(self.consumed) <= self.sure_bytes;
         Ok(if sure { Delivery::Done } else { delivery })

@@ -51,7 +51,12 @@ impl Bytes<'_> {
 }
 
 pub(crate) fn end(memory: &Window, side: usize) -> Option<Endpoint> {
-    let page = BellPage::new(Window::private(omniverb_ring::bell::PAGE_BYTES));
+    end_that_rings(memory, side, Window::private(omniverb_ring::bell::PAGE_BYTES))
+}
+
+/// The same; `page`: the peer's of a bell.
+pub(crate) fn end_that_rings(memory: &Window, side: usize, page: Window) -> Option<Endpoint> {
+    let page = BellPage::new(page);
     Endpoint::new(EndpointParts {
         memory: memory.clone(),
         side,

@@ -13,6 +13,7 @@ use crate::work::Destination;
 use omniverb_link::attributes::GlobalRoute;
 use omniverb_link::{Broken, Endpoint, Request, Source};
 use omniverb_ring::UserMemory;
+use omniverb_terms::Service;
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 
@@ -111,6 +112,13 @@ impl LinkEnd {
     /// The receives that are posted take nothing for sure.
     pub(super) fn promise_nothing(&mut self) {
         self.endpoint.publish_credits(self.credits, 0);
+    }
+
+    /// Whether somebody is there who may take requests. That a peer has died counts for those that
+    /// are acknowledged: the others leave, and nobody knows what becomes of them.
+    #[inline(always)]
+    pub(super) fn takes_requests(&self, service: Service) -> bool {
+        self.endpoint.peer_is_open() && !(service.is_reliable() && self.endpoint.peer_has_died())
     }
 
     /// Whether nothing can come over it any more.

@@ -16,6 +16,7 @@ mod attack;
 mod bell;
 mod completion;
 mod datagram;
+mod dying;
 mod engine_arrivals;
 mod engine_datagrams;
 mod engine_links;

@@ -134,6 +134,25 @@ fn mapped_operations_need_nobody_else() {
     assert!(bench.is_zero(&bench.there));
 }
 
+/// Its pages are mapped here still, but nobody sees any more what becomes of them.
+#[test]
+fn pages_of_the_dead_are_left_alone() {
+    let bench = bench().granted(access::REMOTE);
+    let Bench { pair, qps, local, shadow, .. } = &bench;
+    let at = bench.at(FIRST);
+    let works = [Work::write(1, at), Work::read(2, at), Work::fetch_add(3, at, 1)];
+    pair.sides[1].die();
+    for work in works {
+        post(&qps[0], &work.sge(part(local, 0, 8)));
+    }
+    assert!(poll(&qps[0].send_cq).is_empty() && bench.is_zero(shadow));
+    qps[0].peer_died(qps[1].number);
+    let flushed = |id| (id, status::WR_FLUSH_ERR);
+    let failed = [(1, status::RETRY_EXC_ERR), flushed(2), flushed(3)];
+    assert_eq!(outcomes(&qps[0].send_cq), failed);
+    assert!(bench.is_zero(shadow) && bench.is_zero(&bench.there));
+}
+
 /// A READ was consumed, but its answer not taken. What is mapped comes after it in our own memory,
 /// too.
 #[test]

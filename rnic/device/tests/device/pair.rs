@@ -14,8 +14,8 @@ use omniverb_device::{
     Srq, Wc, access,
 };
 use omniverb_link::{Endpoint, EndpointParts, layout};
-use omniverb_ring::bell::PAGE_BYTES;
-use omniverb_ring::{BellPage, Window};
+use omniverb_ring::bell::{DIED, LIFE_OFFSET, PAGE_BYTES};
+use omniverb_ring::{BellPage, Window, WordMemory};
 use omniverb_terms::{Gid, Qkey, Qpn, Rkey, Service};
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -29,6 +29,8 @@ pub struct Side {
     pub shared: Arc<Shared>,
     pub world: Arc<World>,
     pub bell: Arc<Bell>,
+    /// The page of it.
+    page: Window,
     /// What peers ring.
     pub ringer: Arc<Ringer>,
     next: Arc<AtomicU32>,
@@ -94,8 +96,9 @@ impl Side {
         let bell = Bell::new(BellPage::new(page.clone()));
         let shared = Shared::new(Box::new(Handle(world.clone())));
         shared.bells.add(bell.clone());
-        let ringer = Arc::new(Ringer { page: BellPage::new(page), kicks: AtomicUsize::new(0) });
-        Side { shared, world, bell, ringer, next: next.clone(), buffers: Mutex::default() }
+        let kicks = AtomicUsize::new(0);
+        let ringer = Arc::new(Ringer { page: BellPage::new(page.clone()), kicks });
+        Side { shared, world, bell, page, ringer, next: next.clone(), buffers: Mutex::default() }
     }
 
     pub fn number(&self) -> u32 {
@@ -145,6 +148,11 @@ impl Side {
             signal_all: options.signal_all,
         };
         Qp::new(&self.shared, spec, Qpn(self.number()), Window::private(64)).unwrap()
+    }
+
+    /// The process ends; the kernel says so where peers look.
+    pub fn die(&self) {
+        self.page.store(LIFE_OFFSET, DIED, Ordering::Relaxed);
     }
 
     /// Events so far, without their cookies.

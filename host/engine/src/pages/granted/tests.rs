@@ -3,8 +3,9 @@
 use super::*;
 use crate::pages::budget::{Budget, Mappings};
 use crate::pages::together::Hold;
-use crate::testing::fuzz::end;
+use crate::testing::fuzz::{end, end_that_rings};
 use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
+use omniverb_ring::bell::{DIED, LIFE_OFFSET, PAGE_BYTES};
 use omniverb_sys::window::residency;
 use omniverb_sys::{Access, Extent, memfd};
 
@@ -14,6 +15,8 @@ const START: u64 = 0x7000_0000;
 struct Case {
     application: Endpoint,
     far: Endpoint,
+    /// The application's page of the bell.
+    bell: Window,
     grants: Grants,
     pages: Window,
     budget: Budget,
@@ -27,7 +30,8 @@ fn both(access: u32, test: impl Fn(Case)) {
 /// Two pages with something in them, then a hole.
 fn case(access: u32, offset: u64) -> Case {
     let memory = Window::private(link_bytes(REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN));
-    let (mut application, far) = (end(&memory, 0).unwrap(), end(&memory, 1).unwrap());
+    let (mut application, bell) = (end(&memory, 0).unwrap(), Window::private(PAGE_BYTES));
+    let far = end_that_rings(&memory, 1, bell.clone()).unwrap();
     application.open(0);
     let file = memfd::create("test", 3 * 4096 + 2 * offset).unwrap();
     let map = || Extent::new(&file, offset, 3 * 4096).map(Access::ReadWrite).unwrap();
@@ -40,7 +44,7 @@ fn case(access: u32, offset: u64) -> Case {
     let budget = Mappings::default().budget();
     let share = budget.share(3 * 4096).unwrap();
     grants.insert(&far, Grant::new(KEY, access, START, Hold::alone(theirs, share)), 0);
-    Case { application, far, grants, pages, budget }
+    Case { application, far, bell, grants, pages, budget }
 }
 
 fn target(offset: i64, length: u64) -> Target {
@@ -80,6 +84,20 @@ fn what_was_granted_is_reached_and_nothing_else() {
         assert!(!case.grants.write(&case.far, (other, 0), &[1; 8], true, 1), "another key");
         case.application.close();
         assert!(!case.writes(0, 8), "the queue pair is gone");
+    });
+}
+
+/// What it had said before leaves nevertheless.
+#[test]
+fn pages_of_the_dead_are_left_alone() {
+    both(REMOTE_WRITE | REMOTE_READ, |mut case| {
+        case.bell.store(LIFE_OFFSET, DIED, omniverb_ring::sync::Ordering::Relaxed);
+        assert!(!case.writes(0, 8) && !case.reads(0, 8));
+        assert_eq!(case.byte(0), 3);
+        let mut out = [0; 8];
+        let pieces = [&mut out[..]].into_iter();
+        assert!(case.grants.gather(&case.far, (target(0, 8), 0), pieces, 8, 1));
+        assert_eq!(out, [3; 8]);
     });
 }
 

@@ -1,13 +1,15 @@
 //! One end of a trial: an application, and the engine's queue pair at the other end of its link.
 
-use super::super::fuzz::end;
+use super::super::fuzz::{end, end_that_rings};
 use crate::queue_pair::backlog::Allowance;
 use crate::queue_pair::connected::Connected;
 use crate::queue_pair::terms::Trains;
 use omniverb_link::Endpoint;
 use omniverb_link::attributes::{Receiving, Sending};
 use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
-use omniverb_ring::Window;
+use omniverb_ring::bell::{DIED, LIFE_OFFSET, PAGE_BYTES};
+use omniverb_ring::sync::Ordering;
+use omniverb_ring::{Window, WordMemory};
 use omniverb_terms::{Psn, Qpn, Service};
 
 /// How many bytes a message may have.
@@ -17,6 +19,15 @@ const MTU: u8 = 1; // 256 bytes
 pub(super) struct Side {
     pub(super) application: Endpoint,
     pub(super) engine: Connected,
+    /// The application's page of the bell.
+    page: Window,
+}
+
+impl Side {
+    /// The application's process ends; the kernel says so.
+    pub(super) fn die(&self) {
+        self.page.store(LIFE_OFFSET, DIED, Ordering::Relaxed);
+    }
 }
 
 pub(super) fn side(service: Service, features: u32) -> Side {
@@ -26,7 +37,9 @@ pub(super) fn side(service: Service, features: u32) -> Side {
 /// The same with so many RNR retries, and so many receives of its own.
 pub(super) fn side_with(service: Service, features: u32, rnr_retry: u8, receives: u32) -> Side {
     let memory = Window::private(link_bytes(REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN));
-    let (mut application, far) = (end(&memory, 0).unwrap(), end(&memory, 1).unwrap());
+    let page = Window::private(PAGE_BYTES);
+    let mut application = end(&memory, 0).unwrap();
+    let far = end_that_rings(&memory, 1, page.clone()).unwrap();
     application.publish_receiving(&Receiving {
         rq_psn: Psn::new(9),
         path_mtu: MTU,
@@ -53,5 +66,5 @@ pub(super) fn side_with(service: Service, features: u32, rnr_retry: u8, receives
         if service == Service::Rc { Trains::AcknowledgementFirst } else { Trains::OneByOne },
     );
     engine.serve(1);
-    Side { application, engine }
+    Side { application, engine, page }
 }

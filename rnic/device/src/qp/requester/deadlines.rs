@@ -102,13 +102,16 @@ impl Inner {
         RECEIVER_AWAY
     }
 
-    /// A peer that closed is silent for as long as the retries last. One that was not there yet
-    /// may be on its way: both ends learn of their link through the daemon, after they are RTR.
-    /// The specification (9.7.6.1.3) allows four times the timeout.
+    /// A peer that closed, or has died, is silent for as long as the retries last, unless the
+    /// daemon tells of its death before. One that was not there yet may be on its way: both ends
+    /// learn of their link through the daemon, after they are RTR. The specification (9.7.6.1.3)
+    /// allows four times the timeout.
     fn silence_deadline(&self, now: u64) -> Option<u64> {
         let silence = self.machine.attributes().silence_max()?;
         Some(match self.links.first() {
-            Some(link) if link.endpoint.peer_has_closed() => now + silence,
+            Some(link) if link.endpoint.peer_has_closed() || link.endpoint.peer_has_died() => {
+                now + silence
+            }
             _ => now + silence.max(LINK_WAIT),
         })
     }
@@ -168,7 +171,7 @@ impl Inner {
         };
         let unconsumed = matches!(oldest.finish, Finish::Consumed(..));
         let Some(link) = self.links.first_mut() else { return Ok(()) };
-        let why = if !link.endpoint.peer_is_open() {
+        let why = if !link.takes_requests(qp.service) {
             Why::Peer
         } else if unconsumed && link.endpoint.peer_lacks_receive().map_err(|broken| (0, broken))? {
             Why::Receive

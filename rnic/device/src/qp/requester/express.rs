@@ -59,6 +59,7 @@ impl Inner {
         if qp.service != Service::Rc
             || length > CHUNK.min(endpoint.request_payload_max()) as u64
             || !endpoint.peer_is_open()
+            || endpoint.peer_has_died()
         {
             return false;
         }
@@ -87,7 +88,10 @@ impl Inner {
         let Some(link) = self.links.first_mut() else { return false };
         let endpoint = &mut link.endpoint;
         let position = endpoint.request_position();
-        if !endpoint.peer_is_open() || endpoint.request_consumed(position) != Ok(true) {
+        if !endpoint.peer_is_open()
+            || endpoint.peer_has_died()
+            || endpoint.request_consumed(position) != Ok(true)
+        {
             return false;
         }
         let epoch = endpoint.peer_epoch();

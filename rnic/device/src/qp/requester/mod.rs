@@ -10,6 +10,8 @@
 //! * Mapped WRITE, READ, atomic: when the bytes are copied; FLUSH of what is mapped: at once.
 //! * UC, UD: when it is in the ring.
 //! * everything else: when the peer consumed it, or answered.
+//!
+//! RC: none of them once the peer's process has ended, and that could be seen (decision 0040).
 
 mod datagram;
 mod deadlines;

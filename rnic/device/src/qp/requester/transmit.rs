@@ -58,7 +58,7 @@ impl Inner {
             return Ok(self.transmit_datagram(qp, order, parts));
         }
         let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
-        if !link.endpoint.peer_is_open() {
+        if !link.takes_requests(qp.service) {
             return Ok(Step::Wait(Why::Peer));
         }
         if qp.service.is_extended() && !order.begun && !self.name_srq(order.srq)? {
