@@ -1,7 +1,8 @@
 //! Making response packets, in the order of their PSNs (9.7.5.1): first what was asked for again,
 //! then acknowledgements of what is done, then what is oldest among the rest.
 
-use super::{Executed, Negative, Pended, Pending, Reading, Replay, Responder, State};
+use super::standing::{Nak, Negative, Standing};
+use super::{Executed, Pended, Pending, Reading, Replay, Responder, State};
 use crate::sequence::Sequence;
 use crate::upper::Fetched;
 use crate::{Config, Upper, segment};
@@ -26,13 +27,12 @@ impl Responder {
         datagram: &mut [u8],
         upper: &mut impl Upper,
     ) -> Option<usize> {
-        if std::mem::take(&mut self.said_again)
-            && let Some((psn, refusal)) = self.said
-        {
+        if let Standing::AskedAgain(psn, refusal) = self.standing {
+            self.standing = Standing::Refused(psn, refusal);
             return self.simple(config, datagram, psn, Syndrome::Refused(refusal));
         }
         self.pass_done(config);
-        if self.full && self.pending.len() <= config.unanswered_max / 2 {
+        if self.dropped.for_unanswered() && self.pending.len() <= config.unanswered_max / 2 {
             self.ask_to_go_on();
         }
         if let Some(length) = self.replay(config, datagram, upper) {
@@ -105,7 +105,7 @@ impl Responder {
     /// Whether something else than an acknowledgement is to be said, or may be.
     pub(crate) fn has_answers(&self) -> bool {
         let waits = |pending: &Pending| !matches!(pending.kind, Pended::Part);
-        self.negative.is_some()
+        self.nak.due().is_some()
             || !self.replays.is_empty()
             || self.pending.front().is_some_and(waits)
     }
@@ -116,7 +116,7 @@ impl Responder {
             && self.unacknowledged <= 1
             && self.pending.is_empty()
             && self.replays.is_empty()
-            && self.negative.is_none()
+            && self.nak.due().is_none()
     }
 
     /// Takes off what is done and needs no packet of its own.
@@ -149,7 +149,8 @@ impl Responder {
                 let psn = if let Pended::Read(reading) = kind { reading.next } else { first };
                 let length = self.simple(config, datagram, psn, Syndrome::Refused(refusal))?;
                 self.close(upper);
-                (self.refused, self.said) = (Some(refusal), Some((psn, refusal)));
+                self.standing = Standing::Refused(psn, refusal);
+                self.refused = Some(refusal);
                 Some(length)
             }
             (State::NotReady { nak_sent: false }, _) => {
@@ -176,7 +177,7 @@ impl Responder {
                     }
                     Answered::Nothing | Answered::Behind => None,
                     Answered::Refused(refusal) => {
-                        self.closed = true;
+                        self.standing = self.standing.closed();
                         if let Some(pending) = self.pending.front_mut() {
                             pending.state = State::Refused(refusal);
                         }
@@ -212,15 +213,16 @@ impl Responder {
 
     /// What is to be said of the packet expected; everything before it is answered.
     fn negative(&mut self, config: &Config, datagram: &mut [u8]) -> Option<usize> {
-        let negative = self.negative?;
+        let negative = self.nak.due()?;
         let syndrome = match negative {
             Negative::Sequence => Syndrome::SequenceError,
             Negative::NotReady => Syndrome::ReceiverNotReady(config.min_rnr_timer),
         };
         let length = self.simple(config, datagram, self.expected, syndrome)?;
-        self.negative = None;
-        self.silent = true;
-        self.unready |= negative == Negative::NotReady;
+        self.nak = Nak::Withheld;
+        if negative == Negative::NotReady {
+            self.receive = self.receive.missed();
+        }
         Some(length)
     }
 

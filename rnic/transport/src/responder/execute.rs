@@ -1,8 +1,8 @@
 //! A request packet in its turn: checks in the order of 9.7.4, then to the layer above.
 
+use super::standing::{Dropped, Nak, Negative};
 use super::{
-    Ends, Executed, Memory, Message, Negative, Pended, Pending, Reading, Remembered, Responder,
-    State,
+    Ends, Executed, Memory, Message, Pended, Pending, Reading, Remembered, Responder, State,
 };
 use crate::upper::{
     AtomicOperation, AtomicRequest, Delivery, FlushRequest, Kind, Part, ReadRequest,
@@ -16,7 +16,7 @@ const INVALID: Delivery = Delivery::Refused(Refusal::InvalidRequest);
 impl Responder {
     pub(super) fn execute(&mut self, config: &Config, packet: &Packet<'_>, upper: &mut impl Upper) {
         if self.pending.len() >= config.unanswered_max {
-            (self.full, self.silent) = (true, true);
+            (self.dropped, self.nak) = (self.dropped.and_for_unanswered(), Nak::Withheld);
             return;
         }
         match packet.opcode().operation {
@@ -33,9 +33,8 @@ impl Responder {
     /// The packet is dropped as if it had been lost, and no NAK hurries the requester. If it comes
     /// again before there is room, the requester should know that somebody is here.
     fn no_room(&mut self) {
-        self.asked_again |= self.crowded;
-        self.crowded = true;
-        self.silent = true;
+        self.asked_again |= self.dropped.for_room_above();
+        (self.dropped, self.nak) = (self.dropped.and_for_room_above(), Nak::Withheld);
     }
 
     /// Takes a packet, or several PSNs of one.
@@ -53,7 +52,7 @@ impl Responder {
         let (last, ends) = (first + count - 1, ends == Ends::Message);
         self.pending.push_back(Pending { first, last, ticket, ask, ends, state, kind });
         self.expected += count;
-        (self.crowded, self.full) = (false, false);
+        self.dropped = Dropped::No;
     }
 
     /// Does what the layer above said of a part. True: it was taken.
@@ -62,7 +61,7 @@ impl Responder {
             Delivery::Done => State::Done,
             Delivery::Later => State::Waiting,
             Delivery::NotReady => {
-                self.negative = Some(Negative::NotReady);
+                self.nak = Nak::Due(Negative::NotReady);
                 return false;
             }
             Delivery::Full => {
@@ -70,7 +69,7 @@ impl Responder {
                 return false;
             }
             Delivery::Refused(refusal) => {
-                self.closed = true;
+                self.standing = self.standing.closed();
                 State::Refused(refusal)
             }
         };

@@ -9,6 +9,9 @@ mod answer;
 mod duplicate;
 mod execute;
 mod run;
+mod standing;
+
+use standing::{Dropped, Nak, Negative, Receive, Standing};
 
 pub(crate) use execute::{length_fits, part};
 
@@ -143,13 +146,6 @@ enum Remembered {
     },
 }
 
-/// A negative acknowledgement for the packet expected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Negative {
-    Sequence,
-    NotReady,
-}
-
 /// The receiving half of a connection.
 pub(crate) struct Responder {
     expected: Sequence,
@@ -162,30 +158,20 @@ pub(crate) struct Responder {
     pending: VecDeque<Pending>,
     replays: VecDeque<Replay>,
     memories: VecDeque<Memory>,
-    negative: Option<Negative>,
-    /// A negative acknowledgement is out: no other one until what is expected arrives (9.7.5.2.8).
-    silent: bool,
-    /// It said that there is no receive.
-    unready: bool,
-    /// And since then one has come.
-    ready_again: bool,
-    /// The layer above had no room for a packet.
-    crowded: bool,
-    /// Too much was unanswered to take a packet.
-    full: bool,
+    nak: Nak,
+    receive: Receive,
+    dropped: Dropped,
     /// The bytes of the READ to answer next are not there; wait for news.
     starved: bool,
-    acknowledge: bool,
+    /// Packets that are done and not acknowledged.
     unacknowledged: u32,
+    /// It is time to say so, or the requester has asked for it.
+    acknowledge: bool,
+    standing: Standing,
+    /// The refusal that the requester was told, until the layer above knows of that.
+    refused: Option<Refusal>,
     /// The requester asks again for what the layer above has not answered.
     asked_again: bool,
-    /// Nothing is taken any more.
-    closed: bool,
-    /// The refusal, once the requester has been told.
-    refused: Option<Refusal>,
-    /// What it was told, and of which packet; it is told so again if it asks again.
-    said: Option<(Sequence, Refusal)>,
-    said_again: bool,
     pub(crate) duplicates: u64,
 }
 
@@ -201,20 +187,15 @@ impl Responder {
             pending: VecDeque::new(),
             replays: VecDeque::new(),
             memories: VecDeque::new(),
-            negative: None,
-            silent: false,
-            unready: false,
-            ready_again: false,
-            crowded: false,
-            full: false,
+            nak: Nak::None,
+            receive: Receive::NotMissed,
+            dropped: Dropped::No,
             starved: false,
-            acknowledge: false,
             unacknowledged: 0,
-            asked_again: false,
-            closed: false,
+            acknowledge: false,
+            standing: Standing::Takes,
             refused: None,
-            said: None,
-            said_again: false,
+            asked_again: false,
             duplicates: 0,
         }
     }
@@ -227,14 +208,16 @@ impl Responder {
         upper: &mut impl Upper,
     ) {
         let psn = self.expected.nearest(packet.bth().psn());
-        if self.closed {
-            self.said_again |= psn < self.expected && self.said.is_some();
+        if self.standing != Standing::Takes {
+            if psn < self.expected {
+                self.standing = self.standing.asked_again();
+            }
             return;
         }
         if psn > self.expected {
             // Once per gap (9.7.5.2.8).
-            if !self.silent && self.negative.is_none() {
-                self.negative = Some(Negative::Sequence);
+            if self.nak == Nak::None {
+                self.nak = Nak::Due(Negative::Sequence);
             }
         } else if psn < self.expected {
             self.duplicates += 1;
@@ -247,8 +230,7 @@ impl Responder {
 
     /// What is expected has come.
     fn goes_on(&mut self) {
-        (self.silent, self.negative) = (false, None);
-        (self.unready, self.ready_again) = (false, false);
+        (self.nak, self.receive) = (Nak::None, Receive::NotMissed);
     }
 
     fn new_ticket(&mut self) -> Ticket {
@@ -279,11 +261,11 @@ impl Responder {
             }
             (Answer::Refused(refusal), _) => {
                 pending.state = State::Refused(refusal);
-                self.closed = true;
+                self.standing = self.standing.closed();
             }
             (Answer::Gone, Pended::Read(_)) => {
                 pending.state = State::Refused(Refusal::RemoteAccess);
-                self.closed = true;
+                self.standing = self.standing.closed();
             }
             _ => {}
         }
@@ -320,29 +302,28 @@ impl Responder {
     /// The layer above has room, or bytes, again.
     pub(crate) fn resume(&mut self) {
         self.starved = false;
-        if self.crowded {
+        if self.dropped.for_room_above() {
             self.ask_to_go_on();
         }
     }
 
     /// The layer above has a receive, which it lacked.
     pub(crate) fn receive_came(&mut self) {
-        self.ready_again = self.unready || self.negative == Some(Negative::NotReady);
+        self.receive = self.receive.came(self.nak);
     }
 
     /// Whether the requester was told that there is no receive, and there is one. Once.
     pub(crate) fn take_ready_again(&mut self) -> bool {
-        let ready = self.unready && self.ready_again;
+        let ready = self.receive == Receive::CameBack;
         if ready {
-            (self.unready, self.ready_again) = (false, false);
+            self.receive = Receive::NotMissed;
         }
         ready
     }
 
     /// Tells the requester where to go on, rather than have it wait for its timer.
     fn ask_to_go_on(&mut self) {
-        (self.crowded, self.full, self.silent) = (false, false, false);
-        self.negative = Some(Negative::Sequence);
+        (self.dropped, self.nak) = (Dropped::No, Nak::Due(Negative::Sequence));
     }
 
     /// Whether the requester asked again for what the layer above has not answered, since the last
@@ -353,7 +334,7 @@ impl Responder {
 
     /// Whether the requester has been told of a refusal.
     pub(crate) fn has_refused(&self) -> bool {
-        self.said.is_some()
+        matches!(self.standing, Standing::Refused(..) | Standing::AskedAgain(..))
     }
 
     /// The refusal, after the requester was told.
@@ -363,7 +344,7 @@ impl Responder {
 
     /// Nothing is taken or answered any more.
     pub(crate) fn close(&mut self, upper: &mut impl Upper) {
-        self.closed = true;
+        self.standing = self.standing.closed();
         let readings = self.pending.drain(..).filter_map(|pending| match pending.kind {
             Pended::Read(reading) => Some(reading.ticket),
             _ => None,
@@ -374,7 +355,7 @@ impl Responder {
                 upper.release(reading.ticket);
             }
         }
-        (self.negative, self.acknowledge) = (None, false);
+        (self.nak, self.acknowledge) = (Nak::None, false);
     }
 
     fn remember(&mut self, config: &Config, memory: Memory) {

@@ -1,5 +1,6 @@
 //! Runs: packets in the middle of a WRITE that are taken in one go.
 
+use super::standing::Standing;
 use super::{Ends, Message, Pended, Responder, State, part};
 use crate::upper::{Kind, Taken, Upper};
 use crate::{Config, MESSAGE_MAX};
@@ -16,7 +17,9 @@ impl Responder {
         upper: &mut impl Upper,
     ) -> Taken {
         // A run is of RC.
-        let takes = config.service == Service::Rc && config.name_all && !self.closed;
+        let takes = config.service == Service::Rc
+            && config.name_all
+            && self.standing == Standing::Takes;
         let Some(packet) = run.packet().filter(|_| takes) else { return Taken::Nothing };
         let expected = packet.bth().psn() == self.expected.psn()
             && packet.bth().is_in_default_partition()

@@ -1,0 +1,129 @@
+//! What a responder has said, what it may still say, and why it takes nothing.
+
+use crate::sequence::Sequence;
+use omniverb_terms::Refusal;
+
+/// A negative acknowledgement for the packet expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Negative {
+    Sequence,
+    NotReady,
+}
+
+/// Whether one is said. Once for each packet that is missing (9.7.5.2.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Nak {
+    /// None was; what comes out of order is a reason.
+    None,
+    /// This one leaves when everything before is answered.
+    Due(Negative),
+    /// No other until what is expected arrives: one is out, or the packet was dropped and the
+    /// requester is not to be hurried.
+    Withheld,
+}
+
+impl Nak {
+    pub(super) fn due(self) -> Option<Negative> {
+        match self {
+            Nak::Due(negative) => Some(negative),
+            Nak::None | Nak::Withheld => None,
+        }
+    }
+}
+
+/// The receive that the packet expected takes, as the requester was told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Receive {
+    /// It has not heard that one is missing.
+    NotMissed,
+    /// It has.
+    Missed,
+    /// It has, and since then one has come.
+    CameBack,
+    /// One has come before it heard.
+    CameBefore,
+}
+
+impl Receive {
+    /// The requester hears that there is none.
+    pub(super) fn missed(self) -> Receive {
+        match self {
+            Receive::NotMissed | Receive::Missed => Receive::Missed,
+            Receive::CameBack | Receive::CameBefore => Receive::CameBack,
+        }
+    }
+
+    /// One has come. `nak`: what the requester is about to hear.
+    pub(super) fn came(self, nak: Nak) -> Receive {
+        match self {
+            Receive::Missed | Receive::CameBack => Receive::CameBack,
+            Receive::NotMissed | Receive::CameBefore => match nak {
+                Nak::Due(Negative::NotReady) => Receive::CameBefore,
+                _ => Receive::NotMissed,
+            },
+        }
+    }
+}
+
+/// For lack of what the packet expected was dropped, since the last one that was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dropped {
+    /// It was not.
+    No,
+    /// The layer above had no room.
+    ForRoomAbove,
+    /// Too much was unanswered.
+    ForUnanswered,
+    /// First the one, then the other.
+    ForBoth,
+}
+
+impl Dropped {
+    pub(super) fn for_room_above(self) -> bool {
+        matches!(self, Dropped::ForRoomAbove | Dropped::ForBoth)
+    }
+
+    pub(super) fn for_unanswered(self) -> bool {
+        matches!(self, Dropped::ForUnanswered | Dropped::ForBoth)
+    }
+
+    /// Once more: the layer above has no room.
+    pub(super) fn and_for_room_above(self) -> Dropped {
+        if self.for_unanswered() { Dropped::ForBoth } else { Dropped::ForRoomAbove }
+    }
+
+    /// Once more: too much is unanswered.
+    pub(super) fn and_for_unanswered(self) -> Dropped {
+        if self.for_room_above() { Dropped::ForBoth } else { Dropped::ForUnanswered }
+    }
+}
+
+/// Whether anything is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    Takes,
+    /// Nothing is any more.
+    Closed,
+    /// Nothing is any more; the requester was told so, of this packet.
+    Refused(Sequence, Refusal),
+    /// It has asked again, and is to be told again.
+    AskedAgain(Sequence, Refusal),
+}
+
+impl Standing {
+    /// Nothing is taken any more.
+    pub(super) fn closed(self) -> Standing {
+        match self {
+            Standing::Takes => Standing::Closed,
+            closed => closed,
+        }
+    }
+
+    /// The requester asks again for something before what is expected.
+    pub(super) fn asked_again(self) -> Standing {
+        match self {
+            Standing::Refused(psn, refusal) => Standing::AskedAgain(psn, refusal),
+            other => other,
+        }
+    }
+}
