@@ -1,6 +1,6 @@
 //! The completer (9.7.5.1, 9.9.2): response packets in, completions out.
 
-use super::Requester;
+use super::{Requester, Standing};
 use crate::sequence::Sequence;
 use crate::upper::{Placed, Upper};
 use crate::work::{Event, Operation, Status};
@@ -16,7 +16,7 @@ impl Requester {
         packet: &Packet<'_>,
         upper: &mut impl Upper,
     ) {
-        if self.failed {
+        if self.standing == Standing::Failed {
             return;
         }
         let psn = self.unacked.nearest(packet.bth().psn());
@@ -34,7 +34,7 @@ impl Requester {
             Code::AtomicAcknowledge => self.atomic_response(now, config, psn, packet),
             _ => {}
         }
-        if let Some((psn, status)) = self.refused
+        if let Some((psn, status)) = self.standing.refused()
             && self.unacked >= psn
         {
             self.fail(status);
@@ -62,7 +62,9 @@ impl Requester {
                 // The answers may have been overtaken, or the responder answers still
                 // ([`Config::tells_gone`]); usually it is in the error state and will not, but it
                 // is not gone either.
-                self.refused.get_or_insert((psn, status));
+                if self.standing == Standing::Going {
+                    self.standing = Standing::Refused(psn, status);
+                }
                 self.retries = self.retries.min(self.retries_anew(config));
                 if self.acknowledged(now, config, psn) {
                     self.fail(status);

@@ -40,6 +40,36 @@ struct Extent {
     last: Sequence,
 }
 
+/// How far the connection is from its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Going,
+    /// The peer has refused the packet with this PSN, and answers to earlier ones are missing.
+    Refused(Sequence, Status),
+    /// It has ended, and so have all requests.
+    Failed,
+}
+
+impl Standing {
+    /// What the peer refused, if that is all that is known of the end.
+    fn refused(self) -> Option<(Sequence, Status)> {
+        match self {
+            Standing::Refused(psn, status) => Some((psn, status)),
+            Standing::Going | Standing::Failed => None,
+        }
+    }
+}
+
+/// What was sent a second time since the peer answered last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Again {
+    No,
+    /// Something is to be. Which of the two is answered next, nobody knows then.
+    WillLeave,
+    /// The first of it left then.
+    LeftAt(Time),
+}
+
 /// The sending half of a connection.
 pub(crate) struct Requester {
     jobs: VecDeque<Job>,
@@ -53,7 +83,7 @@ pub(crate) struct Requester {
     /// Pieces of a message are still to be submitted.
     open: Option<OpenMessage>,
     events: VecDeque<Event>,
-    failed: bool,
+    standing: Standing,
 
     round_trip: RoundTrip,
     pub(crate) congestion: Congestion,
@@ -76,10 +106,7 @@ pub(crate) struct Requester {
     backoff: u32,
     /// Since when the peer is silent: since then an answer is expected and none has come.
     silent_since: Option<Time>,
-    /// Something was sent again since then: which of the two is answered next, nobody knows.
-    ambiguous: bool,
-    /// When the first of that left.
-    resent_at: Option<Time>,
+    again: Again,
     /// How long the peer was silent lately before it answered.
     silence: Time,
     deadline: Option<Time>,
@@ -97,8 +124,6 @@ pub(crate) struct Requester {
     recovering: Option<Sequence>,
     /// The peer was silent, and it is to be found out what it has.
     probing: Option<Probing>,
-    /// The peer has refused the packet with this PSN, and answers to earlier ones are missing.
-    refused: Option<(Sequence, Status)>,
     pub(crate) resent: u64,
 }
 
@@ -122,7 +147,7 @@ impl Requester {
             extents: VecDeque::new(),
             open: None,
             events: VecDeque::new(),
-            failed: false,
+            standing: Standing::Going,
             round_trip: RoundTrip::default(),
             congestion: Congestion::new(config),
             samples: VecDeque::new(),
@@ -135,8 +160,7 @@ impl Requester {
             early: None,
             backoff: 0,
             silent_since: None,
-            ambiguous: false,
-            resent_at: None,
+            again: Again::No,
             silence: 0,
             deadline: None,
             patient_until: 0,
@@ -148,14 +172,13 @@ impl Requester {
             rnr_retries: config.rnr_retry,
             recovering: None,
             probing: None,
-            refused: None,
             resent: 0,
         }
     }
 
     /// Queues a request.
     pub(crate) fn submit(&mut self, config: &Config, request: Request) -> Result<(), SubmitError> {
-        if self.failed {
+        if self.standing == Standing::Failed {
             return Err(SubmitError::Failed);
         }
         if self.jobs.len() >= config.requests_max {
@@ -223,10 +246,9 @@ impl Requester {
 
     /// Ends all requests; the oldest with `status`, the others flushed (10.10.3.2).
     pub(crate) fn fail(&mut self, status: Status) {
-        if self.failed {
+        if std::mem::replace(&mut self.standing, Standing::Failed) == Standing::Failed {
             return;
         }
-        self.failed = true;
         let mut status_of_next = status;
         for job in self.jobs.drain(..) {
             let id = job.request.id;

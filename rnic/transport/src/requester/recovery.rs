@@ -1,6 +1,6 @@
 //! Sending again: timers, negative acknowledgements, and when to give up (9.7.8, 9.9.2.1).
 
-use super::Requester;
+use super::{Again, Requester, Standing};
 use super::probing::Probing;
 use crate::work::Status;
 use crate::{Config, Time};
@@ -63,7 +63,7 @@ impl Requester {
             self.not_ready = None;
             return;
         }
-        if self.failed || self.unacked == self.sent {
+        if self.standing == Standing::Failed || self.unacked == self.sent {
             return;
         }
         let most = *self.patient_since.get_or_insert(now) + PATIENCE_MAX;
@@ -86,10 +86,14 @@ impl Requester {
     /// something was sent again meanwhile, only once it is known which of the two was answered.
     pub(super) fn answered(&mut self, now: Time) {
         let since = self.silent_since.take();
-        if std::mem::take(&mut self.ambiguous) {
+        let again = std::mem::replace(&mut self.again, Again::No);
+        if again != Again::No {
             // Not what was sent again, by its time: the answer was only late. So wait longer, until
             // one comes without our asking twice.
-            let passed = self.resent_at.map_or(0, |at| now.saturating_sub(at));
+            let passed = match again {
+                Again::LeftAt(at) => now.saturating_sub(at),
+                Again::No | Again::WillLeave => 0,
+            };
             let usual = self.round_trip.least().zip(self.round_trip.smoothed());
             if usual.is_some_and(|(least, usual)| passed < least || passed > 4 * usual) {
                 return;
@@ -103,7 +107,7 @@ impl Requester {
 
     /// Sends everything that is not acknowledged again.
     fn go_back(&mut self) {
-        (self.ambiguous, self.resent_at) = (true, None);
+        self.again = Again::WillLeave;
         self.next = self.unacked;
         self.asked = self.unacked;
         self.samples.clear();
@@ -164,7 +168,7 @@ impl Requester {
 
     /// How many retries there are after a sign of life.
     pub(super) fn retries_anew(&self, config: &Config) -> u8 {
-        let most = if self.refused.is_some() { RETRIES_REFUSED } else { u8::MAX };
+        let most = if self.standing.refused().is_some() { RETRIES_REFUSED } else { u8::MAX };
         config.retry_count.min(most)
     }
 
@@ -172,7 +176,7 @@ impl Requester {
     pub(super) fn spend_retry(&mut self) -> bool {
         if self.retries == 0 {
             // Who has refused something is there, and that is why it says nothing more.
-            self.fail(self.refused.map_or(Status::RetryExceeded, |(_, status)| status));
+            self.fail(self.standing.refused().map_or(Status::RetryExceeded, |(_, status)| status));
             return false;
         }
         self.retries -= 1;
@@ -228,7 +232,7 @@ impl Requester {
     /// An answer is overdue: the peer is asked for it anew.
     fn overdue(&mut self, now: Time, config: &Config) {
         // Without a timeout there is no other time to wait for.
-        let is_last = self.refused.is_some() && config.ack_timeout().is_none();
+        let is_last = self.standing.refused().is_some() && config.ack_timeout().is_none();
         if is_last && !self.spend_retry() {
             return;
         }

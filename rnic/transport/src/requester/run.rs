@@ -1,6 +1,6 @@
 //! Runs: after one packet in the middle of a WRITE, more that are like it.
 
-use super::{Job, Requester};
+use super::{Job, Requester, Standing};
 use crate::upper::{Gathered, Upper};
 use crate::{Config, Time};
 use omniverb_wire::Pattern;
@@ -39,7 +39,7 @@ impl Requester {
     /// decided: they are new, full, of the same job; no acknowledgement is to be asked for; there
     /// is room.
     fn alike(&self, config: &Config, job: &Job) -> u64 {
-        let free = self.next == self.sent && !self.failed && !self.congestion.paces();
+        let free = self.next == self.sent && self.standing != Standing::Failed && !self.congestion.paces();
         if !free || !(job.first + 1..=job.last).contains(&self.next) {
             return 0;
         }

@@ -1,6 +1,6 @@
 //! Making request packets.
 
-use super::{Extent, Job, Requester};
+use super::{Again, Extent, Job, Requester, Standing};
 use crate::segment;
 use crate::sequence::Sequence;
 use crate::upper::{Gathered, Upper};
@@ -43,7 +43,7 @@ impl Requester {
         upper: &mut impl Upper,
     ) -> Option<usize> {
         self.paced = false;
-        if self.failed || self.not_ready.is_some() || self.starved || self.next == self.tail {
+        if self.standing == Standing::Failed || self.not_ready.is_some() || self.starved || self.next == self.tail {
             return None;
         }
         let room = self.room(config);
@@ -113,7 +113,9 @@ impl Requester {
         let packets = last + 1 - self.next;
         if self.next < self.sent {
             self.resent += packets;
-            self.resent_at.get_or_insert(now);
+            if self.again == Again::WillLeave {
+                self.again = Again::LeftAt(now);
+            }
         } else if self.asked == last + 1 && self.samples.len() < SAMPLES_MAX {
             // The first answer to a READ carries its first PSN. Only what is sent for the first
             // time gives a sample: otherwise nobody knows which of the two was answered.
