@@ -1,28 +1,27 @@
 //! The application as the transport's layer above: an end of a link.
 
+mod upper;
+
 use crate::pages::grant::Grant;
 use crate::pages::granted::{Grants, Stretch};
-use crate::pages::placing::{Course, Order, Placing, is_drained};
-use crate::pages::reads::{Filling, MappedReads};
+use crate::pages::placing::{Placing, is_drained};
+use crate::pages::reads::MappedReads;
 use crate::pages::sources::Sources;
 use crate::queue_pair::backlog::{Allowance, Backlog};
-use crate::queue_pair::incoming::{Incoming, Needs};
-use crate::queue_pair::outgoing::Outgoing;
+use crate::queue_pair::incoming::Incoming;
+use crate::queue_pair::outgoing::{Fate, Outgoing};
 use crate::queue_pair::reading::{Answer, Readings};
-use crate::records;
+use omniverb_link::attributes::{Receiving, Sending};
 use omniverb_link::pace::Denied;
-use omniverb_link::{Broken, Endpoint, Nak, Request};
+use omniverb_link::{Broken, Endpoint, Nak};
+use omniverb_ring::sync::AtomicU64;
 use omniverb_terms::{Refusal, Rkey, Service};
-use omniverb_transport::{
-    AtomicRequest, Delivery, Fetched, FlushRequest, Gathered, Part, Placed, ReadRequest, RequestId,
-    Taken, Ticket, Upper,
-};
-use omniverb_wire::{Run, Slots};
+use omniverb_transport::{Request as Order, Status, SubmitError, Ticket};
 
 /// The engine's end of an RC or UC link.
 pub(crate) struct Application {
-    pub(crate) endpoint: Endpoint,
-    pub(crate) outgoing: Outgoing,
+    endpoint: Endpoint,
+    outgoing: Outgoing,
     incoming: Incoming,
     readings: Readings,
     /// The application's pages, as far as we have them.
@@ -33,29 +32,30 @@ pub(crate) struct Application {
     /// READs that are answered from them.
     mapped_reads: MappedReads,
     /// UC: what found no room.
-    pub(crate) backlog: Backlog,
+    backlog: Backlog,
     reliable: bool,
-    /// XRC: the SRQ that the application was told what follows is for.
-    srq: Told,
+    srq: LatestSrq,
     /// The transport waits for room or bytes here.
-    pub(crate) stuck: bool,
+    stuck: bool,
     /// The peer is to go on when the application has consumed everything.
     draining: bool,
     /// A part is in the ring, but not yet what is to be said after it.
     owing: bool,
     /// The time, as far as it matters.
-    pub(crate) now: u64,
+    now: u64,
     /// The application wrote what no application writes.
-    pub(crate) broken: bool,
+    broken: bool,
 }
 
-/// What an application was told of SRQs.
+/// The SRQ that the application takes what follows in the ring to be for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Told {
-    /// It is not told of any.
-    Never,
-    Nothing,
-    Srq(u32),
+enum LatestSrq {
+    /// None is ever named to it.
+    NotOfXrc,
+    /// None has been so far.
+    None,
+    /// The one of this number.
+    Number(u32),
 }
 
 /// What the application said.
@@ -91,13 +91,102 @@ impl Application {
             placing: Placing::default(),
             mapped_reads: MappedReads::default(),
             reliable: service.is_reliable(),
-            srq: if service.is_extended() { Told::Nothing } else { Told::Never },
+            srq: if service.is_extended() { LatestSrq::None } else { LatestSrq::NotOfXrc },
             stuck: false,
             draining: false,
             owing: false,
             now: 0,
             broken: false,
         }
+    }
+
+    /// What happens from now on happens then.
+    pub(crate) fn set_time(&mut self, now: u64) {
+        self.now = now;
+    }
+
+    /// Whether the application wrote what no application writes.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Whether its QP is open.
+    pub(crate) fn is_open(&self) -> bool {
+        self.endpoint.peer_is_open()
+    }
+
+    /// Whether it has closed its QP.
+    pub(crate) fn has_closed(&self) -> bool {
+        self.endpoint.peer_has_closed()
+    }
+
+    /// What its QP was given with RTR, if it is that far.
+    pub(crate) fn receiving(&self) -> Option<Receiving> {
+        self.endpoint.peer_receiving()
+    }
+
+    /// What its QP was given with RTS, if it is that far.
+    pub(crate) fn sending(&self) -> Option<Sending> {
+        self.endpoint.peer_sending()
+    }
+
+    /// Whether it is to ring when it has done something.
+    pub(crate) fn have_it_ring(&mut self, rings: bool) {
+        self.endpoint.set_blocked(rings);
+    }
+
+    /// It is served no more.
+    pub(crate) fn close(&mut self) {
+        self.endpoint.close();
+    }
+
+    /// Whether it naps, and what has happened is what it waits for.
+    pub(crate) fn nap_is_over(&mut self) -> bool {
+        self.endpoint.nap_is_over()
+    }
+
+    /// Says that it is woken, and where whoever naps is to be found.
+    pub(crate) fn answer_nap(&mut self) -> &AtomicU64 {
+        self.endpoint.answer_nap()
+    }
+
+    /// Takes what it asks for and `submit` has room for. True: there is more.
+    pub(crate) fn take_requests(
+        &mut self,
+        submit: impl FnMut(Order) -> Result<(), SubmitError>,
+    ) -> Result<bool, Broken> {
+        self.outgoing.take(&self.endpoint, submit)
+    }
+
+    /// Its oldest request is over, and so perhaps its QP.
+    pub(crate) fn completed(&mut self, status: Status, original: Option<u64>) -> Fate {
+        let completed = self.outgoing.completed(&mut self.endpoint, status, original);
+        self.checked(completed, Fate::GoesOn)
+    }
+
+    /// The connection failed by itself: it is told.
+    pub(crate) fn give_up(&mut self, status: Status) {
+        self.outgoing.give_up(&mut self.endpoint, status);
+    }
+
+    /// Says what it could not be told before for lack of room, as far as there is room now.
+    pub(crate) fn flush_answers(&mut self) -> Result<(), Broken> {
+        self.outgoing.answer(&mut self.endpoint).map(drop)
+    }
+
+    /// UC: likewise, what arrived for it.
+    pub(crate) fn flush_backlog(&mut self) -> Result<(), Broken> {
+        self.backlog.flush(&mut self.endpoint).map(drop)
+    }
+
+    /// UC: what arrived for it and found no room.
+    pub(crate) fn backlog(&mut self) -> &mut Backlog {
+        &mut self.backlog
+    }
+
+    /// Its requests whose payload was taken from where it was.
+    pub(crate) fn taken_in_place(&self) -> u64 {
+        self.outgoing.in_place
     }
 
     /// Hears what the application has to say.
@@ -180,137 +269,6 @@ impl Application {
             || !self.backlog.is_empty()
     }
 
-    /// Tells the application which SRQ the next record is for, unless it knows. False: no room.
-    fn tell_srq(&mut self, number: u32) -> Result<bool, Broken> {
-        if self.srq == Told::Never || self.srq == Told::Srq(number) {
-            return Ok(true);
-        }
-        let told = self.endpoint.send_request(&Request::ForSrq { number }, 0, [])?;
-        if told {
-            self.srq = Told::Srq(number);
-        }
-        Ok(told)
-    }
-
-    /// Takes a part of a message of the peer.
-    fn take(&mut self, ticket: Ticket, part: &Part<'_>) -> Result<Delivery, Broken> {
-        if !self.tell_srq(part.srq)? {
-            return Ok(Delivery::Full);
-        }
-        // Nothing of a part without a receive is placed.
-        if self.reliable && part.takes_receive() && self.incoming.lacks_receive(&mut self.endpoint)
-        {
-            return Ok(Delivery::NotReady);
-        }
-        let order = Order { waiting: !self.backlog.is_empty(), may_wait: self.reliable };
-        let Application { grants, endpoint, placing, .. } = self;
-        self.owing &= !part.place.begins();
-        let course = match self.srq {
-            Told::Never => placing.part(grants, endpoint, part, order, self.now)?,
-            // Whose memory it is for, its SRQ says, which the grants do not know.
-            _ => Course::Travels(records::part(part)),
-        };
-        match course {
-            Course::Placed => Ok(Delivery::Done),
-            Course::PlacedAndTold(record) => self.put(ticket, &record, &[], Needs::Receive),
-            Course::Wait => {
-                self.draining = true;
-                Ok(Delivery::Full)
-            }
-            Course::Rest(record, notice) => {
-                if !std::mem::take(&mut self.owing) {
-                    let delivery = self.put(ticket, &record, part.data, Needs::Nothing)?;
-                    if delivery == Delivery::Full {
-                        return Ok(delivery);
-                    }
-                    self.placing.rest_began();
-                }
-                let Some(notice) = notice else { return Ok(Delivery::Later) };
-                let delivery = self.put(ticket, &notice, &[], Needs::Receive)?;
-                self.owing = matches!(delivery, Delivery::Full | Delivery::NotReady);
-                Ok(delivery)
-            }
-            Course::Travels(_) if self.reliable => {
-                self.incoming.deliver(&mut self.endpoint, ticket, part)
-            }
-            Course::Travels(record) => self.put(ticket, &record, part.data, Needs::Nothing),
-        }
-    }
-
-    fn put(
-        &mut self,
-        ticket: Ticket,
-        record: &Request,
-        data: &[u8],
-        needs: Needs,
-    ) -> Result<Delivery, Broken> {
-        if self.reliable {
-            return self.incoming.put(&mut self.endpoint, ticket, record, data, needs);
-        }
-        // UC does not ask: the application drops what it has no receive for.
-        let sent = self.backlog.send(&mut self.endpoint, record, data)?;
-        Ok(if sent { Delivery::Done } else { Delivery::Full })
-    }
-
-    /// Has the application answer a READ, or what is left of it from `begin` on; false: no room.
-    fn ask(&mut self, ticket: Ticket, request: &ReadRequest, begin: u64) -> Result<bool, Broken> {
-        if !self.tell_srq(request.srq)? {
-            return Ok(false);
-        }
-        let record = records::read(request);
-        let asked = self.incoming.ask(&mut self.endpoint, ticket, &record)?;
-        if asked {
-            self.readings.read(ticket, request, begin);
-        }
-        Ok(asked)
-    }
-
-    /// Has the application do something that is done once, and answered with a number.
-    fn once(&mut self, ticket: Ticket, srq: u32, record: &Request) -> Result<u64, Delivery> {
-        self.placing.interrupted();
-        let asked = match self.tell_srq(srq) {
-            Ok(true) => self.incoming.ask(&mut self.endpoint, ticket, record),
-            other => other,
-        };
-        if !self.checked(asked, false) {
-            self.stuck = true;
-            return Err(Delivery::Full);
-        }
-        self.readings.once(ticket);
-        Err(Delivery::Later)
-    }
-
-    /// Fills a packet of an answer.
-    fn fill(&mut self, ticket: Ticket, offset: u64, target: &mut [u8]) -> Result<Fetched, Broken> {
-        let Application { grants, endpoint, mapped_reads, .. } = self;
-        let mut filling =
-            mapped_reads.fill(grants, endpoint, (ticket, offset), target, self.now)?;
-        if let Filling::NotMapped = filling {
-            filling = self.readings.fetch(endpoint, (ticket, offset), target)?;
-        }
-        if let Filling::Travels(rest) = filling {
-            if !self.ask(ticket, &rest, offset)? {
-                return Ok(Fetched::Later);
-            }
-            self.mapped_reads.release(ticket);
-            filling = self.readings.fetch(&mut self.endpoint, (ticket, offset), target)?;
-        }
-        Ok(if let Filling::Done(fetched) = filling { fetched } else { Fetched::Later })
-    }
-
-    /// Bytes that the application sends.
-    fn fetch_own<'a>(
-        &mut self,
-        from: (RequestId, u64),
-        pieces: impl Iterator<Item = &'a mut [u8]>,
-        bytes: usize,
-    ) -> Gathered {
-        let Application { endpoint, outgoing, grants, sources, now, .. } = self;
-        let gathered = outgoing.gather((endpoint, sources), grants, from, pieces, bytes, *now);
-        self.stuck |= gathered == Gathered::Later;
-        gathered
-    }
-
     /// Offers the application what it wants to send from.
     pub(crate) fn offer_sources(&mut self) {
         let Application { endpoint, grants, sources, now, .. } = self;
@@ -331,81 +289,5 @@ fn refusal(code: Nak) -> Result<Refusal, Broken> {
     match code {
         Nak::Refused(refusal) => Ok(refusal),
         _ => Err(Broken),
-    }
-}
-
-impl Upper for Application {
-    fn gather(&mut self, request: RequestId, offset: u64, target: &mut [u8]) -> Gathered {
-        let bytes = target.len();
-        self.fetch_own((request, offset), std::iter::once(target), bytes)
-    }
-
-    fn gather_run(&mut self, request: RequestId, offset: u64, slots: &mut Slots<'_>) -> Gathered {
-        let bytes = slots.bytes();
-        self.fetch_own((request, offset), slots.iter_mut(), bytes)
-    }
-
-    fn place(&mut self, request: RequestId, offset: u64, data: &[u8]) -> Placed {
-        let placed = self.outgoing.place(&mut self.endpoint, request, offset, data);
-        let placed = self.checked(placed, Placed::Failed);
-        self.stuck |= placed == Placed::Full;
-        placed
-    }
-
-    fn deliver(&mut self, ticket: Ticket, part: &Part<'_>) -> Delivery {
-        let delivered = self.take(ticket, part);
-        let delivery = self.checked(delivered, Delivery::Full);
-        self.stuck |= self.reliable && delivery == Delivery::Full && !self.draining;
-        delivery
-    }
-
-    fn deliver_run(&mut self, part: &Part<'_>, run: &Run<'_>) -> Taken {
-        if self.srq != Told::Never {
-            return Taken::Nothing;
-        }
-        let waiting = !self.backlog.is_empty();
-        let Application { grants, endpoint, placing, .. } = self;
-        let placed = placing.run(grants, endpoint, (part, run), waiting, self.now);
-        let placed = self.checked(placed, false);
-        self.owing &= !placed;
-        if placed { Taken::All } else { Taken::Nothing }
-    }
-
-    fn read(&mut self, ticket: Ticket, request: &ReadRequest) -> Delivery {
-        if self.srq == Told::Never
-            && self.mapped_reads.takes(&mut self.grants, &self.endpoint, request)
-        {
-            self.mapped_reads.push(ticket, request, self.endpoint.request_position());
-            return Delivery::Later;
-        }
-        let asked = self.ask(ticket, request, 0);
-        if !self.checked(asked, false) {
-            self.stuck = true;
-            return Delivery::Full;
-        }
-        Delivery::Later
-    }
-
-    fn fetch(&mut self, ticket: Ticket, offset: u64, target: &mut [u8]) -> Fetched {
-        let fetched = self.fill(ticket, offset, target);
-        let fetched = self.checked(fetched, Fetched::Later);
-        self.stuck |= matches!(fetched, Fetched::Later | Fetched::Behind);
-        fetched
-    }
-
-    fn release(&mut self, ticket: Ticket) {
-        if !self.mapped_reads.release(ticket) {
-            self.readings.release(ticket);
-        }
-    }
-
-    fn atomic(&mut self, ticket: Ticket, request: &AtomicRequest) -> Result<u64, Delivery> {
-        self.once(ticket, request.srq, &records::atomic(request))
-    }
-
-    // What was placed on mapped pages before it is visible, and what was not is in the ring.
-    fn flush(&mut self, ticket: Ticket, request: &FlushRequest) -> Result<u64, Delivery> {
-        // Not of XRC, so no SRQ.
-        self.once(ticket, 0, &records::flush(request))
     }
 }

@@ -5,6 +5,7 @@ use crate::queue_pair::application::{Application, Said};
 use crate::queue_pair::backlog::Allowance;
 use crate::queue_pair::outgoing::Fate;
 use crate::queue_pair::regulator::{Leaves, Regulator};
+use crate::queue_pair::stage::Stage;
 use crate::queue_pair::terms::{Terms, Trains};
 use omniverb_link::{Broken, Endpoint};
 use omniverb_terms::{Qpn, Service};
@@ -23,13 +24,7 @@ pub(crate) struct Connected {
     pub(crate) application: Application,
     /// There from RTR on.
     transport: Option<Transport>,
-    /// RTS: what the application asks for is taken.
-    sends: bool,
-    /// The application has closed its QP; what it did before that is still answered.
-    leaving: bool,
-    /// And nothing is left to be said about it.
-    silent: bool,
-    closed: bool,
+    stage: Stage,
     service: Service,
     terms: Terms,
     qpn: Qpn,
@@ -56,10 +51,7 @@ impl Connected {
             // Records are a little longer than the packets they come from.
             application: Application::new(endpoint, service, half - half / 8, allowance),
             transport: None,
-            sends: false,
-            leaving: false,
-            silent: false,
-            closed: false,
+            stage: Stage::Receives,
             service,
             terms: Terms { peer_qpn, service, features, trains, window_bytes: half },
             qpn,
@@ -79,14 +71,14 @@ impl Connected {
 
     /// Looks at everything the application may have done. True: there is more than was taken.
     pub(crate) fn serve(&mut self, now: u64) -> bool {
-        if self.closed {
+        if self.stage.is_closed() {
             return false;
         }
-        self.application.now = now;
-        if self.application.endpoint.peer_has_closed() {
+        self.application.set_time(now);
+        if self.application.has_closed() {
             self.leave(now);
         }
-        let more = if self.leaving {
+        let more = if matches!(self.stage, Stage::Leaving | Stage::Silent) {
             self.hear(now).map(|()| false)
         } else {
             self.come_up();
@@ -97,7 +89,7 @@ impl Connected {
         };
         self.after();
         match more {
-            Ok(more) if !self.application.broken => more && !self.closed,
+            Ok(more) if !self.application.is_broken() => more && !self.stage.is_closed(),
             _ => {
                 self.break_off();
                 false
@@ -108,7 +100,7 @@ impl Connected {
     /// The application's QP is going. An RC peer still hears what was consumed and what was
     /// refused: it may wait for nothing else. UC finishes what it has to send.
     pub(crate) fn leave(&mut self, now: u64) {
-        if self.service.is_reliable() && !std::mem::replace(&mut self.leaving, true) {
+        if self.service.is_reliable() && self.stage.leave() {
             let _ = self.hear(now);
         }
         if let Some(Transport::Uc(_, regulator)) = &mut self.transport {
@@ -118,9 +110,8 @@ impl Connected {
 
     /// Follows the application's QP through RTR and RTS.
     fn come_up(&mut self) {
-        let endpoint = &self.application.endpoint;
-        if self.transport.is_none() && endpoint.peer_is_open() {
-            let Some(receiving) = endpoint.peer_receiving() else { return };
+        if self.transport.is_none() && self.application.is_open() {
+            let Some(receiving) = self.application.receiving() else { return };
             let config = self.terms.config(&receiving);
             let transport = match self.service {
                 service if service.is_reliable() => {
@@ -131,8 +122,8 @@ impl Connected {
             // The one fault a configuration can have is a wrong MTU, and it cannot be wrong.
             self.transport = transport.ok();
         }
-        if !self.sends
-            && let Some(sending) = self.application.endpoint.peer_sending()
+        if self.stage == Stage::Receives
+            && let Some(sending) = self.application.sending()
         {
             match &mut self.transport {
                 Some(Transport::Rc(connection)) => connection.ready_to_send(&Sending {
@@ -145,7 +136,7 @@ impl Connected {
                 Some(Transport::Uc(connection, _)) => connection.ready_to_send(sending.sq_psn),
                 None => return,
             }
-            self.sends = true;
+            self.stage = Stage::Sends;
         }
     }
 
@@ -178,28 +169,26 @@ impl Connected {
             }
             Transport::Uc(connection, _) => {
                 self.application.listen(|_| {})?;
-                self.application.backlog.flush(&mut self.application.endpoint)?;
+                self.application.flush_backlog()?;
                 if stuck {
                     connection.resume();
                 }
             }
         }
-        self.application.outgoing.answer(&mut self.application.endpoint)?;
-        Ok(())
+        self.application.flush_answers()
     }
 
     fn take_requests(&mut self) -> Result<bool, Broken> {
         // Who receives in a domain asks for nothing.
-        if !self.sends || self.service == Service::XrcRecv {
+        if self.stage != Stage::Sends || self.service == Service::XrcRecv {
             return Ok(false);
         }
-        let Application { endpoint, outgoing, .. } = &mut self.application;
         match &mut self.transport {
             Some(Transport::Rc(connection)) => {
-                outgoing.take(endpoint, |request| connection.submit(request))
+                self.application.take_requests(|request| connection.submit(request))
             }
             Some(Transport::Uc(connection, _)) => {
-                outgoing.take(endpoint, |request| connection.submit(request))
+                self.application.take_requests(|request| connection.submit(request))
             }
             None => Ok(false),
         }
@@ -207,7 +196,7 @@ impl Connected {
 
     /// A packet from the peer.
     pub(crate) fn packet(&mut self, now: u64, packet: &Packet<'_>, congested: bool) {
-        self.application.now = now;
+        self.application.set_time(now);
         match &mut self.transport {
             Some(Transport::Rc(connection)) => {
                 connection.handle_packet(now, packet, Ecn::new(congested), &mut self.application);
@@ -227,7 +216,7 @@ impl Connected {
 
     /// Packets from the peer that follow each other. False: they have to come one by one.
     pub(crate) fn take_run(&mut self, now: u64, run: &Run<'_>) -> bool {
-        self.application.now = now;
+        self.application.set_time(now);
         match &mut self.transport {
             Some(Transport::Rc(connection)) => {
                 connection.handle_run(run, &mut self.application) == Taken::All
@@ -254,14 +243,17 @@ impl Connected {
 
     /// Whether something waits for the application.
     pub(crate) fn waits(&self) -> bool {
-        !self.closed && self.application.waits()
+        !self.stage.is_closed() && self.application.waits()
     }
 
     /// Whether all that is to be sent is an acknowledgement that might travel with what the
     /// application is about to say.
     pub(crate) fn may_wait(&mut self) -> bool {
         match &mut self.transport {
-            Some(Transport::Rc(connection)) => !self.leaving && connection.may_wait(),
+            Some(Transport::Rc(connection)) => {
+                matches!(self.stage, Stage::Receives | Stage::Sends | Stage::Closed)
+                    && connection.may_wait()
+            }
             _ => false,
         }
     }
@@ -278,15 +270,15 @@ impl Connected {
         match self.transport.as_mut()? {
             Transport::Rc(connection) => {
                 let mut sent = connection.poll_transmit(now, datagram, &mut self.application);
-                if self.leaving && !self.closed && sent.is_none() {
+                if matches!(self.stage, Stage::Leaving | Stage::Silent) && sent.is_none() {
                     // The last data of a READ may have stood in front of a refusal.
                     sent = self.last_words(now, datagram);
-                    self.silent = sent.is_none();
+                    self.stage = if sent.is_none() { Stage::Silent } else { Stage::Leaving };
                 }
                 sent.map(|sent| sent.length)
             }
             Transport::Uc(connection, regulator) => {
-                match regulator.next(now, &mut self.application.backlog, datagram) {
+                match regulator.next(now, self.application.backlog(), datagram) {
                     Leaves::Message => {}
                     Leaves::Notice(length) => return Some(length),
                     Leaves::Nothing => return None,
@@ -338,26 +330,21 @@ impl Connected {
             Some(Transport::Uc(connection, _)) => connection.poll_event(),
             None => None,
         } {
-            let Application { endpoint, outgoing, .. } = &mut self.application;
             match event {
                 Event::Completed { status, original, .. } => {
-                    match outgoing.completed(endpoint, status, original) {
-                        Ok(Fate::GoesOn) => {}
-                        Ok(Fate::Failed) => {
-                            self.failure.get_or_insert(status);
-                            self.closed = true;
-                        }
-                        Err(Broken) => self.application.broken = true,
+                    if self.application.completed(status, original) == Fate::Failed {
+                        self.failure.get_or_insert(status);
+                        self.stage.close();
                     }
                 }
                 Event::Failed(status) => {
                     self.failure.get_or_insert(status);
-                    self.closed = true;
+                    self.stage.close();
                 }
                 Event::Refused(_) => {
                     // Unless the application refused, which put its QP into the error state.
-                    outgoing.give_up(endpoint, Status::Flushed);
-                    self.closed = true;
+                    self.application.give_up(Status::Flushed);
+                    self.stage.close();
                 }
             }
         }
@@ -365,21 +352,22 @@ impl Connected {
 
     /// After packets were taken or made.
     pub(crate) fn after(&mut self) {
+        let silent = self.stage == Stage::Silent;
         self.tell();
-        if self.application.broken && !self.closed {
+        if self.application.is_broken() && !self.stage.is_closed() {
             self.break_off();
         }
-        if std::mem::take(&mut self.silent) {
+        if silent {
             self.fall_silent();
         }
-        let waits = self.application.waits() || self.transport.is_none() || !self.sends;
-        self.application.endpoint.set_blocked(waits);
+        let early = self.transport.is_none() || self.stage == Stage::Receives;
+        self.application.have_it_ring(early || self.application.waits());
     }
 
     /// The application broke the rules of the link.
     fn break_off(&mut self) {
         self.failure.get_or_insert(Status::LocalProtection);
-        self.application.outgoing.give_up(&mut self.application.endpoint, Status::Flushed);
+        self.application.give_up(Status::Flushed);
         self.close();
     }
 
@@ -393,15 +381,15 @@ impl Connected {
         if !says_again {
             return self.close();
         }
-        self.closed = true;
-        self.application.endpoint.close();
+        self.stage.close();
+        self.application.close();
     }
 
     /// Nothing is taken or sent any more.
     pub(crate) fn close(&mut self) {
-        self.closed = true;
+        self.stage.close();
         self.transport = None;
-        self.application.endpoint.close();
+        self.application.close();
     }
 
     /// Packets sent again, packets that arrived again, packets that may be under way.

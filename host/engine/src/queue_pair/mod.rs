@@ -8,4 +8,5 @@ pub(crate) mod incoming;
 pub(crate) mod outgoing;
 pub(crate) mod reading;
 pub(crate) mod regulator;
+mod stage;
 pub(crate) mod terms;

@@ -281,7 +281,7 @@ impl Link {
         };
         let (mapped_operations, in_place) = match &self.kind {
             Kind::Connected(connected) => {
-                (connected.application.mapped(), connected.application.outgoing.in_place)
+                (connected.application.mapped(), connected.application.taken_in_place())
             }
             Kind::Datagrams(_) => (0, 0),
         };
@@ -333,7 +333,7 @@ impl Link {
     /// Whether its application sleeps, and waits for what has happened by now.
     pub(super) fn nap_is_over(&mut self) -> bool {
         match &mut self.kind {
-            Kind::Connected(connected) => connected.application.endpoint.nap_is_over(),
+            Kind::Connected(connected) => connected.application.nap_is_over(),
             Kind::Datagrams(_) => false,
         }
     }
@@ -341,7 +341,7 @@ impl Link {
     /// Wakes it.
     pub(super) fn wake_napping(&mut self) {
         if let Kind::Connected(connected) = &mut self.kind {
-            futex::wake(connected.application.endpoint.answer_nap(), NAPPERS);
+            futex::wake(connected.application.answer_nap(), NAPPERS);
         }
     }
 

@@ -20,4 +20,5 @@ mod state;
 mod tidings;
 mod timers;
 mod vnic;
+mod vnics;
 mod watcher;

@@ -42,7 +42,7 @@ impl State {
             Verdict::Damaged => return,
         };
         ids.found(identification);
-        if let Some(home) = self.vnics.get_mut(&vnic)
+        if let Some(home) = self.vnics.get_mut(vnic)
             && home.tap.is_on()
             && !arrival.captured
             && !home.tap.has_from(flow.source)
@@ -58,7 +58,7 @@ impl State {
         if arrival.flow.destination.is_multicast() {
             return;
         }
-        let Some(home) = self.vnics.get_mut(&vnic) else { return };
+        let Some(home) = self.vnics.get_mut(vnic) else { return };
         if is_handshake(datagram) && datagram.len() <= 256 && home.tidings.may_tell(clock::now()) {
             let _ = self.outbox.post(Event::Handshake {
                 vnic,
@@ -108,7 +108,7 @@ impl State {
             return;
         }
         let members = self.links.attached(vnic, *local);
-        let copies = self.vnics.get_mut(&vnic).map(|home| &mut home.copies);
+        let copies = self.vnics.get_mut(vnic).map(|home| &mut home.copies);
         if !copies.is_some_and(|copies| copies.may_make(self.turns, members.len())) {
             return;
         }
@@ -143,7 +143,7 @@ impl State {
         let now = clock::now();
         self.keep(vnic, qpn, sound);
         let Some(deth) = sound.packet.deth() else { return };
-        let Some(home) = self.vnics.get_mut(&vnic) else { return };
+        let Some(home) = self.vnics.get_mut(vnic) else { return };
         let source_qpn = deth.source();
         if home.tidings.is_news((qpn, sound.from, source_qpn), now) {
             let _ = self.outbox.post(Event::Stranger {
@@ -156,7 +156,7 @@ impl State {
     }
 
     fn keep(&mut self, vnic: VnicId, qpn: Qpn, sound: &Sound<'_>) {
-        let Some(home) = self.vnics.get_mut(&vnic) else { return };
+        let Some(home) = self.vnics.get_mut(vnic) else { return };
         let ends = (sound.from, sound.local);
         home.early.keep(clock::now(), qpn, ends, sound.congested, sound.datagram);
     }
@@ -166,7 +166,7 @@ impl State {
         let Some(link) = self.links.get(index) else { return };
         let Ends { vnic, qpn, flow, .. } = *link.ends();
         let now = self.now();
-        let Some(home) = self.vnics.get_mut(&vnic).filter(|home| !home.early.is_empty()) else {
+        let Some(home) = self.vnics.get_mut(vnic).filter(|home| !home.early.is_empty()) else {
             return;
         };
         for early in home.early.take(now.clock, qpn, flow.destination) {

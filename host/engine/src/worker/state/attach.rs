@@ -32,12 +32,12 @@ impl State {
         });
         // Without sockets it has no network, and its links fail by their own timeouts.
         if let Ok(vnic) = made {
-            self.vnics.insert(id, vnic);
+            self.vnics.open(id, vnic);
         }
     }
 
     pub(super) fn close_vnic(&mut self, id: VnicId, watcher: &Watcher) {
-        let Some(mut vnic) = self.vnics.remove(&id) else { return };
+        let Some(mut vnic) = self.vnics.close(id) else { return };
         watcher.remove(&vnic.sockets);
         vnic.gate.close(id, &mut self.clocked);
         if let Some(detour) = &mut vnic.detour {
@@ -49,7 +49,7 @@ impl State {
 
     /// Watches a vNIC's sockets no longer if nothing can come out of them, once that is told.
     pub(in crate::worker) fn forget_sockets(&self, id: VnicId, watcher: &Watcher) {
-        let over = self.vnics.get(&id).filter(|vnic| vnic.sockets.is_over());
+        let over = self.vnics.get(id).filter(|vnic| vnic.sockets.is_over());
         if let Some(vnic) = over
             && self.outbox.post(Event::PortOver { vnic: id }) == Posted::Sent
         {
@@ -86,7 +86,7 @@ impl State {
         link.close(index, &mut self.timers);
         self.bells.unbind(link.bell(), index);
         let Ends { vnic, qpn, peer_qpn, .. } = *link.ends();
-        if let Some(vnic) = self.vnics.get_mut(&vnic) {
+        if let Some(vnic) = self.vnics.get_mut(vnic) {
             vnic.gate.forget(index);
         }
         self.showing.forget_link(qpn, peer_qpn);
@@ -116,7 +116,7 @@ impl State {
 
     fn try_attach(&mut self, attach: &Attach) -> io::Result<usize> {
         if let Some(memory) = &attach.bell_memory {
-            let far = self.vnics.get(&attach.vnic).and_then(|vnic| vnic.sockets.carried());
+            let far = self.vnics.get(attach.vnic).and_then(|vnic| vnic.sockets.carried());
             self.bells.add(attach.bell, memory, far)?;
         }
         let missing = || io::Error::from(io::ErrorKind::NotFound);
@@ -136,7 +136,7 @@ impl State {
             // Our sockets are in the vNIC's own network.
             return Err(io::ErrorKind::Unsupported.into());
         };
-        let vnic = self.vnics.get(&attach.vnic);
+        let vnic = self.vnics.get(attach.vnic);
         let source_port = vnic.and_then(|vnic| vnic.sockets.source_port(remote));
         let flow =
             Flow { source: local, destination: remote, source_port: source_port.unwrap_or(PORT) };

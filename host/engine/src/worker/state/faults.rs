@@ -15,14 +15,9 @@ use omniverb_transport::faults::Faults;
 const PACKETS_PER_TURN: usize = 1024;
 
 impl State {
-    /// What packets for a vNIC go through, if it has faults.
-    pub(super) fn detour_of(&mut self, vnic: VnicId) -> Option<&mut Detour> {
-        self.vnics.get_mut(&vnic)?.detour.as_mut()
-    }
-
     /// Other faults, from their seed, or none. What was delayed arrives now.
     pub(super) fn set_faults(&mut self, vnic: VnicId, faults: Option<Box<(Faults, u64)>>) {
-        let Some(home) = self.vnics.get_mut(&vnic) else { return };
+        let Some(home) = self.vnics.get_mut(vnic) else { return };
         let detour = faults.map(|faults| Detour::new(faults.0, faults.1));
         let old = std::mem::replace(&mut home.detour, detour);
         self.showing.forget_faults(vnic);
@@ -41,7 +36,7 @@ impl State {
         if is_handshake(datagram) {
             return self.arrived_alone(vnic, arrival, datagram);
         }
-        if let Some(detour) = self.detour_of(vnic) {
+        if let Some(detour) = self.vnics.detour_mut(vnic) {
             detour.put(clock::now(), arrival, datagram);
         }
     }
@@ -49,11 +44,11 @@ impl State {
     /// Delayed packets arrive.
     pub(super) fn delayed(&mut self, vnic: VnicId) {
         for _ in 0..PACKETS_PER_TURN {
-            let taken = self.detour_of(vnic).and_then(|detour| detour.take(clock::now()));
+            let taken = self.vnics.detour_mut(vnic).and_then(|detour| detour.take(clock::now()));
             let Some((arrival, datagram)) = taken else { break };
             self.arrived_alone(vnic, &arrival, &datagram);
         }
-        let Some(home) = self.vnics.get_mut(&vnic) else { return };
+        let Some(home) = self.vnics.get_mut(vnic) else { return };
         if let Some(detour) = &mut home.detour {
             detour.set_alarm(vnic, &mut self.clocked);
         }
@@ -63,7 +58,7 @@ impl State {
     /// it all the same. False: there are none.
     pub(super) fn near_detour(&mut self, to: Place, from: &Ends, train: &mut Train) -> bool {
         let Place { vnic, interface, .. } = to;
-        let Some(home) = self.vnics.get_mut(&vnic) else { return false };
+        let Some(home) = self.vnics.get_mut(vnic) else { return false };
         let Some(detour) = &mut home.detour else { return false };
         let (flow, congested, identification) = (from.flow, false, None);
         // Nobody checks what is handed over otherwise; here damage must be found.

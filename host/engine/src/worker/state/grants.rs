@@ -15,7 +15,7 @@ impl State {
         let Ends { vnic: id, qpn, peer_qpn, .. } = *link.ends();
         let Some(connected) = link.connected_mut() else { return };
         while let Some((key, range)) = connected.application.take_wanted() {
-            let vnic = self.vnics.get_mut(&id);
+            let vnic = self.vnics.get_mut(id);
             let wanted = Event::Wanted { qpn, peer_qpn, key, range };
             let asked = vnic.is_some_and(|vnic| vnic.tidings.may_tell(now))
                 && self.outbox.post(wanted) == Posted::Sent;
@@ -34,7 +34,7 @@ impl State {
 
     /// The application granted. What cannot be mapped stays with it.
     pub(super) fn granted(&mut self, granted: &Granted) {
-        let Some(vnic) = self.vnics.get(&granted.vnic) else { return };
+        let Some(vnic) = self.vnics.get(granted.vnic) else { return };
         let found = self.links.between(granted.qpn, granted.peer_qpn);
         let Some((_, connected)) = found.filter(|(of, _)| *of == granted.vnic) else { return };
         let own = connected.application.is_own(granted.key);

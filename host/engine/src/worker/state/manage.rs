@@ -19,7 +19,7 @@ const MAD_BYTES: usize = 256;
 impl State {
     /// A packet for queue pair 1.
     pub(super) fn management(&mut self, vnic: VnicId, sound: &Sound<'_>) {
-        let Some(home) = self.vnics.get_mut(&vnic) else { return };
+        let Some(home) = self.vnics.get_mut(vnic) else { return };
         let Ok(arrived) = datagram::read(&sound.packet, Qkey::GENERAL_SERVICES) else { return };
         // What is no datagram of a connection manager's counts for nothing.
         if arrived.source != Qpn::GENERAL_SERVICES || arrived.message.data.len() != MAD_BYTES {
@@ -42,7 +42,7 @@ impl State {
         data: &[u8],
         stranger: bool,
     ) {
-        let Some(home) = self.vnics.get_mut(&vnic) else { return };
+        let Some(home) = self.vnics.get_mut(vnic) else { return };
         if stranger && !home.tidings.may_answer(clock::now()) {
             return;
         }

@@ -20,14 +20,12 @@ use super::link::Reason;
 use super::links::Links;
 use super::outbox::Outbox;
 use super::timers::{Due, Timers};
-use super::vnic::Vnic;
+use super::vnics::Vnics;
 use crate::network::passages::Passages;
 use crate::network::train::Train;
 use crate::pages::budget::Mappings;
 use crate::pages::together::Together;
 use omniverb_sys::{EventFd, clock};
-use omniverb_terms::VnicId;
-use std::collections::BTreeMap;
 use std::io;
 
 /// Links served between two looks at sockets and timers.
@@ -39,7 +37,7 @@ pub(super) struct State {
     showing: Showing,
     bells: Bells,
     courtesy: Courtesy,
-    vnics: BTreeMap<VnicId, Vnic>,
+    vnics: Vnics,
     links: Links,
     /// Alarms of links, by their time.
     timers: Timers,
@@ -65,7 +63,7 @@ impl State {
             showing,
             bells: Bells::new()?,
             courtesy: Courtesy::default(),
-            vnics: BTreeMap::new(),
+            vnics: Vnics::default(),
             links: Links::default(),
             timers: Timers::default(),
             clocked: Timers::default(),
@@ -128,11 +126,11 @@ impl State {
                     self.links.touch(index, Reason::Look);
                 }
                 Due::Vnic(vnic) => {
-                    let Some(vnic) = self.vnics.get_mut(&vnic) else { continue };
+                    let Some(vnic) = self.vnics.get_mut(vnic) else { continue };
                     self.links.unpark(vnic.gate.open());
                 }
                 Due::Faults(vnic) => {
-                    if let Some(detour) = self.detour_of(vnic) {
+                    if let Some(detour) = self.vnics.detour_mut(vnic) {
                         detour.alarm_went_off();
                     }
                     self.delayed(vnic);
@@ -192,8 +190,7 @@ impl State {
             let ends = link.ends();
             ((ends.qpn, ends.peer_qpn), link.counters())
         });
-        let detours = vnics.iter().filter_map(|(id, vnic)| Some((*id, vnic.detour.as_ref()?)));
-        showing.show(links, detours.map(|(id, detour)| (id, detour.done())));
+        showing.show(links, vnics.detours().map(|(id, detour)| (id, detour.done())));
     }
 
     /// The thread is about to sleep. `quiet`: how often it found nothing to do since the last news.

@@ -11,7 +11,7 @@ impl State {
             Command::OpenVnic { vnic, port } => self.open_vnic(vnic, port, watcher),
             Command::CloseVnic { vnic } => self.close_vnic(vnic, watcher),
             Command::SetLimit { vnic, limit } => {
-                if let Some(vnic) = self.vnics.get_mut(&vnic) {
+                if let Some(vnic) = self.vnics.get_mut(vnic) {
                     self.links.unpark(vnic.gate.set_limit(limit, clock::now()));
                 }
             }
@@ -30,7 +30,7 @@ impl State {
                 self.manage(vnic, &underlay, &datagram, stranger);
             }
             Command::Capture { vnic, intake } => {
-                if let Some(vnic) = self.vnics.get_mut(&vnic) {
+                if let Some(vnic) = self.vnics.get_mut(vnic) {
                     vnic.tap.set(intake);
                 }
             }

@@ -35,7 +35,7 @@ impl Receiving {
         vnic: VnicId,
         socket: usize,
     ) -> Left {
-        let Some(home) = state.vnics.get(&vnic) else { return Left::Nothing };
+        let Some(home) = state.vnics.get(vnic) else { return Left::Nothing };
         let (sockets, detour) = (home.sockets.clone(), home.detour.is_some());
         let now = state.now().links;
         let Receiving { buffers, prepared, over } = self;
@@ -90,7 +90,7 @@ fn arrived_together(
     now: u64,
 ) -> usize {
     // What is to be said or shown of each packet is said one by one.
-    let watched = state.vnics.get(&vnic).is_none_or(|home| home.tap.is_on());
+    let watched = state.vnics.get(vnic).is_none_or(|home| home.tap.is_on());
     if watched || arrival.congested || arrival.identification.is_some() {
         return 0;
     }

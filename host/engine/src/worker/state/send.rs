@@ -70,13 +70,13 @@ impl State {
     fn fill(&mut self, index: usize, link: &mut Link, train: &mut Train, now: Now) -> Left {
         let Ends { vnic: id, flow, within, .. } = *link.ends();
         let framing = framing(flow.destination);
-        let vnic = self.vnics.get(&id);
+        let vnic = self.vnics.get(id);
         let count_max = vnic.map_or(1, |vnic| vnic.sockets.train_max(flow.destination)).max(1);
         let limited = vnic.is_some_and(|vnic| vnic.gate.is_limited());
         let mut room = PACKETS_PER_TURN;
         loop {
             if limited
-                && let Some(vnic) = self.vnics.get_mut(&id)
+                && let Some(vnic) = self.vnics.get_mut(id)
                 && let Err(at) = vnic.gate.pass((index, link), &mut self.clocked, now.clock)
             {
                 self.tell_delay(link, train, now, at);
@@ -85,7 +85,7 @@ impl State {
             let Some(length) = link.transmit(now.links, train, &mut self.message) else {
                 return Left::Nothing;
             };
-            if limited && let Some(vnic) = self.vnics.get_mut(&id) {
+            if limited && let Some(vnic) = self.vnics.get_mut(id) {
                 vnic.gate.passed(length as u64 + framing);
             }
             room = room.saturating_sub(1);
@@ -121,7 +121,7 @@ impl State {
         if link.connected_mut().is_none() {
             return;
         }
-        let Some(vnic) = self.vnics.get_mut(&vnic) else { return };
+        let Some(vnic) = self.vnics.get_mut(vnic) else { return };
         let Some(wait) = vnic.gate.notice(at, now.clock) else { return };
         let Some(length) = link.delay(now.links, wait, train) else { return };
         vnic.gate.noticed(length as u64 + framing(flow.destination));
@@ -134,7 +134,7 @@ impl State {
 
     /// The train leaves: through the network, or straight to a link of ours.
     fn depart(&mut self, ends: &Ends, train: &mut Train) {
-        if !self.vnics.contains_key(&ends.vnic) {
+        if !self.vnics.is_open(ends.vnic) {
             return;
         }
         self.copy(ends.vnic, ends, train);
@@ -152,7 +152,7 @@ impl State {
             None => {
                 let segment = train.segment();
                 let bytes = train.seal(&ends.flow);
-                let Some(vnic) = self.vnics.get_mut(&ends.vnic) else { return };
+                let Some(vnic) = self.vnics.get_mut(ends.vnic) else { return };
                 if ends.within.is_some() {
                     // It may come back to this vNIC.
                     vnic.tap.has_sent(ends.flow.source);
@@ -184,7 +184,7 @@ impl State {
 
     /// For whoever captures the packets of this vNIC.
     fn copy(&mut self, vnic: VnicId, ends: &Ends, train: &mut Train) {
-        let Some(vnic) = self.vnics.get_mut(&vnic).filter(|vnic| vnic.tap.is_on()) else { return };
+        let Some(vnic) = self.vnics.get_mut(vnic).filter(|vnic| vnic.tap.is_on()) else { return };
         train.seal(&ends.flow);
         for (id, packet) in (0..).zip(train.packets()) {
             let identification = Identification { id, dont_fragment: true };

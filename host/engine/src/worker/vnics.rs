@@ -1,0 +1,44 @@
+//! The vNICs that a packet thread serves.
+
+use super::detour::Detour;
+use super::vnic::Vnic;
+use omniverb_terms::VnicId;
+use std::collections::BTreeMap;
+
+/// All of them. One that is not there has no network: what is to be done with it is left undone.
+#[derive(Default)]
+pub(super) struct Vnics(BTreeMap<VnicId, Vnic>);
+
+impl Vnics {
+    /// This one is served from now on, in place of what was called so before.
+    pub(super) fn open(&mut self, id: VnicId, vnic: Vnic) {
+        self.0.insert(id, vnic);
+    }
+
+    /// And no longer; what it was.
+    pub(super) fn close(&mut self, id: VnicId) -> Option<Vnic> {
+        self.0.remove(&id)
+    }
+
+    pub(super) fn is_open(&self, id: VnicId) -> bool {
+        self.0.contains_key(&id)
+    }
+
+    pub(super) fn get(&self, id: VnicId) -> Option<&Vnic> {
+        self.0.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: VnicId) -> Option<&mut Vnic> {
+        self.0.get_mut(&id)
+    }
+
+    /// What packets for this one go through, if it has faults.
+    pub(super) fn detour_mut(&mut self, id: VnicId) -> Option<&mut Detour> {
+        self.get_mut(id)?.detour.as_mut()
+    }
+
+    /// What packets for those go through that have faults.
+    pub(super) fn detours(&self) -> impl Iterator<Item = (VnicId, &Detour)> {
+        self.0.iter().filter_map(|(id, vnic)| Some((*id, vnic.detour.as_ref()?)))
+    }
+}
