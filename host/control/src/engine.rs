@@ -7,7 +7,7 @@ use crate::memory::{Memory, Shared};
 use crate::outbox::Parcel;
 use omniverb_engine::{
     Attach, Command, Denied, Engine, Event as Happened, Faults as Line, Grant, Limit,
-    Memory as Kept, Settings, feature, recorder,
+    Memory as Kept, Recipient, Settings, feature, recorder,
 };
 use omniverb_ring::Window;
 use omniverb_session::body::{GrantDenied, Granted};
@@ -191,7 +191,8 @@ impl Packets {
         datagram: Box<[u8]>,
         stranger: bool,
     ) {
-        self.0.send(Command::Manage { vnic, underlay, datagram, stranger });
+        let recipient = if stranger { Recipient::Stranger } else { Recipient::Known };
+        self.0.send(Command::Manage { vnic, underlay, datagram, recipient });
     }
 
     /// What was counted for a link.

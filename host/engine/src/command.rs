@@ -65,14 +65,14 @@ pub struct Attach {
 /// What an engine can do: bits of its answer to a handshake. Zero is plain RoCE v2.
 pub mod feature {
     /// It is an Omniverb, which answers handshakes.
-    pub const WIRE: u32 = 1;
+    pub const OMNIVERB: u32 = 1;
     /// It takes WRITEs every packet of which names what is left, and answers to READs every packet
     /// of which has a syndrome.
     pub const NAME_ALL: u32 = 2;
     /// It understands delay notices ([`omniverb_wire::write_delay`]).
     pub const DELAYS: u32 = 4;
     /// All that this one can.
-    pub const ALL: u32 = WIRE | NAME_ALL | DELAYS;
+    pub const ALL: u32 = OMNIVERB | NAME_ALL | DELAYS;
 }
 
 /// The right of one link to a part of a region, and the pages that hold it.
@@ -96,6 +96,15 @@ pub struct Grant {
     pub epoch: u32,
     /// The pages, some of the region's whole ones.
     pub memory: Extent,
+}
+
+/// Whom a management datagram is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recipient {
+    /// Somebody whom one of our ids has to do with.
+    Known,
+    /// Somebody who sent what nobody here waits for: only so many are answered.
+    Stranger,
 }
 
 /// Something to do. Commands take effect in the order they are sent.
@@ -159,8 +168,8 @@ pub enum Command {
         underlay: Underlay,
         /// What is sent.
         datagram: Box<[u8]>,
-        /// It answers a stranger: only so many leave.
-        stranger: bool,
+        /// Whom it is for.
+        recipient: Recipient,
     },
     /// Leave copies of all packets of a vNIC here from now on, or no longer.
     Capture {

@@ -24,7 +24,7 @@ mod records;
 pub mod testing;
 mod worker;
 
-pub use command::{Attach, Command, Event, Grant, Memory, QpCounters, feature};
+pub use command::{Attach, Command, Event, Grant, Memory, QpCounters, Recipient, feature};
 pub use engine::{Engine, Settings};
 pub use omniverb_link::pace::Denied;
 pub use omniverb_transport::Status;

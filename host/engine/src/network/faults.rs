@@ -5,6 +5,7 @@
 //! before the ICRC is checked, so damage is found by what finds it on a real network.
 
 use crate::network::port::Arrival;
+use omniverb_transport::Ecn;
 use omniverb_transport::faults::{Done, Faults, FaultyLine};
 use omniverb_wire::{DATAGRAM_MAX, Identification, Verdict};
 
@@ -35,8 +36,8 @@ impl BadLine {
     /// What has arrived by now.
     pub(crate) fn take(&mut self, now: u64) -> Option<(Arrival, Vec<u8>)> {
         let flight = self.0.arrival(now)?;
-        let congested = flight.note.congested || flight.marked;
-        Some((Arrival { congested, ..flight.note }, flight.bytes))
+        let ecn = if flight.marked { Ecn::CongestionExperienced } else { flight.note.ecn };
+        Some((Arrival { ecn, ..flight.note }, flight.bytes))
     }
 
     /// When something arrives.
@@ -54,6 +55,7 @@ impl BadLine {
 mod tests {
     use super::BadLine;
     use crate::network::port::Arrival;
+    use omniverb_transport::Ecn;
     use omniverb_transport::faults::Faults;
     use omniverb_wire::{DATAGRAM_MAX, Flow, Identification, Verdict};
     use std::net::{IpAddr, Ipv4Addr};
@@ -62,7 +64,7 @@ mod tests {
     const ARRIVAL: Arrival = Arrival {
         flow: Flow { source: HERE, destination: HERE, source_port: 7 },
         interface: 0,
-        congested: false,
+        ecn: Ecn::Unmarked,
         identification: None,
         captured: false,
     };

@@ -1,9 +1,9 @@
-//! What stands between queue pairs and the network: sockets, trains of packets, packets that came
-//! too early, and a bad line for those who want one.
+//! What stands between queue pairs and the network: sockets, trains of packets, packets that
+//! nobody takes yet, and a bad line for those who want one.
 
-pub(crate) mod early;
 pub(crate) mod faults;
 pub(crate) mod numbering;
 pub(crate) mod passages;
 pub(crate) mod port;
 pub(crate) mod train;
+pub(crate) mod unclaimed;

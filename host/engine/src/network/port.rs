@@ -3,6 +3,7 @@
 
 use omniverb_sys::carried::{Came, Carried, Head, MESSAGE_MAX};
 use omniverb_sys::datagram::Port;
+use omniverb_transport::Ecn;
 use omniverb_wire::{DATAGRAM_MAX, Flow, Identification, PORT};
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use std::io::{self, IoSliceMut};
@@ -43,8 +44,8 @@ impl Buffers {
 pub(crate) struct Arrival {
     pub(crate) flow: Flow,
     pub(crate) interface: u32,
-    /// It came with the mark "congestion experienced".
-    pub(crate) congested: bool,
+    /// How it was marked on the way.
+    pub(crate) ecn: Ecn,
     /// What its identification is known to have been.
     pub(crate) identification: Option<Identification>,
     /// Whoever captures this vNIC's packets has it already.
@@ -92,9 +93,9 @@ impl Sockets {
                 Came::Datagram(head, datagram) => {
                     let Some(destination) = head.local else { continue };
                     let flow = Flow { source: head.remote, destination, source_port: head.port };
-                    let (interface, congested) = (head.interface, head.ecn == CONGESTED);
+                    let (interface, ecn) = (head.interface, Ecn::new(head.ecn == CONGESTED));
                     let (identification, captured) = (None, false);
-                    let arrival = Arrival { flow, interface, congested, identification, captured };
+                    let arrival = Arrival { flow, interface, ecn, identification, captured };
                     each(&arrival, datagram);
                 }
                 // That we have looked is all that was wanted.
@@ -217,6 +218,6 @@ fn arrival(meta: &RecvMeta) -> Option<Arrival> {
         SocketAddr::V6(from) => (IpAddr::V6(*from.ip()), from.scope_id()),
     };
     let flow = Flow { source, destination: meta.dst_ip?, source_port: meta.addr.port() };
-    let congested = meta.ecn == Some(EcnCodepoint::Ce);
-    Some(Arrival { flow, interface, congested, identification: None, captured: false })
+    let ecn = Ecn::new(meta.ecn == Some(EcnCodepoint::Ce));
+    Some(Arrival { flow, interface, ecn, identification: None, captured: false })
 }

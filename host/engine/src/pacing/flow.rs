@@ -43,8 +43,8 @@ pub(crate) struct Outflow {
     full_since: Option<u64>,
     /// The receiver has reported.
     known: bool,
-    /// What is under way took the longer way.
-    far: bool,
+    /// Which way what is under way took.
+    taken: Way,
     /// Since when what is to take the shorter one waits for that.
     waits_since: Option<u64>,
 }
@@ -71,14 +71,14 @@ impl Outflow {
     /// Whether what leaves now by this way overtakes nothing; if it might, when we shall be tired
     /// of waiting.
     fn may_take(&mut self, way: Way, now: u64) -> Result<(), u64> {
-        if way == Way::Short && self.far {
+        if way == Way::Short && self.taken == Way::Long {
             let arrived = self.ends.is_none_or(|(sent, reported)| sent == reported);
             let since = *self.waits_since.get_or_insert(now);
             if !arrived && now < since + PATIENCE {
                 return Err(since + PATIENCE);
             }
         }
-        (self.far, self.waits_since) = (way == Way::Long, None);
+        (self.taken, self.waits_since) = (way, None);
         Ok(())
     }
 
@@ -89,7 +89,7 @@ impl Outflow {
         let reported = self.ends.map_or(psn, |(_, reported)| reported);
         self.ends = Some((psn.next(), reported));
         // Before the first report each may be the last that takes the longer way.
-        let may_be_last = self.far && !self.known;
+        let may_be_last = self.taken == Way::Long && !self.known;
         if may_be_last || psn.number().is_multiple_of(ASK_EVERY) {
             Bth::request_report(datagram);
         }

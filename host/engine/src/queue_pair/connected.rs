@@ -195,11 +195,11 @@ impl Connected {
     }
 
     /// A packet from the peer.
-    pub(crate) fn packet(&mut self, now: u64, packet: &Packet<'_>, congested: bool) {
+    pub(crate) fn packet(&mut self, now: u64, packet: &Packet<'_>, ecn: Ecn) {
         self.application.set_time(now);
         match &mut self.transport {
             Some(Transport::Rc(connection)) => {
-                connection.handle_packet(now, packet, Ecn::new(congested), &mut self.application);
+                connection.handle_packet(now, packet, ecn, &mut self.application);
                 // The result of an atomic goes before the data of a READ behind it.
                 self.tell();
             }

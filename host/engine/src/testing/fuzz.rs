@@ -16,6 +16,7 @@ use omniverb_ring::{BellPage, UserMemory, Window, WordMemory};
 use omniverb_sys::mapping::Access;
 use omniverb_sys::{Extent, memfd};
 use omniverb_terms::{Placement, Psn, Qkey, Qpn, Refusal, Rkey, Selectivity, Service};
+use omniverb_transport::Ecn;
 use omniverb_wire::{Bth, DATAGRAM_MAX, Packet, Reth};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -184,7 +185,7 @@ fn step(
         _ => {
             let packet = packet(bytes);
             if let Ok(packet) = Packet::parse(&packet) {
-                engine.packet(now, &packet, bytes.byte() & 1 != 0);
+                engine.packet(now, &packet, Ecn::new(bytes.byte() & 1 != 0));
             }
         }
     }

@@ -24,6 +24,7 @@ use omniverb_link::record::{FIRST, IMMEDIATE, LAST};
 use omniverb_link::{Request, Response};
 use omniverb_ring::UserMemory;
 use omniverb_terms::Service;
+use omniverb_transport::Ecn;
 use omniverb_transport::random::Random;
 use omniverb_wire::{DATAGRAM_MAX, Packet, Run};
 
@@ -176,7 +177,7 @@ impl Trial {
                 }
                 for datagram in train.chunks(length) {
                     if self.random.between(1, 100) > self.loss {
-                        to.packet(self.now, &Packet::parse(datagram).unwrap(), false);
+                        to.packet(self.now, &Packet::parse(datagram).unwrap(), Ecn::Unmarked);
                     }
                 }
             }

@@ -38,15 +38,15 @@ pub(crate) struct Bell {
     /// The index of a link, by its bit in our page.
     links: HashMap<u32, usize>,
     /// Where applications are told that are of another kernel: a futex does not reach them.
-    far: Option<Arc<Port>>,
+    carrier: Option<Arc<Port>>,
 }
 
 impl Bell {
-    /// Over this memory: its two pages; ours is the second. `far`: whoever carries this port wakes
+    /// Over this memory: its two pages; ours is the second. `carrier`: whoever carries this port wakes
     /// applications of a machine, and is told when one was rung.
     pub(crate) fn new(
         memory: &Memory,
-        far: Option<Arc<Port>>,
+        carrier: Option<Arc<Port>>,
         listener: &Listener,
     ) -> io::Result<Bell> {
         let memory = memory.map_exactly(2 * PAGE_BYTES)?;
@@ -56,7 +56,7 @@ impl Bell {
         };
         let ringer = Arc::new(Ringer { page: page(0)?, due: AtomicBool::new(false) });
         let heard_as = listener.add(page(1)?)?;
-        Ok(Bell { page: page(1)?, ringer, heard_as, links: HashMap::new(), far })
+        Ok(Bell { page: page(1)?, ringer, heard_as, links: HashMap::new(), carrier })
     }
 
     /// What the listener calls our page.
@@ -79,7 +79,7 @@ impl Bell {
         if self.ringer.due.load(Ordering::Relaxed) {
             self.ringer.due.store(false, Ordering::Relaxed);
             listener::ring(&self.ringer.page);
-            if let Some(carried) = self.far.as_deref().and_then(Port::carried) {
+            if let Some(carried) = self.carrier.as_deref().and_then(Port::carried) {
                 carried.say();
             }
         }

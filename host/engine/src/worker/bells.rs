@@ -36,15 +36,15 @@ impl Bells {
         &self.rung
     }
 
-    /// A new one, over this memory: two pages, of which ours is the second. `far`: as in
+    /// A new one, over this memory: two pages, of which ours is the second. `carrier`: as in
     /// [`Bell::new`].
     pub(super) fn add(
         &mut self,
         number: u64,
         memory: &Memory,
-        far: Option<Arc<Port>>,
+        carrier: Option<Arc<Port>>,
     ) -> io::Result<()> {
-        let bell = Bell::new(memory, far, &self.listener)?;
+        let bell = Bell::new(memory, carrier, &self.listener)?;
         self.bells.insert(number, bell);
         Ok(())
     }

@@ -10,7 +10,7 @@ use crate::queue_pair::connected::Connected;
 use crate::queue_pair::datagram::Datagrams;
 use omniverb_sys::futex;
 use omniverb_terms::{Qpn, Service, VnicId};
-use omniverb_transport::Status;
+use omniverb_transport::{Ecn, Status};
 use omniverb_wire::{Flow, Run};
 
 /// Threads of an application that are woken from naps on one link at once. One naps as a rule; how
@@ -222,20 +222,20 @@ impl Link {
 
     /// A packet for this link.
     pub(super) fn take(&mut self, sound: &Sound<'_>) {
-        self.take_marked(sound, sound.congested);
+        self.take_marked(sound, sound.ecn);
     }
 
     /// A notification about what this link sends. The mark that it came with itself says nothing of
     /// the way there.
     pub(super) fn notify(&mut self, sound: &Sound<'_>) {
-        self.take_marked(sound, false);
+        self.take_marked(sound, Ecn::Unmarked);
     }
 
-    fn take_marked(&mut self, sound: &Sound<'_>, congested: bool) {
+    fn take_marked(&mut self, sound: &Sound<'_>, ecn: Ecn) {
         self.counted.received_packets += 1;
         self.counted.received_bytes += sound.datagram.len() as u64;
         match &mut self.kind {
-            Kind::Connected(connected) => connected.packet(sound.now, &sound.packet, congested),
+            Kind::Connected(connected) => connected.packet(sound.now, &sound.packet, ecn),
             Kind::Datagrams(datagrams) => datagrams.packet(sound.now, &sound.packet),
         }
     }

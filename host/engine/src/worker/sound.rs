@@ -1,6 +1,7 @@
 //! A packet whose ICRC is right, and what came with it.
 
 use crate::network::port::Arrival;
+use omniverb_transport::Ecn;
 use omniverb_wire::Packet;
 use std::net::IpAddr;
 
@@ -15,8 +16,8 @@ pub(super) struct Sound<'a> {
     pub(super) local: IpAddr,
     /// The interface that it came through, if the sender is link-local; otherwise 0.
     pub(super) interface: u32,
-    /// It came with the mark "congestion experienced".
-    pub(super) congested: bool,
+    /// How it was marked on the way.
+    pub(super) ecn: Ecn,
     /// When it was taken.
     pub(super) now: u64,
 }
@@ -34,7 +35,7 @@ impl<'a> Sound<'a> {
             from: arrival.flow.source,
             local: arrival.flow.destination,
             interface: arrival.interface,
-            congested: arrival.congested,
+            ecn: arrival.ecn,
             now,
         }
     }

@@ -4,8 +4,8 @@ use super::copies::Copies;
 use super::detour::Detour;
 use super::gate::Gate;
 use super::tidings::Tidings;
-use crate::network::early::Waiting;
 use crate::network::port::Sockets;
+use crate::network::unclaimed::Unclaimed;
 use crate::pages::budget::Budget;
 use crate::queue_pair::backlog::Allowance;
 use crate::recorder::intake::Tap;
@@ -16,8 +16,8 @@ pub(super) struct Vnic {
     pub(super) sockets: Arc<Sockets>,
     /// Its limit, and who waits for that.
     pub(super) gate: Gate,
-    /// Packets that came too early.
-    pub(super) early: Waiting,
+    /// Packets for queue pairs that have no link yet.
+    pub(super) unclaimed: Unclaimed,
     /// What its links keep for slow applications.
     pub(super) allowance: Allowance,
     /// What they have mapped.
@@ -39,7 +39,7 @@ impl Vnic {
         Vnic {
             sockets: Arc::new(sockets),
             gate: Gate::default(),
-            early: Waiting::default(),
+            unclaimed: Unclaimed::default(),
             allowance: Allowance::default(),
             budget,
             copies: Copies::default(),

@@ -1,7 +1,7 @@
 //! Sending again: timers, negative acknowledgements, and when to give up (9.7.8, 9.9.2.1).
 
-use super::{Again, Requester, Standing};
 use super::probing::Probing;
+use super::{Again, Requester, Standing};
 use crate::work::Status;
 use crate::{Config, Time};
 use omniverb_wire::rnr_nanoseconds;

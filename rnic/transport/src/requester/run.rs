@@ -39,7 +39,8 @@ impl Requester {
     /// decided: they are new, full, of the same job; no acknowledgement is to be asked for; there
     /// is room.
     fn alike(&self, config: &Config, job: &Job) -> u64 {
-        let free = self.next == self.sent && self.standing != Standing::Failed && !self.congestion.paces();
+        let free =
+            self.next == self.sent && self.standing != Standing::Failed && !self.congestion.paces();
         if !free || !(job.first + 1..=job.last).contains(&self.next) {
             return 0;
         }

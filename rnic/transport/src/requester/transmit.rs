@@ -43,7 +43,11 @@ impl Requester {
         upper: &mut impl Upper,
     ) -> Option<usize> {
         self.paced = false;
-        if self.standing == Standing::Failed || self.not_ready.is_some() || self.starved || self.next == self.tail {
+        if self.standing == Standing::Failed
+            || self.not_ready.is_some()
+            || self.starved
+            || self.next == self.tail
+        {
             return None;
         }
         let room = self.room(config);

@@ -17,9 +17,8 @@ impl Responder {
         upper: &mut impl Upper,
     ) -> Taken {
         // A run is of RC.
-        let takes = config.service == Service::Rc
-            && config.name_all
-            && self.standing == Standing::Takes;
+        let takes =
+            config.service == Service::Rc && config.name_all && self.standing == Standing::Takes;
         let Some(packet) = run.packet().filter(|_| takes) else { return Taken::Nothing };
         let expected = packet.bth().psn() == self.expected.psn()
             && packet.bth().is_in_default_partition()

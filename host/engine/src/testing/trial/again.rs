@@ -6,6 +6,7 @@ use super::side::{Side, side};
 use omniverb_link::{Endpoint, Request, Response};
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Psn, Qpn, Service};
+use omniverb_transport::Ecn;
 use omniverb_wire::{Bth, Builder, DATAGRAM_MAX, Opcode, Operation, Packet, Reth};
 use std::collections::VecDeque;
 
@@ -28,7 +29,7 @@ fn ask(side: &mut Side, psn: u32, address: u64, length: usize) {
     let header = Bth::new(code.to_byte(), Qpn(6), Psn::new(psn)).acknowledged(true);
     let builder = Builder::new(&mut datagram, code, header, 0).unwrap();
     let length = builder.header(Reth::new(address, KEY, length as u32)).finish();
-    side.engine.packet(1, &Packet::parse(&datagram[..length]).unwrap(), false);
+    side.engine.packet(1, &Packet::parse(&datagram[..length]).unwrap(), Ecn::Unmarked);
     side.engine.after();
 }
 

@@ -9,6 +9,7 @@ use omniverb_link::record::{FIRST, LAST};
 use omniverb_link::{Request, Response};
 use omniverb_ring::UserMemory;
 use omniverb_terms::Service;
+use omniverb_transport::Ecn;
 use omniverb_wire::{DATAGRAM_MAX, Packet};
 
 /// Longer than all retries together.
@@ -21,7 +22,7 @@ pub(super) fn talk(now: u64, from: &mut Side, to: &mut Side) -> usize {
     let (mut datagram, mut count) = (vec![0; DATAGRAM_MAX], 0);
     from.engine.serve(now);
     while let Some(length) = from.engine.transmit(now, &mut datagram) {
-        to.engine.packet(now, &Packet::parse(&datagram[..length]).unwrap(), false);
+        to.engine.packet(now, &Packet::parse(&datagram[..length]).unwrap(), Ecn::Unmarked);
         count += 1;
     }
     from.engine.after();

@@ -5,6 +5,7 @@ use super::side::{Side, side};
 use omniverb_link::{Nak, Request, Response};
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Refusal, Rkey, Service};
+use omniverb_transport::Ecn;
 use omniverb_wire::{DATAGRAM_MAX, Packet};
 
 /// Everything that one has to say, to the other.
@@ -12,7 +13,7 @@ fn talk(from: &mut Side, to: &mut Side) {
     let mut datagram = vec![0; DATAGRAM_MAX];
     from.engine.serve(1);
     while let Some(length) = from.engine.transmit(1, &mut datagram) {
-        to.engine.packet(1, &Packet::parse(&datagram[..length]).unwrap(), false);
+        to.engine.packet(1, &Packet::parse(&datagram[..length]).unwrap(), Ecn::Unmarked);
     }
     from.engine.after();
     to.engine.after();

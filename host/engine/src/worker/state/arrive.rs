@@ -9,6 +9,7 @@ use crate::worker::link::{Ends, Reason};
 use crate::worker::sound::{Sound, is_handshake};
 use omniverb_sys::clock;
 use omniverb_terms::{Qpn, Underlay, VnicId};
+use omniverb_transport::Ecn;
 use omniverb_wire::{Identification, Packet, Verdict};
 
 impl State {
@@ -47,7 +48,7 @@ impl State {
             && !arrival.captured
             && !home.tap.has_from(flow.source)
         {
-            home.tap.add(flow, identification, if arrival.congested { 3 } else { 2 }, datagram);
+            home.tap.add(flow, identification, codepoint(arrival.ecn), datagram);
         }
         self.dispatch(vnic, &Sound::new(packet, datagram, arrival, now));
     }
@@ -158,28 +159,28 @@ impl State {
     fn keep(&mut self, vnic: VnicId, qpn: Qpn, sound: &Sound<'_>) {
         let Some(home) = self.vnics.get_mut(vnic) else { return };
         let ends = (sound.from, sound.local);
-        home.early.keep(clock::now(), qpn, ends, sound.congested, sound.datagram);
+        home.unclaimed.keep(clock::now(), qpn, ends, sound.ecn, sound.datagram);
     }
 
     /// A link is ready for packets that came before it was.
-    pub(super) fn take_early(&mut self, index: usize) {
+    pub(super) fn take_unclaimed(&mut self, index: usize) {
         let Some(link) = self.links.get(index) else { return };
         let Ends { vnic, qpn, flow, .. } = *link.ends();
         let now = self.now();
-        let Some(home) = self.vnics.get_mut(vnic).filter(|home| !home.early.is_empty()) else {
+        let Some(home) = self.vnics.get_mut(vnic).filter(|home| !home.unclaimed.is_empty()) else {
             return;
         };
-        for early in home.early.take(now.clock, qpn, flow.destination) {
-            let Ok(packet) = Packet::parse(&early.datagram) else { continue };
+        for kept in home.unclaimed.take(now.clock, qpn, flow.destination) {
+            let Ok(packet) = Packet::parse(&kept.datagram) else { continue };
             self.dispatch(
                 vnic,
                 &Sound {
                     packet,
-                    datagram: &early.datagram,
-                    from: early.from,
-                    local: early.local,
+                    datagram: &kept.datagram,
+                    from: kept.from,
+                    local: kept.local,
                     interface: 0,
-                    congested: early.congested,
+                    ecn: kept.ecn,
                     now: now.links,
                 },
             );
@@ -196,10 +197,18 @@ impl State {
         passages.drain(|passage, datagram| {
             let Place { vnic, local, interface } = passage.to;
             let Ok(packet) = Packet::parse(datagram) else { return };
-            let (from, congested) = (passage.from, false);
-            let sound = Sound { packet, datagram, from, local, interface, congested, now };
+            let (from, ecn) = (passage.from, Ecn::Unmarked);
+            let sound = Sound { packet, datagram, from, local, interface, ecn, now };
             self.dispatch(vnic, &sound);
         });
         self.passages = passages;
+    }
+}
+
+/// The codepoint of a packet's IP header (RFC 3168, 5): ours leave as "ECN-capable".
+fn codepoint(ecn: Ecn) -> u8 {
+    match ecn {
+        Ecn::Unmarked => 2,
+        Ecn::CongestionExperienced => 3,
     }
 }

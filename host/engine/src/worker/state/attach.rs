@@ -103,7 +103,7 @@ impl State {
             Ok(index) => {
                 self.links.touch(index, Reason::News);
                 if attach.service == Service::Ud {
-                    self.take_early(index);
+                    self.take_unclaimed(index);
                 }
             }
             Err(_) => {
@@ -116,8 +116,8 @@ impl State {
 
     fn try_attach(&mut self, attach: &Attach) -> io::Result<usize> {
         if let Some(memory) = &attach.bell_memory {
-            let far = self.vnics.get(attach.vnic).and_then(|vnic| vnic.sockets.carried());
-            self.bells.add(attach.bell, memory, far)?;
+            let carrier = self.vnics.get(attach.vnic).and_then(|vnic| vnic.sockets.carried());
+            self.bells.add(attach.bell, memory, carrier)?;
         }
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         let doorbell = self.bells.doorbell(attach.bell).ok_or_else(missing)?;

@@ -9,6 +9,7 @@ use crate::worker::link::Ends;
 use crate::worker::sound::is_handshake;
 use omniverb_sys::clock;
 use omniverb_terms::VnicId;
+use omniverb_transport::Ecn;
 use omniverb_transport::faults::Faults;
 
 /// Delayed packets of one vNIC that arrive between two looks at others.
@@ -60,13 +61,13 @@ impl State {
         let Place { vnic, interface, .. } = to;
         let Some(home) = self.vnics.get_mut(vnic) else { return false };
         let Some(detour) = &mut home.detour else { return false };
-        let (flow, congested, identification) = (from.flow, false, None);
+        let (flow, ecn, identification) = (from.flow, Ecn::Unmarked, None);
         // Nobody checks what is handed over otherwise; here damage must be found.
         train.seal(&flow);
         // One vNIC has both ends: its captures show what leaves, not also what is left of it.
         let captured = vnic == from.vnic;
         for packet in train.packets() {
-            let arrival = Arrival { flow, interface, congested, identification, captured };
+            let arrival = Arrival { flow, interface, ecn, identification, captured };
             detour.put(clock::now(), &arrival, packet);
         }
         detour.set_alarm(vnic, &mut self.clocked);

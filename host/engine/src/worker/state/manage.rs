@@ -6,7 +6,7 @@
 //! bounded by how many ids there may be, and some of it is said once.
 
 use super::State;
-use crate::command::Event;
+use crate::command::{Event, Recipient};
 use crate::worker::sound::Sound;
 use omniverb_sys::clock;
 use omniverb_terms::{Psn, Qkey, Qpn, Underlay, VnicId};
@@ -40,10 +40,10 @@ impl State {
         vnic: VnicId,
         underlay: &Underlay,
         data: &[u8],
-        stranger: bool,
+        recipient: Recipient,
     ) {
         let Some(home) = self.vnics.get_mut(vnic) else { return };
-        if stranger && !home.tidings.may_answer(clock::now()) {
+        if recipient == Recipient::Stranger && !home.tidings.may_answer(clock::now()) {
             return;
         }
         let Underlay { local: source, remote: destination, interface, key: None } = *underlay

@@ -26,8 +26,8 @@ impl State {
             Command::Deny { qpn, peer_qpn, key, denied, .. } => {
                 self.denied((qpn, peer_qpn), key, denied);
             }
-            Command::Manage { vnic, underlay, datagram, stranger } => {
-                self.manage(vnic, &underlay, &datagram, stranger);
+            Command::Manage { vnic, underlay, datagram, recipient } => {
+                self.manage(vnic, &underlay, &datagram, recipient);
             }
             Command::Capture { vnic, intake } => {
                 if let Some(vnic) = self.vnics.get_mut(vnic) {

@@ -7,6 +7,7 @@ use crate::worker::left::Left;
 use crate::worker::link::Reason;
 use crate::worker::sound::Sound;
 use omniverb_terms::{Service, VnicId};
+use omniverb_transport::Ecn;
 use omniverb_wire::{Opcode, Operation, Packet, Prepared, Run};
 
 /// What receiving takes, for all sockets of a thread.
@@ -91,7 +92,7 @@ fn arrived_together(
 ) -> usize {
     // What is to be said or shown of each packet is said one by one.
     let watched = state.vnics.get(vnic).is_none_or(|home| home.tap.is_on());
-    if watched || arrival.congested || arrival.identification.is_some() {
+    if watched || arrival.ecn == Ecn::CongestionExperienced || arrival.identification.is_some() {
         return 0;
     }
     let Some(run) = Run::of(train, stride) else { return 0 };

@@ -40,7 +40,7 @@ impl State {
             self.links.touch(index, Reason::News);
         }
         if came_up {
-            self.take_early(index);
+            self.take_unclaimed(index);
         }
         left
     }

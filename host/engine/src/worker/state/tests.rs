@@ -11,6 +11,7 @@ use crate::worker::outbox::Outbox;
 use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
 use omniverb_sys::{EventFd, Extent, memfd};
 use omniverb_terms::{Qpn, RouteKey, Service, Underlay, VnicId};
+use omniverb_transport::Ecn;
 use omniverb_wire::{DATAGRAM_MAX, Flow, PORT, write_notification};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -123,8 +124,8 @@ fn a_notification_is_for_links_of_the_vnic_that_it_came_by() {
         let mut datagram = [0; DATAGRAM_MAX];
         let length = write_notification(&mut datagram, Qpn(30)).unwrap();
         flow.seal(&mut datagram[..length], 0);
-        let (interface, congested, identification, captured) = (0, false, None, false);
-        let arrival = Arrival { flow, interface, congested, identification, captured };
+        let (interface, ecn, identification, captured) = (0, Ecn::Unmarked, None, false);
+        let arrival = Arrival { flow, interface, ecn, identification, captured };
         let heard = |state: &State| state.links.get(index).map(Link::counters).unwrap();
         state.arrived_alone(THERE, &arrival, &datagram[..length]);
         assert_eq!(heard(&state).received_packets, 0, "{service:?}");

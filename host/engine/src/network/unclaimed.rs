@@ -2,6 +2,7 @@
 //! they are kept for a moment, since a link is often made while its first packet is on its way.
 
 use omniverb_terms::Qpn;
+use omniverb_transport::Ecn;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
@@ -13,35 +14,35 @@ const PACKETS_MAX: usize = 1024;
 const BYTES_MAX: usize = 2 << 20;
 
 /// A packet whose ICRC is right.
-pub(crate) struct Early {
+pub(crate) struct UnclaimedPacket {
     arrived: u64,
     pub(crate) qpn: Qpn,
     pub(crate) from: IpAddr,
     pub(crate) local: IpAddr,
-    pub(crate) congested: bool,
+    pub(crate) ecn: Ecn,
     pub(crate) datagram: Vec<u8>,
 }
 
 /// The packets that one vNIC keeps, oldest first; the oldest make room.
 #[derive(Default)]
-pub(crate) struct Waiting {
-    packets: VecDeque<Early>,
+pub(crate) struct Unclaimed {
+    packets: VecDeque<UnclaimedPacket>,
     bytes: usize,
 }
 
-impl Waiting {
+impl Unclaimed {
     /// Keeps a packet.
     pub(crate) fn keep(
         &mut self,
         now: u64,
         qpn: Qpn,
         (from, local): (IpAddr, IpAddr),
-        congested: bool,
+        ecn: Ecn,
         datagram: &[u8],
     ) {
         self.bytes += datagram.len();
         let datagram = datagram.to_vec();
-        self.packets.push_back(Early { arrived: now, qpn, from, local, congested, datagram });
+        self.packets.push_back(UnclaimedPacket { arrived: now, qpn, from, local, ecn, datagram });
         while let Some(oldest) = self.packets.front() {
             let old = now.saturating_sub(oldest.arrived) > KEPT;
             if !old && self.packets.len() <= PACKETS_MAX && self.bytes <= BYTES_MAX {
@@ -53,7 +54,7 @@ impl Waiting {
     }
 
     /// Takes the packets of a queue pair from a peer.
-    pub(crate) fn take(&mut self, now: u64, qpn: Qpn, from: IpAddr) -> Vec<Early> {
+    pub(crate) fn take(&mut self, now: u64, qpn: Qpn, from: IpAddr) -> Vec<UnclaimedPacket> {
         let mut taken = Vec::new();
         for packet in std::mem::take(&mut self.packets) {
             if packet.qpn == qpn && packet.from == from {
@@ -74,32 +75,33 @@ impl Waiting {
 
 #[cfg(test)]
 mod tests {
-    use super::{BYTES_MAX, KEPT, PACKETS_MAX, Waiting};
+    use super::{BYTES_MAX, KEPT, PACKETS_MAX, Unclaimed};
     use omniverb_terms::Qpn;
+    use omniverb_transport::Ecn;
     use std::net::{IpAddr, Ipv4Addr};
 
     const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
     #[test]
     fn kept_in_order_and_not_for_long() {
-        let mut waiting = Waiting::default();
+        let mut unclaimed = Unclaimed::default();
         for (time, qpn, byte) in [(0, Qpn(7), 1), (1, Qpn(8), 2), (2, Qpn(7), 3)] {
-            waiting.keep(time, qpn, (HOME, HOME), false, &[byte]);
+            unclaimed.keep(time, qpn, (HOME, HOME), Ecn::Unmarked, &[byte]);
         }
         let taken: Vec<u8> =
-            waiting.take(3, Qpn(7), HOME).iter().map(|packet| packet.datagram[0]).collect();
+            unclaimed.take(3, Qpn(7), HOME).iter().map(|packet| packet.datagram[0]).collect();
         assert_eq!(taken, [1, 3]);
-        assert!(waiting.take(KEPT + 2, Qpn(8), HOME).is_empty(), "too old");
-        assert!(waiting.is_empty());
+        assert!(unclaimed.take(KEPT + 2, Qpn(8), HOME).is_empty(), "too old");
+        assert!(unclaimed.is_empty());
     }
 
     #[test]
     fn a_flood_takes_no_more_than_its_share() {
-        let mut waiting = Waiting::default();
+        let mut unclaimed = Unclaimed::default();
         for length in [1, 4096] {
             for _ in 0..10 * PACKETS_MAX {
-                waiting.keep(0, Qpn(7), (HOME, HOME), false, &vec![0; length]);
-                assert!(waiting.packets.len() <= PACKETS_MAX && waiting.bytes <= BYTES_MAX);
+                unclaimed.keep(0, Qpn(7), (HOME, HOME), Ecn::Unmarked, &vec![0; length]);
+                assert!(unclaimed.packets.len() <= PACKETS_MAX && unclaimed.bytes <= BYTES_MAX);
             }
         }
     }
