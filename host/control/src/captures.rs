@@ -1,7 +1,7 @@
 //! Captures under way: who asked for them, of which vNIC, how far they are, and the recorder that
 //! writes them down.
 
-use crate::engine::{Intake, Recorder, Summary};
+use crate::engine::{PacketQueue, Recorder, Summary};
 use crate::memory::{Memory, Source};
 use omniverb_link::trace::TRACE_BYTES;
 use omniverb_sys::Access;
@@ -15,15 +15,15 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 const TRACING_MAX: usize = 256;
 
 #[derive(Debug)]
-struct Recording {
+struct Capture {
     vnic: VnicId,
-    intake: Intake,
+    queue: PacketQueue,
 }
 
 /// All of them, by the operators who asked.
 pub(crate) struct Captures {
     recorder: Recorder,
-    recordings: BTreeMap<SessionId, Recording>,
+    under_way: BTreeMap<SessionId, Capture>,
     /// Those whose file is looked at, and the calls that wait for it.
     beginning: BTreeMap<SessionId, u64>,
     /// Those that end, and the calls that wait for it.
@@ -47,7 +47,7 @@ impl Captures {
     pub(crate) fn new(recorder: Recorder) -> Captures {
         Captures {
             recorder,
-            recordings: BTreeMap::new(),
+            under_way: BTreeMap::new(),
             beginning: BTreeMap::new(),
             finishing: BTreeMap::new(),
             tracing: BTreeSet::new(),
@@ -83,7 +83,7 @@ impl Captures {
 
     /// Whether somebody may begin one: one at a time of each vNIC, and for each operator.
     pub(crate) fn may_begin(&self, id: SessionId, vnic: VnicId) -> Result<(), Errno> {
-        let busy = self.recordings.contains_key(&id) || self.finishing.contains_key(&id);
+        let busy = self.under_way.contains_key(&id) || self.finishing.contains_key(&id);
         if busy || self.is_recorded(vnic) { Err(Errno::EBUSY) } else { Ok(()) }
     }
 
@@ -97,29 +97,29 @@ impl Captures {
         file: OwnedFd,
         snap_bytes: u32,
     ) {
-        let intake = self.recorder.begin(id.0, vnic, file, snap_bytes);
-        self.recordings.insert(id, Recording { vnic, intake });
+        let queue = self.recorder.begin(id.0, vnic, file, snap_bytes);
+        self.under_way.insert(id, Capture { vnic, queue });
         self.beginning.insert(id, tag);
     }
 
     pub(crate) fn is_recorded(&self, vnic: VnicId) -> bool {
-        self.intake_of(vnic).is_some()
+        self.queue_of(vnic).is_some()
     }
 
     /// Where a vNIC's packets are to be left, if somebody wants them.
-    pub(crate) fn intake_of(&self, vnic: VnicId) -> Option<&Intake> {
-        let mut all = self.recordings.values();
-        all.find(|recording| recording.vnic == vnic).map(|recording| &recording.intake)
+    pub(crate) fn queue_of(&self, vnic: VnicId) -> Option<&PacketQueue> {
+        let mut all = self.under_way.values();
+        all.find(|capture| capture.vnic == vnic).map(|capture| &capture.queue)
     }
 
     /// Whose packets an operator has written down.
     pub(crate) fn vnic_of(&self, id: SessionId) -> Option<VnicId> {
-        self.recordings.get(&id).map(|recording| recording.vnic)
+        self.under_way.get(&id).map(|capture| capture.vnic)
     }
 
     /// Call `tag` waits until its operator's capture is written down; there has to be one.
     pub(crate) fn finish(&mut self, id: SessionId, tag: u64) -> Result<(), Errno> {
-        if !self.recordings.contains_key(&id) {
+        if !self.under_way.contains_key(&id) {
             return Err(Errno::ENOENT);
         }
         self.finishing.insert(id, tag);
@@ -128,7 +128,7 @@ impl Captures {
 
     /// No more packets are wanted.
     pub(crate) fn end(&mut self, id: SessionId) {
-        if self.recordings.remove(&id).is_some() {
+        if self.under_way.remove(&id).is_some() {
             self.recorder.end(id.0);
         }
     }

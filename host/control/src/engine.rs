@@ -26,7 +26,7 @@ pub(crate) use omniverb_engine::recorder::Summary;
 pub(crate) use omniverb_engine::{FaultCounters, QpCounters};
 
 /// Where the engine leaves packets that are captured.
-pub(crate) type Intake = Arc<omniverb_engine::Intake>;
+pub(crate) type PacketQueue = Arc<omniverb_engine::PacketQueue>;
 
 /// What this Omniverb can do, as others are told.
 pub(crate) const FEATURES: u32 = feature::ALL;
@@ -179,8 +179,8 @@ impl Packets {
     }
 
     /// Leaves a vNIC's packets there, or no longer.
-    pub(crate) fn capture(&self, vnic: VnicId, intake: Option<Intake>) {
-        self.0.send(Command::Capture { vnic, intake });
+    pub(crate) fn capture(&self, vnic: VnicId, queue: Option<PacketQueue>) {
+        self.0.send(Command::Capture { vnic, queue });
     }
 
     /// Sends a management datagram of a vNIC's.
@@ -263,7 +263,7 @@ impl Recorder {
         vnic: VnicId,
         file: OwnedFd,
         snap_bytes: u32,
-    ) -> Intake {
+    ) -> PacketQueue {
         self.0.begin(capture, vnic, file, snap_bytes)
     }
 

@@ -1,7 +1,7 @@
 //! What the control plane tells the engine, and what the engine tells it.
 
 use crate::pacing::bucket::Limit;
-use crate::recorder::intake::Intake;
+use crate::recorder::queue::PacketQueue;
 use omniverb_link::pace::Denied;
 use omniverb_ring::Window;
 use omniverb_sys::datagram::Port;
@@ -176,7 +176,7 @@ pub enum Command {
         /// One that is served.
         vnic: VnicId,
         /// Where they are left; `None`: nobody wants them.
-        intake: Option<Arc<Intake>>,
+        queue: Option<Arc<PacketQueue>>,
     },
 }
 

@@ -30,4 +30,4 @@ pub use omniverb_link::pace::Denied;
 pub use omniverb_transport::Status;
 pub use omniverb_transport::faults::{Done as FaultCounters, Faults};
 pub use pacing::bucket::Limit;
-pub use recorder::intake::Intake;
+pub use recorder::queue::PacketQueue;

@@ -45,9 +45,9 @@ impl Server {
     /// Has the engine leave a vNIC's packets, if somebody wants them and it is served.
     pub(super) fn record(&mut self, vnic: VnicId) {
         if self.vnics.has_port(vnic)
-            && let Some(intake) = self.captures.intake_of(vnic)
+            && let Some(queue) = self.captures.queue_of(vnic)
         {
-            self.engine.capture(vnic, Some(intake.clone()));
+            self.engine.capture(vnic, Some(queue.clone()));
         }
     }
 

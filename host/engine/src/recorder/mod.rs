@@ -1,22 +1,22 @@
 //! The thread that writes capture files.
 //!
-//! In: copies of packets that the engine sends and receives ([`intake`]); what processes tell of
-//! their direct links (rings of `omniverb_link::trace`), which [`story`] turns into the packets it
+//! In: copies of packets that the engine sends and receives ([`queue`]); what processes tell of
+//! their direct links (rings of `omniverb_link::trace`), which [`rebuild`] turns into the packets it
 //! stands for. Out: one file for each captured vNIC, in the order of time, and counts of
 //! what was lost. There is nothing to do, and nothing done, while nobody captures. Nobody waits for
 //! this thread: whoever has something for it and finds no room counts it and goes on.
 
-mod file;
-pub(crate) mod intake;
-mod ring;
-mod rings;
-pub(crate) mod story;
+mod capture;
+mod process;
+mod processes;
+pub(crate) mod queue;
+pub(crate) mod rebuild;
 mod task;
 #[cfg(test)]
 mod tests;
 mod thread;
 
-use crate::recorder::intake::Intake;
+use crate::recorder::queue::PacketQueue;
 use omniverb_ring::Window;
 use omniverb_sys::EventFd;
 use omniverb_sys::lock;
@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
 use self::task::Task;
-pub use story::TracedEnd;
+pub use rebuild::TracedEnd;
 pub use task::Summary;
 
 /// The handle that the control plane holds. Dropping it ends all captures; their files are
@@ -64,11 +64,17 @@ impl Recorder {
     /// where the answer says. `capture` is the caller's name for it. Only the recorder's thread has
     /// anything to do with the file, and says whether it will do ([`Recorder::next_begun`]).
     #[must_use]
-    pub fn begin(&self, capture: u64, vnic: VnicId, file: OwnedFd, snap_bytes: u32) -> Arc<Intake> {
-        let intake = Arc::new(Intake::new(snap_bytes as usize));
-        let kept = intake.clone();
-        self.send(Task::Begin { capture, vnic, file, snap_bytes, intake: kept });
-        intake
+    pub fn begin(
+        &self,
+        capture: u64,
+        vnic: VnicId,
+        file: OwnedFd,
+        snap_bytes: u32,
+    ) -> Arc<PacketQueue> {
+        let queue = Arc::new(PacketQueue::new(snap_bytes as usize));
+        let kept = queue.clone();
+        self.send(Task::Begin { capture, vnic, file, snap_bytes, queue: kept });
+        queue
     }
 
     /// Ends a capture; what came of it is told.
@@ -78,22 +84,22 @@ impl Recorder {
 
     /// A session tells through this memory from now on, which it is to be given after this.
     pub fn read(&self, session: u64, memory: Window) {
-        self.send(Task::ring(session, memory));
+        self.send(Task::process(session, memory));
     }
 
     /// It has ended, or tells no more.
     pub fn read_no_more(&self, session: u64) {
-        self.send(Task::EndRing { session });
+        self.send(Task::EndProcess { session });
     }
 
     /// What a session tells of this end of a link is sound. `vnics`: its own and the peer's.
     pub fn trace(&self, session: u64, end: TracedEnd, vnics: [VnicId; 2]) {
-        self.send(Task::Trace { session, end, vnics });
+        self.send(Task::Link { session, end, vnics });
     }
 
     /// It no longer is, once what was told until now is read.
     pub fn untrace(&self, session: u64, qpn: Qpn, peer_qpn: Qpn) {
-        self.send(Task::Untrace { session, qpn, peer_qpn });
+        self.send(Task::EndLink { session, qpn, peer_qpn });
     }
 
     /// There is a session that cannot tell.

@@ -1,7 +1,7 @@
 //! What the recorder's thread is told, and what it tells of a capture in the end.
 
-use super::intake::Intake;
-use super::story::TracedEnd;
+use super::queue::PacketQueue;
+use super::rebuild::TracedEnd;
 use omniverb_link::TraceReader;
 use omniverb_link::trace::KEEP_MAX;
 use omniverb_ring::Window;
@@ -16,24 +16,24 @@ pub(crate) enum Task {
         vnic: VnicId,
         file: OwnedFd,
         snap_bytes: u32,
-        intake: Arc<Intake>,
+        queue: Arc<PacketQueue>,
     },
     End {
         capture: u64,
     },
-    Ring {
+    Process {
         session: u64,
         memory: Window,
     },
-    EndRing {
+    EndProcess {
         session: u64,
     },
-    Trace {
+    Link {
         session: u64,
         end: TracedEnd,
         vnics: [VnicId; 2],
     },
-    Untrace {
+    EndLink {
         session: u64,
         qpn: Qpn,
         peer_qpn: Qpn,
@@ -46,11 +46,11 @@ pub(crate) enum Task {
 impl Task {
     /// To read what a session tells through this memory, which may be given to it now. Until the
     /// recorder's thread knows how much of each packet is wanted, all of it is.
-    pub(super) fn ring(session: u64, memory: Window) -> Task {
+    pub(super) fn process(session: u64, memory: Window) -> Task {
         if let Some(reader) = TraceReader::new(&memory) {
             reader.want(KEEP_MAX);
         }
-        Task::Ring { session, memory }
+        Task::Process { session, memory }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Records become the packets they stand for, and no others.
 
-use super::story::{TracedEnd, tell};
+use super::rebuild::{TracedEnd, rebuild};
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOLICITED};
 use omniverb_link::trace::{ACKNOWLEDGED, Key, Kind, NOT_READY, PIECE, Trace};
 use omniverb_terms::{Psn, Qkey, Qpn, Rkey, Service};
@@ -27,7 +27,7 @@ fn end(service: Service) -> TracedEnd {
 
 fn told(end: &TracedEnd, trace: &Trace, payload: &[u8]) -> Option<Vec<Seen>> {
     let mut seen = Vec::new();
-    let sense = tell(end, trace, payload, |told| {
+    let sense = rebuild(end, trace, payload, |told| {
         let (flow, known) = (told.flow, told.known);
         seen.push(Seen { flow, bytes: told.datagram.to_vec(), known });
     });

@@ -6,12 +6,12 @@
 #[cfg(test)]
 mod tests;
 
-use super::file::Recording;
-use super::ring::{Ring, Traced, Turn};
-use super::rings::Rings;
-use super::story;
+use super::capture::Capture;
+use super::process::{Process, TracedLink, Turn};
+use super::processes::Processes;
+use super::rebuild::rebuild;
 use super::task::{Summary, Task};
-use crate::recorder::intake::Copy;
+use crate::recorder::queue::CapturedPacket;
 use omniverb_link::Trace;
 use omniverb_sys::pulse::Pulse;
 use omniverb_sys::{EventFd, clock};
@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_millis(3);
 const FLUSH_EVERY: u64 = 50_000_000;
 /// Bytes kept back; beyond that rings fill up, and who tells drops.
 const KEPT_BACK_MAX: usize = 64 << 20;
-/// Turns for what is left in a ring at its end.
+/// Turns for what is left in a ring when its process ends.
 const LAST_TURNS: usize = 64;
 /// What packets of direct links would carry: "may be marked when there is congestion".
 const TRAFFIC_CLASS: u8 = 2;
@@ -39,13 +39,13 @@ const HOP_LIMIT: u8 = 64;
 
 enum Content {
     /// For the capture of a vNIC.
-    Packet(VnicId, Copy),
-    Told(Whose, Trace, Box<[u8]>),
+    Packet(VnicId, CapturedPacket),
+    Trace(Whose, Trace, Box<[u8]>),
 }
 
 /// Of which link something is told.
 enum Whose {
-    Link(Arc<Traced>),
+    Link(Arc<TracedLink>),
     /// That was not known yet; the session.
     Unknown(u64),
 }
@@ -104,8 +104,8 @@ impl KeptBack {
 fn bytes_of(content: &Content) -> usize {
     size_of::<Event>()
         + match content {
-            Content::Packet(_, copy) => copy.bytes.len(),
-            Content::Told(_, _, payload) => payload.len(),
+            Content::Packet(_, packet) => packet.bytes.len(),
+            Content::Trace(_, _, payload) => payload.len(),
         }
 }
 
@@ -114,8 +114,8 @@ pub(super) struct Thread {
     tell_begun: mpsc::Sender<(u64, Option<Errno>)>,
     tell: mpsc::Sender<(u64, Summary)>,
     ready: Arc<EventFd>,
-    recordings: BTreeMap<u64, Recording>,
-    rings: Rings,
+    captures: BTreeMap<u64, Capture>,
+    processes: Processes,
     kept_back: KeptBack,
     flushed: u64,
 }
@@ -127,14 +127,14 @@ impl Thread {
         tell: mpsc::Sender<(u64, Summary)>,
         ready: Arc<EventFd>,
     ) -> Thread {
-        let (recordings, rings) = (BTreeMap::new(), Rings::default());
+        let (captures, processes) = (BTreeMap::new(), Processes::default());
         Thread {
             tasks,
             tell_begun,
             tell,
             ready,
-            recordings,
-            rings,
+            captures,
+            processes,
             kept_back: KeptBack::default(),
             flushed: 0,
         }
@@ -145,7 +145,7 @@ impl Thread {
         let mut busy = false;
         loop {
             pulse.rest();
-            let task = match (self.recordings.is_empty(), busy) {
+            let task = match (self.captures.is_empty(), busy) {
                 (true, _) => self.tasks.recv().map_err(|_| mpsc::RecvTimeoutError::Disconnected),
                 (false, true) => self.tasks.recv_timeout(Duration::ZERO),
                 (false, false) => self.tasks.recv_timeout(LOOK),
@@ -163,49 +163,49 @@ impl Thread {
             }
             busy = self.look();
         }
-        let captures: Vec<u64> = self.recordings.keys().copied().collect();
-        captures.into_iter().for_each(|capture| self.end(capture));
+        let numbers: Vec<u64> = self.captures.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.end(number));
     }
 
     fn obey(&mut self, task: Task) {
         match task {
-            Task::Begin { capture, vnic, file, snap_bytes, intake } => {
-                let recording = Recording::new(vnic, file, snap_bytes, intake, clock::now());
-                let errno = recording.summary.errno;
-                self.recordings.insert(capture, recording);
+            Task::Begin { capture: number, vnic, file, snap_bytes, queue } => {
+                let capture = Capture::new(vnic, file, snap_bytes, queue, clock::now());
+                let errno = capture.summary.errno;
+                self.captures.insert(number, capture);
                 // Before anybody hears that it has begun, and something happens.
                 let keep = self.keep();
-                self.rings.live().for_each(|ring| ring.want(keep));
-                let _ = self.tell_begun.send((capture, errno));
+                self.processes.live().for_each(|process| process.want(keep));
+                let _ = self.tell_begun.send((number, errno));
                 self.ready.signal();
             }
             Task::End { capture } => self.end(capture),
-            Task::Ring { session, memory } => {
-                let ring = Ring::new(&memory, self.keep(), clock::now());
-                self.rings.begin(session, ring);
+            Task::Process { session, memory } => {
+                let process = Process::new(&memory, self.keep(), clock::now());
+                self.processes.begin(session, process);
             }
-            Task::EndRing { session } => {
+            Task::EndProcess { session } => {
                 self.drain(session);
-                self.rings.end(session, clock::now());
-                if self.recordings.is_empty() {
-                    self.rings.forget_before(u64::MAX);
+                self.processes.end(session, clock::now());
+                if self.captures.is_empty() {
+                    self.processes.forget_before(u64::MAX);
                 }
             }
-            Task::Trace { session, end, vnics } => {
-                if let Some(ring) = self.rings.live_mut(session) {
-                    ring.trace(end, vnics);
+            Task::Link { session, end, vnics } => {
+                if let Some(process) = self.processes.live_mut(session) {
+                    process.trace(end, vnics);
                 }
             }
-            Task::Untrace { session, qpn, peer_qpn } => {
+            Task::EndLink { session, qpn, peer_qpn } => {
                 self.drain(session);
-                if let Some(ring) = self.rings.live_mut(session) {
-                    ring.untrace(qpn, peer_qpn, clock::now());
+                if let Some(process) = self.processes.live_mut(session) {
+                    process.untrace(qpn, peer_qpn, clock::now());
                 }
             }
             Task::Discard(files) => drop(files),
             Task::Untraced => {
-                let recordings = self.recordings.values_mut();
-                recordings.for_each(|recording| recording.summary.untraced += 1);
+                let captures = self.captures.values_mut();
+                captures.for_each(|capture| capture.summary.untraced += 1);
             }
         }
     }
@@ -213,41 +213,41 @@ impl Thread {
     /// Payload bytes of a packet that somebody wants. Headers come first, but which they are is not
     /// known beforehand.
     fn keep(&self) -> usize {
-        self.recordings.values().map(|recording| recording.snap_bytes).max().unwrap_or(0) as usize
+        self.captures.values().map(|capture| capture.snap_bytes).max().unwrap_or(0) as usize
     }
 
     /// Takes what there is and writes what is due. True: there is more.
     fn look(&mut self) -> bool {
         let now = clock::now();
         let mut more = false;
-        for session in self.rings.sessions() {
+        for session in self.processes.sessions() {
             if self.kept_back.bytes > KEPT_BACK_MAX {
                 break;
             }
             more |= self.turn(session, now).more;
         }
-        for recording in self.recordings.values_mut() {
-            let queue = recording.intake.take();
-            recording.drop_packets(queue.dropped);
-            for copy in queue.list {
-                self.kept_back.add(copy.time, Content::Packet(recording.vnic, copy));
+        for capture in self.captures.values_mut() {
+            let queued = capture.queue.take();
+            capture.drop_packets(queued.dropped);
+            for packet in queued.list {
+                self.kept_back.add(packet.time, Content::Packet(capture.vnic, packet));
             }
         }
         self.write(now.saturating_sub(HOLD));
         if now.saturating_sub(self.flushed) > FLUSH_EVERY {
             self.flushed = now;
-            self.recordings.values_mut().for_each(Recording::flush);
+            self.captures.values_mut().for_each(Capture::flush);
         }
         more
     }
 
     /// Reads some of what a process told.
     fn turn(&mut self, session: u64, now: u64) -> Turn {
-        let Some(ring) = self.rings.live_mut(session) else { return Turn::default() };
+        let Some(process) = self.processes.live_mut(session) else { return Turn::default() };
         let kept_back = &mut self.kept_back;
-        let turn = ring.read(now, |time, traced, trace, payload| {
+        let turn = process.read(now, |time, traced, trace, payload| {
             let whose = traced.map_or(Whose::Unknown(session), |link| Whose::Link(link.clone()));
-            kept_back.add(time, Content::Told(whose, *trace, payload.into()));
+            kept_back.add(time, Content::Trace(whose, *trace, payload.into()));
         });
         self.blame(session, turn.lost, turn.refused);
         turn
@@ -255,13 +255,13 @@ impl Thread {
 
     /// A process could not tell of so many packets, and told so many times what makes no sense.
     fn blame(&mut self, session: u64, lost: u64, refused: u64) {
-        let Some(ring) = self.rings.find(session).filter(|_| lost > 0 || refused > 0) else {
+        let Some(process) = self.processes.find(session).filter(|_| lost > 0 || refused > 0) else {
             return;
         };
-        for recording in self.recordings.values_mut() {
-            if ring.concerns(recording.vnic) {
-                recording.drop_packets(lost);
-                recording.summary.refused += refused;
+        for capture in self.captures.values_mut() {
+            if process.concerns(capture.vnic) {
+                capture.drop_packets(lost);
+                capture.summary.refused += refused;
             }
         }
     }
@@ -288,91 +288,85 @@ impl Thread {
         let offset = now.wrapping_sub(clock::now());
         while let Some(Event { time, content, .. }) = self.kept_back.take(until) {
             match content {
-                Content::Packet(vnic, copy) => self.write_copy(time, offset, vnic, &copy),
-                Content::Told(Whose::Link(traced), trace, payload) => {
-                    self.write_told(time, offset, &traced, &trace, &payload);
+                Content::Packet(vnic, packet) => self.write_packet(time, offset, vnic, &packet),
+                Content::Trace(Whose::Link(traced), trace, payload) => {
+                    self.write_trace(time, offset, &traced, &trace, &payload);
                 }
-                Content::Told(Whose::Unknown(session), trace, payload) => {
-                    let ring = self.rings.find(session);
-                    match ring.and_then(|ring| ring.link(&trace)).cloned() {
-                        Some(traced) => self.write_told(time, offset, &traced, &trace, &payload),
+                Content::Trace(Whose::Unknown(session), trace, payload) => {
+                    let process = self.processes.find(session);
+                    match process.and_then(|process| process.link(&trace)).cloned() {
+                        Some(traced) => self.write_trace(time, offset, &traced, &trace, &payload),
                         None => self.blame(session, 0, 1),
                     }
                 }
             }
         }
-        self.rings.forget_before(until);
+        self.processes.forget_before(until);
     }
 
     /// `offset`: from our clock to the time since 1970.
-    fn write_copy(&mut self, time: u64, offset: u64, vnic: VnicId, copy: &Copy) {
+    fn write_packet(&mut self, time: u64, offset: u64, vnic: VnicId, packet: &CapturedPacket) {
         let envelope = Envelope {
-            flow: copy.flow,
-            identification: copy.identification,
-            traffic_class: copy.traffic_class,
+            flow: packet.flow,
+            identification: packet.identification,
+            traffic_class: packet.traffic_class,
             hop_limit: HOP_LIMIT,
         };
-        let recordings = self.recordings.values_mut();
+        let captures = self.captures.values_mut();
         let time_of_day = time.wrapping_add(offset);
-        for recording in recordings.filter(|one| one.vnic == vnic && one.since <= time) {
-            let known = copy.bytes.len();
-            if known == copy.length {
-                recording.add(time_of_day, &envelope, &copy.bytes, known);
+        for capture in captures.filter(|one| one.vnic == vnic && one.since <= time) {
+            let known = packet.bytes.len();
+            if known == packet.length {
+                capture.add(time_of_day, &envelope, &packet.bytes, known);
             } else {
-                let mut whole = copy.bytes.to_vec();
-                whole.resize(copy.length, 0);
-                recording.add(time_of_day, &envelope, &whole, known);
+                let mut whole = packet.bytes.to_vec();
+                whole.resize(packet.length, 0);
+                capture.add(time_of_day, &envelope, &whole, known);
             }
         }
     }
 
     /// What was told before a capture began is none of it: another one began earlier, or ended
     /// and who told learnt of that later.
-    fn write_told(
+    fn write_trace(
         &mut self,
         time: u64,
         offset: u64,
-        traced: &Traced,
+        traced: &TracedLink,
         trace: &Trace,
         payload: &[u8],
     ) {
-        let concerned = |recording: &&mut Recording| {
-            traced.vnics.contains(&recording.vnic) && recording.since <= time
-        };
-        let mut recordings: Vec<&mut Recording> =
-            self.recordings.values_mut().filter(concerned).collect();
-        if recordings.is_empty() {
+        let concerned =
+            |capture: &&mut Capture| traced.vnics.contains(&capture.vnic) && capture.since <= time;
+        let mut captures: Vec<&mut Capture> =
+            self.captures.values_mut().filter(concerned).collect();
+        if captures.is_empty() {
             return;
         }
-        let sense = story::tell(&traced.end, trace, payload, |rebuilt| {
+        let sense = rebuild(&traced.end, trace, payload, |rebuilt| {
             let envelope = Envelope {
                 flow: rebuilt.flow,
                 identification: Identification::ZERO,
                 traffic_class: TRAFFIC_CLASS,
                 hop_limit: HOP_LIMIT,
             };
-            for recording in &mut recordings {
-                recording.add(
-                    time.wrapping_add(offset),
-                    &envelope,
-                    rebuilt.datagram,
-                    rebuilt.known,
-                );
+            for capture in &mut captures {
+                capture.add(time.wrapping_add(offset), &envelope, rebuilt.datagram, rebuilt.known);
             }
         });
         if !sense {
-            recordings.iter_mut().for_each(|recording| recording.summary.refused += 1);
+            captures.iter_mut().for_each(|capture| capture.summary.refused += 1);
         }
     }
 
     /// The end of a capture: of everything that happened before it.
-    fn end(&mut self, capture: u64) {
-        self.rings.sessions().into_iter().for_each(|session| self.drain(session));
+    fn end(&mut self, number: u64) {
+        self.processes.sessions().into_iter().for_each(|session| self.drain(session));
         self.look();
         self.write(clock::now());
-        let Some(recording) = self.recordings.remove(&capture) else { return };
+        let Some(capture) = self.captures.remove(&number) else { return };
         // Whoever asked may be gone.
-        let _ = self.tell.send((capture, recording.finish()));
+        let _ = self.tell.send((number, capture.finish()));
         self.ready.signal();
     }
 }

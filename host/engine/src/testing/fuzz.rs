@@ -276,7 +276,7 @@ fn packet(bytes: &mut Bytes<'_>) -> Vec<u8> {
 
 /// The ring of a process that tells what it likes, and the packets that this stands for.
 pub fn trace(bytes: &[u8]) {
-    use crate::recorder::story::{TracedEnd, tell};
+    use crate::recorder::rebuild::{TracedEnd, rebuild};
     use omniverb_link::TraceReader;
     use omniverb_link::trace::{PIECE, TRACE_BYTES};
     const PAGE: usize = 4096;
@@ -289,7 +289,7 @@ pub fn trace(bytes: &[u8]) {
         for service in [Service::Rc, Service::Uc, Service::Ud] {
             let end = TracedEnd { qpn: Qpn(0x11), peer_qpn: Qpn(0x22), service, local, remote };
             let mut count = 0;
-            tell(&end, &trace, payload, |told| {
+            rebuild(&end, &trace, payload, |told| {
                 count += 1;
                 let packet = Packet::parse(told.datagram);
                 assert!(packet.is_ok() && told.known <= told.datagram.len());

@@ -8,7 +8,7 @@ use crate::network::port::Sockets;
 use crate::network::unclaimed::Unclaimed;
 use crate::pages::budget::Budget;
 use crate::queue_pair::backlog::Allowance;
-use crate::recorder::intake::Tap;
+use crate::recorder::queue::CaptureSender;
 use std::sync::Arc;
 
 /// One vNIC.
@@ -25,7 +25,7 @@ pub(super) struct Vnic {
     /// Copies of what is sent to groups.
     pub(super) copies: Copies,
     /// Copies for whoever captures its packets.
-    pub(super) tap: Tap,
+    pub(super) capture: CaptureSender,
     /// What packets for it go through, if its network is to seem bad.
     pub(super) detour: Option<Detour>,
     /// What the control plane is told of it.
@@ -43,7 +43,7 @@ impl Vnic {
             allowance: Allowance::default(),
             budget,
             copies: Copies::default(),
-            tap: Tap::default(),
+            capture: CaptureSender::default(),
             detour: None,
             tidings: Tidings::new(now),
             managed: 0,

@@ -1,8 +1,8 @@
 //! One capture after, and beside, another.
 
 use super::*;
-use crate::recorder::intake::Intake;
-use crate::recorder::story::TracedEnd;
+use crate::recorder::queue::PacketQueue;
+use crate::recorder::rebuild::TracedEnd;
 use omniverb_link::Tracer;
 use omniverb_link::trace::{KEEP_MAX, Kind, TRACE_BYTES};
 use omniverb_ring::Window;
@@ -40,17 +40,17 @@ impl Bench {
     }
 
     fn begin(&mut self, capture: u64) {
-        let (file, intake) = (file(), Arc::new(Intake::new(100)));
+        let (file, queue) = (file(), Arc::new(PacketQueue::new(100)));
         let (vnic, snap_bytes) = (VNIC, 100);
-        self.thread.obey(Task::Begin { capture, vnic, file, snap_bytes, intake });
+        self.thread.obey(Task::Begin { capture, vnic, file, snap_bytes, queue });
     }
 
-    fn ring(&mut self) {
-        self.thread.obey(Task::ring(5, self.memory.clone()));
+    fn process(&mut self) {
+        self.thread.obey(Task::process(5, self.memory.clone()));
     }
 
     fn trace(&mut self) {
-        self.ring();
+        self.process();
         self.link();
     }
 
@@ -58,7 +58,7 @@ impl Bench {
         let (local, remote) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
         let (qpn, peer_qpn, service) = (Qpn(0x11), Qpn(0x22), Service::Rc);
         let end = TracedEnd { qpn, peer_qpn, service, local, remote };
-        self.thread.obey(Task::Trace { session: 5, end, vnics: [VNIC; 2] });
+        self.thread.obey(Task::Link { session: 5, end, vnics: [VNIC; 2] });
     }
 
     fn tell(&self) {
@@ -85,7 +85,7 @@ fn a_capture_has_nothing_of_the_one_before() {
     assert_eq!(bench.end(1).packets, 1);
     // Who tells has not heard yet that it is over.
     bench.tell();
-    bench.thread.obey(Task::EndRing { session: 5 });
+    bench.thread.obey(Task::EndProcess { session: 5 });
     bench.begin(2);
     let summary = bench.end(2);
     assert_eq!((summary.packets, summary.refused), (0, 0), "{summary:?}");
@@ -95,7 +95,7 @@ fn a_capture_has_nothing_of_the_one_before() {
 fn who_tells_before_it_is_read_keeps_everything() {
     let mut bench = Bench::new();
     assert_eq!(bench.tracer.keep(), 0);
-    let task = Task::ring(5, bench.memory.clone());
+    let task = Task::process(5, bench.memory.clone());
     assert_eq!(bench.tracer.keep(), KEEP_MAX as u16, "the process may have the memory by now");
     bench.begin(1);
     bench.thread.obey(task);
@@ -115,19 +115,19 @@ fn of_two_captures_the_later_has_less() {
 }
 
 #[test]
-fn a_process_that_ends_at_once_has_told_its_story() {
+fn a_process_that_ends_at_once_has_told_everything() {
     let mut bench = Bench::new();
     bench.begin(1);
-    bench.ring();
+    bench.process();
     // It is quicker than we are: it tells, is read, and ends before we hear of its link.
     bench.tell();
     bench.thread.look();
     bench.link();
     let (session, qpn, peer_qpn) = (5, Qpn(0x11), Qpn(0x22));
     bench.tell();
-    bench.thread.obey(Task::Untrace { session, qpn, peer_qpn });
-    bench.thread.obey(Task::EndRing { session });
+    bench.thread.obey(Task::EndLink { session, qpn, peer_qpn });
+    bench.thread.obey(Task::EndProcess { session });
     let summary = bench.end(1);
     assert_eq!((summary.packets, summary.refused), (2, 0), "{summary:?}");
-    assert!(bench.thread.rings.find(session).is_none(), "nothing is kept back");
+    assert!(bench.thread.processes.find(session).is_none(), "nothing is kept back");
 }

@@ -44,11 +44,11 @@ impl State {
         };
         ids.found(identification);
         if let Some(home) = self.vnics.get_mut(vnic)
-            && home.tap.is_on()
+            && home.capture.is_on()
             && !arrival.captured
-            && !home.tap.has_from(flow.source)
+            && !home.capture.has_from(flow.source)
         {
-            home.tap.add(flow, identification, codepoint(arrival.ecn), datagram);
+            home.capture.add(flow, identification, codepoint(arrival.ecn), datagram);
         }
         self.dispatch(vnic, &Sound::new(packet, datagram, arrival, now));
     }

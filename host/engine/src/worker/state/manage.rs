@@ -61,9 +61,9 @@ impl State {
         let Some(packet) = packet.get_mut(..length) else { return };
         let flow = Flow { source, destination, source_port };
         flow.seal(packet, 0);
-        if home.tap.is_on() {
+        if home.capture.is_on() {
             let identification = Identification { id: 0, dont_fragment: true };
-            home.tap.add(&flow, identification, 2, packet);
+            home.capture.add(&flow, identification, 2, packet);
         }
         home.sockets.send(&flow, interface, packet, length);
     }

@@ -29,9 +29,9 @@ impl State {
             Command::Manage { vnic, underlay, datagram, recipient } => {
                 self.manage(vnic, &underlay, &datagram, recipient);
             }
-            Command::Capture { vnic, intake } => {
+            Command::Capture { vnic, queue } => {
                 if let Some(vnic) = self.vnics.get_mut(vnic) {
-                    vnic.tap.set(intake);
+                    vnic.capture.set(queue);
                 }
             }
         }

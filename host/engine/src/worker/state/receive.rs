@@ -91,7 +91,7 @@ fn arrived_together(
     now: u64,
 ) -> usize {
     // What is to be said or shown of each packet is said one by one.
-    let watched = state.vnics.get(vnic).is_none_or(|home| home.tap.is_on());
+    let watched = state.vnics.get(vnic).is_none_or(|home| home.capture.is_on());
     if watched || arrival.ecn == Ecn::CongestionExperienced || arrival.identification.is_some() {
         return 0;
     }

@@ -155,7 +155,7 @@ impl State {
                 let Some(vnic) = self.vnics.get_mut(ends.vnic) else { return };
                 if ends.within.is_some() {
                     // It may come back to this vNIC.
-                    vnic.tap.has_sent(ends.flow.source);
+                    vnic.capture.has_sent(ends.flow.source);
                 }
                 vnic.sockets.send(&ends.flow, ends.interface, bytes, segment);
             }
@@ -184,11 +184,13 @@ impl State {
 
     /// For whoever captures the packets of this vNIC.
     fn copy(&mut self, vnic: VnicId, ends: &Ends, train: &mut Train) {
-        let Some(vnic) = self.vnics.get_mut(vnic).filter(|vnic| vnic.tap.is_on()) else { return };
+        let Some(vnic) = self.vnics.get_mut(vnic).filter(|vnic| vnic.capture.is_on()) else {
+            return;
+        };
         train.seal(&ends.flow);
         for (id, packet) in (0..).zip(train.packets()) {
             let identification = Identification { id, dont_fragment: true };
-            vnic.tap.add(&ends.flow, identification, 2, packet);
+            vnic.capture.add(&ends.flow, identification, 2, packet);
         }
     }
 }

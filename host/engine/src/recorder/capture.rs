@@ -1,38 +1,38 @@
 //! One capture: its file, its counts.
 
 use super::task::Summary;
-use crate::recorder::intake::Intake;
+use crate::recorder::queue::PacketQueue;
 use omniverb_terms::{Errno, VnicId};
-use omniverb_wire::pcap::{Capture, Envelope};
+use omniverb_wire::pcap::{self, Envelope};
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// A file that cannot be written any more ends its capture, never the traffic.
-pub(super) struct Recording {
+pub(super) struct Capture {
     pub(super) vnic: VnicId,
     /// When it began, by our clock.
     pub(super) since: u64,
-    pub(super) intake: Arc<Intake>,
+    pub(super) queue: Arc<PacketQueue>,
     pub(super) snap_bytes: u32,
     pub(super) summary: Summary,
-    file: Option<Capture<BufWriter<File>>>,
+    file: Option<pcap::Capture<BufWriter<File>>>,
     unflushed: bool,
 }
 
-impl Recording {
+impl Capture {
     pub(super) fn new(
         vnic: VnicId,
         file: OwnedFd,
         snap_bytes: u32,
-        intake: Arc<Intake>,
+        queue: Arc<PacketQueue>,
         since: u64,
-    ) -> Recording {
-        let mut recording = Recording {
+    ) -> Capture {
+        let mut capture = Capture {
             vnic,
             since,
-            intake,
+            queue,
             snap_bytes,
             summary: Summary::default(),
             file: None,
@@ -46,17 +46,17 @@ impl Recording {
             Err(error) => Err(error),
         };
         if let Err(error) = regular {
-            recording.fail(&error);
-            return recording;
+            capture.fail(&error);
+            return capture;
         }
         let target = BufWriter::with_capacity(256 << 10, file);
-        match Capture::with_snap(target, snap_bytes) {
-            Ok(capture) => recording.file = Some(capture),
-            Err(error) => recording.fail(&error),
+        match pcap::Capture::with_snap(target, snap_bytes) {
+            Ok(written) => capture.file = Some(written),
+            Err(error) => capture.fail(&error),
         }
         // The head of the file says that it has begun.
-        recording.flush();
-        recording
+        capture.flush();
+        capture
     }
 
     /// Adds a packet of which the first `known` bytes are known; `time` is since 1970.
@@ -77,7 +77,7 @@ impl Recording {
 
     pub(super) fn flush(&mut self) {
         if std::mem::take(&mut self.unflushed)
-            && let Some(Err(error)) = self.file.as_mut().map(Capture::flush)
+            && let Some(Err(error)) = self.file.as_mut().map(pcap::Capture::flush)
         {
             self.fail(&error);
         }
@@ -86,12 +86,12 @@ impl Recording {
     pub(super) fn finish(mut self) -> Summary {
         self.unflushed = true;
         self.flush();
-        self.intake.close();
+        self.queue.close();
         self.summary
     }
 
     fn fail(&mut self, error: &io::Error) {
-        self.intake.close();
+        self.queue.close();
         self.file = None;
         let number = error.raw_os_error();
         let errno = number.map_or(Errno::EIO, |number| Errno(number.cast_unsigned()));

@@ -1,6 +1,6 @@
 //! What one process tells: its ring, and the links it may tell of.
 
-use super::story::TracedEnd;
+use super::rebuild::TracedEnd;
 use omniverb_link::{Trace, TraceReader};
 use omniverb_ring::Window;
 use omniverb_terms::{Qpn, VnicId};
@@ -17,7 +17,7 @@ const ENDED_TIME: u64 = 1_000_000_000;
 const ENDED_MAX: usize = 1024;
 
 /// An end of a link, and who is concerned.
-pub(super) struct Traced {
+pub(super) struct TracedLink {
     pub(super) end: TracedEnd,
     pub(super) vnics: [VnicId; 2],
 }
@@ -25,14 +25,15 @@ pub(super) struct Traced {
 /// The links that a process may tell of.
 #[derive(Default)]
 struct Links {
-    live: HashMap<(Qpn, Qpn), Arc<Traced>>,
+    live: HashMap<(Qpn, Qpn), Arc<TracedLink>>,
     /// Those that ended lately, and when, the latest at the end.
-    ended: VecDeque<(u64, Arc<Traced>)>,
+    ended: VecDeque<(u64, Arc<TracedLink>)>,
 }
 
 impl Links {
-    fn find(&self, qpn: Qpn, peer_qpn: Qpn) -> Option<&Arc<Traced>> {
-        let same = |traced: &&Arc<Traced>| (traced.end.qpn, traced.end.peer_qpn) == (qpn, peer_qpn);
+    fn find(&self, qpn: Qpn, peer_qpn: Qpn) -> Option<&Arc<TracedLink>> {
+        let same =
+            |traced: &&Arc<TracedLink>| (traced.end.qpn, traced.end.peer_qpn) == (qpn, peer_qpn);
         let ended = || self.ended.iter().rev().map(|(_, traced)| traced).find(same);
         self.live.get(&(qpn, peer_qpn)).or_else(ended)
     }
@@ -48,7 +49,7 @@ impl Links {
 }
 
 /// One process.
-pub(super) struct Ring {
+pub(super) struct Process {
     reader: Option<TraceReader>,
     links: Links,
     /// Nothing happened earlier.
@@ -69,13 +70,13 @@ pub(super) struct Turn {
     pub(super) refused: u64,
 }
 
-impl Ring {
-    pub(super) fn new(memory: &Window, keep: usize, now: u64) -> Ring {
+impl Process {
+    pub(super) fn new(memory: &Window, keep: usize, now: u64) -> Process {
         let reader = TraceReader::new(memory);
         if let Some(reader) = &reader {
             reader.want(keep);
         }
-        Ring { reader, links: Links::default(), since: now, lost: 0 }
+        Process { reader, links: Links::default(), since: now, lost: 0 }
     }
 
     /// Nothing is read any more; its links stay known.
@@ -90,7 +91,7 @@ impl Ring {
     }
 
     pub(super) fn trace(&mut self, end: TracedEnd, vnics: [VnicId; 2]) {
-        self.links.live.insert((end.qpn, end.peer_qpn), Arc::new(Traced { end, vnics }));
+        self.links.live.insert((end.qpn, end.peer_qpn), Arc::new(TracedLink { end, vnics }));
     }
 
     /// A link has ended, or nobody wants to know of it any more.
@@ -104,7 +105,7 @@ impl Ring {
     }
 
     /// The link that a record says it is about.
-    pub(super) fn link(&self, trace: &Trace) -> Option<&Arc<Traced>> {
+    pub(super) fn link(&self, trace: &Trace) -> Option<&Arc<TracedLink>> {
         self.links.find(trace.qpn, trace.peer_qpn)
     }
 
@@ -113,7 +114,7 @@ impl Ring {
     pub(super) fn read(
         &mut self,
         now: u64,
-        mut each: impl FnMut(u64, Option<&Arc<Traced>>, &Trace, &[u8]),
+        mut each: impl FnMut(u64, Option<&Arc<TracedLink>>, &Trace, &[u8]),
     ) -> Turn {
         let mut turn = Turn::default();
         let Some(reader) = &mut self.reader else { return turn };
@@ -163,7 +164,7 @@ mod tests {
         let end = |qpn| TracedEnd { qpn, peer_qpn: PEER, service: Service::Rc, local, remote };
         let mut links = Links::default();
         let begin = |links: &mut Links, qpn| {
-            let traced = Arc::new(Traced { end: end(qpn), vnics: [VnicId(1), VnicId(2)] });
+            let traced = Arc::new(TracedLink { end: end(qpn), vnics: [VnicId(1), VnicId(2)] });
             links.live.insert((qpn, PEER), traced);
         };
         for qpn in 1..=3 {

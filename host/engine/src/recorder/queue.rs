@@ -14,7 +14,7 @@ const ADDRESSES_MAX: usize = 64;
 const BYTES_MAX: usize = 64 << 20;
 
 /// A packet that the engine sent or received.
-pub(crate) struct Copy {
+pub(crate) struct CapturedPacket {
     pub(crate) time: u64,
     pub(crate) flow: Flow,
     pub(crate) identification: Identification,
@@ -27,33 +27,33 @@ pub(crate) struct Copy {
 
 /// What waits.
 #[derive(Default)]
-pub(crate) struct Queue {
-    pub(crate) list: Vec<Copy>,
+pub(crate) struct Queued {
+    pub(crate) list: Vec<CapturedPacket>,
     bytes: usize,
     pub(crate) dropped: u64,
 }
 
 /// Where the engine leaves the packets of one vNIC.
-pub struct Intake {
-    queue: Mutex<Queue>,
+pub struct PacketQueue {
+    queued: Mutex<Queued>,
     snap_bytes: usize,
     open: AtomicBool,
 }
 
-impl std::fmt::Debug for Intake {
+impl std::fmt::Debug for PacketQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Intake").field("snap_bytes", &self.snap_bytes).finish_non_exhaustive()
+        f.debug_struct("PacketQueue").field("snap_bytes", &self.snap_bytes).finish_non_exhaustive()
     }
 }
 
-impl Intake {
-    pub(crate) fn new(snap_bytes: usize) -> Intake {
-        Intake { queue: Mutex::default(), snap_bytes, open: AtomicBool::new(true) }
+impl PacketQueue {
+    pub(crate) fn new(snap_bytes: usize) -> PacketQueue {
+        PacketQueue { queued: Mutex::default(), snap_bytes, open: AtomicBool::new(true) }
     }
 
     /// Everything that came since.
-    pub(crate) fn take(&self) -> Queue {
-        std::mem::take(&mut *lock(&self.queue))
+    pub(crate) fn take(&self) -> Queued {
+        std::mem::take(&mut *lock(&self.queued))
     }
 
     /// Nothing is wanted any more.
@@ -62,18 +62,19 @@ impl Intake {
     }
 }
 
-/// The engine's end: open, or not.
+/// A vNIC's end, at the packet threads: packets go to the queue of whoever captures it, if anybody
+/// does.
 #[derive(Default)]
-pub(crate) struct Tap {
-    intake: Option<Arc<Intake>>,
+pub(crate) struct CaptureSender {
+    queue: Option<Arc<PacketQueue>>,
     /// From here packets left, copied, that may arrive at the same vNIC.
     sources: Vec<IpAddr>,
 }
 
-impl Tap {
+impl CaptureSender {
     /// Leaves copies there from now on; `None`: no longer.
-    pub(crate) fn set(&mut self, intake: Option<Arc<Intake>>) {
-        self.intake = intake;
+    pub(crate) fn set(&mut self, queue: Option<Arc<PacketQueue>>) {
+        self.queue = queue;
         self.sources.clear();
     }
 
@@ -91,7 +92,7 @@ impl Tap {
     }
 
     pub(crate) fn is_on(&self) -> bool {
-        self.intake.as_ref().is_some_and(|intake| intake.open.load(Ordering::Relaxed))
+        self.queue.as_ref().is_some_and(|queue| queue.open.load(Ordering::Relaxed))
     }
 
     /// Takes a copy of one packet, ICRC included.
@@ -102,9 +103,9 @@ impl Tap {
         traffic_class: u8,
         datagram: &[u8],
     ) {
-        let Some(intake) = &self.intake else { return };
-        let kept = datagram.len().min(intake.snap_bytes);
-        let copy = Copy {
+        let Some(queue) = &self.queue else { return };
+        let kept = datagram.len().min(queue.snap_bytes);
+        let packet = CapturedPacket {
             time: clock::now(),
             flow: *flow,
             identification,
@@ -112,13 +113,13 @@ impl Tap {
             bytes: datagram[..kept].into(),
             length: datagram.len(),
         };
-        let mut queue = lock(&intake.queue);
-        let needed = kept + size_of::<Copy>();
-        if queue.bytes + needed > BYTES_MAX {
-            queue.dropped += 1;
+        let mut queued = lock(&queue.queued);
+        let needed = kept + size_of::<CapturedPacket>();
+        if queued.bytes + needed > BYTES_MAX {
+            queued.dropped += 1;
         } else {
-            queue.bytes += needed;
-            queue.list.push(copy);
+            queued.bytes += needed;
+            queued.list.push(packet);
         }
     }
 }
@@ -129,35 +130,35 @@ mod tests {
 
     #[test]
     fn what_a_vnic_sends_itself_is_known() {
-        let mut tap = Tap::default();
+        let mut sender = CaptureSender::default();
         let [one, other] = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap());
-        tap.has_sent(one);
-        assert!(!tap.has_from(one), "nobody copied it");
-        tap.set(Some(Arc::new(Intake::new(100))));
-        tap.has_sent(one);
-        assert!(tap.has_from(one) && !tap.has_from(other));
-        tap.set(None);
-        assert!(!tap.has_from(one));
+        sender.has_sent(one);
+        assert!(!sender.has_from(one), "nobody copied it");
+        sender.set(Some(Arc::new(PacketQueue::new(100))));
+        sender.has_sent(one);
+        assert!(sender.has_from(one) && !sender.has_from(other));
+        sender.set(None);
+        assert!(!sender.has_from(one));
     }
 
     #[test]
     fn what_does_not_fit_is_counted_and_memory_bounded() {
-        let intake = Arc::new(Intake::new(100));
-        let mut tap = Tap::default();
-        assert!(!tap.is_on());
-        tap.set(Some(intake.clone()));
+        let queue = Arc::new(PacketQueue::new(100));
+        let mut sender = CaptureSender::default();
+        assert!(!sender.is_on());
+        sender.set(Some(queue.clone()));
         let address = "10.0.0.1".parse().unwrap();
         let flow = Flow { source: address, destination: address, source_port: 1 };
         let count = BYTES_MAX / 100;
         for _ in 0..count {
-            tap.add(&flow, Identification::ZERO, 0, &[7; 4000]);
+            sender.add(&flow, Identification::ZERO, 0, &[7; 4000]);
         }
-        let queue = intake.take();
-        assert_eq!(queue.list.len() as u64 + queue.dropped, count as u64);
-        assert!(queue.dropped > 0 && queue.list.len() * 100 < BYTES_MAX);
-        assert_eq!((queue.list[0].bytes.len(), queue.list[0].length), (100, 4000));
-        assert!(intake.take().list.is_empty());
-        intake.close();
-        assert!(!tap.is_on());
+        let queued = queue.take();
+        assert_eq!(queued.list.len() as u64 + queued.dropped, count as u64);
+        assert!(queued.dropped > 0 && queued.list.len() * 100 < BYTES_MAX);
+        assert_eq!((queued.list[0].bytes.len(), queued.list[0].length), (100, 4000));
+        assert!(queue.take().list.is_empty());
+        queue.close();
+        assert!(!sender.is_on());
     }
 }

@@ -93,7 +93,7 @@ impl<'a> Part<'a> {
 }
 
 /// Turns a record of `end` into packets. False: it makes no sense.
-pub(crate) fn tell(
+pub(crate) fn rebuild(
     end: &TracedEnd,
     trace: &Trace,
     payload: &[u8],
@@ -111,25 +111,25 @@ pub(crate) fn tell(
     if !possible || trace.mtu_bytes().is_none() {
         return false;
     }
-    let mut story = Story { end, trace, each: &mut each };
+    let mut rebuilding = Rebuilding { end, trace, each: &mut each };
     if trace.kind.has_payload() {
         if trace.kind == Kind::AtomicWrite && (trace.first, trace.second) != (8, 0) {
             return false;
         }
         let Some(part) = Part::new(trace, payload) else { return false };
-        story.message(&part);
+        rebuilding.message(&part);
         return true;
     }
-    payload.is_empty() && story.short().is_some()
+    payload.is_empty() && rebuilding.short().is_some()
 }
 
-struct Story<'a, F> {
+struct Rebuilding<'a, F> {
     end: &'a TracedEnd,
     trace: &'a Trace,
     each: &'a mut F,
 }
 
-impl<F: FnMut(Rebuilt<'_>)> Story<'_, F> {
+impl<F: FnMut(Rebuilt<'_>)> Rebuilding<'_, F> {
     /// Records that are one packet.
     fn short(&mut self) -> Option<()> {
         let Trace { kind, code, psn, messages, address, immediate, first, second, .. } =

@@ -1,37 +1,37 @@
 //! The rings of all processes that tell, and of those that told until lately.
 //!
 //! What a process told may have been read before it was known which link it is about, and is kept
-//! back until then. A process that ends meanwhile takes its ring along, but not its links.
+//! back until then. A process that ends meanwhile takes its process along, but not its links.
 
-use super::ring::Ring;
+use super::process::Process;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Rings that have ended and are remembered: as many as tell at a time. If more end while something
+/// Processes that have ended and are remembered: as many as tell at a time. If more end while something
 /// is kept back, what the first of them told of links that were not known is lost.
 const ENDED_MAX: usize = 256;
 
 /// By session.
 #[derive(Default)]
-pub(super) struct Rings {
-    live: BTreeMap<u64, Ring>,
+pub(super) struct Processes {
+    live: BTreeMap<u64, Process>,
     /// When each ended, the latest at the end.
-    ended: VecDeque<(u64, u64, Ring)>,
+    ended: VecDeque<(u64, u64, Process)>,
 }
 
-impl Rings {
+impl Processes {
     /// A session tells from now on.
-    pub(super) fn begin(&mut self, session: u64, ring: Ring) {
-        self.live.insert(session, ring);
+    pub(super) fn begin(&mut self, session: u64, process: Process) {
+        self.live.insert(session, process);
     }
 
     /// It tells no more, and all it told is read.
     pub(super) fn end(&mut self, session: u64, now: u64) {
-        let Some(mut ring) = self.live.remove(&session) else { return };
-        ring.end();
+        let Some(mut process) = self.live.remove(&session) else { return };
+        process.end();
         if self.ended.len() >= ENDED_MAX {
             self.ended.pop_front();
         }
-        self.ended.push_back((now, session, ring));
+        self.ended.push_back((now, session, process));
     }
 
     /// Nothing of what was told before `time` is kept back any more.
@@ -42,7 +42,7 @@ impl Rings {
     }
 
     /// All that tell.
-    pub(super) fn live(&self) -> impl Iterator<Item = &Ring> {
+    pub(super) fn live(&self) -> impl Iterator<Item = &Process> {
         self.live.values()
     }
 
@@ -52,13 +52,13 @@ impl Rings {
     }
 
     /// One that tells.
-    pub(super) fn live_mut(&mut self, session: u64) -> Option<&mut Ring> {
+    pub(super) fn live_mut(&mut self, session: u64) -> Option<&mut Process> {
         self.live.get_mut(&session)
     }
 
     /// One that tells, or told until lately.
-    pub(super) fn find(&self, session: u64) -> Option<&Ring> {
+    pub(super) fn find(&self, session: u64) -> Option<&Process> {
         let ended = || self.ended.iter().rev().find(|(_, of, _)| *of == session);
-        self.live.get(&session).or_else(|| ended().map(|(.., ring)| ring))
+        self.live.get(&session).or_else(|| ended().map(|(.., process)| process))
     }
 }
