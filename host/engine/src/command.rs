@@ -164,7 +164,7 @@ pub enum Command {
     Manage {
         /// One that is served.
         vnic: VnicId,
-        /// The way.
+        /// Between which addresses, and by which interface, it leaves.
         underlay: Underlay,
         /// What is sent.
         datagram: Box<[u8]>,
@@ -229,7 +229,7 @@ pub enum Event {
     /// Whoever carries a vNIC's port has sent what ends that: a message with descriptors, or an
     /// empty one. It is watched no longer.
     PortOver {
-        /// Whose port.
+        /// The vNIC that has lost its network.
         vnic: VnicId,
     },
     /// A QP's connection failed.
@@ -246,11 +246,11 @@ pub enum Event {
 /// What the engine counts for a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpCounters {
-    /// Packets sent.
+    /// Packets sent, acknowledgements among them.
     pub sent_packets: u64,
     /// Bytes of UDP payload sent.
     pub sent_bytes: u64,
-    /// Packets received.
+    /// Packets received whose ICRC was right.
     pub received_packets: u64,
     /// Bytes of UDP payload received.
     pub received_bytes: u64,

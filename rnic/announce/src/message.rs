@@ -75,7 +75,7 @@ const ALL: u32 = 4;
 pub struct Malformed;
 
 impl Message {
-    /// Its bytes.
+    /// As it travels. What its kind has no use for is zero.
     #[must_use]
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
         let (kind, it) = match *self {

@@ -51,7 +51,7 @@ pub struct Endpoint {
     pub(crate) requests_out: Producer<Window>,
     /// Requests the peer sends.
     pub(crate) requests_in: Consumer<Window>,
-    /// Our answers.
+    /// What we answer to requests of the peer.
     pub(crate) responses_out: Producer<Window>,
     /// The peer's answers.
     responses_in: Consumer<Window>,

@@ -43,7 +43,7 @@ impl Selectivity {
             _ => None,
         }
     }
-    /// Its code.
+    /// The number that stands for it in a FETH (A19).
     pub fn code(self) -> u8 {
         u8::from(self == Selectivity::Region)
     }

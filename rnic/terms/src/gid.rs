@@ -39,7 +39,7 @@ impl Gid {
         u128::from_be_bytes(self.0).checked_add(1).map(|next| Gid(next.to_be_bytes()))
     }
 
-    /// All zeros.
+    /// Whether it is all zeros: an empty entry of a table, or nobody.
     #[must_use]
     pub fn is_zero(self) -> bool {
         self == Gid::ZERO

@@ -33,7 +33,7 @@ impl Refusal {
 }
 
 impl fmt::Display for Refusal {
-    /// In words.
+    /// In words, as a journal has them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Refusal::InvalidRequest => "invalid request",

@@ -131,7 +131,7 @@ pub struct AtomicRequest {
     pub operation: AtomicOperation,
 }
 
-/// The atomics.
+/// What is done to the eight bytes at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum AtomicOperation {

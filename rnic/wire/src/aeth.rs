@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub struct Aeth(U32);
 
 impl Aeth {
-    /// Bytes on the wire.
+    /// Its length in bytes: of answers, behind the BTH.
     pub const BYTES: usize = 4;
 
     /// A syndrome and the number of messages completed, modulo 2^24.

@@ -17,7 +17,7 @@ pub struct AtomicEth {
 }
 
 impl AtomicEth {
-    /// Bytes on the wire.
+    /// Its length in bytes: of atomic requests.
     pub const BYTES: usize = 28;
 
     /// Target, R_Key, operands. FetchAdd has no use for `compare`.
@@ -55,7 +55,7 @@ impl AtomicEth {
 pub struct AtomicAckEth(U64);
 
 impl AtomicAckEth {
-    /// Bytes on the wire.
+    /// Its length in bytes: of the answers, behind the AETH.
     pub const BYTES: usize = 8;
 
     /// Carries `original`.

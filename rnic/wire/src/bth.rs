@@ -25,7 +25,7 @@ pub struct Bth {
 }
 
 impl Bth {
-    /// Bytes on the wire.
+    /// Its length in bytes: of every packet, the first.
     pub const BYTES: usize = 12;
 
     /// A header with MigReq set, as hardware without a path migration under way sends it (9.2.3).

@@ -15,7 +15,7 @@ pub struct Deth {
 }
 
 impl Deth {
-    /// Bytes on the wire.
+    /// Its length in bytes: of UD, behind the BTH.
     pub const BYTES: usize = 8;
 
     /// Q_Key and the QP number of the sender.

@@ -17,7 +17,7 @@ const PLACEMENT_MASK: u32 = 0xf;
 pub struct Feth(U32);
 
 impl Feth {
-    /// Bytes on the wire.
+    /// Its length in bytes: of FLUSHes, before the RETH.
     pub const BYTES: usize = 4;
 
     /// How far, and how much.

@@ -10,6 +10,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub struct ImmDt(pub [u8; 4]);
 
 impl ImmDt {
-    /// Bytes on the wire.
+    /// Its length in bytes: the last before the payload.
     pub const BYTES: usize = 4;
 }

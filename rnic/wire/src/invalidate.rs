@@ -12,14 +12,14 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub struct Ieth(U32);
 
 impl Ieth {
-    /// Bytes on the wire.
+    /// Its length in bytes: of SENDs that invalidate, behind the BTH.
     pub const BYTES: usize = 4;
 
     /// Carries `key`.
     pub fn new(key: Rkey) -> Ieth {
         Ieth(U32::new(key.0))
     }
-    /// The R_Key.
+    /// Of the region or window that the receiver shall not let anybody use any more.
     pub fn key(&self) -> Rkey {
         Rkey(self.0.get())
     }

@@ -16,7 +16,7 @@ pub struct Reth {
 }
 
 impl Reth {
-    /// Bytes on the wire.
+    /// Its length in bytes: of WRITEs, READs and FLUSHes.
     pub const BYTES: usize = 16;
 
     /// Virtual address, R_Key, length of the whole message.

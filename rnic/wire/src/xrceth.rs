@@ -13,7 +13,7 @@ pub struct XrcEth {
 }
 
 impl XrcEth {
-    /// Bytes on the wire.
+    /// Its length in bytes: of XRC requests, behind the BTH.
     pub const BYTES: usize = 4;
 
     /// For the SRQ of this number, of which 24 bits count.

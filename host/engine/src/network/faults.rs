@@ -9,7 +9,7 @@ use omniverb_transport::Ecn;
 use omniverb_transport::faults::{Done, Faults, FaultyLine};
 use omniverb_wire::{DATAGRAM_MAX, Identification, Verdict};
 
-/// The line.
+/// Datagrams on their way through it, with what is known of each from the socket.
 pub(crate) struct BadLine(FaultyLine<Arrival>);
 
 impl BadLine {

@@ -16,7 +16,7 @@ pub(crate) struct Place {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Passage {
     pub(crate) to: Place,
-    /// Sender's address.
+    /// The address that the packet says it comes from.
     pub(crate) from: IpAddr,
     begin: usize,
     end: usize,

@@ -52,7 +52,8 @@ pub(crate) struct Arrival {
     pub(crate) captured: bool,
 }
 
-/// The sockets.
+/// The sockets of one vNIC: one to receive and one to send for each address family, or none where
+/// somebody else carries its datagrams.
 pub(crate) struct Sockets {
     port: Arc<Port>,
     /// Whoever carries the port does so no more.

@@ -86,7 +86,7 @@ impl Train {
         self.segment
     }
 
-    /// The packets.
+    /// Its packets, in the order in which they were appended, each with room for the ICRC.
     pub(crate) fn packets(&self) -> impl Iterator<Item = &[u8]> {
         self.buffer[..self.length].chunks(self.segment.max(1))
     }

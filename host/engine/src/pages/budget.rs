@@ -48,7 +48,7 @@ pub(crate) struct Mapped {
 /// What a packet thread has not the time to drop.
 #[expect(dead_code, reason = "what they hold is there to be dropped")]
 pub(crate) enum Remains {
-    /// A mapping.
+    /// Pages that a link was granted, mapped here.
     Mapped(Mapped),
     /// A file of granted pages.
     File(Arc<OwnedFd>),

@@ -18,7 +18,8 @@ const UDP_BTH_DETH_ICRC: usize = 8 + 12 + 8 + 4;
 /// What the header in front of a message says, since the socket does not tell.
 const HOP_LIMIT: u8 = 64;
 
-/// One destination.
+/// The far end of a UD link: one of the queue pair's destinations, or a group that it is attached
+/// to.
 pub(crate) struct Datagrams {
     endpoint: Endpoint,
     qpn: Qpn,

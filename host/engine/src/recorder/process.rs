@@ -48,7 +48,7 @@ impl Links {
     }
 }
 
-/// One process.
+/// What one process tells: where it is read, and of which links it may speak.
 pub(super) struct Process {
     reader: Option<TraceReader>,
     links: Links,

@@ -1,4 +1,4 @@
-//! The rings of all processes that tell, and of those that told until lately.
+//! All processes that tell, and those that told until lately.
 //!
 //! What a process told may have been read before it was known which link it is about, and is kept
 //! back until then. A process that ends meanwhile takes its process along, but not its links.
@@ -6,11 +6,11 @@
 use super::process::Process;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Processes that have ended and are remembered: as many as tell at a time. If more end while something
-/// is kept back, what the first of them told of links that were not known is lost.
+/// Processes that have ended and are remembered: as many as tell at a time. If more end while
+/// something is kept back, what the first of them told of links that were not known is lost.
 const ENDED_MAX: usize = 256;
 
-/// By session.
+/// They are known by the numbers of their sessions.
 #[derive(Default)]
 pub(super) struct Processes {
     live: BTreeMap<u64, Process>,

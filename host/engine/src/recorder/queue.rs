@@ -25,7 +25,7 @@ pub(crate) struct CapturedPacket {
     pub(crate) length: usize,
 }
 
-/// What waits.
+/// Packets that wait to be written down, and how many were dropped for want of room.
 #[derive(Default)]
 pub(crate) struct Queued {
     pub(crate) list: Vec<CapturedPacket>,

@@ -7,7 +7,7 @@ use crate::network::port::Arrival;
 use omniverb_terms::VnicId;
 use omniverb_transport::faults::{Done, Faults};
 
-/// One vNIC's.
+/// The bad line in front of one vNIC, and the alarm for what comes out of it next.
 pub(super) struct Detour {
     line: BadLine,
     alarm: Alarm,
@@ -39,12 +39,12 @@ impl Detour {
         self.alarm.set(timers, Due::Faults(vnic), self.line.next_time());
     }
 
-    /// Somebody looks.
+    /// The time that was asked for has come.
     pub(super) fn alarm_went_off(&mut self) {
         self.alarm.went_off();
     }
 
-    /// Nobody looks any more.
+    /// Nothing more is to come out of it.
     pub(super) fn close(&mut self, vnic: VnicId, timers: &mut Timers) {
         self.alarm.cancel(timers, Due::Faults(vnic));
     }

@@ -26,7 +26,7 @@ pub(crate) struct Inbox {
     pub(crate) wake: Arc<EventFd>,
 }
 
-/// One thread.
+/// A packet thread: what wakes it, and what it works on.
 pub(crate) struct Worker {
     inbox: Inbox,
     watcher: Watcher,

@@ -33,7 +33,7 @@ fn notices(limit: Limit) -> Limit {
     Limit { bits_per_second: limit.bits_per_second / NOTICES.0, burst_bytes: NOTICES.1 }
 }
 
-/// One vNIC's.
+/// The limit of one vNIC, if it has one, and its links that wait for that.
 #[derive(Default)]
 pub(super) struct Gate {
     limited: Option<Limited>,

@@ -56,7 +56,7 @@ pub(super) struct Ends {
     pub(super) within: Option<VnicId>,
 }
 
-/// One link.
+/// A link whose far end is the engine, with what its thread has to remember of it between turns.
 pub(super) struct Link {
     ends: Ends,
     kind: Kind,
@@ -338,7 +338,7 @@ impl Link {
         }
     }
 
-    /// Wakes it.
+    /// Wakes the threads of its application that nap on this link.
     pub(super) fn wake_napping(&mut self) {
         if let Kind::Connected(connected) = &mut self.kind {
             futex::wake(connected.application.answer_nap(), NAPPERS);

@@ -214,7 +214,7 @@ impl Links {
         self.naps.push(index);
     }
 
-    /// Wakes them.
+    /// Wakes all that [`Links::wake_later`] has noted.
     pub(super) fn wake(&mut self) {
         let mut naps = std::mem::take(&mut self.naps);
         for index in naps.drain(..) {

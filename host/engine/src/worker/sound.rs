@@ -5,7 +5,7 @@ use omniverb_transport::Ecn;
 use omniverb_wire::Packet;
 use std::net::IpAddr;
 
-/// One packet.
+/// Borrowed from the buffer that it was received into, for as long as it is handed on.
 pub(super) struct Sound<'a> {
     pub(super) packet: Packet<'a>,
     /// The packet's bytes.

@@ -24,7 +24,7 @@ const LOTS: u64 = 64;
 const ANSWERS: Limit = Limit { bits_per_second: 5000 * 8, burst_bytes: 1024 };
 /// A stranger is told of again after this time, in nanoseconds.
 const STRANGER_AGAIN: u64 = 100_000_000;
-/// Strangers remembered.
+/// Strangers of one vNIC that are remembered, not to tell of them again at once.
 const STRANGERS_MAX: usize = 1024;
 
 /// A datagram's QP, where it came from, and from which QP.

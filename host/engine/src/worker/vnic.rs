@@ -11,7 +11,7 @@ use crate::queue_pair::backlog::Allowance;
 use crate::recorder::queue::CaptureSender;
 use std::sync::Arc;
 
-/// One vNIC.
+/// A vNIC that a packet thread serves, until the control plane closes it; its links go with it.
 pub(super) struct Vnic {
     pub(super) sockets: Arc<Sockets>,
     /// Its limit, and who waits for that.

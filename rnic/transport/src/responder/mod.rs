@@ -151,7 +151,7 @@ pub(crate) struct Responder {
     expected: Sequence,
     /// Everything before it is answered.
     answered: Sequence,
-    /// Messages completed.
+    /// Messages completed: the MSN of acknowledgements, 24 bits of it (9.7.7.1).
     messages: u32,
     message: Message,
     tickets: u64,

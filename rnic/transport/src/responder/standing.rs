@@ -36,11 +36,11 @@ impl Nak {
 pub(super) enum Receive {
     /// It has not heard that one is missing.
     NotMissed,
-    /// It has.
+    /// It was told that there is none.
     Missed,
-    /// It has, and since then one has come.
+    /// It was told so, and since then one has come.
     CameBack,
-    /// One has come before it heard.
+    /// One has come before it was told.
     CameBefore,
 }
 

@@ -34,7 +34,7 @@ impl State {
         }
     }
 
-    /// Sends one.
+    /// Sends a management datagram. What cannot leave is lost, as in a network.
     pub(super) fn manage(
         &mut self,
         vnic: VnicId,

@@ -44,7 +44,7 @@ pub(super) struct State {
     /// Alarms of vNICs, by the clock.
     clocked: Timers,
     attendance: Attendance,
-    /// Counts turns.
+    /// So many turns there were: tells what belongs to the present one.
     turns: u64,
     /// Packets of links of ours to links of ours.
     passages: Passages,
