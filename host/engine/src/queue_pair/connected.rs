@@ -6,12 +6,10 @@ use crate::queue_pair::backlog::Allowance;
 use crate::queue_pair::outgoing::Fate;
 use crate::queue_pair::regulator::{Leaves, Regulator};
 use crate::queue_pair::stage::Stage;
-use crate::queue_pair::terms::{Terms, Trains};
+use crate::queue_pair::terms::{self, Terms, Trains};
 use omniverb_link::{Broken, Endpoint};
 use omniverb_terms::{Qpn, Service};
-use omniverb_transport::{
-    Answer, Connection, Ecn, Event, Sending, Status, Taken, Transmit, Unreliable,
-};
+use omniverb_transport::{Answer, Connection, Ecn, Event, Status, Taken, Transmit, Unreliable};
 use omniverb_wire::{Packet, Run};
 
 enum Transport {
@@ -126,13 +124,9 @@ impl Connected {
             && let Some(sending) = self.application.sending()
         {
             match &mut self.transport {
-                Some(Transport::Rc(connection)) => connection.ready_to_send(&Sending {
-                    sq_psn: sending.sq_psn,
-                    max_rd_atomic: usize::from(sending.max_rd_atomic.max(1)),
-                    timeout: sending.timeout,
-                    retry_count: sending.retry_count,
-                    rnr_retry: sending.rnr_retry,
-                }),
+                Some(Transport::Rc(connection)) => {
+                    connection.ready_to_send(&terms::requesting(&sending));
+                }
                 Some(Transport::Uc(connection, _)) => connection.ready_to_send(sending.sq_psn),
                 None => return,
             }

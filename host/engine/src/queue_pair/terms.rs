@@ -2,9 +2,9 @@
 //! has proved right for each kind of peer.
 
 use crate::command::feature;
-use omniverb_link::attributes::Receiving;
+use omniverb_link::attributes::{Receiving, Sending};
 use omniverb_terms::{Qpn, Service};
-use omniverb_transport::Config;
+use omniverb_transport::{Config, Sending as Requesting};
 
 /// PSNs under way at most to plain RoCE; as many as Linux rxe has itself.
 const WINDOW_ROCE: u64 = 128;
@@ -65,5 +65,16 @@ impl Terms {
             config.tells_gone = true;
         }
         config
+    }
+}
+
+/// What the transport wants to know with RTS.
+pub(crate) fn requesting(sending: &Sending) -> Requesting {
+    Requesting {
+        sq_psn: sending.sq_psn,
+        max_rd_atomic: usize::from(sending.max_rd_atomic.max(1)),
+        timeout: sending.timeout,
+        retry_count: sending.retry_count,
+        rnr_retry: sending.rnr_retry,
     }
 }
