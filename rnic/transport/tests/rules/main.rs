@@ -4,6 +4,7 @@ mod answering;
 mod executing;
 mod extended;
 mod reading;
+mod refusing;
 mod requester;
 mod responder;
 mod retrying;
