@@ -42,8 +42,8 @@ pub(crate) struct Bell {
 }
 
 impl Bell {
-    /// Over this memory: its two pages; ours is the second. `carrier`: whoever carries this port wakes
-    /// applications of a machine, and is told when one was rung.
+    /// Over this memory: its two pages; ours is the second. `carrier`: whoever carries this port
+    /// wakes applications of a machine, and is told when one was rung.
     pub(crate) fn new(
         memory: &Memory,
         carrier: Option<Arc<Port>>,
