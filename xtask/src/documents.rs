@@ -40,6 +40,42 @@ pub(crate) fn faults(document: &str, text: &str, names: &[&str], targets: &[&str
     found
 }
 
+/// Names in chains of calls, `    express    device/src/express.rs    what it is`, that are not in
+/// their files. `read` reads files of the repository.
+pub(crate) fn chain_faults(
+    document: &str,
+    text: &str,
+    names: &[&str],
+    read: &dyn Fn(&str) -> Option<String>,
+) -> Vec<String> {
+    let mut found = Vec::new();
+    for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| line.starts_with("    ")) {
+        let words: Vec<&str> = plain(line).collect();
+        let (name, file) = match words[..] {
+            ["or", name, file, ..] | [name, file, ..] if is_path(file) => (name, file),
+            _ => continue,
+        };
+        let name = name.rsplit("::").next().unwrap_or(name);
+        let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        let texts: Vec<String> = match is_folder(file) {
+            true => places(file, names).iter().filter_map(|file| read(file)).collect(),
+            false => read(file).into_iter().collect(),
+        };
+        if is_name && !texts.iter().any(|text| has_words(text, name)) {
+            found.push(format!("{document}:{number}: {file} has no {name}"));
+        }
+    }
+    found
+}
+
+/// Whether these words stand in a text as words, not as a part of others.
+pub(crate) fn has_words(text: &str, words: &str) -> bool {
+    let inside = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    text.match_indices(words).any(|(at, _)| {
+        !inside(text[..at].chars().next_back()) && !inside(text[at + words.len()..].chars().next())
+    })
+}
+
 /// What is between backticks.
 fn quoted(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
@@ -217,6 +253,16 @@ mod tests {
         assert_eq!(count("`app/client` has `in/send.rs`, `host/engine` `send.rs`"), 0);
         let readme = |text: &str| faults("host/engine/README.md", text, &NAMES, &[]).len();
         assert_eq!(readme("`send.rs`"), 0);
+    }
+
+    #[test]
+    fn calls_that_are_shown_are_in_their_files() {
+        let read = |file: &str| (file == "app/client/src/send.rs").then(|| "fn go_on()".into());
+        let count = |text: &str| chain_faults("x.md", text, &NAMES, &read).len();
+        assert_eq!(count("    Qp::go_on    app/client/src/send.rs    what it does\n"), 0);
+        assert_eq!(count("    go    app/client/src/send.rs\n"), 1);
+        assert_eq!(count("    or go    app/client/src/\n    go_on    app/client/src/"), 1);
+        assert_eq!(count("    when it goes on    app/client/src/send.rs\n"), 0);
     }
 
     #[test]

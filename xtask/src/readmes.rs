@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 
+use crate::documents::has_words;
 use crate::layers::Layers;
 use crate::run::root;
 
@@ -95,14 +96,6 @@ fn promise_faults(text: &str, never: &BTreeSet<String>) -> Vec<String> {
         }
     });
     words.collect()
-}
-
-/// Whether these words stand in a text as words, not as a part of others.
-fn has_words(text: &str, words: &str) -> bool {
-    let inside = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
-    text.match_indices(words).any(|(at, _)| {
-        !inside(text[..at].chars().next_back()) && !inside(text[at + words.len()..].chars().next())
-    })
 }
 
 #[cfg(test)]

@@ -125,6 +125,7 @@ fn check_documents(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
         if !name.starts_with("docs/decisions/0") && *name != "docs/moved.md" {
             let text = read(name)?;
             faults.extend(documents::faults(name, &text, names, &targets));
+            faults.extend(documents::chain_faults(name, &text, names, &|file| read(file).ok()));
             faults.extend(numbers::faults(name, &text, &constants));
         }
     }
