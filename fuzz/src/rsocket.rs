@@ -3,18 +3,18 @@
 
 // Parts of a library that has the C functions of another.
 #[allow(dead_code)]
-#[path = "../../app/rdmacm/src/rsocket/datagram/wire.rs"]
+#[path = "../../app/rdmacm/src/rsocket/datagram/format.rs"]
 mod datagram;
 #[allow(dead_code)]
 #[path = "../../app/rdmacm/src/rsocket/flow.rs"]
 mod flow;
 #[allow(dead_code)]
-#[path = "../../app/rdmacm/src/rsocket/wire.rs"]
-mod wire;
+#[path = "../../app/rdmacm/src/rsocket/format.rs"]
+mod format;
 
 use datagram::{Knock, ROUTE_BYTES};
 use flow::{Receiver, Sender, Steps};
-use wire::{HELLO_BYTES, Hello, IS_BIG_ENDIAN, MAP_BYTES, Map, Message, PLACES, Place};
+use format::{HELLO_BYTES, Hello, IS_BIG_ENDIAN, MAP_BYTES, Map, Message, PLACES, Place};
 
 /// Bytes of each buffer.
 const BUFFER: u32 = 8192;

@@ -8,10 +8,10 @@ use omniverb_sys::lock;
 use omniverb_terms::Errno;
 use std::sync::Mutex;
 
-/// Called with a message, or with none when the daemon that told the others is gone.
-pub type Told = Box<dyn Fn(Option<&[u8]>) + Send>;
+/// Called with a message, or with none when the daemon that sent the others is gone.
+pub type Listener = Box<dyn Fn(Option<&[u8]>) + Send>;
 
-/// Who is told.
+/// Who listens.
 #[derive(Default)]
 pub(crate) struct Audience(Mutex<Listeners>);
 
@@ -19,20 +19,23 @@ pub(crate) struct Audience(Mutex<Listeners>);
 struct Listeners {
     /// The latest number given out.
     latest: u64,
-    all: Vec<(u64, Told)>,
+    all: Vec<(u64, Listener)>,
 }
 
 impl Audience {
     /// One more; its number.
-    pub(crate) fn add(&self, told: Told) -> u64 {
+    pub(crate) fn add(&self, listener: Listener) -> u64 {
         let mut listeners = lock(&self.0);
         listeners.latest += 1;
         let number = listeners.latest;
-        listeners.all.push((number, told));
+        listeners.all.push((number, listener));
         number
     }
 
-    /// It is told nothing from now on.
+    /// It is not called any more.
+    ///
+    /// # Errors
+    /// `ENOENT`: there is none of this number.
     pub(crate) fn remove(&self, number: u64) -> Result<(), Errno> {
         let mut listeners = lock(&self.0);
         let place = listeners.all.iter().position(|(of, _)| *of == number).ok_or(Errno::ENOENT)?;
@@ -40,10 +43,10 @@ impl Audience {
         Ok(())
     }
 
-    /// Tells all.
+    /// Calls all, in the order in which they came: with a message, or since there is no daemon.
     pub(crate) fn tell(&self, message: Option<&[u8]>) {
-        for (_, told) in &lock(&self.0).all {
-            told(message);
+        for (_, listener) in &lock(&self.0).all {
+            listener(message);
         }
     }
 }
@@ -58,7 +61,7 @@ mod tests {
         let audience = Audience::default();
         let (first, hears_first) = mpsc::channel();
         let (second, hears_second) = mpsc::channel();
-        let listen = |to: mpsc::Sender<Option<Vec<u8>>>| -> Told {
+        let listen = |to: mpsc::Sender<Option<Vec<u8>>>| -> Listener {
             Box::new(move |message| _ = to.send(message.map(<[u8]>::to_vec)))
         };
         let number = audience.add(listen(first));

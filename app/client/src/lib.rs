@@ -42,7 +42,7 @@ mod turns;
 mod watches;
 mod window;
 
-pub use audience::Told;
+pub use audience::Listener;
 pub use client::{Answer, Client, Membership, Offer, OpenedQp, REGIONS_MAX, Wish, is_command_file};
 pub use fork::generation;
 pub use host::{AsyncEventSink, Besides, ExplanationSink, FailureSink, StrictSink};

@@ -43,7 +43,7 @@ pub struct Part {
     pub number: u32,
     /// Has that name.
     pub socket: OwnedFd,
-    /// The file.
+    /// The domain's file, in which each process states what it says to others.
     pub file: OwnedFd,
     /// What of this process others may open.
     pub receivers: Weak<dyn Receivers>,
@@ -51,7 +51,8 @@ pub struct Part {
 
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum Sent {
+    /// It is there.
     Yes,
     /// There is no room, now.
     NotNow,
@@ -221,18 +222,18 @@ impl Place {
     }
 
     /// Tells the process that has another part.
-    pub(crate) fn tell(&self, part: u32, message: &Message) -> Told {
+    pub(crate) fn tell(&self, part: u32, message: &Message) -> Sent {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = encode(0, message, &mut bytes);
         let name = format!("{}{part}", self.part.prefix);
         let Ok(address) = SocketAddrUnix::new_abstract_name(name.as_bytes()) else {
-            return Told::Nobody;
+            return Sent::Nobody;
         };
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         match sendto(&self.part.socket, &bytes[..length], flags, &address) {
-            Ok(_) => Told::Yes,
-            Err(rustix::io::Errno::CONNREFUSED) => Told::Nobody,
-            Err(_) => Told::NotNow,
+            Ok(_) => Sent::Yes,
+            Err(rustix::io::Errno::CONNREFUSED) => Sent::Nobody,
+            Err(_) => Sent::NotNow,
         }
     }
 
@@ -334,10 +335,10 @@ mod tests {
             sendto(&stranger.part.socket, &bytes[..length], flags, &to).unwrap();
         }
         assert!(ours.hear().is_empty(), "a stranger");
-        assert_eq!(third.tell(1, &ask(2).into()), Told::Yes);
+        assert_eq!(third.tell(1, &ask(2).into()), Sent::Yes);
         assert!(ours.hear().is_empty(), "another part");
-        assert_eq!(third.tell(1, &answer.into()), Told::Yes);
-        assert_eq!(theirs.tell(1, &ask(2).into()), Told::Yes);
+        assert_eq!(third.tell(1, &answer.into()), Sent::Yes);
+        assert_eq!(theirs.tell(1, &ask(2).into()), Sent::Yes);
         let heard = ours.hear();
         assert!(matches!(heard[..], [Heard::Answer(_, 3), Heard::Ask(HandOver { part: 2, .. })]));
     }

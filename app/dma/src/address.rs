@@ -27,7 +27,7 @@ pub(crate) fn find(name: &CStr, port: u16) -> Result<sockaddr_storage, Errno> {
     }
 }
 
-/// All addresses.
+/// Any address of either family, to listen at.
 pub(crate) fn any(port: u16) -> Result<sockaddr_storage, Errno> {
     // SAFETY: numbers: zero is valid for all.
     let mut found: sockaddr_storage = unsafe { core::mem::zeroed() };

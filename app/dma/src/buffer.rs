@@ -18,7 +18,7 @@ pub enum Buffer {
     /// One of ours.
     Own(Arc<Own>),
     /// A node's.
-    Far(Arc<Node>, Announced),
+    Remote(Arc<Node>, Announced),
 }
 
 impl Buffer {
@@ -26,7 +26,7 @@ impl Buffer {
     pub(crate) fn what(&self) -> &Announced {
         match self {
             Self::Own(own) => &own.what,
-            Self::Far(_, what) => what,
+            Self::Remote(_, what) => what,
         }
     }
 
@@ -65,8 +65,12 @@ pub(crate) unsafe fn wanted(
     let (to_part, from_part) =
         (to.part(it.to_offset, it.length)?, from.part(it.from_offset, it.length)?);
     let (own, ours, node, what, theirs, reads) = match (to, from) {
-        (Buffer::Own(own), Buffer::Far(node, what)) => (own, to_part, node, what, from_part, true),
-        (Buffer::Far(node, what), Buffer::Own(own)) => (own, from_part, node, what, to_part, false),
+        (Buffer::Own(own), Buffer::Remote(node, what)) => {
+            (own, to_part, node, what, from_part, true)
+        }
+        (Buffer::Remote(node, what), Buffer::Own(own)) => {
+            (own, from_part, node, what, to_part, false)
+        }
         _ => return Err(Errno::EINVAL),
     };
     if !own.memory.is_of(pd) || !node.is_of(shared) {

@@ -275,7 +275,7 @@ pub unsafe extern "C" fn ov_omv_dma_address(buffer: *mut Buffer) -> *mut c_void 
     // SAFETY: the caller's promise.
     match unsafe { &*buffer } {
         Buffer::Own(own) => own.memory.start(),
-        Buffer::Far(..) => null_mut(),
+        Buffer::Remote(..) => null_mut(),
     }
 }
 

@@ -20,7 +20,7 @@ impl Own {
         Self { memory, what, users: AtomicU32::new(0) }
     }
 
-    /// A transfer begins.
+    /// A transfer that has to do with it begins: the memory stays until all have ended.
     pub(crate) fn begin(&self) {
         self.users.fetch_add(1, Ordering::Relaxed);
     }

@@ -141,7 +141,7 @@ impl Program {
         found.cloned().ok_or(Errno::EINVAL)
     }
 
-    /// All nodes.
+    /// All nodes as they are now, those that are being connected included.
     pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
         lock(&self.tables).nodes.values().cloned().collect()
     }
@@ -250,7 +250,7 @@ impl Program {
     /// What a node calls so; none if it has nothing of that name now.
     pub(crate) fn find(&self, node: &Arc<Node>, id: u64) -> Result<Option<usize>, Errno> {
         let Some(what) = node.find(id)? else { return Ok(None) };
-        Ok(Some(lock(&self.tables).hand(Buffer::Far(node.clone(), what))))
+        Ok(Some(lock(&self.tables).hand(Buffer::Remote(node.clone(), what))))
     }
 
     /// Gives back a buffer that the program has.
@@ -258,7 +258,7 @@ impl Program {
         let mut tables = lock(&self.tables);
         let own = match tables.handles.get(&pointer).map(|buffer| &**buffer) {
             Some(Buffer::Own(own)) => own.clone(),
-            Some(Buffer::Far(..)) => {
+            Some(Buffer::Remote(..)) => {
                 tables.handles.remove(&pointer);
                 return Ok(());
             }

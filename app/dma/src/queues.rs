@@ -49,7 +49,7 @@ pub(crate) struct Queues {
 // SAFETY: verbs are for any thread.
 unsafe impl Send for Queues {}
 
-/// A completion queue.
+/// A completion queue that goes when this does. Its news come by the device's channel.
 struct Cq(*mut ibv_cq);
 
 impl Cq {
@@ -219,7 +219,7 @@ impl Queues {
         self.send_cq.poll(into)
     }
 
-    /// What has come.
+    /// Messages that have come: at most as many as there is room for; how many.
     pub(crate) fn poll_receives(&self, into: &mut [ibv_wc]) -> usize {
         self.receive_cq.poll(into)
     }

@@ -13,9 +13,9 @@ use crate::slots::Transfer;
 /// `struct omv_dma_transfer`.
 #[repr(C)]
 pub struct omv_dma_transfer {
-    /// Where to.
+    /// The buffer that is written to. One of the two is the program's, the other a node's.
     pub to: *mut c_void,
-    /// Where from.
+    /// The buffer that is read from.
     pub from: *mut c_void,
     /// Bytes from the beginning of `to`.
     pub to_offset: u64,

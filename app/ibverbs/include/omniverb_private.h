@@ -70,13 +70,13 @@ int omniverb_private_close(struct omniverb_private *opened);
 int omniverb_private_call(struct omniverb_private *opened, const void *question, size_t bytes,
                           struct omniverb_private_answer *answer);
 
-/* Has the progress thread call `told(cookie, message, bytes)` with each message about connections
+/* Has the progress thread call `hear(cookie, message, bytes)` with each message about connections
  * that the daemon sends by itself (CmHappened), header included, and with a null message when the
  * daemon that sent the others is gone. It is called in the order of their coming, in no other
  * thread, until `opened` is closed. It puts the message away and returns: it calls nothing of this
  * node and no verb. */
 int omniverb_private_listen(struct omniverb_private *opened,
-                            void (*told)(void *cookie, const void *message, size_t bytes),
+                            void (*hear)(void *cookie, const void *message, size_t bytes),
                             void *cookie);
 
 /* Has the progress thread call `ready(cookie, watch)` when there is something in the descriptor

@@ -161,14 +161,14 @@ pub unsafe extern "C" fn ov_omniverb_private_call(
 /// Has the progress thread call with what the daemon tells of connections.
 ///
 /// # Safety
-/// `opened` is open, and `told` may be called with `cookie` in another thread until it is closed.
+/// `opened` is open, and `hear` may be called with `cookie` in another thread until it is closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_omniverb_private_listen(
     opened: *mut Opened,
-    told: Option<unsafe extern "C" fn(*mut c_void, *const c_void, usize)>,
+    hear: Option<unsafe extern "C" fn(*mut c_void, *const c_void, usize)>,
     cookie: *mut c_void,
 ) -> c_int {
-    let Some(told) = told else { return Errno::EINVAL.raw() };
+    let Some(hear) = hear else { return Errno::EINVAL.raw() };
     // SAFETY: the caller's promise.
     let opened = unsafe { &*opened };
     let cookie = Cookie(cookie);
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn ov_omniverb_private_listen(
         let (place, bytes) =
             message.map_or((null(), 0), |message| (message.as_ptr().cast(), message.len()));
         // SAFETY: the caller's promise.
-        unsafe { told(cookie.get(), place, bytes) }
+        unsafe { hear(cookie.get(), place, bytes) }
     });
     outcome(opened.client.listen_for_another(call).map(|number| {
         lock(&opened.listeners).push(number);

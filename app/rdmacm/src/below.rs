@@ -71,7 +71,7 @@ unsafe extern "C" {
     ) -> c_int;
     pub(crate) fn omniverb_private_listen(
         opened: *mut Opened,
-        told: Option<unsafe extern "C" fn(*mut c_void, *const c_void, usize)>,
+        hear: Option<unsafe extern "C" fn(*mut c_void, *const c_void, usize)>,
         cookie: *mut c_void,
     ) -> c_int;
 }

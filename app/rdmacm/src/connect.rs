@@ -14,7 +14,7 @@ use crate::acknowledge::drop_own;
 use crate::errno::outcome;
 use crate::pending::What;
 use crate::ready::{establish, to_error, to_ready};
-use crate::shell::{IdShell, Resolved};
+use crate::shell::{Answer, IdShell, Resolved};
 use crate::why::{Attempt, Call};
 use crate::{device, event, owner, registry};
 
@@ -171,7 +171,7 @@ pub(crate) unsafe fn accept(
     // SAFETY: the caller's promise.
     unsafe {
         let shell = IdShell::of(id);
-        if shell.state().answered && param.is_null() {
+        if shell.state().answer != Answer::None && param.is_null() {
             return establish(id);
         }
         check(id, param)?;

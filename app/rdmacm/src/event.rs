@@ -14,7 +14,7 @@ use crate::id;
 use crate::pending::What;
 use crate::ready::{establish, to_error};
 use crate::route::{Path, set_path};
-use crate::shell::{IdShell, Kind, allocate, attach};
+use crate::shell::{Answer, IdShell, Kind, allocate, attach};
 use crate::{address, device, membership, registry, why};
 
 fn fresh(of: *mut IdShell, event: u32, status: i32) -> Box<EventShell> {
@@ -41,35 +41,35 @@ unsafe fn is_datagram(shell: *mut IdShell) -> bool {
 ///
 /// # Safety
 /// The identifier is live.
-unsafe fn fill(event: &mut EventShell, told: &CmHappened) {
-    let CmParameters { private_length, .. } = told.parameters;
+unsafe fn fill(event: &mut EventShell, happened: &CmHappened) {
+    let CmParameters { private_length, .. } = happened.parameters;
     let length = usize::from(private_length).min(CM_PRIVATE_BYTES);
-    event.private[..length].copy_from_slice(&told.private[..length]);
+    event.private[..length].copy_from_slice(&happened.private[..length]);
     let data: *const c_void =
         if length == 0 { core::ptr::null() } else { event.private.as_ptr().cast() };
     // SAFETY: the caller's promise.
     if unsafe { is_datagram(event.of) } {
         // SAFETY: the caller's promise; zero is valid where there is no address.
-        let ah_attr = unsafe { address_of(event.of, told) };
+        let ah_attr = unsafe { address_of(event.of, happened) };
         event.event.param.ud = rdma_ud_param {
             private_data: data,
             private_data_len: length as u8,
             ah_attr,
-            qp_num: told.qpn.0,
-            qkey: told.parameters.qkey,
+            qp_num: happened.qpn.0,
+            qkey: happened.parameters.qkey,
         };
         return;
     }
     event.event.param.conn = rdma_conn_param {
         private_data: data,
         private_data_len: length as u8,
-        responder_resources: told.parameters.responder_resources,
-        initiator_depth: told.parameters.initiator_depth,
-        flow_control: told.parameters.flow_control,
-        retry_count: told.parameters.retry_count,
-        rnr_retry_count: told.parameters.rnr_retry,
-        srq: told.parameters.srq,
-        qp_num: told.qpn.0,
+        responder_resources: happened.parameters.responder_resources,
+        initiator_depth: happened.parameters.initiator_depth,
+        flow_control: happened.parameters.flow_control,
+        retry_count: happened.parameters.retry_count,
+        rnr_retry_count: happened.parameters.rnr_retry,
+        srq: happened.parameters.srq,
+        qp_num: happened.qpn.0,
     };
 }
 
@@ -77,19 +77,19 @@ unsafe fn fill(event: &mut EventShell, told: &CmHappened) {
 ///
 /// # Safety
 /// `shell` is live.
-unsafe fn address_of(shell: *mut IdShell, told: &CmHappened) -> ibv_ah_attr {
-    if told.event != RDMA_CM_EVENT_ESTABLISHED {
+unsafe fn address_of(shell: *mut IdShell, happened: &CmHappened) -> ibv_ah_attr {
+    if happened.event != RDMA_CM_EVENT_ESTABLISHED {
         return ibv_ah_attr::default();
     }
     // SAFETY: the caller's promise; whoever is connected has a device.
-    let index = unsafe { device::gid_index((*shell).id.verbs, told.sgid, told.ifindex) };
+    let index = unsafe { device::gid_index((*shell).id.verbs, happened.sgid, happened.ifindex) };
     ibv_ah_attr {
         grh: ibv_global_route {
-            dgid: ibv_gid { raw: told.dgid.bytes() },
-            flow_label: told.flow_label,
+            dgid: ibv_gid { raw: happened.dgid.bytes() },
+            flow_label: happened.flow_label,
             sgid_index: index.unwrap_or(0),
-            hop_limit: told.hop_limit,
-            traffic_class: told.traffic_class,
+            hop_limit: happened.hop_limit,
+            traffic_class: happened.traffic_class,
         },
         is_global: 1,
         port_num: 1,
@@ -103,13 +103,13 @@ unsafe fn address_of(shell: *mut IdShell, told: &CmHappened) -> ibv_ah_attr {
 /// `listener` is live.
 unsafe fn request(
     listener: *mut IdShell,
-    told: &CmHappened,
+    happened: &CmHappened,
     token: u64,
 ) -> Result<Box<EventShell>, Errno> {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut event = fresh(listener, told.event, told.status);
-        fill(&mut event, told);
+        let mut event = fresh(listener, happened.event, happened.status);
+        fill(&mut event, happened);
         let of = &(*listener).id;
         let channel = if (*listener).state().sync { null_mut() } else { of.channel };
         let kind = Kind { context: of.context, space: of.ps, qp_type: of.qp_type };
@@ -119,37 +119,37 @@ unsafe fn request(
         registry::adopt(token, &raw mut (*shell).id, queue);
         event.event.listen_id = event.event.id;
         event.event.id = &raw mut (*shell).id;
-        let shown = show(&raw mut (*shell).id, told);
+        let shown = show(&raw mut (*shell).id, happened);
         if let Err(errno) = shown {
             id::ov_rdma_destroy_id(&raw mut (*shell).id);
             return Err(errno);
         }
         let mut state = (*shell).state();
         state.bound = true;
-        state.responder_resources = told.parameters.responder_resources;
-        state.initiator_depth = told.parameters.initiator_depth;
+        state.responder_resources = happened.parameters.responder_resources;
+        state.initiator_depth = happened.parameters.initiator_depth;
         Ok(event)
     }
 }
 
 /// # Safety
 /// `id` is live.
-unsafe fn show(id: *mut rdma_cm_id, told: &CmHappened) -> Result<(), Errno> {
+unsafe fn show(id: *mut rdma_cm_id, happened: &CmHappened) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe {
         attach(id)?;
         let addresses = &mut (*id).route.addr;
-        addresses.src_storage = address::to_c(&told.local);
-        addresses.dst_storage = address::to_c(&told.remote);
-        addresses.ibaddr.sgid = ibv_gid { raw: told.sgid.bytes() };
-        addresses.ibaddr.dgid = ibv_gid { raw: told.dgid.bytes() };
+        addresses.src_storage = address::to_c(&happened.local);
+        addresses.dst_storage = address::to_c(&happened.remote);
+        addresses.ibaddr.sgid = ibv_gid { raw: happened.sgid.bytes() };
+        addresses.ibaddr.dgid = ibv_gid { raw: happened.dgid.bytes() };
         let path = Path {
-            sgid: told.sgid,
-            dgid: told.dgid,
-            mtu: told.path_mtu,
-            flow_label: told.flow_label,
-            hop_limit: told.hop_limit,
-            traffic_class: told.traffic_class,
+            sgid: happened.sgid,
+            dgid: happened.dgid,
+            mtu: happened.path_mtu,
+            flow_label: happened.flow_label,
+            hop_limit: happened.hop_limit,
+            traffic_class: happened.traffic_class,
         };
         set_path(id, &path)
     }
@@ -160,16 +160,16 @@ unsafe fn show(id: *mut rdma_cm_id, told: &CmHappened) -> Result<(), Errno> {
 ///
 /// # Safety
 /// `shell` is live.
-unsafe fn told_of(shell: *mut IdShell, told: &CmHappened) -> Option<Box<EventShell>> {
+unsafe fn seen_of(shell: *mut IdShell, happened: &CmHappened) -> Option<Box<EventShell>> {
     // SAFETY: the caller's promise.
     unsafe {
         let id = &raw mut (*shell).id;
-        let mut event = fresh(shell, told.event, told.status);
-        fill(&mut event, told);
-        let after_error = (*shell).state().connect_error;
-        match told.event {
+        let mut event = fresh(shell, happened.event, happened.status);
+        fill(&mut event, happened);
+        let after_error = (*shell).state().answer == Answer::Useless;
+        match happened.event {
             RDMA_CM_EVENT_CONNECT_RESPONSE => {
-                (*shell).state().answered = true;
+                (*shell).state().answer = Answer::Came;
                 if (*id).qp.is_null() {
                     return Some(event);
                 }
@@ -177,7 +177,7 @@ unsafe fn told_of(shell: *mut IdShell, told: &CmHappened) -> Option<Box<EventShe
                 if let Err(errno) = establish(id) {
                     event.event.event = RDMA_CM_EVENT_CONNECT_ERROR;
                     event.event.status = -errno.raw();
-                    (*shell).state().connect_error = true;
+                    (*shell).state().answer = Answer::Useless;
                 }
             }
             RDMA_CM_EVENT_REJECTED | RDMA_CM_EVENT_DISCONNECTED if after_error => return None,
@@ -203,8 +203,8 @@ unsafe fn take(channel: &ChannelShell) -> Result<Box<EventShell>, Errno> {
         // SAFETY: the registry has it, so it is live.
         let event = unsafe {
             match pending.what {
-                What::Request(told, token) => request(shell, &told, token).ok(),
-                What::Told(told) => told_of(shell, &told),
+                What::Request(happened, token) => request(shell, &happened, token).ok(),
+                What::Happened(happened) => seen_of(shell, &happened),
                 What::Own { event, status } => Some(fresh(shell, event, status)),
                 What::User { status, argument } => {
                     let mut event = fresh(shell, RDMA_CM_EVENT_USER, status);
@@ -212,8 +212,8 @@ unsafe fn take(channel: &ChannelShell) -> Result<Box<EventShell>, Errno> {
                     Some(event)
                 }
                 What::Group { number, status } => {
-                    let told = membership::joined(&raw mut (*shell).id, number, status);
-                    told.map(|(kind, status, ud)| {
+                    let joined = membership::joined(&raw mut (*shell).id, number, status);
+                    joined.map(|(kind, status, ud)| {
                         let mut event = fresh(shell, kind, status);
                         event.event.param.ud = ud;
                         event
@@ -224,7 +224,7 @@ unsafe fn take(channel: &ChannelShell) -> Result<Box<EventShell>, Errno> {
         match event {
             Some(event) => {
                 // SAFETY: the identifier of an event is live while it is not acknowledged.
-                unsafe { why::happened(event.event.id, event.event.event, event.event.status) };
+                unsafe { why::failed(event.event.id, event.event.event, event.event.status) };
                 return Ok(event);
             }
             // SAFETY: as above. Nobody else acknowledges what nobody sees.

@@ -40,8 +40,8 @@ fn hold() -> Result<Hold, Errno> {
     let mut opened = null_mut();
     // SAFETY: a place for a pointer.
     verb(unsafe { below::omniverb_private_open(u32::from(VERSION), null_mut(), &mut opened) })?;
-    // SAFETY: open; `told` needs nothing of its cookie.
-    verb(unsafe { below::omniverb_private_listen(opened, Some(told), null_mut()) })?;
+    // SAFETY: open; `hear` needs nothing of its cookie.
+    verb(unsafe { below::omniverb_private_listen(opened, Some(hear), null_mut()) })?;
     let hold = Hold { opened, process };
     *slot = Some(hold);
     Ok(hold)
@@ -49,7 +49,7 @@ fn hold() -> Result<Hold, Errno> {
 
 /// Called by the progress thread for each message that is for us, and once with none when the
 /// daemon is gone.
-unsafe extern "C" fn told(_cookie: *mut c_void, message: *const c_void, bytes: usize) {
+unsafe extern "C" fn hear(_cookie: *mut c_void, message: *const c_void, bytes: usize) {
     if message.is_null() {
         return registry::daemon_is_gone();
     }

@@ -31,10 +31,10 @@ pub(crate) struct Pending {
     pub(crate) what: What,
 }
 
-/// What has happened.
+/// What an event is made of when the program takes it.
 pub(crate) enum What {
     /// The daemon told it.
-    Told(Box<CmHappened>),
+    Happened(Box<CmHappened>),
     /// The daemon told of a request; with the number of the identifier that it is to get.
     Request(Box<CmHappened>, u64),
     /// Known here without being told.

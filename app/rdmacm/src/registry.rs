@@ -33,13 +33,21 @@ struct Entry {
     reported: u32,
     /// Those of them that are requests.
     requests: u32,
-    /// Comes from a request that was not accepted: what happens to it is not told, and accepting
-    /// it will fail.
-    deaf: bool,
-    /// Something was asked for that ends with an event.
-    waits: bool,
-    /// The daemon was told to have requests come to it.
-    listens: bool,
+    awaits: Awaits,
+}
+
+/// What is to come of the daemon for an identifier.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Awaits {
+    /// It comes from a request that was not accepted: the program hears nothing of it until it is,
+    /// and after an event that it did not hear accepting fails.
+    Acceptance,
+    /// Nothing in particular.
+    Nothing,
+    /// An event with which what was asked for ends.
+    Event,
+    /// Requests: it listens.
+    Requests,
 }
 
 // SAFETY: the pointer is only handed back to the program's threads.
@@ -85,22 +93,20 @@ impl Registry {
         }
     }
 
-    fn request(&mut self, told: &CmHappened) {
-        let Some(&listener) = self.by_handle.get(&told.listener) else { return };
+    fn request(&mut self, happened: &CmHappened) {
+        let Some(&listener) = self.by_handle.get(&happened.listener) else { return };
         let Some(queue) = self.entries.get(&listener).map(|entry| entry.queue.clone()) else {
             return;
         };
         let child = self.add(Entry {
             id: core::ptr::null_mut(),
-            handle: Some(told.id),
+            handle: Some(happened.id),
             queue,
             reported: 0,
             requests: 0,
-            deaf: true,
-            waits: false,
-            listens: false,
+            awaits: Awaits::Acceptance,
         });
-        self.push(listener, What::Request(Box::new(*told), child));
+        self.push(listener, What::Request(Box::new(*happened), child));
     }
 }
 
@@ -112,26 +118,25 @@ pub(crate) fn add(id: *mut rdma_cm_id, handle: u32, queue: Arc<Queue>) -> u64 {
         queue,
         reported: 0,
         requests: 0,
-        deaf: false,
-        waits: false,
-        listens: false,
+        awaits: Awaits::Nothing,
     })
 }
 
 /// The daemon told of something.
-pub(crate) fn happened(told: &CmHappened) {
+pub(crate) fn happened(happened: &CmHappened) {
     let mut registry = lock(&REGISTRY);
-    if told.event == RDMA_CM_EVENT_CONNECT_REQUEST {
-        return registry.request(told);
+    if happened.event == RDMA_CM_EVENT_CONNECT_REQUEST {
+        return registry.request(happened);
     }
-    let Some(&token) = registry.by_handle.get(&told.id) else { return };
+    let Some(&token) = registry.by_handle.get(&happened.id) else { return };
     let Some(entry) = registry.entries.get_mut(&token) else { return };
-    if entry.deaf {
-        return;
+    match entry.awaits {
+        Awaits::Acceptance => return,
+        // What is to be done for an answer says by itself when the daemon is gone.
+        Awaits::Event => entry.awaits = Awaits::Nothing,
+        Awaits::Nothing | Awaits::Requests => {}
     }
-    // What is to be done for an answer says by itself when the daemon is gone.
-    entry.waits = false;
-    registry.push(token, What::Told(Box::new(*told)));
+    registry.push(token, What::Happened(Box::new(*happened)));
 }
 
 /// The daemon is gone, and with it what it knew of our identifiers. Whoever waits is told: for the
@@ -139,18 +144,19 @@ pub(crate) fn happened(told: &CmHappened) {
 pub(crate) fn daemon_is_gone() {
     let mut registry = lock(&REGISTRY);
     registry.by_handle.clear();
-    let mut told = Vec::new();
+    let mut ends = Vec::new();
     for (token, entry) in &mut registry.entries {
         entry.handle = None;
-        if core::mem::take(&mut entry.waits) {
-            let status = -Errno::ECONNRESET.raw();
-            told.push((*token, What::Own { event: RDMA_CM_EVENT_UNREACHABLE, status }));
-        }
-        if core::mem::take(&mut entry.listens) {
-            told.push((*token, REMOVED));
-        }
+        let status = -Errno::ECONNRESET.raw();
+        let what = match entry.awaits {
+            Awaits::Acceptance | Awaits::Nothing => continue,
+            Awaits::Event => What::Own { event: RDMA_CM_EVENT_UNREACHABLE, status },
+            Awaits::Requests => REMOVED,
+        };
+        entry.awaits = Awaits::Nothing;
+        ends.push((*token, what));
     }
-    for (token, what) in told {
+    for (token, what) in ends {
         registry.push(token, what);
     }
 }
@@ -160,7 +166,7 @@ pub(crate) fn listens(token: u64) {
     let mut registry = lock(&REGISTRY);
     let Some(entry) = registry.entries.get_mut(&token) else { return };
     if entry.handle.is_some() {
-        entry.listens = true;
+        entry.awaits = Awaits::Requests;
     } else {
         registry.push(token, REMOVED);
     }
@@ -181,16 +187,19 @@ pub(crate) fn handle(token: u64) -> Result<u32, Errno> {
 
 /// From now on what happens to it is told; and what was asked for ends with an event.
 pub(crate) fn expect(token: u64) {
-    if let Some(entry) = lock(&REGISTRY).entries.get_mut(&token) {
-        entry.deaf = false;
-        entry.waits = true;
+    let mut registry = lock(&REGISTRY);
+    // What a listener asks for the daemon refuses.
+    let entry = registry.entries.get_mut(&token).filter(|e| e.awaits != Awaits::Requests);
+    if let Some(entry) = entry {
+        entry.awaits = Awaits::Event;
     }
 }
 
 /// What was asked for has failed at once.
 pub(crate) fn expect_nothing(token: u64) {
-    if let Some(entry) = lock(&REGISTRY).entries.get_mut(&token) {
-        entry.waits = false;
+    let mut registry = lock(&REGISTRY);
+    if let Some(entry) = registry.entries.get_mut(&token).filter(|e| e.awaits == Awaits::Event) {
+        entry.awaits = Awaits::Nothing;
     }
 }
 

@@ -36,10 +36,7 @@ pub(crate) struct State {
     pub(crate) responder_resources: u8,
     /// From `rdma_getaddrinfo`: goes in front of what `rdma_connect` is given.
     pub(crate) connect: Vec<u8>,
-    /// The queue pair could not be connected: what else comes of it is not told.
-    pub(crate) connect_error: bool,
-    /// The peer has answered our request.
-    pub(crate) answered: bool,
+    pub(crate) answer: Answer,
     /// For queue pairs of `rdma_get_request`.
     pub(crate) queue_pair: Option<QueuePairWanted>,
     pub(crate) options: Options,
@@ -57,6 +54,18 @@ pub(crate) enum Resolved {
     Nothing,
     Address(CmIdResolved),
     Route,
+}
+
+/// What became of our request for a connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Nothing yet, or there was none.
+    None,
+    /// The peer has answered.
+    Came,
+    /// It has, and then the queue pair could not be connected: the program is told of nothing else
+    /// that comes of it.
+    Useless,
 }
 
 /// Attributes, kept as the program gave them.
@@ -79,10 +88,11 @@ pub(crate) struct Options {
 pub(crate) struct Group {
     pub(crate) number: u64,
     pub(crate) address: CmAddress,
-    /// The program's.
+    /// Comes back with the event of joining it, as the program gave it.
     pub(crate) context: usize,
     /// Only to send to it: the queue pair is not attached.
     pub(crate) sends_only: bool,
+    /// The queue pair is: leaving detaches it.
     pub(crate) attached: bool,
 }
 
@@ -149,8 +159,7 @@ pub(crate) fn allocate(
         initiator_depth: 0,
         responder_resources: 0,
         connect: Vec::new(),
-        connect_error: false,
-        answered: false,
+        answer: Answer::None,
         queue_pair: None,
         options: Options::default(),
         local_ece: ibv_ece::default(),

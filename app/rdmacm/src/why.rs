@@ -149,7 +149,7 @@ fn of_event(event: u32, status: i32) -> Option<&'static str> {
 ///
 /// # Safety
 /// `id` is live.
-pub(crate) unsafe fn happened(id: *mut rdma_cm_id, event: u32, status: i32) {
+pub(crate) unsafe fn failed(id: *mut rdma_cm_id, event: u32, status: i32) {
     static SAID: Said<2048> = Said::none();
     let Some(reason) = of_event(event, status) else { return };
     if !SAID.first(event as usize * 128 + status.unsigned_abs() as usize % 128) {

@@ -92,7 +92,7 @@ impl BellSource {
         news
     }
 
-    /// All of them.
+    /// All bells as they are now; it is not changed any more.
     pub fn all(&self) -> Arc<[Arc<Bell>]> {
         lock(&self.list).clone()
     }

@@ -18,7 +18,8 @@ const YIELDS: u32 = 100;
 /// How long to sleep: well beyond the time that a request takes.
 const SLEEP: Duration = Duration::from_micros(50);
 
-/// The lock.
+/// What a queue pair or a completion queue has around it. Whoever waits looks a moment, gives the
+/// processor up some times, and sleeps only then.
 pub(crate) struct Lock<T>(SpinMutex<T>);
 /// What holding it looks like.
 pub(crate) type Guard<'a, T> = SpinMutexGuard<'a, T>;

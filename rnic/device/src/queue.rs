@@ -60,7 +60,7 @@ impl SgeList {
         }
     }
 
-    /// The entries.
+    /// The entries, as they were posted.
     #[inline(always)]
     pub fn as_slice(&self) -> &[Sge] {
         match self {

@@ -143,13 +143,13 @@ pub enum WindowType {
     Two,
 }
 
-/// A memory window.
+/// A memory window: a right to a part of a region, by a key that its owner can take back.
 pub(crate) struct Window {
     pub(crate) of: WindowType,
     pub(crate) pd: u32,
     /// The key that it has, or had last.
     pub(crate) rkey: Rkey,
-    /// What that opens.
+    /// What the key opens, as if it were a region; none while it is bound to nothing.
     pub(crate) bound: Option<Arc<Region>>,
 }
 

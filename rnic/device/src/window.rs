@@ -22,7 +22,7 @@ const CHOSEN: u32 = 0xff;
 pub(crate) struct Bind {
     /// The key that it is to have: one of the window's.
     pub(crate) rkey: Rkey,
-    /// The region.
+    /// The region that it is bound to, by its L_Key.
     pub(crate) lkey: Lkey,
     /// First address, as the region's owner names it.
     pub(crate) address: u64,

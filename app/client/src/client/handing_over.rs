@@ -14,7 +14,7 @@ use super::Client;
 use super::admitting::Openings;
 use super::hidden::{receiver, sender};
 use crate::calls::Call;
-use crate::places::{ASKED_MAX, Heard, PAUSE, Part, Place, Told};
+use crate::places::{ASKED_MAX, Heard, PAUSE, Part, Place, Sent};
 use crate::queue_pairs::Connection;
 use crate::thread::spawn_quietly;
 use omniverb_device::attributes::State;
@@ -45,7 +45,7 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Whose it is.
+    /// The client of the process that has this part of the domain.
     pub fn client(&self) -> &Arc<Client> {
         &self.client
     }
@@ -335,7 +335,7 @@ impl Desk {
             if now >= asking.at {
                 // The program may have closed another descriptor of the file.
                 let _ = place.state(asking.message.statement());
-                if place.tell(asking.message.to, &asking.message.into()) == Told::Nobody {
+                if place.tell(asking.message.to, &asking.message.into()) == Sent::Nobody {
                     asking.fail(client, place);
                     continue;
                 }

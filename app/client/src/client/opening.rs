@@ -11,7 +11,7 @@
 use super::{Client, Membership};
 use crate::errno::errno_of;
 use crate::opened::{Line, Watched};
-use crate::places::{ASKED_MAX, PAUSE, Place, Told};
+use crate::places::{ASKED_MAX, PAUSE, Place, Sent};
 use omniverb_device::{Qp, QpSpec};
 use omniverb_ring::Window;
 use omniverb_session::body::OpenQp;
@@ -137,7 +137,7 @@ fn search(
     loop {
         // The program may have closed another descriptor of the file.
         place.state(ask.statement())?;
-        parts.retain(|part| place.tell(*part, &(*ask).into()) != Told::Nobody);
+        parts.retain(|part| place.tell(*part, &(*ask).into()) != Sent::Nobody);
         let until = clock::now() + pause;
         while !parts.is_empty() && clock::now() < until {
             let left = Duration::from_nanos(until.saturating_sub(clock::now()));

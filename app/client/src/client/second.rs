@@ -6,7 +6,7 @@
 //! owner believes to hold is refused here, not in the daemon, which cannot tell the two apart.
 
 use super::Client;
-use crate::audience::Told;
+use crate::audience::Listener;
 use crate::watches::Ready;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{DecodeError, Message, decode, encode};
@@ -88,18 +88,18 @@ impl Client {
 }
 
 impl Client {
-    /// Has the progress thread call `told` with each message about connections that the daemon
+    /// Has the progress thread call `listener` with each message about connections that the daemon
     /// sends by itself, and with none when that daemon is gone. It puts the message away and
     /// returns. Returns the listener's number.
     ///
     /// # Errors
     /// errno: `EIO` in a forked child, or what starting a thread says.
-    pub fn listen_for_another(self: &Arc<Self>, told: Told) -> Result<u64, Errno> {
+    pub fn listen_for_another(self: &Arc<Self>, listener: Listener) -> Result<u64, Errno> {
         if !self.is_ours() {
             return Err(Errno::EIO);
         }
         self.start_progress()?;
-        Ok(self.audience.add(told))
+        Ok(self.audience.add(listener))
     }
 
     /// Ends that. Nothing is told once this has returned.

@@ -95,7 +95,7 @@ impl ImportedRegion {
         Ok(Arc::new(ImportedRegion { region, rkey, handle, line, ended, _memory: window }))
     }
 
-    /// The region here.
+    /// The region as this process has it: with a key of its own, on pages of the owner's.
     pub fn region(&self) -> &Arc<Region> {
         &self.region
     }

@@ -74,7 +74,7 @@ impl Used {
 #[derive(Default)]
 pub(super) struct Purse(Mutex<Used>);
 
-/// All of them.
+/// What all importing processes have used together, and each by itself.
 #[derive(Default)]
 pub(super) struct Pace {
     all: Mutex<Used>,

@@ -34,7 +34,7 @@ pub(crate) struct Part {
     file: FileId,
     /// What they were moved for.
     of: Object,
-    /// Whose that is.
+    /// The context that the object was made in, by its number in this process.
     context: u64,
     /// Nobody is given them any more: they are to move back.
     ends: bool,
@@ -48,16 +48,16 @@ struct Hold {
     times: u32,
 }
 
-/// All of them.
+/// What of this process's memory importers have mapped, or are about to: one table for all contexts.
 #[derive(Default)]
 pub(crate) struct Pages {
     /// In no order; none overlap.
     parts: Vec<Part>,
-    held: HashMap<Holder, Hold>,
+    holds: HashMap<Holder, Hold>,
 }
 
 impl Hold {
-    /// Its pages.
+    /// The whole pages around its bytes; none, if there are no such pages.
     fn range(&self) -> Range<usize> {
         around(self.bytes.start, self.bytes.len()).unwrap_or(0..0)
     }
@@ -98,37 +98,37 @@ pub(crate) fn around(address: usize, length: usize) -> Option<Range<usize>> {
 impl Pages {
     /// An object of these bytes, not none, has been imported by somebody, once more.
     pub(crate) fn hold(&mut self, by: Holder, bytes: Range<usize>, context: u64) {
-        let held = self.held.entry(by).or_insert(Hold { bytes: 0..0, context, times: 0 });
-        (held.bytes, held.context) = (bytes, context);
-        held.times = held.times.saturating_add(1);
+        let hold = self.holds.entry(by).or_insert(Hold { bytes: 0..0, context, times: 0 });
+        (hold.bytes, hold.context) = (bytes, context);
+        hold.times = hold.times.saturating_add(1);
     }
 
     /// Somebody has imported an object once less; whether it has none of it left.
     pub(crate) fn leave(&mut self, by: Holder) -> bool {
-        let Some(held) = self.held.get_mut(&by) else { return false };
-        held.times = held.times.saturating_sub(1);
-        held.times == 0
+        let Some(hold) = self.holds.get_mut(&by) else { return false };
+        hold.times = hold.times.saturating_sub(1);
+        hold.times == 0
     }
 
     /// Whether none are on files, nor held.
     #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn is_empty(&self) -> bool {
-        self.parts.is_empty() && self.held.is_empty()
+        self.parts.is_empty() && self.holds.is_empty()
     }
 
     /// How many objects are held.
     pub(crate) fn count(&self) -> usize {
-        self.held.len()
+        self.holds.len()
     }
 
     /// Whether this importer holds something.
     pub(crate) fn has(&self, guest: u64) -> bool {
-        self.held.keys().any(|holder| holder.0 == guest)
+        self.holds.keys().any(|holder| holder.0 == guest)
     }
 
     /// The bytes of an object that somebody has imported.
     pub(crate) fn of(&self, holder: &Holder) -> Option<Range<usize>> {
-        self.held.get(holder).map(|held| held.bytes.clone())
+        self.holds.get(holder).map(|hold| hold.bytes.clone())
     }
 
     /// Where the pages from `address` on are, as many as lie together, of those that these bytes
@@ -205,14 +205,14 @@ impl Pages {
     /// An object ends. Whose it is not any more: those who have imported it, and those who have
     /// something in pages that go with it.
     pub(crate) fn end(&mut self, object: Object) -> Vec<Holder> {
-        let held = &self.held;
+        let holds = &self.holds;
         let is_it = |holder: &Holder| (holder.1, holder.2) == object;
         for part in self.parts.iter_mut().filter(|part| part.of == object) {
             let range = part.range();
-            let mut others = held.iter().filter(|(holder, _)| !is_it(holder));
-            match others.find(|(_, held)| is_within(&range, &held.range())) {
-                Some((holder, held)) if !part.ends => {
-                    (part.of, part.context) = ((holder.1, holder.2), held.context);
+            let mut others = holds.iter().filter(|(holder, _)| !is_it(holder));
+            match others.find(|(_, hold)| is_within(&range, &hold.range())) {
+                Some((holder, hold)) if !part.ends => {
+                    (part.of, part.context) = ((holder.1, holder.2), hold.context);
                 }
                 _ => part.ends = true,
             }
@@ -220,7 +220,7 @@ impl Pages {
         let ends = |range: &Range<usize>| {
             self.parts.iter().any(|part| part.ends && overlap(&part.range(), range))
         };
-        let all = held.iter().filter(|(holder, held)| is_it(holder) || ends(&held.range()));
+        let all = holds.iter().filter(|(holder, hold)| is_it(holder) || ends(&hold.range()));
         all.map(|(holder, _)| *holder).collect()
     }
 
@@ -234,9 +234,10 @@ impl Pages {
     /// # Errors
     /// errno: some cannot be moved now. They are given to nobody, and tried again the next time.
     pub(crate) fn let_go(&mut self, which: impl Fn(&Holder) -> bool) -> Result<(), Errno> {
-        self.held.retain(|holder, _| !which(holder));
-        let held = |range: &Range<usize>| self.held.values().any(|of| overlap(&of.range(), range));
-        let is_free = |part: &mut Part| part.ends || !held(&part.range());
+        self.holds.retain(|holder, _| !which(holder));
+        let is_held =
+            |range: &Range<usize>| self.holds.values().any(|of| overlap(&of.range(), range));
+        let is_free = |part: &mut Part| part.ends || !is_held(&part.range());
         let free: Vec<Part> = self.parts.extract_if(.., is_free).collect();
         let mut outcome = Ok(());
         for Part { pages, file, of, context, .. } in free {

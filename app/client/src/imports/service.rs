@@ -14,7 +14,7 @@ use std::thread::{self, ThreadId};
 
 /// Somebody who is listened to.
 pub(crate) trait Party: Send + Sync {
-    /// Where.
+    /// What the thread waits at: one of its own for each party, open as long as the party is.
     fn socket(&self) -> BorrowedFd<'_>;
     /// There is something in the socket, or its end. Says whether to listen on.
     fn hear(&self) -> bool;

@@ -56,12 +56,12 @@ fn set(field: &mut [c_char], text: &[u8]) {
 /// Tells on stderr, once for each cause, why there is no device: an empty list alone leaves the
 /// user guessing.
 fn complain(why: &omniverb_client::NoDevice) {
-    static TOLD: Mutex<String> = Mutex::new(String::new());
+    static SAID: Mutex<String> = Mutex::new(String::new());
     let text = format!("{why}\n");
-    let mut told = lock(&TOLD);
-    if *told != text {
+    let mut said = lock(&SAID);
+    if *said != text {
         let _ = rustix::io::write(rustix::stdio::stderr(), text.as_bytes());
-        *told = text;
+        *said = text;
     }
 }
 

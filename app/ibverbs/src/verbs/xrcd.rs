@@ -53,7 +53,7 @@ struct Handles {
     /// Its objects: one at least, or other processes have it open.
     objects: Vec<usize>,
     /// How often other processes have it open.
-    held: u32,
+    elsewhere: u32,
     /// If only they have.
     kept: Option<Arc<Area>>,
     /// The address vector, which is the same by each.
@@ -117,7 +117,7 @@ impl Area {
 
     /// A queue pair was made to receive here; C's first object for it.
     pub(super) fn add(&self, qp: &Qp, first: usize, route: SharedRoute) {
-        let handles = Handles { objects: vec![first], held: 0, kept: None, route };
+        let handles = Handles { objects: vec![first], elsewhere: 0, kept: None, route };
         lock(&self.handles).insert(qp.number, handles);
         qp.cookie.store(first, Ordering::Release);
     }
@@ -163,7 +163,7 @@ impl Area {
     pub(super) fn begin_hold(&self, number: Qpn) -> bool {
         let mut handles = lock(&self.handles);
         let Some(known) = handles.get_mut(&number) else { return false };
-        known.held += 1;
+        known.elsewhere += 1;
         true
     }
 
@@ -171,8 +171,8 @@ impl Area {
     pub(super) fn end_hold(&self, number: Qpn) -> Option<Arc<Qp>> {
         let mut handles = lock(&self.handles);
         let known = handles.get_mut(&number)?;
-        known.held = known.held.saturating_sub(1);
-        if known.held > 0 || !known.objects.is_empty() {
+        known.elsewhere = known.elsewhere.saturating_sub(1);
+        if known.elsewhere > 0 || !known.objects.is_empty() {
             return None;
         }
         // Whoever calls has the area.
@@ -187,8 +187,8 @@ impl Area {
         let Some(known) = handles.get_mut(&qp.number) else { return false };
         known.objects.retain(|other| *other != object);
         let heir = known.objects.first().copied();
-        let stays = heir.is_some() || known.held > 0;
-        if heir.is_none() && known.held > 0 {
+        let stays = heir.is_some() || known.elsewhere > 0;
+        if heir.is_none() && known.elsewhere > 0 {
             known.kept = self.me.upgrade();
         }
         if !stays {

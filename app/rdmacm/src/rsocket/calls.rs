@@ -12,6 +12,7 @@ use omniverb_terms::Errno;
 use super::datagram::calls::Datagrams;
 use super::options::give;
 use super::socket::{Inner, Phase, Socket};
+use super::stream::Directions;
 use super::table::Entry;
 use super::wait::{Awaited, Patience, until};
 use super::{table, transfer};
@@ -188,9 +189,9 @@ pub unsafe extern "C" fn ov_rconnect(
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_rshutdown(number: c_int, how: c_int) -> c_int {
     outcome(table::stream(number).and_then(|socket| match how {
-        SHUT_RD => transfer::shut(&socket, true, false),
-        SHUT_WR => transfer::shut(&socket, false, true),
-        SHUT_RDWR => transfer::shut(&socket, true, true),
+        SHUT_RD => transfer::shut(&socket, Directions::In),
+        SHUT_WR => transfer::shut(&socket, Directions::Out),
+        SHUT_RDWR => transfer::shut(&socket, Directions::Both),
         _ => Err(Errno::EINVAL),
     }))
 }

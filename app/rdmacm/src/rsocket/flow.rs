@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::wire::{AMOUNT_MAX, PLACES, Place};
+use super::format::{AMOUNT_MAX, PLACES, Place};
 
 /// Requests kept for what the two sides say to each other beside the data.
 pub(crate) const CONTROLS: u32 = 4;
@@ -17,7 +17,7 @@ pub(crate) const LOW: u32 = 2048;
 /// The first piece of a long send, in bytes; each piece is twice as long as the one before, so
 /// that the peer has something to do soon.
 const FIRST_PIECE: u32 = 2048;
-/// The longest piece.
+/// Bytes of the longest.
 const LAST_PIECE: u32 = 1 << 16;
 
 /// The peer did what no peer may.

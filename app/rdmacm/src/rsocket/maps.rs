@@ -2,15 +2,16 @@
 
 use omniverb_terms::Errno;
 
+use super::format::Map;
 use super::memory::Lent;
-use super::wire::Map;
 
 struct Lending {
     memory: Lent,
     offset: u64,
     /// Its entry in the peer's list; none for a buffer that the peer does not learn of.
     index: Option<u16>,
-    told: bool,
+    /// The peer knows of it, or does not learn of it.
+    announced: bool,
 }
 
 /// What we lend, and what the peer lends us.
@@ -39,7 +40,7 @@ impl Maps {
 
     /// Lends a buffer.
     pub(crate) fn lend(&mut self, memory: Lent, offset: u64, index: Option<u16>) {
-        self.lent.push(Lending { memory, offset, index, told: index.is_none() });
+        self.lent.push(Lending { memory, offset, index, announced: index.is_none() });
     }
 
     /// Takes a buffer back.
@@ -54,15 +55,15 @@ impl Maps {
     }
 
     /// What the peer is to be told next, and in which entry.
-    pub(crate) fn untold(&self) -> Option<(u16, Map)> {
-        let lending = self.lent.iter().find(|lending| !lending.told)?;
+    pub(crate) fn unannounced(&self) -> Option<(u16, Map)> {
+        let lending = self.lent.iter().find(|lending| !lending.announced)?;
         Some((lending.index?, Map { offset: lending.offset, place: lending.memory.place() }))
     }
 
-    /// It was told.
-    pub(crate) fn told(&mut self, index: u16) {
+    /// The peer was told of what is in this entry.
+    pub(crate) fn is_announced(&mut self, index: u16) {
         for lending in &mut self.lent {
-            lending.told |= lending.index == Some(index);
+            lending.announced |= lending.index == Some(index);
         }
     }
 
@@ -73,7 +74,7 @@ impl Maps {
     }
 
     /// The buffer of the peer's that has this offset.
-    pub(crate) fn find(&self, offset: u64) -> Option<super::wire::Place> {
+    pub(crate) fn find(&self, offset: u64) -> Option<super::format::Place> {
         self.borrowed.iter().find_map(|map| map.find(offset))
     }
 }

@@ -7,8 +7,8 @@ use core::ptr::null_mut;
 use omniverb_abi::*;
 use omniverb_terms::Errno;
 
+use super::format::Place;
 use super::vector::Vector;
-use super::wire::Place;
 use crate::below;
 use crate::errno::{last, made};
 

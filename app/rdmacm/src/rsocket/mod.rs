@@ -12,7 +12,7 @@
 //!   [`restart`](mod@restart) whether signals end that.
 //! * [`transfer`](mod@transfer): calls that wait, made of steps of [`stream`](mod@stream) that do
 //!   not.
-//! * [`flow`](mod@flow) and [`wire`](mod@wire) know what is allowed, and how it is said; nothing of
+//! * [`flow`](mod@flow) and [`format`](mod@format) know what is allowed, and how it is said; nothing of
 //!   memory or queues.
 //! * [`memory`](mod@memory), [`queues`](mod@queues), [`maps`](mod@maps), [`vector`](mod@vector):
 //!   what requests are made of.
@@ -27,6 +27,7 @@ pub mod calls;
 pub mod data;
 mod datagram;
 mod flow;
+mod format;
 mod gate;
 mod maps;
 mod memory;
@@ -43,7 +44,6 @@ mod table;
 mod transfer;
 mod vector;
 mod wait;
-mod wire;
 
 #[cfg(test)]
 mod tests;

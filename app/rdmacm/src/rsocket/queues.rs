@@ -7,7 +7,7 @@ use core::ptr::null_mut;
 use omniverb_abi::*;
 use omniverb_terms::Errno;
 
-use super::wire::Place;
+use super::format::Place;
 use crate::below;
 use crate::errno::{made, verb};
 use crate::queues::{create_plain_qp, ov_rdma_destroy_qp};
@@ -116,7 +116,7 @@ impl Queues {
         }
     }
 
-    /// The oldest completion.
+    /// Takes the oldest completion, if there is one.
     pub(crate) fn poll(&self) -> Option<ibv_wc> {
         let mut completion = ibv_wc::default();
         // SAFETY: live; room for one.

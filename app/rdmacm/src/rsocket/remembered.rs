@@ -2,7 +2,7 @@
 
 use core::ffi::c_int;
 
-/// What is remembered.
+/// What `rgetsockopt` gives back of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     pub(crate) reuse: bool,

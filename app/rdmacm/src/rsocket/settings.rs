@@ -4,7 +4,7 @@ use core::ffi::c_int;
 
 use omniverb_terms::Errno;
 
-use super::wire::scaled;
+use super::format::scaled;
 
 const RDMA_SQSIZE: c_int = 0;
 const RDMA_RQSIZE: c_int = 1;

@@ -11,13 +11,13 @@ use omniverb_abi::*;
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
+use super::format::Hello;
 use super::gate::Gate;
 use super::queues::Queues;
 use super::remembered::Options;
 use super::settings::Settings;
 use super::stream::{Ends, Link, Stream};
 use super::wait::{Awaited, Sleepy};
-use super::wire::Hello;
 use crate::channel::ChannelShell;
 use crate::shell::{IdShell, Kind};
 use crate::why::{Attempt, Call};
@@ -91,7 +91,7 @@ pub(crate) enum Phase {
     Failed,
 }
 
-/// A stream socket.
+/// A stream socket: listens, or is or was to be one connection.
 pub(crate) struct Socket {
     /// What the program calls it: the descriptor of its channel.
     pub(crate) number: c_int,
@@ -103,7 +103,7 @@ pub(crate) struct Socket {
     inner: Mutex<Inner>,
 }
 
-/// What is locked.
+/// A stream socket, but for its number: a call has all of it locked.
 pub(crate) struct Inner {
     // In front of the identifier, whose queue pair it has: it goes first.
     pub(crate) phase: Phase,
@@ -144,7 +144,7 @@ impl Inner {
         self.flags & O_NONBLOCK == 0 && flags & libc::MSG_DONTWAIT == 0
     }
 
-    /// The connection.
+    /// The connection, of which the peer knows.
     ///
     /// # Errors
     /// `ENOTCONN`: there is none, and was none.
@@ -359,7 +359,10 @@ impl Socket {
         }
     }
 
-    /// A new one.
+    /// A new one for addresses of this family, with what `F_SETFL` would say.
+    ///
+    /// # Errors
+    /// `ENODEV`: there is no device; a quota's `ENOMEM`.
     pub(crate) fn new(family: c_int, flags: c_int) -> Result<Socket, Errno> {
         let id = Id::new(RDMA_PS_TCP, IBV_QPT_RC)?;
         // SAFETY: live, and nobody else's.

@@ -8,14 +8,14 @@ use omniverb_abi::*;
 use omniverb_terms::Errno;
 
 use super::flow::{Piece, Receiver, Sender, Steps};
+use super::format::{
+    HELLO_BYTES, Hello, IS_BIG_ENDIAN, MAP_BYTES, Map, Message, PLACE_BYTES, PLACES, Place,
+};
 use super::maps::Maps;
 use super::memory::{Lent, Memory};
 use super::queues::{Queues, Wanted};
 use super::settings::{INLINE_MAX, Settings};
 use super::vector::Vector;
-use super::wire::{
-    HELLO_BYTES, Hello, IS_BIG_ENDIAN, MAP_BYTES, Map, Message, PLACE_BYTES, PLACES, Place,
-};
 
 /// Kinds of requests, in the upper half of their numbers; the lower half is how many bytes.
 const RECEIVE: u64 = 0;
@@ -97,6 +97,42 @@ pub(crate) enum Link {
     Broken,
 }
 
+/// Directions of a connection: in, as long as neither the peer has said that nothing comes any more,
+/// nor the program that it wants nothing; out, as long as the program has not said that it sends
+/// nothing. Or those that the program ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Directions {
+    None,
+    In,
+    Out,
+    Both,
+}
+
+impl Directions {
+    fn of(has_in: bool, has_out: bool) -> Directions {
+        match (has_in, has_out) {
+            (false, false) => Directions::None,
+            (true, false) => Directions::In,
+            (false, true) => Directions::Out,
+            (true, true) => Directions::Both,
+        }
+    }
+
+    fn has_in(self) -> bool {
+        matches!(self, Directions::In | Directions::Both)
+    }
+
+    fn has_out(self) -> bool {
+        matches!(self, Directions::Out | Directions::Both)
+    }
+
+    /// Those of them that are not among these.
+    fn without(self, gone: Directions) -> Directions {
+        let (has_in, has_out) = (self.has_in(), self.has_out());
+        Directions::of(has_in && !gone.has_in(), has_out && !gone.has_out())
+    }
+}
+
 /// A connection.
 pub(crate) struct Stream {
     ends: Ends,
@@ -105,9 +141,7 @@ pub(crate) struct Stream {
     receiver: Receiver,
     maps: Maps,
     link: Link,
-    /// The peer has not said that nothing comes any more, nor the program that it wants nothing.
-    readable: bool,
-    writable: bool,
+    open: Directions,
     /// Which entry of our list the peer writes next.
     next_target: usize,
     /// Which entry of its list we write next.
@@ -127,8 +161,7 @@ impl Stream {
             receiver,
             maps: Maps::new(peer.maps, settings.maps),
             link: Link::Up,
-            readable: true,
-            writable: true,
+            open: Directions::Both,
             next_target: 1,
             next_place: 1 % peer.list.length.max(1),
             peer,
@@ -145,11 +178,11 @@ impl Stream {
     }
 
     pub(crate) fn is_readable(&self) -> bool {
-        self.readable && self.link == Link::Up
+        self.open.has_in() && self.link == Link::Up
     }
 
     pub(crate) fn is_writable(&self) -> bool {
-        self.writable && self.link == Link::Up
+        self.open.has_out() && self.link == Link::Up
     }
 
     pub(crate) fn unread(&self) -> u32 {
@@ -260,7 +293,9 @@ impl Stream {
                 }
             }
             Message::Disconnect => self.ended(),
-            Message::Shutdown if self.writable => self.readable = false,
+            Message::Shutdown if self.open.has_out() => {
+                self.open = self.open.without(Directions::In);
+            }
             Message::Shutdown => self.ended(),
             Message::Alive | Message::Other => {}
         }
@@ -408,17 +443,16 @@ impl Stream {
 
     /// The program neither reads, or sends, nor both any more. What the peer is to be told of
     /// that, if anything.
-    pub(crate) fn shut(&mut self, reads: bool, sends: bool) -> Option<Message> {
+    pub(crate) fn shut(&mut self, which: Directions) -> Option<Message> {
         if self.link != Link::Up {
             return None;
         }
-        let could_send = self.writable;
-        self.readable &= !reads;
-        self.writable &= !sends;
-        match (self.readable, self.writable) {
-            (_, true) => None,
-            (true, false) => could_send.then_some(Message::Shutdown),
-            (false, false) => Some(Message::Disconnect),
+        let could_send = self.open.has_out();
+        self.open = self.open.without(which);
+        match self.open {
+            Directions::Out | Directions::Both => None,
+            Directions::In => could_send.then_some(Message::Shutdown),
+            Directions::None => Some(Message::Disconnect),
         }
     }
 
@@ -453,14 +487,14 @@ impl Stream {
     }
 
     /// Whether the peer is yet to be told of buffers.
-    pub(crate) fn has_untold(&self) -> bool {
-        self.maps.untold().is_some()
+    pub(crate) fn has_unannounced(&self) -> bool {
+        self.maps.unannounced().is_some()
     }
 
     /// Tells the peer of buffers, as far as that can be done now.
-    pub(crate) fn tell_maps(&mut self) -> Result<(), Errno> {
+    pub(crate) fn announce_maps(&mut self) -> Result<(), Errno> {
         while self.is_writable()
-            && let Some((index, map)) = self.maps.untold()
+            && let Some((index, map)) = self.maps.unannounced()
         {
             let at = u64::from(self.peer.list.length) * PLACE_BYTES as u64
                 + u64::from(index) * MAP_BYTES as u64;
@@ -475,7 +509,7 @@ impl Stream {
                 let mut data = Vector::new(&parts);
                 self.post(&piece, &mut data, Some(Message::Mapped(index)))?;
             }
-            self.maps.told(index);
+            self.maps.is_announced(index);
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use omniverb_terms::Errno;
 use super::datagram::calls::Datagrams;
 use super::socket::Socket;
 
-/// A socket.
+/// What a number stands for: whoever calls has a share of it.
 #[derive(Clone)]
 pub(crate) enum Entry {
     Stream(Arc<Socket>),

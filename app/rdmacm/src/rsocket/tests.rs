@@ -14,13 +14,13 @@ use omniverb_sys::clock;
 use omniverb_terms::Errno;
 
 use super::calls::*;
+use super::format::Hello;
 use super::gate::Enter;
 use super::poll;
 use super::settings::Settings;
 use super::socket::{Id, Phase, Socket};
 use super::stream::{Ends, Link, Stream};
 use super::wait::{Patience, enter, leave, until};
-use super::wire::Hello;
 use crate::pending::What;
 use crate::registry;
 use crate::resolve;

@@ -9,7 +9,7 @@ use omniverb_terms::Errno;
 
 use super::flow::Steps;
 use super::socket::{Inner, Phase, Socket};
-use super::stream::{Link, Stream};
+use super::stream::{Directions, Link, Stream};
 use super::vector::Vector;
 use super::wait::{Patience, until};
 
@@ -51,12 +51,12 @@ fn count(total: usize, left: usize, result: Result<(), Errno>) -> Result<usize, 
 }
 
 /// Tells the peer of buffers that it was lent meanwhile.
-fn tell_maps(socket: &Socket, patience: Patience) -> Result<(), Errno> {
+fn announce_maps(socket: &Socket, patience: Patience) -> Result<(), Errno> {
     loop {
         let mut inner = socket.lock();
         let stream = inner.stream()?;
-        stream.tell_maps()?;
-        if !stream.has_untold() || !stream.is_writable() {
+        stream.announce_maps()?;
+        if !stream.has_unannounced() || !stream.is_writable() {
             return Ok(());
         }
         drop(inner);
@@ -74,7 +74,7 @@ fn tell_maps(socket: &Socket, patience: Patience) -> Result<(), Errno> {
 pub(crate) unsafe fn send(socket: &Socket, parts: &[iovec], flags: c_int) -> Result<usize, Errno> {
     let _whole = lock(&socket.sending);
     let patience = connected(socket, flags)?;
-    tell_maps(socket, patience)?;
+    announce_maps(socket, patience)?;
     // SAFETY: the caller's promise.
     let mut data = unsafe { Vector::new(parts) };
     let (total, mut steps) = (data.left(), Steps::new());
@@ -109,7 +109,7 @@ pub(crate) unsafe fn write_at(
 ) -> Result<usize, Errno> {
     let _whole = lock(&socket.sending);
     let patience = connected(socket, flags)?;
-    tell_maps(socket, patience)?;
+    announce_maps(socket, patience)?;
     // The peer may have lent some meanwhile.
     socket.lock().progress();
     // SAFETY: the caller's promise.
@@ -174,11 +174,11 @@ pub(crate) unsafe fn receive(
 ///
 /// # Errors
 /// `ENOTCONN`; `EAGAIN`: the peer leaves no room to tell it so.
-pub(crate) fn shut(socket: &Socket, reads: bool, sends: bool) -> Result<(), Errno> {
+pub(crate) fn shut(socket: &Socket, which: Directions) -> Result<(), Errno> {
     let patience = Patience::seconds(LINGER);
     let message = {
         let mut inner = socket.lock();
-        match inner.stream()?.shut(reads, sends) {
+        match inner.stream()?.shut(which) {
             Some(message) => message,
             None => {
                 finish(&mut inner);
@@ -205,7 +205,7 @@ pub(crate) fn shut(socket: &Socket, reads: bool, sends: bool) -> Result<(), Errn
 
 /// Closes a connection. Whoever still waits for something of it, in another thread, is told.
 pub(crate) fn close(socket: &Socket) {
-    let _ = shut(socket, true, true);
+    let _ = shut(socket, Directions::Both);
     let mut inner = socket.lock();
     if let Phase::Made(_) = &inner.phase {
         inner.disconnect();

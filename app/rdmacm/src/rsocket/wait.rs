@@ -42,7 +42,7 @@ pub(crate) trait Sleepy {
     }
 }
 
-/// A socket.
+/// A socket of either kind, for whose news a call of the program waits.
 pub(crate) trait Awaited {
     type Inner: Sleepy;
     fn lock(&self) -> MutexGuard<'_, Self::Inner>;

@@ -21,17 +21,17 @@ pub(crate) const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 
 pub(crate) const DEPTH: u8 = 16;
 
 /// What listens to the daemon.
-type Told = unsafe extern "C" fn(*mut c_void, *const c_void, usize);
-static TOLD: Mutex<Option<Told>> = Mutex::new(None);
+type Hear = unsafe extern "C" fn(*mut c_void, *const c_void, usize);
+static HEAR: Mutex<Option<Hear>> = Mutex::new(None);
 
 /// The listener, called.
 pub(crate) fn tell(message: Option<&[u8]>) {
-    let told = *lock(&TOLD);
+    let hear = *lock(&HEAR);
     let (place, bytes) =
         message.map_or((core::ptr::null(), 0), |m| (m.as_ptr().cast::<c_void>(), m.len()));
-    if let Some(told) = told {
+    if let Some(hear) = hear {
         // SAFETY: the library's own function, which takes any message.
-        unsafe { told(null_mut(), place, bytes) }
+        unsafe { hear(null_mut(), place, bytes) }
     }
 }
 
@@ -376,9 +376,9 @@ pub(crate) unsafe fn omniverb_private_call(
 
 pub(crate) unsafe fn omniverb_private_listen(
     _opened: *mut Opened,
-    told: Option<Told>,
+    hear: Option<Hear>,
     _cookie: *mut c_void,
 ) -> c_int {
-    *lock(&TOLD) = told;
+    *lock(&HEAR) = hear;
     0
 }

@@ -30,7 +30,7 @@ pub trait CompletionEvents: Send + Sync {
 /// Which completions an application wishes to be told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notify {
-    /// All completions.
+    /// The next completion, whatever it is.
     Any,
     /// Those whose sender asked for it, and those that failed.
     Solicited,

@@ -33,7 +33,7 @@ pub(super) enum Step {
 pub(super) enum Fault {
     /// Our peer.
     Ours,
-    /// The other process.
+    /// The process that requests are handed over to, and its queue pair.
     Theirs,
 }
 

@@ -19,7 +19,7 @@ use crate::rsocket::wait::{Awaited, Patience, until};
 /// Seconds for which closing waits until what was sent is under way.
 const LINGER: u32 = 1;
 
-/// A datagram socket.
+/// A datagram socket: the process that made it, and what is locked while a call uses it.
 pub(crate) struct Datagrams {
     /// What the program calls it.
     pub(crate) number: c_int,
@@ -36,7 +36,8 @@ impl Awaited for Datagrams {
 }
 
 impl Datagrams {
-    /// A new one.
+    /// A new one of IPv6, or of IPv4, with what `F_SETFL` and `F_SETFD` would say. It has a socket of
+    /// the kernel's, and no queue pair before it sends, or is connected.
     pub(crate) fn new(is_six: bool, flags: c_int, descriptor_flags: c_int) -> Result<Self, Errno> {
         let inner = Inner::new(is_six, flags, descriptor_flags)?;
         let number = inner.kernel.fd();

@@ -6,9 +6,9 @@ use core::net::SocketAddr;
 
 use omniverb_terms::Errno;
 
+use super::format::{self, Knock};
 use super::port::{DATAGRAM_MAX, Done, Port};
 use super::socket::{Arrived, Inner, Place};
-use super::wire::{self, Knock};
 
 /// Datagrams of the kernel's that are taken at a time: others want something, too.
 const TAKEN: usize = 32;
@@ -20,11 +20,13 @@ impl Inner {
         self.has_more = false;
         for _ in 0..self.port.as_ref().map_or(0, Port::rooms) {
             let Some(done) = self.port.as_mut().and_then(Port::poll) else { return };
-            self.has_worked |= !matches!(done, Done::Failed);
             match done {
-                Done::Sent => {}
-                Done::Failed => self.has_failed = true,
-                Done::Received(room, bytes, qpn) => self.arrives(room, bytes, qpn),
+                Done::Failed => self.health.fails(),
+                Done::Sent => self.health.works(),
+                Done::Received(room, bytes, qpn) => {
+                    self.health.works();
+                    self.arrives(room, bytes, qpn);
+                }
             }
         }
         self.has_more = self.port.is_some();
@@ -34,11 +36,11 @@ impl Inner {
         let Some(port) = &self.port else { return };
         let (route, front) = port.front(room);
         let front = &front[..front.len().min(bytes)];
-        let named = wire::named(front).filter(|(from, _)| {
+        let named = format::named(front).filter(|(from, _)| {
             // Somebody else of its host's, perhaps.
             let is_another =
                 self.peers.find(*from).is_some_and(|p| p.qpn.is_some_and(|q| q != qpn));
-            wire::may_be(from.ip(), wire::sender(&route))
+            format::may_be(from.ip(), format::sender(&route))
                 && from.is_ipv4() != self.kernel.is_six()
                 && self.is_heard(*from)
                 && !is_another
@@ -55,7 +57,9 @@ impl Inner {
     }
 
     pub(super) fn give_back(&mut self, room: u32) {
-        self.has_failed |= self.port.as_ref().is_some_and(|port| port.take(room).is_err());
+        if self.port.as_ref().is_some_and(|port| port.take(room).is_err()) {
+            self.health.fails();
+        }
     }
 
     /// Takes what came through the kernel.

@@ -4,16 +4,16 @@
 //! * [`socket`](mod@socket): what goes which way; [`heard`](mod@heard): what comes.
 //!   [`kernel`](mod@kernel) and [`port`](mod@port) are the two ways, [`peers`](mod@peers) those at
 //!   their ends.
-//! * [`wire`](mod@wire): headers. [`names`](mod@names): addresses of C.
+//! * [`format`](mod@format): headers. [`names`](mod@names): addresses of C.
 
 pub(super) mod calls;
+mod format;
 mod heard;
 mod kernel;
 mod names;
 mod peers;
 mod port;
 pub(super) mod socket;
-mod wire;
 
 #[cfg(test)]
 mod tests;

@@ -7,8 +7,8 @@ use omniverb_abi::*;
 use omniverb_session::cm::CmIdResolved;
 use omniverb_terms::Errno;
 
+use super::format::{NAME_MAX, ROUTE_BYTES};
 use super::peers::Way;
-use super::wire::{NAME_MAX, ROUTE_BYTES};
 use crate::rsocket::memory::Memory;
 use crate::rsocket::queues::{Queues, Wanted};
 use crate::rsocket::settings::Settings;
@@ -25,7 +25,7 @@ const FRONT: usize = 64;
 /// In the number of a send.
 const SEND: u64 = 1 << 32;
 
-/// What has completed.
+/// What a completion of the queue pair was of.
 pub(crate) enum Done {
     /// A datagram of so many bytes is in this room, sent by that queue pair.
     Received(u32, usize, u32),

@@ -14,11 +14,11 @@ use libc::{O_NONBLOCK, sockaddr_storage};
 use omniverb_sys::EventFd;
 use omniverb_terms::Errno;
 
+use super::format::{self, HEADER_MAX, Knock};
 use super::kernel::Kernel;
 use super::names;
 use super::peers::Peers;
 use super::port::{DATAGRAM_MAX, Port};
-use super::wire::{self, HEADER_MAX, Knock};
 use crate::errno::of;
 use crate::rsocket::gate::Gate;
 use crate::rsocket::queues::Queues;
@@ -43,7 +43,40 @@ pub(super) struct Arrived {
     pub(super) place: Place,
 }
 
-/// What is locked.
+/// How the queue pair does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Health {
+    /// Nothing of it has completed.
+    New,
+    /// Something of it has completed well.
+    Works,
+    /// It has failed, and has worked.
+    Failed,
+    /// It has failed from the beginning.
+    NeverWorked,
+}
+
+impl Health {
+    /// Whether it has failed.
+    pub(super) fn is_over(self) -> bool {
+        matches!(self, Self::Failed | Self::NeverWorked)
+    }
+
+    /// Something has completed well.
+    pub(super) fn works(&mut self) {
+        *self = if self.is_over() { Self::Failed } else { Self::Works };
+    }
+
+    /// It fails.
+    pub(super) fn fails(&mut self) {
+        *self = match self {
+            Self::New | Self::NeverWorked => Self::NeverWorked,
+            Self::Works | Self::Failed => Self::Failed,
+        };
+    }
+}
+
+/// A datagram socket, but for its number: a call has all of it locked.
 pub(crate) struct Inner {
     // In front of the port, whose protection domain their ways have.
     pub(super) peers: Peers,
@@ -54,10 +87,7 @@ pub(crate) struct Inner {
     /// How many of them came through the kernel.
     pub(super) kept: usize,
     gate: Gate,
-    /// The queue pair has failed.
-    pub(super) has_failed: bool,
-    /// Something of it has completed well.
-    pub(super) has_worked: bool,
+    pub(super) health: Health,
     /// It may have completed more than was taken.
     pub(super) has_more: bool,
     /// Tells who sleeps without a queue pair that there is one.
@@ -89,7 +119,7 @@ fn storage_of_own(mut address: SocketAddr) -> sockaddr_storage {
 }
 
 impl Inner {
-    /// A new one.
+    /// As [`Datagrams::new`](super::calls::Datagrams::new).
     pub(crate) fn new(is_six: bool, flags: c_int, descriptor_flags: c_int) -> Result<Inner, Errno> {
         Ok(Inner {
             peers: Peers::default(),
@@ -99,8 +129,7 @@ impl Inner {
             arrived: VecDeque::new(),
             kept: 0,
             gate: Gate::default(),
-            has_failed: false,
-            has_worked: false,
+            health: Health::New,
             has_more: false,
             news: EventFd::new().map_err(|_| Errno::EMFILE)?,
             turns: 0,
@@ -122,12 +151,12 @@ impl Inner {
 
     /// Something can be sent.
     pub(crate) fn can_send(&self) -> bool {
-        !self.has_failed && self.port.as_ref().is_none_or(Port::has_room)
+        !self.health.is_over() && self.port.as_ref().is_none_or(Port::has_room)
     }
 
     /// Nothing is under way.
     pub(crate) fn is_idle(&self) -> bool {
-        self.has_failed || self.port.as_ref().is_none_or(Port::is_idle)
+        self.health.is_over() || self.port.as_ref().is_none_or(Port::is_idle)
     }
 
     /// It has no queue pair, whose size could not be changed any more.
@@ -166,7 +195,7 @@ impl Inner {
     fn open(&mut self, source: SocketAddr) -> Result<&mut Port, Errno> {
         if self.port.is_none() {
             self.port = Some(Port::new(&storage_of_own(source), &self.settings)?);
-            self.has_worked = false;
+            self.health = Health::New;
             self.news.signal();
         }
         self.port.as_mut().ok_or(Errno::ENODEV)
@@ -175,14 +204,15 @@ impl Inner {
     /// The queue pair has failed: there is another, of which those are told who may know it. Nobody
     /// sleeps.
     fn close(&mut self) {
-        (self.has_failed, self.has_more) = (false, false);
+        let has_worked = self.health != Health::NeverWorked;
+        (self.health, self.has_more) = (Health::New, false);
         self.gate.taken();
         self.news.take();
         self.port = None;
         let known = self.peers.forget_queues();
         self.arrived.retain(|datagram| matches!(datagram.place, Place::Kept(_)));
         // One that fails from the beginning is not made over and over.
-        if !self.has_worked {
+        if !has_worked {
             return;
         }
         for (peer, source) in known {
@@ -222,10 +252,10 @@ impl Inner {
             return Err(of(libc::EAFNOSUPPORT));
         }
         let is_known = self.peers.find(to).is_some_and(|peer| peer.qpn.is_some());
-        if !is_known || self.has_failed {
+        if !is_known || self.health.is_over() {
             self.progress();
         }
-        if self.has_failed {
+        if self.health.is_over() {
             return Err(Errno::EAGAIN);
         }
         let total = data.left();
@@ -236,7 +266,7 @@ impl Inner {
         let (Some(port), Ok(peer)) = (&mut self.port, self.peers.of(to, || Ok(source))) else {
             return Err(Errno::ENODEV);
         };
-        let name = wire::name(source);
+        let name = format::name(source);
         if let Some(qpn) = peer.qpn {
             if peer.way.is_none() {
                 let own = storage_of_own(source);
@@ -307,7 +337,7 @@ impl Sleepy for Inner {
         if !self.gate.is_open() {
             return;
         }
-        if self.has_failed {
+        if self.health.is_over() {
             self.close();
         }
         self.turns = self.turns.wrapping_add(1);

@@ -10,9 +10,9 @@ use omniverb_sys::clock;
 use omniverb_terms::Errno;
 
 use super::calls::Datagrams;
+use super::format::{self, Knock, ROUTE_BYTES};
 use super::kernel::Kernel;
 use super::socket::Inner;
-use super::wire::{self, Knock, ROUTE_BYTES};
 use crate::rsocket::options::SOL_RDMA;
 use crate::rsocket::vector::Vector;
 use crate::rsocket::wait::{Awaited, Patience, Sleepy, enter, until};
@@ -44,7 +44,7 @@ fn named(sender: [u8; 4], name: &str, data: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; ROUTE_BYTES];
     bytes[20] = 0x45;
     bytes[32..36].copy_from_slice(&sender);
-    bytes.extend_from_slice(wire::name(name.parse().unwrap()).bytes());
+    bytes.extend_from_slice(format::name(name.parse().unwrap()).bytes());
     bytes.extend_from_slice(data);
     bytes
 }

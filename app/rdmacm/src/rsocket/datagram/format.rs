@@ -18,7 +18,7 @@ const TAG: u32 = 0x5555_5555;
 const DATA: u8 = 0;
 const CONTROL: u8 = 7;
 
-/// A header.
+/// What stands in front of a datagram's data: whom it is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     bytes: [u8; HEADER_MAX],

@@ -127,7 +127,7 @@ pub(crate) struct Hello {
     pub(crate) maps: u16,
     /// Its list of targets: the peer writes there where it may be written to.
     pub(crate) list: Place,
-    /// The first target.
+    /// The half of its receive buffer that we write to first; others come by the list.
     pub(crate) buffer: Place,
 }
 
