@@ -48,7 +48,8 @@ struct Hold {
     times: u32,
 }
 
-/// What of this process's memory importers have mapped, or are about to: one table for all contexts.
+/// What of this process's memory importers have mapped, or are about to: one table for all
+/// contexts.
 #[derive(Default)]
 pub(crate) struct Pages {
     /// In no order; none overlap.

@@ -12,8 +12,8 @@
 //!   [`restart`](mod@restart) whether signals end that.
 //! * [`transfer`](mod@transfer): calls that wait, made of steps of [`stream`](mod@stream) that do
 //!   not.
-//! * [`flow`](mod@flow) and [`format`](mod@format) know what is allowed, and how it is said; nothing of
-//!   memory or queues.
+//! * [`flow`](mod@flow) and [`format`](mod@format) know what is allowed, and how it is said;
+//!   nothing of memory or queues.
 //! * [`memory`](mod@memory), [`queues`](mod@queues), [`maps`](mod@maps), [`vector`](mod@vector):
 //!   what requests are made of.
 //!

@@ -97,9 +97,9 @@ pub(crate) enum Link {
     Broken,
 }
 
-/// Directions of a connection: in, as long as neither the peer has said that nothing comes any more,
-/// nor the program that it wants nothing; out, as long as the program has not said that it sends
-/// nothing. Or those that the program ends.
+/// Directions of a connection: in, as long as neither the peer has said that nothing comes any
+/// more, nor the program that it wants nothing; out, as long as the program has not said that it
+/// sends nothing. Or those that the program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Directions {
     None,

@@ -15,6 +15,7 @@ use crate::constants::{Wc, status};
 use crate::host::AsyncEvent;
 use crate::lock::{Guard, Lock};
 use crate::peer::FarEnd;
+use crate::qp::CountsLinks;
 use crate::shared::Shared;
 use omniverb_terms::Qpn;
 use std::collections::VecDeque;
@@ -170,16 +171,6 @@ impl Cq {
     /// One QP does no longer.
     pub(crate) fn end_use(&self) {
         self.users.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    /// A link of a QP that uses it begins.
-    pub(crate) fn link_begins(&self, far_end: FarEnd) {
-        self.links.add(far_end);
-    }
-
-    /// A link of a QP that uses it ends.
-    pub(crate) fn link_ends(&self, far_end: FarEnd) {
-        self.links.remove(far_end);
     }
 
     /// Has polls look at a link by themselves, if there is room and nobody polls just now.
@@ -381,5 +372,15 @@ impl Cq {
             keep
         });
         self.length.store(inner.entries.len(), Ordering::Release);
+    }
+}
+
+impl CountsLinks for Cq {
+    fn link_begins(&self, far_end: FarEnd) {
+        self.links.add(far_end);
+    }
+
+    fn link_ends(&self, far_end: FarEnd) {
+        self.links.remove(far_end);
     }
 }

@@ -1,18 +1,10 @@
 //! What a poll does with one link of a queue pair.
 
-use super::{Inner, Qp};
+use super::{Inner, Look, Qp};
 use crate::constants::Wc;
 use crate::cq::{Cq, Watched};
 use omniverb_link::nap::Nap;
 use omniverb_terms::Service;
-
-/// What a look at a link found.
-pub(crate) enum Look {
-    /// Something; so many completions went straight to the caller.
-    News(usize),
-    /// Nothing, for so many looks.
-    Quiet(u32),
-}
 
 impl Inner {
     /// Looks at one link.

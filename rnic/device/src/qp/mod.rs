@@ -10,16 +10,17 @@ mod links;
 mod looking;
 mod machine;
 mod meter;
+mod outcome;
 mod pumping;
 mod relay;
+mod relaying;
 mod relays;
 mod requester;
 mod responder;
 mod state;
-mod turn;
 
-pub(crate) use self::looking::Look;
-pub(crate) use self::turn::Served;
+pub(crate) use self::hanging::CountsLinks;
+pub(crate) use self::outcome::{Look, Served};
 
 use self::attributes::{QpAttributes, State};
 use self::extended::Extended;
@@ -169,7 +170,7 @@ pub struct Qp {
     /// A completion did not fit into its CQ.
     lost_completion: AtomicBool,
     /// XRC: what it is to other processes of its domain, if it is not the application's.
-    hidden: Hidden,
+    hidden: Hidden<Qp>,
 }
 
 impl Qp {

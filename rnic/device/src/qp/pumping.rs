@@ -2,6 +2,7 @@
 //! CQs.
 
 use super::attributes::State;
+use super::outcome::Served;
 use super::relays::RELAYED;
 use super::{Inner, Qp};
 use crate::constants::Wc;
@@ -100,5 +101,30 @@ impl Qp {
     #[inline(always)]
     pub(crate) fn receive_release(&self) -> Release {
         Release::Receive { slot: self.srq.as_ref().map_or(self.slot, |srq| srq.slot()) }
+    }
+}
+
+impl Qp {
+    /// Does what can be done now, or has the next turn do it if another thread serves it.
+    pub(crate) fn try_pump(&self) {
+        match self.try_inner() {
+            Some(mut inner) => inner.pump_all(self),
+            None => self.shared.look_again(&self.me),
+        }
+    }
+
+    /// Drives the timers of what waits.
+    pub(crate) fn serve_wait(&self) -> Served {
+        let Some(mut inner) = self.try_inner() else {
+            return Served::On { moved: true, deadline: None };
+        };
+        let before = inner.sends.mark();
+        inner.pump_all(self);
+        if inner.sends.is_empty() && !inner.is_starved(self) {
+            inner.waiting.unlist();
+            return Served::Over;
+        }
+        let deadline = inner.next_deadline(self);
+        Served::On { moved: inner.sends.mark() != before, deadline }
     }
 }

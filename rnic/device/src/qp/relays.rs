@@ -7,19 +7,17 @@
 //! that receives, for the front.
 
 use super::relay::Relay;
-use super::{Inner, Qp};
 use crate::constants::Wc;
 use crate::limits::RELAYS_MAX;
 use crate::peer::Peer;
-use omniverb_link::Endpoint;
 use omniverb_terms::Qpn;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{OnceLock, Weak};
 
 /// The index of all relays' links: what has news there is what waits at the head of our own.
 pub(crate) const RELAYED: usize = usize::MAX;
 
 /// A way to another part.
-enum Way {
+pub(super) enum Way {
     /// It is being looked for.
     Asked,
     Open(Box<Relay>),
@@ -40,10 +38,11 @@ pub(super) enum Known<'r> {
 
 /// The ways to other parts of the domain, by their numbers.
 #[derive(Default)]
-pub(super) struct Relays(Vec<(u32, Way)>);
+pub(super) struct Relays(pub(super) Vec<(u32, Way)>);
 
 impl Relays {
-    fn position(&self, part: u32) -> Option<usize> {
+    /// Where in the list the way to a part is.
+    pub(super) fn position(&self, part: u32) -> Option<usize> {
         self.0.iter().position(|(of, _)| *of == part)
     }
 
@@ -63,7 +62,8 @@ impl Relays {
         }
     }
 
-    fn peers(&self, by: Qpn) -> Option<Peer> {
+    /// Who is at the other end of the link that a hidden queue pair of this number stands for.
+    pub(super) fn peer(&self, by: Qpn) -> Option<Peer> {
         self.0.iter().find_map(|(_, way)| match way {
             Way::Open(relay) if relay.by == by => Some(relay.peer),
             _ => None,
@@ -75,135 +75,26 @@ impl Relays {
     }
 }
 
-/// What a hidden queue pair stands for.
-#[derive(Default)]
-pub(super) struct Hidden {
+/// What a hidden queue pair stands for. `F`: what a front is.
+pub(super) struct Hidden<F> {
     /// The front, and the part that its link leads to.
-    front: OnceLock<(Weak<Qp>, u32)>,
+    pub(super) front: OnceLock<(Weak<F>, u32)>,
     /// The queue pair of another process that it receives for, and who sends to that.
-    receives_for: OnceLock<(Qpn, Qpn)>,
+    pub(super) receives_for: OnceLock<(Qpn, Qpn)>,
 }
 
-impl Hidden {
+impl<F> Default for Hidden<F> {
+    fn default() -> Self {
+        Hidden { front: OnceLock::new(), receives_for: OnceLock::new() }
+    }
+}
+
+impl<F> Hidden<F> {
     /// What a completion says of the connection that a message came by.
     pub(super) fn told(&self, wc: Wc) -> Wc {
         match self.receives_for.get() {
             None => wc,
             Some((front, sender)) => Wc { qp_num: front.0, src_qp: sender.0, ..wc },
-        }
-    }
-}
-
-impl Qp {
-    /// Its link will be the front's, and lead to another part of the domain.
-    pub fn stand_for(&self, front: &Arc<Qp>, part: u32) {
-        let _ = self.hidden.front.set((Arc::downgrade(front), part));
-    }
-
-    /// It receives for a queue pair of another process, which `sender` sends to.
-    pub fn receive_for(&self, front: Qpn, sender: Qpn) {
-        let _ = self.hidden.receives_for.set((front, sender));
-    }
-
-    /// Whether it is no queue pair of the application's.
-    pub fn is_hidden(&self) -> bool {
-        self.hidden.front.get().is_some() || self.hidden.receives_for.get().is_some()
-    }
-
-    /// The queue pair whose link its link is, and to which part that leads. `None` if it is nobody
-    /// else's; `Some(None)` if the other one is gone.
-    pub fn front(&self) -> Option<Option<(Arc<Qp>, u32)>> {
-        let (front, part) = self.hidden.front.get()?;
-        Some(front.upgrade().map(|front| (front, *part)))
-    }
-
-    /// Whether a request waits for the way to a part that is being looked for.
-    pub fn wants_way(&self, part: u32) -> bool {
-        let inner = self.inner();
-        let relays = &inner.extended.relays;
-        relays.position(part).is_some_and(|at| matches!(relays.0[at].1, Way::Asked))
-    }
-
-    /// Whether the link of the hidden queue pair of this number is in use.
-    pub fn is_relayed_by(&self, by: Qpn) -> bool {
-        self.relay_peer(by).is_some()
-    }
-
-    pub(super) fn relay_peer(&self, by: Qpn) -> Option<Peer> {
-        self.inner().extended.relays.peers(by)
-    }
-
-    /// There is no way to that part: whoever waits for it is refused.
-    pub fn no_way(&self, part: u32) {
-        let mut inner = self.inner();
-        let relays = &mut inner.extended.relays;
-        if let Some(at) = relays.position(part)
-            && matches!(relays.0[at].1, Way::Asked)
-        {
-            relays.0[at].1 = Way::Gone;
-            inner.pump_all(self);
-        }
-    }
-
-    /// The daemon made the link. `None`: nobody waits for it any more.
-    pub(super) fn attach_relay(
-        &self,
-        part: u32,
-        peer: Peer,
-        mut endpoint: Endpoint,
-        by: Qpn,
-    ) -> Option<usize> {
-        let mut inner = self.inner();
-        let relays = &mut inner.extended.relays;
-        let asked = relays.position(part).filter(|at| matches!(relays.0[*at].1, Way::Asked));
-        let Some(at) = asked else {
-            endpoint.close();
-            return None;
-        };
-        relays.0[at].1 = Way::Open(Box::new(Relay::new(endpoint, peer, by)));
-        inner.pump_all(self);
-        // The other end may have opened before it could see that we wait for that.
-        inner.come_back(self);
-        Some(RELAYED)
-    }
-
-    /// The link that a hidden queue pair stood for has ended, or its other end.
-    pub(super) fn relay_ended(&self, by: Qpn) {
-        let mut inner = self.inner();
-        // What it said last counts.
-        inner.pump_all(self);
-        let relays = &mut inner.extended.relays;
-        let is_it = |way: &Way| matches!(way, Way::Open(relay) if relay.by == by);
-        let Some(at) = relays.0.iter().position(|(_, way)| is_it(way)) else { return };
-        let Way::Open(mut relay) = std::mem::replace(&mut relays.0[at].1, Way::Gone) else {
-            return;
-        };
-        relay.close();
-        if !relay.is_busy() {
-            // Who names that part, now or later, asks anew.
-            drop(relays.0.swap_remove(at));
-        }
-        inner.pump_all(self);
-        self.shared.host.discard(by);
-    }
-}
-
-impl Inner {
-    /// There is news from a process that requests were handed over to.
-    #[cold]
-    pub(super) fn serve_relays(&mut self, qp: &Qp) {
-        if self.extended.relays.are_some() {
-            self.serve_link(qp, 0);
-        }
-    }
-
-    /// The connection is over, and what went on from it.
-    pub(super) fn end_relays(&mut self, qp: &Qp) {
-        for (_, way) in self.extended.relays.0.drain(..) {
-            if let Way::Open(mut relay) = way {
-                relay.close();
-                qp.shared.host.discard(relay.by);
-            }
         }
     }
 }

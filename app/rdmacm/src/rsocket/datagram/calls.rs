@@ -36,8 +36,8 @@ impl Awaited for Datagrams {
 }
 
 impl Datagrams {
-    /// A new one of IPv6, or of IPv4, with what `F_SETFL` and `F_SETFD` would say. It has a socket of
-    /// the kernel's, and no queue pair before it sends, or is connected.
+    /// A new one of IPv6, or of IPv4, with what `F_SETFL` and `F_SETFD` would say. It has a socket
+    /// of the kernel's, and no queue pair before it sends, or is connected.
     pub(crate) fn new(is_six: bool, flags: c_int, descriptor_flags: c_int) -> Result<Self, Errno> {
         let inner = Inner::new(is_six, flags, descriptor_flags)?;
         let number = inner.kernel.fd();

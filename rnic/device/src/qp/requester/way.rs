@@ -5,13 +5,21 @@ use super::traces::Tracing;
 use omniverb_link::Tracer;
 use std::sync::Arc;
 
+/// The express way.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Express {
+    /// The state of the QP does not allow it.
+    #[default]
+    Closed,
+    /// The state does, but requests are not plain.
+    Barred,
+    Open,
+}
+
 /// What is traced, or looked at strictly, does not take the express way.
 #[derive(Default)]
 pub(crate) struct Way {
-    /// The express way is open: the state allows it, and it is plain.
-    is_express: bool,
-    /// The state allows the express way.
-    is_ready: bool,
+    express: Express,
     /// Nothing is done that a wire would not do. For good.
     is_strict: bool,
     /// Some links are traced.
@@ -22,7 +30,7 @@ impl Way {
     /// Whether requests may take the express way.
     #[inline(always)]
     pub(super) fn is_express(&self) -> bool {
-        self.is_express
+        self.express == Express::Open
     }
 
     /// Whether requests are neither traced nor looked at strictly.
@@ -49,22 +57,25 @@ impl Way {
 
     /// The QP changed its state. `is_ready`: the new one allows the express way.
     pub(super) fn choose(&mut self, is_ready: bool) {
-        self.is_ready = is_ready;
-        self.is_express = is_ready && self.is_plain();
+        self.express = match (is_ready, self.is_plain()) {
+            (false, _) => Express::Closed,
+            (true, false) => Express::Barred,
+            (true, true) => Express::Open,
+        };
     }
 
     /// Requests are traced from now on, with fresh numbers unless it is there already.
     pub(super) fn trace(&mut self, tracer: &Arc<Tracer>) {
         if !self.tracing.as_ref().is_some_and(|tracing| tracing.writes_to(tracer)) {
             self.tracing = Some(Box::new(Tracing::new(tracer.clone())));
-            self.is_express = false;
+            self.choose(self.express != Express::Closed);
         }
     }
 
     /// Requests are traced no longer.
     pub(crate) fn untrace(&mut self) {
         self.tracing = None;
-        self.is_express = self.is_ready && self.is_plain();
+        self.choose(self.express != Express::Closed);
     }
 
     /// What writes traces, if they are written.
