@@ -34,7 +34,10 @@ pub(crate) fn run(flags: &[&str]) -> Result<()> {
     let names: Vec<&str> = names.split('\0').filter(|name| !name.is_empty()).collect();
     match flags {
         [] => check(&names),
-        ["--thin"] => list_thin(&names),
+        ["--thin"] => {
+            list_thin(&names);
+            Ok(())
+        }
         _ => bail!("unknown flags {flags:?}"),
     }
 }
@@ -49,6 +52,8 @@ fn check(names: &[&str]) -> Result<()> {
     }
     readmes::check(names, &Layers::read()?, &mut faults)?;
     check_documents(names, &mut faults)?;
+    let thin = count_thin(names, |_, _, _| ());
+    faults.extend(thin.iter().filter_map(|(folder, count)| thin::fault(folder, *count)));
     for warning in &warnings {
         println!("warning: {warning}");
     }
@@ -63,20 +68,23 @@ fn borrowed(words: &BTreeSet<String>) -> BTreeSet<&str> {
     words.iter().map(String::as_str).collect()
 }
 
-/// Prints each thin doc comment, and how many a crate has.
-fn list_thin(names: &[&str]) -> Result<()> {
+/// How many doc comments of each crate say nothing. `visit` is called for each, with its place.
+fn count_thin(names: &[&str], visit: impl Fn(&str, usize, &str)) -> BTreeMap<String, usize> {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for name in names.iter().filter(|name| name.ends_with(".rs")) {
         let Ok(text) = std::fs::read_to_string(root().join(name)) else { continue };
         for (number, words) in thin::thin(&text) {
-            println!("{name}:{number}: {words}");
+            visit(name, number, words);
             *counts.entry(crate_of(name)).or_default() += 1;
         }
     }
-    for (folder, count) in &counts {
-        println!("{count:4} in {folder}");
-    }
-    Ok(())
+    counts
+}
+
+/// Prints each thin doc comment, and how many a crate has.
+fn list_thin(names: &[&str]) {
+    let counts = count_thin(names, |name, number, words| println!("{name}:{number}: {words}"));
+    counts.iter().for_each(|(folder, count)| println!("{count:4} in {folder}"));
 }
 
 /// The folder of the crate that a file is of.

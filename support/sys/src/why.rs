@@ -41,7 +41,7 @@ pub fn say<E: Display>(said: &AtomicBool, errno: E, reason: fmt::Arguments<'_>) 
 pub struct Said<const REASONS: usize>([AtomicBool; REASONS]);
 
 impl<const REASONS: usize> Said<REASONS> {
-    /// None yet.
+    /// None was said yet.
     #[must_use]
     pub const fn none() -> Said<REASONS> {
         Said([const { AtomicBool::new(false) }; REASONS])
