@@ -9,9 +9,11 @@ mod completer;
 mod probing;
 mod recovery;
 mod run;
+mod silence;
 mod transmit;
 
 use self::probing::Probing;
+use self::silence::Silence;
 use crate::congestion::Congestion;
 use crate::rtt::RoundTrip;
 use crate::segment;
@@ -60,16 +62,6 @@ impl Standing {
     }
 }
 
-/// What was sent a second time since the peer answered last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Again {
-    No,
-    /// Something is to be. Which of the two is answered next, nobody knows then.
-    WillLeave,
-    /// The first of it left then.
-    LeftAt(Time),
-}
-
 /// The sending half of a connection.
 pub(crate) struct Requester {
     jobs: VecDeque<Job>,
@@ -104,11 +96,7 @@ pub(crate) struct Requester {
 
     early: Option<Time>,
     backoff: u32,
-    /// Since when the peer is silent: since then an answer is expected and none has come.
-    silent_since: Option<Time>,
-    again: Again,
-    /// How long the peer was silent lately before it answered.
-    silence: Time,
+    silence: Silence,
     deadline: Option<Time>,
     /// The peer said that its answers take until then; since when nothing else came.
     patient_until: Time,
@@ -159,9 +147,7 @@ impl Requester {
             paced: false,
             early: None,
             backoff: 0,
-            silent_since: None,
-            again: Again::No,
-            silence: 0,
+            silence: Silence::default(),
             deadline: None,
             patient_until: 0,
             patient_since: None,

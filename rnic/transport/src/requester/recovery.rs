@@ -1,7 +1,7 @@
 //! Sending again: timers, negative acknowledgements, and when to give up (9.7.8, 9.9.2.1).
 
 use super::probing::Probing;
-use super::{Again, Requester, Standing};
+use super::{Requester, Standing};
 use crate::work::Status;
 use crate::{Config, Time};
 use omniverb_wire::rnr_nanoseconds;
@@ -33,7 +33,7 @@ impl Requester {
         if !self.expects() {
             return;
         }
-        self.silent_since.get_or_insert(now);
+        self.silence.begin(now);
         if self.early.is_none() {
             // Where packets are known to get lost, what is sent again may be lost as well, and the
             // responder says nothing more: look sooner.
@@ -41,7 +41,7 @@ impl Requester {
             let sooner = if lossy { 4 } else { 1 };
             let floor = config.early_timeout / sooner;
             // A peer with a rate limit of its own answers late, and READ data come in drops.
-            let overdue = self.round_trip.overdue(floor).max(2 * self.silence);
+            let overdue = self.round_trip.overdue(floor).max(2 * self.silence.lately());
             // It costs a packet, which may be lost like others: twice each before it is doubled.
             let time = overdue << (self.backoff / 2).min(10);
             // At least one more attempt before each retry is spent.
@@ -82,32 +82,18 @@ impl Requester {
         self.arm(now, config);
     }
 
-    /// The peer has answered something. How long that took says how long to wait the next time; if
-    /// something was sent again meanwhile, only once it is known which of the two was answered.
+    /// The peer has answered something: how long to wait the next time begins anew, unless it was
+    /// only late.
     pub(super) fn answered(&mut self, now: Time) {
-        let since = self.silent_since.take();
-        let again = std::mem::replace(&mut self.again, Again::No);
-        if again != Again::No {
-            // Not what was sent again, by its time: the answer was only late. So wait longer, until
-            // one comes without our asking twice.
-            let passed = match again {
-                Again::LeftAt(at) => now.saturating_sub(at),
-                Again::No | Again::WillLeave => 0,
-            };
-            let usual = self.round_trip.least().zip(self.round_trip.smoothed());
-            if usual.is_some_and(|(least, usual)| passed < least || passed > 4 * usual) {
-                return;
-            }
-        } else {
-            let silence = since.map_or(0, |since| now.saturating_sub(since));
-            self.silence = silence.max(self.silence - self.silence / 8);
+        let usual = || self.round_trip.least().zip(self.round_trip.smoothed());
+        if self.silence.end(now, usual) {
+            self.backoff = 0;
         }
-        self.backoff = 0;
     }
 
     /// Sends everything that is not acknowledged again.
     fn go_back(&mut self) {
-        self.again = Again::WillLeave;
+        self.silence.asks_again();
         self.next = self.unacked;
         self.asked = self.unacked;
         self.samples.clear();

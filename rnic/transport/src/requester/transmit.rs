@@ -1,6 +1,6 @@
 //! Making request packets.
 
-use super::{Again, Extent, Job, Requester, Standing};
+use super::{Extent, Job, Requester, Standing};
 use crate::segment;
 use crate::sequence::Sequence;
 use crate::upper::{Gathered, Upper};
@@ -117,9 +117,7 @@ impl Requester {
         let packets = last + 1 - self.next;
         if self.next < self.sent {
             self.resent += packets;
-            if self.again == Again::WillLeave {
-                self.again = Again::LeftAt(now);
-            }
+            self.silence.leaves_again(now);
         } else if self.asked == last + 1 && self.samples.len() < SAMPLES_MAX {
             // The first answer to a READ carries its first PSN. Only what is sent for the first
             // time gives a sample: otherwise nobody knows which of the two was answered.

@@ -38,10 +38,10 @@ impl Responder {
         if let Some(length) = self.replay(config, datagram, upper) {
             return Some(length);
         }
-        if self.acknowledge {
+        if self.acknowledging.is_due() {
             let syndrome = Syndrome::Ack(CREDITS_INVALID);
             let length = self.simple(config, datagram, self.answered - 1, syndrome)?;
-            (self.acknowledge, self.unacknowledged) = (false, 0);
+            self.acknowledging.said();
             return Some(length);
         }
         self.oldest(config, datagram, upper)
@@ -99,7 +99,7 @@ impl Responder {
     /// Whether an acknowledgement is due.
     pub(crate) fn acknowledges(&mut self, config: &Config) -> bool {
         self.pass_done(config);
-        self.acknowledge
+        self.acknowledging.is_due()
     }
 
     /// Whether something else than an acknowledgement is to be said, or may be.
@@ -113,7 +113,7 @@ impl Responder {
     /// Whether one acknowledgement is due, of one packet, and nothing else.
     pub(crate) fn only_acknowledges(&mut self, config: &Config) -> bool {
         self.acknowledges(config)
-            && self.unacknowledged <= 1
+            && self.acknowledging.is_of_one()
             && self.pending.is_empty()
             && self.replays.is_empty()
             && self.nak.due().is_none()
@@ -127,8 +127,8 @@ impl Responder {
             }
             self.answered = pending.last + 1;
             self.messages = self.messages.wrapping_add(u32::from(pending.ends));
-            self.unacknowledged += (pending.last + 1 - pending.first) as u32;
-            self.acknowledge |= pending.ask || self.unacknowledged >= config.acknowledge_every;
+            let packets = (pending.last + 1 - pending.first) as u32;
+            self.acknowledging.add(packets, pending.ask, config.acknowledge_every);
             self.pending.pop_front();
         }
     }
@@ -193,7 +193,7 @@ impl Responder {
                 let length = self.once_answer(config, datagram, first, executed)?;
                 self.pending.pop_front();
                 self.answered = first + 1;
-                self.unacknowledged = 0;
+                self.acknowledging.implied();
                 Some(length)
             }
             _ => None,
@@ -205,7 +205,7 @@ impl Responder {
             upper.release(reading.ticket);
             self.pending.pop_front();
             self.answered = reading.last + 1;
-            self.unacknowledged = 0;
+            self.acknowledging.implied();
         } else if let Some(pending) = self.pending.front_mut() {
             pending.kind = Pended::Read(reading);
         }

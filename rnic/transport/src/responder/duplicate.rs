@@ -21,7 +21,7 @@ impl Responder {
             return;
         }
         match operation {
-            Code::Send { .. } | Code::Write { .. } => self.acknowledge = true,
+            Code::Send { .. } | Code::Write { .. } => self.acknowledging.say_again(),
             Code::ReadRequest => self.read_again(config, psn, packet, upper),
             Code::CompareSwap | Code::FetchAdd | Code::AtomicWrite | Code::Flush => {
                 let executed = self.memories.iter().find_map(|memory| match memory.kind {

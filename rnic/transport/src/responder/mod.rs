@@ -5,12 +5,14 @@
 //! answered waits in `pending`. What a requester asks for a second time is answered from `replays`,
 //! before anything newer.
 
+mod acknowledging;
 mod answer;
 mod duplicate;
 mod execute;
 mod run;
 mod standing;
 
+use acknowledging::Acknowledging;
 use standing::{Dropped, Nak, Negative, Receive, Standing};
 
 pub(crate) use execute::{length_fits, part};
@@ -163,10 +165,7 @@ pub(crate) struct Responder {
     dropped: Dropped,
     /// The bytes of the READ to answer next are not there; wait for news.
     starved: bool,
-    /// Packets that are done and not acknowledged.
-    unacknowledged: u32,
-    /// It is time to say so, or the requester has asked for it.
-    acknowledge: bool,
+    acknowledging: Acknowledging,
     standing: Standing,
     /// The refusal that the requester was told, until the layer above knows of that.
     refused: Option<Refusal>,
@@ -191,8 +190,7 @@ impl Responder {
             receive: Receive::NotMissed,
             dropped: Dropped::No,
             starved: false,
-            unacknowledged: 0,
-            acknowledge: false,
+            acknowledging: Acknowledging::default(),
             standing: Standing::Takes,
             refused: None,
             asked_again: false,
@@ -355,7 +353,8 @@ impl Responder {
                 upper.release(reading.ticket);
             }
         }
-        (self.nak, self.acknowledge) = (Nak::None, false);
+        self.nak = Nak::None;
+        self.acknowledging.stop();
     }
 
     fn remember(&mut self, config: &Config, memory: Memory) {

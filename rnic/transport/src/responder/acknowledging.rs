@@ -1,0 +1,47 @@
+//! What is done and not acknowledged: how much it is, and whether it is time to say so.
+
+/// Packets that wait for one acknowledgement of all of them (9.7.5.1.2).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Acknowledging {
+    packets: u32,
+    due: bool,
+}
+
+impl Acknowledging {
+    /// So many more are done. `asks`: the requester wants to hear of them; `every`: or of so many
+    /// at the latest.
+    pub(super) fn add(&mut self, packets: u32, asks: bool, every: u32) {
+        self.packets += packets;
+        self.due |= asks || self.packets >= every;
+    }
+
+    /// The requester asks again for what it was told.
+    pub(super) fn say_again(&mut self) {
+        self.due = true;
+    }
+
+    /// Whether it is time.
+    pub(super) fn is_due(&self) -> bool {
+        self.due
+    }
+
+    /// Whether it is one packet, or none.
+    pub(super) fn is_of_one(&self) -> bool {
+        self.packets <= 1
+    }
+
+    /// An acknowledgement has left.
+    pub(super) fn said(&mut self) {
+        *self = Acknowledging::default();
+    }
+
+    /// Something has left that acknowledges them as well. One that is due leaves all the same.
+    pub(super) fn implied(&mut self) {
+        self.packets = 0;
+    }
+
+    /// Nothing is said any more.
+    pub(super) fn stop(&mut self) {
+        self.due = false;
+    }
+}
