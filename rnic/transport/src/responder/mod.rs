@@ -342,7 +342,7 @@ impl Responder {
 
     /// Nothing is taken or answered any more.
     pub(crate) fn close(&mut self, upper: &mut impl Upper) {
-        self.standing = self.standing.closed();
+        self.standing = Standing::Closed;
         let readings = self.pending.drain(..).filter_map(|pending| match pending.kind {
             Pended::Read(reading) => Some(reading.ticket),
             _ => None,
@@ -353,7 +353,8 @@ impl Responder {
                 upper.release(reading.ticket);
             }
         }
-        self.nak = Nak::None;
+        // Nor is the requester asked to go on with anything.
+        (self.nak, self.receive, self.dropped) = (Nak::None, Receive::NotMissed, Dropped::No);
         self.acknowledging.stop();
     }
 

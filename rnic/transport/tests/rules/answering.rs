@@ -318,3 +318,39 @@ fn who_asks_again_for_what_waits_is_told_that_it_waits() {
     end.receive(&send(500, 1));
     assert_eq!(end.sent(), [""; 0]);
 }
+
+/// Whatever was to be said when the queue pair went to the error state.
+#[test]
+fn after_the_end_nothing_is_said() {
+    let ends = |config: Config, before: fn(&mut End)| {
+        let mut end = End::new(config);
+        before(&mut end);
+        end.connection.close(&mut end.script);
+        end.connection.resume(end.now);
+        assert_eq!(end.sent(), [""; 0]);
+    };
+    // Too much was unanswered to take a packet.
+    ends(Config { unanswered_max: 4, ..config() }, |end| {
+        end.script.answers.extend([Delivery::Later; 4]);
+        (500..505).for_each(|psn| end.receive(&send(psn, 1)));
+    });
+    // The layer above had no room for one.
+    ends(config(), |end| {
+        end.script.answers.push_back(Delivery::Full);
+        end.receive(&send(500, 1));
+    });
+    // A receive has come that was missing.
+    ends(Config { tells_delays: true, ..config() }, |end| {
+        end.script.answers.push_back(Delivery::NotReady);
+        end.receive(&send(500, 1));
+        assert_eq!(end.sent().len(), 1);
+        end.connection.receive_came();
+    });
+    // The requester asks again for what was refused.
+    ends(config(), |end| {
+        end.script.answers.push_back(Delivery::Refused(Refusal::RemoteAccess));
+        end.receive(&send(500, 1));
+        assert_eq!(end.sent().len(), 1);
+        end.receive(&send(500, 1));
+    });
+}
