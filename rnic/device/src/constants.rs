@@ -37,6 +37,21 @@ pub mod access {
     pub const REMOTE: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | FLUSH_GLOBAL;
 }
 
+/// Operations whose completions are counted, as in `enum ibv_qp_attach_comp_cntr_op`.
+pub mod counted {
+    pub const SEND: u32 = 1;
+    pub const RECV: u32 = 2;
+    pub const RDMA_READ: u32 = 4;
+    pub const REMOTE_RDMA_READ: u32 = 8;
+    pub const RDMA_WRITE: u32 = 16;
+    pub const REMOTE_RDMA_WRITE: u32 = 32;
+    /// What peers do to our memory.
+    pub const REMOTE: u32 = REMOTE_RDMA_READ | REMOTE_RDMA_WRITE;
+    pub const ALL: u32 = SEND | RECV | RDMA_READ | RDMA_WRITE | REMOTE;
+    /// How many there are: the lowest bits.
+    pub const KINDS: u32 = 6;
+}
+
 pub mod status {
     pub const SUCCESS: u32 = 0;
     pub const LOC_LEN_ERR: u32 = 1;

@@ -12,6 +12,7 @@
 
 pub mod bell;
 pub mod constants;
+mod counter;
 pub mod cq;
 mod domain;
 pub mod gather;
@@ -30,13 +31,14 @@ mod window;
 pub mod work;
 
 pub use constants::*;
+pub use counter::{COUNTER_MAX, Counter, Counts, Tally};
 pub use cq::{CompletionEvents, Cq, CqOptions, Notify, progress};
 pub use domain::{DOMAIN_PARTS, DOMAIN_SRQS, Domain};
 pub use gather::Sge;
 pub use host::{AsyncEvent, Forgiven, Host};
 pub use peer::{FarEnd, Peer};
 pub use qp::attributes::{self, QpAttributes, QpMask};
-pub use qp::{Qp, QpSpec};
+pub use qp::{AttachError, Qp, QpSpec};
 pub use region::{Extras, Region, WindowType};
 pub use shared::Shared;
 pub use srq::Srq;

@@ -180,9 +180,10 @@ impl Qp {
     }
 
     /// Something is to be granted to the peer of this QP: the host is told when it goes to ERR.
-    /// False: it has gone already.
+    /// False: it has gone already, or counts what peers do to our memory, which comes by here then.
     pub fn lend(&self) -> bool {
-        self.inner.lock().machine.lend()
+        let mut inner = self.inner.lock();
+        !inner.counts_peers() && inner.machine.lend()
     }
 
     /// Voids the grants that peers hold on our regions; call before the pages move back.

@@ -3,6 +3,8 @@
 //! `requester` and `responder`.
 
 pub mod attributes;
+mod counters;
+mod counting;
 mod extended;
 mod hanging;
 mod linking;
@@ -19,10 +21,12 @@ mod requester;
 mod responder;
 mod state;
 
+pub use self::counters::AttachError;
 pub(crate) use self::hanging::CountsLinks;
 pub(crate) use self::outcome::{Look, Served};
 
 use self::attributes::{QpAttributes, State};
+use self::counters::Counters;
 use self::extended::Extended;
 use self::links::{LinkEnd, Links};
 use self::machine::Machine;
@@ -129,6 +133,8 @@ pub(crate) struct Inner {
     meter: Meter,
     way: Way,
     extended: Extended,
+    /// Where completions are counted, if they are.
+    counters: Option<Box<Counters>>,
     /// Windows may be bound to it.
     has_bound: bool,
 }
@@ -190,6 +196,7 @@ impl Qp {
         }
         let posts_receives = spec.srq.is_none() && !spec.service.is_extended();
         let recv_max = if posts_receives { spec.recv_max } else { 0 };
+        let has_plain = spec.service == Service::Rc;
         let mut meter = Meter::new(statistics, number, spec.service);
         meter.state(State::Reset);
         let domain = spec.domain.clone();
@@ -222,13 +229,14 @@ impl Qp {
                 sends: SendQueue::default(),
                 waiting: Waiting::default(),
                 patience: Patience::default(),
-                receives: Receives::new(recv_max, spec.recv_sge_max),
+                receives: Receives::new(recv_max, spec.recv_sge_max, has_plain),
                 send_cache: RegionCache::default(),
                 recv_cache: RegionCache::default(),
                 grants: Grants::default(),
                 meter,
                 way: Way::new(shared.host.is_strict()),
                 extended,
+                counters: None,
                 has_bound: false,
             }),
             state_hint: AtomicU32::new(State::Reset as u32),
@@ -286,7 +294,8 @@ impl Qp {
         for work in works {
             inner.check(self, work)?;
         }
-        if inner.room(self) < works.len() as u64 {
+        let room = inner.room(self).max(inner.counted_room(self));
+        if room < works.len() as u64 {
             return Err(PostError::Full);
         }
         works.iter().try_for_each(|work| inner.post_send(self, work))

@@ -57,6 +57,7 @@ impl Inner {
     /// A receive is complete.
     #[inline(always)]
     pub(crate) fn complete_one(&mut self, qp: &Qp, wc: Wc, solicited: bool) {
+        self.count_received(&wc);
         match qp.service {
             Service::XrcRecv => self.complete_of_target(qp, wc, solicited),
             _ => {

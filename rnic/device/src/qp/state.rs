@@ -59,6 +59,7 @@ impl Qp {
             inner.pump_all(self);
             inner.reset(self);
         }
+        self.detach_counters();
         if let Some(domain) = self.domain() {
             domain.remove_qp(self);
         }
@@ -106,6 +107,7 @@ impl Inner {
             qp.shared.regions.end_windows_of(qp.number);
         }
         self.sends.reset();
+        self.forget_counted();
         self.waiting.end_search();
         self.receives.reset();
         self.unresolved = Unresolved::default();

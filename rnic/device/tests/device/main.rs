@@ -15,6 +15,7 @@ mod world;
 mod attack;
 mod bell;
 mod completion;
+mod counting;
 mod datagram;
 mod dying;
 mod engine_arrivals;

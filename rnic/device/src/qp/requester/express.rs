@@ -20,7 +20,9 @@ impl Inner {
     /// After a change of state.
     pub(crate) fn choose_way(&mut self, qp: &Qp) {
         self.way.choose(
-            self.machine.state() == State::Rts && matches!(qp.service, Service::Rc | Service::Uc),
+            self.machine.state() == State::Rts
+                && matches!(qp.service, Service::Rc | Service::Uc)
+                && self.counters.is_none(),
         );
     }
 

@@ -132,7 +132,7 @@ impl Inner {
     #[inline(always)]
     pub(crate) fn post_send(&mut self, qp: &Qp, work: &SendWork<'_>) -> Result<(), PostError> {
         let length = self.check(qp, work)?;
-        if self.room(qp) == 0 {
+        if self.room(qp) == 0 && self.counted_room(qp) == 0 {
             return Err(PostError::Full);
         }
         let position = self.sends.count();
@@ -370,6 +370,8 @@ impl Inner {
     /// Produces the completion: of signalled requests, and of every one that fails.
     pub(crate) fn complete_order(&mut self, qp: &Qp, order: &Order, why: u32) {
         let Order { wr_id, opcode, flags, length, position, .. } = *order;
+        let enters = why != status::SUCCESS || Self::is_signalled(qp, flags);
+        self.count_sent(qp, (opcode, length, position), why, enters);
         match why {
             status::SUCCESS => self.succeed(qp, wr_id, opcode, flags, length, position),
             _ => Self::push_send(qp, wr_id, opcode, length, position, why),
@@ -388,9 +390,15 @@ impl Inner {
         position: u64,
     ) {
         self.meter.sent(length);
-        if flags & send_flags::SIGNALED != 0 || qp.signal_all {
+        if Self::is_signalled(qp, flags) {
             Self::push_send(qp, wr_id, opcode, length, position, status::SUCCESS);
         }
+    }
+
+    /// Whether a request with these flags has a completion in the CQ if it succeeds.
+    #[inline(always)]
+    fn is_signalled(qp: &Qp, flags: u32) -> bool {
+        flags & send_flags::SIGNALED != 0 || qp.signal_all
     }
 
     #[inline(always)]

@@ -37,7 +37,7 @@ impl SendQueue {
 
     /// Requests ever posted.
     #[inline(always)]
-    pub(super) fn posted(&self) -> u64 {
+    pub(in crate::qp) fn posted(&self) -> u64 {
         self.posted
     }
 

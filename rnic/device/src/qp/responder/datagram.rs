@@ -3,7 +3,6 @@
 use super::Outcome;
 use super::send::scatter;
 use crate::constants::{Wc, access, status, wc_flags, wc_opcode};
-use crate::cq::Entry;
 use crate::gather::{resolve, total};
 use crate::peer::Peer;
 use crate::qp::{Inner, Qp};
@@ -85,8 +84,7 @@ impl Inner {
             ..Wc::default()
         };
         self.meter.received(length);
-        let release = qp.receive_release();
-        self.receives.complete(Entry { wc, release, solicited: flags & SOLICITED != 0 });
+        self.complete_one(qp, wc, flags & SOLICITED != 0);
         Ok(Outcome::Passed)
     }
 

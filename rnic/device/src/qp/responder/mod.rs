@@ -17,7 +17,7 @@ mod write;
 pub(super) use incoming::Incoming;
 pub(super) use receives::Receives;
 
-use crate::constants::status;
+use crate::constants::{counted, status};
 use crate::cq::Entry;
 use crate::host::AsyncEvent;
 use crate::qp::links::LinkEnd;
@@ -62,7 +62,7 @@ impl Inner {
         }
         let more_responses = std::mem::replace(&mut more, true);
         for _ in 0..BATCH {
-            if qp.service == Service::Rc
+            if self.receives.are_plain()
                 && let Some((wc, solicited)) = self.serve_plain_send(qp, index)?
             {
                 self.receives.complete(Entry { wc, release: qp.receive_release(), solicited });
@@ -81,6 +81,7 @@ impl Inner {
                     break;
                 }
                 Outcome::Refused(refusal, receive) => {
+                    self.count_refused(&request);
                     self.refuse(qp, index, refusal, receive);
                     return Ok(());
                 }
@@ -147,7 +148,11 @@ impl Inner {
             Request::ForSrq { .. } => Err(Broken),
             _ if !qp.service.is_reliable() => Err(Broken),
             Request::Read { address, rkey, length } => {
-                self.serve_read(qp, index, address, rkey, length)
+                let outcome = self.serve_read(qp, index, address, rkey, length)?;
+                if matches!(outcome, Outcome::Passed) {
+                    self.count_served(counted::REMOTE_RDMA_READ, length);
+                }
+                Ok(outcome)
             }
             Request::ReadAgain { address, rkey, length } => {
                 self.serve_read_again(qp, index, address, rkey, length)

@@ -11,15 +11,29 @@ pub(crate) struct Receives {
     queue: ReceiveQueue,
     /// The least capacity among the receives ever posted.
     floor: u32,
+    /// Messages may take the way of most.
+    is_plain: bool,
     /// Receives that completed in the batch being served; they reach the CQ together.
     fresh: Vec<Entry>,
 }
 
 impl Receives {
-    /// Room for `capacity` receives of `sge_max` entries each.
-    pub(crate) fn new(capacity: u32, sge_max: u32) -> Receives {
+    /// Room for `capacity` receives of `sge_max` entries each. `is_plain`: messages may take the
+    /// way of most.
+    pub(crate) fn new(capacity: u32, sge_max: u32, is_plain: bool) -> Receives {
         let queue = ReceiveQueue::new(capacity, sge_max);
-        Receives { queue, floor: u32::MAX, fresh: Vec::new() }
+        Receives { queue, floor: u32::MAX, is_plain, fresh: Vec::new() }
+    }
+
+    /// Whether messages may take the way of most, on which nothing is counted.
+    #[inline(always)]
+    pub(crate) fn are_plain(&self) -> bool {
+        self.is_plain
+    }
+
+    /// Each completion is counted from now on.
+    pub(crate) fn be_counted(&mut self) {
+        self.is_plain = false;
     }
 
     /// Whether a receive may have so many entries.

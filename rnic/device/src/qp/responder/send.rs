@@ -163,7 +163,7 @@ impl Inner {
     /// rest.
     #[inline(always)]
     pub(crate) fn serve_straight(&mut self, qp: &Qp, index: usize, out: &mut [Wc]) -> usize {
-        let first = qp.service == Service::Rc
+        let first = self.receives.are_plain()
             && self.machine.receives_messages()
             && self.receives.completed() == 0
             // Sends that the peer consumed before complete before.

@@ -1,7 +1,7 @@
 //! WRITE that travels: into a region, after its key allowed the whole of it.
 
 use super::{Incoming, Outcome};
-use crate::constants::{access, wc_opcode};
+use crate::constants::{access, counted, wc_opcode};
 use crate::limits::MESSAGE_MAX;
 use crate::qp::{Inner, Qp};
 use omniverb_link::record::{IMMEDIATE, LAST, PLACED};
@@ -102,6 +102,7 @@ impl Inner {
         }
         if ends {
             link.incoming = Incoming::Idle;
+            self.count_served(counted::REMOTE_RDMA_WRITE, total);
             match receive {
                 Some(receive) => {
                     let opcode = wc_opcode::RECV_RDMA_WITH_IMM;
@@ -126,6 +127,7 @@ impl Inner {
             Err(outcome) => return outcome,
         };
         let opcode = wc_opcode::RECV_RDMA_WITH_IMM;
+        self.count_served(counted::REMOTE_RDMA_WRITE, total);
         self.deliver(qp, index, receive.wr_id, opcode, total, flags, immediate);
         Outcome::Passed
     }
