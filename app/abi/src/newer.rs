@@ -49,3 +49,40 @@ pub const IBV_REG_MR_MASK_FD: u64 = 1 << 2;
 pub const IBV_REG_MR_MASK_FD_OFFSET: u64 = 1 << 3;
 pub const IBV_REG_MR_MASK_DMAH: u64 = 1 << 4;
 pub const IBV_REG_MR_MASK_BUF: u64 = 1 << 5;
+
+/// A completion counter (release 65).
+#[repr(C)]
+pub struct ibv_comp_cntr {
+    pub context: *mut ibv_context,
+    pub handle: u32,
+}
+
+/// What `ibv_create_comp_cntr` takes.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct ibv_comp_cntr_init_attr {
+    pub comp_mask: u32,
+    pub r#type: u32,
+    pub flags: u32,
+}
+
+/// What a counter counts: [`ibv_comp_cntr_init_attr::type`](struct@ibv_comp_cntr_init_attr).
+pub const IBV_COMP_CNTR_TYPE_WRS: u32 = 0;
+pub const IBV_COMP_CNTR_TYPE_BYTES: u32 = 1;
+
+/// What `ibv_qp_attach_comp_cntr` takes.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct ibv_qp_attach_comp_cntr_attr {
+    pub comp_mask: u32,
+    pub op_mask: u32,
+}
+
+/// What `ibv_query_comp_cntr_caps` tells.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct ibv_comp_cntr_caps {
+    pub max_value: u64,
+    pub max_counters: u32,
+    pub supported_qp_attach_ops: u32,
+}

@@ -71,6 +71,36 @@ pub struct ibv_sa_path_rec {
     pub preference: u8,
 }
 
+/// A subnet administrator's path record as it travels: all in network order.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct ibv_path_record {
+    pub service_id: u64,
+    pub dgid: ibv_gid,
+    pub sgid: ibv_gid,
+    pub dlid: u16,
+    pub slid: u16,
+    pub flowlabel_hoplimit: u32,
+    pub tclass: u8,
+    pub reversible_numpath: u8,
+    pub pkey: u16,
+    pub qosclass_sl: u16,
+    pub mtu: u8,
+    pub rate: u8,
+    pub packetlifetime: u8,
+    pub preference: u8,
+    pub reserved: [u8; 6],
+}
+
+/// What the option `RDMA_ROUTE` of a socket over RDMA is a list of.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct ibv_path_data {
+    pub flags: u32,
+    pub reserved: u32,
+    pub path: ibv_path_record,
+}
+
 /// The same path record as the kernel's user ABI lays it out (`<rdma/ib_user_sa.h>`).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]

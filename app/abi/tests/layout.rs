@@ -56,6 +56,10 @@ fn devices_and_paths() {
             dgid, sgid, dlid, slid, raw_traffic, flow_label, hop_limit, traffic_class, reversible,
             numb_path, pkey, sl, mtu_selector, mtu, rate_selector, rate,
             packet_life_time_selector, packet_life_time, preference }
+        ibv_path_record = "struct ibv_path_record" {
+            service_id, dgid, sgid, dlid, slid, flowlabel_hoplimit, tclass, reversible_numpath,
+            pkey, qosclass_sl, mtu, rate, packetlifetime, preference, reserved }
+        ibv_path_data = "struct ibv_path_data" { flags, reserved, path }
         ib_user_path_rec = "struct ib_user_path_rec" {
             dgid, sgid, dlid, slid, raw_traffic, flow_label, reversible, mtu, pkey, hop_limit,
             traffic_class, numb_path, sl, mtu_selector, rate_selector, rate,
@@ -312,6 +316,15 @@ fn releases_newer_than_the_header() {
     assert_eq!(slot(offset_of!(verbs_context, query_port)), -320);
     assert_eq!(size_of::<ibv_port_attr>(), 56);
     assert_eq!(offset_of!(ibv_port_attr, active_speed_ex), 52);
+    assert_eq!((size_of::<ibv_comp_cntr>(), offset_of!(ibv_comp_cntr, handle)), (16, 8));
+    let init =
+        (offset_of!(ibv_comp_cntr_init_attr, r#type), offset_of!(ibv_comp_cntr_init_attr, flags));
+    assert_eq!((size_of::<ibv_comp_cntr_init_attr>(), init), (12, (4, 8)));
+    let operations = offset_of!(ibv_qp_attach_comp_cntr_attr, op_mask);
+    assert_eq!((size_of::<ibv_qp_attach_comp_cntr_attr>(), operations), (8, 4));
+    let limits = offset_of!(ibv_comp_cntr_caps, max_counters);
+    let operations = offset_of!(ibv_comp_cntr_caps, supported_qp_attach_ops);
+    assert_eq!((size_of::<ibv_comp_cntr_caps>(), limits, operations), (16, 8, 12));
     assert_eq!(offset_of!(ibv_qp_ex, wr_flush), 352);
     assert_eq!(size_of::<ibv_qp_ex>(), 360);
     #[cfg(target_arch = "x86_64")]

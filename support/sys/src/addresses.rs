@@ -15,7 +15,8 @@ const RTM_NEWADDR: u16 = 20;
 const RTM_GETADDR: u16 = 22;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
-const NLM_F_REQUEST_DUMP: u16 = 0x001 | 0x300;
+const NLM_F_REQUEST: u16 = 0x001;
+const NLM_F_REQUEST_DUMP: u16 = NLM_F_REQUEST | 0x300;
 const IFLA_MTU: u16 = 4;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
@@ -84,26 +85,36 @@ pub fn list() -> io::Result<Vec<Address>> {
     Ok(addresses)
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-fn dump(request: u16, mut each: impl FnMut(u16, &[u8])) -> io::Result<()> {
+/// All there are: a body of zeroes that is long enough for every kind of request.
+pub(crate) fn dump(kind: u16, each: impl FnMut(u16, &[u8])) -> io::Result<()> {
+    ask(kind, NLM_F_REQUEST_DUMP, &[0; 16], each)
+}
+
+/// One answer to one request.
+pub(crate) fn request(kind: u16, body: &[u8], each: impl FnMut(u16, &[u8])) -> io::Result<()> {
+    ask(kind, NLM_F_REQUEST, body, each)
+}
+
+fn ask(kind: u16, flags: u16, body: &[u8], mut each: impl FnMut(u16, &[u8])) -> io::Result<()> {
     // No protocol number means number 0, NETLINK_ROUTE. One socket a dump: what is left unread of
     // one that stopped early does not get into the next.
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-    // Header (length, type, flags, sequence, port), then a body of zeroes that is long enough for
-    // either request: "all of them".
-    let mut bytes = [0u8; HEADER_BYTES + 16];
-    let length = bytes.len() as u32;
+    // Header (length, type, flags, sequence, port), then the body.
+    let mut bytes = vec![0u8; HEADER_BYTES];
+    let length = (HEADER_BYTES + body.len()) as u32;
     bytes[0..4].copy_from_slice(&length.to_ne_bytes());
-    bytes[4..6].copy_from_slice(&request.to_ne_bytes());
-    bytes[6..8].copy_from_slice(&NLM_F_REQUEST_DUMP.to_ne_bytes());
-    bytes[8..12].copy_from_slice(&u32::from(request).to_ne_bytes());
+    bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+    bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
+    bytes[8..12].copy_from_slice(&u32::from(kind).to_ne_bytes());
+    bytes.extend(body);
     send(&socket, &bytes, SendFlags::empty())?;
 
     let mut buffer = vec![0u8; 64 * 1024];
@@ -117,7 +128,8 @@ fn dump(request: u16, mut each: impl FnMut(u16, &[u8])) -> io::Result<()> {
         if messages(&buffer[..length], |kind, body| {
             entries += 1;
             each(kind, body);
-        })? {
+        })? || flags == NLM_F_REQUEST
+        {
             return Ok(());
         }
     }
@@ -153,7 +165,7 @@ pub fn fuzz(bytes: &[u8]) {
 }
 
 /// The attributes of a message: kind and value each, until one makes no sense.
-fn attributes(mut rest: &[u8]) -> impl Iterator<Item = Option<(u16, &[u8])>> {
+pub(crate) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = Option<(u16, &[u8])>> {
     std::iter::from_fn(move || {
         let (size, kind) = (usize::from(u16_at(rest, 0)?), u16_at(rest, 2)?);
         let Some(value) = rest.get(4..size) else {
@@ -208,7 +220,7 @@ fn parse_address(body: &[u8], links: &BTreeMap<u32, Link>) -> Option<Address> {
     Some(Address { ip: local.or(address)?, interface, scope, up, loopback, mtu: link.mtu })
 }
 
-fn ip(value: &[u8]) -> Option<IpAddr> {
+pub(crate) fn ip(value: &[u8]) -> Option<IpAddr> {
     if let Ok(four) = <[u8; 4]>::try_from(value) {
         return Some(Ipv4Addr::from(four).into());
     }

@@ -24,6 +24,7 @@ mod lock;
 pub mod manager;
 pub mod mapping;
 pub mod memfd;
+pub mod neighbour;
 pub mod netns;
 pub mod numbered;
 pub mod own;

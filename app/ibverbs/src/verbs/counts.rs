@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use omniverb_sys::why;
 use omniverb_terms::Errno;
 
-use super::limits::{AH_MAX, CQ_MAX, PD_MAX, SRQ_MAX};
+use super::limits::{AH_MAX, COUNTER_COUNT_MAX, CQ_MAX, PD_MAX, SRQ_MAX};
 
 /// Objects of a family of contexts, against its limits.
 #[derive(Default)]
@@ -14,6 +14,7 @@ pub(super) struct Counts {
     pub(super) cqs: Count<CQ_MAX>,
     pub(super) srqs: Count<SRQ_MAX>,
     pub(super) ahs: Count<AH_MAX>,
+    pub(super) counters: Count<COUNTER_COUNT_MAX>,
     device_memory: AtomicU64,
 }
 

@@ -21,12 +21,17 @@ impl ContextShell {
     }
 
     /// One entry, from the table as it was last seen.
-    pub(super) fn gid(&self, index: usize) -> Option<Gid> {
+    pub(super) fn gid_entry(&self, index: usize) -> Option<GidEntry> {
         let known = {
             let kept = lock(&self.gids);
-            kept.get(index).map(|entry| entry.gid)
+            kept.get(index).cloned()
         };
-        known.or_else(|| self.fresh_gids().get(index).map(|entry| entry.gid))
+        known.or_else(|| self.fresh_gids().get(index).cloned())
+    }
+
+    /// The same, without what else is known of it.
+    pub(super) fn gid(&self, index: usize) -> Option<Gid> {
+        self.gid_entry(index).map(|entry| entry.gid)
     }
 
     /// Where a GID is in the table.

@@ -180,8 +180,8 @@ pub(super) unsafe extern "C" fn query_device_ex(
         ours.completion_timestamp_mask = u64::MAX;
         ours.hca_core_clock = KILOHERTZ;
         ours.max_dm_size = DM_BYTES_MAX;
-        ours.cq_mod_caps =
-            ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };
+        // Nothing is moderated: an event comes with the first completion.
+        ours.cq_mod_caps = ibv_cq_moderation_caps { max_cq_count: 0, max_cq_period: 0 };
         copy_sized(&ours, attr.cast(), length);
     }
     0
