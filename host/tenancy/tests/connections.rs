@@ -25,13 +25,14 @@ fn two_processes_connect_and_know_what_their_queue_pairs_need() {
         assert_eq!((&request.private[..2], request.private[2]), (&[1, 1][..], 0));
         let said = request.parameters;
         assert_eq!((said.responder_resources, said.initiator_depth), (5, 3), "crossed");
-        assert_eq!((said.retry_count, said.rnr_retry), (7, 7));
+        assert_eq!((said.retry_count, said.rnr_retry, said.ece_vendor), (7, 7, VENDOR));
         assert_eq!(request.local, to);
         assert_eq!((request.dgid, request.sgid), (request.remote.ip, to.ip));
         done(accept(&mut bench, 2, request.id));
         let response = event(&mut bench, 1);
         assert_eq!((response.event, response.id, response.qpn), (5, id, latest(&bench, 2)));
-        assert_eq!(response.parameters.private_length, 196);
+        let said = response.parameters;
+        assert_eq!((said.private_length, said.ece_options), (196, 77));
         assert_eq!((&response.private[..3], response.private[3]), (&[2, 2, 2][..], 0));
         let query = |bench: &mut Bench, session, id| match call(
             bench,

@@ -432,7 +432,7 @@ impl Connection {
     }
 
     fn mad(&self, message: Message) -> Mad {
-        Mad { transaction: self.transaction, modifier: 0, message }
+        Mad { transaction: self.transaction, modifier: message.options(), message }
     }
 
     fn received(&self) -> Received {

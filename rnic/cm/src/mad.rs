@@ -48,13 +48,12 @@ impl Mad {
         }
         let [t0, t1, t2, t3, t4, t5, t6, t7, a0, a1, _, _, m0, m1, m2, m3] = *rest;
         let attribute = u16::from_be_bytes([a0, a1]);
-        let message =
+        let mut message =
             Message::read(attribute, &Fields(body)).ok_or(Malformed::Attribute(attribute))?;
-        Ok(Mad {
-            transaction: u64::from_be_bytes([t0, t1, t2, t3, t4, t5, t6, t7]),
-            modifier: u32::from_be_bytes([m0, m1, m2, m3]),
-            message,
-        })
+        let modifier = u32::from_be_bytes([m0, m1, m2, m3]);
+        message.set_options(modifier);
+        let transaction = u64::from_be_bytes([t0, t1, t2, t3, t4, t5, t6, t7]);
+        Ok(Mad { transaction, modifier, message })
     }
 
     /// To the payload of a datagram.

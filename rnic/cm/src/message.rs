@@ -189,6 +189,24 @@ pub mod reject_reason {
 }
 
 impl Message {
+    /// Options of "enhanced connection establishment": the header's modifier. Only requests for
+    /// connections and answers to them have some.
+    pub(crate) fn options(&self) -> u32 {
+        match self {
+            Message::Request(request) => request.options,
+            Message::Reply(reply) => reply.options,
+            _ => 0,
+        }
+    }
+
+    pub(crate) fn set_options(&mut self, options: u32) {
+        match self {
+            Message::Request(request) => request.options = options,
+            Message::Reply(reply) => reply.options = options,
+            _ => {}
+        }
+    }
+
     pub(crate) fn read(attribute: u16, fields: &Fields) -> Option<Message> {
         let names = (fields.u32(0), fields.u32(4));
         let (communication, remote) = names;

@@ -15,8 +15,10 @@ pub struct Reply {
     pub queue_key: u32,
     /// The sender's QP.
     pub queue_pair: Qpn,
-    /// Vendor of the options in the modifier.
+    /// Vendor of the options, 24 bits; zero: there are none.
     pub vendor: u32,
+    /// Options of "enhanced connection establishment"; they travel in the header's modifier.
+    pub options: u32,
     /// End-to-end context; the target QP of an extended connection.
     pub context: u32,
     /// The first PSN that the *receiver* of this is to use: what the sender's queue pair
@@ -58,6 +60,7 @@ impl Reply {
             queue_key: fields.u32(8),
             queue_pair: Qpn(fields.u24(12)),
             vendor: u32::from_be_bytes([0, high, middle, low]),
+            options: 0,
             context: fields.u24(16),
             psn: Psn::new(fields.u24(20)),
             responder_resources: fields.u8(24),

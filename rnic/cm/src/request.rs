@@ -25,8 +25,10 @@ const EXTENDED_RELIABLE: u8 = 1;
 pub struct Request {
     /// The sender's name for the connection.
     pub communication: u32,
-    /// Vendor of the options in the modifier.
+    /// Vendor of the options, 24 bits; zero: there are none.
     pub vendor: u32,
+    /// Options of "enhanced connection establishment"; they travel in the header's modifier.
+    pub options: u32,
     /// Whom to talk to.
     pub service: u64,
     /// The sender's device.
@@ -96,6 +98,7 @@ impl Request {
         Request {
             communication: fields.u32(0),
             vendor: fields.u24(5),
+            options: 0,
             service: fields.u64(8),
             device: fields.u64(16),
             queue_key: fields.u32(28),

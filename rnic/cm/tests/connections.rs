@@ -19,6 +19,7 @@ fn request() -> Request {
     Request {
         communication: 7,
         vendor: 0,
+        options: 0,
         service: 1,
         device: 70,
         queue_key: 0,
@@ -52,6 +53,7 @@ fn reply() -> Reply {
         queue_key: 0,
         queue_pair: Qpn(0x29),
         vendor: 0,
+        options: 0,
         context: 0,
         psn: Psn::new(200),
         responder_resources: 4,

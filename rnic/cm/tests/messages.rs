@@ -39,6 +39,7 @@ fn request() -> Mad {
         message: Message::Request(Request {
             communication: 0x1122_3344,
             vendor: 0,
+            options: 0,
             service: ServiceId { space: PortSpace::Tcp, port: 7471 }.to_u64(),
             device: 0x02fc_00ff_fe00_0001,
             queue_key: 0,
@@ -166,6 +167,7 @@ proptest! {
                 queue_key: word,
                 queue_pair: Qpn(low),
                 vendor: a & 0xff_ffff,
+                options: b,
                 context: b & 0xff_ffff,
                 psn: Psn::new(low ^ 0xff),
                 responder_resources: byte,

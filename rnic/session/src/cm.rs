@@ -87,6 +87,11 @@ bodies! {
         reserved: [u8; 3],
         /// Datagrams: the Q_Key; zero: [`CM_QUEUE_KEY`].
         qkey: u32,
+        /// Vendor of the options, 24 bits, of `struct ibv_ece`; zero: none. In an answer it is the
+        /// vendor of the request's.
+        ece_vendor: u32,
+        /// Options of "enhanced connection establishment" of this side's queue pair.
+        ece_options: u32,
     }
 
     /// Make an id.
@@ -284,5 +289,7 @@ impl CmParameters {
         tos: 0,
         reserved: [0; 3],
         qkey: 0,
+        ece_vendor: 0,
+        ece_options: 0,
     };
 }

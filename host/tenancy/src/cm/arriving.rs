@@ -233,6 +233,8 @@ impl Tenancy {
             retry_count: request.retry_count,
             rnr_retry: request.rnr_retry,
             srq: request.shared_receive.into(),
+            ece_vendor: request.vendor,
+            ece_options: request.options,
             ..CmParameters::NONE
         };
         if let Ok(id) = added {

@@ -27,6 +27,8 @@ const ACK_DELAY: u8 = 15;
 /// LIDs are not used where packets are routed.
 const NO_LID: u16 = 0xffff;
 const PARTITION_KEY: u16 = 0xffff;
+/// Vendors are numbers of 24 bits.
+const VENDOR: u32 = 0xff_ffff;
 /// Retry counts are numbers of 3 bits.
 const RETRIES_MAX: u8 = 7;
 
@@ -99,7 +101,8 @@ impl Tenancy {
         };
         Request {
             communication: 0,
-            vendor: 0,
+            vendor: parameters.ece_vendor & VENDOR,
+            options: parameters.ece_options,
             service: ServiceId { space: id.space, port: path.remote.port() }.to_u64(),
             device: u64::from_be_bytes(self.node_guid(id.vnic)),
             queue_key: 0,
@@ -171,7 +174,8 @@ impl Tenancy {
                     remote: 0,
                     queue_key: 0,
                     queue_pair: if extended { Qpn(0) } else { own },
-                    vendor: 0,
+                    vendor: parameters.ece_vendor & VENDOR,
+                    options: parameters.ece_options,
                     context: if extended { own.0 } else { 0 },
                     psn: id.psn,
                     responder_resources: parameters.responder_resources,

@@ -134,6 +134,7 @@ impl Tenancy {
                 parameters.flow_control = reply.flow_control.into();
                 parameters.rnr_retry = reply.rnr_retry;
                 parameters.srq = reply.shared_receive.into();
+                (parameters.ece_vendor, parameters.ece_options) = (reply.vendor, reply.options);
                 set_private(&mut happened, &reply.private);
                 happened
             }

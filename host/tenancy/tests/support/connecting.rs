@@ -15,6 +15,7 @@ pub const UDP: u32 = 0x111;
 pub const RC: u32 = 2;
 pub const UD: u32 = 4;
 pub const PORT: u16 = 7471;
+pub const VENDOR: u32 = 0xab_cdef;
 pub const SECOND: u64 = 1_000_000_000;
 
 pub fn address(text: &str) -> CmAddress {
@@ -70,6 +71,9 @@ pub fn parameters(private_length: u8) -> CmParameters {
         retry_count: 9,
         rnr_retry: 7,
         private_length,
+        // More than there is room for.
+        ece_vendor: VENDOR | 0x1_00_0000,
+        ece_options: 77,
         ..CmParameters::NONE
     }
 }
