@@ -1,6 +1,7 @@
 """Sockets over RDMA, of datagrams, and where something breaks: `PART ADDRESS`; in one line each
 what came of a call."""
 
+import concurrent.futures
 import ctypes
 import errno
 import os
@@ -11,6 +12,7 @@ import sys
 import time
 
 _PORT = 7471
+_SOL_RDMA, _ROUTE = 0x10000, 4
 _RDMA = ctypes.CDLL("librdmacm.so.1", use_errno=True)
 
 
@@ -63,6 +65,16 @@ def forks(ip):
     _say("rclose", _RDMA.rclose(number))
 
 
+def _path(number, ip):
+    """What RDMA_ROUTE says of the way to the peer."""
+    room, length = ctypes.create_string_buffer(200), ctypes.c_uint(200)
+    wrong = _RDMA.rgetsockopt(number, _SOL_RDMA, _ROUTE, room, ctypes.byref(length))
+    to = socket.inet_ntoa(room.raw[16 + 12:16 + 16])
+    print("path", wrong, length.value, to == ip)
+    length.value = 71
+    _say("shorter", _RDMA.rgetsockopt(number, _SOL_RDMA, _ROUTE, room, ctypes.byref(length)))
+
+
 def client(ip):
     """Connects, sends, and receives until the end."""
     while True:
@@ -71,6 +83,7 @@ def client(ip):
             break
         _RDMA.rclose(number)
         time.sleep(0.05)
+    _path(number, ip)
     _say("rsend", _RDMA.rsend(number, b"hello", 5, 0))
     for _ in range(2):
         _say("rrecv", _RDMA.rrecv(number, ctypes.create_string_buffer(8), 8, 0))
@@ -171,6 +184,80 @@ def _says_end(number):
     _say("rclose", _RDMA.rclose(number))
 
 
+def _change(number, operation, fd, events=0, data=0):
+    """What repoll_ctl says: not -1, but the number of what is wrong."""
+    event = ctypes.create_string_buffer(struct.pack("=IQ", events, data), 12)
+    wrong = _RDMA.repoll_ctl(number, operation, fd, event)
+    return errno.errorcode[wrong] if wrong else 0
+
+
+def _happened(number, timeout, room=8):
+    """The events of a set: of what, which."""
+    events = ctypes.create_string_buffer(12 * room)
+    count = _RDMA.repoll_wait(number, events, room, timeout)
+    if count < 0:
+        return errno.errorcode[ctypes.get_errno()]
+    return sorted((data, bits) for bits, data in struct.iter_unpack("=IQ", events.raw[:12 * count]))
+
+
+_ADD, _DELETE, _MODIFY = 1, 2, 3
+
+
+def repolls(ip):
+    """A listener, a connection and a pipe in one set, which changes while somebody waits."""
+    number = _RDMA.repoll_create(os.O_CLOEXEC | os.O_NONBLOCK)
+    _say("set", int(number >= 0))
+    _say("flags", int(not os.get_inheritable(number) and not os.get_blocking(number)))
+    listener, (reads, writes) = _listen(ip), os.pipe()
+    print("wrong", _change(number, _ADD, -1), _change(number, _ADD, number),
+          _change(reads, _ADD, listener), _change(number, 9, listener),
+          _change(number, _MODIFY, listener), _change(number, _DELETE, listener))
+    print("added", _change(number, _ADD, listener, select.EPOLLIN, 1),
+          _change(number, _ADD, listener, select.EPOLLIN, 1))
+    print("nothing", _happened(number, 0), _happened(number, 20), _happened(number, 0, 0),
+          _happened(reads, 0), flush=True)
+    print("asked", _happened(number, -1))
+    connection = _RDMA.raccept(listener, None, None)
+    _change(number, _ADD, connection, select.EPOLLIN, 2)
+    _change(number, _ADD, reads, select.EPOLLIN, 3)
+    first, again = _happened(number, -1), _happened(number, -1)
+    print("came", first, again)
+    os.write(writes, b"x")
+    print("both", _happened(number, -1), "one each", len(_happened(number, -1, 1)))
+    _change(number, _MODIFY, connection, select.EPOLLOUT, 4)
+    print("changed", _happened(number, -1))
+    _change(number, _MODIFY, connection, select.EPOLLIN, 2)
+    _say("rrecv", _RDMA.rrecv(connection, ctypes.create_string_buffer(8), 8, 0))
+    os.read(reads, 1)
+    _changes_while_waited(number, listener, connection, (reads, writes))
+    os.close(reads)  # and nothing is told of it any more
+    os.close(writes)
+    print("closed", _happened(number, 0), _change(number, _DELETE, reads))
+    print("busy", errno.errorcode[_RDMA.rclose(number)])
+    for fd in (listener, connection):
+        _change(number, _DELETE, fd)
+        _say("rclose", _RDMA.rclose(fd))
+    _say("rclose", _RDMA.rclose(number))
+    print("gone", _happened(number, 0), flush=True)
+
+
+def _changes_while_waited(number, listener, connection, pipe):
+    """Two wait without end for a set in which nothing happens."""
+    for fd in (listener, connection, pipe[0]):
+        _change(number, _DELETE, fd)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        waits = [pool.submit(_happened, number, -1) for _ in range(2)]
+        time.sleep(0.2)
+        _change(number, _ADD, pipe[0], select.EPOLLIN, 5)
+        _change(number, _ADD, connection, select.EPOLLIN, 2)
+        time.sleep(0.2)
+        print("still waits", [wait.done() for wait in waits])
+        _change(number, _MODIFY, connection, select.EPOLLOUT, 6)
+        print("told", [wait.result(30) for wait in waits])
+    _change(number, _MODIFY, connection, select.EPOLLIN, 2)
+    _change(number, _ADD, listener, select.EPOLLIN, 1)
+
+
 _PARTS = {"echoes": echoes, "asks": asks, "receives": receives, "accepts": accepts,
-          "forks": forks, "client": client}
+          "forks": forks, "client": client, "repolls": repolls}
 _PARTS[sys.argv[1]](sys.argv[2])

@@ -11,9 +11,29 @@ use crate::device;
 use crate::errno::set_errno;
 
 /// What went wrong: an errno, or a number of the C library's `getaddrinfo`.
-enum Failure {
+pub(crate) enum Failure {
     Errno(Errno),
     Name(c_int),
+}
+
+/// A list that was found, and belongs to nobody else.
+pub(crate) struct Found(*mut rdma_addrinfo);
+
+// SAFETY: nobody else has it.
+unsafe impl Send for Found {}
+
+impl Found {
+    /// The program's from now on, which frees it.
+    pub(crate) fn into_c(self) -> *mut rdma_addrinfo {
+        core::mem::ManuallyDrop::new(self).0
+    }
+}
+
+impl Drop for Found {
+    fn drop(&mut self) {
+        // SAFETY: ours, and nobody else's.
+        unsafe { ov_rdma_freeaddrinfo(self.0) };
+    }
 }
 
 /// A copy in memory of the C library's.
@@ -153,54 +173,60 @@ unsafe fn find(
     Ok(())
 }
 
+/// Finds the address of a name and a service.
+///
+/// # Safety
+/// The names are terminated or null, `hints` null or valid.
+pub(crate) unsafe fn found(
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+) -> Result<Found, Failure> {
+    // SAFETY: the caller's promise.
+    let hints = unsafe { hints.as_ref() };
+    if node.is_null() && service.is_null() && hints.is_none() {
+        return Err(Failure::Errno(Errno::EINVAL));
+    }
+    device::is_there().map_err(Failure::Errno)?;
+    // There is no subnet administrator to ask.
+    if hints.is_some_and(|hints| hints.ai_flags & RAI_SA != 0) {
+        return Err(Failure::Errno(Errno::EOPNOTSUPP));
+    }
+    // SAFETY: calloc has no preconditions; zero is valid for pointers and numbers.
+    let out: *mut rdma_addrinfo = unsafe { libc::calloc(1, size_of::<rdma_addrinfo>()) }.cast();
+    if out.is_null() {
+        return Err(Failure::Errno(Errno::ENOMEM));
+    }
+    let made = Found(out);
+    // SAFETY: the caller's promise; just made.
+    unsafe { find(node, service, hints, &mut *out)? };
+    Ok(made)
+}
+
 /// Finds the address of a name and a service: what `rdma_create_ep` takes. Returns 0, -1 with
 /// `errno`, or what the C library's `getaddrinfo` says.
 ///
 /// # Safety
-/// The names are terminated or null, `hints` null or valid, `found` valid for a pointer.
+/// The names are terminated or null, `hints` null or valid, `out` valid for a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_rdma_getaddrinfo(
     node: *const c_char,
     service: *const c_char,
     hints: *const rdma_addrinfo,
-    found: *mut *mut rdma_addrinfo,
+    out: *mut *mut rdma_addrinfo,
 ) -> c_int {
-    let failed = |errno| {
-        set_errno(errno);
-        -1
-    };
     // SAFETY: the caller's promise.
-    let hints = unsafe { hints.as_ref() };
-    if node.is_null() && service.is_null() && hints.is_none() {
-        return failed(Errno::EINVAL);
-    }
-    if let Err(errno) = device::is_there() {
-        return failed(errno);
-    }
-    // There is no subnet administrator to ask.
-    if hints.is_some_and(|hints| hints.ai_flags & RAI_SA != 0) {
-        return failed(Errno::EOPNOTSUPP);
-    }
-    // SAFETY: calloc has no preconditions; zero is valid for pointers and numbers.
-    let out: *mut rdma_addrinfo = unsafe { libc::calloc(1, size_of::<rdma_addrinfo>()) }.cast();
-    if out.is_null() {
-        return failed(Errno::ENOMEM);
-    }
-    // SAFETY: the caller's promise; just made.
-    unsafe {
-        match find(node, service, hints, &mut *out) {
-            Ok(()) => {
-                found.write(out);
-                0
-            }
-            Err(failure) => {
-                ov_rdma_freeaddrinfo(out);
-                match failure {
-                    Failure::Errno(errno) => failed(errno),
-                    Failure::Name(number) => number,
-                }
-            }
+    match unsafe { found(node, service, hints) } {
+        Ok(list) => {
+            // SAFETY: as above.
+            unsafe { out.write(list.into_c()) };
+            0
         }
+        Err(Failure::Errno(errno)) => {
+            set_errno(errno);
+            -1
+        }
+        Err(Failure::Name(number)) => number,
     }
 }
 

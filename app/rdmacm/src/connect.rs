@@ -69,9 +69,15 @@ struct Said {
     private: [u8; CM_PRIVATE_BYTES],
 }
 
+/// `is_answer`: its options are said to be of the vendor that the request named.
+///
 /// # Safety
 /// `id` is live, `param` null or valid.
-unsafe fn say(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<Said, Errno> {
+unsafe fn say(
+    id: *mut rdma_cm_id,
+    param: *const rdma_conn_param,
+    is_answer: bool,
+) -> Result<Said, Errno> {
     // SAFETY: the caller's promise.
     unsafe {
         let param = param.as_ref();
@@ -89,6 +95,7 @@ unsafe fn say(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<Said
         let qpn = own.map_or_else(|| param.map_or(0, |param| param.qp_num), |qp| qp.qp_num);
         let srq = own.map_or_else(|| param.map_or(0, |p| p.srq), |qp| u8::from(!qp.srq.is_null()));
         let qkey = if (*id).qp_type == IBV_QPT_UD { RDMA_UDP_QKEY } else { 0 };
+        let vendor = if is_answer { state.remote_ece } else { state.local_ece }.vendor_id;
         let parameters = CmParameters {
             responder_resources: state.responder_resources,
             initiator_depth: state.initiator_depth,
@@ -101,6 +108,8 @@ unsafe fn say(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<Said
             tos: state.options.tos,
             reserved: [0; 3],
             qkey,
+            ece_vendor: vendor,
+            ece_options: state.local_ece.options,
         };
         Ok(Said { qpn: Qpn(qpn), parameters, private: bytes })
     }
@@ -141,7 +150,7 @@ pub(crate) unsafe fn connect(
             state.responder_resources =
                 chosen(param.map(|param| param.responder_resources), limits.responder_resources);
         }
-        let Said { qpn, parameters, private } = say(id, param)?;
+        let Said { qpn, parameters, private } = say(id, param, false)?;
         ask(id, |id| ConnectCmId { id, qpn, parameters, private }.into())?;
         shell.state().connect.clear();
         event::complete(id)
@@ -198,7 +207,7 @@ pub(crate) unsafe fn accept(
         if !datagrams {
             to_ready(id, Some(depths))?;
         }
-        let Said { qpn, parameters, private } = say(id, param)?;
+        let Said { qpn, parameters, private } = say(id, param, true)?;
         let asked = ask(id, |id| AcceptCmId { id, qpn, parameters, private }.into());
         asked.inspect_err(|_| {
             let _ = to_error(id);

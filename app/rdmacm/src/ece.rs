@@ -1,5 +1,9 @@
-//! Enhanced connection establishment: options of vendors, of which there are none here, and events
-//! of the program's own.
+//! Enhanced connection establishment: options of vendors for queue pairs of the program's own, and
+//! events of the program's own.
+//!
+//! Our queue pairs have no options (`ibv_query_ece` is `EOPNOTSUPP`), so those made by
+//! `rdma_create_qp` send none. What a program says of a queue pair that it brings itself goes to
+//! the peer with the request and the answer, and it hears of the peer's.
 
 use core::ffi::c_int;
 
@@ -11,7 +15,7 @@ use crate::pending::What;
 use crate::registry;
 use crate::shell::IdShell;
 
-/// Options of a queue pair that is the program's own. They are not sent.
+/// Options of a queue pair that is the program's own, for the next request or answer.
 ///
 /// # Safety
 /// `id` is null or live, `ece` null or valid.
@@ -31,7 +35,7 @@ pub unsafe extern "C" fn ov_rdma_set_local_ece(id: *mut rdma_cm_id, ece: *const 
     })
 }
 
-/// The peer's options: none.
+/// The peer's options, as its request or answer said; vendor 0: it has none.
 ///
 /// # Safety
 /// `id` is null or live, `ece` null or valid.
@@ -41,7 +45,7 @@ pub unsafe extern "C" fn ov_rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut i
     outcome(unsafe {
         match (id.as_ref(), ece.as_mut()) {
             (Some(shown), Some(ece)) if shown.qp.is_null() => {
-                *ece = ibv_ece::default();
+                *ece = IdShell::of(id).state().remote_ece;
                 Ok(())
             }
             _ => Err(Errno::EINVAL),

@@ -11,6 +11,7 @@ pub(crate) const fn of(raw: c_int) -> Errno {
 
 pub(crate) const EADDRNOTAVAIL: Errno = of(libc::EADDRNOTAVAIL);
 pub(crate) const ECONNREFUSED: Errno = of(libc::ECONNREFUSED);
+pub(crate) const EEXIST: Errno = of(libc::EEXIST);
 pub(crate) const ENOSYS: Errno = of(libc::ENOSYS);
 
 /// Sets the calling thread's `errno`.

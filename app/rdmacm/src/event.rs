@@ -28,6 +28,12 @@ fn fresh(of: *mut IdShell, event: u32, status: i32) -> Box<EventShell> {
     shell
 }
 
+/// The peer's options.
+fn options(happened: &CmHappened) -> ibv_ece {
+    let CmParameters { ece_vendor: vendor_id, ece_options: options, .. } = happened.parameters;
+    ibv_ece { vendor_id, options, ..ibv_ece::default() }
+}
+
 /// Whether an identifier is for datagrams.
 ///
 /// # Safety
@@ -128,6 +134,7 @@ unsafe fn request(
         state.bound = true;
         state.responder_resources = happened.parameters.responder_resources;
         state.initiator_depth = happened.parameters.initiator_depth;
+        state.remote_ece = options(happened);
         Ok(event)
     }
 }
@@ -169,7 +176,10 @@ unsafe fn seen_of(shell: *mut IdShell, happened: &CmHappened) -> Option<Box<Even
         let after_error = (*shell).state().answer == Answer::Useless;
         match happened.event {
             RDMA_CM_EVENT_CONNECT_RESPONSE => {
-                (*shell).state().answer = Answer::Came;
+                {
+                    let mut state = (*shell).state();
+                    (state.answer, state.remote_ece) = (Answer::Came, options(happened));
+                }
                 if (*id).qp.is_null() {
                     return Some(event);
                 }

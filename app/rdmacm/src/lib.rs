@@ -42,6 +42,7 @@ mod errno;
 pub mod event;
 pub mod group;
 pub mod id;
+pub mod lookup;
 mod membership;
 pub mod option;
 mod owner;

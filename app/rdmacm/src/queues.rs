@@ -9,6 +9,7 @@ use omniverb_terms::Errno;
 
 use crate::attributes::{modify, of_state, query};
 use crate::errno::{made, outcome};
+use crate::shell::IdShell;
 use crate::why::{Attempt, Call};
 use crate::{below, device};
 
@@ -148,6 +149,8 @@ unsafe fn create_qp(id: *mut rdma_cm_id, attr: *mut ibv_qp_init_attr_ex) -> Resu
             (*id).pd = (*qp).pd;
         }
         (*id).qp = qp;
+        // A device's options are its own to say, and ours has none, whatever was said before.
+        IdShell::of(id).state().local_ece = ibv_ece::default();
         Ok(())
     }
 }

@@ -1,12 +1,38 @@
 //! The path to the peer, as `id->route` shows it.
 
-use omniverb_abi::{ibv_gid, ibv_sa_path_rec, rdma_cm_id};
+use omniverb_abi::{ibv_gid, ibv_path_data, ibv_path_record, ibv_sa_path_rec, rdma_cm_id};
 use omniverb_terms::{Errno, Gid};
 
 /// "Exactly", of an MTU, a rate, a lifetime.
 const EXACTLY: u8 = 2;
 /// 4.096 us times two to the power of this: a quarter of a second.
 const PACKET_LIFETIME: u8 = 16;
+
+/// The path to the peer as `RDMA_ROUTE` of a socket has it; `None`: it is not known yet.
+///
+/// # Safety
+/// `id` is live.
+pub(crate) unsafe fn path_data(id: *mut rdma_cm_id) -> Option<ibv_path_data> {
+    // SAFETY: the caller's promise; what `set_path` made, or null.
+    let known = unsafe { (*id).route.path_rec.as_ref() }?;
+    let selected = |selector: u8, value: u8| selector << 6 | value;
+    let path = ibv_path_record {
+        dgid: known.dgid,
+        sgid: known.sgid,
+        dlid: known.dlid,
+        slid: known.slid,
+        flowlabel_hoplimit: known.flow_label | u32::from(known.hop_limit).to_be(),
+        tclass: known.traffic_class,
+        reversible_numpath: (known.reversible as u8) << 7 | known.numb_path,
+        pkey: known.pkey,
+        qosclass_sl: u16::from(known.sl).to_be(),
+        mtu: selected(known.mtu_selector, known.mtu),
+        rate: selected(known.rate_selector, known.rate),
+        packetlifetime: selected(known.packet_life_time_selector, known.packet_life_time),
+        ..ibv_path_record::default()
+    };
+    Some(ibv_path_data { path, ..ibv_path_data::default() })
+}
 
 /// What programs see of a path.
 #[derive(Clone, Copy)]

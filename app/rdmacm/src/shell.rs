@@ -8,6 +8,7 @@ use omniverb_session::cm::{CmAddress, CmIdResolved};
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
+use crate::addrinfo::Found;
 use crate::{channel, device, process, registry};
 
 /// The C struct and what lies behind it.
@@ -40,7 +41,10 @@ pub(crate) struct State {
     /// For queue pairs of `rdma_get_request`.
     pub(crate) queue_pair: Option<QueuePairWanted>,
     pub(crate) options: Options,
+    /// Options of the queue pair, and of the peer's, as it said.
     pub(crate) local_ece: ibv_ece,
+    pub(crate) remote_ece: ibv_ece,
+    pub(crate) names: Names,
     pub(crate) groups: Vec<Group>,
     /// Joins so far: an event of one that was left is not taken for the next one's.
     pub(crate) joins: u64,
@@ -66,6 +70,13 @@ pub(crate) enum Answer {
     /// It has, and then the queue pair could not be connected: the program is told of nothing else
     /// that comes of it.
     Useless,
+
+/// What has become of `rdma_resolve_addrinfo`.
+pub(crate) enum Names {
+    /// It was not called, or the program has what was found.
+    Nothing,
+    UnderWay,
+    Found(Found),
 }
 
 /// Attributes, kept as the program gave them.
@@ -163,6 +174,8 @@ pub(crate) fn allocate(
         queue_pair: None,
         options: Options::default(),
         local_ece: ibv_ece::default(),
+        remote_ece: ibv_ece::default(),
+        names: Names::Nothing,
         groups: Vec::new(),
         joins: 0,
         has_device: false,

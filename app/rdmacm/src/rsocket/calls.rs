@@ -15,7 +15,7 @@ use super::socket::{Inner, Phase, Socket};
 use super::stream::Directions;
 use super::table::Entry;
 use super::wait::{Awaited, Patience, until};
-use super::{table, transfer};
+use super::{repoll, table, transfer};
 use crate::errno::{last, of, outcome};
 use crate::resolve::{bind, ov_rdma_listen};
 use crate::why::{Attempt, Call};
@@ -196,9 +196,12 @@ pub extern "C" fn ov_rshutdown(number: c_int, how: c_int) -> c_int {
     }))
 }
 
-/// Closes a socket.
+/// Closes a socket, or a set of `repoll_create` (`EBUSY`, as a positive number: it is not empty).
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_rclose(number: c_int) -> c_int {
+    if let Some(closed) = repoll::close(number) {
+        return closed;
+    }
     outcome(table::remove(number).map(|socket| match socket {
         Entry::Stream(socket) if socket.is_ours() => transfer::close(&socket),
         Entry::Datagrams(socket) if socket.is_ours() => socket.close(),

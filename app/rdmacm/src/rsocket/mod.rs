@@ -5,8 +5,8 @@
 //! what was written is told by immediate data (`librdmacm/docs/rsocket` of rdma-core, whose
 //! sockets are peers like ours).
 //!
-//! * [`calls`](mod@calls), [`data`](mod@data), [`ready`](mod@ready): what C programs call.
-//!   [`table`](mod@table): which number is which socket.
+//! * [`calls`](mod@calls), [`data`](mod@data), [`ready`](mod@ready), [`repoll`](mod@repoll): what C
+//!   programs call. [`table`](mod@table): which number is which socket.
 //! * [`socket`](mod@socket): an identifier, and how far it is; [`wait`](mod@wait) and
 //!   [`poll`](mod@poll) sleep until it is further, [`gate`](mod@gate) says who takes notice,
 //!   [`restart`](mod@restart) whether signals end that.
@@ -36,6 +36,7 @@ mod poll;
 mod queues;
 pub mod ready;
 mod remembered;
+pub mod repoll;
 mod restart;
 mod settings;
 mod socket;

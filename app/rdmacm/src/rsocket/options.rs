@@ -10,12 +10,15 @@ use libc::{
 };
 use omniverb_abi::{
     RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS,
+    ibv_path_data,
 };
 use omniverb_terms::Errno;
 
+use super::settings::RDMA_ROUTE;
 use super::socket::{Inner, Phase};
 use super::stream::Link;
 use crate::option::ov_rdma_set_option;
+use crate::route::path_data;
 
 /// The level of options that only these sockets have.
 pub(crate) const SOL_RDMA: c_int = 0x10000;
@@ -124,6 +127,29 @@ impl Inner {
         Ok(())
     }
 
+    /// Gives the program the path to the peer, or none while there is none.
+    ///
+    /// # Errors
+    /// `EINVAL`: there is no room for one.
+    ///
+    /// # Safety
+    /// As [`Self::get`].
+    unsafe fn give_paths(&self, to: *mut c_void, length: *mut socklen_t) -> Result<(), Errno> {
+        if to.is_null() || length.is_null() {
+            return Err(Errno::EFAULT);
+        }
+        // SAFETY: the caller's promise; the identifier is live.
+        unsafe {
+            if (*length as usize) < size_of::<ibv_path_data>() {
+                return Err(Errno::EINVAL);
+            }
+            match path_data(self.id.0) {
+                Some(path) => give(path, to, length),
+                None => give([0_u8; 0], to, length),
+            }
+        }
+    }
+
     fn set_size(&mut self, name: c_int, number: c_int) -> Result<(), Errno> {
         if !matches!(self.phase, Phase::New | Phase::Listening) {
             return Err(Errno::EINVAL);
@@ -173,6 +199,8 @@ impl Inner {
                 return unsafe { give(said, to, length) };
             }
             (IPPROTO_IPV6, IPV6_V6ONLY) => c_int::from(options.only_six),
+            // SAFETY: the caller's promise.
+            (SOL_RDMA, RDMA_ROUTE) => return unsafe { self.give_paths(to, length) },
             (SOL_RDMA, _) => settings.get(name)?,
             _ => return Err(Errno::EOPNOTSUPP),
         };

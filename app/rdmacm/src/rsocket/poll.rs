@@ -143,6 +143,22 @@ impl<'a> Waiting<'a> {
     }
 }
 
+/// Until when to wait.
+pub(crate) struct Deadline(Option<u64>);
+
+impl Deadline {
+    /// In so many milliseconds; a negative number is never.
+    pub(crate) fn of(timeout: c_int) -> Deadline {
+        Deadline(u64::try_from(timeout).ok().map(|left| clock::now() + left * 1_000_000))
+    }
+
+    /// Milliseconds that are left; -1: without end.
+    pub(crate) fn left(&self) -> c_int {
+        let left = |until: u64| until.saturating_sub(clock::now()).div_ceil(1_000_000);
+        self.0.map_or(-1, |until| c_int::try_from(left(until)).unwrap_or(c_int::MAX))
+    }
+}
+
 /// Waits, as `poll` does.
 ///
 /// # Errors
@@ -152,14 +168,11 @@ pub(crate) fn poll(files: &mut [pollfd], timeout: c_int) -> Result<c_int, Errno>
     if waiting.sockets.iter().all(Option::is_none) {
         return ask(waiting.files, timeout);
     }
-    let until = u64::try_from(timeout).ok().map(|left| clock::now() + left * 1_000_000);
+    let deadline = Deadline::of(timeout);
     let mut looks = 0;
     loop {
         let count = waiting.look()?;
-        let left = match until {
-            None => -1,
-            Some(until) => until.saturating_sub(clock::now()).div_ceil(1_000_000) as c_int,
-        };
+        let left = deadline.left();
         if count > 0 || left == 0 {
             return Ok(count);
         }

@@ -10,7 +10,8 @@ const RDMA_SQSIZE: c_int = 0;
 const RDMA_RQSIZE: c_int = 1;
 const RDMA_INLINE: c_int = 2;
 const RDMA_IOMAPSIZE: c_int = 3;
-const RDMA_ROUTE: c_int = 4;
+/// Paths to the peer: not a number.
+pub(crate) const RDMA_ROUTE: c_int = 4;
 
 /// The least entries of a queue.
 const QUEUE_MIN: u16 = 16;

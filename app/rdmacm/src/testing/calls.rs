@@ -14,6 +14,7 @@ use crate::ece::*;
 use crate::event::*;
 use crate::group::*;
 use crate::id::*;
+use crate::lookup::*;
 use crate::option::*;
 use crate::resolve::*;
 
@@ -226,6 +227,61 @@ fn names_become_addresses() {
             said(ov_rdma_getaddrinfo(null(), service, &hints, &mut found)),
             Err(libc::EOPNOTSUPP)
         );
+    }
+}
+
+#[test]
+fn names_are_looked_up_for_an_identifier() {
+    let _alone = alone();
+    let events = channel();
+    let id = new_id(events, RDMA_PS_TCP);
+    let (node, service) = (c"127.0.0.1".as_ptr(), c"7471".as_ptr());
+    let mut found = null_mut();
+    // SAFETY: live, and terminated names.
+    unsafe {
+        let refused = |answer| said(answer).unwrap_err();
+        assert_eq!(refused(ov_rdma_query_addrinfo(null_mut(), &mut found)), libc::EINVAL);
+        assert_eq!(refused(ov_rdma_query_addrinfo(id, null_mut())), libc::EINVAL);
+        assert_eq!(refused(ov_rdma_query_addrinfo(id, &mut found)), libc::ENOENT);
+        let ask = |node, service, hints| ov_rdma_resolve_addrinfo(id, node, service, hints);
+        assert_eq!(
+            refused(ov_rdma_resolve_addrinfo(null_mut(), node, service, null())),
+            libc::EINVAL
+        );
+        assert_eq!(refused(ask(null(), null(), null())), libc::EINVAL);
+        let mut hints: rdma_addrinfo = core::mem::zeroed();
+        for (flags, node) in [(RAI_SA | RAI_DNS, null()), (RAI_SA, node), (RAI_SA, null())] {
+            hints.ai_flags = flags;
+            assert_eq!(refused(ask(node, service, &hints)), libc::EOPNOTSUPP);
+        }
+        hints.ai_flags = RAI_NUMERICHOST;
+        assert_eq!(refused(ask(c"no.address".as_ptr(), service, &hints)), libc::ENODATA);
+        assert!(!is_readable(events), "what failed has no event");
+        hints.ai_flags = RAI_DNS;
+        hints.ai_port_space = RDMA_PS_TCP.cast_signed();
+        // Found, told, had; and then again.
+        for _ in 0..2 {
+            said(ask(node, service, &hints)).unwrap();
+            assert_eq!(refused(ask(node, service, &hints)), libc::EBUSY);
+            let seen = next(events);
+            assert_eq!((seen.id, seen.kind, seen.status), (id, 16, 0));
+            assert_eq!(refused(ask(node, service, &hints)), libc::EBUSY);
+            said(ov_rdma_query_addrinfo(id, &mut found)).unwrap();
+            assert_eq!(
+                ((*found).ai_dst_len, (*found).ai_qp_type.cast_unsigned()),
+                (16, IBV_QPT_RC)
+            );
+            ov_rdma_freeaddrinfo(found);
+            assert_eq!(refused(ov_rdma_query_addrinfo(id, &mut found)), libc::ENOENT);
+        }
+        // What nobody has taken goes with the identifier; without a channel the call waits.
+        said(ask(node, service, &hints)).unwrap();
+        said(ov_rdma_destroy_id(id)).unwrap();
+        let alone = new_id(null_mut(), RDMA_PS_TCP);
+        said(ov_rdma_resolve_addrinfo(alone, node, service, &hints)).unwrap();
+        assert_eq!((*(*alone).event).event, RDMA_CM_EVENT_ADDRINFO_RESOLVED);
+        said(ov_rdma_destroy_id(alone)).unwrap();
+        ov_rdma_destroy_event_channel(events);
     }
 }
 

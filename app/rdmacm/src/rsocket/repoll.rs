@@ -1,0 +1,308 @@
+//! `repoll_create`, `repoll_ctl`, `repoll_wait`: descriptors of which a program has said once that
+//! it waits for them, sockets of ours among them.
+//!
+//! There is no thread: who waits polls them all, as `rpoll` does. Beside them it polls a descriptor
+//! by which it is told that they have changed meanwhile. Each who waits then is told by a count of
+//! one, and takes that away when it looks anew.
+//!
+//! Level-triggered, and of the events those that `rpoll` knows: `EPOLLIN`, `EPOLLOUT`, and, asked
+//! for or not, `EPOLLERR` and `EPOLLHUP`. The other bits are ignored, as with rdma-core. The number
+//! of a set is for these calls and `rclose`; the kernel's calls see nothing happen to it.
+
+use core::ffi::c_int;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use libc::{
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, O_CLOEXEC, O_NONBLOCK, POLLERR, POLLHUP, POLLIN,
+    POLLNVAL, POLLOUT, epoll_event, pollfd,
+};
+use omniverb_sys::event::EventFd;
+use omniverb_sys::lock;
+use omniverb_terms::Errno;
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::poll::{self, Deadline};
+use crate::errno::{EEXIST, of, outcome, set_errno};
+
+/// A descriptor in a set.
+#[derive(Clone, Copy)]
+struct Member {
+    fd: c_int,
+    /// `POLL*` bits, which are those of `EPOLL*`.
+    asked: i16,
+    data: u64,
+}
+
+#[derive(Default)]
+struct Members {
+    list: Vec<Member>,
+    /// Which is told of first next time, so that none has to wait for busy ones.
+    first: usize,
+    /// Counts changes.
+    changes: u64,
+    /// Who waits now, and who of them has been told of a change.
+    waiters: u64,
+    told: u64,
+}
+
+/// A set of descriptors.
+struct Set {
+    /// Holds the number.
+    file: OwnedFd,
+    members: Mutex<Members>,
+    /// One for each who is told.
+    change: EventFd,
+}
+
+static SETS: RwLock<BTreeMap<c_int, Arc<Set>>> = RwLock::new(BTreeMap::new());
+
+fn find(number: c_int) -> Option<Arc<Set>> {
+    SETS.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
+}
+
+/// What a set can wait for, of what was asked for.
+fn asked(events: u32) -> i16 {
+    (events as i16) & (POLLIN | POLLOUT)
+}
+
+impl Members {
+    fn position(&self, fd: c_int) -> Option<usize> {
+        self.list.iter().position(|member| member.fd == fd)
+    }
+
+    /// `EEXIST`, `ENOENT`, `EINVAL`.
+    fn change(&mut self, operation: c_int, member: Member) -> Result<(), Errno> {
+        match (operation, self.position(member.fd)) {
+            (EPOLL_CTL_ADD, None) => self.list.push(member),
+            (EPOLL_CTL_MOD, Some(at)) => self.list[at] = member,
+            (EPOLL_CTL_DEL, Some(at)) => _ = self.list.swap_remove(at),
+            (EPOLL_CTL_ADD, Some(_)) => return Err(EEXIST),
+            (EPOLL_CTL_MOD | EPOLL_CTL_DEL, None) => return Err(Errno::ENOENT),
+            _ => return Err(Errno::EINVAL),
+        }
+        self.changes += 1;
+        Ok(())
+    }
+
+    /// What is to be told of descriptors that were polled, as far as there is room. They may have
+    /// gone meanwhile, or be asked for something else.
+    fn collect(&mut self, polled: &[pollfd], room: usize) -> Vec<epoll_event> {
+        let mut told = Vec::new();
+        let first = self.first.checked_rem(polled.len()).unwrap_or(0);
+        let (before, after) = polled.split_at(first);
+        for (at, file) in after.iter().chain(before).enumerate() {
+            let Some(member) = self.position(file.fd).map(|at| self.list[at]) else { continue };
+            // The program has closed it, and nothing will ever happen to it.
+            if file.revents & POLLNVAL != 0 {
+                self.list.retain(|member| member.fd != file.fd);
+                continue;
+            }
+            let bits = file.revents & (member.asked | POLLERR | POLLHUP);
+            if bits == 0 {
+                continue;
+            }
+            if told.len() == room {
+                self.first = first + at;
+                break;
+            }
+            told.push(epoll_event { events: u32::from(bits.cast_unsigned()), u64: member.data });
+        }
+        told
+    }
+}
+
+impl Set {
+    fn new(flags: c_int) -> Result<Arc<Set>, Errno> {
+        let mut kept = EventfdFlags::empty();
+        kept.set(EventfdFlags::CLOEXEC, flags & O_CLOEXEC != 0);
+        kept.set(EventfdFlags::NONBLOCK, flags & O_NONBLOCK != 0);
+        let file = eventfd(0, kept).map_err(|error| of(error.raw_os_error()))?;
+        let change = EventFd::semaphore().map_err(|_| Errno::EMFILE)?;
+        Ok(Arc::new(Set { file, members: Mutex::default(), change }))
+    }
+
+    fn change(&self, operation: c_int, member: Member) -> Result<(), Errno> {
+        let mut members = lock(&self.members);
+        members.change(operation, member)?;
+        for _ in members.told..members.waiters {
+            self.change.signal();
+        }
+        members.told = members.waiters;
+        Ok(())
+    }
+
+    /// Polls all of them once, for so long at most.
+    fn poll(&self, deadline: &Deadline, room: usize) -> Result<Vec<epoll_event>, Errno> {
+        let (mut files, seen) = {
+            let mut members = lock(&self.members);
+            members.waiters += 1;
+            let file = |member: &Member| (member.fd, member.asked);
+            let change = (self.change.as_fd().as_raw_fd(), POLLIN);
+            let all = members.list.iter().map(file).chain([change]);
+            let files = all.map(|(fd, events)| pollfd { fd, events, revents: 0 });
+            (files.collect::<Vec<_>>(), members.changes)
+        };
+        let polled = poll::poll(&mut files, deadline.left());
+        let mut members = lock(&self.members);
+        members.waiters -= 1;
+        if members.changes != seen && self.change.take().is_some() {
+            members.told -= 1;
+        }
+        polled?;
+        files.pop();
+        Ok(members.collect(&files, room))
+    }
+}
+
+/// Makes a set: -1 and `errno`, or its number. `flags`: `O_CLOEXEC` and `O_NONBLOCK`, of the
+/// number; waiting goes by the timeout.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_repoll_create(flags: c_int) -> c_int {
+    match Set::new(flags) {
+        Ok(set) => {
+            let number = set.file.as_raw_fd();
+            SETS.write().unwrap_or_else(PoisonError::into_inner).insert(number, set);
+            number
+        }
+        Err(errno) => outcome(Err(errno)),
+    }
+}
+
+/// Adds a descriptor to a set, has another event waited for, or takes it out: 0, or what is wrong
+/// as a positive number (also in `errno`). Who waits meanwhile goes on with the set as it is then.
+///
+/// # Safety
+/// `event` is valid, or null where a descriptor is taken out.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_repoll_ctl(
+    number: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    let changed = || {
+        if fd < 0 {
+            return Err(Errno::EBADF);
+        }
+        let set = find(number).filter(|_| fd != number).ok_or(Errno::EINVAL)?;
+        // SAFETY: the caller's promise.
+        let wanted = match unsafe { event.as_ref() } {
+            Some(event) => Member { fd, asked: asked(event.events), data: event.u64 },
+            None if operation == EPOLL_CTL_DEL => Member { fd, asked: 0, data: 0 },
+            None => return Err(Errno::EINVAL),
+        };
+        set.change(operation, wanted)
+    };
+    positive(changed())
+}
+
+/// Waits until something has happened to a descriptor of a set: how many events there are; 0: none
+/// within so many milliseconds (-1: without end); -1 and `errno`. (rdma-core says `EINVAL` of a
+/// number that is no set as if it were a count.)
+///
+/// # Safety
+/// `events` has room for so many.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_repoll_wait(
+    number: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: c_int,
+) -> c_int {
+    let wait = || {
+        let set = find(number).ok_or(Errno::EINVAL)?;
+        let room = usize::try_from(most).ok().filter(|room| *room > 0).ok_or(Errno::EINVAL)?;
+        let deadline = Deadline::of(timeout);
+        loop {
+            let told = set.poll(&deadline, room)?;
+            if !told.is_empty() || deadline.left() == 0 {
+                return Ok(told);
+            }
+        }
+    };
+    match wait() {
+        Ok(told) => {
+            for (at, event) in told.iter().enumerate() {
+                // SAFETY: the caller's promise.
+                unsafe { events.add(at).write_unaligned(*event) };
+            }
+            told.len() as c_int
+        }
+        Err(errno) => outcome(Err(errno)),
+    }
+}
+
+/// For `rclose`: closes a set that nothing is in. `None`: it is no set.
+pub(super) fn close(number: c_int) -> Option<c_int> {
+    let mut sets = SETS.write().unwrap_or_else(PoisonError::into_inner);
+    let set = sets.get(&number)?;
+    if !lock(&set.members).list.is_empty() {
+        return Some(positive(Err(Errno::EBUSY)));
+    }
+    sets.remove(&number);
+    Some(0)
+}
+
+fn positive(result: Result<(), Errno>) -> c_int {
+    result.map_or_else(
+        |errno| {
+            set_errno(errno);
+            errno.raw()
+        },
+        |()| 0,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn members(fds: &[c_int]) -> Members {
+        let mut members = Members::default();
+        for fd in fds {
+            let member = Member { fd: *fd, asked: POLLIN, data: u64::from(fd.unsigned_abs()) };
+            members.change(EPOLL_CTL_ADD, member).unwrap();
+        }
+        members
+    }
+
+    fn polled(files: &[(c_int, i16)]) -> Vec<pollfd> {
+        files.iter().map(|(fd, revents)| pollfd { fd: *fd, events: 0, revents: *revents }).collect()
+    }
+
+    fn told(members: &mut Members, files: &[(c_int, i16)], room: usize) -> Vec<(u64, u32)> {
+        let events = members.collect(&polled(files), room);
+        events.iter().map(|event| ({ event.u64 }, { event.events })).collect()
+    }
+
+    #[test]
+    fn who_was_left_out_is_told_of_first_next_time() {
+        let mut all = members(&[3, 4, 5]);
+        let busy = [(3, POLLIN), (4, POLLIN), (5, POLLIN)];
+        let turns: Vec<u64> = (0..6).flat_map(|_| told(&mut all, &busy, 1)).map(|e| e.0).collect();
+        assert_eq!(turns, [3, 4, 5, 3, 4, 5]);
+        assert_eq!(told(&mut all, &busy, 2), [(3, 1), (4, 1)]);
+        assert_eq!(told(&mut all, &busy, 3), [(5, 1), (3, 1), (4, 1)]);
+        assert_eq!(told(&mut members(&[]), &[], 1), []);
+    }
+
+    #[test]
+    fn what_has_changed_meanwhile_counts() {
+        let mut all = members(&[3, 4, 5]);
+        let nothing = Member { fd: 4, asked: 0, data: 40 };
+        all.change(EPOLL_CTL_MOD, nothing).unwrap();
+        all.change(EPOLL_CTL_DEL, Member { fd: 3, ..nothing }).unwrap();
+        let files = [(3, POLLIN), (4, POLLIN | POLLHUP), (5, POLLNVAL), (6, POLLIN)];
+        assert_eq!(told(&mut all, &files, 9), [(40, 0x10)]);
+        assert_eq!(all.position(5), None, "closed");
+        let wrong = |all: &mut Members, operation, fd| {
+            all.change(operation, Member { fd, ..nothing }).unwrap_err()
+        };
+        assert_eq!(wrong(&mut all, EPOLL_CTL_ADD, 4), EEXIST);
+        assert_eq!(wrong(&mut all, EPOLL_CTL_MOD, 3), Errno::ENOENT);
+        assert_eq!(wrong(&mut all, EPOLL_CTL_DEL, 3), Errno::ENOENT);
+        assert_eq!(wrong(&mut all, 7, 4), Errno::EINVAL);
+    }
+}
