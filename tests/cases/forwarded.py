@@ -11,7 +11,8 @@ from cases import perftest
 from cases.programs import tests_of
 
 _ONE_PROCESS = ["messages", "errors", "extended", "nopoll", "itself", "windows", "xrc",
-                "xrc_shared", "xrc_opened", "flush", "multicast", "imports", "import_pages", "dead"]
+                "xrc_shared", "xrc_opened", "flush", "multicast", "imports", "import_pages",
+                "dead", "counters", "ece"]
 _ARGUMENTS = {"messages.large_messages": [64]}
 
 

@@ -144,7 +144,8 @@ def _datagrams(pair):
 def _datagram_cases(setting):
     return [*(Case(f"{setting}.rsocket.{name}", _pongs(*options), 120)
               for name, options in _PONGS.items()),
-            Case(f"{setting}.rsocket.datagrams", _datagrams, 120)]
+            Case(f"{setting}.rsocket.datagrams", _datagrams, 120),
+            Case(f"{setting}.rsocket.sets", _sets, 90)]
 
 
 def _cases(setting):
@@ -217,6 +218,25 @@ def _forks(pair):
     with _sides(pair, "forks", "client") as (server, client):
         _prints(server, "child 0", "rsend 4", "rclose 0")
         _prints(client, "rsend 5", "rrecv 4", "rrecv 0")
+    rdma_cm.quiet(pair)
+
+
+def _sets(pair):
+    """repoll: what happens to any of several, and who waits for them."""
+    with _sides(pair, "repolls") as (server,):
+        _until_printed(server, "nothing")
+        client = Side(pair.client, ["/usr/bin/python3", "/opt/programs/rsockets.py", "client",
+                                    pair.server.address])
+        try:
+            _prints(server, "set 1", "flags 1", "rbind 0", "rlisten 0",
+                    "wrong EBADF EINVAL EINVAL EINVAL ENOENT ENOENT", "added 0 EEXIST",
+                    "nothing [] [] EINVAL EINVAL", "asked [(1, 1)]", "came [(2, 1)] [(2, 1)]",
+                    "both [(2, 1), (3, 1)] one each 1", "changed [(3, 1), (4, 4)]", "rrecv 5",
+                    "still waits [False, False]", "told [[(6, 4)], [(6, 4)]]", "closed [] ENOENT",
+                    "busy EBUSY", "rclose 0", "rclose 0", "rclose 0", "gone EINVAL")
+            check("path 0 72 True\nshorter EINVAL\n" in client.text(), client.text())
+        finally:
+            client.end()
     rdma_cm.quiet(pair)
 
 

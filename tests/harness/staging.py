@@ -21,6 +21,8 @@ _UNDER_THREAD_SANITIZER = ["itself"]
 
 # Has a library of Omniverb's own beside it, and so is linked with the library under test.
 _WITH_SECOND = "owner"
+# Calls of rdma_cm, too.
+_WITH_CONNECTIONS = ["ece"]
 SECOND = PROGRAMS / "second"
 
 # Of the second API: its tests, and its examples.
@@ -46,6 +48,8 @@ def build_programs():
         verbs = ["-libverbs"]
         if source.stem == _WITH_SECOND:
             verbs = [out / "libsecond.so", LIBRARY, "-Wl,-rpath,$ORIGIN"]
+        elif source.stem in _WITH_CONNECTIONS:
+            verbs = ["-lrdmacm", "-libverbs"]
         process.run(["gcc", *_FLAGS, "-o", binary, source, *common, *verbs, "-lm"], limit=120)
     for name in _UNDER_ADDRESS_SANITIZER:
         process.run(["gcc", *_FLAGS, "-fsanitize=address", "-fno-omit-frame-pointer", "-o",
