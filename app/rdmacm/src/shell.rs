@@ -70,6 +70,7 @@ pub(crate) enum Answer {
     /// It has, and then the queue pair could not be connected: the program is told of nothing else
     /// that comes of it.
     Useless,
+}
 
 /// What has become of `rdma_resolve_addrinfo`.
 pub(crate) enum Names {

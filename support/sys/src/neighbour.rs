@@ -4,8 +4,9 @@
 //! kernel, which a datagram to it has it do.
 
 use crate::addresses::{attributes, dump, ip, request, u16_at, u32_at};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, sendto, socket_with};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -229,20 +230,20 @@ fn parse_neighbour(body: &[u8], next: IpAddr, by: u32) -> Option<Mac> {
 
 /// Has the kernel ask who that is. Whether that was possible shows in its table.
 fn ask(next: IpAddr, by: u32) {
-    let (any, to): (IpAddr, SocketAddr) = match next {
-        IpAddr::V4(four) => (Ipv4Addr::UNSPECIFIED.into(), (four, DISCARD).into()),
-        IpAddr::V6(six) => {
-            (Ipv6Addr::UNSPECIFIED.into(), SocketAddrV6::new(six, DISCARD, 0, by).into())
-        }
+    let (family, to): (AddressFamily, SocketAddr) = match next {
+        IpAddr::V4(four) => (AddressFamily::INET, (four, DISCARD).into()),
+        IpAddr::V6(six) => (AddressFamily::INET6, SocketAddrV6::new(six, DISCARD, 0, by).into()),
     };
-    if let Ok(socket) = UdpSocket::bind((any, 0)) {
-        let _ = socket.send_to(&[], to);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    if let Ok(socket) = socket_with(family, SocketType::DGRAM, flags, None) {
+        let _ = sendto(&socket, &[], SendFlags::empty(), &to);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
 
     fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
         let mut bytes = (value.len() as u16 + 4).to_ne_bytes().to_vec();

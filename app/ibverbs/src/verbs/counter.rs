@@ -73,8 +73,8 @@ pub unsafe extern "C" fn ov_ibv_create_comp_cntr(
     if asked.comp_mask != 0 || asked.flags != 0 {
         return null(Errno::EOPNOTSUPP);
     }
-    if !place.counts.counters.one_more() {
-        return null(refused!(Errno::ENOMEM, "ibv_create_comp_cntr: too many counters"));
+    if let Err(errno) = place.counts.counters.one_more("ibv_create_comp_cntr") {
+        return null(errno);
     }
     let handle = NEXT.fetch_add(1, Ordering::Relaxed);
     let counter = ibv_comp_cntr { context, handle };
