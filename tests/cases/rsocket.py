@@ -1,5 +1,6 @@
-"""Sockets over RDMA: Debian's rstream, riostream and rcopy, unmodified, between two containers of a
-host and between two processes of an ordinary user; udpong, forwarded and on the wire, too."""
+"""Sockets over RDMA: Debian's rstream, riostream, rcopy and udpong, unmodified, between two
+containers of a host, directly and forwarded, between two processes of an ordinary user, and between
+two hosts."""
 
 import contextlib
 import pathlib
@@ -10,7 +11,6 @@ from cases import rdma_cm
 from harness import duet, process
 from harness.by_address import Side
 from harness.case import Case, Group, check
-from harness.containers import Pair
 from harness.plain import PlainPair
 
 # Three hundred transfers: name, bytes, transfers, rounds, and then as much as anybody measures.
@@ -244,13 +244,10 @@ _BROKEN = {"who only receives": _receives, "a listener": _accepts, "a forked chi
 
 
 def groups():
-    """In containers, and as an ordinary user at one address; of datagrams, wherever rdma_cm is
-    tried."""
-    settings = (("containers", Pair), ("user", PlainPair))
+    """Streams and datagrams wherever rdma_cm is tried; what breaks, as an ordinary user at one
+    address."""
     broken = [Case(f"user.rsocket.{name}", run, 90) for name, run in _BROKEN.items()]
-    return [*(Group(f"{setting}.rsocket", _cases(setting), fixture)
-              for setting, fixture in settings),
-            *(Group(f"{setting}.rsocket.datagrams", _datagram_cases(setting), fixture,
-                    weight=weight)
+    return [*(Group(f"{setting}.rsocket{title}", cases(setting), fixture, weight=weight)
+              for title, cases in (("", _cases), (".datagrams", _datagram_cases))
               for setting, (fixture, weight) in rdma_cm.SETTINGS.items()),
             Group("user.rsocket.broken", broken, PlainPair)]

@@ -69,6 +69,8 @@ TEST(memory_regions)
     uint64_t count = 0;
     while (count < limit && ibv_reg_mr(d.pd, memory, sizeof memory, ALL_ACCESS))
         count++;
+    /* As many as the device says that it has, and no more. */
+    same(count, d.attributes.max_mr);
     report("MRs", count);
 }
 
