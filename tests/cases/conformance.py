@@ -14,9 +14,12 @@ from harness.containers import Pair
 from harness.plain import PlainPair
 from harness.suites import Suite, judge
 
+from cases.pyverbs import under_faults
+
 _RELEASE = "release-65"
 _FETCHED = staging.BUILT / "conformance" / _RELEASE
 _AT_LEAST = 170
+_ABSENT = "`make conformance` fetches and builds the suite"
 
 
 @contextlib.contextmanager
@@ -32,14 +35,22 @@ def _suite(stage, pair):
 
 def _run(pair):
     if not pair:
-        raise Skip("`make conformance` fetches and builds the suite")
+        raise Skip(_ABSENT)
     judge(pair.suite.run(pair.server, limit=400), f"{_RELEASE}.toml", _AT_LEAST)
 
 
+def _run_under_faults(pair):
+    if not pair:
+        raise Skip(_ABSENT)
+    under_faults(pair, f"{_RELEASE}.toml", _AT_LEAST, 500)
+
+
 def groups():
-    """As root in a container, and as an ordinary user."""
-    settings = (("containers", functools.partial(Pair, count=1)), ("user", PlainPair))
+    """As root in a container, and as an ordinary user; and in a container whose network is bad."""
+    container = functools.partial(Pair, count=1)
+    settings = (("containers", container, _run, 420), ("user", PlainPair, _run, 420),
+                ("faults", container, _run_under_faults, 520))
     return [Group(f"conformance.{setting}",
-                  [Case(f"conformance.{setting}", _run, 420, slow=True)],
+                  [Case(f"conformance.{setting}", run, limit, slow=True)],
                   functools.partial(_suite, pair=pair), weight=WAITS)
-            for setting, pair in settings]
+            for setting, pair, run, limit in settings]

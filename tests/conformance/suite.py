@@ -1,11 +1,12 @@
 """Runs a test suite of rdma-core and says of each test how it ended.
 
-    suite.py FOLDER [PART_OF_A_NAME ...]
+    suite.py FOLDER [-NAME ...] [PART_OF_A_NAME ...]
 
 FOLDER is the unmodified `tests` of a release; pyverbs is found as usual (PYTHONPATH). The suite is
-loaded as its run_tests.py does. Each test that has ended is a line of standard output: the word
-RESULT and a JSON object with its name, how it ended (ok, skip, fail, error), why, and how long it
-took in seconds. What the tests print is between them.
+loaded as its run_tests.py does; a test whose NAME is given with a dash is not run. Each test that
+has ended is a line of standard output: the word RESULT and a JSON object with its name, how it ended
+(ok, skip, fail, error; omitted: it was not to run), why, and how long it took in seconds. What the
+tests print is between them.
 """
 
 import faulthandler
@@ -34,6 +35,11 @@ class _Told(unittest.TestResult):
     def stopTest(self, test):
         super().stopTest(test)
         faulthandler.cancel_dump_traceback_later()
+
+    def addOmitted(self, test):
+        """It was not to run."""
+        self.before = time.monotonic()
+        self._tell(test, "omitted")
 
     def _tell(self, test, how, why=""):
         # A test of a class that could not be set up has no such name.
@@ -64,8 +70,19 @@ def _all(suite):
         yield from _all(part) if isinstance(part, unittest.TestSuite) else [part]
 
 
+def _without(suite, omitted):
+    """The tests that are to run, still by class: what a class prepares is prepared once."""
+    for part in suite:
+        if isinstance(part, unittest.TestSuite):
+            yield unittest.TestSuite(_without(part, omitted))
+        elif part.id() not in omitted:
+            yield part
+
+
 def main():
-    folder, parts = os.path.abspath(sys.argv[1]), sys.argv[2:]
+    folder = os.path.abspath(sys.argv[1])
+    parts = [word for word in sys.argv[2:] if not word.startswith("-")]
+    omitted = {f"tests.{word[1:]}" for word in sys.argv[2:] if word.startswith("-")}
     os.chdir(folder)
     sys.path.insert(0, folder)
     sys.argv = ["run_tests.py"]
@@ -77,7 +94,11 @@ def main():
     if parts:
         suite = unittest.TestSuite(test for test in _all(suite)
                                    if any(part in test.id() for part in parts))
-    suite.run(_Told())
+    told = _Told()
+    for test in _all(suite):
+        if test.id() in omitted:
+            told.addOmitted(test)
+    unittest.TestSuite(_without(suite, omitted)).run(told)
     print("END", flush=True)
 
 

@@ -2,7 +2,8 @@
 
 A stored list (tests/conformance/*.toml) names every test that skips itself here, with what it says
 and the reason. All others must pass; a test that skips itself and is not in the list is as bad as
-one that fails, and so is one in the list that runs, but where the list says that it may.
+one that fails, and so is one in the list that runs, but where the list says that it may. It also
+names those that a network that loses must not be given, with the reason.
 """
 
 import collections
@@ -42,25 +43,33 @@ class Suite:
         shutil.copy(CONFORMANCE / _RUNNER, folder)
         process.run(["chmod", "-R", "a+rX", folder])
 
-    def run(self, place, parts=(), limit=240):
-        """Runs it, or tests with one of `parts` in their names; returns what became of each."""
+    def run(self, place, parts=(), limit=240, omitted=()):
+        """Runs it, or tests with one of `parts` in their names, and none that is `omitted`; returns
+        what became of each."""
         # Behind the libraries under test.
         script = (f'cd /tmp; F={self.folder}; export PYTHONPATH="$F/python" '
                   f'LD_LIBRARY_PATH="$LD_LIBRARY_PATH:$F/lib"; '
-                  f'exec /usr/bin/python3 -B "$F/{_RUNNER}" "$F/tests" {shlex.join(parts)}')
+                  f'exec /usr/bin/python3 -B "$F/{_RUNNER}" "$F/tests" '
+                  + shlex.join([*(f"-{name}" for name in omitted), *parts]))
         text = place.run("sh", "-c", script, limit=limit, accept=range(-64, 256))
         found = [json.loads(line) for line in re.findall(r"^RESULT (.*)$", text, re.MULTILINE)]
         check(re.search(r"^END$", text, re.MULTILINE), f"the suite did not end:\n{text[-6000:]}")
         return found
 
 
-def judge(found, stored, least, parts=()):
-    """All that ran passed, at least so many, and what did not run is what the list says."""
-    listed = _listed(tomllib.loads((CONFORMANCE / stored).read_text()))
+def unreliable(stored):
+    """The tests of a list that may lose what they wait for on a network that loses."""
+    return list(_listed(_read(stored)["unreliable"]))
+
+
+def judge(found, stored, least, omitted=()):
+    """All that ran passed, at least so many, and what did not run is what the list says, or what
+    was to be omitted."""
+    listed = _listed(_read(stored)["skipped"])
     generic = [test for test in found if not _OF_A_VENDOR.match(test["name"])]
     counts = collections.Counter(test["how"] for test in generic)
     wrong = [f"{test['how']} {test['name']}\n{test['why']}" for test in found
-             if test["how"] not in ("ok", "skip")]
+             if test["how"] not in ("ok", "skip", "omitted")]
     for test in generic:
         expected = listed.pop(test["name"], None)
         if test["how"] == "skip":
@@ -70,7 +79,7 @@ def judge(found, stored, least, parts=()):
                 wrong.append(f"skips itself for another reason: {test['name']}: {test['why']}")
         elif test["how"] == "ok" and expected and not expected.get("may_run"):
             wrong.append(f"runs now, take it off {stored}: {test['name']}")
-    gone = [name for name in listed if not parts or any(part in name for part in parts)]
+    gone = [*listed, *set(omitted).difference(test["name"] for test in found)]
     wrong += [f"is not there any more, take it off {stored}: {name}" for name in gone]
     summary = ", ".join(f"{count} {how}" for how, count in sorted(counts.items()))
     if wrong:
@@ -80,10 +89,14 @@ def judge(found, stored, least, parts=()):
     print(f"{summary}; longest: " + ", ".join(f"{t['name']} {t['seconds']} s" for t in slow))
 
 
+def _read(stored):
+    return tomllib.loads((CONFORMANCE / stored).read_text())
+
+
 def _listed(groups):
     """The entry of each test in a list."""
     found = {}
-    for group in groups["skipped"]:
+    for group in groups:
         for name in group["tests"]:
             if name in found:
                 raise Failure(f"{name} is in the list twice")
