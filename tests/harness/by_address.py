@@ -29,15 +29,14 @@ def end(running):
 class Side:
     """A running program and what it has printed."""
 
-    def __init__(self, place, words):
+    def __init__(self, place, words, **options):
         self.file = tempfile.TemporaryFile("w+")
         self.words = words
-        self.running = place.start(*words, stdout=self.file, stderr=self.file)
+        self.running = place.start(*words, stdout=self.file, stderr=self.file, **options)
 
     def text(self):
         """What it has printed so far."""
-        self.file.seek(0)
-        return self.file.read()
+        return process.written(self.file)
 
     def is_there(self):
         """It has not ended."""

@@ -114,7 +114,7 @@ def count(status):
             for name, inner in value.items():
                 if isinstance(inner, list):
                     found[name] = found.get(name, 0) + len(inner)
-                elif name in ("mrs", "links"):
+                elif name in ("mrs", "links", "cm_ids"):
                     found[name] = found.get(name, 0) + inner
                 walk(inner)
         elif isinstance(value, list):

@@ -56,8 +56,7 @@ class Duet:
 
     def text(self, side):
         """What a side (0: server, 1: client) has printed so far."""
-        self.files[side].seek(0)
-        return self.files[side].read()
+        return process.written(self.files[side])
 
     def finish(self, limit):
         """Waits for both; both must exit with 0."""

@@ -96,16 +96,25 @@ fn port(vnic: &Value) -> &'static str {
     }
 }
 
+/// Ids in the connection manager; most processes have none.
+fn cm_ids(process: &Value) -> String {
+    match process["cm_ids"].as_u64() {
+        Some(ids) if ids > 0 => format!("  {ids} CM ids"),
+        _ => String::new(),
+    }
+}
+
 fn one_process(process: &Value) -> String {
     let qps = list(process, "qps");
     let mut out = format!(
-        "  process {} {}  user {}  {} QPs  {} MRs  {} links\n",
+        "  process {} {}  user {}  {} QPs  {} MRs  {} links{}\n",
         number(process, "pid"),
         text(process, "name"),
         number(process, "uid"),
         qps.len(),
         number(process, "mrs"),
         number(process, "links"),
+        cm_ids(process),
     );
     let mut table = Table::new(&[
         "QP",
@@ -189,7 +198,7 @@ mod tests {
             "daemon": {"version": "1", "pid": 5, "socket": "/s", "seconds": 9,
                        "all_namespaces": true},
             "vnics": [{"name": "host", "node_guid": "0200:1", "gids": ["fe80::1"],
-                "processes": [{"pid": 77, "uid": 0, "name": "ib_send_bw", "mrs": 1, "links": 1,
+                "processes": [{"pid": 77, "uid": 0, "name": "ib_send_bw", "mrs": 1, "links": 1, "cm_ids": 3,
                     "qps": [{"qpn": 0x123, "type": "RC", "state": "RTS", "path": "direct",
                         "why": "same network namespace", "datapath": "mapped",
                         "peers": [{"qpn": 0x124, "vnic": "vnic-5-abcd"}], "waiting_for": [],
@@ -205,6 +214,7 @@ mod tests {
             "omniverbd 1 (pid 5) at /s",
             "vNIC host",
             "process 77 ib_send_bw",
+            "1 links  3 CM ids",
             "0x000123",
             "0x000124 (vnic-5-abcd)",
             "3.0 MiB",

@@ -122,6 +122,7 @@ impl Server {
             "namespace": self.vnics.registry().inode(vnic.key),
             "node_guid": guid.join(":"),
             "gids": gids,
+            "cm_ids": vnic.cm_ids,
             "port": self.vnics.port(vnic.key).map_or("closed", VnicPort::word),
             "datapath": datapath_name(vnic.policy),
             "adoption": vnic.policy.adoption.name(),
@@ -164,6 +165,7 @@ fn process_row(process: &ProcessStatus) -> Value {
         "name": process.name,
         "mrs": process.mrs,
         "links": process.links,
+        "cm_ids": process.cm_ids,
     })
 }
 

@@ -21,6 +21,8 @@ pub struct VnicStatus {
     pub guid: [u8; 8],
     /// Its table of GIDs, in the order of their indices.
     pub gids: Vec<Gid>,
+    /// Ids of its processes in the connection manager.
+    pub cm_ids: usize,
     /// What the administrator has set for it, or what holds without that.
     pub policy: Policy,
     /// Its processes.
@@ -42,6 +44,8 @@ pub struct ProcessStatus {
     pub mrs: usize,
     /// Ends of links that it has, those to the engine included.
     pub links: usize,
+    /// Ids in the connection manager.
+    pub cm_ids: usize,
     /// Its queue pairs.
     pub qps: Vec<QpStatus>,
 }
@@ -129,6 +133,7 @@ impl Tenancy {
             name: self.vnic_name(key).to_owned(),
             guid: self.node_guid(key),
             gids: vnic.gids.iter().map(|entry| entry.gid).collect(),
+            cm_ids: vnic.account.count(Kind::CmId),
             policy: self.policy(key),
             processes: Vec::new(),
         })
@@ -155,6 +160,7 @@ impl Tenancy {
             name: session.name.clone(),
             mrs: session.mrs.len(),
             links: session.account.count(Kind::Link),
+            cm_ids: session.account.count(Kind::CmId),
             qps: Vec::new(),
         })
     }
