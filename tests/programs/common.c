@@ -320,7 +320,7 @@ struct ibv_wc completion(struct ibv_cq *cq, unsigned limit_ms)
 
 struct ibv_wc expect(struct ibv_cq *cq, uint64_t id, enum ibv_wc_status status)
 {
-    struct ibv_wc wc = completion(cq, 5000);
+    struct ibv_wc wc = completion(cq, 20000);
     check(wc.wr_id == id && wc.status == status,
           "completion of %" PRIu64 " with %s, not of %" PRIu64 " with %s", wc.wr_id,
           ibv_wc_status_str(wc.status), id, ibv_wc_status_str(status));

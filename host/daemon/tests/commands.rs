@@ -138,13 +138,11 @@ fn one_socket_one_daemon() {
 fn an_idle_daemon_ends_when_told_so() {
     let folder = Folder::new();
     let mut daemon = Daemon::start(&folder.socket(), &["--idle-exit", "1"]);
-    let begun = Instant::now();
     let client = omniverb_sys::socket::connect(&folder.socket()).unwrap();
     std::thread::sleep(Duration::from_millis(1500));
     assert!(daemon.0.try_wait().unwrap().is_none(), "somebody is there");
     drop(client);
-    assert!(daemon.0.wait().unwrap().success());
-    assert!(begun.elapsed() < Duration::from_secs(8));
+    assert!(daemon.0.wait().unwrap().success(), "it does not end by itself for ever");
     assert!(!folder.socket().exists());
 }
 

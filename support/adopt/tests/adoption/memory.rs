@@ -4,7 +4,7 @@
 // UNSAFETY: the tests stand for arbitrary C programs.
 
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, RawFd};
 
 pub const PAGE: usize = 4096;
 
@@ -362,19 +362,21 @@ pub fn reap(child: i32) {
     unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
 }
 
-/// Leaves the calling thread in the kernel, where nothing but SIGKILL reaches it, as a `vfork()`
-/// does whose child is slow to call exec.
-pub fn uninterruptible_nap(milliseconds: i32) {
-    extern "C" fn child(milliseconds: *mut libc::c_void) -> i32 {
-        sleep_nap(i32::try_from(milliseconds.addr()).unwrap());
-        0
+/// Leaves the calling thread in the kernel, where nothing but SIGKILL reaches it, until a byte comes
+/// through a pipe, as a `vfork()` does whose child is slow to call exec.
+pub fn uninterruptible_until(byte: BorrowedFd<'_>) {
+    extern "C" fn child(file: *mut libc::c_void) -> i32 {
+        let mut byte = 0_u8;
+        // SAFETY: a place for one byte.
+        let count = unsafe { libc::read(file.addr() as i32, (&raw mut byte).cast(), 1) };
+        i32::from(count != 1)
     }
     let stack = Memory::anonymous(64 * PAGE);
     let flags = libc::CLONE_VM | libc::CLONE_VFORK;
-    // SAFETY: the child runs on a stack of its own and only sleeps; this thread waits for it.
+    // SAFETY: the child runs on a stack of its own and only reads; this thread waits for it.
     unsafe {
         let top = std::ptr::with_exposed_provenance_mut(stack.address + stack.length);
-        let argument = std::ptr::without_provenance_mut(milliseconds.unsigned_abs() as usize);
+        let argument = std::ptr::without_provenance_mut(byte.as_raw_fd() as usize);
         let child = libc::clone(child, top, flags, argument);
         assert!(child > 0);
         assert_eq!(libc::waitpid(child, std::ptr::null_mut(), libc::__WALL), child);

@@ -115,6 +115,7 @@ fn a_storm_drowns_nobody() {
         let ((loud, theirs), (quiet, other)) = (bell(), bell());
         listener.add(loud).unwrap();
         listener.add(quiet).unwrap();
+        let begun = clock::now();
         let over = Arc::new(AtomicBool::new(false));
         let storms: Vec<_> = [true, false]
             .map(|counts| {
@@ -130,15 +131,15 @@ fn a_storm_drowns_nobody() {
             })
             .into();
         std::thread::sleep(Duration::from_millis(20));
-        let begun = clock::now();
         let mut times = told.take().unwrap_or_default();
-        while clock::now() - begun < 50 * WINDOW {
+        for _ in 0..40 {
             ring(&other);
             assert!(told.wait(LONG).unwrap());
             times += told.take().unwrap_or_default();
             std::thread::sleep(Duration::from_millis(1));
         }
-        let windows = (clock::now() - begun) / WINDOW + 20;
+        // What is counted is how often it was heard in each of the windows that there were.
+        let windows = (clock::now() - begun) / WINDOW;
         assert!(times <= (u64::from(MOST) + 4) * (windows + 2), "{times} in {windows} ms");
         over.store(true, Ordering::Relaxed);
         storms.into_iter().for_each(|storm| storm.join().unwrap());
