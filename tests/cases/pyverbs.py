@@ -29,6 +29,13 @@ _SETTINGS = (
     ("user.forwarded", PlainPair, True),
 )
 _FAULTS = "loss=2%,reorder=2%,delay=1ms"
+# Thousands of messages of XRC, each of which waits for the one before and for a timeout when it is
+# lost: twenty seconds each. The others of XRC are many enough for every day.
+_LONG = (
+    "test_cqex.CqExTestCase.test_xrc_traffic_cq_ex", "test_odp.OdpTestCase.test_odp_xrc_traffic",
+    "test_qpex.QpExTestCase.test_qp_ex_xrc_send", "test_qpex.QpExTestCase.test_qp_ex_xrc_send_imm",
+    "test_relaxed_ordering.RoTestCase.test_ro_xrc_traffic",
+)
 
 
 @contextlib.contextmanager
@@ -45,9 +52,10 @@ def _case(name):
     return Case(f"pyverbs.{name}", run, 250)
 
 
-def under_faults(pair, stored, least, limit):
-    """The suite of a container whose network is bad, but for tests that are `unreliable`."""
-    omitted = unreliable(stored)
+def under_faults(pair, stored, least, limit, but=()):
+    """The suite of a container whose network is bad, `but` these tests, and those that are
+    `unreliable`."""
+    omitted = [*unreliable(stored), *but]
     # A device that stays while the suite runs: what was done to packets is counted so long.
     beside = pair.server.start("ibv_rc_pingpong", "-p", "18500")
     try:
@@ -62,8 +70,8 @@ def under_faults(pair, stored, least, limit):
         process.end(beside)
 
 
-def _under_faults(pair):
-    under_faults(pair, _STORED, _RUN, 240)
+def _under_faults(but):
+    return lambda pair: under_faults(pair, _STORED, _RUN, 400, but)
 
 
 def groups():
@@ -72,5 +80,6 @@ def groups():
                    functools.partial(_suite, pair=pair, forwarded=forwarded), weight=WAITS)
              for name, pair, forwarded in _SETTINGS]
     fixture = functools.partial(_suite, pair=_CONTAINER, forwarded=False)
-    return [*found, Group("pyverbs.faults", [Case("pyverbs.faults", _under_faults, 280)], fixture,
-                          weight=CARRIED)]
+    cases = [Case("pyverbs.faults", _under_faults(_LONG), 420),
+             Case("pyverbs.faults all", _under_faults(()), 420, slow=True)]
+    return [*found, Group("pyverbs.faults", cases, fixture, weight=CARRIED)]

@@ -1,5 +1,6 @@
-"""Connections by address when things go wrong: nobody listens, a peer dies, the network loses and
-mixes up what managers say to each other, strangers ask for connections without end."""
+"""Connections by address when things go wrong: nobody listens, the network loses and mixes up what
+managers say to each other, strangers ask for connections without end. A peer that dies:
+rdma_cm_deaths.py."""
 
 import contextlib
 import json
@@ -40,35 +41,6 @@ def _nobody_listens(pair):
 def daemon_of_server(pair):
     """The one that the server's programs belong to."""
     return daemons(pair)[0]
-
-
-def _killed(victim):
-    """kill -9 of one side while both are connected: the other hears of it and ends."""
-    def run(pair):
-        words = ["rping", "-a", pair.server.address]
-        server, client = Side(pair.server, [*words, "-s"]), None
-        try:
-            def connected():
-                nonlocal client
-                if client is None or not client.is_there():  # it came too early
-                    client = Side(pair.client, [*words, "-c"])
-                return _ready_to_send(pair) == 2
-            process.until(connected, 20, "a connection")
-            side, other = (server, client) if victim == "server" else (client, server)
-            for pid in [*process.descendants(side.running.pid), side.running.pid]:
-                process.kill(pid)
-            other.wait(20)
-        finally:
-            server.end()
-            if client:
-                client.end()
-        quiet(pair)
-    return run
-
-
-def _ready_to_send(pair):
-    """Queue pairs in RTS."""
-    return sum(qp["state"] == "RTS" for daemon in daemons(pair) for qp in daemon.queue_pairs())
 
 
 def _lossy(server, client, expected):
@@ -162,8 +134,6 @@ def groups():
     found = []
     for setting, fixture in (("containers", _pair), ("wire", Hosts)):
         cases = [Case(f"{setting}.rdma_cm.nobody_listens", _nobody_listens),
-                 Case(f"{setting}.rdma_cm.killed_server", _killed("server")),
-                 Case(f"{setting}.rdma_cm.killed_client", _killed("client")),
                  Case(f"{setting}.rdma_cm.ten_thousand", _cycles(10_000), 1800, slow=True)]
         if setting == "wire":
             cases += [Case("wire.rdma_cm.lossy_rping",

@@ -13,7 +13,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const BLOCKS: usize = 64;
 
