@@ -4,9 +4,9 @@
 
 FOLDER is the unmodified `tests` of a release; pyverbs is found as usual (PYTHONPATH). The suite is
 loaded as its run_tests.py does; a test whose NAME is given with a dash is not run. Each test that
-has ended is a line of standard output: the word RESULT and a JSON object with its name, how it ended
-(ok, skip, fail, error; omitted: it was not to run), why, and how long it took in seconds. What the
-tests print is between them.
+has ended is a line of standard output: the word RESULT and a JSON object with its name, how it
+ended (ok, skip, fail, error; omitted: it was not to run), why, and how long it took in seconds.
+What the tests print is between them.
 """
 
 import faulthandler

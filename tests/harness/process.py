@@ -128,7 +128,7 @@ def end_descendants(but=()):
 
 
 def written(file):
-    """What is in a file that others write to. They share its place with us, which stays as it is."""
+    """What is in a file that others write to. They share its place with us, which stays."""
     data = os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
     return data.decode(errors="replace")
 

@@ -102,8 +102,8 @@ pub fn spawning(strategy: Strategy) -> Outcome {
     Ok(())
 }
 
-/// A thread that cannot be stopped makes the attempt fail, not wait for it, and the threads that were
-/// stopped for nothing do not notice.
+/// A thread that cannot be stopped makes the attempt fail, not wait for it, and the threads that
+/// were stopped for nothing do not notice.
 pub fn gives_up() -> Outcome {
     require(Strategy::Stop)?;
     const NAP_MS: i32 = 500;

@@ -362,8 +362,8 @@ pub fn reap(child: i32) {
     unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
 }
 
-/// Leaves the calling thread in the kernel, where nothing but SIGKILL reaches it, until a byte comes
-/// through a pipe, as a `vfork()` does whose child is slow to call exec.
+/// Leaves the calling thread in the kernel, where nothing but SIGKILL reaches it, until a byte
+/// comes through a pipe, as a `vfork()` does whose child is slow to call exec.
 pub fn uninterruptible_until(byte: BorrowedFd<'_>) {
     extern "C" fn child(file: *mut libc::c_void) -> i32 {
         let mut byte = 0_u8;
