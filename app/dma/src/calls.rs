@@ -17,7 +17,7 @@ use crate::gate::limit;
 use crate::id::Id;
 use crate::inner::Wanted;
 use crate::limits::LIST_MAX;
-use crate::node::Node;
+use crate::node::{Node, Origin};
 use crate::program::{Events, Program, Waits};
 use crate::service;
 use crate::transfer::{Place, omv_dma_transfer};
@@ -142,7 +142,7 @@ fn connect(program: &Program, to: sockaddr_storage, limit_ms: c_int) -> Result<A
     if program.shared.in_callback() {
         return Err(Errno::EDEADLK);
     }
-    let node = program.add_node(false)?;
+    let node = program.add_node(Origin::Ours)?;
     let id = Id::new(program.events.0, node.number);
     node.has(id.inspect_err(|_| program.forget_node(&node))?);
     node.with(|id| id.resolve(program.source, to));

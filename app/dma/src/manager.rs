@@ -18,7 +18,7 @@ use omniverb_terms::Errno;
 use crate::below;
 use crate::errno::{ECONNREFUSED, status};
 use crate::id::Id;
-use crate::node::Node;
+use crate::node::{Node, Origin};
 use crate::program::Program;
 
 /// What is kept of an event.
@@ -99,7 +99,7 @@ fn happened(program: &Program, event: Event) {
 /// Somebody wants to connect.
 fn requested(program: &Program, id: Id, greets: bool) {
     let welcome = greets && id.device() == program.device.context;
-    let node = if welcome { program.add_node(true) } else { Err(Errno::EPROTO) };
+    let node = if welcome { program.add_node(Origin::Incoming) } else { Err(Errno::EPROTO) };
     let Ok(node) = node else { return id.reject() };
     id.name(node.number);
     node.has(id);
@@ -108,5 +108,5 @@ fn requested(program: &Program, id: Id, greets: bool) {
 
 fn established(program: &Program, node: &Arc<Node>, greets: bool) {
     // Who connected to us has said who it is.
-    if node.incoming || greets { program.open(node) } else { node.end(ECONNREFUSED) }
+    if node.is_incoming() || greets { program.open(node) } else { node.end(ECONNREFUSED) }
 }

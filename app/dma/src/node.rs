@@ -21,11 +21,19 @@ use crate::queues::{LETTER, reason};
 use crate::shared::Shared;
 use crate::transfer::UnderWay;
 
+/// Who asked for a connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The program did, and has the node as soon as it is ready.
+    Ours,
+    /// The node did: the program has it once it accepts it.
+    Incoming,
+}
+
 /// See the file's head.
 pub struct Node {
     pub(crate) number: u32,
-    /// It connected to us.
-    pub(crate) incoming: bool,
+    pub(crate) origin: Origin,
     /// The program has it, or is waiting for it.
     pub(crate) handed: AtomicBool,
     since: Instant,
@@ -34,9 +42,14 @@ pub struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(number: u32, incoming: bool, shared: Arc<Shared>) -> Self {
-        let (handed, inner) = (AtomicBool::new(!incoming), Mutex::new(Inner::new()));
-        Self { number, incoming, handed, since: Instant::now(), shared, inner }
+    pub(crate) fn new(number: u32, origin: Origin, shared: Arc<Shared>) -> Self {
+        let (handed, inner) = (AtomicBool::new(origin == Origin::Ours), Mutex::new(Inner::new()));
+        Self { number, origin, handed, since: Instant::now(), shared, inner }
+    }
+
+    /// Whether it asked for the connection.
+    pub(crate) fn is_incoming(&self) -> bool {
+        self.origin == Origin::Incoming
     }
 
     /// Whether the program has it, or is waiting for it.
@@ -108,10 +121,10 @@ impl Node {
     /// that is too long, or if nobody waits for it.
     pub(crate) fn await_greeting(&self) -> Option<Duration> {
         let mut inner = self.inner();
-        if inner.phase.is_over() || (self.incoming && inner.is_greeted()) {
+        if inner.phase.is_over() || (self.is_incoming() && inner.is_greeted()) {
             return None;
         }
-        let left = GREETING.checked_sub(self.since.elapsed()).filter(|_| self.incoming);
+        let left = GREETING.checked_sub(self.since.elapsed()).filter(|_| self.is_incoming());
         if left.is_none() {
             self.end_now(&mut inner, Errno::ETIMEDOUT);
         }

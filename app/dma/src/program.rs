@@ -22,7 +22,7 @@ use crate::errno::{EEXIST, made};
 use crate::id::Id;
 use crate::limits::{KEEP, NODES_MAX, STRANGERS_MAX};
 use crate::memory::Memory;
-use crate::node::Node;
+use crate::node::{Node, Origin};
 use crate::own::Own;
 use crate::shared::Shared;
 
@@ -116,16 +116,16 @@ impl Program {
     // ---- nodes ----
 
     /// A new node, which is not connected yet.
-    pub(crate) fn add_node(&self, incoming: bool) -> Result<Arc<Node>, Errno> {
+    pub(crate) fn add_node(&self, origin: Origin) -> Result<Arc<Node>, Errno> {
         let mut tables = lock(&self.tables);
         let is_strange = |node: &&Arc<Node>| !node.is_handed() && !node.is_gone();
         let has_room = || tables.nodes.values().filter(is_strange).count() < STRANGERS_MAX;
-        if tables.nodes.len() >= NODES_MAX || (incoming && !has_room()) {
+        if tables.nodes.len() >= NODES_MAX || (origin == Origin::Incoming && !has_room()) {
             return Err(Errno::EMFILE);
         }
         let number = tables.latest_node.checked_add(1).ok_or(Errno::EMFILE)?;
         tables.latest_node = number;
-        let node = Arc::new(Node::new(number, incoming, self.shared.clone()));
+        let node = Arc::new(Node::new(number, origin, self.shared.clone()));
         tables.nodes.insert(number, node.clone());
         Ok(node)
     }
@@ -193,7 +193,7 @@ impl Program {
         // Serials grow, whatever the identifiers are.
         all.sort_unstable_by_key(|what| what.serial);
         node.open(all.into_iter());
-        if node.incoming {
+        if node.is_incoming() {
             tables.arrived.push_back(node.number);
         }
         drop(tables);

@@ -10,7 +10,7 @@ use omniverb_terms::Errno;
 use crate::errno::{EADDRNOTAVAIL, outcome, verb};
 use crate::membership::{NO_LID, gid};
 use crate::pending::What;
-use crate::shell::{Group, IdShell};
+use crate::shell::{Group, IdShell, Part};
 use crate::why::{Attempt, Call};
 use crate::{address, below, event, registry};
 
@@ -19,7 +19,7 @@ use crate::{address, below, event, registry};
 unsafe fn join(
     id: *mut rdma_cm_id,
     address: *const sockaddr,
-    sends_only: bool,
+    part: Part,
     context: *mut c_void,
 ) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
@@ -35,7 +35,7 @@ unsafe fn join(
             state.joins += 1;
             let number = state.joins;
             let context = context.expose_provenance();
-            state.groups.push(Group { number, address, context, sends_only, attached: false });
+            state.groups.push(Group { number, address, context, part });
             number
         };
         let status = if address::ip(&address).is_multicast() { 0 } else { -Errno::EINVAL.raw() };
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn ov_rdma_join_multicast(
 ) -> c_int {
     static CALL: Call = Call::new("rdma_join_multicast", Attempt::Join);
     // SAFETY: the caller's promise.
-    outcome(CALL.explain(unsafe { join(id, address, false, context) }))
+    outcome(CALL.explain(unsafe { join(id, address, Part::Receives, context) }))
 }
 
 /// Joins a group, perhaps only to send to it.
@@ -77,9 +77,12 @@ pub unsafe extern "C" fn ov_rdma_join_multicast_ex(
     } else if attr.comp_mask != needed || attr.join_flags >= RDMA_MC_JOIN_FLAG_RESERVED {
         Err(Errno::EINVAL)
     } else {
-        let sends_only = attr.join_flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
+        let part = match attr.join_flags {
+            RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER => Part::SendsOnly,
+            _ => Part::Receives,
+        };
         // SAFETY: the caller's promise.
-        unsafe { join(id, attr.addr, sends_only, context) }
+        unsafe { join(id, attr.addr, part, context) }
     })
 }
 
@@ -100,7 +103,7 @@ pub unsafe extern "C" fn ov_rdma_leave_multicast(
                 let place = state.groups.iter().position(|group| group.address == address);
                 place.map(|place| state.groups.remove(place)).ok_or(EADDRNOTAVAIL)?
             };
-            if left.attached && !(*id).qp.is_null() {
+            if left.part == Part::Attached && !(*id).qp.is_null() {
                 verb(below::ibv_detach_mcast((*id).qp, &gid(&left.address), NO_LID))?;
             }
             Ok(())

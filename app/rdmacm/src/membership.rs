@@ -7,7 +7,7 @@ use omniverb_session::cm::CmAddress;
 use omniverb_terms::{Errno, Gid};
 
 use crate::errno::verb;
-use crate::shell::IdShell;
+use crate::shell::{IdShell, Part};
 use crate::{below, device};
 
 /// What the kernel's manager says for RoCE v2.
@@ -34,9 +34,9 @@ pub(crate) unsafe fn joined(
     unsafe {
         let shell = IdShell::of(id);
         let found = shell.state().groups.iter().find(|group| group.number == number).map(|group| {
-            (group.address, core::ptr::with_exposed_provenance(group.context), group.sends_only)
+            (group.address, core::ptr::with_exposed_provenance(group.context), group.part)
         });
-        let (address, context, sends_only) = found?;
+        let (address, context, part) = found?;
         let mut ud: rdma_ud_param = core::mem::zeroed();
         ud.private_data = context;
         let mut left = false;
@@ -46,7 +46,7 @@ pub(crate) unsafe fn joined(
             }
             let sgid = Gid::new((*id).route.addr.ibaddr.sgid.raw);
             let sgid_index = device::gid_index((*id).verbs, sgid, 0)?;
-            if !(*id).qp.is_null() && !sends_only {
+            if !(*id).qp.is_null() && part != Part::SendsOnly {
                 verb(below::ibv_attach_mcast((*id).qp, &gid(&address), NO_LID))?;
                 let kept = keep(shell, number, &address);
                 left = kept != Kept::Own;
@@ -94,10 +94,11 @@ enum Kept {
 fn keep(shell: &IdShell, number: u64, address: &CmAddress) -> Kept {
     let mut state = shell.state();
     if let Some(group) = state.groups.iter_mut().find(|group| group.number == number) {
-        group.attached = true;
+        group.part = Part::Attached;
         return Kept::Own;
     }
-    match state.groups.iter().any(|group| group.attached && group.address == *address) {
+    match state.groups.iter().any(|group| group.part == Part::Attached && group.address == *address)
+    {
         true => Kept::Others,
         false => Kept::Nobodys,
     }

@@ -96,16 +96,24 @@ pub(crate) struct Options {
     pub(crate) flags: u32,
 }
 
+/// What part an identifier's queue pair has in a group.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// It sends to it, and is not attached.
+    SendsOnly,
+    /// It is to be attached, if there is one.
+    Receives,
+    /// It is attached: leaving detaches it.
+    Attached,
+}
+
 /// A group that was joined, or is about to be.
 pub(crate) struct Group {
     pub(crate) number: u64,
     pub(crate) address: CmAddress,
     /// Comes back with the event of joining it, as the program gave it.
     pub(crate) context: usize,
-    /// Only to send to it: the queue pair is not attached.
-    pub(crate) sends_only: bool,
-    /// The queue pair is: leaving detaches it.
-    pub(crate) attached: bool,
+    pub(crate) part: Part,
 }
 
 impl IdShell {

@@ -9,7 +9,7 @@ use libc::{
 };
 use omniverb_terms::Errno;
 
-use super::datagram::calls::Datagrams;
+use super::datagram::calls::{Datagrams, Whose};
 use super::options::give;
 use super::socket::{Inner, Phase, Socket};
 use super::stream::Directions;
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn ov_raccept(
     numbered(accepted.map(|socket| {
         if !from.is_null() && !length.is_null() {
             // SAFETY: the caller's promise.
-            let _ = unsafe { name(&socket, from, length, true) };
+            let _ = unsafe { name(&socket, from, length, Whose::Peers) };
         }
         table::add(socket)
     }))
@@ -223,13 +223,13 @@ unsafe fn name_of(
     number: c_int,
     to: *mut sockaddr,
     length: *mut socklen_t,
-    of_peer: bool,
+    whose: Whose,
 ) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe {
         match table::of(number)? {
-            Entry::Stream(socket) => name(&socket, to, length, of_peer),
-            Entry::Datagrams(socket) => socket.name(to, length, of_peer),
+            Entry::Stream(socket) => name(&socket, to, length, whose),
+            Entry::Datagrams(socket) => socket.name(to, length, whose),
         }
     }
 }
@@ -240,17 +240,22 @@ unsafe fn name(
     socket: &Socket,
     to: *mut sockaddr,
     length: *mut socklen_t,
-    of_peer: bool,
+    whose: Whose,
 ) -> Result<(), Errno> {
     let inner = socket.lock();
     // SAFETY: live while it is locked; the caller's promise.
     unsafe {
         let addresses = &(*inner.id.0).route.addr;
-        let address: sockaddr_storage =
-            if of_peer { addresses.dst_storage } else { addresses.src_storage };
+        let address: sockaddr_storage = match whose {
+            Whose::Peers => addresses.dst_storage,
+            Whose::Own => addresses.src_storage,
+        };
         let bytes = address::length((&raw const address).cast());
         if bytes == 0 {
-            return Err(if of_peer { Errno::ENOTCONN } else { Errno::EINVAL });
+            return Err(match whose {
+                Whose::Peers => Errno::ENOTCONN,
+                Whose::Own => Errno::EINVAL,
+            });
         }
         give(address, to.cast(), length)?;
         length.write(bytes as socklen_t);
@@ -269,7 +274,7 @@ pub unsafe extern "C" fn ov_rgetsockname(
     length: *mut socklen_t,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    outcome(unsafe { name_of(number, to, length, false) })
+    outcome(unsafe { name_of(number, to, length, Whose::Own) })
 }
 
 /// The address of the socket's peer.
@@ -283,7 +288,7 @@ pub unsafe extern "C" fn ov_rgetpeername(
     length: *mut socklen_t,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    outcome(unsafe { name_of(number, to, length, true) })
+    outcome(unsafe { name_of(number, to, length, Whose::Peers) })
 }
 
 /// Sets an option.

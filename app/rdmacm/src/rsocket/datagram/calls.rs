@@ -16,6 +16,15 @@ use crate::rsocket::options::{SOL_RDMA, give, number};
 use crate::rsocket::vector::Vector;
 use crate::rsocket::wait::{Awaited, Patience, until};
 
+/// Of the two ends of a socket, whose address.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// This one's.
+    Own,
+    /// The other one's.
+    Peers,
+}
+
 /// Seconds for which closing waits until what was sent is under way.
 const LINGER: u32 = 1;
 
@@ -151,13 +160,13 @@ impl Datagrams {
         &self,
         to: *mut sockaddr,
         length: *mut socklen_t,
-        of_peer: bool,
+        whose: Whose,
     ) -> Result<(), Errno> {
         // SAFETY: the caller's promise; the kernel looks at the pointers.
         let said = unsafe {
-            match of_peer {
-                true => libc::getpeername(self.number, to, length),
-                false => libc::getsockname(self.number, to, length),
+            match whose {
+                Whose::Peers => libc::getpeername(self.number, to, length),
+                Whose::Own => libc::getsockname(self.number, to, length),
             }
         };
         if said == 0 { Ok(()) } else { Err(last()) }
