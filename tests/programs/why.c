@@ -109,6 +109,24 @@ TEST(a_peer_that_does_not_answer)
     await("its way to queue pair 18193");
 }
 
+TEST(datagrams_to_nobody)
+{
+    listen_to_stderr();
+    device_open(&d);
+    struct ibv_cq *cq = cq_make(&d, 10);
+    struct ibv_qp *qp = qp_make(&d, (struct queue_options){.send_cq = cq, .type = IBV_QPT_UD});
+    struct ibv_ah_attr a = {.is_global = 1, .port_num = 1,
+                            .grh = {.dgid = d.gid, .sgid_index = (uint8_t)d.gid_index}};
+    struct ibv_ah *ah = ibv_create_ah(d.pd, &a);
+    check(ah, "ibv_create_ah: %m");
+    qp_connect(&d, qp, (struct address){0});
+    for (uint64_t id = 1; id <= 2; id++) {
+        post(qp, (struct operation){.opcode = IBV_WR_SEND, .id = id, .ah = ah, .qpn = 0x4711});
+        expect(cq, id, IBV_WC_SUCCESS);
+        await("to queue pair 18193 at ");
+    }
+}
+
 int main(int count, char **words)
 {
     return run_tests(count, words);

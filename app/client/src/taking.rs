@@ -29,7 +29,7 @@ const QUESTIONS_MAX: usize = 1024;
 /// How long somebody who ended a link waits at most. Small extents take a few milliseconds.
 const WAIT_MAX: Duration = Duration::from_millis(500);
 
-/// Whose pages they are.
+/// The process, to whom pages come back.
 pub(crate) trait PageOwner: Send + Sync + 'static {
     /// Takes extents back: by region and first page.
     ///

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-/// Whose turn it is.
+/// The connection to the daemon, for whoever has the turn.
 pub(crate) struct Turns {
     state: Mutex<State>,
     free: Condvar,

@@ -160,7 +160,10 @@ impl Node {
         self.inner().known.awaits(serial)
     }
 
-    /// A buffer of its.
+    /// Its buffer of this identifier, if it has said that there is one.
+    ///
+    /// # Errors
+    /// `ENOTCONN`: it has ended.
     pub(crate) fn find(&self, id: u64) -> Result<Option<Announced>, Errno> {
         let inner = self.inner();
         if inner.phase.is_over() { Err(Errno::ENOTCONN) } else { Ok(inner.known.find(id)) }

@@ -25,7 +25,7 @@ impl Own {
         self.users.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A transfer has ended.
+    /// One that began has ended.
     pub(crate) fn end(&self) {
         self.users.fetch_sub(1, Ordering::Release);
     }

@@ -103,7 +103,7 @@ fn limits(verbs: *mut ibv_context) -> Result<Limits, Errno> {
     })
 }
 
-/// What the device can.
+/// How many READs and atomics at a time the device does, either way.
 pub(crate) fn at_most() -> Result<Limits, Errno> {
     with(|device| Ok(device.limits))
 }
@@ -138,7 +138,7 @@ pub(crate) fn domain() -> Result<*mut ibv_xrcd, Errno> {
     })
 }
 
-/// One holder less.
+/// One holder less; the last one takes the default domains with it.
 pub(crate) fn put() {
     let mut slot = lock(&DEVICE);
     if let Some(device) = slot.as_mut()

@@ -72,7 +72,7 @@ impl Queue {
         Ok(Queue { semaphore, events: Mutex::default(), process: process::this() })
     }
 
-    /// What the program polls.
+    /// The descriptor that the program polls: readable while there are events.
     pub(crate) fn raw_fd(&self) -> RawFd {
         self.semaphore.as_fd().as_raw_fd()
     }

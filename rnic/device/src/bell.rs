@@ -61,7 +61,7 @@ pub struct BellSource {
 }
 
 impl BellSource {
-    /// Adds a bell.
+    /// One more bell of the process; polls look at it from the next time on.
     pub fn add(&self, bell: Arc<Bell>) {
         let mut list = lock(&self.list);
         *list = list.iter().cloned().chain([bell]).collect();

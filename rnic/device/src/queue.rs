@@ -27,7 +27,7 @@ struct Slot {
 pub struct Receive {
     /// The application's number, which its completion bears.
     pub wr_id: u64,
-    /// Where the message goes.
+    /// The entries that the message goes into, in their order.
     pub sges: SgeList,
     /// How many receives were taken off the queue with it.
     pub position: u64,

@@ -41,7 +41,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// A device without objects.
+    /// A new device, which has no objects yet, in this process.
     pub fn new(host: Box<dyn Host>) -> Arc<Shared> {
         Arc::new(Shared {
             regions: Regions::default(),

@@ -52,7 +52,7 @@ pub(crate) struct Sharer {
     pub threads: OwnedFd,
 }
 
-/// All of them.
+/// All processes that share this one's memory, as far as they can be found.
 pub(crate) struct Sharers {
     list: [Option<Sharer>; SHARERS_MAX],
     /// Processes with higher numbers were not looked at, or too early. 0: it is not known.

@@ -117,7 +117,10 @@ impl Client {
         match self.call(&connect_message(qpn, &connection, Purpose::Connect)) {
             Ok(Message::Connected(Connected { ready: CONNECT_AGAIN, .. })) => return Reply::NotYet,
             Ok(_) => {}
-            Err(_) => qp.unreachable(destination),
+            Err(errno) => {
+                not_sent(qpn, &destination, errno);
+                qp.unreachable(destination);
+            }
         }
         Reply::Over
     }
@@ -170,6 +173,23 @@ impl Caller for Client {
     fn ask_for_link(&self, qpn: Qpn, destination: Destination) -> Reply {
         self.request_datagram_link(qpn, destination)
     }
+}
+
+/// Datagrams to a destination go nowhere: says why, if that is wanted. Their completions do not.
+#[cold]
+fn not_sent(qpn: Qpn, to: &Destination, errno: Errno) {
+    let why = match errno {
+        Errno::ENOENT => "nobody there has such a queue pair for datagrams",
+        Errno::EHOSTUNREACH => "that is in another network, and the daemon may not use this one",
+        Errno::ENOMEM => "over a quota of links",
+        errno if crate::session::is_lost(errno) => "there is no daemon",
+        _ => "the daemon refuses it",
+    };
+    let (from, peer, at) = (qpn.0, to.qpn.0, to.dgid);
+    let _ = omniverb_sys::refused!(
+        errno,
+        "datagrams of queue pair {from} to queue pair {peer} at {at} go nowhere: {why}"
+    );
 }
 
 /// Whether pages may be with peers that are not to have them any more, when a queue pair loses

@@ -116,7 +116,7 @@ impl Door {
     }
 }
 
-/// A process that imports.
+/// A connection of a process that imports, and what it was given.
 pub(crate) struct Guest {
     number: u64,
     socket: OwnedFd,

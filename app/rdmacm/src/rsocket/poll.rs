@@ -84,7 +84,7 @@ fn ask(files: &mut [pollfd], timeout: c_int) -> Result<c_int, Errno> {
     }
 }
 
-/// What is waited for.
+/// What a program waits for of one descriptor.
 pub(crate) struct Waiting<'a> {
     files: &'a mut [pollfd],
     /// The socket of each, if it is one.

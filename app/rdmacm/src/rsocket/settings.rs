@@ -22,7 +22,7 @@ const BYTES_MIN: u32 = 4096;
 /// The most, so that half of one can be told of in one message.
 const BYTES_MAX: u32 = 1 << 29;
 
-/// The longest inline data.
+/// Bytes of the longest inline data.
 pub(crate) const INLINE_MAX: usize = 1024;
 
 /// What the program has chosen, or did not.

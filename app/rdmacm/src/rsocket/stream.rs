@@ -133,7 +133,7 @@ impl Directions {
     }
 }
 
-/// A connection.
+/// A connection: what either side lets the other write, and what is under way.
 pub(crate) struct Stream {
     ends: Ends,
     peer: Hello,

@@ -196,7 +196,7 @@ impl Port {
         self.queues.receive(u64::from(room), &mut [self.receive.entry(&range)])
     }
 
-    /// What has completed next.
+    /// Takes the oldest completion, if there is one.
     pub(crate) fn poll(&mut self) -> Option<Done> {
         let completion = self.queues.poll()?;
         let is_well = completion.status == IBV_WC_SUCCESS;

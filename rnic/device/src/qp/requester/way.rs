@@ -50,7 +50,7 @@ impl Way {
         self.tracing.is_some()
     }
 
-    /// As yet closed.
+    /// For a QP in RESET. `is_strict`: for good.
     pub(crate) fn new(is_strict: bool) -> Way {
         Way { is_strict, ..Way::default() }
     }
