@@ -4,62 +4,21 @@
 //! at a time, a few of each kind and for each user, and what takes too long is given up. A helper
 //! that dies is started again by its starter; what it was doing is asked once more.
 
+use crate::under_way::{Asked, Enclosed, Question, Subject, UnderWay};
 use omniverb_netns::{Answer, Found, Kind, STARTER, receive, request};
 use omniverb_sys::child::{Helper, Helpers};
 use omniverb_sys::event::readable;
-use omniverb_sys::netns::Namespace;
 use omniverb_sys::pulse::Pulse;
-use omniverb_tenancy::{Holder, SessionId, Turns, VnicId};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use omniverb_tenancy::{Holder, Turns};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
-
-/// Requests of a kind under way, and those of one user in one cgroup, since others must find one
-/// free. Together they are fewer than the helper's [`WORKERS`](omniverb_netns::WORKERS). Who a
-/// process is the kernel says without waiting, so a few are enough, and leave the processor to the
-/// daemon when somebody connects as fast as he can.
-fn slots(kind: Kind) -> (usize, usize) {
-    match kind {
-        Kind::Process => (4, 2),
-        Kind::Addresses | Kind::Port => (16, 4),
-    }
-}
 
 /// What takes longer is taken for lost. Others may hold the kernel's lock for a while.
 const PATIENCE: u64 = 5_000_000_000;
 /// How long the helper may take to start.
 const START: Duration = Duration::from_secs(10);
-
-/// For whom something is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Subject {
-    /// A connection whose process is to be identified.
-    Arrival(SessionId),
-    /// A process that this client has named.
-    Named(SessionId),
-    /// A vNIC.
-    Vnic(VnicId),
-}
-
-/// What goes with a request.
-#[derive(Clone, Debug)]
-pub(crate) enum Enclosed {
-    /// A process, by its descriptor.
-    Process(Arc<OwnedFd>),
-    /// A namespace.
-    Namespace(Arc<Namespace>),
-}
-
-impl AsFd for Enclosed {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Enclosed::Process(file) => file.as_fd(),
-            Enclosed::Namespace(namespace) => namespace.as_fd(),
-        }
-    }
-}
 
 /// What the daemon hears of it.
 #[derive(Debug)]
@@ -70,24 +29,6 @@ pub(crate) enum FromHelper {
     Restarted,
 }
 
-#[derive(Clone, Debug)]
-struct Question {
-    kind: Kind,
-    subject: Subject,
-    holder: Holder,
-    enclosed: Enclosed,
-}
-
-#[derive(Debug)]
-struct Asked {
-    question: Question,
-    deadline: u64,
-    /// Already asked of a helper that died.
-    again: bool,
-    /// Nobody waits for it any more.
-    late: bool,
-}
-
 /// The helper, and everything that is asked of it.
 #[derive(Debug)]
 pub(crate) struct Asking {
@@ -95,11 +36,7 @@ pub(crate) struct Asking {
     /// It may enter other namespaces than our own.
     enters: bool,
     waiting: BTreeMap<Kind, Turns<Question>>,
-    under_way: BTreeMap<u64, Asked>,
-    deadlines: BTreeSet<(u64, u64)>,
-    /// How many of them there are of each kind and user.
-    of_one: HashMap<(Kind, Holder), usize>,
-    of_kind: BTreeMap<Kind, usize>,
+    under_way: UnderWay,
     /// Of vNICs, each thing is asked once at a time.
     known: HashSet<(Kind, Subject)>,
     /// What nobody has taken yet, oldest first.
@@ -123,10 +60,7 @@ impl Asking {
             helper,
             enters,
             waiting: BTreeMap::new(),
-            under_way: BTreeMap::new(),
-            deadlines: BTreeSet::new(),
-            of_one: HashMap::new(),
-            of_kind: BTreeMap::new(),
+            under_way: UnderWay::default(),
             known: HashSet::new(),
             news: VecDeque::new(),
             last: 0,
@@ -171,26 +105,17 @@ impl Asking {
     /// Sends what there is room for.
     fn go_on(&mut self, now: u64) {
         for kind in [Kind::Process, Kind::Addresses, Kind::Port] {
-            let (most, of_each) = slots(kind);
-            while self.of_kind.get(&kind).is_none_or(|count| *count < most) {
+            while self.under_way.has_room(kind) {
                 let Some(waiting) = self.waiting.get_mut(&kind) else { break };
-                let of_one = &self.of_one;
-                let question = waiting.take(|question| {
-                    let count = of_one.get(&(kind, question.holder.clone()));
-                    count.is_none_or(|count| *count < of_each)
-                });
+                let under_way = &self.under_way;
+                let question = waiting.take(|question| under_way.has_room_for(question));
                 let Some(question) = question else { break };
                 self.last += 1;
                 if self.under_way.is_empty() {
                     self.pulse.work();
                 }
                 self.send(self.last, &question);
-                let deadline = now + PATIENCE;
-                self.deadlines.insert((deadline, self.last));
-                *self.of_kind.entry(kind).or_default() += 1;
-                *self.of_one.entry((kind, question.holder.clone())).or_default() += 1;
-                let asked = Asked { question, deadline, again: false, late: false };
-                self.under_way.insert(self.last, asked);
+                self.under_way.begin(self.last, question, now + PATIENCE);
             }
         }
     }
@@ -203,25 +128,13 @@ impl Asking {
     }
 
     fn end(&mut self, id: u64) -> Option<Asked> {
-        let asked = self.under_way.remove(&id)?;
+        let asked = self.under_way.end(id)?;
         match self.under_way.is_empty() {
             true => self.pulse.rest(),
             false => self.pulse.work(),
         }
-        self.deadlines.remove(&(asked.deadline, id));
-        let Question { kind, subject, holder, .. } = &asked.question;
-        if let Some(count) = self.of_kind.get_mut(kind) {
-            *count -= 1;
-        }
-        let row = (*kind, holder.clone());
-        if let Some(count) = self.of_one.get_mut(&row) {
-            *count -= 1;
-            if *count == 0 {
-                self.of_one.remove(&row);
-            }
-        }
-        if !asked.late {
-            self.known.remove(&(*kind, *subject));
+        if !asked.is_late() {
+            self.known.remove(&(asked.question.kind, asked.question.subject));
         }
         Some(asked)
     }
@@ -242,9 +155,9 @@ impl Asking {
                     self.go_on(now);
                 }
                 Some(Answer::Found { id, kind, found }) => {
-                    let fits = self.under_way.get(&id).is_some_and(|a| a.question.kind == kind);
+                    let fits = self.under_way.kind(id) == Some(kind);
                     let asked = if fits { self.end(id) } else { None };
-                    if let Some(asked) = asked.filter(|asked| !asked.late) {
+                    if let Some(asked) = asked.filter(|asked| !asked.is_late()) {
                         self.news.push_back(FromHelper::Answer(
                             kind,
                             asked.question.subject,
@@ -261,14 +174,11 @@ impl Asking {
     /// again.
     fn restarted(&mut self) {
         self.news.push_back(FromHelper::Restarted);
-        let ids: Vec<u64> = self.under_way.keys().copied().collect();
-        for id in ids {
-            let Some(asked) = self.under_way.get_mut(&id) else { continue };
-            if !asked.again && !asked.late {
-                asked.again = true;
-                let question = asked.question.clone();
+        for id in self.under_way.ids() {
+            if let Some(question) = self.under_way.ask_again(id) {
+                let question = question.clone();
                 self.send(id, &question);
-            } else if let Some(asked) = self.end(id).filter(|asked| !asked.late) {
+            } else if let Some(asked) = self.end(id).filter(|asked| !asked.is_late()) {
                 let Question { kind, subject, .. } = asked.question;
                 let lost = Err(io::Error::other("the helper died of it"));
                 self.news.push_back(FromHelper::Answer(kind, subject, lost));
@@ -277,17 +187,14 @@ impl Asking {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<u64> {
-        self.deadlines.first().map(|(at, _)| *at)
+        self.under_way.next_deadline()
     }
 
     /// What took too long. It goes on counting as under way until the helper has answered it.
     pub(crate) fn late(&mut self, now: u64) -> Vec<FromHelper> {
         let mut late = Vec::new();
-        while let Some((at, id)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
-            self.deadlines.remove(&(at, id));
-            let Some(asked) = self.under_way.get_mut(&id) else { continue };
-            asked.late = true;
-            let Question { kind, subject, .. } = asked.question;
+        while let Some(Question { kind, subject, .. }) = self.under_way.next_late(now) {
+            let (kind, subject) = (*kind, *subject);
             self.known.remove(&(kind, subject));
             late.push(FromHelper::Answer(kind, subject, Err(io::ErrorKind::TimedOut.into())));
         }

@@ -47,6 +47,7 @@ mod secret;
 mod server;
 mod settings;
 mod tables;
+mod under_way;
 mod vnics;
 mod watchdog;
 

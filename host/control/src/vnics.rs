@@ -4,7 +4,8 @@
 //! Who has a vNIC's attachment open is counted for the registry and for what is kept of the
 //! attachment at once. What the kernel knows of it (addresses, sockets) the helper is asked.
 
-use crate::asking::{Asking, Subject};
+use crate::asking::Asking;
+use crate::under_way::Subject;
 use crate::attached::Attached;
 use crate::evidence::Evidence;
 use crate::port::{VnicPort, Wanted};

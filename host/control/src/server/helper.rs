@@ -1,6 +1,7 @@
 //! What the helper for network namespaces answers goes to whoever has asked.
 
-use crate::asking::{FromHelper, Subject};
+use crate::asking::FromHelper;
+use crate::under_way::Subject;
 use crate::journal::Level;
 use crate::server::Server;
 use crate::vnics::usable;

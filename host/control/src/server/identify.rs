@@ -5,7 +5,7 @@
 //! says hello.
 
 use crate::arrivals::Arrival;
-use crate::asking::{Enclosed, Subject};
+use crate::under_way::{Enclosed, Subject};
 use crate::attached::Attached;
 use crate::client::Client;
 use crate::reactor::Timer;

@@ -4,7 +4,7 @@
 //! The socket's mode is the right; what the kernel says of the other end is looked at besides.
 //! Operators need no network namespace that is served, and count against nobody's quota.
 
-use crate::asking::{Enclosed, Subject};
+use crate::under_way::{Enclosed, Subject};
 use crate::journal::Level;
 use crate::operators::Call;
 use crate::ready::Ready;

@@ -3,6 +3,7 @@
 
 use super::account::{Account, Receipt};
 use super::quotas::Kind;
+use crate::links::link::Link;
 use crate::memory::grantees::other_end;
 use crate::memory::pending::Grantee;
 use crate::tenancy::Tenancy;
@@ -109,6 +110,7 @@ impl Tenancy {
             if let (Some(account), Some(receipt)) = (uninvited, &link.receipts.uninvited) {
                 tally.row(receipt, account, &[Kind::Uninvited]);
             }
+            self.check_pair(link, &mut tally);
         }
         for extent in self.memory.extents() {
             let account = &self.sessions[&extent.region.0].account;
@@ -128,6 +130,15 @@ impl Tenancy {
         }
         for ((session, _), id) in self.connections.iter() {
             tally.row(id.receipt(), &self.sessions[session].account, &[Kind::CmId]);
+            if let Some((waits, listener)) = self.connections.waits(id) {
+                // Whose listener is gone has not gone with it.
+                let account = listener.unwrap_or(waits.account());
+                tally.row(waits, account, &[Kind::CmWaiting]);
+            }
+        }
+        for (_, windows) in self.links.pair_windows() {
+            let (account, given) = windows.given();
+            given.for_each(|receipt| tally.row(receipt, account, &[Kind::PairWindow]));
         }
         for receipt in self.network.receipts() {
             // Whose vNIC is gone by now has not taken the question with it.
@@ -148,8 +159,29 @@ impl Tenancy {
         for (id, session) in self.sessions.iter() {
             check(&tally, &session.account, id);
         }
+        for (key, account) in self.connections.listeners() {
+            check(&tally, account, key);
+        }
+        for (machine, windows) in self.links.pair_windows() {
+            check(&tally, windows.given().0, machine);
+            for (whose, places) in windows.places() {
+                check(&tally, places, &(machine, whose));
+            }
+        }
         if self.is_empty() {
             self.check_empty();
+        }
+    }
+
+    /// A link that is in a pair window pays for it, and no other.
+    fn check_pair(&self, link: &Link, tally: &mut Tally) {
+        let machine = self.end_in_machine(link.vnics);
+        assert_eq!(machine.is_some(), link.receipts.pair.is_some(), "in a pair window");
+        let (Some(end), Some(pair)) = (machine, &link.receipts.pair) else { return };
+        tally.row(&pair.link, &self.vnics[&link.vnics[end]].account, &[Kind::PairLink]);
+        if let Some(place) = &pair.place {
+            // Where the daemon has counted since, of an account of before.
+            tally.row(place, place.account(), &[Kind::PairPlace]);
         }
     }
 

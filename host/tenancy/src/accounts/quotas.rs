@@ -47,11 +47,19 @@ pub(crate) enum Kind {
     Consent,
     /// An id of the connection manager.
     CmId,
+    /// A connection that waits for its listener's user to take it.
+    CmWaiting,
+    /// A link between a machine and somebody else; once, for the machine's vNIC.
+    PairLink,
+    /// A place in a pair window that the daemon has not counted yet.
+    PairPlace,
+    /// A pair window that was given away, which the daemon has not counted yet.
+    PairWindow,
 }
 
 impl Kind {
     /// All of them, in the order of their numbers.
-    pub(crate) const ALL: [Kind; 19] = [
+    pub(crate) const ALL: [Kind; 23] = [
         Kind::Client,
         Kind::Process,
         Kind::Vnic,
@@ -71,6 +79,10 @@ impl Kind {
         Kind::Probe,
         Kind::Consent,
         Kind::CmId,
+        Kind::CmWaiting,
+        Kind::PairLink,
+        Kind::PairPlace,
+        Kind::PairWindow,
     ];
 }
 
@@ -103,6 +115,11 @@ impl Quotas {
             (Kind::Granted, limits.granted_per_session),
             (Kind::CmId, limits.cm_ids_per_session),
         ])
+    }
+
+    /// What may wait for a listener's user.
+    pub(crate) fn of_listener(backlog: usize) -> Quotas {
+        Quotas::only(&[(Kind::CmWaiting, backlog)])
     }
 
     /// What another vNIC may open towards one.

@@ -2,10 +2,12 @@
 
 use super::Kind;
 use crate::testing::exercise::{Bench, gid, vnic};
+use crate::ids::LinkKey;
 use crate::timers::Timer;
-use crate::{Action, Arrived, Channel, Limits, SessionId};
+use crate::{Action, Arrived, Channel, Limits, PairWindows, SessionId};
 use omniverb_session::Message;
 use omniverb_session::body::*;
+use omniverb_session::cm::*;
 use omniverb_terms::{Qpn, Service};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -38,7 +40,11 @@ fn connect(bench: &mut Bench, session: u64, [qpn, dest_qpn]: [Qpn; 2], [from, to
 
 /// A process in each of two vNICs, linked.
 fn linked(limits: Limits) -> (Bench, [Qpn; 2]) {
-    let mut bench = Bench::new(limits);
+    linked_in(Bench::new(limits))
+}
+
+/// The same; the second may be a machine's.
+fn linked_in(mut bench: Bench) -> (Bench, [Qpn; 2]) {
     process(&mut bench, 1, 1);
     process(&mut bench, 2, 2);
     let both = [qp(&mut bench, 1), qp(&mut bench, 2)];
@@ -90,6 +96,75 @@ fn a_link_whose_second_end_is_over_quota_leaves_nothing_charged() {
     bench.tenancy.check_accounts();
 }
 
+/// Two in different vNICs, linked by memory of the second's pair window.
+fn paired() -> (Bench, [Qpn; 2]) {
+    let mut bench = Bench::new(Limits::default());
+    bench.machines.insert(2);
+    bench.life = 9;
+    let windows = PairWindows { free: 1, room: 1, ..PairWindows::default() };
+    bench.tenancy.set_pair_windows(vnic(2), windows);
+    linked_in(bench)
+}
+
+#[test]
+fn a_link_in_a_pair_window_counts_for_its_machine_and_returns_its_place() {
+    let (mut bench, [one, other]) = paired();
+    let count = |bench: &Bench, kind| bench.tenancy.vnics[&vnic(2)].account.count(kind);
+    let links = |bench: &Bench| bench.tenancy.pair_links(vnic(2));
+    assert_eq!((links(&bench), count(&bench, Kind::PairLink)), (1, 1));
+    assert_eq!(bench.tenancy.vnics[&vnic(1)].account.count(Kind::PairLink), 0);
+    // The daemon could not make it, and has nothing to count anew.
+    let actions = bench.tenancy.link_failed(one, other, bench.now);
+    bench.carry_out(actions);
+    assert_eq!((links(&bench), count(&bench, Kind::PairLink)), (0, 0));
+    connect(&mut bench, 1, [one, other], [1, 2]);
+    connect(&mut bench, 2, [other, one], [2, 1]);
+    assert_eq!(links(&bench), 1, "there is room for one, again");
+    for session in [1, 2] {
+        bench.end(session);
+    }
+    assert!(bench.tenancy.is_empty(), "a window is its neighbour's without his being here");
+}
+
+/// An id of session 2 that waits for a listener of session 1.
+fn waiting() -> (Bench, u32) {
+    let (mut bench, [_, qpn]) = linked(Limits::default());
+    let create = CreateCmId { space: 0x106, qp_type: 2 };
+    let id = |answer| match answer {
+        Message::CmIdCreated(created) => created.id,
+        other => panic!("{other:?}"),
+    };
+    let [listener, asker] = [1, 2].map(|session| id(call(&mut bench, session, create)));
+    let address = match call(&mut bench, 1, ListenCmId { id: listener, backlog: 1 }) {
+        Message::CmIdBound(bound) => CmAddress { ip: gid(1), ..bound.address },
+        other => panic!("{other:?}"),
+    };
+    let local = CmAddress::NONE;
+    call(&mut bench, 2, ResolveCmId { id: asker, flags: 0, local, remote: address });
+    let (parameters, private) = (CmParameters::NONE, [0; CM_PRIVATE_BYTES]);
+    call(&mut bench, 2, ConnectCmId { id: asker, qpn, parameters, private });
+    let asked = bench.told.iter().find_map(|action| match action {
+        Action::Event { message: Message::CmHappened(event), .. } => Some(event.id),
+        _ => None,
+    });
+    (bench, asked.expect("a request"))
+}
+
+#[test]
+fn what_waits_for_a_listener_is_counted_until_it_is_answered_or_gone() {
+    for answer in [true, false] {
+        let (mut bench, id) = waiting();
+        let count = |bench: &Bench| bench.tenancy.host().count(Kind::CmWaiting);
+        assert_eq!(count(&bench), 1);
+        let message: Message = match answer {
+            true => RejectCmId { id, reason: 0, private_length: 0, private: [0; CM_PRIVATE_BYTES] }.into(),
+            false => DestroyCmId { id, taken: 0 }.into(),
+        };
+        call(&mut bench, 1, message);
+        assert_eq!(count(&bench), 0);
+    }
+}
+
 fn is_noticed(bench: &Bench) -> bool {
     catch_unwind(AssertUnwindSafe(|| bench.tenancy.check_accounts())).is_err()
 }
@@ -100,6 +175,30 @@ fn a_receipt_that_is_lost_is_noticed_and_something_is_left() {
     assert!(!is_noticed(&bench));
     // The row goes, and what it holds is not returned.
     bench.tenancy.queue_pairs.lose(one);
+    assert!(is_noticed(&bench));
+    for session in [1, 2] {
+        let _ = bench.tenancy.end(SessionId(session), 2);
+    }
+    assert!(!bench.tenancy.is_empty(), "a receipt is out");
+}
+
+#[test]
+fn a_link_that_keeps_its_place_in_a_pair_window_is_noticed() {
+    let (mut bench, [one, other]) = paired();
+    assert!(!is_noticed(&bench));
+    bench.tenancy.links.lose_pair(LinkKey::new(one, other));
+    assert!(is_noticed(&bench));
+    for session in [1, 2] {
+        let _ = bench.tenancy.end(SessionId(session), 2);
+    }
+    assert!(!bench.tenancy.is_empty(), "a receipt is out");
+}
+
+#[test]
+fn a_backlog_that_is_not_returned_is_noticed() {
+    let (mut bench, id) = waiting();
+    assert!(!is_noticed(&bench));
+    bench.tenancy.connections.lose_waiting((SessionId(1), id));
     assert!(is_noticed(&bench));
     for session in [1, 2] {
         let _ = bench.tenancy.end(SessionId(session), 2);

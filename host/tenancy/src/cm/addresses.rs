@@ -153,8 +153,8 @@ impl Tenancy {
         let (vnic, space, number) = port;
         self.connections.ports.listen(port, key)?;
         let backlog = if m.backlog == 0 { CM_BACKLOG_MAX } else { m.backlog.min(CM_BACKLOG_MAX) };
-        self.connections.get_mut(key)?.listening =
-            Some(Listening { backlog, ..Listening::default() });
+        let account = &self.sessions.get(&session).ok_or(Errno::EPROTO)?.account;
+        self.connections.get_mut(key)?.listening = Some(Listening::new(account, backlog));
         self.is_waited_for(vnic, ServiceId { space, port: number }, now);
         Ok(told)
     }

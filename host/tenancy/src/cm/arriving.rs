@@ -8,6 +8,7 @@
 use super::held::Ends;
 use super::id::{Asker, Exchange, Key, Path, Peer, set_private};
 use super::table::Carried;
+use crate::accounts::Receipt;
 use crate::tenancy::Tenancy;
 use omniverb_cm::resolution::status;
 use omniverb_cm::{
@@ -206,7 +207,7 @@ impl Tenancy {
             return Err(reject_reason::INVALID_MTU.into());
         }
         let called = self.cm_called(ends, request.service, &request.private, service)?;
-        let Some(Called { listener, mut path }) = called else { return Ok(()) };
+        let Some(Called { listener, room, mut path }) = called else { return Ok(()) };
         if let Some(stale) = self.connections.with(&peer).filter(|key| self.is_cm_live(*key)) {
             // It has forgotten that connection, or it could not have another.
             self.cm_is_stale(stale, now);
@@ -239,7 +240,7 @@ impl Tenancy {
         };
         if let Ok(id) = added {
             let private = &request.private[IpHeader::BYTES..];
-            self.tell_called(listener, id, (request.queue_pair, parameters), private);
+            self.tell_called((listener, room), id, (request.queue_pair, parameters), private);
         }
         Ok(())
     }
@@ -263,7 +264,7 @@ impl Tenancy {
         }
         let called = self.cm_called(ends, resolve.service, &resolve.private, Service::Ud);
         let resolution = Resolution::asked(resolve, mad.transaction);
-        let Called { listener, path } = match called {
+        let Called { listener, room, path } = match called {
             Ok(Some(called)) => called,
             Ok(None) => return,
             Err(Refused::Nobody) => return self.hold_cm(ends, mad, now),
@@ -277,7 +278,7 @@ impl Tenancy {
         });
         if let Ok(id) = added {
             let private = &resolve.private[IpHeader::BYTES..];
-            self.tell_called(listener, id, (Qpn(0), CmParameters::NONE), private);
+            self.tell_called((listener, room), id, (Qpn(0), CmParameters::NONE), private);
         }
     }
 
@@ -309,20 +310,18 @@ impl Tenancy {
         if id.service != service {
             return Err(reject_reason::INVALID_TRANSPORT.into());
         }
-        let full = id.listening.is_none_or(|listening| listening.waiting >= listening.backlog);
-        if full || !self.has_time(listener.0) {
-            return Ok(None);
-        }
+        let room = id.listening.as_ref().and_then(|listening| listening.charge().ok());
+        let Some(room) = room.filter(|_| self.has_time(listener.0)) else { return Ok(None) };
         let local = SocketAddr::new(header.destination, port);
         let remote = SocketAddr::new(header.source, header.port);
         let path = Path::new((local, ends.own), (remote, ends.sender), (entry.ifindex, entry.mtu));
-        Ok(Some(Called { listener, path }))
+        Ok(Some(Called { listener, room, path }))
     }
 
     /// Tells a listener's user that somebody wants to connect.
     fn tell_called(
         &mut self,
-        listener: Key,
+        (listener, room): (Key, Receipt),
         id: u32,
         (qpn, parameters): (Qpn, CmParameters),
         private: &[u8],
@@ -330,12 +329,11 @@ impl Tenancy {
         let listening =
             self.connections.get_mut(listener).ok().and_then(|id| id.listening.as_mut());
         let Some(listening) = listening else { return };
-        listening.told += 1;
-        listening.waiting += 1;
-        let number = listening.told;
+        let waits = listening.announce(listener, room);
+        let number = waits.number;
         let key = (listener.0, id);
         let Ok(row) = self.connections.get_mut(key) else { return };
-        row.waits = Some((listener, number));
+        row.waits = Some(waits);
         let mut happened = row.happened(id, event::CONNECT_REQUEST);
         (happened.listener, happened.number) = (listener.1, number);
         (happened.qpn, happened.parameters) = (qpn, parameters);
@@ -362,6 +360,8 @@ impl Tenancy {
 /// Whom a request is for.
 struct Called {
     listener: Key,
+    /// What it will pay as one that waits.
+    room: Receipt,
     path: Path,
 }
 

@@ -64,6 +64,11 @@ pub(super) struct Farewells {
 }
 
 impl Farewells {
+    /// Nothing is left to say.
+    pub(super) fn is_empty(&self) -> bool {
+        self.of.is_empty() && self.order.is_empty()
+    }
+
     /// This, which ends a connection, was just said by one end to the other.
     pub(super) fn add(&mut self, at: VnicId, ends: (Gid, Gid), mad: &Mad, now: u64) {
         if let Message::Disconnect(said) = &mad.message {

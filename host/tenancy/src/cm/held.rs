@@ -80,6 +80,11 @@ pub(super) fn name(mad: &Mad) -> Option<u32> {
 }
 
 impl HeldRequests {
+    /// None is held, and none remembered.
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.refused.is_empty()
+    }
+
     /// Holds one for a moment from now on. Which one is not held, or no more, if there was no room.
     pub(super) fn hold(&mut self, ends: Ends, mad: Mad, now: u64) -> Option<Held> {
         let held = Held { ends, mad, until: now.saturating_add(HELD) };

@@ -1,7 +1,7 @@
 //! An id: a connection of somebody's, or somebody who waits for some.
 
 use super::ports::Port;
-use crate::accounts::Receipt;
+use crate::accounts::{Account, Kind, Quotas, Receipt};
 use crate::ids::SessionId;
 use omniverb_cm::{Connection, PortSpace, Resolution};
 use omniverb_session::cm::{CM_PRIVATE_BYTES, CmAddress, CmHappened, FAMILY_IPV4, FAMILY_IPV6};
@@ -64,14 +64,60 @@ fn path_mtu(mtu: u32) -> u8 {
 }
 
 /// Somebody waits for connections.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Listening {
-    /// How many may wait for an answer.
-    pub(super) backlog: u32,
-    /// How many do.
-    pub(super) waiting: u32,
+    /// What waits for its user, as many as its backlog lets.
+    account: Account,
     /// How many its user was told of.
-    pub(super) told: u32,
+    announced: u32,
+}
+
+/// A connection waits for a listener's user to accept or reject it.
+#[derive(Debug)]
+pub(super) struct Waits {
+    pub(super) listener: Key,
+    /// The how manieth it is there, from 1.
+    pub(super) number: u32,
+    receipt: Receipt,
+}
+
+impl Listening {
+    /// Somebody with this account listens; so many may wait for him.
+    pub(super) fn new(of: &Account, backlog: u32) -> Listening {
+        let backlog = usize::try_from(backlog).unwrap_or(usize::MAX);
+        Listening { account: of.below(Quotas::of_listener(backlog)), announced: 0 }
+    }
+
+    /// Room for one more that waits.
+    ///
+    /// # Errors
+    /// `ENOMEM`: as many wait as may.
+    pub(super) fn charge(&self) -> Result<Receipt, Errno> {
+        self.account.charge(&[Kind::CmWaiting])
+    }
+
+    /// One more waits, of which the user is told now.
+    pub(super) fn announce(&mut self, listener: Key, receipt: Receipt) -> Waits {
+        self.announced += 1;
+        Waits { listener, number: self.announced, receipt }
+    }
+
+    /// Nobody waits.
+    pub(super) fn is_idle(&self) -> bool {
+        self.account.count(Kind::CmWaiting) == 0
+    }
+
+    /// What those that wait are charged to.
+    pub(super) fn account(&self) -> &Account {
+        &self.account
+    }
+}
+
+impl Waits {
+    /// What it pays.
+    pub(super) fn receipt(&self) -> &Receipt {
+        &self.receipt
+    }
 }
 
 /// What is said with the peer.
@@ -120,8 +166,8 @@ pub(crate) struct Id {
     pub(super) name: Option<u32>,
     pub(super) asker: Option<Asker>,
     pub(super) peer: Option<Peer>,
-    /// The listener it waits for an answer of, and the how manieth it is there.
-    pub(super) waits: Option<(Key, u32)>,
+    /// It waits for the user of whom it came for.
+    pub(super) waits: Option<Waits>,
     /// Datagrams: the queue pair that serves it, and its Q_Key.
     pub(super) served: (Qpn, u32),
 }

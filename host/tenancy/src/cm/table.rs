@@ -2,8 +2,9 @@
 
 use super::farewells::Farewells;
 use super::held::HeldRequests;
-use super::id::{Asker, Exchange, Id, Key, Peer};
+use super::id::{Asker, Exchange, Id, Key, Listening, Peer, Waits};
 use super::ports::Ports;
+use crate::accounts::{Account, Receipt};
 use crate::ids::SessionId;
 use omniverb_cm::Mad;
 use omniverb_terms::{Errno, Gid, VnicId};
@@ -37,7 +38,8 @@ impl Connections {
     /// Nothing of anybody is left.
     pub(crate) fn is_empty(&self) -> bool {
         let finds = self.names.is_empty() && self.askers.is_empty() && self.peers.is_empty();
-        self.ids.is_empty() && finds && self.ports.is_empty() && self.carried.is_empty()
+        let said = self.carried.is_empty() && self.held.is_empty() && self.farewells.is_empty();
+        self.ids.is_empty() && finds && self.ports.is_empty() && said
     }
 
     /// All ids.
@@ -62,12 +64,13 @@ impl Connections {
     /// Those that wait for this listener's user, from one on.
     pub(super) fn waiting_for(&self, listener: Key, after: u32) -> Vec<Key> {
         // Most ids have nobody wait for them, and a session may have thousands.
-        let listening = self.ids.get(&listener).and_then(|id| id.listening);
-        if listening.is_none_or(|listening| listening.waiting == 0) {
+        let listening = self.ids.get(&listener).and_then(|id| id.listening.as_ref());
+        if listening.is_none_or(Listening::is_idle) {
             return Vec::new();
         }
         let all = (listener.0, u32::MIN)..=(listener.0, u32::MAX);
-        let waits = |id: &Id| id.waits.is_some_and(|(key, n)| key == listener && n > after);
+        let meant = |waits: &Waits| waits.listener == listener && waits.number > after;
+        let waits = |id: &Id| id.waits.as_ref().is_some_and(meant);
         self.ids.range(all).filter(|(_, id)| waits(id)).map(|(key, _)| *key).collect()
     }
 
@@ -109,29 +112,27 @@ impl Connections {
         if let Some((_, port)) = id.bound {
             self.ports.release(port, key);
         }
-        self.answered(&id);
         Some(id)
     }
 
     /// What waited for its user does so no more.
     pub(super) fn answer(&mut self, key: Key) {
-        let Some(id) = self.ids.get_mut(&key) else { return };
-        if let Some((listener, _)) = id.waits.take() {
-            self.one_waits_less(listener);
+        if let Some(id) = self.ids.get_mut(&key) {
+            id.waits = None;
         }
     }
 
-    fn answered(&mut self, id: &Id) {
-        if let Some((listener, _)) = id.waits {
-            self.one_waits_less(listener);
-        }
+    /// All that listen, and what those that wait for them are charged to.
+    pub(crate) fn listeners(&self) -> impl Iterator<Item = (&Key, &Account)> {
+        let account = |id: &'_ Id| id.listening.as_ref().map(Listening::account);
+        self.ids.iter().filter_map(move |(key, id)| Some((key, account(id)?)))
     }
 
-    fn one_waits_less(&mut self, listener: Key) {
-        let listening = self.ids.get_mut(&listener).and_then(|id| id.listening.as_mut());
-        if let Some(listening) = listening {
-            listening.waiting = listening.waiting.saturating_sub(1);
-        }
+    /// What an id that waits for a user pays, and to whom it should, if who listened still does.
+    pub(crate) fn waits(&self, id: &Id) -> Option<(&Receipt, Option<&Account>)> {
+        let waits = id.waits.as_ref()?;
+        let listener = self.ids.get(&waits.listener).and_then(|id| id.listening.as_ref());
+        Some((waits.receipt(), listener.map(Listening::account)))
     }
 
     /// Whose name this is.
@@ -159,15 +160,18 @@ impl Connections {
         for (key, id) in &self.ids {
             let found = id.name.is_none_or(|name| self.named(id.vnic, name) == Some(*key));
             assert!(found, "{key:?} answers to its name");
-            if let Some(listening) = &id.listening {
-                assert!(matches!(id.exchange, Exchange::None));
-                let waits = |id: &&Id| id.waits.is_some_and(|(listener, _)| listener == *key);
-                let waiting = self.ids.values().filter(waits).count();
-                assert_eq!(listening.waiting as usize, waiting, "wait for {key:?}");
-            }
+            assert!(id.listening.is_none() || matches!(id.exchange, Exchange::None));
         }
         for key in self.peers.values() {
             assert!(self.ids.contains_key(key));
         }
+    }
+}
+
+#[cfg(test)]
+impl Connections {
+    /// What must never happen: one waits no more, and its place in the backlog is not returned.
+    pub(crate) fn lose_waiting(&mut self, key: Key) {
+        std::mem::forget(self.get_mut(key).unwrap().waits.take().unwrap());
     }
 }

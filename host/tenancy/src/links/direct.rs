@@ -2,6 +2,7 @@
 
 use super::consents::Rest;
 use super::link::{Invitation, Link, LinkReceipts};
+use super::pair_windows::PairReceipts;
 use super::path::Why;
 use crate::accounts::Kind;
 use crate::action::{Action, LinkEnd, LinkEvent};
@@ -27,8 +28,11 @@ impl Tenancy {
         let (first, second) = if one.0 <= other.0 { (one, other) } else { (other, one) };
         let key = LinkKey::new(first.0, second.0);
         self.make_way(key, uninvited)?;
-        let (sessions, vnics, receipts) = self.charge_link(key, uninvited)?;
-        self.give_window(vnics, sessions)?;
+        let (sessions, vnics, mut receipts) = self.charge_link(key, uninvited)?;
+        let in_window = self.take_place(vnics, sessions)?;
+        if let Some(pair) = &mut receipts.pair {
+            pair.place = in_window;
+        }
         let place = self.links.bells.take(sessions[0], sessions[1]).ok_or(Errno::ENOMEM)?;
         let ways = [(first.1, first.2), (second.1, second.2)];
         let why = self.why_direct(vnics);
@@ -102,8 +106,14 @@ impl Tenancy {
         };
         let apart = first.vnic() != second.vnic();
         let direct = [Some(direct(first)?), apart.then(|| direct(second)).transpose()?];
-        let receipts = LinkReceipts { ends, direct, uninvited };
-        Ok(([first.session(), second.session()], [first.vnic(), second.vnic()], receipts))
+        let vnics = [first.vnic(), second.vnic()];
+        let pair = self.end_in_machine(vnics).map(|end| {
+            let machine = self.vnics.get(&vnics[end]).ok_or(Errno::ENOENT)?;
+            let link = machine.account.note(&[Kind::PairLink]);
+            Ok::<_, Errno>(PairReceipts { link, place: None })
+        });
+        let receipts = LinkReceipts { ends, direct, uninvited, pair: pair.transpose()? };
+        Ok(([first.session(), second.session()], vnics, receipts))
     }
 
     /// Writes a link into the tables.
@@ -119,7 +129,6 @@ impl Tenancy {
             self.rest_on(question, Rest::Link(key), now);
         }
         self.audit_link(key, &link, LinkEvent::Made);
-        self.count_pair_link(link.vnics, true);
         let holder = self.inviter_of(&link);
         self.links.direct.insert(key, link, &holder);
     }
@@ -211,7 +220,6 @@ impl Tenancy {
     pub(crate) fn remove_link(&mut self, key: LinkKey) {
         let Some(link) = self.links.direct.remove(key) else { return };
         self.audit_link(key, &link, LinkEvent::Ended);
-        self.count_pair_link(link.vnics, false);
         for (qpn, peer) in [(key.0, key.1), (key.1, key.0)] {
             if self.queue_pairs.is_connected(qpn) {
                 // The other end must wish anew before there can be a link again.

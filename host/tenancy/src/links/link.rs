@@ -1,18 +1,21 @@
 //! A direct link, as the tables have it.
 
 use super::bells::Place;
+use super::pair_windows::PairReceipts;
 use super::path::Why;
 use crate::accounts::Receipt;
 use crate::directory::neighbours::Question;
 use crate::ids::SessionId;
 use omniverb_terms::{Gid, VnicId};
 
-/// What a link pays for its ends, for being direct in one vNIC or two, and for being uninvited.
+/// What a link pays for its ends, for being direct in one vNIC or two, for being uninvited, and for
+/// being in a pair window.
 #[derive(Debug)]
 pub(crate) struct LinkReceipts {
     pub(crate) ends: [Receipt; 2],
     pub(crate) direct: [Option<Receipt>; 2],
     pub(crate) uninvited: Option<Receipt>,
+    pub(crate) pair: Option<PairReceipts>,
 }
 
 /// Its own GID, the peer's.

@@ -37,8 +37,8 @@ use direct_links::DirectLinks;
 use engine_link::EngineLink;
 use engine_links::EngineLinks;
 use link::Link;
-use omniverb_terms::{Gid, Qpn};
-use pair_windows::Pairs;
+use omniverb_terms::{Gid, Qpn, VnicId};
+use pair_windows::{Pairs, Windows};
 
 /// All links. The files of this folder change them; others look.
 #[derive(Debug, Default)]
@@ -123,11 +123,24 @@ impl Links {
         self.consents.is_empty()
     }
 
+    /// The pair windows of machines.
+    pub(crate) fn pair_windows(&self) -> impl Iterator<Item = (&VnicId, &Windows)> {
+        self.pairs.iter()
+    }
+
     /// What finds rows finds all of them and no others.
     ///
     /// # Panics
     /// If not.
     pub(crate) fn check(&self) {
         self.direct.check();
+    }
+}
+
+#[cfg(test)]
+impl Links {
+    /// What must never happen: a link goes, and what it holds of a pair window is not returned.
+    pub(crate) fn lose_pair(&mut self, key: LinkKey) {
+        std::mem::forget(self.direct.remove(key).unwrap().receipts.pair);
     }
 }

@@ -5,8 +5,9 @@
 //! machine's own process does. A neighbour is a user in a vNIC: who has a descriptor of the window
 //! can see all of it. In: what windows a machine has. Out: whether a link can be in one.
 
-use super::pair_windows::{Neighbour, PairWindows};
+use super::pair_windows::{Neighbour, PairWindows, Room, Windows};
 use super::path::Why;
+use crate::accounts::{Kind, Receipt};
 use crate::ids::SessionId;
 use crate::tenancy::Tenancy;
 use omniverb_terms::{Errno, Qpn, VnicId};
@@ -23,18 +24,18 @@ pub(crate) enum Asked {
 impl Tenancy {
     /// What pair windows the machine that has a vNIC has now.
     pub fn set_pair_windows(&mut self, machine: VnicId, windows: PairWindows) {
-        self.links.pairs.windows.insert(machine, windows);
+        self.links.pairs.set(machine, windows);
     }
 
     /// It has none any more.
     pub fn forget_pair_windows(&mut self, machine: VnicId) {
-        self.links.pairs.windows.remove(&machine);
+        self.links.pairs.forget(machine);
     }
 
     /// Direct links between the machine that has a vNIC and others.
     #[must_use]
     pub fn pair_links(&self, machine: VnicId) -> usize {
-        self.links.pairs.links.get(&machine).copied().unwrap_or(0)
+        self.vnics.get(&machine).map_or(0, |vnic| vnic.account.count(Kind::PairLink))
     }
 
     /// Why traffic from a queue pair of one vNIC to one of another, of this host, must pass through
@@ -65,27 +66,19 @@ impl Tenancy {
         let Some(windows) = self.windows_for(machine, proof) else { return Some(why) };
         let session = self.queue_pairs.session_of(other.1);
         let user = session.and_then(|id| self.sessions.get(&id)).map(|session| session.client.uid);
-        let given = match user {
-            Some(uid) => windows.given.get(&Neighbour { proof, uid }).copied(),
-            // Who it will be is seen when there is somebody.
-            None => {
-                let mut his = windows.given.iter().filter(|(whose, _)| whose.proof == proof);
-                his.find(|(_, room)| **room > 0).map(|(_, room)| *room)
-            }
-        };
-        match given {
-            Some(0) => Some(Why::PairFull),
-            Some(_) => None,
-            None if !windows.has_one_for(proof) => Some(Why::PairsTaken),
-            None if asked == Asked::ByFirst && !own => Some(why),
-            None => None,
+        match windows.room(proof, user) {
+            Room::InHis => None,
+            Room::InFree if asked == Asked::ByFirst && !own => Some(why),
+            Room::InFree => None,
+            Room::Full => Some(Why::PairFull),
+            Room::Taken => Some(Why::PairsTaken),
         }
     }
 
     /// A machine's windows, if a vNIC of this proof can have one: of one that cannot be told from
     /// another that comes later nothing may be left behind.
-    fn windows_for(&self, machine: VnicId, proof: [u64; 4]) -> Option<&PairWindows> {
-        self.links.pairs.windows.get(&machine).filter(|_| proof[3] != 0)
+    fn windows_for(&self, machine: VnicId, proof: [u64; 4]) -> Option<&Windows> {
+        self.links.pairs.of(machine).filter(|_| proof[3] != 0)
     }
 
     /// Which of these two ends is in a machine that the other one is not in.
@@ -104,41 +97,21 @@ impl Tenancy {
         Some(Neighbour { proof: self.proof(client.vnic), uid: client.uid })
     }
 
-    /// Gives the window to these two that a link between them is to be in, if it needs one.
-    pub(crate) fn give_window(
+    /// A place in a window for a link between these two, if it needs one.
+    pub(crate) fn take_place(
         &mut self,
         vnics: [VnicId; 2],
         sessions: [SessionId; 2],
-    ) -> Result<(), Errno> {
+    ) -> Result<Option<Receipt>, Errno> {
         if vnics[0] == vnics[1] || !vnics.iter().any(|vnic| self.is_machine(*vnic)) {
-            return Ok(());
+            return Ok(None);
         }
         let end = self.end_in_machine(vnics).ok_or(Errno::EOPNOTSUPP)?;
         let neighbour = self.neighbour(sessions[1 - end]).ok_or(Errno::ENOENT)?;
         if neighbour.proof[3] == 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        let windows = self.links.pairs.windows.get_mut(&vnics[end]).ok_or(Errno::EOPNOTSUPP)?;
-        let (fresh, may_have) = (windows.room, windows.has_one_for(neighbour.proof));
-        let room = match windows.given.get_mut(&neighbour) {
-            Some(room) => room,
-            None if may_have => {
-                windows.free -= 1;
-                windows.given.entry(neighbour).or_insert(fresh)
-            }
-            None => return Err(Errno::ENOMEM),
-        };
-        *room = room.checked_sub(1).ok_or(Errno::ENOMEM)?;
-        Ok(())
-    }
-
-    /// A link between two vNICs has come, or gone.
-    pub(crate) fn count_pair_link(&mut self, vnics: [VnicId; 2], comes: bool) {
-        let Some(end) = self.end_in_machine(vnics) else { return };
-        let links = self.links.pairs.links.entry(vnics[end]).or_default();
-        *links = if comes { *links + 1 } else { links.saturating_sub(1) };
-        if *links == 0 {
-            self.links.pairs.links.remove(&vnics[end]);
-        }
+        let windows = self.links.pairs.of_mut(vnics[end]).ok_or(Errno::EOPNOTSUPP)?;
+        windows.take(neighbour).map(Some)
     }
 }
