@@ -2,6 +2,7 @@
 //! that vNIC from others. Made where the attachment is known, compared in the registry only.
 
 use omniverb_session::machine::MachineName;
+use omniverb_tenancy::Access;
 
 /// How a vNIC is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,6 +24,16 @@ impl Attachment {
             Attachment::Machine(_) => 2,
             #[cfg(test)]
             Attachment::Double => u64::MAX,
+        }
+    }
+
+    /// How a vNIC that is attached so may be reached.
+    pub(crate) fn access(self) -> Access {
+        match self {
+            Attachment::Namespace => Access::Any,
+            Attachment::Machine(_) => Access::Window,
+            #[cfg(test)]
+            Attachment::Double => Access::Any,
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::evidence::{Attachment, Evidence};
 use crate::naming::{Marks, guid, inode_in, name};
-use omniverb_tenancy::{Identity, VnicId};
+use omniverb_tenancy::{Access, Identity, VnicId};
 use omniverb_terms::Errno;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -32,8 +32,8 @@ struct Entry {
 /// What there is to say about changes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum News {
-    /// There is a new vNIC.
-    New(VnicId, Identity),
+    /// There is a new vNIC: who it is, and how it is attached.
+    New(VnicId, Identity, Access),
     /// Nobody refers to this one any more.
     Gone(VnicId),
     /// Configuration names this inode number, and meant another namespace by it.
@@ -127,9 +127,8 @@ impl Registry {
             alias,
             guid: guid(self.marks.boot, evidence),
             proof: [one, two, three, evidence.serial.unwrap_or(0)],
-            machine: matches!(evidence.attachment, Attachment::Machine(_)),
         };
-        self.news.push(News::New(id, identity));
+        self.news.push(News::New(id, identity, evidence.attachment.access()));
         self.by_slot.insert(evidence.slot(), id);
         self.by_name.insert(name.clone(), id);
         let (evidence, resting) = (*evidence, None);

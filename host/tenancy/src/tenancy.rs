@@ -4,7 +4,7 @@ use crate::accounts::{Account, Kind, Quotas};
 use crate::action::{Action, Arrived};
 use crate::cm::table::Connections;
 use crate::directory::neighbours::Answer;
-use crate::directory::{self, Directory, Flat, Network, VnicAddress};
+use crate::directory::{self, Access, Directory, Flat, Network, VnicAddress};
 use crate::fairness::shared::Shared;
 use crate::ids::{LinkKey, ProbeId, SessionId};
 use crate::limits::Limits;
@@ -106,24 +106,21 @@ impl Tenancy {
         self.queue_pairs.secret()
     }
 
-    /// Says who a vNIC is, before anything else is said of it.
-    pub fn introduce(&mut self, vnic: VnicId, identity: Identity) {
+    /// Says who a vNIC is, and how it is attached, before anything else is said of it.
+    pub fn introduce(&mut self, vnic: VnicId, identity: Identity, access: Access) {
         self.identities.insert(vnic, identity);
+        self.network.attach(vnic, access);
     }
 
     /// A vNIC that nobody is in, nobody comes back to, and nothing is set for.
     pub fn forget_identity(&mut self, vnic: VnicId) {
         self.identities.remove(&vnic);
+        self.network.detach(vnic);
     }
 
     /// Who a vNIC is, if that was said.
     pub(crate) fn identity(&self, vnic: VnicId) -> Option<&Identity> {
         self.identities.get(&vnic)
-    }
-
-    /// Whether a vNIC is a virtual machine's.
-    pub(crate) fn is_machine(&self, vnic: VnicId) -> bool {
-        self.identity(vnic).is_some_and(|identity| identity.machine)
     }
 
     /// What proves that a vNIC is this one, to the next daemon as well.

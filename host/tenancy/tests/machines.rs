@@ -11,8 +11,7 @@ use support::*;
 
 /// vNIC 2 is a machine's, which says that it has address 5 as well.
 fn bench_of_machine() -> Bench {
-    let mut bench = bench();
-    bench.machines.insert(2);
+    let mut bench = bench_of_machines(&[2]);
     bench.moved.insert(5, 2);
     for (session, number) in [(1, 1), (2, 2), (3, 2), (4, 3)] {
         hello(&mut bench, session, number, 0);

@@ -10,8 +10,7 @@ use support::*;
 
 /// vNIC 2 is a machine's, sessions 2 and 3 are its processes; 1 and 4, 5 are others.
 fn bench_of_machine(windows: PairWindows) -> Bench {
-    let mut bench = bench();
-    bench.machines.insert(2);
+    let mut bench = bench_of_machines(&[2]);
     for (session, number) in [(1, 1), (2, 2), (3, 2), (4, 3), (5, 1)] {
         hello(&mut bench, session, number, 0);
     }
@@ -154,8 +153,7 @@ fn what_is_set_goes_before_windows_and_a_machine_without_any_is_forwarded() {
 /// Two machines have no window that is in both.
 #[test]
 fn machines_go_by_the_engine() {
-    let mut bench = bench();
-    bench.machines.extend([1, 2]);
+    let mut bench = bench_of_machines(&[1, 2]);
     for (session, number) in [(1, 1), (2, 2)] {
         hello(&mut bench, session, number, 0);
         bench.introduce(number, 9);

@@ -1,6 +1,7 @@
-//! A second way to reach a vNIC: one whose processes share memory with nobody, so that the engine
-//! is the only way to it. The tests of paths and of the engine's grants again, for forwarded vNICs;
-//! and pairing, which must not know the difference.
+//! Other ways to reach a vNIC, of which only the directory knows: one whose processes share memory
+//! with nobody, so that the engine is the only way to it; and windows. The tests of paths and of the
+//! engine's grants again, for forwarded vNICs, and pairing, which must not know the difference; the
+//! tests of machines and of pair windows, for vNICs that nobody introduced as machines.
 
 #![expect(clippy::duplicate_mod, reason = "the same tests again, with what they share")]
 
@@ -8,6 +9,10 @@
 mod engine_grants;
 #[path = "engine_links.rs"]
 mod engine_links;
+#[path = "machines.rs"]
+mod machines;
+#[path = "pairs.rs"]
+mod pairs;
 mod support;
 
 use omniverb_session::Message;

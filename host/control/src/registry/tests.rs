@@ -84,7 +84,7 @@ fn who_a_vnic_is_the_next_daemon_says_as_well() {
             let mut registry = registry(&[]);
             registry.recognize(&at(7, Some(serial)));
             let mut news = registry.news().into_iter().filter_map(|news| match news {
-                News::New(id, identity) if id != VnicId(1) => Some(identity),
+                News::New(id, identity, _) if id != VnicId(1) => Some(identity),
                 _ => None,
             });
             news.next_back().unwrap()
@@ -101,7 +101,7 @@ fn who_a_vnic_is_the_next_daemon_says_as_well() {
     assert_ne!(one, other);
     assert_ne!(registry.name(one), registry.name(other));
     let news = registry.news().into_iter().map(|news| match news {
-        News::New(_, identity) => (identity.proof, identity.guid),
+        News::New(_, identity, _) => (identity.proof, identity.guid),
         other => panic!("{other:?}"),
     });
     let proofs: Vec<_> = news.collect();
@@ -121,7 +121,7 @@ fn an_inode_number_names_the_namespace_that_has_it_and_nothing_else() {
     assert_eq!((registry.named("net-9"), registry.inode(double)), (None, None));
     let alias = |registry: &mut Registry| {
         registry.news().into_iter().rev().find_map(|news| match news {
-            News::New(id, identity) if id != double => Some(identity.alias),
+            News::New(id, identity, _) if id != double => Some(identity.alias),
             _ => None,
         })
     };
@@ -136,7 +136,7 @@ fn an_inode_number_names_the_namespace_that_has_it_and_nothing_else() {
     assert_eq!(registry.named("net-7"), Some(new));
     let news = registry.news();
     assert!(news.contains(&News::NotMeant(new, 7)), "{news:?}");
-    assert!(news.iter().any(|n| matches!(n, News::New(_, identity) if identity.alias.is_none())));
+    assert!(news.iter().any(|n| matches!(n, News::New(_, identity, _) if identity.alias.is_none())));
     // To the first one it still belongs.
     registry.release(new);
     registry.recognize(&namespace(20));

@@ -73,8 +73,8 @@ impl Server {
     pub(super) fn tell_registered(&mut self) {
         for news in self.vnics.news() {
             match news {
-                News::New(vnic, identity) => {
-                    self.tables.note(|tables| tables.introduce(vnic, identity));
+                News::New(vnic, identity, access) => {
+                    self.tables.note(|tables| tables.introduce(vnic, identity, access));
                 }
                 News::Gone(vnic) => {
                     self.tables.decide(|tables| tables.forget_policy(vnic));

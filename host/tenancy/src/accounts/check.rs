@@ -3,6 +3,7 @@
 
 use super::account::{Account, Receipt};
 use super::quotas::Kind;
+use crate::directory::Common;
 use crate::links::link::Link;
 use crate::memory::grantees::other_end;
 use crate::memory::pending::Grantee;
@@ -175,9 +176,12 @@ impl Tenancy {
 
     /// A link that is in a pair window pays for it, and no other.
     fn check_pair(&self, link: &Link, tally: &mut Tally) {
-        let machine = self.end_in_machine(link.vnics);
-        assert_eq!(machine.is_some(), link.receipts.pair.is_some(), "in a pair window");
-        let (Some(end), Some(pair)) = (machine, &link.receipts.pair) else { return };
+        let pair = match (self.network.common(link.vnics), &link.receipts.pair) {
+            (Common::Window(end), Some(pair)) => Some((end, pair)),
+            (Common::Any | Common::Nothing, None) => None,
+            (common, pair) => panic!("in a pair window? {common:?}, {pair:?}"),
+        };
+        let Some((end, pair)) = pair else { return };
         tally.row(&pair.link, &self.vnics[&link.vnics[end]].account, &[Kind::PairLink]);
         if let Some(place) = &pair.place {
             // Where the daemon has counted since, of an account of before.

@@ -21,6 +21,7 @@ use crate::accounts::Receipt;
 use neighbours::Neighbours;
 use omniverb_session::body::GidEntry;
 use omniverb_terms::{Gid, Underlay, VnicId};
+use std::collections::BTreeMap;
 
 /// A name, and who says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,14 +36,28 @@ pub struct Name {
     pub dgid: Gid,
 }
 
-/// How a vNIC may be reached from others of the same host.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// How a vNIC may be reached from others of the same host; the closest way first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
     /// In whichever way: its processes can share memory with others.
     #[default]
     Any,
+    /// By memory of its windows, or by the engine: it is a virtual machine. Which addresses it has
+    /// is its own word.
+    Window,
     /// By the engine alone.
     Forwarded,
+}
+
+/// What memory processes of two vNICs can share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Common {
+    /// Any.
+    Any,
+    /// That of a window: of the first or the second of the two.
+    Window(usize),
+    /// None: no window is in both.
+    Nothing,
 }
 
 /// Names and routes of all vNICs.
@@ -88,13 +103,15 @@ impl Directory for Flat {
 /// it; others look.
 pub(crate) struct Network {
     directory: Box<dyn Directory>,
+    /// How vNICs are attached, as those say who know it.
+    attached: BTreeMap<VnicId, Access>,
     neighbours: Neighbours,
 }
 
 impl Network {
     /// One of which nothing is known but what the directory says.
     pub(crate) fn new(directory: Box<dyn Directory>) -> Network {
-        Network { directory, neighbours: Neighbours::default() }
+        Network { directory, attached: BTreeMap::new(), neighbours: Neighbours::default() }
     }
 
     /// See [`Directory::table`].
@@ -112,9 +129,33 @@ impl Network {
         self.directory.names(at, underlay)
     }
 
-    /// See [`Directory::access`].
+    /// A vNIC is attached in a way by which it can be reached no closer than so.
+    pub(crate) fn attach(&mut self, vnic: VnicId, access: Access) {
+        self.attached.insert(vnic, access);
+    }
+
+    /// A vNIC is attached no more.
+    pub(crate) fn detach(&mut self, vnic: VnicId) {
+        self.attached.remove(&vnic);
+    }
+
+    /// How a vNIC may be reached: as far as it is attached so, and the [directory](Directory::access)
+    /// lets it.
     pub(crate) fn access(&self, vnic: VnicId) -> Access {
-        self.directory.access(vnic)
+        let attached = self.attached.get(&vnic).copied().unwrap_or_default();
+        attached.max(self.directory.access(vnic))
+    }
+
+    /// What memory processes of these two can share, if the engine is not the only way to one.
+    pub(crate) fn common(&self, vnics: [VnicId; 2]) -> Common {
+        let windows = vnics.map(|vnic| self.access(vnic) == Access::Window);
+        match windows {
+            _ if vnics[0] == vnics[1] => Common::Any,
+            [false, false] => Common::Any,
+            [true, false] => Common::Window(0),
+            [false, true] => Common::Window(1),
+            [true, true] => Common::Nothing,
+        }
     }
 
     /// No probe is under way.

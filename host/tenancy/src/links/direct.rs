@@ -6,6 +6,7 @@ use super::pair_windows::PairReceipts;
 use super::path::Why;
 use crate::accounts::Kind;
 use crate::action::{Action, LinkEnd, LinkEvent};
+use crate::directory::{Access, Common};
 use crate::ids::{LinkKey, SessionId};
 use crate::queue_pairs::queue_pair::QueuePair;
 use crate::tenancy::Tenancy;
@@ -36,9 +37,11 @@ impl Tenancy {
         let place = self.links.bells.take(sessions[0], sessions[1]).ok_or(Errno::ENOMEM)?;
         let ways = [(first.1, first.2), (second.1, second.2)];
         let why = self.why_direct(vnics);
-        // Of a bell across a machine's border the second page is the machine's, whoever is older.
-        let in_machine = self.end_in_machine(vnics);
-        let turned = in_machine.map_or(0, |end| place.sides[end] ^ 1);
+        // Of a bell in a window the second page is that of who has the window, whoever is older.
+        let turned = match self.network.common(vnics) {
+            Common::Window(end) => place.sides[end] ^ 1,
+            Common::Any | Common::Nothing => 0,
+        };
         let (questions, place_of) = ([None; 2], Some(place));
         let link =
             Link { receipts, place: place_of, sessions, vnics, ways, questions, why, uninvited };
@@ -78,12 +81,11 @@ impl Tenancy {
     }
 
     fn why_direct(&self, vnics: [VnicId; 2]) -> Why {
-        let machine = self.is_machine(vnics[0]);
-        match vnics[0] == vnics[1] {
-            true if machine => Why::SameMachine,
-            true => Why::SameVnic,
-            false if machine || self.is_machine(vnics[1]) => Why::Pair,
-            false => Why::Neighbour,
+        match self.network.common(vnics) {
+            Common::Window(_) => Why::Pair,
+            _ if vnics[0] != vnics[1] => Why::Neighbour,
+            _ if self.network.access(vnics[0]) == Access::Window => Why::SameMachine,
+            _ => Why::SameVnic,
         }
     }
 
@@ -107,12 +109,15 @@ impl Tenancy {
         let apart = first.vnic() != second.vnic();
         let direct = [Some(direct(first)?), apart.then(|| direct(second)).transpose()?];
         let vnics = [first.vnic(), second.vnic()];
-        let pair = self.end_in_machine(vnics).map(|end| {
-            let machine = self.vnics.get(&vnics[end]).ok_or(Errno::ENOENT)?;
-            let link = machine.account.note(&[Kind::PairLink]);
-            Ok::<_, Errno>(PairReceipts { link, place: None })
-        });
-        let receipts = LinkReceipts { ends, direct, uninvited, pair: pair.transpose()? };
+        let pair = match self.network.common(vnics) {
+            Common::Window(end) => {
+                let machine = self.vnics.get(&vnics[end]).ok_or(Errno::ENOENT)?;
+                let link = machine.account.note(&[Kind::PairLink]);
+                Some(PairReceipts { link, place: None })
+            }
+            Common::Any | Common::Nothing => None,
+        };
+        let receipts = LinkReceipts { ends, direct, uninvited, pair };
         Ok(([first.session(), second.session()], vnics, receipts))
     }
 

@@ -8,6 +8,7 @@
 use super::pair_windows::{Neighbour, PairWindows, Room, Windows};
 use super::path::Why;
 use crate::accounts::{Kind, Receipt};
+use crate::directory::{Access, Common};
 use crate::ids::SessionId;
 use crate::tenancy::Tenancy;
 use omniverb_terms::{Errno, Qpn, VnicId};
@@ -51,16 +52,13 @@ impl Tenancy {
 
     /// Why they share no memory, if a machine is in the way.
     fn without_window(&self, from: (VnicId, Qpn), to: (VnicId, Qpn), asked: Asked) -> Option<Why> {
-        if from.0 == to.0 {
-            return None;
-        }
-        let own = self.is_machine(from.0);
+        let own = self.network.access(from.0) == Access::Window;
         let why = if own { Why::Machine } else { Why::PeerMachine };
-        let (machine, other) = match (own, self.is_machine(to.0)) {
-            (false, false) => return None,
-            (true, true) => return Some(why),
-            (true, false) => (from.0, to),
-            (false, true) => (to.0, from),
+        let (machine, other) = match self.network.common([from.0, to.0]) {
+            Common::Any => return None,
+            Common::Nothing => return Some(why),
+            Common::Window(0) => (from.0, to),
+            Common::Window(_) => (to.0, from),
         };
         let proof = self.proof(other.0);
         let Some(windows) = self.windows_for(machine, proof) else { return Some(why) };
@@ -81,16 +79,6 @@ impl Tenancy {
         self.links.pairs.of(machine).filter(|_| proof[3] != 0)
     }
 
-    /// Which of these two ends is in a machine that the other one is not in.
-    pub(crate) fn end_in_machine(&self, vnics: [VnicId; 2]) -> Option<usize> {
-        match vnics.map(|vnic| self.is_machine(vnic)) {
-            _ if vnics[0] == vnics[1] => None,
-            [true, false] => Some(0),
-            [false, true] => Some(1),
-            _ => None,
-        }
-    }
-
     /// The neighbour at the other end of a link with a machine's process.
     fn neighbour(&self, session: SessionId) -> Option<Neighbour> {
         let client = &self.sessions.get(&session)?.client;
@@ -103,10 +91,11 @@ impl Tenancy {
         vnics: [VnicId; 2],
         sessions: [SessionId; 2],
     ) -> Result<Option<Receipt>, Errno> {
-        if vnics[0] == vnics[1] || !vnics.iter().any(|vnic| self.is_machine(*vnic)) {
-            return Ok(None);
-        }
-        let end = self.end_in_machine(vnics).ok_or(Errno::EOPNOTSUPP)?;
+        let end = match self.network.common(vnics) {
+            Common::Any => return Ok(None),
+            Common::Nothing => return Err(Errno::EOPNOTSUPP),
+            Common::Window(end) => end,
+        };
         let neighbour = self.neighbour(sessions[1 - end]).ok_or(Errno::ENOENT)?;
         if neighbour.proof[3] == 0 {
             return Err(Errno::EOPNOTSUPP);

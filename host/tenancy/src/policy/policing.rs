@@ -6,7 +6,7 @@
 
 use crate::accounts::Kind;
 use crate::action::Action;
-use crate::directory::Access;
+use crate::directory::{Access, Common};
 use crate::ids::SessionId;
 use crate::links::path::Why;
 use crate::policy::adoption::Adoption;
@@ -82,10 +82,9 @@ impl Tenancy {
         }
     }
 
-    /// What holds for pages between two vNICs. Those of a machine's processes, and those of others
-    /// for them, stay where they are.
+    /// What holds for pages between two vNICs. Those that are shared by a window are in it.
     pub(crate) fn adoption_between(&self, one: VnicId, other: VnicId) -> Adoption {
-        if self.end_in_machine([one, other]).is_some() {
+        if matches!(self.network.common([one, other]), Common::Window(_)) {
             return Adoption::Off;
         }
         self.policy(one).adoption.with(self.policy(other).adoption)

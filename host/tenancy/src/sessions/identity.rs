@@ -15,9 +15,6 @@ pub struct Identity {
     pub guid: [u8; 8],
     /// What no other vNIC of this boot has or will have, where that can be told. Only compared.
     pub proof: [u64; 4],
-    /// It is a virtual machine: its addresses are its own word, and its processes share memory with
-    /// others only where it has a window for them.
-    pub machine: bool,
 }
 
 /// Within what processes of one user may look into each other, as far as the kernel is concerned

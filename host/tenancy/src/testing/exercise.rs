@@ -7,7 +7,7 @@ use crate::testing::counting::Counting;
 use crate::testing::mirror::Mirror;
 use crate::testing::packed::Packed;
 use crate::{
-    Action, Adoption, Arrived, Channel, Circle, Client, Datapath, Directory, Flat, Holder,
+    Access, Action, Adoption, Arrived, Channel, Circle, Client, Datapath, Directory, Flat, Holder,
     Identity, Limits, MemoryFacts, Pace, PairWindows, Policy, ProbeId, RateLimit, Reach, Secret,
     SessionId, Tenancy, Underlay, VnicAddress, VnicId,
 };
@@ -32,7 +32,7 @@ pub struct Bench {
     pub closed: BTreeSet<u64>,
     /// Addresses that are not of the vNIC of their number, but of this one.
     pub moved: BTreeMap<u64, u64>,
-    /// vNICs that are virtual machines'.
+    /// vNICs that are introduced as virtual machines'.
     pub machines: BTreeSet<u64>,
     /// Which life of theirs vNICs have that come.
     pub life: u64,
@@ -131,9 +131,12 @@ impl Bench {
     pub fn introduce(&mut self, number: u64, life: u64) {
         let guid = (0x0200_0000_0000_0000 | number).to_be_bytes();
         let (name, proof) = (format!("net-{number}"), [1, 4, number, life]);
-        let machine = self.machines.contains(&number);
-        let identity = Identity { name, alias: None, guid, proof, machine };
-        self.tenancy.introduce(vnic(number), identity);
+        let access = match self.machines.contains(&number) {
+            true => Access::Window,
+            false => Access::Any,
+        };
+        let identity = Identity { name, alias: None, guid, proof };
+        self.tenancy.introduce(vnic(number), identity, access);
     }
 
     /// The message with which the process of a session keeps a number that was given to it.

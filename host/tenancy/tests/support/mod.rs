@@ -6,7 +6,7 @@ use omniverb_session::body::*;
 use omniverb_tenancy::testing::exercise::{self, Bench, vnic};
 use omniverb_tenancy::testing::packed::Packed;
 use omniverb_tenancy::{
-    Action, Arrived, Channel, EngineEnd, FileId, Limits, LinkEnd, MemoryFacts, Path, Place,
+    Access, Action, Arrived, Channel, EngineEnd, FileId, Limits, LinkEnd, MemoryFacts, Path, Place,
     SessionId, Why,
 };
 use omniverb_terms::{Errno, Gid, Qpn, Rkey, Service, Underlay};
@@ -41,7 +41,19 @@ pub fn bench_with(limits: Limits) -> Bench {
 
 /// A bench some of whose vNICs are reached by the engine alone.
 pub fn bench_closed(limits: Limits, numbers: &[u64]) -> Bench {
-    Bench::with_directory(limits, Box::new(second::Guests(numbers.to_vec())))
+    Bench::with_directory(limits, Box::new(second::Guests(Access::Forwarded, numbers.to_vec())))
+}
+
+/// A bench some of whose vNICs are virtual machines: so introduced or, in `second_access.rs`, as
+/// the directory says.
+pub fn bench_of_machines(numbers: &[u64]) -> Bench {
+    if SECOND_ACCESS {
+        let guests = second::Guests(Access::Window, numbers.to_vec());
+        return Bench::with_directory(Limits::default(), Box::new(guests));
+    }
+    let mut bench = bench();
+    bench.machines.extend(numbers);
+    bench
 }
 
 /// What the vNIC of this number is called.

@@ -59,9 +59,9 @@ impl Directory for Virtual {
     }
 }
 
-/// The flat directory of a host where some vNICs' processes share memory with nobody.
-#[derive(Debug, Default)]
-pub struct Guests(pub Vec<u64>);
+/// The flat directory of a host where some vNICs are reached in one way only.
+#[derive(Debug)]
+pub struct Guests(pub Access, pub Vec<u64>);
 
 impl Directory for Guests {
     fn table(&self, vnic: VnicId, addresses: &[VnicAddress], guid: [u8; 8]) -> Vec<GidEntry> {
@@ -77,8 +77,8 @@ impl Directory for Guests {
     }
 
     fn access(&self, of: VnicId) -> Access {
-        match self.0.iter().any(|number| vnic(*number) == of) {
-            true => Access::Forwarded,
+        match self.1.iter().any(|number| vnic(*number) == of) {
+            true => self.0,
             false => Access::Any,
         }
     }
