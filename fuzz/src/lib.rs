@@ -182,7 +182,7 @@ pub fn kernel_maps(bytes: &[u8]) {
 
 /// What the daemon and its privileged helper say to each other.
 pub fn helper(bytes: &[u8]) {
-    omniverb_netns::fuzz_protocol(bytes);
+    omniverb_netns::fuzz::protocol(bytes);
 }
 
 /// A configuration file.

@@ -7,12 +7,13 @@
 //! port in namespaces of processes it can name.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 mod helper;
 mod protocol;
 mod starter;
 
 pub use helper::{WORKERS, serve, serve_alone};
-pub use protocol::fuzz as fuzz_protocol;
 pub use protocol::{
     ADDRESSES_MAX, Answer, CGROUP_BYTES, Found, Kind, PORT, Process, receive, request,
 };

@@ -19,13 +19,13 @@ pub const CGROUP_BYTES: usize = 1024;
 /// Most sockets for sending.
 const SENDERS_MAX: usize = 2;
 
-const MARK: u32 = u32::from_ne_bytes(*b"ovh1");
+pub(crate) const MARK: u32 = u32::from_ne_bytes(*b"ovh1");
 pub(crate) const REQUEST_BYTES: usize = 16;
-const HEADER_BYTES: usize = 24;
-const PROCESS_BYTES: usize = HEADER_BYTES + 24 + 8 + 24 + CGROUP_BYTES;
+pub(crate) const HEADER_BYTES: usize = 24;
+pub(crate) const PROCESS_BYTES: usize = HEADER_BYTES + 24 + 8 + 24 + CGROUP_BYTES;
 const ADDRESS_BYTES: usize = 28;
-const ADDRESSES_BYTES: usize = HEADER_BYTES + ADDRESSES_MAX * ADDRESS_BYTES;
-const PORT_BYTES: usize = HEADER_BYTES + 4 * SENDERS_MAX;
+pub(crate) const ADDRESSES_BYTES: usize = HEADER_BYTES + ADDRESSES_MAX * ADDRESS_BYTES;
+pub(crate) const PORT_BYTES: usize = HEADER_BYTES + 4 * SENDERS_MAX;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -269,31 +269,6 @@ fn read_answer(bytes: &[u8], files: Vec<OwnedFd>) -> Option<Answer> {
 /// EIO, for errors without a number.
 fn libc_eio() -> i32 {
     rustix::io::Errno::IO.raw_os_error()
-}
-
-/// For fuzzing: the first two bytes choose descriptors and a length, the rest is a request and an
-/// answer, as each end gets it.
-pub fn fuzz(bytes: &[u8]) {
-    let Some((&[which, length], rest)) = bytes.split_first_chunk::<2>() else { return };
-    let files = || -> Vec<OwnedFd> {
-        let open = |path| std::fs::File::open(path).ok().map(OwnedFd::from);
-        let socket = || Some(OwnedFd::from(std::net::UdpSocket::bind("127.0.0.1:0").ok()?));
-        match which % 6 {
-            0 => Vec::new(),
-            1 => open("/proc/self/ns/net").into_iter().collect(),
-            2 => open("/proc/self/ns/mnt").into_iter().collect(),
-            3 => open("/dev/null").into_iter().collect(),
-            count => (2..count).filter_map(|_| socket()).collect(),
-        }
-    };
-    let lengths = [REQUEST_BYTES, HEADER_BYTES, PROCESS_BYTES, ADDRESSES_BYTES, PORT_BYTES];
-    let mut message = MARK.to_ne_bytes().to_vec();
-    message.extend(rest);
-    if let Some(length) = lengths.get(usize::from(length % 6)) {
-        message.resize(*length, 0);
-    }
-    let _ = read_request(&message, files());
-    let _ = read_answer(&message, files());
 }
 
 #[derive(Default)]

@@ -23,6 +23,7 @@ mod policy;
 mod queue_pairs;
 mod sessions;
 mod tenancy;
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod timers;
 mod view;

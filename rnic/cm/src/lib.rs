@@ -10,6 +10,7 @@
 
 mod bytes;
 mod connection;
+#[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod ip;
 mod mad;
