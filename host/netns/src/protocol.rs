@@ -212,7 +212,7 @@ pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Answer>> {
     }
 }
 
-fn read_answer(bytes: &[u8], files: Vec<OwnedFd>) -> Option<Answer> {
+pub(crate) fn read_answer(bytes: &[u8], files: Vec<OwnedFd>) -> Option<Answer> {
     let mut reader = Reader(bytes);
     let (mark, number, id) = (reader.number()?, reader.number()?, reader.long()?);
     let (errno, count) = (reader.number()?.cast_signed(), reader.number()? as usize);
