@@ -8,7 +8,7 @@ use crate::outbox::Parcel;
 use omniverb_sys::{Extent, memfd};
 use omniverb_tenancy::{FileId, MemoryFacts, Place};
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Shows in `/proc/PID/maps` of whoever maps one.
@@ -27,10 +27,10 @@ impl Extents {
 
     /// How a file is now. It is ours, so neither its size nor its kind can be in doubt.
     pub(crate) fn facts(&self, file: FileId) -> Option<MemoryFacts> {
-        let file = self.files.get(&file)?.as_fd();
+        let seals = Extent::new(self.files.get(&file)?, 0, 0).seals().ok();
         Some(MemoryFacts {
-            sound: memfd::is_final(file).unwrap_or(false),
-            write_sealed: memfd::is_write_sealed(file).unwrap_or(false),
+            sound: seals.is_some_and(|seals| seals.is_final),
+            write_sealed: seals.is_some_and(|seals| seals.against_writing),
         })
     }
 

@@ -4,7 +4,7 @@
 //! A byte for each page of the data part; zero: free. It is written before a page is given and
 //! after it came back, so whatever is noted as free nobody uses.
 
-use omniverb_sys::memfd;
+use omniverb_sys::{Extent, memfd};
 use rustix::io::{Errno, pread, pwrite};
 use std::io;
 use std::ops::Range;
@@ -34,7 +34,7 @@ impl Ledger {
     /// # Errors
     /// `InvalidInput` if it is none that has so many bytes for ever and can be written.
     pub(crate) fn check(file: &OwnedFd, pages: u64) -> io::Result<()> {
-        let sound = memfd::is_final(file.as_fd())? && !memfd::is_write_sealed(file.as_fd())?;
+        let sound = Extent::new(file, 0, pages).seals()?.is_for_writers();
         match sound && memfd::size(file.as_fd())? >= pages {
             true => Ok(()),
             false => Err(io::ErrorKind::InvalidInput.into()),

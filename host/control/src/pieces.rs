@@ -11,11 +11,11 @@
 use crate::disposal::Bin;
 use crate::ledger::Ledger;
 use omniverb_session::body;
-use omniverb_sys::{Extent, lock, memfd};
+use omniverb_sys::{Extent, lock};
 use std::collections::BTreeMap;
 use std::io;
 use std::iter;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -133,12 +133,12 @@ impl Pieces {
     /// # Errors
     /// As [`new`](Self::new).
     pub(crate) fn check(file: &OwnedFd, data: body::Extent) -> io::Result<()> {
-        // What nobody can cut short, and everybody may write, for good.
-        let sound = memfd::is_final(file.as_fd())? && !memfd::is_write_sealed(file.as_fd())?;
+        let extent = Extent::new(file, data.offset, data.length);
+        let sound = extent.seals()?.is_for_writers();
         if !sound || !data.offset.is_multiple_of(PAGE) || data.length <= PAGE {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        Extent::new(file, data.offset, data.length).verify()?;
+        extent.verify()?;
         Ok(())
     }
 
@@ -293,7 +293,7 @@ mod tests {
     use super::*;
     use omniverb_ring::WordMemory;
     use omniverb_ring::sync::Ordering;
-    use omniverb_sys::Access;
+    use omniverb_sys::{Access, memfd};
 
     fn pieces(pages: u64) -> Arc<Pieces> {
         let file = memfd::create("window", (pages + 2) * PAGE).unwrap();

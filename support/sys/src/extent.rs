@@ -39,6 +39,23 @@ pub struct FileId {
     inode: u64,
 }
 
+/// What can still be done to a memory file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seals {
+    /// Neither its size nor its seals can change any more.
+    pub is_final: bool,
+    /// Nobody can make a writable mapping of it any more.
+    pub against_writing: bool,
+}
+
+impl Seals {
+    /// Nobody can cut it short, and everybody who has it may write, for good.
+    #[must_use]
+    pub fn is_for_writers(self) -> bool {
+        self.is_final && !self.against_writing
+    }
+}
+
 /// Bytes of a file that can never lose any, whatever kind of memory it is.
 fn size(file: BorrowedFd<'_>) -> Result<u64, VerifyError> {
     match memfd::size(file) {
@@ -73,6 +90,16 @@ impl<F: AsFd> Extent<F> {
             return Err(VerifyError::Short { found, needed });
         }
         Ok((bytes, found))
+    }
+
+    /// What can still be done to its file. Asks no file system, which may never answer.
+    ///
+    /// # Errors
+    /// What the kernel says, if it is no memory file.
+    pub fn seals(&self) -> io::Result<Seals> {
+        let file = self.file.as_fd();
+        let (is_final, against_writing) = (memfd::is_final(file)?, memfd::is_write_sealed(file)?);
+        Ok(Seals { is_final, against_writing })
     }
 
     /// Which file it is in.
@@ -337,6 +364,17 @@ mod tests {
         assert_eq!(refused.and_then(|error| error.raw_os_error()), Some(libc::EPERM));
         extent.map(Access::ReadOnly).unwrap();
         drop(owner);
+    }
+
+    #[test]
+    fn what_can_still_be_done_to_a_file_is_told_of_memory_files_only() {
+        let seals = |file: &OwnedFd| Extent::new(file, 0, PAGE).seals();
+        let open = memfd::create_sealable("test", PAGE).unwrap();
+        assert!(!seals(&open).unwrap().is_for_writers(), "somebody may still seal it");
+        memfd::seal_future_write(open.as_fd()).unwrap();
+        assert!(seals(&open).unwrap().against_writing);
+        assert!(seals(&*file(1)).unwrap().is_for_writers());
+        assert!(seals(&std::fs::File::open("/dev/null").unwrap().into()).is_err());
     }
 
     #[test]

@@ -89,7 +89,7 @@ pub fn seals(file: BorrowedFd<'_>) -> io::Result<SealFlags> {
 ///
 /// # Errors
 /// As [`seals`].
-pub fn is_write_sealed(file: BorrowedFd<'_>) -> io::Result<bool> {
+pub(crate) fn is_write_sealed(file: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(seals(file)?.intersects(SealFlags::FUTURE_WRITE | SealFlags::WRITE))
 }
 
@@ -97,7 +97,7 @@ pub fn is_write_sealed(file: BorrowedFd<'_>) -> io::Result<bool> {
 ///
 /// # Errors
 /// As [`seals`].
-pub fn is_final(file: BorrowedFd<'_>) -> io::Result<bool> {
+pub(crate) fn is_final(file: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(seals(file)?.contains(FIXED_SIZE | SealFlags::SEAL))
 }
 
