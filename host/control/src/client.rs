@@ -56,11 +56,16 @@ pub(crate) struct Client {
 #[derive(Debug)]
 pub(crate) struct Leaver {
     /// Readable when it has ended.
-    pub(crate) life: Arc<OwnedFd>,
+    life: Arc<OwnedFd>,
     pieces: Vec<Arc<Piece>>,
 }
 
 impl Leaver {
+    /// Readable when it has ended.
+    pub(crate) fn life(&self) -> &OwnedFd {
+        &self.life
+    }
+
     /// Nobody will hear of its end.
     pub(crate) fn retire(&self) {
         self.pieces.iter().for_each(|piece| piece.retire());

@@ -26,6 +26,7 @@ mod evidence;
 mod extents;
 mod idle;
 mod journal;
+mod leavers;
 mod ledger;
 mod lock;
 mod machines;

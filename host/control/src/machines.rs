@@ -6,7 +6,7 @@ use crate::pieces::Pieces;
 use omniverb_session::machine::MachineName;
 use omniverb_sys::datagram::Port;
 use omniverb_sys::pidfd::Peer;
-use omniverb_tenancy::{SessionId, VnicAddress, VnicId};
+use omniverb_tenancy::{PairWindows, SessionId, VnicAddress, VnicId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(crate) struct Record {
     /// Its UDP port 4791, if its agent has it.
     pub(crate) port: Option<Arc<Port>>,
     /// What it shares with neighbours.
-    pub(crate) pairs: Pairs,
+    pairs: Pairs,
     /// Sessions of its processes.
     pub(crate) sessions: BTreeSet<SessionId>,
     /// What its addresses are, as it says.
@@ -44,10 +44,35 @@ pub(crate) struct Record {
     pub(crate) timer: bool,
 }
 
+impl Record {
+    /// One that nothing is known of yet but who brought it.
+    pub(crate) fn new(machine: Arc<Machine>, vnic: VnicId, door: OwnedFd, porter: Peer) -> Record {
+        Record {
+            machine,
+            vnic,
+            door,
+            porter,
+            port: None,
+            pairs: Pairs::default(),
+            sessions: BTreeSet::new(),
+            addresses: Vec::new(),
+            said: None,
+            timer: false,
+        }
+    }
+
+    /// What it shares with neighbours.
+    pub(crate) fn pairs(&self) -> &Pairs {
+        &self.pairs
+    }
+}
+
 /// All of them, by numbers that no session has.
 #[derive(Debug, Default)]
 pub(crate) struct Machines {
     all: BTreeMap<SessionId, Record>,
+    /// Those whose pair windows have changed since somebody asked what has.
+    changed: BTreeSet<SessionId>,
 }
 
 impl Machines {
@@ -95,14 +120,32 @@ impl Machines {
         self.all.iter().find(|(_, record)| record.vnic == vnic).map(|(id, _)| *id)
     }
 
-    /// Those that have this vNIC, or a window of whoever has this proof.
-    pub(crate) fn concerned(
-        &self,
-        vnic: VnicId,
-        proof: [u64; 4],
-    ) -> impl Iterator<Item = SessionId> + '_ {
-        let concerned = move |record: &Record| record.vnic == vnic || record.pairs.are_of(proof);
-        self.all.iter().filter(move |(_, record)| concerned(record)).map(|(id, _)| *id)
+    /// A machine's pair windows.
+    pub(crate) fn pairs(&self, id: SessionId) -> Option<&Pairs> {
+        self.all.get(&id).map(|record| &record.pairs)
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn pairs_mut(&mut self, id: SessionId) -> Option<&mut Pairs> {
+        let pairs = &mut self.all.get_mut(&id)?.pairs;
+        self.changed.insert(id);
+        Some(pairs)
+    }
+
+    /// There may be room again in the pair windows of who has this vNIC, and in those that whoever
+    /// has this proof was given.
+    pub(crate) fn look_at_pairs_of(&mut self, vnic: VnicId, proof: [u64; 4]) {
+        let concerned = |record: &Record| record.vnic == vnic || record.pairs.are_of(proof);
+        let ids = self.all.iter().filter(|(_, record)| concerned(record)).map(|(id, _)| *id);
+        self.changed.extend(ids);
+    }
+
+    /// What the tables are to know of pair windows that have changed since this was asked last.
+    /// `link_bytes`: of each link.
+    pub(crate) fn changed_pairs(&mut self, link_bytes: u64) -> Vec<(VnicId, PairWindows)> {
+        let changed = std::mem::take(&mut self.changed);
+        let records = changed.iter().filter_map(|id| self.all.get(id));
+        records.map(|record| (record.vnic, record.pairs.known(link_bytes))).collect()
     }
 
     /// The first vNIC from this one on that a machine has.

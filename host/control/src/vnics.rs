@@ -5,11 +5,11 @@
 //! attachment at once. What the kernel knows of it (addresses, sockets) the helper is asked.
 
 use crate::asking::Asking;
-use crate::under_way::Subject;
 use crate::attached::Attached;
 use crate::evidence::Evidence;
 use crate::port::{VnicPort, Wanted};
 use crate::registry::{News, Registry};
+use crate::under_way::Subject;
 use omniverb_netns::Kind;
 use omniverb_sys::addresses::{self, Scope};
 use omniverb_sys::datagram::Port;

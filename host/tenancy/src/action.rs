@@ -4,7 +4,7 @@ use crate::ids::{ProbeId, SessionId};
 use crate::links::path::Path;
 use crate::memory::layout::{FileId, Place};
 use omniverb_session::Message;
-use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady};
+use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady, Welcome};
 use omniverb_terms::{Gid, Qpn, RouteKey, Service, Underlay, VnicId};
 use std::net::IpAddr;
 
@@ -118,7 +118,16 @@ pub struct Audited {
 /// Something for the daemon to do, in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Answer a call. With `Message::Welcome` goes the new events socket.
+    /// Accept a hello: with the answer go the process's events socket and its statistics area.
+    Welcome {
+        /// The process that said hello.
+        session: SessionId,
+        /// The number that it gave the call.
+        tag: u64,
+        /// What to answer, but for where the area is.
+        welcome: Welcome,
+    },
+    /// Answer a call.
     Reply {
         /// Who called.
         session: SessionId,

@@ -136,7 +136,9 @@ fn an_inode_number_names_the_namespace_that_has_it_and_nothing_else() {
     assert_eq!(registry.named("net-7"), Some(new));
     let news = registry.news();
     assert!(news.contains(&News::NotMeant(new, 7)), "{news:?}");
-    assert!(news.iter().any(|n| matches!(n, News::New(_, identity, _) if identity.alias.is_none())));
+    assert!(
+        news.iter().any(|n| matches!(n, News::New(_, identity, _) if identity.alias.is_none()))
+    );
     // To the first one it still belongs.
     registry.release(new);
     registry.recognize(&namespace(20));

@@ -14,9 +14,7 @@ use std::io;
 impl Server {
     pub(super) fn execute(&mut self, action: Action) {
         match action {
-            Action::Reply { session, tag, message: Message::Welcome(welcome) } => {
-                self.welcome(session, tag, &welcome);
-            }
+            Action::Welcome { session, tag, welcome } => self.welcome(session, tag, &welcome),
             Action::Reply { session, tag, message } => {
                 self.answer(session, tag, Letter::of(message));
             }

@@ -5,12 +5,12 @@
 //! says hello.
 
 use crate::arrivals::Arrival;
-use crate::under_way::{Enclosed, Subject};
 use crate::attached::Attached;
 use crate::client::Client;
 use crate::reactor::Timer;
 use crate::ready::Ready;
 use crate::server::Server;
+use crate::under_way::{Enclosed, Subject};
 use omniverb_netns::{Kind, Process};
 use omniverb_sys::netns::Namespace;
 use omniverb_sys::{clock, socket};

@@ -8,7 +8,6 @@ use crate::attached::Attached;
 use crate::journal::Level;
 use crate::ledger::Ledger;
 use crate::machines::{Machine, Record, SESSIONS_MAX};
-use crate::pairs::Pairs;
 use crate::pieces::{PAGE, Pieces};
 use crate::reactor::Timer;
 use crate::ready::Ready;
@@ -29,7 +28,6 @@ use omniverb_sys::{clock, socket};
 use omniverb_tenancy::{Holder, Reach, SessionId, VnicAddress, VnicId};
 use omniverb_terms::Errno;
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -108,11 +106,7 @@ impl Server {
         let holder = Holder::new("", porter.uid).in_process(porter.pid);
         let vnic = self.vnics.join(Attached::Machine(machine.clone()), &holder);
         self.tell_registered();
-        let (port, sessions, addresses) = (None, BTreeSet::new(), Vec::new());
-        let (pairs, said, timer) = (Pairs::default(), None, false);
-        let record =
-            Record { machine, vnic, door, porter, port, pairs, sessions, addresses, said, timer };
-        self.machines.add(id, record);
+        self.machines.add(id, Record::new(machine, vnic, door, porter));
         self.journal.log(Level::Info, format_args!("machine {name} is attached"));
         Ok(theirs)
     }
@@ -132,7 +126,7 @@ impl Server {
         let Some(record) = self.machines.remove(id) else { return };
         // First of all: whoever runs on there keeps what he has.
         record.machine.pieces.part();
-        record.pairs.part();
+        record.pairs().part();
         self.drop_what_is_over();
         self.tables.note(|tables| tables.forget_pair_windows(record.vnic));
         let name = record.machine.name;
@@ -294,7 +288,7 @@ impl Server {
             "sessions": record.sessions.len(),
             "direct": direct,
             "engine": self.tables.links_of(vnic) - direct,
-            "pairs": record.pairs.row(self.tables.pair_links(vnic)),
+            "pairs": record.pairs().row(self.tables.pair_links(vnic)),
             "network": record.port.is_some(),
             "addresses": addresses,
         }))

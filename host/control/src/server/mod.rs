@@ -26,7 +26,6 @@ use crate::arrivals::Arrivals;
 use crate::asking::Asking;
 use crate::audit::Audit;
 use crate::captures::Captures;
-use crate::client::Leaver;
 use crate::clients::Clients;
 use crate::counted::Counted;
 use crate::disposal::Disposal;
@@ -34,6 +33,7 @@ use crate::engine::Packets;
 use crate::extents::Extents;
 use crate::idle::Idle;
 use crate::journal::Journal;
+use crate::leavers::Leavers;
 use crate::machines::Machines;
 use crate::operators::Operators;
 use crate::probes::{Due, Probes};
@@ -45,7 +45,6 @@ use crate::vnics::Vnics;
 use crate::watchdog::Watchdog;
 use omniverb_sys::clock;
 use omniverb_tenancy::SessionId;
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -62,10 +61,7 @@ pub struct Server {
     counted: Counted,
     operators: Operators,
     machines: Machines,
-    /// Processes that have a part of a machine's pair window although their connections are gone.
-    leavers: BTreeMap<SessionId, Leaver>,
-    /// Machines of whose pair windows the tables do not know the latest.
-    stale_pairs: BTreeSet<SessionId>,
+    leavers: Leavers,
     /// Who the vNICs are, and how they are reached.
     vnics: Vnics,
     /// Whoever may look into other network namespaces.
@@ -133,7 +129,7 @@ impl Server {
             Ready::Process(session) => self.clients.part(session, "its process has ended"),
             Ready::Operator(session) => self.operator_ready(session),
             Ready::Machine(machine) => self.door_ready(machine),
-            Ready::Leaver(session) => self.leaver_ended(session),
+            Ready::Leaver(session) => self.leavers.ended(session, &self.reactor),
             Ready::Helper => self.helper_ready()?,
             Ready::Engine => self.engine_ready(),
             Ready::Recorder => self.recorder_ready(),
@@ -157,7 +153,7 @@ impl Server {
         while let Some(action) = self.tables.next_action() {
             self.execute(action);
         }
-        self.tell_stale_pairs();
+        self.tell_pairs();
     }
 
     /// When something is due that nothing wakes us for.

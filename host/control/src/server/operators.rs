@@ -4,12 +4,12 @@
 //! The socket's mode is the right; what the kernel says of the other end is looked at besides.
 //! Operators need no network namespace that is served, and count against nobody's quota.
 
-use crate::under_way::{Enclosed, Subject};
 use crate::journal::Level;
 use crate::operators::Call;
 use crate::ready::Ready;
 use crate::server::Server;
 use crate::server::accept::tag_of;
+use crate::under_way::{Enclosed, Subject};
 use crate::vnics::Named;
 use omniverb_netns::{Kind, Process};
 use omniverb_session::body::Done;

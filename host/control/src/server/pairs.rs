@@ -10,7 +10,6 @@ use crate::ledger::Ledger;
 use crate::memory::Shared;
 use crate::pairs::Pair;
 use crate::pieces::{PAGE, Pieces};
-use crate::ready::Ready;
 use crate::server::Server;
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES, link_bytes};
 use omniverb_session::body::LinkReady;
@@ -44,10 +43,9 @@ impl Server {
         };
         let (ledger, bin) = (Ledger::of(ledger), self.disposal.bin());
         let pair = Pair::new(window, asked.data, ledger, bin).map_err(|_| Errno::ENOMEM)?;
-        if let Some(record) = self.machines.get_mut(id) {
-            record.pairs.add(number, pair);
+        if let Some(pairs) = self.machines.pairs_mut(id) {
+            pairs.add(number, pair);
         }
-        self.stale_pairs.insert(id);
         Ok(())
     }
 
@@ -65,7 +63,7 @@ impl Server {
             return Err(Errno::EINVAL);
         }
         let id = self.machines.named(name).ok_or(Errno::ENOENT)?;
-        match self.machines.get(id).is_some_and(|record| record.pairs.has(number)) {
+        match self.machines.pairs(id).is_some_and(|pairs| pairs.has(number)) {
             true => Err(Errno::EBUSY),
             false => Ok((id, number)),
         }
@@ -73,20 +71,16 @@ impl Server {
 
     /// A machine's agent has found these.
     pub(super) fn machine_tells_pairs(&mut self, id: SessionId, present: u64) {
-        if let Some(record) = self.machines.get_mut(id) {
-            record.pairs.found(present);
+        if let Some(pairs) = self.machines.pairs_mut(id) {
+            pairs.found(present);
         }
-        self.stale_pairs.insert(id);
     }
 
-    /// Has the tables know what has changed of pair windows. They count down themselves what they
-    /// have decided to give: so this is done when all that they have decided is.
-    pub(super) fn tell_stale_pairs(&mut self) {
-        for id in std::mem::take(&mut self.stale_pairs) {
-            if let Some(record) = self.machines.get(id) {
-                let (vnic, known) = (record.vnic, record.pairs.known(LINK_BYTES));
-                self.tables.note(|tables| tables.set_pair_windows(vnic, known));
-            }
+    /// Has the tables know what has changed of pair windows. They count what they decide to give
+    /// only until they are told: so this is done when all that they have decided is.
+    pub(super) fn tell_pairs(&mut self) {
+        for (vnic, known) in self.machines.changed_pairs(LINK_BYTES) {
+            self.tables.note(|tables| tables.set_pair_windows(vnic, known));
         }
     }
 
@@ -95,7 +89,7 @@ impl Server {
     pub(super) fn look_at_pairs_of(&mut self, id: SessionId) {
         let Some(vnic) = self.clients.get(id).and_then(|client| client.vnic().ok()) else { return };
         let proof = self.tables.proof(vnic);
-        self.stale_pairs.extend(self.machines.concerned(vnic, proof));
+        self.machines.look_at_pairs_of(vnic, proof);
     }
 
     /// A link between a machine's process and a neighbour's.
@@ -121,7 +115,6 @@ impl Server {
             }
             Err(error) => self.link_failed(ends[0], ends[1], &error),
         }
-        self.stale_pairs.insert(id);
     }
 
     fn pair_memory(
@@ -135,36 +128,22 @@ impl Server {
         let vnic = client.vnic().map_err(|_| gone())?;
         let whose = Neighbour { proof: self.tables.proof(vnic), uid: client.uid() };
         let name = self.vnics.registry().name(vnic).to_owned();
-        let record = self.machines.get_mut(id).ok_or_else(gone)?;
-        record.pairs.make(whose, &name, ready)
+        self.machines.pairs_mut(id).ok_or_else(gone)?.make(whose, &name, ready)
     }
 
     /// A process is parted with that has some of a machine's pair window. It may be there, and use
     /// it.
     pub(super) fn wait_for_end(&mut self, id: SessionId, leaver: Leaver) {
-        if let Err(error) = self.reactor.watch(&leaver.life, Ready::Leaver(id)) {
+        if let Err(error) = self.leavers.add(id, leaver, &self.reactor) {
             let text = format_args!("the end of a process will not be seen: {error}");
             self.journal.log(Level::Warning, text);
-            return leaver.retire();
         }
-        self.leavers.insert(id, leaver);
     }
 
     /// A machine is parted with. What its neighbours had in its pair windows does not keep these:
     /// nothing in them is ever given back.
     pub(super) fn drop_what_is_over(&mut self) {
         self.clients.drop_over();
-        let mut gone = std::mem::take(&mut self.leavers);
-        self.leavers = gone.extract_if(.., |_, leaver| leaver.drop_over()).collect();
-        for leaver in gone.values() {
-            self.reactor.forget(&leaver.life);
-        }
-    }
-
-    /// It has ended: what it had comes back, when the machine's process has let go of it, too.
-    pub(super) fn leaver_ended(&mut self, id: SessionId) {
-        if let Some(leaver) = self.leavers.remove(&id) {
-            self.reactor.forget(&leaver.life);
-        }
+        self.leavers.drop_over(&self.reactor);
     }
 }

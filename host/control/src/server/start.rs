@@ -15,6 +15,7 @@ use crate::errors::StartError;
 use crate::extents::Extents;
 use crate::idle::Idle;
 use crate::journal::{Journal, Level};
+use crate::leavers::Leavers;
 use crate::machines::Machines;
 use crate::mappings;
 use crate::naming::Marks;
@@ -35,7 +36,6 @@ use omniverb_sys::child::Helpers;
 use omniverb_sys::privileges::{Privilege, keep_only};
 use omniverb_sys::{clock, descriptors, random};
 use omniverb_tenancy::{Entropy, Limits, Tenancy};
-use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -108,8 +108,7 @@ impl Server {
             counted: Counted::default(),
             operators,
             machines: Machines::default(),
-            leavers: BTreeMap::new(),
-            stale_pairs: BTreeSet::new(),
+            leavers: Leavers::default(),
             vnics: Vnics::new(registry),
             helper,
             engine,

@@ -1,8 +1,8 @@
 //! What the tables hold and what the accounts say, and that the check of it can fail.
 
 use super::Kind;
-use crate::testing::exercise::{Bench, gid, vnic};
 use crate::ids::LinkKey;
+use crate::testing::exercise::{Bench, gid, vnic};
 use crate::timers::Timer;
 use crate::{Action, Arrived, Channel, Limits, PairWindows, SessionId};
 use omniverb_session::Message;
@@ -16,6 +16,7 @@ fn call(bench: &mut Bench, session: u64, message: impl Into<Message>) -> Message
     bench.say(session, &Arrived { channel: Channel::Calls, tag: 1, message, memory });
     let answer = bench.told.iter().rev().find_map(|action| match action {
         Action::Reply { session: to, message, .. } if to.0 == session => Some(message.clone()),
+        Action::Welcome { session: to, welcome, .. } if to.0 == session => Some((*welcome).into()),
         _ => None,
     });
     answer.expect("an answer")
@@ -157,7 +158,8 @@ fn what_waits_for_a_listener_is_counted_until_it_is_answered_or_gone() {
         let count = |bench: &Bench| bench.tenancy.host().count(Kind::CmWaiting);
         assert_eq!(count(&bench), 1);
         let message: Message = match answer {
-            true => RejectCmId { id, reason: 0, private_length: 0, private: [0; CM_PRIVATE_BYTES] }.into(),
+            true => RejectCmId { id, reason: 0, private_length: 0, private: [0; CM_PRIVATE_BYTES] }
+                .into(),
             false => DestroyCmId { id, taken: 0 }.into(),
         };
         call(&mut bench, 1, message);

@@ -124,12 +124,11 @@ impl Connections {
 
     /// All that listen, and what those that wait for them are charged to.
     pub(crate) fn listeners(&self) -> impl Iterator<Item = (&Key, &Account)> {
-        let account = |id: &'_ Id| id.listening.as_ref().map(Listening::account);
-        self.ids.iter().filter_map(move |(key, id)| Some((key, account(id)?)))
+        self.ids.iter().filter_map(|(key, id)| Some((key, id.listening.as_ref()?.account())))
     }
 
     /// What an id that waits for a user pays, and to whom it should, if who listened still does.
-    pub(crate) fn waits(&self, id: &Id) -> Option<(&Receipt, Option<&Account>)> {
+    pub(crate) fn waits<'a>(&'a self, id: &'a Id) -> Option<(&'a Receipt, Option<&'a Account>)> {
         let waits = id.waits.as_ref()?;
         let listener = self.ids.get(&waits.listener).and_then(|id| id.listening.as_ref());
         Some((waits.receipt(), listener.map(Listening::account)))

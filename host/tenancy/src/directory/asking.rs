@@ -12,8 +12,8 @@
 //! is proved by its knowing a number, which the network has brought it. Links that rest on an
 //! answer have the network asked again as long as they live (`consent.rs`).
 
-use super::{Access, Name};
 use super::neighbours::{Answer, Question, Waiter};
+use super::{Access, Name};
 use crate::accounts::Kind;
 use crate::action::Action;
 use crate::ids::ProbeId;

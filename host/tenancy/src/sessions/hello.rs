@@ -115,8 +115,8 @@ impl Tenancy {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         session.welcomed = true;
         let key = session.client.vnic;
-        let message = self.welcome_message(id, key);
-        self.reply(id, tag, message);
+        let welcome = self.welcome_message(id, key);
+        self.act(Action::Welcome { session: id, tag, welcome });
         self.take_back_after_restart(id);
     }
 

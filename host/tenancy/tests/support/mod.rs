@@ -96,6 +96,9 @@ pub fn call_once(bench: &mut Bench, session: u64, message: impl Into<Message>) -
     bench.say(session, &Arrived { channel: Channel::Calls, tag: 77, message, memory });
     bench.told[before..].iter().find_map(|action| match action {
         Action::Reply { session: to, tag: 77, message } if to.0 == session => Some(message.clone()),
+        Action::Welcome { session: to, tag: 77, welcome } if to.0 == session => {
+            Some((*welcome).into())
+        }
         _ => None,
     })
 }
