@@ -5,7 +5,6 @@ use crate::ids::SessionId;
 use crate::sessions::session::Waiting;
 use crate::tenancy::Tenancy;
 use omniverb_session::Message;
-use omniverb_session::body::ROLE_VERBS;
 use omniverb_terms::Errno;
 
 impl Tenancy {
@@ -14,10 +13,10 @@ impl Tenancy {
         let (tag, message) = (arrived.tag, &arrived.message);
         if arrived.channel == Channel::Events {
             return match message {
-                Message::Adopted(adopted) if session.welcomed => {
+                Message::Adopted(adopted) if session.is_welcomed() => {
                     self.adopted(id, adopted, arrived.memory);
                 }
-                Message::Released(released) if session.welcomed => {
+                Message::Released(released) if session.is_welcomed() => {
                     self.extents_released(id, released.rkey);
                 }
                 _ => self.act(Action::Drop {
@@ -26,17 +25,14 @@ impl Tenancy {
                 }),
             };
         }
-        if session.waiting.is_some() {
+        if session.is_waiting() {
             return self.fail(id, tag, Errno::EBUSY);
         }
         if let Message::Hello(hello) = message {
             return self.hello(id, tag, hello, now);
         }
-        if !session.welcomed {
+        if !session.is_welcomed() {
             return self.fail(id, tag, Errno::EPROTO);
-        }
-        if session.role != ROLE_VERBS {
-            return self.fail(id, tag, Errno::EPERM);
         }
         let result = match message {
             Message::QueryGids(_) => return self.query_gids(id, tag, now),
@@ -67,8 +63,8 @@ impl Tenancy {
             Err(Errno::EADDRNOTAVAIL | Errno::ENODEV) if self.is_table_old(id, now) => {
                 // An address may be new.
                 let Some(session) = self.sessions.get_mut(&id) else { return };
-                let vnic = session.client.vnic;
-                session.waiting = Some(Waiting::Address { tag, message: message.clone().into() });
+                let vnic = session.client().vnic;
+                session.wait(Waiting::Address { tag, message: message.clone().into() });
                 self.read_addresses(vnic, Some(id));
             }
             Err(errno) => self.fail(id, tag, errno),
@@ -82,8 +78,7 @@ impl Tenancy {
 
     /// The table of GIDs of a session's vNIC may not be what it should be.
     pub(crate) fn is_table_old(&self, id: SessionId, now: u64) -> bool {
-        let vnic = self.sessions.get(&id).and_then(|session| self.vnics.get(&session.client.vnic));
-        let read_at = vnic.and_then(|vnic| vnic.read_at);
-        read_at.is_some_and(|at| now.saturating_sub(at) >= self.limits().gids_time_ns)
+        let vnic = self.sessions.get(&id).and_then(|session| self.vnics.get(&session.client().vnic));
+        vnic.is_some_and(|vnic| vnic.names.are_old(now, self.limits().gids_time_ns))
     }
 }

@@ -4,7 +4,7 @@ use crate::accounts::{Account, Kind, Quotas};
 use crate::action::{Action, Arrived};
 use crate::cm::table::Connections;
 use crate::directory::neighbours::Answer;
-use crate::directory::{self, Access, Directory, Flat, Network, VnicAddress};
+use crate::directory::{Access, Directory, Flat, Network, VnicAddress};
 use crate::fairness::shared::Shared;
 use crate::ids::{LinkKey, ProbeId, SessionId};
 use crate::limits::Limits;
@@ -21,7 +21,7 @@ use crate::sessions::vnic::Vnic;
 use crate::timers::{Timer, Timers};
 use crate::view::View;
 use omniverb_session::Message;
-use omniverb_session::body::{GidsChanged, ROLE_VERBS};
+use omniverb_session::body::GidsChanged;
 use omniverb_terms::{Errno, Qpn, Underlay, VnicId};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -188,18 +188,14 @@ impl Tenancy {
         let guid = self.node_guid(key);
         if let Some(vnic) = self.vnics.get_mut(&key) {
             let table = self.network.table(key, found, guid);
-            let changed = vnic.read_at.is_some() && vnic.gids != table;
-            let old = std::mem::replace(&mut vnic.gids, table);
-            vnic.addresses = directory::sorted(found);
-            vnic.read_at = Some(now);
-            let waiting = vnic.reading.take().unwrap_or_default();
-            if changed {
-                for session in vnic.sessions.clone() {
+            let read = vnic.names.found(table, found, now);
+            if let Some(before) = read.before {
+                for session in vnic.processes().clone() {
                     self.event(session, GidsChanged { reserved: 0 });
                 }
-                self.review_groups(key, &old);
+                self.review_groups(key, &before);
             }
-            for session in waiting {
+            for session in read.waiting {
                 self.addresses_known(session);
             }
         }
@@ -309,7 +305,7 @@ impl Tenancy {
     /// True once the session's hello was accepted.
     #[must_use]
     pub fn is_welcomed(&self, session: SessionId) -> bool {
-        self.sessions.get(&session).is_some_and(|s| s.welcomed)
+        self.sessions.get(&session).is_some_and(Session::is_welcomed)
     }
 
     /// True for a vNIC with processes.
@@ -321,7 +317,7 @@ impl Tenancy {
     /// Clients that have been welcomed.
     #[must_use]
     pub fn sessions(&self) -> usize {
-        self.sessions.values().filter(|s| s.welcomed).count()
+        self.sessions.values().filter(|session| session.is_welcomed()).count()
     }
 
     /// True if nothing is left of anybody, that is, if no receipt is out: what must hold after the
@@ -347,18 +343,15 @@ impl Tenancy {
 
     /// Tells a session something, if it is still there to be told.
     pub(crate) fn event(&mut self, session: SessionId, message: impl Into<Message>) {
-        let listens = |s: &Session| s.welcomed && s.role == ROLE_VERBS;
-        if self.sessions.get(&session).is_some_and(listens) {
+        if self.is_welcomed(session) {
             self.act(Action::Event { session, message: message.into() });
         }
     }
 
     fn end_session(&mut self, id: SessionId, now: u64) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        // From here on nothing is said to it any more.
-        session.welcomed = false;
-        session.waiting = None;
-        let key = session.client.vnic;
+        session.end();
+        let key = session.client().vnic;
         self.end_connections(id, now);
         for qpn in self.queue_pairs.of(id) {
             self.remove_qp(qpn, omniverb_session::body::CLOSED_BY_DEATH, now);
@@ -371,16 +364,13 @@ impl Tenancy {
         }
         self.sessions.remove(&id);
         let Some(vnic) = self.vnics.get_mut(&key) else { return };
-        vnic.sessions.remove(&id);
-        if let Some(reading) = &mut vnic.reading {
-            reading.retain(|waiting| *waiting != id);
-        }
-        if vnic.sessions.is_empty() {
+        vnic.leave(id);
+        if vnic.processes().is_empty() {
             self.last_farewells(key);
             self.vnics.remove(&key);
             self.act(Action::VnicGone { vnic: key });
             for vnic in self.vnics.values_mut() {
-                vnic.uninvited.remove(&key);
+                vnic.forget_neighbour(key);
             }
             self.forget_vnic(key, now);
             self.forget_held(key);
@@ -395,23 +385,18 @@ impl Tenancy {
 
     /// Has the vNIC's addresses read; `session` is answered when they are there.
     pub(crate) fn read_addresses(&mut self, key: VnicId, session: Option<SessionId>) {
-        let Some(vnic) = self.vnics.get_mut(&key) else { return };
-        match &mut vnic.reading {
-            Some(waiting) => waiting.extend(session),
-            None => {
-                vnic.reading = Some(session.into_iter().collect());
-                self.act(Action::ReadAddresses { vnic: key });
-            }
+        if self.vnics.get_mut(&key).is_some_and(|vnic| vnic.names.wait(session)) {
+            self.act(Action::ReadAddresses { vnic: key });
         }
     }
 
     fn addresses_known(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        match session.waiting.take() {
+        match session.take_waiting() {
             Some(Waiting::Hello { tag }) => self.welcome(id, tag),
             Some(Waiting::Gids { tag }) => self.tell_gids(id, tag),
             Some(Waiting::Address { tag, message }) => self.dispatch_again(id, tag, *message),
-            other => session.waiting = other,
+            None => {}
         }
     }
 }

@@ -69,44 +69,45 @@ impl Tenancy {
     pub fn check_accounts(&self) {
         let mut tally = Tally::default();
         for (key, vnic) in self.vnics.iter() {
-            tally.row(&vnic.receipt, self.host(), &[Kind::Vnic]);
-            let processes = vnic.sessions.iter().filter_map(|id| self.sessions.get(id));
-            let processes = processes.filter_map(|session| session.process.as_ref());
-            assert_eq!(processes.count(), vnic.sessions.len(), "of {key:?}");
+            tally.row(vnic.receipt(), self.host(), &[Kind::Vnic]);
+            let processes = vnic.processes().iter().filter_map(|id| self.sessions.get(id));
+            let processes = processes.filter_map(|session| session.process());
+            assert_eq!(processes.count(), vnic.processes().len(), "of {key:?}");
         }
         for (id, session) in self.sessions.iter() {
-            tally.row(&session.receipt, self.host(), &[Kind::Client]);
-            if let Some(process) = &session.process {
-                let vnic = &self.vnics[&session.client.vnic];
-                assert!(vnic.sessions.contains(id));
-                tally.row(process, &vnic.account, &[Kind::Process]);
+            tally.row(session.receipt(), self.host(), &[Kind::Client]);
+            if let Some(process) = session.process() {
+                let vnic = &self.vnics[&session.client().vnic];
+                assert!(vnic.processes().contains(id));
+                tally.row(process, vnic.account(), &[Kind::Process]);
             }
-            for mr in session.mrs.values() {
-                tally.row(mr.receipt(), &session.account, &[Kind::Mr]);
+            for mr in session.regions.rows() {
+                tally.row(mr.receipt(), session.account(), &[Kind::Mr]);
             }
-            for question in &session.questions {
-                tally.row(question, &session.account, &[Kind::Question]);
+            for question in session.questions.receipts() {
+                tally.row(question, session.account(), &[Kind::Question]);
             }
         }
         for qp in self.queue_pairs.iter() {
-            tally.row(qp.receipt(), &self.sessions[&qp.session()].account, &[Kind::Qp]);
+            tally.row(qp.receipt(), self.sessions[&qp.session()].account(), &[Kind::Qp]);
         }
         for link in self.links.all_engine() {
-            let account = &self.sessions[&link.session].account;
+            let account = self.sessions[&link.session].account();
             tally.row(link.receipt(), account, link.cause.kinds());
         }
         for (_, link) in self.links.all_direct() {
             for end in [0, 1] {
-                let account = &self.sessions[&link.sessions[end]].account;
+                let account = self.sessions[&link.sessions[end]].account();
                 tally.row(&link.receipts.ends[end], account, &[Kind::Link]);
                 if let Some(direct) = &link.receipts.direct[end] {
-                    tally.row(direct, &self.vnics[&link.vnics[end]].account, &[Kind::Direct]);
+                    tally.row(direct, self.vnics[&link.vnics[end]].account(), &[Kind::Direct]);
                 }
             }
             let apart = link.vnics[0] != link.vnics[1];
             let direct = link.receipts.direct.each_ref().map(Option::is_some);
             assert_eq!(direct, [true, apart], "once for each vNIC");
-            let uninvited = link.uninvited.map(|way| &self.vnics[&way.to].uninvited[&way.from]);
+            let uninvited = link.uninvited.map(|way| &self.vnics[&way.to]).zip(link.uninvited);
+            let uninvited = uninvited.and_then(|(vnic, way)| vnic.neighbour(way.from));
             assert_eq!(uninvited.is_some(), link.receipts.uninvited.is_some());
             if let (Some(account), Some(receipt)) = (uninvited, &link.receipts.uninvited) {
                 tally.row(receipt, account, &[Kind::Uninvited]);
@@ -114,7 +115,7 @@ impl Tenancy {
             self.check_pair(link, &mut tally);
         }
         for extent in self.memory.extents() {
-            let account = &self.sessions[&extent.region.0].account;
+            let account = self.sessions[&extent.region.0].account();
             tally.row(extent.receipt(), account, &[Kind::Extent]);
         }
         for grant in self.memory.pending() {
@@ -122,15 +123,15 @@ impl Tenancy {
                 Grantee::Session(id) => (id, Kind::Grant),
                 Grantee::Engine => (grant.owner, Kind::EngineGrant),
             };
-            tally.row(&grant.receipt, &self.sessions[&session].account, &[kind]);
+            tally.row(&grant.receipt, self.sessions[&session].account(), &[kind]);
         }
         for (link, owner, held) in self.memory.granted() {
             let grantee = other_end(self.links.direct(link).expect("a link").sessions, owner);
             let grantee = grantee.expect("somebody else");
-            tally.row(held, &self.sessions[&grantee].account, &[Kind::Granted]);
+            tally.row(held, self.sessions[&grantee].account(), &[Kind::Granted]);
         }
         for ((session, _), id) in self.connections.iter() {
-            tally.row(id.receipt(), &self.sessions[session].account, &[Kind::CmId]);
+            tally.row(id.receipt(), self.sessions[session].account(), &[Kind::CmId]);
             if let Some((waits, listener)) = self.connections.waits(id) {
                 // Whose listener is gone has not gone with it.
                 let account = listener.unwrap_or(waits.account());
@@ -152,13 +153,13 @@ impl Tenancy {
         let tally = tally.upwards();
         check(&tally, self.host(), &"the host");
         for (key, vnic) in self.vnics.iter() {
-            check(&tally, &vnic.account, key);
-            for (from, account) in &vnic.uninvited {
+            check(&tally, vnic.account(), key);
+            for (from, account) in vnic.neighbours() {
                 check(&tally, account, &(from, key));
             }
         }
         for (id, session) in self.sessions.iter() {
-            check(&tally, &session.account, id);
+            check(&tally, session.account(), id);
         }
         for (key, account) in self.connections.listeners() {
             check(&tally, account, key);
@@ -182,7 +183,7 @@ impl Tenancy {
             (common, pair) => panic!("in a pair window? {common:?}, {pair:?}"),
         };
         let Some((end, pair)) = pair else { return };
-        tally.row(&pair.link, &self.vnics[&link.vnics[end]].account, &[Kind::PairLink]);
+        tally.row(&pair.link, self.vnics[&link.vnics[end]].account(), &[Kind::PairLink]);
         if let Some(place) = &pair.place {
             // Where the daemon has counted since, of an account of before.
             tally.row(place, place.account(), &[Kind::PairPlace]);

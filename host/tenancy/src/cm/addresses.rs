@@ -47,11 +47,9 @@ impl Tenancy {
         with: impl FnOnce(&mut Id),
     ) -> Result<u32, Errno> {
         let session = self.sessions.get_mut(&of).ok_or(Errno::EPROTO)?;
-        let receipt = session.account.charge(&[Kind::CmId])?;
-        // Nobody makes 2^32 of them.
-        let number = session.last_cm_id.checked_add(1).ok_or(Errno::ENOMEM)?;
-        session.last_cm_id = number;
-        let vnic = session.client.vnic;
+        let receipt = session.account().charge(&[Kind::CmId])?;
+        let number = session.next_cm_id()?;
+        let vnic = session.client().vnic;
         let psn = Psn::new(self.entropy.next() as u32);
         let mut id = Id::new(receipt, vnic, (space, service), psn);
         with(&mut id);
@@ -153,7 +151,7 @@ impl Tenancy {
         let (vnic, space, number) = port;
         self.connections.ports.listen(port, key)?;
         let backlog = if m.backlog == 0 { CM_BACKLOG_MAX } else { m.backlog.min(CM_BACKLOG_MAX) };
-        let account = &self.sessions.get(&session).ok_or(Errno::EPROTO)?.account;
+        let account = self.sessions.get(&session).ok_or(Errno::EPROTO)?.account();
         self.connections.get_mut(key)?.listening = Some(Listening::new(account, backlog));
         self.is_waited_for(vnic, ServiceId { space, port: number }, now);
         Ok(told)
@@ -215,9 +213,8 @@ impl Tenancy {
     /// The entry of the GID table for an address of the vNIC's.
     pub(super) fn entry_of(&self, vnic: VnicId, ip: IpAddr) -> Result<GidEntry, Errno> {
         let gid = if ip.is_loopback() { Gid::from(home(ip.is_ipv6())) } else { Gid::from(ip) };
-        let table = self.vnics.get(&vnic).map(|vnic| &vnic.gids);
-        let mut entries = table.into_iter().flatten();
-        entries.find(|entry| entry.gid == gid).copied().ok_or(Errno::EADDRNOTAVAIL)
+        let entry = self.vnics.get(&vnic).and_then(|vnic| vnic.names.entry(gid));
+        entry.copied().ok_or(Errno::EADDRNOTAVAIL)
     }
 
     /// The address that a connection to `remote` comes from if nobody says which.
@@ -226,7 +223,7 @@ impl Tenancy {
         if own.is_loopback() || self.owns(vnic, own) {
             return Ok(remote);
         }
-        let table = self.vnics.get(&vnic).map(|vnic| &vnic.gids);
+        let table = self.vnics.get(&vnic).map(|vnic| vnic.names.table());
         let mut entries = table.into_iter().flatten();
         let fits = |entry: &&GidEntry| {
             let ip = entry.gid.address();

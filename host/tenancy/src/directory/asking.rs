@@ -35,7 +35,7 @@ pub(crate) enum Resolved {
 impl Tenancy {
     /// True if the GID is in the vNIC's table.
     pub(crate) fn owns(&self, vnic: VnicId, gid: Gid) -> bool {
-        self.vnics.get(&vnic).is_some_and(|v| v.gids.iter().any(|entry| entry.gid == gid))
+        self.vnics.get(&vnic).is_some_and(|vnic| vnic.names.entry(gid).is_some())
     }
 
     /// Whose address `dgid` is, for vNIC `from` with its address `sgid`. If that is not known, the
@@ -75,8 +75,7 @@ impl Tenancy {
 
     /// The route that a name means, seen from a vNIC.
     pub(crate) fn route_to(&self, from: VnicId, sgid: Gid, dgid: Gid) -> Option<Underlay> {
-        let table = self.vnics.get(&from).map(|vnic| &vnic.gids);
-        let entry = table.and_then(|table| table.iter().find(|entry| entry.gid == sgid));
+        let entry = self.vnics.get(&from).and_then(|vnic| vnic.names.entry(sgid));
         let interface = entry.map_or(0, |entry| entry.ifindex);
         self.network.directory.route(&Name { from, sgid, interface, dgid })
     }
@@ -107,7 +106,7 @@ impl Tenancy {
         let Some(payer) = self.vnics.get(&payer) else {
             return Resolved::To(Answer::NoAccess);
         };
-        let Ok(receipt) = payer.account.charge(&[kind]) else { return Resolved::Busy };
+        let Ok(receipt) = payer.account().charge(&[kind]) else { return Resolved::Busy };
         let id = u128::from(self.entropy.next()) << 64 | u128::from(self.entropy.next());
         self.network.neighbours.begin(question, id, receipt, waiter);
         self.open_port(question.from);
@@ -152,8 +151,7 @@ impl Tenancy {
 
     /// True if the address is one of the vNIC's, in its table or not.
     fn has(&self, vnic: VnicId, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        self.vnics.get(&vnic).is_some_and(|v| v.addresses.binary_search(&address).is_ok())
+        self.vnics.get(&vnic).is_some_and(|vnic| vnic.names.has_address(address))
     }
 
     /// A reply to a probe came from an address to a vNIC.

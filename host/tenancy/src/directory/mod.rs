@@ -5,16 +5,18 @@
 //! the end of a route, a vNIC of this host, another Omniverb or neither, `asking.rs` finds out by
 //! asking along it; so whoever brings another directory has nothing to say about that.
 //!
-//! `gids.rs`: tables of names; `neighbours.rs`: what is known and being asked.
+//! `gids.rs`: tables of names; `names.rs`: what is known of one vNIC's; `neighbours.rs`: what is
+//! known of who is where, and being asked.
 //!
 //! In: names as clients say them, addresses of vNICs, underlays that datagrams came by. Out:
 //! routes, names. No state of the tables.
 
 pub(crate) mod asking;
 mod gids;
+pub(crate) mod names;
 pub(crate) mod neighbours;
 
-pub(crate) use gids::{LOOPBACK_INTERFACE, sorted};
+pub(crate) use gids::LOOPBACK_INTERFACE;
 pub use gids::{Reach, VnicAddress};
 
 use crate::accounts::Receipt;

@@ -99,12 +99,12 @@ impl Tenancy {
         let first = self.queue_pairs.get(key.0).ok_or(Errno::ENOENT)?;
         let second = self.queue_pairs.get(key.1).ok_or(Errno::ENOENT)?;
         let charge_end = |qp: &QueuePair| {
-            self.sessions.get(&qp.session()).ok_or(Errno::ENOENT)?.account.charge(&[Kind::Link])
+            self.sessions.get(&qp.session()).ok_or(Errno::ENOENT)?.account().charge(&[Kind::Link])
         };
         let ends = [charge_end(first)?, charge_end(second)?];
         let direct = |qp: &QueuePair| {
             let vnic = self.vnics.get(&qp.vnic()).ok_or(Errno::ENOENT)?;
-            Ok::<_, Errno>(vnic.account.note(&[Kind::Direct]))
+            Ok::<_, Errno>(vnic.account().note(&[Kind::Direct]))
         };
         let apart = first.vnic() != second.vnic();
         let direct = [Some(direct(first)?), apart.then(|| direct(second)).transpose()?];
@@ -112,7 +112,7 @@ impl Tenancy {
         let pair = match self.network.common(vnics) {
             Common::Window(end) => {
                 let machine = self.vnics.get(&vnics[end]).ok_or(Errno::ENOENT)?;
-                let link = machine.account.note(&[Kind::PairLink]);
+                let link = machine.account().note(&[Kind::PairLink]);
                 Some(PairReceipts { link, place: None })
             }
             Common::Any | Common::Nothing => None,

@@ -40,8 +40,8 @@ impl Tenancy {
         let underlay = self.route_to(vnic, sgid, dgid).ok_or(Errno::EHOSTUNREACH)?;
         self.make_engine_room((session, vnic, service), route.cause, now)?;
         let client = self.sessions.get(&session).ok_or(Errno::ENOENT)?;
-        let receipt = client.account.charge(route.cause.kinds())?;
-        let holder = client.client.holder.in_vnic(vnic);
+        let receipt = client.account().charge(route.cause.kinds())?;
+        let holder = client.client().holder.in_vnic(vnic);
         let place = self.links.bells.take(session, ENGINE).ok_or(Errno::ENOMEM)?;
         let Route { path, why, within, cause, features } = route;
         let question = within.and_then(|to| self.question(vnic, to, sgid, dgid));
@@ -116,7 +116,7 @@ impl Tenancy {
         let rested = now.saturating_sub(self.limits().datagram_link_time_ns);
         let vnic = self.vnics.get(&key).ok_or(Errno::ENOENT)?;
         match cause {
-            Cause::Stranger if vnic.account.full(&[Kind::Stranger]).is_some() => {
+            Cause::Stranger if vnic.account().full(&[Kind::Stranger]).is_some() => {
                 // Not with a peer that the application knows, which may have the same number.
                 let alone = |qpn: Qpn, peer: Qpn| {
                     self.queue_pairs.contains(qpn)
@@ -134,10 +134,10 @@ impl Tenancy {
             Cause::Asked | Cause::Group => self.make_way_to_engine(id, key),
         }
         let session = self.sessions.get(&id).ok_or(Errno::ENOENT)?;
-        let Some(full) = session.account.full(cause.kinds()) else { return Ok(()) };
+        let Some(full) = session.account().full(cause.kinds()) else { return Ok(()) };
         // The host's quota is shared by all: whoever has the most of it yields.
         let host_full = full.is(self.host());
-        let holder = session.client.holder.in_vnic(key);
+        let holder = session.client().holder.in_vnic(key);
         let yields = host_full.then(|| self.links.engine.yields_to(&holder)).flatten();
         let Some((_, qpn, (peer, _))) = yields else {
             let oldest = self.links.engine.oldest(id).filter(|_| service == Service::Ud);
@@ -184,7 +184,7 @@ impl Tenancy {
     /// Without links to the engine a session needs no bell with it.
     fn rest_bell(&mut self, id: SessionId, bell: u64) {
         let of = self.sessions.get(&id);
-        if of.is_some_and(|session| session.account.count(Kind::EngineLink) == 0) {
+        if of.is_some_and(|session| session.account().count(Kind::EngineLink) == 0) {
             self.links.bells.forget(id, ENGINE);
             self.event(id, BellClosed { bell });
         }

@@ -32,7 +32,7 @@ impl Tenancy {
         if self.is_table_old(id, now) {
             return Err(Errno::EADDRNOTAVAIL);
         }
-        let table = &self.vnics.get(&vnic).ok_or(Errno::ENOENT)?.gids;
+        let table = self.vnics.get(&vnic).ok_or(Errno::ENOENT)?.names.table();
         let sgid = entry_for(table, m.gid).ok_or(Errno::EADDRNOTAVAIL)?.gid;
         let mut free = None;
         for peer in (0..GROUPS_MAX as u16).map(Qpn::of_group) {
@@ -59,13 +59,13 @@ impl Tenancy {
 
     /// A process, or all of its vNIC, are attached to groups as often as they may.
     pub(super) fn is_full_of_groups(&self, id: SessionId) -> bool {
-        self.sessions.get(&id).is_some_and(|of| of.account.full(&[Kind::Group]).is_some())
+        self.sessions.get(&id).is_some_and(|of| of.account().full(&[Kind::Group]).is_some())
     }
 
     /// The table of a vNIC's names is another. Attachments at an interface that is not where it
     /// was, or at the loopback though there is another now, end; who is attached asks anew.
     pub(crate) fn review_groups(&mut self, vnic: VnicId, old: &[GidEntry]) {
-        let Some(new) = self.vnics.get(&vnic).map(|home| &home.gids) else { return };
+        let Some(new) = self.vnics.get(&vnic).map(|home| home.names.table()) else { return };
         if !self.links.engine.is_in_groups(vnic) {
             return;
         }

@@ -16,6 +16,7 @@ use crate::directory::neighbours::Answer;
 use crate::directory::neighbours::Waiter;
 use crate::ids::SessionId;
 use crate::queue_pairs::queue_pair::Wish;
+use crate::sessions::session::Session;
 use crate::tenancy::Tenancy;
 use crate::timers::Timer;
 use omniverb_session::body::{CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, Connected, LinkClosed};
@@ -61,7 +62,7 @@ impl Tenancy {
     fn connect_checked(&self, id: SessionId, m: &ConnectQp, now: u64) -> Result<Service, Errno> {
         let qp = self.queue_pairs.own(id, m.qpn)?;
         let resume = m.resume != 0;
-        let resumes = self.sessions.get(&id).is_some_and(|s| s.resume);
+        let resumes = self.sessions.get(&id).is_some_and(Session::resumes);
         if m.dest_qpn > Qpn::MAX || !self.owns(qp.vnic(), m.sgid) || (resume && !resumes) {
             return Err(Errno::EINVAL);
         }

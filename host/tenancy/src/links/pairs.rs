@@ -36,7 +36,7 @@ impl Tenancy {
     /// Direct links between the machine that has a vNIC and others.
     #[must_use]
     pub fn pair_links(&self, machine: VnicId) -> usize {
-        self.vnics.get(&machine).map_or(0, |vnic| vnic.account.count(Kind::PairLink))
+        self.vnics.get(&machine).map_or(0, |vnic| vnic.account().count(Kind::PairLink))
     }
 
     /// Why traffic from a queue pair of one vNIC to one of another, of this host, must pass through
@@ -63,7 +63,7 @@ impl Tenancy {
         let proof = self.proof(other.0);
         let Some(windows) = self.windows_for(machine, proof) else { return Some(why) };
         let session = self.queue_pairs.session_of(other.1);
-        let user = session.and_then(|id| self.sessions.get(&id)).map(|session| session.client.uid);
+        let user = session.and_then(|id| self.sessions.get(&id)).map(|session| session.client().uid);
         match windows.room(proof, user) {
             Room::InHis => None,
             Room::InFree if asked == Asked::ByFirst && !own => Some(why),
@@ -81,7 +81,7 @@ impl Tenancy {
 
     /// The neighbour at the other end of a link with a machine's process.
     fn neighbour(&self, session: SessionId) -> Option<Neighbour> {
-        let client = &self.sessions.get(&session)?.client;
+        let client = self.sessions.get(&session)?.client();
         Some(Neighbour { proof: self.proof(client.vnic), uid: client.uid })
     }
 

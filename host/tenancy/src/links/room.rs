@@ -25,13 +25,13 @@ impl Tenancy {
         }
         let holder = match uninvited {
             Some(Invitation { from, to }) => {
-                let held = self.vnics.get(&to).and_then(|vnic| vnic.uninvited.get(&from));
+                let held = self.vnics.get(&to).and_then(|vnic| vnic.neighbour(from));
                 if held.is_some_and(|held| held.full(&[Kind::Uninvited]).is_some()) {
                     return Err(Errno::ENOMEM);
                 }
                 let inviter = ends.iter().find(|(_, vnic)| *vnic == from).ok_or(Errno::ENOENT)?.0;
                 let inviter = self.sessions.get(&inviter).ok_or(Errno::ENOENT)?;
-                Some((to, inviter.client.holder.in_vnic(from)))
+                Some((to, inviter.client().holder.in_vnic(from)))
             }
             None => None,
         };
@@ -72,9 +72,9 @@ impl Tenancy {
         let session = self.sessions.get(&id).ok_or(Errno::ENOENT)?;
         let vnic = self.vnics.get(&key).ok_or(Errno::ENOENT)?;
         let links = |of: &Account, more| (of.count(Kind::Link) + more, of.quota(Kind::Link));
-        let of_session = links(&session.account, more[0]);
+        let of_session = links(session.account(), more[0]);
         let found = self.links.direct.uninvited().in_session(id, of_session, newcomer)?;
-        let of_vnic = links(&vnic.account, more[1]);
+        let of_vnic = links(vnic.account(), more[1]);
         let in_vnic = self.links.direct.uninvited().in_vnic(key, of_vnic, newcomer)?;
         // What the process loses is room in its vNIC, too.
         Ok(found.or(in_vnic))
@@ -94,15 +94,14 @@ impl Tenancy {
     ) -> Result<Receipt, Errno> {
         let quotas = Quotas::of_neighbour(self.limits());
         let vnic = self.vnics.get_mut(&to).ok_or(Errno::ENOENT)?;
-        let open = || vnic.account.below(quotas);
-        vnic.uninvited.entry(from).or_insert_with(open).charge(&[Kind::Uninvited])
+        vnic.neighbour_for(from, quotas).charge(&[Kind::Uninvited])
     }
 
     /// Whom a link is counted for, if one end did not ask for it.
     pub(crate) fn inviter_of(&self, link: &Link) -> Holder {
         let Some(end) = link.uninvited_end() else { return Holder::default() };
         let inviter = self.sessions.get(&end.inviter).zip(link.uninvited);
-        let holder = inviter.map(|(inviter, way)| inviter.client.holder.in_vnic(way.from));
+        let holder = inviter.map(|(inviter, way)| inviter.client().holder.in_vnic(way.from));
         holder.unwrap_or_default()
     }
 }

@@ -65,7 +65,7 @@ impl Tenancy {
         self.may_be_granted_more(id, owner, now)?;
         let (part, extent) = self.choose_part(owner, (m.rkey, &mr), (m.address, m.length))?;
         let session = self.sessions.get(&id).ok_or(Errno::EPROTO)?;
-        let paid = (session.account.charge(&[Kind::Grant])?, question, extent);
+        let paid = (session.account().charge(&[Kind::Grant])?, question, extent);
         let (qpn, peer_qpn, rkey) = (m.qpn, m.peer_qpn, m.rkey);
         self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part, paid }, now)?;
         Ok(Connected { qpn: m.qpn, ready: 0 })
@@ -108,7 +108,7 @@ impl Tenancy {
         let address = if length == u64::MAX { address.max(mr.pages().start) } else { address };
         let (part, extent) = self.choose_part(owner, (rkey, &mr), (address, length))?;
         let session = self.sessions.get(&owner).ok_or(Errno::ENOENT)?;
-        let paid = (session.account.charge(&[Kind::EngineGrant])?, question, extent);
+        let paid = (session.account().charge(&[Kind::EngineGrant])?, question, extent);
         // To the engine's queue pair the owner's is the peer, as for any initiator.
         let (qpn, peer_qpn) = (peer_qpn, qpn);
         self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part, paid }, now)
@@ -130,7 +130,7 @@ impl Tenancy {
         let token = self.memory.pending.add(self.entropy.next(), pending);
         self.timers.set(Timer::Grant(token), deadline);
         if let Some(owner) = self.sessions.get_mut(&owner) {
-            owner.questions.push(question);
+            owner.questions.ask(question);
         }
         let Part { start, fresh, .. } = part;
         let trusted = u32::from(self.trust(initiator, owner) == Trust::Trusting);
@@ -153,7 +153,7 @@ impl Tenancy {
         let Grantee::Session(initiator) = initiator else { return Trust::Trusting };
         match (self.sessions.get(&initiator), self.sessions.get(&owner)) {
             (Some(one), Some(other)) => {
-                let (one, other) = (&one.client, &other.client);
+                let (one, other) = (one.client(), other.client());
                 let alike =
                     (one.vnic, one.uid, one.circle) == (other.vnic, other.uid, other.circle);
                 let may_look = alike && one.circle.is_some();
@@ -169,10 +169,10 @@ impl Tenancy {
 
     /// What the initiator may use a mapping of a region for.
     fn uses(&self, initiator: Grantee, owner: SessionId, mr: &Mr) -> Result<u32, Errno> {
-        let home = self.sessions.get(&owner).ok_or(Errno::ENOENT)?.client.vnic;
+        let home = self.sessions.get(&owner).ok_or(Errno::ENOENT)?.client().vnic;
         let adoption = match initiator {
             Grantee::Session(id) => {
-                let from = self.sessions.get(&id).ok_or(Errno::ENOENT)?.client.vnic;
+                let from = self.sessions.get(&id).ok_or(Errno::ENOENT)?.client().vnic;
                 self.adoption_between(from, home)
             }
             // The engine is no vNIC's: it takes what the owner's may give.
@@ -194,18 +194,18 @@ impl Tenancy {
     fn grantable(&self, qpn: Qpn, rkey: Rkey) -> Result<(SessionId, Mr), Errno> {
         let qp = self.queue_pairs.get(qpn).ok_or(Errno::ENOENT)?;
         let owner = self.sessions.get(&qp.session()).ok_or(Errno::ENOENT)?;
-        let mr = owner.mrs.get(&rkey).ok_or(Errno::ENOENT)?;
+        let mr = owner.regions.get(rkey).ok_or(Errno::ENOENT)?;
         if qp.is_failed() || mr.pd != qp.pd() || mr.access & rights::REMOTE == 0 {
             return Err(Errno::EACCES);
         }
-        Ok((qp.session(), **mr))
+        Ok((qp.session(), mr))
     }
 
     /// The owner's answer. `memory`: how the file that it was given is now.
     pub(crate) fn adopted(&mut self, id: SessionId, m: &Adopted, memory: Option<MemoryFacts>) {
         // Late or not, it has been taken.
         if let Some(owner) = self.sessions.get_mut(&id) {
-            owner.questions.pop();
+            owner.questions.answered();
         }
         // An unknown token is an answer that came too late; somebody else's is not ours to judge.
         if self.memory.pending.get(m.token).is_none_or(|grant| grant.owner != id) {
@@ -335,7 +335,7 @@ impl Tenancy {
     /// the same queue pairs soon, and an answer to the old question must not count for that.
     pub(crate) fn end_engine_grants(&mut self, qpn: Qpn, peer_qpn: Qpn) {
         let owner = self.queue_pairs.session_of(qpn).and_then(|owner| self.sessions.get(&owner));
-        if owner.is_none_or(|owner| owner.account.count(Kind::EngineGrant) == 0) {
+        if owner.is_none_or(|owner| owner.account().count(Kind::EngineGrant) == 0) {
             return;
         }
         for token in self.memory.pending.of_engine(qpn, peer_qpn) {

@@ -22,12 +22,12 @@ impl Tenancy {
         now: u64,
     ) -> Result<(), Errno> {
         let Some(session) = self.sessions.get(&peer) else { return Ok(()) };
-        if session.account.full(&[Kind::Granted]).is_some() {
+        if session.account().full(&[Kind::Granted]).is_some() {
             return Err(Errno::ENOMEM);
         }
-        let peer = (session.client.uid, session.client.vnic);
+        let peer = (session.client().uid, session.client().vnic);
         let owner = self.sessions.get_mut(&owner);
-        let overdrawn = owner.is_some_and(|owner| owner.strain.is_overdrawn(peer, now));
+        let overdrawn = owner.is_some_and(|owner| owner.taken.is_overdrawn(peer, now));
         if overdrawn { Err(Errno::EAGAIN) } else { Ok(()) }
     }
 
@@ -38,7 +38,7 @@ impl Tenancy {
         let Some(grantee) = other_end(sessions, owner) else { return };
         // There was room when it was asked for; what is granted is a fact.
         if let Some(grantee) = self.sessions.get(&grantee) {
-            self.memory.grantees.add(extent, link, || grantee.account.note(&[Kind::Granted]));
+            self.memory.grantees.add(extent, link, || grantee.account().note(&[Kind::Granted]));
         }
     }
 
@@ -73,21 +73,17 @@ impl Tenancy {
             return;
         };
         let (owner, rkey) = region;
-        let peer = self.sessions.get(&from).map(|peer| (peer.client.uid, peer.client.vnic));
+        let peer = self.sessions.get(&from).map(|peer| (peer.client().uid, peer.client().vnic));
         let now = self.now();
         let Some(session) = self.sessions.get_mut(&owner) else { return };
-        if let Some(peer) = peer {
-            session.strain.add(peer, place.length.max(COST_MIN), now);
-        }
-        session.taken += 1;
-        let number = session.taken;
+        let number = session.taken.add(peer, place.length.max(COST_MIN), now);
         self.remove_extent(id);
         self.event(owner, TakeBack { what: TAKE_EXTENT, rkey, start, number });
     }
 
     /// How often a session was told to take an extent back.
     pub(crate) fn taken(&self, id: SessionId) -> u64 {
-        self.sessions.get(&id).map_or(0, |session| session.taken)
+        self.sessions.get(&id).map_or(0, |session| session.taken.count())
     }
 
     /// The answer to a call that may have ended links.

@@ -1,9 +1,11 @@
 //! Memory that peers may map: regions, the extents that hold parts of them, who was granted which.
 //!
-//! `mr.rs`: a region; `registering.rs`: how its key comes and goes. `extents.rs`: parts of regions
-//! on memory files; `layout.rs`: where in which file; `moving.rs`: owners put pages there and take
-//! them back. `grants.rs`: how a peer comes to be granted an extent; `pending.rs`: what it waits
-//! for. `grantees.rs`: who was, by which link; `justified.rs`: what follows when a link ends.
+//! `mr.rs`: a region; `regions.rs`: those of a process; `registering.rs`: how keys come and go.
+//! `extents.rs`: parts of regions on memory files; `layout.rs`: where in which file; `moving.rs`:
+//! owners put pages there and take them back. `grants.rs`: how a peer comes to be granted an extent;
+//! `pending.rs`: what it waits for; `questions.rs`: what an owner has not answered. `grantees.rs`:
+//! who was granted what, by which link; `justified.rs`: what follows when a link ends; `taken.rs`:
+//! what was taken back because of whom.
 
 pub(crate) mod extents;
 pub(crate) mod grantees;
@@ -13,7 +15,10 @@ pub(crate) mod layout;
 mod moving;
 pub(crate) mod mr;
 pub(crate) mod pending;
+pub(crate) mod questions;
+pub(crate) mod regions;
 mod registering;
+pub(crate) mod taken;
 
 use crate::accounts::{Paid, Receipt};
 use crate::ids::{LinkKey, SessionId};

@@ -35,7 +35,7 @@ impl Tenancy {
         let known = self.memory.extents.of_region((owner, rkey));
         let known = known.map(|(_, extent)| extent.span());
         let part = choose(&mr.pages(), known, (address, length), self.limits())?;
-        let receipt = part.fresh.then(|| session.account.charge(&[Kind::Extent])).transpose()?;
+        let receipt = part.fresh.then(|| session.account().charge(&[Kind::Extent])).transpose()?;
         Ok((part, receipt))
     }
 

@@ -14,25 +14,23 @@ impl Tenancy {
         if m.addr.checked_add(m.length).is_none() {
             return Err(Errno::EINVAL);
         }
-        let receipt = session.account.charge(&[Kind::Mr])?;
+        let receipt = session.account().charge(&[Kind::Mr])?;
         let rkey = if m.rkey == Rkey(0) {
-            let mrs = &session.mrs;
-            numbers::key(self.entropy.as_mut(), |k| mrs.contains_key(&k)).ok_or(Errno::ENOMEM)?
-        } else if !session.resume {
+            let regions = &session.regions;
+            numbers::key(self.entropy.as_mut(), |key| regions.has(key)).ok_or(Errno::ENOMEM)?
+        } else if !session.resumes() {
             // Needs no ticket: keys are the session's own, and nobody else's are touched.
             return Err(Errno::EINVAL);
-        } else if session.mrs.contains_key(&m.rkey) {
-            return Err(Errno::EADDRINUSE);
         } else {
             m.rkey
         };
-        session.mrs.insert(rkey, receipt.pays_for(Mr::from(m)));
+        session.regions.add(rkey, Mr::from(m), receipt)?;
         Ok(MrRegistered { rkey, reserved: 0 })
     }
 
     pub(crate) fn dereg_mr(&mut self, id: SessionId, m: &DeregMr) -> Result<Done, Errno> {
         let session = self.sessions.get_mut(&id).ok_or(Errno::EPROTO)?;
-        session.mrs.remove(&m.rkey).ok_or(Errno::ENOENT)?;
+        session.regions.remove(m.rkey)?;
         self.remove_extents(id, m.rkey);
         // A grant of it that is under way finds no region when the owner answers.
         Ok(Done { take_back: 0 })

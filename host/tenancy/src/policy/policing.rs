@@ -12,7 +12,7 @@ use crate::links::path::Why;
 use crate::policy::adoption::Adoption;
 use crate::policy::policies::{Datapath, Policies, Policy};
 use crate::tenancy::Tenancy;
-use omniverb_session::body::{ROLE_VERBS, TAKE_ALL, TakeBack};
+use omniverb_session::body::{TAKE_ALL, TakeBack};
 use omniverb_terms::{Rkey, VnicId};
 use std::collections::BTreeSet;
 
@@ -50,13 +50,13 @@ impl Tenancy {
     /// Links of a vNIC's queue pairs with others that do not pass through the engine.
     #[must_use]
     pub fn direct_links(&self, key: VnicId) -> usize {
-        self.vnics.get(&key).map_or(0, |vnic| vnic.account.count(Kind::Direct))
+        self.vnics.get(&key).map_or(0, |vnic| vnic.account().count(Kind::Direct))
     }
 
     /// Link ends of a vNIC, those to the engine included.
     #[must_use]
     pub fn links_of(&self, key: VnicId) -> usize {
-        let account = self.vnics.get(&key).map(|vnic| &vnic.account);
+        let account = self.vnics.get(&key).map(|vnic| vnic.account());
         account.map_or(0, |all| all.count(Kind::Direct) + all.count(Kind::EngineLink))
     }
 
@@ -98,7 +98,7 @@ impl Tenancy {
         if before.adoption.with(now) == before.adoption {
             return;
         }
-        let own = self.sessions.iter().filter(|(_, session)| session.client.vnic == key);
+        let own = self.sessions.iter().filter(|(_, session)| session.client().vnic == key);
         let mut told: BTreeSet<SessionId> = own.map(|(id, _)| *id).collect();
         let linked = self.links.all_direct().filter(|(_, link)| link.vnics.contains(&key));
         told.extend(linked.flat_map(|(_, link)| link.sessions));
@@ -111,8 +111,7 @@ impl Tenancy {
     /// configuration may be another one. With whom it has links is not known yet.
     pub(crate) fn take_back_after_restart(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get(&id) else { return };
-        let resumed = session.resume && session.role == ROLE_VERBS;
-        if resumed && self.policies.any(Adoption::Off) {
+        if session.resumes() && self.policies.any(Adoption::Off) {
             self.event(id, TakeBack { what: TAKE_ALL, rkey: Rkey(0), start: 0, number: 0 });
         }
     }

@@ -5,6 +5,7 @@ use super::queue_pair::{Attributes, Origin, QueuePair};
 use super::tickets::Claim;
 use crate::accounts::Kind;
 use crate::ids::SessionId;
+use crate::sessions::session::Session;
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{
     CLOSED_BY_DEATH, CLOSED_BY_PEER, CreateQp, DestroyQp, Done, QpCreated,
@@ -20,7 +21,7 @@ impl Tenancy {
         now: u64,
     ) -> Result<QpCreated, Errno> {
         let session = self.sessions.get(&id).ok_or(Errno::EPROTO)?;
-        let (key, uid) = (session.client.vnic, session.client.uid);
+        let (key, uid) = (session.client().vnic, session.client().uid);
         if !self.vnics.contains_key(&key) {
             return Err(Errno::EPROTO);
         }
@@ -28,7 +29,7 @@ impl Tenancy {
         if m.statistics_slot as usize >= STATISTICS_SLOTS {
             return Err(Errno::EINVAL);
         }
-        let receipt = session.account.charge(&[Kind::Qp])?;
+        let receipt = session.account().charge(&[Kind::Qp])?;
         let (qpn, issued, origin) = if m.qpn == Qpn(0) {
             let drawn = self.queue_pairs.draw(self.entropy.as_mut(), now);
             let (qpn, issued) = drawn.ok_or(Errno::ENOMEM)?;
@@ -53,11 +54,11 @@ impl Tenancy {
         service: Service,
         now: u64,
     ) -> Result<(), Errno> {
-        let session = self.sessions.get(&id).filter(|s| s.resume).ok_or(Errno::EINVAL)?;
+        let session = self.sessions.get(&id).filter(|session| session.resumes()).ok_or(Errno::EINVAL)?;
         if !numbers::is_qpn(m.qpn) {
             return Err(Errno::EINVAL);
         }
-        let (vnic, uid) = (session.client.vnic, session.client.uid);
+        let (vnic, uid) = (session.client().vnic, session.client().uid);
         let (qpn, issued) = (m.qpn, m.issued);
         let claim = Claim { qpn, service, vnic: self.proof(vnic), uid, issued };
         self.queue_pairs.check_claim(id, &claim, m.ticket, now)?;
@@ -73,7 +74,7 @@ impl Tenancy {
         (qpn, service): (Qpn, Service),
         issued: u64,
     ) -> [u8; 16] {
-        let Some(client) = self.sessions.get(&id).map(|s| &s.client) else { return [0; 16] };
+        let Some(client) = self.sessions.get(&id).map(Session::client) else { return [0; 16] };
         let (vnic, uid) = (self.proof(client.vnic), client.uid);
         self.queue_pairs.ticket(&Claim { qpn, service, vnic, uid, issued })
     }

@@ -1,7 +1,7 @@
 //! The beginning of a session, and its vNIC's table of GIDs.
 
-use super::session::Waiting;
-use super::vnic::{Port, Vnic};
+use super::session::{Session, Waiting};
+use super::vnic::Vnic;
 use crate::accounts::{Account, Kind, Quotas};
 use crate::action::Action;
 use crate::ids::SessionId;
@@ -13,20 +13,18 @@ use omniverb_terms::{Errno, Gid, VnicId};
 impl Tenancy {
     pub(crate) fn hello(&mut self, id: SessionId, tag: u64, hello: &Hello, now: u64) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        if session.welcomed || session.role != 0 {
+        if !session.is_new() {
             return self.fail(id, tag, Errno::EPROTO);
         }
-        let key = session.client.vnic;
-        session.name = omniverb_session::text::name(&hello.name);
+        let key = session.client().vnic;
+        session.introduce(hello);
         match hello.role {
             ROLE_VERBS => {
                 if let Err(errno) = self.admit(id, key, now) {
                     return self.fail(id, tag, errno);
                 }
                 let Some(session) = self.sessions.get_mut(&id) else { return };
-                session.role = ROLE_VERBS;
-                session.resume = hello.resume != 0;
-                session.waiting = Some(Waiting::Hello { tag });
+                session.admit(hello, tag);
                 self.answer_when_known(id, key);
             }
             _ => self.fail(id, tag, Errno::EINVAL),
@@ -35,7 +33,7 @@ impl Tenancy {
 
     /// Makes the session a process of its vNIC, if there is room for it.
     fn admit(&mut self, id: SessionId, key: VnicId, now: u64) -> Result<(), Errno> {
-        let account = self.vnics.get(&key).map(|vnic| &vnic.account);
+        let account = self.vnics.get(&key).map(|vnic| vnic.account());
         let full = |own: &Account| own.full(&[Kind::Process]).is_some_and(|full| full.is(own));
         if account.is_some_and(full) {
             return Err(Errno::ENOMEM);
@@ -52,7 +50,7 @@ impl Tenancy {
             return Ok(());
         }
         let session = self.sessions.get(&id).ok_or(Errno::EPROTO)?;
-        let other = self.sessions.yields_to(&session.client.holder).ok_or(Errno::ENOMEM)?;
+        let other = self.sessions.yields_to(&session.client().holder).ok_or(Errno::ENOMEM)?;
         self.make_yield(other, "made room: its user has the most processes here", now);
         Ok(())
     }
@@ -60,14 +58,14 @@ impl Tenancy {
     /// The same for its vNIC, if that is new.
     fn make_room_for_vnic(&mut self, id: SessionId, now: u64) -> Result<(), Errno> {
         let session = self.sessions.get(&id).ok_or(Errno::EPROTO)?;
-        if self.vnics.contains_key(&session.client.vnic)
+        if self.vnics.contains_key(&session.client().vnic)
             || self.host().full(&[Kind::Vnic]).is_none()
         {
             return Ok(());
         }
-        let other = self.vnics.yields_to(&session.client.holder);
+        let other = self.vnics.yields_to(&session.client().holder);
         let other = other.and_then(|other| self.vnics.get(&other));
-        let sessions = other.map(|vnic| vnic.sessions.clone()).ok_or(Errno::ENOMEM)?;
+        let sessions = other.map(|vnic| vnic.processes().clone()).ok_or(Errno::ENOMEM)?;
         for other in sessions {
             self.make_yield(other, "made room: its user has the most vNICs here", now);
         }
@@ -76,8 +74,8 @@ impl Tenancy {
 
     /// Makes the session one of its vNIC's, and the vNIC if it is the first.
     fn join(&mut self, id: SessionId, key: VnicId) -> Result<(), Errno> {
-        let holder = self.sessions.get(&id).ok_or(Errno::EPROTO)?.client.holder.clone();
-        let known = self.vnics.get(&key).map(|vnic| vnic.account.clone());
+        let holder = self.sessions.get(&id).ok_or(Errno::EPROTO)?.client().holder.clone();
+        let known = self.vnics.get(&key).map(|vnic| vnic.account().clone());
         let new = match known {
             Some(_) => None,
             None => Some(self.host().charge(&[Kind::Vnic])?),
@@ -86,8 +84,7 @@ impl Tenancy {
         let process = account.charge(&[Kind::Process])?;
         let own = account.below(Quotas::of_session(self.limits()));
         if let Some(session) = self.sessions.get_mut(&id) {
-            session.process = Some(process);
-            session.account = own;
+            session.join(process, own);
         }
         self.sessions.count(id, &holder);
         if let Some(receipt) = new {
@@ -95,14 +92,14 @@ impl Tenancy {
             self.vnics.count(key, &holder);
         }
         if let Some(vnic) = self.vnics.get_mut(&key) {
-            vnic.sessions.insert(id);
+            vnic.join(id);
         }
         Ok(())
     }
 
     fn answer_when_known(&mut self, id: SessionId, key: VnicId) {
-        if self.vnics.get(&key).is_some_and(|vnic| vnic.read_at.is_some()) {
-            let waiting = self.sessions.get_mut(&id).and_then(|s| s.waiting.take());
+        if self.vnics.get(&key).is_some_and(|vnic| vnic.names.are_known()) {
+            let waiting = self.sessions.get_mut(&id).and_then(Session::take_waiting);
             if let Some(Waiting::Hello { tag }) = waiting {
                 self.welcome(id, tag);
             }
@@ -113,15 +110,15 @@ impl Tenancy {
 
     pub(crate) fn welcome(&mut self, id: SessionId, tag: u64) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        session.welcomed = true;
-        let key = session.client.vnic;
+        session.welcome();
+        let key = session.client().vnic;
         let welcome = self.welcome_message(id, key);
         self.act(Action::Welcome { session: id, tag, welcome });
         self.take_back_after_restart(id);
     }
 
     fn welcome_message(&self, id: SessionId, key: VnicId) -> Welcome {
-        let account = self.sessions.get(&id).map(|session| &session.account);
+        let account = self.sessions.get(&id).map(|session| session.account());
         let most = |kind| {
             let most = account.map_or(0, |account| account.least_quota(kind));
             u32::try_from(most).unwrap_or(u32::MAX)
@@ -154,39 +151,35 @@ impl Tenancy {
 
     pub(crate) fn query_gids(&mut self, id: SessionId, tag: u64, now: u64) {
         let Some(session) = self.sessions.get(&id) else { return };
-        let key = session.client.vnic;
+        let key = session.client().vnic;
         let Some(vnic) = self.vnics.get(&key) else { return };
-        let kept = self.limits().gids_time_ns;
-        if vnic.read_at.is_some_and(|at| now.saturating_sub(at) < kept) {
+        if vnic.names.are_known() && !vnic.names.are_old(now, self.limits().gids_time_ns) {
             self.tell_gids(id, tag);
         } else {
             if let Some(session) = self.sessions.get_mut(&id) {
-                session.waiting = Some(Waiting::Gids { tag });
+                session.wait(Waiting::Gids { tag });
             }
             self.read_addresses(key, Some(id));
         }
     }
 
     pub(crate) fn tell_gids(&mut self, id: SessionId, tag: u64) {
-        let Some(vnic) = self.sessions.get(&id).and_then(|s| self.vnics.get(&s.client.vnic)) else {
+        let Some(vnic) = self.sessions.get(&id).and_then(|s| self.vnics.get(&s.client().vnic)) else {
             return;
         };
         let none = GidEntry { gid: Gid::ZERO, ifindex: 0, mtu: 0 };
         let mut entries = [none; GIDS_MAX];
-        for (to, from) in entries.iter_mut().zip(&vnic.gids) {
+        for (to, from) in entries.iter_mut().zip(vnic.names.table()) {
             *to = *from;
         }
-        let count = u32::try_from(vnic.gids.len().min(GIDS_MAX)).unwrap_or(0);
+        let count = u32::try_from(vnic.names.table().len().min(GIDS_MAX)).unwrap_or(0);
         self.reply(id, tag, Gids { count, reserved: 0, entries });
     }
 
     /// Opens the vNIC's handshake sockets when the first queue pair is made: only then can
     /// somebody look for it.
     pub(crate) fn open_port(&mut self, key: VnicId) {
-        if let Some(vnic) = self.vnics.get_mut(&key)
-            && vnic.port == Port::Closed
-        {
-            vnic.port = Port::Open;
+        if self.vnics.get_mut(&key).is_some_and(Vnic::open_port) {
             self.act(Action::OpenPort { vnic: key });
         }
     }

@@ -6,7 +6,7 @@
 //! as on a busy line. What waits for a session is bounded then by what it has and what it asked
 //! for: each of its links can be made once and end once, whoever else opens and closes how many.
 
-use super::session::Pace;
+use super::session::{Pace, Session};
 use crate::accounts::{Kind, Receipt};
 use crate::action::Action;
 use crate::ids::SessionId;
@@ -17,13 +17,13 @@ impl Tenancy {
     /// How the session takes what it is told has changed.
     pub fn set_pace(&mut self, session: SessionId, pace: Pace) {
         if let Some(session) = self.sessions.get_mut(&session) {
-            session.pace = pace;
+            session.set_pace(pace);
         }
     }
 
     /// False: nothing that `session` did not ask for may be told to it for now.
     pub(crate) fn has_time(&mut self, session: SessionId) -> bool {
-        let pace = self.sessions.get(&session).map(|session| session.pace);
+        let pace = self.sessions.get(&session).map(Session::pace);
         let behind = pace == Some(Pace::Behind);
         if behind {
             self.act(Action::LookAgain { session });
@@ -33,6 +33,6 @@ impl Tenancy {
 
     /// What one more question for pages pays, if it may wait for this owner.
     pub(crate) fn charge_question(&self, owner: SessionId) -> Result<Receipt, Errno> {
-        self.sessions.get(&owner).ok_or(Errno::ENOENT)?.account.charge(&[Kind::Question])
+        self.sessions.get(&owner).ok_or(Errno::ENOENT)?.account().charge(&[Kind::Question])
     }
 }

@@ -1,12 +1,14 @@
 //! A client's connection, as the tables have it.
 
 use super::identity::Client;
-use crate::accounts::{Account, Paid, Receipt};
-use crate::memory::grantees::Strain;
-use crate::memory::mr::Mr;
+use crate::accounts::{Account, Receipt};
+use crate::memory::questions::Questions;
+use crate::memory::regions::Regions;
+use crate::memory::taken::TakenBack;
 use omniverb_session::Message;
-use omniverb_terms::Rkey;
-use std::collections::HashMap;
+use omniverb_session::body::Hello;
+use omniverb_session::text;
+use omniverb_terms::Errno;
 
 /// A call that is answered later.
 #[derive(Clone, Debug)]
@@ -28,37 +30,43 @@ pub enum Pace {
     Behind,
 }
 
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It has not said hello, or not in vain only.
+    New,
+    /// It is a process of its vNIC's; its hello is answered when the addresses are known.
+    Admitted,
+    /// Its hello was accepted.
+    Welcomed,
+    /// It ends: nothing is said to it any more.
+    Over,
+}
+
 /// A client's connection, and what its process has.
 #[derive(Debug)]
 pub(crate) struct Session {
-    pub(crate) client: Client,
+    client: Client,
     /// What it calls itself.
-    pub(crate) name: String,
-    /// `ROLE_*`; zero until it has said hello.
-    pub(crate) role: u32,
+    name: String,
+    stage: Stage,
     /// It had a daemon before this one, and may announce what it has of that.
-    pub(crate) resume: bool,
-    /// Its hello was accepted, and it has not ended.
-    pub(crate) welcomed: bool,
+    resumes: bool,
     /// Its call that is answered later, if there is one.
-    pub(crate) waiting: Option<Waiting>,
+    waiting: Option<Waiting>,
     /// Below its vNIC's once it has one.
-    pub(crate) account: Account,
+    account: Account,
     /// What it pays as a connection.
-    pub(crate) receipt: Receipt,
+    receipt: Receipt,
     /// What it pays as a process of its vNIC's, once it is that.
-    pub(crate) process: Option<Receipt>,
-    pub(crate) mrs: HashMap<Rkey, Paid<Mr>>,
+    process: Option<Receipt>,
     /// Whether it takes what it is told; see `pace.rs`.
-    pub(crate) pace: Pace,
-    /// Questions for pages that it has not answered: any answer, late or not, is to one of them.
-    pub(crate) questions: Vec<Receipt>,
-    /// How often it was told to take an extent back.
-    pub(crate) taken: u64,
-    /// What of that was because of whom.
-    pub(crate) strain: Strain,
+    pace: Pace,
     /// The number that an id of the connection manager was given last.
-    pub(crate) last_cm_id: u32,
+    last_cm_id: u32,
+    pub(crate) regions: Regions,
+    pub(crate) questions: Questions,
+    pub(crate) taken: TakenBack,
 }
 
 impl Session {
@@ -66,20 +74,119 @@ impl Session {
     pub(crate) fn new(client: Client, account: Account, receipt: Receipt) -> Session {
         Session {
             client,
+            name: String::new(),
+            stage: Stage::New,
+            resumes: false,
+            waiting: None,
             account,
             receipt,
             process: None,
-            name: String::new(),
-            role: 0,
-            resume: false,
-            welcomed: false,
-            waiting: None,
-            mrs: HashMap::new(),
             pace: Pace::KeepsUp,
-            questions: Vec::new(),
-            taken: 0,
-            strain: Strain::default(),
             last_cm_id: 0,
+            regions: Regions::default(),
+            questions: Questions::default(),
+            taken: TakenBack::default(),
         }
+    }
+
+    /// Who it is, as the kernel says.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// What it calls itself.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it has, and may have.
+    pub(crate) fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// What it pays as a connection.
+    pub(crate) fn receipt(&self) -> &Receipt {
+        &self.receipt
+    }
+
+    /// What it pays as a process of its vNIC's, if it is one.
+    pub(crate) fn process(&self) -> Option<&Receipt> {
+        self.process.as_ref()
+    }
+
+    /// It may say hello: it has not, or was refused.
+    pub(crate) fn is_new(&self) -> bool {
+        self.stage == Stage::New
+    }
+
+    /// Its hello was accepted, and it has not ended.
+    pub(crate) fn is_welcomed(&self) -> bool {
+        self.stage == Stage::Welcomed
+    }
+
+    /// It had a daemon before this one, and may announce what it has of that.
+    pub(crate) fn resumes(&self) -> bool {
+        self.resumes
+    }
+
+    /// What its hello says of it, whether or not it is admitted.
+    pub(crate) fn introduce(&mut self, hello: &Hello) {
+        self.name = text::name(&hello.name);
+    }
+
+    /// It is one of its vNIC's processes, pays for that, and has an account below the vNIC's.
+    pub(crate) fn join(&mut self, process: Receipt, account: Account) {
+        (self.process, self.account) = (Some(process), account);
+    }
+
+    /// Its hello is answered when the addresses are known.
+    pub(crate) fn admit(&mut self, hello: &Hello, tag: u64) {
+        self.stage = Stage::Admitted;
+        self.resumes = hello.resume != 0;
+        self.waiting = Some(Waiting::Hello { tag });
+    }
+
+    /// Its hello is accepted.
+    pub(crate) fn welcome(&mut self) {
+        self.stage = Stage::Welcomed;
+    }
+
+    /// From here on nothing is said to it any more.
+    pub(crate) fn end(&mut self) {
+        (self.stage, self.waiting) = (Stage::Over, None);
+    }
+
+    /// A call of it is not answered yet.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    /// Its call is answered later.
+    pub(crate) fn wait(&mut self, call: Waiting) {
+        self.waiting = Some(call);
+    }
+
+    /// Its call that can be answered now, if there is one.
+    pub(crate) fn take_waiting(&mut self) -> Option<Waiting> {
+        self.waiting.take()
+    }
+
+    /// How it takes what it is told.
+    pub(crate) fn pace(&self) -> Pace {
+        self.pace
+    }
+
+    /// That has changed.
+    pub(crate) fn set_pace(&mut self, pace: Pace) {
+        self.pace = pace;
+    }
+
+    /// A number for an id of the connection manager, which none of its others had.
+    ///
+    /// # Errors
+    /// `ENOMEM`: all were given. Nobody makes 2^32 of them.
+    pub(crate) fn next_cm_id(&mut self) -> Result<u32, Errno> {
+        self.last_cm_id = self.last_cm_id.checked_add(1).ok_or(Errno::ENOMEM)?;
+        Ok(self.last_cm_id)
     }
 }

@@ -1,15 +1,14 @@
 //! A vNIC with processes, as the tables have it.
 
-use crate::accounts::{Account, Receipt};
+use crate::accounts::{Account, Quotas, Receipt};
+use crate::directory::names::Names;
 use crate::ids::SessionId;
-use omniverb_session::body::GidEntry;
 use omniverb_terms::VnicId;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
 /// The vNIC's sockets for the handshake of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Port {
+enum Port {
     /// Nobody can look for it yet.
     Closed,
     /// The daemon was told to open them.
@@ -19,35 +18,76 @@ pub(crate) enum Port {
 /// A vNIC with processes.
 #[derive(Debug)]
 pub(crate) struct Vnic {
-    pub(crate) gids: Vec<GidEntry>,
-    /// When `gids` was read; `None`: never.
-    pub(crate) read_at: Option<u64>,
-    /// Sessions to answer when the addresses arrive; `Some` while they are being read.
-    pub(crate) reading: Option<Vec<SessionId>>,
-    /// Its processes.
-    pub(crate) sessions: BTreeSet<SessionId>,
-    pub(crate) account: Account,
-    pub(crate) receipt: Receipt,
+    pub(crate) names: Names,
+    processes: BTreeSet<SessionId>,
+    account: Account,
+    receipt: Receipt,
     /// What others have of it: accounts below its own for datagram links opened towards it.
-    pub(crate) uninvited: BTreeMap<VnicId, Account>,
-    pub(crate) port: Port,
-    /// All its addresses, sorted; the GID table has only some of them.
-    pub(crate) addresses: Vec<IpAddr>,
+    uninvited: BTreeMap<VnicId, Account>,
+    port: Port,
 }
 
 impl Vnic {
     /// One of which nothing is known yet.
     pub(crate) fn new(account: Account, receipt: Receipt) -> Vnic {
         Vnic {
-            gids: Vec::new(),
-            read_at: None,
-            reading: None,
-            sessions: BTreeSet::new(),
+            names: Names::default(),
+            processes: BTreeSet::new(),
             account,
             receipt,
             uninvited: BTreeMap::new(),
             port: Port::Closed,
-            addresses: Vec::new(),
         }
+    }
+
+    /// What its processes have, and may have.
+    pub(crate) fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// What it pays.
+    pub(crate) fn receipt(&self) -> &Receipt {
+        &self.receipt
+    }
+
+    /// Its processes.
+    pub(crate) fn processes(&self) -> &BTreeSet<SessionId> {
+        &self.processes
+    }
+
+    /// A session is one of its processes from now on.
+    pub(crate) fn join(&mut self, session: SessionId) {
+        self.processes.insert(session);
+    }
+
+    /// A session has ended.
+    pub(crate) fn leave(&mut self, session: SessionId) {
+        self.processes.remove(&session);
+        self.names.wait_no_more(session);
+    }
+
+    /// What a neighbour's links towards it are charged to, if there were any.
+    pub(crate) fn neighbour(&self, from: VnicId) -> Option<&Account> {
+        self.uninvited.get(&from)
+    }
+
+    /// The same, where there are to be some.
+    pub(crate) fn neighbour_for(&mut self, from: VnicId, quotas: Quotas) -> &Account {
+        self.uninvited.entry(from).or_insert_with(|| self.account.below(quotas))
+    }
+
+    /// All neighbours that have such an account.
+    pub(crate) fn neighbours(&self) -> impl Iterator<Item = (&VnicId, &Account)> {
+        self.uninvited.iter()
+    }
+
+    /// A neighbour is no more, nor its links.
+    pub(crate) fn forget_neighbour(&mut self, from: VnicId) {
+        self.uninvited.remove(&from);
+    }
+
+    /// Somebody can look for it from now on. True: the daemon is to be told so.
+    pub(crate) fn open_port(&mut self) -> bool {
+        std::mem::replace(&mut self.port, Port::Open) == Port::Closed
     }
 }

@@ -45,6 +45,6 @@ impl Tenancy {
     }
 
     fn client_of(&self, session: SessionId) -> Option<(i32, u32)> {
-        self.sessions.get(&session).map(|session| (session.client.pid, session.client.uid))
+        self.sessions.get(&session).map(|session| (session.client().pid, session.client().uid))
     }
 }

@@ -7,7 +7,7 @@ use crate::links::engine_link::EngineLink;
 use crate::links::path::{Path, Why};
 use crate::policy::policies::Policy;
 use crate::tenancy::Tenancy;
-use omniverb_session::body::{Cursor, ROLE_VERBS};
+use omniverb_session::body::Cursor;
 use omniverb_terms::{Gid, Qpn, Service, VnicId};
 
 /// One vNIC.
@@ -132,8 +132,8 @@ impl Tenancy {
             key,
             name: self.vnic_name(key).to_owned(),
             guid: self.node_guid(key),
-            gids: vnic.gids.iter().map(|entry| entry.gid).collect(),
-            cm_ids: vnic.account.count(Kind::CmId),
+            gids: vnic.names.table().iter().map(|entry| entry.gid).collect(),
+            cm_ids: vnic.account().count(Kind::CmId),
             policy: self.policy(key),
             processes: Vec::new(),
         })
@@ -142,7 +142,7 @@ impl Tenancy {
     /// Processes of a vNIC with an open device.
     #[must_use]
     pub fn processes(&self, key: VnicId) -> usize {
-        self.vnics.get(&key).map_or(0, |vnic| vnic.sessions.len())
+        self.vnics.get(&key).map_or(0, |vnic| vnic.processes().len())
     }
 
     /// The first vNIC with processes from this one on.
@@ -152,15 +152,15 @@ impl Tenancy {
     }
 
     pub(crate) fn process_row(&self, id: SessionId) -> Option<ProcessStatus> {
-        let session = self.sessions.get(&id).filter(|s| s.welcomed && s.role == ROLE_VERBS)?;
+        let session = self.sessions.get(&id).filter(|session| session.is_welcomed())?;
         Some(ProcessStatus {
             session: id,
-            pid: session.client.pid,
-            uid: session.client.uid,
-            name: session.name.clone(),
-            mrs: session.mrs.len(),
-            links: session.account.count(Kind::Link),
-            cm_ids: session.account.count(Kind::CmId),
+            pid: session.client().pid,
+            uid: session.client().uid,
+            name: session.name().to_owned(),
+            mrs: session.regions.len(),
+            links: session.account().count(Kind::Link),
+            cm_ids: session.account().count(Kind::CmId),
             qps: Vec::new(),
         })
     }

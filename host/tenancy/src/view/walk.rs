@@ -57,7 +57,7 @@ impl Tenancy {
         let vnic = self.vnics.get(&key).filter(|_| scope.is_none_or(|scope| scope == key));
         let Some(vnic) = vnic else { return (None, after_vnic(key)) };
         if at.stage == PROCESS {
-            let Some(id) = vnic.sessions.range(SessionId(at.session)..).next() else {
+            let Some(id) = vnic.processes().range(SessionId(at.session)..).next() else {
                 return (None, after_vnic(key));
             };
             let at = Cursor { session: id.0, ..at };
@@ -69,7 +69,7 @@ impl Tenancy {
             };
         }
         let id = SessionId(at.session);
-        let session = self.sessions.get(&id).filter(|_| vnic.sessions.contains(&id));
+        let session = self.sessions.get(&id).filter(|_| vnic.processes().contains(&id));
         if session.is_none() {
             return (None, after_process(at));
         }
