@@ -55,7 +55,7 @@ pub(crate) unsafe fn of_state(
             attr.port_num = 1;
             mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT;
             if qp_type == IBV_QPT_UD {
-                attr.qkey = known.qkey;
+                attr.qkey = known.qkey.0;
                 mask |= IBV_QP_QKEY;
             } else {
                 attr.qp_access_flags = known.access;

@@ -8,7 +8,7 @@ use omniverb_session::cm::{
     AcceptCmId, CM_PRIVATE_BYTES, CmParameters, ConnectCmId, DisconnectCmId, EstablishCmId,
     RejectCmId,
 };
-use omniverb_terms::{Errno, Qpn};
+use omniverb_terms::{Errno, Qkey, Qpn};
 
 use crate::acknowledge::drop_own;
 use crate::errno::outcome;
@@ -94,7 +94,7 @@ unsafe fn say(
         let own = (*id).qp.as_ref();
         let qpn = own.map_or_else(|| param.map_or(0, |param| param.qp_num), |qp| qp.qp_num);
         let srq = own.map_or_else(|| param.map_or(0, |p| p.srq), |qp| u8::from(!qp.srq.is_null()));
-        let qkey = if (*id).qp_type == IBV_QPT_UD { RDMA_UDP_QKEY } else { 0 };
+        let qkey = if (*id).qp_type == IBV_QPT_UD { Qkey(RDMA_UDP_QKEY) } else { Qkey(0) };
         let vendor = if is_answer { state.remote_ece } else { state.local_ece }.vendor_id;
         let parameters = CmParameters {
             responder_resources: state.responder_resources,

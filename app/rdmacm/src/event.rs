@@ -62,7 +62,7 @@ unsafe fn fill(event: &mut EventShell, happened: &CmHappened) {
             private_data_len: length as u8,
             ah_attr,
             qp_num: happened.qpn.0,
-            qkey: happened.parameters.qkey,
+            qkey: happened.parameters.qkey.0,
         };
         return;
     }

@@ -4,7 +4,7 @@ use crate::Private;
 use crate::bytes::Fields;
 use crate::reply::Reply;
 use crate::request::Request;
-use omniverb_terms::Qpn;
+use omniverb_terms::{Qkey, Qpn};
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,7 +161,7 @@ pub struct Resolved {
     /// Whom it belongs to.
     pub service: u64,
     /// Its Q_Key.
-    pub queue_key: u32,
+    pub queue_key: Qkey,
     /// What would have been right.
     pub information: [u8; 72],
     /// For the application.
@@ -251,7 +251,7 @@ impl Message {
                 vendor: u32::from(fields.u16(6)) << 8 | u32::from(fields.u8(11)),
                 queue_pair: Qpn(fields.u24(8)),
                 service: fields.u64(12),
-                queue_key: fields.u32(20),
+                queue_key: Qkey(fields.u32(20)),
                 information: fields.array(24),
                 private: fields.array(96),
             }),
@@ -316,7 +316,7 @@ impl Message {
                 fields.set_u24(8, resolved.queue_pair.0);
                 fields.set_u8(11, resolved.vendor as u8);
                 fields.set_u64(12, resolved.service);
-                fields.set_u32(20, resolved.queue_key);
+                fields.set_u32(20, resolved.queue_key.0);
                 fields.set(24, resolved.information);
                 fields.set(96, resolved.private);
                 0x18

@@ -2,7 +2,7 @@
 
 use crate::Private;
 use crate::bytes::Fields;
-use omniverb_terms::{Psn, Qpn};
+use omniverb_terms::{Psn, Qkey, Qpn};
 
 /// What REP says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct Reply {
     /// The receiver's name for it.
     pub remote: u32,
     /// Q_Key, for datagrams.
-    pub queue_key: u32,
+    pub queue_key: Qkey,
     /// The sender's QP.
     pub queue_pair: Qpn,
     /// Vendor of the options, 24 bits; zero: there are none.
@@ -57,7 +57,7 @@ impl Reply {
         Reply {
             communication: fields.u32(0),
             remote: fields.u32(4),
-            queue_key: fields.u32(8),
+            queue_key: Qkey(fields.u32(8)),
             queue_pair: Qpn(fields.u24(12)),
             vendor: u32::from_be_bytes([0, high, middle, low]),
             options: 0,
@@ -79,7 +79,7 @@ impl Reply {
         let [_, high, middle, low] = self.vendor.to_be_bytes();
         fields.set_u32(0, self.communication);
         fields.set_u32(4, self.remote);
-        fields.set_u32(8, self.queue_key);
+        fields.set_u32(8, self.queue_key.0);
         fields.set_u24(12, self.queue_pair.0);
         fields.set_u8(15, high);
         fields.set_u24(16, self.context);

@@ -3,7 +3,7 @@
 use crate::Private;
 use crate::bytes::Fields;
 use crate::path::Path;
-use omniverb_terms::{Psn, Qpn, Service};
+use omniverb_terms::{Psn, Qkey, Qpn, Service};
 
 /// What kind of connection: transport services, and what no queue pair here has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct Request {
     /// The sender's device.
     pub device: u64,
     /// Q_Key, for datagrams.
-    pub queue_key: u32,
+    pub queue_key: Qkey,
     /// The sender's QP.
     pub queue_pair: Qpn,
     /// READs and atomics the sender can serve at a time.
@@ -101,7 +101,7 @@ impl Request {
             options: 0,
             service: fields.u64(8),
             device: fields.u64(16),
-            queue_key: fields.u32(28),
+            queue_key: Qkey(fields.u32(28)),
             queue_pair: Qpn(fields.u24(32)),
             responder_resources: fields.u8(35),
             initiator_depth: fields.u8(39),
@@ -139,7 +139,7 @@ impl Request {
         fields.set_u24(5, self.vendor);
         fields.set_u64(8, self.service);
         fields.set_u64(16, self.device);
-        fields.set_u32(28, self.queue_key);
+        fields.set_u32(28, self.queue_key.0);
         fields.set_u24(32, self.queue_pair.0);
         fields.set_u8(35, self.responder_resources);
         fields.set_u24(36, self.contexts.0);

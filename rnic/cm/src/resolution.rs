@@ -8,7 +8,7 @@ use crate::mad::Mad;
 use crate::message::{Message, Resolve, Resolved};
 use crate::repeat::{Due, Repeat};
 use crate::{Private, WrongState};
-use omniverb_terms::Qpn;
+use omniverb_terms::{Qkey, Qpn};
 
 /// Statuses of an answer (12.11.2.2).
 #[allow(missing_docs)]
@@ -90,7 +90,7 @@ impl Resolution {
     pub fn answer(
         &mut self,
         status: u8,
-        (queue_pair, queue_key): (Qpn, u32),
+        (queue_pair, queue_key): (Qpn, Qkey),
         private: Private<136>,
         out: &mut Vec<Step>,
     ) -> Result<(), WrongState> {
@@ -115,7 +115,7 @@ impl Resolution {
     /// Our user has forgotten it, or is no more.
     pub fn destroy(&mut self, out: &mut Vec<Step>) {
         if self.is_asked() {
-            let _ = self.answer(status::REJECTED, (Qpn(0), 0), [0; 136], out);
+            let _ = self.answer(status::REJECTED, (Qpn(0), Qkey(0)), [0; 136], out);
         }
         self.state = State::Closed;
     }

@@ -6,7 +6,7 @@ use omniverb_cm::{
     Connection, Event, Found, Mad, Message, Path, Private, Reply, Request, Resolution, Resolve,
     State, Step, Transport, reject_reason,
 };
-use omniverb_terms::{Psn, Qpn, Service};
+use omniverb_terms::{Psn, Qkey, Qpn, Service};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ fn request() -> Request {
         options: 0,
         service: 1,
         device: 70,
-        queue_key: 0,
+        queue_key: Qkey(0),
         queue_pair: Qpn(0x17),
         responder_resources: 3,
         initiator_depth: 5,
@@ -50,7 +50,7 @@ fn reply() -> Reply {
     Reply {
         communication: 0,
         remote: 0,
-        queue_key: 0,
+        queue_key: Qkey(0),
         queue_pair: Qpn(0x29),
         vendor: 0,
         options: 0,
@@ -366,13 +366,13 @@ fn a_question_is_answered_however_often_it_comes() {
     let mut asked = Resolution::asked(&question(), 5);
     asked.asked_again(&mut steps);
     assert_eq!(steps.len(), 1, "it has not decided");
-    asked.answer(status::VALID, (Qpn(9), 77), [4; 136], &mut steps).unwrap();
-    assert!(asked.answer(status::VALID, (Qpn(9), 77), [4; 136], &mut steps).is_err());
+    asked.answer(status::VALID, (Qpn(9), Qkey(77)), [4; 136], &mut steps).unwrap();
+    assert!(asked.answer(status::VALID, (Qpn(9), Qkey(77)), [4; 136], &mut steps).is_err());
     asked.asked_again(&mut steps);
     let [_, Step::Send(first), Step::Send(second)] = &steps[..] else { panic!("{steps:?}") };
     assert_eq!(first, second);
     let Message::Resolved(resolved) = &first.message else { panic!("{first:?}") };
-    assert_eq!((resolved.queue_pair, resolved.queue_key, resolved.status), (Qpn(9), 77, 0));
+    assert_eq!((resolved.queue_pair, resolved.queue_key, resolved.status), (Qpn(9), Qkey(77), 0));
     assert_eq!(asks.answered(resolved), Some(Found::Answer(resolved.clone())));
     assert_eq!(asks.answered(resolved), None, "once");
     assert_eq!(asks.deadline(), None);

@@ -10,7 +10,7 @@
 //! that make no sense in its state with `EINVAL`, and what is over a quota with `ENOMEM`.
 
 use crate::macros::bodies;
-use omniverb_terms::{Gid, Qpn};
+use omniverb_terms::{Gid, Qkey, Qpn};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// `CmAddress::family`: IPv4, `AF_INET`.
@@ -31,7 +31,7 @@ pub const CM_KNOWN_RTR: u32 = 2;
 pub const CM_KNOWN_RTS: u32 = 4;
 
 /// Q_Key of datagram queue pairs that nobody chose another for, `RDMA_UDP_QKEY`.
-pub const CM_QUEUE_KEY: u32 = 0x0123_4567;
+pub const CM_QUEUE_KEY: Qkey = Qkey(0x0123_4567);
 
 /// Private data in a message: as much as the largest kind takes.
 pub const CM_PRIVATE_BYTES: usize = 224;
@@ -86,7 +86,7 @@ bodies! {
         tos: u8,
         reserved: [u8; 3],
         /// Datagrams: the Q_Key; zero: [`CM_QUEUE_KEY`].
-        qkey: u32,
+        qkey: Qkey,
         /// Vendor of the options, 24 bits, of `struct ibv_ece`; zero: none. In an answer it is the
         /// vendor of the request's.
         ece_vendor: u32,
@@ -181,7 +181,7 @@ bodies! {
         /// INIT: `IBV_ACCESS_*` bits.
         access: u32,
         /// INIT, datagrams: the Q_Key.
-        qkey: u32,
+        qkey: Qkey,
         /// RTR: an `enum ibv_mtu`.
         path_mtu: u32,
         /// RTR: the peer's queue pair.
@@ -288,7 +288,7 @@ impl CmParameters {
         ack_timeout: 0,
         tos: 0,
         reserved: [0; 3],
-        qkey: 0,
+        qkey: Qkey(0),
         ece_vendor: 0,
         ece_options: 0,
     };

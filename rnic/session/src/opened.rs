@@ -7,7 +7,7 @@
 //! native-endian, one datagram a message.
 
 use crate::macros::bodies;
-use omniverb_terms::{Errno, Gid, Qpn};
+use omniverb_terms::{Errno, Gid, Qkey, Qpn};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// `Ask::what`: which attributes it has.
@@ -29,7 +29,7 @@ bodies! {
         /// The state that the program believes it to be in.
         current: u32,
         path_mtu: u32,
-        qkey: u32,
+        qkey: Qkey,
         rq_psn: u32,
         sq_psn: u32,
         dest_qpn: Qpn,
@@ -102,7 +102,7 @@ impl Attributes {
         state: 0,
         current: 0,
         path_mtu: 0,
-        qkey: 0,
+        qkey: Qkey(0),
         rq_psn: 0,
         sq_psn: 0,
         dest_qpn: Qpn(0),

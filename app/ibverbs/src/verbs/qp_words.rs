@@ -2,7 +2,7 @@
 
 use omniverb_abi::{ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr};
 use omniverb_session::opened::Attributes;
-use omniverb_terms::{Gid, Qpn};
+use omniverb_terms::{Gid, Qkey, Qpn};
 
 /// The GIDs of a connection: of its other end, and of this one.
 pub(super) type Gids = (Gid, Gid);
@@ -15,7 +15,7 @@ pub(super) fn words(attr: &ibv_qp_attr, gids: Option<Gids>) -> Attributes {
         state: attr.qp_state,
         current: attr.cur_qp_state,
         path_mtu: attr.path_mtu,
-        qkey: attr.qkey,
+        qkey: Qkey(attr.qkey),
         rq_psn: attr.rq_psn,
         sq_psn: attr.sq_psn,
         dest_qpn: Qpn(attr.dest_qp_num),
@@ -63,7 +63,7 @@ pub(super) fn attr_of(words: &Attributes) -> ibv_qp_attr {
         qp_state: words.state,
         cur_qp_state: words.current,
         path_mtu: words.path_mtu,
-        qkey: words.qkey,
+        qkey: words.qkey.0,
         rq_psn: words.rq_psn,
         sq_psn: words.sq_psn,
         dest_qp_num: words.dest_qpn.0,

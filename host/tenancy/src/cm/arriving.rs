@@ -16,7 +16,7 @@ use omniverb_cm::{
     Resolve, Resolved, ServiceId, Transport, reject_reason,
 };
 use omniverb_session::cm::{CmParameters, event};
-use omniverb_terms::{Gid, Qpn, Service, Underlay, VnicId};
+use omniverb_terms::{Gid, Qkey, Qpn, Service, Underlay, VnicId};
 use std::net::SocketAddr;
 
 impl Tenancy {
@@ -178,7 +178,7 @@ impl Tenancy {
             }
             Message::Resolve(resolve) => {
                 let mut resolution = Resolution::asked(resolve, mad.transaction);
-                let (mut steps, nobody) = (Vec::new(), (Qpn(0), 0));
+                let (mut steps, nobody) = (Vec::new(), (Qpn(0), Qkey(0)));
                 let _ = resolution.answer(status::UNSUPPORTED, nobody, [0; 136], &mut steps);
                 for step in steps {
                     if let omniverb_cm::Step::Send(mad) = step {

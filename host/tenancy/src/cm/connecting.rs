@@ -14,7 +14,7 @@ use omniverb_session::cm::{
     DisconnectCmId, EstablishCmId, QueryCmId, RejectCmId,
 };
 use omniverb_session::rights::{FLUSH_GLOBAL, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
-use omniverb_terms::{Errno, Gid, Qpn, Service};
+use omniverb_terms::{Errno, Gid, Qkey, Qpn, Service};
 
 /// How long managers may take to answer each other, 5 bits: 4.3 s, as kernels say.
 const MANAGER_TIMEOUT: u8 = 20;
@@ -105,7 +105,7 @@ impl Tenancy {
             options: parameters.ece_options,
             service: ServiceId { space: id.space, port: path.remote.port() }.to_u64(),
             device: u64::from_be_bytes(self.node_guid(id.vnic)),
-            queue_key: 0,
+            queue_key: Qkey(0),
             queue_pair: Qpn(m.qpn.0 & 0xff_ffff),
             responder_resources: served(id.service, parameters.responder_resources),
             initiator_depth: parameters.initiator_depth,
@@ -172,7 +172,7 @@ impl Tenancy {
                 let reply = Reply {
                     communication: 0,
                     remote: 0,
-                    queue_key: 0,
+                    queue_key: Qkey(0),
                     queue_pair: if extended { Qpn(0) } else { own },
                     vendor: parameters.ece_vendor & VENDOR,
                     options: parameters.ece_options,
@@ -191,7 +191,7 @@ impl Tenancy {
                 connection.accept(reply, now, &mut steps).map_err(wrong_state)?;
             }
             Exchange::Resolution(resolution) => {
-                let key = if parameters.qkey == 0 { CM_QUEUE_KEY } else { parameters.qkey };
+                let key = if parameters.qkey == Qkey(0) { CM_QUEUE_KEY } else { parameters.qkey };
                 id.served = (m.qpn, key);
                 let private = private(&[], &m.private, length)?;
                 let served = (m.qpn, key);
@@ -224,7 +224,7 @@ impl Tenancy {
             Exchange::Resolution(resolution) => {
                 let private = private(&[], &m.private, length)?;
                 resolution
-                    .answer(status::REJECTED, (Qpn(0), 0), private, &mut steps)
+                    .answer(status::REJECTED, (Qpn(0), Qkey(0)), private, &mut steps)
                     .map_err(wrong_state)?;
             }
             Exchange::None => return Err(Errno::EINVAL),
@@ -281,7 +281,7 @@ impl Tenancy {
             id: m.id,
             known: 0,
             access: 0,
-            qkey: 0,
+            qkey: Qkey(0),
             path_mtu: 0,
             dest_qpn: Qpn(0),
             rq_psn: 0,
@@ -313,7 +313,7 @@ impl Tenancy {
         if id.service.is_connected() {
             queried.access = REMOTE_WRITE;
         } else {
-            queried.qkey = if id.served.1 == 0 { CM_QUEUE_KEY } else { id.served.1 };
+            queried.qkey = if id.served.1 == Qkey(0) { CM_QUEUE_KEY } else { id.served.1 };
             queried.known |= CM_KNOWN_INIT | CM_KNOWN_RTR | CM_KNOWN_RTS;
         }
         if let Exchange::Connection(connection) = &id.exchange {

@@ -5,7 +5,7 @@ use crate::accounts::{Account, Kind, Quotas, Receipt};
 use crate::ids::SessionId;
 use omniverb_cm::{Connection, PortSpace, Resolution};
 use omniverb_session::cm::{CM_PRIVATE_BYTES, CmAddress, CmHappened, FAMILY_IPV4, FAMILY_IPV6};
-use omniverb_terms::{Errno, Gid, Psn, Qpn, Service, VnicId};
+use omniverb_terms::{Errno, Gid, Psn, Qkey, Qpn, Service, VnicId};
 use std::net::{IpAddr, SocketAddr};
 
 /// Whose it is, and its number there.
@@ -169,7 +169,7 @@ pub(crate) struct Id {
     /// It waits for the user of whom it came for.
     pub(super) waits: Option<Waits>,
     /// Datagrams: the queue pair that serves it, and its Q_Key.
-    pub(super) served: (Qpn, u32),
+    pub(super) served: (Qpn, Qkey),
 }
 
 impl Id {
@@ -194,7 +194,7 @@ impl Id {
             asker: None,
             peer: None,
             waits: None,
-            served: (Qpn(0), 0),
+            served: (Qpn(0), Qkey(0)),
         }
     }
 
