@@ -111,8 +111,8 @@ pub struct Audited {
     pub vnics: [Option<VnicId>; 2],
     /// Pid and user of their processes, if they are on this host.
     pub clients: [Option<(i32, u32)>; 2],
-    /// Their GIDs, if the link was made by this daemon.
-    pub gids: [Option<Gid>; 2],
+    /// The addresses that people call them by, if the link was made by this daemon.
+    pub addresses: [Option<IpAddr>; 2],
 }
 
 /// Something for the daemon to do, in the order given.

@@ -10,7 +10,8 @@
 //! that make no sense in its state with `EINVAL`, and what is over a quota with `ENOMEM`.
 
 use crate::macros::bodies;
-use omniverb_terms::{Gid, Qkey, Qpn};
+use omniverb_terms::{Errno, Gid, Qkey, Qpn};
+use std::net::{IpAddr, SocketAddr};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// `CmAddress::family`: IPv4, `AF_INET`.
@@ -246,6 +247,28 @@ bodies! {
 impl CmAddress {
     /// None.
     pub const NONE: CmAddress = CmAddress { family: 0, port: 0, interface: 0, ip: Gid::ZERO };
+
+    /// An address. The interface is only told of link-local ones.
+    #[must_use]
+    pub fn new(address: SocketAddr, interface: u32) -> CmAddress {
+        let (ip, port) = (Gid::from(address.ip()), address.port());
+        let family = if address.is_ipv4() { FAMILY_IPV4 } else { FAMILY_IPV6 };
+        CmAddress { family, port, interface: if ip.is_link_local() { interface } else { 0 }, ip }
+    }
+
+    /// The address; `None`: it says that there is none.
+    ///
+    /// # Errors
+    /// `EAFNOSUPPORT` for another family; `EINVAL` if it is none of its own family.
+    pub fn socket_address(&self) -> Result<Option<SocketAddr>, Errno> {
+        let ip = match self.family {
+            0 => return Ok(None),
+            FAMILY_IPV4 => Some(self.ip.address()).filter(IpAddr::is_ipv4),
+            FAMILY_IPV6 => Some(IpAddr::from(self.ip.bytes())),
+            _ => return Err(Errno::EAFNOSUPPORT),
+        };
+        Ok(Some(SocketAddr::new(ip.ok_or(Errno::EINVAL)?, self.port)))
+    }
 }
 
 impl CmHappened {
@@ -292,4 +315,24 @@ impl CmParameters {
         ece_vendor: 0,
         ece_options: 0,
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_survives_the_message() {
+        for text in ["10.0.0.1:7", "0.0.0.0:0", "[2001:db8::1]:9", "[::]:1", "[::ffff:10.0.0.1]:4"]
+        {
+            let address: SocketAddr = text.parse().unwrap();
+            assert_eq!(CmAddress::new(address, 3).socket_address(), Ok(Some(address)), "{text}");
+        }
+        assert_eq!(CmAddress::NONE.socket_address(), Ok(None));
+        let six = CmAddress::new("[2001:db8::1]:9".parse().unwrap(), 0);
+        let wrong = CmAddress { family: FAMILY_IPV4, ..six };
+        assert_eq!(wrong.socket_address(), Err(Errno::EINVAL));
+        let other = CmAddress { family: 27, ..six };
+        assert_eq!(other.socket_address(), Err(Errno::EAFNOSUPPORT));
+    }
 }

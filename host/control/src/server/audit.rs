@@ -4,7 +4,6 @@ use crate::reactor::Timer;
 use crate::server::Server;
 use omniverb_sys::clock;
 use omniverb_tenancy::{Audited, LinkEvent};
-use omniverb_terms::Gid;
 use std::fmt::{Display, Write};
 use std::time::Duration;
 
@@ -43,7 +42,6 @@ impl Server {
         };
         let service = a.service.name();
         let names = a.vnics.map(|vnic| vnic.map(|key| self.vnics.registry().name(key)));
-        let gids = a.gids.map(|gid| gid.map(Gid::address));
         let [qpn, peer_qpn] = a.qpns;
         let event = match a.event {
             LinkEvent::Made => "linked",
@@ -55,7 +53,7 @@ impl Server {
         for (this, (prefix, qpn)) in [("", qpn), ("peer_", peer_qpn)].iter().enumerate() {
             add(&format!("{prefix}qpn"), Some(qpn));
             add(&format!("{prefix}vnic"), names[this].as_ref().map(|name| name as &dyn Display));
-            add(&format!("{prefix}gid"), gids[this].as_ref().map(|gid| gid as &dyn Display));
+            add(&format!("{prefix}gid"), a.addresses[this].as_ref().map(|address| address as &dyn Display));
             let client = a.clients[this];
             add(&format!("{prefix}pid"), client.as_ref().map(|c| &c.0 as &dyn Display));
             add(&format!("{prefix}uid"), client.as_ref().map(|c| &c.1 as &dyn Display));

@@ -139,7 +139,7 @@ impl Server {
         json!({
             "qpn": peer.qpn.0,
             "vnic": peer.vnic,
-            "address": peer.gid.map(|gid| gid.address().to_string()),
+            "address": peer.address.map(|address| address.to_string()),
             "path": peer.path.name(),
             "why": peer.why.phrase(),
             "packets": counters.map(|c: QpCounters| json!({

@@ -3,9 +3,10 @@
 //! Addresses are those of the vNIC's GID table. Which of them goes to where, the process's own
 //! kernel knows; who leaves it to us gets the first that may do.
 
-use super::id::{Id, Key, Listening, Path, of_message, to_message};
-use super::ports::Binding;
+use super::id::{Id, Key, Listening, Path};
+use super::ports::{Binding, Hold, Wildcard};
 use crate::accounts::Kind;
+use crate::directory::Family;
 use crate::ids::SessionId;
 use crate::tenancy::Tenancy;
 use omniverb_cm::{PortSpace, ServiceId};
@@ -15,7 +16,7 @@ use omniverb_session::cm::{
     CmIdResolved, CreateCmId, DestroyCmId, ListenCmId, ResolveCmId,
 };
 use omniverb_terms::{Errno, Gid, Psn, Service, VnicId};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 impl Tenancy {
     pub(crate) fn create_cm_id(
@@ -83,7 +84,7 @@ impl Tenancy {
         if id.bound.is_some() || !id.is_fresh() {
             return Err(Errno::EINVAL);
         }
-        let address = of_message(&m.address)?.ok_or(Errno::EINVAL)?;
+        let address = m.address.socket_address()?.ok_or(Errno::EINVAL)?;
         self.give_address(key, address, m.flags)?;
         self.tell_bound(key)
     }
@@ -96,13 +97,12 @@ impl Tenancy {
         if !ip.is_unspecified() {
             self.entry_of(vnic, ip)?;
         }
-        let binding = Binding {
-            owner: key,
-            ip,
-            reuse: flags & CM_REUSE != 0,
-            family_only: flags & CM_FAMILY_ONLY != 0,
-            listening: false,
+        let hold = if flags & CM_REUSE != 0 { Hold::Shared } else { Hold::Alone };
+        let wildcard = match flags & CM_FAMILY_ONLY {
+            0 => Wildcard::Both,
+            _ => Wildcard::OwnFamily,
         };
+        let binding = Binding { owner: key, ip, hold, wildcard };
         let ports = &mut self.connections.ports;
         let port = match address.port() {
             0 => ports.bind_any((vnic, space), binding, self.entropy.next())?,
@@ -124,7 +124,7 @@ impl Tenancy {
         Ok(CmIdBound {
             id: key.1,
             ifindex: entry.ifindex,
-            address: to_message(address, entry.ifindex),
+            address: CmAddress::new(address, entry.ifindex),
             gid: entry.gid,
             mtu: entry.mtu,
             reserved: 0,
@@ -168,18 +168,18 @@ impl Tenancy {
             return Err(Errno::EINVAL);
         }
         let (vnic, bound) = (id.vnic, id.bound.map(|(address, _)| address));
-        let mut remote = of_message(&m.remote)?.ok_or(Errno::EINVAL)?;
+        let mut remote = m.remote.socket_address()?.ok_or(Errno::EINVAL)?;
         if remote.ip().is_unspecified() {
-            remote.set_ip(home(remote.is_ipv6()));
+            remote.set_ip(Family::of(remote.ip()).loopback());
         }
-        let wanted = of_message(&m.local)?;
+        let wanted = m.local.socket_address()?;
         let specific = |address: &SocketAddr| !address.ip().is_unspecified();
         let local = match (bound.filter(specific), wanted.filter(specific)) {
             (Some(bound), Some(wanted)) if bound.ip() != wanted.ip() => return Err(Errno::EINVAL),
             (Some(local), _) | (None, Some(local)) => local.ip(),
             (None, None) => self.choose_local(vnic, remote.ip(), m.remote.interface)?,
         };
-        if local.is_ipv4() != remote.is_ipv4() {
+        if Family::of(local) != Family::of(remote.ip()) {
             return Err(Errno::EINVAL);
         }
         let entry = self.entry_of(vnic, local)?;
@@ -192,13 +192,14 @@ impl Tenancy {
             }
         };
         let ends = (SocketAddr::new(local, port), entry.gid);
-        let path = Path::new(ends, (remote, remote.ip().into()), (entry.ifindex, entry.mtu));
+        let peer = (remote, self.network.name_of(remote.ip()));
+        let path = Path::new(ends, peer, (entry.ifindex, entry.mtu));
         self.connections.get_mut(key)?.path = Some(path);
         Ok(CmIdResolved {
             id: key.1,
             ifindex: path.interface,
-            local: to_message(path.local, path.interface),
-            remote: CmAddress { interface: m.remote.interface, ..to_message(path.remote, 0) },
+            local: CmAddress::new(path.local, path.interface),
+            remote: CmAddress { interface: m.remote.interface, ..CmAddress::new(path.remote, 0) },
             sgid: path.sgid,
             dgid: path.dgid,
             mtu: path.mtu,
@@ -212,33 +213,28 @@ impl Tenancy {
 
     /// The entry of the GID table for an address of the vNIC's.
     pub(super) fn entry_of(&self, vnic: VnicId, ip: IpAddr) -> Result<GidEntry, Errno> {
-        let gid = if ip.is_loopback() { Gid::from(home(ip.is_ipv6())) } else { Gid::from(ip) };
+        let ip = if ip.is_loopback() { Family::of(ip).loopback() } else { ip };
+        let gid = self.network.name_of(ip);
         let entry = self.vnics.get(&vnic).and_then(|vnic| vnic.names.entry(gid));
         entry.copied().ok_or(Errno::EADDRNOTAVAIL)
     }
 
     /// The address that a connection to `remote` comes from if nobody says which.
     fn choose_local(&self, vnic: VnicId, remote: IpAddr, interface: u32) -> Result<IpAddr, Errno> {
-        let own = Gid::from(remote);
-        if own.is_loopback() || self.owns(vnic, own) {
+        let name = self.network.name_of(remote);
+        if name.is_loopback() || self.owns(vnic, name) {
             return Ok(remote);
         }
         let table = self.vnics.get(&vnic).map(|vnic| vnic.names.table());
         let mut entries = table.into_iter().flatten();
+        let near = name.is_link_local();
         let fits = |entry: &&GidEntry| {
-            let ip = entry.gid.address();
-            let near = own.is_link_local();
-            let here = !near || interface == 0 || interface == entry.ifindex;
-            ip.is_ipv4() == remote.is_ipv4()
+            Family::of_name(entry.gid) == Family::of(remote)
                 && entry.gid.is_link_local() == near
                 && !entry.gid.is_loopback()
-                && here
+                && (!near || interface == 0 || interface == entry.ifindex)
         };
-        entries.find(fits).map(|entry| entry.gid.address()).ok_or(Errno::ENODEV)
+        let local = entries.find(fits).ok_or(Errno::ENODEV)?;
+        Ok(self.network.address_of(local.gid))
     }
-}
-
-/// "Myself" in either family.
-fn home(six: bool) -> IpAddr {
-    if six { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() }
 }

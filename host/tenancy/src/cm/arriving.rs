@@ -297,9 +297,9 @@ impl Tenancy {
             false => IpHeader::read(private),
         };
         let header = header.ok_or(nobody)?;
-        let says = (Gid::from(header.source), Gid::from(header.destination));
+        let says = [header.source, header.destination].map(|ip| self.network.name_of(ip));
         let is_right = |said: Gid, is: Gid| said == is || ends.at_home && said.is_loopback();
-        if !is_right(says.0, ends.sender) || !is_right(says.1, ends.own) {
+        if !is_right(says[0], ends.sender) || !is_right(says[1], ends.own) {
             return Err(reject_reason::INVALID_GID.into());
         }
         let entry = self.entry_of(ends.at, header.destination).map_err(|_| nobody)?;

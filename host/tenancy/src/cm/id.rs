@@ -4,9 +4,9 @@ use super::ports::Port;
 use crate::accounts::{Account, Kind, Quotas, Receipt};
 use crate::ids::SessionId;
 use omniverb_cm::{Connection, PortSpace, Resolution};
-use omniverb_session::cm::{CM_PRIVATE_BYTES, CmAddress, CmHappened, FAMILY_IPV4, FAMILY_IPV6};
+use omniverb_session::cm::{CM_PRIVATE_BYTES, CmAddress, CmHappened};
 use omniverb_terms::{Errno, Gid, Psn, Qkey, Qpn, Service, VnicId};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 /// Whose it is, and its number there.
 pub(crate) type Key = (SessionId, u32);
@@ -221,8 +221,8 @@ impl Id {
     pub(super) fn happened(&self, id: u32, event: u32) -> CmHappened {
         let mut happened = CmHappened::new(event, id);
         if let Some(path) = &self.path {
-            happened.local = to_message(path.local, path.interface);
-            happened.remote = to_message(path.remote, path.interface);
+            happened.local = CmAddress::new(path.local, path.interface);
+            happened.remote = CmAddress::new(path.remote, path.interface);
             (happened.sgid, happened.dgid) = (path.sgid, path.dgid);
             happened.ifindex = path.interface;
             happened.path_mtu = path.path_mtu.into();
@@ -257,24 +257,6 @@ pub(super) fn private<const N: usize>(
     Ok(private)
 }
 
-/// An address in a message; `None`: it says that there is none.
-pub(super) fn of_message(address: &CmAddress) -> Result<Option<SocketAddr>, Errno> {
-    let ip = match address.family {
-        0 => return Ok(None),
-        FAMILY_IPV4 => Some(address.ip.address()).filter(IpAddr::is_ipv4),
-        FAMILY_IPV6 => Some(IpAddr::from(address.ip.bytes())),
-        _ => return Err(Errno::EAFNOSUPPORT),
-    };
-    Ok(Some(SocketAddr::new(ip.ok_or(Errno::EINVAL)?, address.port)))
-}
-
-/// An address for a message. The interface is only told of link-local ones.
-pub(super) fn to_message(address: SocketAddr, interface: u32) -> CmAddress {
-    let (ip, port) = (Gid::from(address.ip()), address.port());
-    let family = if address.is_ipv4() { FAMILY_IPV4 } else { FAMILY_IPV6 };
-    CmAddress { family, port, interface: if ip.is_link_local() { interface } else { 0 }, ip }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,21 +268,6 @@ mod tests {
         {
             assert_eq!(path_mtu(mtu), code, "{mtu}");
         }
-    }
-
-    #[test]
-    fn an_address_survives_the_message() {
-        for text in ["10.0.0.1:7", "0.0.0.0:0", "[2001:db8::1]:9", "[::]:1", "[::ffff:10.0.0.1]:4"]
-        {
-            let address: SocketAddr = text.parse().unwrap();
-            assert_eq!(of_message(&to_message(address, 3)), Ok(Some(address)), "{text}");
-        }
-        assert_eq!(of_message(&CmAddress::NONE), Ok(None));
-        let six = to_message("[2001:db8::1]:9".parse().unwrap(), 0);
-        let wrong = CmAddress { family: FAMILY_IPV4, ..six };
-        assert_eq!(of_message(&wrong), Err(Errno::EINVAL));
-        let other = CmAddress { family: 27, ..six };
-        assert_eq!(of_message(&other), Err(Errno::EAFNOSUPPORT));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Ports of port spaces: who has which, in each vNIC.
 
+use crate::directory::Family;
 use crate::ids::SessionId;
 use omniverb_cm::PortSpace;
 use omniverb_terms::{Errno, VnicId};
@@ -9,17 +10,34 @@ use std::net::IpAddr;
 /// Ports that are given to who does not care which, as Linux has them unless told otherwise.
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 32768..=60999;
 
+/// How somebody has a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hold {
+    /// Alone, among addresses that overlap.
+    Alone,
+    /// With all others who say so as well.
+    Shared,
+    /// Alone; he waits for connections.
+    Listening,
+}
+
+/// For which families a wildcard of IPv6 stands. One of IPv4 stands for its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wildcard {
+    /// For IPv4, too.
+    Both,
+    /// For IPv6 alone.
+    OwnFamily,
+}
+
 /// Who has a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Binding {
     pub(super) owner: (SessionId, u32),
     /// Unspecified: any address.
     pub(super) ip: IpAddr,
-    /// Others who say so as well may have it, too.
-    pub(super) reuse: bool,
-    /// If of IPv6: nothing of IPv4, which is always so the other way round.
-    pub(super) family_only: bool,
-    pub(super) listening: bool,
+    pub(super) hold: Hold,
+    pub(super) wildcard: Wildcard,
 }
 
 impl Binding {
@@ -27,7 +45,7 @@ impl Binding {
     /// address of loopback, which is no device's and counts as one: `EADDRNOTAVAIL`; of one
     /// address: `EADDRINUSE`.
     fn conflict(&self, other: &Binding) -> Option<Errno> {
-        let other_family = self.ip.is_ipv4() != other.ip.is_ipv4();
+        let other_family = Family::of(self.ip) != Family::of(other.ip);
         if other_family && self.is_of_one_family() && other.is_of_one_family() {
             None
         } else if self.is_nobodys() || other.is_nobodys() {
@@ -38,7 +56,7 @@ impl Binding {
     }
 
     fn is_of_one_family(&self) -> bool {
-        self.ip.is_ipv4() || self.family_only
+        Family::of(self.ip) == Family::V4 || self.wildcard == Wildcard::OwnFamily
     }
 
     /// No device has the address.
@@ -48,9 +66,8 @@ impl Binding {
 
     /// An address is among those that this stands for.
     fn covers(&self, ip: IpAddr) -> bool {
-        let other_family = self.ip.is_ipv6() && !self.family_only;
-        self.ip == ip
-            || self.ip.is_unspecified() && (self.ip.is_ipv4() == ip.is_ipv4() || other_family)
+        let family = Family::of(self.ip) == Family::of(ip) || !self.is_of_one_family();
+        self.ip == ip || self.ip.is_unspecified() && family
     }
 }
 
@@ -72,7 +89,8 @@ impl Ports {
     /// `EADDRNOTAVAIL`, `EADDRINUSE`: others have it ([`Binding::conflict`]).
     pub(super) fn bind(&mut self, port: Port, binding: Binding) -> Result<(), Errno> {
         let there = self.0.get(&port).into_iter().flatten();
-        let mut alone = there.filter(|other| !(binding.reuse && other.reuse));
+        let shared = |other: &&Binding| [binding.hold, other.hold] == [Hold::Shared; 2];
+        let mut alone = there.filter(|other| !shared(other));
         if let Some(errno) = alone.find_map(|other| other.conflict(&binding)) {
             return Err(errno);
         }
@@ -108,13 +126,14 @@ impl Ports {
         if let Some(errno) = others.find_map(|other| other.conflict(&there[own])) {
             return Err(errno);
         }
-        (there[own].listening, there[own].reuse) = (true, false);
+        there[own].hold = Hold::Listening;
         Ok(())
     }
 
     /// Who waits for connections to this address.
     pub(super) fn listener(&self, port: Port, ip: IpAddr) -> Option<(SessionId, u32)> {
-        let waiting = || self.0.get(&port).into_iter().flatten().filter(|b| b.listening);
+        let listens = |binding: &&Binding| binding.hold == Hold::Listening;
+        let waiting = || self.0.get(&port).into_iter().flatten().filter(listens);
         let exact = waiting().find(|binding| binding.ip == ip);
         exact.or_else(|| waiting().find(|binding| binding.covers(ip))).map(|b| b.owner)
     }
@@ -140,9 +159,8 @@ mod tests {
         Binding {
             owner: (SessionId(1), id),
             ip: ip.parse().unwrap(),
-            reuse: false,
-            family_only: false,
-            listening: false,
+            hold: Hold::Alone,
+            wildcard: Wildcard::Both,
         }
     }
 
@@ -174,7 +192,7 @@ mod tests {
                 assert!(ports.bind((PORT.0, PortSpace::Udp, PORT.2), binding(4, other)).is_ok());
             }
         }
-        let only = Binding { family_only: true, ..binding(1, "::") };
+        let only = Binding { wildcard: Wildcard::OwnFamily, ..binding(1, "::") };
         let mut ports = Ports::default();
         ports.bind(PORT, only).unwrap();
         assert!(ports.bind(PORT, binding(2, "0.0.0.0")).is_ok());
@@ -183,7 +201,7 @@ mod tests {
     #[test]
     fn a_port_is_shared_by_who_does_not_listen() {
         for (ip, errno) in [("0.0.0.0", Errno::EADDRNOTAVAIL), ("10.0.0.1", Errno::EADDRINUSE)] {
-            let shared = |id| Binding { reuse: true, ..binding(id, ip) };
+            let shared = |id| Binding { hold: Hold::Shared, ..binding(id, ip) };
             let mut ports = Ports::default();
             ports.bind(PORT, shared(1)).unwrap();
             ports.bind(PORT, shared(2)).unwrap();

@@ -12,10 +12,12 @@
 //! routes, names. No state of the tables.
 
 pub(crate) mod asking;
+mod family;
 mod gids;
 pub(crate) mod names;
 pub(crate) mod neighbours;
 
+pub(crate) use family::Family;
 pub(crate) use gids::LOOPBACK_INTERFACE;
 pub use gids::{Reach, VnicAddress};
 
@@ -24,6 +26,7 @@ use neighbours::Neighbours;
 use omniverb_session::body::GidEntry;
 use omniverb_terms::{Gid, Underlay, VnicId};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 /// A name, and who says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +75,16 @@ pub trait Directory {
 
     /// What a vNIC and whoever sent to it by this route are called: its own name, the sender's.
     fn names(&self, at: VnicId, underlay: &Underlay) -> Option<(Gid, Gid)>;
+
+    /// The address by which programs of `rdma_cm`, and people, call whom this name means.
+    fn address_of(&self, gid: Gid) -> IpAddr {
+        gid.address()
+    }
+
+    /// The name of whom they call by this address.
+    fn name_of(&self, address: IpAddr) -> Gid {
+        address.into()
+    }
 
     /// How a vNIC may be reached.
     fn access(&self, vnic: VnicId) -> Access {
@@ -129,6 +142,16 @@ impl Network {
     /// See [`Directory::names`].
     pub(crate) fn names(&self, at: VnicId, underlay: &Underlay) -> Option<(Gid, Gid)> {
         self.directory.names(at, underlay)
+    }
+
+    /// See [`Directory::address_of`].
+    pub(crate) fn address_of(&self, gid: Gid) -> IpAddr {
+        self.directory.address_of(gid)
+    }
+
+    /// See [`Directory::name_of`].
+    pub(crate) fn name_of(&self, address: IpAddr) -> Gid {
+        self.directory.name_of(address)
     }
 
     /// A vNIC is attached in a way by which it can be reached no closer than so.

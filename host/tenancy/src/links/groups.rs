@@ -8,7 +8,7 @@
 
 use super::engine_link::{Cause, Route, Way};
 use crate::accounts::Kind;
-use crate::directory::LOOPBACK_INTERFACE as LOOPBACK;
+use crate::directory::{Family, LOOPBACK_INTERFACE as LOOPBACK};
 use crate::ids::SessionId;
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{AttachGroup, CLOSED_BY_PEER, GidEntry, GroupAttached};
@@ -93,8 +93,7 @@ fn leads_out(entry: &GidEntry) -> bool {
 /// By which of its names a vNIC is in a group: the first of the same kind that leads to others. At
 /// the loopback, where nobody else is, only if the vNIC has nothing else.
 fn entry_for(table: &[GidEntry], group: Gid) -> Option<&GidEntry> {
-    let four = |gid: Gid| gid.address().is_ipv4();
     let alone = !table.iter().any(leads_out);
-    let mut fitting = table.iter().filter(|entry| four(entry.gid) == four(group));
+    let mut fitting = table.iter().filter(|entry| Family::of_name(entry.gid) == Family::of_name(group));
     fitting.find(|entry| alone || leads_out(entry))
 }

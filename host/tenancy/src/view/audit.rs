@@ -22,7 +22,7 @@ impl Tenancy {
             qpns: [key.0, key.1],
             vnics: link.vnics.map(Some),
             clients: link.sessions.map(|session| self.client_of(session)),
-            gids: link.ways.map(|(own, _)| Some(own)),
+            addresses: link.ways.map(|(own, _)| Some(self.network.address_of(own))),
         };
         self.act(Action::Audit(Box::new(audited)));
     }
@@ -31,15 +31,15 @@ impl Tenancy {
         if !self.view.audited || !self.queue_pairs.contains(link.way.qpn) {
             return;
         }
-        let far = link.within.and_then(|_| self.queue_pairs.session_of(link.way.peer));
+        let peer = link.within.and_then(|_| self.queue_pairs.session_of(link.way.peer));
         let audited = Audited {
             event,
             service: link.service,
             path: link.path,
             qpns: [link.way.qpn, link.way.peer],
             vnics: [Some(link.vnic), link.within],
-            clients: [Some(link.session), far].map(|session| self.client_of(session?)),
-            gids: [Some(link.way.sgid), Some(link.way.dgid)],
+            clients: [Some(link.session), peer].map(|session| self.client_of(session?)),
+            addresses: [link.way.sgid, link.way.dgid].map(|gid| Some(self.network.address_of(gid))),
         };
         self.act(Action::Audit(Box::new(audited)));
     }

@@ -9,6 +9,7 @@ use crate::policy::policies::Policy;
 use crate::tenancy::Tenancy;
 use omniverb_session::body::Cursor;
 use omniverb_terms::{Gid, Qpn, Service, VnicId};
+use std::net::IpAddr;
 
 /// One vNIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,8 +73,8 @@ pub struct PeerStatus {
     pub qpn: Qpn,
     /// The name of its vNIC, if that is on this host.
     pub vnic: Option<String>,
-    /// Its address, if the link was made by this daemon.
-    pub gid: Option<Gid>,
+    /// The address that people call it by, if the link was made by this daemon.
+    pub address: Option<IpAddr>,
     /// How data travels to it.
     pub path: Path,
     /// Why it travels so.
@@ -194,7 +195,7 @@ impl Tenancy {
         PeerStatus {
             qpn: link.way.peer,
             vnic: link.within.map(|key| self.vnic_name(key).to_owned()),
-            gid: Some(link.way.dgid),
+            address: Some(self.network.address_of(link.way.dgid)),
             path: link.path,
             why: link.why,
         }
@@ -203,11 +204,11 @@ impl Tenancy {
     pub(crate) fn direct_row(&self, qpn: Qpn, peer: Qpn) -> Option<PeerStatus> {
         let key = LinkKey::new(qpn, peer);
         let link = self.links.direct(key)?;
-        let far = usize::from(peer == key.1);
+        let peer_end = usize::from(peer == key.1);
         Some(PeerStatus {
             qpn: peer,
-            vnic: Some(self.vnic_name(link.vnics[far]).to_owned()),
-            gid: Some(link.ways[far].0),
+            vnic: Some(self.vnic_name(link.vnics[peer_end]).to_owned()),
+            address: Some(self.network.address_of(link.ways[peer_end].0)),
             path: Path::Direct,
             why: link.why,
         })
