@@ -4,7 +4,7 @@
 //! kernel knows; who leaves it to us gets the first that may do.
 
 use super::id::{Id, Key, Listening, Path};
-use super::ports::{Binding, Hold, Wildcard};
+use super::ports::{Hold, Wildcard};
 use crate::accounts::Kind;
 use crate::directory::Family;
 use crate::ids::SessionId;
@@ -35,26 +35,23 @@ impl Tenancy {
         if !fits {
             return Err(Errno::EINVAL);
         }
-        let id = self.add_cm_id(session, space, service, |_| {})?;
+        let id = self.add_cm_id(session, (space, service), |id| id)?;
         Ok(CmIdCreated { id, reserved: 0 })
     }
 
-    /// One more id of a session's.
+    /// One more id of a session's, as `with` makes of one that has nothing yet.
     pub(super) fn add_cm_id(
         &mut self,
         of: SessionId,
-        space: PortSpace,
-        service: Service,
-        with: impl FnOnce(&mut Id),
+        kind: (PortSpace, Service),
+        with: impl FnOnce(Id) -> Id,
     ) -> Result<u32, Errno> {
         let session = self.sessions.get_mut(&of).ok_or(Errno::EPROTO)?;
         let receipt = session.account().charge(&[Kind::CmId])?;
         let number = session.next_cm_id()?;
-        let vnic = session.client().vnic;
         let psn = Psn::new(self.entropy.next() as u32);
-        let mut id = Id::new(receipt, vnic, (space, service), psn);
-        with(&mut id);
-        self.connections.insert((of, number), id);
+        let id = Id::new(receipt, session.client().vnic, kind, psn);
+        self.connections.insert((of, number), with(id));
         Ok(number)
     }
 
@@ -81,7 +78,7 @@ impl Tenancy {
     ) -> Result<CmIdBound, Errno> {
         let key = (session, m.id);
         let id = self.connections.get(key)?;
-        if id.bound.is_some() || !id.is_fresh() {
+        if id.address().is_some() || !id.is_fresh() {
             return Err(Errno::EINVAL);
         }
         let address = m.address.socket_address()?.ok_or(Errno::EINVAL)?;
@@ -91,8 +88,7 @@ impl Tenancy {
 
     /// An id gets an address and a port of its own.
     fn give_address(&mut self, key: Key, address: SocketAddr, flags: u32) -> Result<(), Errno> {
-        let id = self.connections.get(key)?;
-        let (vnic, space) = (id.vnic, id.space);
+        let vnic = self.connections.get(key)?.vnic();
         let ip = address.ip();
         if !ip.is_unspecified() {
             self.entry_of(vnic, ip)?;
@@ -102,24 +98,18 @@ impl Tenancy {
             0 => Wildcard::Both,
             _ => Wildcard::OwnFamily,
         };
-        let binding = Binding { owner: key, ip, hold, wildcard };
-        let ports = &mut self.connections.ports;
-        let port = match address.port() {
-            0 => ports.bind_any((vnic, space), binding, self.entropy.next())?,
-            port => ports.bind((vnic, space, port), binding).map(|()| port)?,
-        };
-        let bound = (SocketAddr::new(ip, port), (vnic, space, port));
-        self.connections.get_mut(key)?.bound = Some(bound);
+        let random = || self.entropy.next();
+        self.connections.bind(key, address, (hold, wildcard), random)?;
         self.open_port(vnic);
         Ok(())
     }
 
     fn tell_bound(&self, key: Key) -> Result<CmIdBound, Errno> {
         let id = self.connections.get(key)?;
-        let (address, _) = id.bound.ok_or(Errno::EINVAL)?;
+        let address = id.address().ok_or(Errno::EINVAL)?;
         let entry = match address.ip() {
             ip if ip.is_unspecified() => GidEntry { gid: Gid::ZERO, ifindex: 0, mtu: 0 },
-            ip => self.entry_of(id.vnic, ip)?,
+            ip => self.entry_of(id.vnic(), ip)?,
         };
         Ok(CmIdBound {
             id: key.1,
@@ -142,17 +132,15 @@ impl Tenancy {
         if !id.is_fresh() || id.path.is_some() {
             return Err(Errno::EINVAL);
         }
-        if id.bound.is_none() {
+        if id.address().is_none() {
             self.give_address(key, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), 0)?;
         }
         // Before anything takes effect: the address may have gone since it was given.
         let told = self.tell_bound(key)?;
-        let (_, port) = self.connections.get(key)?.bound.ok_or(Errno::EINVAL)?;
-        let (vnic, space, number) = port;
-        self.connections.ports.listen(port, key)?;
         let backlog = if m.backlog == 0 { CM_BACKLOG_MAX } else { m.backlog.min(CM_BACKLOG_MAX) };
         let account = self.sessions.get(&session).ok_or(Errno::EPROTO)?.account();
-        self.connections.get_mut(key)?.listening = Some(Listening::new(account, backlog));
+        let listening = Listening::new(account, backlog);
+        let (vnic, space, number) = self.connections.listen(key, listening)?;
         self.is_waited_for(vnic, ServiceId { space, port: number }, now);
         Ok(told)
     }
@@ -167,7 +155,7 @@ impl Tenancy {
         if !id.is_fresh() {
             return Err(Errno::EINVAL);
         }
-        let (vnic, bound) = (id.vnic, id.bound.map(|(address, _)| address));
+        let (vnic, bound) = (id.vnic(), id.address());
         let mut remote = m.remote.socket_address()?.ok_or(Errno::EINVAL)?;
         if remote.ip().is_unspecified() {
             remote.set_ip(Family::of(remote.ip()).loopback());
@@ -188,7 +176,7 @@ impl Tenancy {
             None => {
                 let port = wanted.map_or(0, |wanted| wanted.port());
                 self.give_address(key, SocketAddr::new(local, port), m.flags)?;
-                self.connections.get(key)?.bound.map_or(0, |(address, _)| address.port())
+                self.connections.get(key)?.address().map_or(0, |address| address.port())
             }
         };
         let ends = (SocketAddr::new(local, port), entry.gid);

@@ -6,7 +6,7 @@
 //! busy line, and come again.
 
 use super::held::Ends;
-use super::id::{Asker, Exchange, Key, Path, Peer, set_private};
+use super::id::{Asker, Exchange, FoundBy, Id, Key, Path, Peer, set_private};
 use super::table::Carried;
 use crate::accounts::Receipt;
 use crate::tenancy::Tenancy;
@@ -44,7 +44,7 @@ impl Tenancy {
     /// Delivers what ids of one vNIC have to say to each other, until nothing is left to say: no
     /// message is answered by more than one that is answered.
     pub(super) fn carry_cm(&mut self, now: u64) {
-        while let Some(Carried { at, from, to, mad }) = self.connections.carried.pop_front() {
+        while let Some(Carried { at, from, to, mad }) = self.connections.next_carried() {
             self.cm_arrived(Ends { at, own: to, sender: from, at_home: true }, &mad, now);
         }
     }
@@ -219,13 +219,11 @@ impl Tenancy {
         path.hop_limit = request.primary.hop_limit;
         let name = self.draw_cm_name(ends.at);
         let mut connection = Connection::asked(request, mad.transaction, name);
-        let space = self.connections.get(listener).map(|id| id.space);
-        let Ok(space) = space else { return Ok(()) };
-        let added = self.add_cm_id(listener.0, space, service, |id| {
-            connection.set_remote_psn(id.psn);
-            id.path = Some(path);
-            id.exchange = Exchange::Connection(Box::new(connection));
-            (id.name, id.asker, id.peer) = (Some(name), Some(asker), Some(peer));
+        let Ok((space, _)) = self.connections.get(listener).map(Id::kind) else { return Ok(()) };
+        let found_by = FoundBy { name: Some(name), asker: Some(asker), peer: Some(peer) };
+        let added = self.add_cm_id(listener.0, (space, service), |id| {
+            connection.set_remote_psn(id.psn());
+            id.asked(path, Exchange::Connection(Box::new(connection)), found_by)
         });
         let parameters = CmParameters {
             responder_resources: request.initiator_depth,
@@ -270,11 +268,10 @@ impl Tenancy {
             Err(Refused::Nobody) => return self.hold_cm(ends, mad, now),
             Err(Refused::Because(_)) => return self.refuse_cm(ends, mad),
         };
-        let Ok(space) = self.connections.get(listener).map(|id| id.space) else { return };
-        let added = self.add_cm_id(listener.0, space, Service::Ud, |id| {
-            id.path = Some(path);
-            id.exchange = Exchange::Resolution(Box::new(resolution));
-            id.asker = Some(asker);
+        let Ok((space, _)) = self.connections.get(listener).map(Id::kind) else { return };
+        let found_by = FoundBy { asker: Some(asker), ..FoundBy::default() };
+        let added = self.add_cm_id(listener.0, (space, Service::Ud), |id| {
+            id.asked(path, Exchange::Resolution(Box::new(resolution)), found_by)
         });
         if let Ok(id) = added {
             let private = &resolve.private[IpHeader::BYTES..];
@@ -304,13 +301,13 @@ impl Tenancy {
         }
         let entry = self.entry_of(ends.at, header.destination).map_err(|_| nobody)?;
         let place = (ends.at, space, port);
-        let listener = self.connections.ports.listener(place, header.destination);
+        let listener = self.connections.listener(place, header.destination);
         let listener = listener.ok_or(Refused::Nobody)?;
         let id = self.connections.get(listener).map_err(|_| nobody)?;
-        if id.service != service {
+        if id.service() != service {
             return Err(reject_reason::INVALID_TRANSPORT.into());
         }
-        let room = id.listening.as_ref().and_then(|listening| listening.charge().ok());
+        let room = id.listening().and_then(|listening| listening.charge().ok());
         let Some(room) = room.filter(|_| self.has_time(listener.0)) else { return Ok(None) };
         let local = SocketAddr::new(header.destination, port);
         let remote = SocketAddr::new(header.source, header.port);
@@ -326,14 +323,9 @@ impl Tenancy {
         (qpn, parameters): (Qpn, CmParameters),
         private: &[u8],
     ) {
-        let listening =
-            self.connections.get_mut(listener).ok().and_then(|id| id.listening.as_mut());
-        let Some(listening) = listening else { return };
-        let waits = listening.announce(listener, room);
-        let number = waits.number;
         let key = (listener.0, id);
-        let Ok(row) = self.connections.get_mut(key) else { return };
-        row.waits = Some(waits);
+        let Some(number) = self.connections.announce(listener, room, key) else { return };
+        let Ok(row) = self.connections.get(key) else { return };
         let mut happened = row.happened(id, event::CONNECT_REQUEST);
         (happened.listener, happened.number) = (listener.1, number);
         (happened.qpn, happened.parameters) = (qpn, parameters);

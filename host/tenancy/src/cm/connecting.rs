@@ -44,13 +44,13 @@ impl Tenancy {
         let key = (session, m.id);
         let id = self.connections.get(key)?;
         // The end of XRC that receives is asked, and does not ask.
-        if !id.is_fresh() || id.service == Service::XrcRecv {
+        if !id.is_fresh() || id.service() == Service::XrcRecv {
             return Err(Errno::EINVAL);
         }
         self.check_cm_qp(session, id, m.qpn)?;
         let mut path = id.path.ok_or(Errno::EINVAL)?;
         path.traffic_class = m.parameters.tos;
-        let vnic = id.vnic;
+        let vnic = id.vnic();
         let header = IpHeader {
             port: path.local.port(),
             source: path.local.ip(),
@@ -61,7 +61,7 @@ impl Tenancy {
         let (mut steps, name) = (Vec::new(), self.draw_cm_name(vnic));
         let transaction = transaction(name);
         let id = self.connections.get(key)?;
-        let exchange = if id.service.is_connected() {
+        let exchange = if id.service().is_connected() {
             let private = private(&head, &m.private, length)?;
             let request = Request { communication: name, private, ..self.request(id, &path, m) };
             let connection = Connection::ask(request, transaction, now, &mut steps);
@@ -70,7 +70,7 @@ impl Tenancy {
             let resolve = Resolve {
                 request: name,
                 partition_key: PARTITION_KEY,
-                service: ServiceId { space: id.space, port: path.remote.port() }.to_u64(),
+                service: ServiceId { space: id.kind().0, port: path.remote.port() }.to_u64(),
                 private: private(&head, &m.private, length)?,
             };
             let resolution = Resolution::ask(resolve, transaction, now, &mut steps);
@@ -88,7 +88,7 @@ impl Tenancy {
     /// Numbers of nobody's are fine: some programs connect without a queue pair.
     fn check_cm_qp(&self, session: SessionId, id: &Id, qpn: Qpn) -> Result<(), Errno> {
         let owner = self.queue_pairs.session_of(qpn);
-        let fine = !id.service.is_connected() || owner.is_none_or(|owner| owner == session);
+        let fine = !id.service().is_connected() || owner.is_none_or(|owner| owner == session);
         if fine { Ok(()) } else { Err(Errno::EINVAL) }
     }
 
@@ -103,18 +103,18 @@ impl Tenancy {
             communication: 0,
             vendor: parameters.ece_vendor & VENDOR,
             options: parameters.ece_options,
-            service: ServiceId { space: id.space, port: path.remote.port() }.to_u64(),
-            device: u64::from_be_bytes(self.node_guid(id.vnic)),
+            service: ServiceId { space: id.kind().0, port: path.remote.port() }.to_u64(),
+            device: u64::from_be_bytes(self.node_guid(id.vnic())),
             queue_key: Qkey(0),
             queue_pair: Qpn(m.qpn.0 & 0xff_ffff),
-            responder_resources: served(id.service, parameters.responder_resources),
+            responder_resources: served(id.service(), parameters.responder_resources),
             initiator_depth: parameters.initiator_depth,
             contexts: (0, 0),
             remote_timeout: MANAGER_TIMEOUT,
             local_timeout: MANAGER_TIMEOUT,
-            transport: Transport::Of(id.service),
+            transport: Transport::Of(id.service()),
             flow_control: parameters.flow_control != 0,
-            psn: id.psn,
+            psn: id.psn(),
             retry_count: parameters.retry_count.min(RETRIES_MAX),
             partition_key: PARTITION_KEY,
             path_mtu: path.path_mtu,
@@ -161,14 +161,14 @@ impl Tenancy {
         let (parameters, length) = (&m.parameters, usize::from(m.parameters.private_length));
         let id = self.connections.get(key)?;
         self.check_cm_qp(session, id, m.qpn)?;
-        let vnic = id.vnic;
+        let vnic = id.vnic();
         let device = u64::from_be_bytes(self.node_guid(vnic));
         let id = self.connections.get_mut(key)?;
+        let (extended, psn) = (id.service().is_extended(), id.psn());
         let mut steps = Vec::new();
         match &mut id.exchange {
             Exchange::Connection(connection) => {
                 let own = Qpn(m.qpn.0 & 0xff_ffff);
-                let extended = id.service.is_extended();
                 let reply = Reply {
                     communication: 0,
                     remote: 0,
@@ -177,7 +177,7 @@ impl Tenancy {
                     vendor: parameters.ece_vendor & VENDOR,
                     options: parameters.ece_options,
                     context: if extended { own.0 } else { 0 },
-                    psn: id.psn,
+                    psn,
                     responder_resources: parameters.responder_resources,
                     initiator_depth: parameters.initiator_depth,
                     ack_delay: ACK_DELAY,
@@ -300,7 +300,7 @@ impl Tenancy {
             max_rd_atomic: 0,
         };
         // An address of its own is enough for a queue pair: it is a device's.
-        if id.bound.is_some_and(|(address, _)| !address.ip().is_unspecified()) {
+        if id.address().is_some_and(|address| !address.ip().is_unspecified()) {
             queried.known |= CM_KNOWN_INIT;
         }
         if let Some(path) = &id.path {
@@ -310,7 +310,7 @@ impl Tenancy {
             queried.flow_label = path.flow_label;
             (queried.traffic_class, queried.hop_limit) = (path.traffic_class, path.hop_limit);
         }
-        if id.service.is_connected() {
+        if id.service().is_connected() {
             queried.access = REMOTE_WRITE;
         } else {
             queried.qkey = if id.served.1 == Qkey(0) { CM_QUEUE_KEY } else { id.served.1 };

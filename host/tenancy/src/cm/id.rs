@@ -97,7 +97,7 @@ impl Listening {
     }
 
     /// One more waits, of which the user is told now.
-    pub(super) fn announce(&mut self, listener: Key, receipt: Receipt) -> Waits {
+    fn announce(&mut self, listener: Key, receipt: Receipt) -> Waits {
         self.announced += 1;
         Waits { listener, number: self.announced, receipt }
     }
@@ -148,26 +148,32 @@ pub(super) struct Peer {
     pub(super) qpn: Qpn,
 }
 
-/// An id.
-#[derive(Debug)]
-pub(crate) struct Id {
-    pub(super) receipt: Receipt,
-    pub(super) vnic: VnicId,
-    pub(super) space: PortSpace,
-    pub(super) service: Service,
-    /// The first PSN that its peer's queue pair is to send.
-    pub(super) psn: Psn,
-    /// Its own address and port; those of who was asked are the listener's.
-    pub(super) bound: Option<(SocketAddr, Port)>,
-    pub(super) listening: Option<Listening>,
-    pub(super) path: Option<Path>,
-    pub(super) exchange: Exchange,
+/// What a connection is found by, besides its key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct FoundBy {
     /// The name by which the peer answers.
     pub(super) name: Option<u32>,
+    /// Who asked for it, if that was somebody else.
     pub(super) asker: Option<Asker>,
+    /// The queue pair at its other end, if that is known.
     pub(super) peer: Option<Peer>,
-    /// It waits for the user of whom it came for.
-    pub(super) waits: Option<Waits>,
+}
+
+/// An id. What it is found by, and what is charged or held for it elsewhere, changes in the table
+/// (`table.rs`) alone.
+#[derive(Debug)]
+pub(crate) struct Id {
+    receipt: Receipt,
+    vnic: VnicId,
+    space: PortSpace,
+    service: Service,
+    psn: Psn,
+    bound: Option<(SocketAddr, Port)>,
+    listening: Option<Listening>,
+    found_by: FoundBy,
+    waits: Option<Waits>,
+    pub(super) path: Option<Path>,
+    pub(super) exchange: Exchange,
     /// Datagrams: the queue pair that serves it, and its Q_Key.
     pub(super) served: (Qpn, Qkey),
 }
@@ -188,19 +194,97 @@ impl Id {
             psn,
             bound: None,
             listening: None,
+            found_by: FoundBy::default(),
+            waits: None,
             path: None,
             exchange: Exchange::None,
-            name: None,
-            asker: None,
-            peer: None,
-            waits: None,
             served: (Qpn(0), Qkey(0)),
         }
+    }
+
+    /// The same of somebody who is asked, and what is said with who asks.
+    pub(super) fn asked(self, path: Path, exchange: Exchange, found_by: FoundBy) -> Id {
+        Id { path: Some(path), exchange, found_by, ..self }
     }
 
     /// What it pays.
     pub(crate) fn receipt(&self) -> &Receipt {
         &self.receipt
+    }
+
+    /// The vNIC that it is in.
+    pub(super) fn vnic(&self) -> VnicId {
+        self.vnic
+    }
+
+    /// The port space, and the kind of queue pair that it is for.
+    pub(super) fn kind(&self) -> (PortSpace, Service) {
+        (self.space, self.service)
+    }
+
+    /// The kind of queue pair that it is for.
+    pub(super) fn service(&self) -> Service {
+        self.service
+    }
+
+    /// The first PSN that its peer's queue pair is to send.
+    pub(super) fn psn(&self) -> Psn {
+        self.psn
+    }
+
+    /// Its own address; that of who was asked is the listener's.
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        self.bound.map(|(address, _)| address)
+    }
+
+    /// The port that it has.
+    pub(super) fn port(&self) -> Option<Port> {
+        self.bound.map(|(_, port)| port)
+    }
+
+    /// It has an address and a port of its own.
+    pub(super) fn bind(&mut self, address: SocketAddr, port: Port) {
+        self.bound = Some((address, port));
+    }
+
+    /// It waits for connections.
+    pub(super) fn listening(&self) -> Option<&Listening> {
+        self.listening.as_ref()
+    }
+
+    /// From now on.
+    pub(super) fn listen(&mut self, listening: Listening) {
+        self.listening = Some(listening);
+    }
+
+    /// A connection came for it, of which its user is told now.
+    pub(super) fn announce(&mut self, own: Key, room: Receipt) -> Option<Waits> {
+        self.listening.as_mut().map(|listening| listening.announce(own, room))
+    }
+
+    /// What it is found by.
+    pub(super) fn found_by(&self) -> &FoundBy {
+        &self.found_by
+    }
+
+    /// Its peer answers to this name.
+    pub(super) fn give_name(&mut self, name: u32) {
+        self.found_by.name = Some(name);
+    }
+
+    /// It waits for the user of whom it came for.
+    pub(super) fn waits(&self) -> Option<&Waits> {
+        self.waits.as_ref()
+    }
+
+    /// That begins.
+    pub(super) fn wait(&mut self, waits: Waits) {
+        self.waits = Some(waits);
+    }
+
+    /// That is over, if it waited.
+    pub(super) fn take_waits(&mut self) -> Option<Waits> {
+        self.waits.take()
     }
 
     /// Nothing was begun with it but to give it an address.

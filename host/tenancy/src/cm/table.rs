@@ -2,13 +2,14 @@
 
 use super::farewells::Farewells;
 use super::held::HeldRequests;
-use super::id::{Asker, Exchange, Id, Key, Listening, Peer, Waits};
-use super::ports::Ports;
+use super::id::{Asker, Exchange, FoundBy, Id, Key, Listening, Peer, Waits};
+use super::ports::{Binding, Hold, Port, Ports, Wildcard};
 use crate::accounts::{Account, Receipt};
 use crate::ids::SessionId;
 use omniverb_cm::Mad;
 use omniverb_terms::{Errno, Gid, VnicId};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
 
 /// A message from one id of a vNIC to another.
 #[derive(Debug)]
@@ -27,11 +28,11 @@ pub(crate) struct Connections {
     names: HashMap<(VnicId, u32), Key>,
     askers: HashMap<Asker, Key>,
     peers: HashMap<Peer, Key>,
-    pub(super) ports: Ports,
+    ports: Ports,
+    /// On its way; nothing is between two calls of the tables.
+    carried: VecDeque<Carried>,
     pub(super) held: HeldRequests,
     pub(super) farewells: Farewells,
-    /// On its way; nothing is between two calls of the tables.
-    pub(super) carried: VecDeque<Carried>,
 }
 
 impl Connections {
@@ -64,52 +65,106 @@ impl Connections {
     /// Those that wait for this listener's user, from one on.
     pub(super) fn waiting_for(&self, listener: Key, after: u32) -> Vec<Key> {
         // Most ids have nobody wait for them, and a session may have thousands.
-        let listening = self.ids.get(&listener).and_then(|id| id.listening.as_ref());
+        let listening = self.ids.get(&listener).and_then(Id::listening);
         if listening.is_none_or(Listening::is_idle) {
             return Vec::new();
         }
         let all = (listener.0, u32::MIN)..=(listener.0, u32::MAX);
         let meant = |waits: &Waits| waits.listener == listener && waits.number > after;
-        let waits = |id: &Id| id.waits.as_ref().is_some_and(meant);
+        let waits = |id: &Id| id.waits().is_some_and(meant);
         self.ids.range(all).filter(|(_, id)| waits(id)).map(|(key, _)| *key).collect()
     }
 
     pub(super) fn insert(&mut self, key: Key, id: Id) {
-        if let Some(name) = id.name {
-            self.names.insert((id.vnic, name), key);
-        }
-        if let Some(asker) = id.asker {
-            self.askers.insert(asker, key);
-        }
-        if let Some(peer) = id.peer {
-            self.peers.insert(peer, key);
-        }
+        let FoundBy { name, asker, peer } = *id.found_by();
+        self.names.extend(name.map(|name| ((id.vnic(), name), key)));
+        self.askers.extend(asker.map(|asker| (asker, key)));
+        self.peers.extend(peer.map(|peer| (peer, key)));
         self.ids.insert(key, id);
     }
 
     /// It has a name that its peer answers to.
     pub(super) fn give_name(&mut self, key: Key, name: u32) {
         if let Some(id) = self.ids.get_mut(&key) {
-            id.name = Some(name);
-            self.names.insert((id.vnic, name), key);
+            id.give_name(name);
+            self.names.insert((id.vnic(), name), key);
         }
+    }
+
+    /// It has an address and a port of its own: that of the address or, if that is zero, any. They
+    /// are tried from a random one on.
+    ///
+    /// # Errors
+    /// As [`Ports::bind`].
+    pub(super) fn bind(
+        &mut self,
+        key: Key,
+        address: SocketAddr,
+        (hold, wildcard): (Hold, Wildcard),
+        random: impl FnOnce() -> u64,
+    ) -> Result<(), Errno> {
+        let id = self.ids.get_mut(&key).ok_or(Errno::ENOENT)?;
+        let (vnic, (space, _)) = (id.vnic(), id.kind());
+        let binding = Binding { owner: key, ip: address.ip(), hold, wildcard };
+        let port = match address.port() {
+            0 => self.ports.bind_any((vnic, space), binding, random())?,
+            port => self.ports.bind((vnic, space, port), binding).map(|()| port)?,
+        };
+        id.bind(SocketAddr::new(address.ip(), port), (vnic, space, port));
+        Ok(())
+    }
+
+    /// One that has a port waits for connections from now on.
+    ///
+    /// # Errors
+    /// As [`Ports::listen`]; `EINVAL` if it has none.
+    pub(super) fn listen(&mut self, key: Key, listening: Listening) -> Result<Port, Errno> {
+        let id = self.ids.get_mut(&key).ok_or(Errno::ENOENT)?;
+        let port = id.port().ok_or(Errno::EINVAL)?;
+        self.ports.listen(port, key)?;
+        id.listen(listening);
+        Ok(port)
+    }
+
+    /// Who waits for connections to this address.
+    pub(super) fn listener(&self, port: Port, ip: IpAddr) -> Option<Key> {
+        self.ports.listener(port, ip)
+    }
+
+    /// A connection waits for its listener's user, who is told of it now: the how manieth it is.
+    pub(super) fn announce(&mut self, listener: Key, room: Receipt, key: Key) -> Option<u32> {
+        let waits = self.ids.get_mut(&listener)?.announce(listener, room)?;
+        let number = waits.number;
+        self.ids.get_mut(&key)?.wait(waits);
+        Some(number)
+    }
+
+    /// Something is on its way from one id to another.
+    pub(super) fn carry(&mut self, carried: Carried) {
+        self.carried.push_back(carried);
+    }
+
+    /// What is to arrive next.
+    pub(super) fn next_carried(&mut self) -> Option<Carried> {
+        self.carried.pop_front()
     }
 
     /// Takes one out, and all that it is found by.
     pub(super) fn remove(&mut self, key: Key) -> Option<Id> {
         let id = self.ids.remove(&key)?;
-        if let Some(name) = id.name {
-            self.names.remove(&(id.vnic, name));
+        let FoundBy { name, asker, peer } = id.found_by();
+        if let Some(name) = name {
+            self.names.remove(&(id.vnic(), *name));
         }
-        if let Some(asker) = &id.asker {
+        if let Some(asker) = asker {
             self.askers.remove(asker);
         }
-        if let Some(peer) = &id.peer
+        if let Some(peer) = peer
             && self.peers.get(peer) == Some(&key)
         {
             self.peers.remove(peer);
         }
-        if let Some((_, port)) = id.bound {
+        if let Some(port) = id.port() {
             self.ports.release(port, key);
         }
         Some(id)
@@ -118,19 +173,19 @@ impl Connections {
     /// What waited for its user does so no more.
     pub(super) fn answer(&mut self, key: Key) {
         if let Some(id) = self.ids.get_mut(&key) {
-            id.waits = None;
+            id.take_waits();
         }
     }
 
     /// All that listen, and what those that wait for them are charged to.
     pub(crate) fn listeners(&self) -> impl Iterator<Item = (&Key, &Account)> {
-        self.ids.iter().filter_map(|(key, id)| Some((key, id.listening.as_ref()?.account())))
+        self.ids.iter().filter_map(|(key, id)| Some((key, id.listening()?.account())))
     }
 
     /// What an id that waits for a user pays, and to whom it should, if who listened still does.
     pub(crate) fn waits<'a>(&'a self, id: &'a Id) -> Option<(&'a Receipt, Option<&'a Account>)> {
-        let waits = id.waits.as_ref()?;
-        let listener = self.ids.get(&waits.listener).and_then(|id| id.listening.as_ref());
+        let waits = id.waits()?;
+        let listener = self.ids.get(&waits.listener).and_then(Id::listening);
         Some((waits.receipt(), listener.map(Listening::account)))
     }
 
@@ -153,13 +208,14 @@ impl Connections {
     pub(crate) fn check(&self) {
         assert!(self.carried.is_empty(), "something is on its way");
         self.farewells.check();
-        let named = self.ids.values().filter(|id| id.name.is_some()).count();
-        let asked = self.ids.values().filter(|id| id.asker.is_some()).count();
+        let named = self.ids.values().filter(|id| id.found_by().name.is_some()).count();
+        let asked = self.ids.values().filter(|id| id.found_by().asker.is_some()).count();
         assert_eq!((self.names.len(), self.askers.len()), (named, asked));
         for (key, id) in &self.ids {
-            let found = id.name.is_none_or(|name| self.named(id.vnic, name) == Some(*key));
+            let found = id.found_by().name;
+            let found = found.is_none_or(|name| self.named(id.vnic(), name) == Some(*key));
             assert!(found, "{key:?} answers to its name");
-            assert!(id.listening.is_none() || matches!(id.exchange, Exchange::None));
+            assert!(id.listening().is_none() || matches!(id.exchange, Exchange::None));
         }
         for key in self.peers.values() {
             assert!(self.ids.contains_key(key));
@@ -171,6 +227,7 @@ impl Connections {
 impl Connections {
     /// What must never happen: one waits no more, and its place in the backlog is not returned.
     pub(crate) fn lose_waiting(&mut self, key: Key) {
-        std::mem::forget(self.get_mut(key).unwrap().waits.take().unwrap());
+        let id = self.get_mut(key).unwrap();
+        std::mem::forget(id.take_waits());
     }
 }

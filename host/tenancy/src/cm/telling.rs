@@ -21,7 +21,7 @@ impl Tenancy {
     /// The same for the id alone.
     pub(super) fn take_steps(&mut self, key: Key, steps: Vec<Step>) {
         let Ok(id) = self.connections.get(key) else { return };
-        let (vnic, path) = (id.vnic, id.path);
+        let (vnic, path) = (id.vnic(), id.path);
         for step in steps {
             match step {
                 Step::Send(mad) => {
@@ -62,7 +62,7 @@ impl Tenancy {
     ) {
         if to.is_loopback() || self.owns(vnic, to) {
             let (at, from, to) = (vnic, from, to);
-            return self.connections.carried.push_back(Carried { at, from, to, mad });
+            return self.connections.carry(Carried { at, from, to, mad });
         }
         if let Some(underlay) = self.route_to(vnic, from, to) {
             let datagram = Box::from(mad.to_bytes());
@@ -94,12 +94,12 @@ impl Tenancy {
     pub(super) fn remove_cm_id(&mut self, key: Key, now: u64) {
         self.timers.clear(Timer::Connection(key.0, key.1));
         let Some(mut id) = self.connections.remove(key) else { return };
-        let mut steps = Vec::new();
+        let (vnic, mut steps) = (id.vnic(), Vec::new());
         match &mut id.exchange {
             Exchange::None => {}
             Exchange::Connection(connection) => {
                 if let (Some(mad), Some(path)) = (connection.farewell(), &id.path) {
-                    self.keep_farewell(id.vnic, (path.sgid, path.dgid), &mad, now);
+                    self.keep_farewell(vnic, (path.sgid, path.dgid), &mad, now);
                 }
                 connection.destroy(&mut steps);
             }
@@ -107,7 +107,7 @@ impl Tenancy {
         }
         for step in steps {
             if let (Step::Send(mad), Some(path)) = (step, &id.path) {
-                self.send_cm(id.vnic, path, mad);
+                self.send_cm(vnic, path, mad);
             }
         }
     }
@@ -127,7 +127,7 @@ impl Tenancy {
         let happened = match what {
             Event::Answered(reply) => {
                 let mut happened = base(event::CONNECT_RESPONSE);
-                happened.qpn = reply.peer(id.service.is_extended());
+                happened.qpn = reply.peer(id.service().is_extended());
                 let parameters = &mut happened.parameters;
                 parameters.responder_resources = reply.initiator_depth;
                 parameters.initiator_depth = reply.responder_resources;
