@@ -8,7 +8,7 @@ use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
 use omniverb_sys::descriptors::{self, Plain};
 use omniverb_sys::pidfd::Peer;
 use omniverb_sys::{Access, Mapping, socket};
-use omniverb_tenancy::{Channel, VnicId};
+use omniverb_tenancy::{Channel, Pace, VnicId};
 use omniverb_terms::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -39,8 +39,8 @@ pub(crate) struct Client {
     answers: Outbox,
     /// Events that wait for room in `events`.
     unasked: Outbox,
-    /// What the tables know: it has left more than a little of what it was told.
-    behind: bool,
+    /// How it takes what it is told, as the tables know it.
+    pace: Pace,
     /// A timer is set that will try again to send what waits.
     flush_timer: bool,
     /// Where memory comes from that it shares.
@@ -96,7 +96,7 @@ impl Client {
             statistics: None,
             answers: Outbox::new(bin.clone()),
             unasked: Outbox::new(bin.clone()),
-            behind: false,
+            pace: Pace::KeepsUp,
             flush_timer: false,
             source,
             pieces: Vec::new(),
@@ -235,13 +235,14 @@ impl Client {
         self.flush_timer = false;
     }
 
-    /// Whether it has left more than a little of what it was told, if that has changed.
-    pub(crate) fn backlog_change(&mut self) -> Option<bool> {
+    /// How it takes what it is told, if that has changed.
+    pub(crate) fn pace_change(&mut self) -> Option<Pace> {
         let events = self.events.as_ref()?;
         let unread = || socket::unread(events.as_fd()).unwrap_or(0);
         let behind = !self.unasked.is_empty() || unread() > UNREAD_MAX;
-        let before = std::mem::replace(&mut self.behind, behind);
-        (before != behind).then_some(behind)
+        let pace = if behind { Pace::Behind } else { Pace::KeepsUp };
+        let before = std::mem::replace(&mut self.pace, pace);
+        (before != pace).then_some(pace)
     }
 
     /// The next message of it; `None`: it has not said hello, so it has no such socket.

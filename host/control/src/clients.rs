@@ -15,7 +15,7 @@ use crate::settings::Unwanted;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_sys::descriptors::{self, Plain};
 use omniverb_sys::epoll::Interest;
-use omniverb_tenancy::{Channel, Holder, Holders, SessionId, VnicId};
+use omniverb_tenancy::{Channel, Holder, Holders, Pace, SessionId, VnicId};
 use omniverb_terms::Errno;
 use std::collections::BTreeMap;
 use std::io;
@@ -286,9 +286,9 @@ impl Clients {
         self.flush_events(id, reactor);
     }
 
-    /// Whether one has left more than a little of what it was told, if that has changed.
-    pub(crate) fn backlog_change(&mut self, id: SessionId) -> Option<bool> {
-        self.all.get_mut(&id)?.backlog_change()
+    /// How one takes what it is told, if that has changed.
+    pub(crate) fn pace_change(&mut self, id: SessionId) -> Option<Pace> {
+        self.all.get_mut(&id)?.pace_change()
     }
 
     fn note_queued(&mut self, vnic: Result<VnicId, Errno>, before: usize, after: usize) -> usize {

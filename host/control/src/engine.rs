@@ -15,7 +15,7 @@ use omniverb_session::faults::Faults;
 use omniverb_sys::Extent;
 use omniverb_sys::datagram::Port;
 use omniverb_sys::pulse::Pulses;
-use omniverb_tenancy::{EngineEnd, RateLimit, TracedEnd};
+use omniverb_tenancy::{Addressee, EngineEnd, RateLimit, TracedEnd};
 use omniverb_terms::{Errno, Qpn, Rkey, Underlay, VnicId};
 use std::io;
 use std::net::IpAddr;
@@ -189,9 +189,12 @@ impl Packets {
         vnic: VnicId,
         underlay: Underlay,
         datagram: Box<[u8]>,
-        stranger: bool,
+        to: Addressee,
     ) {
-        let recipient = if stranger { Recipient::Stranger } else { Recipient::Known };
+        let recipient = match to {
+            Addressee::Peer => Recipient::Known,
+            Addressee::Stranger => Recipient::Stranger,
+        };
         self.0.send(Command::Manage { vnic, underlay, datagram, recipient });
     }
 

@@ -14,6 +14,16 @@ use std::sync::Arc;
 /// Pages that are read, or noted, at a time.
 const STEP: usize = 4096;
 
+/// What is noted of a page: the byte for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// Nobody uses it.
+    Free = 0,
+    /// Somebody may use it.
+    Given = 1,
+}
+
 /// The notes on a window, if somebody keeps any.
 #[derive(Clone, Debug)]
 pub(crate) struct Ledger(Option<Arc<OwnedFd>>);
@@ -92,13 +102,13 @@ impl Ledger {
         }
     }
 
-    /// Notes that pages are given away, or free.
+    /// Notes what pages are from now on.
     ///
     /// # Errors
     /// What the kernel says; some of them may be noted then.
-    pub(crate) fn note(&self, pages: Range<u64>, given: bool) -> io::Result<()> {
+    pub(crate) fn note(&self, pages: Range<u64>, state: State) -> io::Result<()> {
         let Some(file) = &self.0 else { return Ok(()) };
-        let bytes = [u8::from(given); STEP];
+        let bytes = [state as u8; STEP];
         let mut at = pages.start;
         while at < pages.end {
             let most = usize::try_from(pages.end - at).unwrap_or(STEP).min(STEP);
@@ -127,12 +137,12 @@ mod tests {
         let first = ledger(&file);
         assert!(first.given(PAGES).unwrap().is_empty());
         for pages in [1..3, 3..9, 4000..9001, 9999..10_000] {
-            first.note(pages, true).unwrap();
+            first.note(pages, State::Given).unwrap();
         }
-        first.note(2..4, false).unwrap();
+        first.note(2..4, State::Free).unwrap();
         drop(first);
         assert_eq!(ledger(&file).given(PAGES).unwrap(), [1..2, 4..9, 4000..9001, 9999..10_000]);
-        Ledger::none().note(0..7, true).unwrap();
+        Ledger::none().note(0..7, State::Given).unwrap();
         assert!(Ledger::none().given(PAGES).unwrap().is_empty());
     }
 

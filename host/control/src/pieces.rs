@@ -9,7 +9,7 @@
 //! machine's. So they do with what a daemon before this one gave them.
 
 use crate::disposal::Bin;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, State};
 use omniverb_session::body;
 use omniverb_sys::{Extent, lock};
 use std::collections::BTreeMap;
@@ -162,7 +162,7 @@ impl Pieces {
         let mut fits = self.free_in(&free, part).filter(|(_, within)| within.1 >= length);
         let ((at, room), (offset, _)) = fits.next().ok_or(io::ErrorKind::OutOfMemory)?;
         drop(fits);
-        self.room.note(offset, length, true)?;
+        self.room.note(offset, length, State::Given)?;
         free.remove(&at);
         for (start, end) in [(at, offset), (offset + length, at + room)] {
             if start < end {
@@ -213,9 +213,9 @@ impl Pieces {
 }
 
 impl Room {
-    fn note(&self, offset: u64, length: u64, given: bool) -> io::Result<()> {
+    fn note(&self, offset: u64, length: u64, state: State) -> io::Result<()> {
         let first = (offset - self.begin) / PAGE;
-        self.ledger.note(first..first + length / PAGE, given)
+        self.ledger.note(first..first + length / PAGE, state)
     }
 
     fn empty(&self, offset: u64, length: u64) {
@@ -232,7 +232,7 @@ impl Room {
     fn give_back(&self, mut offset: u64, mut length: u64) {
         let mut free = lock(&self.free);
         // Who cannot be told that it is free is told that it is not.
-        if self.note(offset, length, false).is_err() {
+        if self.note(offset, length, State::Free).is_err() {
             return;
         }
         if let Some((at, room)) = free.range(..offset).next_back().map(|(at, room)| (*at, *room))

@@ -115,6 +115,15 @@ pub struct Audited {
     pub addresses: [Option<IpAddr>; 2],
 }
 
+/// Whom a management datagram goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addressee {
+    /// The peer of an id of the vNIC's.
+    Peer,
+    /// Somebody whom no id here leads to, and who may be forged: only so many answers leave.
+    Stranger,
+}
+
 /// Something for the daemon to do, in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -281,8 +290,8 @@ pub enum Action {
         underlay: Underlay,
         /// The datagram.
         datagram: Box<[u8]>,
-        /// It answers somebody whom no id here leads to, so only so many leave.
-        stranger: bool,
+        /// Whom it goes to.
+        to: Addressee,
     },
     /// Write down that a link was made or has ended.
     Audit(Box<Audited>),

@@ -7,7 +7,7 @@ use omniverb_terms::{Gid, Qpn};
 pub struct SessionId(pub u64);
 
 /// A peer beyond the engine: its number and its GID.
-pub(crate) type FarPeer = (Qpn, Gid);
+pub(crate) type RemotePeer = (Qpn, Gid);
 
 /// The two queue pairs of a link, the smaller number first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

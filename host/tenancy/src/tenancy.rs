@@ -295,7 +295,7 @@ impl Tenancy {
                 Timer::Wish { qpn, peer } => self.wish_due(qpn, peer, now),
                 Timer::Consent(question) => self.consent_due(question, now),
                 Timer::Connection(session, id) => self.connection_due(session, id, now),
-                Timer::HeldRequests => self.held_requests_due(now),
+                Timer::EarlyRequests => self.early_requests_due(now),
                 Timer::Farewells => self.farewells_due(now),
             }
         }
@@ -373,7 +373,7 @@ impl Tenancy {
                 vnic.forget_neighbour(key);
             }
             self.forget_vnic(key, now);
-            self.forget_held(key);
+            self.forget_early(key);
         }
     }
 

@@ -17,8 +17,8 @@ pub(crate) enum Timer {
     Consent(Question),
     /// A message of a connection's is repeated, or it is over: of this session's, by its number.
     Connection(SessionId, u32),
-    /// Requests for connections were held long enough.
-    HeldRequests,
+    /// Requests for connections that came early were kept long enough.
+    EarlyRequests,
     /// A last word of an id that is gone is said again.
     Farewells,
 }

@@ -56,7 +56,7 @@ fn two_of_which(whose: u64, policy: Policy) -> Bench {
 #[test]
 fn one_wish_is_enough_for_the_wire() {
     for (to_whom, path, why, features) in
-        [(OTHER, Path::Wire, Why::Omniverb, 1), (NOBODY, Path::Roce, Why::Unanswered, 0)]
+        [(OTHER, Path::Omniverb, Why::Omniverb, 1), (NOBODY, Path::Roce, Why::Unanswered, 0)]
     {
         for service in [Service::Rc, Service::Uc, Service::Ud] {
             let mut bench = two();
@@ -197,7 +197,7 @@ fn who_sees_no_neighbour_takes_the_wire_and_the_other_follows() {
         call(&mut bench, wishes[other].0, wishes[other].1);
         bench.wait(1_100_000_000);
         assert_eq!(paths(&bench, 1), [(Path::Roce, Why::Unanswered)]);
-        assert_eq!(paths(&bench, 2), [(Path::Wire, Why::OneWay)]);
+        assert_eq!(paths(&bench, 2), [(Path::Omniverb, Why::OneWay)]);
         assert!(engine_links(&bench).iter().all(|link| link.within.is_none()));
     }
     // Datagrams need one direction.
@@ -205,7 +205,7 @@ fn who_sees_no_neighbour_takes_the_wire_and_the_other_follows() {
     bench.walls.insert((2, 1));
     let (a, b) = (qp(&mut bench, 1, Service::Ud), qp(&mut bench, 2, Service::Ud));
     call(&mut bench, 1, to(a, 1, b, 2));
-    assert_eq!(paths(&bench, 1), [(Path::Wire, Why::OneWay)]);
+    assert_eq!(paths(&bench, 1), [(Path::Omniverb, Why::OneWay)]);
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn forged_and_replayed_replies_gain_nothing() {
     let actions = bench.tenancy.probe_replied(id, (right, vnic(2)), 1, now);
     bench.carry_out(actions);
     assert!(bench.tenancy.probe_unanswered(id, now).is_empty());
-    assert_eq!(paths(&bench, 2), [(Path::Wire, Why::Omniverb)]);
+    assert_eq!(paths(&bench, 2), [(Path::Omniverb, Why::Omniverb)]);
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn a_stranger_cannot_take_the_place_of_somebody_known() {
     stranger(&mut bench, a, Qpn(77), NOBODY);
     assert_eq!((engine_links(&bench).len(), detached(&bench).len()), (1, 0));
     let to_a =
-        [(Path::Direct, Why::Neighbour), (Path::Wire, Why::Omniverb), (Path::Roce, Why::Stranger)];
+        [(Path::Direct, Why::Neighbour), (Path::Omniverb, Why::Omniverb), (Path::Roce, Why::Stranger)];
     let mut found = paths(&bench, 1);
     found.sort_by_key(|(path, _)| path.name());
     assert_eq!(found, [to_a[0], to_a[2], to_a[1]]);
@@ -88,7 +88,7 @@ fn a_stranger_cannot_take_the_place_of_somebody_known() {
     call(&mut bench, 1, to(c, 1, Qpn(78), OTHER));
     assert_eq!(detached(&bench), [(c, d)]);
     assert!(paths(&bench, 1)[3..].contains(&(Path::Direct, Why::Neighbour)));
-    assert!(paths(&bench, 1)[3..].contains(&(Path::Wire, Why::Omniverb)));
+    assert!(paths(&bench, 1)[3..].contains(&(Path::Omniverb, Why::Omniverb)));
     // In the end a stranger's link goes, but not one of somebody who is known.
     call(&mut bench, 1, DisconnectQp { qpn: a, peer_qpn: Qpn(77) });
     assert_eq!(detached(&bench), [(c, d), (a, Qpn(77))], "both of that number");

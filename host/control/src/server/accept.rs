@@ -118,8 +118,7 @@ impl Server {
 
     /// Has the tables know whether a client has left more than a little of what it was told.
     pub(super) fn look_at_backlog(&mut self, id: SessionId) {
-        if let Some(behind) = self.clients.backlog_change(id) {
-            let pace = if behind { Pace::Behind } else { Pace::KeepsUp };
+        if let Some(pace) = self.clients.pace_change(id) {
             self.tables.note(|tables| tables.set_pace(id, pace));
         }
     }

@@ -61,8 +61,8 @@ impl Server {
             Action::OpenPort { vnic } => {
                 self.want_port(vnic);
             }
-            Action::Manage { vnic, underlay, datagram, stranger } => {
-                self.engine.manage(vnic, underlay, datagram, stranger);
+            Action::Manage { vnic, underlay, datagram, to } => {
+                self.engine.manage(vnic, underlay, datagram, to);
             }
             Action::Audit(audited) => self.audit(&audited),
             Action::Drop { session, reason } => self.clients.part(session, reason),

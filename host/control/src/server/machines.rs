@@ -177,9 +177,9 @@ impl Server {
                 self.answer_porter(id, tag, &Done { take_back: 0 }.into(), &[]);
             }
             Ok((tag, Message::OpenPort(_))) => match self.open_machine_port(id) {
-                Ok(far) => {
+                Ok(theirs) => {
                     let opened = PortOpened { reserved: 0 }.into();
-                    self.answer_porter(id, tag, &opened, &[far.as_fd()]);
+                    self.answer_porter(id, tag, &opened, &[theirs.as_fd()]);
                 }
                 Err(errno) => self.answer_porter(id, tag, &Message::Failed(errno), &[]),
             },

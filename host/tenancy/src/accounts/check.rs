@@ -125,10 +125,10 @@ impl Tenancy {
             };
             tally.row(&grant.receipt, self.sessions[&session].account(), &[kind]);
         }
-        for (link, owner, held) in self.memory.granted() {
+        for (link, owner, paid) in self.memory.granted() {
             let grantee = other_end(self.links.direct(link).expect("a link").sessions, owner);
             let grantee = grantee.expect("somebody else");
-            tally.row(held, self.sessions[&grantee].account(), &[Kind::Granted]);
+            tally.row(paid, self.sessions[&grantee].account(), &[Kind::Granted]);
         }
         for ((session, _), id) in self.connections.iter() {
             tally.row(id.receipt(), self.sessions[session].account(), &[Kind::CmId]);

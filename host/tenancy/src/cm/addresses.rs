@@ -136,13 +136,13 @@ impl Tenancy {
             self.give_address(key, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), 0)?;
         }
         // Before anything takes effect: the address may have gone since it was given.
-        let told = self.tell_bound(key)?;
+        let bound = self.tell_bound(key)?;
         let backlog = if m.backlog == 0 { CM_BACKLOG_MAX } else { m.backlog.min(CM_BACKLOG_MAX) };
         let account = self.sessions.get(&session).ok_or(Errno::EPROTO)?.account();
         let listening = Listening::new(account, backlog);
         let (vnic, space, number) = self.connections.listen(key, listening)?;
         self.is_waited_for(vnic, ServiceId { space, port: number }, now);
-        Ok(told)
+        Ok(bound)
     }
 
     pub(crate) fn resolve_cm_id(

@@ -5,7 +5,7 @@
 //! wait in the listener's backlog; when that is full, or its user behind, they are lost as on a
 //! busy line, and come again.
 
-use super::held::Ends;
+use super::ends::{Ends, Origin};
 use super::id::{Asker, Exchange, FoundBy, Id, Key, Path, Peer, set_private};
 use super::table::Carried;
 use crate::accounts::Receipt;
@@ -34,7 +34,7 @@ impl Tenancy {
         if let (Some((own, sender)), Ok(mad)) = (names, Mad::parse(datagram)) {
             // Who says it is one of ours would have been heard at home.
             if !sender.is_loopback() && !self.owns(at, sender) && self.owns(at, own) {
-                self.cm_arrived(Ends { at, own, sender, at_home: false }, &mad, now);
+                self.cm_arrived(Ends { at, own, sender, from: Origin::Network }, &mad, now);
                 self.carry_cm(now);
             }
         }
@@ -45,7 +45,7 @@ impl Tenancy {
     /// message is answered by more than one that is answered.
     pub(super) fn carry_cm(&mut self, now: u64) {
         while let Some(Carried { at, from, to, mad }) = self.connections.next_carried() {
-            self.cm_arrived(Ends { at, own: to, sender: from, at_home: true }, &mad, now);
+            self.cm_arrived(Ends { at, own: to, sender: from, from: Origin::Home }, &mad, now);
         }
     }
 
@@ -79,7 +79,7 @@ impl Tenancy {
         let asker = Asker { at: ends.at, gid: ends.sender, device, name: reject.communication };
         match self.connections.asked_by(&asker) {
             Some(key) => self.cm_heard(key, mad, now),
-            None => self.is_not_held(ends, reject.communication),
+            None => self.is_given_up(ends, reject.communication),
         }
     }
 
@@ -144,7 +144,7 @@ impl Tenancy {
         }
     }
 
-    /// REQ.
+    /// A REQ: somebody wants a connection.
     fn cm_asked(&mut self, ends: Ends, mad: &Mad, request: &Request, now: u64) {
         let Ends { at, sender: gid, .. } = ends;
         let (device, name) = (request.device, request.communication);
@@ -152,13 +152,13 @@ impl Tenancy {
         if let Some(key) = self.connections.asked_by(&asker) {
             return self.cm_heard(key, mad, now);
         }
-        if self.connections.held.was_refused(ends, mad, now) {
+        if self.connections.early.was_refused(ends, mad, now) {
             return self.refuse_cm(ends, mad);
         }
         let peer = Peer { at, gid, device, qpn: request.queue_pair };
         match self.cm_wanted(ends, mad, request, (asker, peer), now) {
             Ok(()) => {}
-            Err(Refused::Nobody) => self.hold_cm(ends, mad, now),
+            Err(Refused::Nobody) => self.keep_early(ends, mad, now),
             Err(Refused::Because(reason)) => self.refuse_cm_request(ends, mad, name, reason),
         }
     }
@@ -243,7 +243,7 @@ impl Tenancy {
         Ok(())
     }
 
-    /// SIDR_REQ.
+    /// A SIDR_REQ: somebody wants to know a queue pair for datagrams.
     fn cm_searched(&mut self, ends: Ends, mad: &Mad, resolve: &Resolve, now: u64) {
         let Ends { at, sender: gid, .. } = ends;
         let asker = Asker { at, gid, device: None, name: resolve.request };
@@ -257,7 +257,7 @@ impl Tenancy {
             }
             return self.take_steps(key, steps);
         }
-        if self.connections.held.was_refused(ends, mad, now) {
+        if self.connections.early.was_refused(ends, mad, now) {
             return self.refuse_cm(ends, mad);
         }
         let called = self.cm_called(ends, resolve.service, &resolve.private, Service::Ud);
@@ -265,7 +265,7 @@ impl Tenancy {
         let Called { listener, room, path } = match called {
             Ok(Some(called)) => called,
             Ok(None) => return,
-            Err(Refused::Nobody) => return self.hold_cm(ends, mad, now),
+            Err(Refused::Nobody) => return self.keep_early(ends, mad, now),
             Err(Refused::Because(_)) => return self.refuse_cm(ends, mad),
         };
         let Ok((space, _)) = self.connections.get(listener).map(Id::kind) else { return };
@@ -289,13 +289,14 @@ impl Tenancy {
     ) -> Result<Option<Called>, Refused> {
         let nobody = reject_reason::INVALID_SERVICE;
         let ServiceId { space, port } = ServiceId::from_u64(called).ok_or(nobody)?;
-        let header = match ends.at_home {
-            true => IpHeader::read_at_home(private),
-            false => IpHeader::read(private),
+        let header = match ends.from {
+            Origin::Home => IpHeader::read_at_home(private),
+            Origin::Network => IpHeader::read(private),
         };
         let header = header.ok_or(nobody)?;
         let says = [header.source, header.destination].map(|ip| self.network.name_of(ip));
-        let is_right = |said: Gid, is: Gid| said == is || ends.at_home && said.is_loopback();
+        let home = ends.from == Origin::Home;
+        let is_right = |said: Gid, is: Gid| said == is || home && said.is_loopback();
         if !is_right(says[0], ends.sender) || !is_right(says[1], ends.own) {
             return Err(reject_reason::INVALID_GID.into());
         }

@@ -1,65 +1,181 @@
-//! What becomes of requests that are [held](super::held): somebody listens, or they are refused.
+//! Requests for which nobody waits yet.
+//!
+//! Two programs that agree by other means to connect now do not agree which of them is first: one
+//! listens while the other, who has to find an address and a route, make a queue pair and ask,
+//! takes longer on every kernel. Here it may not, and programs count on it (perftest's `-R` does,
+//! and does not survive a refusal). So a request that nobody waits for is early: it is kept for a
+//! moment, and refused then. Few are kept for a vNIC at a time, and fewer of one sender; all others
+//! are refused at once. Where there is no room, the sender with the most makes some.
+//!
+//! What was refused may have been said again before the asker heard of it. Its queue pair may by
+//! then be used to ask anew, so what comes again is nobody's, whoever listens now.
 
-use super::held::{Ends, Held, called, name};
-use crate::tenancy::Tenancy;
-use crate::timers::Timer;
-use omniverb_cm::{Mad, ServiceId};
-use omniverb_terms::VnicId;
+use super::ends::Ends;
+use omniverb_cm::{Mad, Message, ServiceId};
+use omniverb_terms::{Gid, VnicId};
+use std::collections::{BTreeMap, VecDeque};
 
-impl Tenancy {
-    /// Holds a request that nobody waits for, or refuses it or another that yields.
-    pub(super) fn hold_cm(&mut self, ends: Ends, mad: &Mad, now: u64) {
-        let yields = self.connections.held.hold(ends, mad.clone(), now);
-        self.set_held_timer();
-        if let Some(Held { ends, mad, .. }) = yields {
-            self.refuse_early(ends, &mad, now);
+/// How long one is kept, in nanoseconds: long enough for a program that shares its processor to listen, and
+/// over before the asker says it again (100 ms), as a rule.
+const KEPT: u64 = 60_000_000;
+/// How long one that was refused is known when it comes again, in nanoseconds.
+const KNOWN: u64 = 5_000_000_000;
+/// Refused requests that are known of one vNIC's.
+const KNOWN_MAX: usize = 64;
+/// Early requests that are kept for one vNIC.
+const KEPT_MAX: usize = 16;
+/// Those of one sender to one vNIC.
+const KEPT_OF_ONE: usize = 4;
+
+/// One of them.
+#[derive(Debug)]
+pub(super) struct Early {
+    pub(super) ends: Ends,
+    pub(super) mad: Mad,
+    pub(super) until: u64,
+}
+
+/// One that was refused: its sender, the sender's names for it, and until when it is known.
+#[derive(Debug)]
+struct Refused {
+    sender: Gid,
+    name: Option<u32>,
+    transaction: u64,
+    until: u64,
+}
+
+/// All of them, in the order of their coming.
+#[derive(Debug, Default)]
+pub(super) struct EarlyRequests {
+    rows: VecDeque<Early>,
+    refused: BTreeMap<VnicId, VecDeque<Refused>>,
+}
+
+/// Which service a request is for.
+pub(super) fn called(mad: &Mad) -> Option<ServiceId> {
+    match &mad.message {
+        Message::Request(request) => ServiceId::from_u64(request.service),
+        Message::Resolve(resolve) => ServiceId::from_u64(resolve.service),
+        _ => None,
+    }
+}
+
+/// The asker's name for it.
+pub(super) fn name(mad: &Mad) -> Option<u32> {
+    match &mad.message {
+        Message::Request(request) => Some(request.communication),
+        Message::Resolve(resolve) => Some(resolve.request),
+        _ => None,
+    }
+}
+
+impl EarlyRequests {
+    /// None is kept, and none remembered.
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.refused.is_empty()
+    }
+
+    /// Keeps one for a moment from now on. Which one is not kept, or no more, if there was no room.
+    pub(super) fn keep(&mut self, ends: Ends, mad: Mad, now: u64) -> Option<Early> {
+        let early = Early { ends, mad, until: now.saturating_add(KEPT) };
+        if self.rows.iter().any(|other| other.ends == early.ends && other.mad == early.mad) {
+            return None;
         }
-    }
-
-    fn set_held_timer(&mut self) {
-        match self.connections.held.due() {
-            Some(at) => self.timers.set(Timer::HeldRequests, at),
-            None => self.timers.clear(Timer::HeldRequests),
+        let mut of = BTreeMap::<Gid, usize>::new();
+        for other in self.rows.iter().filter(|other| other.ends.at == ends.at) {
+            *of.entry(other.ends.sender).or_default() += 1;
         }
-    }
-
-    /// Somebody waits for requests of a service now.
-    pub(super) fn is_waited_for(&mut self, at: VnicId, service: ServiceId, now: u64) {
-        let fits = |held: &Held| held.ends.at == at && called(&held.mad) == Some(service);
-        for Held { ends, mad, .. } in self.connections.held.take(fits) {
-            self.cm_arrived(ends, &mad, now);
+        let own = of.get(&ends.sender).copied().unwrap_or(0);
+        if own >= KEPT_OF_ONE {
+            return Some(early);
         }
-        self.set_held_timer();
-        self.carry_cm(now);
-    }
-
-    /// Who asked does so no more.
-    pub(super) fn is_not_held(&mut self, ends: Ends, asker: u32) {
-        let same = |held: &Held| {
-            (held.ends.at, held.ends.sender, name(&held.mad)) == (ends.at, ends.sender, Some(asker))
-        };
-        self.connections.held.take(same);
-        self.set_held_timer();
-    }
-
-    /// Refuses those that were held long enough.
-    pub(crate) fn held_requests_due(&mut self, now: u64) {
-        for Held { ends, mad, .. } in self.connections.held.take(|held| held.until <= now) {
-            self.refuse_early(ends, &mad, now);
+        let mut yields = None;
+        if of.values().sum::<usize>() >= KEPT_MAX {
+            let (most, who) = of.iter().map(|(who, count)| (*count, *who)).max()?;
+            if most <= own + 1 {
+                return Some(early);
+            }
+            let theirs = |other: &Early| (other.ends.at, other.ends.sender) == (ends.at, who);
+            let oldest = self.rows.iter().position(theirs);
+            yields = oldest.and_then(|at| self.rows.remove(at));
         }
-        self.set_held_timer();
-        self.carry_cm(now);
+        self.rows.push_back(early);
+        yields
     }
 
-    /// Refuses one, also when it comes again.
-    fn refuse_early(&mut self, ends: Ends, mad: &Mad, now: u64) {
-        self.connections.held.note_refused(ends, mad, now);
-        self.refuse_cm(ends, mad);
+    /// One is refused now, and known for a while when it comes again.
+    pub(super) fn note_refused(&mut self, ends: Ends, mad: &Mad, now: u64) {
+        let (name, transaction, until) = (name(mad), mad.transaction, now.saturating_add(KNOWN));
+        let refused = self.refused.entry(ends.at).or_default();
+        if refused.len() >= KNOWN_MAX {
+            refused.pop_front();
+        }
+        refused.push_back(Refused { sender: ends.sender, name, transaction, until });
     }
 
-    /// A vNIC is no more.
-    pub(crate) fn forget_held(&mut self, vnic: VnicId) {
-        self.connections.held.forget(vnic);
-        self.set_held_timer();
+    /// Whether this is one that was refused, again.
+    pub(super) fn was_refused(&mut self, ends: Ends, mad: &Mad, now: u64) -> bool {
+        let Some(refused) = self.refused.get_mut(&ends.at) else { return false };
+        while refused.pop_front_if(|first| first.until <= now).is_some() {}
+        let same = (ends.sender, name(mad), mad.transaction);
+        refused.iter().any(|one| (one.sender, one.name, one.transaction) == same)
+    }
+
+    /// A vNIC is no more, nor what was kept or known for it.
+    pub(super) fn forget(&mut self, vnic: VnicId) {
+        self.take(|early| early.ends.at == vnic);
+        self.refused.remove(&vnic);
+    }
+
+    /// When the next one has been kept long enough.
+    pub(super) fn due(&self) -> Option<u64> {
+        self.rows.front().map(|early| early.until)
+    }
+
+    /// Takes out those of which this holds.
+    pub(super) fn take(&mut self, which: impl Fn(&Early) -> bool) -> Vec<Early> {
+        let (out, rest) = std::mem::take(&mut self.rows).into_iter().partition(which);
+        self.rows = rest;
+        Vec::from_iter::<VecDeque<Early>>(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cm::ends::Origin;
+    use omniverb_cm::Resolve;
+    use std::net::IpAddr;
+
+    fn ask(early: &mut EarlyRequests, sender: u8, request: u32) -> Option<(u8, u32)> {
+        let (partition_key, service, private) = (0xffff, 0x0106_0001, [0; 216]);
+        let resolve = Resolve { request, partition_key, service, private };
+        let message = Message::Resolve(resolve);
+        let mad = Mad { transaction: 1, modifier: 0, message };
+        let gid = |last| Gid::from(IpAddr::from([10, 0, 0, last]));
+        let ends = Ends { at: VnicId(1), own: gid(1), sender: gid(sender), from: Origin::Network };
+        let yields = early.keep(ends, mad, 0)?;
+        let sender = (0..50).find(|last| yields.ends.sender == gid(*last))?;
+        Some((sender, name(&yields.mad)?))
+    }
+
+    #[test]
+    fn one_sender_has_few_and_who_has_most_makes_room() {
+        let mut early = EarlyRequests::default();
+        for sender in [2, 3, 4, 5] {
+            for request in 0..4 {
+                assert_eq!(ask(&mut early, sender, request), None);
+            }
+            assert_eq!(ask(&mut early, sender, 4), Some((sender, 4)), "one too many");
+            assert_eq!(ask(&mut early, sender, 3), None, "again");
+        }
+        let yields = ask(&mut early, 6, 0);
+        assert!(yields.is_some_and(|(sender, request)| sender != 6 && request == 0), "{yields:?}");
+        assert_eq!(early.rows.len(), KEPT_MAX);
+        // Where all have as many, nobody yields.
+        for sender in 7..50 {
+            ask(&mut early, sender, 0);
+        }
+        assert_eq!(early.rows.len(), KEPT_MAX);
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! How a connection goes is `rnic/cm`'s to know; here is whose it is. `id.rs`, `ports.rs` and
 //! `table.rs` have the rows; `addresses.rs` gives ids addresses, `connecting.rs` does what their
-//! users want, `arriving.rs` takes messages in, `held.rs` has those that are early and `early.rs`
+//! users want, `arriving.rs` takes messages in, `early.rs` has those that are early and `keeping.rs`
 //! says what becomes of them, `telling.rs` carries out what follows: messages to the peer and
 //! events to the user, `farewells.rs` has what ids that are gone said last, and `parting.rs` says
 //! it again. What goes from one id of a vNIC to another never leaves the tables;
@@ -14,9 +14,10 @@ mod addresses;
 mod arriving;
 mod connecting;
 mod early;
+mod ends;
 mod farewells;
-mod held;
 mod id;
+mod keeping;
 mod parting;
 mod ports;
 pub(crate) mod table;

@@ -1,7 +1,7 @@
 //! All ids, and what they are found by. Who takes one out takes it out everywhere.
 
 use super::farewells::Farewells;
-use super::held::HeldRequests;
+use super::early::EarlyRequests;
 use super::id::{Asker, Exchange, FoundBy, Id, Key, Listening, Peer, Waits};
 use super::ports::{Binding, Hold, Port, Ports, Wildcard};
 use crate::accounts::{Account, Receipt};
@@ -31,7 +31,7 @@ pub(crate) struct Connections {
     ports: Ports,
     /// On its way; nothing is between two calls of the tables.
     carried: VecDeque<Carried>,
-    pub(super) held: HeldRequests,
+    pub(super) early: EarlyRequests,
     pub(super) farewells: Farewells,
 }
 
@@ -39,7 +39,7 @@ impl Connections {
     /// Nothing of anybody is left.
     pub(crate) fn is_empty(&self) -> bool {
         let finds = self.names.is_empty() && self.askers.is_empty() && self.peers.is_empty();
-        let said = self.carried.is_empty() && self.held.is_empty() && self.farewells.is_empty();
+        let said = self.carried.is_empty() && self.early.is_empty() && self.farewells.is_empty();
         self.ids.is_empty() && finds && self.ports.is_empty() && said
     }
 

@@ -1,9 +1,9 @@
 //! What follows from a step of a connection: messages to its peer, events for its user, a time.
 
-use super::held::Ends;
+use super::ends::Ends;
 use super::id::{Exchange, Id, Key, Path, set_private};
 use super::table::Carried;
-use crate::action::Action;
+use crate::action::{Action, Addressee};
 use crate::ids::SessionId;
 use crate::tenancy::Tenancy;
 use crate::timers::Timer;
@@ -44,12 +44,12 @@ impl Tenancy {
     }
 
     fn send_cm(&mut self, vnic: VnicId, path: &Path, mad: Mad) {
-        self.send_mad(vnic, (path.sgid, path.dgid), mad, false);
+        self.send_mad(vnic, (path.sgid, path.dgid), mad, Addressee::Peer);
     }
 
     /// Answers somebody whom no id leads to.
     pub(super) fn answer_stranger(&mut self, ends: Ends, mad: Mad) {
-        self.send_mad(ends.at, (ends.own, ends.sender), mad, true);
+        self.send_mad(ends.at, (ends.own, ends.sender), mad, Addressee::Stranger);
     }
 
     /// Sends a message from one name of a vNIC's to another, or beyond.
@@ -58,7 +58,7 @@ impl Tenancy {
         vnic: VnicId,
         (from, to): (Gid, Gid),
         mad: Mad,
-        stranger: bool,
+        addressee: Addressee,
     ) {
         if to.is_loopback() || self.owns(vnic, to) {
             let (at, from, to) = (vnic, from, to);
@@ -66,7 +66,7 @@ impl Tenancy {
         }
         if let Some(underlay) = self.route_to(vnic, from, to) {
             let datagram = Box::from(mad.to_bytes());
-            self.act(Action::Manage { vnic, underlay, datagram, stranger });
+            self.act(Action::Manage { vnic, underlay, datagram, to: addressee });
         }
     }
 

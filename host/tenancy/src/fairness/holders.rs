@@ -68,18 +68,18 @@ struct Node<K> {
     /// The heaviest last; of equals, the one that has been there for longest.
     branches: BTreeSet<(usize, Reverse<u64>)>,
     /// In the order of their coming.
-    held: BTreeMap<u64, K>,
+    holdings: BTreeMap<u64, K>,
 }
 
 impl<K> Node<K> {
     fn new(parent: u64, part: Option<Part>) -> Node<K> {
-        Node { parent, part, count: 0, branches: BTreeSet::new(), held: BTreeMap::new() }
+        Node { parent, part, count: 0, branches: BTreeSet::new(), holdings: BTreeMap::new() }
     }
 
     /// The heaviest branch, unless what is held here weighs more.
     fn heaviest(&self) -> Option<(usize, u64)> {
         let (count, Reverse(branch)) = *self.branches.last()?;
-        (count >= self.held.len()).then_some((count, branch))
+        (count >= self.holdings.len()).then_some((count, branch))
     }
 }
 
@@ -125,7 +125,7 @@ impl<K: Clone + Debug + Eq + Hash> Holders<K> {
             };
         }
         if let Some(leaf) = self.nodes.get_mut(&at) {
-            leaf.held.insert(born, key.clone());
+            leaf.holdings.insert(born, key.clone());
             self.rows.insert(key, (at, born));
             self.weigh(at, 1);
         }
@@ -142,7 +142,7 @@ impl<K: Clone + Debug + Eq + Hash> Holders<K> {
     pub fn remove(&mut self, key: &K) {
         let Some((leaf, born)) = self.rows.remove(key) else { return };
         if let Some(node) = self.nodes.get_mut(&leaf) {
-            node.held.remove(&born);
+            node.holdings.remove(&born);
         }
         self.weigh(leaf, -1);
     }
@@ -184,7 +184,7 @@ impl<K: Clone + Debug + Eq + Hash> Holders<K> {
         while let Some((_, branch)) = node.heaviest() {
             node = self.nodes.get(&branch)?;
         }
-        node.held.first_key_value().map(|(_, key)| key)
+        node.holdings.first_key_value().map(|(_, key)| key)
     }
 
     /// The oldest holding of the largest holder, if `newcomer` with one more would still hold less:
@@ -202,13 +202,13 @@ impl<K: Clone + Debug + Eq + Hash> Holders<K> {
                     let found = branch.and_then(|branch| self.nodes.get(&branch));
                     (branch, found.map_or(0, |found| found.count))
                 }
-                None => (None, node.held.len()),
+                None => (None, node.holdings.len()),
             };
-            let most = node.heaviest().map_or(node.held.len(), |(count, _)| count);
+            let most = node.heaviest().map_or(node.holdings.len(), |(count, _)| count);
             if own_count + 1 < most {
                 return match node.heaviest() {
                     Some((_, branch)) => self.oldest(branch),
-                    None => node.held.first_key_value().map(|(_, key)| key),
+                    None => node.holdings.first_key_value().map(|(_, key)| key),
                 };
             }
             // Nobody here is larger by enough: what is to go is its own, or its neighbours' there.

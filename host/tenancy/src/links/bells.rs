@@ -128,16 +128,16 @@ impl Bells {
 
     /// Removes all bells of a session that ended; says which other sessions had one with it.
     pub(crate) fn end(&mut self, session: SessionId) -> Vec<(SessionId, u64)> {
-        let mut told = Vec::new();
+        let mut others = Vec::new();
         self.bells.retain(|(one, other), bell| {
             let ours = *one == session || *other == session;
             if ours && one != other {
-                told.push((if *one == session { *other } else { *one }, bell.id));
+                others.push((if *one == session { *other } else { *one }, bell.id));
             }
             !ours
         });
-        told.sort_unstable();
-        told
+        others.sort_unstable();
+        others
     }
 
     pub(crate) fn count(&self) -> usize {

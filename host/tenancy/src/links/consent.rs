@@ -96,7 +96,7 @@ impl Tenancy {
                 let [first, second] = self.links.direct(key)?.vnics;
                 Some(if first == from { second } else { first })
             }
-            Rest::Engine(qpn, far) => self.links.engine.get(qpn, far)?.within,
+            Rest::Engine(qpn, peer) => self.links.engine.get(qpn, peer)?.within,
         }
     }
 

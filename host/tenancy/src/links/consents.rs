@@ -1,7 +1,7 @@
 //! What rests on which answer of the network, and how often that failed to come; `consent.rs` asks.
 
 use crate::directory::neighbours::Question;
-use crate::ids::{FarPeer, LinkKey};
+use crate::ids::{RemotePeer, LinkKey};
 use omniverb_terms::{Qpn, VnicId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ pub(crate) enum Rest {
     /// A direct link.
     Link(LinkKey),
     /// A queue pair's link to the engine.
-    Engine(Qpn, FarPeer),
+    Engine(Qpn, RemotePeer),
 }
 
 #[derive(Debug, Default)]

@@ -46,7 +46,7 @@ impl Tenancy {
             Resolved::To(Answer::Is(vnic)) => vnic,
             Resolved::To(Answer::NoAccess) => return Err(Errno::EHOSTUNREACH),
             Resolved::To(Answer::Omniverb(features)) => {
-                return self.datagrams_by_engine(m, Route::wire(Why::Omniverb, features), now);
+                return self.datagrams_by_engine(m, Route::omniverb(Why::Omniverb, features), now);
             }
             Resolved::To(Answer::Silence) => {
                 return self.datagrams_by_engine(m, Route::roce(), now);
@@ -56,7 +56,7 @@ impl Tenancy {
         };
         let peer = self.queue_pairs.get(m.dest_qpn).filter(|qp| qp.vnic() == theirs);
         let peer = peer.filter(|qp| !qp.service().is_connected()).ok_or(Errno::ENOENT)?;
-        let far = peer.session();
+        let invited = peer.session();
         let ends = ((ours, m.qpn), (theirs, m.dest_qpn));
         if let Some(why) = self.kept_apart(ends.0, ends.1, Asked::ByFirst) {
             return self.datagrams_by_engine(m, Route::forwarded(why, theirs), now);
@@ -68,17 +68,17 @@ impl Tenancy {
                 Resolved::Asking => return Ok(Found::NotYet),
                 // Datagrams need one direction only.
                 Resolved::To(_) => {
-                    return self.datagrams_by_engine(m, Route::wire(Why::OneWay, 0), now);
+                    return self.datagrams_by_engine(m, Route::omniverb(Why::OneWay, 0), now);
                 }
             }
         }
-        if far != id && !self.has_time(far) {
+        if invited != id && !self.has_time(invited) {
             return Ok(Found::NotYet);
         }
         self.end_datagrams(m.qpn, m.dest_qpn);
-        let invited = (theirs != ours).then_some(Invitation { from: ours, to: theirs });
+        let invitation = (theirs != ours).then_some(Invitation { from: ours, to: theirs });
         let ends = ((m.qpn, m.sgid, m.dgid), (m.dest_qpn, m.dgid, m.sgid));
-        self.make_link(ends.0, ends.1, invited, now)?;
+        self.make_link(ends.0, ends.1, invitation, now)?;
         Ok(Found::Linked)
     }
 
@@ -88,9 +88,9 @@ impl Tenancy {
         route: Route,
         now: u64,
     ) -> Result<Found, Errno> {
-        let far = (m.dest_qpn, m.dgid);
+        let peer = (m.dest_qpn, m.dgid);
         // Its own address is another one now, or the peer is not here any more.
-        if self.links.has_direct(m.qpn, m.dest_qpn) || self.links.engine.get(m.qpn, far).is_some() {
+        if self.links.has_direct(m.qpn, m.dest_qpn) || self.links.engine.get(m.qpn, peer).is_some() {
             self.end_datagrams(m.qpn, m.dest_qpn);
         }
         let way = Way { qpn: m.qpn, peer: m.dest_qpn, sgid: m.sgid, dgid: m.dgid };
@@ -100,8 +100,8 @@ impl Tenancy {
 
     /// There is a link to exactly this destination.
     fn leads_to(&self, m: &ConnectQp) -> bool {
-        let far = (m.dest_qpn, m.dgid);
-        if let Some(link) = self.links.engine.get(m.qpn, far) {
+        let peer = (m.dest_qpn, m.dgid);
+        if let Some(link) = self.links.engine.get(m.qpn, peer) {
             return link.way.sgid == m.sgid;
         }
         let key = LinkKey::new(m.qpn, m.dest_qpn);

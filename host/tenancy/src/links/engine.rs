@@ -46,7 +46,7 @@ impl Tenancy {
         let Route { path, why, within, cause, features } = route;
         let question = within.and_then(|to| self.question(vnic, to, sgid, dgid));
         if let Some(question) = question {
-            self.rest_on(question, Rest::Engine(qpn, way.far_peer()), now);
+            self.rest_on(question, Rest::Engine(qpn, way.remote_peer()), now);
         }
         let born = now;
         let link = EngineLink {
@@ -102,7 +102,7 @@ impl Tenancy {
 
     /// There is a link to exactly this peer, or a direct one that has its number.
     fn knows(&self, way: Way) -> bool {
-        let engine = self.links.engine.get(way.qpn, way.far_peer());
+        let engine = self.links.engine.get(way.qpn, way.remote_peer());
         engine.is_some() || self.links.has_direct(way.qpn, way.peer)
     }
 
@@ -173,7 +173,7 @@ impl Tenancy {
         }
         for link in &links {
             if let Some(question) = link.question {
-                self.rest_no_more(question, Rest::Engine(qpn, link.way.far_peer()));
+                self.rest_no_more(question, Rest::Engine(qpn, link.way.remote_peer()));
             }
             self.audit_engine_link(link, LinkEvent::Ended);
             self.links.bells.give(link.session, ENGINE, &link.place);
@@ -230,7 +230,7 @@ impl Tenancy {
             // Nobody else has addresses of ours.
             None if way.dgid.is_loopback() || self.owns(key, way.dgid) => return,
             None => match self.known_answer(key, way.sgid, way.dgid, now) {
-                Some(Answer::Omniverb(features)) => Route::wire(Why::Stranger, features),
+                Some(Answer::Omniverb(features)) => Route::omniverb(Why::Stranger, features),
                 _ => Route { why: Why::Stranger, ..Route::roce() },
             },
         };

@@ -4,7 +4,7 @@ use super::bells::Place;
 use super::path::{Path, Why};
 use crate::accounts::Kind;
 use crate::directory::neighbours::Question;
-use crate::ids::{FarPeer, SessionId};
+use crate::ids::{RemotePeer, SessionId};
 use omniverb_terms::{Gid, Qpn, Service, VnicId};
 
 /// From a queue pair to its peer.
@@ -20,7 +20,7 @@ pub(crate) struct Way {
 
 impl Way {
     /// Its other end.
-    pub(crate) fn far_peer(&self) -> FarPeer {
+    pub(crate) fn remote_peer(&self) -> RemotePeer {
         (self.peer, self.dgid)
     }
 }
@@ -67,8 +67,8 @@ impl Route {
     }
 
     /// To another Omniverb.
-    pub(crate) fn wire(why: Why, features: u32) -> Route {
-        Route { path: Path::Wire, why, within: None, features, cause: Cause::Asked }
+    pub(crate) fn omniverb(why: Why, features: u32) -> Route {
+        Route { path: Path::Omniverb, why, within: None, features, cause: Cause::Asked }
     }
 
     /// To whoever is in a group.
@@ -84,7 +84,7 @@ impl Route {
 }
 
 /// A link to the engine, for when it makes way: when it was made, its queue pair, its peer.
-pub(crate) type EngineLinkAge = (u64, Qpn, FarPeer);
+pub(crate) type EngineLinkAge = (u64, Qpn, RemotePeer);
 
 /// A link to the engine.
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +109,6 @@ pub(crate) struct EngineLink {
 
 impl EngineLink {
     pub(super) fn age(&self) -> EngineLinkAge {
-        (self.born, self.way.qpn, self.way.far_peer())
+        (self.born, self.way.qpn, self.way.remote_peer())
     }
 }

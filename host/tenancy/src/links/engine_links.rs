@@ -7,14 +7,14 @@ use super::engine_link::{Cause, EngineLink, EngineLinkAge};
 use super::seniority::Seniority;
 use crate::accounts::Paid;
 use crate::fairness::holders::Holder;
-use crate::ids::{FarPeer, SessionId};
+use crate::ids::{RemotePeer, SessionId};
 use omniverb_terms::{Gid, Qpn, Service, VnicId};
 use std::collections::BTreeMap;
 
 /// All links to the engine.
 #[derive(Debug, Default)]
 pub(super) struct EngineLinks {
-    rows: BTreeMap<(Qpn, FarPeer), Paid<EngineLink>>,
+    rows: BTreeMap<(Qpn, RemotePeer), Paid<EngineLink>>,
     seniority: Seniority,
     /// How often a vNIC's queue pairs are attached to a group.
     groups: BTreeMap<(VnicId, Gid), usize>,
@@ -30,12 +30,12 @@ impl EngineLinks {
         self.rows.values()
     }
 
-    pub(super) fn get(&self, qpn: Qpn, far: FarPeer) -> Option<&EngineLink> {
-        self.rows.get(&(qpn, far)).map(|link| &**link)
+    pub(super) fn get(&self, qpn: Qpn, peer: RemotePeer) -> Option<&EngineLink> {
+        self.rows.get(&(qpn, peer)).map(|link| &**link)
     }
 
     /// Those of a queue pair from this peer on, in order.
-    pub(super) fn of(&self, qpn: Qpn, from: FarPeer) -> impl Iterator<Item = &EngineLink> {
+    pub(super) fn of(&self, qpn: Qpn, from: RemotePeer) -> impl Iterator<Item = &EngineLink> {
         let to = (Qpn(u32::MAX), Gid::MAX);
         self.rows.range((qpn, from)..=(qpn, to)).map(|(_, link)| &**link)
     }
@@ -67,14 +67,14 @@ impl EngineLinks {
         if link.cause == Cause::Stranger {
             self.seniority.add_stranger(age, link.vnic);
         }
-        self.rows.insert((link.way.qpn, link.way.far_peer()), link);
+        self.rows.insert((link.way.qpn, link.way.remote_peer()), link);
     }
 
     /// Those for peers of this number are no more.
     pub(super) fn remove(&mut self, qpn: Qpn, peer: Qpn) -> Vec<EngineLink> {
         let links: Vec<EngineLink> = self.to(qpn, peer).copied().collect();
         for link in &links {
-            self.rows.remove(&(qpn, link.way.far_peer()));
+            self.rows.remove(&(qpn, link.way.remote_peer()));
             self.seniority.remove(&link.age(), link.session, link.vnic);
             let group = (link.vnic, link.way.dgid);
             if link.cause == Cause::Group

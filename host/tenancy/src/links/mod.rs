@@ -30,7 +30,7 @@ mod seniority;
 mod uninvited;
 
 use crate::accounts::Paid;
-use crate::ids::{FarPeer, LinkKey, SessionId};
+use crate::ids::{RemotePeer, LinkKey, SessionId};
 use bells::Bells;
 use consents::Consents;
 use direct_links::DirectLinks;
@@ -94,7 +94,7 @@ impl Links {
     }
 
     /// The first link of a queue pair to the engine from this peer on.
-    pub(crate) fn next_engine(&self, qpn: Qpn, from: FarPeer) -> Option<&EngineLink> {
+    pub(crate) fn next_engine(&self, qpn: Qpn, from: RemotePeer) -> Option<&EngineLink> {
         self.engine.of(qpn, from).next()
     }
 

@@ -127,7 +127,7 @@ impl Tenancy {
             // The peer could not wait for us, or had to go another way; so we go it, too.
             let route = match within {
                 Some(_) => Route::forwarded(Why::PeerThroughEngine, target),
-                None => Route::wire(Why::OneWay, 0),
+                None => Route::omniverb(Why::OneWay, 0),
             };
             return self.wish_by_engine(qpn, peer, route, now);
         }
@@ -159,7 +159,7 @@ impl Tenancy {
         }
         match answer {
             Some(Answer::Omniverb(features)) => {
-                self.wish_by_engine(qpn, peer, Route::wire(Why::Omniverb, features), now);
+                self.wish_by_engine(qpn, peer, Route::omniverb(Why::Omniverb, features), now);
             }
             Some(Answer::Silence) => self.wish_by_engine(qpn, peer, Route::roce(), now),
             _ => {}

@@ -7,8 +7,8 @@ pub enum Path {
     Direct,
     /// Through the engine, to a queue pair of this host.
     Forwarded,
-    /// Through the engine and the network, to another Omniverb.
-    Wire,
+    /// Through the engine and the network, to another Omniverb: `wire` where it is shown.
+    Omniverb,
     /// Through the engine and the network, to whatever speaks RoCE v2 there.
     Roce,
 }
@@ -20,7 +20,7 @@ impl Path {
         match self {
             Path::Direct => "direct",
             Path::Forwarded => "forwarded",
-            Path::Wire => "wire",
+            Path::Omniverb => "wire",
             Path::Roce => "roce",
         }
     }

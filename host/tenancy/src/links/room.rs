@@ -25,8 +25,8 @@ impl Tenancy {
         }
         let holder = match uninvited {
             Some(Invitation { from, to }) => {
-                let held = self.vnics.get(&to).and_then(|vnic| vnic.neighbour(from));
-                if held.is_some_and(|held| held.full(&[Kind::Uninvited]).is_some()) {
+                let theirs = self.vnics.get(&to).and_then(|vnic| vnic.neighbour(from));
+                if theirs.is_some_and(|account| account.full(&[Kind::Uninvited]).is_some()) {
                     return Err(Errno::ENOMEM);
                 }
                 let inviter = ends.iter().find(|(_, vnic)| *vnic == from).ok_or(Errno::ENOENT)?.0;

@@ -56,9 +56,9 @@ impl Uninvited {
 
     /// It is no more.
     pub(crate) fn remove(&mut self, (session, vnic): (SessionId, VnicId), key: LinkKey) {
-        let without = |held: &mut Holders<LinkKey>| {
-            held.remove(&key);
-            held.is_empty()
+        let without = |links: &mut Holders<LinkKey>| {
+            links.remove(&key);
+            links.is_empty()
         };
         if self.sessions.get_mut(&session).is_some_and(without) {
             self.sessions.remove(&session);
@@ -79,17 +79,17 @@ fn share(quota: usize) -> usize {
 
 /// The link that makes way in one table, if one must.
 fn makes_way(
-    held: Option<&Holders<LinkKey>>,
+    links: Option<&Holders<LinkKey>>,
     (used, quota): Used,
     newcomer: Option<&Holder>,
 ) -> Result<Option<LinkKey>, Errno> {
-    let shared = newcomer.is_some() && held.map_or(0, Holders::len) >= share(quota);
+    let shared = newcomer.is_some() && links.map_or(0, Holders::len) >= share(quota);
     if used < quota && !shared {
         return Ok(None);
     }
-    let found = held.and_then(|held| match newcomer {
-        Some(holder) => held.yields_to(holder),
-        None => held.yields(),
+    let found = links.and_then(|links| match newcomer {
+        Some(holder) => links.yields_to(holder),
+        None => links.yields(),
     });
     found.copied().map(Some).ok_or(Errno::ENOMEM)
 }

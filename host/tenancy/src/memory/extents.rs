@@ -24,6 +24,15 @@ pub(crate) type ExtentId = u64;
 /// A region: its owner and its key.
 pub(crate) type RegionKey = (SessionId, Rkey);
 
+/// Whether an owner has moved an extent's pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pages {
+    /// It was asked to.
+    OnTheirWay,
+    /// It has.
+    There,
+}
+
 /// A part of a region, and where its bytes are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
@@ -31,8 +40,7 @@ pub(crate) struct Extent {
     /// Its first page, as the owner has it.
     pub(crate) start: u64,
     pub(crate) place: Place,
-    /// The owner has moved its pages.
-    pub(crate) there: bool,
+    pub(crate) pages: Pages,
 }
 
 /// All extents, and where each region's are.
@@ -98,7 +106,7 @@ impl Extents {
     ) -> Result<(ExtentId, Option<u64>), Errno> {
         let placed = self.layout.place(region.0, part.length).ok_or(Errno::ENOMEM)?;
         self.last += 1;
-        let extent = Extent { region, start: part.start, place: placed.place, there: false };
+        let extent = Extent { region, start: part.start, place: placed.place, pages: Pages::OnTheirWay };
         let before = self.by_start.insert((region.0, region.1, part.start), self.last);
         debug_assert!(before.is_none(), "extents do not overlap");
         self.rows.insert(self.last, receipt.pays_for(extent));
@@ -108,7 +116,7 @@ impl Extents {
     /// Its pages have come.
     pub(crate) fn arrived(&mut self, id: ExtentId) {
         if let Some(row) = self.rows.get_mut(&id) {
-            row.there = true;
+            row.pages = Pages::There;
         }
     }
 
@@ -126,14 +134,13 @@ impl Extents {
 pub(crate) struct Span {
     start: u64,
     length: u64,
-    /// Its pages have come.
-    there: bool,
+    pages: Pages,
 }
 
 impl Extent {
     /// What of its region it covers.
     pub(crate) fn span(&self) -> Span {
-        Span { start: self.start, length: self.place.length, there: self.there }
+        Span { start: self.start, length: self.place.length, pages: self.pages }
     }
 }
 
@@ -144,8 +151,23 @@ pub(crate) struct Part {
     pub(crate) start: u64,
     /// Bytes, whole pages.
     pub(crate) length: u64,
-    /// There is no extent for it yet, so the owner is to move pages; else it has.
-    pub(crate) fresh: bool,
+    pub(crate) standing: Standing,
+}
+
+/// What the owner has to do for a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Move pages: there is no extent for it yet.
+    Fresh,
+    /// Nothing: it has moved them.
+    Known,
+}
+
+impl Part {
+    /// There is no extent for it yet.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.standing == Standing::Fresh
+    }
 }
 
 /// The part of a region to ask for, so that `address` and some of the `length` bytes from there on
@@ -160,11 +182,13 @@ pub(crate) fn choose(
         return Err(Errno::ERANGE);
     }
     let (mut gap, mut bytes, mut count) = (whole.clone(), 0, 0);
-    for Span { start, length, there } in known {
+    for Span { start, length, pages } in known {
         let end = start + length;
         if (start..end).contains(&address) {
-            let part = Part { start, length, fresh: false };
-            return if there { Ok(part) } else { Err(Errno::EAGAIN) };
+            return match pages {
+                Pages::There => Ok(Part { start, length, standing: Standing::Known }),
+                Pages::OnTheirWay => Err(Errno::EAGAIN),
+            };
         }
         if end <= address {
             gap.start = gap.start.max(end);
@@ -192,7 +216,7 @@ pub(crate) fn choose(
     // A bound on its length must not cut off what is asked for.
     let start = start.max((address + 1).next_multiple_of(PAGE_BYTES).saturating_sub(length));
     let length = length.min(gap.end - start);
-    Ok(Part { start, length, fresh: true })
+    Ok(Part { start, length, standing: Standing::Fresh })
 }
 
 #[cfg(test)]
@@ -219,7 +243,7 @@ mod tests {
                 part.start.is_multiple_of(PAGE_BYTES) && part.length.is_multiple_of(PAGE_BYTES)
             );
             assert!(part.start >= whole.start && part.start + part.length <= whole.end);
-            if !part.fresh {
+            if !part.is_fresh() {
                 continue;
             }
             let total: u64 = known.values().map(|extent| extent.length).sum();
@@ -231,7 +255,7 @@ mod tests {
                 assert!(apart, "extents do not overlap");
             }
             let Part { start, length, .. } = part;
-            known.insert(start, Span { start, length, there: true });
+            known.insert(start, Span { start, length, pages: Pages::There });
             let total: u64 = known.values().map(|extent| extent.length).sum();
             if total == whole.end - whole.start {
                 break;
@@ -253,7 +277,7 @@ mod tests {
     #[test]
     fn a_file_is_no_larger_than_a_hole_that_others_can_wait_for() {
         let limits = Limits::default();
-        let known = [Span { start: 0, length: 1 << 30, there: true }].into_iter();
+        let known = [Span { start: 0, length: 1 << 30, pages: Pages::There }].into_iter();
         let part = choose(&(0..8 << 30), known, (3 << 30, 2 << 30), &limits).unwrap();
         assert!(part.length <= 256 * MIB, "{part:?}");
     }
@@ -276,10 +300,10 @@ mod tests {
         let first = |address, length| {
             choose(&whole, std::iter::empty(), (address, length), &limits).unwrap()
         };
-        assert_eq!(first(5 * MIB, 8), Part { start: 4 * MIB, length: 2 * MIB, fresh: true });
-        assert_eq!(first(0x1000, 8), Part { start: 0x1000, length: 2 * MIB, fresh: true });
+        assert_eq!(first(5 * MIB, 8), Part { start: 4 * MIB, length: 2 * MIB, standing: Standing::Fresh });
+        assert_eq!(first(0x1000, 8), Part { start: 0x1000, length: 2 * MIB, standing: Standing::Fresh });
         let end = 0x1000 + 300 * MIB;
-        assert_eq!(first(end - 8, 8), Part { start: end - 2 * MIB, length: 2 * MIB, fresh: true });
+        assert_eq!(first(end - 8, 8), Part { start: end - 2 * MIB, length: 2 * MIB, standing: Standing::Fresh });
         let large = first(6 * MIB, 9 * MIB);
         assert_eq!((large.start, large.length), (6 * MIB, 9 * MIB));
         assert_eq!(first(0x1000, u64::MAX).length, 256 * MIB);

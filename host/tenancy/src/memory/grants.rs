@@ -132,12 +132,12 @@ impl Tenancy {
         if let Some(owner) = self.sessions.get_mut(&owner) {
             owner.questions.ask(question);
         }
-        let Part { start, fresh, .. } = part;
+        let Part { start, .. } = part;
         let trusted = u32::from(self.trust(initiator, owner) == Trust::Trusting);
-        let fresh = u32::from(fresh);
+        let fresh = u32::from(part.is_fresh());
         let memory = Extent { offset, length };
         let adopt = Adopt { token, rkey, qpn: peer_qpn, start, fresh, trusted, memory };
-        if part.fresh {
+        if part.is_fresh() {
             self.act(Action::Adopt { session: owner, adopt, file, new_file });
         } else {
             self.event(owner, adopt);
@@ -245,7 +245,7 @@ impl Tenancy {
         let writable = writable.is_ok_and(rights::is_writable);
         // It went while the owner was asked: the region was deregistered, or its pages taken back.
         self.memory.extents.get(extent).ok_or(Errno::EAGAIN)?;
-        if m.errno == Errno(0) && !part.fresh {
+        if m.errno == Errno(0) && !part.is_fresh() {
             return Ok(());
         }
         let sealed = memory.is_some_and(|memory| memory.sound && (writable || memory.write_sealed));
@@ -254,12 +254,12 @@ impl Tenancy {
             return Ok(());
         }
         // An owner that does not know the extent any more may be asked for a new one.
-        if part.fresh || m.errno == Errno::ENOENT {
+        if part.is_fresh() || m.errno == Errno::ENOENT {
             self.remove_extent(extent);
         }
         match m.errno {
             Errno::NONE => Err(Errno::EINVAL),
-            Errno::ENOENT if !part.fresh => Err(Errno::EAGAIN),
+            Errno::ENOENT if !part.is_fresh() => Err(Errno::EAGAIN),
             errno => Err(errno),
         }
     }
@@ -355,7 +355,7 @@ impl Tenancy {
     /// Nobody waits for the owner's answer any more. If it has moved pages meanwhile, it takes them
     /// back when it is asked for them on another file.
     fn give_up_extent(&mut self, grant: &PendingGrant) {
-        if grant.part.fresh {
+        if grant.part.is_fresh() {
             self.remove_extent(grant.extent);
         }
     }

@@ -4,7 +4,7 @@
 use crate::accounts::{Kind, Receipt};
 use crate::action::Action;
 use crate::ids::SessionId;
-use crate::memory::extents::{Extent, ExtentId, Extents, Part, RegionKey, choose};
+use crate::memory::extents::{Extent, ExtentId, Extents, Pages, Part, RegionKey, choose};
 use crate::memory::layout::{FileId, Freed, Layout};
 use crate::memory::mr::Mr;
 use crate::tenancy::Tenancy;
@@ -35,7 +35,7 @@ impl Tenancy {
         let known = self.memory.extents.of_region((owner, rkey));
         let known = known.map(|(_, extent)| extent.span());
         let part = choose(&mr.pages(), known, (address, length), self.limits())?;
-        let receipt = part.fresh.then(|| session.account().charge(&[Kind::Extent])).transpose()?;
+        let receipt = part.is_fresh().then(|| session.account().charge(&[Kind::Extent])).transpose()?;
         Ok((part, receipt))
     }
 
@@ -57,7 +57,7 @@ impl Tenancy {
     /// Its owner has taken back what it had on files of this key's. What it is asked for at this
     /// moment it answers yet.
     pub(crate) fn extents_released(&mut self, owner: SessionId, rkey: Rkey) {
-        self.remove_those((owner, rkey), |extent| extent.there);
+        self.remove_those((owner, rkey), |extent| extent.pages == Pages::There);
     }
 
     /// Nor any of this key.

@@ -93,6 +93,7 @@ impl PendingGrants {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::extents::Standing;
     use crate::accounts::{Account, Kind, Quotas};
 
     fn grant(initiator: Grantee, owner: u64) -> PendingGrant {
@@ -104,7 +105,7 @@ mod tests {
             qpn: Qpn(2),
             peer_qpn: Qpn(3),
             rkey: Rkey(1),
-            part: Part { start: 0, length: 4096, fresh: true },
+            part: Part { start: 0, length: 4096, standing: Standing::Fresh },
             extent: 1,
         }
     }

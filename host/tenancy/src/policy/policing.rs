@@ -99,10 +99,10 @@ impl Tenancy {
             return;
         }
         let own = self.sessions.iter().filter(|(_, session)| session.client().vnic == key);
-        let mut told: BTreeSet<SessionId> = own.map(|(id, _)| *id).collect();
+        let mut concerned: BTreeSet<SessionId> = own.map(|(id, _)| *id).collect();
         let linked = self.links.all_direct().filter(|(_, link)| link.vnics.contains(&key));
-        told.extend(linked.flat_map(|(_, link)| link.sessions));
-        for session in told {
+        concerned.extend(linked.flat_map(|(_, link)| link.sessions));
+        for session in concerned {
             self.event(session, TakeBack { what: TAKE_ALL, rkey: Rkey(0), start: 0, number: 0 });
         }
     }

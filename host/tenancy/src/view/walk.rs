@@ -113,7 +113,7 @@ impl Tenancy {
             FAR => match self.links.next_engine(at.qpn, (at.peer, at.gid)) {
                 Some(link) => {
                     let row = Row::Peer(at.qpn, self.engine_row(link));
-                    let (peer, gid) = link.way.far_peer();
+                    let (peer, gid) = link.way.remote_peer();
                     let next = match gid.next() {
                         Some(gid) => Some(Cursor { peer, gid, ..at }),
                         None => after(peer, WISH),

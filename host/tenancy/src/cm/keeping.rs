@@ -1,0 +1,66 @@
+//! What becomes of requests that are [early](super::early): somebody listens, or they are refused.
+
+use super::early::{Early, called, name};
+use super::ends::Ends;
+use crate::tenancy::Tenancy;
+use crate::timers::Timer;
+use omniverb_cm::{Mad, ServiceId};
+use omniverb_terms::VnicId;
+
+impl Tenancy {
+    /// Keeps a request that nobody waits for, or refuses it or another that yields.
+    pub(super) fn keep_early(&mut self, ends: Ends, mad: &Mad, now: u64) {
+        let yields = self.connections.early.keep(ends, mad.clone(), now);
+        self.set_early_timer();
+        if let Some(Early { ends, mad, .. }) = yields {
+            self.refuse_early(ends, &mad, now);
+        }
+    }
+
+    fn set_early_timer(&mut self) {
+        match self.connections.early.due() {
+            Some(at) => self.timers.set(Timer::EarlyRequests, at),
+            None => self.timers.clear(Timer::EarlyRequests),
+        }
+    }
+
+    /// Somebody waits for requests of a service now.
+    pub(super) fn is_waited_for(&mut self, at: VnicId, service: ServiceId, now: u64) {
+        let fits = |early: &Early| early.ends.at == at && called(&early.mad) == Some(service);
+        for Early { ends, mad, .. } in self.connections.early.take(fits) {
+            self.cm_arrived(ends, &mad, now);
+        }
+        self.set_early_timer();
+        self.carry_cm(now);
+    }
+
+    /// Who asked for a connection that is not there has given up waiting.
+    pub(super) fn is_given_up(&mut self, ends: Ends, asker: u32) {
+        let same = |early: &Early| {
+            (early.ends.at, early.ends.sender, name(&early.mad)) == (ends.at, ends.sender, Some(asker))
+        };
+        self.connections.early.take(same);
+        self.set_early_timer();
+    }
+
+    /// Refuses those that were kept long enough.
+    pub(crate) fn early_requests_due(&mut self, now: u64) {
+        for Early { ends, mad, .. } in self.connections.early.take(|early| early.until <= now) {
+            self.refuse_early(ends, &mad, now);
+        }
+        self.set_early_timer();
+        self.carry_cm(now);
+    }
+
+    /// Refuses one, also when it comes again.
+    fn refuse_early(&mut self, ends: Ends, mad: &Mad, now: u64) {
+        self.connections.early.note_refused(ends, mad, now);
+        self.refuse_cm(ends, mad);
+    }
+
+    /// A vNIC is no more, nor what was kept for it.
+    pub(crate) fn forget_early(&mut self, vnic: VnicId) {
+        self.connections.early.forget(vnic);
+        self.set_early_timer();
+    }
+}
