@@ -173,7 +173,7 @@ impl Captures {
         }
     }
 
-    /// It does so no longer.
+    /// A session traces no longer.
     pub(crate) fn end_trace(&mut self, id: SessionId) {
         if self.tracing.remove(&id) {
             self.recorder.read_no_more(id.0);
@@ -185,7 +185,7 @@ impl Captures {
         self.recorder.trace(end);
     }
 
-    /// Or no longer.
+    /// A session traces this link no longer.
     pub(crate) fn untrace(&self, id: SessionId, qpn: Qpn, peer_qpn: Qpn) {
         self.recorder.untrace(id.0, qpn, peer_qpn);
     }

@@ -47,7 +47,7 @@ pub(crate) struct Client {
     source: Source,
     /// Those of a window that it was given: it may use them as long as it lives.
     pieces: Vec<Arc<Piece>>,
-    /// It lives no more.
+    /// Its machine says that its process has ended: nothing of its memory is in use.
     dead: bool,
 }
 

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 /// Connections that have not said hello, of one vNIC.
 const HALF_OPEN_PER_VNIC: usize = 256;
-/// The same, of all together.
+/// Those of all together; over it the largest holder loses its oldest.
 const HALF_OPEN: usize = 4096;
 /// Connections that are refused and have not been told so.
 const REFUSED: usize = 64;

@@ -72,7 +72,7 @@ struct Disposer {
     since: u64,
 }
 
-/// The disposers.
+/// What is to be closed by others, and the processes that do so.
 #[derive(Debug)]
 pub(crate) struct Disposal {
     helpers: Helpers,

@@ -56,7 +56,7 @@ fn of_engine(memory: &Memory) -> Kept {
     Kept { extent: memory.extent.clone(), keep: memory.kept() }
 }
 
-/// The engine.
+/// The engine as the rest of the daemon speaks to it: in words of the tables, not of commands.
 pub(crate) struct Packets(Engine);
 
 impl Packets {
@@ -80,12 +80,12 @@ impl Packets {
         self.0.ready().signal();
     }
 
-    /// Serves a vNIC.
+    /// Serves a vNIC by these sockets.
     pub(crate) fn open(&self, vnic: VnicId, port: Arc<Port>) {
         self.0.send(Command::OpenVnic { vnic, port });
     }
 
-    /// Serves it no more.
+    /// Lets go of a vNIC's sockets; packets for it are nobody's.
     pub(crate) fn close(&self, vnic: VnicId) {
         self.0.send(Command::CloseVnic { vnic });
     }
@@ -226,7 +226,7 @@ impl Packets {
     }
 }
 
-/// The engine's recorder.
+/// The thread that writes captures, as the rest of the daemon speaks to it.
 pub(crate) struct Recorder(recorder::Recorder);
 
 impl Recorder {

@@ -29,7 +29,7 @@ pub(crate) enum State {
 pub(crate) struct Ledger(Option<Arc<OwnedFd>>);
 
 impl Ledger {
-    /// Nobody keeps any.
+    /// A ledger that nobody keeps: everything is free, and nothing is noted.
     pub(crate) fn none() -> Ledger {
         Ledger(None)
     }

@@ -67,7 +67,7 @@ impl Source {
 /// Memory that is handed out.
 #[derive(Clone, Debug)]
 pub(crate) struct Memory {
-    /// What it is for us.
+    /// The bytes, by the file that we have.
     pub(crate) extent: Extent,
     /// That of a window which it is.
     piece: Option<Arc<Piece>>,

@@ -111,7 +111,7 @@ impl Operators {
         }
     }
 
-    /// That call.
+    /// The call that waits for the helper, which has answered.
     pub(crate) fn take_call(&mut self, id: SessionId) -> Option<Call> {
         self.all.get_mut(&id)?.waiting.take()
     }

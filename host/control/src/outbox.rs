@@ -35,7 +35,7 @@ pub(crate) struct Letter {
 }
 
 impl Letter {
-    /// Without descriptors.
+    /// A message with which no descriptors go.
     pub(crate) fn of(message: impl Into<Message>) -> Letter {
         Letter::with(message, Vec::new())
     }

@@ -34,7 +34,7 @@ enum Whose {
     Forgotten,
 }
 
-/// One of them.
+/// A pair window, and whose it is.
 #[derive(Debug)]
 pub(crate) struct Pair {
     pieces: Arc<Pieces>,

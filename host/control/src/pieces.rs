@@ -25,7 +25,7 @@ pub(crate) const PAGE: u64 = 4096;
 /// Bytes of the stack of a thread that empties.
 const STACK_BYTES: usize = 64 << 10;
 
-/// A window.
+/// The window of a machine, or one that it shares with a neighbour.
 #[derive(Debug)]
 pub(crate) struct Pieces {
     room: Arc<Room>,

@@ -42,7 +42,7 @@ pub(crate) enum Wanted {
     Coming,
     /// Ask the helper for them.
     Ask,
-    /// They cannot be had.
+    /// They could not be opened a moment ago: it is not tried again yet.
     Vain,
 }
 
@@ -196,7 +196,7 @@ impl VnicPort {
         Ok(())
     }
 
-    /// It is gone.
+    /// A link by which a queue pair was attached to a group is no more.
     pub(crate) fn leave(&mut self, link: (Qpn, Qpn)) {
         if let Some(underlay) = self.groups.remove(&link)
             && let State::Open(port) = &self.state

@@ -21,7 +21,7 @@ const REPLY: [u8; 8] = *b"omniver2";
 /// What such a datagram says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Handshake {
-    /// Who is there?
+    /// Asks who is there: the number is drawn for it, and valid once.
     Probe(ProbeId),
     /// Another Omniverb, which can do this.
     Reply(ProbeId, u32),

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 const BYTES: usize = 24;
 const MARK: [u8; 8] = *b"omnivsec";
 
-/// What was found.
+/// What the daemon before has left for this one.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) secret: Secret,

@@ -30,7 +30,7 @@ pub struct SignOfLife {
 /// What was seen.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// Who is stuck.
+    /// Threads that have not answered for too long now.
     pub(crate) stuck: Vec<Stuck>,
     /// How often somebody was, so far.
     pub(crate) total: u64,

@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Requests under way at the same time; each is a thread. The daemon never has more, see
-/// `host/control/src/asking.rs`.
+/// `host/control/src/under_way.rs`.
 pub const WORKERS: usize = 64;
 
-/// What the helper needs.
+/// The privileges that the helper keeps: to enter namespaces, to look at processes, for buffers.
 const NEEDED: [Privilege; 3] = [Privilege::Enter, Privilege::Look, Privilege::LargeBuffers];
 
 /// Gives up what the helper does not need, and then [serves](serve): for a process of its own.

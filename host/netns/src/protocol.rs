@@ -94,7 +94,7 @@ pub enum Answer {
     Found {
         /// The number that the request was made with.
         id: u64,
-        /// What that asked for.
+        /// The kind of the request that this answers.
         kind: Kind,
         /// What was found out, or why not: what the kernel said.
         found: io::Result<Found>,
@@ -138,7 +138,7 @@ fn header(kind: u32, id: u64, errno: i32, count: usize) -> Writer {
     bytes
 }
 
-/// The helper has begun.
+/// The helper has begun to serve, and says whether it can enter other namespaces.
 pub(crate) fn send_started(socket: BorrowedFd<'_>, enters: bool) -> io::Result<()> {
     socket::send(socket, &header(STARTED, 0, 0, usize::from(enters)).0, &[])
 }

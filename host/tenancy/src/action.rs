@@ -89,9 +89,9 @@ pub struct TracedEnd {
 /// What the audit is told of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
-    /// It was made.
+    /// Data can travel on it from now on.
     Made,
-    /// It has ended.
+    /// For whatever reason: the death of an end is one.
     Ended,
 }
 
@@ -142,14 +142,14 @@ pub enum Action {
         session: SessionId,
         /// The number that the caller gave the call.
         tag: u64,
-        /// What to answer.
+        /// The answer, or `Failed` with an errno.
         message: Message,
     },
     /// Tell a process something that has no descriptors, on its events socket.
     Event {
         /// Who is told.
         session: SessionId,
-        /// What to tell.
+        /// The event, as it is sent.
         message: Message,
     },
     /// Something was kept from a session that is behind: is it still? See [`Tenancy::set_pace`].
@@ -197,7 +197,7 @@ pub enum Action {
         session: SessionId,
         /// The end's queue pair.
         qpn: Qpn,
-        /// Its peer.
+        /// The queue pair that it is linked with.
         peer_qpn: Qpn,
     },
     /// Ask an owner to move pages onto a memory file, which is kept until `ForgetFile`. If it
@@ -215,13 +215,13 @@ pub enum Action {
     /// Nobody will be granted any of this memory file any more: close it, where nobody waits for
     /// that.
     ForgetFile {
-        /// That of an `Adopt` before.
+        /// The file of one or more `Adopt`s before.
         file: FileId,
     },
     /// Nobody will be granted this part of a memory file any more, but other parts: empty it, since
     /// somebody else gets it.
     EmptyPlace {
-        /// That of an `Adopt` before.
+        /// Where the extent of an `Adopt` before was.
         place: Place,
     },
     /// Pass on a right, and the memory file that holds what it is to.
@@ -268,7 +268,7 @@ pub enum Action {
     },
     /// Nobody waits for this probe any more.
     ForgetProbe {
-        /// That of a `Probe` before.
+        /// The number that its `Probe` had.
         id: ProbeId,
     },
     /// Read the vNIC's addresses and report with `Tenancy::addresses`.
@@ -286,9 +286,9 @@ pub enum Action {
     Manage {
         /// The vNIC that it comes from.
         vnic: VnicId,
-        /// The way.
+        /// The route that it takes; the other end of it has the peer.
         underlay: Underlay,
-        /// The datagram.
+        /// All 256 bytes of it, as they are sent.
         datagram: Box<[u8]>,
         /// Whom it goes to.
         to: Addressee,
@@ -297,7 +297,7 @@ pub enum Action {
     Audit(Box<Audited>),
     /// Break with a client that does not keep to the protocol.
     Drop {
-        /// The client.
+        /// Whose connection is to end.
         session: SessionId,
         /// What it did, for the log.
         reason: &'static str,

@@ -42,7 +42,7 @@ pub struct Limits {
     pub strangers_per_vnic: usize,
     /// Attachments of a process's queue pairs to multicast groups: each has a link to the engine.
     pub groups_per_session: usize,
-    /// Those of a vNIC.
+    /// The same, of all processes of a vNIC.
     pub groups_per_vnic: usize,
     /// How long such a link, or another for datagrams, stays at least: bounds how fast they change.
     pub datagram_link_time_ns: u64,

@@ -139,7 +139,7 @@ impl Tenancy {
         &self.host
     }
 
-    /// It is so late.
+    /// The time is told, in nanoseconds of the monotonic clock; it never goes back.
     pub(crate) fn advance(&mut self, now: u64) {
         self.now = self.now.max(now);
     }

@@ -42,7 +42,7 @@ impl Timers {
         self.order.insert((at, timer));
     }
 
-    /// It does not happen.
+    /// It is not to be due, if it was set.
     pub(crate) fn clear(&mut self, timer: Timer) {
         if let Some(at) = self.times.remove(&timer) {
             self.order.remove(&(at, timer));

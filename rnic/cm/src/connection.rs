@@ -41,9 +41,9 @@ pub enum Event {
     Established,
     /// The peer does not want it.
     Rejected {
-        /// See [`reason`].
+        /// Why: one of [`reject_reason`](crate::reject_reason).
         reason: u16,
-        /// Of the peer's user.
+        /// What the peer's user says beside that.
         private: Private<148>,
     },
     /// The peer does not answer.
@@ -75,7 +75,7 @@ pub enum State {
     Closed,
 }
 
-/// A connection.
+/// A connection, at either end: how far it is, and what was said last.
 #[derive(Clone, Debug)]
 pub struct Connection {
     state: State,
@@ -83,7 +83,7 @@ pub struct Connection {
     names: (u32, u32),
     /// Of the messages that brought it about.
     transaction: u64,
-    /// Our device.
+    /// The node GUID of our device, which a REQ says.
     device: u64,
     /// What both said about it.
     terms: Terms,
@@ -96,7 +96,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Asks for one.
+    /// Asks for a connection: `out` has the REQ to send.
     pub fn ask(request: Request, transaction: u64, now: u64, out: &mut Vec<Step>) -> Connection {
         let terms = Terms::of_asker(&request);
         let names = (request.communication, 0);

@@ -49,7 +49,7 @@ impl ServiceId {
         Some(ServiceId { space, port: id as u16 })
     }
 
-    /// For a message.
+    /// The service's number, as REQ and SIDR_REQ have it.
     pub fn to_u64(self) -> u64 {
         u64::from(self.space.number()) << 16 | u64::from(self.port)
     }

@@ -156,9 +156,9 @@ pub struct Resolved {
     pub information_length: u8,
     /// Vendor of the options in the modifier; its low byte lies apart.
     pub vendor: u32,
-    /// The QP.
+    /// The queue pair that serves datagrams.
     pub queue_pair: Qpn,
-    /// Whom it belongs to.
+    /// The service that it serves.
     pub service: u64,
     /// Its Q_Key.
     pub queue_key: Qkey,

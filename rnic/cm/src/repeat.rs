@@ -12,7 +12,7 @@ const MILLISECOND: u64 = 1_000_000;
 const FIRST: u64 = 100 * MILLISECOND;
 /// It is never repeated less often.
 const LAST: u64 = 4608 * MILLISECOND;
-/// Nobody is there.
+/// After so long nobody is there, in nanoseconds.
 const OVER: u64 = 16 * LAST;
 /// Nobody is there who could answer a farewell.
 const OVER_OF_FAREWELL: u64 = 2 * LAST;

@@ -41,7 +41,7 @@ pub enum Found {
     Silence,
 }
 
-/// A question.
+/// A question for a queue pair that serves datagrams, at either end.
 #[derive(Clone, Debug)]
 pub struct Resolution {
     /// The asker's name for it.
@@ -51,7 +51,7 @@ pub struct Resolution {
 }
 
 impl Resolution {
-    /// Asks.
+    /// Asks for a queue pair: `out` has the SIDR_REQ to send.
     pub fn ask(resolve: Resolve, transaction: u64, now: u64, out: &mut Vec<Step>) -> Resolution {
         let (request, service) = (resolve.request, resolve.service);
         let mad = Mad { transaction, modifier: 0, message: Message::Resolve(resolve) };
@@ -59,7 +59,7 @@ impl Resolution {
         Resolution { request, service, state: State::Sent(Repeat::new(mad, now)) }
     }
 
-    /// We were asked.
+    /// One that begins with a SIDR_REQ which came.
     pub fn asked(resolve: &Resolve, transaction: u64) -> Resolution {
         let (request, service) = (resolve.request, resolve.service);
         Resolution { request, service, state: State::Asked { transaction } }

@@ -11,7 +11,7 @@ pub struct Terms {
     pub local_qpn: Qpn,
     /// The first PSN that it sends; the peer says which.
     pub local_psn: Psn,
-    /// The peer's.
+    /// The peer's queue pair.
     pub remote_qpn: Qpn,
     /// The first PSN that it sends; we say which.
     pub remote_psn: Psn,

@@ -45,7 +45,7 @@ bodies! {
     /// pages; whoever gets it checks that the file has them and can never lose them.
     Extent { offset: u64, length: u64 }
 
-    /// First message.
+    /// The first message of a connection: nothing else is done before it is answered.
     Hello {
         /// `ROLE_*`.
         role: u32,
@@ -69,7 +69,7 @@ bodies! {
         mr_max: u32,
         /// Quota: links (a UD QP uses one per destination, an RC or UC QP one).
         link_max: u32,
-        /// Zero.
+        /// Not used: zero.
         reserved: u32,
         /// vNIC name for people, NUL-padded.
         vnic: [u8; 32],
@@ -106,7 +106,7 @@ bodies! {
         qpn: Qpn,
         /// With `qpn`: as in the answer that brought this number.
         issued: u64,
-        /// The same.
+        /// With `qpn`: the ticket of that answer.
         ticket: [u8; 16],
     }
     /// Answer to `CreateQp`.
@@ -250,13 +250,13 @@ bodies! {
         /// Non-zero: for somebody who may be able to read what it may only write: the engine,
         /// which keeps to the flags, or a peer that is trusted with that.
         trusted: u32,
-        /// The place.
+        /// The part of the file that the pages go to, or are in.
         memory: Extent,
     }
     /// The owner's answer, on the events socket. `epoch` is the low half of the EPOCH word of its
     /// link then: when that has moved, the pages may have gone back. `EAGAIN`: not yet.
     Adopted {
-        /// That of `Adopt`.
+        /// The number of the `Adopt` that this answers.
         token: u64,
         /// None: the pages are there.
         errno: Errno,
@@ -274,11 +274,11 @@ bodies! {
         access: u32,
         /// The whole region, as it was registered: its first address.
         addr: u64,
-        /// And its bytes.
+        /// The region's length in bytes.
         length: u64,
         /// First address that is granted; as many bytes follow as `memory` has.
         page_start: u64,
-        /// Of the owner's answer.
+        /// The owner's epoch when it answered; an older one voids the grant.
         epoch: u32,
         reserved: u32,
         memory: Extent,
@@ -357,7 +357,7 @@ bodies! {
     /// [states](QpOpened::statement) so.
     QpOpened {
         qpn: Qpn,
-        /// Of the question.
+        /// The number that the question had.
         door: u32,
         /// Number of the socket that is connected there.
         by: u32,
@@ -372,9 +372,9 @@ bodies! {
     /// A place in the list of everything. The daemon keeps none: who asks says where to go on. All
     /// zeros is the beginning; any other bytes are a place, too.
     Cursor {
-        /// Of a vNIC.
+        /// The vNIC to begin with.
         vnic: u64,
-        /// A process's connection.
+        /// The process to begin with, by the number of its connection.
         session: u64,
         qpn: Qpn,
         /// Which of the lists that belong to what the above name.
@@ -464,7 +464,7 @@ impl QpOpened {
 }
 
 impl Cursor {
-    /// Before everything.
+    /// The beginning of everything there is to see.
     pub const START: Cursor = Cursor {
         vnic: 0,
         session: 0,

@@ -189,9 +189,9 @@ bodies! {
         dest_qpn: Qpn,
         /// RTR: the first PSN that arrives.
         rq_psn: u32,
-        /// RTR.
+        /// RTR: the interface of the source address.
         ifindex: u32,
-        /// RTR.
+        /// RTR: the flow label of packets, 20 bits.
         flow_label: u32,
         /// RTS: the first PSN that leaves.
         sq_psn: u32,
@@ -202,9 +202,9 @@ bodies! {
         hop_limit: u8,
         /// RTR: READs and atomics of the peer's at a time.
         max_dest_rd_atomic: u8,
-        /// RTR.
+        /// RTR: how long a peer waits that found no receive, as a code of 5 bits.
         min_rnr_timer: u8,
-        /// RTS.
+        /// RTS: the local ACK timeout, as a code of 5 bits.
         timeout: u8,
         retry_count: u8,
         rnr_retry: u8,
@@ -245,7 +245,7 @@ bodies! {
 }
 
 impl CmAddress {
-    /// None.
+    /// No address: what is said where there is none.
     pub const NONE: CmAddress = CmAddress { family: 0, port: 0, interface: 0, ip: Gid::ZERO };
 
     /// An address. The interface is only told of link-local ones.
@@ -299,7 +299,7 @@ impl CmHappened {
 }
 
 impl CmParameters {
-    /// Nothing.
+    /// All zero: nothing is asked for.
     pub const NONE: CmParameters = CmParameters {
         responder_resources: 0,
         initiator_depth: 0,

@@ -32,7 +32,7 @@ pub struct Faults {
     pub limit: u32,
 }
 
-/// Certainty.
+/// A probability of one, in millionths.
 const WHOLE: u32 = 1_000_000;
 /// Longest delay, in nanoseconds: longer than any retry of RDMA lasts.
 const DELAY_MAX: u64 = 10_000_000_000;

@@ -56,7 +56,7 @@ bodies! {
     Ask {
         what: u32,
         object: u32,
-        /// The object's.
+        /// The number that the owner gave the object.
         handle: u32,
         reserved: u32,
         tag: u64,

@@ -48,14 +48,14 @@ impl MachineName {
         MachineName::new(text)
     }
 
-    /// As it is written.
+    /// The name as text, without the padding.
     #[must_use]
     pub fn text(&self) -> &str {
         let end = self.0.iter().position(|byte| *byte == 0).unwrap_or(NAME_BYTES);
         std::str::from_utf8(&self.0[..end]).unwrap_or("")
     }
 
-    /// As a field.
+    /// The name as messages have it, padded with zeros.
     #[must_use]
     pub fn bytes(&self) -> [u8; NAME_BYTES] {
         self.0
@@ -76,7 +76,7 @@ pub struct WindowHead {
     pub magic: [u8; 8],
     /// [`VERSION`], of whoever made it.
     pub version: u16,
-    /// Zeros.
+    /// Not used: zeros.
     pub reserved: [u8; 2],
     /// The machine's name, NUL-padded.
     pub name: [u8; NAME_BYTES],
@@ -169,11 +169,11 @@ bodies! {
     }
 }
 
-/// `MachineAddress::reach`: anywhere, on the interface's link, or in the machine only.
+/// `MachineAddress::reach`: anywhere.
 pub const REACH_GLOBAL: u32 = 0;
-/// As above.
+/// `MachineAddress::reach`: on the interface's link only.
 pub const REACH_LINK: u32 = 1;
-/// As above.
+/// `MachineAddress::reach`: within the machine only.
 pub const REACH_HOST: u32 = 2;
 
 messages! {
@@ -185,7 +185,7 @@ messages! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct FrameHead {
-    /// [`VERSION`].
+    /// The version of the agent's protocol, [`VERSION`].
     pub version: u16,
     /// A [`FrameKind`].
     pub kind: u16,
@@ -193,7 +193,7 @@ pub struct FrameHead {
     pub length: u32,
     /// The session, by the agent's number.
     pub session: u32,
-    /// Zero.
+    /// Not used: zero.
     pub reserved: u32,
 }
 
@@ -260,7 +260,7 @@ impl FrameKind {
     }
 }
 
-/// A frame.
+/// A frame of the stream between agent and porter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// What it is about.

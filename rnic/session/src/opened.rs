@@ -42,7 +42,7 @@ bodies! {
         traffic_class: u8,
         service_level: u8,
         is_global: u8,
-        /// Of the address.
+        /// The port of the address vector.
         address_port: u8,
         port: u8,
         timeout: u8,

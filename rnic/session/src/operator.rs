@@ -148,7 +148,7 @@ bodies! {
         name: [u8; VNIC_NAME_BYTES],
         /// As in `AttachMachine`.
         data: Extent,
-        /// From one on.
+        /// The window's number, from 1 on.
         number: u64,
     }
     /// Part with a machine: its door is closed, and so are the sessions of its processes. Answered
@@ -169,9 +169,9 @@ messages! {
 /// Whose daemon it is: that says where it has its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runner {
-    /// Root's.
+    /// That of the system's daemon.
     Root,
-    /// Another user's.
+    /// That of a daemon which some user runs for himself.
     User,
 }
 

@@ -21,7 +21,7 @@ pub const REMOTE: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
 /// What somebody who gets a mapping may be able to do beyond what the flags let it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// Nothing.
+    /// Nothing beyond them.
     Exact,
     /// To read and write what it may only write, or only reach by atomics.
     Trusting,

@@ -108,7 +108,7 @@ impl Server {
         }
     }
 
-    /// Once for each vNIC.
+    /// Says that a vNIC's sockets could not be opened, once for each vNIC.
     fn warn_of_port(&mut self, vnic: VnicId, error: &io::Error) {
         if self.vnics.is_warning_due(vnic) {
             let name = self.vnics.registry().name(vnic);

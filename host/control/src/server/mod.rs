@@ -48,9 +48,9 @@ use omniverb_tenancy::SessionId;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// The daemon.
+/// The daemon's one thread, with everything that it looks after.
 pub struct Server {
-    /// What it sleeps on.
+    /// Descriptors that it waits for, and its timers.
     reactor: Reactor,
     /// What is decided, and is to be done.
     tables: Tables,
@@ -79,7 +79,7 @@ pub struct Server {
     disposal: Disposal,
     watchdog: Watchdog,
     idle: Idle,
-    /// When it was started.
+    /// When it was started, in nanoseconds of the monotonic clock.
     started: u64,
     /// The number that a connection was given last.
     last_session: u64,
@@ -119,7 +119,7 @@ impl Server {
         }
     }
 
-    /// Something has come.
+    /// Has whoever is meant look at a descriptor that is ready.
     fn came(&mut self, what: Ready) -> io::Result<()> {
         match what {
             Ready::Connection(Entrance::Tenants) => self.accept(),

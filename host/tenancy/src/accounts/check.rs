@@ -35,7 +35,7 @@ impl Tally {
         }
     }
 
-    /// With those above them.
+    /// What all accounts should say: those that were charged, and those above them.
     fn upwards(&self) -> HashMap<usize, Counts> {
         let mut all = HashMap::<usize, Counts>::new();
         for (account, (counts, receipts)) in self.0.values() {

@@ -100,7 +100,7 @@ impl Quotas {
         Quotas(most)
     }
 
-    /// A process's.
+    /// What a process may have.
     pub(crate) fn of_session(limits: &Limits) -> Quotas {
         Quotas::only(&[
             (Kind::Qp, limits.qps_per_session),
@@ -127,7 +127,7 @@ impl Quotas {
         Quotas::only(&[(Kind::Uninvited, limits.datagram_links_per_neighbour)])
     }
 
-    /// A vNIC's.
+    /// What all processes of a vNIC may have.
     pub(crate) fn of_vnic(limits: &Limits) -> Quotas {
         Quotas::only(&[
             (Kind::Process, limits.sessions_per_vnic),
@@ -144,7 +144,7 @@ impl Quotas {
         ])
     }
 
-    /// That of all together.
+    /// What all vNICs together may have.
     pub(crate) fn of_host(limits: &Limits) -> Quotas {
         Quotas::only(&[
             (Kind::Process, limits.sessions),

@@ -362,7 +362,7 @@ struct Called {
 enum Refused {
     /// Nobody waits for it, but somebody may soon.
     Nobody,
-    /// See [`reject_reason`].
+    /// The [`reject_reason`] that the asker is told.
     Because(u16),
 }
 

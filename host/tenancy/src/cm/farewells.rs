@@ -15,18 +15,18 @@ const FAREWELLS_MAX: usize = 4096;
 const TIMES: u8 = 3;
 /// When it is for the first time, in nanoseconds; then after ever longer pauses.
 const FIRST: u64 = 100_000_000;
-/// How much longer.
+/// How many times as long each pause is as the one before.
 const LONGER: u64 = 4;
 
-/// One of them.
+/// The end of one connection, to be said again.
 #[derive(Clone, Copy, Debug)]
 struct Farewell {
-    /// Own and the peer's.
+    /// Our own name, and the peer's.
     ends: (Gid, Gid),
     transaction: u64,
     /// The peer's name for it.
     remote: u32,
-    /// The peer's.
+    /// The peer's queue pair, which DREQ names.
     queue_pair: Qpn,
     left: u8,
     pause: u64,
@@ -34,7 +34,7 @@ struct Farewell {
 }
 
 impl Farewell {
-    /// It was just said.
+    /// For a DREQ that was just sent: it is due for the first time after a pause.
     fn new(ends: (Gid, Gid), transaction: u64, said: &Disconnect, now: u64) -> Farewell {
         let (remote, queue_pair) = (said.remote, said.queue_pair);
         let (left, pause, due) = (TIMES, FIRST, now.saturating_add(FIRST));
@@ -48,7 +48,7 @@ impl Farewell {
         Mad { transaction, modifier: 0, message: Message::Disconnect(message) }
     }
 
-    /// It is said again now.
+    /// What is left once it was said again; `None`: that was the last time.
     fn again(self, now: u64) -> Option<Farewell> {
         let left = self.left.checked_sub(1).filter(|left| *left > 0)?;
         let pause = self.pause * LONGER;
@@ -132,7 +132,10 @@ impl Farewells {
         (0..TIMES).flat_map(round).collect()
     }
 
-    /// Compares both views.
+    /// Rows and their order are of the same farewells, and no vNIC has more than it may.
+    ///
+    /// # Panics
+    /// If not.
     pub(super) fn check(&self) {
         assert_eq!(self.order.len(), self.of.values().map(BTreeMap::len).sum::<usize>());
         assert!(self.of.values().all(|rows| !rows.is_empty() && rows.len() <= FAREWELLS_MAX));

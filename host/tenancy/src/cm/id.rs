@@ -14,7 +14,7 @@ pub(crate) type Key = (SessionId, u32);
 /// Hop limit of packets, as kernels have it.
 const HOP_LIMIT: u8 = 64;
 
-/// Where a connection goes.
+/// The two ends of a connection, and what its packets have in their headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Path {
     pub(super) local: SocketAddr,
@@ -24,7 +24,7 @@ pub(super) struct Path {
     /// The interface of the GID's entry, and its MTU in bytes.
     pub(super) interface: u32,
     pub(super) mtu: u32,
-    /// `enum ibv_mtu`.
+    /// As `enum ibv_mtu` has it, from 1 (256 bytes) to 5 (4096).
     pub(super) path_mtu: u8,
     pub(super) flow_label: u32,
     pub(super) traffic_class: u8,
@@ -32,7 +32,8 @@ pub(super) struct Path {
 }
 
 impl Path {
-    /// One of the own choice.
+    /// The path of a connection that is begun here: what nobody has said yet is as kernels choose
+    /// it.
     pub(super) fn new(
         (local, sgid): (SocketAddr, Gid),
         (remote, dgid): (SocketAddr, Gid),
@@ -114,7 +115,7 @@ impl Listening {
 }
 
 impl Waits {
-    /// What it pays.
+    /// What its place in the backlog pays.
     pub(super) fn receipt(&self) -> &Receipt {
         &self.receipt
     }
@@ -252,7 +253,7 @@ impl Id {
         self.listening.as_ref()
     }
 
-    /// From now on.
+    /// It waits for connections from now on.
     pub(super) fn listen(&mut self, listening: Listening) {
         self.listening = Some(listening);
     }
@@ -277,7 +278,7 @@ impl Id {
         self.waits.as_ref()
     }
 
-    /// That begins.
+    /// It waits for a listener's user from now on.
     pub(super) fn wait(&mut self, waits: Waits) {
         self.waits = Some(waits);
     }

@@ -71,7 +71,7 @@ impl Binding {
     }
 }
 
-/// A port of a vNIC's.
+/// A port of a vNIC, in one of the port spaces.
 pub(super) type Port = (VnicId, PortSpace, u16);
 
 /// All ports that somebody has.

@@ -48,7 +48,7 @@ impl Connections {
         self.ids.iter()
     }
 
-    /// Those of a session.
+    /// The keys of a session's ids, in order.
     pub(crate) fn of(&self, session: SessionId) -> Vec<Key> {
         let all = (session, u32::MIN)..=(session, u32::MAX);
         self.ids.range(all).map(|(key, _)| *key).collect()
@@ -189,7 +189,7 @@ impl Connections {
         Some((waits.receipt(), listener.map(Listening::account)))
     }
 
-    /// Whose name this is.
+    /// The id whose peer answers to this name.
     pub(super) fn named(&self, at: VnicId, name: u32) -> Option<Key> {
         self.names.get(&(at, name)).copied()
     }

@@ -176,5 +176,5 @@ impl Tenancy {
     }
 }
 
-/// `-ETIMEDOUT`.
+/// What `rdma_cm` says of a peer that did not answer, in `rdma_cm_event::status`.
 const TIMED_OUT: i32 = -Errno::ETIMEDOUT.raw();

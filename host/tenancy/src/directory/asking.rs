@@ -24,7 +24,7 @@ use std::net::IpAddr;
 /// The answer for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resolved {
-    /// There is one.
+    /// It is known, or needs no asking.
     To(Answer),
     /// The waiter is called again when the network has answered.
     Asking,

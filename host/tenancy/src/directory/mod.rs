@@ -57,7 +57,7 @@ pub enum Access {
 /// What memory processes of two vNICs can share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Common {
-    /// Any.
+    /// Any memory: a file for each thing.
     Any,
     /// That of a window: of the first or the second of the two.
     Window(usize),

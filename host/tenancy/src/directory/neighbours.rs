@@ -46,7 +46,7 @@ pub(crate) enum Answer {
     Omniverb(u32),
     /// Nothing: whoever may be there does not know the question.
     Silence,
-    /// It could not be asked.
+    /// The question could not be sent: there is no route, or no socket.
     NoAccess,
 }
 

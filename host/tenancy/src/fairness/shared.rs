@@ -70,7 +70,7 @@ impl<K: Copy + Debug + Hash + Ord, R> Shared<K, R> {
         }
     }
 
-    /// A row goes.
+    /// A row goes, and counts for nobody any more.
     pub(crate) fn remove(&mut self, key: &K) {
         self.rows.remove(key);
         self.holders.remove(key);

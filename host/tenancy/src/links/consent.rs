@@ -57,7 +57,7 @@ impl Tenancy {
         now.saturating_add((period - (hash >> 24) % (period / 4).max(1)).max(1))
     }
 
-    /// A period is over.
+    /// The network is to be asked again what a question's links rest on.
     pub(crate) fn consent_due(&mut self, question: Question, now: u64) {
         match self.ask(question, question.from, Kind::Consent, Some(Waiter::Consent)) {
             Resolved::Asking => {

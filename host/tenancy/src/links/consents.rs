@@ -47,12 +47,12 @@ impl Consents {
         self.by_question.contains_key(question)
     }
 
-    /// One more does.
+    /// A link rests on this answer from now on.
     pub(crate) fn join(&mut self, question: Question, rest: Rest) {
         self.by_question.entry(question).or_default().rests.insert(rest);
     }
 
-    /// It does no more.
+    /// A link rests on this answer no longer.
     pub(crate) fn leave(&mut self, question: &Question, rest: Rest) {
         let Some(consent) = self.by_question.get_mut(question) else { return };
         consent.rests.remove(&rest);
@@ -61,7 +61,7 @@ impl Consents {
         }
     }
 
-    /// It could not be asked.
+    /// There was no room for the question: it is asked a little later.
     pub(crate) fn delay(&mut self, question: &Question) {
         if let Some(consent) = self.by_question.get_mut(question) {
             consent.delays += 1;

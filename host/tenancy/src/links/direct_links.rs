@@ -55,7 +55,7 @@ impl DirectLinks {
         self.rows.insert(key, link);
     }
 
-    /// It is no more.
+    /// A link ends; it is found by nothing any more.
     pub(super) fn remove(&mut self, key: LinkKey) -> Option<Link> {
         let link = self.rows.remove(&key)?;
         for end in [(key.0, key.1), (key.1, key.0)] {

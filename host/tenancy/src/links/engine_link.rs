@@ -19,7 +19,7 @@ pub(crate) struct Way {
 }
 
 impl Way {
-    /// Its other end.
+    /// The peer, as links to the engine are known by it.
     pub(crate) fn remote_peer(&self) -> RemotePeer {
         (self.peer, self.dgid)
     }
@@ -89,7 +89,7 @@ pub(crate) type EngineLinkAge = (u64, Qpn, RemotePeer);
 /// A link to the engine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EngineLink {
-    /// Whose queue pair.
+    /// The process that has the queue pair.
     pub(crate) session: SessionId,
     /// The vNIC of that process.
     pub(crate) vnic: VnicId,
@@ -98,9 +98,9 @@ pub(crate) struct EngineLink {
     pub(crate) way: Way,
     pub(crate) path: Path,
     pub(crate) why: Why,
-    /// As of its [`Route`].
+    /// The peer's vNIC, if that is on this host and reached without the network.
     pub(crate) within: Option<VnicId>,
-    /// When it was made.
+    /// When it was made, in nanoseconds.
     pub(crate) born: u64,
     pub(crate) cause: Cause,
     /// What the network must go on saying, if the peer is reached without it.

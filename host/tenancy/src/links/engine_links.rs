@@ -100,7 +100,7 @@ impl EngineLinks {
         self.groups.range((vnic, Gid::ZERO)..=(vnic, Gid::MAX)).next().is_some()
     }
 
-    /// See [`Seniority::oldest`].
+    /// The link that makes way first among a session's: see [`Seniority::oldest`].
     pub(super) fn oldest(&self, session: SessionId) -> Option<EngineLinkAge> {
         self.seniority.oldest(session)
     }

@@ -26,7 +26,7 @@ pub(crate) type GidPair = (Gid, Gid);
 pub(crate) struct Invitation {
     /// The vNIC that opened it, and pays.
     pub(crate) from: VnicId,
-    /// The one that did not ask.
+    /// The vNIC that did not ask for it.
     pub(crate) to: VnicId,
 }
 

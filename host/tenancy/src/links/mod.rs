@@ -46,7 +46,7 @@ pub(crate) struct Links {
     direct: DirectLinks,
     engine: EngineLinks,
     bells: Bells,
-    /// What links live by.
+    /// What the network must go on saying for links to live.
     consents: Consents,
     /// Windows that machines share with others.
     pairs: Pairs,

@@ -16,7 +16,7 @@ use omniverb_terms::{Errno, Qpn, VnicId};
 /// Whose wish a link is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// Of both ends.
+    /// Each end has named the other: RC, UC and XRC.
     ByBoth,
     /// Of the one that is named first.
     ByFirst,
@@ -28,7 +28,7 @@ impl Tenancy {
         self.links.pairs.set(machine, windows);
     }
 
-    /// It has none any more.
+    /// A machine is parted with, and its windows with it.
     pub fn forget_pair_windows(&mut self, machine: VnicId) {
         self.links.pairs.forget(machine);
     }

@@ -37,7 +37,7 @@ impl Seniority {
         self.strangers.entry(vnic).or_default().insert(key);
     }
 
-    /// It is no more.
+    /// A link has ended, or makes way for no other.
     pub(crate) fn remove(&mut self, key: &EngineLinkAge, session: SessionId, vnic: VnicId) {
         self.all.remove(key);
         remove(&mut self.datagrams, session, key);

@@ -54,7 +54,7 @@ impl Uninvited {
         makes_way(self.vnics.get(&vnic), used, newcomer)
     }
 
-    /// It is no more.
+    /// A link that its end did not ask for has ended.
     pub(crate) fn remove(&mut self, (session, vnic): (SessionId, VnicId), key: LinkKey) {
         let without = |links: &mut Holders<LinkKey>| {
             links.remove(&key);

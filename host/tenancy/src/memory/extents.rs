@@ -27,9 +27,9 @@ pub(crate) type RegionKey = (SessionId, Rkey);
 /// Whether an owner has moved an extent's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pages {
-    /// It was asked to.
+    /// It was asked to, and has not answered.
     OnTheirWay,
-    /// It has.
+    /// It has: they can be granted.
     There,
 }
 
@@ -59,7 +59,7 @@ impl Default for Extents {
 }
 
 impl Extents {
-    /// None yet.
+    /// No extents yet; `layout` says where they will be.
     pub(crate) fn new(layout: Box<dyn Layout>) -> Extents {
         Extents { rows: BTreeMap::new(), by_start: BTreeMap::new(), last: 0, layout }
     }

@@ -45,7 +45,7 @@ impl Grantees {
         self.by_extent.entry((extent, link)).or_insert_with(pay);
     }
 
-    /// It no longer is.
+    /// An extent is granted by this link no longer; what was paid is returned.
     pub(crate) fn remove(&mut self, extent: ExtentId, link: LinkKey) {
         self.by_link.remove(&(link, extent));
         self.by_extent.remove(&(extent, link));

@@ -40,7 +40,7 @@ impl Memory {
         self.pending.is_empty() && self.grantees.is_empty()
     }
 
-    /// There are none.
+    /// No region has an extent.
     pub(crate) fn has_no_extents(&self) -> bool {
         self.extents.is_empty()
     }

@@ -60,7 +60,7 @@ impl Tenancy {
         self.remove_those((owner, rkey), |extent| extent.pages == Pages::There);
     }
 
-    /// Nor any of this key.
+    /// A key is no more, nor any extent of its region.
     pub(crate) fn remove_extents(&mut self, owner: SessionId, rkey: Rkey) {
         self.remove_those((owner, rkey), |_| true);
     }
@@ -72,7 +72,7 @@ impl Tenancy {
         }
     }
 
-    /// Nor any of this owner.
+    /// A process is no more, nor any extent of its regions.
     pub(crate) fn remove_all_extents(&mut self, owner: SessionId) {
         for id in self.memory.extents.of_owner(owner) {
             self.remove_extent(id);

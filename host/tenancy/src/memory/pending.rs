@@ -27,7 +27,7 @@ pub(crate) struct PendingGrant {
     pub(crate) owner: SessionId,
     /// The initiator's queue pair; of the engine's, the one beyond it.
     pub(crate) qpn: Qpn,
-    /// The owner's.
+    /// The owner's queue pair.
     pub(crate) peer_qpn: Qpn,
     pub(crate) rkey: Rkey,
     /// What the owner is asked for.
@@ -66,7 +66,7 @@ impl PendingGrants {
         token
     }
 
-    /// It waits no more.
+    /// A grant waits no more, because there is an answer or none is waited for.
     pub(super) fn remove(&mut self, token: Token) -> Option<PendingGrant> {
         self.rows.remove(&token)
     }

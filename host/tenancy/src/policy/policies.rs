@@ -79,7 +79,7 @@ impl Policies {
         self.set.remove(&key);
     }
 
-    /// This is said of somebody.
+    /// Some vNIC, or all, may have this adoption.
     pub(crate) fn any(&self, adoption: Adoption) -> bool {
         let said = self.named.values().chain(self.set.values());
         self.general.adoption == adoption || said.into_iter().any(|p| p.adoption == adoption)

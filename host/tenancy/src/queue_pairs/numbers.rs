@@ -142,7 +142,7 @@ pub(crate) fn key(entropy: &mut dyn Entropy, taken: impl Fn(Rkey) -> bool) -> Op
 mod tests {
     use super::*;
 
-    /// All of them.
+    /// All numbers that queue pairs may be given.
     const QPN_ALL: RangeInclusive<u32> = QPN_FIRST..=QPN_LAST;
 
     struct Fixed(u64);

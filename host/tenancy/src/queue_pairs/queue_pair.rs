@@ -78,7 +78,7 @@ impl QueuePair {
         QueuePair { receipt, attributes, failed: false, wishes: BTreeMap::new() }
     }
 
-    /// Whose it is.
+    /// The session of the process that has it.
     pub(crate) fn session(&self) -> SessionId {
         self.attributes.session
     }

@@ -36,7 +36,7 @@ impl QueuePairs {
         }
     }
 
-    /// See [`Tickets::inherit`].
+    /// Takes over the secret of the daemon before: see [`Tickets::inherit`].
     pub(crate) fn inherit(&mut self, secret: Secret, until: u64) {
         self.tickets.inherit(secret, until);
     }
@@ -80,7 +80,7 @@ impl QueuePairs {
         self.get(qpn).filter(|qp| qp.session() == session).ok_or(Errno::ENOENT)
     }
 
-    /// Whose it is.
+    /// The session of the process that has this queue pair, if there is one of that number.
     pub(crate) fn session_of(&self, qpn: Qpn) -> Option<SessionId> {
         self.get(qpn).map(QueuePair::session)
     }
@@ -154,7 +154,7 @@ impl QueuePairs {
         self.numbers.note(claim.qpn);
     }
 
-    /// One more.
+    /// A queue pair is made; its number is in use from now on.
     pub(crate) fn insert(&mut self, qpn: Qpn, qp: QueuePair) {
         self.by_session.entry(qp.session()).or_default().insert(qpn);
         self.rows.insert(qpn, qp);
@@ -207,7 +207,7 @@ impl QueuePairs {
         }
     }
 
-    /// It does not any more.
+    /// A queue pair wishes for this peer no longer.
     pub(crate) fn remove_wish(&mut self, qpn: Qpn, peer: Qpn) {
         if self.rows.get_mut(&qpn).and_then(|qp| qp.wishes.remove(&peer)).is_some() {
             self.wishers.remove(peer, qpn);

@@ -14,7 +14,7 @@ impl Wishers {
         self.by_peer.is_empty()
     }
 
-    /// Wishes of all.
+    /// How many wishes there are, of all queue pairs.
     pub(crate) fn count(&self) -> usize {
         self.by_peer.values().map(BTreeSet::len).sum()
     }
@@ -24,7 +24,7 @@ impl Wishers {
         self.by_peer.entry(peer).or_default().insert(wisher);
     }
 
-    /// No more.
+    /// A queue pair wishes for this peer no longer.
     pub(crate) fn remove(&mut self, peer: Qpn, wisher: Qpn) {
         if let Some(wishers) = self.by_peer.get_mut(&peer) {
             wishers.remove(&wisher);

@@ -28,7 +28,7 @@ impl Tenancy {
         self.change_captures(|captures| captures.add(vnic))
     }
 
-    /// They are not any more.
+    /// Packets of a vNIC are not captured any more.
     #[must_use]
     pub fn end_capture(&mut self, vnic: VnicId) -> Vec<Action> {
         self.change_captures(|captures| captures.remove(vnic))

@@ -18,7 +18,7 @@ impl Captures {
         self.vnics.insert(vnic);
     }
 
-    /// They are not any more.
+    /// Packets of a vNIC are not captured any more.
     pub(super) fn remove(&mut self, vnic: VnicId) {
         self.vnics.remove(&vnic);
     }
@@ -38,7 +38,7 @@ impl Captures {
         self.tracing.contains(&session)
     }
 
-    /// It gets that.
+    /// A session gets memory to trace into.
     pub(super) fn begin(&mut self, session: SessionId) {
         self.tracing.insert(session);
     }

@@ -60,7 +60,7 @@ pub struct QpStatus {
     pub service: Service,
     /// Its slot in the process's statistics area.
     pub slot: u32,
-    /// Its links.
+    /// Those that it has links with, one row for each link.
     pub peers: Vec<PeerStatus>,
     /// Peers that it wishes for and has no link with.
     pub waiting_for: Vec<Qpn>,

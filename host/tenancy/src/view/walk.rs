@@ -20,7 +20,7 @@ const PROCESS: u32 = 1;
 const QP: u32 = 2;
 /// A direct peer of the queue pair.
 const DIRECT: u32 = 3;
-/// A peer beyond the engine.
+/// A peer that it has a link to the engine for.
 const FAR: u32 = 4;
 /// One that is waited for.
 const WISH: u32 = 5;
