@@ -35,6 +35,15 @@ enum State {
     Failed(u64),
 }
 
+/// Where sockets are that were closed, of any vNIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Closed {
+    /// A packet thread has not let go of some.
+    Lingering,
+    /// Nobody has any.
+    Gone,
+}
+
 /// What is to be done for somebody who wants the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
@@ -101,10 +110,12 @@ impl VnicPort {
 
     /// The port was in use: whether it is worth another try in a moment. It may still be ours: when
     /// a vNIC's last process has ended the packet thread lets go of it a little later, on a busy
-    /// machine much later, and its next process may be quicker. `letting_go`: a packet thread still
-    /// has sockets that were closed, these or others.
-    pub(crate) fn tries_again(&mut self, letting_go: bool) -> bool {
-        let most = if letting_go { TRIES_OURS } else { TRIES };
+    /// machine much later, and its next process may be quicker.
+    pub(crate) fn tries_again(&mut self, closed: Closed) -> bool {
+        let most = match closed {
+            Closed::Lingering => TRIES_OURS,
+            Closed::Gone => TRIES,
+        };
         match &mut self.state {
             State::Asked(tries) => {
                 *tries += 1;
@@ -277,12 +288,12 @@ mod tests {
     fn what_cannot_be_had_is_not_asked_for_all_the_time() {
         let mut port = VnicPort::default();
         assert_eq!([port.want(1), port.want(2)], [Wanted::Ask, Wanted::Coming]);
-        assert_eq!((0..20).filter(|_| port.tries_again(false)).count(), TRIES as usize);
+        assert_eq!((0..20).filter(|_| port.tries_again(Closed::Gone)).count(), TRIES as usize);
         assert!(port.failed(3).is_some() && port.failed(4).is_none());
         assert_eq!([port.want(5), port.want(3 + AGAIN)], [Wanted::Vain, Wanted::Ask]);
         // What is perhaps still ours is waited for; and then not any more.
-        assert_eq!((0..20).filter(|_| port.tries_again(true)).count(), 20);
-        assert!(!port.tries_again(false));
+        assert_eq!((0..20).filter(|_| port.tries_again(Closed::Lingering)).count(), 20);
+        assert!(!port.tries_again(Closed::Gone));
         assert!(port.close().is_none());
         assert!(port.failed(6).is_none(), "nobody wants it any more");
     }

@@ -15,12 +15,20 @@ use std::path::{Path, PathBuf};
 const BYTES: usize = 24;
 const MARK: [u8; 8] = *b"omnivsec";
 
+/// Whose a secret is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// That of a daemon before, whose clients may announce what they have of it.
+    Inherited,
+    /// Drawn for this one.
+    Drawn,
+}
+
 /// What the daemon before has left for this one.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) secret: Secret,
-    /// It is that of a daemon before.
-    pub(crate) inherited: bool,
+    pub(crate) source: Source,
     /// Why the next daemon will not have it.
     pub(crate) problem: Option<io::Error>,
 }
@@ -31,10 +39,10 @@ pub(crate) fn take(files: &Path) -> Found {
     name.push(".secret");
     let path = PathBuf::from(name);
     if let Ok(secret) = read(&path) {
-        return Found { secret, inherited: true, problem: None };
+        return Found { secret, source: Source::Inherited, problem: None };
     }
     let secret = Secret([random::number(), random::number()]);
-    Found { secret, inherited: false, problem: write(&path, secret).err() }
+    Found { secret, source: Source::Drawn, problem: write(&path, secret).err() }
 }
 
 /// How many daemons have asked this before, if it can be written down that we did, too.
@@ -105,17 +113,17 @@ mod tests {
         let socket = folder.join("socket");
         let file = folder.join("socket.secret");
         let first = take(&socket);
-        assert!(!first.inherited && first.problem.is_none());
+        assert!(first.source == Source::Drawn && first.problem.is_none());
         let mode = std::fs::metadata(&file).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o600);
         let second = take(&socket);
-        assert!(second.inherited && second.secret.0 == first.secret.0);
+        assert!(second.source == Source::Inherited && second.secret.0 == first.secret.0);
 
         let renewed = |what: &str| {
             let found = take(&socket);
-            assert!(!found.inherited && found.problem.is_none(), "{what}");
+            assert!(found.source == Source::Drawn && found.problem.is_none(), "{what}");
             assert_ne!(found.secret.0, first.secret.0, "{what}");
-            assert!(take(&socket).inherited, "{what}");
+            assert_eq!(take(&socket).source, Source::Inherited, "{what}");
         };
         // Others may have read it.
         std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
@@ -134,7 +142,7 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         std::fs::create_dir(&file).unwrap();
         let found = take(&socket);
-        assert!(!found.inherited && found.problem.is_some(), "a folder in its place");
+        assert!(found.source == Source::Drawn && found.problem.is_some(), "a folder in its place");
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -7,7 +7,7 @@
 use crate::asking::Asking;
 use crate::attached::Attached;
 use crate::evidence::Evidence;
-use crate::port::{VnicPort, Wanted};
+use crate::port::{Closed, VnicPort, Wanted};
 use crate::registry::{News, Registry};
 use crate::under_way::Subject;
 use omniverb_netns::Kind;
@@ -57,9 +57,12 @@ impl Vnics {
         self.closed.push(Arc::downgrade(port));
     }
 
-    /// Whether there are some of which a packet thread has not let go yet.
-    pub(crate) fn is_letting_go(&self) -> bool {
-        self.closed.iter().any(|port| port.strong_count() > 0)
+    /// Where the sockets are that were closed.
+    pub(crate) fn closed(&self) -> Closed {
+        match self.closed.iter().any(|port| port.strong_count() > 0) {
+            true => Closed::Lingering,
+            false => Closed::Gone,
+        }
     }
 
     /// Who they are.

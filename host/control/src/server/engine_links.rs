@@ -69,9 +69,9 @@ impl Server {
     pub(super) fn port_found(&mut self, vnic: VnicId, port: io::Result<Arc<Port>>) {
         let now = clock::now();
         let in_use = port.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::AddrInUse);
-        let letting_go = in_use && self.vnics.is_letting_go();
+        let closed = self.vnics.closed();
         let Some(own) = self.vnics.port_mut(vnic) else { return };
-        if in_use && own.tries_again(letting_go) {
+        if in_use && own.tries_again(closed) {
             return self.reactor.set(PAUSE, Timer::Port(vnic));
         }
         match port {

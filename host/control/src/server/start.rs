@@ -165,7 +165,10 @@ fn tables(
         journal.log(Level::Warning, text);
     }
     // Where there was no daemon before, nothing can have survived it.
-    let window = if found.inherited { settings.limits.resume_window_ns } else { 0 };
+    let window = match found.source {
+        secret::Source::Inherited => settings.limits.resume_window_ns,
+        secret::Source::Drawn => 0,
+    };
     tenancy.count(secret::count(files));
     tenancy.inherit(found.secret, now.saturating_add(window));
     Tables::new(tenancy)
