@@ -5,7 +5,7 @@ use crate::links::path::Path;
 use crate::memory::layout::{FileId, Place};
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady, Welcome};
-use omniverb_terms::{Gid, Qpn, RouteKey, Service, Underlay, VnicId};
+use omniverb_terms::{Qpn, RouteKey, Service, Underlay, VnicId};
 use std::net::IpAddr;
 
 /// Which of a client's two sockets a message came on.

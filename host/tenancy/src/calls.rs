@@ -78,7 +78,8 @@ impl Tenancy {
 
     /// The table of GIDs of a session's vNIC may not be what it should be.
     pub(crate) fn is_table_old(&self, id: SessionId, now: u64) -> bool {
-        let vnic = self.sessions.get(&id).and_then(|session| self.vnics.get(&session.client().vnic));
+        let vnic =
+            self.sessions.get(&id).and_then(|session| self.vnics.get(&session.client().vnic));
         vnic.is_some_and(|vnic| vnic.names.are_old(now, self.limits().gids_time_ns))
     }
 }

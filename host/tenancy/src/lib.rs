@@ -29,7 +29,8 @@ mod timers;
 mod view;
 
 pub use action::{
-    Action, Addressee, Arrived, Audited, Channel, EngineEnd, LinkEnd, LinkEvent, MemoryFacts, TracedEnd,
+    Action, Addressee, Arrived, Audited, Channel, EngineEnd, LinkEnd, LinkEvent, MemoryFacts,
+    TracedEnd,
 };
 pub use directory::{Access, Directory, Flat, Name, Reach, VnicAddress};
 pub use fairness::holders::{Holder, Holders};

@@ -16,7 +16,7 @@ use crate::queue_pairs::numbers::Entropy;
 use crate::queue_pairs::table::QueuePairs;
 use crate::queue_pairs::tickets::Secret;
 use crate::sessions::identity::{Client, Identity};
-use crate::sessions::session::{Session, Waiting};
+use crate::sessions::session::Session;
 use crate::sessions::vnic::Vnic;
 use crate::timers::{Timer, Timers};
 use crate::view::View;
@@ -381,22 +381,5 @@ impl Tenancy {
     pub(crate) fn make_yield(&mut self, id: SessionId, reason: &'static str, now: u64) {
         self.end_session(id, now);
         self.act(Action::Drop { session: id, reason });
-    }
-
-    /// Has the vNIC's addresses read; `session` is answered when they are there.
-    pub(crate) fn read_addresses(&mut self, key: VnicId, session: Option<SessionId>) {
-        if self.vnics.get_mut(&key).is_some_and(|vnic| vnic.names.wait(session)) {
-            self.act(Action::ReadAddresses { vnic: key });
-        }
-    }
-
-    fn addresses_known(&mut self, id: SessionId) {
-        let Some(session) = self.sessions.get_mut(&id) else { return };
-        match session.take_waiting() {
-            Some(Waiting::Hello { tag }) => self.welcome(id, tag),
-            Some(Waiting::Gids { tag }) => self.tell_gids(id, tag),
-            Some(Waiting::Address { tag, message }) => self.dispatch_again(id, tag, *message),
-            None => {}
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! Other ways to reach a vNIC, of which only the directory knows: one whose processes share memory
-//! with nobody, so that the engine is the only way to it; and windows. The tests of paths and of the
-//! engine's grants again, for forwarded vNICs, and pairing, which must not know the difference; the
-//! tests of machines and of pair windows, for vNICs that nobody introduced as machines.
+//! with nobody, so that the engine is the only way to it; and windows. The tests of paths and of
+//! the engine's grants again, for forwarded vNICs, and pairing, which must not know the difference;
+//! the tests of machines and of pair windows, for vNICs that nobody introduced as machines.
 
 #![expect(clippy::duplicate_mod, reason = "the same tests again, with what they share")]
 

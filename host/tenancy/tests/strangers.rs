@@ -75,8 +75,11 @@ fn a_stranger_cannot_take_the_place_of_somebody_known() {
     assert_eq!((engine_links(&bench).len(), detached(&bench).len()), (0, 0));
     stranger(&mut bench, a, Qpn(77), NOBODY);
     assert_eq!((engine_links(&bench).len(), detached(&bench).len()), (1, 0));
-    let to_a =
-        [(Path::Direct, Why::Neighbour), (Path::Omniverb, Why::Omniverb), (Path::Roce, Why::Stranger)];
+    let to_a = [
+        (Path::Direct, Why::Neighbour),
+        (Path::Omniverb, Why::Omniverb),
+        (Path::Roce, Why::Stranger),
+    ];
     let mut found = paths(&bench, 1);
     found.sort_by_key(|(path, _)| path.name());
     assert_eq!(found, [to_a[0], to_a[2], to_a[1]]);

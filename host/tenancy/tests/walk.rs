@@ -151,7 +151,8 @@ fn the_audit_is_told_of_every_link_and_its_end() {
         assert_eq!((direct.path, direct.service), (Path::Direct, Service::Rc));
         assert!(direct.vnics.contains(&Some(vnic(1))) && direct.vnics.contains(&Some(vnic(2))));
         assert!(
-            direct.clients.iter().all(Option::is_some) && direct.addresses.iter().all(Option::is_some)
+            direct.clients.iter().all(Option::is_some)
+                && direct.addresses.iter().all(Option::is_some)
         );
         let link = of([far, Qpn(0x77)]);
         assert_eq!((link.vnics, link.clients[1]), ([Some(vnic(1)), None], None));

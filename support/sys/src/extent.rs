@@ -39,23 +39,6 @@ pub struct FileId {
     inode: u64,
 }
 
-/// What can still be done to a memory file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seals {
-    /// Neither its size nor its seals can change any more.
-    pub is_final: bool,
-    /// Nobody can make a writable mapping of it any more.
-    pub against_writing: bool,
-}
-
-impl Seals {
-    /// Nobody can cut it short, and everybody who has it may write, for good.
-    #[must_use]
-    pub fn is_for_writers(self) -> bool {
-        self.is_final && !self.against_writing
-    }
-}
-
 /// Bytes of a file that can never lose any, whatever kind of memory it is.
 fn size(file: BorrowedFd<'_>) -> Result<u64, VerifyError> {
     match memfd::size(file) {
@@ -96,10 +79,8 @@ impl<F: AsFd> Extent<F> {
     ///
     /// # Errors
     /// What the kernel says, if it is no memory file.
-    pub fn seals(&self) -> io::Result<Seals> {
-        let file = self.file.as_fd();
-        let (is_final, against_writing) = (memfd::is_final(file)?, memfd::is_write_sealed(file)?);
-        Ok(Seals { is_final, against_writing })
+    pub fn seals(&self) -> io::Result<memfd::Seals> {
+        memfd::Seals::of(self.file.as_fd())
     }
 
     /// Which file it is in.

@@ -101,6 +101,29 @@ pub(crate) fn is_final(file: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(seals(file)?.contains(FIXED_SIZE | SealFlags::SEAL))
 }
 
+/// What can still be done to a memory file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seals {
+    /// Neither its size nor its seals can change any more.
+    pub is_final: bool,
+    /// Nobody can make a writable mapping of it any more.
+    pub against_writing: bool,
+}
+
+impl Seals {
+    /// Those of a file.
+    pub(crate) fn of(file: BorrowedFd<'_>) -> io::Result<Seals> {
+        let (is_final, against_writing) = (is_final(file)?, is_write_sealed(file)?);
+        Ok(Seals { is_final, against_writing })
+    }
+
+    /// Nobody can cut it short, and everybody who has it may write, for good.
+    #[must_use]
+    pub fn is_for_writers(self) -> bool {
+        self.is_final && !self.against_writing
+    }
+}
+
 /// Bytes of a memory file that will never have fewer, nor more.
 ///
 /// # Errors

@@ -4,7 +4,7 @@ use crate::outbox::Letter;
 use crate::server::Server;
 use omniverb_session::{Header, Message, decode};
 use omniverb_sys::clock;
-use omniverb_tenancy::{Arrived, Channel, Pace, SessionId};
+use omniverb_tenancy::{Arrived, Channel, SessionId};
 use omniverb_terms::Errno;
 
 /// Connections accepted, and events read from one client, before others get their turn.

@@ -53,7 +53,10 @@ impl Server {
         for (this, (prefix, qpn)) in [("", qpn), ("peer_", peer_qpn)].iter().enumerate() {
             add(&format!("{prefix}qpn"), Some(qpn));
             add(&format!("{prefix}vnic"), names[this].as_ref().map(|name| name as &dyn Display));
-            add(&format!("{prefix}gid"), a.addresses[this].as_ref().map(|address| address as &dyn Display));
+            add(
+                &format!("{prefix}gid"),
+                a.addresses[this].as_ref().map(|address| address as &dyn Display),
+            );
             let client = a.clients[this];
             add(&format!("{prefix}pid"), client.as_ref().map(|c| &c.0 as &dyn Display));
             add(&format!("{prefix}uid"), client.as_ref().map(|c| &c.1 as &dyn Display));

@@ -15,17 +15,17 @@ use omniverb_cm::{Mad, Message, ServiceId};
 use omniverb_terms::{Gid, VnicId};
 use std::collections::{BTreeMap, VecDeque};
 
-/// How long one is kept, in nanoseconds: long enough for a program that shares its processor to listen, and
-/// over before the asker says it again (100 ms), as a rule.
-const KEPT: u64 = 60_000_000;
+/// How long one is kept, in nanoseconds: long enough for a program that shares its processor to
+/// listen, and over before the asker says it again (100 ms), as a rule.
+const EARLY: u64 = 60_000_000;
 /// How long one that was refused is known when it comes again, in nanoseconds.
 const KNOWN: u64 = 5_000_000_000;
 /// Refused requests that are known of one vNIC's.
 const KNOWN_MAX: usize = 64;
 /// Early requests that are kept for one vNIC.
-const KEPT_MAX: usize = 16;
+const EARLY_MAX: usize = 16;
 /// Those of one sender to one vNIC.
-const KEPT_OF_ONE: usize = 4;
+const EARLY_OF_ONE: usize = 4;
 
 /// One of them.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl EarlyRequests {
 
     /// Keeps one for a moment from now on. Which one is not kept, or no more, if there was no room.
     pub(super) fn keep(&mut self, ends: Ends, mad: Mad, now: u64) -> Option<Early> {
-        let early = Early { ends, mad, until: now.saturating_add(KEPT) };
+        let early = Early { ends, mad, until: now.saturating_add(EARLY) };
         if self.rows.iter().any(|other| other.ends == early.ends && other.mad == early.mad) {
             return None;
         }
@@ -86,11 +86,11 @@ impl EarlyRequests {
             *of.entry(other.ends.sender).or_default() += 1;
         }
         let own = of.get(&ends.sender).copied().unwrap_or(0);
-        if own >= KEPT_OF_ONE {
+        if own >= EARLY_OF_ONE {
             return Some(early);
         }
         let mut yields = None;
-        if of.values().sum::<usize>() >= KEPT_MAX {
+        if of.values().sum::<usize>() >= EARLY_MAX {
             let (most, who) = of.iter().map(|(who, count)| (*count, *who)).max()?;
             if most <= own + 1 {
                 return Some(early);
@@ -171,11 +171,11 @@ mod tests {
         }
         let yields = ask(&mut early, 6, 0);
         assert!(yields.is_some_and(|(sender, request)| sender != 6 && request == 0), "{yields:?}");
-        assert_eq!(early.rows.len(), KEPT_MAX);
+        assert_eq!(early.rows.len(), EARLY_MAX);
         // Where all have as many, nobody yields.
         for sender in 7..50 {
             ask(&mut early, sender, 0);
         }
-        assert_eq!(early.rows.len(), KEPT_MAX);
+        assert_eq!(early.rows.len(), EARLY_MAX);
     }
 }

@@ -37,7 +37,8 @@ impl Tenancy {
     /// Who asked for a connection that is not there has given up waiting.
     pub(super) fn is_given_up(&mut self, ends: Ends, asker: u32) {
         let same = |early: &Early| {
-            (early.ends.at, early.ends.sender, name(&early.mad)) == (ends.at, ends.sender, Some(asker))
+            (early.ends.at, early.ends.sender, name(&early.mad))
+                == (ends.at, ends.sender, Some(asker))
         };
         self.connections.early.take(same);
         self.set_early_timer();

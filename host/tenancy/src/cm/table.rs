@@ -1,7 +1,7 @@
 //! All ids, and what they are found by. Who takes one out takes it out everywhere.
 
-use super::farewells::Farewells;
 use super::early::EarlyRequests;
+use super::farewells::Farewells;
 use super::id::{Asker, Exchange, FoundBy, Id, Key, Listening, Peer, Waits};
 use super::ports::{Binding, Hold, Port, Ports, Wildcard};
 use crate::accounts::{Account, Receipt};

@@ -164,8 +164,8 @@ impl Network {
         self.attached.remove(&vnic);
     }
 
-    /// How a vNIC may be reached: as far as it is attached so, and the [directory](Directory::access)
-    /// lets it.
+    /// How a vNIC may be reached: as far as it is attached so, and the directory
+    /// [lets it](Directory::access).
     pub(crate) fn access(&self, vnic: VnicId) -> Access {
         let attached = self.attached.get(&vnic).copied().unwrap_or_default();
         attached.max(self.directory.access(vnic))

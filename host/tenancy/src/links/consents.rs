@@ -1,7 +1,7 @@
 //! What rests on which answer of the network, and how often that failed to come; `consent.rs` asks.
 
 use crate::directory::neighbours::Question;
-use crate::ids::{RemotePeer, LinkKey};
+use crate::ids::{LinkKey, RemotePeer};
 use omniverb_terms::{Qpn, VnicId};
 use std::collections::{BTreeMap, BTreeSet};
 

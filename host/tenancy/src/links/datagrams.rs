@@ -90,7 +90,8 @@ impl Tenancy {
     ) -> Result<Found, Errno> {
         let peer = (m.dest_qpn, m.dgid);
         // Its own address is another one now, or the peer is not here any more.
-        if self.links.has_direct(m.qpn, m.dest_qpn) || self.links.engine.get(m.qpn, peer).is_some() {
+        if self.links.has_direct(m.qpn, m.dest_qpn) || self.links.engine.get(m.qpn, peer).is_some()
+        {
             self.end_datagrams(m.qpn, m.dest_qpn);
         }
         let way = Way { qpn: m.qpn, peer: m.dest_qpn, sgid: m.sgid, dgid: m.dgid };

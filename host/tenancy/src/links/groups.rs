@@ -94,6 +94,7 @@ fn leads_out(entry: &GidEntry) -> bool {
 /// the loopback, where nobody else is, only if the vNIC has nothing else.
 fn entry_for(table: &[GidEntry], group: Gid) -> Option<&GidEntry> {
     let alone = !table.iter().any(leads_out);
-    let mut fitting = table.iter().filter(|entry| Family::of_name(entry.gid) == Family::of_name(group));
+    let mut fitting =
+        table.iter().filter(|entry| Family::of_name(entry.gid) == Family::of_name(group));
     fitting.find(|entry| alone || leads_out(entry))
 }

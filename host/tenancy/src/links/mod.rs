@@ -30,7 +30,7 @@ mod seniority;
 mod uninvited;
 
 use crate::accounts::Paid;
-use crate::ids::{RemotePeer, LinkKey, SessionId};
+use crate::ids::{LinkKey, RemotePeer, SessionId};
 use bells::Bells;
 use consents::Consents;
 use direct_links::DirectLinks;

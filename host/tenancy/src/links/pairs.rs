@@ -63,7 +63,8 @@ impl Tenancy {
         let proof = self.proof(other.0);
         let Some(windows) = self.windows_for(machine, proof) else { return Some(why) };
         let session = self.queue_pairs.session_of(other.1);
-        let user = session.and_then(|id| self.sessions.get(&id)).map(|session| session.client().uid);
+        let user =
+            session.and_then(|id| self.sessions.get(&id)).map(|session| session.client().uid);
         match windows.room(proof, user) {
             Room::InHis => None,
             Room::InFree if asked == Asked::ByFirst && !own => Some(why),

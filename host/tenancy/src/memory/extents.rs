@@ -106,7 +106,8 @@ impl Extents {
     ) -> Result<(ExtentId, Option<u64>), Errno> {
         let placed = self.layout.place(region.0, part.length).ok_or(Errno::ENOMEM)?;
         self.last += 1;
-        let extent = Extent { region, start: part.start, place: placed.place, pages: Pages::OnTheirWay };
+        let extent =
+            Extent { region, start: part.start, place: placed.place, pages: Pages::OnTheirWay };
         let before = self.by_start.insert((region.0, region.1, part.start), self.last);
         debug_assert!(before.is_none(), "extents do not overlap");
         self.rows.insert(self.last, receipt.pays_for(extent));
@@ -300,10 +301,19 @@ mod tests {
         let first = |address, length| {
             choose(&whole, std::iter::empty(), (address, length), &limits).unwrap()
         };
-        assert_eq!(first(5 * MIB, 8), Part { start: 4 * MIB, length: 2 * MIB, standing: Standing::Fresh });
-        assert_eq!(first(0x1000, 8), Part { start: 0x1000, length: 2 * MIB, standing: Standing::Fresh });
+        assert_eq!(
+            first(5 * MIB, 8),
+            Part { start: 4 * MIB, length: 2 * MIB, standing: Standing::Fresh }
+        );
+        assert_eq!(
+            first(0x1000, 8),
+            Part { start: 0x1000, length: 2 * MIB, standing: Standing::Fresh }
+        );
         let end = 0x1000 + 300 * MIB;
-        assert_eq!(first(end - 8, 8), Part { start: end - 2 * MIB, length: 2 * MIB, standing: Standing::Fresh });
+        assert_eq!(
+            first(end - 8, 8),
+            Part { start: end - 2 * MIB, length: 2 * MIB, standing: Standing::Fresh }
+        );
         let large = first(6 * MIB, 9 * MIB);
         assert_eq!((large.start, large.length), (6 * MIB, 9 * MIB));
         assert_eq!(first(0x1000, u64::MAX).length, 256 * MIB);

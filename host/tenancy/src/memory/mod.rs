@@ -2,10 +2,10 @@
 //!
 //! `mr.rs`: a region; `regions.rs`: those of a process; `registering.rs`: how keys come and go.
 //! `extents.rs`: parts of regions on memory files; `layout.rs`: where in which file; `moving.rs`:
-//! owners put pages there and take them back. `grants.rs`: how a peer comes to be granted an extent;
-//! `pending.rs`: what it waits for; `questions.rs`: what an owner has not answered. `grantees.rs`:
-//! who was granted what, by which link; `justified.rs`: what follows when a link ends; `taken.rs`:
-//! what was taken back because of whom.
+//! owners put pages there and take them back. `grants.rs`: how a peer comes to be granted an
+//! extent; `pending.rs`: what it waits for; `questions.rs`: what an owner has not answered.
+//! `grantees.rs`: who was granted what, by which link; `justified.rs`: what follows when a link
+//! ends; `taken.rs`: what was taken back because of whom.
 
 pub(crate) mod extents;
 pub(crate) mod grantees;

@@ -35,7 +35,8 @@ impl Tenancy {
         let known = self.memory.extents.of_region((owner, rkey));
         let known = known.map(|(_, extent)| extent.span());
         let part = choose(&mr.pages(), known, (address, length), self.limits())?;
-        let receipt = part.is_fresh().then(|| session.account().charge(&[Kind::Extent])).transpose()?;
+        let receipt =
+            part.is_fresh().then(|| session.account().charge(&[Kind::Extent])).transpose()?;
         Ok((part, receipt))
     }
 

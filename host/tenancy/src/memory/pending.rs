@@ -93,8 +93,8 @@ impl PendingGrants {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::extents::Standing;
     use crate::accounts::{Account, Kind, Quotas};
+    use crate::memory::extents::Standing;
 
     fn grant(initiator: Grantee, owner: u64) -> PendingGrant {
         let account = Account::new(Quotas::only(&[]));

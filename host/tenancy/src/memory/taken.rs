@@ -56,8 +56,8 @@ impl TakenBack {
         self.count
     }
 
-    /// It is told so once more, for so many bytes and because of this peer, if it is known. Says the
-    /// how manieth time it is, from 1.
+    /// It is told so once more, for so many bytes and because of this peer, if it is known. Says
+    /// the how manieth time it is, from 1.
     pub(crate) fn add(&mut self, peer: Option<PeerKey>, bytes: u64, now: u64) -> u64 {
         if let Some(peer) = peer {
             self.charge(peer, bytes, now);

@@ -54,7 +54,8 @@ impl Tenancy {
         service: Service,
         now: u64,
     ) -> Result<(), Errno> {
-        let session = self.sessions.get(&id).filter(|session| session.resumes()).ok_or(Errno::EINVAL)?;
+        let session =
+            self.sessions.get(&id).filter(|session| session.resumes()).ok_or(Errno::EINVAL)?;
         if !numbers::is_qpn(m.qpn) {
             return Err(Errno::EINVAL);
         }

@@ -149,6 +149,24 @@ impl Tenancy {
         self.identity(key).map_or([0; 8], |identity| identity.guid)
     }
 
+    /// Has the vNIC's addresses read; `session` is answered when they are there.
+    pub(crate) fn read_addresses(&mut self, key: VnicId, session: Option<SessionId>) {
+        if self.vnics.get_mut(&key).is_some_and(|vnic| vnic.names.wait(session)) {
+            self.act(Action::ReadAddresses { vnic: key });
+        }
+    }
+
+    /// The table of GIDs is new: a call that waited for that is answered.
+    pub(crate) fn addresses_known(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        match session.take_waiting() {
+            Some(Waiting::Hello { tag }) => self.welcome(id, tag),
+            Some(Waiting::Gids { tag }) => self.tell_gids(id, tag),
+            Some(Waiting::Address { tag, message }) => self.dispatch_again(id, tag, *message),
+            None => {}
+        }
+    }
+
     pub(crate) fn query_gids(&mut self, id: SessionId, tag: u64, now: u64) {
         let Some(session) = self.sessions.get(&id) else { return };
         let key = session.client().vnic;
@@ -164,7 +182,8 @@ impl Tenancy {
     }
 
     pub(crate) fn tell_gids(&mut self, id: SessionId, tag: u64) {
-        let Some(vnic) = self.sessions.get(&id).and_then(|s| self.vnics.get(&s.client().vnic)) else {
+        let Some(vnic) = self.sessions.get(&id).and_then(|s| self.vnics.get(&s.client().vnic))
+        else {
             return;
         };
         let none = GidEntry { gid: Gid::ZERO, ifindex: 0, mtu: 0 };

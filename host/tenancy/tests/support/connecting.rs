@@ -6,7 +6,7 @@ use omniverb_session::Message;
 use omniverb_session::body::Done;
 use omniverb_session::cm::*;
 use omniverb_tenancy::testing::exercise::{Bench, ip, vnic};
-use omniverb_tenancy::{Action, Underlay};
+use omniverb_tenancy::{Action, Addressee, Underlay};
 use omniverb_terms::{Qpn, Service};
 use std::net::SocketAddr;
 
@@ -199,8 +199,8 @@ pub fn arrive(bench: &mut Bench, at: u64, way: Underlay, mad: &Mad) {
 /// All management datagrams that left: what they say, and whether they answer strangers.
 pub fn sent(bench: &Bench) -> Vec<(Mad, bool)> {
     let sent = bench.told.iter().filter_map(|action| match action {
-        Action::Manage { datagram, stranger, .. } => {
-            Some((Mad::parse(datagram).unwrap(), *stranger))
+        Action::Manage { datagram, to, .. } => {
+            Some((Mad::parse(datagram).unwrap(), *to == Addressee::Stranger))
         }
         _ => None,
     });
