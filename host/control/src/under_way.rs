@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Questions of a kind that may be under way, and those of one user in one cgroup, since others must
-/// find one free. Together they are fewer than the helper's [`WORKERS`](omniverb_netns::WORKERS).
-/// Who a process is the kernel says without waiting, so a few are enough, and leave the processor to
-/// the daemon when somebody connects as fast as he can.
+/// Questions of a kind that may be under way, and those of one user in one cgroup, since others
+/// must find one free. Together they are fewer than the helper's
+/// [`WORKERS`](omniverb_netns::WORKERS). Who a process is the kernel says without waiting, so a few
+/// are enough, and leave the processor to the daemon when somebody connects as fast as he can.
 fn slots(kind: Kind) -> (usize, usize) {
     match kind {
         Kind::Process => (4, 2),

@@ -6,9 +6,9 @@
 //! users want, `arriving.rs` takes messages in, `early.rs` has those that are early and
 //! `keeping.rs` says what becomes of them, `telling.rs` carries out what follows: messages to the
 //! peer and events to the user, `farewells.rs` has what ids that are gone said last, and
-//! `parting.rs` says it again; `ends.rs`: from whom a message is, and to whom. What goes from one id
-//! of a vNIC to another never leaves the tables; everything else travels through the vNIC's own network, which decides so who may talk to whom,
-//! to another vNIC of this host as well.
+//! `parting.rs` says it again; `ends.rs`: from whom a message is, and to whom. What goes from one
+//! id of a vNIC to another never leaves the tables; everything else travels through the vNIC's own
+//! network, which decides so who may talk to whom, to another vNIC of this host as well.
 
 mod addresses;
 mod arriving;
