@@ -7,7 +7,7 @@ use crate::memory::{Memory, Shared};
 use crate::outbox::Parcel;
 use omniverb_engine::{
     Attach, Command, Denied, Engine, Event as Happened, Faults as Line, Grant, Limit,
-    Memory as Kept, Recipient, Settings, feature, recorder,
+    Memory as Kept, Recipient as Addressed, Settings, feature, recorder,
 };
 use omniverb_ring::Window;
 use omniverb_session::body::{GrantDenied, Granted};
@@ -15,7 +15,7 @@ use omniverb_session::faults::Faults;
 use omniverb_sys::Extent;
 use omniverb_sys::datagram::Port;
 use omniverb_sys::pulse::Pulses;
-use omniverb_tenancy::{Addressee, EngineEnd, RateLimit, TracedEnd};
+use omniverb_tenancy::{EngineEnd, RateLimit, Recipient, TracedEnd};
 use omniverb_terms::{Errno, Qpn, Rkey, Underlay, VnicId};
 use std::io;
 use std::net::IpAddr;
@@ -189,11 +189,11 @@ impl Packets {
         vnic: VnicId,
         underlay: Underlay,
         datagram: Box<[u8]>,
-        to: Addressee,
+        to: Recipient,
     ) {
         let recipient = match to {
-            Addressee::Peer => Recipient::Known,
-            Addressee::Stranger => Recipient::Stranger,
+            Recipient::Known => Addressed::Known,
+            Recipient::Stranger => Addressed::Stranger,
         };
         self.0.send(Command::Manage { vnic, underlay, datagram, recipient });
     }

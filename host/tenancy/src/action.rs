@@ -117,9 +117,9 @@ pub struct Audited {
 
 /// Whom a management datagram goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Addressee {
+pub enum Recipient {
     /// The peer of an id of the vNIC's.
-    Peer,
+    Known,
     /// Somebody whom no id here leads to, and who may be forged: only so many answers leave.
     Stranger,
 }
@@ -291,7 +291,7 @@ pub enum Action {
         /// All 256 bytes of it, as they are sent.
         datagram: Box<[u8]>,
         /// Whom it goes to.
-        to: Addressee,
+        to: Recipient,
     },
     /// Write down that a link was made or has ended.
     Audit(Box<Audited>),

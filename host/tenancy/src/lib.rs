@@ -29,7 +29,7 @@ mod timers;
 mod view;
 
 pub use action::{
-    Action, Addressee, Arrived, Audited, Channel, EngineEnd, LinkEnd, LinkEvent, MemoryFacts,
+    Action, Recipient, Arrived, Audited, Channel, EngineEnd, LinkEnd, LinkEvent, MemoryFacts,
     TracedEnd,
 };
 pub use directory::{Access, Directory, Flat, Name, Reach, VnicAddress};

@@ -1,7 +1,7 @@
 //! When ids that are gone have their [last words](super::farewells) said again.
 
 use super::ends::Ends;
-use crate::action::Addressee;
+use crate::action::Recipient;
 use crate::tenancy::Tenancy;
 use crate::timers::Timer;
 use omniverb_cm::{Mad, Message};
@@ -36,7 +36,7 @@ impl Tenancy {
     /// Says again what was not answered.
     pub(crate) fn farewells_due(&mut self, now: u64) {
         while let Some((at, ends, mad)) = self.connections.farewells.take_due(now) {
-            self.send_mad(at, ends, mad, Addressee::Peer);
+            self.send_mad(at, ends, mad, Recipient::Known);
         }
         self.set_farewell_timer();
     }
@@ -44,7 +44,7 @@ impl Tenancy {
     /// A vNIC is about to go: what is left to say is said now.
     pub(crate) fn last_farewells(&mut self, at: VnicId) {
         for (ends, mad) in self.connections.farewells.take_all(at) {
-            self.send_mad(at, ends, mad, Addressee::Peer);
+            self.send_mad(at, ends, mad, Recipient::Known);
         }
         self.set_farewell_timer();
     }

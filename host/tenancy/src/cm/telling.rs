@@ -3,7 +3,7 @@
 use super::ends::Ends;
 use super::id::{Exchange, Id, Key, Path, set_private};
 use super::table::Carried;
-use crate::action::{Action, Addressee};
+use crate::action::{Action, Recipient};
 use crate::ids::SessionId;
 use crate::tenancy::Tenancy;
 use crate::timers::Timer;
@@ -44,12 +44,12 @@ impl Tenancy {
     }
 
     fn send_cm(&mut self, vnic: VnicId, path: &Path, mad: Mad) {
-        self.send_mad(vnic, (path.sgid, path.dgid), mad, Addressee::Peer);
+        self.send_mad(vnic, (path.sgid, path.dgid), mad, Recipient::Known);
     }
 
     /// Answers somebody whom no id leads to.
     pub(super) fn answer_stranger(&mut self, ends: Ends, mad: Mad) {
-        self.send_mad(ends.at, (ends.own, ends.sender), mad, Addressee::Stranger);
+        self.send_mad(ends.at, (ends.own, ends.sender), mad, Recipient::Stranger);
     }
 
     /// Sends a message from one name of a vNIC's to another, or beyond.
@@ -58,7 +58,7 @@ impl Tenancy {
         vnic: VnicId,
         (from, to): (Gid, Gid),
         mad: Mad,
-        addressee: Addressee,
+        addressee: Recipient,
     ) {
         if to.is_loopback() || self.owns(vnic, to) {
             let (at, from, to) = (vnic, from, to);

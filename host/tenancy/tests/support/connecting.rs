@@ -6,7 +6,7 @@ use omniverb_session::Message;
 use omniverb_session::body::Done;
 use omniverb_session::cm::*;
 use omniverb_tenancy::testing::exercise::{Bench, ip, vnic};
-use omniverb_tenancy::{Action, Addressee, Underlay};
+use omniverb_tenancy::{Action, Recipient, Underlay};
 use omniverb_terms::{Qpn, Service};
 use std::net::SocketAddr;
 
@@ -200,7 +200,7 @@ pub fn arrive(bench: &mut Bench, at: u64, way: Underlay, mad: &Mad) {
 pub fn sent(bench: &Bench) -> Vec<(Mad, bool)> {
     let sent = bench.told.iter().filter_map(|action| match action {
         Action::Manage { datagram, to, .. } => {
-            Some((Mad::parse(datagram).unwrap(), *to == Addressee::Stranger))
+            Some((Mad::parse(datagram).unwrap(), *to == Recipient::Stranger))
         }
         _ => None,
     });
