@@ -29,7 +29,7 @@ mod timers;
 mod view;
 
 pub use action::{
-    Action, Recipient, Arrived, Audited, Channel, EngineEnd, LinkEnd, LinkEvent, MemoryFacts,
+    Action, Arrived, Audited, Channel, EngineEnd, LinkEnd, LinkEvent, MemoryFacts, Recipient,
     TracedEnd,
 };
 pub use directory::{Access, Directory, Flat, Name, Reach, VnicAddress};
