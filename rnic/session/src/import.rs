@@ -4,8 +4,8 @@
 //! listens at the other: who has the file, or a duplicate, can send into it. What lies in the file
 //! for everybody to look at, and for nobody to take, is a [`Card`]. Who imports sends an [`Ask`]
 //! to [`OPEN`] into it with a descriptor, the end of a pair of its own, on which the two talk: it
-//! asks, one question at a time, and is told, [`Told`]. Fixed-size and native-endian, one datagram
-//! a message.
+//! asks, one question at a time, and gets a [`Notice`] of what it asked, or of what has happened.
+//! Fixed-size and native-endian, one datagram a message.
 
 use crate::body::Extent;
 use crate::macros::bodies;
@@ -31,9 +31,9 @@ pub const LEAVE: u32 = 5;
 /// answered.
 pub const SEEN: u32 = 6;
 
-/// `Told::what`: an answer, with the tag of the question.
+/// `Notice::what`: an answer, with the tag of the question.
 pub const ANSWER: u32 = 1;
-/// `Told::what`: this object has been destroyed, or is another one now.
+/// `Notice::what`: this object has been destroyed, or is another one now.
 pub const GONE: u32 = 2;
 
 /// `object`: a protection domain.
@@ -63,7 +63,7 @@ bodies! {
         at: u64,
     }
     /// From who opened the device. With pages: their file comes along.
-    Told {
+    Notice {
         what: u32,
         errno: Errno,
         tag: u64,
@@ -105,16 +105,16 @@ macro_rules! datagram {
     )*};
 }
 
-datagram! { Card Ask Told }
+datagram! { Card Ask Notice }
 
 impl Ask {
     /// All fields zero.
     pub const NONE: Ask = Ask { what: 0, object: 0, handle: 0, reserved: 0, tag: 0, at: 0 };
 }
 
-impl Told {
+impl Notice {
     /// All fields zero.
-    pub const NONE: Told = Told {
+    pub const NONE: Notice = Notice {
         what: 0,
         errno: Errno::NONE,
         tag: 0,
@@ -132,7 +132,7 @@ impl Told {
 }
 
 /// Bytes of the longest of these messages.
-pub const BYTES_MAX: usize = size_of::<Told>();
+pub const BYTES_MAX: usize = size_of::<Notice>();
 
 #[cfg(test)]
 mod tests {
@@ -142,12 +142,12 @@ mod tests {
     fn a_datagram_is_one_message_and_no_other_length_is() {
         let ask = Ask { what: PAGES, handle: 7, at: 4096, ..Ask::NONE };
         assert_eq!(Ask::read(ask.bytes()), Some(ask));
-        let told = Told { what: GONE, length: u64::MAX, ..Told::NONE };
-        assert_eq!(Told::read(told.bytes()), Some(told));
+        let notice = Notice { what: GONE, length: u64::MAX, ..Notice::NONE };
+        assert_eq!(Notice::read(notice.bytes()), Some(notice));
         for length in 0..BYTES_MAX + 8 {
             let bytes = vec![0xa5; length];
             assert_eq!(Ask::read(&bytes).is_some(), length == size_of::<Ask>());
-            assert_eq!(Told::read(&bytes).is_some(), length == size_of::<Told>());
+            assert_eq!(Notice::read(&bytes).is_some(), length == size_of::<Notice>());
         }
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! They have a pair of sockets for each time that it is open, found by
 //! [`OpenQp`](crate::body::OpenQp): the end of either is the end of that. Who has it open asks,
-//! [`Ask`], one question at a time, and is told, [`Told`], also what happens to it. Fixed-size and
-//! native-endian, one datagram a message.
+//! [`Ask`], one question at a time, and gets a [`Notice`] of what it asked, or of what happens to
+//! it. Fixed-size and native-endian, one datagram a message.
 
 use crate::macros::bodies;
 use omniverb_terms::{Errno, Gid, Qkey, Qpn};
@@ -15,9 +15,9 @@ pub const QUERY: u32 = 1;
 /// `Ask::what`: it is to have these.
 pub const MODIFY: u32 = 2;
 
-/// `Told::what`: an answer, with the tag of the question and what the attributes are now.
+/// `Notice::what`: an answer, with the tag of the question and what the attributes are now.
 pub const ANSWER: u32 = 1;
-/// `Told::what`: this has happened to it.
+/// `Notice::what`: this has happened to it.
 pub const EVENT: u32 = 2;
 
 bodies! {
@@ -65,7 +65,7 @@ bodies! {
         attributes: Attributes,
     }
     /// From who has made it.
-    Told {
+    Notice {
         tag: u64,
         what: u32,
         errno: Errno,
@@ -94,7 +94,7 @@ macro_rules! datagram {
     )*};
 }
 
-datagram! { Ask Told }
+datagram! { Ask Notice }
 
 impl Attributes {
     /// All fields zero.
@@ -135,7 +135,7 @@ impl Ask {
 }
 
 /// Bytes of the longest of these messages.
-pub const BYTES_MAX: usize = size_of::<Told>();
+pub const BYTES_MAX: usize = size_of::<Notice>();
 
 #[cfg(test)]
 mod tests {
@@ -173,12 +173,12 @@ mod tests {
         let ask = Ask { what: MODIFY, mask: 1, attributes, ..Ask::QUERY };
         assert_eq!(Ask::read(ask.bytes()), Some(ask));
         let (errno, event) = (Errno::EIO, 3);
-        let told = Told { tag: 4, what: ANSWER, errno, event, reserved: 0, attributes };
-        assert_eq!(Told::read(told.bytes()), Some(told));
+        let notice = Notice { tag: 4, what: ANSWER, errno, event, reserved: 0, attributes };
+        assert_eq!(Notice::read(notice.bytes()), Some(notice));
         for length in 0..BYTES_MAX + 8 {
             let bytes = vec![0xa5; length];
             assert_eq!(Ask::read(&bytes).is_some(), length == size_of::<Ask>());
-            assert_eq!(Told::read(&bytes).is_some(), length == size_of::<Told>());
+            assert_eq!(Notice::read(&bytes).is_some(), length == size_of::<Notice>());
         }
     }
 }

@@ -11,7 +11,7 @@ use super::pages::{Holder, Pages, around};
 use super::service::{Party, Service};
 use crate::thread::spawn_quietly;
 use omniverb_device::Region;
-use omniverb_session::import::{self, Ask, Told};
+use omniverb_session::import::{self, Ask, Notice};
 use omniverb_sys::socket::{self, Mode};
 use omniverb_sys::{Extent, clock, lock, pidfd};
 use omniverb_terms::{Errno, Rkey};
@@ -228,10 +228,10 @@ impl Guest {
         self.answer(ask, answer)
     }
 
-    fn answer(&self, ask: &Ask, answer: Result<(Told, Option<OwnedFd>), Errno>) -> bool {
-        let (told, file) = answer.unwrap_or_else(|errno| (Told { errno, ..Told::NONE }, None));
+    fn answer(&self, ask: &Ask, answer: Result<(Notice, Option<OwnedFd>), Errno>) -> bool {
+        let (told, file) = answer.unwrap_or_else(|errno| (Notice { errno, ..Notice::NONE }, None));
         let Ask { tag, object, handle, .. } = *ask;
-        self.tell(&Told { what: import::ANSWER, tag, object, handle, ..told }, file.as_ref())
+        self.tell(&Notice { what: import::ANSWER, tag, object, handle, ..told }, file.as_ref())
     }
 
     /// Destroys an object for all. The other importers are waited for, whom this thread listens
@@ -255,13 +255,13 @@ impl Guest {
         begun.map_or_else(|errno| self.answer(&ask, Err(errno)), |()| true)
     }
 
-    fn destroy_now(&self, ask: &Ask) -> Result<(Told, Option<OwnedFd>), Errno> {
+    fn destroy_now(&self, ask: &Ask) -> Result<(Notice, Option<OwnedFd>), Errno> {
         let objects = self.objects.upgrade().ok_or(Errno::ENOENT)?;
-        objects.destroy(ask.object, ask.handle).map(|()| (Told::NONE, None))
+        objects.destroy(ask.object, ask.handle).map(|()| (Notice::NONE, None))
     }
 
     /// Whether it could be sent: an importer that takes nothing has no answer.
-    fn tell(&self, told: &Told, file: Option<&OwnedFd>) -> bool {
+    fn tell(&self, told: &Notice, file: Option<&OwnedFd>) -> bool {
         let files: Vec<BorrowedFd<'_>> = file.into_iter().map(AsFd::as_fd).collect();
         socket::try_send(self.socket.as_fd(), told.bytes(), &files).is_ok()
     }
@@ -274,28 +274,28 @@ impl Guest {
         }
         if self.left.fetch_add(1, Ordering::Relaxed) % LEFT_UNANSWERED == LEFT_UNANSWERED - 1 {
             // Nobody's answer.
-            self.tell(&Told { what: import::ANSWER, ..Told::NONE }, None);
+            self.tell(&Notice { what: import::ANSWER, ..Notice::NONE }, None);
         }
     }
 
     /// What an object is.
-    fn open(&self, ask: &Ask, holder: Holder) -> Result<Told, Errno> {
+    fn open(&self, ask: &Ask, holder: Holder) -> Result<Notice, Errno> {
         let objects = self.objects.upgrade().ok_or(Errno::ENOENT)?;
         // Until it is held: what ends after this finds that it is.
         let mut pages = lock(&self.exporter.pages);
         let (told, place) = match ask.object {
             import::DOMAIN => {
-                let there = objects.has_domain(ask.handle).then_some(Told::NONE);
+                let there = objects.has_domain(ask.handle).then_some(Notice::NONE);
                 return there.ok_or(Errno::ENOENT);
             }
             import::REGION => {
                 let (region, rkey) = objects.region(ask.handle)?;
                 let place = (region.memory.address(), region.memory.len());
                 let Region { pd, access, iova, .. } = *region;
-                (Told { pd, access, rkey, iova, ..Told::NONE }, place)
+                (Notice { pd, access, rkey, iova, ..Notice::NONE }, place)
             }
             import::DEVICE_MEMORY => {
-                (Told::NONE, objects.device_memory(ask.handle).ok_or(Errno::ENOENT)?)
+                (Notice::NONE, objects.device_memory(ask.handle).ok_or(Errno::ENOENT)?)
             }
             _ => return Err(Errno::EINVAL),
         };
@@ -305,7 +305,7 @@ impl Guest {
             return Err(Errno::ENOMEM);
         }
         pages.hold(holder, place.0..place.0 + place.1, self.context);
-        Ok(Told { length: place.1 as u64, begin, ..told })
+        Ok(Notice { length: place.1 as u64, begin, ..told })
     }
 }
 
@@ -379,14 +379,14 @@ impl Exporter {
         ask: &Ask,
         holder: Holder,
         guest: &Guest,
-    ) -> Result<(Told, Option<OwnedFd>), Errno> {
+    ) -> Result<(Notice, Option<OwnedFd>), Errno> {
         let owner = self.owner.upgrade().ok_or(Errno::EIO)?;
         let objects = guest.objects.upgrade().ok_or(Errno::ENOENT)?;
         let page = clock::page_bytes();
         let found = |extent: Extent<OwnedFd>| {
             let Extent { file, offset, length } = extent;
             let memory = omniverb_session::body::Extent { offset, length };
-            (Told { memory, ..Told::NONE }, Some(file))
+            (Notice { memory, ..Notice::NONE }, Some(file))
         };
         // Not what has been destroyed meanwhile: its pages may be something else now.
         let look = |pages: &Pages| {
@@ -439,7 +439,7 @@ impl Exporter {
         for (number, object, handle) in &holders {
             guests.latest_tag += 1;
             let (object, handle, tag) = (*object, *handle, guests.latest_tag);
-            let message = Told { what: import::GONE, tag, object, handle, ..Told::NONE };
+            let message = Notice { what: import::GONE, tag, object, handle, ..Notice::NONE };
             let Some(guest) = guests.here.get(number).cloned() else { continue };
             if guest.outbox.say(guest.socket.as_fd(), message.bytes()) {
                 guests.unseen.insert((*number, tag));

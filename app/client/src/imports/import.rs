@@ -8,7 +8,7 @@ use super::imported::{ImportedMemory, ImportedRegion, pages_of};
 use super::line::{Ends, Line};
 use super::service::Service;
 use omniverb_ring::Window;
-use omniverb_session::import::{self, Ask, Told};
+use omniverb_session::import::{self, Ask, Notice};
 use omniverb_sys::process::files_max;
 use omniverb_sys::{Access, Extent, lock};
 use omniverb_terms::{Errno, Rkey};
@@ -75,7 +75,7 @@ impl Import {
         Ok(Import { line, number, service, budget, regions: Mutex::default() })
     }
 
-    fn import(&self, object: u32, handle: u32) -> Result<Told, Errno> {
+    fn import(&self, object: u32, handle: u32) -> Result<Notice, Errno> {
         let ask = Ask { what: import::IMPORT, object, handle, ..Ask::NONE };
         self.line.ask(ask).map(|(told, _)| told).inspect_err(|errno| {
             // It may be counted as ours, later.
@@ -164,7 +164,7 @@ impl Import {
     }
 
     /// Maps the pages of an object, side by side.
-    fn map(&self, object: u32, told: &Told, access: Access) -> Result<Window, Errno> {
+    fn map(&self, object: u32, told: &Notice, access: Access) -> Result<Window, Errno> {
         let bytes = pages_of(told).ok_or(Errno::EPROTO)?;
         let (mut row, mut at) = (Vec::new(), 0);
         let until = Line::until(bytes.min(BYTES_MAX));

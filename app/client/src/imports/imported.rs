@@ -4,7 +4,7 @@ use super::line::{Ends, Line};
 use omniverb_device::region::NO_RKEY;
 use omniverb_device::{Extras, Region, access};
 use omniverb_ring::Window;
-use omniverb_session::import::{self, Told};
+use omniverb_session::import::{self, Notice};
 use omniverb_sys::{Access, clock};
 use omniverb_terms::{Errno, Rkey};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub struct ImportedMemory {
 }
 
 /// Bytes of the pages that an object is said to lie in. `None`: there are no such.
-pub(crate) fn pages_of(told: &Told) -> Option<usize> {
+pub(crate) fn pages_of(told: &Notice) -> Option<usize> {
     let page = clock::page_bytes();
     let (begin, length) = (usize::try_from(told.begin).ok()?, usize::try_from(told.length).ok()?);
     if begin >= page || length == 0 {
@@ -55,7 +55,7 @@ fn address(window: &Window, begin: usize) -> usize {
 
 impl ImportedRegion {
     /// What its memory is to be mapped for.
-    pub(crate) fn mapped_for(told: &Told) -> Access {
+    pub(crate) fn mapped_for(told: &Notice) -> Access {
         match told.access & access::LOCAL_WRITE {
             0 => Access::ReadOnly,
             _ => Access::ReadWrite,
@@ -65,7 +65,7 @@ impl ImportedRegion {
     /// Makes it part of the device. The window is as long as [`pages_of`] says.
     pub(crate) fn new(
         line: Arc<Line>,
-        told: &Told,
+        told: &Notice,
         window: Window,
         pd: u32,
     ) -> Result<Arc<ImportedRegion>, Errno> {
@@ -134,7 +134,7 @@ impl Drop for ImportedRegion {
 }
 
 impl ImportedMemory {
-    pub(crate) fn new(line: Arc<Line>, told: &Told, memory: Window) -> ImportedMemory {
+    pub(crate) fn new(line: Arc<Line>, told: &Notice, memory: Window) -> ImportedMemory {
         let (begin, length) = (told.begin as usize, told.length as usize);
         ImportedMemory { length, handle: told.handle, begin, line, memory }
     }
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn what_no_object_can_be_is_none() {
-        let pages = |begin, length| pages_of(&Told { begin, length, ..Told::NONE });
+        let pages = |begin, length| pages_of(&Notice { begin, length, ..Notice::NONE });
         assert_eq!(pages(0, 1), Some(4096));
         assert_eq!(pages(4095, 2), Some(8192));
         let nonsense = [(0, 0), (4096, 1), (u64::MAX, 1), (0, u64::MAX), (1, u64::MAX)];

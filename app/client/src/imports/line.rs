@@ -4,7 +4,7 @@
 use super::outbox::Outbox;
 use super::service::Party;
 use omniverb_device::Shared;
-use omniverb_session::import::{self, Ask, Told};
+use omniverb_session::import::{self, Ask, Notice};
 use omniverb_sys::socket::{self, Mode};
 use omniverb_sys::{clock, lock, memfd};
 use omniverb_terms::Errno;
@@ -58,7 +58,7 @@ struct Answer {
     tag: u64,
     /// With pages.
     has_file: bool,
-    came: Option<(Told, Option<OwnedFd>)>,
+    came: Option<(Notice, Option<OwnedFd>)>,
 }
 
 #[derive(Default)]
@@ -77,7 +77,7 @@ impl Party for Line {
         let mut bytes = [0; import::BYTES_MAX];
         let goes_on = match socket::receive(self.socket.as_fd(), &mut bytes, Mode::NonBlocking) {
             Ok((length, files)) => {
-                self.take(Told::read(&bytes[..length]), files)
+                self.take(Notice::read(&bytes[..length]), files)
                     && self.outbox.flush(self.socket.as_fd()).is_some()
             }
             // No room for a descriptor that came along: the question has no answer.
@@ -109,7 +109,7 @@ impl Line {
     }
 
     /// Whether that is something to be told.
-    pub(crate) fn take(&self, told: Option<Told>, files: Vec<OwnedFd>) -> bool {
+    pub(crate) fn take(&self, told: Option<Notice>, files: Vec<OwnedFd>) -> bool {
         let Some(told) = told else { return false };
         match told.what {
             import::ANSWER => {
@@ -131,7 +131,7 @@ impl Line {
                 if told.object == import::REGION {
                     self.has_gone(told.handle);
                 }
-                let Told { tag, object, handle, .. } = told;
+                let Notice { tag, object, handle, .. } = told;
                 self.say(&Ask { what: import::SEEN, object, handle, tag, ..Ask::NONE })
             }
             _ => false,
@@ -198,7 +198,7 @@ impl Line {
     }
 
     /// Asks, again if that was not possible just now.
-    pub(crate) fn ask(&self, ask: Ask) -> Result<(Told, Option<OwnedFd>), Errno> {
+    pub(crate) fn ask(&self, ask: Ask) -> Result<(Notice, Option<OwnedFd>), Errno> {
         self.ask_until(ask, Line::until(0))
     }
 
@@ -209,7 +209,11 @@ impl Line {
     }
 
     /// As [`ask`](Self::ask), for as long.
-    pub(crate) fn ask_until(&self, ask: Ask, until: u64) -> Result<(Told, Option<OwnedFd>), Errno> {
+    pub(crate) fn ask_until(
+        &self,
+        ask: Ask,
+        until: u64,
+    ) -> Result<(Notice, Option<OwnedFd>), Errno> {
         loop {
             match self.ask_once(ask, until) {
                 Err(Errno::EAGAIN) if clock::now() < until => std::thread::sleep(PAUSE),
@@ -218,7 +222,7 @@ impl Line {
         }
     }
 
-    fn ask_once(&self, ask: Ask, until: u64) -> Result<(Told, Option<OwnedFd>), Errno> {
+    fn ask_once(&self, ask: Ask, until: u64) -> Result<(Notice, Option<OwnedFd>), Errno> {
         let _mine = lock(&self.asking);
         let mut answer = lock(&self.answer);
         answer.tag += 1;

@@ -4,7 +4,7 @@ use super::exporter::{Door, Exported, Exporter, Guest, Owner};
 use super::pace::{now, pass};
 use super::service::Service;
 use omniverb_device::Region;
-use omniverb_session::import::{self, Ask, Told};
+use omniverb_session::import::{self, Ask, Notice};
 use omniverb_sys::socket::{self, Mode};
 use omniverb_terms::{Errno, Rkey};
 use std::ops::Range;
@@ -56,10 +56,10 @@ fn say(to: &OwnedFd, what: u32, tag: u64) {
     socket::try_send(to.as_fd(), ask.bytes(), &[]).unwrap();
 }
 
-fn hear(from: &OwnedFd) -> Told {
+fn hear(from: &OwnedFd) -> Notice {
     let mut bytes = [0; import::BYTES_MAX];
     let (length, _) = socket::receive(from.as_fd(), &mut bytes, Mode::Blocking).unwrap();
-    Told::read(&bytes[..length]).unwrap()
+    Notice::read(&bytes[..length]).unwrap()
 }
 
 #[test]

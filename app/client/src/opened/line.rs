@@ -4,7 +4,7 @@ use super::{Mortal, hang_up, take};
 use crate::imports::Party;
 use omniverb_device::attributes::State;
 use omniverb_device::{AsyncEvent, Qp};
-use omniverb_session::opened::{self, Ask, Attributes, Told};
+use omniverb_session::opened::{self, Ask, Attributes, Notice};
 use omniverb_sys::{clock, lock, socket};
 use omniverb_terms::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,7 +27,7 @@ pub(crate) struct Line {
 
 struct Known {
     tag: u64,
-    came: Option<Told>,
+    came: Option<Notice>,
     /// The attributes, as they were told last.
     attributes: Attributes,
     /// The program has an object for it, which events are about. Those of before wait, of each
@@ -80,7 +80,7 @@ impl Line {
 
     /// Whether that is something to be told.
     pub(crate) fn take(&self, datagram: &[u8]) -> bool {
-        let Some(told) = Told::read(datagram) else { return false };
+        let Some(told) = Notice::read(datagram) else { return false };
         let event = match told.what {
             opened::ANSWER => None,
             opened::EVENT => match AsyncEvent::of_qp(told.event) {
@@ -208,12 +208,12 @@ mod tests {
         all.iter().filter(|(_, of)| *of == cookie).map(|(event, _)| *event).collect()
     }
 
-    fn told(what: u32, event: u32, state: State) -> Told {
+    fn told(what: u32, event: u32, state: State) -> Notice {
         let attributes = Attributes { state: state as u32, ..Attributes::NONE };
-        Told { tag: 0, what, errno: Errno::NONE, event, reserved: 0, attributes }
+        Notice { tag: 0, what, errno: Errno::NONE, event, reserved: 0, attributes }
     }
 
-    fn happened(event: AsyncEvent, state: State) -> Told {
+    fn happened(event: AsyncEvent, state: State) -> Notice {
         told(opened::EVENT, event as u32, state)
     }
 

@@ -3,7 +3,7 @@
 use super::{Mortal, Watched, hang_up, take};
 use crate::imports::{Party, Service};
 use omniverb_device::{AsyncEvent, Qp};
-use omniverb_session::opened::{self, Ask, Attributes, Told};
+use omniverb_session::opened::{self, Ask, Attributes, Notice};
 use omniverb_sys::{lock, process, socket};
 use omniverb_terms::{Errno, Qpn};
 use std::collections::{HashMap, VecDeque};
@@ -115,7 +115,7 @@ impl Opener {
         }
     }
 
-    pub(crate) fn answer(&self, ask: &Ask) -> Told {
+    pub(crate) fn answer(&self, ask: &Ask) -> Notice {
         let receivers = self.receivers.upgrade();
         let done = match (&receivers, ask.what) {
             (Some(_), opened::QUERY) => Ok(()),
@@ -126,7 +126,7 @@ impl Opener {
             (None, _) => Err(Errno::EIO),
         };
         let known = receivers.map(|receivers| receivers.query(self.number));
-        Told {
+        Notice {
             tag: ask.tag,
             what: opened::ANSWER,
             errno: done.err().unwrap_or(Errno::NONE),
@@ -137,7 +137,7 @@ impl Opener {
     }
 
     /// False: it does not take what it is told.
-    fn say(&self, told: &Told) -> bool {
+    fn say(&self, told: &Notice) -> bool {
         socket::try_send(self.socket.as_fd(), told.bytes(), &[]).is_ok()
     }
 
@@ -192,7 +192,7 @@ impl Opener {
     /// Tells it what has happened. False: it does not take that.
     pub(crate) fn tell(&self, event: AsyncEvent) -> bool {
         let known = self.receivers.upgrade().map(|receivers| receivers.query(self.number));
-        self.say(&Told {
+        self.say(&Notice {
             tag: 0,
             what: opened::EVENT,
             errno: Errno::NONE,
@@ -352,7 +352,7 @@ mod tests {
         for tag in 1..=2 {
             assert!(opener.serve());
             let length = take(theirs.as_fd(), &mut bytes).unwrap();
-            assert_eq!(Told::read(&bytes[..length]).map(|told| told.tag), Some(tag));
+            assert_eq!(Notice::read(&bytes[..length]).map(|told| told.tag), Some(tag));
             assert_eq!(take(theirs.as_fd(), &mut bytes), Some(0));
         }
         assert_eq!(opener.asked().map(|ask| ask.tag), Some(3));
