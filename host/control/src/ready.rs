@@ -17,7 +17,7 @@ pub(crate) enum Entrance {
 pub(crate) enum Ready {
     /// Whoever started the daemon wants it to end.
     Termination,
-    /// Somebody connects.
+    /// Somebody connects at one of the doors.
     Connection(Entrance),
     /// The helper has answered.
     Helper,

@@ -28,7 +28,7 @@ pub(crate) enum Subject {
     Arrival(SessionId),
     /// A process that this client has named.
     Named(SessionId),
-    /// A vNIC.
+    /// A vNIC: its addresses, or its sockets.
     Vnic(VnicId),
 }
 
@@ -37,7 +37,7 @@ pub(crate) enum Subject {
 pub(crate) enum Enclosed {
     /// A process, by its descriptor.
     Process(Arc<OwnedFd>),
-    /// A namespace.
+    /// A network namespace, which the helper is to enter.
     Namespace(Arc<Namespace>),
 }
 

@@ -138,7 +138,7 @@ pub enum Action {
     },
     /// Answer a call.
     Reply {
-        /// Who called.
+        /// The process that called.
         session: SessionId,
         /// The number that the caller gave the call.
         tag: u64,

@@ -6,7 +6,7 @@ use crate::reply::Reply;
 use crate::request::Request;
 use omniverb_terms::{Qkey, Qpn};
 
-/// A message.
+/// What a management datagram says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant)] // they live on the stack, one at a time
 pub enum Message {
@@ -33,9 +33,9 @@ pub enum Message {
 /// Which message another one is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejected {
-    /// A REQ.
+    /// A REQ, which asks for a connection.
     Request,
-    /// A REP.
+    /// A REP, which answers one.
     Reply,
     /// None in particular.
     Other(u8),
@@ -160,7 +160,7 @@ pub struct Resolved {
     pub queue_pair: Qpn,
     /// The service that it serves.
     pub service: u64,
-    /// Its Q_Key.
+    /// The Q_Key that its datagrams must have.
     pub queue_key: Qkey,
     /// What would have been right.
     pub information: [u8; 72],

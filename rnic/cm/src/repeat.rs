@@ -35,7 +35,7 @@ pub(crate) struct Repeat {
 #[allow(clippy::large_enum_variant)] // one at a time, on the stack
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// Nothing.
+    /// Nothing for now.
     Nothing,
     /// Send it again.
     Again(Mad),

@@ -154,7 +154,7 @@ bodies! {
     /// Refuse a connection that was asked for, or has been answered.
     RejectCmId {
         id: u32,
-        /// Zero: consumer-defined.
+        /// A reason of REJ (12.6.7); zero: 28, that the consumer has its own.
         reason: u16,
         /// Bytes of `private` that count.
         private_length: u16,

@@ -90,7 +90,7 @@ bodies! {
 macro_rules! datagram {
     ($($name:ident)*) => {$(
         impl $name {
-            /// Its bytes.
+            /// The message as it is sent.
             #[must_use]
             pub fn bytes(&self) -> &[u8] {
                 self.as_bytes()

@@ -87,7 +87,7 @@ pub struct WindowHead {
 }
 
 impl WindowHead {
-    /// Its bytes.
+    /// Bytes that it has in the window's first page.
     pub const BYTES: usize = size_of::<WindowHead>();
 
     /// What a window of this name and number, with a data part of so many bytes, begins with.
@@ -238,7 +238,7 @@ pub enum FrameKind {
 }
 
 impl FrameKind {
-    /// All kinds.
+    /// All kinds, in the order of their numbers.
     pub const ALL: [FrameKind; 12] = {
         use FrameKind::{Addresses, Begin, Call, Close, Event, Lost, Open, Packet, Pairs, Port};
         use FrameKind::{Rung, Word};
@@ -291,7 +291,7 @@ impl Frame {
 /// Why a stream makes no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamError {
-    /// Another version.
+    /// The other side speaks another version.
     Version,
     /// No such kind, or longer than any.
     Nonsense,

@@ -50,7 +50,7 @@ pub struct PairNames([u64; PAIRS_MAX as usize]);
 impl PairNames {
     /// Where in the data part they are.
     pub const OFFSET: usize = 64;
-    /// Their bytes.
+    /// Bytes that they have in the window's first page.
     pub const BYTES: usize = 8 * PAIRS_MAX as usize;
 
     /// These, of windows from number one on; all random. More than there can be are left out.

@@ -43,7 +43,7 @@ impl Connections {
         self.ids.is_empty() && finds && self.ports.is_empty() && said
     }
 
-    /// All ids.
+    /// All ids, in the order of their keys.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Key, &Id)> {
         self.ids.iter()
     }

@@ -39,7 +39,7 @@ impl<T> Turns<T> {
         self.count
     }
 
-    /// Nothing waits.
+    /// Nobody has anything waiting.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0

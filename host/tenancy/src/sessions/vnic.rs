@@ -50,7 +50,7 @@ impl Vnic {
         &self.receipt
     }
 
-    /// Its processes.
+    /// Its processes, by the numbers of their connections.
     pub(crate) fn processes(&self) -> &BTreeSet<SessionId> {
         &self.processes
     }

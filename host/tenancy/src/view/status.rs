@@ -11,7 +11,7 @@ use omniverb_session::body::Cursor;
 use omniverb_terms::{Gid, Qpn, Service, VnicId};
 use std::net::IpAddr;
 
-/// One vNIC.
+/// What there is to see of one vNIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VnicStatus {
     /// Which one it is, as long as the daemon lives.
@@ -26,11 +26,11 @@ pub struct VnicStatus {
     pub cm_ids: usize,
     /// What the administrator has set for it, or what holds without that.
     pub policy: Policy,
-    /// Its processes.
+    /// Its processes, in the order of their connections.
     pub processes: Vec<ProcessStatus>,
 }
 
-/// One process.
+/// What there is to see of one process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessStatus {
     /// Its connection with the daemon.
@@ -85,7 +85,7 @@ pub struct PeerStatus {
 /// peers. What contains others comes without them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Row {
-    /// A vNIC.
+    /// A vNIC, without its processes.
     Vnic(VnicStatus),
     /// A process of the last vNIC.
     Process(ProcessStatus),
