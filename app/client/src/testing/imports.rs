@@ -5,7 +5,7 @@
 
 use crate::imports::{Device, Exported, Exporter, Guest, Line, Owner, Service};
 use omniverb_device::{Extras, Region, Shared, access};
-use omniverb_session::import::{self, Ask, Told};
+use omniverb_session::import::{self, Ask, Notice};
 use omniverb_sys::socket;
 use omniverb_terms::{Errno, Lkey, Rkey};
 use std::ops::Range;
@@ -124,7 +124,7 @@ pub fn imports(bytes: &[u8]) {
         if let Ok((length, files)) = told {
             // To an owner everything may have come from anywhere.
             answer[byte(7) as usize % import::BYTES_MAX] ^= step[0];
-            line.take(Told::read(&answer[..length]), files);
+            line.take(Notice::read(&answer[..length]), files);
         }
     }
     exporter.leaves(&guest);

@@ -4,7 +4,7 @@
 use crate::opened::{Line, Opener, Receivers};
 use crate::progress::Progress;
 use omniverb_device::{Qp, QpSpec, Shared};
-use omniverb_session::opened::{self, Ask, Attributes, Told};
+use omniverb_session::opened::{self, Ask, Attributes, Notice};
 use omniverb_sys::socket;
 use omniverb_terms::{Errno, Qpn, Service};
 use std::sync::{Arc, Weak};
@@ -54,7 +54,7 @@ pub fn opened(bytes: &[u8]) {
         let wanted = match bytes[at] % 8 {
             0 => usize::from(bytes[at]),
             1..4 => size_of::<Ask>(),
-            _ => size_of::<Told>(),
+            _ => size_of::<Notice>(),
         };
         let mut said: Vec<u8> = bytes[at + 1..].iter().take(wanted).copied().collect();
         at += 1 + said.len();
@@ -72,8 +72,8 @@ pub fn opened(bytes: &[u8]) {
             line.begin();
         }
         let heard = line.take(&said);
-        let told = Told::read(&said);
-        let known = |told: Told| [opened::ANSWER, opened::EVENT].contains(&told.what);
+        let told = Notice::read(&said);
+        let known = |told: Notice| [opened::ANSWER, opened::EVENT].contains(&told.what);
         assert!(!heard || told.is_some_and(known));
     }
     qp.destroy();
