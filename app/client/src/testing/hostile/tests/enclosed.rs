@@ -1,7 +1,7 @@
-//! A daemon that puts too few files beside a message, or too many, or others than belong there. (Of
-//! grants: `delivered.rs`.)
+//! A daemon that puts too few files beside a message, or too many, or others than belong there.
 
 use super::*;
+use omniverb_device::opcode;
 
 fn delivers(process: &Process, message: impl Into<Message>, files: Vec<OwnedFd>) {
     plans().push_back(Plan { events: vec![(message.into(), files)], ..Plan::default() });
@@ -44,6 +44,52 @@ fn a_link_is_made_of_its_memory_and_that_of_a_new_bell_and_of_nothing_else() {
     assert_eq!(links(&process), 1, "a socket");
     delivers(&process, other, some(1, bytes));
     assert_eq!(links(&process), 2);
+}
+
+/// Whether what the daemon grants with these files is mapped.
+fn is_mapped(bell: u64, with: Vec<OwnedFd>) -> bool {
+    let process = Process::new().unwrap();
+    process.client.listen();
+    let qp = &process.qps[0];
+    let link = ready(qp.number.0);
+    let files = files(link.memory.length);
+    // As if the peer were there.
+    let state = layout::side(1) + layout::word::STATE;
+    rustix::io::pwrite(&files[0], &layout::state::OPEN.to_ne_bytes(), state as u64).unwrap();
+    delivers(&process, LinkReady { bell, ..link }, files);
+    // What is written to where nothing is mapped has it asked for.
+    let rkey = Rkey(3);
+    let entry =
+        Sge { address: process.memory.as_ptr() as u64 + (1 << 40), length: 8, lkey: process.lkey };
+    qp.post_send(&SendWork {
+        address: PAGE,
+        rkey,
+        data: Data::Gather(&[entry]),
+        ..SendWork::new(1, opcode::RDMA_WRITE, send_flags::SIGNALED)
+    })
+    .unwrap();
+    let granted = Granted {
+        qpn: qp.number,
+        peer_qpn: Qpn(0x200),
+        rkey,
+        access: 0xf,
+        addr: PAGE,
+        length: PAGE,
+        page_start: PAGE,
+        memory: Extent { offset: 0, length: PAGE },
+        ..Granted::new_zeroed()
+    };
+    delivers(&process, granted, with);
+    qp.drop_oldest_grant()
+}
+
+#[test]
+fn a_grant_is_one_file() {
+    let _turn = lock(&TURN);
+    for (bell, count) in (810..).zip(COUNTS) {
+        assert_eq!(is_mapped(bell, some(count, PAGE)), count == 1, "{count} files");
+    }
+    assert!(!is_mapped(819, vec![socket::pair().unwrap().0]), "a socket");
 }
 
 #[test]
