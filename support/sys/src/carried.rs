@@ -89,7 +89,7 @@ pub struct Carried {
     /// There until this is dropped.
     socket: Option<OwnedFd>,
     /// The other end, too, for whoever carries next.
-    far: OwnedFd,
+    carriers_end: OwnedFd,
     close: Closer,
 }
 
@@ -120,22 +120,22 @@ impl Carried {
     /// # Errors
     /// `EMFILE` and the like.
     pub(crate) fn new(close: Closer) -> io::Result<Carried> {
-        let (socket, far) = socket::pair()?;
+        let (socket, carriers_end) = socket::pair()?;
         // Where the kernel cannot, they are seen when they come.
         let _ = descriptors::refuse(socket.as_fd());
-        Ok(Carried { socket: Some(socket), far, close })
+        Ok(Carried { socket: Some(socket), carriers_end, close })
     }
 
     /// The end for whoever carries.
     ///
     /// # Errors
     /// `EMFILE` and the like.
-    pub fn far(&self) -> io::Result<OwnedFd> {
-        self.far.try_clone()
+    pub fn carriers_end(&self) -> io::Result<OwnedFd> {
+        self.carriers_end.try_clone()
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_ref().unwrap_or(&self.far).as_fd()
+        self.socket.as_ref().unwrap_or(&self.carriers_end).as_fd()
     }
 
     /// Forgets what has come while nobody looked. No network keeps anything for so long.
@@ -242,24 +242,24 @@ mod tests {
     #[test]
     fn datagrams_and_words_come_out_at_the_other_end_and_back() {
         let carried = carried();
-        let far = carried.far().unwrap();
+        let theirs = carried.carriers_end().unwrap();
         let mut buffer = [0; MESSAGE_MAX];
         assert_eq!(carried.receive(&mut buffer), Came::Nothing);
         let head = head(Some("10.0.0.1"), "10.0.0.2");
         carried.send(&head, b"there");
         carried.say();
         let receive = |buffer: &mut [u8]| {
-            socket::receive(far.as_fd(), buffer, socket::Mode::NonBlocking).unwrap().0
+            socket::receive(theirs.as_fd(), buffer, socket::Mode::NonBlocking).unwrap().0
         };
         let length = receive(&mut buffer);
         assert_eq!(Head::read(&buffer[..length]), Some((head, &b"there"[..])));
         let length = receive(&mut buffer);
         assert!(is_word(&buffer[..length]));
         let back = [&head.written()[..], b"back"].concat();
-        socket::send(far.as_fd(), &back, &[]).unwrap();
-        say(far.as_fd());
-        socket::send(far.as_fd(), &[0; MESSAGE_MAX + 1], &[]).unwrap();
-        socket::send(far.as_fd(), b"nonsense", &[]).unwrap();
+        socket::send(theirs.as_fd(), &back, &[]).unwrap();
+        say(theirs.as_fd());
+        socket::send(theirs.as_fd(), &[0; MESSAGE_MAX + 1], &[]).unwrap();
+        socket::send(theirs.as_fd(), b"nonsense", &[]).unwrap();
         assert_eq!(carried.receive(&mut buffer), Came::Datagram(head, b"back"));
         for _ in 0..3 {
             assert_eq!(carried.receive(&mut buffer), Came::Word);
@@ -270,20 +270,20 @@ mod tests {
     #[test]
     fn where_there_is_no_room_for_a_word_there_is_something_to_be_read() {
         let carried = carried();
-        let far = carried.far().unwrap();
+        let theirs = carried.carriers_end().unwrap();
         let head = head(None, "10.0.0.2");
         (0..100_000).for_each(|_| carried.send(&head, &[0; 1024]));
         carried.say();
         let mut buffer = [0; MESSAGE_MAX];
         let mode = socket::Mode::NonBlocking;
-        assert!(socket::receive(far.as_fd(), &mut buffer, mode).unwrap().0 > 0);
+        assert!(socket::receive(theirs.as_fd(), &mut buffer, mode).unwrap().0 > 0);
     }
 
     #[test]
     fn who_sends_descriptors_is_heard_no_more() {
         let carried = carried();
-        let far = carried.far().unwrap();
-        let sent = socket::try_send(far.as_fd(), b"x", &[far.as_fd()]);
+        let theirs = carried.carriers_end().unwrap();
+        let sent = socket::try_send(theirs.as_fd(), b"x", &[theirs.as_fd()]);
         let mut buffer = [0; MESSAGE_MAX];
         // Linux 6.16 and newer refuse it.
         let expected = if sent.is_ok() { Came::Over } else { Came::Nothing };
@@ -293,16 +293,16 @@ mod tests {
     #[test]
     fn what_came_while_nobody_looked_is_forgotten() {
         let carried = carried();
-        let far = carried.far().unwrap();
+        let theirs = carried.carriers_end().unwrap();
         let old = [&head(Some("10.0.0.1"), "10.0.0.2").written()[..], b"old"].concat();
-        (0..200).for_each(|_| socket::try_send(far.as_fd(), &old, &[]).unwrap_or_default());
+        (0..200).for_each(|_| socket::try_send(theirs.as_fd(), &old, &[]).unwrap_or_default());
         carried.forget();
         let mut buffer = [0; MESSAGE_MAX];
         assert_eq!(carried.receive(&mut buffer), Came::Nothing);
-        (0..200).for_each(|_| say(far.as_fd()));
+        (0..200).for_each(|_| say(theirs.as_fd()));
         carried.forget();
         assert_eq!(carried.receive(&mut buffer), Came::Nothing);
-        say(far.as_fd());
+        say(theirs.as_fd());
         assert_eq!(carried.receive(&mut buffer), Came::Word);
     }
 
@@ -314,15 +314,15 @@ mod tests {
             let (tell, told) = mpsc::channel();
             let closer: Closer = Box::new(move |socket| tell.send(socket).unwrap());
             let carried = Carried::new(closer).unwrap();
-            let far = carried.far().unwrap();
+            let theirs = carried.carriers_end().unwrap();
             // Before Linux 6.16 nobody refuses them.
             let _ = descriptors::accept(carried.socket());
-            let files = [far.as_fd()];
-            say(far.as_fd());
-            socket::try_send(far.as_fd(), b"x", &files[..usize::from(full)]).unwrap();
+            let files = [theirs.as_fd()];
+            say(theirs.as_fd());
+            socket::try_send(theirs.as_fd(), b"x", &files[..usize::from(full)]).unwrap();
             drop(carried);
             assert_eq!(told.try_recv().is_ok(), full);
-            assert!(socket::try_send(far.as_fd(), b"x", &[]).is_err(), "nobody reads it");
+            assert!(socket::try_send(theirs.as_fd(), b"x", &[]).is_err(), "nobody reads it");
         }
     }
 }

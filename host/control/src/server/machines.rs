@@ -242,7 +242,7 @@ impl Server {
             record.port = Some(Arc::new(port));
         }
         let carried = record.port.as_deref().and_then(Port::carried).ok_or(Errno::ENOENT)?;
-        carried.far().map_err(|_| Errno::ENOMEM)
+        carried.carriers_end().map_err(|_| Errno::ENOMEM)
     }
 
     fn machine_tells_addresses(&mut self, id: SessionId, told: &TellAddresses) {
