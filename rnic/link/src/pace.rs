@@ -59,44 +59,66 @@ pub struct Pace {
     moved: u64,
     granted: u64,
     ask_at: u64,
-    waiting: bool,
-    refused: bool,
+    question: Question,
+}
+
+/// How a question for a grant stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Question {
+    /// It may be asked.
+    #[default]
+    Open,
+    /// It was; an answer is expected.
+    Asked,
+    /// It is not to be asked again.
+    Closed,
 }
 
 impl Pace {
     /// So many bytes are about to be moved by mediation that would better be mapped.
     #[inline]
     pub fn moves(&mut self, bytes: u64) -> Advice {
-        let ask = !self.waiting && !self.refused && self.moved >= self.ask_at;
+        let ask = self.question == Question::Open && self.moved >= self.ask_at;
         self.moved = self.moved.saturating_add(bytes);
-        self.waiting |= ask;
-        if ask { Advice::Ask } else { Advice::GoOn }
+        if !ask {
+            return Advice::GoOn;
+        }
+        self.question = Question::Asked;
+        Advice::Ask
     }
 
     /// The question did not get through.
     pub fn not_asked(&mut self) {
-        self.waiting = false;
+        self.expects_nothing();
     }
 
     /// Whether an answer is expected.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        self.waiting
+        self.question == Question::Asked
     }
 
     /// An extent was granted.
     pub fn granted(&mut self, bytes: u64) {
-        self.waiting = false;
+        self.expects_nothing();
         self.granted = self.granted.saturating_add(bytes);
         // The next one doubles what there is.
         let next = self.granted.saturating_add(self.granted.max(FREE_BYTES));
         self.ask_at = next.saturating_sub(FREE_BYTES).div_ceil(FACTOR);
     }
 
+    fn expects_nothing(&mut self) {
+        if self.question == Question::Asked {
+            self.question = Question::Open;
+        }
+    }
+
     /// Nothing was granted.
     pub fn refused(&mut self, denied: Denied) {
-        self.waiting = false;
-        self.refused = denied == Denied::ForGood;
+        self.question = match denied {
+            Denied::ForNow => Question::Open,
+            Denied::ForGood => Question::Closed,
+        };
         self.ask_at = self.moved.saturating_add((self.moved / 2).max(AGAIN_BYTES));
     }
 }

@@ -11,7 +11,7 @@ use omniverb_link::Endpoint;
 use omniverb_link::pace::{Advice, Denied, Pace};
 use omniverb_ring::{UserMemory, Window, WordMemory};
 use omniverb_terms::Rkey;
-use omniverb_wire::Run;
+use omniverb_wire::{Place, Run};
 use std::ops::Range;
 
 /// Keys that one link may ask for until something is revoked; as many as a peer on this host.
@@ -155,19 +155,19 @@ impl Grants {
         })
     }
 
-    /// Writes a part of a message, `offset` bytes behind its beginning; its last bytes, if they are
-    /// the message's, become visible last. False: it has to take the other way, and nothing that
-    /// counts was written.
+    /// Writes the part of a message that `stands` there in it, `offset` bytes behind its beginning;
+    /// its last bytes, if they are the message's, become visible last. False: it has to take the
+    /// other way, and nothing that counts was written.
     pub(crate) fn write(
         &mut self,
         endpoint: &Endpoint,
         (target, offset): (Target, u64),
         data: &[u8],
-        ends: bool,
+        stands: Place,
         now: u64,
     ) -> bool {
         self.access(endpoint, (target, offset), REMOTE_WRITE, data.len(), now, |window, at| {
-            UserMemory::lend(data, |memory| match ends {
+            UserMemory::lend(data, |memory| match stands.ends() {
                 true => window.fill_last_byte_last(at, memory),
                 false => window.fill(at, memory),
             });

@@ -101,10 +101,9 @@ impl Placing {
         Ok(match self.way {
             Way::Records | Way::RecordsForNow => Course::Travels(records::part(part)),
             Way::Here => {
-                let ends = part.place.ends();
                 let place = (target, part.offset);
-                if grants.write(endpoint, place, part.data, ends, now) {
-                    self.count += u64::from(ends);
+                if grants.write(endpoint, place, part.data, part.place, now) {
+                    self.count += u64::from(part.place.ends());
                     match placed(part) {
                         Some(record) => Course::PlacedAndTold(record),
                         None => Course::Placed,
