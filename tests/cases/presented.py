@@ -14,6 +14,8 @@ from harness.containers import Pair
 from harness.daemon import as_user, environment
 from harness.plain import UID, PlainPair
 
+from cases.forwarded import forwarding
+
 _DEVICE = "/sys/class/infiniband/omv0"
 _PORT = f"{_DEVICE}/ports/1"
 # As show_gids of the Mellanox tools reads it.
@@ -110,6 +112,32 @@ def _counters(pair):
         check(read("port_xmit_packets") >= packets + 2000, "packets of the first are lost")
     finally:
         process.end(watching)
+
+
+def _packets(pair):
+    """Forwarded traffic is packets, counted on. What was counted stays when its link has ended."""
+    def read(place, name):
+        return int(place.run("cat", f"{_PORT}/hw_counters/{name}"))
+
+    def all_of(place):
+        return [read(place, name) for name in ("sent_pkts", "rcvd_pkts")]
+
+    watching = [place.start("sleep", "1000") for place in (pair.client, pair.server)]
+    try:
+        def moves():
+            before = all_of(pair.client)
+            duet.Duet(pair, ["ib_write_bw", "-F", "-n", "2000", "-s", "4096"]).finish(60)
+
+            def has_moved():
+                sent, received = map(int.__sub__, all_of(pair.client), before)
+                return sent >= 2000 and received > 0
+            process.until(has_moved, 30, lambda: f"{before} {all_of(pair.client)}")
+
+        moves()
+        moves()
+    finally:
+        for one in watching:
+            process.end(one)
 
 
 def _installed(program):
@@ -344,4 +372,7 @@ def groups():
         Group("presented.user",
               [Case(f"presented.user.{name}", run, limit) for name, run, limit in _BOTH + _USER],
               PlainPair),
+        Group("presented.forwarded",
+              [Case("presented.forwarded.packets", _packets, 200)],
+              lambda stage: Pair(stage, count=2, daemon_arguments=forwarding(stage))),
     ]

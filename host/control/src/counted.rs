@@ -2,7 +2,9 @@
 //! back when a program ends.
 //!
 //! The words are the programs' own, and so is what comes of them: they are shown, nothing else.
+//! Packets are what the engine has counted of links that have ended.
 
+use crate::engine::QpCounters;
 use omniverb_tenancy::VnicId;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -28,8 +30,9 @@ impl Counted {
         self.0.remove(&vnic);
     }
 
-    /// For people and tools, by the names that queue pairs' counters have in the status.
-    pub(crate) fn row(&self, vnic: VnicId) -> Value {
+    /// For people and tools, by the names that queue pairs' counters have in the status. `packets`:
+    /// of links that have ended.
+    pub(crate) fn row(&self, vnic: VnicId, packets: &QpCounters) -> Value {
         let words = self.0.get(&vnic).copied().unwrap_or_default();
         let [messages_sent, bytes_sent, messages_received, bytes_received, ..] = words;
         json!({
@@ -38,6 +41,12 @@ impl Counted {
             "messages_received": messages_received,
             "bytes_received": bytes_received,
             "receiver_not_ready": words[6],
+            "packets": {
+                "sent": packets.sent_packets,
+                "received": packets.received_packets,
+                "resent": packets.resent_packets,
+                "duplicates": packets.duplicate_packets,
+            },
         })
     }
 }
@@ -52,11 +61,14 @@ mod tests {
         counted.add(VnicId(3), &[99, 1, 10, 2, 20, 0, 0, 7]);
         counted.add(VnicId(3), &[98, u64::MAX, 10, 2, 20, 5, 5, 0]);
         counted.add(VnicId(4), &[0, 5, 5, 5, 5, 5, 5, 5]);
-        let row = counted.row(VnicId(3));
+        let packets = QpCounters { sent_packets: 8, resent_packets: 2, ..QpCounters::default() };
+        let none = QpCounters::default();
+        let row = counted.row(VnicId(3), &packets);
+        assert_eq!((&row["packets"]["sent"], &row["packets"]["resent"]), (&json!(8), &json!(2)));
         assert_eq!((&row["messages_sent"], &row["bytes_sent"]), (&json!(0), &json!(20)));
         assert_eq!((&row["bytes_received"], &row["receiver_not_ready"]), (&json!(40), &json!(7)));
         counted.forget(VnicId(3));
-        assert_eq!(counted.row(VnicId(3))["bytes_received"], 0);
-        assert_eq!(counted.row(VnicId(4))["messages_sent"], 5);
+        assert_eq!(counted.row(VnicId(3), &none)["bytes_received"], 0);
+        assert_eq!(counted.row(VnicId(4), &none)["messages_sent"], 5);
     }
 }

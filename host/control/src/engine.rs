@@ -203,6 +203,16 @@ impl Packets {
         self.0.status(qpn, peer_qpn)
     }
 
+    /// What the links of a vNIC have counted that have ended.
+    pub(crate) fn ended(&self, vnic: VnicId) -> QpCounters {
+        self.0.ended(vnic)
+    }
+
+    /// Nobody will ask for this vNIC any more.
+    pub(crate) fn forget_counted(&self, vnic: VnicId) {
+        self.0.forget_counted(vnic);
+    }
+
     pub(crate) fn next_event(&self) -> Option<Event> {
         let event = self.0.next_event()?;
         Some(match event {

@@ -265,3 +265,17 @@ pub struct QpCounters {
     /// Requests of the application whose payload was taken from where it was.
     pub in_place: u64,
 }
+
+impl QpCounters {
+    /// Adds up the packets of two links.
+    pub fn add(&mut self, other: &QpCounters) {
+        self.sent_packets += other.sent_packets;
+        self.sent_bytes += other.sent_bytes;
+        self.received_packets += other.received_packets;
+        self.received_bytes += other.received_bytes;
+        self.resent_packets += other.resent_packets;
+        self.duplicate_packets += other.duplicate_packets;
+        self.mapped_operations += other.mapped_operations;
+        self.in_place += other.in_place;
+    }
+}

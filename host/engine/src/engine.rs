@@ -151,6 +151,16 @@ impl Engine {
         self.counters.link(qpn, peer_qpn)
     }
 
+    /// What the links of a vNIC have counted that have ended.
+    pub fn ended(&self, vnic: VnicId) -> QpCounters {
+        self.counters.ended(vnic)
+    }
+
+    /// Nobody will ask for this vNIC any more.
+    pub fn forget_counted(&self, vnic: VnicId) {
+        self.counters.forget_vnic(vnic);
+    }
+
     /// What was done to a vNIC's packets since faults were set, up to a tenth of a second ago.
     pub fn faults(&self, vnic: VnicId) -> Option<FaultCounters> {
         self.counters.faults(vnic)

@@ -80,6 +80,7 @@ impl Server {
                     self.tables.decide(|tables| tables.forget_policy(vnic));
                     self.tables.note(|tables| tables.forget_identity(vnic));
                     self.counted.forget(vnic);
+                    self.engine.forget_counted(vnic);
                 }
                 News::NotMeant(vnic, inode) => {
                     let name = self.vnics.registry().name(vnic);
@@ -140,7 +141,7 @@ impl Server {
             "faults": policy.faults.map(|faults| faults.show()),
             "injected": self.injected(key),
             "direct_links": self.tables.direct_links(key),
-            "ended": self.counted.row(key),
+            "ended": self.counted.row(key, &self.engine.ended(key)),
         })
     }
 }

@@ -16,6 +16,8 @@ pub(crate) struct Counters(Arc<Mutex<Counted>>);
 struct Counted {
     /// By the application's QP and its peer.
     links: HashMap<(Qpn, Qpn), QpCounters>,
+    /// Of links that have ended, by their vNIC, until that is forgotten.
+    ended: HashMap<VnicId, QpCounters>,
     /// Since faults were set, of vNICs that have some.
     faults: HashMap<VnicId, Done>,
 }
@@ -24,6 +26,16 @@ impl Counters {
     /// What was shown last of a link.
     pub(crate) fn link(&self, qpn: Qpn, peer_qpn: Qpn) -> Option<QpCounters> {
         lock(&self.0).links.get(&(qpn, peer_qpn)).copied()
+    }
+
+    /// What the links of a vNIC have counted that have ended.
+    pub(crate) fn ended(&self, vnic: VnicId) -> QpCounters {
+        lock(&self.0).ended.get(&vnic).copied().unwrap_or_default()
+    }
+
+    /// Nobody will ask for this vNIC any more.
+    pub(crate) fn forget_vnic(&self, vnic: VnicId) {
+        lock(&self.0).ended.remove(&vnic);
     }
 
     /// What was shown last of a vNIC's faults.
@@ -38,6 +50,9 @@ pub(super) struct Showing {
     /// When that was done last.
     shown: u64,
 }
+
+/// vNICs whose ended links are remembered: more than there are network namespaces on a host.
+const ENDED_MAX: usize = 1 << 16;
 
 /// How often, in nanoseconds.
 const EVERY: u64 = 100_000_000;
@@ -64,9 +79,14 @@ impl Showing {
         counted.faults.extend(faults);
     }
 
-    /// A link is gone.
-    pub(super) fn forget_link(&self, qpn: Qpn, peer_qpn: Qpn) {
-        lock(&self.counters.0).links.remove(&(qpn, peer_qpn));
+    /// A link of a vNIC's is gone, which had counted this at last.
+    pub(super) fn end_link(&self, vnic: VnicId, link: (Qpn, Qpn), last: &QpCounters) {
+        let mut counted = lock(&self.counters.0);
+        counted.links.remove(&link);
+        // A link may end when its vNIC is forgotten already.
+        if counted.ended.len() < ENDED_MAX || counted.ended.contains_key(&vnic) {
+            counted.ended.entry(vnic).or_default().add(last);
+        }
     }
 
     /// A vNIC has other faults, or none.

@@ -207,6 +207,10 @@ fn counters(values: &Values) -> Vec<(&'static str, u64)> {
         ("counters/excessive_buffer_overrun_errors", 0),
         ("counters/VL15_dropped", 0),
         ("hw_counters/rnr_nak_retry_err", counted.receiver_not_ready),
+        ("hw_counters/sent_pkts", counted.packets.sent),
+        ("hw_counters/rcvd_pkts", counted.packets.received),
+        ("hw_counters/retrans_pkts", counted.packets.resent),
+        ("hw_counters/duplicate_request", counted.packets.duplicates),
         ("hw_counters/lifespan", 1000),
     ]
 }

@@ -30,6 +30,18 @@ pub(super) struct Counters {
     pub(super) messages_received: u64,
     pub(super) bytes_received: u64,
     pub(super) receiver_not_ready: u64,
+    pub(super) packets: Packets,
+}
+
+/// Packets by way of the engine: of direct links there are none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Packets {
+    pub(super) sent: u64,
+    pub(super) received: u64,
+    /// Of those sent.
+    pub(super) resent: u64,
+    /// Of those received.
+    pub(super) duplicates: u64,
 }
 
 /// Asks again and again.
@@ -86,6 +98,11 @@ impl Source {
 }
 
 impl Counters {
+    fn packets(&mut self) -> [(&'static str, &mut u64); 4] {
+        let Packets { sent, received, resent, duplicates } = &mut self.packets;
+        [("sent", sent), ("received", received), ("resent", resent), ("duplicates", duplicates)]
+    }
+
     fn each(&mut self) -> [(&'static str, &mut u64); 5] {
         [
             ("messages_sent", &mut self.messages_sent),
@@ -100,12 +117,22 @@ impl Counters {
         for (name, count) in self.each() {
             *count = count.wrapping_add(row[name].as_u64().unwrap_or(0));
         }
+        // Of what is over there is one row; what goes on has one for each peer.
+        let peers = row["peers"].as_array().into_iter().flatten();
+        for row in peers.chain([row]) {
+            for (name, count) in self.packets() {
+                *count = count.wrapping_add(row["packets"][name].as_u64().unwrap_or(0));
+            }
+        }
     }
 
     /// A counter never goes back.
     fn rise_to(&mut self, other: &Counters) {
         let mut other = *other;
         for ((_, count), (_, now)) in self.each().into_iter().zip(other.each()) {
+            *count = (*count).max(*now);
+        }
+        for ((_, count), (_, now)) in self.packets().into_iter().zip(other.packets()) {
             *count = (*count).max(*now);
         }
     }
@@ -143,6 +170,10 @@ mod tests {
         counters.add(&json!({ "messages_sent": 3, "bytes_sent": 30 }));
         counters.add(&json!({ "messages_sent": 4, "receiver_not_ready": 1, "state": "RTS" }));
         assert_eq!((counters.messages_sent, counters.bytes_sent), (7, 30));
+        counters.add(&json!({ "packets": { "sent": 2 }, "peers": null }));
+        let peers = json!([{ "packets": { "sent": 3, "resent": 1 } }, { "packets": null }]);
+        counters.add(&json!({ "peers": peers }));
+        assert_eq!((counters.packets.sent, counters.packets.resent), (5, 1));
         let mut risen = Counters { messages_sent: 9, ..Counters::default() };
         risen.rise_to(&counters);
         assert_eq!((risen.messages_sent, risen.bytes_sent, risen.receiver_not_ready), (9, 30, 1));

@@ -86,10 +86,10 @@ impl State {
         link.close(index, &mut self.timers);
         self.bells.unbind(link.bell(), index);
         let Ends { vnic, qpn, peer_qpn, .. } = *link.ends();
-        if let Some(vnic) = self.vnics.get_mut(vnic) {
-            vnic.gate.forget(index);
+        if let Some(of) = self.vnics.get_mut(vnic) {
+            of.gate.forget(index);
         }
-        self.showing.forget_link(qpn, peer_qpn);
+        self.showing.end_link(vnic, (qpn, peer_qpn), &link.counters());
     }
 
     pub(super) fn attach(&mut self, attach: &Attach) {
