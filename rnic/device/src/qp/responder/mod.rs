@@ -200,7 +200,7 @@ impl Inner {
                 _ => self.skip_uc(index, Incoming::Skip, flags),
             };
         }
-        self.settle(qp);
+        let _ = self.settle(qp);
         Outcome::Later
     }
 
