@@ -72,7 +72,7 @@ pub fn parameters(private_length: u8) -> CmParameters {
         rnr_retry: 7,
         private_length,
         // More than there is room for.
-        ece_vendor: VENDOR | 0x1_00_0000,
+        ece_vendor: VENDOR | 0x0100_0000,
         ece_options: 77,
         ..CmParameters::NONE
     }
