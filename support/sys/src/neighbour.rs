@@ -303,8 +303,8 @@ mod tests {
         };
         let by = attribute(RTA_OIF, &7_u32.to_ne_bytes());
         let gateway = attribute(RTA_GATEWAY, &[10, 0, 0, 1]);
-        assert_eq!(parse_route(&route(2, &[by.clone()]), to), Some(Way::Home));
-        assert_eq!(parse_route(&route(1, &[by.clone()]), to), Some(Way::By(to, 7)));
+        assert_eq!(parse_route(&route(2, std::slice::from_ref(&by)), to), Some(Way::Home));
+        assert_eq!(parse_route(&route(1, std::slice::from_ref(&by)), to), Some(Way::By(to, 7)));
         let far = route(1, &[gateway, by]);
         assert_eq!(parse_route(&far, to), Some(Way::By("10.0.0.1".parse().unwrap(), 7)));
         assert_eq!(parse_route(&route(7, &[]), to), None);
