@@ -5,7 +5,6 @@ use super::queue_pair::{Attributes, Origin, QueuePair};
 use super::tickets::Claim;
 use crate::accounts::Kind;
 use crate::ids::SessionId;
-use crate::sessions::session::Session;
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{
     CLOSED_BY_DEATH, CLOSED_BY_PEER, CreateQp, DestroyQp, Done, QpCreated,
@@ -66,18 +65,6 @@ impl Tenancy {
         self.queue_pairs.accept_claim(&claim);
         self.displace(qpn, now);
         Ok(())
-    }
-
-    /// The ticket that a session's process would have been given; for tests, which play liars.
-    pub(crate) fn ticket(
-        &self,
-        id: SessionId,
-        (qpn, service): (Qpn, Service),
-        issued: u64,
-    ) -> [u8; 16] {
-        let Some(client) = self.sessions.get(&id).map(Session::client) else { return [0; 16] };
-        let (vnic, uid) = (self.proof(client.vnic), client.uid);
-        self.queue_pairs.ticket(&Claim { qpn, service, vnic, uid, issued })
     }
 
     pub(crate) fn destroy_qp(

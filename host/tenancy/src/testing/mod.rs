@@ -6,3 +6,4 @@ pub mod counting;
 pub mod exercise;
 pub mod mirror;
 pub mod packed;
+mod tickets;
