@@ -14,7 +14,7 @@ class Report:
         self.folder, self.keep = folder, keep
         self.counts = {"PASS": 0, "FAIL": 0, "SKIP": 0}
         # Why a case was tried once more is no fault of its own, by name; or empty.
-        self.repeated, self.excused, self.flaky = {}, [], []
+        self.repeated, self.excused, self.flaky, self.doubtful = {}, [], [], []
         self.begun, self.groups = time.monotonic(), {}
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob("*.log"):
@@ -68,19 +68,22 @@ class Report:
         print(f"AGAIN{seconds:7.1f} s  {name}\n{_first_lines(reason)}", flush=True)
 
     def confirmed(self, name, passed, times):
-        """Takes a flaky case for passed, if it passed that many times, alone, at the end."""
+        """Takes a flaky case for passed, if it passed that many times, alone, at the end. It is
+        named as flaky all the same."""
         if passed == times:
             self.flaky.remove(name)
-            self.excused.append((name, f"passed alone at the end, {times} times in a row"))
+            self.doubtful.append(f"{name} (then it passed alone, {times} times in a row)")
             self.counts["FAIL"] -= 1
             self.counts["PASS"] += 1
 
     def finish(self):
         """Prints the last line; returns the exit status."""
         for name, excuse in self.excused:
-            print(f"only when tried again: {name} ({excuse})", flush=True)
+            print(f"passed only when tried again: {name} (excused: {excuse})", flush=True)
+        for name in self.doubtful:
+            print(f"FLAKY, and let pass: {name}", flush=True)
         for name in self.flaky:
-            print(f"flaky, so counted as failed: {name}", flush=True)
+            print(f"FLAKY, so counted as failed: {name}", flush=True)
         if self.counts["SKIP"]:
             print(f"{self.counts['SKIP']} skipped", flush=True)
         print(f"{self.counts['PASS']} passed, {self.counts['FAIL']} failed", flush=True)
