@@ -20,7 +20,7 @@ COMPATIBILITY_PACKAGES := libfabric-bin fio openmpi-bin libopenmpi-dev mpich lib
 	tgt libiscsi-dev ceph-mon ceph-osd ceph-common libclang-dev cmake libfabric-dev \
 	libpsm2-dev libpsm-infinipath1-dev flex
 
-.PHONY: help deps guest build package check test conformance compatibility demo demo-wire demo-vm bench bench-scale clean
+.PHONY: help deps guest guest-kernel build package check test conformance compatibility demo demo-wire demo-vm bench bench-scale clean
 
 help:
 	@echo "make build   library, daemon and command line into dist/"
@@ -48,9 +48,13 @@ help:
 deps:
 	@tools/install-packages $(BUILD_PACKAGES) $(RUN_PACKAGES)
 
+guest-kernel:
+	@tools/install-packages $(GUEST_PACKAGES)
+	@tests/guest/fetch-kernel target/tests/kernel
+
+# Tests do without: those that need it say that they are skipped. What measures does not.
 guest:
-	@tools/install-packages $(GUEST_PACKAGES) && tests/guest/fetch-kernel target/tests/kernel || \
-		echo "the cases that need these are skipped"
+	@$(MAKE) guest-kernel || echo "the cases that need these are skipped"
 	@for suite in bookworm trixie; do \
 		[ -e target/tests/debian-$$suite ] || { tools/install-packages $(STOCK_PACKAGES) && \
 		tests/guest/fetch-debian $$suite target/tests/debian-$$suite; } || \
@@ -92,7 +96,7 @@ demo-wire: deps build
 demo-vm: deps guest build
 	@$(PYTHON) demo/vm.py
 
-bench: deps guest build
+bench: deps guest-kernel build
 	@failed=0; $(PYTHON) bench/bench.py $(BENCH) || failed=1; \
 	$(PYTHON) bench/wire.py $(BENCH_WIRE) || failed=1; \
 	$(PYTHON) bench/wire.py --mtu 9000 --out target/bench/wire-9000.json $(BENCH_WIRE) || failed=1; \

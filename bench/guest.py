@@ -3,7 +3,7 @@
 same commands of perftest, the same connections, both ends in the machine.
 
 In: dist/, perftest, rdmacm-utils, QEMU and a kernel that has rdma_rxe (see tests/harness/guest.py).
-Out: a table on stdout and target/bench/guest.json; where there is no such kernel, one line that
+Out: a table on stdout and target/bench/guest.json; where there is no such kernel, a failure that
 says so. Without hardware virtualisation the processors are emulated: only the ratio means anything.
 """
 import argparse
@@ -212,8 +212,8 @@ def main():
     try:
         machine = Machine()
     except Skip as skip:
-        print(f"Omniverb against rdma_rxe was not measured: {skip}")
-        return 0
+        print(f"bench: Omniverb against rdma_rxe was not measured: {skip}", file=sys.stderr)
+        return 1
     try:
         items = measurements(machine)
         plan.sample_all(items, chosen.rounds, (Failure, ZeroDivisionError), setup=2)

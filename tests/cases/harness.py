@@ -1,8 +1,12 @@
 """The harness itself: are the containers as unprivileged as they claim to be?"""
 
-from harness import containers, network
-from harness.case import WAITS, Case, Group, check
 import contextlib
+import pathlib
+import subprocess
+import tempfile
+
+from harness import containers, network, process, staging
+from harness.case import WAITS, Case, Group, Skip, check
 
 
 @contextlib.contextmanager
@@ -48,9 +52,40 @@ def _views(container):
     check(int(pids) < 8, f"{pids} processes")
 
 
+# ---- the guest's kernel ----
+
+_FETCH = staging.ROOT / "tests" / "guest" / "fetch-kernel"
+_MODULE = "lib/modules/*/kernel/drivers/infiniband/sw/rxe/rdma_rxe.ko*"
+
+
+def _bench_fetches_it(_):
+    """What measures against rdma_rxe has its kernel fetched, and does not go on without."""
+    lines = process.run(["make", "-C", staging.ROOT, "-n", "bench"]).splitlines()
+    fetches = [at for at, line in enumerate(lines) if "tests/guest/fetch-kernel" in line]
+    measures = [at for at, line in enumerate(lines) if "bench/guest.py" in line]
+    check(len(fetches) == len(measures) == 1 and fetches < measures, "\n".join(lines))
+    check("||" not in lines[fetches[0]], f"goes on without: {lines[fetches[0]]}")
+
+
+def _fetched_into_nothing(_):
+    """An empty folder has a kernel with rdma_rxe afterwards, or the machine has one installed."""
+    if subprocess.run(["apt-get", "update"], stdin=subprocess.DEVNULL, capture_output=True,
+                      check=False).returncode:
+        raise Skip("no mirror of Debian can be reached")
+    with tempfile.TemporaryDirectory() as folder:
+        kernel = pathlib.Path(folder, "kernel")
+        process.run([_FETCH, kernel], limit=240)
+        found = [*pathlib.Path("/").glob(_MODULE), *kernel.glob(_MODULE)]
+        check(found, "no kernel has rdma_rxe")
+        check(kernel not in found[0].parents or list(kernel.glob("boot/vmlinuz-*")), "no image")
+
+
 def groups():
     """Needs no daemon."""
-    return [Group("harness", [
+    return [Group("harness.guest", [
+        Case("harness.bench_fetches_the_guest_s_kernel", _bench_fetches_it),
+        Case("harness.kernel_fetched_into_nothing", _fetched_into_nothing, 300, slow=True),
+    ], staged=False, weight=WAITS), Group("harness", [
         Case("harness.default_privileges", _privileges),
         Case("harness.refused_system_calls", _refusals),
         Case("harness.own_namespaces", _views),
