@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """`make bench`, fourth part: how exactly rate limits are held, how soon a change of one counts, and
-what a flood costs others.
+what a flood, or an attack on the daemon, costs others.
 
 In: dist/, tests/programs, perftest; root. Out: tables on stdout and target/bench/limits.json. A
 missed threshold is shown, it does not fail the run; what could not be measured does, and so does a
@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 sys.dont_write_bytecode = True
 
+from cases import liveness  # noqa: E402
 from harness import duet, floods, process, rates  # noqa: E402
 from harness.case import Failure  # noqa: E402
 from harness.host import Hosts  # noqa: E402
@@ -121,11 +122,32 @@ def lines(found):
             yield (f"{row['label']:38} {cells[0]:>10} {cells[1]:>10} {cells[2]:>10} "
                    f"{row['to_idle']:>8.0%} {row['to_sink']:>14.0%}")
         yield f"at least {KEPT:.0%} of what a flood of another port leaves: {one['acceptance']}"
+    if "attacks" in found:
+        yield from waits(found["attacks"])
+
+
+def attacked(stage):
+    """How many milliseconds each of the others took at worst, by attack (tests/cases/liveness.py)."""
+    found = {}
+    with liveness.scene(stage) as scene:
+        for row in liveness.TABLE:
+            liveness.under_attack(scene, row)
+            found[row.name + row.title] = {name: one.total.milliseconds
+                                           for name, one in scene.observers.all.items()}
+    return found
+
+
+def waits(found):
+    """The table of that."""
+    names = list(found["nothing"])
+    yield ("{:38}" + "{:>11}" * len(names)).format("longest wait under attack, ms", *names)
+    for attack, one in found.items():
+        yield f"{attack:38}" + "".join(f"{one[name]:11.1f}" for name in names)
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="steady, changes or floods")
+    parser.add_argument("--only", default="", help="steady, changes, floods or attacks")
     parser.add_argument("--rounds", type=int, default=5, help="samples of each flood (default 5)")
     parser.add_argument("--rates", type=int, nargs="+", default=[20_000, 50_000],
                         help="packets a second at either end (default 20000 50000)")
@@ -139,7 +161,8 @@ def main():
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     stage, found, errors = Stage(), {}, {}
     parts = {"steady": lambda: steady(stage), "changes": lambda: changes(stage),
-             "floods": lambda: [flooded(stage, rate, chosen.rounds) for rate in chosen.rates]}
+             "floods": lambda: [flooded(stage, rate, chosen.rounds) for rate in chosen.rates],
+             "attacks": lambda: attacked(stage)}
     try:
         for name, part in parts.items():
             try:

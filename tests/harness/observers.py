@@ -31,6 +31,7 @@ class Observer:
         words = self._line(20).split()
         check(words[:1] == ["ready"], f"observer {test}: {words}")
         self.number = int(words[1])
+        self.total = Seen(0, 0, 0.0)
 
     def _line(self, limit):
         if not select.select([self.process.stdout], [], [], limit)[0]:
@@ -48,6 +49,13 @@ class Observer:
             pass
         count, failed, micros = map(int, self._line(_ANSWER).split())
         return Seen(count, failed, micros / 1000)
+
+    def look(self):
+        """Asks, adds that to the total, and returns how often it got done what it does."""
+        seen, total = self.ask(), self.total
+        self.total = Seen(total.count + seen.count, total.failed + seen.failed,
+                          max(total.milliseconds, seen.milliseconds))
+        return seen.count
 
     def close(self):
         """Ends it."""
@@ -74,21 +82,33 @@ class Observers:
             time.sleep(0.4)
             seen = {name: observer.ask() for name, observer in self.all.items()}
             if all(s.count and s.milliseconds < quick for s in seen.values()):
+                for observer in self.all.values():
+                    observer.total = Seen(0, 0, 0.0)
                 return
             if time.monotonic() > deadline:
                 raise Failure(f"observers do not get on, before anything happens: {seen}")
 
-    def verdict(self, bounds):
-        """Everybody must have got on within these milliseconds, by name."""
-        wrong = []
-        for name, observer in self.all.items():
-            seen, bound = observer.ask(), bounds[name]
-            print(f"{name:12} {seen.count:6} times, {seen.failed} in vain, "
-                  f"{seen.milliseconds:8.1f} ms at worst (bound {bound})")
-            if not seen.count or seen.failed or seen.milliseconds > bound:
-                wrong.append(f"{name}: {seen.count} times, {seen.failed} in vain, "
-                             f"{seen.milliseconds:.0f} ms at worst, not {bound}")
-        check(not wrong, "; ".join(wrong))
+    def get_on(self, turns, limit):
+        """Waits until each of them has done what it does so often from now on, nothing of it in vain,
+        and prints how long that took at worst since they were calm."""
+        done = dict.fromkeys(self.all, 0)
+        deadline = time.monotonic() + limit
+        for observer in self.all.values():
+            observer.look()
+        while min(done.values()) < turns:
+            late = time.monotonic() > deadline
+            for name, observer in self.all.items():
+                done[name] += observer.look()
+            if late and min(done.values()) < turns:
+                raise Failure(f"not {turns} times each in {limit:g} s: {done}\n{self.summary()}")
+            time.sleep(0.02)
+        failed = [name for name, observer in self.all.items() if observer.total.failed]
+        check(not failed, f"in vain: {failed}\n{self.summary()}")
+
+    def summary(self):
+        """What all of them saw since they were calm."""
+        return "\n".join(f"{name:12} {o.total.count:6} times, {o.total.failed} in vain, "
+                         f"{o.total.milliseconds:8.1f} ms at worst" for name, o in self.all.items())
 
     def close(self):
         """Ends all."""

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import select
 import threading
 import time
 
@@ -19,13 +20,13 @@ def attack(function):
 
 
 def begin(seconds):
-    """From now on, for so long."""
+    """From now on, for so long, or until standard input ends."""
     _END[0] = time.monotonic() + seconds
 
 
 def going_on():
-    """Is there time left?"""
-    return time.monotonic() < _END[0]
+    """Is there time left, and has nobody said that it is enough?"""
+    return time.monotonic() < _END[0] and not select.select([0], [], [], 0)[0]
 
 
 def leave(end):
