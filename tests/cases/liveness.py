@@ -45,7 +45,7 @@ class Row:
     name: str
     argv: tuple
     where: str = "container"  # or "user": an unprivileged user of the host
-    seconds: float = 1.5
+    seconds: float = 1.0
     title: str = ""
     sends: bool = False  # descriptors
     alone: bool = False  # what it holds is a processor

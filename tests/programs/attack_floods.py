@@ -123,7 +123,7 @@ def connections_come_and_go():
 
 
 @attack
-def status_in_a_loop(queue_pairs="4000", seconds="4"):
+def status_in_a_loop(queue_pairs="4000", seconds="60"):
     """A tenant with many queue pairs asks how they are: from the beginning again and again without
     a look at the answers, and from where the last answer ended."""
     client = Client()

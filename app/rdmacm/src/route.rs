@@ -21,7 +21,7 @@ pub(crate) unsafe fn path_data(id: *mut rdma_cm_id) -> Option<ibv_path_data> {
         sgid: known.sgid,
         dlid: known.dlid,
         slid: known.slid,
-        flowlabel_hoplimit: known.flow_label | u32::from(known.hop_limit).to_be(),
+        flowlabel_hoplimit: label_and_limit(known.flow_label, known.hop_limit),
         tclass: known.traffic_class,
         reversible_numpath: (known.reversible as u8) << 7 | known.numb_path,
         pkey: known.pkey,
@@ -32,6 +32,11 @@ pub(crate) unsafe fn path_data(id: *mut rdma_cm_id) -> Option<ibv_path_data> {
         ..ibv_path_record::default()
     };
     Some(ibv_path_data { path, ..ibv_path_data::default() })
+}
+
+/// A flow label (both in network order) above a hop limit of eight bits.
+fn label_and_limit(label: u32, limit: u8) -> u32 {
+    (u32::from_be(label) << 8 | u32::from(limit)).to_be()
 }
 
 /// What programs see of a path.
@@ -80,4 +85,15 @@ pub(crate) unsafe fn set_path(id: *mut rdma_cm_id, path: &Path) -> Result<(), Er
         (*id).route.num_paths = 1;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::label_and_limit;
+
+    #[test]
+    fn a_label_stands_above_the_hop_limit() {
+        let both = label_and_limit(0x12345_u32.to_be(), 64);
+        assert_eq!(both.to_ne_bytes(), [0x01, 0x23, 0x45, 0x40]);
+    }
 }

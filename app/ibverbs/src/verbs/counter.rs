@@ -47,8 +47,11 @@ pub unsafe extern "C" fn ov__ibv_query_comp_cntr_caps(
         max_counters: COUNTER_COUNT_MAX,
         supported_qp_attach_ops: counted::ALL,
     };
-    // SAFETY: the caller's promise.
-    unsafe { caps.write(ours) };
+    // SAFETY: the caller's promise. What a longer struct has more is not there.
+    unsafe {
+        caps.cast::<u8>().write_bytes(0, size);
+        caps.write(ours);
+    }
     0
 }
 

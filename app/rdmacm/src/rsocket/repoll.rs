@@ -33,6 +33,8 @@ struct Member {
     /// `POLL*` bits, which are those of `EPOLL*`.
     asked: i16,
     data: u64,
+    /// Which addition it was: another file may have the number of one that was taken out.
+    added: u64,
 }
 
 #[derive(Default)]
@@ -42,6 +44,8 @@ struct Members {
     first: usize,
     /// Counts changes.
     changes: u64,
+    /// Nothing is added any more, and nobody waits.
+    closed: bool,
     /// Who waits now, and who of them has been told of a change.
     waiters: u64,
     told: u64,
@@ -74,9 +78,14 @@ impl Members {
 
     /// `EEXIST`, `ENOENT`, `EINVAL`.
     fn change(&mut self, operation: c_int, member: Member) -> Result<(), Errno> {
+        if self.closed {
+            return Err(Errno::EINVAL);
+        }
         match (operation, self.position(member.fd)) {
-            (EPOLL_CTL_ADD, None) => self.list.push(member),
-            (EPOLL_CTL_MOD, Some(at)) => self.list[at] = member,
+            (EPOLL_CTL_ADD, None) => self.list.push(Member { added: self.changes, ..member }),
+            (EPOLL_CTL_MOD, Some(at)) => {
+                self.list[at] = Member { added: self.list[at].added, ..member };
+            }
             (EPOLL_CTL_DEL, Some(at)) => _ = self.list.swap_remove(at),
             (EPOLL_CTL_ADD, Some(_)) => return Err(EEXIST),
             (EPOLL_CTL_MOD | EPOLL_CTL_DEL, None) => return Err(Errno::ENOENT),
@@ -86,14 +95,15 @@ impl Members {
         Ok(())
     }
 
-    /// What is to be told of descriptors that were polled, as far as there is room. They may have
-    /// gone meanwhile, or be asked for something else.
-    fn collect(&mut self, polled: &[pollfd], room: usize) -> Vec<epoll_event> {
+    /// What is to be told of members that were polled, with which addition they were, as far as there
+    /// is room. They may have gone meanwhile, or be asked for something else.
+    fn collect(&mut self, polled: &[(u64, pollfd)], room: usize) -> Vec<epoll_event> {
         let mut told = Vec::new();
         let first = self.first.checked_rem(polled.len()).unwrap_or(0);
         let (before, after) = polled.split_at(first);
-        for (at, file) in after.iter().chain(before).enumerate() {
-            let Some(member) = self.position(file.fd).map(|at| self.list[at]) else { continue };
+        for (at, (added, file)) in after.iter().chain(before).enumerate() {
+            let member = self.position(file.fd).map(|at| self.list[at]);
+            let Some(member) = member.filter(|member| member.added == *added) else { continue };
             // The program has closed it, and nothing will ever happen to it.
             if file.revents & POLLNVAL != 0 {
                 self.list.retain(|member| member.fd != file.fd);
@@ -126,23 +136,44 @@ impl Set {
     fn change(&self, operation: c_int, member: Member) -> Result<(), Errno> {
         let mut members = lock(&self.members);
         members.change(operation, member)?;
+        self.tell(&mut members);
+        Ok(())
+    }
+
+    /// Has whoever waits look anew.
+    fn tell(&self, members: &mut Members) {
         for _ in members.told..members.waiters {
             self.change.signal();
         }
         members.told = members.waiters;
+    }
+
+    /// Who waits hears that there is nothing any more. `EBUSY`: there is something in it.
+    fn close(&self) -> Result<(), Errno> {
+        let mut members = lock(&self.members);
+        if !members.list.is_empty() {
+            return Err(Errno::EBUSY);
+        }
+        members.closed = true;
+        members.changes += 1;
+        self.tell(&mut members);
         Ok(())
     }
 
-    /// Polls all of them once, for so long at most.
-    fn poll(&self, deadline: &Deadline, room: usize) -> Result<Vec<epoll_event>, Errno> {
-        let (mut files, seen) = {
+    /// Polls all of them once, for so long at most. `None`: the set was closed.
+    fn poll(&self, deadline: &Deadline, room: usize) -> Result<Option<Vec<epoll_event>>, Errno> {
+        let (mut files, additions, seen) = {
             let mut members = lock(&self.members);
+            if members.closed {
+                return Ok(None);
+            }
             members.waiters += 1;
             let file = |member: &Member| (member.fd, member.asked);
             let change = (self.change.as_fd().as_raw_fd(), POLLIN);
             let all = members.list.iter().map(file).chain([change]);
             let files = all.map(|(fd, events)| pollfd { fd, events, revents: 0 });
-            (files.collect::<Vec<_>>(), members.changes)
+            let additions: Vec<u64> = members.list.iter().map(|member| member.added).collect();
+            (files.collect::<Vec<_>>(), additions, members.changes)
         };
         let polled = poll::poll(&mut files, deadline.left());
         let mut members = lock(&self.members);
@@ -152,7 +183,8 @@ impl Set {
         }
         polled?;
         files.pop();
-        Ok(members.collect(&files, room))
+        let polled: Vec<(u64, pollfd)> = additions.into_iter().zip(files).collect();
+        Ok(Some(members.collect(&polled, room)))
     }
 }
 
@@ -189,8 +221,8 @@ pub unsafe extern "C" fn ov_repoll_ctl(
         let set = find(number).filter(|_| fd != number).ok_or(Errno::EINVAL)?;
         // SAFETY: the caller's promise.
         let wanted = match unsafe { event.as_ref() } {
-            Some(event) => Member { fd, asked: asked(event.events), data: event.u64 },
-            None if operation == EPOLL_CTL_DEL => Member { fd, asked: 0, data: 0 },
+            Some(event) => Member { fd, asked: asked(event.events), data: event.u64, added: 0 },
+            None if operation == EPOLL_CTL_DEL => Member { fd, asked: 0, data: 0, added: 0 },
             None => return Err(Errno::EINVAL),
         };
         set.change(operation, wanted)
@@ -199,7 +231,7 @@ pub unsafe extern "C" fn ov_repoll_ctl(
 }
 
 /// Waits until something has happened to a descriptor of a set: how many events there are; 0: none
-/// within so many milliseconds (-1: without end); -1 and `errno`. (rdma-core says `EINVAL` of a
+/// within so many milliseconds (-1: without end), or the set was closed; -1 and `errno`. (rdma-core says `EINVAL` of a
 /// number that is no set as if it were a count.)
 ///
 /// # Safety
@@ -216,7 +248,7 @@ pub unsafe extern "C" fn ov_repoll_wait(
         let room = usize::try_from(most).ok().filter(|room| *room > 0).ok_or(Errno::EINVAL)?;
         let deadline = Deadline::of(timeout);
         loop {
-            let told = set.poll(&deadline, room)?;
+            let Some(told) = set.poll(&deadline, room)? else { return Ok(Vec::new()) };
             if !told.is_empty() || deadline.left() == 0 {
                 return Ok(told);
             }
@@ -237,12 +269,11 @@ pub unsafe extern "C" fn ov_repoll_wait(
 /// For `rclose`: closes a set that nothing is in. `None`: it is no set.
 pub(super) fn close(number: c_int) -> Option<c_int> {
     let mut sets = SETS.write().unwrap_or_else(PoisonError::into_inner);
-    let set = sets.get(&number)?;
-    if !lock(&set.members).list.is_empty() {
-        return Some(positive(Err(Errno::EBUSY)));
+    let closed = sets.get(&number)?.close();
+    if closed.is_ok() {
+        sets.remove(&number);
     }
-    sets.remove(&number);
-    Some(0)
+    Some(positive(closed))
 }
 
 fn positive(result: Result<(), Errno>) -> c_int {
@@ -262,18 +293,23 @@ mod tests {
     fn members(fds: &[c_int]) -> Members {
         let mut members = Members::default();
         for fd in fds {
-            let member = Member { fd: *fd, asked: POLLIN, data: u64::from(fd.unsigned_abs()) };
+            let data = u64::from(fd.unsigned_abs());
+            let member = Member { fd: *fd, asked: POLLIN, data, added: 0 };
             members.change(EPOLL_CTL_ADD, member).unwrap();
         }
         members
     }
 
-    fn polled(files: &[(c_int, i16)]) -> Vec<pollfd> {
-        files.iter().map(|(fd, revents)| pollfd { fd: *fd, events: 0, revents: *revents }).collect()
+    /// What was polled of them, as they are.
+    fn polled(all: &Members, files: &[(c_int, i16)]) -> Vec<(u64, pollfd)> {
+        let added = |fd| all.position(fd).map_or(u64::MAX, |at| all.list[at].added);
+        let file = |fd, revents| (added(fd), pollfd { fd, events: 0, revents });
+        files.iter().map(|(fd, revents)| file(*fd, *revents)).collect()
     }
 
     fn told(members: &mut Members, files: &[(c_int, i16)], room: usize) -> Vec<(u64, u32)> {
-        let events = members.collect(&polled(files), room);
+        let polled = polled(members, files);
+        let events = members.collect(&polled, room);
         events.iter().map(|event| ({ event.u64 }, { event.events })).collect()
     }
 
@@ -291,7 +327,7 @@ mod tests {
     #[test]
     fn what_has_changed_meanwhile_counts() {
         let mut all = members(&[3, 4, 5]);
-        let nothing = Member { fd: 4, asked: 0, data: 40 };
+        let nothing = Member { fd: 4, asked: 0, data: 40, added: 0 };
         all.change(EPOLL_CTL_MOD, nothing).unwrap();
         all.change(EPOLL_CTL_DEL, Member { fd: 3, ..nothing }).unwrap();
         let files = [(3, POLLIN), (4, POLLIN | POLLHUP), (5, POLLNVAL), (6, POLLIN)];
@@ -304,5 +340,42 @@ mod tests {
         assert_eq!(wrong(&mut all, EPOLL_CTL_MOD, 3), Errno::ENOENT);
         assert_eq!(wrong(&mut all, EPOLL_CTL_DEL, 3), Errno::ENOENT);
         assert_eq!(wrong(&mut all, 7, 4), Errno::EINVAL);
+    }
+
+    #[test]
+    fn what_was_polled_is_not_told_of_another_file_with_its_number() {
+        let mut all = members(&[3, 4]);
+        let before = polled(&all, &[(3, POLLNVAL), (4, POLLHUP)]);
+        for fd in [3, 4] {
+            let again = Member { fd, asked: POLLIN, data: 9, added: 0 };
+            all.change(EPOLL_CTL_DEL, again).unwrap();
+            all.change(EPOLL_CTL_ADD, again).unwrap();
+        }
+        assert!(all.collect(&before, 9).is_empty());
+        assert_eq!(told(&mut all, &[(3, POLLIN), (4, POLLIN)], 9), [(9, 1), (9, 1)]);
+    }
+
+    #[test]
+    fn who_waits_for_a_set_that_is_closed_hears_of_it() {
+        let set = Set::new(0).unwrap();
+        let member = Member { fd: 0, asked: 0, data: 0, added: 0 };
+        set.change(EPOLL_CTL_ADD, member).unwrap();
+        assert_eq!(set.close(), Err(Errno::EBUSY));
+        set.change(EPOLL_CTL_DEL, member).unwrap();
+        let waiting = std::thread::scope(|scope| {
+            let wait = || loop {
+                if set.poll(&Deadline::of(-1), 1).unwrap().is_none() {
+                    return;
+                }
+            };
+            let all = [scope.spawn(wait), scope.spawn(wait)];
+            while lock(&set.members).waiters < 2 {
+                std::thread::yield_now();
+            }
+            set.close().unwrap();
+            all.map(std::thread::ScopedJoinHandle::join)
+        });
+        assert!(waiting.iter().all(Result::is_ok));
+        assert_eq!(set.change(EPOLL_CTL_ADD, member), Err(Errno::EINVAL));
     }
 }
