@@ -127,7 +127,7 @@ def lines(found):
 
 
 def attacked(stage):
-    """How many milliseconds each of the others took at worst, by attack (tests/cases/liveness.py)."""
+    """How many milliseconds each of the others took at worst, by attack."""
     found = {}
     with liveness.scene(stage) as scene:
         for row in liveness.TABLE:

@@ -89,8 +89,8 @@ class Observers:
                 raise Failure(f"observers do not get on, before anything happens: {seen}")
 
     def get_on(self, turns, limit):
-        """Waits until each of them has done what it does so often from now on, nothing of it in vain,
-        and prints how long that took at worst since they were calm."""
+        """Waits until each of them has done what it does so often from now on, nothing
+        of it in vain."""
         done = dict.fromkeys(self.all, 0)
         deadline = time.monotonic() + limit
         for observer in self.all.values():

@@ -95,8 +95,8 @@ impl Members {
         Ok(())
     }
 
-    /// What is to be told of members that were polled, with which addition they were, as far as there
-    /// is room. They may have gone meanwhile, or be asked for something else.
+    /// What is to be told of members that were polled, with which addition they were, as far as
+    /// there is room. They may have gone meanwhile, or be asked for something else.
     fn collect(&mut self, polled: &[(u64, pollfd)], room: usize) -> Vec<epoll_event> {
         let mut told = Vec::new();
         let first = self.first.checked_rem(polled.len()).unwrap_or(0);
@@ -231,8 +231,8 @@ pub unsafe extern "C" fn ov_repoll_ctl(
 }
 
 /// Waits until something has happened to a descriptor of a set: how many events there are; 0: none
-/// within so many milliseconds (-1: without end), or the set was closed; -1 and `errno`. (rdma-core says `EINVAL` of a
-/// number that is no set as if it were a count.)
+/// within so many milliseconds (-1: without end), or the set was closed; -1 and `errno`.
+/// (rdma-core says `EINVAL` of a number that is no set as if it were a count.)
 ///
 /// # Safety
 /// `events` has room for so many.
