@@ -122,13 +122,13 @@ TEST(what_is_refused)
     open_all();
     struct {
         struct counter_caps caps;
-        uint64_t newer;
-    } longer = {.newer = ~0ull};
-    struct counter_caps *caps = &longer.caps;
+        uint64_t more;
+    } newer = {.more = ~0ull};
+    struct counter_caps *caps = &newer.caps;
     same(query_caps(d.context, caps, sizeof *caps - 1), EINVAL);
-    same(query_caps(d.context, caps, sizeof longer), 0);
+    same(query_caps(d.context, caps, sizeof newer), 0);
     check(caps->most == ~0ull && caps->counters > 1000 && caps->operations == ALL, "limits");
-    same(longer.newer, 0);
+    same(newer.more, 0);
     static const struct counter_init wrong[] = {{1, 0, 0}, {0, 2, 0}, {0, 0, 1}};
     for (unsigned i = 0; i < 3; i++) {
         struct counter_init init = wrong[i];
