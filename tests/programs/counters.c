@@ -164,12 +164,12 @@ TEST(what_is_refused)
     same(destroy(other), 0);
     same(destroy(late), 0);
     /* As many as there may be, and not more. */
-    struct counter **all = calloc(caps.counters + 1, sizeof *all);
+    struct counter **all = calloc(caps->counters + 1, sizeof *all);
     struct counter_init init = {0};
     uint32_t count = 0;
-    while (count <= caps.counters && (all[count] = create(d.context, &init)))
+    while (count <= caps->counters && (all[count] = create(d.context, &init)))
         count++;
-    same(count, caps.counters);
+    same(count, caps->counters);
     same(errno, ENOMEM);
     while (count)
         same(destroy(all[--count]), 0);
