@@ -123,7 +123,6 @@ impl Qp {
         inner.pump_all(self);
         if inner.sends.is_empty() && !inner.is_starved(self) {
             inner.waiting.unlist();
-            inner.wants_nothing();
             return Served::Over;
         }
         inner.insist_in_turn(self);

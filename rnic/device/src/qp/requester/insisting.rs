@@ -29,22 +29,12 @@ impl Inner {
             return;
         }
         let Ok(consumed) = link.endpoint.requests_consumed() else { return };
-        if consumed == link.endpoint.request_position() {
-            return; // it is an answer that is missing
-        }
-        match self.patience.turn(oldest.order.position, consumed) {
-            Look::Nothing => {}
-            Look::Consumes => link.endpoint.content(),
-            Look::Wake => link.endpoint.insist(),
-        }
-    }
-
-    /// A turn of the progress thread left nothing unfinished: whoever was woken was woken for what
-    /// is done.
-    pub(crate) fn wants_nothing(&mut self) {
-        self.patience.over();
-        if let Some(link) = self.links.first_mut() {
+        let (moved, look) = self.patience.turn(oldest.order.position, consumed);
+        if moved {
             link.endpoint.content();
+        }
+        if look == Look::Wake && consumed != link.endpoint.request_position() {
+            link.endpoint.insist();
         }
     }
 

@@ -26,24 +26,15 @@ pub(super) enum Look {
 
 impl Patience {
     /// The progress thread has seen this, in whose turns nobody else looks: it waits for no second
-    /// look, unless the peer has consumed something since the last one.
-    pub(super) fn turn(&mut self, position: u64, consumed: u64) -> Look {
-        let consumes = self.consumed != consumed && self.looks > 0;
-        if (self.position, self.consumed) != (position, consumed) {
+    /// look. Whether the peer has consumed something since the last one, and what to do.
+    pub(super) fn turn(&mut self, position: u64, consumed: u64) -> (bool, Look) {
+        let moved = self.consumed != consumed;
+        if moved || self.position != position {
             *self = Patience { position, consumed, looks: 0 };
-        }
-        if consumes {
-            self.looks = 1;
-            return Look::Consumes;
         }
         let first = self.looks < INSIST_LOOKS;
         self.looks = self.looks.max(INSIST_LOOKS);
-        if first { Look::Wake } else { Look::Nothing }
-    }
-
-    /// Nothing is on its way: what the peer consumes until something is, is no sign that it looks.
-    pub(super) fn over(&mut self) {
-        self.looks = 0;
+        (moved, if first { Look::Wake } else { Look::Nothing })
     }
 
     /// Our poll has seen this.
@@ -67,25 +58,15 @@ mod tests {
     #[test]
     fn a_turn_wakes_at_its_first_look_and_once() {
         let mut patience = Patience::default();
-        assert_eq!(patience.turn(1, 7), Look::Wake);
-        assert_eq!(patience.turn(1, 7), Look::Nothing);
+        assert_eq!(patience.turn(1, 7), (true, Look::Wake));
+        assert_eq!(patience.turn(1, 7), (false, Look::Nothing));
         assert_eq!((0..1000).filter(|_| patience.look(1, 7) == Look::Wake).count(), 0);
-        assert_eq!(patience.turn(2, 7), Look::Wake);
+        assert_eq!(patience.turn(2, 7), (false, Look::Wake));
+        assert_eq!(patience.turn(3, 8), (true, Look::Wake));
         assert_eq!(patience.look(4, 9), Look::Consumes);
         // Polls have woken it already.
         assert_eq!((0..1000).filter(|_| patience.look(4, 9) == Look::Wake).count(), 1);
-        assert_eq!(patience.turn(4, 9), Look::Nothing);
-    }
-
-    #[test]
-    fn a_turn_wakes_nobody_who_consumes_until_he_stops_or_has_nothing_to_do() {
-        let mut patience = Patience::default();
-        assert_eq!(patience.turn(1, 7), Look::Wake);
-        assert!((8..100).all(|consumed| patience.turn(consumed, consumed) == Look::Consumes));
-        assert_eq!(patience.turn(99, 99), Look::Wake);
-        assert_eq!(patience.turn(100, 100), Look::Consumes);
-        patience.over();
-        assert_eq!(patience.turn(101, 102), Look::Wake);
+        assert_eq!(patience.turn(4, 9), (false, Look::Nothing));
     }
 
     #[test]
