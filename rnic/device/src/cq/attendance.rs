@@ -25,17 +25,11 @@ impl Attendance {
         self.looks.store(looks, Ordering::Relaxed);
     }
 
-    /// Counts them. Many are many at once, so that who goes on polling is woken for no longer than
-    /// he has to be; few are only `after` the time in which they are counted.
-    pub(super) fn count(&self, after: bool) {
+    /// The time in which they are counted is over.
+    pub(super) fn count(&self) {
         let looks = self.looks.load(Ordering::Relaxed);
-        let are_many = looks.wrapping_sub(self.counted.load(Ordering::Relaxed)) >= ATTENDED_LOOKS;
-        if after {
-            self.counted.store(looks, Ordering::Relaxed);
-        }
-        if after || are_many {
-            self.given.store(are_many, Ordering::Relaxed);
-        }
+        let before = self.counted.swap(looks, Ordering::Relaxed);
+        self.given.store(looks.wrapping_sub(before) >= ATTENDED_LOOKS, Ordering::Relaxed);
     }
 
     /// Whether there were many, when they were counted last.

@@ -29,12 +29,14 @@ impl Shared {
         let again = self.take_again();
         let cqs = self.cqs();
         let (mut polled, mut attended, mut armed, mut busy) = (false, false, false, false);
-        let is_over = self.counting.is_due(self.host.now());
+        let count = self.counting.is_due(self.host.now());
         for cq in &cqs {
             let polls = cq.polls.load(Ordering::Relaxed);
             let is_polled = cq.polls_seen.swap(polls, Ordering::Relaxed) != polls;
             let is_armed = cq.is_armed.load(Ordering::Acquire);
-            cq.attendance.count(is_over);
+            if count {
+                cq.attendance.count();
+            }
             polled |= is_polled;
             attended |= is_polled && cq.is_attended();
             armed |= is_armed;
