@@ -41,12 +41,6 @@ pub const IDLE_LOOKS_MAX: u32 = 2048;
 /// Looks of polls that see the peer consume nothing, until it is woken although it polls: some
 /// microseconds, about what waking it takes.
 pub const INSIST_LOOKS: u32 = 256;
-/// Looks of polls in [`ATTENDED_TIME`] or more that let peers wait for the next one, instead of
-/// waking the progress thread: a wake takes about as long as it then is until the next.
-pub const ATTENDED_LOOKS: u64 = 8;
-/// Least time in which they are counted, in nanoseconds: half of what usually is between two turns
-/// of the progress thread.
-pub const ATTENDED_TIME: u64 = 500_000;
 /// How long a datagram that others wait behind waits for room, and a datagram or UC message of a
 /// network for a receive, in nanoseconds, before it is dropped.
 pub const UNRELIABLE_WAIT: u64 = 100_000_000;

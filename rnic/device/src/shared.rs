@@ -1,7 +1,7 @@
 //! What all objects of one opened device share.
 
 use crate::bell::BellSource;
-use crate::cq::{Counting, Cq};
+use crate::cq::Cq;
 use crate::host::Host;
 use crate::limits::QP_SLOTS;
 use crate::lock::lock;
@@ -33,8 +33,6 @@ pub struct Shared {
     released: Box<[Released]>,
     free_slots: Mutex<Vec<u32>>,
     cqs: Mutex<Vec<Weak<Cq>>>,
-    /// When polls' looks are counted.
-    pub(crate) counting: Counting,
     /// QPs with timers or blocked sends: looked after in every turn of the progress thread.
     waiting: Mutex<Vec<Weak<Qp>>>,
     /// QPs that the next turn is to look at once: polls stopped looking at one of their links, or
@@ -53,7 +51,6 @@ impl Shared {
             released: (0..QP_SLOTS).map(|_| Released::default()).collect(),
             free_slots: Mutex::new((0..QP_SLOTS as u32).rev().collect()),
             cqs: Mutex::default(),
-            counting: Counting::default(),
             waiting: Mutex::default(),
             again: Mutex::default(),
         })

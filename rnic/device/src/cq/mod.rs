@@ -1,6 +1,5 @@
 //! The completion queue: private to the process, filled by QPs, emptied by polls.
 
-mod attendance;
 pub(crate) mod entry;
 mod link_count;
 mod pause;
@@ -8,8 +7,6 @@ mod poller;
 pub mod progress;
 mod watch;
 
-use self::attendance::Attendance;
-pub(crate) use self::attendance::Counting;
 pub(crate) use self::entry::{Entry, Release};
 use self::link_count::LinkCount;
 use self::watch::Watch;
@@ -96,7 +93,6 @@ pub struct Cq {
     polls: AtomicU64,
     /// `polls` when the progress thread last looked.
     polls_seen: AtomicU64,
-    attendance: Attendance,
     is_armed: AtomicBool,
     /// QPs and SRQs that use it.
     users: AtomicUsize,
@@ -139,7 +135,6 @@ impl Cq {
             links: LinkCount::default(),
             polls: AtomicU64::new(0),
             polls_seen: AtomicU64::new(0),
-            attendance: Attendance::default(),
             is_armed: AtomicBool::new(false),
             users: AtomicUsize::new(0),
             shared: shared.clone(),
@@ -176,11 +171,6 @@ impl Cq {
     /// One QP does no longer.
     pub(crate) fn end_use(&self) {
         self.users.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    /// Whether polls look for news so often that nobody else need.
-    pub(crate) fn is_attended(&self) -> bool {
-        self.attendance.is_given()
     }
 
     /// Has polls look at a link by themselves, if there is room and nobody polls just now.

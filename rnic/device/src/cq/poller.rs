@@ -70,7 +70,6 @@ impl Cq {
     /// the queue.
     #[inline(always)]
     fn look(&self, out: &mut [Wc]) -> usize {
-        self.attendance.look();
         let Some(mut guard) = self.watch.try_lock() else { return 0 };
         let list = &mut *guard;
         let (mut idle, mut count, mut news) = (None, 0, false);

@@ -1,8 +1,8 @@
 //! Progress without polling: what the progress thread does on every turn.
 //!
-//! A NIC delivers whether or not the program polls. While some thread polls a CQ all the time,
-//! those polls do the work and this stays out of their way; what nobody polls, or only now and
-//! then, this serves. It also drives the timers of requests that wait.
+//! A NIC delivers whether or not the program polls. While some thread polls a CQ, that poll does
+//! the work and this stays out of its way; what nobody polls, this serves. It also drives the
+//! timers of requests that wait.
 
 use crate::cq::poller::{Polls, answer_all};
 use crate::qp::Served;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Weak};
 pub struct Turn {
     /// Something happened, or somebody polls: look again in a moment.
     pub busy: bool,
-    /// Somebody polls all the time, and will see what peers announce without being woken.
+    /// Somebody polls, and will see what peers announce without being woken.
     pub polled: bool,
     /// Look again at this time at the latest, in nanoseconds of the host's clock. `None`: there is
     /// no timer.
@@ -28,24 +28,19 @@ impl Shared {
         // Only what cooled off before this turn: the point is to look later.
         let again = self.take_again();
         let cqs = self.cqs();
-        let (mut polled, mut attended, mut armed, mut busy) = (false, false, false, false);
-        let count = self.counting.is_due(self.host.now());
+        let (mut polled, mut armed, mut busy) = (false, false, false);
         for cq in &cqs {
             let polls = cq.polls.load(Ordering::Relaxed);
             let is_polled = cq.polls_seen.swap(polls, Ordering::Relaxed) != polls;
             let is_armed = cq.is_armed.load(Ordering::Acquire);
-            if count {
-                cq.attendance.count();
-            }
             polled |= is_polled;
-            attended |= is_polled && cq.is_attended();
             armed |= is_armed;
-            if !is_polled || is_armed || !cq.is_attended() {
+            if !is_polled || is_armed {
                 let polls = if is_polled { Polls::GoOn } else { Polls::Ended };
                 busy |= cq.look_for_progress(polls);
             }
         }
-        if !attended || armed {
+        if !polled || armed {
             busy |= answer_all(&self.bells.all());
         }
         for qp in again.iter().filter_map(Weak::upgrade) {
@@ -53,7 +48,7 @@ impl Shared {
         }
         let (moved, deadline) = self.serve_waiting();
         let again = !again.is_empty() || self.has_again();
-        Turn { busy: busy | polled | moved | again, polled: attended && !armed, deadline }
+        Turn { busy: busy | polled | moved | again, polled: polled && !armed, deadline }
     }
 
     /// A peer woke this process: serves what is announced, also if somebody polls. True if

@@ -125,7 +125,6 @@ impl Qp {
             inner.waiting.unlist();
             return Served::Over;
         }
-        inner.insist_in_turn(self);
         let deadline = inner.next_deadline(self);
         Served::On { moved: inner.sends.mark() != before, deadline }
     }

@@ -3,13 +3,10 @@
 use crate::memory::Buffer;
 use crate::pair::{Options, Pair, outcomes, poll, post, receive, to_state};
 use crate::work::{Work, remote, whole};
-use crate::world::Channel;
 use omniverb_device::attributes::State;
 use omniverb_device::limits::{IDLE_LOOKS_MAX, WATCHED_MAX};
-use omniverb_device::progress::Turn;
-use omniverb_device::{Cq, Notify, Wc, status};
+use omniverb_device::{Wc, status};
 use omniverb_terms::Service;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 fn kicks(pair: &Pair, side: usize) -> usize {
@@ -114,7 +111,7 @@ fn an_answer_that_waits_for_room_is_looked_after() {
 #[test]
 fn a_hundred_links_on_one_queue() {
     let pair = Pair::new();
-    let cq = Cq::new(&pair.sides[1].shared, 1 << 16, None);
+    let cq = omniverb_device::Cq::new(&pair.sides[1].shared, 1 << 16, None);
     let options = Options::new(Service::Rc).with(|o| o.ring_bytes = (128 << 10, 16 << 10));
     let listening = options.clone().with(|o| {
         (o.send_cq, o.recv_cq, o.recv_max) = (Some(cq.clone()), Some(cq.clone()), 400);
@@ -171,7 +168,7 @@ fn idle_links_make_polls_no_dearer() {
 #[test]
 fn polling_serves_a_full_ring_to_the_end() {
     let pair = Pair::new();
-    let cq = Cq::new(&pair.sides[1].shared, 1 << 16, None);
+    let cq = omniverb_device::Cq::new(&pair.sides[1].shared, 1 << 16, None);
     let listening = Options::new(Service::Rc).with(|o| {
         (o.send_cq, o.recv_cq, o.recv_max) = (Some(cq.clone()), Some(cq.clone()), 2000);
     });
@@ -269,109 +266,4 @@ fn a_bell_is_unused_when_all_its_links_have_ended() {
     assert!(!pair.sides[0].bell.is_unused(), "whose peer has gone has not gone itself");
     to_state(&first[0], State::Reset);
     assert!(pair.sides[0].bell.is_unused());
-}
-
-/// Once it is kicked, a side takes a turn before the other one goes on.
-fn answers_at_once(pair: &Pair, side: usize) {
-    let shared = pair.sides[side].shared.clone();
-    pair.sides[side].bell.page.want_kick();
-    let act = move || _ = shared.progress();
-    *pair.sides[side].ringer.at_once.lock().unwrap() = Some(Box::new(act));
-}
-
-/// The peer is so quick that it has done all before it can see that it is waited for. Our program
-/// sleeps, and our progress thread does not look for a millisecond.
-#[test]
-fn what_is_done_at_once_is_seen_at_once() {
-    let pair = Pair::new();
-    let channel = Arc::new(Channel::default());
-    let cq = Cq::new(&pair.sides[0].shared, 64, Some(channel.clone()));
-    let options = Options::new(Service::Rc);
-    let asking = options.clone().with(|o| o.send_cq = Some(cq.clone()));
-    let qps = pair.connected_with([&asking, &options]);
-    let (here, there) = (Buffer::pattern(64, 1), Buffer::new(64));
-    let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
-    answers_at_once(&pair, 1);
-    let works = [
-        Work::write(0, remote(&target, 0)).sge(whole(&local)),
-        Work::read(1, remote(&target, 0)).sge(whole(&local)),
-        // Waits for a receive, which comes while it is posted.
-        Work::write(2, remote(&target, 0)).sge(whole(&local)).immediate(1),
-    ];
-    for (id, work) in works.iter().enumerate() {
-        if id == 2 {
-            let receiver = qps[1].clone();
-            let act = move || receive(&receiver, 9, &[]);
-            *pair.sides[0].world.on_now.lock().unwrap() = Some(Box::new(act));
-        }
-        pair.sides[1].bell.page.want_kick();
-        pair.sides[0].bell.page.want_kick();
-        kicks(&pair, 0);
-        cq.arm(Notify::Any);
-        post(&qps[0], work);
-        if kicks(&pair, 0) > 0 {
-            pair.sides[0].shared.rung();
-            pair.sides[0].shared.progress();
-        }
-        let events = std::mem::take(&mut *channel.events.lock().unwrap());
-        assert_eq!(events.len(), 1, "request {id} is complete, and nobody knows");
-        assert_eq!(outcomes(&cq), [(id as u64, status::SUCCESS)]);
-    }
-}
-
-/// A turn of a side's progress thread, a millisecond after the last one, with polls in between.
-fn turn(pair: &Pair, side: usize, cq: &Cq, polls: usize) -> Turn {
-    (0..polls).for_each(|_| assert!(poll(cq).is_empty()));
-    pair.clock.fetch_add(1_000_000, Ordering::Relaxed);
-    pair.sides[side].shared.progress()
-}
-
-/// Peers do not wait for its next poll, as they do not for one who sleeps.
-#[test]
-fn who_polls_seldom_is_to_be_woken_and_served() {
-    let pair = Pair::new();
-    let qps = pair.connected(&Options::new(Service::Rc));
-    let cq = &qps[1].recv_cq;
-    assert_eq!(turn(&pair, 1, cq, 0), Turn::default());
-    let seldom = turn(&pair, 1, cq, 2);
-    assert!(seldom.busy && !seldom.polled, "{seldom:?}");
-    let (here, there) = (Buffer::pattern(64, 1), Buffer::new(64));
-    let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
-    for id in 0..3 {
-        there.write(0, &[0; 64]);
-        assert!(poll(cq).is_empty(), "it looks at the link by itself");
-        post(&qps[0], &Work::write(id, remote(&target, 0)).sge(whole(&local)));
-        // Woken; it has polled just now, and will not for half of a millisecond.
-        pair.sides[1].shared.rung();
-        pair.sides[1].shared.progress();
-        assert!(there.all() == here.all());
-        assert_eq!(outcomes(&qps[0].send_cq), [(id, status::SUCCESS)]);
-    }
-    assert!(turn(&pair, 1, cq, 1000).polled, "now it need not be woken");
-    poll(cq);
-    assert!(pair.sides[1].shared.progress().polled, "nor in a turn that follows at once");
-    assert!(!turn(&pair, 1, cq, 1).polled);
-}
-
-/// Nobody looks: neither the program that waits, nor the one that is to do something.
-#[test]
-fn who_sleeps_has_a_peer_woken_that_does_not_look() {
-    let pair = Pair::new();
-    let qps = pair.connected(&Options::new(Service::Rc));
-    let (here, there) = (Buffer::pattern(64, 1), Buffer::new(64));
-    let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
-    for id in 0..3 {
-        post(&qps[0], &Work::write(id, remote(&target, 0)).sge(whole(&local)));
-        assert_eq!(kicks(&pair, 1), 0, "nobody sleeps, for all that is known");
-        (0..5).for_each(|_| _ = pair.sides[0].shared.progress());
-        assert_eq!(kicks(&pair, 1), 1, "once");
-        assert!(pair.sides[1].shared.rung());
-        assert_eq!(outcomes(&qps[0].send_cq), [(id, status::SUCCESS)]);
-        pair.sides[0].shared.rung();
-    }
-    // Polls that look all the time do that themselves, once they have looked for long.
-    turn(&pair, 0, &qps[0].send_cq, 9);
-    post(&qps[0], &Work::write(9, remote(&target, 0)).sge(whole(&local)));
-    (0..5).for_each(|_| assert!(turn(&pair, 0, &qps[0].send_cq, 9).busy));
-    assert_eq!(kicks(&pair, 1), 0);
 }

@@ -191,22 +191,19 @@ impl Inner {
     }
 
     /// After every change of the send queue: tells the peer whether we wait for it, and the
-    /// progress thread whether to look after us. True: the peer has not told of what it did just
-    /// before, which may be what we wait for.
+    /// progress thread whether to look after us.
     #[inline(always)]
-    pub(crate) fn settle(&mut self, qp: &Qp) -> bool {
+    pub(crate) fn settle(&mut self, qp: &Qp) {
         let unfinished = !self.sends.is_empty();
-        let mut untold = false;
         if qp.service != Service::Ud
             && let Some(link) = self.links.first_mut()
         {
             let answering = link.is_answering();
-            untold = link.endpoint.set_blocked(unfinished || answering);
+            link.endpoint.set_blocked(unfinished || answering);
         }
         if !self.waiting.is_listed() && (unfinished || self.is_starved(qp)) {
             self.join_waiting_list(qp);
         }
-        untold && unfinished
     }
 
     /// Whether a UC or UD message waits for a receive, and is lost if none comes.

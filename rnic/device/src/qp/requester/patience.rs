@@ -25,18 +25,6 @@ pub(super) enum Look {
 }
 
 impl Patience {
-    /// The progress thread has seen this, in whose turns nobody else looks: it waits for no second
-    /// look. Whether the peer has consumed something since the last one, and what to do.
-    pub(super) fn turn(&mut self, position: u64, consumed: u64) -> (bool, Look) {
-        let moved = self.consumed != consumed;
-        if moved || self.position != position {
-            *self = Patience { position, consumed, looks: 0 };
-        }
-        let first = self.looks < INSIST_LOOKS;
-        self.looks = self.looks.max(INSIST_LOOKS);
-        (moved, if first { Look::Wake } else { Look::Nothing })
-    }
-
     /// Our poll has seen this.
     pub(super) fn look(&mut self, position: u64, consumed: u64) -> Look {
         let mut found = Look::Nothing;
@@ -54,20 +42,6 @@ impl Patience {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_turn_wakes_at_its_first_look_and_once() {
-        let mut patience = Patience::default();
-        assert_eq!(patience.turn(1, 7), (true, Look::Wake));
-        assert_eq!(patience.turn(1, 7), (false, Look::Nothing));
-        assert_eq!((0..1000).filter(|_| patience.look(1, 7) == Look::Wake).count(), 0);
-        assert_eq!(patience.turn(2, 7), (false, Look::Wake));
-        assert_eq!(patience.turn(3, 8), (true, Look::Wake));
-        assert_eq!(patience.look(4, 9), Look::Consumes);
-        // Polls have woken it already.
-        assert_eq!((0..1000).filter(|_| patience.look(4, 9) == Look::Wake).count(), 1);
-        assert_eq!(patience.turn(4, 9), (false, Look::Nothing));
-    }
 
     #[test]
     fn a_peer_is_woken_once_for_what_it_does_not_consume() {

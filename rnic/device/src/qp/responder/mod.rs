@@ -200,7 +200,7 @@ impl Inner {
                 _ => self.skip_uc(index, Incoming::Skip, flags),
             };
         }
-        let _ = self.settle(qp);
+        self.settle(qp);
         Outcome::Later
     }
 
