@@ -86,7 +86,8 @@ def _upgraded(lab):
             process.until(lambda: len(came()) >= 3, 20, "another one that is not there")
             os.rename(new, program)
             count = len(came())
-            process.until(lambda: len(came()) > count, 60, "one that is")
+            # It waits for up to a minute when none can be started.
+            process.until(lambda: len(came()) > count, 90, "one that is")
             check(lab.row("web"), "it is not attached")
 
 
@@ -137,7 +138,7 @@ def _user(lab):
 
 def groups():
     """With one daemon."""
-    cases = [Case("keepers.upgraded", _upgraded, 120),
+    cases = [Case("keepers.upgraded", _upgraded, 180),
              Case("keepers.rude", _rude, 60),
              Case("keepers.user", _user, 60)]
     return [Group("keepers", cases, _lab, weight=WAITS)]
