@@ -160,7 +160,7 @@ def under_attack(place, row):
         time.sleep(row.seconds)
         if attacker.poll() is not None:
             raise Failure(f"the attack has ended: {process.finish(attacker, 1)}")
-        place.observers.get_on(_TURNS, _NEVER)
+    place.observers.get_on(_TURNS, _NEVER)
     text = process.finish(attacker, 60)
     print(text)
     place.observers.get_on(_TURNS, _NEVER)  # what it leaves behind is part of it

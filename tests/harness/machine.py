@@ -1,7 +1,7 @@
 """Whether the machine let the tests run: hypervisors take processors away, and whoever has time
 limits shows it. That excuses a case that passes when it is tried again, so it is measured, not
 guessed: what the kernel counts as stolen, and standstills, in which a thread that only sleeps was
-not woken although this machine's own processes left a processor free. What the tests themselves
+not woken although this machine's own processes used less than one processor. What the tests themselves
 keep busy excuses nothing."""
 
 import os
@@ -11,7 +11,7 @@ import time
 # How often to look, and how much later than that is a standstill.
 _LOOK = 0.05
 _LATE = 0.4
-# Of all processors, what our own processes may at most have used then.
+# Of one processor, what our own processes may at most have used then.
 _BUSY = 0.8
 # The part of the processors' time that others must have taken, and how much of it, in seconds.
 _STOLEN, _STOLEN_AT_LEAST = 0.15, 0.5
@@ -54,8 +54,8 @@ class Machine:
 
     @staticmethod
     def _own(ticks, seconds):
-        """Whether our own processes had all processors meanwhile."""
-        return ticks * _TICK > _BUSY * seconds * (os.cpu_count() or 1)
+        """Whether our own processes had a processor meanwhile."""
+        return ticks * _TICK > _BUSY * seconds
 
 
 def _ticks():

@@ -26,6 +26,8 @@ class Report:
 
     def add(self, name, verdict, seconds, reason=""):
         """Records one result."""
+        if name in self.repeated and verdict == "SKIP":
+            verdict, reason = "FAIL", f"it failed, and skipped itself when tried again: {reason}"
         if name in self.repeated and verdict == "PASS":
             excuse = self.repeated[name]
             if excuse:
