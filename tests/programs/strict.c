@@ -1,6 +1,7 @@
 /* What a direct link forgives, and OMNIVERB_STRICT does not: both ends count from different PSNs,
  * cut messages at different lengths, or ask for more at once than the other serves. */
 #include "wider.h"
+#include "said.h"
 
 struct difference {
     uint32_t sq_psn;
@@ -51,26 +52,6 @@ static void one(enum ibv_qp_type type, struct difference by, enum ibv_wr_opcode 
 
 static const struct difference none = {0, IBV_MTU_1024, 4}, psn = {5, IBV_MTU_1024, 4},
                                mtu = {0, IBV_MTU_4096, 4}, few = {0, IBV_MTU_1024, 3};
-
-static int terminal, said;
-
-/* What was said, to where it would have gone. */
-static void pass_on(void)
-{
-    char text[4096];
-    ssize_t length = pread(said, text, sizeof text, 0);
-    if (length > 0)
-        length = write(terminal, text, (size_t)length);
-}
-
-/* stderr into a file, which is passed on at the end. */
-static void listen_to_stderr(void)
-{
-    terminal = dup(STDERR_FILENO);
-    said = memfd_create("stderr", 0);
-    check(said >= 0 && dup2(said, STDERR_FILENO) >= 0, "memfd_create: %m");
-    atexit(pass_on);
-}
 
 TEST(what_a_wire_would_not_let_pass)
 {

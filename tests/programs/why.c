@@ -1,30 +1,11 @@
 /* What OMNIVERB_LOG=warn says on stderr: of addresses without GRH, of too much of everything, and
  * of peers that do not answer. `tests/cases/why.py` looks at the lines. */
 #include "common.h"
+#include "said.h"
 
 #include <arpa/inet.h>
-#include <sys/mman.h>
 
 static struct device d;
-static int terminal, said;
-
-/* What was said, to where it would have gone. */
-static void pass_on(void)
-{
-    char text[8192];
-    ssize_t length = pread(said, text, sizeof text, 0);
-    if (length > 0)
-        length = write(terminal, text, (size_t)length);
-}
-
-/* stderr into a file, which is passed on at the end. */
-static void listen_to_stderr(void)
-{
-    terminal = dup(STDERR_FILENO);
-    said = memfd_create("stderr", 0);
-    check(said >= 0 && dup2(said, STDERR_FILENO) >= 0, "memfd_create: %m");
-    atexit(pass_on);
-}
 
 /* Waits until this was said. */
 static void await(const char *words)
