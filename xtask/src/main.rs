@@ -36,9 +36,8 @@ cargo xtask <task>
   matrix [--check]
                write docs/verbs-matrix.md (or fail if it is not current)
   layers       fail where the structure is not what layers.toml says
-  tidy [--thin]
-               file lengths, line lengths, forbidden words, what documents say of files;
-               --thin lists doc comments that say nothing";
+  tidy         file lengths, line lengths, forbidden words, doc comments that say nothing, and
+               what documents say of files";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -51,7 +50,7 @@ fn main() -> ExitCode {
         "follow" => follow::run(&flags),
         "matrix" => matrix::run(&flags),
         "layers" => run::no_flags(&flags).and_then(|()| layers::run()),
-        "tidy" => tidy::run(&flags),
+        "tidy" => run::no_flags(&flags).and_then(|()| tidy::run()),
         "help" | "--help" | "-h" => {
             println!("{HELP}");
             Ok(())

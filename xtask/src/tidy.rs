@@ -1,7 +1,7 @@
 //! House rules that no compiler checks: file lengths, line lengths, words that must not be
-//! committed, and what documents and READMEs say.
+//! committed, doc comments that say nothing, and what documents and READMEs say.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -27,22 +27,11 @@ const FORBIDDEN: [(&str, &str); 6] = [
     (concat!("/wor", "k/"), "a path of one machine"),
 ];
 
-/// The task, or with `--thin` the list of doc comments that say nothing.
-pub(crate) fn run(flags: &[&str]) -> Result<()> {
+/// Looks at every file that is committed, or could be.
+pub(crate) fn run() -> Result<()> {
     let list = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
     let names = output(Command::new("git").current_dir(root()).args(list))?;
     let names: Vec<&str> = names.split('\0').filter(|name| !name.is_empty()).collect();
-    match flags {
-        [] => check(&names),
-        ["--thin"] => {
-            list_thin(&names);
-            Ok(())
-        }
-        _ => bail!("unknown flags {flags:?}"),
-    }
-}
-
-fn check(names: &[&str]) -> Result<()> {
     let mut faults = Vec::new();
     let mut warnings = Vec::new();
     for name in names {
@@ -52,8 +41,6 @@ fn check(names: &[&str]) -> Result<()> {
     }
     readmes::check(names, &Layers::read()?, &mut faults)?;
     check_documents(names, &mut faults)?;
-    let thin = count_thin(names, |_, _, _| ());
-    faults.extend(thin.iter().filter_map(|(folder, count)| thin::fault(folder, *count)));
     for warning in &warnings {
         println!("warning: {warning}");
     }
@@ -66,31 +53,6 @@ fn check(names: &[&str]) -> Result<()> {
 
 fn borrowed(words: &BTreeSet<String>) -> BTreeSet<&str> {
     words.iter().map(String::as_str).collect()
-}
-
-/// How many doc comments of each crate say nothing. `visit` is called for each, with its place.
-fn count_thin(names: &[&str], visit: impl Fn(&str, usize, &str)) -> BTreeMap<String, usize> {
-    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-    for name in names.iter().filter(|name| name.ends_with(".rs")) {
-        let Ok(text) = std::fs::read_to_string(root().join(name)) else { continue };
-        for (number, words) in thin::thin(&text) {
-            visit(name, number, words);
-            *counts.entry(crate_of(name)).or_default() += 1;
-        }
-    }
-    counts
-}
-
-/// Prints each thin doc comment, and how many a crate has.
-fn list_thin(names: &[&str]) {
-    let counts = count_thin(names, |name, number, words| println!("{name}:{number}: {words}"));
-    counts.iter().for_each(|(folder, count)| println!("{count:4} in {folder}"));
-}
-
-/// The folder of the crate that a file is of.
-fn crate_of(name: &str) -> String {
-    let depth = if name.starts_with("xtask/") || name.starts_with("fuzz/") { 1 } else { 2 };
-    name.split('/').take(depth).collect::<Vec<_>>().join("/")
 }
 
 fn check_file(name: &str, text: &str, faults: &mut Vec<String>, warnings: &mut Vec<String>) {
@@ -111,6 +73,11 @@ fn check_file(name: &str, text: &str, faults: &mut Vec<String>, warnings: &mut V
                 faults.push(format!("{name}:{number}: {word}: {reason}"));
             }
         }
+    }
+    if extension == "rs" {
+        let thin = thin::thin(text).into_iter();
+        let said = |(number, words)| format!("{name}:{number}: {words:?} says nothing");
+        faults.extend(thin.map(said));
     }
 }
 
@@ -193,5 +160,7 @@ mod tests {
         assert_eq!(check("a.rs", &"x".repeat(101)), (1, 0));
         assert_eq!(check("a.md", &"x".repeat(101)), (0, 0));
         assert_eq!(check("a.rs", concat!("dbg", "!(1)")), (1, 0));
+        let thin = "/// Whose.\nwhose: u32,\n";
+        assert_eq!((check("a.rs", thin), check("a.md", thin)), ((1, 0), (0, 0)));
     }
 }

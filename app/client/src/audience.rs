@@ -11,7 +11,7 @@ use std::sync::Mutex;
 /// Called with a message, or with none when the daemon that sent the others is gone.
 pub type Listener = Box<dyn Fn(Option<&[u8]>) + Send>;
 
-/// Who listens.
+/// The listeners of other libraries, each with the number by which it is removed.
 #[derive(Default)]
 pub(crate) struct Audience(Mutex<Listeners>);
 

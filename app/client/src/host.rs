@@ -28,7 +28,7 @@ pub type FailureSink = fn(Qpn, u32) -> Besides;
 /// What is wanted to be known of a queue pair that has failed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Besides {
-    /// Nothing.
+    /// No more than what the sink was called with.
     Nothing,
     /// What the daemon knows of its ways, once it has answered.
     Ways,

@@ -271,7 +271,7 @@ impl Place {
         statement.is_some_and(|number| statement::is_made(file, number).unwrap_or(false))
     }
 
-    /// States it.
+    /// States it to them, until it is taken back or this process ends.
     pub(crate) fn state(&self, statement: Option<u64>) -> Result<(), Errno> {
         let number = statement.ok_or(Errno::EINVAL)?;
         statement::make(self.part.file.as_fd(), number).map_err(|error| errno_of(&error))

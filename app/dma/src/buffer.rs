@@ -17,7 +17,7 @@ use crate::transfer::{Place, omv_dma_transfer};
 pub enum Buffer {
     /// One of ours.
     Own(Arc<Own>),
-    /// A node's.
+    /// One that a node has announced: its memory is there.
     Remote(Arc<Node>, Announced),
 }
 

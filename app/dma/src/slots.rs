@@ -14,7 +14,7 @@ pub(crate) trait Transfer {
 
 /// See the file's head.
 pub(crate) struct Slots<T> {
-    /// By number.
+    /// The index is the transfer's number; `None` is free.
     under_way: Vec<Option<T>>,
     free: Vec<usize>,
     reads: usize,

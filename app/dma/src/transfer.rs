@@ -21,11 +21,11 @@ pub struct omv_dma_transfer {
     pub to_offset: u64,
     /// Bytes from the beginning of `from`.
     pub from_offset: u64,
-    /// Bytes.
+    /// In bytes, 1 at least; with 0 it is refused (`EINVAL`).
     pub length: u64,
     /// Called when it is done, if there is one.
     pub done: Option<unsafe extern "C" fn(*mut omv_dma_transfer)>,
-    /// The program's.
+    /// Whatever the program wants; never looked at.
     pub context: *mut c_void,
     /// Zero, an error number, or `EINPROGRESS`.
     pub status: i32,

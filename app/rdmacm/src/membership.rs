@@ -82,7 +82,7 @@ pub(crate) unsafe fn joined(
 /// Whose an attachment is.
 #[derive(PartialEq, Eq)]
 enum Kept {
-    /// This join's.
+    /// This join has it, and detaches it when the group is left.
     Own,
     /// The group was left meanwhile, and joined anew.
     Others,

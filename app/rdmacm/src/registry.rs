@@ -22,7 +22,7 @@ use omniverb_terms::Errno;
 
 use crate::pending::{Pending, Queue, What};
 
-/// An identifier.
+/// An identifier of the program, or one that it will be given with a request.
 struct Entry {
     /// Null while the request that it comes from was not taken.
     id: *mut rdma_cm_id,

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, Weak};
 /// What a success adds to a counter. A failure always adds one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counts {
-    /// One.
+    /// One, whatever its length.
     Requests,
     /// The bytes of the message, as its completion tells them.
     Bytes,
@@ -42,9 +42,9 @@ pub struct Counter {
 /// One of the two numbers of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tally {
-    /// What succeeded.
+    /// Requests that succeeded, or their bytes: see [`Counts`].
     Successes,
-    /// What failed, or was flushed.
+    /// Requests that failed or were flushed.
     Failures,
 }
 

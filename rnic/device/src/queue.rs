@@ -198,7 +198,7 @@ impl ReceiveQueue {
         self.taken -= 1;
     }
 
-    /// Forgets all.
+    /// Forgets all receives, the counts of posted ones too; nothing completes.
     pub fn clear(&mut self) {
         self.posted = 0;
         self.taken = 0;

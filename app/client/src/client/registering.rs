@@ -16,7 +16,7 @@ pub const REGIONS_MAX: usize = 1 << 18;
 pub struct Wish {
     /// The protection domain's number.
     pub pd: u32,
-    /// First byte.
+    /// Of the first byte, as the program has it mapped.
     pub address: usize,
     /// Bytes from there on.
     pub length: usize,

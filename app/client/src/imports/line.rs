@@ -56,7 +56,7 @@ pub(crate) struct Line {
 #[derive(Default)]
 struct Answer {
     tag: u64,
-    /// With pages.
+    /// The question is one for pages: an answer without an error has to bring their file.
     has_file: bool,
     came: Option<(Notice, Option<OwnedFd>)>,
 }

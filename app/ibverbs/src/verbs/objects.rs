@@ -78,7 +78,7 @@ pub(super) enum MemoryOf {
     Nobody,
     /// This piece of device memory.
     Device(Arc<DeviceMemory>),
-    /// Another process's.
+    /// Memory of another process, from which the region was imported.
     Elsewhere(Arc<ImportedRegion>),
 }
 
@@ -139,7 +139,7 @@ impl DeviceMemory {
         matches!(self.of, Store::Elsewhere { .. })
     }
 
-    /// Another process's.
+    /// Device memory of another process, which stays mapped until this is dropped.
     pub(super) fn imported(memory: ImportedMemory) -> Arc<DeviceMemory> {
         let (handle, length) = (memory.handle, memory.length);
         let at = std::ptr::with_exposed_provenance_mut(memory.address());

@@ -32,7 +32,7 @@ const CONTROL: u32 = 7;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) address: u64,
-    /// R_Key.
+    /// What the other side's WRITEs name it by.
     pub(crate) key: u32,
     /// Bytes; of a list in a [`Hello`], entries.
     pub(crate) length: u32,
@@ -132,7 +132,7 @@ pub(crate) struct Hello {
 }
 
 impl Hello {
-    /// Private data.
+    /// As the private data of a REQ or REP, in network byte order.
     pub(crate) fn encode(&self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[0] = VERSION;

@@ -55,7 +55,7 @@ impl Gate {
         self.armed = false;
     }
 
-    /// Nobody sleeps.
+    /// Nobody sleeps on the descriptors, so what they tell may be taken.
     pub(crate) fn is_open(&self) -> bool {
         self.sleepers == 0
     }

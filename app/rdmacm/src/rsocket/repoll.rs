@@ -42,7 +42,7 @@ struct Members {
     list: Vec<Member>,
     /// Which is told of first next time, so that none has to wait for busy ones.
     first: usize,
-    /// Counts changes.
+    /// How often members were added, changed or removed: who waits looks at the list again.
     changes: u64,
     /// Nothing is added any more, and nobody waits.
     closed: bool,

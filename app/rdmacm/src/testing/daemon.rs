@@ -12,7 +12,6 @@ use omniverb_terms::{Errno, Gid, Qpn};
 
 use super::below;
 
-/// An identifier.
 struct Id {
     address: CmAddress,
     remote: CmAddress,

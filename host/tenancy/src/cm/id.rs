@@ -103,7 +103,7 @@ impl Listening {
         Waits { listener, number: self.announced, receipt }
     }
 
-    /// Nobody waits.
+    /// No request to connect waits for its user's answer.
     pub(super) fn is_idle(&self) -> bool {
         self.account.count(Kind::CmWaiting) == 0
     }

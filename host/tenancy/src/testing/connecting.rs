@@ -19,7 +19,7 @@ fn address(byte: u8) -> CmAddress {
     CmAddress { family: FAMILY_IPV4, port: u16::from(byte >> 3 & 3), interface: 0, ip }
 }
 
-/// A call.
+/// A call of the connection manager, as a program may make it or not.
 pub(super) fn call([what, which, one, other]: [u8; 4]) -> Message {
     let (id, private) = (u32::from(which % 8), [one; 224]);
     let flags = u32::from(which >> 4) & (CM_REUSE | CM_FAMILY_ONLY);

@@ -22,9 +22,9 @@ const MANY: usize = 128;
 
 /// A daemon that does at once what the tables say, with a network of a few vNICs.
 pub struct Bench {
-    /// The tables.
+    /// What is tested, and told of everything that the other fields make happen.
     pub tenancy: Tenancy,
-    /// The time.
+    /// Nanoseconds; moves only by [`Bench::wait`].
     pub now: u64,
     /// Pairs of vNICs (from, to) that the network keeps apart.
     pub walls: BTreeSet<(u64, u64)>,
@@ -161,7 +161,7 @@ impl Bench {
         self.carry_out(actions);
     }
 
-    /// Time passes.
+    /// Lets time pass, and has done what was due by then.
     pub fn wait(&mut self, nanoseconds: u64) {
         self.now += nanoseconds;
         let actions = self.tenancy.tick(self.now);

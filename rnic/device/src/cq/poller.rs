@@ -28,7 +28,7 @@ const LOOKS: u32 = 3;
 pub(super) enum Polls {
     /// Somebody did since the last look.
     GoOn,
-    /// Nobody did.
+    /// Nobody did: the progress thread serves its links again.
     Ended,
 }
 

@@ -31,7 +31,7 @@ pub(super) enum Step {
 /// Who broke the rules, or is no more.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// Our peer.
+    /// The peer of the queue pair that is relayed.
     Ours,
     /// The process that requests are handed over to, and its queue pair.
     Theirs,

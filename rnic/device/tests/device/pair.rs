@@ -165,7 +165,7 @@ impl Side {
     }
 }
 
-/// Two processes.
+/// Two processes with a device each, and one clock for both.
 pub struct Pair {
     pub clock: Arc<AtomicU64>,
     pub sides: [Side; 2],
@@ -275,7 +275,7 @@ impl Pair {
         self.relays.lock().unwrap().push(relay);
     }
 
-    /// Time passes.
+    /// Moves the clock on, and lets both sides do what is due.
     pub fn wait(&self, nanoseconds: u64) {
         self.clock.fetch_add(nanoseconds, Ordering::Relaxed);
         self.settle();

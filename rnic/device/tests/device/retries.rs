@@ -7,7 +7,7 @@ use omniverb_device::attributes::State;
 use omniverb_device::{AsyncEvent, status};
 use omniverb_terms::{Qpn, Rkey, Service};
 
-/// min_rnr_timer 12.
+/// In nanoseconds, what `min_rnr_timer` 12 stands for.
 const RNR_TIMER: u64 = 640_000;
 /// A receiver that is late has this long at least.
 const LATE: u64 = omniverb_device::limits::RECEIVER_LATE;

@@ -271,7 +271,7 @@ pub fn acknowledge(psn: u32, syndrome: u8) -> Made {
     let aeth = Some(Aeth::new(Syndrome::from_byte(syndrome), 0));
     make(ACKNOWLEDGE, psn, Parts { aeth, ..Parts::default() })
 }
-/// An ACK.
+/// An ACK without credits, of everything up to this PSN.
 pub fn ack(psn: u32) -> Made {
     acknowledge(psn, Syndrome::Ack(CREDITS_INVALID).to_byte())
 }

@@ -12,7 +12,6 @@ pub const COUNTERS: u64 = 8;
 pub const BASE: u64 = 0x7f00_0000_0000;
 pub const KEY: Rkey = Rkey(0xabcd_1234);
 
-/// One message.
 #[derive(Clone, Copy, Debug)]
 pub struct Item {
     pub operation: Operation,

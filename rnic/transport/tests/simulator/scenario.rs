@@ -61,7 +61,7 @@ pub fn configs(random: &mut Random, path_mtu: usize) -> [Config; 2] {
     [config(0), config(1)]
 }
 
-/// Anything.
+/// Any terms, network and messages that a seed leads to; the same seed gives the same.
 pub fn random_scenario(seed: u64) -> Scenario {
     let mut random = Random::new(seed);
     let path_mtu = random.pick(&[256, 256, 512, 1024, 2048, 4096]);

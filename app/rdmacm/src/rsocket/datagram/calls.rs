@@ -19,9 +19,9 @@ use crate::rsocket::wait::{Awaited, Patience, until};
 /// Of the two ends of a socket, whose address.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Whose {
-    /// This one's.
+    /// `rgetsockname`.
     Own,
-    /// The other one's.
+    /// `rgetpeername`: who was connected to last.
     Peers,
 }
 

@@ -76,7 +76,7 @@ impl Kernel {
         Ok(own)
     }
 
-    /// Sends.
+    /// Sends one datagram through the kernel's UDP; `EAGAIN` if it may not wait for room.
     pub(crate) fn send(&self, bytes: &[u8], to: SocketAddr, blocks: bool) -> Result<(), Errno> {
         let wait = if blocks { SendFlags::empty() } else { SendFlags::DONTWAIT };
         let flags = SendFlags::NOSIGNAL | wait;

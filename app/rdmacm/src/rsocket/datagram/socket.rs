@@ -67,7 +67,7 @@ impl Health {
         *self = if self.is_over() { Self::Failed } else { Self::Works };
     }
 
-    /// It fails.
+    /// From now on it has failed, for good.
     pub(super) fn fails(&mut self) {
         *self = match self {
             Self::New | Self::NeverWorked => Self::NeverWorked,

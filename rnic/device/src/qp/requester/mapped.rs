@@ -21,7 +21,7 @@ use omniverb_terms::{Qpn, Rkey, Service};
 enum Mapped {
     /// In one extent.
     Whole(Place),
-    /// In several.
+    /// In several extents, which have to be looked up one after the other.
     Spread,
 }
 

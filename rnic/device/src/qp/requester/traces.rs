@@ -14,7 +14,7 @@ const NUMBER: u32 = 0xff_ffff;
 /// Whether a request takes its numbers with it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Attempt {
-    /// It does.
+    /// It does: the next one has the PSN and MSN after it.
     Counts,
     /// It was not taken, for want of a receive, and will be tried again with the same numbers.
     WillBeRepeated,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// What is under way on one link, seen from the responder.
 pub(crate) enum Incoming {
-    /// Between messages.
+    /// The next record begins a message.
     Idle,
     /// Inside a SEND.
     Send { receive: Receive, placed: u64, capacity: u64 },
@@ -18,7 +18,7 @@ pub(crate) enum Incoming {
     Answer { original: u64 },
     /// Dropping the rest of a UC message.
     Skip,
-    /// Never again.
+    /// The link failed: no record is taken any more.
     Deaf,
 }
 
