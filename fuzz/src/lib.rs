@@ -152,7 +152,7 @@ pub fn engine_trace(bytes: &[u8]) {
 
 /// A message of the connection manager.
 pub fn cm_message(bytes: &[u8]) {
-    omniverb_cm::fuzz::message(bytes);
+    omniverb_cm::testing::fuzz::message(bytes);
 }
 
 /// A process whose daemon says and hands over anything.
@@ -172,17 +172,17 @@ pub fn opened(bytes: &[u8]) {
 
 /// What the kernel says of interfaces and addresses.
 pub fn kernel_addresses(bytes: &[u8]) {
-    omniverb_sys::addresses::fuzz(bytes);
+    omniverb_sys::testing::fuzz::addresses(bytes);
 }
 
 /// `/proc/self/maps`, in pieces.
 pub fn kernel_maps(bytes: &[u8]) {
-    omniverb_adopt::fuzz_maps(bytes);
+    omniverb_adopt::testing::fuzz::maps(bytes);
 }
 
 /// What the daemon and its privileged helper say to each other.
 pub fn helper(bytes: &[u8]) {
-    omniverb_netns::fuzz::protocol(bytes);
+    omniverb_netns::testing::fuzz::protocol(bytes);
 }
 
 /// A configuration file.

@@ -309,7 +309,7 @@ mod tests {
         let name = format!("{prefix}{number}");
         bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
         let file = memfd_create("domain", MemfdFlags::CLOEXEC).unwrap();
-        let receivers = Weak::<crate::opened::Nobody>::new();
+        let receivers = Weak::<crate::testing::opened::Nobody>::new();
         let part = Part { prefix: prefix.into(), number, socket, file, receivers };
         Place::new(part, &Domain::part(number)).unwrap()
     }

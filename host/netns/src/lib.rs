@@ -7,11 +7,11 @@
 //! port in namespaces of processes it can name.
 #![forbid(unsafe_code)]
 
-#[cfg(feature = "fuzz")]
-pub mod fuzz;
 mod helper;
 mod protocol;
 mod starter;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod testing;
 
 pub use helper::{WORKERS, serve, serve_alone};
 pub use protocol::{

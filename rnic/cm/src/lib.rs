@@ -10,8 +10,6 @@
 
 mod bytes;
 mod connection;
-#[cfg(any(test, feature = "fuzz"))]
-pub mod fuzz;
 mod ip;
 mod mad;
 mod message;
@@ -21,6 +19,8 @@ mod reply;
 mod request;
 pub mod resolution;
 mod terms;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod testing;
 
 pub use connection::{Connection, Event, State, Step};
 pub use ip::{IpHeader, PortSpace, ServiceId};

@@ -1,8 +1,9 @@
 //! A REQ that is known to be right; whatever is written is read back; arbitrary bytes do no harm.
 
+use omniverb_cm::testing::fuzz;
 use omniverb_cm::{
     Disconnect, IpHeader, Mad, Message, Path, PortSpace, Received, Reject, Rejected, Reply,
-    Request, Resolve, Resolved, ServiceId, Transport, Wait, fuzz, reject_reason,
+    Request, Resolve, Resolved, ServiceId, Transport, Wait, reject_reason,
 };
 use omniverb_terms::{Gid, Psn, Qkey, Qpn, Service};
 use omniverb_transport::datagram;

@@ -41,12 +41,12 @@ mod sharers;
 mod strategy;
 mod survey;
 mod tasks;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod testing;
 mod work;
 
 pub use error::AdoptError;
 pub use fork::install as install_fork_hooks;
-#[cfg(feature = "fuzz")]
-pub use maps::fuzz as fuzz_maps;
 pub use omniverb_sys::Access;
 pub use strategy::Strategy;
 

@@ -23,7 +23,7 @@ pub(crate) struct Mapping<'a> {
 }
 
 /// Larger than any line that matters; a longer path is cut, which changes no decision made here.
-const BUFFER_BYTES: usize = 8192;
+pub(crate) const BUFFER_BYTES: usize = 8192;
 
 pub(crate) fn open_read(path: &'static core::ffi::CStr) -> Result<OwnedFd, Errno> {
     openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
@@ -36,7 +36,7 @@ pub(crate) fn for_each(visit: impl FnMut(&Mapping<'_>) -> ControlFlow<()>) -> Re
 }
 
 /// The same for whatever `more` puts into the buffer, until it returns 0.
-fn lines(
+pub(crate) fn lines(
     mut more: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
     mut visit: impl FnMut(&Mapping<'_>) -> ControlFlow<()>,
 ) -> Result<(), Errno> {
@@ -73,27 +73,6 @@ fn lines(
         buffer.copy_within(begin..filled, 0);
         filled -= begin;
     }
-}
-
-/// For fuzzing: any text, in pieces whose sizes the bytes say as well.
-#[cfg(feature = "fuzz")]
-pub fn fuzz(bytes: &[u8]) {
-    let mut rest = bytes;
-    let piece = 1 + usize::from(bytes.first().copied().unwrap_or(0)) * 40;
-    let mut seen = 0;
-    let _ = lines(
-        |buffer| {
-            let (now, after) = rest.split_at(rest.len().min(piece).min(buffer.len()));
-            buffer[..now.len()].copy_from_slice(now);
-            rest = after;
-            Ok(now.len())
-        },
-        |mapping| {
-            seen += 1;
-            assert!(mapping.name.len() <= BUFFER_BYTES && seen <= bytes.len());
-            ControlFlow::Continue(())
-        },
-    );
 }
 
 fn hexadecimal(text: &[u8]) -> Option<u64> {

@@ -60,7 +60,7 @@ pub struct Address {
 
 /// What is of interest about an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Link {
+pub(crate) struct Link {
     flags: u32,
     mtu: u32,
 }
@@ -137,7 +137,7 @@ fn ask(kind: u16, flags: u16, body: &[u8], mut each: impl FnMut(u16, &[u8])) -> 
 }
 
 /// The messages of a datagram; true if the dump is complete.
-fn messages(mut rest: &[u8], mut each: impl FnMut(u16, &[u8])) -> io::Result<bool> {
+pub(crate) fn messages(mut rest: &[u8], mut each: impl FnMut(u16, &[u8])) -> io::Result<bool> {
     while let (Some(size), Some(kind)) = (u32_at(rest, 0), u16_at(rest, 4)) {
         let size = size as usize;
         let Some(body) = rest.get(HEADER_BYTES..size) else { break };
@@ -154,16 +154,6 @@ fn messages(mut rest: &[u8], mut each: impl FnMut(u16, &[u8])) -> io::Result<boo
     Ok(false)
 }
 
-/// For fuzzing: an answer of the kernel, whatever it may be.
-#[cfg(feature = "fuzz")]
-pub fn fuzz(bytes: &[u8]) {
-    let mut links = BTreeMap::new();
-    let _ = messages(bytes, |_, body| links.extend(parse_link(body)));
-    let _ = messages(bytes, |_, body| {
-        let _ = parse_address(body, &links);
-    });
-}
-
 /// The attributes of a message: kind and value each, until one makes no sense.
 pub(crate) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = Option<(u16, &[u8])>> {
     std::iter::from_fn(move || {
@@ -178,7 +168,7 @@ pub(crate) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = Option<(u16, &
 }
 
 /// `struct ifinfomsg`: family, type, index, flags, change mask; then attributes.
-fn parse_link(body: &[u8]) -> Option<(u32, Link)> {
+pub(crate) fn parse_link(body: &[u8]) -> Option<(u32, Link)> {
     let (index, flags) = (u32_at(body, 4)?, u32_at(body, 8)?);
     let mut link = Link { flags, mtu: 0 };
     for attribute in attributes(body.get(16..).unwrap_or(&[])) {
@@ -190,7 +180,7 @@ fn parse_link(body: &[u8]) -> Option<(u32, Link)> {
 }
 
 /// `struct ifaddrmsg`: family, prefix length, flags, scope, interface index; then attributes.
-fn parse_address(body: &[u8], links: &BTreeMap<u32, Link>) -> Option<Address> {
+pub(crate) fn parse_address(body: &[u8], links: &BTreeMap<u32, Link>) -> Option<Address> {
     let (scope, interface) = (*body.get(3)?, u32_at(body, 4)?);
     let mut flags = u32::from(*body.get(2)?);
     let (mut address, mut local) = (None, None);

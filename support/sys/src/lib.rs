@@ -37,6 +37,8 @@ pub mod signals;
 pub mod sleeper;
 pub mod socket;
 pub mod statement;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod testing;
 pub mod timer;
 mod unread;
 mod verify;

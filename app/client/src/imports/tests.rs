@@ -3,6 +3,7 @@
 use super::exporter::{Door, Exported, Exporter, Guest, Owner};
 use super::pace::{now, pass};
 use super::service::Service;
+use crate::testing::imports::Ready;
 use omniverb_device::Region;
 use omniverb_session::import::{self, Ask, Notice};
 use omniverb_sys::socket::{self, Mode};
@@ -16,20 +17,6 @@ use std::sync::{Arc, Mutex, Weak};
 #[derive(Default)]
 struct Process {
     exporter: Mutex<Weak<Exporter>>,
-}
-
-impl Owner for Process {
-    fn with_pages(
-        &self,
-        _: &Range<usize>,
-        act: &mut dyn FnMut() -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        act()
-    }
-
-    fn moving(&self, act: &mut dyn FnMut()) {
-        act();
-    }
 }
 
 impl Exported for Process {
@@ -65,12 +52,12 @@ fn hear(from: &OwnedFd) -> Notice {
 #[test]
 fn who_destroys_waits_for_the_other_importers() {
     let process = Arc::new(Process::default());
-    let owner: Weak<Process> = Arc::downgrade(&process);
+    let objects: Weak<Process> = Arc::downgrade(&process);
     let service = Arc::<Service>::default();
-    let exporter = Exporter::new(service.clone(), owner.clone());
+    let exporter = Exporter::new(service.clone(), Ready::the_one());
     *process.exporter.lock().unwrap() = Arc::downgrade(&exporter);
     let (file, door) = socket::pair().unwrap();
-    service.add(Arc::new(Door::new(Arc::new(door), exporter, owner))).unwrap();
+    service.add(Arc::new(Door::new(Arc::new(door), exporter, objects))).unwrap();
     let opened = || {
         let (ours, theirs) = socket::pair().unwrap();
         let open = Ask { what: import::OPEN, ..Ask::NONE };

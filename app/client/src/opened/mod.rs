@@ -11,8 +11,6 @@ mod opener;
 
 pub(crate) use self::line::Line;
 pub(crate) use self::opener::Attendant;
-#[cfg(test)]
-pub(crate) use self::opener::Nobody;
 pub use self::opener::Receivers;
 pub(crate) use self::opener::{Opener, Openers};
 

@@ -95,6 +95,18 @@ impl Mortal for Opener {
 }
 
 impl Opener {
+    /// At the other end of this socket, with its key and seat among all of them.
+    pub(crate) fn new(
+        (key, _seat): (u64, Arc<()>),
+        socket: OwnedFd,
+        number: Qpn,
+        receivers: Weak<dyn Receivers>,
+        attendant: Weak<dyn Attendant>,
+    ) -> Opener {
+        let (inbox, settled) = (Mutex::default(), Arc::default());
+        Opener { key, socket, number, receivers, attendant, inbox, settled, _seat }
+    }
+
     /// What it says is to be answered, if it is something to be.
     pub(crate) fn take(&self, datagram: &[u8]) -> bool {
         let Some(ask) = Ask::read(datagram) else { return false };
@@ -144,14 +156,15 @@ impl Opener {
     /// Answers one question: the attendant has heard of each, and others have their turn between
     /// two of one that asks on and on. False: it is over.
     pub(crate) fn serve(&self) -> bool {
-        let ask = {
-            let mut inbox = lock(&self.inbox);
-            if inbox.over {
-                return false;
-            }
-            inbox.asked.pop_front()
-        };
-        ask.is_none_or(|ask| self.say(&self.answer(&ask)))
+        if lock(&self.inbox).over {
+            return false;
+        }
+        self.asked().is_none_or(|ask| self.say(&self.answer(&ask)))
+    }
+
+    /// Takes the oldest question that waits.
+    pub(crate) fn asked(&self) -> Option<Ask> {
+        lock(&self.inbox).asked.pop_front()
     }
 }
 
@@ -234,10 +247,8 @@ impl Openers {
             return None;
         }
         all.latest += 1;
-        let (key, _seat) = (all.latest, all.seats.clone());
-        let (inbox, settled) = (Mutex::default(), Arc::default());
-        let opener = Opener { key, socket, number, receivers, attendant, inbox, settled, _seat };
-        let opener = Arc::new(opener);
+        let (key, seat) = (all.latest, all.seats.clone());
+        let opener = Arc::new(Opener::new((key, seat), socket, number, receivers, attendant));
         all.here.insert(key, opener.clone());
         Some(opener)
     }
@@ -263,54 +274,10 @@ impl Openers {
     }
 }
 
-/// Does nothing for anybody.
-#[cfg(any(test, feature = "fuzz"))]
-struct Idle;
-
-#[cfg(any(test, feature = "fuzz"))]
-impl Attendant for Idle {
-    fn attend_to(&self, _: u64) {}
-}
-
-/// No queue pairs at all.
-#[cfg(test)]
-pub(crate) enum Nobody {}
-
-#[cfg(test)]
-impl Receivers for Nobody {
-    fn hold(&self, _: Qpn) -> bool {
-        match *self {}
-    }
-
-    fn let_go(&self, _: Qpn) -> Option<Arc<Qp>> {
-        match *self {}
-    }
-
-    fn query(&self, _: Qpn) -> Attributes {
-        match *self {}
-    }
-
-    fn modify(&self, _: Qpn, _: u32, _: &Attributes) -> Result<(), Errno> {
-        match *self {}
-    }
-}
-
-#[cfg(any(test, feature = "fuzz"))]
-impl Opener {
-    pub(crate) fn alone(socket: OwnedFd, number: Qpn, receivers: Weak<dyn Receivers>) -> Opener {
-        let attendant: Weak<dyn Attendant> = Weak::<Idle>::new();
-        let (key, inbox, settled, _seat) = (0, Mutex::default(), Arc::default(), Arc::default());
-        Opener { key, socket, number, receivers, attendant, inbox, settled, _seat }
-    }
-
-    pub(crate) fn asked(&self) -> Option<Ask> {
-        lock(&self.inbox).asked.pop_front()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::opened::{Idle, Nobody, alone};
 
     fn idle() -> Weak<dyn Attendant> {
         Weak::<Idle>::new()
@@ -336,15 +303,15 @@ mod tests {
         assert!(add(8).is_some());
     }
 
-    fn alone() -> (Opener, OwnedFd) {
+    fn one() -> (Opener, OwnedFd) {
         let (ours, theirs) = socket::pair().unwrap();
-        (Opener::alone(ours, Qpn(7), Weak::<Nobody>::new()), theirs)
+        (alone(ours, Qpn(7), Weak::<Nobody>::new()), theirs)
     }
 
     /// The attendant hears of each question: one that asks on and on keeps nobody from his turn.
     #[test]
     fn one_question_is_answered_at_a_time() {
-        let (opener, theirs) = alone();
+        let (opener, theirs) = one();
         for tag in 1..=3 {
             assert!(opener.take(Ask { tag, ..Ask::QUERY }.bytes()));
         }
@@ -360,7 +327,7 @@ mod tests {
 
     #[test]
     fn so_many_questions_wait() {
-        let (opener, _theirs) = alone();
+        let (opener, _theirs) = one();
         let taken = (0..).take_while(|_| opener.take(Ask::QUERY.bytes())).count();
         assert_eq!(taken, WAITING_MAX);
     }
@@ -368,7 +335,7 @@ mod tests {
     /// A descriptor ends the connection, and nobody who hears others lets go of it.
     #[test]
     fn a_descriptor_stays_where_it_is() {
-        let (opener, theirs) = alone();
+        let (opener, theirs) = one();
         let null = std::fs::File::open("/dev/null").unwrap();
         socket::send(theirs.as_fd(), Ask::QUERY.bytes(), &[null.as_fd()]).unwrap();
         let settled = opener.settled();

@@ -16,6 +16,30 @@ const PAGE: usize = 4096;
 /// Steps of one run.
 const STEPS_MAX: usize = 32;
 
+/// An owner whose pages may be moved at once: nobody else moves any.
+pub(crate) struct Ready;
+
+impl Ready {
+    pub(crate) fn the_one() -> Weak<Ready> {
+        static ONE: OnceLock<Arc<Ready>> = OnceLock::new();
+        Arc::downgrade(ONE.get_or_init(|| Arc::new(Ready)))
+    }
+}
+
+impl Owner for Ready {
+    fn with_pages(
+        &self,
+        _: &Range<usize>,
+        act: &mut dyn FnMut() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        act()
+    }
+
+    fn moving(&self, act: &mut dyn FnMut()) {
+        act();
+    }
+}
+
 /// A process with a region and device memory that have a page in common.
 struct Process(&'static [u8]);
 
@@ -28,20 +52,6 @@ impl Process {
 
     fn first_page(&self) -> usize {
         self.0.as_ptr().expose_provenance().next_multiple_of(PAGE)
-    }
-}
-
-impl Owner for Process {
-    fn with_pages(
-        &self,
-        _: &Range<usize>,
-        act: &mut dyn FnMut() -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        act()
-    }
-
-    fn moving(&self, act: &mut dyn FnMut()) {
-        act();
     }
 }
 
@@ -101,8 +111,7 @@ impl Device for Nobody {
 /// Says what the bytes say, to both.
 pub fn imports(bytes: &[u8]) {
     let process = Process::the_one();
-    let owner: Weak<Process> = Arc::downgrade(process);
-    let exporter = Exporter::new(Arc::<Service>::default(), owner);
+    let exporter = Exporter::new(Arc::<Service>::default(), Ready::the_one());
     let objects: Weak<Process> = Arc::downgrade(process);
     let Ok((theirs, ours)) = socket::pair() else { return };
     let guest = Guest::new(1, ours, exporter.clone(), objects, 1);
@@ -134,16 +143,9 @@ pub fn imports(bytes: &[u8]) {
 
 #[test]
 fn whatever_is_asked_nothing_stays_out() {
-    let mut random = 1u64;
+    let mut random = super::random::Random(1);
     for _ in 0..50 {
-        let bytes: Vec<u8> = std::iter::repeat_with(|| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            (random >> 20) as u8
-        })
-        .take(200)
-        .collect();
+        let bytes: Vec<u8> = random.by_ref().take(200).map(|word| (word >> 20) as u8).collect();
         imports(&bytes);
     }
 }

@@ -1,12 +1,13 @@
 //! An opener of a queue pair, and then its maker, that says what some bytes say. What must hold: no
 //! panic, one answer to each question, and none of an event that there is not.
 
-use crate::opened::{Line, Opener, Receivers};
+use crate::opened::{Attendant, Line, Opener, Receivers};
 use crate::progress::Progress;
 use omniverb_device::{Qp, QpSpec, Shared};
 use omniverb_session::opened::{self, Ask, Attributes, Notice};
 use omniverb_sys::socket;
 use omniverb_terms::{Errno, Qpn, Service};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 /// One that nobody can change.
@@ -30,6 +31,41 @@ impl Receivers for One {
     }
 }
 
+/// Serves no opener: what was asked waits until it is taken.
+pub(crate) struct Idle;
+
+impl Attendant for Idle {
+    fn attend_to(&self, _: u64) {}
+}
+
+/// No queue pairs at all.
+#[cfg(test)]
+pub(crate) enum Nobody {}
+
+#[cfg(test)]
+impl Receivers for Nobody {
+    fn hold(&self, _: Qpn) -> bool {
+        match *self {}
+    }
+
+    fn let_go(&self, _: Qpn) -> Option<Arc<Qp>> {
+        match *self {}
+    }
+
+    fn query(&self, _: Qpn) -> Attributes {
+        match *self {}
+    }
+
+    fn modify(&self, _: Qpn, _: u32, _: &Attributes) -> Result<(), Errno> {
+        match *self {}
+    }
+}
+
+/// An opener that is in no list, and that nobody attends to.
+pub(crate) fn alone(socket: OwnedFd, number: Qpn, receivers: Weak<dyn Receivers>) -> Opener {
+    Opener::new(Default::default(), socket, number, receivers, Weak::<Idle>::new())
+}
+
 /// A device without anybody behind it.
 pub(crate) fn stand_in() -> Option<Arc<Qp>> {
     let host = crate::host::ProcessHost::new(Progress::new().ok()?);
@@ -47,7 +83,7 @@ pub fn opened(bytes: &[u8]) {
         return;
     };
     let Some(qp) = stand_in() else { return };
-    let (opener, line) = (Opener::alone(opener, Qpn(7), receivers), Line::new(line, qp.clone()));
+    let (opener, line) = (alone(opener, Qpn(7), receivers), Line::new(line, qp.clone()));
     let mut at = 0;
     while at < bytes.len() {
         // Datagrams of the right length, mostly.
@@ -81,18 +117,14 @@ pub fn opened(bytes: &[u8]) {
 
 #[test]
 fn whatever_is_said_is_answered_or_the_end() {
-    let mut random = 1u64;
+    let mut random = super::random::Random(1);
     for _ in 0..50 {
-        let bytes: Vec<u8> = std::iter::repeat_with(|| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
+        let byte = |word: u64| {
             // What is said, and events, are small numbers.
-            let byte = (random >> 20) as u8;
-            if random & 3 == 0 { byte } else { byte % 3 }
-        })
-        .take(2000)
-        .collect();
+            let byte = (word >> 20) as u8;
+            if word & 3 == 0 { byte } else { byte % 3 }
+        };
+        let bytes: Vec<u8> = random.by_ref().take(2000).map(byte).collect();
         opened(&bytes);
     }
 }

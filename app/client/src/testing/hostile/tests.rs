@@ -1,6 +1,7 @@
 //! What a client makes of a daemon that lies about sizes, files, bells and grants.
 
 use super::*;
+use crate::testing::random::Random;
 use omniverb_session::body::CLOSED_BY_PEER;
 use omniverb_terms::{Errno, Gid, Qpn, Rkey, Service};
 use std::time::{Duration, Instant};
@@ -170,16 +171,9 @@ fn grants_that_nobody_asked_for_and_lies_about_their_size_break_nothing() {
 #[test]
 fn whatever_a_daemon_says() {
     let _turn = lock(&TURN);
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
     for _ in 0..150 {
-        let bytes: Vec<u8> = (0..700)
-            .map(|_| {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                (state >> 24) as u8
-            })
-            .collect();
+        let bytes: Vec<u8> = random.by_ref().take(700).map(|word| (word >> 24) as u8).collect();
         daemon_says(&bytes);
     }
 }

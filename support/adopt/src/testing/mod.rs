@@ -1,0 +1,3 @@
+//! Scaffolding: what tests and fuzzers call. Not in products.
+
+pub mod fuzz;
