@@ -51,7 +51,7 @@ impl Client {
     /// This has happened to a queue pair of ours.
     pub(super) fn tell_openers(&self, number: Qpn, event: AsyncEvent) {
         for opener in self.openers.of(number) {
-            if !opener.tell(event) {
+            if !opener.report(event) {
                 self.end_opener(opener);
             }
         }

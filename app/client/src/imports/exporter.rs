@@ -7,7 +7,7 @@
 use super::endings::Endings;
 use super::outbox::Outbox;
 use super::pace::{Pace, Purse, timed};
-use super::pages::{Holder, Pages, around};
+use super::pages::{ImportKey, Pages, around};
 use super::service::{Party, Service};
 use crate::thread::spawn_quietly;
 use omniverb_device::Region;
@@ -23,9 +23,9 @@ use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
 
 /// Importers at a time.
-const GUESTS_MAX: usize = 64;
-/// Objects that all importers together hold.
-const HOLDS_MAX: usize = 1 << 16;
+const IMPORTERS_MAX: usize = 64;
+/// Objects that all importers together have imported.
+const IMPORTED_MAX: usize = 1 << 16;
 /// Messages that are taken of one socket in a row.
 const IN_A_ROW: usize = 64;
 /// How long importers have to say that they do not use what is gone. Honest ones are quick, and who
@@ -78,7 +78,7 @@ pub(crate) trait Owner: Send + Sync {
 pub(crate) struct Exporter {
     service: Arc<Service>,
     owner: Weak<dyn Owner>,
-    guests: Mutex<Guests>,
+    importers: Mutex<Importers>,
     pages: Mutex<Pages>,
     pace: Pace,
     endings: Arc<Endings>,
@@ -88,9 +88,9 @@ pub(crate) struct Exporter {
 }
 
 #[derive(Default)]
-struct Guests {
+struct Importers {
     latest: u64,
-    here: HashMap<u64, Arc<Guest>>,
+    here: HashMap<u64, Arc<Importer>>,
     /// Importers and tags of what they have not answered.
     unseen: HashSet<(u64, u64)>,
     latest_tag: u64,
@@ -117,7 +117,7 @@ impl Door {
 }
 
 /// A connection of a process that imports, and what it was given.
-pub(crate) struct Guest {
+pub(crate) struct Importer {
     number: u64,
     socket: OwnedFd,
     exporter: Arc<Exporter>,
@@ -162,7 +162,7 @@ impl Party for Door {
     }
 }
 
-impl Party for Guest {
+impl Party for Importer {
     fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -193,30 +193,30 @@ impl Party for Guest {
     }
 }
 
-impl Guest {
+impl Importer {
     pub(crate) fn new(
         number: u64,
         socket: OwnedFd,
         exporter: Arc<Exporter>,
         objects: Weak<dyn Exported>,
         context: u64,
-    ) -> Guest {
+    ) -> Importer {
         let (outbox, left) = (Outbox::default(), AtomicU32::new(0));
         // Who made the socket. Whoever is in a namespace that we do not see is 0.
         let process = pidfd::peer(socket.as_fd()).map_or(0, |peer| peer.pid);
         let purse = exporter.pace.of(process);
-        Guest { number, socket, exporter, objects, context, outbox, left, process, purse }
+        Importer { number, socket, exporter, objects, context, outbox, left, process, purse }
     }
 
     /// Does what is asked; whether that was something, and the answer is on its way.
     pub(crate) fn take(&self, ask: &Ask) -> bool {
-        let holder = (self.number, ask.object, ask.handle);
+        let key = (self.number, ask.object, ask.handle);
         let answer = match ask.what {
-            import::IMPORT => self.open(ask, holder).map(|told| (told, None)),
-            import::PAGES => self.exporter.pages_for(ask, holder, self),
+            import::IMPORT => self.open(ask, key).map(|notice| (notice, None)),
+            import::PAGES => self.exporter.pages_for(ask, key, self),
             import::DESTROY => return self.destroy(*ask),
             import::LEAVE => {
-                self.leaves(holder);
+                self.leaves(key);
                 return true;
             }
             import::SEEN => {
@@ -229,15 +229,16 @@ impl Guest {
     }
 
     fn answer(&self, ask: &Ask, answer: Result<(Notice, Option<OwnedFd>), Errno>) -> bool {
-        let (told, file) = answer.unwrap_or_else(|errno| (Notice { errno, ..Notice::NONE }, None));
+        let (notice, file) =
+            answer.unwrap_or_else(|errno| (Notice { errno, ..Notice::NONE }, None));
         let Ask { tag, object, handle, .. } = *ask;
-        self.tell(&Notice { what: import::ANSWER, tag, object, handle, ..told }, file.as_ref())
+        self.send(&Notice { what: import::ANSWER, tag, object, handle, ..notice }, file.as_ref())
     }
 
     /// Destroys an object for all. The other importers are waited for, whom this thread listens
     /// to: so that is done, and answered, in another one, of which there are only so many.
     fn destroy(&self, ask: Ask) -> bool {
-        let me = lock(&self.exporter.guests).here.get(&self.number).cloned();
+        let me = lock(&self.exporter.importers).here.get(&self.number).cloned();
         // It had to make room for another one.
         let Some(me) = me else { return false };
         let Some(ending) = self.exporter.endings.begin(self.process) else {
@@ -261,29 +262,29 @@ impl Guest {
     }
 
     /// Whether it could be sent: an importer that takes nothing has no answer.
-    fn tell(&self, told: &Notice, file: Option<&OwnedFd>) -> bool {
+    fn send(&self, notice: &Notice, file: Option<&OwnedFd>) -> bool {
         let files: Vec<BorrowedFd<'_>> = file.into_iter().map(AsFd::as_fd).collect();
-        socket::try_send(self.socket.as_fd(), told.bytes(), &files).is_ok()
+        socket::try_send(self.socket.as_fd(), notice.bytes(), &files).is_ok()
     }
 
     /// It uses an object no longer.
-    fn leaves(&self, holder: Holder) {
-        if lock(&self.exporter.pages).leave(holder) {
+    fn leaves(&self, key: ImportKey) {
+        if lock(&self.exporter.pages).leave(key) {
             let exporter = &self.exporter;
-            let _ = exporter.pace.spend(&self.purse, || exporter.let_go(|of| *of == holder));
+            let _ = exporter.pace.spend(&self.purse, || exporter.let_go(|of| *of == key));
         }
         if self.left.fetch_add(1, Ordering::Relaxed) % LEFT_UNANSWERED == LEFT_UNANSWERED - 1 {
             // Nobody's answer.
-            self.tell(&Notice { what: import::ANSWER, ..Notice::NONE }, None);
+            self.send(&Notice { what: import::ANSWER, ..Notice::NONE }, None);
         }
     }
 
     /// What an object is.
-    fn open(&self, ask: &Ask, holder: Holder) -> Result<Notice, Errno> {
+    fn open(&self, ask: &Ask, key: ImportKey) -> Result<Notice, Errno> {
         let objects = self.objects.upgrade().ok_or(Errno::ENOENT)?;
-        // Until it is held: what ends after this finds that it is.
+        // Until it is imported: what ends after this finds that it is.
         let mut pages = lock(&self.exporter.pages);
-        let (told, place) = match ask.object {
+        let (notice, place) = match ask.object {
             import::DOMAIN => {
                 let there = objects.has_domain(ask.handle).then_some(Notice::NONE);
                 return there.ok_or(Errno::ENOENT);
@@ -301,58 +302,58 @@ impl Guest {
         };
         let range = around(place.0, place.1).ok_or(Errno::EINVAL)?;
         let begin = (place.0 - range.start) as u64;
-        if pages.of(&holder).is_none() && pages.count() >= HOLDS_MAX {
+        if pages.of(&key).is_none() && pages.count() >= IMPORTED_MAX {
             return Err(Errno::ENOMEM);
         }
-        pages.hold(holder, place.0..place.0 + place.1, self.context);
-        Ok(Notice { length: place.1 as u64, begin, ..told })
+        pages.import(key, place.0..place.0 + place.1, self.context);
+        Ok(Notice { length: place.1 as u64, begin, ..notice })
     }
 }
 
 impl Exporter {
     pub(crate) fn new(service: Arc<Service>, owner: Weak<dyn Owner>) -> Arc<Exporter> {
-        let (guests, pages, seen) = (Mutex::default(), Mutex::default(), Condvar::new());
+        let (importers, pages, seen) = (Mutex::default(), Mutex::default(), Condvar::new());
         let (contexts, pace, endings) = (AtomicU64::new(0), Pace::default(), Arc::default());
-        Arc::new(Exporter { service, owner, guests, pages, pace, endings, seen, contexts })
+        Arc::new(Exporter { service, owner, importers, pages, pace, endings, seen, contexts })
     }
 
     /// Somebody imports. Who is refused finds the end of the socket. Where there are too many, the
     /// oldest that has imported nothing goes: nobody may be at its other end.
     fn admit(self: &Arc<Self>, socket: OwnedFd, at: &Door) {
-        let mut guests = lock(&self.guests);
-        if guests.here.len() >= GUESTS_MAX {
+        let mut importers = lock(&self.importers);
+        if importers.here.len() >= IMPORTERS_MAX {
             let pages = lock(&self.pages);
-            let idle = guests.here.keys().filter(|number| !pages.has(**number)).min().copied();
+            let idle = importers.here.keys().filter(|number| !pages.has(**number)).min().copied();
             drop(pages);
-            let Some(idle) = idle.and_then(|number| guests.here.remove(&number)) else { return };
+            let Some(idle) = idle.and_then(|number| importers.here.remove(&number)) else { return };
             socket::shut(idle.socket.as_fd());
         }
-        guests.latest += 1;
-        let number = guests.latest;
+        importers.latest += 1;
+        let number = importers.latest;
         let (exporter, objects) = (self.clone(), at.objects.clone());
-        let guest = Arc::new(Guest::new(number, socket, exporter, objects, at.context));
-        guests.here.insert(number, guest.clone());
-        drop(guests);
+        let importer = Arc::new(Importer::new(number, socket, exporter, objects, at.context));
+        importers.here.insert(number, importer.clone());
+        drop(importers);
         // Only this thread hears it, and later.
-        if self.service.add(guest).is_err() {
-            lock(&self.guests).here.remove(&number);
+        if self.service.add(importer).is_err() {
+            lock(&self.importers).here.remove(&number);
         }
     }
 
-    /// An importer is gone, and holds nothing any more.
-    pub(crate) fn leaves(&self, guest: &Guest) {
-        let number = guest.number;
-        let mut guests = lock(&self.guests);
-        let gone = guests.here.remove(&number);
-        guests.unseen.retain(|(guest, _)| *guest != number);
-        drop(guests);
+    /// An importer is gone, and has imported nothing any more.
+    pub(crate) fn leaves(&self, importer: &Importer) {
+        let number = importer.number;
+        let mut importers = lock(&self.importers);
+        let gone = importers.here.remove(&number);
+        importers.unseen.retain(|(importer, _)| *importer != number);
+        drop(importers);
         drop(gone);
         self.seen.notify_all();
-        let _ = self.pace.spend(&guest.purse, || self.let_go(|holder| holder.0 == number));
+        let _ = self.pace.spend(&importer.purse, || self.let_go(|key| key.0 == number));
     }
 
-    /// These hold theirs no longer.
-    fn let_go(&self, which: impl Fn(&Holder) -> bool) -> Result<(), Errno> {
+    /// These are imported no longer; what only they needed moves back.
+    fn let_go(&self, which: impl Fn(&ImportKey) -> bool) -> Result<(), Errno> {
         let mut outcome = Ok(());
         let mut act = || outcome = lock(&self.pages).let_go(&which);
         timed(|| match self.owner.upgrade() {
@@ -369,7 +370,7 @@ impl Exporter {
     }
 
     fn has_seen(&self, number: u64, tag: u64) {
-        lock(&self.guests).unseen.remove(&(number, tag));
+        lock(&self.importers).unseen.remove(&(number, tag));
         self.seen.notify_all();
     }
 
@@ -377,11 +378,11 @@ impl Exporter {
     fn pages_for(
         &self,
         ask: &Ask,
-        holder: Holder,
-        guest: &Guest,
+        key: ImportKey,
+        importer: &Importer,
     ) -> Result<(Notice, Option<OwnedFd>), Errno> {
         let owner = self.owner.upgrade().ok_or(Errno::EIO)?;
-        let objects = guest.objects.upgrade().ok_or(Errno::ENOENT)?;
+        let objects = importer.objects.upgrade().ok_or(Errno::ENOENT)?;
         let page = clock::page_bytes();
         let found = |extent: Extent<OwnedFd>| {
             let Extent { file, offset, length } = extent;
@@ -390,7 +391,7 @@ impl Exporter {
         };
         // Not what has been destroyed meanwhile: its pages may be something else now.
         let look = |pages: &Pages| {
-            let bytes = pages.of(&holder).ok_or(Errno::ENOENT)?;
+            let bytes = pages.of(&key).ok_or(Errno::ENOENT)?;
             if bytes_now(&*objects, ask)? != bytes {
                 return Err(Errno::ENOENT);
             }
@@ -398,7 +399,7 @@ impl Exporter {
             let at = usize::try_from(ask.at).ok().and_then(|at| range.start.checked_add(at));
             let inside = |at: &usize| *at < range.end && at.is_multiple_of(page);
             let at = at.filter(inside).ok_or(Errno::EINVAL)?;
-            let extent = pages.at(at, &bytes, guest.context)?;
+            let extent = pages.at(at, &bytes, importer.context)?;
             Ok((extent.map(found), pages.gap(at, &bytes)))
         };
         let gap = match look(&lock(&self.pages))? {
@@ -406,19 +407,19 @@ impl Exporter {
             (None, gap) => gap,
         };
         // It asks again.
-        if !self.pace.may(&guest.purse) {
+        if !self.pace.may(&importer.purse) {
             return Err(Errno::EAGAIN);
         }
         let mut act = || {
             let mut pages = lock(&self.pages);
             match look(&pages)? {
                 (None, now) if now == gap => {
-                    pages.move_out(gap.clone(), (ask.object, ask.handle), guest.context)
+                    pages.move_out(gap.clone(), (ask.object, ask.handle), importer.context)
                 }
                 _ => Err(Errno::EAGAIN),
             }
         };
-        self.pace.spend(&guest.purse, || timed(|| owner.with_pages(&gap, &mut act)))?;
+        self.pace.spend(&importer.purse, || timed(|| owner.with_pages(&gap, &mut act)))?;
         let (found, _) = look(&lock(&self.pages))?;
         found.ok_or(Errno::EAGAIN)
     }
@@ -430,38 +431,38 @@ impl Exporter {
     /// # Errors
     /// errno: some pages cannot be moved back, and whoever has mapped them reaches them still.
     pub(crate) fn gone(&self, object: u32, handle: u32) -> Result<(), Errno> {
-        let holders = lock(&self.pages).end((object, handle));
-        if holders.is_empty() && !lock(&self.pages).keeps((object, handle)) {
+        let keys = lock(&self.pages).end((object, handle));
+        if keys.is_empty() && !lock(&self.pages).keeps((object, handle)) {
             return Ok(());
         }
-        let mut guests = lock(&self.guests);
-        let mut told = Vec::new();
-        for (number, object, handle) in &holders {
-            guests.latest_tag += 1;
-            let (object, handle, tag) = (*object, *handle, guests.latest_tag);
+        let mut importers = lock(&self.importers);
+        let mut awaited = Vec::new();
+        for (number, object, handle) in &keys {
+            importers.latest_tag += 1;
+            let (object, handle, tag) = (*object, *handle, importers.latest_tag);
             let message = Notice { what: import::GONE, tag, object, handle, ..Notice::NONE };
-            let Some(guest) = guests.here.get(number).cloned() else { continue };
-            if guest.outbox.say(guest.socket.as_fd(), message.bytes()) {
-                guests.unseen.insert((*number, tag));
-                told.push((*number, tag));
+            let Some(importer) = importers.here.get(number).cloned() else { continue };
+            if importer.outbox.say(importer.socket.as_fd(), message.bytes()) {
+                importers.unseen.insert((*number, tag));
+                awaited.push((*number, tag));
             }
         }
         let until = clock::now() + WAIT_MAX.as_nanos() as u64;
         // The thread that listens for the answers does not wait for them: it ends what contexts
-        // have that nobody else holds.
-        while !self.service.is_me() && told.iter().any(|one| guests.unseen.contains(one)) {
+        // have that nobody else has imported.
+        while !self.service.is_me() && awaited.iter().any(|one| importers.unseen.contains(one)) {
             let left = until.saturating_sub(clock::now());
             if left == 0 {
                 break;
             }
-            let waited = self.seen.wait_timeout(guests, Duration::from_nanos(left));
-            guests = waited.unwrap_or_else(|e| e.into_inner()).0;
+            let waited = self.seen.wait_timeout(importers, Duration::from_nanos(left));
+            importers = waited.unwrap_or_else(|e| e.into_inner()).0;
         }
-        told.iter().for_each(|one| _ = guests.unseen.remove(one));
-        drop(guests);
+        awaited.iter().for_each(|one| _ = importers.unseen.remove(one));
+        drop(importers);
         let mut outcome = Ok(());
         for _ in 0..RELEASE_ATTEMPTS {
-            outcome = self.let_go(|holder| holders.contains(holder));
+            outcome = self.let_go(|key| keys.contains(key));
             if !lock(&self.pages).keeps((object, handle)) {
                 return Ok(());
             }

@@ -77,7 +77,7 @@ impl Import {
 
     fn import(&self, object: u32, handle: u32) -> Result<Notice, Errno> {
         let ask = Ask { what: import::IMPORT, object, handle, ..Ask::NONE };
-        self.line.ask(ask).map(|(told, _)| told).inspect_err(|errno| {
+        self.line.ask(ask).map(|(answer, _)| answer).inspect_err(|errno| {
             // It may be counted as ours, later.
             if *errno == Errno::ETIMEDOUT {
                 self.line.leave(object, handle);
@@ -136,18 +136,18 @@ impl Import {
         if device.shared().regions.count() >= device.regions_max() {
             return Err(Errno::ENOMEM);
         }
-        let told = self.import(import::REGION, handle)?;
+        let answer = self.import(import::REGION, handle)?;
         // From here on the other process counts it as ours.
         let made = || {
-            if told.iova.checked_add(told.length).is_none() {
+            if answer.iova.checked_add(answer.length).is_none() {
                 return Err(Errno::EPROTO);
             }
-            let access = ImportedRegion::mapped_for(&told);
-            let window = self.map(import::REGION, &told, access)?;
-            if told.rkey != Rkey(0) && device.shared().regions.has_rkey(told.rkey) {
+            let access = ImportedRegion::mapped_for(&answer);
+            let window = self.map(import::REGION, &answer, access)?;
+            if answer.rkey != Rkey(0) && device.shared().regions.has_rkey(answer.rkey) {
                 return Err(Errno::EADDRINUSE);
             }
-            ImportedRegion::new(self.line.clone(), &told, window, pd(told.pd))
+            ImportedRegion::new(self.line.clone(), &answer, window, pd(answer.pd))
         };
         made().inspect_err(|_| self.line.leave(import::REGION, handle))
     }
@@ -157,22 +157,22 @@ impl Import {
     /// # Errors
     /// As [`Self::region`].
     pub fn device_memory(&self, handle: u32) -> Result<ImportedMemory, Errno> {
-        let told = self.import(import::DEVICE_MEMORY, handle)?;
-        let window = self.map(import::DEVICE_MEMORY, &told, Access::ReadWrite);
+        let answer = self.import(import::DEVICE_MEMORY, handle)?;
+        let window = self.map(import::DEVICE_MEMORY, &answer, Access::ReadWrite);
         let window = window.inspect_err(|_| self.line.leave(import::DEVICE_MEMORY, handle))?;
-        Ok(ImportedMemory::new(self.line.clone(), &told, window))
+        Ok(ImportedMemory::new(self.line.clone(), &answer, window))
     }
 
-    /// Maps the pages of an object, side by side.
-    fn map(&self, object: u32, told: &Notice, access: Access) -> Result<Window, Errno> {
-        let bytes = pages_of(told).ok_or(Errno::EPROTO)?;
+    /// Maps the pages of an object, side by side. `of`: what its owner says that it is.
+    fn map(&self, object: u32, of: &Notice, access: Access) -> Result<Window, Errno> {
+        let bytes = pages_of(of).ok_or(Errno::EPROTO)?;
         let (mut row, mut at) = (Vec::new(), 0);
         let until = Line::until(bytes.min(BYTES_MAX));
         while at < bytes {
-            let (handle, what) = (told.handle, import::PAGES);
+            let (handle, what) = (of.handle, import::PAGES);
             let ask = Ask { what, object, handle, at: at as u64, ..Ask::NONE };
-            let (told, file) = self.line.ask_until(ask, until)?;
-            let memory = told.memory;
+            let (answer, file) = self.line.ask_until(ask, until)?;
+            let memory = answer.memory;
             let extent = Extent::new(file.ok_or(Errno::EPROTO)?, memory.offset, memory.length);
             let length = extent.verify().map_err(|_| Errno::EPROTO)?;
             at = at.checked_add(length).filter(|at| *at <= bytes).ok_or(Errno::EPROTO)?;

@@ -39,9 +39,10 @@ pub struct ImportedMemory {
 }
 
 /// Bytes of the pages that an object is said to lie in. `None`: there are no such.
-pub(crate) fn pages_of(told: &Notice) -> Option<usize> {
+pub(crate) fn pages_of(answer: &Notice) -> Option<usize> {
     let page = clock::page_bytes();
-    let (begin, length) = (usize::try_from(told.begin).ok()?, usize::try_from(told.length).ok()?);
+    let (begin, length) =
+        (usize::try_from(answer.begin).ok()?, usize::try_from(answer.length).ok()?);
     if begin >= page || length == 0 {
         return None;
     }
@@ -55,8 +56,8 @@ fn address(window: &Window, begin: usize) -> usize {
 
 impl ImportedRegion {
     /// What its memory is to be mapped for.
-    pub(crate) fn mapped_for(told: &Notice) -> Access {
-        match told.access & access::LOCAL_WRITE {
+    pub(crate) fn mapped_for(answer: &Notice) -> Access {
+        match answer.access & access::LOCAL_WRITE {
             0 => Access::ReadOnly,
             _ => Access::ReadWrite,
         }
@@ -65,33 +66,33 @@ impl ImportedRegion {
     /// Makes it part of the device. The window is as long as [`pages_of`] says.
     pub(crate) fn new(
         line: Arc<Line>,
-        told: &Notice,
+        answer: &Notice,
         window: Window,
         pd: u32,
     ) -> Result<Arc<ImportedRegion>, Errno> {
         let device = line.device.upgrade().ok_or(Errno::EIO)?;
         let regions = &device.shared().regions;
-        let mut access = told.access & RIGHTS;
+        let mut access = answer.access & RIGHTS;
         // Peers write, and the mapping must bear that.
         if access & access::LOCAL_WRITE == 0 {
             access &= access::REMOTE_READ;
         }
-        let rkey = if access & access::REMOTE == 0 { NO_RKEY } else { told.rkey };
-        let at = address(&window, told.begin as usize);
+        let rkey = if access & access::REMOTE == 0 { NO_RKEY } else { answer.rkey };
+        let at = address(&window, answer.begin as usize);
         let region = Arc::new(Region {
             lkey: regions.new_lkey(),
             rkey,
             pd,
             access,
-            iova: told.iova,
-            memory: crate::window::mapped(&window, at, told.length as usize)
+            iova: answer.iova,
+            memory: crate::window::mapped(&window, at, answer.length as usize)
                 .ok_or(Errno::EPROTO)?,
             moved: Default::default(),
             extras: Extras::default(),
         });
         regions.insert(region.clone());
         drop(device);
-        let (rkey, handle, ended) = (told.rkey, told.handle, AtomicBool::new(false));
+        let (rkey, handle, ended) = (answer.rkey, answer.handle, AtomicBool::new(false));
         Ok(Arc::new(ImportedRegion { region, rkey, handle, line, ended, _memory: window }))
     }
 
@@ -134,9 +135,9 @@ impl Drop for ImportedRegion {
 }
 
 impl ImportedMemory {
-    pub(crate) fn new(line: Arc<Line>, told: &Notice, memory: Window) -> ImportedMemory {
-        let (begin, length) = (told.begin as usize, told.length as usize);
-        ImportedMemory { length, handle: told.handle, begin, line, memory }
+    pub(crate) fn new(line: Arc<Line>, answer: &Notice, memory: Window) -> ImportedMemory {
+        let (begin, length) = (answer.begin as usize, answer.length as usize);
+        ImportedMemory { length, handle: answer.handle, begin, line, memory }
     }
 
     /// Where it is in this process.

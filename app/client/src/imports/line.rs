@@ -49,7 +49,7 @@ pub(crate) struct Line {
     change: Condvar,
     outbox: Outbox,
     regions: Mutex<Regions>,
-    /// The other process is gone.
+    /// The owner is gone.
     lost: AtomicBool,
 }
 
@@ -108,30 +108,30 @@ impl Line {
         }
     }
 
-    /// Whether that is something to be told.
-    pub(crate) fn take(&self, told: Option<Notice>, files: Vec<OwnedFd>) -> bool {
-        let Some(told) = told else { return false };
-        match told.what {
+    /// Takes in what the owner says. False: no owner says so.
+    pub(crate) fn take(&self, notice: Option<Notice>, files: Vec<OwnedFd>) -> bool {
+        let Some(notice) = notice else { return false };
+        match notice.what {
             import::ANSWER => {
                 // What is no memory file is closed here: that may never end, and nobody else is
                 // to wait for it.
-                let is_asked_for = lock(&self.answer).has_file && told.errno == Errno::NONE;
+                let is_asked_for = lock(&self.answer).has_file && notice.errno == Errno::NONE;
                 let is_memory = |file: &OwnedFd| is_asked_for && memfd::size(file.as_fd()).is_ok();
                 let file = files.into_iter().next().filter(is_memory);
                 let mut answer = lock(&self.answer);
                 // One that came too late is nobody's.
-                if told.tag == answer.tag {
-                    answer.came = Some((told, file));
+                if notice.tag == answer.tag {
+                    answer.came = Some((notice, file));
                     drop(answer);
                     self.change.notify_all();
                 }
                 true
             }
             import::GONE => {
-                if told.object == import::REGION {
-                    self.has_gone(told.handle);
+                if notice.object == import::REGION {
+                    self.has_gone(notice.handle);
                 }
-                let Notice { tag, object, handle, .. } = told;
+                let Notice { tag, object, handle, .. } = notice;
                 self.say(&Ask { what: import::SEEN, object, handle, tag, ..Ask::NONE })
             }
             _ => false,
@@ -233,10 +233,10 @@ impl Line {
         }
         self.try_ask(&Ask { tag: answer.tag, ..ask })?;
         loop {
-            if let Some((told, file)) = answer.came.take() {
-                let of = (told.object, told.handle) == (ask.object, ask.handle);
-                return match told.errno {
-                    Errno::NONE if of => Ok((told, file)),
+            if let Some((notice, file)) = answer.came.take() {
+                let of = (notice.object, notice.handle) == (ask.object, ask.handle);
+                return match notice.errno {
+                    Errno::NONE if of => Ok((notice, file)),
                     Errno::NONE => Err(Errno::EPROTO),
                     errno => Err(errno),
                 };

@@ -22,7 +22,7 @@ mod tests;
 
 pub use exporter::Exported;
 #[cfg(any(test, feature = "fuzz"))]
-pub(crate) use exporter::Guest;
+pub(crate) use exporter::Importer;
 pub(crate) use exporter::{Door, Exporter, Owner};
 pub(crate) use import::Budget;
 pub use import::Import;

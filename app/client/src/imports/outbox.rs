@@ -1,4 +1,4 @@
-//! What one process has to tell another whose socket is full: it waits here, and is sent before
+//! What one process has to say to another whose socket is full: it waits here, and is sent before
 //! what comes later. Whoever hears of the other sends what waits.
 
 use omniverb_sys::{lock, socket};

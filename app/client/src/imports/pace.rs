@@ -83,7 +83,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// A process's. Those whom we cannot tell apart have one.
+    /// A process's. Those that we cannot distinguish have one.
     pub(super) fn of(&self, process: i32) -> Arc<Purse> {
         let mut each = lock(&self.each);
         each.retain(|_, purse| Arc::strong_count(purse) > 1 || lock(&purse.0).now(EACH) > 0);

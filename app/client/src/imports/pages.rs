@@ -2,11 +2,11 @@
 //!
 //! A region need not begin or end on a page, and regions may share pages. So what is moved onto
 //! memory files is parts of the address space, none of which overlap, each with a file of its own;
-//! an object that is imported holds those that it lies in, and what nobody holds any more moves
+//! an object that is imported needs those that it lies in, and what none needs any more moves
 //! back. Who imports maps whole pages: what else is in the first and the last one is shared, too.
 //! A page that an object does not fill is a part by itself, so that neighbours have that one page
 //! in common and nothing else. A part ends with the object that it was made for, unless it lies
-//! wholly in another one that is held.
+//! wholly in another one that is imported.
 
 use omniverb_adopt::{Access, AdoptedPages, adopt};
 use omniverb_sys::extent::FileId;
@@ -25,8 +25,8 @@ const PART_BYTES: usize = 256 << 20;
 
 /// An object: kind, handle.
 pub(crate) type Object = (u32, u32);
-/// Who holds pages, and for which object: importer, kind, handle.
-pub(crate) type Holder = (u64, u32, u32);
+/// Who has imported which object: importer, kind, handle.
+pub(crate) type ImportKey = (u64, u32, u32);
 
 /// Pages that are on a file.
 pub(crate) struct Part {
@@ -40,11 +40,11 @@ pub(crate) struct Part {
     ends: bool,
 }
 
-/// What an importer holds.
-struct Hold {
+/// An object that an importer has.
+struct Imported {
     bytes: Range<usize>,
     context: u64,
-    /// How often it says so.
+    /// How often it has imported it.
     times: u32,
 }
 
@@ -54,10 +54,10 @@ struct Hold {
 pub(crate) struct Pages {
     /// In no order; none overlap.
     parts: Vec<Part>,
-    holds: HashMap<Holder, Hold>,
+    imported: HashMap<ImportKey, Imported>,
 }
 
-impl Hold {
+impl Imported {
     /// The whole pages around its bytes; none, if there are no such pages.
     fn range(&self) -> Range<usize> {
         around(self.bytes.start, self.bytes.len()).unwrap_or(0..0)
@@ -98,38 +98,38 @@ pub(crate) fn around(address: usize, length: usize) -> Option<Range<usize>> {
 
 impl Pages {
     /// An object of these bytes, not none, has been imported by somebody, once more.
-    pub(crate) fn hold(&mut self, by: Holder, bytes: Range<usize>, context: u64) {
-        let hold = self.holds.entry(by).or_insert(Hold { bytes: 0..0, context, times: 0 });
-        (hold.bytes, hold.context) = (bytes, context);
-        hold.times = hold.times.saturating_add(1);
+    pub(crate) fn import(&mut self, by: ImportKey, bytes: Range<usize>, context: u64) {
+        let import = self.imported.entry(by).or_insert(Imported { bytes: 0..0, context, times: 0 });
+        (import.bytes, import.context) = (bytes, context);
+        import.times = import.times.saturating_add(1);
     }
 
     /// Somebody has imported an object once less; whether it has none of it left.
-    pub(crate) fn leave(&mut self, by: Holder) -> bool {
-        let Some(hold) = self.holds.get_mut(&by) else { return false };
-        hold.times = hold.times.saturating_sub(1);
-        hold.times == 0
+    pub(crate) fn leave(&mut self, by: ImportKey) -> bool {
+        let Some(import) = self.imported.get_mut(&by) else { return false };
+        import.times = import.times.saturating_sub(1);
+        import.times == 0
     }
 
-    /// Whether none are on files, nor held.
+    /// Whether none are on files, and nothing is imported.
     #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn is_empty(&self) -> bool {
-        self.parts.is_empty() && self.holds.is_empty()
+        self.parts.is_empty() && self.imported.is_empty()
     }
 
-    /// How many objects are held.
+    /// How many objects are imported, each as often as it has importers.
     pub(crate) fn count(&self) -> usize {
-        self.holds.len()
+        self.imported.len()
     }
 
-    /// Whether this importer holds something.
-    pub(crate) fn has(&self, guest: u64) -> bool {
-        self.holds.keys().any(|holder| holder.0 == guest)
+    /// Whether this importer has imported something.
+    pub(crate) fn has(&self, importer: u64) -> bool {
+        self.imported.keys().any(|key| key.0 == importer)
     }
 
     /// The bytes of an object that somebody has imported.
-    pub(crate) fn of(&self, holder: &Holder) -> Option<Range<usize>> {
-        self.holds.get(holder).map(|hold| hold.bytes.clone())
+    pub(crate) fn of(&self, key: &ImportKey) -> Option<Range<usize>> {
+        self.imported.get(key).map(|import| import.bytes.clone())
     }
 
     /// Where the pages from `address` on are, as many as lie together, of those that these bytes
@@ -205,15 +205,15 @@ impl Pages {
 
     /// An object ends. Whose it is not any more: those who have imported it, and those who have
     /// something in pages that go with it.
-    pub(crate) fn end(&mut self, object: Object) -> Vec<Holder> {
-        let holds = &self.holds;
-        let is_it = |holder: &Holder| (holder.1, holder.2) == object;
+    pub(crate) fn end(&mut self, object: Object) -> Vec<ImportKey> {
+        let imported = &self.imported;
+        let is_it = |key: &ImportKey| (key.1, key.2) == object;
         for part in self.parts.iter_mut().filter(|part| part.of == object) {
             let range = part.range();
-            let mut others = holds.iter().filter(|(holder, _)| !is_it(holder));
-            match others.find(|(_, hold)| is_within(&range, &hold.range())) {
-                Some((holder, hold)) if !part.ends => {
-                    (part.of, part.context) = ((holder.1, holder.2), hold.context);
+            let mut others = imported.iter().filter(|(key, _)| !is_it(key));
+            match others.find(|(_, import)| is_within(&range, &import.range())) {
+                Some((key, import)) if !part.ends => {
+                    (part.of, part.context) = ((key.1, key.2), import.context);
                 }
                 _ => part.ends = true,
             }
@@ -221,8 +221,8 @@ impl Pages {
         let ends = |range: &Range<usize>| {
             self.parts.iter().any(|part| part.ends && overlap(&part.range(), range))
         };
-        let all = holds.iter().filter(|(holder, hold)| is_it(holder) || ends(&hold.range()));
-        all.map(|(holder, _)| *holder).collect()
+        let all = imported.iter().filter(|(key, import)| is_it(key) || ends(&import.range()));
+        all.map(|(key, _)| *key).collect()
     }
 
     /// Whether pages that were moved for this object are to move back still.
@@ -230,15 +230,15 @@ impl Pages {
         self.parts.iter().any(|part| part.ends && part.of == object)
     }
 
-    /// These hold theirs no longer: what nobody holds any more moves back, and what ends.
+    /// These are imported no longer: what none needs any more moves back, and what ends.
     ///
     /// # Errors
     /// errno: some cannot be moved now. They are given to nobody, and tried again the next time.
-    pub(crate) fn let_go(&mut self, which: impl Fn(&Holder) -> bool) -> Result<(), Errno> {
-        self.holds.retain(|holder, _| !which(holder));
-        let is_held =
-            |range: &Range<usize>| self.holds.values().any(|of| overlap(&of.range(), range));
-        let is_free = |part: &mut Part| part.ends || !is_held(&part.range());
+    pub(crate) fn let_go(&mut self, which: impl Fn(&ImportKey) -> bool) -> Result<(), Errno> {
+        self.imported.retain(|key, _| !which(key));
+        let is_needed =
+            |range: &Range<usize>| self.imported.values().any(|of| overlap(&of.range(), range));
+        let is_free = |part: &mut Part| part.ends || !is_needed(&part.range());
         let free: Vec<Part> = self.parts.extract_if(.., is_free).collect();
         let mut outcome = Ok(());
         for Part { pages, file, of, context, .. } in free {
@@ -278,9 +278,9 @@ mod tests {
         let (one, other) = ((1, 2, 7), (2, 2, 8));
         let first = start + 100..start + 2 * PAGE + 100;
         let second = start + 2 * PAGE + 2000..start + 5 * PAGE + 2000;
-        pages.hold(one, first.clone(), 1);
-        pages.hold(other, second.clone(), 2);
-        pages.hold(other, second.clone(), 2);
+        pages.import(one, first.clone(), 1);
+        pages.import(other, second.clone(), 2);
+        pages.import(other, second.clone(), 2);
         for (page, of) in [(0, 0..1), (1, 1..2), (2, 2..3)] {
             let at = start + page * PAGE;
             assert!(pages.at(at, &first, 1).unwrap().is_none());
@@ -299,11 +299,11 @@ mod tests {
         assert_eq!(window.load(0, Ordering::Relaxed), 1);
         window.store(0, 42, Ordering::Relaxed);
         assert_eq!(pages.end((2, 7)), [one]);
-        pages.let_go(|holder| *holder == one).unwrap();
+        pages.let_go(|key| *key == one).unwrap();
         assert_eq!(pages.parts.len(), 2, "the page in common, and the other's");
         assert!(!pages.leave(other), "it was imported twice");
         assert!(pages.leave(other));
-        pages.let_go(|holder| *holder == other).unwrap();
+        pages.let_go(|key| *key == other).unwrap();
         assert!(pages.is_empty());
         window.store(0, 43, Ordering::Relaxed);
         let index = (start + 2 * PAGE - bytes.as_ptr().addr()) / 8;
@@ -319,30 +319,30 @@ mod tests {
         let inner = start + PAGE + 8..start + 2 * PAGE;
         let mut pages = Pages::default();
         let (one, other) = ((1, 2, 7), (2, 2, 8));
-        pages.hold(one, whole.clone(), 1);
+        pages.import(one, whole.clone(), 1);
         pages.move_out(pages.gap(start, &whole), (2, 7), 1).unwrap();
-        pages.hold(other, inner.clone(), 1);
+        pages.import(other, inner.clone(), 1);
         assert!(pages.at(start + PAGE, &inner, 1).unwrap().is_some());
         let of_another = pages.at(start + PAGE, &inner, 2).err();
         assert_eq!(of_another, Some(Errno::EOPNOTSUPP), "more than that context has");
         // The one who imported the whole gives it up, and then it ends.
         assert!(pages.leave(one));
-        pages.let_go(|holder| *holder == one).unwrap();
+        pages.let_go(|key| *key == one).unwrap();
         assert_eq!(pages.parts.len(), 1);
         assert_eq!(pages.end((2, 7)), [other]);
         assert!(pages.keeps((2, 7)));
         assert_eq!(pages.at(start + PAGE, &inner, 1).err(), Some(Errno::EAGAIN));
-        pages.let_go(|holder| *holder == other).unwrap();
+        pages.let_go(|key| *key == other).unwrap();
         assert!(pages.is_empty() && !pages.keeps((2, 7)));
         // The inner first: its page lies in the whole.
-        pages.hold(other, inner.clone(), 1);
+        pages.import(other, inner.clone(), 1);
         pages.move_out(pages.gap(start + PAGE, &inner), (2, 8), 1).unwrap();
-        pages.hold(one, whole, 1);
+        pages.import(one, whole, 1);
         assert_eq!(pages.end((2, 8)), [other]);
-        pages.let_go(|holder| *holder == other).unwrap();
+        pages.let_go(|key| *key == other).unwrap();
         assert_eq!(pages.parts[0].of, (2, 7));
         pages.end((2, 7));
-        pages.let_go(|holder| *holder == one).unwrap();
+        pages.let_go(|key| *key == one).unwrap();
         assert!(pages.is_empty());
     }
 

@@ -1,6 +1,6 @@
 //! What is about more than one importer, or connection.
 
-use super::exporter::{Door, Exported, Exporter, Guest, Owner};
+use super::exporter::{Door, Exported, Exporter, Importer, Owner};
 use super::pace::{now, pass};
 use super::service::Service;
 use crate::testing::imports::Ready;
@@ -149,17 +149,17 @@ fn pages_that_go_to_and_fro_by_new_connections_move_half_of_the_time() {
     while now() < 200 * SECOND {
         let (theirs, ours) = socket::pair().unwrap();
         number += 1;
-        let guest = Guest::new(number, ours, exporter.clone(), owner.clone(), 1);
+        let importer = Importer::new(number, ours, exporter.clone(), owner.clone(), 1);
         for what in [import::IMPORT, import::PAGES] {
             let ask = Ask { what, object: import::DEVICE_MEMORY, handle: 1, ..Ask::NONE };
-            assert!(guest.take(&ask));
+            assert!(importer.take(&ask));
         }
         assert_eq!(hear(&theirs).errno, Errno::NONE);
         if hear(&theirs).errno == Errno::EAGAIN {
             refused += 1;
             pass(SECOND / 4);
         }
-        exporter.leaves(&guest);
+        exporter.leaves(&importer);
     }
     let moved = process.moved.load(Ordering::Relaxed) / SECOND;
     assert!(refused > 0 && (100..115).contains(&moved), "{moved} s, refused {refused} times");

@@ -28,7 +28,7 @@ pub(crate) struct Line {
 struct Known {
     tag: u64,
     came: Option<Notice>,
-    /// The attributes, as they were told last.
+    /// The attributes, as the maker said last.
     attributes: Attributes,
     /// The program has an object for it, which events are about. Those of before wait, of each
     /// kind one.
@@ -64,7 +64,7 @@ impl Mortal for Line {
         };
         self.change.notify_all();
         if !was_lost {
-            self.tell(AsyncEvent::QpFatal);
+            self.report(AsyncEvent::QpFatal);
         }
     }
 }
@@ -78,12 +78,12 @@ impl Line {
         Line { socket, qp, asking, state, change }
     }
 
-    /// Whether that is something to be told.
+    /// Takes in what the maker says. False: no maker says so.
     pub(crate) fn take(&self, datagram: &[u8]) -> bool {
-        let Some(told) = Notice::read(datagram) else { return false };
-        let event = match told.what {
+        let Some(notice) = Notice::read(datagram) else { return false };
+        let event = match notice.what {
             opened::ANSWER => None,
-            opened::EVENT => match AsyncEvent::of_qp(told.event) {
+            opened::EVENT => match AsyncEvent::of_qp(notice.event) {
                 None => return false,
                 event => event,
             },
@@ -93,24 +93,25 @@ impl Line {
             let mut known = lock(&self.state);
             // What was said before the end and is heard after it changes nothing any more.
             if !known.lost {
-                known.attributes = told.attributes;
+                known.attributes = notice.attributes;
                 // One that came too late is nobody's.
-                if event.is_none() && told.tag == known.tag {
-                    known.came = Some(told);
+                if event.is_none() && notice.tag == known.tag {
+                    known.came = Some(notice);
                     self.change.notify_all();
                 }
             }
             known.lost
         };
-        // Of the end the program has been told.
+        // Of the end the program has heard already.
         let said = event.filter(|event| !is_lost || *event != AsyncEvent::QpFatal);
         if let Some(event) = said {
-            self.tell(event);
+            self.report(event);
         }
         true
     }
 
-    fn tell(&self, event: AsyncEvent) {
+    /// Gives the program an event, once it has its object.
+    fn report(&self, event: AsyncEvent) {
         {
             let mut known = lock(&self.state);
             if !known.has_object {
@@ -123,7 +124,7 @@ impl Line {
         self.qp.tell(event);
     }
 
-    /// The program has its object: what has happened until now is told to it.
+    /// The program has its object, and gets what has happened until now.
     pub(crate) fn begin(&self) {
         let missed = {
             let mut known = lock(&self.state);
@@ -158,9 +159,9 @@ impl Line {
             if full { Errno::ETIMEDOUT } else { Errno::EIO }
         })?;
         loop {
-            if let Some(told) = known.came.take() {
-                return match told.errno {
-                    Errno::NONE => Ok(told.attributes),
+            if let Some(notice) = known.came.take() {
+                return match notice.errno {
+                    Errno::NONE => Ok(notice.attributes),
                     errno => Err(errno),
                 };
             }
@@ -177,7 +178,7 @@ impl Line {
 
     /// It is open no longer.
     pub(crate) fn end(self: Arc<Self>) {
-        // Nobody is told of what is the program's own doing.
+        // What is the program's own doing is reported to nobody.
         lock(&self.state).lost = true;
         hang_up(self);
     }
@@ -208,13 +209,13 @@ mod tests {
         all.iter().filter(|(_, of)| *of == cookie).map(|(event, _)| *event).collect()
     }
 
-    fn told(what: u32, event: u32, state: State) -> Notice {
+    fn notice(what: u32, event: u32, state: State) -> Notice {
         let attributes = Attributes { state: state as u32, ..Attributes::NONE };
         Notice { tag: 0, what, errno: Errno::NONE, event, reserved: 0, attributes }
     }
 
     fn happened(event: AsyncEvent, state: State) -> Notice {
-        told(opened::EVENT, event as u32, state)
+        notice(opened::EVENT, event as u32, state)
     }
 
     /// Two datagrams were under way when the maker ended.
@@ -225,7 +226,7 @@ mod tests {
         let established = happened(AsyncEvent::CommunicationEstablished, State::Rts);
         assert!(line.take(established.bytes()));
         line.has_ended();
-        for late in [told(opened::ANSWER, 0, State::Rts), established] {
+        for late in [notice(opened::ANSWER, 0, State::Rts), established] {
             assert!(line.take(late.bytes()));
         }
         assert!(line.take(happened(AsyncEvent::QpFatal, State::Err).bytes()));
@@ -237,7 +238,7 @@ mod tests {
 
     /// The maker may bring it back between two ends of a sender without saying so.
     #[test]
-    fn each_end_is_told() {
+    fn each_end_is_reported() {
         let line = line(12);
         line.begin();
         for _ in 0..2 {
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_before_there_is_an_object_is_told_to_it() {
+    fn what_happens_before_there_is_an_object_is_reported_to_it() {
         let line = line(13);
         for _ in 0..3 {
             let established = happened(AsyncEvent::CommunicationEstablished, State::Rts);

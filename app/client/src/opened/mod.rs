@@ -22,20 +22,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Another process. A child that it has forked may have its sockets, too, so their end is not
-/// enough to tell of its own.
+/// enough to know of its own.
 pub(crate) struct Watched<T> {
     process: OwnedFd,
     of: Arc<T>,
 }
 
-/// Whoever is told of its end.
+/// Who has to know of its end.
 pub(crate) trait Mortal: Send + Sync {
     /// The other process has ended.
     fn has_ended(&self);
 }
 
 impl<T: Mortal> Watched<T> {
-    /// The one at the other end of a socket, if that can be told.
+    /// The one at the other end of a socket, if the kernel says which it is.
     pub(crate) fn of(socket: BorrowedFd<'_>, of: &Arc<T>) -> Option<Arc<Watched<T>>> {
         let process = omniverb_sys::pidfd::of_peer(socket).ok()?;
         Some(Arc::new(Watched { process, of: of.clone() }))
@@ -73,7 +73,7 @@ fn hang_up(of: Arc<impl Party + 'static>) {
     }
     let kept = of.clone();
     let last = move || {
-        // Whoever was hearing it, or has just told of its end, is not to be the last owner.
+        // Whoever was hearing it, or has just noticed its end, is not to be the last owner.
         while Arc::strong_count(&of) > 1 {
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -63,8 +63,8 @@ pub(crate) struct Opener {
 struct Inbox {
     asked: VecDeque<Ask>,
     over: bool,
-    /// What it is listened to by.
-    heard: Vec<u64>,
+    /// By which numbers it is listened to.
+    parties: Vec<u64>,
 }
 
 impl Party for Opener {
@@ -148,9 +148,9 @@ impl Opener {
         }
     }
 
-    /// False: it does not take what it is told.
-    fn say(&self, told: &Notice) -> bool {
-        socket::try_send(self.socket.as_fd(), told.bytes(), &[]).is_ok()
+    /// False: it takes no notices any more.
+    fn say(&self, notice: &Notice) -> bool {
+        socket::try_send(self.socket.as_fd(), notice.bytes(), &[]).is_ok()
     }
 
     /// Answers one question: the attendant has heard of each, and others have their turn between
@@ -174,19 +174,19 @@ impl Opener {
     /// # Errors
     /// errno: no descriptors or threads are left.
     pub(crate) fn listen(self: &Arc<Self>, service: &Arc<Service>) -> Result<(), Errno> {
-        let mut heard = vec![service.add(self.clone())?];
+        let mut parties = vec![service.add(self.clone())?];
         if let Some(watched) = Watched::of(self.socket.as_fd(), self) {
-            heard.extend(service.add(watched));
+            parties.extend(service.add(watched));
         }
-        lock(&self.inbox).heard.extend(heard);
+        lock(&self.inbox).parties.extend(parties);
         Ok(())
     }
 
     /// Listens to it no longer.
     pub(crate) fn ignore(&self, service: &Service) {
         self.be_over();
-        let heard = std::mem::take(&mut lock(&self.inbox).heard);
-        heard.into_iter().for_each(|number| service.remove(number));
+        let parties = std::mem::take(&mut lock(&self.inbox).parties);
+        parties.into_iter().for_each(|number| service.remove(number));
     }
 
     /// Ends the connection. What it had open, and of what; to be let go of.
@@ -202,8 +202,8 @@ impl Opener {
         self.settled.clone()
     }
 
-    /// Tells it what has happened. False: it does not take that.
-    pub(crate) fn tell(&self, event: AsyncEvent) -> bool {
+    /// Says what has happened to the queue pair. False: it takes no notices any more.
+    pub(crate) fn report(&self, event: AsyncEvent) -> bool {
         let known = self.receivers.upgrade().map(|receivers| receivers.query(self.number));
         self.say(&Notice {
             tag: 0,
@@ -293,10 +293,10 @@ mod tests {
             let (ours, theirs) = socket::pair().unwrap();
             Some((openers.add(ours, Qpn(number), receivers.clone(), idle())?, theirs))
         };
-        let mut far: Vec<_> = (0..most).map(|_| add(7).unwrap()).collect();
+        let mut admitted: Vec<_> = (0..most).map(|_| add(7).unwrap()).collect();
         assert!(add(8).is_none());
         assert_eq!((openers.of(Qpn(7)).len(), openers.of(Qpn(8)).len()), (most, 0));
-        let (one, _) = far.pop().unwrap();
+        let (one, _) = admitted.pop().unwrap();
         assert!(openers.remove(&one) && !openers.remove(&one));
         assert!(add(8).is_none(), "its socket is open");
         drop(one);
@@ -319,7 +319,7 @@ mod tests {
         for tag in 1..=2 {
             assert!(opener.serve());
             let length = take(theirs.as_fd(), &mut bytes).unwrap();
-            assert_eq!(Notice::read(&bytes[..length]).map(|told| told.tag), Some(tag));
+            assert_eq!(Notice::read(&bytes[..length]).map(|notice| notice.tag), Some(tag));
             assert_eq!(take(theirs.as_fd(), &mut bytes), Some(0));
         }
         assert_eq!(opener.asked().map(|ask| ask.tag), Some(3));

@@ -3,7 +3,7 @@
 // UNSAFETY: vouches for memory that outlives everything.
 #![expect(unsafe_code)]
 
-use crate::imports::{Device, Exported, Exporter, Guest, Line, Owner, Service};
+use crate::imports::{Device, Exported, Exporter, Importer, Line, Owner, Service};
 use omniverb_device::{Extras, Region, Shared, access};
 use omniverb_session::import::{self, Ask, Notice};
 use omniverb_sys::socket;
@@ -114,8 +114,8 @@ pub fn imports(bytes: &[u8]) {
     let exporter = Exporter::new(Arc::<Service>::default(), Ready::the_one());
     let objects: Weak<Process> = Arc::downgrade(process);
     let Ok((theirs, ours)) = socket::pair() else { return };
-    let guest = Guest::new(1, ours, exporter.clone(), objects, 1);
-    let Ok((line, _far)) = socket::pair() else { return };
+    let importer = Importer::new(1, ours, exporter.clone(), objects, 1);
+    let Ok((line, _owner)) = socket::pair() else { return };
     let line = Line::new(line, Weak::<Nobody>::new());
     for step in bytes.chunks(8).take(STEPS_MAX) {
         let byte = |at: usize| u32::from(step.get(at).copied().unwrap_or(0));
@@ -127,16 +127,16 @@ pub fn imports(bytes: &[u8]) {
             tag: u64::from(byte(4)),
             at: u64::from(byte(5) % 8) * PAGE as u64 + u64::from(byte(6) / 250),
         };
-        guest.take(&ask);
+        importer.take(&ask);
         let mut answer = [0; import::BYTES_MAX];
-        let told = socket::receive(theirs.as_fd(), &mut answer, socket::Mode::NonBlocking);
-        if let Ok((length, files)) = told {
+        let answered = socket::receive(theirs.as_fd(), &mut answer, socket::Mode::NonBlocking);
+        if let Ok((length, files)) = answered {
             // To an owner everything may have come from anywhere.
             answer[byte(7) as usize % import::BYTES_MAX] ^= step[0];
             line.take(Notice::read(&answer[..length]), files);
         }
     }
-    exporter.leaves(&guest);
+    exporter.leaves(&importer);
     assert!(exporter.has_nothing_out());
     assert!(std::hint::black_box(process.0).iter().all(|byte| *byte == 7));
 }

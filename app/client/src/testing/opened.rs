@@ -79,7 +79,7 @@ pub(crate) fn stand_in() -> Option<Arc<Qp>> {
 pub fn opened(bytes: &[u8]) {
     let one = Arc::new(One);
     let receivers: Weak<dyn Receivers> = Arc::<One>::downgrade(&one);
-    let (Ok((opener, _theirs)), Ok((line, _far))) = (socket::pair(), socket::pair()) else {
+    let (Ok((opener, _theirs)), Ok((line, _maker))) = (socket::pair(), socket::pair()) else {
         return;
     };
     let Some(qp) = stand_in() else { return };
@@ -100,17 +100,17 @@ pub fn opened(bytes: &[u8]) {
         if opener.take(&said)
             && let Some(ask) = opener.asked()
         {
-            let told = opener.answer(&ask);
-            assert_eq!((told.tag, told.what), (ask.tag, opened::ANSWER));
-            assert_eq!(told.errno == Errno::NONE, ask.what == opened::QUERY);
+            let notice = opener.answer(&ask);
+            assert_eq!((notice.tag, notice.what), (ask.tag, opened::ANSWER));
+            assert_eq!(notice.errno == Errno::NONE, ask.what == opened::QUERY);
         }
         if at > bytes.len() / 2 {
             line.begin();
         }
         let heard = line.take(&said);
-        let told = Notice::read(&said);
-        let known = |told: Notice| [opened::ANSWER, opened::EVENT].contains(&told.what);
-        assert!(!heard || told.is_some_and(known));
+        let notice = Notice::read(&said);
+        let known = |notice: Notice| [opened::ANSWER, opened::EVENT].contains(&notice.what);
+        assert!(!heard || notice.is_some_and(known));
     }
     qp.destroy();
 }
