@@ -34,13 +34,13 @@ pub(crate) fn run() -> Result<()> {
     let names: Vec<&str> = names.split('\0').filter(|name| !name.is_empty()).collect();
     let mut faults = Vec::new();
     let mut warnings = Vec::new();
-    for name in names {
+    for name in &names {
         // Neither deleted files nor pictures are text.
         let Ok(text) = std::fs::read_to_string(root().join(name)) else { continue };
         check_file(name, &text, &mut faults, &mut warnings);
     }
-    readmes::check(names, &Layers::read()?, &mut faults)?;
-    check_documents(names, &mut faults)?;
+    readmes::check(&names, &Layers::read()?, &mut faults)?;
+    check_documents(&names, &mut faults)?;
     for warning in &warnings {
         println!("warning: {warning}");
     }
