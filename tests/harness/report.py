@@ -6,6 +6,8 @@ import re
 import sys
 import time
 
+from . import room
+
 
 class Report:
     """Counts and prints results."""
@@ -15,6 +17,8 @@ class Report:
         self.counts = {"PASS": 0, "FAIL": 0, "SKIP": 0}
         # Why a case was tried once more is no fault of its own, by name; or empty.
         self.repeated, self.excused, self.flaky, self.doubtful = {}, [], [], []
+        # What was said of the disk, once it was full.
+        self.full = ""
         self.begun, self.groups = time.monotonic(), {}
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob("*.log"):
@@ -42,11 +46,28 @@ class Report:
         print(f"{verdict} {seconds:7.1f} s  {name}{note}", flush=True)
         path = self.log_path(name)
         if verdict in ("FAIL", "FLAKY"):
-            with open(path, "a", encoding="utf-8") as file:
-                file.write(f"\n{reason}\n")
+            self._write(path, f"\n{reason}\n")
             print(f"{_first_lines(reason)}\n     see {os.path.relpath(path)}", flush=True)
+            self._look_for_room()
         elif path.exists() and not self.keep:
             path.unlink()
+
+    def _write(self, path, text):
+        """Adds to a log. Whether that can be kept decides nothing."""
+        try:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(text)
+            room.shorten(path)
+        except OSError as error:
+            if not room.is_full(error):
+                raise
+
+    def _look_for_room(self):
+        """Notes if the disk was full when something failed."""
+        trouble = room.full(self.folder)
+        if trouble:
+            self.full = trouble
+            print(f"     {trouble}", flush=True)
 
     def group(self, name, seconds, processor_seconds):
         """Records what a group that just ended took, of time and of processors."""
@@ -65,9 +86,9 @@ class Report:
         """Records that a case failed and is tried once more. Why stays in its log, if that is
         kept. `excuse`: why that is no fault of the case, or empty."""
         self.repeated[name] = excuse
-        with open(self.log_path(name), "a", encoding="utf-8") as file:
-            file.write(f"\n{reason}\n--- once more ---\n")
+        self._write(self.log_path(name), f"\n{reason}\n--- once more ---\n")
         print(f"AGAIN{seconds:7.1f} s  {name}\n{_first_lines(reason)}", flush=True)
+        self._look_for_room()
 
     def confirmed(self, name, passed, times):
         """Takes a flaky case for passed, if it passed that many times, alone, at the end. It is
@@ -86,6 +107,8 @@ class Report:
             print(f"FLAKY, and let pass: {name}", flush=True)
         for name in self.flaky:
             print(f"FLAKY, so counted as failed: {name}", flush=True)
+        if self.full:
+            print(f"what failed tells nothing: {self.full}", flush=True)
         if self.counts["SKIP"]:
             print(f"{self.counts['SKIP']} skipped", flush=True)
         print(f"{self.counts['PASS']} passed, {self.counts['FAIL']} failed", flush=True)
