@@ -113,10 +113,49 @@ def _full_disk(_):
     check(sum("the disk is full: " in line for line in lines) == 3, text)
 
 
+# ---- what a fixture says at its end ----
+
+# Two groups whose fixtures fail when their cases have passed, one by saying so, one by dying, and
+# one that is well.
+_BAD_ENDS = """
+import contextlib, os, pathlib, sys
+sys.path.insert(0, sys.argv[1])
+from harness import runner
+from harness.case import Case, Failure, Group
+from harness.report import Report
+
+def fixture(end):
+    @contextlib.contextmanager
+    def one(stage):
+        yield
+        end()
+    return one
+
+def fails():
+    raise Failure("something was left")
+
+report = Report(pathlib.Path(sys.argv[2]))
+runner.run_groups([Group(end.__name__, [Case("passes", lambda _: None)], fixture(end))
+                   for end in (fails, os.abort, int)], None, report)
+sys.exit(report.finish())
+"""
+
+
+def _bad_ends(_):
+    """A fixture that fails when its cases have passed is a failure."""
+    with tempfile.TemporaryDirectory() as folder:
+        text = process.run(["/usr/bin/python3", "-c", _BAD_ENDS, staging.ROOT / "tests", folder],
+                           accept=(1,))
+    lines = text.splitlines()
+    check(lines[-1] == "3 passed, 2 failed", text)
+    check("something was left" in text and "SIGABRT" in text, text)
+
+
 def groups():
     """Needs no daemon."""
     return [Group("harness.guest", [
         Case("harness.full_disk", _full_disk),
+        Case("harness.fixture_fails_at_its_end", _bad_ends),
         Case("harness.bench_fetches_the_guest_s_kernel", _bench_fetches_it),
         Case("harness.kernel_fetched_into_nothing", _fetched_into_nothing, 300, slow=True),
     ], staged=False, weight=WAITS), Group("harness", [

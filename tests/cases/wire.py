@@ -23,12 +23,17 @@ def quiet(hosts):
     forgotten(hosts.daemons, 5)
 
 
+# Eight times 0.7 s instead of 0.2: a program that waits for a processor longer than its peer's
+# retries last is no failure of a wire, and here two daemons and up to 65 programs want one.
+_PATIENCE = {"TEST_TIMEOUT": 17}
+
+
 def program(name, *arguments, limit=60.0, title="", settings=(), peers=lambda hosts: ()):
     """A test of tests/programs with its second process on the other host."""
     file, test = name.split(".")
 
     def run(hosts):
-        place = hosts.apart(*peers(hosts), **dict(settings))
+        place = hosts.apart(*peers(hosts), **{**_PATIENCE, **dict(settings)})
         print(place.run(f"/opt/programs/{file}", test, *arguments, limit=limit))
         quiet(hosts)
     return Case(f"wire.{name}{title}", run, limit + 15)

@@ -73,15 +73,15 @@ class Observers:
         self.all[name] = Observer(place, test)
         return self.all[name]
 
-    def calm(self, limit=20.0, quick=1000.0):
-        """Waits until all of them get on, then begins to count anew."""
+    def calm(self, limit=60.0):
+        """Waits until all of them get on at the same time, then begins to count anew."""
         deadline = time.monotonic() + limit
         while True:
             for observer in self.all.values():
                 observer.ask()
             time.sleep(0.4)
             seen = {name: observer.ask() for name, observer in self.all.items()}
-            if all(s.count and s.milliseconds < quick for s in seen.values()):
+            if all(s.count and not s.failed for s in seen.values()):
                 for observer in self.all.values():
                     observer.total = Seen(0, 0, 0.0)
                 return

@@ -108,8 +108,9 @@ class _Running:
         self.pipe, self.rest = here, b""
         self.begun = self.started = time.monotonic()
         self.limit = cases[0].limit + _FIXTURE_LIMIT
-        # When its process is killed, once nothing is expected of it any more.
-        self.gone_by = None
+        # When its process is killed, once no case is expected of it any more; and whether all have
+        # ended well, so that what its fixture says at its end counts.
+        self.gone_by, self.closing = None, False
 
     def next_at(self):
         """When to look at the latest."""
@@ -119,6 +120,8 @@ class _Running:
 
     def look(self, readable):
         """Takes what the process says; notes when it says nothing for too long."""
+        if self.closing:
+            self.rest += _rest(self.pipe)
         if self.gone_by is not None:
             return
         if readable or time.monotonic() > self.next_at():
@@ -150,21 +153,40 @@ class _Running:
         else:
             self.report.add(self.left.pop(0).name, verdict, seconds, reason)
         self.started, self.mark = now, self.machine.mark()
-        if verdict == "FAIL" or not self.left:
+        self.closing = verdict != "FAIL" and not self.left
+        if self.closing:
+            self.gone_by = now + _FIXTURE_LIMIT
+        elif verdict == "FAIL":
             self.gone_by = now + _GRACE
         else:
             self.limit = self.left[0].limit
+
+    def _closed(self, how):
+        """The fixture has ended, or had to be (`how` is empty), all cases having passed. What it
+        says then is a failure of its own."""
+        self.rest += _rest(self.pipe)
+        reason = how or f"not done after {_FIXTURE_LIMIT:g} s"
+        if how == process.how(0):
+            reason = ""
+        if self.rest:
+            _, reason = json.loads(self.rest.partition(b"\n")[0])
+        if reason:
+            self.report.add(f"{self.group.name}, when it ended", "FAIL",
+                            time.monotonic() - self.started, reason)
 
     def is_over(self, running):
         """Whether its process is gone, and all that it left behind."""
         if self.gone_by is None:
             return False
-        pid, _, used = os.wait4(self.child, os.WNOHANG)
-        if pid == 0:
+        pid, status, used = os.wait4(self.child, os.WNOHANG)
+        killed = pid == 0
+        if killed:
             if time.monotonic() <= self.gone_by:
                 return False
             os.kill(self.child, signal.SIGKILL)
             _, _, used = os.wait4(self.child, 0)
+        if self.closing:
+            self._closed("" if killed else process.how(os.waitstatus_to_exitcode(status)))
         self.report.group(self.group.name, time.monotonic() - self.begun,
                           used.ru_utime + used.ru_stime)
         os.close(self.pipe)
@@ -194,6 +216,17 @@ class _Confirming(_Running):
         self.passed += verdict == "PASS"
         if verdict != "PASS" or not self.left:
             self.gone_by = self.started + _GRACE
+
+
+def _rest(pipe):
+    """What is still in a pipe."""
+    found = b""
+    try:
+        while more := os.read(pipe, 65536):
+            found += more
+    except BlockingIOError:
+        pass
+    return found
 
 
 def _child(group, cases, stage, pipe, report):

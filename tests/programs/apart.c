@@ -332,11 +332,11 @@ static struct ibv_qp *towards(struct address theirs, uint8_t timeout, uint8_t re
     return qp;
 }
 
-/* Who is to wait longer is given up later, though it asked first: longer than the two seconds that
- * a peer is given that nobody has found yet. */
+/* Who is to retry more often is given up later, though it asked first: eight times half a second is
+ * longer than the two that a peer is given that nobody has found yet. */
 static void given_up_in_turn(struct address theirs)
 {
-    struct ibv_qp *patient = towards(theirs, 17, 4), *hasty = towards(theirs, 11, 0);
+    struct ibv_qp *patient = towards(theirs, 17, 7), *hasty = towards(theirs, 17, 0);
     struct operation o = operation(IBV_WR_SEND, 8, (struct address){.memory = 0});
     post(patient, o);
     o.id = 9;

@@ -5,6 +5,7 @@
 // UNSAFETY: descriptors by number, as a C program has them, and `unshare`.
 
 use crate::memory::{Memory, PAGE};
+use crate::stress::Stopping;
 use crate::{Outcome, cycles, require};
 use omniverb_adopt::{Access, AdoptError, Strategy, adopt, adopt_with};
 use std::fs::{File, OpenOptions};
@@ -106,6 +107,7 @@ fn nothing_is_lost_with(back: &[Strategy], prepare: fn(), read: impl Fn(Memory) 
     let memory = Memory::anonymous(PAGES * PAGE);
     let (stop, reads, losses) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     thread::scope(|scope| {
+        let stopping = Stopping(&stop);
         scope.spawn(|| {
             prepare();
             while !stop.load(Ordering::Relaxed) {
@@ -114,7 +116,7 @@ fn nothing_is_lost_with(back: &[Strategy], prepare: fn(), read: impl Fn(Memory) 
             }
         });
         move_while(memory, &reads, back);
-        stop.store(true, Ordering::Relaxed);
+        drop(stopping);
     });
     assert_eq!(losses.load(Ordering::Relaxed), 0, "the device's stores were lost");
 }
@@ -229,6 +231,7 @@ pub fn reads_by_a_closed_descriptor() -> Outcome {
     let late = || begin.elapsed() > Duration::from_secs(30);
     let (open, stop) = (AtomicI32::new(-1), AtomicBool::new(false));
     thread::scope(|scope| {
+        let stopping = Stopping(&stop);
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) && !late() {
                 let number = open.swap(-1, Ordering::Relaxed);
@@ -252,7 +255,7 @@ pub fn reads_by_a_closed_descriptor() -> Outcome {
                 lost
             },
         );
-        stop.store(true, Ordering::Relaxed);
+        drop(stopping);
     });
     Ok(())
 }

@@ -3,7 +3,7 @@
 
 use crate::content::scramble;
 use crate::memory::{self, Memory, PAGE};
-use crate::stress::{count_in, cycle};
+use crate::stress::{Stopping, count_in, cycle};
 use crate::{Outcome, cycles, require};
 use omniverb_adopt::{Access, AdoptError, Strategy, adopt, adopt_with};
 use std::fs::{File, OpenOptions};
@@ -40,6 +40,7 @@ pub fn direct_io() -> Outcome {
     let buffer = Memory::anonymous(8 * PAGE);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
+        let stopping = Stopping(&stop);
         let reader = scope.spawn(|| {
             let mut reads = 0usize;
             while !stop.load(Ordering::Relaxed) {
@@ -58,7 +59,7 @@ pub fn direct_io() -> Outcome {
             reads
         });
         cycle(buffer, Strategy::Stop, cycles(500));
-        stop.store(true, Ordering::Relaxed);
+        drop(stopping);
         assert!(reader.join().unwrap() > 100);
     });
     Ok(())
@@ -81,6 +82,7 @@ pub fn spawning(strategy: Strategy) -> Outcome {
     let buffer = Memory::heap(5 * PAGE + 600);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
+        let stopping = Stopping(&stop);
         let spawner = scope.spawn(|| {
             let mut started = 0;
             while !stop.load(Ordering::Relaxed) || started < 20 {
@@ -95,7 +97,7 @@ pub fn spawning(strategy: Strategy) -> Outcome {
             move || count_in(&words, stop)
         });
         cycle(buffer, strategy, cycles(300));
-        stop.store(true, Ordering::Relaxed);
+        drop(stopping);
         spawner.join().unwrap();
         counter.join().unwrap();
     });
@@ -107,12 +109,14 @@ pub fn spawning(strategy: Strategy) -> Outcome {
 pub fn gives_up() -> Outcome {
     require(Strategy::Stop)?;
     const NAP_MS: i32 = 500;
-    let (byte, mut release) = std::io::pipe().unwrap();
+    let (byte, release) = std::io::pipe().unwrap();
     let buffer = Memory::heap(5 * PAGE + 600);
     let attempt = || {
         adopt_with(buffer.address, buffer.length, Access::ReadWrite, &[Strategy::Stop]).map(drop)
     };
     thread::scope(|scope| {
+        // Closed with this scope, whatever becomes of it, which ends the wait, too.
+        let mut release = release;
         let busy = scope.spawn(|| memory::uninterruptible_until(byte.as_fd()));
         let sleeper = scope.spawn(|| memory::epoll_nap(NAP_MS));
         thread::sleep(Duration::from_millis(50));
@@ -136,6 +140,7 @@ pub fn signals(strategy: Strategy) -> Outcome {
     let signal = memory::count_signals();
     let mut sent = 0;
     thread::scope(|scope| {
+        let stopping = Stopping(&stop);
         let (tell, told) = std::sync::mpsc::channel();
         let (done, all_sent) = std::sync::mpsc::channel::<()>();
         let words: Vec<_> = (0..buffer.words() / 64).map(|group| (buffer, group * 64)).collect();
@@ -158,7 +163,7 @@ pub fn signals(strategy: Strategy) -> Outcome {
             sent
         });
         cycle(buffer, strategy, cycles(500));
-        stop.store(true, Ordering::Relaxed);
+        drop(stopping);
         sent = sender.join().unwrap();
         counter.join().unwrap();
     });
@@ -176,6 +181,7 @@ pub fn privileges_given_up() -> Outcome {
     let peer = Memory::of_file(&pages.memfd(), pages.page_length(), true).unwrap();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
+        let stopping = Stopping(&stop);
         let words: Vec<_> = (0..buffer.words() / 64).map(|group| (buffer, group * 64)).collect();
         let counter = scope.spawn({
             let stop = &stop;
@@ -189,7 +195,7 @@ pub fn privileges_given_up() -> Outcome {
             Ok(pages) => crate::give_back(pages, &Strategy::ALL),
             Err(error) => assert_eq!(error, AdoptError::NotPermitted),
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(stopping);
         counter.join().expect("a store was lost");
     });
     Ok(())
@@ -226,6 +232,7 @@ pub fn helper_is_killed() -> Outcome {
     let stop = AtomicBool::new(false);
     let (mut moved, mut failed) = (0, 0);
     thread::scope(|scope| {
+        let stopping = Stopping(&stop);
         let words: Vec<_> = (0..600).map(|page| (buffer, page * 512 + page % 512)).collect();
         let counter = scope.spawn({
             let stop = &stop;
@@ -258,7 +265,7 @@ pub fn helper_is_killed() -> Outcome {
                 failed += 1;
             }
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(stopping);
         counter.join().expect("a store was lost");
     });
     memory::kill(killer);

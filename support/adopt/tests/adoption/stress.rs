@@ -42,6 +42,16 @@ pub fn cycle(memory: Memory, strategy: Strategy, count: usize) {
     }
 }
 
+/// Tells the threads of a scope to stop, whatever becomes of it: a scope waits for its threads also
+/// after an assertion in it failed.
+pub struct Stopping<'a>(pub &'a AtomicBool);
+
+impl Drop for Stopping<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Counts in every word until told to stop. Panics at the first lost store.
 pub fn count_in(words: &[(Memory, usize)], stop: &AtomicBool) -> u64 {
     let mut value = 0;
@@ -74,6 +84,7 @@ pub fn writers(strategy: Strategy) -> Outcome {
     let Neighbourhood { buffer, small } = neighbourhood(5);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
+        let stopping = Stopping(&stop);
         let threads: Vec<_> = (0..WRITERS)
             .map(|writer| {
                 let own = (0..buffer.words() / 37).map(|group| (buffer, group * 37 + writer));
@@ -85,7 +96,7 @@ pub fn writers(strategy: Strategy) -> Outcome {
             .collect();
         // Stopping threads that compute takes until each of them gets a processor.
         cycle(buffer, strategy, cycles(if strategy == Strategy::Stop { 500 } else { 1_500 }));
-        stop.store(true, Ordering::Relaxed);
+        drop(stopping);
         for thread in threads {
             assert!(thread.join().expect("a writer lost a store") > 0);
         }
@@ -100,6 +111,7 @@ pub fn large_writers(strategy: Strategy) -> Outcome {
     buffer.want_huge_pages();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
+        let stopping = Stopping(&stop);
         let threads: Vec<_> = (0..WRITERS)
             .map(|writer| {
                 let own = (0..buffer.length / PAGE).map(|page| (buffer, page * 512 + writer * 60));
@@ -109,7 +121,7 @@ pub fn large_writers(strategy: Strategy) -> Outcome {
             })
             .collect();
         cycle(buffer, strategy, cycles(2_000).div_ceil(200));
-        stop.store(true, Ordering::Relaxed);
+        drop(stopping);
         for thread in threads {
             assert!(thread.join().expect("a writer lost a store") > 0);
         }
@@ -149,6 +161,7 @@ pub fn kernel_stores(strategy: Strategy) -> Outcome {
     let stop = AtomicBool::new(false);
     let received = AtomicUsize::new(0);
     thread::scope(|scope| {
+        let stopping = Stopping(&stop);
         for reader in 0..2 {
             let (from, mut to) = pipe();
             let (stop, received) = (&stop, &received);
@@ -180,7 +193,7 @@ pub fn kernel_stores(strategy: Strategy) -> Outcome {
             });
         }
         cycle(buffer, strategy, cycles(500));
-        stop.store(true, Ordering::Relaxed);
+        drop(stopping);
     });
     assert!(received.load(Ordering::Relaxed) > 1000);
     Ok(())
@@ -230,6 +243,7 @@ pub fn come_and_go(strategy: Strategy) -> Outcome {
     let buffer = Memory::heap(5 * PAGE + 600);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
+        let stopping = Stopping(&stop);
         for lane in 0..2 {
             let stop = &stop;
             scope.spawn(move || {
@@ -250,7 +264,7 @@ pub fn come_and_go(strategy: Strategy) -> Outcome {
             });
         }
         cycle(buffer, strategy, cycles(600) / 2);
-        stop.store(true, Ordering::Relaxed);
+        drop(stopping);
     });
     Ok(())
 }
