@@ -242,7 +242,7 @@ def _contents(role, test, *options, limit=40.0):
                                   limit=limit)
                 break
             except Failure as failure:
-                # What comes is looked at byte by byte. What does not come may be lost, on UC and UD.
+                # What comes is looked at byte by byte. What does not may be lost, on UC and UD.
                 if not left or "no completion for" not in str(failure):
                     raise
                 print(f"a message was lost: {failure}")
