@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from harness import process
 from harness.attached import (ADDRESS, LINKED, NAME, OMNIVERB, Both, Device, Lab, Machine, Plain,
                               keepers, porters)
+from harness.by_address import end
 from harness.case import WAITS, Case, Group, check
 from harness.duet import gid_index
 
@@ -267,6 +268,35 @@ def _porter_again(lab):
     _goes_on(lab)
 
 
+def _booted_afresh(lab):
+    """Of a guest that is booted afresh nobody is there: who exchanged messages with its processes
+    ends with an error, and what those had comes back, of processes that had lost their agent,
+    too."""
+    command = [OMNIVERB, "run", "--", "ibv_rc_pingpong"]
+    lab.machine.start(*command, stdout=None)
+    process.until(lambda: lab.machine.listens(18515), 60, "a server")
+    lab.machine.agents.kill()
+    lab.machine.agents = lab.machine.start_agent()
+    process.until(lambda: lab.machine.row()["sessions"] == 0, 30, "nobody who is known")
+    check(lab.machine.row()["used"] >= 512 << 10, f"{lab.machine.row()}")
+    sides = lab.sides("machine", "container")
+    lines = [["ibv_rc_pingpong", "-g", gid_index(place), "-n", 10_000_000, "-e"]
+             for place in (sides.client, sides.server)]
+    both = Both(sides, lines[0], server_argv=lines[1])
+    try:
+        process.until(lambda: _moving(lab), 60, "messages on a link")
+        lab.machine.reboot()
+        process.until(lambda: both.client.poll() is not None, 60, "an error")
+        check(both.client.returncode > 0, process.how(both.client.returncode))
+    finally:
+        end(both.client)
+    process.until(lambda: lab.machine.row()["used"] == 0 and
+                  lab.machine.row()["pairs"]["used"] == 0, 30,
+                  lambda: f"all to come back, {lab.machine.row()}")
+    _device(lab)
+    _neighbour(lab)
+
+
 def _agent_is_nobody(lab):
     """Who has the window and the port in a machine has nothing else."""
     folders = lab.machine.run("sh", "-c", "grep -l omniverb /proc/[0-9]*/comm; true").split()
@@ -344,6 +374,7 @@ def groups():
              Case("machines.porter", _porter, 60),
              Case("machines.agent", _agent_is_nobody, 60),
              Case("machines.agent killed", _agent_again, 300, slow=True),
+             Case("machines.booted afresh", _booted_afresh, 300),
              Case("machines.daemon killed", _daemon_again, 300),
              Case("machines.neighbour and another daemon", _neighbour_outlives, 300, slow=True),
              Case("machines.porter killed", _porter_again, 300, slow=True),

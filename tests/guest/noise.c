@@ -169,7 +169,7 @@ static void put(unsigned char *at, uint64_t number, int bytes)
 /* A frame, whole and of a known kind but now and then; what is in it is noise. */
 static size_t frame(unsigned char *out)
 {
-    static const unsigned lengths[KINDS + 1] = {0, 16, 8, 4096, 4096, 0, 4096, 0, 0, 4392, 0};
+    static const unsigned lengths[KINDS + 1] = {0, 32, 8, 4096, 4096, 0, 4096, 0, 0, 4392, 0};
     uint64_t kind = 1 + below(KINDS);
     size_t length = below(4) ? lengths[kind] : below(lengths[kind] + 1);
     unsigned char *body = out + 16;
@@ -207,7 +207,7 @@ static size_t frame(unsigned char *out)
 
 static void say_things(double seconds)
 {
-    static unsigned char out[16 + FRAME_MAX], first[32], heard[65536];
+    static unsigned char out[16 + FRAME_MAX], first[48], heard[65536];
     int port = open_port();
     unsigned long said = 0, lost = 0;
     bool begins = true;
@@ -215,9 +215,10 @@ static void say_things(double seconds)
         if (begins || !below(100)) { /* what an agent begins with, before anything else */
             memcpy(first, head + HEAD_VERSION, 2);
             put(first + 2, 1, 2);
-            put(first + 4, 16, 4);
+            put(first + 4, 32, 4);
             memcpy(first + 16, head + HEAD_NUMBER, 8);
             put(first + 24, next(), 8);
+            put(first + 32, below(4), 8); /* a boot, or that none is known */
             begins = write(port, first, sizeof first) < 0;
         }
         size_t length = frame(out);

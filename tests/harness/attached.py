@@ -54,6 +54,10 @@ class Machine(Guest):
         super().__init__(host.switch, archive, f"{address}/24", [six],
                          before=self.command(stage), **options)
 
+    def devices(self):
+        # It may be booted afresh.
+        return ["-action", "reboot=reset"]
+
     def command(self, stage):
         """What starts QEMU."""
         return ["env", f"OMNIVERB_SOCKET={self.daemon.socket}", stage.dist / "bin" / "omniverb",

@@ -9,6 +9,7 @@ import glob
 import os
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -64,6 +65,7 @@ class Guest:
         if not qemu:
             raise Skip("no qemu-system-x86_64: the package qemu-system-x86 cannot be installed")
         self.address = address.partition("/")[0]
+        self.network = ([address, *more_addresses], mtu)
         self.folder = tempfile.TemporaryDirectory(prefix="omniverb-guest-")
         self.rest, self.programs, self.ready = b"", {}, False
         self.link = self.machine = None
@@ -77,14 +79,19 @@ class Guest:
                   "-serial", f"file:{self._file('console')}",
                   "-netdev", f"tap,id=net,ifname={tap},script=no,downscript=no",
                   "-device", f"virtio-net-pci,netdev=net,host_mtu={mtu},romfile=,"
-                             f"mac=52:54:00:00:00:{switch.ports:02x}"]
+                             f"mac=52:54:00:00:00:{switch.ports:02x}",
+                  *self.devices()]
         try:
             self._boot(common)
-            self._configure([address, *more_addresses], mtu)
+            self._configure(*self.network)
             self._set_up()
         except BaseException:
             self.close()
             raise
+
+    def devices(self):
+        """What else it has, in QEMU's words."""
+        return []
 
     def _file(self, name):
         return os.path.join(self.folder.name, name)
@@ -111,12 +118,26 @@ class Guest:
         with far, open(self._file("errors"), "wb") as errors:
             self.machine = process.start([*line, *agent], stdout=errors, stderr=errors,
                                          pass_fds=[far.fileno()])
+        self._await(started, limit)
+
+    def _await(self, started, limit):
         while not self.ready:
             left = started + limit - time.monotonic()
             if left < 0:
                 raise Failure(f"the guest has not booted in {limit:g} s\n{self.console()}")
             self._take(left)
         print(f"the guest has booted in {time.monotonic() - started:.1f} s", flush=True)
+
+    def reboot(self):
+        """Boots it afresh in the same QEMU, which has to be allowed to; whoever ran there is gone."""
+        self.ready = False
+        self.start("sh", "-c", "echo b > /proc/sysrq-trigger")
+        self._await(time.monotonic(), self.boot_limit)
+        for program in self.programs.values():
+            if program.returncode is None:
+                program.returncode = -signal.SIGKILL
+        self._configure(*self.network)
+        self._set_up()
 
     def _switch_off(self):
         if self.machine:

@@ -68,7 +68,7 @@ impl Leaver {
 
     /// Nobody will hear of its end.
     pub(crate) fn retire(&self) {
-        self.pieces.iter().for_each(|piece| piece.retire());
+        self.pieces.iter().for_each(|piece| piece.retire_for_good());
     }
 
     /// Lets go of what it has of windows that are over. False: it has nothing else.
@@ -162,8 +162,12 @@ impl Client {
     /// Its sockets, to be let go of. A process that has lost its daemon goes on with its links, so
     /// what it has of a window stays as it is unless it is known to be gone.
     pub(crate) fn into_sockets(self) -> impl Iterator<Item = OwnedFd> {
+        let retire = match self.source {
+            Source::Window(_) => Piece::retire,
+            Source::Files => Piece::retire_for_good,
+        };
         if !self.dead {
-            self.pieces.iter().for_each(|piece| piece.retire());
+            self.pieces.iter().for_each(|piece| retire(piece));
         }
         [Some(self.calls), self.events].into_iter().flatten()
     }

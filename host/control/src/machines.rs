@@ -1,6 +1,7 @@
 //! The virtual machines that are attached: their doors, by which sessions of their processes are
 //! made, and their windows. A machine is attached as long as its door is open.
 
+use crate::boots::Boots;
 use crate::pairs::Pairs;
 use crate::pieces::Pieces;
 use omniverb_session::machine::MachineName;
@@ -33,6 +34,8 @@ pub(crate) struct Record {
     pub(crate) porter: Peer,
     /// Its UDP port 4791, if its agent has it.
     pub(crate) port: Option<Arc<Port>>,
+    /// Which boot of its guest it is in.
+    pub(crate) boots: Boots,
     /// What it shares with neighbours.
     pairs: Pairs,
     /// Sessions of its processes.
@@ -45,14 +48,20 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// One that nothing is known of yet but who brought it.
-    pub(crate) fn new(machine: Arc<Machine>, vnic: VnicId, door: OwnedFd, porter: Peer) -> Record {
+    /// One that nothing is known of yet but who brought it, and what daemons before this one heard.
+    pub(crate) fn new(
+        machine: Arc<Machine>,
+        vnic: VnicId,
+        (door, porter): (OwnedFd, Peer),
+        boots: Boots,
+    ) -> Record {
         Record {
             machine,
             vnic,
             door,
             porter,
             port: None,
+            boots,
             pairs: Pairs::default(),
             sessions: BTreeSet::new(),
             addresses: Vec::new(),

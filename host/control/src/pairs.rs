@@ -203,6 +203,11 @@ impl Pairs {
         Shared::make_in_pair(number, &pair.pieces, (pair.links(), bells), ready)
     }
 
+    /// The guest was booted afresh: what only its processes had comes back.
+    pub(crate) fn boot(&self) {
+        self.windows.values().for_each(|pair| pair.pieces.boot());
+    }
+
     /// The machine is parted with.
     pub(crate) fn part(&self) {
         self.windows.values().for_each(|pair| pair.pieces.part());

@@ -4,12 +4,14 @@
 //! What is free is known here only, and noted in a ledger for the next daemon; nothing in the
 //! window says anything about it. A piece that comes back is emptied before it is free, by a thread
 //! of the window's own: the kernel takes long for many pages, and lets whoever has the file make it
-//! longer. One that somebody may still use does not come back ([`Piece::retire`]), and none does
+//! longer. One that somebody may still use does not come back ([`left`](crate::left)), and none does
 //! when the machine is parted with: its processes go on with what they have, and the memory is the
-//! machine's. So they do with what a daemon before this one gave them.
+//! machine's. So they do with what a daemon before this one gave them, until the guest is booted
+//! afresh.
 
 use crate::disposal::Bin;
 use crate::ledger::{Ledger, State};
+use crate::left::{Left, Retired};
 use omniverb_session::body;
 use omniverb_sys::{Extent, lock};
 use std::collections::BTreeMap;
@@ -47,6 +49,8 @@ struct Room {
     /// The same, by pages of what the guest sees, which begins there. Changed with the lock held.
     ledger: Ledger,
     begin: u64,
+    /// What nobody gives back.
+    left: Mutex<Left>,
     /// The machine is parted with.
     over: Mutex<bool>,
     /// What is done with pieces that were emptied.
@@ -64,12 +68,12 @@ pub(crate) struct Piece {
     of: Arc<Pieces>,
     offset: u64,
     length: u64,
-    retired: Mutex<bool>,
+    retired: Mutex<Retired>,
 }
 
 impl Pieces {
     /// All of a window but its first page, which the guest knows it by, and what `ledger` says is
-    /// given away.
+    /// given away: to processes of the guest, which may be there until it is booted afresh.
     ///
     /// # Errors
     /// If the file is no memory that can never be cut short, or has not these pages; if the ledger
@@ -80,10 +84,14 @@ impl Pieces {
         ledger: Ledger,
         bin: Bin,
     ) -> io::Result<Arc<Pieces>> {
-        Pieces::made_fresh(file, data, ledger, bin, |_, _| Ok(()))
+        let pieces = Pieces::made_fresh(file, data, ledger, bin, |_, _| Ok(()))?;
+        let given = pieces.given();
+        *lock(&pieces.room.left) = Left::with(given);
+        Ok(pieces)
     }
 
-    /// The same, of which pieces are made as they are to be before they are given again.
+    /// The same, of which pieces are made as they are to be before they are given again. What is
+    /// given away may be used by others than processes of the guest, and never comes back.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -104,9 +112,9 @@ impl Pieces {
             }
             next = next.max(given.end);
         }
-        let (free, over) = (Mutex::new(free), Mutex::new(false));
+        let (free, over, left) = (Mutex::new(free), Mutex::new(false), Mutex::default());
         let file = Arc::new(file);
-        let room = Arc::new(Room { file, free, ledger, begin, over, fresh });
+        let room = Arc::new(Room { file, free, ledger, begin, left, over, fresh });
         let (returned, to_empty) = mpsc::channel();
         let to_empty = Mutex::new(Some(to_empty));
         Ok(Arc::new(Pieces { room, data, returned, to_empty, bin }))
@@ -170,7 +178,30 @@ impl Pieces {
             }
         }
         drop(free);
-        Ok(Piece { of: self.clone(), offset, length, retired: Mutex::new(false) })
+        Ok(Piece { of: self.clone(), offset, length, retired: Mutex::default() })
+    }
+
+    /// What is not free, the first page left out: where it begins, how long it is.
+    fn given(&self) -> Vec<(u64, u64)> {
+        let (mut given, mut next) = (Vec::new(), self.data.offset + PAGE);
+        let end = self.data.offset + self.data.length;
+        for (at, length) in lock(&self.room.free).iter().chain(iter::once((&end, &0))) {
+            if next < *at {
+                given.push((next, at - next));
+            }
+            next = at + length;
+        }
+        given
+    }
+
+    /// The guest was booted afresh: what its processes had that were there before comes back, if
+    /// nobody else has it.
+    pub(crate) fn boot(&self) {
+        let left = lock(&self.room.left).boot();
+        // If there can be no thread nothing comes back, as ever.
+        if !left.is_empty() && self.begin().is_ok() {
+            left.into_iter().for_each(|piece| _ = self.returned.send(piece));
+        }
     }
 
     /// How many pieces of so many bytes there are in a part of what the guest sees.
@@ -230,6 +261,11 @@ impl Room {
     }
 
     fn give_back(&self, mut offset: u64, mut length: u64) {
+        // Whoever has the window next goes by what was noted until then.
+        let over = lock(&self.over);
+        if *over {
+            return;
+        }
         let mut free = lock(&self.free);
         // Who cannot be told that it is free is told that it is not.
         if self.note(offset, length, State::Free).is_err() {
@@ -263,10 +299,17 @@ impl Piece {
         Extent::new(self.of.room.file.clone(), self.offset, self.length)
     }
 
-    /// Somebody who was told of it may use it for as long as he lives, which nobody hears of: it is
-    /// given to nobody else.
+    /// A process of the guest that was told of it may use it for as long as it lives, which nobody
+    /// hears of: it is given to nobody else until the guest is booted afresh.
     pub(crate) fn retire(&self) {
-        *lock(&self.retired) = true;
+        let left = lock(&self.of.room.left);
+        let mut retired = lock(&self.retired);
+        *retired = left.in_this_boot(*retired);
+    }
+
+    /// The same of a process outside the guest: it is given to nobody else.
+    pub(crate) fn retire_for_good(&self) {
+        *lock(&self.retired) = Retired::ForGood;
     }
 
     /// Its window is over: nothing of it is given back any more.
@@ -282,128 +325,12 @@ impl Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        if !*lock(&self.retired) {
-            let _ = self.of.returned.send((self.offset, self.length));
+        let (retired, piece) = (*lock(&self.retired), (self.offset, self.length));
+        if lock(&self.of.room.left).comes_back(retired, piece) {
+            let _ = self.of.returned.send(piece);
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use omniverb_ring::WordMemory;
-    use omniverb_ring::sync::Ordering;
-    use omniverb_sys::{Access, memfd};
-
-    fn pieces(pages: u64) -> Arc<Pieces> {
-        let file = memfd::create("window", (pages + 2) * PAGE).unwrap();
-        let data = body::Extent { offset: 2 * PAGE, length: pages * PAGE };
-        Pieces::new(file, data, Ledger::none(), Bin::new().unwrap()).unwrap()
-    }
-
-    #[test]
-    fn pieces_lie_apart_behind_the_first_page_and_come_back() {
-        let pieces = pieces(10);
-        let taken: Vec<Piece> = [1, 3, 2, 3].map(|n| pieces.take(n * PAGE).unwrap()).into();
-        let offsets: Vec<u64> = taken.iter().map(|piece| piece.in_guest().offset / PAGE).collect();
-        assert_eq!(offsets, [1, 2, 5, 7]);
-        assert_eq!(pieces.sizes(), (10 * PAGE, 9 * PAGE));
-        assert_eq!(pieces.take(1).unwrap_err().kind(), io::ErrorKind::OutOfMemory);
-        let mut taken: Vec<Option<Piece>> = taken.into_iter().map(Some).collect();
-        // In any order they grow together again.
-        for index in [1, 3, 0, 2] {
-            taken[index] = None;
-        }
-        until(|| pieces.sizes().1 == 0);
-        assert_eq!(pieces.take(9 * PAGE).unwrap().in_guest().offset, PAGE);
-        for nonsense in [0, u64::MAX, 10 * PAGE] {
-            assert!(pieces.take(nonsense).is_err(), "{nonsense}");
-        }
-    }
-
-    /// Until the thread that empties has done so.
-    fn until(what: impl Fn() -> bool) {
-        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        while !what() {
-            assert!(std::time::Instant::now() < end, "not in time");
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-    }
-
-    #[test]
-    fn who_gets_a_piece_finds_nothing_of_those_before() {
-        let pieces = pieces(3);
-        let first = pieces.take(PAGE).unwrap();
-        first.extent().map(Access::ReadWrite).unwrap().store(8, 1, Ordering::Relaxed);
-        drop(first);
-        until(|| pieces.sizes().1 == 0);
-        let next = pieces.take(PAGE).unwrap();
-        assert_eq!(next.in_guest().offset, PAGE);
-        let found = next.extent().map(Access::ReadOnly).unwrap();
-        assert_eq!(found.load(8, Ordering::Relaxed), 0);
-    }
-
-    #[test]
-    fn what_somebody_may_still_use_is_neither_emptied_nor_given_to_others() {
-        let pieces = pieces(4);
-        let [retired, other] = [(); 2].map(|()| pieces.take(PAGE).unwrap());
-        let mapped = [&retired, &other].map(|piece| piece.extent().map(Access::ReadWrite).unwrap());
-        mapped.iter().for_each(|window| window.store(8, 7, Ordering::Relaxed));
-        retired.retire();
-        drop(retired);
-        // Who comes back behind it has been emptied when this is so.
-        drop(pieces.take(PAGE).unwrap());
-        until(|| pieces.sizes().1 == 2 * PAGE);
-        assert_eq!(pieces.take(PAGE).unwrap().in_guest().offset, 3 * PAGE);
-        pieces.part();
-        drop(other);
-        drop(pieces);
-        let found = mapped.map(|window| window.load(8, Ordering::Relaxed));
-        assert_eq!(found, [7, 7]);
-    }
-
-    #[test]
-    fn what_one_daemon_gave_away_the_next_one_does_not() {
-        let [window, notes] = [12 * PAGE, 10].map(|bytes| memfd::create("window", bytes).unwrap());
-        let attach = || {
-            let [file, notes] = [&window, &notes].map(|file| file.try_clone().unwrap());
-            let data = body::Extent { offset: 2 * PAGE, length: 10 * PAGE };
-            Pieces::new(file, data, Ledger::of(notes), Bin::new().unwrap()).unwrap()
-        };
-        let offsets = |pieces: &Arc<Pieces>, many: usize| -> Vec<u64> {
-            let taken: Vec<_> = (0..many).map(|_| pieces.take(2 * PAGE).unwrap()).collect();
-            let offsets = taken.iter().map(|piece| piece.in_guest().offset / PAGE).collect();
-            // As at the end of a daemon.
-            pieces.part();
-            offsets
-        };
-        let first = attach();
-        let returned = first.take(PAGE).unwrap();
-        let kept = first.take(2 * PAGE).unwrap();
-        drop(returned);
-        until(|| first.sizes().1 == 2 * PAGE);
-        first.part();
-        drop((kept, first));
-        let second = attach();
-        assert_eq!(second.sizes().1, 2 * PAGE);
-        assert_eq!(offsets(&second, 2), [4, 6]);
-        drop(second);
-        let third = attach();
-        assert_eq!(third.sizes().1, 6 * PAGE);
-        assert!(third.take(3 * PAGE).is_err());
-        assert_eq!(offsets(&third, 1), [8]);
-    }
-
-    #[test]
-    fn what_is_no_window_is_refused() {
-        let file = || memfd::create("window", 4 * PAGE).unwrap();
-        for (offset, length) in [(0, PAGE), (0, 5 * PAGE), (1, 2 * PAGE), (0, u64::MAX)] {
-            assert!(Pieces::check(&file(), body::Extent { offset, length }).is_err());
-        }
-        let open = memfd::unsealed("window", 4 * PAGE).unwrap();
-        let data = body::Extent { offset: 0, length: 4 * PAGE };
-        assert!(Pieces::check(&open, data).is_err(), "it can be cut short");
-        let other = std::fs::File::open("/dev/null").unwrap();
-        assert!(Pieces::check(&other.into(), data).is_err());
-    }
-}
+mod tests;

@@ -197,6 +197,56 @@ fn a_neighbour_and_a_machine_share_a_window_of_their_own() {
     assert_eq!((third.engine, third.memory.offset >> 56), (0, 1));
 }
 
+/// The machine's end of a place in a window is over when its guest is booted afresh; the
+/// neighbour's is when his process has ended. Either may be first.
+#[test]
+fn a_place_comes_back_when_both_ends_are_over_that_of_a_guest_by_a_boot() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(Settings::default());
+    let (here, there) = (Net::new(), Net::new());
+    here.join(&there, A, B);
+    let mut far = There::new(&daemon, &there, &[files()]);
+    far.machine.boot(1);
+    for (boot, guest_first) in [(2, true), (3, false)] {
+        let mut a = here.client(&daemon);
+        let (mut lost, _) = far.machine.process();
+        let (mut b, _) = far.machine.process();
+        far.link(&mut lost, &mut a);
+        let [(theirs, _), (ours, _)] = far.link(&mut b, &mut a);
+        // Of one nobody hears any more; the other is there when the guest is booted.
+        drop(lost);
+        until(|| seen(&daemon, "one").unwrap()["sessions"] == 1);
+        let used = || row(&daemon, "used").as_u64().unwrap();
+        assert!(used() >= 2 * theirs.memory.length, "{}", used());
+        if guest_first {
+            far.machine.boot(boot);
+            assert!(b.is_dropped());
+            let end = std::time::Instant::now() + SOON;
+            loop {
+                assert!(std::time::Instant::now() < end, "not told");
+                if let Some((Message::LinkClosed(closed), _)) = a.next_event(MOMENT)
+                    && closed.qpn == ours.qpn
+                {
+                    assert_eq!(closed.reason, CLOSED_BY_DEATH);
+                    break;
+                }
+            }
+            until(|| seen(&daemon, "one").unwrap()["used"] == 0);
+            assert!(used() >= 2 * theirs.memory.length, "the neighbour may use it");
+            a.kill();
+        } else {
+            a.kill();
+            until(|| row(&daemon, "links") == 0);
+            assert!(used() >= 2 * theirs.memory.length, "the guest's process may use it");
+            far.machine.boot(boot);
+        }
+        until(|| used() == 0);
+        assert_eq!(row(&daemon, "given"), 1, "it is his for good");
+    }
+}
+
 /// The daemon has nothing more of it, however long a neighbour's process lives.
 #[test]
 fn a_window_ends_with_its_machine() {

@@ -18,6 +18,7 @@
 //! `decode` accepts any bytes.
 #![forbid(unsafe_code)]
 
+pub mod begin;
 pub mod body;
 pub mod cm;
 mod codec;
@@ -36,7 +37,7 @@ pub mod text;
 pub use codec::{DecodeError, Header, Kind, Message, decode, encode};
 
 /// Version of this protocol. A daemon refuses a process that speaks another one (`EPROTO`).
-pub const VERSION: u16 = 7;
+pub const VERSION: u16 = 8;
 
 /// Where a process looks for the daemon when `OMNIVERB_SOCKET` is not set: the host's daemon.
 pub const SYSTEM_SOCKET: &str = "/run/omniverb/omniverbd.sock";

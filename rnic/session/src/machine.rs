@@ -155,6 +155,13 @@ bodies! {
         /// Bit `number - 1` of each.
         present: u64,
     }
+    /// Porter: in which boot of its guest the machine is, as its agent says. If that is another one
+    /// than before, nobody of before is there: their sessions are over, and what they had may be
+    /// given to others. Answered with `Done`.
+    Booted {
+        /// Another one after each boot; zeros: not known.
+        boot: [u8; 16],
+    }
     /// An address of one of the machine's interfaces.
     MachineAddress {
         /// IPv6, or IPv4 as IPv6 has it.
@@ -179,6 +186,7 @@ pub const REACH_HOST: u32 = 2;
 messages! {
     0x5001 OpenSession, 0x5002 SessionOpened, 0x5003 TellAddresses, 0x5004 Done,
     0x5005 EndSession, 0x5006 OpenPort, 0x5007 PortOpened, 0x5008 Parted, 0x5009 TellPairs,
+    0x500a Booted,
 }
 
 /// What comes before the bytes of a frame.
@@ -208,8 +216,8 @@ pub const FRAME_BYTES_MAX: usize = size_of::<FrameHead>() + PACKET_BYTES_MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum FrameKind {
-    /// The agent is there, and knows no session. The number of its window, and one at random: eight
-    /// bytes each. The porter says the same, and what it said before is nobody's.
+    /// The agent is there, and knows no session: a [`crate::begin::Begin`]. The porter says the
+    /// same, and what it said before is nobody's.
     Begin = 1,
     /// A process has come: its number and user, four bytes each.
     Open = 2,

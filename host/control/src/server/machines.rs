@@ -5,6 +5,7 @@
 
 use crate::arrivals::Arrival;
 use crate::attached::Attached;
+use crate::boots::Boots;
 use crate::journal::Level;
 use crate::ledger::Ledger;
 use crate::machines::{Machine, Record, SESSIONS_MAX};
@@ -96,6 +97,7 @@ impl Server {
         }
         let ledger = ledger.map_or_else(Ledger::none, Ledger::of);
         let bin = self.disposal.bin();
+        let boots = Boots::of(ledger.clone(), pages);
         let pieces = Pieces::new(window, asked.data, ledger, bin).map_err(|_| Errno::ENOMEM)?;
         let (door, theirs) = socket::pair().map_err(|_| Errno::ENOMEM)?;
         let porter = self.operators.peer(operator).ok_or(Errno::ENOENT)?;
@@ -106,7 +108,7 @@ impl Server {
         let holder = Holder::new("", porter.uid).in_process(porter.pid);
         let vnic = self.vnics.join(Attached::Machine(machine.clone()), &holder);
         self.tell_registered();
-        self.machines.add(id, Record::new(machine, vnic, door, porter));
+        self.machines.add(id, Record::new(machine, vnic, (door, porter), boots));
         self.journal.log(Level::Info, format_args!("machine {name} is attached"));
         Ok(theirs)
     }
@@ -183,6 +185,10 @@ impl Server {
                 }
                 Err(errno) => self.answer_porter(id, tag, &Message::Failed(errno), &[]),
             },
+            Ok((tag, Message::Booted(told))) => {
+                self.machine_booted(id, told.boot);
+                self.answer_porter(id, tag, &Done { take_back: 0 }.into(), &[]);
+            }
             Ok((tag, Message::TellPairs(told))) => {
                 self.machine_tells_pairs(id, told.present);
                 self.answer_porter(id, tag, &Done { take_back: 0 }.into(), &[]);
@@ -230,6 +236,24 @@ impl Server {
             record.sessions.insert(session);
         }
         Ok((session, theirs))
+    }
+
+    /// A machine's guest says which boot it is in. If it was booted afresh nobody is there who was:
+    /// whoever is linked with them is told so, and what they had comes back.
+    fn machine_booted(&mut self, id: SessionId, boot: [u8; 16]) {
+        let Some(record) = self.machines.get_mut(id) else { return };
+        if !record.boots.heard(boot) {
+            return;
+        }
+        record.machine.pieces.boot();
+        record.pairs().boot();
+        for session in &record.sessions {
+            self.clients.note_dead(*session);
+            self.clients.part(*session, "its machine was booted afresh");
+        }
+        let name = record.machine.name;
+        // Not louder: a guest may say so without end.
+        self.journal.log(Level::Debug, format_args!("machine {name} was booted afresh"));
     }
 
     /// The machine's agent has its UDP port 4791: where what comes by it is carried.

@@ -6,7 +6,7 @@ use super::*;
 use omniverb_session::body::Extent;
 use omniverb_session::limits::GIDS_MAX;
 use omniverb_session::machine::{
-    self, EndSession, MachineAddress, OpenPort, OpenSession, TellAddresses,
+    self, Booted, EndSession, MachineAddress, OpenPort, OpenSession, TellAddresses,
 };
 use omniverb_session::operator::{AttachMachine, Message as Said};
 use omniverb_sys::{memfd, socket};
@@ -90,6 +90,12 @@ impl Machine {
     /// A process is gone, as the guest says.
     pub fn end(&mut self, session: u64) {
         assert!(matches!(self.ask(EndSession { session }).0, machine::Message::Done(_)));
+    }
+
+    /// The guest is in this boot, as it says.
+    pub fn boot(&mut self, number: u8) {
+        let boot = [number; 16];
+        assert!(matches!(self.ask(Booted { boot }).0, machine::Message::Done(_)));
     }
 
     pub fn tell_address(&mut self) {

@@ -17,11 +17,12 @@ use super::sharing::Sharing;
 use super::wakes::Wakes;
 use super::windows::{Found, names};
 use anyhow::{Context, bail};
+use omniverb_session::begin::Begin;
 use omniverb_session::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
 use omniverb_session::machine::{Enclosed, Frame, FrameKind, PORT_NAME, enclosed, encode};
 use omniverb_session::{SYSTEM_SOCKET, decode};
 use omniverb_sys::addresses;
-use omniverb_sys::{clock, manager, privileges, random, socket};
+use omniverb_sys::{boot, clock, manager, privileges, random, socket};
 use rustix::fs::{Mode, OFlags, open};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -147,7 +148,8 @@ impl Agent {
     fn begin(&mut self) {
         let (window, number) = self.sharing.own().unwrap_or((self.window.clone(), 0));
         self.window = window;
-        let bytes = [number, random::number()].map(u64::to_le_bytes).concat();
+        let boot = boot::id().unwrap_or_default();
+        let bytes = Begin { window: number, number: random::number(), boot }.written();
         self.relay.begin(&Frame { kind: FrameKind::Begin, session: 0, bytes });
         self.told = None;
         self.wakes.clear();

@@ -46,6 +46,8 @@ struct Pair {
 
 /// Bytes of a pair window's ledger beside one for each page.
 const WHOSE_BYTES: u64 = 64;
+/// The same of the machine's own window: which boot of the guest was the last.
+const BOOT_BYTES: u64 = 16;
 
 fn ledger(window: &Window, more: u64) -> anyhow::Result<OwnedFd> {
     let pages = window.data.length.div_ceil(4096);
@@ -131,7 +133,7 @@ impl Keeper {
     ) -> anyhow::Result<(Keeper, OwnedFd)> {
         let program = own_program()?;
         let window = Window::new(name, wanted.bytes)?;
-        let ledger_of_own = ledger(&window, 0)?;
+        let ledger_of_own = ledger(&window, BOOT_BYTES)?;
         let pairs = window.pairs(wanted.pairs)?.into_iter();
         let pairs = pairs.map(|window| Ok(Pair { ledger: ledger(&window, WHOSE_BYTES)?, window }));
         let pairs = pairs.collect::<anyhow::Result<Vec<Pair>>>()?;

@@ -8,9 +8,11 @@
 
 use super::border::Border;
 use super::relay::{Channel, News, Relay};
+use omniverb_session::begin::Begin;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::machine::{
-    EndSession, Frame, FrameKind, Message, OpenPort, OpenSession, PACKET_BYTES_MAX, TellPairs,
+    Booted, EndSession, Frame, FrameKind, Message, OpenPort, OpenSession, PACKET_BYTES_MAX,
+    TellPairs,
     decode, encode,
 };
 use omniverb_session::{Message as Said, decode as decode_said};
@@ -164,21 +166,7 @@ impl Porter {
             None => return Err(Over::Broken),
         }
         match kind {
-            FrameKind::Begin => {
-                let right = bytes.len() == 16 && bytes.starts_with(&self.number.to_le_bytes());
-                self.begun = Some(right);
-                // Their processes may be there: what they were given is not given to others.
-                self.numbers.clear();
-                self.has_port = false;
-                // Which this agent finds it will say.
-                if std::mem::take(&mut self.has_pairs) {
-                    self.ask(&TellPairs { present: 0 }.into())?;
-                }
-                self.relay.restart();
-                if right {
-                    self.relay.say(FrameKind::Begin, 0, bytes);
-                }
-            }
+            FrameKind::Begin => self.begin(bytes)?,
             FrameKind::Open => self.open(session, &bytes)?,
             FrameKind::Call | FrameKind::Event => {
                 if let Some(channel) = Channel::of(kind) {
@@ -228,6 +216,28 @@ impl Porter {
                     self.ask(&told.into())?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// An agent is there, and knows nobody.
+    fn begin(&mut self, bytes: Vec<u8>) -> Result<(), Over> {
+        let begin = Begin::read(&bytes).filter(|begin| begin.window == self.number);
+        self.begun = Some(begin.is_some());
+        if let Some(Begin { boot, .. }) = begin.filter(|begin| begin.boot != [0; 16]) {
+            // First: sessions that are closed may have processes that go on.
+            self.ask(&Booted { boot }.into())?;
+        }
+        // What these were given is not given to others.
+        self.numbers.clear();
+        self.has_port = false;
+        // Which this agent finds it will say.
+        if std::mem::take(&mut self.has_pairs) {
+            self.ask(&TellPairs { present: 0 }.into())?;
+        }
+        self.relay.restart();
+        if begin.is_some() {
+            self.relay.say(FrameKind::Begin, 0, bytes);
         }
         Ok(())
     }
@@ -314,100 +324,4 @@ impl Porter {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::border::Side;
-    use super::*;
-
-    fn border() -> Border {
-        Border::new(Side::Host).unwrap()
-    }
-
-    #[test]
-    fn what_a_porter_says_is_heard() {
-        for (over, code) in Over::ALL {
-            assert_eq!(Over::of(Some(i32::from(code))), over);
-        }
-        assert_eq!(Over::of(None), Over::Broken);
-        assert_eq!(Over::of(Some(101)), Over::Broken);
-    }
-
-    #[test]
-    fn the_last_word_tells_a_parting_from_a_death() {
-        let ends = || socket::pair().unwrap();
-        let (ours, theirs) = ends();
-        let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let said = omniverb_session::machine::Parted { reserved: 0 };
-        let length = encode(0, &said.into(), &mut bytes);
-        socket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
-        drop(theirs);
-        assert_eq!(last_word(ours.as_fd()), Over::Detached);
-        assert_eq!(last_word(ours.as_fd()), Over::Daemon);
-        // The same to one who asks something just then.
-        let ask = |theirs: OwnedFd, ours: OwnedFd| {
-            drop(theirs);
-            let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
-            let open = Frame { kind: FrameKind::Open, session: 1, bytes: vec![0; 8] };
-            let begin = Frame { kind: FrameKind::Begin, session: 0, bytes: vec![7; 16] };
-            rustix::io::write(&far, &[begin.encode(), open.encode()].concat()).unwrap();
-            serve(port.into(), ours, u64::from_le_bytes([7; 8]), 4, border())
-        };
-        let (ours, theirs) = ends();
-        socket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
-        assert_eq!(ask(theirs, ours), Over::Detached);
-        let (ours, theirs) = ends();
-        assert_eq!(ask(theirs, ours), Over::Daemon);
-    }
-
-    #[test]
-    fn an_agent_that_goes_on_with_another_porter_begins_anew() {
-        let (ours, _theirs) = socket::pair().unwrap();
-        let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
-        let late = Frame { kind: FrameKind::Close, session: 1, bytes: Vec::new() };
-        rustix::io::write(&far, &late.encode()).unwrap();
-        assert_eq!(serve(port.into(), ours, 7, 4, border()), Over::Broken);
-    }
-
-    #[test]
-    fn packets_and_words_pass_both_ways_and_what_is_no_packet_does_not() {
-        let (ours, theirs) = socket::pair().unwrap();
-        let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
-        let frame = |kind, bytes| Frame { kind, session: 0, bytes };
-        let packet = |length: usize| frame(FrameKind::Packet, vec![0; length]);
-        let mut agent = Relay::new(far.into(), false).unwrap();
-        agent.begin(&frame(FrameKind::Begin, [&7u64.to_le_bytes()[..], &[1; 8]].concat()));
-        // Nobody has the port yet.
-        let port_frame = frame(FrameKind::Port, Vec::new());
-        let head = carried::HEAD_BYTES;
-        for said in [packet(head), port_frame, packet(0), packet(head - 1), packet(head + 1)] {
-            agent.say(said.kind, 0, said.bytes);
-        }
-        agent.say(FrameKind::Word, 0, Vec::new());
-        let serving = std::thread::spawn(move || serve(port.into(), ours, 7, 4, border()));
-        drop(agent.wait(&[], Some(0)).unwrap());
-        let mut bytes = [0; PACKET_BYTES_MAX];
-        let mut receive = |from: &OwnedFd| {
-            let received = socket::receive(from.as_fd(), &mut bytes, socket::Mode::Blocking);
-            bytes[..received.unwrap().0].to_vec()
-        };
-        let Ok((tag, Message::OpenPort(_))) = decode(&receive(&theirs)) else { panic!() };
-        let (queue, engine) = socket::pair().unwrap();
-        let opened = omniverb_session::machine::PortOpened { reserved: 0 };
-        let mut answer = [0; MESSAGE_BYTES_MAX];
-        let length = encode(tag, &opened.into(), &mut answer);
-        socket::send(theirs.as_fd(), &answer[..length], &[queue.as_fd()]).unwrap();
-        assert_eq!(receive(&engine).len(), head + 1);
-        assert!(carried::is_word(&receive(&engine)));
-        socket::send(engine.as_fd(), &[3; 100], &[]).unwrap();
-        carried::say(engine.as_fd());
-        let mut came = Vec::new();
-        while came.len() < 2 {
-            for news in agent.wait(&[], None).unwrap() {
-                let News::Frame(frame) = news else { panic!("{news:?}") };
-                came.push((frame.kind, frame.bytes.len()));
-            }
-        }
-        assert_eq!(came, [(FrameKind::Packet, 100), (FrameKind::Word, 0)]);
-        drop(agent);
-        assert_eq!(serving.join().unwrap(), Over::Machine);
-    }
-}
+mod tests;

@@ -1,0 +1,56 @@
+//! Pieces of a window that nobody gives back: who was told of them may go on using them, and nobody
+//! hears of his end. They stay given away, some until the guest is booted afresh: then none of its
+//! processes is there any more.
+
+/// Why a piece does not come back when everybody has let go of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Retired {
+    /// It does.
+    #[default]
+    No,
+    /// A process of the guest may use it, of the boot of this number.
+    InBoot(u64),
+    /// Somebody outside the guest may.
+    ForGood,
+}
+
+/// Those of a window that come back when the guest is booted afresh.
+#[derive(Debug, Default)]
+pub(crate) struct Left {
+    /// How often it was, since we have had the window.
+    boots: u64,
+    /// Where they begin, and how long they are.
+    pieces: Vec<(u64, u64)>,
+}
+
+impl Left {
+    /// With these, of processes that there were before we had the window.
+    pub(crate) fn with(pieces: Vec<(u64, u64)>) -> Left {
+        Left { boots: 0, pieces }
+    }
+
+    /// What becomes of a piece that a process of the guest may use, of whose end nobody hears.
+    pub(crate) fn in_this_boot(&self, before: Retired) -> Retired {
+        match before {
+            Retired::ForGood => before,
+            _ => Retired::InBoot(self.boots),
+        }
+    }
+
+    /// Everybody has let go of a piece. True: it comes back at once.
+    pub(crate) fn comes_back(&mut self, retired: Retired, piece: (u64, u64)) -> bool {
+        match retired {
+            Retired::No => return true,
+            Retired::InBoot(boot) if boot < self.boots => return true,
+            Retired::InBoot(_) => self.pieces.push(piece),
+            Retired::ForGood => {}
+        }
+        false
+    }
+
+    /// The guest was booted afresh: what comes back now.
+    pub(crate) fn boot(&mut self) -> Vec<(u64, u64)> {
+        self.boots += 1;
+        std::mem::take(&mut self.pieces)
+    }
+}

@@ -1,0 +1,46 @@
+//! What an agent begins with on its machine's port, and its porter says after it.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// The contents of a frame of the kind `Begin` ([`crate::machine::FrameKind::Begin`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Begin {
+    /// The number of the window that the agent goes by.
+    pub window: u64,
+    /// Random: what was said before is told from what is said since.
+    pub number: u64,
+    /// Which boot of its guest this is, as the guest says: another one after each; zeros if that is
+    /// not known.
+    pub boot: [u8; 16],
+}
+
+impl Begin {
+    /// As it travels.
+    #[must_use]
+    pub fn written(&self) -> Vec<u8> {
+        self.as_bytes().to_vec()
+    }
+
+    /// What somebody begins with; `None`: it is nothing of that kind.
+    #[must_use]
+    pub fn read(bytes: &[u8]) -> Option<Begin> {
+        Begin::read_from_bytes(bytes).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_agent_begins_with_is_understood_if_it_is_whole() {
+        let begin = Begin { window: 7, number: 8, boot: [9; 16] };
+        let bytes = begin.written();
+        assert_eq!((bytes.len(), Begin::read(&bytes)), (32, Some(begin)));
+        for length in [0, 8, 16, 31] {
+            assert_eq!(Begin::read(&bytes[..length]), None, "{length}");
+        }
+        assert_eq!(Begin::read(&[bytes, vec![0]].concat()), None);
+    }
+}

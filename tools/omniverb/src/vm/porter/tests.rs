@@ -1,0 +1,129 @@
+//! What a porter passes on, and when it ends.
+
+use super::*;
+use crate::vm::border::Side;
+
+fn border() -> Border {
+    Border::new(Side::Host).unwrap()
+}
+
+/// What an agent begins with that goes by this window, in this boot.
+fn begin(window: u64, boot: u8) -> Vec<u8> {
+    let bytes = Begin { window, number: 1, boot: [boot; 16] }.written();
+    Frame { kind: FrameKind::Begin, session: 0, bytes }.encode()
+}
+
+#[test]
+fn what_a_porter_says_is_heard() {
+    for (over, code) in Over::ALL {
+        assert_eq!(Over::of(Some(i32::from(code))), over);
+    }
+    assert_eq!(Over::of(None), Over::Broken);
+    assert_eq!(Over::of(Some(101)), Over::Broken);
+}
+
+#[test]
+fn the_last_word_tells_a_parting_from_a_death() {
+    let ends = || socket::pair().unwrap();
+    let (ours, theirs) = ends();
+    let mut bytes = [0; MESSAGE_BYTES_MAX];
+    let said = omniverb_session::machine::Parted { reserved: 0 };
+    let length = encode(0, &said.into(), &mut bytes);
+    socket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
+    drop(theirs);
+    assert_eq!(last_word(ours.as_fd()), Over::Detached);
+    assert_eq!(last_word(ours.as_fd()), Over::Daemon);
+    // The same to one who asks something just then.
+    let ask = |theirs: OwnedFd, ours: OwnedFd| {
+        drop(theirs);
+        let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
+        let open = Frame { kind: FrameKind::Open, session: 1, bytes: vec![0; 8] };
+        let begin = begin(u64::from_le_bytes([7; 8]), 0);
+        rustix::io::write(&far, &[begin, open.encode()].concat()).unwrap();
+        serve(port.into(), ours, u64::from_le_bytes([7; 8]), 4, border())
+    };
+    let (ours, theirs) = ends();
+    socket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
+    assert_eq!(ask(theirs, ours), Over::Detached);
+    let (ours, theirs) = ends();
+    assert_eq!(ask(theirs, ours), Over::Daemon);
+}
+
+#[test]
+fn an_agent_that_goes_on_with_another_porter_begins_anew() {
+    let (ours, _theirs) = socket::pair().unwrap();
+    let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
+    let late = Frame { kind: FrameKind::Close, session: 1, bytes: Vec::new() };
+    rustix::io::write(&far, &late.encode()).unwrap();
+    assert_eq!(serve(port.into(), ours, 7, 4, border()), Over::Broken);
+}
+
+#[test]
+fn which_boot_it_is_is_said_before_anything_else_of_an_agent() {
+    let (ours, theirs) = socket::pair().unwrap();
+    let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
+    let open = Frame { kind: FrameKind::Open, session: 1, bytes: vec![0; 8] };
+    // Of another machine's agent nothing is believed, nor of one that knows of no boot.
+    let said = [begin(8, 2), begin(7, 0), begin(7, 3), open.encode()].concat();
+    rustix::io::write(&far, &said).unwrap();
+    let serving = std::thread::spawn(move || serve(port.into(), ours, 7, 4, border()));
+    let mut bytes = [0; MESSAGE_BYTES_MAX];
+    let mut hear = || {
+        let received = socket::receive(theirs.as_fd(), &mut bytes, socket::Mode::Blocking);
+        decode(&bytes[..received.unwrap().0]).unwrap()
+    };
+    let (tag, Message::Booted(told)) = hear() else { panic!() };
+    assert_eq!(told.boot, [3; 16]);
+    let mut answer = [0; MESSAGE_BYTES_MAX];
+    let done = omniverb_session::body::Done { take_back: 0 };
+    let length = encode(tag, &done.into(), &mut answer);
+    socket::send(theirs.as_fd(), &answer[..length], &[]).unwrap();
+    assert!(matches!(hear(), (_, Message::OpenSession(_))));
+    drop(theirs);
+    assert_eq!(serving.join().unwrap(), Over::Daemon);
+}
+
+#[test]
+fn packets_and_words_pass_both_ways_and_what_is_no_packet_does_not() {
+    let (ours, theirs) = socket::pair().unwrap();
+    let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
+    let frame = |kind, bytes| Frame { kind, session: 0, bytes };
+    let packet = |length: usize| frame(FrameKind::Packet, vec![0; length]);
+    let mut agent = Relay::new(far.into(), false).unwrap();
+    let bytes = Begin { window: 7, number: 1, boot: [0; 16] }.written();
+    agent.begin(&frame(FrameKind::Begin, bytes));
+    // Nobody has the port yet.
+    let port_frame = frame(FrameKind::Port, Vec::new());
+    let head = carried::HEAD_BYTES;
+    for said in [packet(head), port_frame, packet(0), packet(head - 1), packet(head + 1)] {
+        agent.say(said.kind, 0, said.bytes);
+    }
+    agent.say(FrameKind::Word, 0, Vec::new());
+    let serving = std::thread::spawn(move || serve(port.into(), ours, 7, 4, border()));
+    drop(agent.wait(&[], Some(0)).unwrap());
+    let mut bytes = [0; PACKET_BYTES_MAX];
+    let mut receive = |from: &OwnedFd| {
+        let received = socket::receive(from.as_fd(), &mut bytes, socket::Mode::Blocking);
+        bytes[..received.unwrap().0].to_vec()
+    };
+    let Ok((tag, Message::OpenPort(_))) = decode(&receive(&theirs)) else { panic!() };
+    let (queue, engine) = socket::pair().unwrap();
+    let opened = omniverb_session::machine::PortOpened { reserved: 0 };
+    let mut answer = [0; MESSAGE_BYTES_MAX];
+    let length = encode(tag, &opened.into(), &mut answer);
+    socket::send(theirs.as_fd(), &answer[..length], &[queue.as_fd()]).unwrap();
+    assert_eq!(receive(&engine).len(), head + 1);
+    assert!(carried::is_word(&receive(&engine)));
+    socket::send(engine.as_fd(), &[3; 100], &[]).unwrap();
+    carried::say(engine.as_fd());
+    let mut came = Vec::new();
+    while came.len() < 2 {
+        for news in agent.wait(&[], None).unwrap() {
+            let News::Frame(frame) = news else { panic!("{news:?}") };
+            came.push((frame.kind, frame.bytes.len()));
+        }
+    }
+    assert_eq!(came, [(FrameKind::Packet, 100), (FrameKind::Word, 0)]);
+    drop(agent);
+    assert_eq!(serving.join().unwrap(), Over::Machine);
+}
