@@ -129,7 +129,7 @@ class Guest:
         print(f"the guest has booted in {time.monotonic() - started:.1f} s", flush=True)
 
     def reboot(self):
-        """Boots it afresh in the same QEMU, which has to be allowed to; whoever ran there is gone."""
+        """Boots it afresh in the same QEMU, if that was told so; whoever ran there is gone."""
         self.ready = False
         self.start("sh", "-c", "echo b > /proc/sysrq-trigger")
         self._await(time.monotonic(), self.boot_limit)

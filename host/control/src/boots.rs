@@ -7,7 +7,7 @@
 
 use crate::ledger::Ledger;
 
-/// A machine's.
+/// What is known of one machine.
 #[derive(Debug)]
 pub(crate) struct Boots {
     ledger: Ledger,

@@ -5,7 +5,7 @@
 /// Why a piece does not come back when everybody has let go of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Retired {
-    /// It does.
+    /// It comes back.
     #[default]
     No,
     /// A process of the guest may use it, of the boot of this number.

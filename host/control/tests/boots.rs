@@ -3,8 +3,7 @@
 mod support;
 
 use omniverb_control::Settings;
-use omniverb_session::Message;
-use omniverb_session::body::{Extent, *};
+use omniverb_session::body::Extent;
 use omniverb_sys::memfd;
 use omniverb_terms::Service;
 use std::os::fd::OwnedFd;

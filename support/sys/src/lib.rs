@@ -5,7 +5,6 @@
 //! people's processes where libc calls may be hooked. Descriptors are close-on-exec from birth.
 
 pub mod addresses;
-pub mod boot;
 pub mod carried;
 mod checksum;
 pub mod child;

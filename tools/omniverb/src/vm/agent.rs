@@ -11,6 +11,7 @@
 mod tests;
 
 use super::address_list;
+use super::boot;
 use super::network::Network;
 use super::relay::{Channel, News, Relay};
 use super::sharing::Sharing;
@@ -22,7 +23,7 @@ use omniverb_session::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
 use omniverb_session::machine::{Enclosed, Frame, FrameKind, PORT_NAME, enclosed, encode};
 use omniverb_session::{SYSTEM_SOCKET, decode};
 use omniverb_sys::addresses;
-use omniverb_sys::{boot, clock, manager, privileges, random, socket};
+use omniverb_sys::{clock, manager, privileges, random, socket};
 use rustix::fs::{Mode, OFlags, open};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};

@@ -5,6 +5,7 @@
 
 mod address_list;
 mod agent;
+mod boot;
 mod border;
 mod keeper;
 mod network;

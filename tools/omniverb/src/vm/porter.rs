@@ -12,8 +12,7 @@ use omniverb_session::begin::Begin;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::machine::{
     Booted, EndSession, Frame, FrameKind, Message, OpenPort, OpenSession, PACKET_BYTES_MAX,
-    TellPairs,
-    decode, encode,
+    TellPairs, decode, encode,
 };
 use omniverb_session::{Message as Said, decode as decode_said};
 use omniverb_sys::{carried, clock, limited, socket};

@@ -4,8 +4,7 @@
 const FILE: &str = "/proc/sys/kernel/random/boot_id";
 
 /// 16 bytes that the kernel draws at random when it is booted; `None` if it does not say.
-#[must_use]
-pub fn id() -> Option<[u8; 16]> {
+pub(super) fn id() -> Option<[u8; 16]> {
     read(&std::fs::read_to_string(FILE).ok()?)
 }
 
