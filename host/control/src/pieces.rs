@@ -5,8 +5,9 @@
 //! window says anything about it. A piece that comes back is emptied before it is free, by a thread
 //! of the window's own: the kernel takes long for many pages, and lets whoever has the file make it
 //! longer. One that somebody may still use does not come back (`left.rs`), and none does when the
-//! machine is parted with: its processes go on with what they have, and the memory is the machine's.
-//! So they do with what a daemon before this one gave them, until the guest is booted afresh.
+//! machine is parted with: its processes go on with what they have, and the memory is the
+//! machine's. So they do with what a daemon before this one gave them, until the guest is booted
+//! afresh.
 
 use crate::disposal::Bin;
 use crate::ledger::{Ledger, State};
