@@ -41,6 +41,9 @@ pub const IDLE_LOOKS_MAX: u32 = 2048;
 /// Looks of polls that see the peer consume nothing, until it is woken although it polls: some
 /// microseconds, about what waking it takes.
 pub const INSIST_LOOKS: u32 = 256;
+/// How long after a flag of ours was set for the peer a look finds all that it did without having
+/// seen the flag, in nanoseconds (decision 0001).
+pub const LOOK_LATER: u64 = 1_000_000;
 /// How long a datagram that others wait behind waits for room, and a datagram or UC message of a
 /// network for a receive, in nanoseconds, before it is dropped.
 pub const UNRELIABLE_WAIT: u64 = 100_000_000;

@@ -3,7 +3,7 @@
 use crate::bell::BellSource;
 use crate::cq::Cq;
 use crate::host::Host;
-use crate::limits::QP_SLOTS;
+use crate::limits::{LOOK_LATER, QP_SLOTS};
 use crate::lock::lock;
 use crate::pages::Toll;
 use crate::qp::Qp;
@@ -18,6 +18,13 @@ pub(crate) struct Released {
     pub(crate) sends: AtomicU64,
     /// Receives whose completions were polled.
     pub(crate) receives: AtomicU64,
+}
+
+/// A queue pair that a turn of the progress thread is to look at once.
+struct Again {
+    qp: Weak<Qp>,
+    /// Not before this time of the host's clock, in nanoseconds.
+    due: u64,
 }
 
 /// Shared state of one opened device.
@@ -35,9 +42,8 @@ pub struct Shared {
     cqs: Mutex<Vec<Weak<Cq>>>,
     /// QPs with timers or blocked sends: looked after in every turn of the progress thread.
     waiting: Mutex<Vec<Weak<Qp>>>,
-    /// QPs that the next turn is to look at once: polls stopped looking at one of their links, or
-    /// left something there.
-    again: Mutex<Vec<Weak<Qp>>>,
+    /// QPs that a turn is to look at once.
+    again: Mutex<Vec<Again>>,
 }
 
 impl Shared {
@@ -93,19 +99,31 @@ impl Shared {
         lock(&self.cqs).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Has the next turn of the progress thread look at this QP once.
+    /// Has the next turn of the progress thread look at this QP once: something was left there.
     pub(crate) fn look_again(&self, qp: &Weak<Qp>) {
-        lock(&self.again).push(qp.clone());
+        lock(&self.again).push(Again { qp: qp.clone(), due: 0 });
     }
 
-    /// Those that a turn is to look at once.
-    pub(crate) fn take_again(&self) -> Vec<Weak<Qp>> {
-        std::mem::take(&mut *lock(&self.again))
+    /// Has a turn look at this QP once, [`LOOK_LATER`] from now or after that. A flag of ours was
+    /// set that the peer looks at after it has done something, without a fence in between, and what
+    /// it did last may not be visible yet (decision 0001). Turns may follow each other at once, so
+    /// the next one would be no later look.
+    pub(crate) fn look_later(&self, qp: &Weak<Qp>) {
+        let due = self.host.now().saturating_add(LOOK_LATER);
+        lock(&self.again).push(Again { qp: qp.clone(), due });
     }
 
-    /// Whether a turn is to look at one.
-    pub(crate) fn has_again(&self) -> bool {
-        !lock(&self.again).is_empty()
+    /// Those that a turn is to look at once, `now`, in nanoseconds of the host's clock.
+    pub(crate) fn take_again(&self, now: u64) -> Vec<Weak<Qp>> {
+        let mut list = lock(&self.again);
+        let (due, later): (Vec<_>, Vec<_>) = list.drain(..).partition(|again| again.due <= now);
+        *list = later;
+        due.into_iter().map(|again| again.qp).collect()
+    }
+
+    /// When a turn is to look at the first of those, in nanoseconds of the host's clock.
+    pub(crate) fn again_due(&self) -> Option<u64> {
+        lock(&self.again).iter().map(|again| again.due).min()
     }
 
     /// Has every turn look after this QP from now on.

@@ -25,8 +25,8 @@ pub struct Turn {
 impl Shared {
     /// One turn of the progress thread.
     pub fn progress(&self) -> Turn {
-        // Only what cooled off before this turn: the point is to look later.
-        let again = self.take_again();
+        let now = self.host.now();
+        let again = self.take_again(now);
         let cqs = self.cqs();
         let (mut polled, mut armed, mut busy) = (false, false, false);
         for cq in &cqs {
@@ -47,7 +47,9 @@ impl Shared {
             qp.try_pump();
         }
         let (moved, deadline) = self.serve_waiting();
-        let again = !again.is_empty() || self.has_again();
+        let due = self.again_due();
+        let again = !again.is_empty() || due.is_some_and(|due| due <= now);
+        let deadline = [deadline, due].into_iter().flatten().min();
         Turn { busy: busy | polled | moved | again, polled: polled && !armed, deadline }
     }
 

@@ -102,7 +102,7 @@ impl Watched {
         inner.unwatch(self.index);
         inner.pump_link(&self.qp, self.index);
         inner.advance(&self.qp);
-        inner.come_back(&self.qp);
+        inner.come_back_later(&self.qp);
         true
     }
 }

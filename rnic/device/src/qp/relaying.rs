@@ -79,7 +79,7 @@ impl Qp {
         relays.0[at].1 = Way::Open(Box::new(Relay::new(endpoint, peer, by)));
         inner.pump_all(self);
         // The other end may have opened before it could see that we wait for that.
-        inner.come_back(self);
+        inner.come_back_later(self);
         Some(RELAYED)
     }
 

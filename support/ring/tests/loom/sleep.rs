@@ -85,6 +85,24 @@ fn one_look_is_not_enough() {
     });
 }
 
+/// Nor are two that follow each other at once: as many looks as there are before the ringer's store
+/// is visible are one. The second is later only by the clock.
+#[test]
+#[should_panic(expected = "lost wake-up")]
+fn a_second_look_at_once_is_no_later_look() {
+    loom::model(|| {
+        let shared = Shared::new();
+        let ringer = {
+            let shared = shared.clone();
+            thread::spawn(move || shared.ring(Ends::WhenDone))
+        };
+        shared.page.want_kick();
+        let seen = shared.look() | shared.look();
+        ringer.join().unwrap();
+        assert!(seen || shared.kicked.load(Ordering::Acquire), "lost wake-up");
+    });
+}
+
 fn check(ends: Ends) {
     loom::model(move || {
         let shared = Shared::new();

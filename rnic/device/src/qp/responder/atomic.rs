@@ -32,7 +32,7 @@ impl Inner {
             link.incoming = Incoming::Answer { original };
             link.endpoint.set_blocked(true);
             if begins {
-                self.come_back(qp); // as for READ
+                self.come_back_later(qp); // as for READ
             }
             return Ok(Outcome::Later);
         }

@@ -102,6 +102,13 @@ impl Inner {
         qp.shared.host.attend();
     }
 
+    /// Has it do that a moment later: what the peer did until now may not be visible yet.
+    #[cold]
+    pub(crate) fn come_back_later(&self, qp: &Qp) {
+        qp.shared.look_later(&qp.me);
+        qp.shared.host.attend();
+    }
+
     #[inline(always)]
     fn serve_request(
         &mut self,

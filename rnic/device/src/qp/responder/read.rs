@@ -34,7 +34,7 @@ impl Inner {
             link.suspend_read(sent.unwrap_or(0));
             link.endpoint.set_blocked(true);
             if sent.is_none() {
-                self.come_back(qp);
+                self.come_back_later(qp);
             }
             return Ok(Outcome::Later);
         }
@@ -97,7 +97,7 @@ impl Inner {
                 link.endpoint.set_blocked(true);
                 if begins {
                     // The peer may have made room without having seen that we wait for it.
-                    self.come_back(qp);
+                    self.come_back_later(qp);
                 }
                 return Ok(Outcome::Later);
             }
