@@ -236,7 +236,7 @@ def _begun_meanwhile(two):
         running = duet.Duet(two, ["ib_send_lat", "-F", "-x", two.gid_index, "-s", "64", "-D", "6"])
         captures = {}
         try:
-            process.until(lambda: two.daemon.totals().get("links", 0), 5, "a link")
+            process.until(lambda: two.daemon.totals().get("links", 0), 20, "a link")
             for number in range(3):
                 path = pathlib.Path(folder, str(number))
                 capture = two.capture(two.client, path, "-s", "200")
@@ -260,13 +260,13 @@ def _survivors(two):
     with tempfile.TemporaryDirectory() as folder:
         running = duet.Duet(two, ["ib_send_lat", "-F", "-x", two.gid_index, "-s", "64", "-D", "8"])
         try:
-            process.until(lambda: two.daemon.totals().get("links", 0), 5, "a link")
+            process.until(lambda: two.daemon.totals().get("links", 0), 20, "a link")
             lost = two.capture(two.server, pathlib.Path(folder, "lost"))
             two.daemon.kill()
             said = lost.communicate(timeout=10)[1]
             check(lost.returncode and "the daemon has ended" in said, said)
             two.daemon.start()
-            process.until(lambda: two.daemon.totals().get("links", 0), 5, "the link again")
+            process.until(lambda: two.daemon.totals().get("links", 0), 20, "the link again")
             path = pathlib.Path(folder, "packets")
             capture = two.capture(two.client, path, "-s", "200")
             process.until(lambda: path.stat().st_size > 100_000, 10, "packets")
@@ -307,13 +307,13 @@ def _deaths(two):
         for side in ("server", "client"):
             running = duet.Duet(two, ["ib_send_bw", "-F", "-x", two.gid_index, "-s", "64",
                                       "-D", "20"])
-            process.until(lambda: two.daemon.totals().get("links", 0), 5, "a link")
-            process.until(lambda: left() == 2, 5, "both to tell")
+            process.until(lambda: two.daemon.totals().get("links", 0), 20, "a link")
+            process.until(lambda: left() == 2, 20, "both to tell")
             size = path.stat().st_size
             process.until(lambda: path.stat().st_size > size + 100_000, 10, "packets")
             running.kill(getattr(running, side))
             running.abort()
-            process.until(lambda: left() == 0, 5, "an end of their memory")
+            process.until(lambda: left() == 0, 20, "an end of their memory")
         captured, dropped = _end(capture)
         print(captured, "packets", dropped, "dropped")
         check(packets.count(path) == captured, "another number of packets in the file")

@@ -53,16 +53,16 @@ def _one_side_of(program, side, *options):
         before = _settled(pair)
         rng = random.Random(7)
         for _ in range(2):
-            running = duet.Duet(pair, [program, "-F", "-D", "20", *options])
+            running = duet.Duet(pair, [program, "-F", "-D", "90", *options])
             time.sleep(0.3 + rng.random())
             victim, other = ((running.server, running.client) if side == "server"
                              else (running.client, running.server))
             _kill_program(victim, program)
             try:
-                other.wait(8)
+                other.wait(30)
             except process.subprocess.TimeoutExpired:
                 running.abort()
-                raise Failure(f"{program} goes on 8 s after its peer was killed\n"
+                raise Failure(f"{program} goes on 30 s after its peer was killed\n"
                               f"{running.text(0)}\n{running.text(1)}") from None
             finally:
                 running.abort()
@@ -101,12 +101,12 @@ def _whole_container(pair):
     before = _settled(pair)
     extra = pair.add(9)
     three = type("Three", (), {"server": pair.server, "client": extra})
-    running = duet.Duet(three, ["ib_send_bw", "-F", "-D", "20"])
+    running = duet.Duet(three, ["ib_send_bw", "-F", "-D", "90"])
     _linked(pair)
     extra.close()
     pair.parts.remove(extra)
     try:
-        running.server.wait(8)
+        running.server.wait(30)
     except process.subprocess.TimeoutExpired:
         raise Failure("the server goes on after its peer's container was deleted") from None
     finally:
@@ -163,13 +163,13 @@ def groups():
     """In containers, and the random deaths also as an ordinary user."""
     cases = [Case("deaths.random_200", _random_deaths(200, 1), 300),
              Case("deaths.random_2000", _random_deaths(2000, 2), 2500, slow=True),
-             Case("deaths.container_deleted", _whole_container),
+             Case("deaths.container_deleted", _whole_container, 90),
              Case("hostile.peers_50", _hostile_peers(50, 1), 200),
              Case("hostile.address_sanitizer", _hostile_peers(10, 3, "hostile-asan"), 200),
              Case("hostile.peers_500", _hostile_peers(500, 2), 1200, slow=True)]
     # Not ib_write_lat: it waits for its memory to change and looks at nothing else.
     for program in ("ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_send_lat", "ib_atomic_bw"):
-        cases += [Case(f"deaths.{program}_{side}", _one_side_of(program, side), 80)
+        cases += [Case(f"deaths.{program}_{side}", _one_side_of(program, side), 120)
                   for side in ("server", "client")]
     cases += [Case(f"deaths.daemon_{program}", _daemon_dies(program), 60)
               for program in ("ib_write_bw", "ib_send_bw", "ib_read_lat")]

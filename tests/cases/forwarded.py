@@ -21,7 +21,7 @@ def _program(name, *arguments, limit=60.0, title=""):
 
     def run(pair):
         print(pair.server.run(f"/opt/programs/{file}", test, *arguments, limit=limit))
-        forgotten([pair.daemon], 3)
+        forgotten([pair.daemon], 20)
     return Case(f"forwarded.{name}{title}", run, limit + 10)
 
 

@@ -177,7 +177,7 @@ def _strangers(hosts):
         running = hosts.client.start("ibv_ud_pingpong", "-g", hosts.gid_index,
                                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            process.until(lambda: _qpns(hosts.b.daemon), 5, "a UD QP")
+            process.until(lambda: _qpns(hosts.b.daemon), 20, "a UD QP")
             target = {"address": hosts.client.address, "peer": hosts.server.address,
                       "qpns": _qpns(hosts.b.daemon), "psns": [0, 0], "qkey": 0x11111111}
             attacker = _attack(hosts, "strangers", [target], 4, rate=5000)

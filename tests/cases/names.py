@@ -45,21 +45,21 @@ def _liar_after_a_restart(trio):
             peers = _peers(trio.daemon)
             return all(peers.get(number) == [_SURVIVOR] for number in numbers)
 
-        process.until(recorded, 5, f"both ends of the link: {_peers(trio.daemon)}")
+        process.until(recorded, 20, f"both ends of the link: {_peers(trio.daemon)}")
     finally:
         liar.stdin.close()
         process.end(liar)
     time.sleep(6)  # longer than anybody waits for another to announce itself
     check(recorded(), f"not recorded any more: {_peers(trio.daemon)}")
     running.finish(30)
-    process.until(lambda: not any(_peers(trio.daemon).values()), 3, "closed as any other")
+    process.until(lambda: not any(_peers(trio.daemon).values()), 20, "closed as any other")
 
 
 def _wall_ends_a_link(trio):
     """A packet filter that appears ends the link; another pair does not notice."""
     one, other, third = trio.containers
     walled = duet.Duet(SimpleNamespace(server=other, client=third),
-                       ["ib_send_bw", "-F", "-D", "30"])
+                       ["ib_send_bw", "-F", "-D", "60"])
     beside = duet.Duet(SimpleNamespace(server=one, client=third), ["ib_write_bw", "-F", "-D", "12"])
     try:
         time.sleep(4)  # as many periods: links stay
@@ -68,7 +68,7 @@ def _wall_ends_a_link(trio):
         other.namespace.drop_udp(4791)
         begun = time.monotonic()
         try:
-            walled.client.wait(6)
+            walled.client.wait(30)
         except subprocess.TimeoutExpired:
             raise Failure("a direct link goes on through a packet filter") from None
         print(f"ended {time.monotonic() - begun:.1f} s after the filter was there")

@@ -64,7 +64,7 @@ def case(setting, name, arguments, limit, slow=False, title=""):
 
     def run(pair):
         print(pair.server.run(f"/opt/programs/{program}", test, *arguments, limit=limit))
-        forgotten([pair.daemon], 2)
+        forgotten([pair.daemon], 20)
     return Case(f"{setting}.{name}{title}", run, limit + 10, slow)
 
 

@@ -29,7 +29,7 @@ def _exhaust(test):
         duet.run(pair, "ib_write_bw", "-F", "-q", "8", "-n", "500")
         output = greedy.communicate("", timeout=60)[0]
         check(greedy.returncode == 0, line + output)
-        process.until(lambda: pair.daemon.totals() == before, 5,
+        process.until(lambda: pair.daemon.totals() == before, 20,
                       f"tables as before: {before}, now {pair.daemon.totals()}")
     return run
 
