@@ -25,7 +25,7 @@ sys.dont_write_bytecode = True
 
 from harness import by_address, duet, image, process  # noqa: E402
 from harness.case import Failure, Skip  # noqa: E402
-from harness.guest import Guest, GuestDuet, programs  # noqa: E402
+from harness.guest import Guest, programs  # noqa: E402
 from harness.network import Switch  # noqa: E402
 
 # rxe listens on UDP port 4791 of the machine's first namespace, so Omniverb gets one of its own.
@@ -131,7 +131,7 @@ class _Inside:
         return self.guest.start(*argv, **options)
 
 
-class _Duet(GuestDuet):
+class _Duet(duet.Duet):
     """Gives the server a moment instead of looking for it: looking costs the guest something."""
 
     def listens(self):

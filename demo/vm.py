@@ -17,7 +17,7 @@ from harness import duet, image, process  # noqa: E402
 from harness.attached import ADDRESS, Both, Device, Machine  # noqa: E402
 from harness.attached import files as device_files  # noqa: E402
 from harness.case import Failure, Skip  # noqa: E402
-from harness.guest import GuestDuet, programs  # noqa: E402
+from harness.guest import programs  # noqa: E402
 from harness.host import Host  # noqa: E402
 from harness.staging import Stage  # noqa: E402
 
@@ -200,7 +200,7 @@ def rxe(title, server, client, machine, before):
             line = [name, "-F", *options, *length(name, True)]
             there = [*line, "-x", "1"] if server is machine else line
             sides = SimpleNamespace(server=server, client=client)
-            running = GuestDuet(sides, [*line, "-x", "1"], server_argv=there)
+            running = duet.Duet(sides, [*line, "-x", "1"], server_argv=there)
             yield factor(column, running.finish(LIMIT).client, before)
     show(title, "rxe", cells(), "" if server is machine else "by RoCE v2 to our device")
 

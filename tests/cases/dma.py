@@ -11,6 +11,7 @@ import subprocess
 from types import SimpleNamespace
 
 from harness import process, staging
+from harness.by_address import Side
 from harness.case import CROWDS, POLLS, Case, Group, Skip, check
 from harness.containers import Pair
 from harness.daemon import forgotten
@@ -20,39 +21,56 @@ from harness.plain import PlainPair
 from cases.rdma_cm import daemons, forwarded
 
 # End the node.
-_FATAL = ("killed", "killed_idle")
+FATAL = ("killed", "killed_idle")
 # Needs somebody who kills the daemon.
 _OUTLIVES = "outlives_the_daemon"
 # What differs where the path is another.
-_ELSEWHERE = ("copies", "reads_before_writes", "callbacks_mixed", "callbacks_spinning",
+ELSEWHERE = ("copies", "reads_before_writes", "callbacks_mixed", "callbacks_spinning",
               "callbacks_asleep", "freed_in_use", "freed_while_nobody_looks", "ends_under_way",
-              "bursts", *_FATAL)
+              "bursts", *FATAL)
 # As long as a node waits.
 _SLOW = ("greets_for_ever",)
 
 
-def _tests(program):
+def tests_of(program):
     text = (staging.PROGRAMS / "dma" / f"{program}.c").read_text()
     return re.findall(r"^TEST\((\w+)\)", text, re.MULTILINE)
 
 
 @contextlib.contextmanager
-def _running(place, *words):
+def _in_machine(place, *words):
+    """The same in a virtual machine, where programs have no input: here one that never ends."""
+    side = Side(place, ["sh", "-c", 'sleep 3600 | exec "$@"', "sh", *words])
+    try:
+        found = process.until(lambda: re.search(r"^port (\d+)$", side.text(), re.MULTILINE) or
+                              not side.is_there(), 60, side.text)
+        check(found is not True, side.text())
+        yield SimpleNamespace(port=found.group(1), running=side.running)
+    finally:
+        side.end()
+
+
+@contextlib.contextmanager
+def running(place, *words):
     """A program that prints its port; that, and the program, which is told to end."""
-    running = place.start(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    if hasattr(place, "machine"):
+        with _in_machine(place, *words) as found:
+            yield found
+        return
+    started = place.start(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True)
     try:
-        line = running.stdout.readline()
+        line = started.stdout.readline()
         check(line.startswith("port "), f"{words[0]}: {line}")
-        yield SimpleNamespace(port=line.split()[1], running=running)
+        yield SimpleNamespace(port=line.split()[1], running=started)
     finally:
-        process.end(running)
+        process.end(started)
 
 
 @contextlib.contextmanager
 def _with_node(fixture, stage):
     """Two places, and a node in the first of them."""
-    with fixture(stage) as pair, _running(pair.server, "/opt/programs/dma_node") as node:
+    with fixture(stage) as pair, running(pair.server, "/opt/programs/dma_node") as node:
         yield SimpleNamespace(pair=pair, port=node.port, running=node.running)
 
 
@@ -66,20 +84,27 @@ def _client(place, program, test, port):
                            limit=40)
 
 
+def between(program, test, pair):
+    """One of the tests, with a node of its own on the server."""
+    with running(pair.server, "/opt/programs/dma_node") as node:
+        place = SimpleNamespace(pair=pair, port=node.port, running=node.running)
+        (_fatal if test in FATAL else _plain)(program, test, place)
+
+
 def _plain(program, test, place):
     print(_client(place, program, test, place.port))
     check(place.running.poll() is None, "the node has ended")
 
 
 def _fatal(program, test, place):
-    with _running(place.pair.server, "/opt/programs/dma_node") as node:
+    with running(place.pair.server, "/opt/programs/dma_node") as node:
         print(_client(place, program, test, node.port))
 
 
 def _outlives(place):
     """The daemon dies, and there is another; what was connected goes on."""
     pair = place.pair
-    with _running(pair.server, "/opt/programs/dma_node") as node:
+    with running(pair.server, "/opt/programs/dma_node") as node:
         client = pair.client.start(_program("ends"), _OUTLIVES, pair.server.address, node.port,
                                    pair.client.address, stdin=subprocess.PIPE,
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -112,7 +137,7 @@ def _ends(place):
 def _examples(place):
     """What the examples print."""
     pair = place.pair
-    with _running(pair.server, "/opt/programs/dma_serve") as serve:
+    with running(pair.server, "/opt/programs/dma_serve") as serve:
         text = pair.client.run("/opt/programs/dma_put", pair.server.address, serve.port, "hello")
         check(text.endswith("hello\n"), text)
         said = serve.running.communicate("", timeout=20)[0]
@@ -126,7 +151,7 @@ def _python(place):
     except Exception as error:
         raise Skip("python3-cffi is not installed") from error
     pair = place.pair
-    with _running(pair.server, "/opt/programs/dma_serve") as serve:
+    with running(pair.server, "/opt/programs/dma_serve") as serve:
         text = pair.client.run("/usr/bin/python3", "/opt/programs/dma_binding.py",
                                pair.server.address, serve.port)
         check("as it should be" in text, text)
@@ -143,13 +168,14 @@ def groups():
     for setting, (fixture, weight) in _SETTINGS.items():
         home = setting in ("user", "containers")
         cases = []
-        for program, test in [(name, test) for name in ("client", "ends") for test in _tests(name)]:
-            if (home or test in _ELSEWHERE) and test != _OUTLIVES:
-                run = functools.partial(_fatal if test in _FATAL else _plain, program, test)
+        for program, test in [(name, test) for name in ("client", "ends")
+                              for test in tests_of(name)]:
+            if (home or test in ELSEWHERE) and test != _OUTLIVES:
+                run = functools.partial(_fatal if test in FATAL else _plain, program, test)
                 cases.append(Case(f"{setting}.dma.{test}", run, 60))
         if setting == "containers":
             cases += [Case(f"{setting}.dma.hostile.{test}", functools.partial(_hostile, test), 60,
-                           slow=test in _SLOW) for test in _tests("hostile")]
+                           slow=test in _SLOW) for test in tests_of("hostile")]
         if setting == "user":
             cases += [Case("user.dma.examples", _examples, 30),
                       Case("user.dma.python", _python, 30)]

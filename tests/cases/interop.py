@@ -18,7 +18,7 @@ from harness import dissection, duet, image, process, staging
 from harness.by_address import Side, both
 from harness.case import CROWDS, Case, Failure, Group, Late, check
 from harness.daemon import environment
-from harness.guest import Guest, GuestDuet, programs
+from harness.guest import Guest, programs
 from harness.host import Host
 
 from cases.multicast import attachments
@@ -76,7 +76,7 @@ class Lab:
         if index:
             for line, place in zip(lines, (sides.server, sides.client)):
                 line += [index, str(self.gid_index(place, version))]
-        return GuestDuet(sides, lines[1], server_argv=lines[0]).finish(limit)
+        return duet.Duet(sides, lines[1], server_argv=lines[0]).finish(limit)
 
 
 def _gids(place):

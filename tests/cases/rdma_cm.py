@@ -80,7 +80,7 @@ def _perftest(name, *options, queue_pairs=1, size=1024, where=("containers",)):
     return Row(words, [*words, "{server}"], f"{size} +{200 * queue_pairs}", where)
 
 
-_PROGRAMS = {
+PROGRAMS = {
     "rping": _rping(where=_EVERYWHERE),
     "rping queue pairs of its own": _rping("-q", where=_EVERYWHERE),
     "rping large": _rping("-S", "60000", where=_EVERYWHERE),
@@ -106,7 +106,7 @@ _PROGRAMS = {
 
 # perftest has two connections by address with -R: one for what the two sides tell each other, and
 # then the measured ones, for which the server listens anew.
-_PERFTEST = {
+PERFTEST = {
     "ib_send_bw": _perftest("ib_send_bw", where=_EVERYWHERE),
     "ib_send_lat": _perftest("ib_send_lat"),
     "ib_send_bw datagrams": _perftest("ib_send_bw", "-c", "UD", where=_EVERYWHERE),
@@ -134,8 +134,8 @@ def groups():
     """The utilities and perftest, each where the table says."""
     found = []
     for setting, (fixture, weight) in SETTINGS.items():
-        for title, table in (("rdma_cm", _PROGRAMS), ("rdma_cm.perftest", _PERFTEST)):
-            cases = [row.case(setting, f"perftest {name}" if table is _PERFTEST else name)
+        for title, table in (("rdma_cm", PROGRAMS), ("rdma_cm.perftest", PERFTEST)):
+            cases = [row.case(setting, f"perftest {name}" if table is PERFTEST else name)
                      for name, row in table.items() if setting in row.where]
             found.append(Group(f"{setting}.{title}", cases, fixture, weight=weight))
     return found

@@ -30,7 +30,7 @@ def _riostream(*options):
     return *_pair("riostream", *_SHORT, "-T", "verify", *options), _SHORT_SEEN
 
 
-_PROGRAMS = {
+PROGRAMS = {
     "rstream": _rstream(),
     "rstream that blocks": _rstream("-T", "blocking"),
     "rstream that polls": _rstream("-T", "async"),
@@ -77,7 +77,7 @@ def _copies(pair):
         check(seen.read_bytes() == source.read_bytes(), "the copy differs")
 
 
-def _pongs(*options):
+def pongs(*options):
     """udpong's datagrams arrive, from queue pair to queue pair. It waits for answers for a
     millisecond only, and gives up when one comes that it did not wait for: then it is asked once
     more."""
@@ -110,11 +110,11 @@ def _pongs(*options):
     return run
 
 
-_PONGS = {"udpong": (), "udpong that blocks": ("-T", "b"), "udpong that polls": ("-T", "a"),
+PONGS = {"udpong": (), "udpong that blocks": ("-T", "b"), "udpong that polls": ("-T", "a"),
           "udpong that echoes": ("-T", "e"), "udpong that polls and echoes": ("-T", "a", "-T", "e")}
 
 
-def _datagrams(pair):
+def datagrams(pair):
     """Datagrams of all sizes arrive as they were, and are from who has sent them; what fits into a
     packet from queue pair to queue pair."""
     words = ["/usr/bin/python3", "/opt/programs/rsockets.py"]
@@ -142,15 +142,15 @@ def _datagrams(pair):
 
 
 def _datagram_cases(setting):
-    return [*(Case(f"{setting}.rsocket.{name}", _pongs(*options), 120)
-              for name, options in _PONGS.items()),
-            Case(f"{setting}.rsocket.datagrams", _datagrams, 120),
+    return [*(Case(f"{setting}.rsocket.{name}", pongs(*options), 120)
+              for name, options in PONGS.items()),
+            Case(f"{setting}.rsocket.datagrams", datagrams, 120),
             Case(f"{setting}.rsocket.sets", _sets, 90)]
 
 
 def _cases(setting):
     cases = [rdma_cm.program(setting, name, *words, subject="rsocket")
-             for name, words in _PROGRAMS.items()]
+             for name, words in PROGRAMS.items()]
     if setting == "user":
         cases.append(rdma_cm.program(setting, "rstream ipv6", [*_SIX, "-b", "::1"],
                                      [*_SIX, "-s", "::1"], _SHORT_SEEN, subject="rsocket"))

@@ -1,6 +1,9 @@
-/* The first process of a test guest. It mounts the kernel's file systems, loads the modules named
- * in /modules/order, and then runs programs for the host, as many at a time as it is asked to. In
- * and out: a virtio-serial port. From the host:
+/* The first process of a test guest. It loads the modules named in /modules/order, mounts the
+ * kernel's file systems, and then runs programs for the host, as many at a time as it is asked to.
+ * If the kernel was given host_root=TAG they see what the host shows by 9p under that tag instead
+ * of what has booted, and what they write stays in the guest's memory;
+ * host_folders=THERE=HERE,... has folders of it in other places, too. In and out: a virtio-serial
+ * port. From the host:
  *
  *     start NUMBER BYTES <newline> BYTES bytes: the words of a command line, each ended by NUL
  *     signal NUMBER SIGNAL <newline>
@@ -53,18 +56,57 @@ __attribute__((noreturn, format(printf, 1, 2))) static void stop(const char *for
 
 /* ---- setting up ---- */
 
+static void mount_at(const char *source, const char *place, const char *type, unsigned long flags,
+                     const char *options)
+{
+    mkdir(place, 0755);
+    /* The kernel may have mounted /dev by itself. */
+    if (mount(source, place, type, flags, options) && errno != EBUSY)
+        stop("mounting %s: %m", place);
+}
+
 static void mount_all(void)
 {
     static const struct {
         const char *type, *place;
-    } mounts[] = {{"proc", "/proc"},     {"sysfs", "/sys"},    {"devtmpfs", "/dev"},
-                  {"devpts", "/dev/pts"}, {"tmpfs", "/dev/shm"}, {"tmpfs", "/tmp"}};
-    for (size_t i = 0; i < sizeof mounts / sizeof *mounts; i++) {
-        mkdir(mounts[i].place, 0755);
-        /* The kernel may have mounted /dev by itself. */
-        if (mount(mounts[i].type, mounts[i].place, mounts[i].type, 0, NULL) && errno != EBUSY)
-            stop("mounting %s: %m", mounts[i].place);
+    } mounts[] = {{"proc", "/proc"},      {"sysfs", "/sys"},     {"devtmpfs", "/dev"},
+                  {"devpts", "/dev/pts"}, {"tmpfs", "/dev/shm"}, {"tmpfs", "/tmp"},
+                  {"tmpfs", "/run"}};
+    for (size_t i = 0; i < sizeof mounts / sizeof *mounts; i++)
+        mount_at(mounts[i].type, mounts[i].place, mounts[i].type, 0, NULL);
+}
+
+/* A folder of the host's in another place; with the folders it is in. */
+static void show_folder(const char *there, const char *here)
+{
+    char source[PATH_MAX], place[PATH_MAX];
+    snprintf(source, sizeof source, "/host%s", there);
+    snprintf(place, sizeof place, "/root%s", here);
+    for (char *slash = place + 1; (slash = strchr(slash, '/')); *slash++ = '/') {
+        *slash = 0;
+        mkdir(place, 0755);
     }
+    mount_at(source, place, NULL, MS_BIND, NULL);
+}
+
+static void enter_host_root(const char *tag, char *folders)
+{
+    mount_at(tag, "/host", "9p", MS_RDONLY,
+             "trans=virtio,version=9p2000.L,cache=loose,msize=512000");
+    mount_at("tmpfs", "/changes", "tmpfs", 0, NULL);
+    mkdir("/changes/upper", 0755);
+    mkdir("/changes/work", 0755);
+    mount_at("overlay", "/root", "overlay", 0,
+             "lowerdir=/host,upperdir=/changes/upper,workdir=/changes/work");
+    for (char *one = strtok(folders, ","); one; one = strtok(NULL, ",")) {
+        char *here = strchr(one, '=');
+        if (!here)
+            stop("what is `%s`?", one);
+        *here++ = 0;
+        show_folder(one, here);
+    }
+    if (chdir("/root") || mount(".", "/", NULL, MS_MOVE, NULL) || chroot(".") || chdir("/"))
+        stop("entering the host's root: %m");
 }
 
 /* Each line of /modules/order is the name of a file in /modules; `-` before it: it may fail. */
@@ -298,8 +340,11 @@ int main(void)
     setenv("PATH", "/bin:/sbin:/usr/bin:/usr/sbin", 1);
     setenv("HOME", "/tmp", 1);
     setenv("LANG", "C.UTF-8", 1);
-    mount_all();
     load_modules();
+    const char *tag = getenv("host_root"), *folders = getenv("host_folders");
+    if (tag)
+        enter_host_root(tag, strdup(folders ? folders : ""));
+    mount_all();
     sigemptyset(&set);
     sigaddset(&set, SIGCHLD);
     sigprocmask(SIG_BLOCK, &set, NULL);

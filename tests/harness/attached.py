@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 from . import image, process
 from .case import check
-from .guest import Guest, GuestDuet, installed
+from .duet import Duet
+from .guest import Guest, installed
 from .host import Host
 from .network import Cable
 
@@ -46,6 +47,8 @@ def files(stage, more=()):
 class Machine(Guest):
     """A guest with a device of ours, started by `omniverb vm run`."""
 
+    window, neighbours = "64m", 1
+
     def __init__(self, stage, host, archive=None, name=NAME, address=ADDRESS, **options):
         self.daemon, self.name = host.daemon, name
         self.agents = None
@@ -61,8 +64,8 @@ class Machine(Guest):
     def command(self, stage):
         """What starts QEMU."""
         return ["env", f"OMNIVERB_SOCKET={self.daemon.socket}", stage.dist / "bin" / "omniverb",
-                "vm", "run", self.name, "--window", "64m", "--neighbours", "1",
-                "--pair-size", "4m", "--"]
+                "vm", "run", self.name, "--window", self.window, "--neighbours",
+                str(self.neighbours), "--pair-size", "4m", "--"]
 
     def _switch_on(self, line, limit):
         process.until(lambda: not self.row(), 10, "the name to be free")
@@ -146,12 +149,8 @@ class Device:
         return self.machine.listens(port)
 
 
-class Both(GuestDuet):
-    """Both sides of a running program, of which either may be in the machine."""
-
-    def listens(self):
-        server = self.pair.server
-        return server.listens(self.port) if isinstance(server, Device) else super().listens()
+# Both sides of a running program, of which either may be in the machine.
+Both = Duet
 
 
 class Lab:
@@ -171,9 +170,13 @@ class Lab:
 
     def sides(self, server, client):
         """Who is server and who is client, by the names of places."""
-        places = {"machine": Device(self.machine), "container": self.container, "far": self.far,
-                  "third": self.third}
+        places = self.places()
         return SimpleNamespace(server=places[server], client=places[client])
+
+    def places(self):
+        """Where programs run, by name."""
+        return {"machine": Device(self.machine), "container": self.container, "far": self.far,
+                "third": self.third}
 
     def close(self):
         """Ends everything."""

@@ -17,7 +17,6 @@ import time
 
 from . import image, process
 from .case import Failure, Skip
-from .duet import Duet
 
 _PROGRAMS = ["ibv_devinfo", "ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong",
              "ibv_srq_pingpong", "ib_send_lat", "ib_send_bw", "ib_write_lat", "ib_write_bw",
@@ -60,9 +59,9 @@ class Guest:
     kernel_words = ""
 
     def __init__(self, switch, archive, address, more_addresses=(), mtu=1500, processors=1,
-                 before=(), memory=512):
-        qemu = shutil.which("qemu-system-x86_64")
-        if not qemu:
+                 before=(), memory=512, kernel=None, emulator=None):
+        emulator = emulator or [shutil.which("qemu-system-x86_64")]
+        if not emulator[0]:
             raise Skip("no qemu-system-x86_64: the package qemu-system-x86 cannot be installed")
         self.address = address.partition("/")[0]
         self.network = ([address, *more_addresses], mtu)
@@ -71,10 +70,10 @@ class Guest:
         self.link = self.machine = None
         tap = _plug(switch, mtu)
         # A machine that stands still for half a second is dead to those who talk to it.
-        common = [*switch.enter(), "nice", "-n", "-10", *before, qemu, "-machine", "q35",
+        common = [*switch.enter(), "nice", "-n", "-10", *before, *emulator, "-machine", "q35",
                   "-smp", str(processors), "-m", str(memory), "-nodefaults", "-display", "none",
                   "-no-reboot",
-                  "-kernel", image.Kernel().bootable(), "-initrd", archive,
+                  "-kernel", (kernel or image.Kernel()).bootable(), "-initrd", archive,
                   "-append", f"{_KERNEL_OPTIONS} {self.kernel_words}",
                   "-serial", f"file:{self._file('console')}",
                   "-netdev", f"tap,id=net,ifname={tap},script=no,downscript=no",
@@ -292,23 +291,6 @@ class Program:
             except subprocess.TimeoutExpired:
                 raise Failure(f"a program in the guest cannot be killed\n"
                               f"{self.guest.console()}") from None
-
-
-class GuestDuet(Duet):
-    """Both sides of a running program, one of them in a guest."""
-
-    def listens(self):
-        server = self.pair.server
-        if isinstance(server, Guest):
-            time.sleep(0.01)  # looking costs the guest something
-            return server.listens(self.port)
-        return super().listens()
-
-    def kill(self, side):
-        if isinstance(side, Program):
-            side.kill()
-        else:
-            super().kill(side)
 
 
 def _plug(switch, mtu):

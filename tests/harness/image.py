@@ -14,6 +14,7 @@ import re
 import shutil
 import stat
 import struct
+import subprocess
 
 from . import process, staging
 from .case import Skip
@@ -26,22 +27,27 @@ _OPTIONAL_MODULES = ["crc32_generic", "crc32_pclmul"]
 _MODULES = ["virtio_pci", "virtio_console", "virtio_net"]
 RXE = (*_OPTIONAL_MODULES, "rdma_rxe", "ib_uverbs", "rdma_ucm")
 DAX = ("virtio_pmem", "nd_pmem", "dax_pmem", "device_dax")
+# For a guest whose root is the host's.
+ROOT = ("9pnet_virtio", "9p", "overlay")
 _APPLETS = ["cat", "dmesg", "false", "free", "grep", "ls", "mkdir", "ping", "ps", "sh", "sleep",
             "true"]
 
 
 class Kernel:
-    """An installed or unpacked kernel that has rdma_rxe."""
+    """An installed or unpacked kernel that has rdma_rxe; that of another release of Debian, if that
+    was fetched."""
 
-    def __init__(self):
+    def __init__(self, suite=None):
         found = []
-        for root in (pathlib.Path("/"), _FETCHED):
+        roots = [BUILT.with_name(f"kernel-{suite}")] if suite else [pathlib.Path("/"), _FETCHED]
+        for root in roots:
             for image in root.glob("boot/vmlinuz-*"):
                 version = image.name.partition("-")[2]
                 if list(root.glob(f"lib/modules/{version}/{_RXE}*")):
                     found.append((_natural(version), version, root, image))
         if not found:
-            raise Skip("no kernel with rdma_rxe: the package linux-image-amd64 cannot be had")
+            raise Skip(f"no kernel {f'of {suite}' if suite else 'with rdma_rxe'}: the package "
+                       "linux-image-amd64 cannot be had")
         _, self.version, self.root, self.image = max(found)
 
     def bootable(self):
@@ -82,13 +88,16 @@ def _decompressed(image):
         return lzma.LZMADecompressor().decompress(packed)
     if packed.startswith(b"\x1f\x8b"):
         return gzip.decompress(packed[:-4])  # behind it stands the length
+    if packed.startswith(b"\x28\xb5\x2f\xfd") and shutil.which("zstd"):
+        return subprocess.run(["zstd", "-dcq"], input=packed[:-4], capture_output=True,
+                              check=True).stdout
     return None
 
 
-def archive(programs, modules=RXE, purpose="rxe"):
+def archive(programs, modules=RXE, purpose="rxe", kernel=None):
     """Makes, or finds, the initial file system with `programs`: paths there -> files here. They
     are taken along with the libraries they load. Of each purpose one is kept. Returns its path."""
-    kernel = Kernel()
+    kernel = kernel or Kernel()
     init = first_process()
     files = {"/init": init, "/bin/busybox": shutil.which("busybox")}
     links = {f"/bin/{name}": "busybox" for name in _APPLETS}
@@ -210,6 +219,19 @@ def _replace(target, data):
     partial = target.with_name(f"part-{os.getpid()}-{target.name}")
     partial.write_bytes(data)
     partial.rename(target)
+
+
+def newest_emulator():
+    """The words that start the QEMU of a later release of Debian, which has its own libraries
+    (tests/guest/fetch-qemu)."""
+    root = BUILT.with_name("qemu")
+    program = root / "usr/bin/qemu-system-x86_64"
+    if not program.exists():
+        raise Skip("no newer QEMU: see tests/guest/fetch-qemu")
+    libraries = root / "usr/lib/x86_64-linux-gnu"
+    return [libraries / "ld-linux-x86-64.so.2", "--library-path", libraries, program,
+            *(word for name in ("qemu", "seabios", "ovmf")
+              for word in ("-L", root / "usr/share" / name))]
 
 
 def _natural(version):

@@ -78,8 +78,14 @@ ssize_t unfilled(const void *memory, size_t bytes, uint64_t word);
 
 /* Runs `run(socket)` in a child process with a socket to us; returns our end. With the variable
  * TEST_PEERS (NAMESPACE=DAEMON,...) the first child enters the first network namespace and is a
- * client of the daemon named with it, the second the second's; the last one's serves the rest. */
+ * client of the daemon named with it, the second the second's; the last one's serves the rest.
+ * Two kernels can have a side each: the same program with the same arguments is started twice, here
+ * with TEST_ELSEWHERE=ADDRESS=PORT, there with TEST_ELSEWHERE=PORT. There spawn() runs `run`, and
+ * the program ends with it; here the child is one that has nothing to do. */
 int spawn(void (*run)(int socket), pid_t *child);
+/* Two ends of a stream, ours and the child's, to be made before it is spawned. If it runs elsewhere
+ * only one end is there, the other is -1. */
+void socket_pair(int ends[2]);
 /* The child must have exited with 0. */
 void reap(pid_t child);
 void put(int socket, const void *data, size_t bytes);

@@ -1,7 +1,9 @@
 /* See common.h: processes with a socket between them. */
 #include "common.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/tcp.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -27,16 +29,70 @@ static void go_to_peer(unsigned number)
     setenv("OMNIVERB_SOCKET", daemon, 1);
 }
 
+/* The child's side: streams come in the order in which they are made. */
+static int accept_stream(unsigned short port)
+{
+    static int listener = -1;
+    int yes = 1;
+    if (listener < 0) {
+        struct sockaddr_in any = {.sin_family = AF_INET, .sin_port = htons(port)};
+        listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+        check(!bind(listener, (struct sockaddr *)&any, sizeof any) && !listen(listener, 64),
+              "port %u: %m", port);
+    }
+    int stream = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    check(stream >= 0, "accept: %m");
+    return stream;
+}
+
+static int connect_stream(const char *address, unsigned short port)
+{
+    struct sockaddr_in there = {.sin_family = AF_INET, .sin_port = htons(port)};
+    check(inet_pton(AF_INET, address, &there.sin_addr) == 1, "what is %s?", address);
+    int stream = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    check(stream >= 0 && !connect(stream, (struct sockaddr *)&there, sizeof there), "%s: %m",
+          address);
+    return stream;
+}
+
+void socket_pair(int ends[2])
+{
+    const char *elsewhere = getenv("TEST_ELSEWHERE"), *port;
+    char address[64];
+    int yes = 1;
+    if (!elsewhere) {
+        check(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), "socketpair: %m");
+        return;
+    }
+    ends[0] = ends[1] = -1;
+    port = strchr(elsewhere, '=');
+    if (port) {
+        snprintf(address, sizeof address, "%.*s", (int)(port - elsewhere), elsewhere);
+        ends[0] = connect_stream(address, (unsigned short)atoi(port + 1));
+    } else {
+        ends[1] = accept_stream((unsigned short)atoi(elsewhere));
+    }
+    setsockopt(ends[ends[0] < 0], IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+}
+
 int spawn(void (*run)(int socket), pid_t *child)
 {
     static unsigned children;
     int ends[2];
     unsigned number = children++;
     pid_t parent = getpid();
-    check(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), "socketpair: %m");
+    socket_pair(ends);
+    if (ends[0] < 0) {
+        run(ends[1]);
+        fflush(NULL);
+        _exit(0);
+    }
     fflush(NULL);
     *child = fork();
     check(*child >= 0, "fork: %m");
+    if (*child == 0 && ends[1] < 0)
+        _exit(0);
     if (*child == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent)
@@ -47,7 +103,8 @@ int spawn(void (*run)(int socket), pid_t *child)
         fflush(NULL);
         _exit(0);
     }
-    close(ends[1]);
+    if (ends[1] >= 0)
+        close(ends[1]);
     return ends[0];
 }
 

@@ -8,7 +8,6 @@
 #include "soak_flow.h"
 
 #include <sched.h>
-#include <sys/socket.h>
 
 #define ROUND_STEPS 2000
 #define ROUNDS_PER_CONNECTION 16
@@ -234,7 +233,7 @@ static void start(void)
     check(sides, "no memory");
     for (unsigned i = 0; i < threads; i++) {
         int ends[2];
-        check(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends), "socketpair: %m");
+        socket_pair(ends);
         for (unsigned k = 0; k < 2; k++)
             sides[k * threads + i] = (struct side){.number = k, .index = i, .socket = ends[k]};
     }
