@@ -10,13 +10,19 @@ import time
 from harness import process
 from harness.attached import Both, Lab, Machine
 from harness.by_address import end
-from harness.case import ALONE, Case, Group, check
+from harness.case import CARRIED, Case, Group, check
 from harness.duet import gid_index
 
-# How often each is killed. Agents and daemons that die cost the machine's window what was in use,
-# and another machine takes as long as a boot.
-_TIMES = {"process": 50, "peer": 50, "agent": 15, "machine": 8, "daemon": 10}
+_VICTIMS = ("process", "peer", "agent", "daemon", "machine")
+# How often each is killed, with `make soak` and every day.
+_MANY, _FEW = 50, 2
 _ENDLESS = "10000000"
+
+
+class _Roomy(Machine):
+    """Agents and daemons that die cost the machine's window what was in use."""
+
+    window = "512m"
 
 
 class _Pair:
@@ -88,7 +94,7 @@ def _mend(lab, victim):
     elif victim == "machine":
         lab.machine.close()
         process.until(lambda: not lab.machine.row(), 20, "the machine to be gone")
-        lab.machine = lab.host.keep(Machine(lab.stage, lab.host))
+        lab.machine = lab.host.keep(_Roomy(lab.stage, lab.host))
         # Its Ethernet address is another: who knew the last one hears so.
         lab.machine.run("ping", "-c", "1", lab.container.address)
 
@@ -107,7 +113,7 @@ def _alone(lab):
     process.until(lambda: not lab.host.daemon.queue_pairs(), 30, "no queue pairs")
 
 
-def _killed(victim):
+def _killed(victim, times):
     def run(lab):
         seed = random.randrange(1 << 32)
         print(f"seed {seed}")
@@ -116,7 +122,7 @@ def _killed(victim):
         indices = {"machine": gid_index(sides.server), "container": gid_index(sides.client)}
         _alone(lab)
         held = None
-        for turn in range(_TIMES[victim]):
+        for turn in range(times):
             with contextlib.closing(_Pair(lab, indices, dice)) as pair:
                 # Of a machine that is switched off no peer is told by TCP, either.
                 settled = victim == "machine" or dice.random() < 0.7
@@ -133,9 +139,9 @@ def _killed(victim):
             if victim in ("process", "peer"):
                 process.until(lambda: lab.machine.row()["used"] == 0, 30, "the pieces")
             held = held or process.settled(lambda: _held(lab))
-        if victim != "daemon":
+        if victim != "daemon" and times > 10:
             # Some are made when they are needed first; what each time left behind would be more.
-            most = _TIMES[victim] // 2
+            most = times // 2
             process.until(lambda: all(now - before < most
                                       for now, before in zip(_held(lab), held)), 60,
                           lambda: f"hardly more than {held}, {_held(lab)}")
@@ -143,7 +149,9 @@ def _killed(victim):
 
 
 def groups():
-    """One, with one machine until that is killed."""
-    return [Group("machines.kills", [Case(f"machines.kills.{victim}", _killed(victim), 1500,
-                                          slow=True) for victim in _TIMES],
-                  lambda stage: contextlib.closing(Lab(stage)), weight=ALONE)]
+    """With one machine until that is killed."""
+    found = [Case(f"machines.kills.{victim}", _killed(victim, _FEW), 300) for victim in _VICTIMS]
+    found += [Case(f"machines.kills.{victim} often", _killed(victim, _MANY), 3000, slow=True)
+              for victim in _VICTIMS]
+    return [Group("machines.kills", found, lambda stage: contextlib.closing(Lab(stage, _Roomy)),
+                  weight=CARRIED)]
