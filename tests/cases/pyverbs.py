@@ -3,13 +3,15 @@
 What does not run is in a list with its reason (tests/conformance): nothing else may skip itself,
 and none may fail. It runs as root in a container and as an ordinary user, direct and forwarded; and
 where the network loses, reorders and delays packets, without those tests that cannot bear that by
-what they test: of datagrams, which nobody repeats.
+what they test: of datagrams, which nobody repeats. `make soak` runs it in a virtual machine, too.
 """
 
 import contextlib
 import functools
+from types import SimpleNamespace
 
-from harness import process
+from harness import pairings, process
+from harness.attached import Device
 from harness.case import CARRIED, WAITS, Case, Group, check
 from harness.containers import Pair
 from harness.plain import PlainPair
@@ -46,10 +48,18 @@ def _suite(stage, pair, forwarded):
         yield made
 
 
-def _case(name):
+def _case(name, limit=240, slow=False):
     def run(pair):
-        judge(pair.suite.run(pair.server), _STORED, _RUN)
-    return Case(f"pyverbs.{name}", run, 250)
+        judge(pair.suite.run(pair.server, limit=limit), _STORED, _RUN)
+    return Case(f"pyverbs.{name}", run, limit + 10, slow)
+
+
+@contextlib.contextmanager
+def _in_machine(stage):
+    """The same suite, whose programs are those of this host, with another kernel."""
+    suite = Suite(stage, "debian-44", debian())
+    with pairings.alone(stage) as machine:
+        yield SimpleNamespace(server=Device(machine), suite=suite)
 
 
 def under_faults(pair, stored, least, limit, but=()):
@@ -82,4 +92,6 @@ def groups():
     fixture = functools.partial(_suite, pair=_CONTAINER, forwarded=False)
     cases = [Case("pyverbs.faults", _under_faults(_LONG), 420),
              Case("pyverbs.faults all", _under_faults(()), 420, slow=True)]
+    found.append(Group("pyverbs.machine", [_case("machine", 2400, slow=True)], _in_machine,
+                       weight=WAITS))
     return [*found, Group("pyverbs.faults", cases, fixture, weight=CARRIED)]
