@@ -20,7 +20,7 @@ COMPATIBILITY_PACKAGES := libfabric-bin fio openmpi-bin libopenmpi-dev mpich lib
 	tgt libiscsi-dev ceph-mon ceph-osd ceph-common libclang-dev cmake libfabric-dev \
 	libpsm2-dev libpsm-infinipath1-dev flex
 
-.PHONY: help deps guest guest-kernel build package check test conformance compatibility demo demo-wire demo-vm bench bench-scale clean
+.PHONY: help deps guest guest-kernel guest-newest build package check test conformance compatibility demo demo-wire demo-vm bench bench-scale clean
 
 help:
 	@echo "make build   library, daemon and command line into dist/"
@@ -59,6 +59,11 @@ guest:
 		[ -e target/tests/debian-$$suite ] || { tools/install-packages $(STOCK_PACKAGES) && \
 		tests/guest/fetch-debian $$suite target/tests/debian-$$suite; } || \
 		echo "the cases that need $$suite are skipped"; done
+
+# What only the long versions of tests boot, and boot with.
+guest-newest:
+	@tests/guest/fetch-kernel target/tests/kernel-trixie trixie || echo "the cases that need this are skipped"
+	@tests/guest/fetch-qemu target/tests/qemu sid || echo "the cases that need this are skipped"
 
 build:
 	@tools/install-packages $(BUILD_PACKAGES)
@@ -110,7 +115,7 @@ bench-scale: deps guest build
 
 SEEDS ?= 10000
 CYCLES ?= 20000
-soak: deps build
+soak: deps guest guest-newest build
 	OMNIVERB_SEEDS=$(SEEDS) cargo test --release --locked -p omniverb_transport --test simulator -- --nocapture
 	OMNIVERB_ADOPT_CYCLES=$(CYCLES) cargo test --release --locked -p omniverb_adopt --test adoption
 	@$(PYTHON) tests/run --slow

@@ -354,6 +354,15 @@ _ACROSS = [("machine", "container", "rc", "-c"), ("machine", "container", "rc", 
            ("machine", "far", "rc", "-c", "-e"), ("far", "machine", "ud", "-c", "-e")]
 
 
+def few():
+    """What another kernel or another QEMU may change."""
+    return [("device", _device), ("ibv_rc_pingpong -e", _pingpong("rc", "-e")),
+            *((f"ibv_{program}_pingpong {' '.join(options)}, {client} to {server}",
+               _across(server, client, program, *options))
+              for server, client, program, *options in _ACROSS),
+            ("neighbour", _neighbour), ("daemon killed", _daemon_again)]
+
+
 def groups():
     """All with one machine."""
     cases = [Case("machines.device", _device, 120),

@@ -16,6 +16,8 @@ from harness.host import Host
 
 _BUILD = staging.ROOT / "deploy" / "debian" / "build"
 _SUITES = ["bookworm", "trixie"]
+# Of which release the kernel is that others boot: this machine's.
+_OURS = "bookworm"
 _NAMES = ["omniverb", "omniverb-guest"]
 
 # In the root file system, which is an overlay: what is changed is gone afterwards. Nothing is left
@@ -122,8 +124,8 @@ class _Stock(Machine):
     boot_limit = 300.0
     kernel_words = "net.ifnames=0"
 
-    def __init__(self, stage, host, archive):
-        super().__init__(stage, host, archive, memory=1536)
+    def __init__(self, stage, host, archive, kernel):
+        super().__init__(stage, host, archive, memory=1536, kernel=kernel)
 
     def _set_up(self):
         process.until(lambda: self.run("systemctl", "is-active", "omniverb-agent.service",
@@ -137,10 +139,13 @@ def _booted(suite):
     def run(packages):
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="omniverb-stock-"))
-            archive = stock.archive(suite, packages.find("omniverb-guest"), folder, image.DAX)
+            kernel = image.Kernel(None if suite == _OURS else suite)
+            archive = stock.archive(suite, packages.find("omniverb-guest"), folder, kernel,
+                                    image.DAX)
             host = Host(packages.stage, "stock")
             stack.callback(host.close)
-            machine = host.keep(_Stock(packages.stage, host, archive))
+            machine = host.keep(_Stock(packages.stage, host, archive, kernel))
+            print(machine.run("uname", "-r"))
             text = machine.verbs("ibv_devinfo", "-v", limit=60)
             check("omv0" in text and machine.address in text, text)
             unit = ["systemctl", "show", "-P", "MainPID", "omniverb-agent.service"]

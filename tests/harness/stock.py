@@ -56,13 +56,13 @@ find . -xdev \\( -path ./usr/share/doc -o -path ./usr/share/man -o -path ./usr/s
 """
 
 
-def archive(suite, package, folder, more):
-    """Makes the initial file system of a guest of this suite with this package, in `folder`, which
-    is empty. `more`: modules that are there to be loaded. Returns its path."""
+def archive(suite, package, folder, kernel, more):
+    """Makes the initial file system of a guest of this suite with this package and this kernel's
+    modules, in `folder`, which is empty. `more`: modules that are there to be loaded. Returns its
+    path."""
     system = staging.BUILT / f"debian-{suite}"
     if not system.exists():
         raise Skip(f"no root file system of {suite}: see tests/guest/fetch-debian")
-    kernel = image.Kernel()
     place = pathlib.Path(folder) / "place"
     place.mkdir()
     target = pathlib.Path(folder) / "archive"
