@@ -177,7 +177,7 @@ pub fn kernel_addresses(bytes: &[u8]) {
 
 /// `/proc/self/maps`, in pieces.
 pub fn kernel_maps(bytes: &[u8]) {
-    omniverb_adopt::testing::fuzz::maps(bytes);
+    omniverb_sys::testing::fuzz::maps(bytes);
 }
 
 /// What the daemon and its privileged helper say to each other.

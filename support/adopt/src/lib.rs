@@ -35,14 +35,11 @@ mod error;
 mod fork;
 mod holders;
 mod lock;
-mod maps;
 mod region;
 mod sharers;
 mod strategy;
 mod survey;
 mod tasks;
-#[cfg(any(test, feature = "fuzz"))]
-pub mod testing;
 mod work;
 
 pub use error::AdoptError;
@@ -54,7 +51,7 @@ use calm::Calm;
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
 use lock::MOVES;
-use omniverb_sys::{Extent, clock, memfd};
+use omniverb_sys::{Extent, clock, maps, memfd};
 use region::{Part, Region};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;

@@ -8,15 +8,24 @@ use rustix::io::{Errno, read};
 
 /// One line of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mapping<'a> {
+pub struct Mapping<'a> {
+    /// Its first byte.
     pub start: usize,
+    /// The first byte behind it.
     pub end: usize,
+    /// Its pages may be read.
     pub read: bool,
+    /// They may be written.
     pub write: bool,
+    /// They may be executed.
     pub execute: bool,
+    /// What is written goes to the file, and to others that map it.
     pub shared: bool,
+    /// Where in the file it begins, in bytes.
     pub offset: u64,
+    /// Major and minor number of the file's device.
     pub device: (u32, u32),
+    /// The file's number there; 0: there is none.
     pub inode: u64,
     /// Path or pseudo-name; cut if longer than the read buffer.
     pub name: &'a [u8],
@@ -25,12 +34,13 @@ pub(crate) struct Mapping<'a> {
 /// Larger than any line that matters; a longer path is cut, which changes no decision made here.
 pub(crate) const BUFFER_BYTES: usize = 8192;
 
-pub(crate) fn open_read(path: &'static core::ffi::CStr) -> Result<OwnedFd, Errno> {
+/// Opens a file of `/proc` to be read.
+pub fn open_read(path: &'static core::ffi::CStr) -> Result<OwnedFd, Errno> {
     openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// Calls `visit` for every mapping of this process in order of address, until it breaks.
-pub(crate) fn for_each(visit: impl FnMut(&Mapping<'_>) -> ControlFlow<()>) -> Result<(), Errno> {
+pub fn for_each(visit: impl FnMut(&Mapping<'_>) -> ControlFlow<()>) -> Result<(), Errno> {
     let file = open_read(c"/proc/self/maps")?;
     lines(|buffer| read(&file, buffer), visit)
 }

@@ -1,3 +1,0 @@
-//! Scaffolding: what tests and fuzzers call. Not in products.
-
-pub mod fuzz;
