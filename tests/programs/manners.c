@@ -24,6 +24,43 @@ TEST(memory_that_may_not_be_used)
     munmap(fixed, BYTES);
 }
 
+/* A page in the middle of others that may not be used, or is not there: at whichever place. */
+TEST(memory_with_a_page_that_may_not_be_used)
+{
+    open_all();
+    const size_t page = 4096, count = 16;
+    const int both = PROT_READ | PROT_WRITE;
+    char *at = pages(count * page, both);
+    struct ibv_mr *m = mr_make(&d, at, count * page, ALL_ACCESS);
+    same(ibv_dereg_mr(m), 0);
+    for (size_t i = 0; i < count; i++) {
+        for (int protection = PROT_NONE; protection <= PROT_READ; protection += PROT_READ) {
+            same(mprotect(at + i * page, page, protection), 0);
+            check(!ibv_reg_mr(d.pd, at, count * page, ALL_ACCESS) && errno == EFAULT,
+                  "page %zu, protection %d", i, protection);
+            m = ibv_reg_mr(d.pd, at, count * page, IBV_ACCESS_REMOTE_READ);
+            check(protection == PROT_READ ? !!m : !m && errno == EFAULT,
+                  "page %zu, protection %d, to be read: %m", i, protection);
+            if (m)
+                same(ibv_dereg_mr(m), 0);
+        }
+        same(mprotect(at + i * page, page, both), 0);
+        m = mr_make(&d, at, count * page, ALL_ACCESS);
+        same(ibv_dereg_mr(m), 0);
+    }
+    m = mr_make(&d, at, page, ALL_ACCESS);
+    same(munmap(at + 7 * page, page), 0);
+    check(!ibv_reg_mr(d.pd, at, count * page, IBV_ACCESS_REMOTE_READ) && errno == EFAULT, "a hole");
+    check(ibv_rereg_mr(m, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, at, count * page, 0) &&
+              errno == EFAULT, "a hole, registered anew: %m");
+    same(ibv_dereg_mr(m), 0);
+    for (size_t part = 0; part < 2; part++) {
+        m = mr_make(&d, at + part * 8 * page, (7 + part) * page, ALL_ACCESS);
+        same(ibv_dereg_mr(m), 0);
+    }
+    munmap(at, count * page);
+}
+
 TEST(overrun_that_is_ignored)
 {
     open_all();

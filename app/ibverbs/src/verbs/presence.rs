@@ -1,11 +1,12 @@
 //! Whether memory is there, and may be written: what a kernel finds when it pins pages, found
-//! without touching more than two of them.
+//! without touching more than two of them. What lies between those the kernel's mappings say.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::AtomicU32;
 
 use omniverb_device::region::Touch;
 use omniverb_ring::UserMemory;
+use omniverb_sys::protection::{self, Needs};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
@@ -50,13 +51,20 @@ fn is_usable_throughout(address: usize, length: usize, writes: bool) -> bool {
     }
 }
 
-/// Whether a range is mapped, and its first and last page may be read, or written. (A page of
-/// another kind in the middle is not found.)
+/// Whether every page of a range may be read, or written. Where `/proc` says nothing of the pages
+/// between the first and the last, it is enough that they are mapped.
 pub(super) fn is_usable(address: usize, length: usize, writes: bool) -> bool {
-    let kind = if writes { is_writable } else { is_readable };
+    let (kind, needs): (fn(usize) -> bool, _) = match writes {
+        true => (is_writable, Needs::Writing),
+        false => (is_readable, Needs::Reading),
+    };
     let last = address + length - 1;
-    let same = address / PAGE == last / PAGE;
-    is_mapped(address, length) && kind(address) && (same || kind(last))
+    let pages = last / PAGE - address / PAGE + 1;
+    let between = || {
+        let (start, end) = ((address / PAGE + 1) * PAGE, last / PAGE * PAGE);
+        protection::allows(start, end, needs).unwrap_or_else(|| is_mapped(start, end - start))
+    };
+    kind(address) && (pages == 1 || kind(last)) && (pages <= 2 || between())
 }
 
 /// Asks the kernel to look at the number at `address`, and says whether it could. The numbers of
@@ -128,7 +136,14 @@ mod tests {
             assert!(!all(begin, 3 * PAGE, false) && all(begin, 2 * PAGE, false));
             assert_eq!(at.cast::<u32>().read(), 77);
             assert!(!is_usable(begin, 3 * PAGE, false) && is_usable(begin, 2 * PAGE, true));
-            munmap(at.byte_add(PAGE), PAGE).unwrap();
+            mprotect(last, PAGE, MprotectFlags::READ | MprotectFlags::WRITE).unwrap();
+            let middle = at.byte_add(PAGE);
+            mprotect(middle, PAGE, MprotectFlags::READ).unwrap();
+            assert!(!is_usable(begin, 3 * PAGE, true) && is_usable(begin, 3 * PAGE, false));
+            mprotect(middle, PAGE, MprotectFlags::empty()).unwrap();
+            assert!(!is_usable(begin, 3 * PAGE, false) && is_usable(begin, PAGE, true));
+            munmap(middle, PAGE).unwrap();
+            assert!(!is_usable(begin, 3 * PAGE, false));
             assert!(!is_mapped(begin, 3 * PAGE) && is_usable(begin, PAGE, true));
             assert!(!all(begin, 2 * PAGE, false) && all(begin, PAGE, true));
             munmap(at, 3 * PAGE).unwrap();
