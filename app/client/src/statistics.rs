@@ -1,4 +1,4 @@
-//! The statistics area: one cache line per QP, written here, shown by the daemon, which makes it.
+//! The statistics area: two cache lines per QP, written here, shown by the daemon, which makes it.
 //! After a restart of the daemon the new one's area takes the place of the old.
 
 use crate::memory;
@@ -16,6 +16,7 @@ pub(crate) struct Area {
 }
 
 pub(crate) const BYTES: usize = STATISTICS_SLOTS * STATISTICS_SLOT_BYTES;
+const _: () = assert!(STATISTICS_SLOT_BYTES == omniverb_device::limits::STATISTICS_BYTES);
 
 impl Area {
     /// Maps what the daemon made.

@@ -4,7 +4,7 @@ use crate::disposal::Bin;
 use crate::memory::{Memory, Source};
 use crate::outbox::{Letter, Outbox, Sent};
 use crate::pieces::Piece;
-use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
+use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS, STATISTICS_WORDS};
 use omniverb_sys::descriptors::{self, Plain};
 use omniverb_sys::pidfd::Peer;
 use omniverb_sys::{Access, Mapping, socket};
@@ -182,11 +182,11 @@ impl Client {
         Ok((theirs, area))
     }
 
-    /// The eight words of a statistics slot, as they are at the moment.
-    pub(crate) fn counters(&self, slot: u32) -> Option<[u64; 8]> {
+    /// The words of a statistics slot, as they are at the moment.
+    pub(crate) fn counters(&self, slot: u32) -> Option<[u64; STATISTICS_WORDS]> {
         let area = self.statistics.as_ref()?;
         let start = (slot as usize).checked_mul(STATISTICS_SLOT_BYTES)?;
-        let mut words = [0; 8];
+        let mut words = [0; STATISTICS_WORDS];
         for (index, word) in words.iter_mut().enumerate() {
             *word = area.load_u64(start + 8 * index)?;
         }

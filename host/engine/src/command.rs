@@ -258,6 +258,18 @@ pub struct QpCounters {
     pub resent_packets: u64,
     /// Packets that arrived again, of those above.
     pub duplicate_packets: u64,
+    /// Packets that could not be sent, of those sent.
+    pub unsent_packets: u64,
+    /// Gaps before requests of the peer, each counted once.
+    pub out_of_order: u64,
+    /// RNR NAKs received.
+    pub not_ready_heard: u64,
+    /// RNR NAKs sent.
+    pub not_ready_said: u64,
+    /// NAKs received that told of a gap in what was sent.
+    pub gaps_heard: u64,
+    /// Times that sending began anew.
+    pub retries: u64,
     /// Packets that the congestion window lets be under way now.
     pub window: u64,
     /// WRITEs and READs of the peer that were executed on mapped pages.
@@ -275,6 +287,12 @@ impl QpCounters {
         self.received_bytes += other.received_bytes;
         self.resent_packets += other.resent_packets;
         self.duplicate_packets += other.duplicate_packets;
+        self.unsent_packets += other.unsent_packets;
+        self.out_of_order += other.out_of_order;
+        self.not_ready_heard += other.not_ready_heard;
+        self.not_ready_said += other.not_ready_said;
+        self.gaps_heard += other.gaps_heard;
+        self.retries += other.retries;
         self.mapped_operations += other.mapped_operations;
         self.in_place += other.in_place;
     }

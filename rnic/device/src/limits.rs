@@ -33,6 +33,8 @@ pub const SOURCE_REGION_MAX: usize = 256 << 20;
 pub const WINDOWS_MAX: usize = 1 << 18;
 /// Queue pairs one opened device can hold; bounds the table of released work requests.
 pub const QP_SLOTS: usize = 8192;
+/// Bytes that a queue pair counts into: two cache lines, of which fast operations need the first.
+pub const STATISTICS_BYTES: usize = 128;
 /// QPs a completion queue looks at directly on every poll; the others announce themselves through
 /// the ready map. Small, because each costs two loads a poll.
 pub const WATCHED_MAX: usize = 8;

@@ -21,5 +21,8 @@ pub const ATTACHMENTS_MAX: usize = 64;
 /// Slots in a process's statistics area, one per queue pair.
 pub const STATISTICS_SLOTS: usize = 8192;
 
-/// Bytes of one statistics slot: one cache line, so that two queue pairs never share one.
-pub const STATISTICS_SLOT_BYTES: usize = 64;
+/// 64-bit words of one statistics slot.
+pub const STATISTICS_WORDS: usize = 16;
+
+/// Bytes of one statistics slot: two cache lines, so that two queue pairs never share one.
+pub const STATISTICS_SLOT_BYTES: usize = 8 * STATISTICS_WORDS;

@@ -64,6 +64,16 @@ pub struct Counters {
     pub resent: u64,
     /// Request packets that had been taken before.
     pub duplicates: u64,
+    /// Gaps before request packets, each counted once.
+    pub out_of_order: u64,
+    /// RNR NAKs received.
+    pub not_ready_heard: u64,
+    /// RNR NAKs sent.
+    pub not_ready_said: u64,
+    /// NAKs received that told of a gap in what was sent.
+    pub gaps_heard: u64,
+    /// Times that sending began anew, for want of an answer or after such a NAK.
+    pub retries: u64,
     /// Packets that may be under way now.
     pub window: u64,
 }
@@ -332,6 +342,11 @@ impl Connection {
         Counters {
             resent: self.requester.resent,
             duplicates: self.responder.duplicates,
+            out_of_order: self.responder.out_of_order,
+            not_ready_heard: self.requester.not_ready_heard,
+            not_ready_said: self.responder.not_ready_said,
+            gaps_heard: self.requester.gaps_heard,
+            retries: self.requester.retried,
             window: window.min(self.config.window),
         }
     }

@@ -4,6 +4,7 @@
 use crate::opened::{Attendant, Line, Opener, Receivers};
 use crate::progress::Progress;
 use omniverb_device::{Qp, QpSpec, Shared};
+use omniverb_session::limits::STATISTICS_SLOT_BYTES;
 use omniverb_session::opened::{self, Ask, Attributes, Notice};
 use omniverb_sys::socket;
 use omniverb_terms::{Errno, Qpn, Service};
@@ -71,7 +72,7 @@ pub(crate) fn stand_in() -> Option<Arc<Qp>> {
     let host = crate::host::ProcessHost::new(Progress::new().ok()?);
     let shared = Shared::new(Box::new(host));
     let spec = QpSpec::bare(&shared, Service::XrcRecv, None);
-    let memory = omniverb_ring::Window::private(64);
+    let memory = omniverb_ring::Window::private(STATISTICS_SLOT_BYTES);
     Qp::new(&shared, spec, Qpn(7), memory)
 }
 

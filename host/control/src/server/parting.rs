@@ -1,6 +1,7 @@
 //! Clients are parted with, and everything that others have a hand in is let go of, without ever
 //! discarding anything of theirs in this thread: see `omniverb_sys::descriptors`.
 
+use crate::counted::Slot;
 use crate::journal::Level;
 use crate::server::Server;
 use omniverb_sys::clock;
@@ -31,7 +32,7 @@ impl Server {
     }
 
     /// What a queue pair of this client has counted stays its vNIC's.
-    pub(super) fn count(&mut self, id: SessionId, words: &[u64; 8]) {
+    pub(super) fn count(&mut self, id: SessionId, words: &Slot) {
         let Some(client) = self.clients.get(id) else { return };
         if let Ok(vnic) = client.vnic() {
             self.counted.add(vnic, words);

@@ -1,5 +1,6 @@
 //! Status, in lines of JSON, as many as fit a message: `Status` of the protocol says how.
 
+use crate::counted::{self, Slot};
 use crate::engine::QpCounters;
 use crate::policy::datapath_name;
 use crate::port::VnicPort;
@@ -107,7 +108,7 @@ impl Server {
 
     /// What a process says that it counted for a queue pair. It writes these words as it likes;
     /// they are shown, nothing else.
-    fn counters_of(&self, qp: &QpStatus) -> Option<[u64; 8]> {
+    fn counters_of(&self, qp: &QpStatus) -> Option<Slot> {
         let session = self.tables.owner_of(qp.qpn)?;
         let words = self.clients.get(session)?.counters(qp.slot)?;
         (words[0] as u32 == qp.qpn.0).then_some(words)
@@ -142,17 +143,15 @@ impl Server {
             "address": peer.address.map(|address| address.to_string()),
             "path": peer.path.name(),
             "why": peer.why.phrase(),
-            "packets": counters.map(|c: QpCounters| json!({
-                "sent": c.sent_packets,
-                "sent_bytes": c.sent_bytes,
-                "received": c.received_packets,
-                "received_bytes": c.received_bytes,
-                "resent": c.resent_packets,
-                "duplicates": c.duplicate_packets,
-                "window": c.window,
-                "executed": c.mapped_operations,
-                "in_place": c.in_place,
-            })),
+            "packets": counters.map(|c: QpCounters| {
+                let mut packets = counted::packets(&c);
+                packets["sent_bytes"] = c.sent_bytes.into();
+                packets["received_bytes"] = c.received_bytes.into();
+                packets["window"] = c.window.into();
+                packets["executed"] = c.mapped_operations.into();
+                packets["in_place"] = c.in_place.into();
+                packets
+            }),
         })
     }
 }
@@ -169,22 +168,15 @@ fn process_row(process: &ProcessStatus) -> Value {
     })
 }
 
-fn queue_pair(counters: Option<[u64; 8]>, qp: &QpStatus) -> Value {
+fn queue_pair(counters: Option<Slot>, qp: &QpStatus) -> Value {
     let words = counters.unwrap_or_default();
-    let [head, messages_sent, bytes_sent, messages_received, bytes_received, ..] = words;
-    json!({
-        "qpn": qp.qpn.0,
-        "type": qp.service.name(),
-        "state": if counters.is_some() { state_name((head >> 32) as u8) } else { "?" },
-        "operations": (head >> 48) as u8 & 3,
-        "messages_sent": messages_sent,
-        "bytes_sent": bytes_sent,
-        "messages_received": messages_received,
-        "bytes_received": bytes_received,
-        "operations_mapped": words[5],
-        "operations_mediated": words[6],
-        "receiver_not_ready": words[7],
-    })
+    let [head, ..] = words;
+    let mut row = counted::row(&words);
+    row["qpn"] = qp.qpn.0.into();
+    row["type"] = qp.service.name().into();
+    row["state"] = if counters.is_some() { state_name((head >> 32) as u8) } else { "?" }.into();
+    row["operations"] = ((head >> 48) as u8 & 3).into();
+    row
 }
 
 /// Names of `enum ibv_qp_state`.

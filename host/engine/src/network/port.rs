@@ -52,6 +52,14 @@ pub(crate) struct Arrival {
     pub(crate) captured: bool,
 }
 
+/// Whether the network took a train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    Taken,
+    /// It did not, or there is no way to it.
+    Lost,
+}
+
 /// The sockets of one vNIC: one to receive and one to send for each address family, or none where
 /// somebody else carries its datagrams.
 pub(crate) struct Sockets {
@@ -169,11 +177,12 @@ impl Sockets {
 
     /// Sends a train of packets of `segment` bytes. What the network does not take is lost, as
     /// anywhere in a network.
-    pub(crate) fn send(&self, flow: &Flow, interface: u32, train: &[u8], segment: usize) {
+    pub(crate) fn send(&self, flow: &Flow, interface: u32, train: &[u8], segment: usize) -> Sent {
         if let Some(carried) = self.port.carried() {
-            return send_carried(carried, flow, interface, train.chunks(segment.max(1)));
+            send_carried(carried, flow, interface, train.chunks(segment.max(1)));
+            return Sent::Taken;
         }
-        let Some((socket, state)) = self.sender(flow.destination) else { return };
+        let Some((socket, state)) = self.sender(flow.destination) else { return Sent::Lost };
         let destination = match flow.destination {
             IpAddr::V4(ip) => SocketAddr::V4(SocketAddrV4::new(ip, PORT)),
             IpAddr::V6(ip) => SocketAddr::V6(SocketAddrV6::new(ip, PORT, 0, interface)),
@@ -188,9 +197,11 @@ impl Sockets {
         for _ in 0..TRIES {
             match state.try_send((&socket).into(), &transmit) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::yield_now(),
-                _ => return,
+                Ok(()) => return Sent::Taken,
+                Err(_) => return Sent::Lost,
             }
         }
+        Sent::Lost
     }
 }
 

@@ -9,7 +9,8 @@ use crate::queue_pair::stage::Stage;
 use crate::queue_pair::terms::{self, Terms, Trains};
 use omniverb_link::{Broken, Endpoint};
 use omniverb_terms::{Qpn, Service};
-use omniverb_transport::{Answer, Connection, Ecn, Event, Status, Taken, Transmit, Unreliable};
+use omniverb_transport::Unreliable;
+use omniverb_transport::{Answer, Connection, Counters, Ecn, Event, Status, Taken, Transmit};
 use omniverb_wire::{Packet, Run};
 
 enum Transport {
@@ -27,6 +28,8 @@ pub(crate) struct Connected {
     terms: Terms,
     qpn: Qpn,
     failure: Option<Status>,
+    /// By a connection that has ended.
+    counted: Counters,
 }
 
 impl Connected {
@@ -54,6 +57,7 @@ impl Connected {
             terms: Terms { peer_qpn, service, features, trains, window_bytes: half },
             qpn,
             failure: None,
+            counted: Counters::default(),
         }
     }
 
@@ -382,18 +386,16 @@ impl Connected {
     /// Nothing is taken or sent any more.
     pub(crate) fn close(&mut self) {
         self.stage.close();
+        self.counted = Counters { window: 0, ..self.numbers() };
         self.transport = None;
         self.application.close();
     }
 
-    /// Packets sent again, packets that arrived again, packets that may be under way.
-    pub(crate) fn numbers(&self) -> (u64, u64, u64) {
+    /// What a reliable connection counts. One that has ended has counted this at last.
+    pub(crate) fn numbers(&self) -> Counters {
         match &self.transport {
-            Some(Transport::Rc(connection)) => {
-                let counters = connection.counters();
-                (counters.resent, counters.duplicates, counters.window)
-            }
-            _ => (0, 0, 0),
+            Some(Transport::Rc(connection)) => connection.counters(),
+            _ => self.counted,
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::queue_pair::connected::Connected;
 use crate::queue_pair::datagram::Datagrams;
 use omniverb_sys::futex;
 use omniverb_terms::{Qpn, Service, VnicId};
-use omniverb_transport::{Ecn, Status};
+use omniverb_transport::{Counters, Ecn, Status};
 use omniverb_wire::{Flow, Run};
 
 /// Threads of an application that are woken from naps on one link at once. One naps as a rule; how
@@ -220,6 +220,11 @@ impl Link {
         self.counted.sent_bytes += (packets * length) as u64;
     }
 
+    /// Packets that were to be sent could not be.
+    pub(super) fn count_unsent(&mut self, packets: usize) {
+        self.counted.unsent_packets += packets as u64;
+    }
+
     /// A packet for this link.
     pub(super) fn take(&mut self, sound: &Sound<'_>) {
         self.take_marked(sound, sound.ecn);
@@ -275,9 +280,9 @@ impl Link {
     }
 
     pub(super) fn counters(&self) -> QpCounters {
-        let (resent_packets, duplicate_packets, window) = match &self.kind {
+        let reliable = match &self.kind {
             Kind::Connected(connected) => connected.numbers(),
-            Kind::Datagrams(_) => (0, 0, 0),
+            Kind::Datagrams(_) => Counters::default(),
         };
         let (mapped_operations, in_place) = match &self.kind {
             Kind::Connected(connected) => {
@@ -286,9 +291,14 @@ impl Link {
             Kind::Datagrams(_) => (0, 0),
         };
         QpCounters {
-            resent_packets,
-            duplicate_packets,
-            window,
+            resent_packets: reliable.resent,
+            duplicate_packets: reliable.duplicates,
+            out_of_order: reliable.out_of_order,
+            not_ready_heard: reliable.not_ready_heard,
+            not_ready_said: reliable.not_ready_said,
+            gaps_heard: reliable.gaps_heard,
+            retries: reliable.retries,
+            window: reliable.window,
             mapped_operations,
             in_place,
             ..self.counted

@@ -128,6 +128,7 @@ impl Inner {
         }
         self.set_state(qp, State::Err);
         if let Some(why) = first.filter(|why| *why != status::WR_FLUSH_ERR) {
+            self.meter.failed(why);
             qp.shared.host.request_failed(qp.number, why);
         }
         let mut reason = first;

@@ -7,6 +7,7 @@ use crate::world::{Handle, Ringer, World};
 use omniverb_device::FarEnd;
 use omniverb_device::attributes::State;
 use omniverb_device::bell::Bell;
+use omniverb_device::limits::STATISTICS_BYTES;
 use omniverb_device::progress::Turn;
 use omniverb_device::region::NO_RKEY;
 use omniverb_device::{
@@ -17,6 +18,7 @@ use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_ring::bell::{DIED, LIFE_OFFSET, PAGE_BYTES};
 use omniverb_ring::{BellPage, Window, WordMemory};
 use omniverb_terms::{Gid, Qkey, Qpn, Rkey, Service};
+use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -35,6 +37,8 @@ pub struct Side {
     pub ringer: Arc<Ringer>,
     next: Arc<AtomicU32>,
     buffers: Mutex<Vec<Buffer>>,
+    /// What its queue pairs count into, by their numbers.
+    counted: Mutex<HashMap<u32, Window>>,
 }
 
 /// What a QP should be like.
@@ -98,7 +102,8 @@ impl Side {
         shared.bells.add(bell.clone());
         let kicks = AtomicUsize::new(0);
         let ringer = Arc::new(Ringer { page: BellPage::new(page.clone()), kicks });
-        Side { shared, world, bell, page, ringer, next: next.clone(), buffers: Mutex::default() }
+        let (next, buffers, counted) = (next.clone(), Mutex::default(), Mutex::default());
+        Side { shared, world, bell, page, ringer, next, buffers, counted }
     }
 
     pub fn number(&self) -> u32 {
@@ -147,7 +152,14 @@ impl Side {
             inline_max: 1024,
             signal_all: options.signal_all,
         };
-        Qp::new(&self.shared, spec, Qpn(self.number()), Window::private(64)).unwrap()
+        let (number, counted) = (Qpn(self.number()), Window::private(STATISTICS_BYTES));
+        self.counted.lock().unwrap().insert(number.0, counted.clone());
+        Qp::new(&self.shared, spec, number, counted).unwrap()
+    }
+
+    /// What a queue pair of ours has counted in a word of its statistics slot.
+    pub fn counted(&self, qp: &Qp, word: usize) -> u64 {
+        self.counted.lock().unwrap()[&qp.number.0].load(8 * word, Ordering::Relaxed)
     }
 
     /// The process ends; the kernel says so where peers look.

@@ -87,6 +87,40 @@ fn rnr_retries_are_counted() {
 }
 
 #[test]
+fn what_was_not_ready_and_what_failed_is_counted() {
+    // Words of a statistics slot: docs/architecture.md.
+    const SENDS: usize = 1;
+    const OTHERS: usize = 7;
+    const RNR: usize = 9;
+    const HEARD: usize = 10;
+    const SAID: usize = 11;
+    const SILENCE: usize = 12;
+    const FAILED: usize = 13;
+    let pair = Pair::new();
+    let qps = pair.connected(&impatient(1));
+    let counted = |side: usize, words: &[usize]| {
+        words.iter().map(|word| pair.sides[side].counted(&qps[side], *word)).collect::<Vec<_>>()
+    };
+    let (from, to) = (Buffer::pattern(8, 1), Buffer::new(8));
+    let (local, target) = (pair.sides[0].register(&from), pair.sides[1].register(&to));
+    post(&qps[0], &Work::write(1, remote(&target, 0)).sge(whole(&local)));
+    post(&qps[0], &Work::send(2));
+    pair.settle();
+    assert_eq!(counted(0, &[SENDS, OTHERS, RNR, HEARD, SAID]), [0, 1, 1, 1, 0]);
+    // Who has no credit sees for himself that there is no receive: nobody says so.
+    assert_eq!(counted(1, &[RNR, HEARD, SAID]), [0, 0, 0]);
+    receive(&qps[1], 3, &[]);
+    pair.settle();
+    assert_eq!(counted(0, &[SENDS, OTHERS, HEARD, FAILED]), [1, 1, 1, 0]);
+    post(&qps[0], &Work::send(4));
+    pair.wait(LATE);
+    pair.settle();
+    let expected = [(1, status::SUCCESS), (2, status::SUCCESS), (4, status::RNR_RETRY_EXC_ERR)];
+    assert_eq!(outcomes(&qps[0].send_cq), expected);
+    assert_eq!(counted(0, &[SENDS, OTHERS, HEARD, FAILED, SILENCE]), [1, 1, 2, 1, 0]);
+}
+
+#[test]
 fn a_write_with_immediate_places_nothing_without_a_receive() {
     let pair = Pair::new();
     let qps = pair.connected(&impatient(1));

@@ -92,6 +92,10 @@ fn an_empty_queue_counts_as_receiver_not_ready() {
         }
         let expected = [(1, status::RNR_RETRY_EXC_ERR), (2, status::WR_FLUSH_ERR)];
         assert_eq!(outcomes(&qps[0].send_cq), expected, "{retries} retries");
+        // Heard and said, once each, and what came of it: docs/architecture.md has the words.
+        let counted = |side: usize, word| pair.sides[side].counted(&qps[side], word);
+        assert_eq!((counted(0, 10), counted(0, 11), counted(0, 13)), (1, 0, 1));
+        assert_eq!((counted(1, 10), counted(1, 11), counted(1, 13)), (0, 1, 0));
     }
 }
 

@@ -47,11 +47,13 @@ impl Requester {
                 self.acknowledged(now, config, psn + 1);
             }
             Syndrome::ReceiverNotReady(code) => {
+                self.not_ready_heard += 1;
                 if self.acknowledged(now, config, psn) {
                     self.receiver_not_ready(now, config, code);
                 }
             }
             Syndrome::SequenceError => {
+                self.gaps_heard += 1;
                 if self.acknowledged(now, config, psn) {
                     self.sequence_error(now, config);
                 }

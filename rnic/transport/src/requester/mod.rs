@@ -113,6 +113,9 @@ pub(crate) struct Requester {
     /// The peer was silent, and it is to be found out what it has.
     probing: Option<Probing>,
     pub(crate) resent: u64,
+    pub(crate) not_ready_heard: u64,
+    pub(crate) gaps_heard: u64,
+    pub(crate) retried: u64,
 }
 
 /// What the pieces of a message must agree on.
@@ -159,6 +162,9 @@ impl Requester {
             recovering: None,
             probing: None,
             resent: 0,
+            not_ready_heard: 0,
+            gaps_heard: 0,
+            retried: 0,
         }
     }
 

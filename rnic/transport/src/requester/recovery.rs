@@ -108,6 +108,7 @@ impl Requester {
         self.recovering = Some(self.unacked);
         self.probing = None;
         self.congestion.on_loss(now, self.round_trip.smoothed());
+        self.retried += 1;
         self.go_back();
         self.early = None;
     }
@@ -226,6 +227,7 @@ impl Requester {
         self.recovering = None;
         self.probing = Some(Probing::new(self.sent));
         self.congestion.on_timeout(now, self.round_trip.smoothed());
+        self.retried += 1;
         self.go_back();
         self.early = None;
         self.arm(now, config);

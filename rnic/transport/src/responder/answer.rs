@@ -156,6 +156,7 @@ impl Responder {
             (State::NotReady { nak_sent: false }, _) => {
                 let syndrome = Syndrome::ReceiverNotReady(config.min_rnr_timer);
                 let length = self.simple(config, datagram, first, syndrome)?;
+                self.not_ready_said += 1;
                 if let Some(pending) = self.pending.front_mut() {
                     pending.state = State::NotReady { nak_sent: true };
                 }
@@ -221,6 +222,7 @@ impl Responder {
         let length = self.simple(config, datagram, self.expected, syndrome)?;
         self.nak = Nak::Withheld;
         if negative == Negative::NotReady {
+            self.not_ready_said += 1;
             self.receive = self.receive.missed();
         }
         Some(length)

@@ -172,6 +172,8 @@ pub(crate) struct Responder {
     /// The requester asks again for what the layer above has not answered.
     asked_again: bool,
     pub(crate) duplicates: u64,
+    pub(crate) out_of_order: u64,
+    pub(crate) not_ready_said: u64,
 }
 
 impl Responder {
@@ -195,6 +197,8 @@ impl Responder {
             refused: None,
             asked_again: false,
             duplicates: 0,
+            out_of_order: 0,
+            not_ready_said: 0,
         }
     }
 
@@ -215,6 +219,7 @@ impl Responder {
         if psn > self.expected {
             // Once per gap (9.7.5.2.8).
             if self.nak == Nak::None {
+                self.out_of_order += 1;
                 self.nak = Nak::Due(Negative::Sequence);
             }
         } else if psn < self.expected {

@@ -60,6 +60,12 @@ fn no_receive_is_said_once_and_the_packet_is_taken_when_it_comes_again() {
     end.receive(&send(500, 10));
     end.receive(&send(501, 10));
     assert_eq!(end.sent(), ["ACK psn 501 msn 2"]);
+    // What came behind it was no gap of the network's.
+    let counters = end.connection.counters();
+    assert_eq!((counters.not_ready_said, counters.out_of_order), (1, 0));
+    end.receive(&send(503, 10));
+    end.receive(&send(504, 10));
+    assert_eq!(end.connection.counters().out_of_order, 1, "one gap");
 }
 
 #[test]

@@ -68,7 +68,8 @@ fn a_peer_that_was_only_late_is_sent_hardly_anything_twice() {
     assert_eq!(end.sent(), rest.collect::<Vec<_>>());
     end.receive(&ack(1007));
     assert_eq!((end.sent(), end.statuses().len()), (vec![], 8));
-    assert_eq!(end.connection.counters().resent, 5);
+    let counters = end.connection.counters();
+    assert_eq!((counters.resent, counters.retries, counters.gaps_heard), (5, 1, 0));
     assert_eq!(end.connection.poll_timeout(), None);
     // It is over: what comes next is sent as ever.
     (8..16).for_each(|id| end.submit(id, SEND, 1));
@@ -138,6 +139,8 @@ fn receiver_not_ready_waits_and_hears_no_sequence_nak_meanwhile() {
     end.receive(&acknowledge(1001, 0x2c));
     assert_eq!(end.statuses(), [(0, Status::Success)]);
     assert_eq!(end.sent(), [""; 0]);
+    let counters = end.connection.counters();
+    assert_eq!((counters.not_ready_heard, counters.gaps_heard, counters.retries), (2, 1, 0));
     assert_eq!(end.wait(), 640_000);
     assert_eq!(end.sent(), ["SEND-ONLY psn 1001 ask", "SEND-ONLY psn 1002 ask"]);
 }

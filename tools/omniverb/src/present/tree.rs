@@ -193,6 +193,8 @@ fn files(values: &Values) -> BTreeMap<String, File> {
 /// file.
 fn counters(values: &Values) -> Vec<(&'static str, u64)> {
     let counted = &values.counters;
+    let packets = &counted.packets;
+    let not_ready_heard = counted.not_ready_heard + packets.not_ready_heard;
     vec![
         ("counters/port_xmit_data", counted.bytes_sent / 4),
         ("counters/port_rcv_data", counted.bytes_received / 4),
@@ -206,11 +208,26 @@ fn counters(values: &Values) -> Vec<(&'static str, u64)> {
         ("counters/local_link_integrity_errors", 0),
         ("counters/excessive_buffer_overrun_errors", 0),
         ("counters/VL15_dropped", 0),
-        ("hw_counters/rnr_nak_retry_err", counted.receiver_not_ready),
-        ("hw_counters/sent_pkts", counted.packets.sent),
-        ("hw_counters/rcvd_pkts", counted.packets.received),
-        ("hw_counters/retrans_pkts", counted.packets.resent),
-        ("hw_counters/duplicate_request", counted.packets.duplicates),
+        // All that Linux's rdma_rxe has.
+        ("hw_counters/sent_pkts", packets.sent),
+        ("hw_counters/rcvd_pkts", packets.received),
+        ("hw_counters/duplicate_request", packets.duplicates),
+        ("hw_counters/out_of_seq_request", packets.out_of_order),
+        ("hw_counters/rcvd_rnr_err", not_ready_heard),
+        ("hw_counters/send_rnr_err", counted.not_ready_said + packets.not_ready_said),
+        ("hw_counters/rcvd_seq_err", packets.gaps_heard),
+        // No answer is put off: the thread that receives one deals with it.
+        ("hw_counters/ack_deferred", 0),
+        ("hw_counters/retry_exceeded_err", counted.retries_exceeded),
+        ("hw_counters/retry_rnr_exceeded_err", counted.rnr_retries_exceeded),
+        ("hw_counters/completer_retry_err", packets.retries),
+        ("hw_counters/send_err", packets.unsent),
+        ("hw_counters/link_downed", 0),
+        ("hw_counters/rdma_sends", counted.sends),
+        ("hw_counters/rdma_recvs", counted.receives),
+        // Names that mlx5 has for two of them.
+        ("hw_counters/rnr_nak_retry_err", not_ready_heard),
+        ("hw_counters/retrans_pkts", packets.resent),
         ("hw_counters/lifespan", 1000),
     ]
 }

@@ -29,11 +29,22 @@ pub(super) struct Counters {
     pub(super) bytes_sent: u64,
     pub(super) messages_received: u64,
     pub(super) bytes_received: u64,
-    pub(super) receiver_not_ready: u64,
+    /// SENDs, of the messages sent.
+    pub(super) sends: u64,
+    /// Receives that got one, of the messages received.
+    pub(super) receives: u64,
+    /// Messages for which a peer's process had no receive.
+    pub(super) not_ready_heard: u64,
+    /// Messages of a peer's process for which there was no receive.
+    pub(super) not_ready_said: u64,
+    /// Requests that nobody answered for so long that they failed.
+    pub(super) retries_exceeded: u64,
+    /// Requests that failed for want of a receive.
+    pub(super) rnr_retries_exceeded: u64,
     pub(super) packets: Packets,
 }
 
-/// Packets by way of the engine: of direct links there are none.
+/// Packets by way of the engine, and what they said: of direct links there are none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Packets {
     pub(super) sent: u64,
@@ -42,6 +53,18 @@ pub(super) struct Packets {
     pub(super) resent: u64,
     /// Of those received.
     pub(super) duplicates: u64,
+    /// Of those sent: could not be.
+    pub(super) unsent: u64,
+    /// Gaps before requests of peers.
+    pub(super) out_of_order: u64,
+    /// RNR NAKs received.
+    pub(super) not_ready_heard: u64,
+    /// RNR NAKs sent.
+    pub(super) not_ready_said: u64,
+    /// NAKs received because of gaps.
+    pub(super) gaps_heard: u64,
+    /// Times that sending began anew.
+    pub(super) retries: u64,
 }
 
 /// Asks again and again.
@@ -98,18 +121,34 @@ impl Source {
 }
 
 impl Counters {
-    fn packets(&mut self) -> [(&'static str, &mut u64); 4] {
-        let Packets { sent, received, resent, duplicates } = &mut self.packets;
-        [("sent", sent), ("received", received), ("resent", resent), ("duplicates", duplicates)]
+    fn packets(&mut self) -> [(&'static str, &mut u64); 10] {
+        let of = &mut self.packets;
+        [
+            ("sent", &mut of.sent),
+            ("received", &mut of.received),
+            ("resent", &mut of.resent),
+            ("duplicates", &mut of.duplicates),
+            ("unsent", &mut of.unsent),
+            ("out_of_order", &mut of.out_of_order),
+            ("not_ready_heard", &mut of.not_ready_heard),
+            ("not_ready_said", &mut of.not_ready_said),
+            ("gaps_heard", &mut of.gaps_heard),
+            ("retries", &mut of.retries),
+        ]
     }
 
-    fn each(&mut self) -> [(&'static str, &mut u64); 5] {
+    fn each(&mut self) -> [(&'static str, &mut u64); 10] {
         [
             ("messages_sent", &mut self.messages_sent),
             ("bytes_sent", &mut self.bytes_sent),
             ("messages_received", &mut self.messages_received),
             ("bytes_received", &mut self.bytes_received),
-            ("receiver_not_ready", &mut self.receiver_not_ready),
+            ("sends", &mut self.sends),
+            ("receives", &mut self.receives),
+            ("not_ready_heard", &mut self.not_ready_heard),
+            ("not_ready_said", &mut self.not_ready_said),
+            ("retries_exceeded", &mut self.retries_exceeded),
+            ("rnr_retries_exceeded", &mut self.rnr_retries_exceeded),
         ]
     }
 
@@ -168,7 +207,7 @@ mod tests {
     fn counters_add_up_and_never_go_back() {
         let mut counters = Counters::default();
         counters.add(&json!({ "messages_sent": 3, "bytes_sent": 30 }));
-        counters.add(&json!({ "messages_sent": 4, "receiver_not_ready": 1, "state": "RTS" }));
+        counters.add(&json!({ "messages_sent": 4, "not_ready_heard": 1, "state": "RTS" }));
         assert_eq!((counters.messages_sent, counters.bytes_sent), (7, 30));
         counters.add(&json!({ "packets": { "sent": 2 }, "peers": null }));
         let peers = json!([{ "packets": { "sent": 3, "resent": 1 } }, { "packets": null }]);
@@ -176,7 +215,7 @@ mod tests {
         assert_eq!((counters.packets.sent, counters.packets.resent), (5, 1));
         let mut risen = Counters { messages_sent: 9, ..Counters::default() };
         risen.rise_to(&counters);
-        assert_eq!((risen.messages_sent, risen.bytes_sent, risen.receiver_not_ready), (9, 30, 1));
+        assert_eq!((risen.messages_sent, risen.bytes_sent, risen.not_ready_heard), (9, 30, 1));
     }
 
     #[test]

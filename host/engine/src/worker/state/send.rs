@@ -3,6 +3,7 @@
 use super::State;
 use crate::command::Event;
 use crate::network::passages::Place;
+use crate::network::port::Sent;
 use crate::network::train::Train;
 use crate::pacing::flow::Way;
 use crate::worker::attendance::Now;
@@ -51,7 +52,7 @@ impl State {
         link.take_way(self.way_of(link.ends()));
         let left = self.fill(index, link, &mut train, now);
         if !train.is_empty() {
-            self.depart(link.ends(), &mut train);
+            self.depart(link, &mut train);
             train.clear();
         }
         self.train = Some(train);
@@ -92,7 +93,7 @@ impl State {
             if train.accepts(length, count_max) {
                 train.append(length);
             } else {
-                self.depart(link.ends(), train);
+                self.depart(link, train);
                 train.restart(length);
             }
             if !limited && Pattern::may_begin(train.latest(length)) {
@@ -104,7 +105,7 @@ impl State {
             // A turn ends with a train, not in the middle of one.
             if train.is_full(count_max) {
                 let count = train.count();
-                self.depart(link.ends(), train);
+                self.depart(link, train);
                 train.clear();
                 if room < count {
                     return Left::Something;
@@ -127,13 +128,14 @@ impl State {
         vnic.gate.noticed(length as u64 + framing(flow.destination));
         // By itself: it is not like others.
         if !train.is_empty() {
-            self.depart(link.ends(), train);
+            self.depart(link, train);
         }
         train.restart(length);
     }
 
     /// The train leaves: through the network, or straight to a link of ours.
-    fn depart(&mut self, ends: &Ends, train: &mut Train) {
+    fn depart(&mut self, link: &mut Link, train: &mut Train) {
+        let ends = &link.ends().clone();
         if !self.vnics.is_open(ends.vnic) {
             return;
         }
@@ -157,7 +159,9 @@ impl State {
                     // It may come back to this vNIC.
                     vnic.capture.has_sent(ends.flow.source);
                 }
-                vnic.sockets.send(&ends.flow, ends.interface, bytes, segment);
+                if vnic.sockets.send(&ends.flow, ends.interface, bytes, segment) == Sent::Lost {
+                    link.count_unsent(train.count());
+                }
             }
         }
     }

@@ -4,6 +4,7 @@ use super::order::{Finish, Order, Verdict, Why};
 use super::waiting::Wait;
 use crate::constants::status;
 use crate::limits::{ANSWER_WAIT, LINK_WAIT, RECEIVER_AWAY, RECEIVER_LATE, UNRELIABLE_WAIT};
+use crate::peer::FarEnd;
 use crate::qp::links::LinkEnd;
 use crate::qp::{Inner, Qp};
 use omniverb_link::Broken;
@@ -67,8 +68,9 @@ impl Inner {
         };
         let deadline = match why {
             Why::Receive => {
-                self.meter.waited();
-                let timer = self.links.first().map(|link| link.endpoint.peer_rnr_timer());
+                let link = self.links.first();
+                self.meter.waits(link.map_or(FarEnd::Process, |link| link.peer.far_end));
+                let timer = link.map(|link| link.endpoint.peer_rnr_timer());
                 timer.map(|timer| now + first_rnr_wait(timer, retries))
             }
             Why::Peer if reliable => self.silence_deadline(now),

@@ -389,7 +389,7 @@ impl Inner {
         length: u64,
         position: u64,
     ) {
-        self.meter.sent(length);
+        self.meter.sent(opcode, length);
         if Self::is_signalled(qp, flags) {
             Self::push_send(qp, wr_id, opcode, length, position, status::SUCCESS);
         }

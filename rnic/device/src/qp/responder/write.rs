@@ -108,7 +108,7 @@ impl Inner {
                     let opcode = wc_opcode::RECV_RDMA_WITH_IMM;
                     self.deliver(qp, index, receive.wr_id, opcode, total, flags, immediate);
                 }
-                None => self.meter.received(total),
+                None => self.meter.written(total),
             }
         }
         Outcome::Passed
