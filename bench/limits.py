@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
 """`make bench`, fourth part: how exactly rate limits are held, how soon a change of one counts, and
-what a flood, or an attack on the daemon, costs others.
+what a flood, a flood of requests for connections, or an attack on the daemon costs others.
 
 In: dist/, tests/programs, perftest; root. Out: tables on stdout and target/bench/limits.json. A
 missed threshold is shown, it does not fail the run; what could not be measured does, and so does a
 lost operation. docs/benchmarks.md.
 """
 import argparse
+import contextlib
 import json
 import sys
 import time
 from pathlib import Path
 
 import machine
+import pairs
 import report
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,11 +22,14 @@ sys.path.insert(0, str(ROOT / "tests"))
 sys.dont_write_bytecode = True
 
 from cases import liveness  # noqa: E402
-from harness import duet, floods, process, rates  # noqa: E402
+from harness import cm_floods, duet, floods, process, rates  # noqa: E402
+from harness.by_address import both  # noqa: E402
 from harness.case import Failure  # noqa: E402
 from harness.host import Hosts  # noqa: E402
 from harness.staging import Stage  # noqa: E402
 
+CONNECTED = 100
+CONNECTIONS = {"none": "no flood", "requests": "flood of 20,000 requests/s"}
 VNICS, RATE, SECONDS = 50, 20_000_000, 10
 CHANGES = [100_000_000, 10_000_000, 300_000_000, 50_000_000]
 # What is demanded: within this share of the rate, this soon (seconds); of the bandwidth of somebody
@@ -96,6 +101,25 @@ def bandwidth(hosts, attacker, kind, rate):
         return measure()
 
 
+def connected(stage, rounds):
+    """How long a connection between two hosts takes, while a stranger asks the server's side for
+    others without end, and while nobody does: milliseconds."""
+    samples = {name: [] for name in CONNECTIONS}
+    with Hosts(stage) as hosts:
+        attacker = hosts.b.plug(9)
+        for number in range(rounds + 1):
+            for name in CONNECTIONS:
+                flood = cm_floods.requests(hosts, attacker, [7174, 9999], 120)
+                with flood if name == "requests" else contextlib.nullcontext():
+                    line = ["cmtime", "-c", str(CONNECTED)]
+                    text = both(hosts, line, [*line, "-s", hosts.server.address], 60,
+                                endless=True)[1]
+                if number:  # the first warms up
+                    samples[name].append(1000 / pairs.cmtime_rate(text, CONNECTED))
+    return {name: {"label": CONNECTIONS[name], **report.summary(taken)}
+            for name, taken in samples.items()}
+
+
 def lines(found):
     """The tables."""
     if "steady" in found:
@@ -122,6 +146,13 @@ def lines(found):
             yield (f"{row['label']:38} {cells[0]:>10} {cells[1]:>10} {cells[2]:>10} "
                    f"{row['to_idle']:>8.0%} {row['to_sink']:>14.0%}")
         yield f"at least {KEPT:.0%} of what a flood of another port leaves: {one['acceptance']}"
+    if "connections" in found:
+        yield ""
+        yield ("{:38}" + "{:>10}" * 3).format(f"a connection (of {CONNECTED} at a time), ms", "median",
+                                               "min", "max")
+        for row in found["connections"].values():
+            yield f"{row['label']:38}" + "".join(f"{row[column]:10.2f}"
+                                                 for column in ("median", "min", "max"))
     if "attacks" in found:
         yield from waits(found["attacks"])
 
@@ -147,7 +178,7 @@ def waits(found):
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="steady, changes, floods or attacks")
+    parser.add_argument("--only", default="", help="steady, changes, floods, connections or attacks")
     parser.add_argument("--rounds", type=int, default=5, help="samples of each flood (default 5)")
     parser.add_argument("--rates", type=int, nargs="+", default=[20_000, 50_000],
                         help="packets a second at either end (default 20000 50000)")
@@ -162,6 +193,7 @@ def main():
     stage, found, errors = Stage(), {}, {}
     parts = {"steady": lambda: steady(stage), "changes": lambda: changes(stage),
              "floods": lambda: [flooded(stage, rate, chosen.rounds) for rate in chosen.rates],
+             "connections": lambda: connected(stage, chosen.rounds),
              "attacks": lambda: attacked(stage)}
     try:
         for name, part in parts.items():
