@@ -114,6 +114,70 @@ def _counters(pair):
         process.end(watching)
 
 
+# Names under which Linux's rdma_rxe counts.
+_RXE = {"sent_pkts", "rcvd_pkts", "duplicate_request", "out_of_seq_request", "rcvd_rnr_err",
+        "send_rnr_err", "rcvd_seq_err", "ack_deferred", "retry_exceeded_err",
+        "retry_rnr_exceeded_err", "completer_retry_err", "send_err", "link_downed", "rdma_sends",
+        "rdma_recvs"}
+
+
+def _hw(place):
+    """All hw_counters, by name."""
+    text = place.run("sh", "-c", f"cd {_PORT}/hw_counters && grep -H . *")
+    return {name: int(value) for name, value in (line.split(":") for line in text.splitlines())}
+
+
+def _rises(place, least, exactly, action):
+    """What counters do while `action` runs."""
+    watching = place.start("sleep", "1000")
+    try:
+        before = _hw(place)
+        check(_RXE <= before.keys(), f"{_RXE - before.keys()}")
+        action()
+
+        def risen():
+            return {name: value - before[name] for name, value in _hw(place).items()}
+
+        def as_expected():
+            found = risen()
+            return all(found[name] >= count for name, count in least.items()) \
+                and all(found[name] == count for name, count in exactly.items())
+        process.until(as_expected, 30, lambda: f"{least} {exactly}, not {risen()}")
+    finally:
+        process.end(watching)
+
+
+def _failures(pair):
+    """Receives that are missing, and requests that fail for that: the program has 6 that fail and
+    10 that wait."""
+    # A direct link has no NAKs that somebody sends: its sender sees that there is no receive.
+    sent = {} if pair.is_direct else {"send_rnr_err": 5}
+    _rises(pair.server, {"rcvd_rnr_err": 5, "rnr_nak_retry_err": 5, **sent},
+           {"retry_rnr_exceeded_err": 6, "rdma_sends": 10, "rdma_recvs": 10,
+            "retry_exceeded_err": 0, "ack_deferred": 0, "link_downed": 0, "send_err": 0},
+           lambda: pair.server.run("/opt/programs/errors", "receiver_not_ready"))
+
+
+def _silence(pair):
+    """A peer that says nothing any more."""
+    _rises(pair.server, {"retry_exceeded_err": 1}, {"retry_rnr_exceeded_err": 0}, lambda: (
+        pair.server.run("/opt/programs/states", "sending_to_a_destroyed_peer_fails")))
+
+
+def _gaps(pair):
+    """What the network loses and doubles is counted where it is missed."""
+    for place in (pair.client, pair.server):
+        pair.daemon.set_vnic(place.namespace, "faults", "loss=3%,duplicate=3%,seed=3")
+    try:
+        _rises(pair.server, {"out_of_seq_request": 1, "duplicate_request": 1}, {}, lambda: (
+            _rises(pair.client, {"rcvd_seq_err": 1, "completer_retry_err": 1, "retrans_pkts": 1},
+                   {}, lambda: duet.Duet(pair, ["ib_write_bw", "-F", "-n", "1000", "-s", "8192"])
+                   .finish(100))))
+    finally:
+        for place in (pair.client, pair.server):
+            pair.daemon.set_vnic(place.namespace, "faults", "none")
+
+
 def _packets(pair):
     """Forwarded traffic is packets, counted on. What was counted stays when its link has ended."""
     def read(place, name):
@@ -266,6 +330,85 @@ def _present(pair):
     check(process.run(line, env=options) == guid, "a program without PATH is not found")
 
 
+# Without a library that could be led anywhere: system calls only, and no dynamic linker.
+_STATIC = r"""
+#include <dirent.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+static void need(int condition, const char *what)
+{
+    if (!condition) {
+        printf("missing: %s\n", what);
+        exit(1);
+    }
+}
+int main(void)
+{
+    char guid[64] = "";
+    struct stat s;
+    glob_t all;
+    int file = open("/sys/class/infiniband/omv0/node_guid", O_RDONLY);
+    need(file >= 0 && read(file, guid, sizeof guid - 1) > 0, "node_guid");
+    need(glob("/sys/class/*/omv0", 0, NULL, &all) == 0 && all.gl_pathc == 1, "a listing");
+    need(!access("/sys/class/infiniband_verbs/uverbs0/device/numa_node", R_OK), "device");
+    need(open("/dev/infiniband/uverbs0", O_RDWR) >= 0, "uverbs0");
+    need(!stat("/dev/infiniband/uverbs0", &s) && S_ISCHR(s.st_mode), "a device");
+    /* What was there before is there still. */
+    need(open("/dev/null", O_RDWR) >= 0 && !access("/dev/shm", W_OK), "/dev");
+    need(!access("/sys/class/net/lo/ifindex", R_OK), "/sys/class/net");
+    need(!access("/sys/class/mem/null/dev", R_OK), "/sys/class/mem");
+    fputs(guid, stdout);
+    return 0;
+}
+"""
+
+
+def _static(pair, name):
+    folder = pair.stage.folder(name, UID)
+    (folder / "looks.c").write_text(_STATIC)
+    process.run(["gcc", "-static", "-o", folder / "looks", folder / "looks.c"], limit=60)
+    process.run(["chmod", "-R", "a+rX", folder])
+    return folder / "looks"
+
+
+def _mounts(pair):
+    """By mounts of their own programs are shown the files that no library reaches; as a user and as
+    root. Others see nothing of it."""
+    looks = _static(pair, "static")
+    options = pair.server.environment()
+    guid = pair.server.run("cat", f"{_DEVICE}/node_guid")
+    for become in (as_user(UID), []):
+        run = [*pair.namespace.enter(), *become, pair.stage.dist / "bin" / "omniverb", "run"]
+        line = [*run, "--present", "mounts", "--"]
+        text = process.run([*line, looks], env=options)
+        check(text == guid, f"{text}, not {guid}")
+        # Nothing is preloaded; programs that use the device find it.
+        text = process.run([*line, "printenv", "LD_PRELOAD"], env=options, accept=(1,))
+        check(not text.strip(), text)
+        check("omv0" in process.run([*line, "ibv_devices"], env=options), "ibv_devices")
+        # Once more within it.
+        again = [pair.stage.dist / "bin" / "omniverb", "run", "--present", "mounts", "--", looks]
+        check(process.run([*line, *again], env=options) == guid, "within itself")
+        # The library's way does not reach it, which is why there is another.
+        text = process.run([*run, "--", looks], env=options, accept=(1,))
+        check("missing: node_guid" in text, text)
+    check(not os.path.exists("/sys/class/infiniband/omv0"), "the host's sysfs has omv0")
+
+
+def _mounts_not_allowed(pair):
+    """Where nobody may mount, the library does it, and that is said in one line."""
+    text = pair.server.run("omniverb", "run", "--present", "mounts", "--", "cat",
+                           f"{_DEVICE}/node_guid", plain=True)
+    told = [line for line in text.splitlines() if line.startswith("omniverb: ")]
+    check(len(told) == 1 and "mounts" in told[0], text)
+    guid = pair.server.run("cat", f"{_DEVICE}/node_guid")
+    check(text.splitlines()[-1] + "\n" == guid, text)
+
+
 def _library_of_another_name(pair):
     """A program that brings its own copy of libibverbs, as Python wheels do."""
     folder = pair.stage.folder("wheel", UID)
@@ -358,21 +501,34 @@ def _doctor_shows(pair):
 _BOTH = [("files", _files, 60), ("gids", _gids, 60), ("rdma", _rdma, 60),
          ("counters", _counters, 240), ("ibstat", _ibstat, 60), ("ucx", _ucx, 120)]
 _USER = [("kept", _kept, 300), ("not_possible", _not_possible, 60), ("present", _present, 60),
+         ("mounts", _mounts, 120),
          ("library_of_another_name", _library_of_another_name, 120),
          ("few_descriptors", _few_descriptors, 120), ("port_taken", _port_taken, 60),
          ("doctor", _doctor_shows, 60)]
+
+
+def _pair(is_direct, stage):
+    pair = Pair(stage, count=2, daemon_arguments=() if is_direct else forwarding(stage))
+    pair.is_direct = is_direct
+    return pair
 
 
 def groups():
     """In containers, and as an ordinary user."""
     return [
         Group("presented.containers",
-              [Case(f"presented.containers.{name}", run, limit) for name, run, limit in _BOTH],
-              functools.partial(Pair, count=2)),
+              [Case(f"presented.containers.{name}", run, limit)
+               for name, run, limit in [*_BOTH, ("failures", _failures, 120),
+                                       ("silence", _silence, 120),
+                                       ("mounts_not_allowed", _mounts_not_allowed, 60)]],
+              functools.partial(_pair, True)),
         Group("presented.user",
               [Case(f"presented.user.{name}", run, limit) for name, run, limit in _BOTH + _USER],
               PlainPair),
         Group("presented.forwarded",
-              [Case("presented.forwarded.packets", _packets, 200)],
-              lambda stage: Pair(stage, count=2, daemon_arguments=forwarding(stage))),
+              [Case("presented.forwarded.packets", _packets, 200),
+               Case("presented.forwarded.failures", _failures, 120),
+               Case("presented.forwarded.gaps", _gaps, 200),
+               Case("presented.forwarded.silence", _silence, 120)],
+              functools.partial(_pair, False)),
     ]

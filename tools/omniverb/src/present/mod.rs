@@ -4,6 +4,7 @@
 //! docs/decisions/0031-what-programs-read.md says why it is done so.
 
 mod keeper;
+mod mounts;
 pub(crate) mod rdma;
 mod shown;
 mod tree;
@@ -27,6 +28,9 @@ pub(crate) enum Way {
     /// By a preloaded library.
     #[default]
     Preload,
+    /// By mounts of the program's own, which static programs see, too. Where they are not allowed, by
+    /// the library.
+    Mounts,
     /// Not at all.
     Off,
 }
@@ -51,27 +55,38 @@ impl Presented {
 /// fall back to something slower without a word.
 pub(crate) fn to(command: &mut Command, socket: &Path, way: Way) -> Presented {
     // Without a daemon there is no device to show; the library says so to whoever asks it for one.
-    let inherited = presented(socket).is_some();
+    let inherited = presented(socket);
     // Who has both already may have them from another installation.
-    let nothing_to_do = inherited && library::is_preloaded();
-    if way == Way::Off || nothing_to_do || !inherited && daemon::connect(socket).is_err() {
+    let nothing_to_do = inherited.is_some()
+        && match way {
+            Way::Mounts => mounts::are_shown(),
+            Way::Preload | Way::Off => library::is_preloaded(),
+        };
+    if way == Way::Off || nothing_to_do || inherited.is_none() && daemon::connect(socket).is_err() {
         return Presented::default();
     }
-    let kept = || if inherited { Ok(None) } else { keeper::obtain(socket).map(Some) };
-    match library::paths().and_then(|library| Ok((library, kept()?))) {
-        Ok((library, kept)) => {
+    let kept = || if inherited.is_some() { Ok(None) } else { keeper::obtain(socket).map(Some) };
+    let shown = kept().and_then(|kept| {
+        let folder = kept.as_ref().map(|kept| &kept.folder).or(inherited.as_ref());
+        let is_mounted = way == Way::Mounts && folder.is_some_and(|folder| mounted(folder));
+        Ok((kept, if is_mounted { None } else { Some(library::paths()?) }))
+    });
+    match shown {
+        Ok((kept, library)) => {
             if let Some(kept) = &kept {
                 command.env(PRESENTED_VARIABLE, &kept.folder);
             }
-            let preloaded = library::first(&library, "LD_PRELOAD");
-            command.env("LD_PRELOAD", &preloaded);
-            forgive_sanitizers(command);
+            let preloaded = library.map(|library| library::first(&library, "LD_PRELOAD"));
+            if let Some(preloaded) = &preloaded {
+                command.env("LD_PRELOAD", preloaded);
+                forgive_sanitizers(command);
+            }
             // Whoever has no PATH is found in the C library's own, which a PATH would replace.
             let has_path = std::env::var_os("PATH").is_some_and(|path| !path.is_empty());
             if let Some(stand_ins) = library::stand_ins().filter(|_| has_path) {
                 command.env("PATH", library::first(&stand_ins, "PATH"));
             }
-            Presented { preloaded: Some(preloaded), _kept: kept }
+            Presented { preloaded, _kept: kept }
         }
         Err(error) => {
             eprintln!(
@@ -79,6 +94,20 @@ pub(crate) fn to(command: &mut Command, socket: &Path, way: Way) -> Presented {
                  not see omv0: {error:#}; see omniverb doctor"
             );
             Presented::default()
+        }
+    }
+}
+
+/// Shows the folder by mounts. False: that cannot be, and the user knows.
+fn mounted(folder: &Path) -> bool {
+    match mounts::show(folder) {
+        Ok(()) => true,
+        Err(error) => {
+            eprintln!(
+                "omniverb: no mounts for this program, which sees /dev/infiniband and \
+                 /sys/class/infiniband by a preloaded library: {error:#}"
+            );
+            false
         }
     }
 }
