@@ -18,12 +18,12 @@
 
 use crate::calm::Calm;
 use crate::lock::MOVES;
-use crate::maps;
 use crate::region::{Part, Region};
 use crate::work::{PAGE_BYTES, Staging, Stretch, copy_back, protection_of, unmap};
 use core::cell::UnsafeCell;
 use core::ops::ControlFlow;
 use core::ptr;
+use omniverb_sys::maps;
 use rustix::mm::{MprotectFlags, MremapFlags, mprotect, mremap_fixed};
 use std::sync::Once;
 

@@ -15,9 +15,10 @@
 // UNSAFETY: borrows descriptors of the program by number, only to ask what they are; compares
 // tables of descriptors by a system call that rustix does not have.
 
+use crate::devices;
 use crate::tasks::{self, number, open_directory};
-use crate::{devices, maps};
 use core::mem::MaybeUninit;
+use omniverb_sys::maps;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::fs::{CWD, RawDir, readlinkat_raw};
 use rustix::io::{Errno, read};

@@ -76,7 +76,7 @@ impl Region {
 
     /// What a mapping shows of this region: a mapping may be of several that are neighbours in one
     /// file and in memory, or of other parts of the file.
-    pub(crate) fn part_in(&self, mapping: &crate::maps::Mapping<'_>) -> Option<Part> {
+    pub(crate) fn part_in(&self, mapping: &omniverb_sys::maps::Mapping<'_>) -> Option<Part> {
         if mapping.inode != self.inode || mapping.device != self.device || !mapping.shared {
             return None;
         }
@@ -121,7 +121,7 @@ impl Region {
 
     /// The regions that a mapping shows something of. With the lock held.
     pub(crate) fn each_in(
-        mapping: &crate::maps::Mapping<'_>,
+        mapping: &omniverb_sys::maps::Mapping<'_>,
         mut visit: impl FnMut(&Region, Part),
     ) {
         let mut at = FIRST.load(Ordering::Relaxed);

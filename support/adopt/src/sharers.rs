@@ -20,12 +20,12 @@
 // UNSAFETY: asks by `unshare`; reserves address space, which it gives back.
 
 use crate::error::AdoptError;
-use crate::maps;
 use crate::tasks::{belongs, for_each_number, open_directory, read_start, with_path};
 use crate::work::PAGE_BYTES;
 use core::ffi::CStr;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicI32, Ordering};
+use omniverb_sys::maps;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, statat};
 use rustix::io::{Errno, read};

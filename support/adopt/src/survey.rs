@@ -4,8 +4,8 @@
 
 use crate::error::AdoptError;
 use crate::holders;
-use crate::maps::{self, Mapping};
 use core::ops::ControlFlow;
+use omniverb_sys::maps::{self, Mapping};
 use rustix::fs::{AtFlags, CWD, statat};
 use rustix::io::read;
 

@@ -7,10 +7,10 @@
 // UNSAFETY: replaces mappings of the running program; the reasons why that is right are the
 // purpose of this crate and stand at each block.
 
-use crate::maps;
 use crate::region::{Region, Source};
 use core::ops::ControlFlow;
 use core::slice;
+use omniverb_sys::maps;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::{Errno, pread, pwrite};

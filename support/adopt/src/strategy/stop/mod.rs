@@ -29,11 +29,11 @@ mod reason;
 mod tracee;
 
 use crate::error::AdoptError;
-use crate::maps;
 use crate::sharers::Sharers;
 use crate::work::{PAGE_BYTES, Staging, Work};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use omniverb_sys::maps;
 use order::{Order, REFUSED, STARTED, THREADS_MAX};
 use rustix::fd::AsFd;
 use rustix::fs::{CWD, Mode, OFlags, openat};
