@@ -148,8 +148,8 @@ def lines(found):
         yield f"at least {KEPT:.0%} of what a flood of another port leaves: {one['acceptance']}"
     if "connections" in found:
         yield ""
-        yield ("{:38}" + "{:>10}" * 3).format(f"a connection (of {CONNECTED} at a time), ms", "median",
-                                               "min", "max")
+        head = f"a connection (of {CONNECTED} at a time), ms"
+        yield ("{:38}" + "{:>10}" * 3).format(head, "median", "min", "max")
         for row in found["connections"].values():
             yield f"{row['label']:38}" + "".join(f"{row[column]:10.2f}"
                                                  for column in ("median", "min", "max"))
@@ -178,7 +178,8 @@ def waits(found):
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="steady, changes, floods, connections or attacks")
+    parser.add_argument("--only", default="",
+                        help="steady, changes, floods, connections or attacks")
     parser.add_argument("--rounds", type=int, default=5, help="samples of each flood (default 5)")
     parser.add_argument("--rates", type=int, nargs="+", default=[20_000, 50_000],
                         help="packets a second at either end (default 20000 50000)")

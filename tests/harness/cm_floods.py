@@ -1,5 +1,5 @@
-"""A flood of requests for connections, from a host's neighbour who has nothing of ours. For tests and
-for `make bench`."""
+"""A flood of requests for connections, from a host's neighbour who has nothing of ours. For tests
+and for `make bench`."""
 
 import contextlib
 import json

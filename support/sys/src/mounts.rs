@@ -10,9 +10,9 @@ use rustix::process::{getegid, geteuid};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::io;
 
-/// Has this process mounts of its own: by its privileges, or else in a user namespace in which nobody
-/// but its user is known. What is mounted outside still comes in; nothing gets out. It must have one
-/// thread only.
+/// Has this process mounts of its own: by its privileges, or else in a user namespace in which
+/// nobody but its user is known. What is mounted outside still comes in; nothing gets out. It must
+/// have one thread only.
 ///
 /// # Errors
 /// EPERM where neither is allowed, and what else the kernel says.

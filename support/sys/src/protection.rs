@@ -1,5 +1,5 @@
-//! Whether the pages of a range of this process may be read, or written, as its mappings say: without
-//! touching any of them.
+//! Whether the pages of a range of this process may be read, or written, as its mappings say:
+//! without touching any of them.
 //!
 //! The kernel is asked for one mapping after the other (`PROCMAP_QUERY`, Linux 6.11), or, where it
 //! cannot be, for the list of all. Where `/proc` says nothing nobody knows.
@@ -22,8 +22,8 @@ pub enum Needs {
     Writing,
 }
 
-/// Whether every page from `start` on that lies before `end` is mapped and allows it. `None`: nobody
-/// says.
+/// Whether every page from `start` on that lies before `end` is mapped and allows it. `None`:
+/// nobody says.
 pub fn allows(start: usize, end: usize, needs: Needs) -> Option<bool> {
     let file = maps::open_read(c"/proc/self/maps").ok()?;
     match asked(file.as_fd(), start, end, needs) {

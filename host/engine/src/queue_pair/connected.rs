@@ -9,8 +9,9 @@ use crate::queue_pair::stage::Stage;
 use crate::queue_pair::terms::{self, Terms, Trains};
 use omniverb_link::{Broken, Endpoint};
 use omniverb_terms::{Qpn, Service};
-use omniverb_transport::Unreliable;
-use omniverb_transport::{Answer, Connection, Counters, Ecn, Event, Status, Taken, Transmit};
+use omniverb_transport::{
+    Answer, Connection, Counters, Ecn, Event, Status, Taken, Transmit, Unreliable,
+};
 use omniverb_wire::{Packet, Run};
 
 enum Transport {

@@ -28,8 +28,8 @@ pub(crate) enum Way {
     /// By a preloaded library.
     #[default]
     Preload,
-    /// By mounts of the program's own, which static programs see, too. Where they are not allowed, by
-    /// the library.
+    /// By mounts of the program's own, which static programs see, too. Where they are not allowed,
+    /// by the library.
     Mounts,
     /// Not at all.
     Off,

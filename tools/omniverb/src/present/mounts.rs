@@ -1,12 +1,12 @@
-//! The device's files where programs look for them, mounted there: for those that are static or make
-//! system calls themselves, which no preloaded library reaches. In: a folder that is kept true. Out:
-//! a mount namespace of our own, in which the program will be, where `/sys/class` and `/dev` have
-//! what they had a moment ago and the device's files besides.
+//! The device's files where programs look for them, mounted there: for those that are static or
+//! make system calls themselves, which no preloaded library reaches. In: a folder that is kept
+//! true. Out: a mount namespace of our own, in which the program will be, where `/sys/class` and
+//! `/dev` have what they had a moment ago and the device's files besides.
 //!
 //! Neither of the two takes a folder of ours, so each becomes a file system of its own that has the
-//! entries of the old one: links as they were, all else mounted from there. What comes to them later
-//! in the world outside is not seen inside. All of it is done by system calls of our own, since a
-//! library may be preloaded here that shows these files already.
+//! entries of the old one: links as they were, all else mounted from there. What comes to them
+//! later in the world outside is not seen inside. All of it is done by system calls of our own,
+//! since a library may be preloaded here that shows these files already.
 
 use anyhow::{Context, bail};
 use omniverb_sys::mounts;
