@@ -12,9 +12,10 @@ mod flow;
 #[path = "../../app/rdmacm/src/rsocket/format.rs"]
 mod format;
 
-use datagram::{Knock, ROUTE_BYTES};
-use flow::{Receiver, Sender, Steps};
-use format::{HELLO_BYTES, Hello, IS_BIG_ENDIAN, MAP_BYTES, Map, Message, PLACES, Place};
+use datagram::{Knock, Purpose, ROUTE_BYTES};
+use flow::{Reading, Receiver, Sender, Steps};
+use format::{BYTE_ORDER, ByteOrder, HELLO_BYTES, Hello, MAP_BYTES, Map, Message, PLACES, Place};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Bytes of each buffer.
 const BUFFER: u32 = 8192;
@@ -39,8 +40,8 @@ fn datagrams(bytes: &[u8]) {
             let _ = datagram::may_be(from.ip(), datagram::sender(route));
         }
     }
-    for is_ipv4 in [true, false] {
-        if let Some((knock, length)) = Knock::decode(bytes, is_ipv4) {
+    for from in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
+        if let Some((knock, length)) = Knock::decode(bytes, from) {
             assert!(length <= bytes.len() && knock.qpn < 1 << 24);
         }
     }
@@ -71,7 +72,8 @@ fn stream(bytes: &[u8]) {
                 sender.add_target(Place { address, key: number, length: number });
             }
             2 => {
-                for range in receiver.read(number as usize, kind & 0x80 != 0) {
+                let reading = if kind & 0x80 == 0 { Reading::Take } else { Reading::Peek };
+                for range in receiver.read(number as usize, reading) {
                     assert!(range.start <= range.end && range.end <= BUFFER as usize);
                 }
             }
@@ -100,7 +102,7 @@ fn stream(bytes: &[u8]) {
     }
     if let Some(entry) = bytes.first_chunk::<MAP_BYTES>() {
         let map = Map::here(entry);
-        assert_eq!(map.encode(IS_BIG_ENDIAN), *entry);
+        assert_eq!(map.encode(BYTE_ORDER), *entry);
         let _ = map.find(u64::from(hello.list.key));
     }
 }
@@ -112,13 +114,15 @@ pub fn beginning(kind: u8) -> Vec<u8> {
     match kind % 4 {
         0 => [&[0], datagram::name(from).bytes()].concat(),
         1 => {
-            let knock = Knock { is_data: kind & 4 == 0, qpn: 17 };
+            let purpose = if kind & 4 == 0 { Purpose::Data } else { Purpose::Answer };
+            let knock = Knock { purpose, qpn: 17 };
             [&[0], knock.encode(from.ip()).bytes()].concat()
         }
         _ => {
             let list = Place { length: PLACES as u32, ..place };
             let (credits, maps) = (u16::from(kind), u16::from(kind >> 3));
-            let hello = Hello { big_endian: false, credits, maps, list, buffer: place };
+            let byte_order = ByteOrder::Little;
+            let hello = Hello { byte_order, credits, maps, list, buffer: place };
             [&[1][..], &hello.encode()].concat()
         }
     }

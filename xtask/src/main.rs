@@ -1,6 +1,7 @@
 //! Build, link and check tasks: `cargo xtask <task>`. One module per task.
 
 mod abi;
+mod bools;
 mod constants;
 mod dist;
 mod documents;
@@ -36,8 +37,8 @@ cargo xtask <task>
   matrix [--check]
                write docs/verbs-matrix.md (or fail if it is not current)
   layers       fail where the structure is not what layers.toml says
-  tidy         file lengths, line lengths, forbidden words, doc comments that say nothing, and
-               what documents say of files";
+  tidy         file lengths, line lengths, forbidden words, doc comments that say nothing, what
+               `true` means, and what documents say of files";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -235,7 +235,7 @@ impl<'a> Visit<'a> for Reader {
     fn visit_visibility(&mut self, _: &'a syn::Visibility) {}
 }
 
-fn is_for_tests(attribute: &syn::Attribute) -> bool {
+pub(crate) fn is_for_tests(attribute: &syn::Attribute) -> bool {
     let text = match &attribute.meta {
         syn::Meta::List(list) if list.path.is_ident("cfg") => list.tokens.to_string(),
         _ => return false,

@@ -11,7 +11,7 @@ use crate::constants::Constants;
 use crate::layers::Layers;
 use crate::run::{output, root};
 use crate::symbols::Table;
-use crate::{documents, library, numbers, promises, readmes, thin};
+use crate::{bools, documents, library, numbers, promises, readmes, thin};
 
 const WARN_LINES: usize = 400;
 const FAIL_LINES: usize = 600;
@@ -38,6 +38,7 @@ pub(crate) fn run() -> Result<()> {
         // Neither deleted files nor pictures are text.
         let Ok(text) = std::fs::read_to_string(root().join(name)) else { continue };
         check_file(name, &text, &mut faults, &mut warnings);
+        bools::faults(name, &text, &mut faults)?;
     }
     readmes::check(&names, &Layers::read()?, &mut faults)?;
     check_documents(&names, &mut faults)?;

@@ -17,7 +17,7 @@ impl QueuePairs {
 
     /// It is to be attached to a group. False: it is already.
     pub(crate) fn attach(&self, number: Qpn, group: Gid) -> bool {
-        let new = Attachment { group, peer: None, there: false };
+        let new = Attachment { group, peer: None, is_there: false };
         let attached = self.with_groups(number, |groups| {
             let is_new = groups.find(group).is_none();
             groups.list.extend(is_new.then_some(new));
@@ -51,14 +51,14 @@ impl QueuePairs {
     pub(crate) fn unlinked_groups(&self, number: Qpn) -> Vec<Gid> {
         let list = lock(&self.list);
         let all = list.get(&number).into_iter().flat_map(|record| &record.groups.list);
-        all.filter(|attachment| !attachment.there).map(|attachment| attachment.group).collect()
+        all.filter(|attachment| !attachment.is_there).map(|attachment| attachment.group).collect()
     }
 
     /// The far end of the link of a group that it is attached to; `None`: it is not.
     pub(crate) fn group_peer(&self, number: Qpn, group: Gid) -> Option<Option<Qpn>> {
         let mut list = lock(&self.list);
         let attachment = list.get_mut(&number)?.groups.find(group)?;
-        Some(attachment.peer.filter(|_| attachment.there))
+        Some(attachment.peer.filter(|_| attachment.is_there))
     }
 
     /// The daemon is going to be asked for a link.
@@ -80,7 +80,7 @@ impl QueuePairs {
     pub(crate) fn group_linked(&self, number: Qpn, group: Gid, by: Qpn) -> bool {
         let linked = self.with_groups(number, |groups| {
             let attachment = groups.find(group)?;
-            (attachment.peer, attachment.there) = (Some(by), true);
+            (attachment.peer, attachment.is_there) = (Some(by), true);
             Some(())
         });
         linked.flatten().is_some()
@@ -99,7 +99,7 @@ impl QueuePairs {
             groups.ended = by;
             for attachment in &mut groups.list {
                 if by.is_none() || attachment.peer == by {
-                    (attachment.peer, attachment.there) = (None, false);
+                    (attachment.peer, attachment.is_there) = (None, false);
                 }
             }
         });
@@ -117,7 +117,7 @@ impl QueuePairs {
             let groups = groups.ok_or(Errno::EHOSTUNREACH)?;
             let ended = groups.ended.is_some();
             match groups.find(group) {
-                Some(attachment) if attachment.there => return Ok(()),
+                Some(attachment) if attachment.is_there => return Ok(()),
                 Some(attachment) if attachment.peer.is_some() => {}
                 Some(_) if !ended => return Err(Errno::EAGAIN),
                 _ => return Err(Errno::EHOSTUNREACH),

@@ -9,7 +9,7 @@ pub(crate) struct Attachment {
     /// What the far end of its link is called, if the daemon has made one.
     pub(crate) peer: Option<Qpn>,
     /// Messages come by it.
-    pub(crate) there: bool,
+    pub(crate) is_there: bool,
 }
 
 /// All groups of a queue pair.

@@ -18,8 +18,9 @@ use crate::id::Id;
 use crate::inner::Wanted;
 use crate::limits::LIST_MAX;
 use crate::node::{Node, Origin};
-use crate::program::{Events, Program, Waits};
+use crate::program::{Events, Program};
 use crate::service;
+use crate::shared::Waits;
 use crate::transfer::{Place, omv_dma_transfer};
 
 const LISTEN: u32 = 1;

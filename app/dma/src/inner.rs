@@ -79,7 +79,7 @@ impl Inner {
         if !self.known.begin(wanted.serial) {
             return Err(ESTALE);
         }
-        let waits = !wanted.reads && self.slots.any_reads();
+        let is_fenced = !wanted.reads && self.slots.any_reads();
         wanted.own.begin();
         let it = UnderWay {
             place: wanted.place,
@@ -90,7 +90,7 @@ impl Inner {
         };
         let name = self.slots.begin(it).ok_or(Errno::EAGAIN)? as u64;
         let (ours, theirs, reads) = (wanted.ours, wanted.theirs, wanted.reads);
-        Ok(Request { name, ours, theirs, reads, waits })
+        Ok(Request { name, ours, theirs, reads, is_fenced })
     }
 
     /// Sends messages that wait, as many as there are places for.

@@ -18,7 +18,7 @@ use crate::id::Id;
 use crate::inner::{Inner, Phase, Wanted};
 use crate::limits::{GREETING, LIST_BYTES, LIST_MAX, TRANSFERS_MAX, TURN};
 use crate::queues::{LETTER, reason};
-use crate::shared::Shared;
+use crate::shared::{Shared, Waits};
 use crate::transfer::UnderWay;
 
 /// Who asked for a connection.
@@ -383,7 +383,7 @@ impl Node {
         let Some(queues) = &inner.queues else { return (0, Err(Errno::ENOTCONN)) };
         if calls > 0 && !self.shared.looks.load(Ordering::Relaxed) {
             queues.notify_sends();
-            if self.shared.spins {
+            if self.shared.waits == Waits::Spins {
                 self.shared.wake();
             }
         }

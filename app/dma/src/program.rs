@@ -24,7 +24,7 @@ use crate::limits::{KEEP, NODES_MAX, STRANGERS_MAX};
 use crate::memory::Memory;
 use crate::node::{Node, Origin};
 use crate::own::Own;
-use crate::shared::Shared;
+use crate::shared::{Shared, Waits};
 
 /// A channel for events of connections.
 pub(crate) struct Events(pub(crate) *mut rdma_event_channel);
@@ -48,17 +48,6 @@ impl Drop for Events {
     }
 }
 
-/// How the library's thread waits for what is to be called back.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Waits {
-    /// Looks for a while, then sleeps.
-    Mixed,
-    /// Looks all the time.
-    Spins,
-    /// Sleeps at once.
-    Sleeps,
-}
-
 /// `struct omv_dma`. Fields go in their order.
 pub struct Program {
     pub(crate) listener: Mutex<Option<Id>>,
@@ -67,7 +56,6 @@ pub struct Program {
     removed: AtomicBool,
     /// What we connect from, if the program says it.
     pub(crate) source: Option<sockaddr_storage>,
-    pub(crate) waits: Waits,
     pub(crate) stops: AtomicBool,
     pub(crate) thread: Mutex<Option<JoinHandle<()>>>,
     tables: Mutex<Tables>,
@@ -102,11 +90,10 @@ impl Program {
             port,
             removed: AtomicBool::new(false),
             source,
-            waits,
             stops: AtomicBool::new(false),
             thread: Mutex::default(),
             tables: Mutex::default(),
-            shared: Arc::new(Shared::new(waits == Waits::Spins)?),
+            shared: Arc::new(Shared::new(waits)?),
             // SAFETY: rdma_cm's devices stay open.
             device: unsafe { Device::new(context) }?,
             events,

@@ -33,8 +33,8 @@ pub(crate) struct Request {
     pub(crate) ours: ibv_sge,
     pub(crate) theirs: ibv_send_wr_rdma,
     pub(crate) reads: bool,
-    /// Not before the READs that were posted earlier.
-    pub(crate) waits: bool,
+    /// It begins when the READs that were posted earlier are complete.
+    pub(crate) is_fenced: bool,
 }
 
 /// See the file's head. All goes with it, but for the identifier.
@@ -186,7 +186,7 @@ impl Queues {
             it.next = next;
             it.sg_list = &raw mut ours[at];
             it.opcode = if request.reads { IBV_WR_RDMA_READ } else { IBV_WR_RDMA_WRITE };
-            it.send_flags |= if request.waits { IBV_SEND_FENCE } else { 0 };
+            it.send_flags |= if request.is_fenced { IBV_SEND_FENCE } else { 0 };
             it.wr = ibv_send_wr_target { rdma: request.theirs };
         }
         let Some(first) = list[..count].first_mut() else { return (0, Ok(())) };

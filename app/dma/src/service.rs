@@ -14,7 +14,8 @@ use omniverb_terms::Errno;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::limits::LOOK;
-use crate::program::{Program, Waits};
+use crate::program::Program;
+use crate::shared::Waits;
 use crate::{manager, quiet};
 
 /// Looks at completions before descriptors are looked at again.
@@ -50,10 +51,12 @@ fn run(program: &Program) {
         }
         busy.retain(|number| program.node(*number).is_some_and(|node| node.serve()));
         limit = program.sweep();
-        if program.shared.call() && program.waits != Waits::Sleeps {
+        if program.shared.call() && program.shared.waits != Waits::Sleeps {
             looking = Some(Instant::now());
         }
-        if program.shared.spins && program.shared.calling.load(Ordering::Relaxed) > 0 {
+        if program.shared.waits == Waits::Spins
+            && program.shared.calling.load(Ordering::Relaxed) > 0
+        {
             looking = looking.or_else(|| Some(Instant::now()));
         }
         looking = looking.and_then(|since| look(program, since));
@@ -102,7 +105,7 @@ fn look(program: &Program, mut since: Instant) -> Option<Instant> {
         }
         if program.shared.call() {
             since = Instant::now();
-        } else if since.elapsed() >= LOOK && (program.waits == Waits::Mixed || !calling()) {
+        } else if since.elapsed() >= LOOK && (program.shared.waits == Waits::Mixed || !calling()) {
             return None;
         }
         // Who gives its processor away on a busy machine gets it back milliseconds later, and who

@@ -13,6 +13,17 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::gate::Gate;
 use crate::transfer::Place;
 
+/// How the library's thread waits for what is to be called back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// Looks for a while, then sleeps.
+    Mixed,
+    /// Looks all the time.
+    Spins,
+    /// Sleeps at once.
+    Sleeps,
+}
+
 /// See the file's head.
 pub(crate) struct Shared {
     pub(crate) gate: Gate,
@@ -27,12 +38,11 @@ pub(crate) struct Shared {
     /// The library's thread looks for completions by itself. It is set only by that thread, and
     /// read with a node's lock held, see `Node::start`.
     pub(crate) looks: AtomicBool,
-    /// That thread is to be awake while something is to be called back.
-    pub(crate) spins: bool,
+    pub(crate) waits: Waits,
 }
 
 impl Shared {
-    pub(crate) fn new(spins: bool) -> Result<Self, Errno> {
+    pub(crate) fn new(waits: Waits) -> Result<Self, Errno> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         Ok(Self {
             gate: Gate::default(),
@@ -42,7 +52,7 @@ impl Shared {
             cleaner: OnceLock::new(),
             calling: AtomicU32::new(0),
             looks: AtomicBool::new(false),
-            spins,
+            waits,
         })
     }
 

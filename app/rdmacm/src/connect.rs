@@ -14,7 +14,7 @@ use crate::acknowledge::drop_own;
 use crate::errno::outcome;
 use crate::pending::What;
 use crate::ready::{establish, to_error, to_ready};
-use crate::shell::{Answer, IdShell, Resolved};
+use crate::shell::{Answer, IdShell, Operation, Resolved};
 use crate::why::{Attempt, Call};
 use crate::{device, event, owner, registry};
 
@@ -214,7 +214,7 @@ pub(crate) unsafe fn accept(
         })?;
         if datagrams {
             registry::expect_nothing(shell.token);
-            if shell.state().sync {
+            if shell.state().operation == Operation::Synchronous {
                 drop_own(id);
             }
             return Ok(());

@@ -8,7 +8,7 @@ use omniverb_terms::Errno;
 use crate::channel::ChannelShell;
 use crate::errno::{ECONNREFUSED, outcome};
 use crate::queues::{create_plain_qp, ov_rdma_destroy_qp, ov_rdma_destroy_srq};
-use crate::shell::{IdShell, Kind, QueuePairWanted};
+use crate::shell::{IdShell, Kind, Operation, QueuePairWanted};
 use crate::why::{Attempt, Call};
 use crate::{acknowledge, device, event, id, resolve};
 
@@ -112,7 +112,7 @@ pub(crate) unsafe fn next_request(listener: *mut rdma_cm_id) -> Result<*mut rdma
         let shell = IdShell::of(listener);
         let wanted = {
             let state = shell.state();
-            if !state.sync {
+            if state.operation == Operation::Asynchronous {
                 return Err(Errno::EINVAL);
             }
             state.queue_pair

@@ -14,7 +14,7 @@ use crate::id;
 use crate::pending::What;
 use crate::ready::{establish, to_error};
 use crate::route::{Path, set_path};
-use crate::shell::{Answer, IdShell, Kind, allocate, attach};
+use crate::shell::{Answer, IdShell, Kind, Operation, allocate, attach};
 use crate::{address, device, membership, registry, why};
 
 fn fresh(of: *mut IdShell, event: u32, status: i32) -> Box<EventShell> {
@@ -117,7 +117,10 @@ unsafe fn request(
         let mut event = fresh(listener, happened.event, happened.status);
         fill(&mut event, happened);
         let of = &(*listener).id;
-        let channel = if (*listener).state().sync { null_mut() } else { of.channel };
+        let channel = match (*listener).state().operation {
+            Operation::Synchronous => null_mut(),
+            Operation::Asynchronous => of.channel,
+        };
         let kind = Kind { context: of.context, space: of.ps, qp_type: of.qp_type };
         let shell = allocate(channel, &kind).inspect_err(|_| id::forget(token))?;
         (*shell).token = token;
@@ -131,7 +134,7 @@ unsafe fn request(
             return Err(errno);
         }
         let mut state = (*shell).state();
-        state.bound = true;
+        state.is_bound = true;
         state.responder_resources = happened.parameters.responder_resources;
         state.initiator_depth = happened.parameters.initiator_depth;
         state.remote_ece = options(happened);
@@ -275,7 +278,7 @@ pub(crate) unsafe fn take_for_call(channel: &ChannelShell) -> Result<*mut rdma_c
 pub(crate) unsafe fn complete(id: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe {
-        if !IdShell::of(id).state().sync {
+        if IdShell::of(id).state().operation == Operation::Asynchronous {
             return Ok(());
         }
         drop_own(id);

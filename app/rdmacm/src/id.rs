@@ -12,7 +12,7 @@ use omniverb_terms::Errno;
 use crate::acknowledge::drop_own;
 use crate::channel::{self, ChannelShell};
 use crate::errno::outcome;
-use crate::shell::{IdShell, Kind, allocate, free};
+use crate::shell::{IdShell, Kind, Operation, allocate, free};
 use crate::why::{Attempt, Call};
 use crate::{device, owner, process, registry};
 
@@ -111,25 +111,25 @@ pub(crate) unsafe fn migrate(
 ) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     let shell = unsafe { IdShell::of(id) };
-    let was_sync = shell.state().sync;
-    let sync = channel.is_null();
-    if was_sync && sync {
+    let before = shell.state().operation;
+    let after = Operation::with(channel);
+    if (before, after) == (Operation::Synchronous, Operation::Synchronous) {
         return Err(Errno::EINVAL);
     }
-    let channel = if sync { channel::create()? } else { channel };
+    let channel = if channel.is_null() { channel::create()? } else { channel };
     // SAFETY: live, or just made.
     let queue = unsafe { &ChannelShell::of(channel).queue };
     let reported = registry::migrate(shell.token, queue);
     // SAFETY: the caller's promise; the old channel is the identifier's own, and has nothing any
     // more.
     unsafe {
-        if was_sync {
+        if before == Operation::Synchronous {
             drop_own(id);
             channel::ov_rdma_destroy_event_channel((*id).channel);
         }
         (*id).channel = channel;
     }
-    shell.state().sync = sync;
+    shell.state().operation = after;
     shell.await_acknowledged(reported);
     Ok(())
 }

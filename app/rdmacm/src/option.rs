@@ -49,7 +49,7 @@ unsafe fn set(
     // SAFETY: the caller's promise.
     let qp_type = unsafe { (*id).qp_type };
     let mut state = shell.state();
-    let bound = state.bound;
+    let bound = state.is_bound;
     let mut flag = |bit: u32, on: bool| {
         // How the address is shared was decided when it was bound. A kernel may decide anew.
         if bound {

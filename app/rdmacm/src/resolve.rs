@@ -39,7 +39,7 @@ unsafe fn bound(id: *mut rdma_cm_id, answer: Message) -> Result<(), Errno> {
             attach(id)?;
             (*id).route.addr.ibaddr.sgid = ibv_gid { raw: gid.bytes() };
         }
-        IdShell::of(id).state().bound = true;
+        IdShell::of(id).state().is_bound = true;
     }
     Ok(())
 }
@@ -129,7 +129,7 @@ unsafe fn local(
 ) -> Result<CmAddress, Errno> {
     // SAFETY: the caller's promise.
     let has = unsafe {
-        if IdShell::of(id).state().bound {
+        if IdShell::of(id).state().is_bound {
             address::from_c((&raw const (*id).route.addr.src_storage).cast())?
         } else if source.is_null() {
             CmAddress::NONE
@@ -164,7 +164,7 @@ pub(crate) unsafe fn resolve_address(
                 attach(id)?;
                 show(id, &resolved);
                 let mut state = shell.state();
-                state.bound = true;
+                state.is_bound = true;
                 state.resolved = Resolved::Address(resolved);
                 What::Own { event: RDMA_CM_EVENT_ADDR_RESOLVED, status: 0 }
             }

@@ -24,14 +24,29 @@ pub(crate) struct IdShell {
     pub(crate) process: i32,
 }
 
+/// When calls return that have something done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    /// At once: what becomes of it is an event on the program's channel.
+    Asynchronous,
+    /// When it is done; the channel is the identifier's own.
+    Synchronous,
+}
+
+impl Operation {
+    /// With a channel of the program's, or without one (null).
+    pub(crate) fn with(channel: *mut rdma_event_channel) -> Operation {
+        if channel.is_null() { Operation::Synchronous } else { Operation::Asynchronous }
+    }
+}
+
 /// What is known of an identifier beside what the program sees.
 pub(crate) struct State {
-    /// Calls wait for what becomes of them; the channel is the identifier's own.
-    pub(crate) sync: bool,
+    pub(crate) operation: Operation,
     /// Events that the program has acknowledged.
     completed: u32,
-    /// The first is bound by `rdma_bind_addr` already.
-    pub(crate) bound: bool,
+    /// It has an address already: options cannot change how that is shared.
+    pub(crate) is_bound: bool,
     pub(crate) resolved: Resolved,
     pub(crate) initiator_depth: u8,
     pub(crate) responder_resources: u8,
@@ -163,8 +178,8 @@ pub(crate) fn allocate(
     channel: *mut rdma_event_channel,
     kind: &Kind,
 ) -> Result<*mut IdShell, Errno> {
-    let sync = channel.is_null();
-    let channel = if sync { channel::create()? } else { channel };
+    let operation = Operation::with(channel);
+    let channel = if channel.is_null() { channel::create()? } else { channel };
     // SAFETY: pointers, numbers and addresses: zero is valid for all.
     let mut id: rdma_cm_id = unsafe { core::mem::zeroed() };
     id.channel = channel;
@@ -172,9 +187,9 @@ pub(crate) fn allocate(
     id.ps = kind.space;
     id.qp_type = kind.qp_type;
     let state = State {
-        sync,
+        operation,
         completed: 0,
-        bound: false,
+        is_bound: false,
         resolved: Resolved::Nothing,
         initiator_depth: 0,
         responder_resources: 0,
@@ -201,9 +216,9 @@ pub(crate) fn allocate(
 pub(crate) unsafe fn free(shell: *mut IdShell) {
     // SAFETY: the caller's promise; it was leaked by `allocate`.
     let shell = unsafe { Box::from_raw(shell) };
-    let (sync, has_device) = {
+    let (operation, has_device) = {
         let state = shell.state();
-        (state.sync, state.has_device)
+        (state.operation, state.has_device)
     };
     if has_device {
         device::put();
@@ -211,7 +226,7 @@ pub(crate) unsafe fn free(shell: *mut IdShell) {
     // SAFETY: made by `calloc` in this library, or null; the channel is the identifier's own.
     unsafe {
         libc::free(shell.id.route.path_rec.cast());
-        if sync {
+        if operation == Operation::Synchronous {
             channel::ov_rdma_destroy_event_channel(shell.id.channel);
         }
     }

@@ -5,7 +5,7 @@
 //! that dies is started again by its starter; what it was doing is asked once more.
 
 use crate::under_way::{Asked, Enclosed, Question, Subject, UnderWay};
-use omniverb_netns::{Answer, Found, Kind, STARTER, receive, request};
+use omniverb_netns::{Answer, Enters, Found, Kind, STARTER, receive, request};
 use omniverb_sys::child::{Helper, Helpers};
 use omniverb_sys::event::readable;
 use omniverb_sys::pulse::Pulse;
@@ -58,7 +58,7 @@ impl Asking {
         };
         Ok(Asking {
             helper,
-            enters,
+            enters: enters == Enters::Others,
             waiting: BTreeMap::new(),
             under_way: UnderWay::default(),
             known: HashSet::new(),

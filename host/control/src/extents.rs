@@ -29,8 +29,8 @@ impl Extents {
     pub(crate) fn facts(&self, file: FileId) -> Option<MemoryFacts> {
         let seals = Extent::new(self.files.get(&file)?, 0, 0).seals().ok();
         Some(MemoryFacts {
-            sound: seals.is_some_and(|seals| seals.is_final),
-            write_sealed: seals.is_some_and(|seals| seals.against_writing),
+            is_final: seals.is_some_and(|seals| seals.is_final),
+            is_write_sealed: seals.is_some_and(|seals| seals.is_write_sealed),
         })
     }
 

@@ -20,7 +20,7 @@ pub struct Settings {
     /// Who may use the tenants' socket; nothing: everybody.
     pub allow: Option<Allow>,
     /// Whether it is logged who is linked with whom.
-    pub audit: bool,
+    pub has_audit: bool,
     /// After so long without a client the daemon ends; `None`: never.
     pub idle_exit: Option<Duration>,
     /// What helpers are. If they are processes, this one gives up its privileges to them.
@@ -44,7 +44,7 @@ impl Default for Settings {
             policies: Policies::default(),
             queued_descriptors: 8192,
             allow: None,
-            audit: false,
+            has_audit: false,
             idle_exit: None,
             helpers: Helpers::Threads,
             unwanted: Unwanted::Refused,

@@ -198,6 +198,6 @@ fn convert(address: &addresses::Address) -> Option<VnicAddress> {
         Scope::Link => Reach::Link,
         Scope::Host => Reach::Host,
     };
-    let (ip, interface, loopback) = (address.ip, address.interface, address.loopback);
-    address.up.then_some(VnicAddress { ip, interface, reach, loopback, mtu: address.mtu })
+    let (ip, interface, is_loopback) = (address.ip, address.interface, address.is_loopback);
+    address.is_up.then_some(VnicAddress { ip, interface, reach, is_loopback, mtu: address.mtu })
 }

@@ -7,7 +7,7 @@
 //! looks into tenants' namespaces) is told, but no reason to end: a restart would not help it.
 
 use crate::journal::{Journal, Level};
-use omniverb_sys::pulse::{News, Pulses, Stuck, Watch};
+use omniverb_sys::pulse::{News, Pulses, Rank, Stuck, Watch};
 use omniverb_sys::{clock, lock};
 use std::io;
 use std::sync::{Arc, Mutex, mpsc};
@@ -94,7 +94,7 @@ impl Dog {
     fn look(&mut self, now: u64, every: u64) {
         let news = self.watch.as_mut().map(|watch| watch.look(now)).unwrap_or_default();
         let stuck = self.watch.as_ref().map(Watch::stuck).unwrap_or_default();
-        if !stuck.iter().any(|stuck| stuck.vital) {
+        if !stuck.iter().any(|stuck| stuck.rank == Rank::Vital) {
             self.give_sign(now, every);
         }
         {

@@ -98,7 +98,7 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         policies: configuration.policies(),
         queued_descriptors: (descriptors / 8).clamp(128, 65536),
         allow: configuration.allow(),
-        audit: configuration.audit.unwrap_or(false),
+        has_audit: configuration.audit.unwrap_or(false),
         idle_exit: idle.map(Duration::from_secs),
         helpers: Helpers::Program(OWN_PROGRAM.into()),
         unwanted: if arguments.no_refusal { Unwanted::LookedFor } else { Unwanted::Refused },

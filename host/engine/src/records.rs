@@ -8,7 +8,7 @@ use omniverb_transport::{AtomicOperation, AtomicRequest, FlushRequest, Kind, Par
 pub(crate) fn part(part: &Part<'_>) -> Request {
     let flag = |set: bool, flag: u32| if set { flag } else { 0 };
     let flags = flag(part.place.ends(), LAST)
-        | flag(part.solicited, SOLICITED)
+        | flag(part.is_solicited, SOLICITED)
         | flag(part.immediate.is_some(), IMMEDIATE);
     let immediate = part.immediate.map_or(0, u32::from_ne_bytes);
     match part.kind {
@@ -30,7 +30,7 @@ pub(crate) fn read(request: &ReadRequest) -> Request {
     let (address, rkey, length) = (request.address, request.key, request.length);
     // What goes on to another process of an XRC domain is not told apart there; which of XRC's does
     // is not known here.
-    match request.again && request.srq == 0 {
+    match request.is_repeated && request.srq == 0 {
         true => Request::ReadAgain { address, rkey, length },
         false => Request::Read { address, rkey, length },
     }

@@ -1,7 +1,7 @@
 //! The helper's loop: a thread for each request, because the kernel may make whoever looks into a
 //! namespace wait for locks that others hold, and nobody else shall wait for that.
 
-use crate::protocol::{self, Found, Kind, PORT, Process, REQUEST_BYTES};
+use crate::protocol::{self, Enters, Found, Kind, PORT, Process, REQUEST_BYTES};
 use omniverb_sys::datagram::Port;
 use omniverb_sys::netns::{self, Namespace};
 use omniverb_sys::privileges::{Privilege, keep_only};
@@ -28,7 +28,8 @@ pub fn serve_alone(socket: OwnedFd) {
 
 /// Serves until the other end of `socket` is closed, with all the privileges that the caller has.
 pub fn serve(socket: OwnedFd) {
-    if protocol::send_started(socket.as_fd(), netns::may_enter_others()).is_err() {
+    let enters = if netns::may_enter_others() { Enters::Others } else { Enters::Own };
+    if protocol::send_started(socket.as_fd(), enters).is_err() {
         return;
     }
     let socket = Arc::new(socket);

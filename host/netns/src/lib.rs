@@ -15,6 +15,6 @@ pub mod testing;
 
 pub use helper::{WORKERS, serve, serve_alone};
 pub use protocol::{
-    ADDRESSES_MAX, Answer, CGROUP_BYTES, Found, Kind, PORT, Process, receive, request,
+    ADDRESSES_MAX, Answer, CGROUP_BYTES, Enters, Found, Kind, PORT, Process, receive, request,
 };
 pub use starter::{HELPER, STARTER, start};

@@ -82,13 +82,22 @@ pub enum Found {
     Port(Port),
 }
 
+/// Which network namespaces the helper can enter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enters {
+    /// Its own, in which it is.
+    Own,
+    /// Also those of processes that the daemon names.
+    Others,
+}
+
 /// What the helper says.
 #[derive(Debug)]
 pub enum Answer {
     /// It has begun. Whatever another one was asked before is not answered any more.
     Started {
-        /// It may enter other namespaces than its own.
-        enters: bool,
+        /// How far its privileges go.
+        enters: Enters,
     },
     /// The answer to request `id`.
     Found {
@@ -138,9 +147,10 @@ fn header(kind: u32, id: u64, errno: i32, count: usize) -> Writer {
     bytes
 }
 
-/// The helper has begun to serve, and says whether it can enter other namespaces.
-pub(crate) fn send_started(socket: BorrowedFd<'_>, enters: bool) -> io::Result<()> {
-    socket::send(socket, &header(STARTED, 0, 0, usize::from(enters)).0, &[])
+/// The helper has begun to serve, and says which namespaces it can enter.
+pub(crate) fn send_started(socket: BorrowedFd<'_>, enters: Enters) -> io::Result<()> {
+    let count = usize::from(enters == Enters::Others);
+    socket::send(socket, &header(STARTED, 0, 0, count).0, &[])
 }
 
 /// The helper answers.
@@ -221,7 +231,8 @@ pub(crate) fn read_answer(bytes: &[u8], files: Vec<OwnedFd>) -> Option<Answer> {
     }
     if number == STARTED {
         let fits = bytes.len() == HEADER_BYTES && files.is_empty() && count < 2;
-        return fits.then_some(Answer::Started { enters: count == 1 });
+        let enters = if count == 1 { Enters::Others } else { Enters::Own };
+        return fits.then_some(Answer::Started { enters });
     }
     let kind = Kind::of(number)?;
     if errno != 0 {
@@ -297,7 +308,7 @@ impl Writer {
         self.0.extend(six.octets());
         self.number(address.interface);
         self.number(address.mtu);
-        let (up, loopback) = (u32::from(address.up), u32::from(address.loopback));
+        let (up, loopback) = (u32::from(address.is_up), u32::from(address.is_loopback));
         self.number(scope | up << 2 | loopback << 3 | four << 4);
     }
 }
@@ -333,8 +344,8 @@ impl Reader<'_> {
             2 => Scope::Host,
             _ => return None,
         };
-        let (up, loopback) = (bits & 4 != 0, bits & 8 != 0);
-        Some(Address { ip, interface, scope, up, loopback, mtu })
+        let (is_up, is_loopback) = (bits & 4 != 0, bits & 8 != 0);
+        Some(Address { ip, interface, scope, is_up, is_loopback, mtu })
     }
 }
 

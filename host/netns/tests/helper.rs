@@ -76,7 +76,7 @@ fn finds_namespace_cgroup_and_addresses() {
     assert_eq!(process.cookie, omniverb_sys::netns::cookie().ok());
     let found = helper.ask(Kind::Addresses, &process.namespace);
     let Ok(Found::Addresses(list)) = found else { panic!() };
-    assert!(list.iter().any(|address| address.loopback));
+    assert!(list.iter().any(|address| address.is_loopback));
 }
 
 #[test]

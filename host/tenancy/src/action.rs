@@ -22,9 +22,9 @@ pub enum Channel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryFacts {
     /// It cannot be resized, and its seals are final.
-    pub sound: bool,
+    pub is_final: bool,
     /// No writable mapping of it can be made any more.
-    pub write_sealed: bool,
+    pub is_write_sealed: bool,
 }
 
 /// A message as it arrived.

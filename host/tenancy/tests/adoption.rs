@@ -13,7 +13,7 @@ use omniverb_terms::{Errno, Qpn, Rkey, Service};
 use support::*;
 
 const ACCESS: u32 = 7;
-const SOUND: Option<MemoryFacts> = Some(MemoryFacts { sound: true, write_sealed: false });
+const SOUND: Option<MemoryFacts> = Some(MemoryFacts { is_final: true, is_write_sealed: false });
 
 fn policy(adoption: Adoption) -> Policy {
     Policy { adoption, ..Policy::default() }

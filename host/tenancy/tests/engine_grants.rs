@@ -14,7 +14,7 @@ const OTHER: u64 = 4;
 const PEER: Qpn = Qpn(77);
 const WRITE: u32 = 2;
 const READ: u32 = 4;
-const SEALED: MemoryFacts = MemoryFacts { sound: true, write_sealed: true };
+const SEALED: MemoryFacts = MemoryFacts { is_final: true, is_write_sealed: true };
 
 /// A process, number 1, whose queue pair is linked with somebody beyond the engine.
 fn wired(limits: Limits, service: Service) -> (Bench, Qpn) {
@@ -115,8 +115,8 @@ fn what_the_owner_hands_out_is_checked() {
     let key = mr(&mut bench, 1, 1, READ);
     for (answer, memory) in [
         (Adopted { errno: Errno(12), ..adopted(0) }, SEALED),
-        (adopted(0), MemoryFacts { write_sealed: false, ..SEALED }),
-        (adopted(0), MemoryFacts { sound: false, ..SEALED }),
+        (adopted(0), MemoryFacts { is_write_sealed: false, ..SEALED }),
+        (adopted(0), MemoryFacts { is_final: false, ..SEALED }),
     ] {
         let token = want(&mut bench, a, PEER, key).unwrap();
         let actions = adopt(&mut bench, 1, Adopted { token, ..answer }, memory);

@@ -70,7 +70,7 @@ fn grant(bench: &mut Bench, session: u64, pair: (Qpn, Qpn), rkey: Rkey) -> Place
 }
 
 fn answered(bench: &mut Bench, token: u64) {
-    let memory = Some(MemoryFacts { sound: true, write_sealed: false });
+    let memory = Some(MemoryFacts { is_final: true, is_write_sealed: false });
     let message = Adopted { token, errno: Errno::NONE, epoch: 0 }.into();
     bench.say(OWNER, &Arrived { channel: Channel::Events, tag: 0, message, memory });
 }

@@ -172,7 +172,7 @@ fn an_attachment_too_many_costs_no_link() {
 
 fn address(ip: &str, interface: u32) -> VnicAddress {
     let ip = ip.parse().unwrap();
-    VnicAddress { ip, interface, reach: Reach::Global, loopback: false, mtu: 1500 }
+    VnicAddress { ip, interface, reach: Reach::Global, is_loopback: false, mtu: 1500 }
 }
 
 fn read(bench: &mut Bench, addresses: &[(&str, u32)]) {

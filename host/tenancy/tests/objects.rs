@@ -160,8 +160,8 @@ fn denied(actions: &[Action]) -> Errno {
     }
 }
 
-const SEALED: MemoryFacts = MemoryFacts { sound: true, write_sealed: true };
-const OPEN: MemoryFacts = MemoryFacts { sound: true, write_sealed: false };
+const SEALED: MemoryFacts = MemoryFacts { is_final: true, is_write_sealed: true };
+const OPEN: MemoryFacts = MemoryFacts { is_final: true, is_write_sealed: false };
 
 fn adopted(token: u64) -> Adopted {
     Adopted { token, errno: Errno::NONE, epoch: 0 }
@@ -170,7 +170,7 @@ fn adopted(token: u64) -> Adopted {
 #[test]
 fn a_grant_covers_whole_pages_inside_the_region_only() {
     let (mut bench, a, b) = linked();
-    let unsound = MemoryFacts { sound: false, write_sealed: true };
+    let unsound = MemoryFacts { is_final: false, is_write_sealed: true };
     // The region is 0x10800..0x13800: its whole pages are 0x11000..0x13000.
     let readable = mr(&mut bench, 2, 1, READ);
     for memory in [OPEN, unsound] {
@@ -343,7 +343,7 @@ fn a_grant_needs_link_key_domain_and_access() {
     let datagram = qp(&mut bench, 1, Service::Ud);
     assert_eq!(ask(&mut bench, datagram, b, key), Err(Errno::EOPNOTSUPP));
     // Deregistered, late, or gone while the owner was asked.
-    let sealed = MemoryFacts { sound: true, write_sealed: true };
+    let sealed = MemoryFacts { is_final: true, is_write_sealed: true };
     let token = ask(&mut bench, a, b, key).unwrap();
     call(&mut bench, 2, DeregMr { rkey: key, reserved: 0 });
     let pages = Adopted { token, errno: Errno::NONE, epoch: 0 };

@@ -21,7 +21,7 @@ use omniverb_tenancy::{Action, Arrived, Channel, MemoryFacts, Place};
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
 use support::*;
 
-const FINAL: MemoryFacts = MemoryFacts { sound: true, write_sealed: false };
+const FINAL: MemoryFacts = MemoryFacts { is_final: true, is_write_sealed: false };
 const READ_WRITE: u32 = 6;
 
 /// Whoever was asked last has moved pages; what comes of it.

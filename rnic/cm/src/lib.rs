@@ -11,6 +11,7 @@
 mod bytes;
 mod connection;
 mod ip;
+mod kind;
 mod mad;
 mod message;
 mod path;
@@ -24,6 +25,7 @@ pub mod testing;
 
 pub use connection::{Connection, Event, State, Step};
 pub use ip::{IpHeader, PortSpace, ServiceId};
+pub use kind::Kind;
 pub use mad::{MAD_BYTES, Mad, Malformed};
 pub use message::{
     Disconnect, Disconnected, Message, Received, Reject, Rejected, Resolve, Resolved, Wait,

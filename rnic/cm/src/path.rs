@@ -25,7 +25,7 @@ pub struct Path {
     /// Service level, 4 bits.
     pub service_level: u8,
     /// Whether both ends are in one subnet.
-    pub subnet_local: bool,
+    pub is_subnet_local: bool,
     /// Local ACK timeout, 5 bits: 4.096 us times two to this.
     pub ack_timeout: u8,
 }
@@ -43,7 +43,7 @@ impl Path {
             traffic_class: fields.u8(at + 40),
             hop_limit: fields.u8(at + 41),
             service_level: fields.u8(at + 42) >> 4,
-            subnet_local: fields.u8(at + 42) & 8 != 0,
+            is_subnet_local: fields.u8(at + 42) & 8 != 0,
             ack_timeout: fields.u8(at + 43) >> 3,
         }
     }
@@ -56,7 +56,7 @@ impl Path {
         fields.set_u32(at + 36, self.flow_label << 12 | u32::from(self.rate & 0x3f));
         fields.set_u8(at + 40, self.traffic_class);
         fields.set_u8(at + 41, self.hop_limit);
-        fields.set_u8(at + 42, self.service_level << 4 | u8::from(self.subnet_local) << 3);
+        fields.set_u8(at + 42, self.service_level << 4 | u8::from(self.is_subnet_local) << 3);
         fields.set_u8(at + 43, self.ack_timeout << 3);
     }
 }

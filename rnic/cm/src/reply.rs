@@ -2,6 +2,7 @@
 
 use crate::Private;
 use crate::bytes::Fields;
+use crate::kind::Kind;
 use omniverb_terms::{Psn, Qkey, Qpn};
 
 /// What REP says.
@@ -33,12 +34,12 @@ pub struct Reply {
     /// What became of the alternate path, 2 bits.
     pub failover: u8,
     /// Whether end-to-end credits are used.
-    pub flow_control: bool,
+    pub has_flow_control: bool,
     /// How often the receiver of this may send again when there is no receive, 3 bits; 7: without
     /// end.
     pub rnr_retry: u8,
-    /// The sender's receives are shared.
-    pub shared_receive: bool,
+    /// The sender's receives are in an SRQ.
+    pub has_srq: bool,
     /// The sender's device.
     pub device: u64,
     /// For the application.
@@ -46,10 +47,12 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Whom the receiver is connected with: of an extended connection the target's queue pair,
-    /// which stands elsewhere.
-    pub fn peer(&self, is_extended: bool) -> Qpn {
-        if is_extended { Qpn(self.context) } else { self.queue_pair }
+    /// The queue pair that the receiver is connected with.
+    pub fn peer(&self, kind: Kind) -> Qpn {
+        match kind {
+            Kind::Plain => self.queue_pair,
+            Kind::Extended => Qpn(self.context),
+        }
     }
 
     pub(crate) fn read(fields: &Fields) -> Reply {
@@ -67,9 +70,9 @@ impl Reply {
             initiator_depth: fields.u8(25),
             ack_delay: fields.u8(26) >> 3,
             failover: fields.u8(26) >> 1 & 3,
-            flow_control: fields.u8(26) & 1 != 0,
+            has_flow_control: fields.u8(26) & 1 != 0,
             rnr_retry: fields.u8(27) >> 5,
-            shared_receive: fields.u8(27) & 0x10 != 0,
+            has_srq: fields.u8(27) & 0x10 != 0,
             device: fields.u64(28),
             private: fields.array(36),
         }
@@ -88,9 +91,9 @@ impl Reply {
         fields.set_u8(23, low);
         fields.set_u8(24, self.responder_resources);
         fields.set_u8(25, self.initiator_depth);
-        let flow_control = u8::from(self.flow_control);
+        let flow_control = u8::from(self.has_flow_control);
         fields.set_u8(26, self.ack_delay << 3 | (self.failover & 3) << 1 | flow_control);
-        fields.set_u8(27, self.rnr_retry << 5 | u8::from(self.shared_receive) << 4);
+        fields.set_u8(27, self.rnr_retry << 5 | u8::from(self.has_srq) << 4);
         fields.set_u64(28, self.device);
         fields.set(36, self.private);
     }

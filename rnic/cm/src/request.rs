@@ -2,6 +2,7 @@
 
 use crate::Private;
 use crate::bytes::Fields;
+use crate::kind::Kind;
 use crate::path::Path;
 use omniverb_terms::{Psn, Qkey, Qpn, Service};
 
@@ -50,7 +51,7 @@ pub struct Request {
     /// Kind of connection.
     pub transport: Transport,
     /// Whether end-to-end credits are used.
-    pub flow_control: bool,
+    pub has_flow_control: bool,
     /// The first PSN that the *receiver* of this is to use: what the sender's queue pair
     /// expects (12.6.5, "starting PSN").
     pub psn: Psn,
@@ -61,28 +62,31 @@ pub struct Request {
     /// Path MTU as the verbs' enumeration, 4 bits: 1 is 256, 5 is 4096.
     pub path_mtu: u8,
     /// Reliable datagram channels exist.
-    pub datagram_channels: bool,
+    pub has_datagram_channels: bool,
     /// How often the receiver of this may send again when there is no receive, 3 bits; 7: without
     /// end.
     pub rnr_retry: u8,
     /// How often managers repeat themselves, 4 bits.
     pub manager_retries: u8,
-    /// The sender's receives are shared.
-    pub shared_receive: bool,
+    /// The sender's receives are in an SRQ.
+    pub has_srq: bool,
     /// The path to use.
     pub primary: Path,
     /// The path to migrate to; absent if its remote LID is zero.
     pub alternate: Path,
     /// Whether the alternate path may be proposed by the receiver.
-    pub proposes_path: bool,
+    pub may_propose_path: bool,
     /// For the application; RDMA-CM puts an [`crate::IpHeader`] first.
     pub private: Private<92>,
 }
 
 impl Request {
-    /// Whether it is for an extended reliable connection.
-    pub(crate) fn is_extended(&self) -> bool {
-        matches!(self.transport, Transport::Of(service) if service.is_extended())
+    /// What it is for. What no queue pair here has is nothing special.
+    pub(crate) fn kind(&self) -> Kind {
+        match self.transport {
+            Transport::Of(service) => Kind::of(service),
+            _ => Kind::Plain,
+        }
     }
 
     pub(crate) fn read(fields: &Fields) -> Request {
@@ -109,18 +113,18 @@ impl Request {
             remote_timeout: timeouts >> 3,
             local_timeout: retries >> 3,
             transport,
-            flow_control: timeouts & 1 != 0,
+            has_flow_control: timeouts & 1 != 0,
             psn: Psn::new(fields.u24(44)),
             retry_count: retries & 7,
             partition_key: fields.u16(48),
             path_mtu: mtu >> 4,
-            datagram_channels: mtu & 8 != 0,
+            has_datagram_channels: mtu & 8 != 0,
             rnr_retry: mtu & 7,
             manager_retries: last >> 4,
-            shared_receive: last & 8 != 0,
+            has_srq: last & 8 != 0,
             primary: Path::read(fields, 52),
             alternate: Path::read(fields, 96),
-            proposes_path: fields.u8(139) & 4 != 0,
+            may_propose_path: fields.u8(139) & 4 != 0,
             private: fields.array(140),
         }
     }
@@ -145,17 +149,18 @@ impl Request {
         fields.set_u24(36, self.contexts.0);
         fields.set_u8(39, self.initiator_depth);
         fields.set_u24(40, self.contexts.1);
-        fields.set_u8(43, self.remote_timeout << 3 | transport << 1 | flag(self.flow_control, 0));
+        fields
+            .set_u8(43, self.remote_timeout << 3 | transport << 1 | flag(self.has_flow_control, 0));
         fields.set_u24(44, self.psn.number());
         fields.set_u8(47, self.local_timeout << 3 | self.retry_count & 7);
         fields.set_u16(48, self.partition_key);
-        let channels = flag(self.datagram_channels, 3);
+        let channels = flag(self.has_datagram_channels, 3);
         fields.set_u8(50, self.path_mtu << 4 | channels | self.rnr_retry & 7);
-        let shared = flag(self.shared_receive, 3);
+        let shared = flag(self.has_srq, 3);
         fields.set_u8(51, self.manager_retries << 4 | shared | extended);
         self.primary.write(fields, 52);
         self.alternate.write(fields, 96);
-        fields.set_u8(139, fields.u8(139) | flag(self.proposes_path, 2));
+        fields.set_u8(139, fields.u8(139) | flag(self.may_propose_path, 2));
         fields.set(140, self.private);
     }
 }

@@ -1,5 +1,6 @@
 //! What both sides have said about a connection: what their queue pairs need to know.
 
+use crate::kind::Kind;
 use crate::reply::Reply;
 use crate::request::Request;
 use omniverb_terms::{Psn, Qpn};
@@ -15,8 +16,8 @@ pub struct Terms {
     pub remote_qpn: Qpn,
     /// The first PSN that it sends; we say which.
     pub remote_psn: Psn,
-    /// It is an extended one: the end that asks sends, the other receives.
-    pub is_extended: bool,
+    /// What is connected.
+    pub kind: Kind,
     /// READs and atomics of the peer's that we serve at a time.
     pub responder_resources: u8,
     /// READs and atomics that we have under way at a time.
@@ -36,7 +37,7 @@ impl Terms {
     pub(crate) fn of_asker(request: &Request) -> Terms {
         Terms {
             local_qpn: request.queue_pair,
-            is_extended: request.is_extended(),
+            kind: request.kind(),
             remote_psn: request.psn,
             responder_resources: request.responder_resources,
             initiator_depth: request.initiator_depth,
@@ -53,7 +54,7 @@ impl Terms {
     pub(crate) fn of_asked(request: &Request) -> Terms {
         Terms {
             remote_qpn: request.queue_pair,
-            is_extended: request.is_extended(),
+            kind: request.kind(),
             local_psn: request.psn,
             responder_resources: request.initiator_depth,
             initiator_depth: request.responder_resources,
@@ -67,7 +68,7 @@ impl Terms {
 
     /// What our answer says.
     pub(crate) fn accept(&mut self, reply: &Reply) {
-        self.local_qpn = reply.peer(self.is_extended);
+        self.local_qpn = reply.peer(self.kind);
         self.remote_psn = reply.psn;
         self.responder_resources = reply.responder_resources;
         self.initiator_depth = reply.initiator_depth;
@@ -75,7 +76,7 @@ impl Terms {
 
     /// What the peer's answer says.
     pub(crate) fn answered(&mut self, reply: &Reply) {
-        self.remote_qpn = reply.peer(self.is_extended);
+        self.remote_qpn = reply.peer(self.kind);
         self.local_psn = reply.psn;
         self.responder_resources = reply.initiator_depth;
         self.initiator_depth = reply.responder_resources;

@@ -51,15 +51,15 @@ fn request() -> Mad {
             remote_timeout: 20,
             local_timeout: 20,
             transport: Transport::Of(Service::Rc),
-            flow_control: false,
+            has_flow_control: false,
             psn: Psn::new(0xab_cdef),
             retry_count: 7,
             partition_key: 0xffff,
             path_mtu: 3,
-            datagram_channels: false,
+            has_datagram_channels: false,
             rnr_retry: 7,
             manager_retries: 15,
-            shared_receive: false,
+            has_srq: false,
             primary: Path {
                 local_lid: 0xffff,
                 remote_lid: 0xffff,
@@ -70,11 +70,11 @@ fn request() -> Mad {
                 traffic_class: 0,
                 hop_limit: 64,
                 service_level: 0,
-                subnet_local: false,
+                is_subnet_local: false,
                 ack_timeout: 17,
             },
             alternate: Path::default(),
-            proposes_path: false,
+            may_propose_path: false,
             private,
         }),
     }
@@ -103,7 +103,7 @@ fn a_known_request() {
         source: Qpn::GENERAL_SERVICES,
     };
     let mad = request().to_bytes();
-    let message = datagram::Message { immediate: None, solicited: false, data: &mad };
+    let message = datagram::Message { immediate: None, is_solicited: false, data: &mad };
     let length = datagram::write(&mut buffer, &address, Psn::new(7), &message).unwrap();
     // It was sent by somebody who does not set MigReq.
     buffer[1] &= !0x40;
@@ -175,9 +175,9 @@ proptest! {
                 initiator_depth: !byte,
                 ack_delay: byte & 31,
                 failover: kind,
-                flow_control: flag,
+                has_flow_control: flag,
                 rnr_retry: byte & 7,
-                shared_receive: !flag,
+                has_srq: !flag,
                 device: long,
                 private: array(3),
             }),

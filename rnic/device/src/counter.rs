@@ -84,12 +84,12 @@ impl Counter {
         self.cell(tally).fetch_add(amount, Ordering::AcqRel); // SYNC: counted
     }
 
-    /// A request is done that moved so many bytes, or has failed.
-    pub(crate) fn count(&self, succeeded: bool, bytes: u64) {
-        match (succeeded, self.counts) {
-            (false, _) => self.add(Tally::Failures, 1),
-            (true, Counts::Requests) => self.add(Tally::Successes, 1),
-            (true, Counts::Bytes) => self.add(Tally::Successes, bytes),
+    /// A request is done that moved so many bytes; `None`: it has failed.
+    pub(crate) fn count(&self, moved: Option<u64>) {
+        match (moved, self.counts) {
+            (None, _) => self.add(Tally::Failures, 1),
+            (Some(_), Counts::Requests) => self.add(Tally::Successes, 1),
+            (Some(bytes), Counts::Bytes) => self.add(Tally::Successes, bytes),
         }
     }
 

@@ -32,13 +32,13 @@ pub mod work;
 
 pub use constants::*;
 pub use counter::{COUNTER_MAX, Counter, Counts, Tally};
-pub use cq::{CompletionEvents, Cq, CqOptions, Notify, progress};
+pub use cq::{CompletionEvents, Cq, CqOptions, Notify, Overrun, progress};
 pub use domain::{DOMAIN_PARTS, DOMAIN_SRQS, Domain};
 pub use gather::Sge;
 pub use host::{AsyncEvent, Forgiven, Host};
 pub use peer::{FarEnd, Peer};
 pub use qp::attributes::{self, QpAttributes, QpMask};
-pub use qp::{AttachError, Qp, QpSpec};
+pub use qp::{AttachError, Qp, QpSpec, Signaling};
 pub use region::{Extras, Region, WindowType};
 pub use shared::Shared;
 pub use srq::Srq;

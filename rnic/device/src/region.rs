@@ -50,7 +50,7 @@ pub type Look = fn(UserMemory, Touch) -> bool;
 #[derive(Debug, Default)]
 pub struct Extras {
     /// Every address is one of it: what is read and written there is nothing.
-    pub everywhere: bool,
+    pub is_everywhere: bool,
     /// Its memory comes and goes: what an access touches must be there.
     pub looks: Option<Look>,
     /// The region that it is a window on.
@@ -69,7 +69,7 @@ impl Extras {
 
     /// Of a region to which every address belongs.
     pub fn everywhere() -> Extras {
-        Extras { everywhere: true, ..Extras::default() }
+        Extras { is_everywhere: true, ..Extras::default() }
     }
 }
 
@@ -111,7 +111,7 @@ impl Region {
 
     #[cold]
     fn part_anywhere(&self, length: u64) -> Option<UserMemory> {
-        if !self.extras.everywhere {
+        if !self.extras.is_everywhere {
             return None;
         }
         self.memory.part(0, usize::try_from(length).ok()?)
@@ -119,7 +119,7 @@ impl Region {
 
     /// Whether it has no place of its own: every address is one of it.
     pub(crate) fn is_everywhere(&self) -> bool {
-        self.extras.everywhere
+        self.extras.is_everywhere
     }
 
     /// Whether windows are bound to it.

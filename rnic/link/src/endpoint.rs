@@ -63,9 +63,9 @@ pub struct Endpoint {
     pub(crate) peer_slot: u32,
     credits: Credits,
     /// Whether our BLOCKED word is set.
-    pub(crate) blocked: bool,
-    /// The peer was woken, since it was last seen to consume.
-    pub(crate) kicked: bool,
+    pub(crate) is_blocked: bool,
+    /// We have woken the peer, since it was last seen to consume.
+    pub(crate) has_kicked: bool,
     pub(crate) naps: Naps,
     /// So many bytes are consumed without telling the peer, in the middle of a batch.
     publish_at: u64,
@@ -102,8 +102,8 @@ impl Endpoint {
             doorbell,
             peer_slot,
             credits: Credits::default(),
-            blocked: false,
-            kicked: false,
+            is_blocked: false,
+            has_kicked: false,
             naps: Naps::default(),
             publish_at: request_bytes as u64 / 8,
         })

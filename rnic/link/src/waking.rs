@@ -15,8 +15,8 @@ impl Endpoint {
     /// We wait for the peer to consume, or no longer do. It notifies us while we do.
     #[inline(always)]
     pub fn set_blocked(&mut self, blocked: bool) {
-        if self.blocked != blocked {
-            self.blocked = blocked;
+        if self.is_blocked != blocked {
+            self.is_blocked = blocked;
             self.ours.store(word::BLOCKED, u64::from(blocked), Ordering::SeqCst);
         }
     }
@@ -28,7 +28,7 @@ impl Endpoint {
             self.peer_page.set_ready(self.peer_slot);
         }
         if self.peer_page.take_kick() {
-            self.kicked = true;
+            self.has_kicked = true;
             self.doorbell.kick();
         }
     }
@@ -37,7 +37,7 @@ impl Endpoint {
     /// [`Endpoint::content`].
     #[cold]
     pub fn insist(&mut self) {
-        if !self.kicked {
+        if !self.has_kicked {
             self.peer_page.set_ready(self.peer_slot);
             self.peer_page.take_kick();
             self.doorbell.kick();
@@ -46,7 +46,7 @@ impl Endpoint {
 
     /// The peer consumes.
     pub fn content(&mut self) {
-        self.kicked = false;
+        self.has_kicked = false;
     }
 
     #[inline(always)]

@@ -52,7 +52,7 @@ struct End {
 
 impl End {
     fn new(path_mtu: usize) -> End {
-        let config = Config { path_mtu, react_to_delay: false, ..Config::new(Qpn(7)) };
+        let config = Config { path_mtu, delay_target: None, ..Config::new(Qpn(7)) };
         End { connection: Connection::new(config).unwrap(), memory: Memory(vec![3; 1 << 20]) }
     }
 }
@@ -78,14 +78,14 @@ fn measure(length: u64, path_mtu: usize) {
     let flow = Flow { source, destination, source_port: 0xc000 };
     let mut buffer = vec![0; DATAGRAM_MAX];
     let operation = Operation::Send { immediate: None, invalidate: None, solicited: false };
-    let (place, fence) = (Place::Only, false);
+    let (place, is_fenced) = (Place::Only, false);
     let begin = Instant::now();
     let (mut messages, mut packets, mut done, mut now) = (0_u64, 0, 0, 1);
     while begin.elapsed() < Duration::from_millis(300) {
         while messages - done < 32 {
             let id = RequestId(messages);
             here.connection
-                .submit(Request { id, operation, srq: 0, length, place, fence })
+                .submit(Request { id, operation, srq: 0, length, place, is_fenced })
                 .unwrap();
             messages += 1;
         }

@@ -41,18 +41,13 @@ pub struct Config {
     pub unanswered_max: usize,
     /// An acknowledgement that is this late is asked for anew, without spending a retry.
     pub early_timeout: Time,
-    /// Delay above the smallest round trip that counts as congestion.
-    pub delay_target: Time,
-    /// Whether delay shrinks the window. Loss and notifications always do.
-    pub react_to_delay: bool,
+    /// Delay above the smallest round trip that counts as congestion, and shrinks the window;
+    /// `None`: none does. Loss and notifications always do.
+    pub delay_target: Option<Time>,
     /// How many packets the window has at least.
     pub window_floor: u64,
-    /// Every packet of a WRITE names the address and the length of what is left of the message, not
-    /// only the first (9.7.4.1.2, 9.6.1 know no such packets in the middle), and so may the peer's.
-    /// So has every packet that answers a READ a syndrome, not only the first and the last (9.4.4).
-    /// All but the last are equally long then: the kernel takes many of them, of several messages,
-    /// in one call.
-    pub name_all: bool,
+    /// Which packets of a message say where its bytes belong.
+    pub naming: Naming,
     /// Packets that are worth a system call: a burst begins when there is room for so many, or for
     /// all there are.
     pub burst: u64,
@@ -61,17 +56,58 @@ pub struct Config {
     pub ask_every: Option<u64>,
     /// Packets taken after which an acknowledgement leaves, asked for or not.
     pub acknowledge_every: u32,
-    /// An acknowledgement may travel right behind one request packet, which the peer takes in after
-    /// it. See [`crate::Connection::may_wait`].
-    pub acknowledge_behind: bool,
+    /// Where an acknowledgement goes when a request is ready, too.
+    pub acknowledgements: Acknowledgements,
+    /// Whether the ends say how long something will take.
+    pub delay_notices: DelayNotices,
+    /// What becomes of a READ that is asked for again, and cannot be answered any more
+    /// ([`crate::Answer::Gone`]).
+    pub gone_reads: GoneReads,
+}
+
+/// Which packets of a message say where its bytes belong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// As the specification has it: of a WRITE the first has an address (9.7.4.1.2), of what
+    /// answers a READ the first and the last have a syndrome (9.4.4).
+    First,
+    /// Every packet of a WRITE names the address and the length of what is left of the message
+    /// (9.6.1 knows no such packets in the middle), and so may the peer's; every packet that
+    /// answers a READ has a syndrome. All but the last are equally long then: the kernel takes many
+    /// of them, of several messages, in one call.
+    Every,
+}
+
+/// Where an acknowledgement goes when a request is ready, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acknowledgements {
+    /// In front of it: programs rely on that.
+    First,
+    /// Right behind one request packet, which the peer takes in after it. See
+    /// [`crate::Connection::may_wait`].
+    Behind,
+}
+
+/// Whether the ends say how long something will take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DelayNotices {
+    /// The peer does not know of them: none are sent, and those that come are not looked at.
+    Unknown,
     /// The peer is told when answers to it wait for a rate limit, and when there is a receive that
     /// it was told is missing. See [`crate::Connection::poll_delay`],
     /// [`crate::Connection::receive_came`].
-    pub tells_delays: bool,
-    /// A READ that is asked for again, and cannot be answered any more, is refused, and nothing
-    /// else is ([`crate::Answer::Gone`]). The peer must take a refusal of what is over for nothing:
-    /// rdma_rxe in the middle of a READ takes it for a refusal of that.
-    pub tells_gone: bool,
+    Agreed,
+}
+
+/// What becomes of a READ that is asked for again, and cannot be answered any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GoneReads {
+    /// Nothing is said: rdma_rxe in the middle of a READ takes a refusal of what is over for one of
+    /// that.
+    Unanswered,
+    /// It is refused, and nothing else is. The peer must take a refusal of what is over for
+    /// nothing.
+    Refused,
 }
 
 /// What cannot be.
@@ -105,16 +141,15 @@ impl Config {
             requests_max: 4096,
             unanswered_max: 256,
             early_timeout: 2_000_000,
-            delay_target: 500_000,
-            react_to_delay: true,
+            delay_target: Some(500_000),
             window_floor: 16,
-            name_all: false,
+            naming: Naming::First,
             burst: 1,
             ask_every: None,
             acknowledge_every: 32,
-            acknowledge_behind: false,
-            tells_delays: false,
-            tells_gone: false,
+            acknowledgements: Acknowledgements::First,
+            delay_notices: DelayNotices::Unknown,
+            gone_reads: GoneReads::Unanswered,
         }
     }
 

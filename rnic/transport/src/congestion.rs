@@ -42,7 +42,7 @@ impl Congestion {
             most,
             least,
             burst: config.burst.max(BURST),
-            target: config.react_to_delay.then_some(config.delay_target),
+            target: config.delay_target,
             starting: true,
             shrunk: None,
             notified: None,
@@ -142,7 +142,7 @@ mod tests {
     use omniverb_terms::Qpn;
 
     fn config() -> Config {
-        Config { window_floor: 4, delay_target: 150_000, ..Config::new(Qpn(1)) }
+        Config { window_floor: 4, delay_target: Some(150_000), ..Config::new(Qpn(1)) }
     }
 
     const TRIP: (Option<u64>, Option<u64>) = (Some(10_000), Some(10_000));

@@ -6,7 +6,7 @@ use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::upper::{Answer, Taken, Ticket, Upper};
 use crate::work::{Event, Request, Status, SubmitError};
-use crate::{Config, ConfigError, Time};
+use crate::{Acknowledgements, Config, ConfigError, DelayNotices, Time};
 use omniverb_terms::{Psn, Service};
 use omniverb_wire::{Class, Operation, Packet, Run, write_delay, write_notification};
 
@@ -27,7 +27,7 @@ pub struct Transmit {
     /// Bytes of the datagram, the four of the ICRC included.
     pub length: usize,
     /// It is a congestion notification: such packets travel in a class of their own.
-    pub notification: bool,
+    pub is_notification: bool,
 }
 
 /// What the IP header says of congestion on the way (RFC 3168).
@@ -40,9 +40,9 @@ pub enum Ecn {
 }
 
 impl Ecn {
-    /// Of a datagram that has that mark, or has not.
-    pub fn new(marked: bool) -> Ecn {
-        if marked { Ecn::CongestionExperienced } else { Ecn::Unmarked }
+    /// From the two bits of the IP header.
+    pub fn of(bits: u8) -> Ecn {
+        if bits & 3 == 3 { Ecn::CongestionExperienced } else { Ecn::Unmarked }
     }
 }
 
@@ -151,7 +151,7 @@ impl Connection {
             Class::Notification => {
                 match packet.delay() {
                     // Only who agreed on them says them.
-                    Some(_) if !self.config.tells_delays => {}
+                    Some(_) if self.config.delay_notices == DelayNotices::Unknown => {}
                     Some(delay) => {
                         self.requester.delayed(now, &self.config, Time::from(delay) * 1000)
                     }
@@ -199,20 +199,21 @@ impl Connection {
         if self.notify {
             self.notify = false;
             let length = write_notification(datagram, self.config.destination)?;
-            return Some(Transmit { length, notification: true });
+            return Some(Transmit { length, is_notification: true });
         }
         if let Some(length) = self.tell_late(now, datagram) {
-            return Some(Transmit { length, notification: false });
+            return Some(Transmit { length, is_notification: false });
         }
         if let Some(length) = self.tell_ready(datagram) {
-            return Some(Transmit { length, notification: false });
+            return Some(Transmit { length, is_notification: false });
         }
         let Connection { config, requester, responder, .. } = self;
         // An acknowledgement goes first: programs rely on their send being complete when what
         // answers it arrives. Where the peer takes it in first it may be second, so that both are
         // one system call.
         let requests_first = if responder.acknowledges(config) {
-            let by = config.acknowledge_behind && !self.let_by && requester.has_long_packet();
+            let behind = config.acknowledgements == Acknowledgements::Behind;
+            let by = behind && !self.let_by && requester.has_long_packet();
             self.let_by = by;
             by
         } else {
@@ -228,7 +229,7 @@ impl Connection {
             self.answered_last = length.is_some();
             length.or_else(|| requester.transmit(now, config, datagram, upper))
         };
-        Some(Transmit { length: length?, notification: false })
+        Some(Transmit { length: length?, is_notification: false })
     }
 
     /// Writes up to `count` packets more behind the one that [`Connection::poll_transmit`] has just
@@ -250,7 +251,8 @@ impl Connection {
     /// tells the peer, if there are answers that it should not take for lost, and it can be told.
     pub fn poll_delay(&mut self, now: Time, wait: Time, datagram: &mut [u8]) -> Option<usize> {
         let Connection { config, responder, delays, .. } = self;
-        let matters = config.tells_delays && wait >= config.early_timeout / 2;
+        let agreed = config.delay_notices == DelayNotices::Agreed;
+        let matters = agreed && wait >= config.early_timeout / 2;
         if !matters || !responder.acknowledges(config) && !responder.has_answers() {
             return None;
         }
@@ -262,7 +264,7 @@ impl Connection {
     /// it can be.
     fn tell_late(&mut self, now: Time, datagram: &mut [u8]) -> Option<usize> {
         let Connection { config, responder, delays, .. } = self;
-        if !responder.take_asked_again() || !config.tells_delays {
+        if !responder.take_asked_again() || config.delay_notices == DelayNotices::Unknown {
             return None;
         }
         let patience = delays.tell(now, LATE, responder.duplicates)?;
@@ -271,14 +273,18 @@ impl Connection {
 
     /// There is a receive that the peer was told is missing, and it need not wait for its timer.
     fn tell_ready(&mut self, datagram: &mut [u8]) -> Option<usize> {
-        let ready = self.responder.take_ready_again() && self.config.tells_delays;
-        if ready { write_delay(datagram, self.config.destination, 0) } else { None }
+        let agreed = self.config.delay_notices == DelayNotices::Agreed;
+        if self.responder.take_ready_again() && agreed {
+            write_delay(datagram, self.config.destination, 0)
+        } else {
+            None
+        }
     }
 
     /// Whether the only thing to send is an acknowledgement, which an answer of the application
-    /// might take along ([`Config::acknowledge_behind`]).
+    /// might take along ([`Acknowledgements::Behind`]).
     pub fn may_wait(&mut self) -> bool {
-        self.config.acknowledge_behind
+        self.config.acknowledgements == Acknowledgements::Behind
             && !self.notify
             && !self.requester.has_unsent()
             && self.responder.only_acknowledges(&self.config)

@@ -21,7 +21,7 @@ pub struct Message<'a> {
     /// Immediate data, in network order.
     pub immediate: Option<[u8; 4]>,
     /// The receiver's completion solicits an event.
-    pub solicited: bool,
+    pub is_solicited: bool,
     /// The bytes, as many as fit into one packet.
     pub data: &'a [u8],
 }
@@ -56,11 +56,11 @@ pub fn write(
     psn: Psn,
     message: &Message<'_>,
 ) -> Option<usize> {
-    let Message { immediate, solicited, data } = *message;
+    let Message { immediate, is_solicited, data } = *message;
     let (place, has_immediate) = (Place::Only, immediate.is_some());
     let operation = Operation::Send { place, immediate: has_immediate, invalidate: false };
     let opcode = Opcode::new(Service::Ud, operation);
-    let bth = Bth::new(opcode.to_byte(), address.destination, psn).solicited(solicited);
+    let bth = Bth::new(opcode.to_byte(), address.destination, psn).solicited(is_solicited);
     let mut builder = Builder::new(datagram, opcode, bth, data.len())?
         .header(Deth::new(address.queue_key, address.source))
         .maybe(immediate.map(ImmDt));
@@ -79,7 +79,7 @@ pub fn read<'a>(packet: &Packet<'a>, queue_key: Qkey) -> Result<Datagram<'a>, Dr
     }
     let message = Message {
         immediate: packet.immediate().map(|immediate| immediate.0),
-        solicited: packet.bth().is_solicited(),
+        is_solicited: packet.bth().is_solicited(),
         data: packet.payload(),
     };
     Ok(Datagram { source: deth.source(), message })
@@ -97,7 +97,7 @@ mod tests {
         let mut buffer = [0; 256];
         for (length, immediate) in [(0, None), (1, Some([1, 2, 3, 4])), (100, None)] {
             let data = vec![0x5a; length];
-            let message = Message { immediate, solicited: true, data: &data };
+            let message = Message { immediate, is_solicited: true, data: &data };
             let used = write(&mut buffer, &address, Psn::new(5), &message).unwrap();
             let packet = Packet::parse(&buffer[..used]).unwrap();
             let datagram = read(&packet, Qkey(0x1234_5678)).unwrap();

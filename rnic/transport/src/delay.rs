@@ -3,7 +3,7 @@
 //! A requester cannot tell a peer that may send only a packet each second from one that is gone:
 //! its timer (9.9.2.1.1) lets it ask again, for all that is to come once more, and at last give up.
 //! Another Omniverb understands a notice, and neither asks again nor spends retries until the time
-//! is over ([`crate::Config::tells_delays`]). To everybody else nothing is said.
+//! is over ([`crate::DelayNotices::Agreed`]). To everybody else nothing is said.
 //!
 //! The same is said of an application that takes its time: who asks again for what it has not
 //! answered is told that the request has arrived. And a notice of no time at all says that a

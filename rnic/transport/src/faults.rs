@@ -4,8 +4,8 @@
 //! twice, some damaged, when they arrive. The simulator joins two hosts with two of these; the
 //! engine puts one in front of the sockets of a vNIC that is to see a bad network.
 
-use crate::Time;
 use crate::random::Random;
+use crate::{Ecn, Time};
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
@@ -61,8 +61,8 @@ pub struct Flight<T> {
     /// When it arrives, by the clock of whoever calls.
     pub time: Time,
     number: u64,
-    /// "Congestion experienced".
-    pub marked: bool,
+    /// What the line made of its mark.
+    pub ecn: Ecn,
     /// What was noted when it was put in.
     pub note: T,
     /// What is left of it.
@@ -173,8 +173,11 @@ impl<T: Copy> FaultyLine<T> {
             }
             self.done.corrupted += 1;
         }
-        let marked = self.random.rarely(faults.marking);
-        self.done.marked += u64::from(marked);
+        let ecn = match self.random.rarely(faults.marking) {
+            true => Ecn::CongestionExperienced,
+            false => Ecn::Unmarked,
+        };
+        self.done.marked += u64::from(ecn == Ecn::CongestionExperienced);
         // Chance has been asked as often as without a limit: what it says of the next datagram does
         // not depend on how fast they are taken out.
         if faults.limit > 0 && self.flights.len() >= faults.limit {
@@ -182,7 +185,7 @@ impl<T: Copy> FaultyLine<T> {
             return;
         }
         self.number += 1;
-        self.flights.push(Flight { time, number: self.number, marked, note, bytes });
+        self.flights.push(Flight { time, number: self.number, ecn, note, bytes });
     }
 
     /// When the next datagram arrives.
@@ -200,6 +203,7 @@ impl<T: Copy> FaultyLine<T> {
 #[cfg(test)]
 mod tests {
     use super::{Done, Faults, FaultyLine};
+    use crate::Ecn;
 
     const BAD: Faults = Faults {
         loss: 100_000,
@@ -216,7 +220,7 @@ mod tests {
     };
 
     /// What becomes of datagrams that are put in 1 us apart; they are taken out every `step`.
-    fn arrivals(faults: &Faults, seed: u64, step: u64) -> (Vec<(u32, bool, Vec<u8>)>, Done) {
+    fn arrivals(faults: &Faults, seed: u64, step: u64) -> (Vec<(u32, Ecn, Vec<u8>)>, Done) {
         let mut line = FaultyLine::new(faults.clone(), seed);
         let mut seen = Vec::new();
         for number in 0..20_000_u32 {
@@ -224,12 +228,12 @@ mod tests {
             line.send(now, number, &number.to_be_bytes());
             if now.is_multiple_of(step) {
                 while let Some(flight) = line.arrival(now) {
-                    seen.push((flight.note, flight.marked, flight.bytes));
+                    seen.push((flight.note, flight.ecn, flight.bytes));
                 }
             }
         }
         while let Some(flight) = line.arrival(u64::MAX) {
-            seen.push((flight.note, flight.marked, flight.bytes));
+            seen.push((flight.note, flight.ecn, flight.bytes));
         }
         (seen, line.done())
     }

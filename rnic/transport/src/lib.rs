@@ -27,7 +27,7 @@ mod unreliable;
 mod upper;
 mod work;
 
-pub use config::{Config, ConfigError};
+pub use config::{Acknowledgements, Config, ConfigError, DelayNotices, GoneReads, Naming};
 pub use connection::{Connection, Counters, Ecn, Sending, Transmit};
 pub use unreliable::Unreliable;
 pub use upper::{

@@ -47,7 +47,7 @@ pub struct Part<'a> {
     /// R_Key to invalidate, with the last part of a SEND.
     pub invalidate: Option<Rkey>,
     /// Whether the completion solicits an event.
-    pub solicited: bool,
+    pub is_solicited: bool,
 }
 
 impl Part<'_> {
@@ -98,7 +98,7 @@ pub enum Answer {
     /// Refused; the connection fails, and everything handed over after it is void.
     Refused(Refusal),
     /// A READ that was asked for again cannot be answered: its memory is not there any more. The
-    /// peer hears of it if it can take that ([`crate::Config::tells_gone`]); nothing ends here.
+    /// peer hears of it if it can take that ([`crate::GoneReads::Refused`]); nothing ends here.
     Gone,
 }
 
@@ -115,7 +115,7 @@ pub struct ReadRequest {
     pub length: u64,
     /// A part of it was answered before: what the peer asked for before it has taken effect, and
     /// things that it asked for later may have been handed over.
-    pub again: bool,
+    pub is_repeated: bool,
 }
 
 /// An atomic that the peer asks for; the address is a multiple of eight.

@@ -105,7 +105,7 @@ pub struct Request {
     /// Where in its message this piece stands.
     pub place: Place,
     /// Wait until earlier READs and atomics are complete (10.8.3.3).
-    pub fence: bool,
+    pub is_fenced: bool,
 }
 
 /// Why a request is not accepted.

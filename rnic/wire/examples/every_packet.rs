@@ -60,7 +60,7 @@ fn build(datagram: &mut [u8], opcode: Opcode, payload: usize, syndrome: Syndrome
     if opcode.is_notification() {
         return write_notification(datagram, Qpn(0x118)).unwrap_or(0);
     }
-    let bth = Bth::new(opcode.to_byte(), Qpn(0x15), Psn::new(0xff_fff0)).acknowledged(true);
+    let bth = Bth::new(opcode.to_byte(), Qpn(0x15), Psn::new(0xff_fff0)).ack_requested(true);
     let Some(builder) = Builder::new(datagram, opcode, bth, payload) else { return 0 };
     let original = opcode.operation == Operation::AtomicAcknowledge;
     let mut builder = builder

@@ -56,9 +56,9 @@ impl Bth {
 
     /// The same with the acknowledge request bit (9.2.8).
     #[inline]
-    pub fn acknowledged(mut self, request: bool) -> Bth {
+    pub fn ack_requested(mut self, ack_requested: bool) -> Bth {
         let sequence = self.sequence.get() & !ACK_REQUEST;
-        self.sequence.set(sequence | if request { ACK_REQUEST } else { 0 });
+        self.sequence.set(sequence | if ack_requested { ACK_REQUEST } else { 0 });
         self
     }
 

@@ -1,6 +1,6 @@
 //! Where packets come from and go to, as far as the ICRC cares: seals and checks datagrams.
 
-use crate::identification::{Identification, solve};
+use crate::identification::{Fragments, Identification, solve};
 use crate::{SUFFIX_BYTES, icrc};
 use std::net::IpAddr;
 
@@ -37,7 +37,7 @@ impl Flow {
     pub fn seal(&self, datagram: &mut [u8], id: u16) {
         let Some(end) = datagram.len().checked_sub(SUFFIX_BYTES) else { return };
         let (packet, suffix) = datagram.split_at_mut(end);
-        let identification = Identification { id, dont_fragment: true };
+        let identification = Identification { id, fragments: Fragments::Forbidden };
         suffix.copy_from_slice(&self.icrc(identification, packet).to_le_bytes());
     }
 

@@ -5,23 +5,36 @@
 //! identification it was made with, if any. That leaves 16 of 32 bits of protection (15 where both
 //! settings of "don't fragment" are tried), on top of the Ethernet frame check.
 
+/// What the bit "don't fragment" says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fragments {
+    /// It is not set: routers may send the packet on in parts.
+    Allowed,
+    /// It is set: who cannot send the packet on whole drops it, and says so.
+    Forbidden,
+}
+
 /// Identification and "don't fragment" of an IPv4 packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identification {
     /// The identification field.
     pub id: u16,
-    /// Whether "don't fragment" is set.
-    pub dont_fragment: bool,
+    /// The flag beside it.
+    pub fragments: Fragments,
 }
 
 impl Identification {
     /// What Linux puts into packets of an unconnected socket with path MTU discovery.
-    pub const ZERO: Identification = Identification { id: 0, dont_fragment: true };
+    pub const ZERO: Identification = Identification { id: 0, fragments: Fragments::Forbidden };
 
     /// Bytes 4 to 7 of the IPv4 header.
     pub fn bytes(self) -> [u8; 4] {
         let id = self.id.to_be_bytes();
-        [id[0], id[1], if self.dont_fragment { 0x40 } else { 0 }, 0]
+        let flags = match self.fragments {
+            Fragments::Allowed => 0,
+            Fragments::Forbidden => 0x40,
+        };
+        [id[0], id[1], flags, 0]
     }
 }
 
@@ -81,8 +94,10 @@ pub fn solve(received: u32, zero: u32, length: usize) -> Option<Identification> 
         return None;
     }
     let register = multiply(received ^ zero, *BACK.get(bytes / 4)?);
-    let (register, dont_fragment) =
-        if register >> 16 == 0 { (register, true) } else { (register ^ FLAG, false) };
+    let (register, fragments) = match register >> 16 {
+        0 => (register, Fragments::Forbidden),
+        _ => (register ^ FLAG, Fragments::Allowed),
+    };
     let id = u16::try_from(register).ok()?.swap_bytes();
-    Some(Identification { id, dont_fragment })
+    Some(Identification { id, fragments })
 }

@@ -40,7 +40,7 @@ pub use feth::Feth;
 pub use flow::{Flow, Verdict};
 pub use grh::{GRH_BYTES, receive_area};
 pub use icrc::{SUFFIX_BYTES, icrc};
-pub use identification::{Identification, solve};
+pub use identification::{Fragments, Identification, solve};
 pub use immediate::ImmDt;
 pub use invalidate::Ieth;
 pub use opcode::{Class, Opcode, Operation, Place};

@@ -5,7 +5,7 @@
 //! can be added to the result.
 
 use crate::icrc::{MASKED_AT, SEED, masked};
-use crate::identification::{Identification, POLYNOMIAL, multiply};
+use crate::identification::{Fragments, Identification, POLYNOMIAL, multiply};
 use crate::{Bth, DATAGRAM_MAX, Flow, SUFFIX_BYTES, Verdict, crc};
 use std::net::IpAddr;
 
@@ -143,7 +143,7 @@ impl Prepared {
             Some((packet, suffix))
                 if self.length == datagram.len()
                     && packet[MASKED_AT] == 0
-                    && probably.dont_fragment
+                    && probably.fragments == Fragments::Forbidden
                     && self.icrc(probably.id, packet) == u32::from_le_bytes(*suffix) =>
             {
                 match self.numbered && probably != Identification::ZERO {

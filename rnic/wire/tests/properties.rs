@@ -4,9 +4,9 @@
 use omniverb_terms::{Placement, Psn, Qkey, Qpn, Rkey, Selectivity, Service};
 use omniverb_wire::pcap::{Capture, Envelope};
 use omniverb_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Builder, DATAGRAM_MAX, Deth, Feth, Flow, Identification,
-    Ieth, ImmDt, Opcode, Operation, Packet, Pattern, Place, Prepared, Reth, Run, Syndrome, Verdict,
-    XrcEth, icrc, receive_area,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Builder, DATAGRAM_MAX, Deth, Feth, Flow, Fragments,
+    Identification, Ieth, ImmDt, Opcode, Operation, Packet, Pattern, Place, Prepared, Reth, Run,
+    Syndrome, Verdict, XrcEth, icrc, receive_area,
 };
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -55,7 +55,7 @@ proptest! {
         let atomic = AtomicEth::new(half, key, long, !long);
         let aeth = Aeth::new(Syndrome::from_byte(word as u8), word);
         let result = opcode.operation == Operation::AtomicAcknowledge;
-        let bth = Bth::new(opcode.to_byte(), qpn, psn).acknowledged(ack).solicited(solicited);
+        let bth = Bth::new(opcode.to_byte(), qpn, psn).ack_requested(ack).solicited(solicited);
         let mut buffer = [0xaa; DATAGRAM_MAX];
         let mut builder = Builder::new(&mut buffer, opcode, bth, payload.len()).unwrap()
             .maybe((opcode.is_of(Service::Ud)).then(|| Deth::new(Qkey(word), qpn)))
@@ -97,7 +97,7 @@ proptest! {
         again[length - 4..].fill(0);
         prepared.seal(&mut again, id);
         prop_assert_eq!(&again[..], &buffer[..length]);
-        let sent = Identification { id, dont_fragment: true };
+        let sent = Identification { id, fragments: Fragments::Forbidden };
         for probably in [sent, Identification::ZERO, Identification { id: !id, ..sent }] {
             let verdict = prepared.check(&again, probably);
             prop_assert_eq!(verdict, flow.check(&again, None));
@@ -119,7 +119,7 @@ proptest! {
         words in 3_usize..1034,
         fill in any::<u8>(),
     ) {
-        let identification = Identification { id, dont_fragment: false };
+        let identification = Identification { id, fragments: Fragments::Allowed };
         let (source, destination) = (Ipv4Addr::from(a).into(), Ipv4Addr::from(b).into());
         let mut datagram = vec![fill; words * 4];
         let crc = icrc(source, destination, 0xc123, identification.bytes(), &datagram);

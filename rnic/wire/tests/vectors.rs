@@ -2,8 +2,8 @@
 
 use omniverb_terms::{Psn, Qpn, Refusal, Rkey};
 use omniverb_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Builder, Flow, Identification, Ieth, ImmDt, Opcode, Packet,
-    Reth, Syndrome, Verdict, write_notification, write_report,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Builder, Flow, Fragments, Identification, Ieth, ImmDt,
+    Opcode, Packet, Reth, Syndrome, Verdict, write_notification, write_report,
 };
 use std::net::Ipv4Addr;
 
@@ -63,7 +63,10 @@ fn vector(text: &str) -> Vector {
         },
         identification: Identification {
             id: u16::from_be_bytes([bytes[4], bytes[5]]),
-            dont_fragment: bytes[6] & 0x40 != 0,
+            fragments: match bytes[6] & 0x40 {
+                0 => Fragments::Allowed,
+                _ => Fragments::Forbidden,
+            },
         },
         datagram: bytes[28..].to_vec(),
     }
@@ -80,7 +83,7 @@ fn same(text: &str, build: impl FnOnce(&mut [u8]) -> usize) {
 
 fn begin(datagram: &mut [u8], code: u8, ack: bool, payload: usize) -> Builder<'_> {
     let opcode = Opcode::from_byte(code).unwrap();
-    let bth = Bth::new(code, Qpn(0x15), Psn::new(1)).acknowledged(ack).solicited(code == 0x17);
+    let bth = Bth::new(code, Qpn(0x15), Psn::new(1)).ack_requested(ack).solicited(code == 0x17);
     Builder::new(datagram, opcode, bth, payload).unwrap()
 }
 

@@ -73,7 +73,7 @@ extern "C" fn before() {
         Region::each_in(mapping, |region, Part { address, length, offset }| {
             if let Ok(staging) = Staging::new(PAGE_BYTES + length) {
                 let stretch = Stretch { region, offset, address, length };
-                let source = region.source(mapping.read);
+                let source = region.source(mapping);
                 if copy_back(stretch, staging.address + PAGE_BYTES, source).is_ok() {
                     let header: *mut Header =
                         ptr::with_exposed_provenance_mut(staging.into_address());

@@ -52,7 +52,7 @@ use core::ops::ControlFlow;
 use core::ptr::NonNull;
 use lock::MOVES;
 use omniverb_sys::{Extent, clock, maps, memfd};
-use region::{Part, Region};
+use region::{Part, Region, Source};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::mm::MprotectFlags;
@@ -213,15 +213,15 @@ fn move_out(region: NonNull<Region>, strategies: &[Strategy]) -> Result<(), Adop
 struct Place {
     part: Part,
     protection: MprotectFlags,
-    readable: bool,
+    source: Source,
 }
 
 fn find_place(region: &Region) -> Result<Option<Place>, AdoptError> {
     let mut found = None;
     maps::for_each(|mapping| {
         let Some(part) = region.part_in(mapping) else { return ControlFlow::Continue(()) };
-        found =
-            Some(Place { part, protection: work::protection_of(mapping), readable: mapping.read });
+        let (protection, source) = (work::protection_of(mapping), region.source(mapping));
+        found = Some(Place { part, protection, source });
         ControlFlow::Break(())
     })?;
     Ok(found)
@@ -238,7 +238,6 @@ fn move_back(
     while let Some(place) = find_place(region)? {
         let Part { address, length, offset } = place.part;
         let mut staging = Staging::new(length)?;
-        let source = region.source(place.readable);
         let mut done = 0;
         while done < length {
             let stretch = Stretch {
@@ -247,8 +246,11 @@ fn move_back(
                 address: address + done,
                 length: STRETCH_BYTES_MAX.min(length - done),
             };
-            let direction =
-                Direction::Back { staging: staging.address, protection: place.protection, source };
+            let direction = Direction::Back {
+                staging: staging.address,
+                protection: place.protection,
+                source: place.source,
+            };
             mover.perform(&Work { stretch, direction })?;
             staging.moved(stretch.length);
             done += stretch.length;

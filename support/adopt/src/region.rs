@@ -69,15 +69,15 @@ impl Region {
     }
 
     /// Where its contents are to be read: in the file, as long as we have it. Without it they are
-    /// read where they are mapped, if that is `readable`.
-    pub(crate) fn source(&self, readable: bool) -> Source {
-        if self.file_is_ours() || !readable { Source::File } else { Source::Mapping }
+    /// read where they are mapped, if they can be read there.
+    pub(crate) fn source(&self, mapping: &omniverb_sys::maps::Mapping<'_>) -> Source {
+        if self.file_is_ours() || !mapping.may_read { Source::File } else { Source::Mapping }
     }
 
     /// What a mapping shows of this region: a mapping may be of several that are neighbours in one
     /// file and in memory, or of other parts of the file.
     pub(crate) fn part_in(&self, mapping: &omniverb_sys::maps::Mapping<'_>) -> Option<Part> {
-        if mapping.inode != self.inode || mapping.device != self.device || !mapping.shared {
+        if mapping.inode != self.inode || mapping.device != self.device || !mapping.is_shared {
             return None;
         }
         let offset = self.offset.max(mapping.offset);

@@ -61,7 +61,7 @@ impl Survey {
                 self.covered_to = mapping.end;
             }
         }
-        let inaccessible = !mapping.read && !mapping.write && !mapping.execute;
+        let inaccessible = !mapping.may_read && !mapping.may_write && !mapping.may_execute;
         if inaccessible && mapping.end - mapping.start <= STACK_GUARD_BYTES_MAX {
             self.guard_end = mapping.end;
         }
@@ -69,10 +69,10 @@ impl Survey {
 }
 
 fn is_plain(mapping: &Mapping<'_>) -> bool {
-    mapping.read
-        && mapping.write
-        && !mapping.execute
-        && !mapping.shared
+    mapping.may_read
+        && mapping.may_write
+        && !mapping.may_execute
+        && !mapping.is_shared
         && mapping.inode == 0
         && mapping.device == (0, 0)
         && (mapping.name.is_empty()

@@ -101,7 +101,9 @@ impl Work<'_> {
             }
             if mapping.end > covered_to {
                 let fits = match self.direction {
-                    Direction::Out { .. } => !mapping.shared && mapping.inode == 0 && mapping.write,
+                    Direction::Out { .. } => {
+                        !mapping.is_shared && mapping.inode == 0 && mapping.may_write
+                    }
                     Direction::Back { .. } => {
                         let into = covered_to - mapping.start;
                         let expected = offset + (covered_to - address) as u64;
@@ -301,9 +303,9 @@ pub(crate) fn unmap(address: usize, length: usize) {
 
 pub(crate) fn protection_of(mapping: &maps::Mapping<'_>) -> MprotectFlags {
     let mut protection = MprotectFlags::empty();
-    protection.set(MprotectFlags::READ, mapping.read);
-    protection.set(MprotectFlags::WRITE, mapping.write);
-    protection.set(MprotectFlags::EXEC, mapping.execute);
+    protection.set(MprotectFlags::READ, mapping.may_read);
+    protection.set(MprotectFlags::WRITE, mapping.may_write);
+    protection.set(MprotectFlags::EXEC, mapping.may_execute);
     protection
 }
 

@@ -51,9 +51,9 @@ pub struct Address {
     /// How far it reaches.
     pub scope: Scope,
     /// The interface is administratively up.
-    pub up: bool,
+    pub is_up: bool,
     /// The interface is a loopback.
-    pub loopback: bool,
+    pub is_loopback: bool,
     /// The interface's MTU in bytes; 0 if the kernel does not say.
     pub mtu: u32,
 }
@@ -206,8 +206,8 @@ pub(crate) fn parse_address(body: &[u8], links: &BTreeMap<u32, Link>) -> Option<
     if tentative || flags & IFA_F_DADFAILED != 0 {
         return None;
     }
-    let (up, loopback) = (link.flags & IFF_UP != 0, link.flags & IFF_LOOPBACK != 0);
-    Some(Address { ip: local.or(address)?, interface, scope, up, loopback, mtu: link.mtu })
+    let (is_up, is_loopback) = (link.flags & IFF_UP != 0, link.flags & IFF_LOOPBACK != 0);
+    Some(Address { ip: local.or(address)?, interface, scope, is_up, is_loopback, mtu: link.mtu })
 }
 
 pub(crate) fn ip(value: &[u8]) -> Option<IpAddr> {
@@ -225,7 +225,7 @@ mod tests {
     fn loopback_is_there() {
         let found = list().unwrap();
         let home = found.iter().find(|a| a.ip == IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
-        assert_eq!((home.scope, home.loopback, home.up), (Scope::Host, true, true));
+        assert_eq!((home.scope, home.is_loopback, home.is_up), (Scope::Host, true, true));
         let file = std::fs::read_to_string("/sys/class/net/lo/mtu").unwrap();
         assert_eq!(home.mtu.to_string(), file.trim());
     }
@@ -241,7 +241,9 @@ mod tests {
         let mut body = vec![2, 24, 0, 0, 1, 0, 0, 0, 8, 0, 2, 0, 10, 1, 2, 3];
         let found = parse_address(&body, &links).unwrap();
         assert_eq!(found.ip, IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3)));
-        assert!(found.up && !found.loopback && found.scope == Scope::Global && found.mtu == 1500);
+        assert!(
+            found.is_up && !found.is_loopback && found.scope == Scope::Global && found.mtu == 1500
+        );
         for end in 0..body.len() {
             assert_eq!(parse_address(&body[..end], &links), None);
         }

@@ -66,8 +66,9 @@ fn receiver(family: AddressFamily) -> io::Result<OwnedFd> {
 }
 
 /// A socket bound to some free source port.
-fn sender(six: bool) -> io::Result<Sender> {
-    let socket = socket(if six { AddressFamily::INET6 } else { AddressFamily::INET })?;
+fn sender(family: AddressFamily) -> io::Result<Sender> {
+    let socket = socket(family)?;
+    let six = family == AddressFamily::INET6;
     // Nobody reads it: what is sent to it shall take no memory.
     sockopt::set_socket_recv_buffer_size(&socket, 1)?;
     sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES)?;
@@ -114,9 +115,9 @@ impl Port {
             }
             Err(_) => None,
         };
-        let mut senders = vec![sender(false)?];
+        let mut senders = vec![sender(AddressFamily::INET)?];
         if six.is_some() {
-            senders.push(sender(true)?);
+            senders.push(sender(AddressFamily::INET6)?);
         }
         Ok(Port { number, way: Way::Sockets { four, six }, senders })
     }
@@ -138,13 +139,13 @@ impl Port {
         }
     }
 
-    /// The socket of this IP version.
-    fn socket(&self, six: bool) -> io::Result<&OwnedFd> {
-        match &self.way {
-            Way::Sockets { four, .. } if !six => Ok(four),
-            Way::Sockets { six: Some(socket), .. } => Ok(socket),
-            Way::Sockets { .. } => Err(Errno::AFNOSUPPORT.into()),
-            Way::Carried(_) => Err(Errno::OPNOTSUPP.into()),
+    /// The socket for addresses like this one.
+    fn socket_of(&self, to: IpAddr) -> io::Result<&OwnedFd> {
+        match (&self.way, to) {
+            (Way::Sockets { four, .. }, IpAddr::V4(_)) => Ok(four),
+            (Way::Sockets { six: Some(socket), .. }, IpAddr::V6(_)) => Ok(socket),
+            (Way::Sockets { .. }, IpAddr::V6(_)) => Err(Errno::AFNOSUPPORT.into()),
+            (Way::Carried(_), _) => Err(Errno::OPNOTSUPP.into()),
         }
     }
 
@@ -203,7 +204,7 @@ impl Port {
             return Ok(());
         }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        let socket = self.socket(to.is_ipv6())?;
+        let socket = self.socket_of(to)?;
         match to {
             IpAddr::V4(ip) => sendto(socket, bytes, flags, &SocketAddrV4::new(ip, self.number))?,
             IpAddr::V6(ip) => {
@@ -222,13 +223,13 @@ impl Port {
     /// where the port is somebody else's.
     pub fn join_group(&self, group: IpAddr, local: IpAddr, interface: u32) -> io::Result<()> {
         match (group, local) {
-            (IpAddr::V4(group), IpAddr::V4(local)) => {
-                let four = self.socket(false)?;
-                sockopt::set_ip_add_membership_with_ifindex(four, &group, &local, interface)?;
+            (IpAddr::V4(four_group), IpAddr::V4(local)) => {
+                let four = self.socket_of(group)?;
+                sockopt::set_ip_add_membership_with_ifindex(four, &four_group, &local, interface)?;
             }
-            (IpAddr::V6(group), _) => {
-                let six = self.socket(true)?;
-                sockopt::set_ipv6_add_membership(six, &group, interface)?;
+            (IpAddr::V6(six_group), _) => {
+                let six = self.socket_of(group)?;
+                sockopt::set_ipv6_add_membership(six, &six_group, interface)?;
             }
             _ => return Err(Errno::AFNOSUPPORT.into()),
         }
@@ -241,13 +242,13 @@ impl Port {
     /// `EADDRNOTAVAIL` if it did not.
     pub fn leave_group(&self, group: IpAddr, local: IpAddr, interface: u32) -> io::Result<()> {
         match (group, local) {
-            (IpAddr::V4(group), IpAddr::V4(local)) => {
-                let four = self.socket(false)?;
-                sockopt::set_ip_drop_membership_with_ifindex(four, &group, &local, interface)?;
+            (IpAddr::V4(four_group), IpAddr::V4(local)) => {
+                let four = self.socket_of(group)?;
+                sockopt::set_ip_drop_membership_with_ifindex(four, &four_group, &local, interface)?;
             }
-            (IpAddr::V6(group), _) => {
-                let six = self.socket(true)?;
-                sockopt::set_ipv6_drop_membership(six, &group, interface)?;
+            (IpAddr::V6(six_group), _) => {
+                let six = self.socket_of(group)?;
+                sockopt::set_ipv6_drop_membership(six, &six_group, interface)?;
             }
             _ => return Err(Errno::AFNOSUPPORT.into()),
         }
@@ -273,7 +274,7 @@ mod tests {
         let port = (40_000..41_000).find_map(|number| Port::open(number).ok()).unwrap();
         assert!(Port::open(port.number).is_err(), "taken");
         for home in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
-            if port.socket(true).is_err() && home.is_ipv6() {
+            if port.socket_of(home).is_err() {
                 continue;
             }
             assert_eq!(port.receive(&mut [0; 8]), None);

@@ -353,7 +353,7 @@ mod tests {
         let open = memfd::create_sealable("test", PAGE).unwrap();
         assert!(!seals(&open).unwrap().is_for_writers(), "somebody may still seal it");
         memfd::seal_future_write(open.as_fd()).unwrap();
-        assert!(seals(&open).unwrap().against_writing);
+        assert!(seals(&open).unwrap().is_write_sealed);
         assert!(seals(&file(1)).unwrap().is_for_writers());
         assert!(seals(&std::fs::File::open("/dev/null").unwrap().into()).is_err());
     }

@@ -14,13 +14,13 @@ pub struct Mapping<'a> {
     /// The first byte behind it.
     pub end: usize,
     /// Its pages may be read.
-    pub read: bool,
+    pub may_read: bool,
     /// They may be written.
-    pub write: bool,
+    pub may_write: bool,
     /// They may be executed.
-    pub execute: bool,
+    pub may_execute: bool,
     /// What is written goes to the file, and to others that map it.
-    pub shared: bool,
+    pub is_shared: bool,
     /// Where in the file it begins, in bytes.
     pub offset: u64,
     /// Major and minor number of the file's device.
@@ -115,10 +115,10 @@ fn parse(line: &[u8]) -> Option<Mapping<'_>> {
     Some(Mapping {
         start: hexadecimal(start)?.try_into().ok()?,
         end: hexadecimal(end)?.try_into().ok()?,
-        read: read == b'r',
-        write: write == b'w',
-        execute: execute == b'x',
-        shared: shared == b's',
+        may_read: read == b'r',
+        may_write: write == b'w',
+        may_execute: execute == b'x',
+        is_shared: shared == b's',
         offset: hexadecimal(offset)?,
         device: (hexadecimal(major)?.try_into().ok()?, hexadecimal(minor)?.try_into().ok()?),
         inode: decimal(inode)?,
@@ -135,13 +135,13 @@ mod tests {
         let line = b"55d0c0a00000-55d0c0b21000 rw-p 00000000 00:00 0                  [heap]";
         let heap = parse(line).unwrap();
         assert_eq!((heap.start, heap.end), (0x55d0_c0a0_0000, 0x55d0_c0b2_1000));
-        assert!(heap.read && heap.write && !heap.execute && !heap.shared);
+        assert!(heap.may_read && heap.may_write && !heap.may_execute && !heap.is_shared);
         assert_eq!((heap.inode, heap.name), (0, &b"[heap]"[..]));
         let line = b"7f00-7f01 r-xs 0000f000 103:1f 4294967296 /tmp/with space (deleted)";
         let file = parse(line).unwrap();
         assert_eq!((file.offset, file.device), (0xf000, (0x103, 0x1f)));
         assert_eq!((file.inode, file.name), (1 << 32, &b"/tmp/with space (deleted)"[..]));
-        assert!(file.shared && file.execute && !file.write);
+        assert!(file.is_shared && file.may_execute && !file.may_write);
         assert_eq!(parse(b"7f00-7f01 rw-p 0 00:00 0").unwrap().name, b"");
         for broken in
             [&b""[..], b"7f00", b"7f00-7f01 rw-p", b"x-y rw-p 0 00:00 0", b"1-2 rw 0 0:0 0"]
@@ -159,7 +159,7 @@ mod tests {
         for_each(|mapping| {
             assert!(mapping.start >= last && mapping.end > mapping.start);
             last = mapping.end;
-            found |= (mapping.start..mapping.end).contains(&address) && mapping.write;
+            found |= (mapping.start..mapping.end).contains(&address) && mapping.may_write;
             ControlFlow::Continue(())
         })
         .unwrap();

@@ -107,20 +107,19 @@ pub struct Seals {
     /// Neither its size nor its seals can change any more.
     pub is_final: bool,
     /// Nobody can make a writable mapping of it any more.
-    pub against_writing: bool,
+    pub is_write_sealed: bool,
 }
 
 impl Seals {
     /// Those of a file.
     pub(crate) fn of(file: BorrowedFd<'_>) -> io::Result<Seals> {
-        let (is_final, against_writing) = (is_final(file)?, is_write_sealed(file)?);
-        Ok(Seals { is_final, against_writing })
+        Ok(Seals { is_final: is_final(file)?, is_write_sealed: is_write_sealed(file)? })
     }
 
     /// Nobody can cut it short, and everybody who has it may write, for good.
     #[must_use]
     pub fn is_for_writers(self) -> bool {
-        self.is_final && !self.against_writing
+        self.is_final && !self.is_write_sealed
     }
 }
 

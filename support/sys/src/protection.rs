@@ -95,8 +95,8 @@ fn listed(start: usize, end: usize, needs: Needs) -> Result<bool, Errno> {
             return ControlFlow::Continue(());
         }
         let allows = match needs {
-            Needs::Reading => mapping.read,
-            Needs::Writing => mapping.write,
+            Needs::Reading => mapping.may_read,
+            Needs::Writing => mapping.may_write,
         };
         if mapping.start > at || !allows {
             return ControlFlow::Break(());

@@ -8,10 +8,19 @@ use crate::lock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+/// What hangs on a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rank {
+    /// Everybody depends on it.
+    Vital,
+    /// Others can do without it for a while.
+    Minor,
+}
+
 #[derive(Debug)]
 struct Beat {
     name: String,
-    vital: bool,
+    rank: Rank,
     /// Odd within a turn, even while the thread sleeps; never the same twice.
     turn: AtomicU64,
     over: AtomicBool,
@@ -50,19 +59,19 @@ impl Pulses {
     /// For a thread that everybody depends on.
     #[must_use]
     pub fn vital(&self, name: &str) -> Pulse {
-        self.add(name, true)
+        self.add(name, Rank::Vital)
     }
 
     /// For one that others can do without for a while.
     #[must_use]
     pub fn minor(&self, name: &str) -> Pulse {
-        self.add(name, false)
+        self.add(name, Rank::Minor)
     }
 
-    fn add(&self, name: &str, vital: bool) -> Pulse {
+    fn add(&self, name: &str, rank: Rank) -> Pulse {
         let beat = Arc::new(Beat {
             name: name.into(),
-            vital,
+            rank,
             turn: AtomicU64::new(0),
             over: AtomicBool::new(false),
         });
@@ -73,7 +82,7 @@ impl Pulses {
     /// Where the threads that everybody depends on are now.
     #[must_use]
     pub fn mark(&self) -> Mark {
-        let vital = self.list().into_iter().filter(|beat| beat.vital);
+        let vital = self.list().into_iter().filter(|beat| beat.rank == Rank::Vital);
         Mark(vital.map(|beat| (beat.turn.load(Ordering::Relaxed), beat)).collect())
     }
 
@@ -109,8 +118,8 @@ pub struct Stuck {
     pub thread: String,
     /// For how long, in nanoseconds, as far as was seen.
     pub time: u64,
-    /// Everybody depends on it.
-    pub vital: bool,
+    /// What hangs on it.
+    pub rank: Rank,
 }
 
 /// What is new since the last look.
@@ -132,7 +141,7 @@ struct Seen {
 
 impl Seen {
     fn show(&self) -> Stuck {
-        Stuck { thread: self.beat.name.clone(), time: self.time, vital: self.beat.vital }
+        Stuck { thread: self.beat.name.clone(), time: self.time, rank: self.beat.rank }
     }
 }
 
@@ -199,8 +208,8 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn stuck(thread: &str, seconds: u64, vital: bool) -> Stuck {
-        Stuck { thread: thread.into(), time: seconds * SECOND, vital }
+    fn stuck(thread: &str, seconds: u64, rank: Rank) -> Stuck {
+        Stuck { thread: thread.into(), time: seconds * SECOND, rank }
     }
 
     #[test]
@@ -235,12 +244,12 @@ mod tests {
             assert_eq!(watch.look(second * SECOND), []);
         }
         other.work();
-        assert_eq!(watch.look(5 * SECOND), [News::Stuck(stuck("one", 5, true))]);
+        assert_eq!(watch.look(5 * SECOND), [News::Stuck(stuck("one", 5, Rank::Vital))]);
         other.rest();
         assert_eq!(watch.look(6 * SECOND), []);
-        assert_eq!(watch.stuck(), [stuck("one", 6, true)]);
+        assert_eq!(watch.stuck(), [stuck("one", 6, Rank::Vital)]);
         one.work();
-        assert_eq!(watch.look(7 * SECOND), [News::GoesOn(stuck("one", 6, true))]);
+        assert_eq!(watch.look(7 * SECOND), [News::GoesOn(stuck("one", 6, Rank::Vital))]);
         assert!(watch.look(8 * SECOND).is_empty() && watch.stuck().is_empty());
     }
 
@@ -266,8 +275,8 @@ mod tests {
         pulse.work();
         assert!(watch.look(0).is_empty() && watch.look(600 * SECOND).is_empty());
         assert!(watch.look(601 * SECOND).is_empty() && watch.look(602 * SECOND).is_empty());
-        assert_eq!(watch.look(603 * SECOND), [News::Stuck(stuck("one", 5, true))]);
+        assert_eq!(watch.look(603 * SECOND), [News::Stuck(stuck("one", 5, Rank::Vital))]);
         drop(pulse);
-        assert_eq!(watch.look(604 * SECOND), [News::GoesOn(stuck("one", 5, true))]);
+        assert_eq!(watch.look(604 * SECOND), [News::GoesOn(stuck("one", 5, Rank::Vital))]);
     }
 }

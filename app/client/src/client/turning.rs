@@ -38,7 +38,7 @@ fn run(client: &Weak<Client>) {
             // began included.
             let turn = client.shared.progress();
             deadline = turn.deadline;
-            if turn.busy {
+            if turn.is_busy {
                 progress.awake();
                 quiet = 0;
             }
@@ -69,13 +69,13 @@ fn run(client: &Weak<Client>) {
             client.hear_bells();
         }
         let mut turn = client.shared.progress();
-        if !turn.polled && client.shared.bells.want_kicks() {
+        if !turn.is_polled && client.shared.bells.want_kicks() {
             // Whoever rang just before that left no kick.
             let again = client.shared.progress();
-            turn = Turn { busy: turn.busy | again.busy, ..again };
+            turn = Turn { is_busy: turn.is_busy | again.is_busy, ..again };
         }
         deadline = turn.deadline;
-        quiet = if active || turn.busy { 0 } else { quiet + 1 };
+        quiet = if active || turn.is_busy { 0 } else { quiet + 1 };
         if !connected && clock::now() >= reconnect_at {
             reconnect_at = clock::now() + RECONNECT.as_nanos() as u64;
             client.have_called(Call::Reconnect);

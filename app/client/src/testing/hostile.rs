@@ -11,7 +11,8 @@ use crate::{Client, Wish};
 use omniverb_device::attributes::State;
 use omniverb_device::send_flags;
 use omniverb_device::{
-    Cq, Data, Domain, Extras, Qp, QpAttributes, QpMask, QpSpec, SendWork, Sge, Wc, access,
+    Cq, Data, Domain, Extras, Qp, QpAttributes, QpMask, QpSpec, SendWork, Sge, Signaling, Wc,
+    access,
 };
 use omniverb_link::layout;
 use omniverb_session::body::*;
@@ -209,7 +210,7 @@ impl Process {
             send_sge_max: 4,
             recv_sge_max: 4,
             inline_max: 64,
-            signal_all: true,
+            signaling: Signaling::All,
         };
         let qp = self.client.create_qp(spec).ok()?;
         let attributes = QpAttributes {

@@ -10,7 +10,7 @@ use omniverb_abi::{
     IBV_WC_EX_WITH_SLID, IBV_WC_EX_WITH_SRC_QP, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex,
     ibv_poll_cq_attr,
 };
-use omniverb_device::{CqOptions, Wc};
+use omniverb_device::{CqOptions, Overrun, Wc};
 use omniverb_terms::Errno;
 
 use super::context::ContextShell;
@@ -59,7 +59,10 @@ pub(super) unsafe extern "C" fn create_cq_ex(
             return null(Errno::EINVAL);
         }
         let options = CqOptions {
-            ignores_overrun: flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
+            overrun: match flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN {
+                0 => Overrun::Fails,
+                _ => Overrun::LosesOldest,
+            },
             is_stamped: fields & u64::from(STAMPS) != 0,
         };
         let made = create(context, (*attr).cqe, (*attr).cq_context, (*attr).channel, options);

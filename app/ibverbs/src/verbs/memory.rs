@@ -9,7 +9,7 @@ use omniverb_abi::{
     ibv_pd,
 };
 use omniverb_client::{Client, ImportedRegion, Wish, lock};
-use omniverb_device::region::NO_RKEY;
+use omniverb_device::region::{NO_RKEY, Touch};
 use omniverb_device::{Extras, access};
 use omniverb_session::import;
 use omniverb_terms::Errno;
@@ -99,8 +99,11 @@ fn checked(range: Range, flags: u32) -> Result<Wish, Errno> {
         return Err(refused!(Errno::EINVAL, "ibv_reg_mr: {why}"));
     }
     if !on_demand {
-        let writes = access & access::LOCAL_WRITE != 0;
-        if !presence::is_usable(address as usize, length, writes) {
+        let touch = match access & access::LOCAL_WRITE {
+            0 => Touch::Read,
+            _ => Touch::Written,
+        };
+        if !presence::is_usable(address as usize, length, touch) {
             let why = "memory that is not mapped, or not for that access";
             return Err(refused!(Errno::EFAULT, "ibv_reg_mr: {why}"));
         }

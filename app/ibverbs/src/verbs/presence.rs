@@ -27,24 +27,31 @@ pub(super) fn is_mapped(address: usize, length: usize) -> bool {
 /// nobody but them answers for it, and a signal would kill the program.
 pub(super) fn is_there(memory: UserMemory, touch: Touch) -> bool {
     let (address, length) = (memory.address(), memory.len());
-    let writes = touch == Touch::Written;
     match touch {
         _ if length == 0 => true,
         Touch::Named => is_mapped(address, length),
-        Touch::Read | Touch::Written => is_usable_throughout(address, length, writes),
+        Touch::Read | Touch::Written => is_usable_throughout(address, length, touch),
     }
 }
 
+/// What looks at one page.
+fn look(touch: Touch) -> fn(usize) -> bool {
+    if touch == Touch::Written { is_writable } else { is_readable }
+}
+
 /// Whether every page of a range may be read, or written. Brings them in.
-fn is_usable_throughout(address: usize, length: usize, writes: bool) -> bool {
+fn is_usable_throughout(address: usize, length: usize, touch: Touch) -> bool {
     let start = address & !(PAGE - 1);
     let Some(end) = (address + length).checked_next_multiple_of(PAGE) else { return false };
-    let advice = if writes { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
+    let advice = match touch {
+        Touch::Written => Advice::LinuxPopulateWrite,
+        _ => Advice::LinuxPopulateRead,
+    };
     // SAFETY: reads pages of the program, or writes them as they are; what it may not, it reports.
     match unsafe { madvise(start as *mut c_void, end - start, advice) } {
         // A page that may not be used, one of a device's memory, or a kernel before 5.14.
         Err(Errno::INVAL) => {
-            let kind = if writes { is_writable } else { is_readable };
+            let kind = look(touch);
             is_mapped(address, length) && (start..end).step_by(PAGE).all(kind)
         }
         found => found.is_ok(),
@@ -53,10 +60,11 @@ fn is_usable_throughout(address: usize, length: usize, writes: bool) -> bool {
 
 /// Whether every page of a range may be read, or written. Where `/proc` says nothing of the pages
 /// between the first and the last, it is enough that they are mapped.
-pub(super) fn is_usable(address: usize, length: usize, writes: bool) -> bool {
-    let (kind, needs): (fn(usize) -> bool, _) = match writes {
-        true => (is_writable, Needs::Writing),
-        false => (is_readable, Needs::Reading),
+pub(super) fn is_usable(address: usize, length: usize, touch: Touch) -> bool {
+    let kind = look(touch);
+    let needs = match touch {
+        Touch::Written => Needs::Writing,
+        _ => Needs::Reading,
     };
     let last = address + length - 1;
     let pages = last / PAGE - address / PAGE + 1;
@@ -124,28 +132,46 @@ mod tests {
             let at = at.unwrap();
             let begin = at as usize;
             at.cast::<u32>().write(77);
-            assert!(is_usable(begin, 3 * PAGE, true) && is_usable(begin + 1, 1, false));
+            assert!(
+                is_usable(begin, 3 * PAGE, Touch::Written) && is_usable(begin + 1, 1, Touch::Read)
+            );
             assert_eq!(at.cast::<u32>().read(), 77);
             let last = at.byte_add(2 * PAGE);
             mprotect(last, PAGE, MprotectFlags::READ).unwrap();
-            assert!(!is_usable(begin, 3 * PAGE, true) && is_usable(begin, 3 * PAGE, false));
+            assert!(
+                !is_usable(begin, 3 * PAGE, Touch::Written)
+                    && is_usable(begin, 3 * PAGE, Touch::Read)
+            );
             let all = is_usable_throughout;
-            assert!(!all(begin, 3 * PAGE, true) && all(begin + 1, 3 * PAGE - 1, false));
-            assert!(all(begin, 2 * PAGE, true) && !all(begin + 2 * PAGE - 1, 2, true));
+            assert!(
+                !all(begin, 3 * PAGE, Touch::Written) && all(begin + 1, 3 * PAGE - 1, Touch::Read)
+            );
+            assert!(
+                all(begin, 2 * PAGE, Touch::Written)
+                    && !all(begin + 2 * PAGE - 1, 2, Touch::Written)
+            );
             mprotect(last, PAGE, MprotectFlags::empty()).unwrap();
-            assert!(!all(begin, 3 * PAGE, false) && all(begin, 2 * PAGE, false));
+            assert!(!all(begin, 3 * PAGE, Touch::Read) && all(begin, 2 * PAGE, Touch::Read));
             assert_eq!(at.cast::<u32>().read(), 77);
-            assert!(!is_usable(begin, 3 * PAGE, false) && is_usable(begin, 2 * PAGE, true));
+            assert!(
+                !is_usable(begin, 3 * PAGE, Touch::Read)
+                    && is_usable(begin, 2 * PAGE, Touch::Written)
+            );
             mprotect(last, PAGE, MprotectFlags::READ | MprotectFlags::WRITE).unwrap();
             let middle = at.byte_add(PAGE);
             mprotect(middle, PAGE, MprotectFlags::READ).unwrap();
-            assert!(!is_usable(begin, 3 * PAGE, true) && is_usable(begin, 3 * PAGE, false));
+            assert!(
+                !is_usable(begin, 3 * PAGE, Touch::Written)
+                    && is_usable(begin, 3 * PAGE, Touch::Read)
+            );
             mprotect(middle, PAGE, MprotectFlags::empty()).unwrap();
-            assert!(!is_usable(begin, 3 * PAGE, false) && is_usable(begin, PAGE, true));
+            assert!(
+                !is_usable(begin, 3 * PAGE, Touch::Read) && is_usable(begin, PAGE, Touch::Written)
+            );
             munmap(middle, PAGE).unwrap();
-            assert!(!is_usable(begin, 3 * PAGE, false));
-            assert!(!is_mapped(begin, 3 * PAGE) && is_usable(begin, PAGE, true));
-            assert!(!all(begin, 2 * PAGE, false) && all(begin, PAGE, true));
+            assert!(!is_usable(begin, 3 * PAGE, Touch::Read));
+            assert!(!is_mapped(begin, 3 * PAGE) && is_usable(begin, PAGE, Touch::Written));
+            assert!(!all(begin, 2 * PAGE, Touch::Read) && all(begin, PAGE, Touch::Written));
             munmap(at, 3 * PAGE).unwrap();
         }
     }

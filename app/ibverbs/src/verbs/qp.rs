@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use omniverb_abi::{ibv_global_route, ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_xrcd};
 use omniverb_client::OpenedQp;
-use omniverb_device::Qp;
+use omniverb_device::{Qp, Signaling};
 
 use super::builder::Builder;
 use super::wait::until_acknowledged;
@@ -17,8 +17,7 @@ pub(crate) struct QpShell {
     pub(crate) qp: Arc<Qp>,
     /// What builds work requests, if the application asked for that.
     pub(super) builder: Option<Box<Builder>>,
-    /// `sq_sig_all`: every send completes with an entry in the CQ.
-    pub(super) signal_all: bool,
+    pub(super) signaling: Signaling,
     /// XRC: where it receives, or null.
     pub(super) xrcd: *mut ibv_xrcd,
     /// The address vector as it was set: route, LID, SL, whether global, port.
@@ -39,12 +38,12 @@ impl QpShell {
         ex: ibv_qp_ex,
         qp: Arc<Qp>,
         builder: Option<Box<Builder>>,
-        signal_all: bool,
+        signaling: Signaling,
         xrcd: *mut ibv_xrcd,
     ) -> QpShell {
         let asyncs_returned = AtomicU32::new(0);
         let (route, opened) = (Arc::default(), None);
-        QpShell { ex, qp, builder, signal_all, xrcd, route, opened, asyncs_returned }
+        QpShell { ex, qp, builder, signaling, xrcd, route, opened, asyncs_returned }
     }
 
     /// # Safety

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use omniverb_abi::{ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
 use omniverb_client::{Client, Connection, lock};
 use omniverb_device::attributes::State;
-use omniverb_device::{Qp, QpAttributes, QpMask, limits};
+use omniverb_device::{Qp, QpAttributes, QpMask, Signaling, limits};
 use omniverb_terms::{Errno, Qkey, Qpn};
 
 use super::address::{resolve, route};
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn ov_ibv_query_qp(
             srq: (*qp).srq,
             cap: found.cap,
             qp_type: (*qp).qp_type,
-            sq_sig_all: c_int::from(shell.signal_all),
+            sq_sig_all: c_int::from(shell.signaling == Signaling::All),
         });
         (*qp).state = found.qp_state;
     }

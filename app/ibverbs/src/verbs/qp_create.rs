@@ -12,7 +12,7 @@ use omniverb_abi::{
     ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr,
     ibv_xrcd,
 };
-use omniverb_device::{Qp, QpSpec, limits};
+use omniverb_device::{Qp, QpSpec, Signaling, limits};
 use omniverb_terms::{Errno, Qpn, Service};
 
 use super::context::ContextShell;
@@ -129,6 +129,10 @@ unsafe fn create(
         if srq.as_ref().is_some_and(|srq| srq.number().is_some()) {
             return null(refused!(Errno::EINVAL, "ibv_create_qp: an SRQ for XRC"));
         }
+        let signaling = match asked.sq_sig_all {
+            0 => Signaling::Flagged,
+            _ => Signaling::All,
+        };
         let recv_cq = if sends_only { asked.send_cq } else { asked.recv_cq };
         let made = ContextShell::of(context).client.create_qp(QpSpec {
             service,
@@ -142,7 +146,7 @@ unsafe fn create(
             send_sge_max: asked.cap.max_send_sge.max(1),
             recv_sge_max: asked.cap.max_recv_sge.max(1),
             inline_max: inline_room(&asked.cap),
-            signal_all: asked.sq_sig_all != 0,
+            signaling,
         });
         let qp = match made {
             Ok(qp) => qp,
@@ -167,7 +171,7 @@ unsafe fn create(
             qp_ex::fill(&mut ex, operations);
         }
         let builder = operations.map(|_| Box::default());
-        let shell = QpShell::new(ex, qp, builder, asked.sq_sig_all != 0, ptr::null_mut());
+        let shell = QpShell::new(ex, qp, builder, signaling, ptr::null_mut());
         let made = Box::into_raw(Box::new(shell));
         QpShell::of(made.cast()).qp.cookie.store(made as usize, Ordering::Release);
         made.cast()
@@ -226,7 +230,7 @@ unsafe fn receiver(
         if let Some(place) = XrcdShell::of(xrcd) {
             place.users.one_more();
         }
-        Box::into_raw(Box::new(QpShell::new(ex, qp, None, false, xrcd))).cast()
+        Box::into_raw(Box::new(QpShell::new(ex, qp, None, Signaling::Flagged, xrcd))).cast()
     }
 }
 

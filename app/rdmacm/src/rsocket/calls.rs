@@ -10,6 +10,7 @@ use libc::{
 use omniverb_terms::Errno;
 
 use super::datagram::calls::{Datagrams, Whose};
+use super::datagram::kernel::Family;
 use super::options::give;
 use super::socket::{Inner, Phase, Socket};
 use super::stream::Directions;
@@ -47,9 +48,9 @@ pub extern "C" fn ov_rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_i
     let plain = kind & !(SOCK_CLOEXEC | SOCK_NONBLOCK);
     let flags = if kind & SOCK_NONBLOCK == 0 { 0 } else { O_NONBLOCK };
     let descriptor_flags = if kind & SOCK_CLOEXEC == 0 { 0 } else { FD_CLOEXEC };
-    let is_six = match domain {
-        AF_INET => false,
-        AF_INET6 => true,
+    let family = match domain {
+        AF_INET => Family::Four,
+        AF_INET6 => Family::Six,
         _ => return outcome(CALL.explain(Err(Errno::EOPNOTSUPP))),
     };
     let made = match (plain, protocol) {
@@ -59,7 +60,7 @@ pub extern "C" fn ov_rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_i
         }),
         (SOCK_DGRAM, 0 | IPPROTO_UDP) => {
             let made = device::is_there();
-            let made = made.and_then(|()| Datagrams::new(is_six, flags, descriptor_flags));
+            let made = made.and_then(|()| Datagrams::new(family, flags, descriptor_flags));
             made.map(table::add_datagrams)
         }
         _ => Err(Errno::EOPNOTSUPP),
@@ -121,7 +122,7 @@ pub unsafe extern "C" fn ov_raccept(
                 Phase::Failed if inner.error != 0 => return Err(of(inner.error)),
                 _ => return Err(of(EBADF)),
             }
-            Patience::of(inner.blocks(0))
+            Patience::of(inner.mode(0))
         };
         loop {
             match listener.accept() {
@@ -170,7 +171,7 @@ pub unsafe extern "C" fn ov_rconnect(
                 Phase::Listening => return Err(Errno::EINVAL),
                 Phase::Failed => return Err(Errno::ENOTCONN),
             }
-            Patience::of(inner.blocks(0))
+            Patience::of(inner.mode(0))
         };
         let inner = until(&*socket, patience, |inner| !inner.is_opening());
         let inner = inner.map_err(|errno| match errno {

@@ -9,6 +9,7 @@ use omniverb_terms::Errno;
 
 use super::calls::ov_rgetpeername;
 use super::datagram::calls::tell;
+use super::stream::LentTo;
 use super::table::Entry;
 use super::{table, transfer};
 use crate::errno::{of, outcome, set_errno};
@@ -264,9 +265,9 @@ pub unsafe extern "C" fn ov_riomap(
         let offset = if offset == -1 { start.addr() as off_t } else { offset };
         let mut inner = socket.lock();
         let stream = inner.any_stream()?;
-        let to_peer = prot & PROT_WRITE != 0;
+        let to = if prot & PROT_WRITE == 0 { LentTo::Nobody } else { LentTo::Peer };
         // SAFETY: the caller's promise.
-        unsafe { stream.lend(start, bytes, offset.cast_unsigned(), to_peer) }?;
+        unsafe { stream.lend(start, bytes, offset.cast_unsigned(), to) }?;
         Ok(offset)
     });
     lent.unwrap_or_else(|errno| {

@@ -227,6 +227,15 @@ pub(crate) struct Grant {
     pub(crate) half: Option<u32>,
 }
 
+/// What becomes of bytes that are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// They are gone from where they were.
+    Take,
+    /// They stay, for the next one who reads: `MSG_PEEK`.
+    Peek,
+}
+
 /// What we receive.
 #[derive(Debug)]
 pub(crate) struct Receiver {
@@ -278,11 +287,10 @@ impl Receiver {
         self.received = self.received.wrapping_add(1);
     }
 
-    /// Where the next bytes are, at most `count`; they are read, or, if they are only looked at,
-    /// stay.
-    pub(crate) fn read(&mut self, count: usize, look: bool) -> [Range<usize>; 2] {
+    /// Where the next bytes are, at most `count`.
+    pub(crate) fn read(&mut self, count: usize, reading: Reading) -> [Range<usize>; 2] {
         let count = u32::try_from(count).unwrap_or(u32::MAX).min(self.unread);
-        if look {
+        if reading == Reading::Peek {
             let mut buffer = self.buffer;
             return buffer.take(count);
         }

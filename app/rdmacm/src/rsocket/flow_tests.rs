@@ -68,8 +68,8 @@ impl Side {
     }
 
     fn read(&mut self, most: usize) -> Vec<u8> {
-        let looked = self.receiver.read(most, true);
-        let ranges = self.receiver.read(most, false);
+        let looked = self.receiver.read(most, Reading::Peek);
+        let ranges = self.receiver.read(most, Reading::Take);
         assert_eq!(looked, ranges);
         self.grant();
         ranges.iter().flat_map(|range| self.receive[range.clone()].to_vec()).collect()
@@ -194,7 +194,7 @@ proptest! {
             receiver.grant();
             prop_assert!(receiver.unread() <= 8192);
             if reads {
-                let ranges = receiver.read(claim as usize, false);
+                let ranges = receiver.read(claim as usize, Reading::Take);
                 prop_assert!(ranges.iter().all(|range| range.end <= 8192));
             }
         }
@@ -210,7 +210,7 @@ fn more_than_was_granted_is_refused() {
     assert_eq!(receiver.grant(), Some(Grant { until: 17, half: Some(4096) }));
     assert_eq!(receiver.data(4096), Ok(()));
     assert_eq!(receiver.grant(), None);
-    assert_eq!(receiver.read(9000, false), [0..8192, 0..0]);
+    assert_eq!(receiver.read(9000, Reading::Take), [0..8192, 0..0]);
     assert_eq!(receiver.grant(), Some(Grant { until: 18, half: Some(0) }));
 }
 

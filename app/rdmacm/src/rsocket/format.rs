@@ -28,6 +28,18 @@ const CREDITS: u32 = 4;
 const MAPPED: u32 = 6;
 const CONTROL: u32 = 7;
 
+/// How a machine has numbers of several bytes in its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ByteOrder {
+    /// The highest byte first; so are numbers in private data.
+    Big,
+    Little,
+}
+
+/// That of this machine.
+pub(crate) const BYTE_ORDER: ByteOrder =
+    if cfg!(target_endian = "big") { ByteOrder::Big } else { ByteOrder::Little };
+
 /// Memory of one side that the other may write to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -40,47 +52,51 @@ pub(crate) struct Place {
 
 impl Place {
     /// In memory of a machine of that byte order.
-    pub(crate) fn encode(self, big_endian: bool) -> [u8; PLACE_BYTES] {
+    pub(crate) fn encode(self, order: ByteOrder) -> [u8; PLACE_BYTES] {
         let mut bytes = [0; PLACE_BYTES];
         let (address, rest) = bytes.split_at_mut(8);
         let (key, length) = rest.split_at_mut(4);
-        address.copy_from_slice(&eight(self.address, big_endian));
-        key.copy_from_slice(&four(self.key, big_endian));
-        length.copy_from_slice(&four(self.length, big_endian));
+        address.copy_from_slice(&eight(self.address, order));
+        key.copy_from_slice(&four(self.key, order));
+        length.copy_from_slice(&four(self.length, order));
         bytes
     }
 
-    fn decode(bytes: &[u8; PLACE_BYTES], big_endian: bool) -> Place {
+    fn decode(bytes: &[u8; PLACE_BYTES], order: ByteOrder) -> Place {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = *bytes;
-        let of =
-            |bytes| if big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) };
-        let address = [a, b, c, d, e, f, g, h];
-        Place {
-            address: if big_endian {
-                u64::from_be_bytes(address)
-            } else {
-                u64::from_le_bytes(address)
+        let (address, key, length) = ([a, b, c, d, e, f, g, h], [i, j, k, l], [m, n, o, p]);
+        match order {
+            ByteOrder::Big => Place {
+                address: u64::from_be_bytes(address),
+                key: u32::from_be_bytes(key),
+                length: u32::from_be_bytes(length),
             },
-            key: of([i, j, k, l]),
-            length: of([m, n, o, p]),
+            ByteOrder::Little => Place {
+                address: u64::from_le_bytes(address),
+                key: u32::from_le_bytes(key),
+                length: u32::from_le_bytes(length),
+            },
         }
     }
 
     /// From our own memory.
     pub(crate) fn here(bytes: &[u8; PLACE_BYTES]) -> Place {
-        Place::decode(bytes, IS_BIG_ENDIAN)
+        Place::decode(bytes, BYTE_ORDER)
     }
 }
 
-/// Whether this machine is one.
-pub(crate) const IS_BIG_ENDIAN: bool = cfg!(target_endian = "big");
-
-fn four(value: u32, big_endian: bool) -> [u8; 4] {
-    if big_endian { value.to_be_bytes() } else { value.to_le_bytes() }
+fn four(value: u32, order: ByteOrder) -> [u8; 4] {
+    match order {
+        ByteOrder::Big => value.to_be_bytes(),
+        ByteOrder::Little => value.to_le_bytes(),
+    }
 }
 
-fn eight(value: u64, big_endian: bool) -> [u8; 8] {
-    if big_endian { value.to_be_bytes() } else { value.to_le_bytes() }
+fn eight(value: u64, order: ByteOrder) -> [u8; 8] {
+    match order {
+        ByteOrder::Big => value.to_be_bytes(),
+        ByteOrder::Little => value.to_le_bytes(),
+    }
 }
 
 /// A buffer of the program's that the peer may write to by its offset.
@@ -92,11 +108,11 @@ pub(crate) struct Map {
 
 impl Map {
     /// In memory of a machine of that byte order.
-    pub(crate) fn encode(self, big_endian: bool) -> [u8; MAP_BYTES] {
+    pub(crate) fn encode(self, order: ByteOrder) -> [u8; MAP_BYTES] {
         let mut bytes = [0; MAP_BYTES];
         let (offset, place) = bytes.split_at_mut(8);
-        offset.copy_from_slice(&eight(self.offset, big_endian));
-        place.copy_from_slice(&self.place.encode(big_endian));
+        offset.copy_from_slice(&eight(self.offset, order));
+        place.copy_from_slice(&self.place.encode(order));
         bytes
     }
 
@@ -120,7 +136,8 @@ impl Map {
 /// What each side says of itself when a connection is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
-    pub(crate) big_endian: bool,
+    /// In which it wants entries of its lists.
+    pub(crate) byte_order: ByteOrder,
     /// Messages that may be sent before more are allowed.
     pub(crate) credits: u16,
     /// Entries of its list of mapped buffers, which lies behind the list of targets.
@@ -136,11 +153,14 @@ impl Hello {
     pub(crate) fn encode(&self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[0] = VERSION;
-        bytes[1] = HAS_MAPS | if self.big_endian { BIG_ENDIAN } else { 0 };
+        bytes[1] = match self.byte_order {
+            ByteOrder::Big => HAS_MAPS | BIG_ENDIAN,
+            ByteOrder::Little => HAS_MAPS,
+        };
         bytes[2..4].copy_from_slice(&self.credits.to_be_bytes());
         bytes[7] = to_scale(self.maps);
-        bytes[8..24].copy_from_slice(&self.list.encode(true));
-        bytes[24..40].copy_from_slice(&self.buffer.encode(true));
+        bytes[8..24].copy_from_slice(&self.list.encode(ByteOrder::Big));
+        bytes[24..40].copy_from_slice(&self.buffer.encode(ByteOrder::Big));
         bytes
     }
 
@@ -150,10 +170,13 @@ impl Hello {
         let [version, flags, high, low, _, _, _, scale, places @ ..] = bytes;
         let place = |at: usize| {
             let bytes: Option<&[u8; PLACE_BYTES]> = places.get(at..)?.first_chunk();
-            Some(Place::decode(bytes?, true))
+            Some(Place::decode(bytes?, ByteOrder::Big))
         };
         let hello = Hello {
-            big_endian: flags & BIG_ENDIAN != 0,
+            byte_order: match flags & BIG_ENDIAN {
+                0 => ByteOrder::Little,
+                _ => ByteOrder::Big,
+            },
             credits: u16::from_be_bytes([*high, *low]),
             maps: if flags & HAS_MAPS == 0 { 0 } else { from_scale(*scale) },
             list: place(0)?,
@@ -235,7 +258,7 @@ mod tests {
     use proptest::prelude::*;
 
     const HELLO: Hello = Hello {
-        big_endian: false,
+        byte_order: ByteOrder::Little,
         credits: 384,
         maps: 1,
         list: Place { address: 0x1122_3344_5566_7788, key: 0x99aa_bbcc, length: 2 },
@@ -317,7 +340,7 @@ mod tests {
         #[test]
         fn entries_are_read_as_they_were_written(offset: u64, address: u64, key: u32, length: u32) {
             let map = Map { offset, place: Place { address, key, length } };
-            prop_assert_eq!(Map::here(&map.encode(IS_BIG_ENDIAN)), map);
+            prop_assert_eq!(Map::here(&map.encode(BYTE_ORDER)), map);
         }
     }
 }

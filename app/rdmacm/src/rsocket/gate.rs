@@ -24,13 +24,31 @@ pub(crate) enum Enter {
     Sleep,
 }
 
+/// What somebody wants to sleep on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SleepOn {
+    /// A completion queue, among others.
+    Queue,
+    /// Other descriptors: there is no queue yet.
+    Others,
+}
+
+/// What a sleeper was woken by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Saw {
+    /// Something is told that the last one who wakes takes.
+    News,
+    /// Nothing that is for all, or its time was over.
+    Nothing,
+}
+
 impl Gate {
-    /// Somebody wants to sleep; on a completion queue, too, if there is one.
-    pub(crate) fn enter(&mut self, has_queue: bool) -> Enter {
+    /// Somebody wants to sleep.
+    pub(crate) fn enter(&mut self, on: SleepOn) -> Enter {
         if self.fired {
             return Enter::Again;
         }
-        if has_queue && !self.armed {
+        if on == SleepOn::Queue && !self.armed {
             self.armed = true;
             return Enter::Arm;
         }
@@ -38,11 +56,10 @@ impl Gate {
         Enter::Sleep
     }
 
-    /// Somebody does not sleep any more, and saw whether something was told. Whether what the
-    /// completion queue told is to be taken now.
-    pub(crate) fn leave(&mut self, saw: bool) -> bool {
+    /// Somebody does not sleep any more. Whether what the completion queue told is to be taken now.
+    pub(crate) fn leave(&mut self, saw: Saw) -> bool {
         self.sleepers -= 1;
-        self.fired |= saw;
+        self.fired |= saw == Saw::News;
         if self.sleepers > 0 || !self.fired {
             return false;
         }
@@ -68,20 +85,23 @@ mod tests {
     #[test]
     fn the_last_to_wake_takes_what_is_told() {
         let mut gate = Gate::default();
-        assert_eq!(gate.enter(true), Enter::Arm);
-        assert_eq!([gate.enter(true), gate.enter(true)], [Enter::Sleep, Enter::Sleep]);
-        assert!(!gate.leave(true) && !gate.is_open());
-        assert_eq!(gate.enter(true), Enter::Again);
-        assert!(gate.leave(false) && gate.is_open());
+        assert_eq!(gate.enter(SleepOn::Queue), Enter::Arm);
+        assert_eq!(
+            [gate.enter(SleepOn::Queue), gate.enter(SleepOn::Queue)],
+            [Enter::Sleep, Enter::Sleep]
+        );
+        assert!(!gate.leave(Saw::News) && !gate.is_open());
+        assert_eq!(gate.enter(SleepOn::Queue), Enter::Again);
+        assert!(gate.leave(Saw::Nothing) && gate.is_open());
         gate.taken();
-        assert_eq!(gate.enter(true), Enter::Arm);
+        assert_eq!(gate.enter(SleepOn::Queue), Enter::Arm);
     }
 
     #[test]
     fn who_gives_up_takes_nothing() {
         let mut gate = Gate::default();
-        assert_eq!(gate.enter(false), Enter::Sleep);
-        assert!(!gate.leave(false));
-        assert_eq!(gate.enter(false), Enter::Sleep);
+        assert_eq!(gate.enter(SleepOn::Others), Enter::Sleep);
+        assert!(!gate.leave(Saw::Nothing));
+        assert_eq!(gate.enter(SleepOn::Others), Enter::Sleep);
     }
 }

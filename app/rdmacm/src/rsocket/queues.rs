@@ -12,6 +12,15 @@ use crate::below;
 use crate::errno::{made, verb};
 use crate::queues::{create_plain_qp, ov_rdma_destroy_qp};
 
+/// Where the payload of a WRITE is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Payload {
+    /// Anywhere: it is copied when the request is posted.
+    Inline,
+    /// In registered memory, until it completes.
+    Registered,
+}
+
 /// The queues of a socket. The identifier is not theirs.
 pub(crate) struct Queues {
     id: *mut rdma_cm_id,
@@ -79,12 +88,12 @@ impl Queues {
     /// Posts a WRITE of what `list` names; with an immediate, if there is one.
     ///
     /// # Safety
-    /// As [`Self::send`]: `list` names inline data only if `is_inline`.
+    /// As [`Self::send`]: `list` names memory that is not registered only if the data are inline.
     pub(crate) unsafe fn write(
         &self,
         number: u64,
         list: &mut [ibv_sge],
-        is_inline: bool,
+        payload: Payload,
         to: Place,
         immediate: Option<u32>,
     ) -> Result<(), Errno> {
@@ -93,7 +102,7 @@ impl Queues {
         request.wr_id = number;
         request.sg_list = list.as_mut_ptr();
         request.num_sge = list.len() as c_int;
-        request.send_flags = if is_inline { IBV_SEND_INLINE } else { 0 };
+        request.send_flags = if payload == Payload::Inline { IBV_SEND_INLINE } else { 0 };
         request.opcode = IBV_WR_RDMA_WRITE;
         if let Some(immediate) = immediate {
             request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 use libc::{O_NONBLOCK, sockaddr};
 use omniverb_abi::*;
 use omniverb_sys::lock;
+use omniverb_sys::socket::Mode;
 use omniverb_terms::Errno;
 
 use super::format::Hello;
@@ -140,8 +141,12 @@ impl Inner {
         matches!(self.phase, Phase::Connecting(_) | Phase::Accepting(_))
     }
 
-    pub(crate) fn blocks(&self, flags: c_int) -> bool {
-        self.flags & O_NONBLOCK == 0 && flags & libc::MSG_DONTWAIT == 0
+    /// Of a call with these flags.
+    pub(crate) fn mode(&self, flags: c_int) -> Mode {
+        match (self.flags & O_NONBLOCK, flags & libc::MSG_DONTWAIT) {
+            (0, 0) => Mode::Blocking,
+            _ => Mode::NonBlocking,
+        }
     }
 
     /// The connection, of which the peer knows.

@@ -7,13 +7,13 @@
 use omniverb_abi::*;
 use omniverb_terms::Errno;
 
-use super::flow::{Piece, Receiver, Sender, Steps};
+use super::flow::{Piece, Reading, Receiver, Sender, Steps};
 use super::format::{
-    HELLO_BYTES, Hello, IS_BIG_ENDIAN, MAP_BYTES, Map, Message, PLACE_BYTES, PLACES, Place,
+    BYTE_ORDER, HELLO_BYTES, Hello, MAP_BYTES, Map, Message, PLACE_BYTES, PLACES, Place,
 };
 use super::maps::Maps;
 use super::memory::{Lent, Memory};
-use super::queues::{Queues, Wanted};
+use super::queues::{Payload, Queues, Wanted};
 use super::settings::{INLINE_MAX, Settings};
 use super::vector::Vector;
 
@@ -77,7 +77,7 @@ impl Ends {
         let places = self.lists.place(0..PLACES * PLACE_BYTES);
         let half = self.settings.receive_bytes as usize / 2;
         let hello = Hello {
-            big_endian: IS_BIG_ENDIAN,
+            byte_order: BYTE_ORDER,
             credits: self.settings.receive_queue,
             maps: self.settings.maps,
             list: Place { length: PLACES as u32, ..places },
@@ -85,6 +85,15 @@ impl Ends {
         };
         hello.encode()
     }
+}
+
+/// Who may write to a buffer of the program's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LentTo {
+    /// The peer, by its offset, which it learns of.
+    Peer,
+    /// Nobody: it is registered, and has an offset.
+    Nobody,
 }
 
 /// Whether there is still a connection.
@@ -328,7 +337,7 @@ impl Stream {
         };
         let half = half as usize;
         let bytes = self.ends.settings.receive_bytes as usize / 2;
-        let entry = self.ends.receive.place(half..half + bytes).encode(self.peer.big_endian);
+        let entry = self.ends.receive.place(half..half + bytes).encode(self.peer.byte_order);
         let offset = u64::from(self.next_place) * PLACE_BYTES as u64;
         let list = self.peer.list;
         let to = Place { address: list.address.wrapping_add(offset), ..list };
@@ -338,8 +347,9 @@ impl Stream {
         let mut sge = [ibv_sge { addr, length: PLACE_BYTES as u32, lkey: 0 }];
         let immediate = Some(message.encode());
         // SAFETY: inline data that is there.
-        let posted =
-            unsafe { self.ends.queues.write(number(CONTROL, 0), &mut sge, true, to, immediate) };
+        let posted = unsafe {
+            self.ends.queues.write(number(CONTROL, 0), &mut sge, Payload::Inline, to, immediate)
+        };
         posted.unwrap_or_else(|errno| self.broke(errno));
     }
 
@@ -351,7 +361,9 @@ impl Stream {
         let kind = if message == Message::Disconnect { DISCONNECT } else { CONTROL };
         let (to, immediate) = (Place::default(), Some(message.encode()));
         // SAFETY: an empty list.
-        unsafe { self.ends.queues.write(number(kind, 0), &mut [], false, to, immediate) }
+        unsafe {
+            self.ends.queues.write(number(kind, 0), &mut [], Payload::Registered, to, immediate)
+        }
     }
 
     /// Posts a piece of the program's data.
@@ -373,7 +385,7 @@ impl Stream {
                 data.copy_to(place.as_mut_ptr(), piece.bytes as usize);
                 let addr = place.as_ptr().addr() as u64;
                 let mut list = [ibv_sge { addr, length: piece.bytes, lkey: 0 }];
-                queues.write(number, &mut list, true, piece.to, immediate)
+                queues.write(number, &mut list, Payload::Inline, piece.to, immediate)
             } else {
                 for range in &piece.from {
                     self.ends.send.take_from(range, data);
@@ -384,7 +396,7 @@ impl Stream {
                     list[1] = self.ends.send.entry(&piece.from[1]);
                     count = 2;
                 }
-                queues.write(number, &mut list[..count], false, piece.to, immediate)
+                queues.write(number, &mut list[..count], Payload::Registered, piece.to, immediate)
             }
         };
         posted.inspect_err(|&errno| self.broke(errno))
@@ -429,12 +441,12 @@ impl Stream {
         Ok(true)
     }
 
-    /// Reads into the program's buffers what is there; or only looks at it.
+    /// Reads into the program's buffers what is there.
     ///
     /// # Safety
     /// As [`Vector::copy_from`].
-    pub(crate) unsafe fn read(&mut self, to: &mut Vector<'_>, look: bool) {
-        for range in self.receiver.read(to.left(), look) {
+    pub(crate) unsafe fn read(&mut self, to: &mut Vector<'_>, reading: Reading) {
+        for range in self.receiver.read(to.left(), reading) {
             // SAFETY: the caller's promise.
             unsafe { self.ends.receive.give_to(&range, to) };
         }
@@ -461,7 +473,7 @@ impl Stream {
         self.control(message).unwrap_or_else(|errno| self.broke(errno));
     }
 
-    /// Lends the peer a buffer, or registers it only; see `riomap`.
+    /// Registers a buffer; see `riomap`.
     ///
     /// # Safety
     /// The program leaves the buffer alone as long as it is lent.
@@ -470,10 +482,12 @@ impl Stream {
         start: *mut libc::c_void,
         bytes: usize,
         offset: u64,
-        to_peer: bool,
+        to: LentTo,
     ) -> Result<(), Errno> {
-        let index = if to_peer { Some(self.maps.vacant()?) } else { None };
-        let remote = if to_peer { IBV_ACCESS_REMOTE_WRITE } else { 0 };
+        let (index, remote) = match to {
+            LentTo::Peer => (Some(self.maps.vacant()?), IBV_ACCESS_REMOTE_WRITE),
+            LentTo::Nobody => (None, 0),
+        };
         // SAFETY: the protection domain is the identifier's, which outlives this.
         let lent =
             unsafe { Lent::new(self.ends.pd, start, bytes, IBV_ACCESS_LOCAL_WRITE | remote) }?;
@@ -501,7 +515,7 @@ impl Stream {
             let list = self.peer.list;
             let to = Place { address: list.address.wrapping_add(at), ..list };
             let Some(piece) = self.sender.entry(MAP_BYTES as u32, to) else { break };
-            let entry = map.encode(self.peer.big_endian);
+            let entry = map.encode(self.peer.byte_order);
             let (iov_base, iov_len) = (entry.as_ptr().cast_mut().cast(), entry.len());
             let parts = [libc::iovec { iov_base, iov_len }];
             // SAFETY: so many bytes.

@@ -11,11 +11,12 @@ use std::{fs, thread};
 use libc::{AF_INET, EAGAIN, ENODEV, O_NONBLOCK, POLLERR, POLLIN, SOCK_STREAM, pollfd};
 use omniverb_abi::*;
 use omniverb_sys::clock;
+use omniverb_sys::socket::Mode;
 use omniverb_terms::Errno;
 
 use super::calls::*;
 use super::format::Hello;
-use super::gate::Enter;
+use super::gate::{Enter, Saw, SleepOn};
 use super::poll;
 use super::settings::Settings;
 use super::socket::{Id, Phase, Socket};
@@ -125,7 +126,7 @@ fn signals_end_other_waiting_unless_their_handlers_say_that_it_goes_on() {
     let _alone = alone();
     assert_eq!(interrupted(0, Patience::Endless), Err(crate::errno::of(libc::EINTR)));
     assert_eq!(interrupted(libc::SA_RESTART, Patience::Endless), Ok(()));
-    let limited = Patience::limited(true, Some(600_000_000_000));
+    let limited = Patience::limited(Mode::Blocking, Some(600_000_000_000));
     assert_eq!(interrupted(libc::SA_RESTART, limited), Err(crate::errno::of(libc::EINTR)));
 }
 
@@ -186,8 +187,8 @@ fn who_came_second_at_a_listener_keeps_nobody_awake() {
     first[0].revents = POLLIN;
     leave(&mut *inner, &first);
     // The second was not woken: the first has taken the request.
-    assert_eq!(inner.gate.enter(false), Enter::Sleep);
-    assert!(!inner.gate.leave(false));
+    assert_eq!(inner.gate.enter(SleepOn::Others), Enter::Sleep);
+    assert!(!inner.gate.leave(Saw::Nothing));
     leave(&mut *inner, &second);
 }
 

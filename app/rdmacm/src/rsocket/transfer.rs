@@ -7,7 +7,7 @@ use libc::iovec;
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
-use super::flow::Steps;
+use super::flow::{Reading, Steps};
 use super::socket::{Inner, Phase, Socket};
 use super::stream::{Directions, Link, Stream};
 use super::vector::Vector;
@@ -20,7 +20,7 @@ const LINGER: u32 = 10;
 fn connected(socket: &Socket, flags: c_int) -> Result<Patience, Errno> {
     let (patience, is_opening) = {
         let inner = socket.lock();
-        (Patience::of(inner.blocks(flags)), inner.is_opening())
+        (Patience::of(inner.mode(flags)), inner.is_opening())
     };
     if is_opening {
         drop(until(socket, patience, |inner| !inner.is_opening())?);
@@ -149,7 +149,7 @@ pub(crate) unsafe fn receive(
     let patience = connected(socket, flags)?;
     // SAFETY: the caller's promise.
     let mut data = unsafe { Vector::new(parts) };
-    let (total, look) = (data.left(), flags & libc::MSG_PEEK != 0);
+    let (total, reading) = (data.left(), reading(flags));
     let mut go = || {
         loop {
             let mut inner = when(socket, patience, |s| s.unread() > 0 || !s.is_readable())?;
@@ -159,8 +159,8 @@ pub(crate) unsafe fn receive(
                 return if is_broken { Err(Errno::ECONNRESET) } else { Ok(()) };
             }
             // SAFETY: the caller's promise.
-            unsafe { stream.read(&mut data, look) };
-            if data.left() == 0 || look || flags & libc::MSG_WAITALL == 0 {
+            unsafe { stream.read(&mut data, reading) };
+            if data.left() == 0 || reading == Reading::Peek || flags & libc::MSG_WAITALL == 0 {
                 return Ok(());
             }
         }
@@ -219,4 +219,9 @@ fn finish(inner: &mut Inner) {
     {
         inner.disconnect();
     }
+}
+
+/// What a call with these flags does with the bytes that it reads.
+pub(crate) fn reading(flags: c_int) -> Reading {
+    if flags & libc::MSG_PEEK == 0 { Reading::Take } else { Reading::Peek }
 }

@@ -6,9 +6,10 @@ use std::sync::MutexGuard;
 
 use libc::{POLLIN, pollfd};
 use omniverb_sys::clock;
+use omniverb_sys::socket::Mode;
 use omniverb_terms::Errno;
 
-use super::gate::{Enter, Gate};
+use super::gate::{Enter, Gate, Saw, SleepOn};
 use super::queues::Queues;
 use super::restart;
 use crate::errno::last;
@@ -57,7 +58,8 @@ pub(crate) fn enter(inner: &mut impl Sleepy) -> Result<[pollfd; FILES], Errno> {
         return Err(Errno::EAGAIN);
     }
     let queue = inner.queues().map(Queues::fd);
-    match inner.gate().enter(queue.is_some()) {
+    let on = if queue.is_some() { SleepOn::Queue } else { SleepOn::Others };
+    match inner.gate().enter(on) {
         Enter::Sleep => {
             let news = if queue.is_some() { -1 } else { inner.news() };
             let files = [inner.fd(), queue.unwrap_or(-1), news];
@@ -79,7 +81,7 @@ pub(crate) fn enter(inner: &mut impl Sleepy) -> Result<[pollfd; FILES], Errno> {
 pub(crate) fn leave(inner: &mut impl Sleepy, files: &[pollfd]) {
     // Of the news only those are told that sleep without queues.
     let told = files.iter().take(FILES - 1).any(|file| file.revents != 0);
-    let saw = told && inner.is_for_all();
+    let saw = if told && inner.is_for_all() { Saw::News } else { Saw::Nothing };
     if !inner.gate().leave(saw) {
         return;
     }
@@ -110,15 +112,18 @@ pub(crate) enum Patience {
 
 impl Patience {
     /// Of a call that waits, or does not.
-    pub(crate) fn of(blocks: bool) -> Patience {
-        if blocks { Patience::Endless } else { Patience::None }
+    pub(crate) fn of(mode: Mode) -> Patience {
+        match mode {
+            Mode::Blocking => Patience::Endless,
+            Mode::NonBlocking => Patience::None,
+        }
     }
 
-    /// Of a call that waits, for no longer than so many nanoseconds if there are some, or does not.
-    pub(crate) fn limited(blocks: bool, limit: Option<u64>) -> Patience {
-        match limit {
-            Some(limit) if blocks => Patience::Limited(clock::now().saturating_add(limit)),
-            _ => Patience::of(blocks),
+    /// The same, but no longer than so many nanoseconds if there are some.
+    pub(crate) fn limited(mode: Mode, limit: Option<u64>) -> Patience {
+        match (mode, limit) {
+            (Mode::Blocking, Some(limit)) => Patience::Limited(clock::now().saturating_add(limit)),
+            _ => Patience::of(mode),
         }
     }
 

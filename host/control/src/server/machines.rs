@@ -328,6 +328,6 @@ fn address(said: &MachineAddress) -> VnicAddress {
         REACH_LINK => Reach::Link,
         _ => Reach::Host,
     };
-    let (interface, loopback) = (said.interface, said.loopback != 0);
-    VnicAddress { ip, interface, reach, loopback, mtu: said.mtu }
+    let (interface, is_loopback) = (said.interface, said.loopback != 0);
+    VnicAddress { ip, interface, reach, is_loopback, mtu: said.mtu }
 }

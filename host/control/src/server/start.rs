@@ -156,7 +156,7 @@ fn tables(
     let mut tenancy = Tenancy::new(settings.limits.clone(), Box::new(Kernel), marks.boot);
     tenancy.configure(settings.policies.clone());
     tenancy.lay_out((settings.layout)());
-    if settings.audit {
+    if settings.has_audit {
         tenancy.begin_audit();
     }
     let found = secret::take(files);

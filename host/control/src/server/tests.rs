@@ -44,7 +44,7 @@ impl Bench {
             ip: [10, 9, 0, 1].into(),
             interface: 1,
             reach: Reach::Global,
-            loopback: false,
+            is_loopback: false,
             mtu: 1500,
         };
         let vnic = self.server.clients.get(process.0).unwrap().vnic().unwrap();

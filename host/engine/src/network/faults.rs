@@ -36,7 +36,10 @@ impl BadLine {
     /// What has arrived by now.
     pub(crate) fn take(&mut self, now: u64) -> Option<(Arrival, Vec<u8>)> {
         let flight = self.0.arrival(now)?;
-        let ecn = if flight.marked { Ecn::CongestionExperienced } else { flight.note.ecn };
+        let ecn = match flight.ecn {
+            Ecn::CongestionExperienced => flight.ecn,
+            Ecn::Unmarked => flight.note.ecn,
+        };
         Some((Arrival { ecn, ..flight.note }, flight.bytes))
     }
 
@@ -57,7 +60,7 @@ mod tests {
     use crate::network::port::Arrival;
     use omniverb_transport::Ecn;
     use omniverb_transport::faults::Faults;
-    use omniverb_wire::{DATAGRAM_MAX, Flow, Identification, Verdict};
+    use omniverb_wire::{DATAGRAM_MAX, Flow, Fragments, Identification, Verdict};
     use std::net::{IpAddr, Ipv4Addr};
 
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -66,7 +69,7 @@ mod tests {
         interface: 0,
         ecn: Ecn::Unmarked,
         identification: None,
-        captured: false,
+        is_captured: false,
     };
 
     fn datagram(id: u16) -> Vec<u8> {
@@ -83,7 +86,10 @@ mod tests {
             let (id, whole) = (number as u16, datagram(number as u16));
             line.put(0, &ARRIVAL, &whole);
             let (arrival, bytes) = line.take(0).unwrap();
-            assert_eq!(arrival.identification, Some(Identification { id, dont_fragment: true }));
+            assert_eq!(
+                arrival.identification,
+                Some(Identification { id, fragments: Fragments::Forbidden })
+            );
             // One byte of the BTH is not covered: switches may change it.
             let verdict = match bytes.get(4) == whole.get(4) {
                 true => Verdict::Damaged,

@@ -23,9 +23,8 @@ const TRIES: u32 = 100;
 const CARRIED_PER_TURN: usize = 32;
 /// Packets of a train that is carried: it saves nothing there, but on the way to links of ours.
 const CARRIED_TRAIN: usize = 32;
-/// Bits of explicit congestion notification: can be told, was told.
+/// Explicit congestion notification: the bits that say that marks are understood.
 const CAPABLE: u8 = 2;
-const CONGESTED: u8 = 3;
 
 /// Memory for received datagrams, shared by all ports of a thread.
 pub(crate) struct Buffers {
@@ -49,7 +48,7 @@ pub(crate) struct Arrival {
     /// What its identification is known to have been.
     pub(crate) identification: Option<Identification>,
     /// Whoever captures this vNIC's packets has it already.
-    pub(crate) captured: bool,
+    pub(crate) is_captured: bool,
 }
 
 /// Whether the network took a train.
@@ -102,9 +101,9 @@ impl Sockets {
                 Came::Datagram(head, datagram) => {
                     let Some(destination) = head.local else { continue };
                     let flow = Flow { source: head.remote, destination, source_port: head.port };
-                    let (interface, ecn) = (head.interface, Ecn::new(head.ecn == CONGESTED));
-                    let (identification, captured) = (None, false);
-                    let arrival = Arrival { flow, interface, ecn, identification, captured };
+                    let (interface, ecn) = (head.interface, Ecn::of(head.ecn));
+                    let (identification, is_captured) = (None, false);
+                    let arrival = Arrival { flow, interface, ecn, identification, is_captured };
                     each(&arrival, datagram);
                 }
                 // That we have looked is all that was wanted.
@@ -230,6 +229,6 @@ fn arrival(meta: &RecvMeta) -> Option<Arrival> {
         SocketAddr::V6(from) => (IpAddr::V6(*from.ip()), from.scope_id()),
     };
     let flow = Flow { source, destination: meta.dst_ip?, source_port: meta.addr.port() };
-    let ecn = Ecn::new(meta.ecn == Some(EcnCodepoint::Ce));
-    Some(Arrival { flow, interface, ecn, identification: None, captured: false })
+    let ecn = Ecn::of(meta.ecn.map_or(0, |codepoint| codepoint as u8));
+    Some(Arrival { flow, interface, ecn, identification: None, is_captured: false })
 }

@@ -107,6 +107,13 @@ impl Outflow {
     }
 }
 
+/// What the application at a receiver has not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    Nothing,
+    Something,
+}
+
 /// A receiver's side.
 #[derive(Debug, Default)]
 pub(crate) struct Inflow {
@@ -121,15 +128,16 @@ impl Inflow {
         self.asked |= header.is_report_requested();
     }
 
-    /// What is to be reported, if it was asked for and the application has taken it.
-    pub(crate) fn report(&mut self, taken: bool) -> Option<Psn> {
-        (taken && std::mem::take(&mut self.asked)).then_some(self.last)
+    /// What is to be reported, if it was asked for, and nothing of it is left.
+    pub(crate) fn report(&mut self, backlog: Left) -> Option<Psn> {
+        let all_taken = backlog == Left::Nothing;
+        (all_taken && std::mem::take(&mut self.asked)).then_some(self.last)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Inflow, Outflow, PATIENCE, WINDOW, WINDOW_FIRST, Way};
+    use super::{Inflow, Left, Outflow, PATIENCE, WINDOW, WINDOW_FIRST, Way};
     use omniverb_terms::Psn;
     use omniverb_wire::Bth;
     use zerocopy::FromBytes;
@@ -155,13 +163,13 @@ mod tests {
             }
             assert_eq!(sent, window);
             if window == WINDOW_FIRST {
-                out.on_report(into.report(true).unwrap());
+                out.on_report(into.report(Left::Nothing).unwrap());
                 sent = 0;
             }
         }
-        assert_eq!(into.report(false), None, "the application has not taken it");
-        let reported = into.report(true).unwrap();
-        assert_eq!(into.report(true), None, "once");
+        assert_eq!(into.report(Left::Something), None, "the application has not taken it");
+        let reported = into.report(Left::Nothing).unwrap();
+        assert_eq!(into.report(Left::Nothing), None, "once");
         out.on_report(Psn::new(0x1234));
         assert!(out.may_send(Way::Only, 6).is_err(), "never sent");
         out.on_report(reported);
@@ -182,7 +190,7 @@ mod tests {
         // Each asked: nobody knew which would be the last of them.
         out.on_report(Psn::new(2));
         assert_eq!(out.may_send(Way::Short, 6), Err(5 + PATIENCE));
-        out.on_report(into.report(true).unwrap());
+        out.on_report(into.report(Left::Nothing).unwrap());
         assert_eq!(out.may_send(Way::Short, 7), Ok(()));
         // What is lost is waited for no longer than anything else.
         assert_eq!(out.may_send(Way::Long, 9), Ok(()));

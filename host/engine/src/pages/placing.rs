@@ -63,7 +63,7 @@ impl Default for Placing {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Order {
     /// Something that came before it waits for room in the ring.
-    pub(crate) waiting: bool,
+    pub(crate) is_behind: bool,
     /// The peer can be made to say it again.
     pub(crate) may_wait: bool,
 }
@@ -131,7 +131,7 @@ impl Placing {
         Ok(if target.length == 0 || !grants.reach(endpoint, target, REMOTE_WRITE) {
             self.interrupted();
             Some(Way::Records)
-        } else if !order.waiting && is_drained(endpoint)? {
+        } else if !order.is_behind && is_drained(endpoint)? {
             Some(Way::Here)
         } else if order.may_wait && self.in_a_row >= IN_A_ROW_MAX {
             None
@@ -146,13 +146,13 @@ impl Placing {
         grants: &mut Grants,
         endpoint: &mut Endpoint,
         (part, run): (&Part<'_>, &Run<'_>),
-        waiting: bool,
+        order: Order,
         now: u64,
     ) -> Result<bool, Broken> {
         let Kind::Write { address, key, total } = part.kind else { return Ok(false) };
         let target = Target { key, address, length: total };
         let here = match part.place.begins() {
-            true => !waiting && is_drained(endpoint)?,
+            true => !order.is_behind && is_drained(endpoint)?,
             false => self.way == Way::Here,
         };
         let placed = here && grants.write_run(endpoint, (target, part.offset), run, now);
@@ -199,7 +199,7 @@ fn rest(part: &Part<'_>, begins: bool) -> Course {
 fn placed(part: &Part<'_>) -> Option<Request> {
     let Kind::Write { address, key, total } = part.kind else { return None };
     let immediate = u32::from_ne_bytes(part.immediate?);
-    let solicited = if part.solicited { SOLICITED } else { 0 };
+    let solicited = if part.is_solicited { SOLICITED } else { 0 };
     let flags = LAST | IMMEDIATE | PLACED | solicited;
     Some(Request::WriteFirst { flags, address, rkey: key, immediate, total })
 }

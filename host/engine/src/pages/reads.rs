@@ -55,7 +55,7 @@ impl MappedReads {
     pub(crate) fn push(&mut self, ticket: Ticket, request: &ReadRequest, position: u64) {
         // One that is asked for again waits for nothing: later READs may be in the ring, whose
         // answers have to leave after it.
-        let (after, begun) = if request.again { (0, true) } else { (position, false) };
+        let (after, begun) = if request.is_repeated { (0, true) } else { (position, false) };
         self.list.push_back(MappedRead { ticket, request: *request, after, begun });
     }
 
@@ -92,7 +92,7 @@ impl MappedReads {
             key: request.key,
             srq: request.srq,
             length: request.length.saturating_sub(offset),
-            again: request.again,
+            is_repeated: request.is_repeated,
         }))
     }
 }

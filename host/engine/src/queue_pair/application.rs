@@ -131,8 +131,8 @@ impl Application {
     }
 
     /// Whether it is to ring when it has done something.
-    pub(crate) fn have_it_ring(&mut self, rings: bool) {
-        self.endpoint.set_blocked(rings);
+    pub(crate) fn have_it_ring(&mut self, ring: bool) {
+        self.endpoint.set_blocked(ring);
     }
 
     /// It is served no more.

@@ -129,7 +129,7 @@ impl Datagrams {
         let immediate = (flags & IMMEDIATE != 0).then(|| immediate.to_ne_bytes());
         let psn = self.psn;
         self.psn = psn.next();
-        let message = Message { immediate, solicited: flags & SOLICITED != 0, data: buffer };
+        let message = Message { immediate, is_solicited: flags & SOLICITED != 0, data: buffer };
         Ok(write(datagram, &address, psn, &message))
     }
 

@@ -161,7 +161,7 @@ impl Outgoing {
             _ => None,
         };
         let srq = self.srq;
-        Some((Order { id, operation, srq, length, place, fence: false }, kind, open))
+        Some((Order { id, operation, srq, length, place, is_fenced: false }, kind, open))
     }
 
     /// `bytes` of a request under way, into pieces that follow each other: all of them, or none.

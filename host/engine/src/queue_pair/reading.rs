@@ -117,7 +117,7 @@ impl Readings {
             Response::Nak { code } => Answer::Refused(code),
             Response::Gone => {
                 let (index, reading) = self.reading()?;
-                if !reading.request.again {
+                if !reading.request.is_repeated {
                     return Err(Broken);
                 }
                 let (wanted, kept) = (reading.wanted, reading.kept.len());
@@ -196,7 +196,7 @@ impl Readings {
         Some(ReadRequest {
             address: request.address.wrapping_add(passed),
             length: request.length.saturating_sub(passed),
-            again: true,
+            is_repeated: true,
             ..*request
         })
     }

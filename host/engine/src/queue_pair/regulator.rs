@@ -5,7 +5,7 @@
 //! pauses ([`crate::pacing::throttle`]). Nobody is told for a group: what leaves by its link would
 //! go to everybody in it.
 
-use crate::pacing::flow::{Inflow, Outflow, Way};
+use crate::pacing::flow::{Inflow, Left, Outflow, Way};
 use crate::pacing::throttle::Throttle;
 use crate::queue_pair::backlog::Backlog;
 use omniverb_terms::Qpn;
@@ -56,7 +56,8 @@ impl Regulator {
     pub(crate) fn next(&mut self, now: u64, backlog: &mut Backlog, datagram: &mut [u8]) -> Leaves {
         self.due = None;
         let written = |length: Option<usize>| length.map_or(Leaves::Nothing, Leaves::Notice);
-        if let Some(psn) = self.inflow.report(backlog.is_empty()) {
+        let left = if backlog.is_empty() { Left::Nothing } else { Left::Something };
+        if let Some(psn) = self.inflow.report(left) {
             return written(write_report(datagram, self.peer_qpn, self.qpn, psn));
         }
         if let Some(out) = &mut self.outflow {

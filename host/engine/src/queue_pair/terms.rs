@@ -4,7 +4,9 @@
 use crate::command::feature;
 use omniverb_link::attributes::{Receiving, Sending};
 use omniverb_terms::{Qpn, Service};
-use omniverb_transport::{Config, Sending as Requesting};
+use omniverb_transport::{
+    Acknowledgements, Config, DelayNotices, GoneReads, Naming, Sending as Requesting,
+};
 
 /// PSNs under way at most to plain RoCE; as many as Linux rxe has itself.
 const WINDOW_ROCE: u64 = 128;
@@ -53,16 +55,22 @@ impl Terms {
         config.unanswered_max = config.unanswered_max.max(window as usize);
         config.window_floor = config.window / 2;
         config.early_timeout = LATE;
-        config.delay_target = LATE;
-        config.acknowledge_behind = self.trains == Trains::AcknowledgementFirst;
-        config.name_all = self.features & feature::NAME_ALL != 0;
-        config.tells_delays = self.features & feature::DELAYS != 0;
+        config.delay_target = Some(LATE);
+        if self.trains == Trains::AcknowledgementFirst {
+            config.acknowledgements = Acknowledgements::Behind;
+        }
+        if self.features & feature::NAME_ALL != 0 {
+            config.naming = Naming::Every;
+        }
+        if self.features & feature::DELAYS != 0 {
+            config.delay_notices = DelayNotices::Agreed;
+        }
         config.burst = TRAIN;
         if self.features != 0 {
             config.receiver_late = RECEIVER_LATE;
             config.ask_every = Some(config.window / 4);
             config.acknowledge_every = (config.window / 2) as u32;
-            config.tells_gone = true;
+            config.gone_reads = GoneReads::Refused;
         }
         config
     }

@@ -61,7 +61,7 @@ pub(super) struct Process {
 #[derive(Default)]
 pub(super) struct Turn {
     /// There may be more to read than one turn takes.
-    pub(super) more: bool,
+    pub(super) has_more: bool,
     /// When what was read last happened.
     pub(super) last: u64,
     /// Packets that the process could not tell of.
@@ -136,7 +136,7 @@ impl Process {
                 }
             }
             if count == RECORDS_PER_TURN {
-                turn.more = true;
+                turn.has_more = true;
                 break;
             }
         }

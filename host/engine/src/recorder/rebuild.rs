@@ -288,7 +288,7 @@ impl<F: FnMut(Rebuilt<'_>)> Rebuilding<'_, F> {
             };
         let bth = Bth::new(opcode.to_byte(), destination, psn)
             .solicited(ends && self.trace.flags & SOLICITED != 0)
-            .acknowledged(asks);
+            .ack_requested(asks);
         Builder::new(buffer, opcode, bth, payload)
     }
 

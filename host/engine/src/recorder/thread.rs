@@ -224,7 +224,7 @@ impl Thread {
             if self.kept_back.bytes > KEPT_BACK_MAX {
                 break;
             }
-            more |= self.turn(session, now).more;
+            more |= self.turn(session, now).has_more;
         }
         for capture in self.captures.values_mut() {
             let queued = capture.queue.take();
@@ -274,7 +274,7 @@ impl Thread {
             if self.kept_back.bytes > KEPT_BACK_MAX {
                 self.write(clock::now());
             }
-            if !turn.more || turn.last >= begun {
+            if !turn.has_more || turn.last >= begun {
                 break;
             }
         }

@@ -185,7 +185,7 @@ fn step(
         _ => {
             let packet = packet(bytes);
             if let Ok(packet) = Packet::parse(&packet) {
-                engine.packet(now, &packet, Ecn::new(bytes.byte() & 1 != 0));
+                engine.packet(now, &packet, Ecn::of(bytes.byte()));
             }
         }
     }
@@ -258,7 +258,7 @@ fn packet(bytes: &mut Bytes<'_>) -> Vec<u8> {
     };
     let opcode = if names_memory { (6 + code % 7) | class } else { code };
     let psn = PSN.plus(u32::from(bytes.byte() % 24));
-    let header = Bth::new(opcode, Qpn(7), psn).acknowledged(bytes.byte() & 1 != 0);
+    let header = Bth::new(opcode, Qpn(7), psn).ack_requested(bytes.byte() & 1 != 0);
     let mut packet = header.as_bytes().to_vec();
     if names_memory && class == 0xa0 {
         packet.extend([0, 0, 0, code >> 5]);

@@ -64,11 +64,8 @@ impl Attendance {
         time.saturating_add(self.missed)
     }
 
-    /// The sockets were looked at; whether there was something.
-    pub(super) fn read(&mut self, something: bool) {
-        if !something {
-            self.is_back();
-        }
+    /// A batch was read from the sockets; there may be more.
+    pub(super) fn has_read(&mut self) {
         self.batches += u32::from(self.was_away);
     }
 
@@ -77,7 +74,7 @@ impl Attendance {
         self.was_away && self.batches < BATCHES_MAX
     }
 
-    /// Links are told what time it is.
+    /// Nothing lies in the sockets, or links are told what time it is all the same.
     pub(super) fn is_back(&mut self) {
         (self.was_away, self.batches) = (false, 0);
     }
@@ -98,7 +95,7 @@ mod tests {
         assert!(attendance.is_behind());
         assert_eq!(attendance.clock_at(1010 * MS), 1206 * MS);
         // It sleeps as long as it wants to.
-        attendance.read(false);
+        attendance.is_back();
         attendance.sleeps(Some(1206 * MS));
         assert_eq!(attendance.look(1206 * MS).links, 1010 * MS);
         attendance.sleeps(None);
@@ -123,7 +120,7 @@ mod tests {
                 assert_eq!(round, u64::from(BATCHES_MAX));
                 return;
             }
-            attendance.read(true);
+            attendance.has_read();
         }
         panic!("a flood keeps links from their time");
     }

@@ -85,10 +85,12 @@ impl Worker {
             pulse.rest();
             let Ok(()) = self.watcher.wait(timeout) else { return };
             pulse.work();
-            let (mut awake, mut datagrams) = (false, false);
+            let (mut awake, mut datagrams) = (false, Left::Nothing);
             while let Some(what) = self.watcher.next() {
                 awake = true;
-                datagrams |= matches!(what, Awake::Socket(..));
+                if matches!(what, Awake::Socket(..)) {
+                    datagrams = Left::Something;
+                }
                 self.came(what);
             }
             self.state.has_read(datagrams);

@@ -78,8 +78,8 @@ pub(super) struct Link {
 /// What came of serving a link.
 pub(super) struct Served {
     pub(super) left: Left,
-    /// From now on it takes packets.
-    pub(super) came_up: bool,
+    /// It takes packets, from now on.
+    pub(super) is_new: bool,
 }
 
 impl Link {
@@ -151,11 +151,11 @@ impl Link {
             Kind::Connected(connected) => {
                 let was_ready = connected.is_ready();
                 let left = Left::if_more(connected.serve(now));
-                Served { left, came_up: !was_ready && connected.is_ready() }
+                Served { left, is_new: !was_ready && connected.is_ready() }
             }
             Kind::Datagrams(datagrams) => {
                 datagrams.serve();
-                Served { left: Left::Nothing, came_up: false }
+                Served { left: Left::Nothing, is_new: false }
             }
         }
     }

@@ -11,12 +11,12 @@ fn pass(id: u64, kind: Kind, found: &io::Result<Found>) -> Answer {
 
 #[test]
 fn what_is_said_is_understood() {
-    let address = |ip: &str, scope, up| Address {
+    let address = |ip: &str, scope, is_up: bool| Address {
         ip: ip.parse().unwrap(),
         interface: 7,
         scope,
-        up,
-        loopback: !up,
+        is_up,
+        is_loopback: !is_up,
         mtu: 1500,
     };
     let list = vec![

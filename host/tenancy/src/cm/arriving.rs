@@ -228,10 +228,10 @@ impl Tenancy {
         let parameters = CmParameters {
             responder_resources: request.initiator_depth,
             initiator_depth: request.responder_resources,
-            flow_control: request.flow_control.into(),
+            flow_control: request.has_flow_control.into(),
             retry_count: request.retry_count,
             rnr_retry: request.rnr_retry,
-            srq: request.shared_receive.into(),
+            srq: request.has_srq.into(),
             ece_vendor: request.vendor,
             ece_options: request.options,
             ..CmParameters::NONE

@@ -127,13 +127,13 @@ impl Tenancy {
         let happened = match what {
             Event::Answered(reply) => {
                 let mut happened = base(event::CONNECT_RESPONSE);
-                happened.qpn = reply.peer(id.service().is_extended());
+                happened.qpn = reply.peer(omniverb_cm::Kind::of(id.service()));
                 let parameters = &mut happened.parameters;
                 parameters.responder_resources = reply.initiator_depth;
                 parameters.initiator_depth = reply.responder_resources;
-                parameters.flow_control = reply.flow_control.into();
+                parameters.flow_control = reply.has_flow_control.into();
                 parameters.rnr_retry = reply.rnr_retry;
-                parameters.srq = reply.shared_receive.into();
+                parameters.srq = reply.has_srq.into();
                 (parameters.ece_vendor, parameters.ece_options) = (reply.vendor, reply.options);
                 set_private(&mut happened, &reply.private);
                 happened

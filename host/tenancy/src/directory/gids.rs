@@ -27,7 +27,7 @@ pub struct VnicAddress {
     /// How far the kernel says it reaches.
     pub reach: Reach,
     /// Its interface is a loopback.
-    pub loopback: bool,
+    pub is_loopback: bool,
     /// The interface's MTU in bytes.
     pub mtu: u32,
 }
@@ -56,7 +56,7 @@ pub(crate) fn sorted(addresses: &[VnicAddress]) -> Vec<IpAddr> {
 pub(crate) fn table(addresses: &[VnicAddress], node_guid: [u8; 8]) -> Vec<GidEntry> {
     let entry =
         |a: &VnicAddress| GidEntry { gid: Gid::from(a.ip), ifindex: a.interface, mtu: a.mtu };
-    let outside = || addresses.iter().filter(|a| !a.loopback && !Gid::from(a.ip).is_loopback());
+    let outside = || addresses.iter().filter(|a| !a.is_loopback && !Gid::from(a.ip).is_loopback());
     let is_local = |a: &&VnicAddress| Gid::from(a.ip).is_link_local();
     let global = |a: &&VnicAddress| !is_local(a) && a.reach != Reach::Host;
 
@@ -108,7 +108,7 @@ mod tests {
             ip: ip.parse().unwrap(),
             interface,
             reach,
-            loopback: interface == 1,
+            is_loopback: interface == 1,
             mtu: 1500,
         }
     }

@@ -57,7 +57,7 @@ pub(crate) struct Place {
     /// Names the bell; no two have the same.
     pub(crate) bell: u64,
     /// The bell is made for this link, and there is none if that fails.
-    pub(crate) new: bool,
+    pub(crate) is_new: bool,
     /// Page of the first and of the second end.
     pub(crate) sides: [u32; 2],
     /// Bit of each end in its own page.
@@ -79,8 +79,8 @@ impl Bells {
     /// A place for a link between these two; `None` if their bell is full.
     pub(crate) fn take(&mut self, first: SessionId, second: SessionId) -> Option<Place> {
         let (key, swapped) = pair(first, second);
-        let new = !self.bells.contains_key(&key);
-        if new {
+        let is_new = !self.bells.contains_key(&key);
+        if is_new {
             self.last += 1;
         }
         let id = self.last;
@@ -98,7 +98,7 @@ impl Bells {
             bell.slots[sides[0] as usize].give(one);
             return None;
         };
-        Some(Place { bell: bell.id, new, sides, slots: [one, other] })
+        Some(Place { bell: bell.id, is_new, sides, slots: [one, other] })
     }
 
     /// There is a place for a link between these two.
@@ -156,9 +156,9 @@ mod tests {
     fn a_pair_shares_a_bell_and_bits_do_not_repeat_soon() {
         let mut bells = Bells::default();
         let one = bells.take(A, B).unwrap();
-        assert_eq!((one.new, one.sides, one.slots), (true, [0, 1], [0, 0]));
+        assert_eq!((one.is_new, one.sides, one.slots), (true, [0, 1], [0, 0]));
         let two = bells.take(B, A).unwrap();
-        assert_eq!((two.new, two.sides, two.slots, two.bell), (false, [1, 0], [1, 1], one.bell));
+        assert_eq!((two.is_new, two.sides, two.slots, two.bell), (false, [1, 0], [1, 1], one.bell));
         bells.give(A, B, &one);
         assert_eq!(bells.take(A, B).unwrap().slots, [2, 2]);
         assert_eq!(bells.end(A), [(B, one.bell)]);

@@ -60,7 +60,7 @@ impl Tenancy {
                     side: u32::from(this == 1),
                     request_bytes: self.limits().request_bytes,
                     response_bytes: self.limits().response_bytes,
-                    bell_new: u32::from(place.new),
+                    bell_new: u32::from(place.is_new),
                     bell: place.bell,
                     bell_side: place.sides[this] ^ turned,
                     loopback: u32::from(sessions[0] == sessions[1]),
@@ -189,7 +189,7 @@ impl Tenancy {
         self.refuse_wishes(key.0, key.1);
         // Its bell may have been new with it; then the bell does not exist, and links that were
         // to use it cannot, either.
-        if let Some(place) = place.filter(|place| place.new) {
+        if let Some(place) = place.filter(|place| place.is_new) {
             let shares = |link: &Link| link.place.is_some_and(|other| other.bell == place.bell);
             let others: Vec<LinkKey> = self
                 .links

@@ -75,7 +75,7 @@ impl Tenancy {
             side: 0,
             request_bytes,
             response_bytes,
-            bell_new: u32::from(place.new),
+            bell_new: u32::from(place.is_new),
             bell: place.bell,
             bell_side: place.sides[0],
             loopback: 0,
@@ -199,7 +199,7 @@ impl Tenancy {
             // Others of the same number go with it: the client cannot tell them apart.
             self.act(Action::DetachEngine { vnic, qpn, peer_qpn: peer });
         }
-        if links.iter().any(|link| link.place.new) {
+        if links.iter().any(|link| link.place.is_new) {
             // Its bell does not exist, and links that were to use it cannot, either.
             for qpn in self.queue_pairs.of(session) {
                 let peers: BTreeSet<Qpn> = self.links.engine_peers(qpn).into_iter().collect();

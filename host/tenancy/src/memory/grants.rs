@@ -248,7 +248,8 @@ impl Tenancy {
         if m.errno == Errno(0) && !part.is_fresh() {
             return Ok(());
         }
-        let sealed = memory.is_some_and(|memory| memory.sound && (writable || memory.write_sealed));
+        let sealed =
+            memory.is_some_and(|memory| memory.is_final && (writable || memory.is_write_sealed));
         if m.errno == Errno(0) && sealed {
             self.extent_arrived(extent);
             return Ok(());

@@ -51,7 +51,13 @@ pub fn vnic(number: u64) -> VnicId {
 }
 
 fn address(number: u64) -> VnicAddress {
-    VnicAddress { ip: ip(number), interface: 2, reach: Reach::Global, loopback: false, mtu: 1500 }
+    VnicAddress {
+        ip: ip(number),
+        interface: 2,
+        reach: Reach::Global,
+        is_loopback: false,
+        mtu: 1500,
+    }
 }
 
 /// The address of the vNIC of this number, as the network below knows it.
@@ -313,7 +319,7 @@ pub fn exercise(bytes: &[u8]) {
             if who & 0x80 != 0 {
                 let resume = u32::from(who & 0x40 != 0);
                 let message = Hello { role: ROLE_VERBS, resume, name: [0; 16] }.into();
-                let memory = Some(MemoryFacts { sound: true, write_sealed: true });
+                let memory = Some(MemoryFacts { is_final: true, is_write_sealed: true });
                 let channel = Channel::Calls;
                 bench.say(session, &Arrived { channel, tag: 0, message, memory });
             }
@@ -411,7 +417,8 @@ pub fn exercise(bytes: &[u8]) {
                         Message::Adopted(_) | Message::Released(_) => Channel::Events,
                         _ => Channel::Calls,
                     };
-                    let memory = Some(MemoryFacts { sound: what & 64 != 0, write_sealed: true });
+                    let memory =
+                        Some(MemoryFacts { is_final: what & 64 != 0, is_write_sealed: true });
                     bench.say(session, &Arrived { channel, tag, message, memory });
                 }
             }
@@ -447,7 +454,7 @@ fn hand_out(bench: &mut Bench, who: u8) {
     }
     let errno = Errno(if who & 2 == 0 { 0 } else { u32::from(who >> 2 & 15) });
     let message = Adopted { token, errno, epoch: 0 }.into();
-    let memory = Some(MemoryFacts { sound: true, write_sealed: who & 1 == 0 });
+    let memory = Some(MemoryFacts { is_final: true, is_write_sealed: who & 1 == 0 });
     bench.say(session, &Arrived { channel: Channel::Events, tag: 0, message, memory });
 }
 

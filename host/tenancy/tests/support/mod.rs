@@ -90,7 +90,7 @@ pub fn call(bench: &mut Bench, session: u64, message: impl Into<Message>) -> Opt
 }
 
 pub fn call_once(bench: &mut Bench, session: u64, message: impl Into<Message>) -> Option<Message> {
-    let memory = Some(MemoryFacts { sound: true, write_sealed: false });
+    let memory = Some(MemoryFacts { is_final: true, is_write_sealed: false });
     let message = message.into();
     let before = bench.told.len();
     bench.say(session, &Arrived { channel: Channel::Calls, tag: 77, message, memory });

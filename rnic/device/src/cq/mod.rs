@@ -7,7 +7,7 @@ mod poller;
 pub mod progress;
 mod watch;
 
-pub(crate) use self::entry::{Entry, Release};
+pub(crate) use self::entry::{Entry, Release, Solicits};
 use self::link_count::LinkCount;
 use self::watch::Watch;
 pub(crate) use self::watch::Watched;
@@ -37,11 +37,21 @@ pub enum Notify {
     Solicited,
 }
 
+/// What becomes of a queue that has more completions than room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overrun {
+    /// The application is told, and what does not fit is lost (specification 11.6.3.1: CQ error).
+    #[default]
+    Fails,
+    /// It loses its oldest completions, and nobody is told.
+    LosesOldest,
+}
+
 /// How a queue differs from others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CqOptions {
-    /// One that overflows loses its oldest completions, and nobody is told.
-    pub ignores_overrun: bool,
+    /// What becomes of it when it overflows.
+    pub overrun: Overrun,
     /// When completions came is kept.
     pub is_stamped: bool,
 }
@@ -60,7 +70,9 @@ impl Armed {
         match self {
             Armed::No => false,
             Armed::Any => true,
-            Armed::Solicited => entry.solicited || entry.wc.status != status::SUCCESS,
+            Armed::Solicited => {
+                entry.solicits == Solicits::Event || entry.wc.status != status::SUCCESS
+            }
         }
     }
 }
@@ -288,7 +300,7 @@ impl Cq {
     fn add(&self, inner: &mut Inner, entry: Entry) -> bool {
         if inner.entries.len() >= inner.capacity {
             self.overflow(inner);
-            if !self.options.ignores_overrun {
+            if self.options.overrun == Overrun::Fails {
                 return false;
             }
         }
@@ -330,7 +342,7 @@ impl Cq {
     /// (specification 11.6.3.1: CQ error).
     #[cold]
     fn overflow(&self, inner: &mut Inner) {
-        if self.options.ignores_overrun {
+        if self.options.overrun == Overrun::LosesOldest {
             inner.times.pop_front();
             if let Some(oldest) = inner.entries.pop_front() {
                 self.give_back(oldest.release);

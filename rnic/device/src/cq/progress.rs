@@ -14,9 +14,9 @@ use std::sync::{Arc, Weak};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
     /// Something happened, or somebody polls: look again in a moment.
-    pub busy: bool,
+    pub is_busy: bool,
     /// Somebody polls, and will see what peers announce without being woken.
-    pub polled: bool,
+    pub is_polled: bool,
     /// Look again at this time at the latest, in nanoseconds of the host's clock. `None`: there is
     /// no timer.
     pub deadline: Option<u64>,
@@ -50,7 +50,7 @@ impl Shared {
         let due = self.again_due();
         let again = !again.is_empty() || due.is_some_and(|due| due <= now);
         let deadline = [deadline, due].into_iter().flatten().min();
-        Turn { busy: busy | polled | moved | again, polled: polled && !armed, deadline }
+        Turn { is_busy: busy | polled | moved | again, is_polled: polled && !armed, deadline }
     }
 
     /// A peer woke this process: serves what is announced, also if somebody polls. True if

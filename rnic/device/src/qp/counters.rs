@@ -34,15 +34,25 @@ pub enum AttachError {
     Taken,
 }
 
+/// How a send request completes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Completes {
+    /// With an entry in the CQ.
+    InCq,
+    /// With none: it succeeded, and is not flagged.
+    Silently,
+}
+
 fn indices(operations: u32) -> impl Iterator<Item = usize> {
     (0..counted::KINDS).filter(move |bit| operations & (1 << bit) != 0).map(|bit| bit as usize)
 }
 
 impl Counters {
-    /// Counts an operation of one kind, a bit of [`counted`]; 0 is none.
-    pub(super) fn count(&self, kind: u32, succeeded: bool, bytes: u64) {
+    /// Counts an operation of one kind, a bit of [`counted`]; 0 is none. It moved so many bytes;
+    /// `None`: it has failed.
+    pub(super) fn count(&self, kind: u32, moved: Option<u64>) {
         for counter in indices(kind).filter_map(|index| self.of[index].as_ref()) {
-            counter.count(succeeded, bytes);
+            counter.count(moved);
         }
     }
 
@@ -65,10 +75,9 @@ impl Counters {
 }
 
 impl Places {
-    /// A request is complete. `enters`: it has an entry in the CQ, of which those up to `polled`
-    /// were polled.
-    pub(super) fn complete(&mut self, position: u64, enters: bool, polled: u64) {
-        if enters {
+    /// A request is complete. Of the entries in the CQ those up to `polled` were polled.
+    pub(super) fn complete(&mut self, position: u64, completes: Completes, polled: u64) {
+        if completes == Completes::InCq {
             if polled >= self.entered {
                 self.before = self.completed;
             }

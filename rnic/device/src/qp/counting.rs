@@ -5,7 +5,7 @@
 //! queue pair that counts that grants nobody pages.
 
 use super::attributes::State;
-use super::counters::{AttachError, Places};
+use super::counters::{AttachError, Completes, Places};
 use super::{Inner, Qp};
 use crate::constants::{Wc, counted, opcode, status};
 use crate::counter::{Counted, Counter};
@@ -20,25 +20,24 @@ fn released(qp: &Qp) -> u64 {
 }
 
 impl Inner {
-    /// A send request is complete, with this opcode, so many bytes, this position. `enters`: it has
-    /// an entry in the CQ.
+    /// A send request is complete, with this opcode, so many bytes, this position.
     #[inline]
     pub(super) fn count_sent(
         &mut self,
         qp: &Qp,
         (code, length, position): (u32, u64, u64),
         why: u32,
-        enters: bool,
+        completes: Completes,
     ) {
         let Some(counters) = &mut self.counters else { return };
-        counters.places.complete(position, enters, released(qp));
+        counters.places.complete(position, completes, released(qp));
         let kind = match code {
             opcode::SEND | opcode::SEND_WITH_IMM | opcode::SEND_WITH_INV => counted::SEND,
             opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => counted::RDMA_WRITE,
             opcode::RDMA_READ => counted::RDMA_READ,
             _ => 0,
         };
-        counters.count(kind, why == status::SUCCESS, length);
+        counters.count(kind, (why == status::SUCCESS).then_some(length));
     }
 
     /// How many more sends fit, if what has no entry in the CQ is over when it has been counted:
@@ -62,14 +61,15 @@ impl Inner {
     #[inline]
     pub(super) fn count_received(&self, wc: &Wc) {
         let Some(counters) = &self.counters else { return };
-        counters.count(counted::RECV, wc.status == status::SUCCESS, u64::from(wc.byte_len));
+        let moved = (wc.status == status::SUCCESS).then_some(u64::from(wc.byte_len));
+        counters.count(counted::RECV, moved);
     }
 
     /// A peer has written all it wanted to, or read.
     #[inline]
     pub(super) fn count_served(&self, kind: u32, length: u64) {
         let Some(counters) = &self.counters else { return };
-        counters.count(kind, true, length);
+        counters.count(kind, Some(length));
     }
 
     /// A peer's request is refused.
@@ -81,7 +81,7 @@ impl Inner {
             Request::Read { .. } => counted::REMOTE_RDMA_READ,
             _ => 0,
         };
-        counters.count(kind, false, 0);
+        counters.count(kind, None);
     }
 
     /// Whether it counts what peers do to our memory.

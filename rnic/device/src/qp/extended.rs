@@ -5,7 +5,7 @@ use super::relays::Relays;
 use super::responder::Incoming;
 use super::{Inner, Qp};
 use crate::constants::Wc;
-use crate::cq::{Entry, Release};
+use crate::cq::{Entry, Release, Solicits};
 use crate::domain::Domain;
 use crate::queue::Receive;
 use crate::srq::Srq;
@@ -143,12 +143,12 @@ impl Inner {
 
     /// A receive of an SRQ of the domain is complete: that has a completion queue of its own.
     #[cold]
-    pub(super) fn complete_of_target(&mut self, qp: &Qp, wc: Wc, solicited: bool) {
+    pub(super) fn complete_of_target(&mut self, qp: &Qp, wc: Wc, solicits: Solicits) {
         let Some(srq) = self.extended.taken_from.take() else { return };
         let Some(cq) = &srq.cq else { return };
         let release = Release::Receive { slot: srq.slot() };
         let wc = qp.hidden.told(wc);
-        if !cq.push(Entry { wc, release, solicited }) {
+        if !cq.push(Entry { wc, release, solicits }) {
             qp.cq_overflowed();
         }
     }

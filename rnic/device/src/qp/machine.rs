@@ -4,6 +4,15 @@
 use super::attributes::{QpAttributes, QpMask, State, transition_is_valid};
 use omniverb_terms::Service;
 
+/// What happens when nothing is on its way any more in SQD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WhenDrained {
+    /// The application is told by an asynchronous event, once.
+    Notify,
+    /// It is told of nothing.
+    Silent,
+}
+
 /// State and attributes of a QP.
 #[derive(Default)]
 pub(crate) struct Machine {
@@ -103,9 +112,9 @@ impl Machine {
         std::mem::take(&mut self.lends)
     }
 
-    /// SQD is entered. `notify`: the application is to be told when nothing is on its way any more.
-    pub(super) fn begin_draining(&mut self, notify: bool) {
-        self.notify_drained = notify;
+    /// SQD is entered.
+    pub(super) fn begin_draining(&mut self, when: WhenDrained) {
+        self.notify_drained = when == WhenDrained::Notify;
     }
 
     /// Nothing is on its way: whether the application is to be told of it now, which is once.

@@ -32,8 +32,8 @@ use self::links::{LinkEnd, Links};
 use self::machine::Machine;
 use self::meter::Meter;
 use self::relays::Hidden;
-use self::requester::{Patience, SendQueue, Unresolved, Waiting, Way};
-use self::responder::Receives;
+use self::requester::{Patience, Rules, SendQueue, Unresolved, Waiting, Way};
+use self::responder::{PlainMessages, Receives};
 use crate::constants::opcode;
 use crate::cq::Cq;
 use crate::domain::Domain;
@@ -75,8 +75,17 @@ pub struct QpSpec {
     pub recv_sge_max: u32,
     /// Inline bytes at most.
     pub inline_max: u32,
-    /// Every send completes with an entry in the CQ, also one that is not flagged so.
-    pub signal_all: bool,
+    /// Which sends have an entry in the CQ when they succeed.
+    pub signaling: Signaling,
+}
+
+/// Which sends have an entry in the CQ when they succeed. Those that fail always have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signaling {
+    /// Those that are flagged so.
+    Flagged,
+    /// All: `sq_sig_all`.
+    All,
 }
 
 /// The protection domain of queue pairs that have none: no object of an application is in it.
@@ -100,7 +109,7 @@ impl QpSpec {
             send_sge_max: 0,
             recv_sge_max: 0,
             inline_max: 0,
-            signal_all: false,
+            signaling: Signaling::Flagged,
         }
     }
 }
@@ -158,7 +167,7 @@ pub struct Qp {
     /// The application's object, for events.
     pub cookie: AtomicUsize,
     /// Every send completes with an entry in the CQ.
-    signal_all: bool,
+    signaling: Signaling,
     /// It has receives of its own.
     posts_receives: bool,
     /// The protection domain of its receives: the SRQ's, if it has one.
@@ -196,7 +205,10 @@ impl Qp {
         }
         let posts_receives = spec.srq.is_none() && !spec.service.is_extended();
         let recv_max = if posts_receives { spec.recv_max } else { 0 };
-        let has_plain = spec.service == Service::Rc;
+        let plain = match spec.service {
+            Service::Rc => PlainMessages::Allowed,
+            _ => PlainMessages::Barred,
+        };
         let mut meter = Meter::new(statistics, number, spec.service);
         meter.state(State::Reset);
         let domain = spec.domain.clone();
@@ -217,7 +229,7 @@ impl Qp {
                 inline_max: spec.inline_max,
             },
             cookie: AtomicUsize::new(0),
-            signal_all: spec.signal_all,
+            signaling: spec.signaling,
             posts_receives,
             slot,
             shared: shared.clone(),
@@ -229,12 +241,12 @@ impl Qp {
                 sends: SendQueue::default(),
                 waiting: Waiting::default(),
                 patience: Patience::default(),
-                receives: Receives::new(recv_max, spec.recv_sge_max, has_plain),
+                receives: Receives::new(recv_max, spec.recv_sge_max, plain),
                 send_cache: RegionCache::default(),
                 recv_cache: RegionCache::default(),
                 grants: Grants::default(),
                 meter,
-                way: Way::new(shared.host.is_strict()),
+                way: Way::new(if shared.host.is_strict() { Rules::Strict } else { Rules::Lenient }),
                 extended,
                 counters: None,
                 has_bound: false,

@@ -6,7 +6,7 @@ use super::outcome::Served;
 use super::relays::RELAYED;
 use super::{Inner, Qp};
 use crate::constants::Wc;
-use crate::cq::{Entry, Release};
+use crate::cq::{Entry, Release, Solicits};
 use crate::host::AsyncEvent;
 use omniverb_link::Broken;
 use omniverb_terms::Service;
@@ -56,12 +56,12 @@ impl Inner {
 
     /// A receive is complete.
     #[inline(always)]
-    pub(crate) fn complete_one(&mut self, qp: &Qp, wc: Wc, solicited: bool) {
+    pub(crate) fn complete_one(&mut self, qp: &Qp, wc: Wc, solicits: Solicits) {
         self.count_received(&wc);
         match qp.service {
-            Service::XrcRecv => self.complete_of_target(qp, wc, solicited),
+            Service::XrcRecv => self.complete_of_target(qp, wc, solicits),
             _ => {
-                self.receives.complete(Entry { wc, release: qp.receive_release(), solicited });
+                self.receives.complete(Entry { wc, release: qp.receive_release(), solicits });
             }
         }
     }

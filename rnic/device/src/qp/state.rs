@@ -1,9 +1,11 @@
 //! The states of a queue pair: attributes, transitions, and what an error or a reset leaves.
 
+use super::machine::WhenDrained;
 use super::requester::Unresolved;
 use super::responder::Incoming;
 use super::{Inner, Qp};
 use crate::constants::{Wc, status, wc_opcode};
+use crate::cq::Solicits;
 use crate::host::AsyncEvent;
 use crate::qp::attributes::{QpAttributes, QpMask, State};
 use crate::queue::Receive;
@@ -44,7 +46,12 @@ impl Qp {
                     inner.pump_all(self);
                 }
                 if to == State::Sqd {
-                    inner.machine.begin_draining(mask.contains(QpMask::EN_SQD_ASYNC_NOTIFY));
+                    inner.machine.begin_draining(
+                        match mask.contains(QpMask::EN_SQD_ASYNC_NOTIFY) {
+                            true => WhenDrained::Notify,
+                            false => WhenDrained::Silent,
+                        },
+                    );
                     inner.check_drained(self);
                 }
             }
@@ -172,7 +179,7 @@ impl Inner {
             qp_num: qp.number.0,
             ..Wc::default()
         };
-        self.complete_one(qp, wc, false);
+        self.complete_one(qp, wc, Solicits::Nothing);
         self.hand_over(qp);
     }
 }

@@ -15,7 +15,7 @@ fn silence() -> u64 {
 /// Time passes, and only we have a turn.
 fn wait(pair: &Pair, nanoseconds: u64) {
     pair.clock.fetch_add(nanoseconds, Ordering::Relaxed);
-    while pair.sides[0].shared.progress().busy {}
+    while pair.sides[0].shared.progress().is_busy {}
 }
 
 /// Each receive is posted, and long enough: until then a SEND is complete when it is in the ring.

@@ -134,7 +134,7 @@ fn a_read_that_is_repeated_when_its_key_is_gone() {
     pair.sides[0].shared.regions.remove(target.lkey);
     assert!(far::request(&mut far, &read(100, rkey), &[]));
     // There is no room to say so, and nobody is busy until there is.
-    assert!((0..100).any(|_| !pair.sides[0].shared.progress().busy));
+    assert!((0..100).any(|_| !pair.sides[0].shared.progress().is_busy));
     let (mut gone, mut bytes) = (0, 0);
     for _ in 0..1000 {
         poll(&qp.recv_cq);

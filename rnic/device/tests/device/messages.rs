@@ -3,7 +3,7 @@
 use crate::memory::{Buffer, pattern};
 use crate::pair::{Options, Pair, poll, post, receive};
 use crate::work::{Work, part, remote, whole};
-use omniverb_device::{Sge, Wc, send_flags, status, wc_flags, wc_opcode};
+use omniverb_device::{Sge, Signaling, Wc, send_flags, status, wc_flags, wc_opcode};
 use omniverb_terms::{Lkey, Service};
 
 /// Across the sizes of chunks, rings and their halves.
@@ -239,7 +239,7 @@ fn unsignalled_sends_complete_silently_but_hold_their_slot() {
 #[test]
 fn a_qp_that_signals_all_signals_all() {
     let pair = Pair::new();
-    let qps = pair.connected(&Options::new(Service::Rc).with(|o| o.signal_all = true));
+    let qps = pair.connected(&Options::new(Service::Rc).with(|o| o.signaling = Signaling::All));
     (0..5).for_each(|id| receive(&qps[1], id, &[]));
     (0..5).for_each(|id| post(&qps[0], &Work::send(id).flags(0)));
     let [sent, received] = both(&pair, &qps);
@@ -273,7 +273,7 @@ fn a_full_ring_is_served_to_the_end_by_progress_alone() {
         post(&qps[0], &Work::send(id));
         assert_eq!(poll(&qps[0].send_cq).len(), 1);
     });
-    while pair.sides[1].shared.progress().busy {}
+    while pair.sides[1].shared.progress().is_busy {}
     let mut out = vec![Wc::default(); 2000];
     // Looks at what is there; does not look at the ring.
     assert_eq!(qps[1].recv_cq.poll(&mut out), 1000);

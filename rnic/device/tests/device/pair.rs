@@ -12,7 +12,7 @@ use omniverb_device::progress::Turn;
 use omniverb_device::region::NO_RKEY;
 use omniverb_device::{
     AsyncEvent, Cq, Domain, Peer, PostError, Qp, QpAttributes, QpMask, QpSpec, Region, Sge, Shared,
-    Srq, Wc, access,
+    Signaling, Srq, Wc, access,
 };
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_ring::bell::{DIED, LIFE_OFFSET, PAGE_BYTES};
@@ -51,7 +51,7 @@ pub struct Options {
     pub domain: Option<Arc<Domain>>,
     pub send_cq: Option<Arc<Cq>>,
     pub recv_cq: Option<Arc<Cq>>,
-    pub signal_all: bool,
+    pub signaling: Signaling,
     pub attributes: QpAttributes,
     pub ring_bytes: (usize, usize),
     /// Who is at the far end of its links.
@@ -68,7 +68,7 @@ impl Options {
             domain: None,
             send_cq: None,
             recv_cq: None,
-            signal_all: false,
+            signaling: Signaling::Flagged,
             attributes: QpAttributes {
                 port: 1,
                 access_flags: access::REMOTE | access::LOCAL_WRITE,
@@ -150,7 +150,7 @@ impl Side {
             send_sge_max: 32,
             recv_sge_max: 32,
             inline_max: 1024,
-            signal_all: options.signal_all,
+            signaling: options.signaling,
         };
         let (number, counted) = (Qpn(self.number()), Window::private(STATISTICS_BYTES));
         self.counted.lock().unwrap().insert(number.0, counted.clone());
@@ -268,7 +268,7 @@ impl Pair {
         loop {
             let turns = [0, 1].map(|side| self.sides[side].shared.progress());
             let relayed = self.relay();
-            quiet = if relayed || turns.iter().any(|turn| turn.busy) { 0 } else { quiet + 1 };
+            quiet = if relayed || turns.iter().any(|turn| turn.is_busy) { 0 } else { quiet + 1 };
             if quiet == 3 {
                 return turns;
             }

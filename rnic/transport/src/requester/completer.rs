@@ -62,8 +62,8 @@ impl Requester {
                 let status = Status::Refused(refusal);
                 // Earlier READs and atomics without an answer are asked for anew first (9.7.5.1.4).
                 // The answers may have been overtaken, or the responder answers still
-                // ([`Config::tells_gone`]); usually it is in the error state and will not, but it
-                // is not gone either.
+                // (`GoneReads::Refused`); usually it is in the error state and will not, but it is
+                // not gone either.
                 if self.standing == Standing::Going {
                     self.standing = Standing::Refused(psn, status);
                 }

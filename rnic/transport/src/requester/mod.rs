@@ -19,7 +19,7 @@ use crate::rtt::RoundTrip;
 use crate::segment;
 use crate::sequence::Sequence;
 use crate::work::{Event, Operation, Request, Status, SubmitError};
-use crate::{Config, MESSAGE_MAX, Time};
+use crate::{Config, MESSAGE_MAX, Naming, Time};
 use omniverb_wire::Place;
 use std::collections::VecDeque;
 
@@ -181,7 +181,10 @@ impl Requester {
         if of_rc_only && config.service.is_extended() {
             return Err(SubmitError::Sequence);
         }
-        let naming = config.name_all.then(|| offset(&request, self.open)).flatten();
+        let naming = match config.naming {
+            Naming::First => None,
+            Naming::Every => offset(&request, self.open),
+        };
         self.open = check(&request, self.open, config.path_mtu)?;
         let count = match request.operation {
             Operation::CompareSwap { .. }

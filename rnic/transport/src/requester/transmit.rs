@@ -58,7 +58,7 @@ impl Requester {
         let job = *self.next_job()?;
         // Fence (10.8.3.3): every earlier READ and atomic is answered.
         let earlier = self.extents.front().is_some_and(|extent| extent.last < job.first);
-        if job.request.fence && self.next == job.first && earlier {
+        if job.request.is_fenced && self.next == job.first && earlier {
             return None;
         }
         let known = self.extents.iter().find(|e| (e.first..=e.last).contains(&self.next)).copied();
@@ -96,7 +96,7 @@ impl Requester {
     /// Whether what follows the present job may have to wait: then an answer must be on its way.
     fn pauses_after_job(&self) -> bool {
         let follower = self.jobs.get(self.at + 1);
-        follower.is_none_or(|next| next.request.operation.has_response() || next.request.fence)
+        follower.is_none_or(|next| next.request.operation.has_response() || next.request.is_fenced)
     }
 
     /// After how many packets to ask for an acknowledgement: a quarter of what is not over, so that
@@ -156,7 +156,7 @@ impl Requester {
         let due = long || self.next + 1 >= self.asked.min(self.next) + often;
         let ends = self.next == job.last && (config.ask_every.is_none() || self.pauses_after_job());
         let ask = ends || room == 1 || due;
-        let header = |code| Bth::new(code, config.destination, self.next.psn()).acknowledged(ask);
+        let header = |code| Bth::new(code, config.destination, self.next.psn()).ack_requested(ask);
         let mtu = config.path_mtu;
         let request = &job.request;
         let mut builder = segment::begin(
@@ -212,7 +212,7 @@ impl Requester {
         let bth = |operation| {
             let code = Opcode::new(config.service, operation);
             let bth = Bth::new(code.to_byte(), config.destination, self.next.psn());
-            (code, bth.acknowledged(true))
+            (code, bth.ack_requested(true))
         };
         let mtu = config.path_mtu as u64;
         let srq = config.service.is_extended().then(|| XrcEth::new(job.request.srq));

@@ -8,15 +8,14 @@ pub(super) struct Acknowledging {
 }
 
 impl Acknowledging {
-    /// So many more are done. `asks`: the requester wants to hear of them; `every`: or of so many
-    /// at the latest.
-    pub(super) fn add(&mut self, packets: u32, asks: bool, every: u32) {
+    /// So many more are done. `every`: the requester is to hear of so many at the latest.
+    pub(super) fn add(&mut self, packets: u32, every: u32) {
         self.packets += packets;
-        self.due |= asks || self.packets >= every;
+        self.due |= self.packets >= every;
     }
 
-    /// The requester asks again for what it was told.
-    pub(super) fn say_again(&mut self) {
+    /// The requester wants to hear of them, or hear once more of what it was told.
+    pub(super) fn is_asked_for(&mut self) {
         self.due = true;
     }
 

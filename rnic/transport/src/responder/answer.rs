@@ -5,7 +5,7 @@ use super::standing::{Nak, Negative, Standing};
 use super::{Executed, Pended, Pending, Reading, Replay, Responder, State};
 use crate::sequence::Sequence;
 use crate::upper::Fetched;
-use crate::{Config, Upper, segment};
+use crate::{Config, Naming, Upper, segment};
 use omniverb_terms::Refusal;
 use omniverb_wire::{
     Aeth, AtomicAckEth, Bth, Builder, CREDITS_INVALID, Opcode, Operation as Code, Place, Syndrome,
@@ -128,7 +128,10 @@ impl Responder {
             self.answered = pending.last + 1;
             self.messages = self.messages.wrapping_add(u32::from(pending.ends));
             let packets = (pending.last + 1 - pending.first) as u32;
-            self.acknowledging.add(packets, pending.ask, config.acknowledge_every);
+            if pending.ask {
+                self.acknowledging.is_asked_for();
+            }
+            self.acknowledging.add(packets, config.acknowledge_every);
             self.pending.pop_front();
         }
     }
@@ -274,7 +277,7 @@ impl Responder {
         let index = reading.next - reading.base;
         let bytes = segment::payload(reading.length, config.path_mtu, index);
         // With a syndrome in each of them, all packets are equally long.
-        let begins = config.name_all || reading.next == reading.begin;
+        let begins = config.naming == Naming::Every || reading.next == reading.begin;
         let place = Place::new(begins, reading.next == reading.last);
         let (code, bth) = self.header(config, Code::ReadResponse { place }, reading.next);
         let aeth = Aeth::new(Syndrome::Ack(CREDITS_INVALID), self.messages);

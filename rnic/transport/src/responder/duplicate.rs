@@ -21,7 +21,7 @@ impl Responder {
             return;
         }
         match operation {
-            Code::Send { .. } | Code::Write { .. } => self.acknowledging.say_again(),
+            Code::Send { .. } | Code::Write { .. } => self.acknowledging.is_asked_for(),
             Code::ReadRequest => self.read_again(config, psn, packet, upper),
             Code::CompareSwap | Code::FetchAdd | Code::AtomicWrite | Code::Flush => {
                 let executed = self.memories.iter().find_map(|memory| match memory.kind {
@@ -105,7 +105,7 @@ impl Responder {
         let ticket = self.new_ticket();
         let address = reth.address();
         let srq = packet.srq().unwrap_or(0);
-        let request = ReadRequest { address, key, srq, length: left, again: true };
+        let request = ReadRequest { address, key, srq, length: left, is_repeated: true };
         let last = psn + segment::packets(left, config.path_mtu) - 1;
         match upper.read(ticket, &request) {
             Delivery::Done | Delivery::Later => {

@@ -7,7 +7,7 @@ use super::{
 use crate::upper::{
     AtomicOperation, AtomicRequest, Delivery, FlushRequest, Kind, Part, ReadRequest,
 };
-use crate::{Config, MESSAGE_MAX, Upper, segment};
+use crate::{Config, MESSAGE_MAX, Naming, Upper, segment};
 use omniverb_terms::{Refusal, Rkey};
 use omniverb_wire::{Operation as Code, Packet, Place};
 
@@ -145,7 +145,7 @@ impl Responder {
                 Some((address, key, total, offset))
             }
             (Message::Write { address, key, total, offset }, Some(reth)) => {
-                let named = config.name_all
+                let named = config.naming == Naming::Every
                     && reth.address() == address.wrapping_add(offset)
                     && reth.key() == key
                     && u64::from(reth.length()) == total - offset;
@@ -169,8 +169,13 @@ impl Responder {
             return;
         }
         let (address, key) = (reth.address(), reth.key());
-        let request =
-            ReadRequest { address, key, srq: packet.srq().unwrap_or(0), length, again: false };
+        let request = ReadRequest {
+            address,
+            key,
+            srq: packet.srq().unwrap_or(0),
+            length,
+            is_repeated: false,
+        };
         let ticket = self.new_ticket();
         let count = segment::packets(length, config.path_mtu);
         let (first, last) = (self.expected, self.expected + count - 1);
@@ -293,6 +298,6 @@ pub(crate) fn part<'a>(packet: &Packet<'a>, kind: Kind, place: Place, offset: u6
         data: packet.payload(),
         immediate: packet.immediate().map(|immediate| immediate.0),
         invalidate: packet.invalidate().map(|invalidate| invalidate.key()),
-        solicited: packet.bth().is_solicited(),
+        is_solicited: packet.bth().is_solicited(),
     }
 }

@@ -17,9 +17,9 @@ use standing::{Dropped, Nak, Negative, Receive, Standing};
 
 pub(crate) use execute::{length_fits, part};
 
-use crate::Config;
 use crate::sequence::Sequence;
 use crate::upper::{Answer, Ticket, Upper};
+use crate::{Config, GoneReads};
 use omniverb_terms::{Refusal, Rkey};
 use omniverb_wire::{Packet, Place};
 use std::collections::VecDeque;
@@ -285,7 +285,7 @@ impl Responder {
         let Some(index) = self.replays.iter().position(is_it) else { return };
         self.starved = false;
         if let Some(Replay::Read(Reading { next, last, .. })) = self.replays.remove(index)
-            && config.tells_gone
+            && config.gone_reads == GoneReads::Refused
         {
             self.replays.insert(index, Replay::Gone { psn: next, last });
         }

@@ -3,7 +3,7 @@
 use super::standing::Standing;
 use super::{Ends, Message, Pended, Responder, State, part};
 use crate::upper::{Kind, Taken, Upper};
-use crate::{Config, MESSAGE_MAX};
+use crate::{Config, MESSAGE_MAX, Naming};
 use omniverb_terms::Service;
 use omniverb_wire::{Place, Run};
 
@@ -17,8 +17,9 @@ impl Responder {
         upper: &mut impl Upper,
     ) -> Taken {
         // A run is of RC.
-        let takes =
-            config.service == Service::Rc && config.name_all && self.standing == Standing::Takes;
+        let takes = config.service == Service::Rc
+            && config.naming == Naming::Every
+            && self.standing == Standing::Takes;
         let Some(packet) = run.packet().filter(|_| takes) else { return Taken::Nothing };
         let expected = packet.bth().psn() == self.expected.psn()
             && packet.bth().is_in_default_partition()

@@ -4,7 +4,9 @@ use crate::upper::{
     AtomicRequest, Delivery, Fetched, FlushRequest, Gathered, Part, Placed, ReadRequest, Ticket,
     Upper,
 };
-use crate::{Config, Connection, Ecn, Operation, Request, RequestId, Unreliable};
+use crate::{
+    Config, Connection, DelayNotices, Ecn, GoneReads, Operation, Request, RequestId, Unreliable,
+};
 use omniverb_terms::{Placement, Qpn, Refusal, Rkey, Selectivity, Service};
 use omniverb_wire::{DATAGRAM_MAX, Packet, Place};
 
@@ -87,7 +89,14 @@ fn requests() -> [Request; 7] {
     let mut id = 0;
     list.map(|(operation, length)| {
         id += 1;
-        Request { id: RequestId(id), operation, srq: 0, length, place: Place::Only, fence: id == 4 }
+        Request {
+            id: RequestId(id),
+            operation,
+            srq: 0,
+            length,
+            place: Place::Only,
+            is_fenced: id == 4,
+        }
     })
 }
 
@@ -108,8 +117,14 @@ pub fn connection(bytes: &[u8]) {
         service,
         rnr_retry: (bytes.len() % 8) as u8,
         receiver_late: 5_000_000,
-        tells_delays: bytes.len().is_multiple_of(3),
-        tells_gone: bytes.len().is_multiple_of(5),
+        delay_notices: match bytes.len() % 3 {
+            0 => DelayNotices::Agreed,
+            _ => DelayNotices::Unknown,
+        },
+        gone_reads: match bytes.len() % 5 {
+            0 => GoneReads::Refused,
+            _ => GoneReads::Unanswered,
+        },
         ..Config::new(Qpn(5))
     };
     let (Ok(mut reliable), Ok(mut unreliable)) =
@@ -136,7 +151,12 @@ pub fn connection(bytes: &[u8]) {
             packet[9..12].copy_from_slice(&sequence.to_be_bytes()[1..]);
         }
         if let Ok(packet) = Packet::parse(&packet) {
-            reliable.handle_packet(now, &packet, Ecn::new(length % 8 == 0), &mut upper);
+            reliable.handle_packet(
+                now,
+                &packet,
+                Ecn::of(if length % 8 == 0 { 3 } else { 0 }),
+                &mut upper,
+            );
             unreliable.handle_packet(&packet, &mut other);
         }
         for _ in 0..64 {

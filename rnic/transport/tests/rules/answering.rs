@@ -2,7 +2,9 @@
 
 use crate::script::*;
 use omniverb_terms::Refusal;
-use omniverb_transport::{Answer, Config, Delivery, Event, Fetched};
+use omniverb_transport::{
+    Answer, Config, DelayNotices, Delivery, Event, Fetched, GoneReads, Naming,
+};
 
 #[test]
 fn reads_are_answered_in_packets_and_count_when_accepted() {
@@ -23,7 +25,7 @@ fn reads_are_answered_in_packets_and_count_when_accepted() {
 
 #[test]
 fn every_packet_that_answers_a_read_may_have_a_syndrome() {
-    let mut end = End::new(Config { name_all: true, ..config() });
+    let mut end = End::new(Config { naming: Naming::Every, ..config() });
     end.receive(&read(500, 0x1000, 7, 600));
     let first = [
         "READ-RESPONSE-FIRST psn 500 msn 1",
@@ -62,8 +64,8 @@ fn a_repeated_read_is_answered_from_where_it_was_asked_for() {
 fn who_lacks_an_answer_that_nobody_has_any_more_is_told_and_nothing_ends() {
     for gone in [Answer::Gone, Answer::Refused(Refusal::RemoteAccess)] {
         // Not all can take it.
-        for tells_gone in [true, false] {
-            let mut end = End::new(Config { tells_gone, ..config() });
+        for gone_reads in [GoneReads::Refused, GoneReads::Unanswered] {
+            let mut end = End::new(Config { gone_reads, ..config() });
             end.receive(&read(500, 0x1000, 7, 600));
             assert_eq!(end.sent().len(), 3);
             end.script.answers.push_back(Delivery::Later);
@@ -72,8 +74,9 @@ fn who_lacks_an_answer_that_nobody_has_any_more_is_told_and_nothing_ends() {
             assert_eq!(end.sent(), [""; 0]);
             let ticket = end.script.tickets[1];
             end.connection.answer(ticket, gone);
-            let told = ["NAK remote access psn 501 msn 1"];
-            assert_eq!(end.sent(), told[..usize::from(tells_gone)]);
+            let refused = ["NAK remote access psn 501 msn 1"];
+            let said: &[&str] = if gone_reads == GoneReads::Refused { &refused } else { &[] };
+            assert_eq!(end.sent(), said);
             end.receive(&send(503, 1));
             assert_eq!((end.sent(), end.events()), (vec!["ACK psn 503 msn 2".into()], vec![]));
         }
@@ -82,7 +85,7 @@ fn who_lacks_an_answer_that_nobody_has_any_more_is_told_and_nothing_ends() {
 
 #[test]
 fn what_is_gone_is_told_once_however_often_it_is_asked_for_meanwhile() {
-    let mut end = End::new(Config { tells_gone: true, ..config() });
+    let mut end = End::new(Config { gone_reads: GoneReads::Refused, ..config() });
     end.receive(&read(500, 0x1000, 7, 600));
     end.receive(&read(503, 0x1000, 7, 600));
     assert_eq!(end.sent().len(), 6);
@@ -283,7 +286,7 @@ fn a_read_that_turns_out_to_be_forbidden_is_refused_at_the_answer_it_lacks() {
 
 #[test]
 fn who_asks_again_for_what_waits_is_told_that_it_waits() {
-    let mut end = End::new(Config { tells_delays: true, ..config() });
+    let mut end = End::new(Config { delay_notices: DelayNotices::Agreed, ..config() });
     end.script.answers.extend([Delivery::Later, Delivery::Later]);
     end.receive(&send(500, 1));
     end.receive(&read(501, 0x1000, 7, 100));
@@ -297,7 +300,7 @@ fn who_asks_again_for_what_waits_is_told_that_it_waits() {
     end.receive(&read(501, 0x1000, 7, 100));
     assert_eq!(end.sent(), ["CNP delay 40000 us"]);
     // What was answered before and is not there at once; what there is no room for.
-    let mut end = End::new(Config { tells_delays: true, ..config() });
+    let mut end = End::new(Config { delay_notices: DelayNotices::Agreed, ..config() });
     end.receive(&read(500, 0x1000, 7, 100));
     end.sent();
     end.script.fetches.extend([Fetched::Later, Fetched::Later]);
@@ -305,7 +308,7 @@ fn who_asks_again_for_what_waits_is_told_that_it_waits() {
     assert_eq!(end.sent(), [""; 0]);
     end.receive(&read(500, 0x1000, 7, 100));
     assert_eq!(end.sent(), ["CNP delay 40000 us"]);
-    let mut end = End::new(Config { tells_delays: true, ..config() });
+    let mut end = End::new(Config { delay_notices: DelayNotices::Agreed, ..config() });
     end.script.answers.extend([Delivery::Full, Delivery::Full]);
     end.receive(&send(500, 1));
     assert_eq!(end.sent(), [""; 0]);
@@ -340,7 +343,7 @@ fn after_the_end_nothing_is_said() {
         end.receive(&send(500, 1));
     });
     // A receive has come that was missing.
-    ends(Config { tells_delays: true, ..config() }, |end| {
+    ends(Config { delay_notices: DelayNotices::Agreed, ..config() }, |end| {
         end.script.answers.push_back(Delivery::NotReady);
         end.receive(&send(500, 1));
         assert_eq!(end.sent().len(), 1);

@@ -90,7 +90,7 @@ fn lengths_that_are_none() {
     let mut end = end();
     for (operation, length) in [(EIGHT, 7), (EIGHT, 16), (flush_of(Selectivity::Range), 1)] {
         let (id, place) = (RequestId(1), Place::Only);
-        let request = Request { id, operation, srq: 0, length, place, fence: false };
+        let request = Request { id, operation, srq: 0, length, place, is_fenced: false };
         assert_eq!(end.connection.submit(request), Err(SubmitError::Sequence));
     }
 }

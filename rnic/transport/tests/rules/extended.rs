@@ -20,7 +20,9 @@ fn every_request_names_its_queue() {
     let mut end = of(Service::XrcSend);
     let submit = |end: &mut End, id, operation, srq, length| {
         let (id, place) = (RequestId(id), Place::Only);
-        end.connection.submit(Request { id, operation, srq, length, place, fence: false }).unwrap();
+        end.connection
+            .submit(Request { id, operation, srq, length, place, is_fenced: false })
+            .unwrap();
     };
     let (address, key) = (0x1000, Rkey(7));
     let write = Operation::Write { address, key, total: 1, immediate: None, solicited: false };
@@ -55,7 +57,7 @@ fn atomic_writes_and_flushes_are_not_of_it() {
     let eight = Operation::AtomicWrite { address, key, value: [1; 8] };
     for (operation, length) in [(flush, 0), (eight, 8)] {
         let (id, place) = (RequestId(1), Place::Only);
-        let request = Request { id, operation, srq, length, place, fence: false };
+        let request = Request { id, operation, srq, length, place, is_fenced: false };
         assert_eq!(end.connection.submit(request), Err(SubmitError::Sequence));
     }
     assert_eq!([0xbc, 0xbd].map(Opcode::from_byte), [None; 2]);

@@ -142,7 +142,7 @@ fn a_fence_waits_for_reads() {
     end.submit(1, READ, 10);
     let id = RequestId(2);
     let request =
-        Request { id, operation: SEND, srq: 0, length: 1, place: Place::Only, fence: true };
+        Request { id, operation: SEND, srq: 0, length: 1, place: Place::Only, is_fenced: true };
     end.connection.submit(request).unwrap();
     assert_eq!(end.sent(), ["READ-REQUEST psn 1000 ask 0x1000+10 rkey 0x7"]);
     end.receive(&read_data(READ_RESPONSE_ONLY, 1000, 10));

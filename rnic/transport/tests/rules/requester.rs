@@ -2,7 +2,7 @@
 
 use crate::script::*;
 use omniverb_terms::Rkey;
-use omniverb_transport::{Config, Ecn, Operation, Request, RequestId, Status};
+use omniverb_transport::{Config, Ecn, Naming, Operation, Request, RequestId, Status};
 use omniverb_wire::{Packet, Place, write_notification};
 
 #[test]
@@ -45,7 +45,7 @@ fn pieces_of_one_message() {
         [(1, Place::First, 512), (2, Place::Middle, 256), (3, Place::Last, 5)]
     {
         let request =
-            Request { id: RequestId(id), operation: SEND, srq: 0, length, place, fence: false };
+            Request { id: RequestId(id), operation: SEND, srq: 0, length, place, is_fenced: false };
         end.connection.submit(request).unwrap();
     }
     assert_eq!(
@@ -61,7 +61,7 @@ fn pieces_of_one_message() {
     assert_eq!(end.statuses(), [(1, Status::Success)]);
     let place = Place::First;
     let request =
-        Request { id: RequestId(4), operation: SEND, srq: 0, length: 100, place, fence: false };
+        Request { id: RequestId(4), operation: SEND, srq: 0, length: 100, place, is_fenced: false };
     assert!(end.connection.submit(request).is_err());
 }
 
@@ -93,7 +93,7 @@ fn write(total: u64, immediate: Option<[u8; 4]>) -> Operation {
 
 #[test]
 fn every_packet_of_a_write_may_name_what_is_left() {
-    let mut end = End::new(Config { name_all: true, ..config() });
+    let mut end = End::new(Config { naming: Naming::Every, ..config() });
     end.submit(1, write(600, None), 600);
     end.submit(2, write(600, Some([1; 4])), 600);
     let first = [
@@ -114,7 +114,8 @@ fn every_packet_of_a_write_may_name_what_is_left() {
     // In pieces, each of which knows where it stands.
     for (id, place, length) in [(3, Place::First, 512), (4, Place::Last, 88)] {
         let operation = write(600, None);
-        let request = Request { id: RequestId(id), operation, srq: 0, length, place, fence: false };
+        let request =
+            Request { id: RequestId(id), operation, srq: 0, length, place, is_fenced: false };
         end.connection.submit(request).unwrap();
     }
     let pieces = [

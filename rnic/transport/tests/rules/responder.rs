@@ -2,7 +2,7 @@
 
 use crate::script::*;
 use omniverb_terms::{Psn, Refusal, Rkey};
-use omniverb_transport::{Config, Delivery, Event};
+use omniverb_transport::{Acknowledgements, Config, DelayNotices, Delivery, Ecn, Event, Naming};
 use omniverb_wire::{AtomicEth, ImmDt, Reth};
 
 #[test]
@@ -70,7 +70,7 @@ fn no_receive_is_said_once_and_the_packet_is_taken_when_it_comes_again() {
 
 #[test]
 fn a_receive_that_came_is_told_of_once_to_who_was_told_that_it_was_missing() {
-    let mut end = End::new(Config { tells_delays: true, ..config() });
+    let mut end = End::new(Config { delay_notices: DelayNotices::Agreed, ..config() });
     end.connection.receive_came();
     assert_eq!(end.sent(), [""; 0]);
     let missing = "RNR-NAK timer 12 psn 500 msn 0";
@@ -125,7 +125,7 @@ fn a_packet_in_the_middle_of_a_write_may_name_exactly_what_is_left() {
         let reth = Some(Reth::new(address, Rkey(key), left));
         make(code, psn, Parts { ask: true, reth, payload, ..Parts::default() })
     };
-    let mut end = End::new(Config { name_all: true, ..config() });
+    let mut end = End::new(Config { naming: Naming::Every, ..config() });
     end.receive(&first);
     end.receive(&named(WRITE_FIRST, 501, (0x4100, 7, 344), 256));
     end.receive(&named(WRITE_ONLY, 502, (0x4200, 7, 88), 88));
@@ -134,10 +134,9 @@ fn a_packet_in_the_middle_of_a_write_may_name_exactly_what_is_left() {
     assert_eq!(end.script.take_log(), parts.map(|part| format!("write 4000 7 600 {part}")));
     // Anything else, or to who does not know of it, is a message within a message.
     let wrong = [(0x4101, 7, 344), (0x4100, 8, 344), (0x4100, 7, 345), (0x4000, 7, 600)];
-    for (name_all, reth) in
-        wrong.map(|it| (true, it)).into_iter().chain([(false, (0x4100, 7, 344))])
-    {
-        let mut end = End::new(Config { name_all, ..config() });
+    let known = wrong.map(|it| (Naming::Every, it));
+    for (naming, reth) in known.into_iter().chain([(Naming::First, (0x4100, 7, 344))]) {
+        let mut end = End::new(Config { naming, ..config() });
         end.receive(&first);
         end.receive(&named(WRITE_FIRST, 501, reth, 256));
         assert_eq!(
@@ -258,11 +257,11 @@ fn a_qp_answers_before_it_may_send() {
 fn congestion_is_told_at_most_once_in_a_while() {
     let mut end = end();
     for psn in 500..510 {
-        end.receive_marked(&send(psn, 1), true);
+        end.receive_marked(&send(psn, 1), Ecn::CongestionExperienced);
     }
     assert_eq!(end.sent(), ["CNP", "ACK psn 509 msn 10"]);
     end.now += 1_000_000;
-    end.receive_marked(&send(510, 1), true);
+    end.receive_marked(&send(510, 1), Ecn::CongestionExperienced);
     assert_eq!(end.sent(), ["CNP", "ACK psn 510 msn 11"]);
 }
 
@@ -270,7 +269,7 @@ fn congestion_is_told_at_most_once_in_a_while() {
 /// are one train, whose last packet may be shorter but not longer than the others.
 #[test]
 fn an_acknowledgement_behind_one_request() {
-    let mut end = End::new(Config { acknowledge_behind: true, ..config() });
+    let mut end = End::new(Config { acknowledgements: Acknowledgements::Behind, ..config() });
     assert!(!end.connection.may_wait(), "nothing to say");
     end.receive(&send(500, 1));
     assert!(end.connection.may_wait());

@@ -1,7 +1,7 @@
 //! Rules for the requester: what is sent again, when, and how often.
 
 use crate::script::*;
-use omniverb_transport::{Config, Ecn, Event, Gathered, RequestId, Status};
+use omniverb_transport::{Config, DelayNotices, Ecn, Event, Gathered, RequestId, Status};
 use omniverb_wire::{Packet, write_delay};
 
 pub const SECOND: u64 = 1_000_000_000;
@@ -218,7 +218,7 @@ fn a_receiver_that_is_late_is_waited_for_whatever_the_retries_allow() {
 
 #[test]
 fn a_peer_that_says_that_there_is_a_receive_is_not_waited_for() {
-    let mut end = End::new(Config { tells_delays: true, ..config() });
+    let mut end = End::new(Config { delay_notices: DelayNotices::Agreed, ..config() });
     end.submit(1, SEND, 1);
     end.submit(2, SEND, 1);
     end.sent();
@@ -245,7 +245,8 @@ fn delay(end: &mut End, seconds: u32) {
 
 #[test]
 fn a_peer_that_says_it_is_slow_is_waited_for() {
-    let mut end = End::new(Config { retry_count: 0, tells_delays: true, ..config() });
+    let mut end =
+        End::new(Config { retry_count: 0, delay_notices: DelayNotices::Agreed, ..config() });
     end.submit(1, SEND, 1);
     end.sent();
     delay(&mut end, 2);
@@ -275,7 +276,8 @@ fn notices_that_nobody_agreed_on_are_not_heard() {
 
 #[test]
 fn a_peer_that_only_says_that_it_is_slow_is_given_up() {
-    let mut end = End::new(Config { retry_count: 7, tells_delays: true, ..config() });
+    let mut end =
+        End::new(Config { retry_count: 7, delay_notices: DelayNotices::Agreed, ..config() });
     end.submit(1, SEND, 1);
     end.sent();
     let begin = end.now;

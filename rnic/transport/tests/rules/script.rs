@@ -134,12 +134,12 @@ impl End {
 
     /// A packet arrives.
     pub fn receive(&mut self, packet: &Made) {
-        self.receive_marked(packet, false);
+        self.receive_marked(packet, Ecn::Unmarked);
     }
 
-    pub fn receive_marked(&mut self, packet: &Made, congested: bool) {
+    pub fn receive_marked(&mut self, packet: &Made, ecn: Ecn) {
         let packet = Packet::parse(&packet.0).unwrap();
-        self.connection.handle_packet(self.now, &packet, Ecn::new(congested), &mut self.script);
+        self.connection.handle_packet(self.now, &packet, ecn, &mut self.script);
     }
 
     /// A train arrives. True: as a run.
@@ -188,7 +188,8 @@ impl End {
 
     pub fn submit(&mut self, id: u64, operation: Operation, length: u64) {
         let id = RequestId(id);
-        let request = Request { id, operation, srq: 0, length, place: Place::Only, fence: false };
+        let request =
+            Request { id, operation, srq: 0, length, place: Place::Only, is_fenced: false };
         self.connection.submit(request).unwrap();
     }
 }
@@ -237,7 +238,7 @@ pub struct Parts {
 
 pub fn make(code: u8, psn: u32, parts: Parts) -> Made {
     let opcode = Opcode::from_byte(code).unwrap();
-    let bth = Bth::new(code, ME, Psn::new(psn)).acknowledged(parts.ask);
+    let bth = Bth::new(code, ME, Psn::new(psn)).ack_requested(parts.ask);
     let mut buffer = [0; DATAGRAM_MAX];
     let builder = Builder::new(&mut buffer, opcode, bth, parts.payload).unwrap();
     let length = builder

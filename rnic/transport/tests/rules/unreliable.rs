@@ -34,7 +34,7 @@ fn is_over_when_it_has_left_and_asks_for_nothing() {
         srq: 0,
         length,
         place: Place::Only,
-        fence: false,
+        is_fenced: false,
     };
     end.connection.submit(request(1, SEND, 300)).unwrap();
     let read = Operation::Read { address: 0, key: Rkey(0) };

@@ -194,7 +194,7 @@ impl Application {
             _ => false,
         };
         self.manners.forgets
-            && request.again
+            && request.is_repeated
             && request.length > 0
             && !self.theirs.items.iter().skip(self.heard).any(reads)
     }

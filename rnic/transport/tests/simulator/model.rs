@@ -178,7 +178,7 @@ impl Plan {
             srq: 0,
             length: end - begin,
             place: Place::new(begin == 0, end == length),
-            fence: fence && begin == 0,
+            is_fenced: fence && begin == 0,
         };
         pieces.iter().copied().zip(ends).map(piece).collect()
     }

@@ -6,7 +6,7 @@ use crate::world::{Outcome, Scenario, World};
 use omniverb_terms::Qpn;
 use omniverb_transport::faults::Faults;
 use omniverb_transport::random::Random;
-use omniverb_transport::{Config, Operation, Status, Time};
+use omniverb_transport::{Config, DelayNotices, Operation, Status, Time};
 use std::rc::Rc;
 
 const SEED: u64 = 4;
@@ -31,10 +31,10 @@ fn run_with(path_mtu: usize, plans: [Rc<Plan>; 2], rates: [u64; 2], faults: Faul
     // As the engine has it.
     let config = |index: u32| Config {
         early_timeout: 8_000_000,
-        delay_target: 8_000_000,
+        delay_target: Some(8_000_000),
         window: 256,
         window_floor: 128,
-        tells_delays: true,
+        delay_notices: DelayNotices::Agreed,
         path_mtu,
         ..Config::new(Qpn(0x11 + index))
     };

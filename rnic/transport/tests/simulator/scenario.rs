@@ -6,7 +6,7 @@ use crate::world::Scenario;
 use omniverb_terms::{Psn, Qpn};
 use omniverb_transport::faults::Faults;
 use omniverb_transport::random::Random;
-use omniverb_transport::{Config, Time};
+use omniverb_transport::{Acknowledgements, Config, DelayNotices, GoneReads, Naming, Time};
 use std::rc::Rc;
 
 /// Polite: answers at once, always has receives.
@@ -31,7 +31,10 @@ pub fn configs(random: &mut Random, path_mtu: usize) -> [Config; 2] {
     };
     let psns = [psn(), psn()];
     // Both ends know of it, or none.
-    let name_all = random.chance(5000);
+    let (naming, gone_reads) = match random.chance(5000) {
+        true => (Naming::Every, GoneReads::Refused),
+        false => (Naming::First, GoneReads::Unanswered),
+    };
     let depths = [random.between(1, 16) as usize, random.between(1, 16) as usize];
     let mut config = |index: usize| Config {
         path_mtu,
@@ -44,15 +47,21 @@ pub fn configs(random: &mut Random, path_mtu: usize) -> [Config; 2] {
         window: random.pick(&[1, 2, 7, 32, 128, 128, 1000]),
         unanswered_max: random.pick(&[1, 4, 32, 256]),
         early_timeout: random.pick(&[200_000, 1_000_000, 4_000_000]),
-        react_to_delay: random.chance(7000),
+        delay_target: random.chance(7000).then_some(500_000),
         window_floor: random.pick(&[1, 4, 8, 1000]),
-        acknowledge_behind: random.chance(5000),
-        name_all,
-        tells_gone: name_all,
+        acknowledgements: match random.chance(5000) {
+            true => Acknowledgements::Behind,
+            false => Acknowledgements::First,
+        },
+        naming,
+        gone_reads,
         burst: random.pick(&[1, 1, 4, 64]),
         ask_every: random.pick(&[None, None, Some(16), Some(200)]),
         acknowledge_every: random.pick(&[1, 32, 500]),
-        tells_delays: psns[index].number().is_multiple_of(2),
+        delay_notices: match psns[index].number() % 2 {
+            0 => DelayNotices::Agreed,
+            _ => DelayNotices::Unknown,
+        },
         // Receives are never missing for that long.
         receiver_late: 20_000_000_000,
         rnr_retry: if psns[index].number().is_multiple_of(3) { 0 } else { 7 },

@@ -19,7 +19,7 @@ fn run(seed: u64, retries: [u8; 2], stops: [Time; 2], faults: Faults) -> Outcome
         timeout: 14,
         retry_count: retries[index],
         early_timeout: 8 * MS,
-        delay_target: 8 * MS,
+        delay_target: Some(8 * MS),
         window: 128,
         window_floor: 64,
         ask_every: (index == 0).then_some(64),

@@ -257,7 +257,10 @@ impl World {
             let host = &mut self.hosts[to];
             host.application.now = now;
             let length = first.bytes.len();
-            let alike = rest.iter().take(8).take_while(|it| it.bytes.len() == length && !it.marked);
+            let alike = rest
+                .iter()
+                .take(8)
+                .take_while(|it| it.bytes.len() == length && it.ecn == Ecn::Unmarked);
             let train: Vec<u8> = alike.flat_map(|it| it.bytes.iter().copied()).collect();
             if let Some(run) = Run::of(&train, length)
                 && host.connection.handle_run(&run, &mut host.application) == Taken::All
@@ -269,7 +272,7 @@ impl World {
             rest = others;
             let Ok(packet) = Packet::parse(&first.bytes) else { continue };
             let application = &mut host.application;
-            host.connection.handle_packet(now, &packet, Ecn::new(first.marked), application);
+            host.connection.handle_packet(now, &packet, first.ecn, application);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Entry points for fuzzers: bytes in, nothing out, never a panic.
 
-use crate::{Flow, Identification, Packet, Verdict};
+use crate::{Flow, Fragments, Identification, Packet, Verdict};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Parses arbitrary bytes and calls every accessor; checks and seals them as a datagram.
@@ -26,7 +26,7 @@ pub fn packet(bytes: &[u8]) {
         let _ = flow.check(bytes, None);
         let mut copy = bytes.to_vec();
         flow.seal(&mut copy, 7);
-        let id = Some(Identification { id: 7, dont_fragment: true });
+        let id = Some(Identification { id: 7, fragments: Fragments::Forbidden });
         assert!(copy.len() < 4 || flow.check(&copy, id) == Verdict::Exact);
     }
 }

@@ -20,6 +20,7 @@
 // UNSAFETY: borrows descriptors of the program by number, only to ask for their flags; reads
 // the clocks of its threads.
 
+use super::need::Need;
 use crate::holders::shares_files;
 use crate::sharers::Sharers;
 use crate::tasks::{self, for_each_number, open_directory, read_start};
@@ -107,14 +108,14 @@ fn descriptors_within(sharers: Option<&Sharers>, time: Duration) -> Descriptors 
 }
 
 /// Waits until every thread was seen outside of a request once. False: that took too long.
-/// `however_many`: waiting takes too long at some time, but looking at many threads does not.
-pub(super) fn has_drained(sharers: Option<&Sharers>, however_many: bool) -> bool {
+/// For what is mandatory waiting does so at some time, but looking at many threads does not.
+pub(super) fn has_drained(sharers: Option<&Sharers>, need: Need) -> bool {
     let give_up_at = clock::now() + DRAIN_TIME_MAX.as_nanos() as u64;
     let own = gettid().as_raw_nonzero().get();
     let mut budget = Budget::new(LOOK_TIME_MAX);
     let stays = |task: i32| {
         let mut ran_before = None;
-        if !however_many && budget.is_spent() {
+        if need == Need::Optional && budget.is_spent() {
             return true;
         }
         while task != own && may_be_in_request(task, &mut ran_before) {

@@ -2,6 +2,7 @@
 //! replaced, and the order in which they are tried.
 
 mod direct_io;
+mod need;
 mod single;
 mod stop;
 mod userfault;
@@ -11,6 +12,7 @@ pub(crate) use userfault::forget_in_child;
 use crate::error::AdoptError;
 use crate::sharers::Sharers;
 use crate::work::Work;
+use need::{Despite, Look, Need};
 
 /// A way to move pages without losing a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,18 +39,10 @@ pub(crate) enum Patience {
     Over,
 }
 
-/// What is known to be in the way of protection, and is not to hold it up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Despite {
-    Nothing,
-    /// A descriptor that is open for direct I/O.
-    Descriptors,
-}
-
 /// Performs one adoption or release. With [`crate::lock::MOVES`] held.
 pub(crate) struct Mover<'a> {
     strategies: &'a [Strategy],
-    must_succeed: bool,
+    need: Need,
     patience: Patience,
     sharers: Option<Sharers>,
     /// Descriptors were looked at, and it did not take long.
@@ -60,7 +54,7 @@ impl<'a> Mover<'a> {
     pub(crate) fn optional(strategies: &'a [Strategy]) -> Mover<'a> {
         Mover {
             strategies,
-            must_succeed: false,
+            need: Need::Optional,
             patience: Patience::Left,
             sharers: None,
             looked: false,
@@ -69,7 +63,7 @@ impl<'a> Mover<'a> {
 
     /// For a release: what was granted must be taken back.
     pub(crate) fn mandatory(strategies: &'a [Strategy], patience: Patience) -> Mover<'a> {
-        Mover { strategies, must_succeed: true, patience, sharers: None, looked: false }
+        Mover { strategies, need: Need::Mandatory, patience, sharers: None, looked: false }
     }
 
     /// Does the work by the first strategy that can.
@@ -91,25 +85,23 @@ impl<'a> Mover<'a> {
         // in a peer's hands. A request that is under way does, until it is done. Nor must it where
         // stopping is permitted, but does not come to an end.
         let hopeless = self.patience == Patience::Over || outcome == Err(AdoptError::NotPermitted);
-        if self.must_succeed && descriptors_only && hopeless {
+        if self.need == Need::Mandatory && descriptors_only && hopeless {
             return self.protected(work, Despite::Descriptors);
         }
         outcome
     }
 
     fn protected(&mut self, work: &Work<'_>, despite: Despite) -> Result<(), AdoptError> {
-        let (must_succeed, looked) = (self.must_succeed, self.looked);
-        let despite_descriptors = despite == Despite::Descriptors;
+        let (need, looked) = (self.need, self.looked);
         let sharers = match self.sharers() {
             Ok(sharers) => Some(sharers),
             // Protection holds for them all the same.
             Err(AdoptError::NotPermitted) => None,
             Err(error) => return Err(error),
         };
-        let look_first = !looked && !despite_descriptors;
-        let others = userfault::Others { sharers, must_succeed, despite_descriptors, look_first };
-        let outcome = userfault::perform(work, others);
-        self.looked |= !despite_descriptors;
+        let look = if looked { Look::Protected } else { Look::First };
+        let outcome = userfault::perform(work, userfault::Others { sharers, need, despite, look });
+        self.looked |= despite == Despite::Nothing;
         outcome
     }
 

@@ -14,6 +14,7 @@
 // UNSAFETY: userfaultfd ioctls on the program's memory.
 
 use super::direct_io::{self, Descriptors};
+use super::need::{Despite, Look, Need};
 use crate::error::AdoptError;
 use crate::sharers::Sharers;
 use crate::work::{PAGE_BYTES, Work};
@@ -88,23 +89,20 @@ static KEPT: Kept = Kept(UnsafeCell::new(None));
 pub(super) struct Others<'a> {
     /// Other processes in this memory.
     pub sharers: Option<&'a Sharers>,
-    /// It may not be left undone only since there is much to look at.
-    pub must_succeed: bool,
-    /// Go on although a descriptor is open for direct I/O, once nobody is in a request.
-    pub despite_descriptors: bool,
-    /// It is not known yet how long looking at descriptors takes.
-    pub look_first: bool,
+    pub need: Need,
+    pub despite: Despite,
+    pub look: Look,
 }
 
 impl Others<'_> {
     /// That no descriptor is open for direct I/O, as far as can be found out in time.
     fn check_descriptors(&self) -> Result<(), AdoptError> {
-        if self.despite_descriptors {
+        if self.despite == Despite::Descriptors {
             return Ok(());
         }
         match direct_io::descriptors(self.sharers) {
             Descriptors::Without => Ok(()),
-            Descriptors::TooMany if !self.must_succeed => Err(AdoptError::Busy),
+            Descriptors::TooMany if self.need == Need::Optional => Err(AdoptError::Busy),
             // What must be done is done in spite of them, if there is no other way.
             Descriptors::TooMany | Descriptors::Direct => Err(AdoptError::NotPermitted),
         }
@@ -114,8 +112,9 @@ impl Others<'_> {
     fn check(&self) -> Result<(), AdoptError> {
         self.check_descriptors()?;
         // Twice, where there may be some: who was about to sleep in one does so by then.
-        for _ in 0..=u32::from(self.despite_descriptors) {
-            if !direct_io::has_drained(self.sharers, self.must_succeed) {
+        let looks = if self.despite == Despite::Descriptors { 2 } else { 1 };
+        for _ in 0..looks {
+            if !direct_io::has_drained(self.sharers, self.need) {
                 return Err(AdoptError::Busy);
             }
         }
@@ -134,7 +133,7 @@ pub(super) fn perform(work: &Work<'_>, others: Others<'_>) -> Result<(), AdoptEr
         if kept.is_none() {
             *kept = Some(prepare().ok_or(AdoptError::NotPermitted)?);
         }
-        if others.look_first {
+        if others.look == Look::First {
             others.check_descriptors()?;
         }
         match kept.as_ref().map(|userfault| userfault.perform(work, others)) {

@@ -167,7 +167,7 @@ fn files(values: &Values) -> BTreeMap<String, File> {
     text("sys/class/infiniband_verbs/abi_version".into(), "6".into());
     // There is no device for management datagrams; programs that list ports ask for this first.
     text("sys/class/infiniband_mad/abi_version".into(), "5".into());
-    if values.connection_manager {
+    if values.has_connection_manager {
         text("sys/class/misc/rdma_cm/abi_version".into(), "4".into());
         text("sys/class/misc/rdma_cm/dev".into(), "1:7".into());
     }
@@ -182,7 +182,7 @@ fn files(values: &Values) -> BTreeMap<String, File> {
     // A device that can be opened and refuses what is written to it: everything is done without
     // one. (Stock libraries take the success of a write to /dev/null for an answer, and crash.)
     link("dev/infiniband/uverbs0".into(), "/dev/full");
-    if values.connection_manager {
+    if values.has_connection_manager {
         link("dev/infiniband/rdma_cm".into(), "/dev/full");
     }
     all

@@ -19,7 +19,7 @@ pub(super) struct Values {
     pub(super) gids: Vec<(Ipv6Addr, Option<String>)>,
     pub(super) counters: Counters,
     /// There is a librdmacm of ours. The stock one takes a node that it can open for the kernel's.
-    pub(super) connection_manager: bool,
+    pub(super) has_connection_manager: bool,
 }
 
 /// What the device has counted since its daemon was started.
@@ -89,7 +89,7 @@ impl Source {
             let (client, welcome) = Client::verbs(socket)?;
             self.values.node_guid = welcome.node_guid;
             self.values.gids = table(&client)?;
-            self.values.connection_manager = library::has_connection_manager();
+            self.values.has_connection_manager = library::has_connection_manager();
             self.addresses = addresses;
         }
         self.count(socket)?;

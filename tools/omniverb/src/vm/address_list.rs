@@ -38,6 +38,6 @@ fn entry_of(address: &Address) -> MachineAddress {
         interface: address.interface,
         mtu: address.mtu,
         reach,
-        loopback: address.loopback.into(),
+        loopback: address.is_loopback.into(),
     }
 }

@@ -13,7 +13,7 @@ mod tests;
 use super::address_list;
 use super::boot;
 use super::network::Network;
-use super::relay::{Channel, News, Relay};
+use super::relay::{Channel, News, Reads, Relay};
 use super::sharing::Sharing;
 use super::wakes::Wakes;
 use super::windows::{Found, names};
@@ -57,7 +57,7 @@ pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
     let found = wait_for("a window of Omniverb", windows)?;
     let port = wait_for(PORT_NAME, port)?;
     let listener = listen(path)?;
-    let relay = Relay::new(port, false)?;
+    let relay = Relay::new(port, Reads::Always)?;
     let sessions = super::sessions();
     let network = Network::open();
     if let Err(error) = &network {
@@ -260,7 +260,7 @@ impl Agent {
     /// Tells the host the addresses of this machine, if they have changed.
     fn tell_addresses(&mut self) {
         let Ok(mut list) = addresses::list() else { return };
-        list.retain(|address| address.up);
+        list.retain(|address| address.is_up);
         list.truncate(GIDS_MAX);
         if self.told.as_ref() == Some(&list) {
             return;

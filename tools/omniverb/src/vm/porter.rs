@@ -7,7 +7,7 @@
 //! hostile guest's word; what it can do by it is what a tenant's processes can.
 
 use super::border::Border;
-use super::relay::{Channel, News, Relay};
+use super::relay::{Channel, News, Reads, Relay};
 use omniverb_session::begin::Begin;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::machine::{
@@ -77,7 +77,7 @@ pub(super) fn serve(
     sessions: usize,
     border: Border,
 ) -> Over {
-    match Relay::new(port, true) {
+    match Relay::new(port, Reads::WithRoom) {
         Ok(relay) => serve_by(relay, door, number, sessions, border).unwrap_or_else(|over| over),
         Err(_) => Over::Broken,
     }

@@ -4,15 +4,18 @@ use core::ffi::{c_int, c_void};
 use core::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard};
 
-use libc::{AF_UNSPEC, IP_TOS, IPPROTO_IP, MSG_PEEK, MSG_TRUNC, iovec, sockaddr, socklen_t};
+use libc::{AF_UNSPEC, IP_TOS, IPPROTO_IP, MSG_TRUNC, iovec, sockaddr, socklen_t};
 use omniverb_sys::lock;
+use omniverb_sys::socket::Mode;
 use omniverb_terms::Errno;
 
+use super::kernel::Family;
 use super::names::{from_c, to_c};
 use super::socket::Inner;
 use crate::errno::last;
 use crate::process;
 use crate::rsocket::options::{SOL_RDMA, give, number};
+use crate::rsocket::transfer::reading;
 use crate::rsocket::vector::Vector;
 use crate::rsocket::wait::{Awaited, Patience, until};
 
@@ -45,10 +48,14 @@ impl Awaited for Datagrams {
 }
 
 impl Datagrams {
-    /// A new one of IPv6, or of IPv4, with what `F_SETFL` and `F_SETFD` would say. It has a socket
+    /// A new one for such addresses, with what `F_SETFL` and `F_SETFD` would say. It has a socket
     /// of the kernel's, and no queue pair before it sends, or is connected.
-    pub(crate) fn new(is_six: bool, flags: c_int, descriptor_flags: c_int) -> Result<Self, Errno> {
-        let inner = Inner::new(is_six, flags, descriptor_flags)?;
+    pub(crate) fn new(
+        family: Family,
+        flags: c_int,
+        descriptor_flags: c_int,
+    ) -> Result<Self, Errno> {
+        let inner = Inner::new(family, flags, descriptor_flags)?;
         let number = inner.kernel.fd();
         Ok(Datagrams { number, process: process::this(), inner: Mutex::new(inner) })
     }
@@ -103,16 +110,16 @@ impl Datagrams {
         // SAFETY: the caller's promise.
         let to = if to.is_null() { None } else { Some(unsafe { from_c(to, length) }?) };
         let mut inner = self.lock();
-        let blocks = inner.blocks(flags);
+        let mode = inner.mode(flags);
         loop {
             if !inner.can_send() {
                 drop(inner);
-                inner = until(self, Patience::of(blocks), |inner| inner.can_send())?;
+                inner = until(self, Patience::of(mode), |inner| inner.can_send())?;
             }
             // SAFETY: the caller's promise.
-            match unsafe { inner.send(to, &mut Vector::new(parts), blocks) } {
+            match unsafe { inner.send(to, &mut Vector::new(parts), mode) } {
                 // The queue pair failed meanwhile.
-                Err(Errno::EAGAIN) if blocks && !inner.can_send() => {}
+                Err(Errno::EAGAIN) if mode == Mode::Blocking && !inner.can_send() => {}
                 other => return other,
             }
         }
@@ -135,10 +142,10 @@ impl Datagrams {
         let mut data = unsafe { Vector::new(parts) };
         let room = data.left();
         let mut inner = self.lock();
-        let patience = Patience::limited(inner.blocks(flags), inner.receive_limit);
+        let patience = Patience::limited(inner.mode(flags), inner.receive_limit);
         loop {
             // SAFETY: the caller's promise.
-            if let Some((bytes, from)) = unsafe { inner.read(&mut data, flags & MSG_PEEK != 0) } {
+            if let Some((bytes, from)) = unsafe { inner.read(&mut data, reading(flags)) } {
                 let count = if flags & MSG_TRUNC == 0 { bytes.min(room) } else { bytes };
                 return Ok((count, bytes > room, from));
             }

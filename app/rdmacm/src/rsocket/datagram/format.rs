@@ -72,18 +72,29 @@ pub(crate) fn named(bytes: &[u8]) -> Option<(SocketAddr, usize)> {
     }
 }
 
-/// The header of a datagram through the kernel: the sender's queue pair, and whether data follow.
+/// What a datagram through the kernel is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// It has data, and an answer is expected.
+    Data,
+    /// It answers such a one.
+    Answer,
+}
+
+/// The header of a datagram through the kernel, with the sender's queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Knock {
-    /// An answer is expected, and data follow; it is an answer.
-    pub(crate) is_data: bool,
+    pub(crate) purpose: Purpose,
     pub(crate) qpn: u32,
 }
 
 impl Knock {
     /// With the sender's address, which is where the queue pair is.
     pub(crate) fn encode(self, from: IpAddr) -> Header {
-        let op = if self.is_data { DATA } else { CONTROL };
+        let op = match self.purpose {
+            Purpose::Data => DATA,
+            Purpose::Answer => CONTROL,
+        };
         let (version, length) = if from.is_ipv4() { (4, 16) } else { (6, 28) };
         let header = Header::new(length)
             .put(0, TAG.to_be_bytes())
@@ -95,21 +106,20 @@ impl Knock {
         }
     }
 
-    /// It, and how long it is, of a datagram that came to a socket of that family. `None`: it is
-    /// none.
-    pub(crate) fn decode(bytes: &[u8], is_ipv4: bool) -> Option<(Knock, usize)> {
-        let (version, length) = if is_ipv4 { (4, 16) } else { (6, 28) };
+    /// It, and how long it is, of a datagram that came from such an address. `None`: it is none.
+    pub(crate) fn decode(bytes: &[u8], from: IpAddr) -> Option<(Knock, usize)> {
+        let (version, length) = if from.is_ipv4() { (4, 16) } else { (6, 28) };
         let [said, op, says, _] = part(bytes, 4)?;
-        let is_data = match op {
-            DATA => true,
-            CONTROL => false,
+        let purpose = match op {
+            DATA => Purpose::Data,
+            CONTROL => Purpose::Answer,
             _ => return None,
         };
         let is_one = u32::from_be_bytes(part(bytes, 0)?) == TAG
             && (said, usize::from(says)) == (version, length)
             && bytes.len() >= length;
         let qpn = u32::from_be_bytes(part(bytes, 8)?) & 0xff_ffff;
-        is_one.then_some((Knock { is_data, qpn }, length))
+        is_one.then_some((Knock { purpose, qpn }, length))
     }
 }
 
@@ -142,11 +152,12 @@ mod tests {
     use proptest::prelude::*;
 
     const FOUR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3)), 0x1c06);
+    const SIX: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
 
     #[test]
     fn headers_are_as_rdma_core_has_them() {
         assert_eq!(name(FOUR).bytes(), [4, 8, 0x1c, 6, 10, 1, 2, 3]);
-        let knock = Knock { is_data: true, qpn: 0x12_3456 };
+        let knock = Knock { purpose: Purpose::Data, qpn: 0x12_3456 };
         assert_eq!(
             knock.encode(FOUR.ip()).bytes(),
             [0x55, 0x55, 0x55, 0x55, 4, 0, 16, 0, 0, 0x12, 0x34, 0x56, 10, 1, 2, 3]
@@ -155,24 +166,24 @@ mod tests {
         let header = name(six.into());
         assert_eq!(header.bytes()[..8], [6, 24, 0, 7, 1, 2, 3, 4]);
         assert_eq!(header.bytes()[8..], Ipv6Addr::LOCALHOST.octets());
-        let answer = Knock { is_data: false, qpn: 5 }.encode((*six.ip()).into());
+        let answer = Knock { purpose: Purpose::Answer, qpn: 5 }.encode((*six.ip()).into());
         assert_eq!((answer.bytes()[4..8].to_vec(), answer.bytes().len()), (vec![6, 7, 28, 0], 28));
     }
 
     #[test]
     fn others_are_no_such_datagrams() {
-        let good = Knock { is_data: true, qpn: 1 }.encode(FOUR.ip());
-        assert!(Knock::decode(good.bytes(), true).is_some());
-        assert_eq!(Knock::decode(good.bytes(), false), None);
-        assert_eq!(Knock::decode(&good.bytes()[..15], true), None);
+        let good = Knock { purpose: Purpose::Data, qpn: 1 }.encode(FOUR.ip());
+        assert!(Knock::decode(good.bytes(), FOUR.ip()).is_some());
+        assert_eq!(Knock::decode(good.bytes(), SIX), None);
+        assert_eq!(Knock::decode(&good.bytes()[..15], FOUR.ip()), None);
         for at in [0, 3, 4, 6] {
             let mut bad = good.bytes().to_vec();
             bad[at] ^= 1;
-            assert_eq!(Knock::decode(&bad, true), None, "{at}");
+            assert_eq!(Knock::decode(&bad, FOUR.ip()), None, "{at}");
         }
         let mut unknown = good.bytes().to_vec();
         unknown[5] = 3;
-        assert_eq!(Knock::decode(&unknown, true), None);
+        assert_eq!(Knock::decode(&unknown, FOUR.ip()), None);
         assert_eq!(named(&[4, 24, 0, 1, 1, 2, 3, 4]), None);
         assert_eq!(named(&name(FOUR).bytes()[..7]), None);
     }
@@ -202,7 +213,7 @@ mod tests {
             port: u16,
             flow: u32,
             qpn: u32,
-            is_data: bool,
+            has_data: bool,
         ) {
             let [a, b, c, d, ..] = ip;
             let from: SocketAddr = match four {
@@ -210,15 +221,17 @@ mod tests {
                 false => SocketAddrV6::new(ip.into(), port, flow, 0).into(),
             };
             prop_assert_eq!(named(name(from).bytes()), Some((from, name(from).bytes().len())));
-            let knock = Knock { is_data, qpn: qpn & 0xff_ffff };
+            let purpose = if has_data { Purpose::Data } else { Purpose::Answer };
+            let knock = Knock { purpose, qpn: qpn & 0xff_ffff };
             let header = knock.encode(from.ip());
-            let read = Knock::decode(header.bytes(), four);
+            let read = Knock::decode(header.bytes(), from.ip());
             prop_assert_eq!(read, Some((knock, header.bytes().len())));
         }
 
         #[test]
         fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..64), four: bool) {
-            for length in [named(&bytes).map(|n| n.1), Knock::decode(&bytes, four).map(|k| k.1)] {
+            let from = if four { FOUR.ip() } else { SIX };
+            for length in [named(&bytes).map(|n| n.1), Knock::decode(&bytes, from).map(|k| k.1)] {
                 prop_assert!(length.is_none_or(|length| length <= bytes.len()));
             }
         }

@@ -6,7 +6,8 @@ use core::net::SocketAddr;
 
 use omniverb_terms::Errno;
 
-use super::format::{self, Knock};
+use super::format::{self, Knock, Purpose};
+use super::kernel::Family;
 use super::port::{DATAGRAM_MAX, Done, Port};
 use super::socket::{Arrived, Inner, Place};
 
@@ -41,7 +42,7 @@ impl Inner {
             let is_another =
                 self.peers.find(*from).is_some_and(|p| p.qpn.is_some_and(|q| q != qpn));
             format::may_be(from.ip(), format::sender(&route))
-                && from.is_ipv4() != self.kernel.is_six()
+                && Family::of(*from) == self.kernel.family()
                 && self.is_heard(*from)
                 && !is_another
         });
@@ -68,7 +69,7 @@ impl Inner {
         for _ in 0..TAKEN {
             match self.kernel.receive(&mut bytes) {
                 Ok((count, from)) => {
-                    let said = Knock::decode(&bytes[..count], from.is_ipv4());
+                    let said = Knock::decode(&bytes[..count], from.ip());
                     if let Some((knock, header)) = said {
                         self.knocks(from, knock, &bytes[header..count]);
                     }
@@ -85,12 +86,12 @@ impl Inner {
         if let Ok(peer) = self.peers.of(from, || kernel.source(from)) {
             peer.qpn = Some(knock.qpn);
             let source = peer.source;
-            if knock.is_data {
+            if knock.purpose == Purpose::Data {
                 self.tell(from, source);
             }
         }
         let most = self.settings.within_bounds().receive_queue;
-        if knock.is_data && self.kept < usize::from(most) {
+        if knock.purpose == Purpose::Data && self.kept < usize::from(most) {
             self.kept += 1;
             let place = Place::Kept(data.into());
             self.arrived.push_back(Arrived { from, bytes: data.len(), place });

@@ -4,6 +4,7 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
+use omniverb_sys::socket::Mode;
 use omniverb_terms::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
@@ -11,8 +12,25 @@ fn failed(error: rustix::io::Errno) -> Errno {
     Errno(error.raw_os_error().unsigned_abs())
 }
 
-fn new(six: bool) -> Result<OwnedFd, Errno> {
-    let family = if six { AddressFamily::INET6 } else { AddressFamily::INET };
+/// Of which addresses a socket is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    Four,
+    Six,
+}
+
+impl Family {
+    /// That of an address.
+    pub(crate) fn of(address: SocketAddr) -> Family {
+        if address.is_ipv4() { Family::Four } else { Family::Six }
+    }
+}
+
+fn new(family: Family) -> Result<OwnedFd, Errno> {
+    let family = match family {
+        Family::Four => AddressFamily::INET,
+        Family::Six => AddressFamily::INET6,
+    };
     rustix::net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None).map_err(failed)
 }
 
@@ -23,12 +41,12 @@ fn name(socket: impl AsFd) -> Result<SocketAddr, Errno> {
 /// A socket of the kernel's.
 pub(crate) struct Kernel {
     socket: OwnedFd,
-    is_six: bool,
+    family: Family,
 }
 
 impl Kernel {
-    pub(crate) fn new(is_six: bool) -> Result<Kernel, Errno> {
-        Ok(Kernel { socket: new(is_six)?, is_six })
+    pub(crate) fn new(family: Family) -> Result<Kernel, Errno> {
+        Ok(Kernel { socket: new(family)?, family })
     }
 
     /// Its number, which is also the program's number of the whole.
@@ -36,8 +54,8 @@ impl Kernel {
         self.socket.as_raw_fd()
     }
 
-    pub(crate) fn is_six(&self) -> bool {
-        self.is_six
+    pub(crate) fn family(&self) -> Family {
+        self.family
     }
 
     pub(crate) fn bind(&self, to: SocketAddr) -> Result<(), Errno> {
@@ -59,15 +77,15 @@ impl Kernel {
     pub(crate) fn source(&self, to: SocketAddr) -> Result<SocketAddr, Errno> {
         let mut own = name(&self.socket)?;
         if own.port() == 0 {
-            let any: IpAddr = match self.is_six {
-                true => Ipv6Addr::UNSPECIFIED.into(),
-                false => Ipv4Addr::UNSPECIFIED.into(),
+            let any: IpAddr = match self.family {
+                Family::Six => Ipv6Addr::UNSPECIFIED.into(),
+                Family::Four => Ipv4Addr::UNSPECIFIED.into(),
             };
             self.bind((any, 0).into())?;
             own = name(&self.socket)?;
         }
         if own.ip().is_unspecified() {
-            let asked = new(self.is_six)?;
+            let asked = new(self.family)?;
             rustix::net::connect(&asked, &to).map_err(failed)?;
             let port = own.port();
             own = name(&asked)?;
@@ -77,9 +95,11 @@ impl Kernel {
     }
 
     /// Sends one datagram through the kernel's UDP; `EAGAIN` if it may not wait for room.
-    pub(crate) fn send(&self, bytes: &[u8], to: SocketAddr, blocks: bool) -> Result<(), Errno> {
-        let wait = if blocks { SendFlags::empty() } else { SendFlags::DONTWAIT };
-        let flags = SendFlags::NOSIGNAL | wait;
+    pub(crate) fn send(&self, bytes: &[u8], to: SocketAddr, mode: Mode) -> Result<(), Errno> {
+        let flags = match mode {
+            Mode::Blocking => SendFlags::NOSIGNAL,
+            Mode::NonBlocking => SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+        };
         rustix::net::sendto(&self.socket, bytes, flags, &to).map(drop).map_err(failed)
     }
 

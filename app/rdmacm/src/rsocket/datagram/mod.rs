@@ -9,7 +9,7 @@
 pub(super) mod calls;
 mod format;
 mod heard;
-mod kernel;
+pub(super) mod kernel;
 mod names;
 mod peers;
 mod port;

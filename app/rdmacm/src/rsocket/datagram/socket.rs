@@ -12,14 +12,16 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use libc::{O_NONBLOCK, sockaddr_storage};
 use omniverb_sys::EventFd;
+use omniverb_sys::socket::Mode;
 use omniverb_terms::Errno;
 
-use super::format::{self, HEADER_MAX, Knock};
-use super::kernel::Kernel;
+use super::format::{self, HEADER_MAX, Knock, Purpose};
+use super::kernel::{Family, Kernel};
 use super::names;
 use super::peers::Peers;
 use super::port::{DATAGRAM_MAX, Port};
 use crate::errno::of;
+use crate::rsocket::flow::Reading;
 use crate::rsocket::gate::Gate;
 use crate::rsocket::queues::Queues;
 use crate::rsocket::settings::Settings;
@@ -120,11 +122,15 @@ fn storage_of_own(mut address: SocketAddr) -> sockaddr_storage {
 
 impl Inner {
     /// As [`Datagrams::new`](super::calls::Datagrams::new).
-    pub(crate) fn new(is_six: bool, flags: c_int, descriptor_flags: c_int) -> Result<Inner, Errno> {
+    pub(crate) fn new(
+        family: Family,
+        flags: c_int,
+        descriptor_flags: c_int,
+    ) -> Result<Inner, Errno> {
         Ok(Inner {
             peers: Peers::default(),
             port: None,
-            kernel: Kernel::new(is_six)?,
+            kernel: Kernel::new(family)?,
             connected: None,
             arrived: VecDeque::new(),
             kept: 0,
@@ -141,8 +147,12 @@ impl Inner {
         })
     }
 
-    pub(crate) fn blocks(&self, flags: c_int) -> bool {
-        self.flags & O_NONBLOCK == 0 && flags & libc::MSG_DONTWAIT == 0
+    /// Of a call with these flags.
+    pub(crate) fn mode(&self, flags: c_int) -> Mode {
+        match (self.flags & O_NONBLOCK, flags & libc::MSG_DONTWAIT) {
+            (0, 0) => Mode::Blocking,
+            _ => Mode::NonBlocking,
+        }
     }
 
     pub(crate) fn has_arrived(&self) -> bool {
@@ -223,8 +233,8 @@ impl Inner {
     /// Tells a peer of our queue pair. Where there is none to be had, the kernel's way will do.
     pub(super) fn tell(&mut self, peer: SocketAddr, source: SocketAddr) {
         if let Ok(port) = self.open(source) {
-            let knock = Knock { is_data: false, qpn: port.qpn() }.encode(source.ip());
-            let _ = self.kernel.send(knock.bytes(), peer, false);
+            let knock = Knock { purpose: Purpose::Answer, qpn: port.qpn() }.encode(source.ip());
+            let _ = self.kernel.send(knock.bytes(), peer, Mode::NonBlocking);
         }
     }
 
@@ -245,10 +255,10 @@ impl Inner {
         &mut self,
         to: Option<SocketAddr>,
         data: &mut Vector<'_>,
-        blocks: bool,
+        mode: Mode,
     ) -> Result<usize, Errno> {
         let to = to.or(self.connected).ok_or(of(libc::EDESTADDRREQ))?;
-        if to.is_ipv4() == self.kernel.is_six() {
+        if Family::of(to) != self.kernel.family() {
             return Err(of(libc::EAFNOSUPPORT));
         }
         let is_known = self.peers.find(to).is_some_and(|peer| peer.qpn.is_some());
@@ -280,7 +290,7 @@ impl Inner {
                 return sent.map(|()| total);
             }
         }
-        let knock = Knock { is_data: true, qpn: port.qpn() }.encode(source.ip());
+        let knock = Knock { purpose: Purpose::Data, qpn: port.qpn() }.encode(source.ip());
         let header = knock.bytes();
         let mut bytes = [0; DATAGRAM_MAX + HEADER_MAX];
         // What the other side has room for.
@@ -290,7 +300,7 @@ impl Inner {
         bytes[..header.len()].copy_from_slice(header);
         // SAFETY: the caller's promise; there is room.
         unsafe { data.copy_to(bytes[header.len()..].as_mut_ptr(), total) };
-        self.kernel.send(&bytes[..header.len() + total], to, blocks)?;
+        self.kernel.send(&bytes[..header.len() + total], to, mode)?;
         Ok(total)
     }
 
@@ -301,7 +311,7 @@ impl Inner {
     pub(crate) unsafe fn read(
         &mut self,
         data: &mut Vector<'_>,
-        looks: bool,
+        reading: Reading,
     ) -> Option<(usize, SocketAddr)> {
         let datagram = self.arrived.front()?;
         let (from, bytes) = (datagram.from, datagram.bytes);
@@ -316,7 +326,9 @@ impl Inner {
                 (Place::Room(..), None) => {}
             }
         }
-        if !looks && let Some(datagram) = self.arrived.pop_front() {
+        if reading == Reading::Take
+            && let Some(datagram) = self.arrived.pop_front()
+        {
             self.is_read(datagram);
         }
         Some((bytes, from))

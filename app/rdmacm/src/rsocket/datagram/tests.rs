@@ -7,12 +7,14 @@ use std::thread;
 use libc::iovec;
 use omniverb_abi::{IBV_WC_WR_FLUSH_ERR, ibv_wc};
 use omniverb_sys::clock;
+use omniverb_sys::socket::Mode;
 use omniverb_terms::Errno;
 
 use super::calls::Datagrams;
-use super::format::{self, Knock, ROUTE_BYTES};
-use super::kernel::Kernel;
+use super::format::{self, Knock, Purpose, ROUTE_BYTES};
+use super::kernel::{Family, Kernel};
 use super::socket::Inner;
+use crate::rsocket::flow::Reading;
 use crate::rsocket::options::SOL_RDMA;
 use crate::rsocket::vector::Vector;
 use crate::rsocket::wait::{Awaited, Patience, Sleepy, enter, until};
@@ -20,7 +22,7 @@ use crate::testing::below;
 use crate::testing::program::alone;
 
 fn socket() -> (Datagrams, SocketAddr) {
-    let socket = Datagrams::new(false, libc::O_NONBLOCK, 0).unwrap();
+    let socket = Datagrams::new(Family::Four, libc::O_NONBLOCK, 0).unwrap();
     let address = {
         let mut inner = socket.lock();
         inner.bind(([127, 0, 0, 1], 0).into()).unwrap();
@@ -32,7 +34,7 @@ fn socket() -> (Datagrams, SocketAddr) {
 fn send(inner: &mut Inner, to: SocketAddr, bytes: &[u8]) -> Result<usize, Errno> {
     let part = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: so many bytes.
-    unsafe { inner.send(Some(to), &mut Vector::new(&[part]), true) }
+    unsafe { inner.send(Some(to), &mut Vector::new(&[part]), Mode::Blocking) }
 }
 
 fn ten_seconds() -> Patience {
@@ -61,7 +63,7 @@ fn read(socket: &Datagrams) -> (Vec<u8>, SocketAddr) {
     let mut room = [0; 64];
     let part = iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
     // SAFETY: so many bytes.
-    let (bytes, from) = unsafe { inner.read(&mut Vector::new(&[part]), false) }.unwrap();
+    let (bytes, from) = unsafe { inner.read(&mut Vector::new(&[part]), Reading::Take) }.unwrap();
     (room[..bytes].to_vec(), from)
 }
 
@@ -122,15 +124,15 @@ fn who_only_receives_tells_of_the_queue_pair_that_follows_one_that_failed() {
 fn strangers_fill_no_more_than_there_is_room_for() {
     let _alone = alone();
     let (flooded, address) = socket();
-    let header = Knock { is_data: true, qpn: 7 }.encode(address.ip());
+    let header = Knock { purpose: Purpose::Data, qpn: 7 }.encode(address.ip());
     let most = usize::from(flooded.lock().settings.receive_queue);
     for _ in 0..most / 16 + 8 {
-        let stranger = Kernel::new(false).unwrap();
+        let stranger = Kernel::new(Family::Four).unwrap();
         for _ in 0..16 {
-            stranger.send(&[header.bytes(), b"flood"].concat(), address, true).unwrap();
+            stranger.send(&[header.bytes(), b"flood"].concat(), address, Mode::Blocking).unwrap();
         }
         // What is neither is passed by.
-        stranger.send(b"something else", address, true).unwrap();
+        stranger.send(b"something else", address, Mode::Blocking).unwrap();
         flooded.lock().take_all();
     }
     let inner = flooded.lock();
@@ -176,7 +178,7 @@ fn settles(holds: impl Fn() -> bool) {
 fn names_are_of_the_sockets_family_and_of_nobody_else() {
     let _alone = alone();
     let (one, address) = socket();
-    let peer = Kernel::new(false).unwrap();
+    let peer = Kernel::new(Family::Four).unwrap();
     let source = peer.source(address).unwrap();
     send(&mut one.lock(), source, b"hello").unwrap();
     let host = [10, 0, 0, 2];
@@ -186,8 +188,8 @@ fn names_are_of_the_sockets_family_and_of_nobody_else() {
     // Another queue pair than the one that is known to be at that address and port.
     let own = named([127, 0, 0, 1], &source.to_string(), b"x");
     assert_eq!(hears(&one, &own, 8), 2);
-    let knock = Knock { is_data: false, qpn: 7 }.encode(source.ip());
-    peer.send(knock.bytes(), address, true).unwrap();
+    let knock = Knock { purpose: Purpose::Answer, qpn: 7 }.encode(source.ip());
+    peer.send(knock.bytes(), address, Mode::Blocking).unwrap();
     one.lock().take_all();
     assert_eq!(hears(&one, &own, 8), 2);
     assert_eq!(hears(&one, &own, 7), 3);
@@ -234,7 +236,8 @@ fn what_does_not_fit_is_refused_and_so_is_another_family() {
     assert_eq!(send(&mut one.lock(), second, &[0; 2032]), Ok(2032));
     let endless = iovec { iov_base: core::ptr::null_mut(), iov_len: usize::MAX };
     // SAFETY: it is too long to be looked at.
-    let sent = unsafe { one.lock().send(Some(second), &mut Vector::new(&[endless]), true) };
+    let sent =
+        unsafe { one.lock().send(Some(second), &mut Vector::new(&[endless]), Mode::Blocking) };
     assert_eq!(sent, Err(crate::errno::of(libc::EMSGSIZE)));
     let six = "[::1]:7".parse().unwrap();
     assert_eq!(send(&mut one.lock(), six, b"x"), Err(crate::errno::of(libc::EAFNOSUPPORT)));

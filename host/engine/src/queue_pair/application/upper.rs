@@ -26,6 +26,10 @@ impl Application {
         Ok(told)
     }
 
+    fn order(&self) -> Order {
+        Order { is_behind: !self.backlog.is_empty(), may_wait: self.reliable }
+    }
+
     /// Takes a part of a message of the peer.
     fn take(&mut self, ticket: Ticket, part: &Part<'_>) -> Result<Delivery, Broken> {
         if !self.tell_srq(part.srq)? {
@@ -36,7 +40,7 @@ impl Application {
         {
             return Ok(Delivery::NotReady);
         }
-        let order = Order { waiting: !self.backlog.is_empty(), may_wait: self.reliable };
+        let order = self.order();
         let Application { grants, endpoint, placing, .. } = self;
         self.owing &= !part.place.begins();
         let course = match self.srq {
@@ -175,9 +179,9 @@ impl Upper for Application {
         if self.srq != LatestSrq::NotOfXrc {
             return Taken::Nothing;
         }
-        let waiting = !self.backlog.is_empty();
+        let order = self.order();
         let Application { grants, endpoint, placing, .. } = self;
-        let placed = placing.run(grants, endpoint, (part, run), waiting, self.now);
+        let placed = placing.run(grants, endpoint, (part, run), order, self.now);
         let placed = self.checked(placed, false);
         self.owing &= !placed;
         if placed { Taken::All } else { Taken::Nothing }

@@ -26,7 +26,7 @@ fn byte(address: u64) -> u8 {
 fn ask(side: &mut Side, psn: u32, address: u64, length: usize) {
     let mut datagram = [0; DATAGRAM_MAX];
     let code = Opcode::new(Service::Rc, Operation::ReadRequest);
-    let header = Bth::new(code.to_byte(), Qpn(6), Psn::new(psn)).acknowledged(true);
+    let header = Bth::new(code.to_byte(), Qpn(6), Psn::new(psn)).ack_requested(true);
     let builder = Builder::new(&mut datagram, code, header, 0).unwrap();
     let length = builder.header(Reth::new(address, KEY, length as u32)).finish();
     side.engine.packet(1, &Packet::parse(&datagram[..length]).unwrap(), Ecn::Unmarked);

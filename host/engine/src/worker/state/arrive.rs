@@ -45,7 +45,7 @@ impl State {
         ids.found(identification);
         if let Some(home) = self.vnics.get_mut(vnic)
             && home.capture.is_on()
-            && !arrival.captured
+            && !arrival.is_captured
             && !home.capture.has_from(flow.source)
         {
             home.capture.add(flow, identification, codepoint(arrival.ecn), datagram);

@@ -65,9 +65,9 @@ impl State {
         // Nobody checks what is handed over otherwise; here damage must be found.
         train.seal(&flow);
         // One vNIC has both ends: its captures show what leaves, not also what is left of it.
-        let captured = vnic == from.vnic;
+        let is_captured = vnic == from.vnic;
         for packet in train.packets() {
-            let arrival = Arrival { flow, interface, ecn, identification, captured };
+            let arrival = Arrival { flow, interface, ecn, identification, is_captured };
             detour.put(clock::now(), &arrival, packet);
         }
         detour.set_alarm(vnic, &mut self.clocked);

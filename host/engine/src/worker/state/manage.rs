@@ -11,7 +11,7 @@ use crate::worker::sound::Sound;
 use omniverb_sys::clock;
 use omniverb_terms::{Psn, Qkey, Qpn, Underlay, VnicId};
 use omniverb_transport::datagram::{self, Address, Message};
-use omniverb_wire::{DATAGRAM_MAX, Flow, Identification};
+use omniverb_wire::{DATAGRAM_MAX, Flow, Fragments, Identification};
 
 /// Bytes of a management datagram, always (InfiniBand specification 13.4.2).
 const MAD_BYTES: usize = 256;
@@ -54,7 +54,7 @@ impl State {
         let services = Qpn::GENERAL_SERVICES;
         let address =
             Address { destination: services, queue_key: Qkey::GENERAL_SERVICES, source: services };
-        let message = Message { immediate: None, solicited: false, data };
+        let message = Message { immediate: None, is_solicited: false, data };
         let mut packet = [0; DATAGRAM_MAX];
         let psn = Psn::new(home.next_management_psn());
         let Some(length) = datagram::write(&mut packet, &address, psn, &message) else { return };
@@ -62,7 +62,7 @@ impl State {
         let flow = Flow { source, destination, source_port };
         flow.seal(packet, 0);
         if home.capture.is_on() {
-            let identification = Identification { id: 0, dont_fragment: true };
+            let identification = Identification { id: 0, fragments: Fragments::Forbidden };
             home.capture.add(&flow, identification, 2, packet);
         }
         home.sockets.send(&flow, interface, packet, length);

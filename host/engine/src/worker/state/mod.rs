@@ -92,9 +92,12 @@ impl State {
         self.attendance.look(clock::now())
     }
 
-    /// The sockets were looked at; whether there was something.
-    pub(super) fn has_read(&mut self, something: bool) {
-        self.attendance.read(something);
+    /// The sockets were looked at, and this is what is left in them.
+    pub(super) fn has_read(&mut self, left: Left) {
+        match left {
+            Left::Something => self.attendance.has_read(),
+            Left::Nothing => self.attendance.is_back(),
+        }
     }
 
     /// Links whose applications did something are to be served.

@@ -11,7 +11,7 @@ use crate::worker::gate::framing;
 use crate::worker::left::Left;
 use crate::worker::link::{Ends, Link, Reason, Served};
 use omniverb_terms::VnicId;
-use omniverb_wire::{Identification, Pattern};
+use omniverb_wire::{Fragments, Identification, Pattern};
 
 /// Packets of one link between two looks at others.
 const PACKETS_PER_TURN: usize = 128;
@@ -21,7 +21,7 @@ impl State {
     pub(super) fn serve(&mut self, index: usize) -> Left {
         let Some(mut link) = self.links.take(index) else { return Left::Nothing };
         let now = self.now();
-        let Served { mut left, came_up } = link.serve(now.links);
+        let Served { mut left, is_new } = link.serve(now.links);
         self.ask_for_grants(&mut link, now.clock);
         if link.waits_for_company(now.links) {
             self.links.acknowledge_later(index);
@@ -40,7 +40,7 @@ impl State {
         if left == Left::Something {
             self.links.touch(index, Reason::News);
         }
-        if came_up {
+        if is_new {
             self.take_unclaimed(index);
         }
         left
@@ -193,7 +193,7 @@ impl State {
         };
         train.seal(&ends.flow);
         for (id, packet) in (0..).zip(train.packets()) {
-            let identification = Identification { id, dont_fragment: true };
+            let identification = Identification { id, fragments: Fragments::Forbidden };
             vnic.capture.add(&ends.flow, identification, 2, packet);
         }
     }

@@ -124,8 +124,8 @@ fn a_notification_is_for_links_of_the_vnic_that_it_came_by() {
         let mut datagram = [0; DATAGRAM_MAX];
         let length = write_notification(&mut datagram, Qpn(30)).unwrap();
         flow.seal(&mut datagram[..length], 0);
-        let (interface, ecn, identification, captured) = (0, Ecn::Unmarked, None, false);
-        let arrival = Arrival { flow, interface, ecn, identification, captured };
+        let (interface, ecn, identification, is_captured) = (0, Ecn::Unmarked, None, false);
+        let arrival = Arrival { flow, interface, ecn, identification, is_captured };
         let heard = |state: &State| state.links.get(index).map(Link::counters).unwrap();
         state.arrived_alone(THERE, &arrival, &datagram[..length]);
         assert_eq!(heard(&state).received_packets, 0, "{service:?}");

@@ -19,11 +19,13 @@ use std::sync::atomic::Ordering;
 impl Inner {
     /// After a change of state.
     pub(crate) fn choose_way(&mut self, qp: &Qp) {
-        self.way.choose(
-            self.machine.state() == State::Rts
-                && matches!(qp.service, Service::Rc | Service::Uc)
-                && self.counters.is_none(),
-        );
+        let is_allowed = self.machine.state() == State::Rts
+            && matches!(qp.service, Service::Rc | Service::Uc)
+            && self.counters.is_none();
+        match is_allowed {
+            true => self.way.allow_express(),
+            false => self.way.close_express(),
+        }
     }
 
     /// True: it is done. False: nothing happened.

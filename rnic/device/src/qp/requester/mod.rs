@@ -37,14 +37,15 @@ pub(super) use patience::Patience;
 pub(super) use queue::SendQueue;
 pub(super) use unresolved::Unresolved;
 pub(super) use waiting::Waiting;
-pub(super) use way::Way;
+pub(super) use way::{Rules, Way};
 
 use crate::constants::{Wc, opcode, send_flags, status, wc_opcode};
-use crate::cq::{Entry, Release};
+use crate::cq::{Entry, Release, Solicits};
 use crate::gather::{Sge, resolve, total};
 use crate::limits::{MESSAGE_MAX, SGE_MAX};
 use crate::qp::attributes::State;
-use crate::qp::{Inner, Qp};
+use crate::qp::counters::Completes;
+use crate::qp::{Inner, Qp, Signaling};
 use crate::queue::SgeList;
 use crate::work::{Data, PostError, PostFault, SendWork, flushes};
 use omniverb_link::Broken;
@@ -161,11 +162,11 @@ impl Inner {
             to: work.to,
             length,
             done: 0,
-            begun: false,
-            promised: false,
+            has_begun: false,
+            is_promised: false,
             position: self.sends.posted(),
             traced: None,
-            wait_is_traced: false,
+            has_traced_wait: false,
         };
         if self.sends.is_empty() && self.machine.state() == State::Rts {
             match self.attempt(qp, &mut order, &work.data) {
@@ -276,7 +277,7 @@ impl Inner {
         self.reap(qp)?;
         while let Some(next) = self.sends.next() {
             // SQD starts nothing, but what has begun goes on to its end.
-            if self.machine.state() != State::Rts && !next.order.begun {
+            if self.machine.state() != State::Rts && !next.order.has_begun {
                 break;
             }
             let Some((place, mut entry)) = self.sends.take_next() else { break };
@@ -370,8 +371,11 @@ impl Inner {
     /// Produces the completion: of signalled requests, and of every one that fails.
     pub(crate) fn complete_order(&mut self, qp: &Qp, order: &Order, why: u32) {
         let Order { wr_id, opcode, flags, length, position, .. } = *order;
-        let enters = why != status::SUCCESS || Self::is_signalled(qp, flags);
-        self.count_sent(qp, (opcode, length, position), why, enters);
+        let completes = match why != status::SUCCESS || Self::is_signalled(qp, flags) {
+            true => Completes::InCq,
+            false => Completes::Silently,
+        };
+        self.count_sent(qp, (opcode, length, position), why, completes);
         match why {
             status::SUCCESS => self.succeed(qp, wr_id, opcode, flags, length, position),
             _ => Self::push_send(qp, wr_id, opcode, length, position, why),
@@ -398,7 +402,7 @@ impl Inner {
     /// Whether a request with these flags has a completion in the CQ if it succeeds.
     #[inline(always)]
     fn is_signalled(qp: &Qp, flags: u32) -> bool {
-        flags & send_flags::SIGNALED != 0 || qp.signal_all
+        flags & send_flags::SIGNALED != 0 || qp.signaling == Signaling::All
     }
 
     #[inline(always)]
@@ -423,7 +427,7 @@ impl Inner {
             ..Wc::default()
         };
         let release = Release::Send { slot: qp.slot, position };
-        if !qp.send_cq.push(Entry { wc, release, solicited: false }) {
+        if !qp.send_cq.push(Entry { wc, release, solicits: Solicits::Nothing }) {
             qp.cq_overflowed();
         }
     }

@@ -33,15 +33,15 @@ pub(crate) struct Order {
     /// Bytes handed to the link, or for a READ received.
     pub(super) done: u64,
     /// Something of it is in the link already.
-    pub(super) begun: bool,
+    pub(super) has_begun: bool,
     /// The receive it goes into is promised.
-    pub(super) promised: bool,
+    pub(super) is_promised: bool,
     /// Number in the send queue: one more than sends posted before it.
     pub(super) position: u64,
     /// It was traced, and the answer was not yet.
     pub(super) traced: Option<Numbers>,
     /// That the peer had no receive for it was traced.
-    pub(super) wait_is_traced: bool,
+    pub(super) has_traced_wait: bool,
 }
 
 /// Data of a queued work request.

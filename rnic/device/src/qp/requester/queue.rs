@@ -55,7 +55,7 @@ impl SendQueue {
 
     /// Whether a request is on its way, or a part of one.
     pub(crate) fn has_begun(&self) -> bool {
-        self.started > 0 || self.entries.front().is_some_and(|entry| entry.order.begun)
+        self.started > 0 || self.entries.front().is_some_and(|entry| entry.order.has_begun)
     }
 
     /// Requests on their way that an answer completes.
@@ -170,7 +170,7 @@ impl SendQueue {
     /// All requests are to be made from their beginnings.
     pub(crate) fn start_again(&mut self) {
         for entry in &mut self.entries {
-            (entry.order.begun, entry.order.done) = (false, 0);
+            (entry.order.has_begun, entry.order.done) = (false, 0);
         }
         self.started = 0;
         self.unanswered.clear();

@@ -92,7 +92,7 @@ impl Sources {
 pub(crate) struct Origin {
     pub(super) source: Source,
     /// The engine reaches it, so it need not be copied.
-    pub(super) stays: bool,
+    pub(super) is_reached: bool,
     /// After so many bytes that were copied it should.
     worth: u64,
 }
@@ -114,11 +114,11 @@ impl Origin {
             return None;
         }
         let (key, address) = (region.rkey, part.address() as u64);
-        let stays = reaches(key);
-        if !stays {
+        let is_reached = reaches(key);
+        if !is_reached {
             region.moved.note(part.len() as u64);
         }
         let worth = SOURCE_WORTH.max(region.memory.len() as u64);
-        Some(Origin { source: Source { key, address }, stays, worth })
+        Some(Origin { source: Source { key, address }, is_reached, worth })
     }
 }

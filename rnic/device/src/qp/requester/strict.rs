@@ -19,7 +19,7 @@ impl Inner {
     pub(super) fn unforgiven(&self, qp: &Qp, order: &Order) -> Option<Step> {
         // The engine speaks for the peer, and forgives nothing.
         let link = self.links.first().filter(|link| !link.peer.is_beyond_engine())?;
-        if order.begun || qp.service == Service::Ud || !link.endpoint.peer_is_open() {
+        if order.has_begun || qp.service == Service::Ud || !link.endpoint.peer_is_open() {
             return None;
         }
         let attributes = self.machine.attributes();

@@ -84,15 +84,15 @@ impl Inner {
                 Some(numbers) => self.trace_acknowledged(qp, numbers),
                 None => self.trace_done(qp, order, parts, time),
             },
-            Step::Wait(Why::Receive) if !order.begun && !order.wait_is_traced => {
-                order.wait_is_traced = true;
+            Step::Wait(Why::Receive) if !order.has_begun && !order.has_traced_wait => {
+                order.has_traced_wait = true;
                 self.trace_request(qp, order, parts, time, NOT_READY);
             }
             Step::Started(_) if order.traced.is_none() => {
                 order.traced = self.trace_request(qp, order, parts, time, 0);
             }
             // The rest of it follows; the whole is known now.
-            Step::Wait(_) if order.traced.is_none() && order.begun => {
+            Step::Wait(_) if order.traced.is_none() && order.has_begun => {
                 order.traced = self.trace_request(qp, order, parts, time, 0);
             }
             _ => {}

@@ -61,7 +61,7 @@ impl Inner {
         if !link.takes_requests(qp.service) {
             return Ok(Step::Wait(Why::Peer));
         }
-        if qp.service.is_extended() && !order.begun && !self.name_srq(order.srq)? {
+        if qp.service.is_extended() && !order.has_begun && !self.name_srq(order.srq)? {
             return Ok(Step::Wait(Why::Room));
         }
         let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
@@ -78,7 +78,7 @@ impl Inner {
             }
             opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => {
                 if mappable
-                    && !order.begun
+                    && !order.has_begun
                     && let Some(step) = self.write_mapped(qp, order, parts)?
                 {
                     return Ok(step);
@@ -116,7 +116,8 @@ impl Inner {
         let to_engine = self.links.first().is_some_and(|link| link.peer.is_beyond_engine());
         let origin = if to_engine { self.origin(qp, parts) } else { None };
         let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
-        if with_immediate && reliable && !order.begun && link.endpoint.credit() == Credit::None {
+        if with_immediate && reliable && !order.has_begun && link.endpoint.credit() == Credit::None
+        {
             return Ok(Step::Wait(Why::Receive));
         }
         loop {
@@ -124,7 +125,7 @@ impl Inner {
             let last = order.done + chunk == order.length;
             let flags = ending(order, last);
             let immediate = order.immediate;
-            let request = if order.begun {
+            let request = if order.has_begun {
                 Request::WriteMore { flags, immediate }
             } else {
                 let (address, rkey, total) = (order.address, order.rkey, order.length);
@@ -190,7 +191,7 @@ impl Inner {
         if !link.endpoint.send_request(&request, 0, [])? {
             return Ok(Step::Wait(Why::Room));
         }
-        order.begun = true;
+        order.has_begun = true;
         self.meter.mediated();
         Ok(Step::Started(Finish::Response))
     }
@@ -207,25 +208,25 @@ fn send(
 ) -> Result<Step, Broken> {
     let reliable = service.is_reliable();
     let credit = if reliable { link.endpoint.credit() } else { Credit::Unpromised };
-    if !order.begun {
+    if !order.has_begun {
         match credit {
             Credit::None => return Ok(Step::Wait(Why::Receive)),
             // What is to be invalidated may be no key that can be: the peer has the last word.
             Credit::Promised { floor } => {
-                order.promised = order.length <= floor && order.opcode != opcode::SEND_WITH_INV;
+                order.is_promised = order.length <= floor && order.opcode != opcode::SEND_WITH_INV;
             }
-            Credit::Unpromised => order.promised = false,
+            Credit::Unpromised => order.is_promised = false,
         }
     }
     // What is complete when it is in the ring must be there.
-    let origin = origin.filter(|_| !order.promised);
+    let origin = origin.filter(|_| !order.is_promised);
     loop {
         let chunk = (order.length - order.done).min(chunk_max(link));
         let last = order.done + chunk == order.length;
-        let first = if order.begun { 0 } else { FIRST };
+        let first = if order.has_begun { 0 } else { FIRST };
         let flags = ending(order, last) | first;
         let request = Request::Send { flags, immediate: order.immediate };
-        let begins = !order.begun;
+        let begins = !order.has_begun;
         if !send_chunk(link, &request, order, chunk, parts, origin)? {
             return Ok(Step::Wait(Why::Room));
         }
@@ -238,7 +239,7 @@ fn send(
     }
     // On a network an unreliable message is complete when it has left, as at any NIC: a program
     // that ends then leaves nothing behind.
-    Ok(Step::Started(if order.promised || !reliable && !link.peer.is_beyond_engine() {
+    Ok(Step::Started(if order.is_promised || !reliable && !link.peer.is_beyond_engine() {
         Finish::Done
     } else {
         Finish::Consumed(0, link.endpoint.request_position())
@@ -278,7 +279,7 @@ fn send_chunk(
     parts: &[UserMemory],
     origin: Option<Origin>,
 ) -> Result<bool, Broken> {
-    let sent = if let (Some(Origin { source, stays: true, .. }), [part]) = (origin, parts) {
+    let sent = if let (Some(Origin { source, is_reached: true, .. }), [part]) = (origin, parts) {
         link.send_from(request, source, part.skip(order.done as usize).first(chunk as usize))?
     } else if chunk == order.length {
         link.endpoint.send_request(request, chunk as usize, parts)?
@@ -286,9 +287,9 @@ fn send_chunk(
         send_piece(link, request, order.done, chunk, parts)?
     };
     if sent {
-        order.begun = true;
+        order.has_begun = true;
         order.done += chunk;
-        if let Some(origin) = origin.filter(|origin| !origin.stays) {
+        if let Some(origin) = origin.filter(|origin| !origin.is_reached) {
             link.note_copied(&origin, chunk);
         }
     }

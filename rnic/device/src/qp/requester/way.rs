@@ -16,6 +16,15 @@ enum Express {
     Open,
 }
 
+/// How exactly attributes of the two ends have to fit each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rules {
+    /// As on direct links without more: what has no effect there is not looked at.
+    Lenient,
+    /// As a wire may make them count: `OMNIVERB_STRICT`.
+    Strict,
+}
+
 /// What is traced, or looked at strictly, does not take the express way.
 #[derive(Default)]
 pub(crate) struct Way {
@@ -50,32 +59,40 @@ impl Way {
         self.tracing.is_some()
     }
 
-    /// For a QP in RESET. `is_strict`: for good.
-    pub(crate) fn new(is_strict: bool) -> Way {
-        Way { is_strict, ..Way::default() }
+    /// For a QP in RESET; the rules stay.
+    pub(crate) fn new(rules: Rules) -> Way {
+        Way { is_strict: rules == Rules::Strict, ..Way::default() }
     }
 
-    /// The QP changed its state. `is_ready`: the new one allows the express way.
-    pub(super) fn choose(&mut self, is_ready: bool) {
-        self.express = match (is_ready, self.is_plain()) {
-            (false, _) => Express::Closed,
-            (true, false) => Express::Barred,
-            (true, true) => Express::Open,
-        };
+    /// The QP's new state allows the express way, if requests are plain.
+    pub(super) fn allow_express(&mut self) {
+        self.express = if self.is_plain() { Express::Open } else { Express::Barred };
+    }
+
+    /// It does not.
+    pub(super) fn close_express(&mut self) {
+        self.express = Express::Closed;
+    }
+
+    /// Whether requests are plain has changed.
+    fn choose_anew(&mut self) {
+        if self.express != Express::Closed {
+            self.allow_express();
+        }
     }
 
     /// Requests are traced from now on, with fresh numbers unless it is there already.
     pub(super) fn trace(&mut self, tracer: &Arc<Tracer>) {
         if !self.tracing.as_ref().is_some_and(|tracing| tracing.writes_to(tracer)) {
             self.tracing = Some(Box::new(Tracing::new(tracer.clone())));
-            self.choose(self.express != Express::Closed);
+            self.choose_anew();
         }
     }
 
     /// Requests are traced no longer.
     pub(crate) fn untrace(&mut self) {
         self.tracing = None;
-        self.choose(self.express != Express::Closed);
+        self.choose_anew();
     }
 
     /// What writes traces, if they are written.

@@ -3,11 +3,12 @@
 use super::Outcome;
 use super::send::scatter;
 use crate::constants::{Wc, access, status, wc_flags, wc_opcode};
+use crate::cq::Solicits;
 use crate::gather::{resolve, total};
 use crate::peer::Peer;
 use crate::qp::{Inner, Qp};
 use crate::queue::Receive;
-use omniverb_link::record::{IMMEDIATE, SOLICITED};
+use omniverb_link::record::IMMEDIATE;
 use omniverb_link::{Broken, Request};
 use omniverb_ring::Record;
 use omniverb_terms::Gid;
@@ -84,7 +85,7 @@ impl Inner {
             ..Wc::default()
         };
         self.meter.received(length);
-        self.complete_one(qp, wc, flags & SOLICITED != 0);
+        self.complete_one(qp, wc, Solicits::of(flags));
         Ok(Outcome::Passed)
     }
 

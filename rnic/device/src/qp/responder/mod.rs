@@ -15,7 +15,7 @@ mod send;
 mod write;
 
 pub(super) use incoming::Incoming;
-pub(super) use receives::Receives;
+pub(super) use receives::{PlainMessages, Receives};
 
 use crate::constants::{counted, status};
 use crate::cq::Entry;
@@ -63,9 +63,9 @@ impl Inner {
         let more_responses = std::mem::replace(&mut more, true);
         for _ in 0..BATCH {
             if self.receives.are_plain()
-                && let Some((wc, solicited)) = self.serve_plain_send(qp, index)?
+                && let Some((wc, solicits)) = self.serve_plain_send(qp, index)?
             {
-                self.receives.complete(Entry { wc, release: qp.receive_release(), solicited });
+                self.receives.complete(Entry { wc, release: qp.receive_release(), solicits });
                 continue;
             }
             let Some((request, record)) = self.links[index].endpoint.next_request()? else {

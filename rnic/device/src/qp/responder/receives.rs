@@ -6,6 +6,13 @@ use crate::gather::Sge;
 use crate::queue::{Receive, ReceiveQueue};
 use omniverb_terms::Lkey;
 
+/// Whether messages may take the way of most, on which nothing is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PlainMessages {
+    Allowed,
+    Barred,
+}
+
 /// The receives of a QP. One with an SRQ has an empty queue, and completions all the same.
 pub(crate) struct Receives {
     queue: ReceiveQueue,
@@ -18,9 +25,9 @@ pub(crate) struct Receives {
 }
 
 impl Receives {
-    /// Room for `capacity` receives of `sge_max` entries each. `is_plain`: messages may take the
-    /// way of most.
-    pub(crate) fn new(capacity: u32, sge_max: u32, is_plain: bool) -> Receives {
+    /// Room for `capacity` receives of `sge_max` entries each.
+    pub(crate) fn new(capacity: u32, sge_max: u32, plain: PlainMessages) -> Receives {
+        let is_plain = plain == PlainMessages::Allowed;
         let queue = ReceiveQueue::new(capacity, sge_max);
         Receives { queue, floor: u32::MAX, is_plain, fresh: Vec::new() }
     }

@@ -2,13 +2,14 @@
 
 use super::{Incoming, Outcome};
 use crate::constants::{Wc, access, status, wc_flags, wc_opcode};
+use crate::cq::Solicits;
 use crate::gather::{Sge, resolve, total};
 use crate::qp::links::LinkEnd;
 use crate::qp::{Inner, Qp};
 use crate::queue::Receive;
 use crate::region::RegionCache;
 use omniverb_link::Broken;
-use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, SOLICITED};
+use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST};
 use omniverb_ring::Record;
 use omniverb_terms::{Refusal, Rkey, Service};
 
@@ -126,14 +127,14 @@ impl Inner {
     }
 
     /// The way of most messages: a SEND of one record and no more than data, a receive of this QP
-    /// that is waiting, long enough, and sound. Gives its completion, and whether the sender asks
-    /// for an event. `None`: none of it happened, see the general way.
+    /// that is waiting, long enough, and sound. Gives its completion, and whether it is
+    /// to raise an event. `None`: none of it happened, see the general way.
     #[inline(always)]
     pub(super) fn serve_plain_send(
         &mut self,
         qp: &Qp,
         index: usize,
-    ) -> Result<Option<(Wc, bool)>, Broken> {
+    ) -> Result<Option<(Wc, Solicits)>, Broken> {
         let link = &mut self.links[index];
         let Some(record) = link.endpoint.next_plain_send()? else { return Ok(None) };
         if !matches!(link.incoming, Incoming::Idle) {
@@ -155,7 +156,7 @@ impl Inner {
         let (opcode, qp_num) = (wc_opcode::RECV, qp.number.0);
         let byte_len = length as u32;
         let wc = Wc { wr_id, opcode, byte_len, qp_num, src_qp, ..Wc::default() };
-        Ok(Some((wc, record.tag & SOLICITED != 0)))
+        Ok(Some((wc, Solicits::of(record.tag))))
     }
 
     /// Takes messages off one link whose completions go straight to `out`, as long as there are
@@ -213,7 +214,7 @@ impl Inner {
             ..Wc::default()
         };
         self.meter.received(length);
-        self.complete_one(qp, wc, flags & SOLICITED != 0);
+        self.complete_one(qp, wc, Solicits::of(flags));
     }
 
     #[cold]

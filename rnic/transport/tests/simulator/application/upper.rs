@@ -67,7 +67,7 @@ impl Upper for Application {
             (Operation::Send { immediate, invalidate, solicited }, Kind::Send) => {
                 assert_eq!(part.immediate, immediate.filter(|_| ends));
                 assert_eq!(part.invalidate, invalidate.filter(|_| ends));
-                assert_eq!(part.solicited, solicited && ends);
+                assert_eq!(part.is_solicited, solicited && ends);
             }
             (
                 Operation::Write { address, key, total, immediate, solicited },
@@ -75,7 +75,7 @@ impl Upper for Application {
             ) => {
                 assert_eq!((to, with, all), (address, key, total));
                 assert_eq!(part.immediate, immediate.filter(|_| ends));
-                assert_eq!(part.solicited, solicited && ends && immediate.is_some());
+                assert_eq!(part.is_solicited, solicited && ends && immediate.is_some());
                 let begin = (address - BASE + part.offset) as usize;
                 self.written[begin..begin + part.data.len()].copy_from_slice(part.data);
             }

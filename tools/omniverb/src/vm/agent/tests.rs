@@ -23,7 +23,7 @@ struct Bench {
 
 fn bench() -> Bench {
     let (port, far) = UnixStream::pair().unwrap();
-    let mut relay = Relay::new(port.into(), false).unwrap();
+    let mut relay = Relay::new(port.into(), Reads::Always).unwrap();
     let ((calls, process), (events, heard)) = (socket::pair().unwrap(), socket::pair().unwrap());
     relay.add(SESSION, calls);
     relay.set_events(SESSION, events);
@@ -43,7 +43,7 @@ fn bench() -> Bench {
         sessions: 4,
         full: false,
     };
-    Bench { agent, host: Relay::new(far.into(), false).unwrap(), process: [process, heard] }
+    Bench { agent, host: Relay::new(far.into(), Reads::Always).unwrap(), process: [process, heard] }
 }
 
 /// A link with the engine: its bell, and where that is.

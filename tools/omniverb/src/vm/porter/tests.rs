@@ -89,7 +89,7 @@ fn packets_and_words_pass_both_ways_and_what_is_no_packet_does_not() {
     let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
     let frame = |kind, bytes| Frame { kind, session: 0, bytes };
     let packet = |length: usize| frame(FrameKind::Packet, vec![0; length]);
-    let mut agent = Relay::new(far.into(), false).unwrap();
+    let mut agent = Relay::new(far.into(), Reads::Always).unwrap();
     let bytes = Begin { window: 7, number: 1, boot: [0; 16] }.written();
     agent.begin(&frame(FrameKind::Begin, bytes));
     // Nobody has the port yet.

@@ -15,6 +15,7 @@ use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::machine::{Frame, FrameKind};
 use omniverb_sys::socket;
 use port::Port;
+pub(super) use port::Reads;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 pub(super) use session::Channel;
@@ -55,10 +56,9 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    /// `port`: a stream; it becomes non-blocking. `polite`: reads nothing that it could not answer;
-    /// of the two ends one at most.
-    pub(super) fn new(port: OwnedFd, polite: bool) -> io::Result<Relay> {
-        let (port, sessions) = (Port::new(port, polite)?, BTreeMap::new());
+    /// `port`: a stream; it becomes non-blocking.
+    pub(super) fn new(port: OwnedFd, reads: Reads) -> io::Result<Relay> {
+        let (port, sessions) = (Port::new(port, reads)?, BTreeMap::new());
         Ok(Relay { port, sessions, cost: 0, over: Vec::new() })
     }
 

@@ -12,24 +12,31 @@ pub(super) const FRAMES_MAX: usize = 64;
 /// Bytes read in a turn.
 pub(super) const TURN_BYTES: usize = 32 << 10;
 
+/// When an end of a port reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::vm) enum Reads {
+    Always,
+    /// While there is room for what it may have to answer. Of the two ends one at most does so.
+    WithRoom,
+}
+
 pub(super) struct Port {
     file: OwnedFd,
     frames: Frames,
     /// What waits for room, and how much of the first has gone.
     out: VecDeque<Vec<u8>>,
     sent: usize,
-    /// Reads only while there is room for what is to be said.
-    polite: bool,
+    reads: Reads,
     /// What the stream begins with, if it has not been found yet, and what may be its beginning.
     seek: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Port {
     /// `file` becomes non-blocking.
-    pub(super) fn new(file: OwnedFd, polite: bool) -> io::Result<Port> {
+    pub(super) fn new(file: OwnedFd, reads: Reads) -> io::Result<Port> {
         rustix::io::ioctl_fionbio(&file, true)?;
         let (frames, out) = (Frames::default(), VecDeque::new());
-        Ok(Port { file, frames, out, sent: 0, polite, seek: None })
+        Ok(Port { file, frames, out, sent: 0, reads, seek: None })
     }
 
     /// Whether what the stream begins with has been found.
@@ -51,7 +58,7 @@ impl Port {
     /// What is to be waited for.
     pub(super) fn wants(&self) -> PollFlags {
         let mut flags = PollFlags::empty();
-        flags.set(PollFlags::IN, self.has_room() || !self.polite);
+        flags.set(PollFlags::IN, self.has_room() || self.reads == Reads::Always);
         flags.set(PollFlags::OUT, !self.out.is_empty());
         flags
     }

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 /// Two ends of a port, and something that is never ready.
 fn ends() -> (Relay, Relay, (OwnedFd, OwnedFd)) {
     let (one, other) = UnixStream::pair().unwrap();
-    let relay = |end: UnixStream| Relay::new(end.into(), false).unwrap();
+    let relay = |end: UnixStream| Relay::new(end.into(), Reads::Always).unwrap();
     (relay(one), relay(other), socket::pair().unwrap())
 }
 
@@ -120,7 +120,7 @@ fn all_sessions_together_have_a_bound() {
 #[test]
 fn who_takes_no_answers_is_not_heard() {
     let (one, other) = UnixStream::pair().unwrap();
-    let mut relay = Relay::new(one.into(), true).unwrap();
+    let mut relay = Relay::new(one.into(), Reads::WithRoom).unwrap();
     let (quiet, _far) = socket::pair().unwrap();
     other.set_nonblocking(true).unwrap();
     let frame = Frame { kind: FrameKind::Open, session: 7, bytes: vec![0; 8] }.encode();
@@ -152,7 +152,7 @@ fn who_takes_no_answers_is_not_heard() {
 #[test]
 fn who_comes_later_hears_nothing_of_what_was_said_before() {
     let (one, other) = UnixStream::pair().unwrap();
-    let mut porter = Relay::new(one.into(), true).unwrap();
+    let mut porter = Relay::new(one.into(), Reads::WithRoom).unwrap();
     let (quiet, _far) = socket::pair().unwrap();
     for session in 0..200 {
         porter.say(FrameKind::Call, session, vec![session as u8; 4096]);
@@ -160,7 +160,7 @@ fn who_comes_later_hears_nothing_of_what_was_said_before() {
     turn(&mut porter, &quiet);
     // The agent that dies has half of a frame.
     read(&other, &mut [0; 1000]).unwrap();
-    let mut agent = Relay::new(other.into(), false).unwrap();
+    let mut agent = Relay::new(other.into(), Reads::Always).unwrap();
     agent.begin(&Frame { kind: FrameKind::Begin, session: 0, bytes: vec![9; 16] });
     let mut heard = Vec::new();
     for _ in 0..1000 {
