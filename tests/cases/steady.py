@@ -6,7 +6,7 @@ import time
 from types import SimpleNamespace
 
 from harness import duet, process
-from harness.case import ALONE, Case, Group, check
+from harness.case import POLLS, Case, Group, check
 from harness.plain import PlainPair
 
 
@@ -90,4 +90,4 @@ def groups():
         Case("steady.system_calls_ib_read_lat", _no_system_calls("ib_read_lat", "-s", "8"), 150),
         Case("steady.idle_processes", _idle),
         Case("steady.daemon_out_of_the_way", _daemon_out_of_the_way),
-    ], PlainPair, weight=ALONE)]
+    ], PlainPair, weight=POLLS)]

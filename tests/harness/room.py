@@ -11,7 +11,7 @@ import tempfile
 
 from . import staging
 
-# What a run from a clean checkout takes at most, with what is built: tests/README.md.
+# What `.ci/run` takes at most in a clean checkout, what is built included: tests/README.md.
 NEEDED = 4 << 30
 # With less than that nothing of a program's output can be relied on.
 _FULL = 16 << 20
