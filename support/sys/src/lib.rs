@@ -29,6 +29,7 @@ pub mod mounts;
 pub mod neighbour;
 pub mod netns;
 pub mod numbered;
+mod outgoing;
 pub mod own;
 pub mod pidfd;
 pub mod privileges;

@@ -3,10 +3,12 @@
 //! in [`addresses`](crate::addresses)). A neighbour that is not known yet is asked for by the
 //! kernel, which a datagram to it has it do.
 
-use crate::addresses::{attributes, dump, ip, request, u16_at, u32_at};
+use crate::addresses::{attributes, ip, request, u16_at, u32_at};
+use crate::outgoing;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, sendto, socket_with};
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::os::fd::AsFd;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -123,15 +125,18 @@ fn bytes_of(address: IpAddr) -> Vec<u8> {
     }
 }
 
+/// One whose value has whole words: length, kind, value.
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    [&(value.len() as u16 + 4).to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat()
+}
+
 fn way(destination: IpAddr, interface: u32) -> io::Result<Option<Way>> {
     let address = bytes_of(destination);
     // `struct rtmsg`: family, prefix lengths of destination and source, and nine bytes more.
     let mut body = vec![0; 12];
     (body[0], body[1]) = (family(destination), address.len() as u8 * 8);
     for (kind, value) in [(RTA_DST, &address[..]), (RTA_OIF, &interface.to_ne_bytes()[..])] {
-        body.extend((value.len() as u16 + 4).to_ne_bytes());
-        body.extend(kind.to_ne_bytes());
-        body.extend(value);
+        body.extend(attribute(kind, value));
     }
     let mut found = None;
     let told = request(RTM_GETROUTE, &body, |kind, body| {
@@ -139,13 +144,8 @@ fn way(destination: IpAddr, interface: u32) -> io::Result<Option<Way>> {
             found = parse_route(body, destination);
         }
     });
-    match told {
-        Ok(()) => Ok(found),
-        Err(error) => match error.raw_os_error() {
-            Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL) => Ok(None),
-            _ => Err(error),
-        },
-    }
+    unless(told, &[libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES, libc::EINVAL])?;
+    Ok(found)
 }
 
 /// `struct rtmsg`, with the type of the route in byte 7; then attributes.
@@ -165,14 +165,27 @@ fn parse_route(body: &[u8], destination: IpAddr) -> Option<Way> {
     }
 }
 
+/// Asked for by its index, since nobody knows how many others there are.
 fn link(interface: u32) -> io::Result<Option<Link>> {
+    // `struct ifinfomsg`.
+    let mut body = [0; 16];
+    body[4..8].copy_from_slice(&interface.to_ne_bytes());
     let mut found = None;
-    dump(RTM_GETLINK, |kind, body| {
+    let told = request(RTM_GETLINK, &body, |kind, body| {
         if kind == RTM_NEWLINK {
-            found = found.or(parse_link(body).filter(|link| link.index == interface));
+            found = parse_link(body).filter(|link| link.index == interface);
         }
-    })?;
+    });
+    unless(told, &[libc::ENODEV, libc::EINVAL])?;
     Ok(found)
+}
+
+/// What the kernel says where there is no such thing is no error.
+fn unless(told: io::Result<()>, nothing: &[i32]) -> io::Result<()> {
+    told.or_else(|error| match error.raw_os_error() {
+        Some(errno) if nothing.contains(&errno) => Ok(()),
+        _ => Err(error),
+    })
 }
 
 /// `struct ifinfomsg`: family, type, index and eight bytes more; then attributes.
@@ -203,13 +216,21 @@ fn parse_vlan(information: &[u8]) -> Option<u16> {
     number.filter(|_| is_vlan)
 }
 
+/// One entry of the table is asked for (Linux 5.0): others may have filled it.
 fn known(next: IpAddr, by: u32) -> io::Result<Option<Mac>> {
+    // `struct ndmsg`.
+    let mut body = vec![0; 12];
+    body[0] = family(next);
+    body[4..8].copy_from_slice(&by.to_ne_bytes());
+    body.extend(attribute(NDA_DST, &bytes_of(next)));
     let mut found = None;
-    dump(RTM_GETNEIGH, |kind, body| {
-        if kind == RTM_NEWNEIGH && found.is_none() {
+    let told = request(RTM_GETNEIGH, &body, |kind, body| {
+        if kind == RTM_NEWNEIGH {
             found = parse_neighbour(body, next, by);
         }
-    })?;
+    });
+    // An interface that has gone has no neighbours.
+    unless(told, &[libc::ENOENT, libc::ENODEV, libc::EINVAL])?;
     Ok(found)
 }
 
@@ -228,14 +249,17 @@ fn parse_neighbour(body: &[u8], next: IpAddr, by: u32) -> Option<Mac> {
     mac.filter(|_| is_it && answers && interface == by)
 }
 
-/// Has the kernel ask who that is. Whether that was possible shows in its table.
+/// Has the kernel ask who that is, by that interface whatever the routes say of others. Whether that
+/// was possible shows in its table.
 fn ask(next: IpAddr, by: u32) {
     let (family, to): (AddressFamily, SocketAddr) = match next {
         IpAddr::V4(four) => (AddressFamily::INET, (four, DISCARD).into()),
         IpAddr::V6(six) => (AddressFamily::INET6, SocketAddrV6::new(six, DISCARD, 0, by).into()),
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    if let Ok(socket) = socket_with(family, SocketType::DGRAM, flags, None) {
+    if let Ok(socket) = socket_with(family, SocketType::DGRAM, flags, None)
+        && outgoing::set_interface(socket.as_fd(), next.is_ipv6(), by).is_ok()
+    {
         let _ = sendto(&socket, &[], SendFlags::empty(), &to);
     }
 }
@@ -243,14 +267,102 @@ fn ask(next: IpAddr, by: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netns::Namespace;
+    use std::io::{BufRead, BufReader, Write};
     use std::net::Ipv4Addr;
+    use std::process::{Command, Stdio};
 
     fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-        let mut bytes = (value.len() as u16 + 4).to_ne_bytes().to_vec();
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend(value);
+        let mut bytes = super::attribute(kind, value);
         bytes.resize(bytes.len().next_multiple_of(4), 0);
         bytes
+    }
+
+    /// Does this in a network of its own, with what `ip` made there, if we may.
+    fn in_network(commands: &str, work: impl FnOnce() + Send) {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let wait = "ip -batch - && echo ready && exec sleep 60";
+        let mut holder = Command::new("unshare")
+            .args(["-n", "sh", "-c", wait])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        holder.stdin.take().unwrap().write_all(commands.as_bytes()).unwrap();
+        let mut said = String::new();
+        BufReader::new(holder.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said, "ready\n");
+        let pid = i32::try_from(holder.id()).unwrap();
+        let pidfd = crate::pidfd::of(pid).unwrap();
+        let network = Namespace::of_process(pid, pidfd.as_fd()).unwrap();
+        let done = network.run(|| Ok(work()));
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        done.unwrap();
+    }
+
+    /// As long as a table may be, it is the one entry that is asked for.
+    #[test]
+    fn whoever_fills_the_table_hides_nobody() {
+        let mut commands = String::from("link add d0 type veth peer name d1\nlink set d0 up\n");
+        commands.push_str("addr add 10.1.0.1/16 dev d0\naddr add fd00::1/64 dev d0 nodad\n");
+        let entry = |number: u32| (number / 250 + 1, number % 250 + 2);
+        for (three, four) in (0..9000).map(entry) {
+            let neighbour =
+                format!("neigh add 10.1.{three}.{four} lladdr 2:0:0:0:{three:x}:{four:x}");
+            commands.push_str(&format!("{neighbour} dev d0 nud permanent\n"));
+        }
+        commands.push_str("neigh add fd00::2 lladdr 2:0:0:0:6:2 dev d0 nud permanent\n");
+        in_network(&commands, || {
+            let index = found_index("d0");
+            for (three, four) in [0, 4095, 4096, 8999].map(entry) {
+                let to = format!("10.1.{three}.{four}").parse().unwrap();
+                let found = resolve(to, index, Duration::ZERO).unwrap();
+                assert_eq!(found, Some([2, 0, 0, 0, three as u8, four as u8]), "{to}");
+            }
+            let to = "fd00::2".parse().unwrap();
+            assert_eq!(resolve(to, index, Duration::ZERO).unwrap(), Some([2, 0, 0, 0, 6, 2]));
+            assert_eq!(known("10.1.250.250".parse().unwrap(), index).unwrap(), None);
+            assert_eq!(known(to, index + 1000).unwrap(), None);
+            assert_eq!(vlan(index + 1000).unwrap(), None);
+        });
+    }
+
+    /// Two interfaces in one network, of which the routes prefer another than is meant.
+    #[test]
+    fn who_is_not_known_is_asked_for_by_the_interface_that_was_meant() {
+        let commands = "link add a0 type veth peer name a1\nlink add b0 type veth peer name b1\n\
+                        link set a0 up\nlink set a1 up\nlink set b0 up\nlink set b1 up\n\
+                        addr add 10.1.0.1/24 dev a0\naddr add 10.1.0.3/24 dev b0\n\
+                        addr add fd00::1/64 dev a0 nodad\naddr add fd00::3/64 dev b0 nodad\n";
+        in_network(commands, || {
+            for interface in ["a0", "b0"].map(found_index) {
+                for to in ["10.1.0.9", "fd00::9"].map(|text| text.parse().unwrap()) {
+                    ask(to, interface);
+                    assert!(is_asked_for(to, interface), "{to} by {interface}");
+                }
+            }
+        });
+    }
+
+    /// The index of one of our interfaces.
+    fn found_index(name: &str) -> u32 {
+        let socket =
+            socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+        rustix::net::netdevice::name_to_index(socket.unwrap(), name).unwrap()
+    }
+
+    /// There is an entry, whether or not somebody has answered.
+    fn is_asked_for(next: IpAddr, by: u32) -> bool {
+        let mut body = vec![family(next), 0, 0, 0];
+        body.extend(by.to_ne_bytes());
+        body.extend([0; 4]);
+        body.extend(attribute(NDA_DST, &bytes_of(next)));
+        let mut found = false;
+        let told = request(RTM_GETNEIGH, &body, |kind, _| found = kind == RTM_NEWNEIGH);
+        told.is_ok() && found
     }
 
     #[test]
