@@ -166,6 +166,11 @@ impl Drop for Living<'_> {
     fn drop(&mut self) {
         // SAFETY: what the thread had before, which its library keeps for as long as it lives.
         unsafe { libc::syscall(libc::SYS_set_robust_list, self.before, HEAD_BYTES) };
+        // The kernel goes through this list no more: what nobody has forgotten is over with it.
+        let mut told = lock(&self.life.told);
+        self.life.head.store(FIRST, self.life.head.address() as u64, Ordering::Relaxed);
+        told.entries.clear();
+        drop(told);
         self.life.thread.store(0, Ordering::Relaxed);
     }
 }
@@ -246,6 +251,30 @@ mod tests {
         // Another one's it may be then.
         ends_after(life, || assert!(life.tell(&shared.0, AT).is_ok()));
         assert_ne!(shared.word() & DIED, 0);
+    }
+
+    /// A program has its device anew as often as it likes.
+    #[test]
+    fn what_a_thread_did_not_forget_is_over_with_its_leave() {
+        let (life, shared, other) = (life(), Shared::new(), Shared::new());
+        for round in 0..3 {
+            std::thread::scope(|scope| {
+                let ends = scope.spawn(|| {
+                    let living = life.begin().unwrap();
+                    let numbers: Vec<u64> =
+                        (0..WORDS_MAX).map(|_| life.tell(&shared.0, AT).unwrap()).collect();
+                    assert!(life.tell(&shared.0, AT).is_err());
+                    drop(living);
+                    numbers
+                });
+                let numbers = ends.join().unwrap();
+                assert_eq!(lock(&life.told).entries.len(), 0, "{round}");
+                // Nor does who comes late do any harm.
+                numbers.into_iter().for_each(|number| life.forget(number));
+            });
+        }
+        ends_after(life, || _ = life.tell(&other.0, AT).unwrap());
+        assert_eq!((shared.word() & DIED, other.word() & DIED), (0, DIED));
     }
 
     #[test]
