@@ -7,11 +7,15 @@
 //!
 //! Level-triggered, and of the events those that `rpoll` knows: `EPOLLIN`, `EPOLLOUT`, and, asked
 //! for or not, `EPOLLERR` and `EPOLLHUP`. The other bits are ignored, as with rdma-core. The number
-//! of a set is for these calls and `rclose`; the kernel's calls see nothing happen to it.
+//! of a set is for these calls and `rclose`; the kernel's calls see nothing happen to it. Who closes
+//! it by `close` has closed the set, which shows when its number is used: what has the number by
+//! then is somebody else's, which nobody waits for here, and which is not closed with the set.
+
+mod number;
 
 use core::ffi::c_int;
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use libc::{
@@ -21,10 +25,11 @@ use libc::{
 use omniverb_sys::event::EventFd;
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::SocketFlags;
 
+use self::number::Number;
 use super::poll::{self, Deadline};
-use crate::errno::{EEXIST, of, outcome, set_errno};
+use crate::errno::{EEXIST, outcome, set_errno};
 
 /// A descriptor in a set.
 #[derive(Clone, Copy)]
@@ -53,8 +58,7 @@ struct Members {
 
 /// A set of descriptors.
 struct Set {
-    /// Holds the number.
-    file: OwnedFd,
+    number: Number,
     members: Mutex<Members>,
     /// One for each who is told.
     change: EventFd,
@@ -62,8 +66,28 @@ struct Set {
 
 static SETS: RwLock<BTreeMap<c_int, Arc<Set>>> = RwLock::new(BTreeMap::new());
 
+/// The set of a number. One whose number is not its own any more is over.
 fn find(number: c_int) -> Option<Arc<Set>> {
-    SETS.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
+    let set = SETS.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()?;
+    if set.number.is_ours() {
+        return Some(set);
+    }
+    let mut sets = SETS.write().unwrap_or_else(PoisonError::into_inner);
+    if sets.get(&number).is_some_and(|other| Arc::ptr_eq(other, &set)) {
+        sets.remove(&number);
+    }
+    set.end(&mut lock(&set.members));
+    None
+}
+
+/// A set that is new. What had its number before was closed by the program.
+fn add(set: Arc<Set>) -> c_int {
+    let number = set.number.number;
+    let before = SETS.write().unwrap_or_else(PoisonError::into_inner).insert(number, set);
+    if let Some(before) = before {
+        before.end(&mut lock(&before.members));
+    }
+    number
 }
 
 /// What a set can wait for, of what was asked for.
@@ -125,12 +149,12 @@ impl Members {
 
 impl Set {
     fn new(flags: c_int) -> Result<Arc<Set>, Errno> {
-        let mut kept = EventfdFlags::empty();
-        kept.set(EventfdFlags::CLOEXEC, flags & O_CLOEXEC != 0);
-        kept.set(EventfdFlags::NONBLOCK, flags & O_NONBLOCK != 0);
-        let file = eventfd(0, kept).map_err(|error| of(error.raw_os_error()))?;
+        let mut kept = SocketFlags::empty();
+        kept.set(SocketFlags::CLOEXEC, flags & O_CLOEXEC != 0);
+        kept.set(SocketFlags::NONBLOCK, flags & O_NONBLOCK != 0);
+        let number = Number::new(kept)?;
         let change = EventFd::semaphore().map_err(|_| Errno::EMFILE)?;
-        Ok(Arc::new(Set { file, members: Mutex::default(), change }))
+        Ok(Arc::new(Set { number, members: Mutex::default(), change }))
     }
 
     fn change(&self, operation: c_int, member: Member) -> Result<(), Errno> {
@@ -154,10 +178,15 @@ impl Set {
         if !members.list.is_empty() {
             return Err(Errno::EBUSY);
         }
+        self.end(&mut members);
+        Ok(())
+    }
+
+    /// The same whatever is in it.
+    fn end(&self, members: &mut Members) {
         members.closed = true;
         members.changes += 1;
-        self.tell(&mut members);
-        Ok(())
+        self.tell(members);
     }
 
     /// Polls all of them once, for so long at most. `None`: the set was closed.
@@ -193,11 +222,7 @@ impl Set {
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_repoll_create(flags: c_int) -> c_int {
     match Set::new(flags) {
-        Ok(set) => {
-            let number = set.file.as_raw_fd();
-            SETS.write().unwrap_or_else(PoisonError::into_inner).insert(number, set);
-            number
-        }
+        Ok(set) => add(set),
         Err(errno) => outcome(Err(errno)),
     }
 }
@@ -268,6 +293,7 @@ pub unsafe extern "C" fn ov_repoll_wait(
 
 /// For `rclose`: closes a set that nothing is in. `None`: it is no set.
 pub(super) fn close(number: c_int) -> Option<c_int> {
+    find(number)?;
     let mut sets = SETS.write().unwrap_or_else(PoisonError::into_inner);
     let closed = sets.get(&number)?.close();
     if closed.is_ok() {
@@ -287,95 +313,4 @@ fn positive(result: Result<(), Errno>) -> c_int {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn members(fds: &[c_int]) -> Members {
-        let mut members = Members::default();
-        for fd in fds {
-            let data = u64::from(fd.unsigned_abs());
-            let member = Member { fd: *fd, asked: POLLIN, data, added: 0 };
-            members.change(EPOLL_CTL_ADD, member).unwrap();
-        }
-        members
-    }
-
-    /// What was polled of them, as they are.
-    fn polled(all: &Members, files: &[(c_int, i16)]) -> Vec<(u64, pollfd)> {
-        let added = |fd| all.position(fd).map_or(u64::MAX, |at| all.list[at].added);
-        let file = |fd, revents| (added(fd), pollfd { fd, events: 0, revents });
-        files.iter().map(|(fd, revents)| file(*fd, *revents)).collect()
-    }
-
-    fn told(members: &mut Members, files: &[(c_int, i16)], room: usize) -> Vec<(u64, u32)> {
-        let polled = polled(members, files);
-        let events = members.collect(&polled, room);
-        events.iter().map(|event| ({ event.u64 }, { event.events })).collect()
-    }
-
-    #[test]
-    fn who_was_left_out_is_told_of_first_next_time() {
-        let mut all = members(&[3, 4, 5]);
-        let busy = [(3, POLLIN), (4, POLLIN), (5, POLLIN)];
-        let turns: Vec<u64> = (0..6).flat_map(|_| told(&mut all, &busy, 1)).map(|e| e.0).collect();
-        assert_eq!(turns, [3, 4, 5, 3, 4, 5]);
-        assert_eq!(told(&mut all, &busy, 2), [(3, 1), (4, 1)]);
-        assert_eq!(told(&mut all, &busy, 3), [(5, 1), (3, 1), (4, 1)]);
-        assert_eq!(told(&mut members(&[]), &[], 1), []);
-    }
-
-    #[test]
-    fn what_has_changed_meanwhile_counts() {
-        let mut all = members(&[3, 4, 5]);
-        let nothing = Member { fd: 4, asked: 0, data: 40, added: 0 };
-        all.change(EPOLL_CTL_MOD, nothing).unwrap();
-        all.change(EPOLL_CTL_DEL, Member { fd: 3, ..nothing }).unwrap();
-        let files = [(3, POLLIN), (4, POLLIN | POLLHUP), (5, POLLNVAL), (6, POLLIN)];
-        assert_eq!(told(&mut all, &files, 9), [(40, 0x10)]);
-        assert_eq!(all.position(5), None, "closed");
-        let wrong = |all: &mut Members, operation, fd| {
-            all.change(operation, Member { fd, ..nothing }).unwrap_err()
-        };
-        assert_eq!(wrong(&mut all, EPOLL_CTL_ADD, 4), EEXIST);
-        assert_eq!(wrong(&mut all, EPOLL_CTL_MOD, 3), Errno::ENOENT);
-        assert_eq!(wrong(&mut all, EPOLL_CTL_DEL, 3), Errno::ENOENT);
-        assert_eq!(wrong(&mut all, 7, 4), Errno::EINVAL);
-    }
-
-    #[test]
-    fn what_was_polled_is_not_told_of_another_file_with_its_number() {
-        let mut all = members(&[3, 4]);
-        let before = polled(&all, &[(3, POLLNVAL), (4, POLLHUP)]);
-        for fd in [3, 4] {
-            let again = Member { fd, asked: POLLIN, data: 9, added: 0 };
-            all.change(EPOLL_CTL_DEL, again).unwrap();
-            all.change(EPOLL_CTL_ADD, again).unwrap();
-        }
-        assert!(all.collect(&before, 9).is_empty());
-        assert_eq!(told(&mut all, &[(3, POLLIN), (4, POLLIN)], 9), [(9, 1), (9, 1)]);
-    }
-
-    #[test]
-    fn who_waits_for_a_set_that_is_closed_hears_of_it() {
-        let set = Set::new(0).unwrap();
-        let member = Member { fd: 0, asked: 0, data: 0, added: 0 };
-        set.change(EPOLL_CTL_ADD, member).unwrap();
-        assert_eq!(set.close(), Err(Errno::EBUSY));
-        set.change(EPOLL_CTL_DEL, member).unwrap();
-        let waiting = std::thread::scope(|scope| {
-            let wait = || loop {
-                if set.poll(&Deadline::of(-1), 1).unwrap().is_none() {
-                    return;
-                }
-            };
-            let all = [scope.spawn(wait), scope.spawn(wait)];
-            while lock(&set.members).waiters < 2 {
-                std::thread::yield_now();
-            }
-            set.close().unwrap();
-            all.map(std::thread::ScopedJoinHandle::join)
-        });
-        assert!(waiting.iter().all(Result::is_ok));
-        assert_eq!(set.change(EPOLL_CTL_ADD, member), Err(Errno::EINVAL));
-    }
-}
+mod tests;
