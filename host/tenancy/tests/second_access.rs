@@ -17,8 +17,8 @@ mod support;
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::testing::exercise::vnic;
-use omniverb_tenancy::{Action, Limits, Path, Why};
+use omniverb_tenancy::testing::exercise::{Bench, ip, vnic};
+use omniverb_tenancy::{Access, Action, Identity, Limits, PairWindows, Path, Why};
 use omniverb_terms::{Errno, Service};
 use support::*;
 
@@ -86,4 +86,46 @@ fn an_end_is_told_by_the_engine_too() {
     let reason = CLOSED_BY_DEATH;
     let closed = LinkClosed { qpn: a, peer_qpn: b, reason, reserved: 0 };
     assert!(events(&mut bench, 1).contains(&Message::from(closed)));
+}
+
+/// Whoever attached a vNIC and the directory each say something, and both holds: of a machine whose
+/// ways are closed the addresses are its own word, and nothing but windows is shared with it.
+#[test]
+fn that_a_machine_is_closed_does_not_make_it_anything_else() {
+    // Who says which of the two.
+    for (said, introduced) in [(Access::Forwarded, true), (Access::Window, false)] {
+        let guests = second::Guests(said, vec![2]);
+        let mut bench = Bench::with_directory(Limits::default(), Box::new(guests));
+        if introduced {
+            bench.machines.insert(2);
+        }
+        bench.life = 9;
+        hello(&mut bench, 1, 1, 0);
+        hello(&mut bench, 2, 2, 0);
+        if !introduced {
+            let identity =
+                Identity { name: "net-2".into(), alias: None, guid: [2; 8], proof: [1, 4, 2, 9] };
+            bench.tenancy.introduce(vnic(2), identity, Access::Forwarded);
+        }
+        let windows = PairWindows { free: 2, room: 4, ..PairWindows::default() };
+        bench.tenancy.set_pair_windows(vnic(2), windows);
+        let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
+        call(&mut bench, 1, to(a, 1, b, 2));
+        call(&mut bench, 2, to(b, 2, a, 1));
+        let asked = bench.told.iter().filter_map(|action| match action {
+            Action::Probe { vnic: from, source, .. } => Some((*from, *source)),
+            _ => None,
+        });
+        let expected = [(vnic(1), None), (vnic(2), Some(ip(2)))];
+        assert_eq!(asked.collect::<Vec<_>>(), expected, "its own word");
+        assert!(links(&bench).is_empty());
+        assert_eq!(paths(&bench, 1), [(Path::Forwarded, Why::PeerForwarded)]);
+        assert_eq!(paths(&bench, 2), [(Path::Forwarded, Why::Forwarded)]);
+        assert_eq!(bench.tenancy.pair_links(vnic(2)), 0);
+        bench.tenancy.check_accounts();
+        for session in [1, 2] {
+            bench.end(session);
+        }
+        assert!(bench.tenancy.is_empty());
+    }
 }

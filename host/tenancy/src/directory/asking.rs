@@ -12,8 +12,8 @@
 //! is proved by its knowing a number, which the network has brought it. Links that rest on an
 //! answer have the network asked again as long as they live (`consent.rs`).
 
+use super::Name;
 use super::neighbours::{Answer, Question, Waiter};
-use super::{Access, Name};
 use crate::accounts::Kind;
 use crate::action::Action;
 use crate::ids::ProbeId;
@@ -85,8 +85,7 @@ impl Tenancy {
     /// one for each, and the answer holds for that one.
     pub(crate) fn question_of(&self, from: VnicId, sgid: Gid, dgid: Gid) -> Option<Question> {
         let Underlay { local, remote, interface, key } = self.route_to(from, sgid, dgid)?;
-        let own_word = self.network.access(from) == Access::Window;
-        let local = own_word.then(|| local.to_canonical());
+        let local = self.network.is_machine(from).then(|| local.to_canonical());
         Some(Question { from, local, interface, gid: dgid, remote, key })
     }
 

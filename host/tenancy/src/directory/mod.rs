@@ -41,8 +41,10 @@ pub struct Name {
     pub dgid: Gid,
 }
 
-/// How a vNIC may be reached from others of the same host; the closest way first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+/// What somebody says of how a vNIC may be reached from others of the same host. These are in no
+/// order, and what one says takes nothing away from what another says: that the way to a virtual
+/// machine is closed does not make it a namespace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
     /// In whichever way: its processes can share memory with others.
     #[default]
@@ -154,7 +156,7 @@ impl Network {
         self.directory.name_of(address)
     }
 
-    /// A vNIC is attached in a way by which it can be reached no closer than so.
+    /// A vNIC is attached so.
     pub(crate) fn attach(&mut self, vnic: VnicId, access: Access) {
         self.attached.insert(vnic, access);
     }
@@ -164,16 +166,25 @@ impl Network {
         self.attached.remove(&vnic);
     }
 
-    /// How a vNIC may be reached: as far as it is attached so, and the directory
-    /// [lets it](Directory::access).
-    pub(crate) fn access(&self, vnic: VnicId) -> Access {
-        let attached = self.attached.get(&vnic).copied().unwrap_or_default();
-        attached.max(self.directory.access(vnic))
+    /// Whether the memory that its processes share is that of windows, and which addresses it has
+    /// is its own word.
+    pub(crate) fn is_machine(&self, vnic: VnicId) -> bool {
+        self.says(vnic, Access::Window)
+    }
+
+    /// Whether the engine is the only way to it from others.
+    pub(crate) fn is_closed(&self, vnic: VnicId) -> bool {
+        self.says(vnic, Access::Forwarded)
+    }
+
+    /// Who attached it says so, or the [directory](Directory::access).
+    fn says(&self, vnic: VnicId, access: Access) -> bool {
+        self.attached.get(&vnic) == Some(&access) || self.directory.access(vnic) == access
     }
 
     /// What memory processes of these two can share, if the engine is not the only way to one.
     pub(crate) fn common(&self, vnics: [VnicId; 2]) -> Common {
-        let windows = vnics.map(|vnic| self.access(vnic) == Access::Window);
+        let windows = vnics.map(|vnic| self.is_machine(vnic));
         match windows {
             _ if vnics[0] == vnics[1] => Common::Any,
             [false, false] => Common::Any,

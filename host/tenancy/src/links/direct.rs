@@ -6,7 +6,7 @@ use super::pair_windows::PairReceipts;
 use super::path::Why;
 use crate::accounts::Kind;
 use crate::action::{Action, LinkEnd, LinkEvent};
-use crate::directory::{Access, Common};
+use crate::directory::Common;
 use crate::ids::{LinkKey, SessionId};
 use crate::queue_pairs::queue_pair::QueuePair;
 use crate::tenancy::Tenancy;
@@ -84,7 +84,7 @@ impl Tenancy {
         match self.network.common(vnics) {
             Common::Window(_) => Why::Pair,
             _ if vnics[0] != vnics[1] => Why::Neighbour,
-            _ if self.network.access(vnics[0]) == Access::Window => Why::SameMachine,
+            _ if self.network.is_machine(vnics[0]) => Why::SameMachine,
             _ => Why::SameVnic,
         }
     }

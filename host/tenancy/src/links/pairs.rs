@@ -8,7 +8,7 @@
 use super::pair_windows::{Neighbour, PairWindows, Room, Windows};
 use super::path::Why;
 use crate::accounts::{Kind, Receipt};
-use crate::directory::{Access, Common};
+use crate::directory::Common;
 use crate::ids::SessionId;
 use crate::tenancy::Tenancy;
 use omniverb_terms::{Errno, Qpn, VnicId};
@@ -52,7 +52,7 @@ impl Tenancy {
 
     /// Why they share no memory, if a machine is in the way.
     fn without_window(&self, from: (VnicId, Qpn), to: (VnicId, Qpn), asked: Asked) -> Option<Why> {
-        let own = self.network.access(from.0) == Access::Window;
+        let own = self.network.is_machine(from.0);
         let why = if own { Why::Machine } else { Why::PeerMachine };
         let (machine, other) = match self.network.common([from.0, to.0]) {
             Common::Any => return None,

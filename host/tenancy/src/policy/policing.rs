@@ -6,7 +6,7 @@
 
 use crate::accounts::Kind;
 use crate::action::Action;
-use crate::directory::{Access, Common};
+use crate::directory::Common;
 use crate::ids::SessionId;
 use crate::links::path::Why;
 use crate::policy::adoption::Adoption;
@@ -64,7 +64,7 @@ impl Tenancy {
     /// the engine.
     pub(crate) fn through_engine(&self, from: VnicId, to: VnicId) -> Option<Why> {
         let (own, peer) = (self.policy(from), self.policy(to));
-        let closed = |vnic| self.network.access(vnic) == Access::Forwarded;
+        let closed = |vnic| self.network.is_closed(vnic);
         if own.limit.is_some() {
             Some(Why::Limited)
         } else if own.faults.is_some() {
