@@ -141,6 +141,11 @@ impl Machines {
         Some(pairs)
     }
 
+    /// What a machine's pair windows have room for may be another number than the tables think.
+    pub(crate) fn look_at_pairs(&mut self, id: SessionId) {
+        self.changed.insert(id);
+    }
+
     /// There may be room again in the pair windows of who has this vNIC, and in those that whoever
     /// has this proof was given.
     pub(crate) fn look_at_pairs_of(&mut self, vnic: VnicId, proof: [u64; 4]) {

@@ -87,6 +87,31 @@ fn a_full_window_is_gone_around() {
     assert_eq!(links(&bench).len(), 3, "there is room again");
 }
 
+/// A link that ends before the daemon has heard of it may have its memory yet: who makes links and
+/// ends them at once has no other link of the pair fail.
+#[test]
+fn a_place_is_free_when_the_daemon_has_counted_and_not_before() {
+    let mut bench = bench_of_machine(fresh(1, 1));
+    let (a, b) = pair(&mut bench, (1, 1), (2, 2), Service::Rc);
+    let before = links(&bench).len();
+    call(&mut bench, 1, DisconnectQp { qpn: a, peer_qpn: b });
+    pair(&mut bench, (5, 1), (3, 2), Service::Rc);
+    assert_eq!(links(&bench).len(), before, "of a room for one");
+    assert!(paths(&bench, 1).contains(&(Path::Forwarded, Why::PairFull)));
+    bench.tenancy.check_accounts();
+    for (room, expected) in [(0, before), (1, before + 1)] {
+        let given = [(neighbour(1, 0), room)].into();
+        bench.tenancy.set_pair_windows(vnic(2), PairWindows { given, ..PairWindows::default() });
+        pair(&mut bench, (1, 1), (2, 2), Service::Rc);
+        assert_eq!(links(&bench).len(), expected);
+        bench.tenancy.check_accounts();
+    }
+    for session in 1..=5 {
+        bench.end(session);
+    }
+    assert!(bench.tenancy.is_empty());
+}
+
 /// A vNIC has as many users as it likes, and a window does not come back.
 #[test]
 fn the_last_window_is_not_for_who_has_one() {

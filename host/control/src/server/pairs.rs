@@ -101,6 +101,8 @@ impl Server {
             [None, Some(id)] => (id, 0),
             _ => return self.link_failed(ends[0], ends[1], &io::ErrorKind::Unsupported.into()),
         };
+        // Whatever comes of it: the tables count what they have promised only until they are told.
+        self.machines.look_at_pairs(id);
         let made = self.pair_memory(id, ends[outside].session, &ends[0].ready);
         match made {
             Ok(shared) => {

@@ -134,9 +134,14 @@ impl Receipt {
         Paid { row, receipt: self }
     }
 
+    /// It was charged to this account, first of those that it counts in.
+    pub(crate) fn is_of(&self, account: &Account) -> bool {
+        self.account.is(account)
+    }
+
     /// These kinds and no others were charged to this account.
     pub(super) fn is_for(&self, account: &Account, kinds: &[Kind]) -> bool {
-        self.account.is(account) && self.kinds == KindSet::new(kinds)
+        self.is_of(account) && self.kinds == KindSet::new(kinds)
     }
 
     /// What was charged.

@@ -141,6 +141,7 @@ impl Tenancy {
         for (_, windows) in self.links.pair_windows() {
             let (account, given) = windows.given();
             given.for_each(|receipt| tally.row(receipt, account, &[Kind::PairWindow]));
+            windows.left().for_each(|place| tally.row(place, place.account(), &[Kind::PairPlace]));
         }
         for receipt in self.network.receipts() {
             // Whose vNIC is gone by now has not taken the question with it.

@@ -185,7 +185,8 @@ impl Tenancy {
     pub(crate) fn undo_link(&mut self, key: LinkKey) {
         let Some(link) = self.links.direct(key) else { return };
         let ([first, second], place) = (link.sessions, link.place);
-        self.remove_link(key);
+        // What it has of a pair window is nobody's memory, and free at once.
+        drop(self.take_link(key));
         self.refuse_wishes(key.0, key.1);
         // Its bell may have been new with it; then the bell does not exist, and links that were
         // to use it cannot, either.
@@ -223,7 +224,15 @@ impl Tenancy {
 
     /// Takes a link out of the tables, if it is there.
     pub(crate) fn remove_link(&mut self, key: LinkKey) {
-        let Some(link) = self.links.direct.remove(key) else { return };
+        let Some(mut link) = self.take_link(key) else { return };
+        if let Some(place) = link.receipts.pair.as_mut().and_then(|pair| pair.place.take()) {
+            self.links.pairs.leave(link.vnics, place);
+        }
+    }
+
+    /// The same; what it pays is the caller's.
+    fn take_link(&mut self, key: LinkKey) -> Option<Link> {
+        let link = self.links.direct.remove(key)?;
         self.audit_link(key, &link, LinkEvent::Ended);
         for (qpn, peer) in [(key.0, key.1), (key.1, key.0)] {
             if self.queue_pairs.is_connected(qpn) {
@@ -239,5 +248,6 @@ impl Tenancy {
         if let Some(place) = &link.place {
             self.links.bells.give(link.sessions[0], link.sessions[1], place);
         }
+        Some(link)
     }
 }

@@ -3,7 +3,9 @@
 //! What the daemon says is what is left, all that was decided before counted. What is decided after
 //! that is charged to accounts which have that as their quota, until the daemon counts anew: so a
 //! link that comes to nothing returns its place. A place that the daemon has counted comes back
-//! when it was emptied, which the daemon says: its receipt is one of an account of before.
+//! when it was emptied, which the daemon says: its receipt is one of an account of before. In
+//! between a link may end that the daemon has still to make, or has made: its place is kept until
+//! the daemon has counted, so that no other link is promised memory that is not there.
 
 use crate::accounts::{Account, Kind, Quotas, Receipt};
 use omniverb_terms::{Errno, VnicId};
@@ -74,13 +76,15 @@ pub(crate) struct Windows {
     /// Places in each of those that are free.
     room: usize,
     of: BTreeMap<Neighbour, Window>,
+    /// Places of links that have ended since.
+    left: Vec<Receipt>,
 }
 
 impl Windows {
     fn new(said: PairWindows) -> Windows {
         let of = said.given.into_iter().map(|(whose, room)| (whose, Window::new(room, None)));
         let free = Account::new(Quotas::only(&[(Kind::PairWindow, said.free)]));
-        Windows { free, room: said.room, of: of.collect() }
+        Windows { free, room: said.room, of: of.collect(), left: Vec::new() }
     }
 
     /// Where there is room for somebody of a vNIC with this proof; of this user, if that is known.
@@ -129,6 +133,16 @@ impl Windows {
         Ok(place)
     }
 
+    /// Whether a place is one that the daemon has not counted.
+    fn counts(&self, place: &Receipt) -> bool {
+        self.of.values().any(|window| place.is_of(&window.places))
+    }
+
+    /// Places of links that have ended and that the daemon has not counted.
+    pub(crate) fn left(&self) -> impl Iterator<Item = &Receipt> {
+        self.left.iter()
+    }
+
     /// The account that windows were given from since the daemon counted, and their receipts.
     pub(crate) fn given(&self) -> (&Account, impl Iterator<Item = &Receipt>) {
         (&self.free, self.of.values().filter_map(|window| window.given.as_ref()))
@@ -153,6 +167,15 @@ impl Pairs {
     /// A machine has none any more.
     pub(super) fn forget(&mut self, machine: VnicId) {
         self.0.remove(&machine);
+    }
+
+    /// A link between these two has ended that had a place.
+    pub(super) fn leave(&mut self, vnics: [VnicId; 2], place: Receipt) {
+        let has = |machine: &VnicId| self.0.get(machine).is_some_and(|all| all.counts(&place));
+        let machine = vnics.into_iter().find(has);
+        if let Some(windows) = machine.and_then(|machine| self.0.get_mut(&machine)) {
+            windows.left.push(place);
+        }
     }
 
     pub(super) fn of(&self, machine: VnicId) -> Option<&Windows> {
