@@ -9,7 +9,6 @@ use std::collections::{HashMap, VecDeque};
 #[derive(Debug)]
 pub struct Turns<T> {
     root: Branch<T>,
-    count: usize,
 }
 
 #[derive(Debug)]
@@ -28,26 +27,25 @@ impl<T> Default for Branch<T> {
 
 impl<T> Default for Turns<T> {
     fn default() -> Turns<T> {
-        Turns { root: Branch::default(), count: 0 }
+        Turns { root: Branch::default() }
     }
 }
 
 impl<T> Turns<T> {
-    /// What waits, of all.
+    /// What waits, of all: counted where it waits.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.count
+        self.root.len()
     }
 
     /// Nobody has anything waiting.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.count == 0
+        self.root.order.is_empty()
     }
 
     /// One more, behind what its holder has waiting.
     pub fn push(&mut self, holder: &Holder, item: T) {
-        self.count += 1;
         let mut at = &mut self.root;
         for part in holder.parts() {
             if !at.branches.contains_key(part) {
@@ -63,20 +61,20 @@ impl<T> Turns<T> {
 
     /// Takes back what `holder` has waiting and is meant, if that has not been taken.
     pub fn remove(&mut self, holder: &Holder, meant: impl Fn(&T) -> bool) -> Option<T> {
-        let item = self.root.remove(holder.parts(), &meant)?;
-        self.count -= 1;
-        Some(item)
+        self.root.remove(holder.parts(), &meant)
     }
 
     /// The next one that `may` be taken; what may not keeps its place.
     pub fn take(&mut self, mut may: impl FnMut(&T) -> bool) -> Option<T> {
-        let item = self.root.take(&mut may)?;
-        self.count -= 1;
-        Some(item)
+        self.root.take(&mut may)
     }
 }
 
 impl<T> Branch<T> {
+    fn len(&self) -> usize {
+        self.own.len() + self.branches.values().map(Branch::len).sum::<usize>()
+    }
+
     fn remove(&mut self, way: &[Part], meant: &dyn Fn(&T) -> bool) -> Option<T> {
         let (part, taken, empty) = match way.split_first() {
             Some((part, rest)) => {

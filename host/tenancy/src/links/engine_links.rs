@@ -9,15 +9,25 @@ use crate::accounts::Paid;
 use crate::fairness::holders::Holder;
 use crate::ids::{RemotePeer, SessionId};
 use omniverb_terms::{Gid, Qpn, Service, VnicId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::iter::successors;
 
 /// All links to the engine.
 #[derive(Debug, Default)]
 pub(super) struct EngineLinks {
     rows: BTreeMap<(Qpn, RemotePeer), Paid<EngineLink>>,
     seniority: Seniority,
-    /// How often a vNIC's queue pairs are attached to a group.
-    groups: BTreeMap<(VnicId, Gid), usize>,
+    /// Those of groups, by their vNICs.
+    groups: BTreeSet<Attachment>,
+}
+
+/// A vNIC, a group, and a queue pair that is attached to it there by its link to this peer.
+type Attachment = (VnicId, Gid, Qpn, Qpn);
+
+/// The attachment that a link is, if it is one.
+fn attachment(link: &EngineLink) -> Option<Attachment> {
+    let of_group = link.cause == Cause::Group;
+    of_group.then_some((link.vnic, link.way.dgid, link.way.qpn, link.way.peer))
 }
 
 impl EngineLinks {
@@ -61,9 +71,7 @@ impl EngineLinks {
                 self.seniority.add_datagrams(age, link.session);
             }
         }
-        if link.cause == Cause::Group {
-            *self.groups.entry((link.vnic, link.way.dgid)).or_default() += 1;
-        }
+        self.groups.extend(attachment(&link));
         if link.cause == Cause::Stranger {
             self.seniority.add_stranger(age, link.vnic);
         }
@@ -76,14 +84,8 @@ impl EngineLinks {
         for link in &links {
             self.rows.remove(&(qpn, link.way.remote_peer()));
             self.seniority.remove(&link.age(), link.session, link.vnic);
-            let group = (link.vnic, link.way.dgid);
-            if link.cause == Cause::Group
-                && let Some(count) = self.groups.get_mut(&group)
-            {
-                *count -= 1;
-                if *count == 0 {
-                    self.groups.remove(&group);
-                }
+            if let Some(group) = attachment(link) {
+                self.groups.remove(&group);
             }
         }
         links
@@ -91,13 +93,41 @@ impl EngineLinks {
 
     /// Whether a vNIC may be in this group: it is already, or in fewer than `most`.
     pub(super) fn may_join(&self, vnic: VnicId, group: Gid, most: usize) -> bool {
-        let all = self.groups.range((vnic, Gid::ZERO)..=(vnic, Gid::MAX));
-        self.groups.contains_key(&(vnic, group)) || all.count() < most
+        self.is_in(vnic, group) || self.groups_of(vnic).count() < most
     }
 
     /// Whether some queue pair of the vNIC is attached to a group.
     pub(super) fn is_in_groups(&self, vnic: VnicId) -> bool {
-        self.groups.range((vnic, Gid::ZERO)..=(vnic, Gid::MAX)).next().is_some()
+        self.groups_of(vnic).next().is_some()
+    }
+
+    /// Whether some queue pair of the vNIC is attached to this group.
+    fn is_in(&self, vnic: VnicId, group: Gid) -> bool {
+        let least = Qpn(0);
+        self.next_group((vnic, group, least, least)) == Some(group)
+    }
+
+    /// The groups of a vNIC, in order, each once.
+    fn groups_of(&self, vnic: VnicId) -> impl Iterator<Item = Gid> {
+        let (least, most) = (Qpn(0), Qpn(u32::MAX));
+        let first = self.next_group((vnic, Gid::ZERO, least, least));
+        // None of a queue pair is of that number.
+        successors(first, move |group| self.next_group((vnic, *group, most, most)))
+    }
+
+    /// The first group of a vNIC from there on.
+    fn next_group(&self, from: Attachment) -> Option<Gid> {
+        let next = self.groups.range(from..).next();
+        next.filter(|(vnic, ..)| *vnic == from.0).map(|(_, group, ..)| *group)
+    }
+
+    /// What finds rows finds all of them and no others.
+    ///
+    /// # Panics
+    /// If not.
+    pub(super) fn check(&self) {
+        let groups = self.rows.values().filter_map(|link| attachment(link));
+        assert_eq!(self.groups, groups.collect(), "attachments to groups, and links");
     }
 
     /// The link that makes way first among a session's: see [`Seniority::oldest`].

@@ -134,6 +134,7 @@ impl Links {
     /// If not.
     pub(crate) fn check(&self) {
         self.direct.check();
+        self.engine.check();
     }
 }
 
