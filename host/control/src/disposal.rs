@@ -28,7 +28,7 @@ const AGAIN: u64 = 1_000_000_000;
 /// those whose files stand behind the one it hangs with.
 const ABANDONED_MAX: usize = 16;
 /// Files that a disposer is given ahead: they are lost with it if it hangs.
-const WINDOW: usize = 16;
+const WINDOW: u64 = 16;
 
 /// "Here is a file" and "close what you hold".
 const TAKE: [u8; 1] = [b'T'];
@@ -64,12 +64,29 @@ impl Bin {
 #[derive(Debug)]
 struct Disposer {
     helper: Helper,
-    /// Files it has not reported as closed.
-    out: usize,
-    /// Of these, how many it has not been told to close.
-    untold: usize,
+    /// Files that it was ever sent; that it was told to close, of these; that it has reported as
+    /// closed, of those.
+    sent: u64,
+    told: u64,
+    reported: u64,
     /// When it last reported one, or got the first.
     since: u64,
+}
+
+impl Disposer {
+    fn new(helper: Helper) -> Disposer {
+        Disposer { helper, sent: 0, told: 0, reported: 0, since: 0 }
+    }
+
+    /// Files it has not reported as closed.
+    fn out(&self) -> u64 {
+        self.sent.saturating_sub(self.reported)
+    }
+
+    /// Whether it has files that it was not told to close.
+    fn holds(&self) -> bool {
+        self.told < self.sent
+    }
 }
 
 /// What is to be closed by others, and the processes that do so.
@@ -150,13 +167,13 @@ impl Disposal {
     fn start(&mut self) -> io::Result<()> {
         let helper = self.helpers.start(DISPOSER, dispose)?;
         self.poller.add(helper.socket(), 1)?;
-        self.disposer = Some(Disposer { helper, out: 0, untold: 0, since: 0 });
+        self.disposer = Some(Disposer::new(helper));
         Ok(())
     }
 
     /// When [`turn`](Self::turn) is due even if nothing is ready.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
-        let patience = self.disposer.as_ref().filter(|d| d.out > 0).map(|d| d.since + PATIENCE);
+        let patience = self.disposer.as_ref().filter(|d| d.out() > 0).map(|d| d.since + PATIENCE);
         let again =
             (!self.abandoned.is_empty() || !self.waiting.is_empty()).then_some(self.looked + AGAIN);
         [patience, again].into_iter().flatten().min()
@@ -191,7 +208,7 @@ impl Disposal {
             {
                 Ok((0, _)) => ended = true,
                 Ok(_) => {
-                    disposer.out = disposer.out.saturating_sub(1);
+                    disposer.reported += 1;
                     disposer.since = now;
                     continue;
                 }
@@ -200,7 +217,7 @@ impl Disposal {
             }
             break;
         }
-        let hangs = disposer.out > 0 && now.saturating_sub(disposer.since) >= PATIENCE;
+        let hangs = disposer.out() > 0 && now.saturating_sub(disposer.since) >= PATIENCE;
         if !ended && !hangs {
             return;
         }
@@ -228,13 +245,13 @@ impl Disposal {
     fn hand_out(&mut self, now: u64) {
         let Some(disposer) = &mut self.disposer else { return };
         loop {
-            while disposer.untold > 0 {
+            while disposer.holds() {
                 if socket::try_send(disposer.helper.socket(), &CLOSE, &[]).is_err() {
                     return;
                 }
-                disposer.untold -= 1;
+                disposer.told += 1;
             }
-            if disposer.out >= WINDOW {
+            if disposer.out() >= WINDOW {
                 return;
             }
             let Some(file) = self.waiting.pop_front() else { return };
@@ -243,11 +260,10 @@ impl Disposal {
             }
             // Another reference is on its way and stays until the disposer is told.
             drop(file);
-            if disposer.out == 0 {
+            if disposer.out() == 0 {
                 disposer.since = now;
             }
-            disposer.out += 1;
-            disposer.untold += 1;
+            disposer.sent += 1;
         }
     }
 }
@@ -325,8 +341,9 @@ mod tests {
                 theirs
             })
             .collect();
-        let idle =
-            |d: &Disposal| d.waiting.is_empty() && d.disposer.as_ref().is_some_and(|d| d.out == 0);
+        let idle = |d: &Disposal| {
+            d.waiting.is_empty() && d.disposer.as_ref().is_some_and(|d| d.out() == 0)
+        };
         disposal.turn(&mut journal());
         assert!(turn_until(&mut disposal, 10, idle));
         for end in ends {
