@@ -1,11 +1,14 @@
 //! What is counted of queue pairs: by those that there are, and by those of each vNIC that are no
-//! more. A device's counters do not go back when a program ends.
+//! more. A device's counters do not go back when a program ends. They do when the vNIC is another:
+//! one that is no more is [forgotten](Counted::forget), and of a virtual machine's, which keeps its
+//! name and what was set for that, each machine [begins anew](Counted::begin).
 //!
 //! The words are the programs' own, and so is what comes of them: they are shown, nothing else.
 //! Packets are what the engine has counted.
 
 use crate::engine::QpCounters;
 use omniverb_session::limits::STATISTICS_WORDS;
+use omniverb_sys::extent::FileId;
 use omniverb_tenancy::VnicId;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -15,13 +18,31 @@ pub(crate) type Slot = [u64; STATISTICS_WORDS];
 
 /// By vNIC, for as long as that is remembered: the sums of what slots had at last.
 #[derive(Debug, Default)]
-pub(crate) struct Counted(BTreeMap<VnicId, Slot>);
+pub(crate) struct Counted(BTreeMap<VnicId, Totals>);
+
+#[derive(Debug, Default)]
+struct Totals {
+    /// Of a machine's: the window of that machine.
+    window: Option<FileId>,
+    words: Slot,
+}
 
 impl Counted {
+    /// Whether the machine with this window is the one that had this vNIC last: whoever attaches it
+    /// may have ended meanwhile, and the machine have gone on.
+    pub(crate) fn are_of(&self, vnic: VnicId, window: FileId) -> bool {
+        self.0.get(&vnic).is_some_and(|totals| totals.window == Some(window))
+    }
+
+    /// A machine with another window has this vNIC, and has counted nothing.
+    pub(crate) fn begin(&mut self, vnic: VnicId, window: FileId) {
+        self.0.insert(vnic, Totals { window: Some(window), ..Totals::default() });
+    }
+
     /// A queue pair has gone whose slot had these words.
     pub(crate) fn add(&mut self, vnic: VnicId, slot: &Slot) {
         let totals = self.0.entry(vnic).or_default();
-        for (total, word) in totals.iter_mut().zip(slot) {
+        for (total, word) in totals.words.iter_mut().zip(slot) {
             *total = total.wrapping_add(*word);
         }
     }
@@ -34,7 +55,7 @@ impl Counted {
     /// For people and tools, by the names that queue pairs' counters have in the status. `ended`:
     /// of links that have.
     pub(crate) fn row(&self, vnic: VnicId, ended: &QpCounters) -> Value {
-        let mut row = row(&self.0.get(&vnic).copied().unwrap_or_default());
+        let mut row = row(&self.0.get(&vnic).map(|totals| totals.words).unwrap_or_default());
         row["packets"] = packets(ended);
         row
     }

@@ -208,9 +208,10 @@ impl Packets {
         self.0.ended(vnic)
     }
 
-    /// Nobody will ask for this vNIC any more.
+    /// What is counted of links of a vNIC that have ended begins anew, behind those that were told
+    /// to end before.
     pub(crate) fn forget_counted(&self, vnic: VnicId) {
-        self.0.forget_counted(vnic);
+        self.0.send(Command::ForgetCounted { vnic });
     }
 
     pub(crate) fn next_event(&self) -> Option<Event> {

@@ -111,6 +111,45 @@ fn processes_of_a_machine_share_pieces_of_its_window_and_no_descriptors() {
     until(|| used(&daemon) == 0);
 }
 
+/// A device's counters go on when a process of it ends, or whoever attached it, and not when another
+/// machine has its name.
+#[test]
+fn what_was_counted_is_of_the_machine_and_not_of_its_name() {
+    let daemon = Daemon::start(Settings::default());
+    let sent = |daemon: &Daemon| {
+        let found = Operator::connect(daemon).vnics();
+        let mut all = found["vnics"].as_array().unwrap().iter();
+        let one = all.find(|vnic| vnic["name"] == "vm-one").unwrap();
+        one["ended"]["messages_sent"].as_u64().unwrap()
+    };
+    let counts = |machine: &mut Machine| {
+        machine.tell_address();
+        let (mut client, area) = machine.process();
+        let qpn = create(&mut client, Service::Rc);
+        let slot = omniverb_sys::Extent::new(&machine.window, DATA.offset + area.offset, PAGE);
+        let slot = slot.map(Access::ReadWrite).unwrap();
+        write(&slot, 0, u64::from(qpn.0));
+        write(&slot, 8, 1234);
+        machine.end(machine.last);
+    };
+    let attach = |window: &OwnedFd| {
+        let (answer, mut files) = attach_as(&daemon, "one", window, DATA);
+        assert!(matches!(answer, Said::MachineAttached(_)), "{answer:?}");
+        Machine { door: files.remove(0), window: window.try_clone().unwrap(), tag: 0, last: 0 }
+    };
+    let windows = [(); 2].map(|()| memfd::create("window", WINDOW_BYTES).unwrap());
+    for window in &windows {
+        for round in 1..3 {
+            let mut machine = attach(window);
+            assert_eq!(sent(&daemon), 1234 * (round - 1));
+            counts(&mut machine);
+            until(|| sent(&daemon) == 1234 * round);
+            drop(machine);
+            until(|| seen(&daemon, "one").is_none());
+        }
+    }
+}
+
 /// Who fills a window is told so; whoever else there is, in the machine or outside, is not.
 #[test]
 fn over_what_a_window_has_room_for_nobody_connects() {

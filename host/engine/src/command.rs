@@ -178,6 +178,12 @@ pub enum Command {
         /// Where they are left; `None`: nobody wants them.
         queue: Option<Arc<PacketQueue>>,
     },
+    /// What links of a vNIC have counted that have ended is nobody's any more. Those that were told
+    /// to end before have done so by then.
+    ForgetCounted {
+        /// One that is no more, or that another has the name of now.
+        vnic: VnicId,
+    },
 }
 
 /// Something that happened, as the control plane is told; some are lost when there are too many.

@@ -117,7 +117,8 @@ impl Engine {
             | Command::SetFaults { vnic, .. }
             | Command::Deny { vnic, .. }
             | Command::Manage { vnic, .. }
-            | Command::Capture { vnic, .. } => *vnic,
+            | Command::Capture { vnic, .. }
+            | Command::ForgetCounted { vnic } => *vnic,
             Command::Attach(attach) => attach.vnic,
             Command::Grant(grant) => grant.vnic,
             Command::Detach { qpn, peer_qpn } => {
@@ -154,11 +155,6 @@ impl Engine {
     /// What the links of a vNIC have counted that have ended.
     pub fn ended(&self, vnic: VnicId) -> QpCounters {
         self.counters.ended(vnic)
-    }
-
-    /// Nobody will ask for this vNIC any more.
-    pub fn forget_counted(&self, vnic: VnicId) {
-        self.counters.forget_vnic(vnic);
     }
 
     /// What was done to a vNIC's packets since faults were set, up to a tenth of a second ago.

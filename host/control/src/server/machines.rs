@@ -25,7 +25,7 @@ use omniverb_session::machine::{
 use omniverb_session::operator::{self, AttachMachine, DetachMachine, MachineAttached};
 use omniverb_sys::datagram::Port;
 use omniverb_sys::descriptors::{self, Plain};
-use omniverb_sys::{clock, socket};
+use omniverb_sys::{Extent, clock, socket};
 use omniverb_tenancy::{Holder, Reach, SessionId, VnicAddress, VnicId};
 use omniverb_terms::Errno;
 use serde_json::{Value, json};
@@ -97,6 +97,8 @@ impl Server {
         }
         let ledger = ledger.map_or_else(Ledger::none, Ledger::of);
         let bin = self.disposal.bin();
+        let file = Extent::new(&window, asked.data.offset, asked.data.length).file_id();
+        let file = file.map_err(|_| Errno::EINVAL)?;
         let boots = Boots::of(ledger.clone(), pages);
         let pieces = Pieces::new(window, asked.data, ledger, bin).map_err(|_| Errno::ENOMEM)?;
         let (door, theirs) = socket::pair().map_err(|_| Errno::ENOMEM)?;
@@ -108,6 +110,10 @@ impl Server {
         let holder = Holder::new("", porter.uid).in_process(porter.pid);
         let vnic = self.vnics.join(Attached::Machine(machine.clone()), &holder);
         self.tell_registered();
+        if !self.counted.are_of(vnic, file) {
+            self.counted.begin(vnic, file);
+            self.engine.forget_counted(vnic);
+        }
         self.machines.add(id, Record::new(machine, vnic, (door, porter), boots));
         self.journal.log(Level::Info, format_args!("machine {name} is attached"));
         Ok(theirs)

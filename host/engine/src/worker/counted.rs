@@ -16,7 +16,8 @@ pub(crate) struct Counters(Arc<Mutex<Counted>>);
 struct Counted {
     /// By the application's QP and its peer.
     links: HashMap<(Qpn, Qpn), QpCounters>,
-    /// Of links that have ended, by their vNIC, until that is forgotten.
+    /// Of links that have ended, by their vNIC, until that is forgotten: as many as the control
+    /// plane remembers.
     ended: HashMap<VnicId, QpCounters>,
     /// Since faults were set, of vNICs that have some.
     faults: HashMap<VnicId, Done>,
@@ -33,9 +34,11 @@ impl Counters {
         lock(&self.0).ended.get(&vnic).copied().unwrap_or_default()
     }
 
-    /// Nobody will ask for this vNIC any more.
-    pub(crate) fn forget_vnic(&self, vnic: VnicId) {
-        lock(&self.0).ended.remove(&vnic);
+    /// Nothing is shown of anybody.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        let counted = lock(&self.0);
+        counted.links.is_empty() && counted.ended.is_empty() && counted.faults.is_empty()
     }
 
     /// What was shown last of a vNIC's faults.
@@ -50,9 +53,6 @@ pub(super) struct Showing {
     /// When that was done last.
     shown: u64,
 }
-
-/// vNICs whose ended links are remembered: more than there are network namespaces on a host.
-const ENDED_MAX: usize = 1 << 16;
 
 /// How often, in nanoseconds.
 const EVERY: u64 = 100_000_000;
@@ -83,10 +83,12 @@ impl Showing {
     pub(super) fn end_link(&self, vnic: VnicId, link: (Qpn, Qpn), last: &QpCounters) {
         let mut counted = lock(&self.counters.0);
         counted.links.remove(&link);
-        // A link may end when its vNIC is forgotten already.
-        if counted.ended.len() < ENDED_MAX || counted.ended.contains_key(&vnic) {
-            counted.ended.entry(vnic).or_default().add(last);
-        }
+        counted.ended.entry(vnic).or_default().add(last);
+    }
+
+    /// Nobody will ask for this vNIC's any more, all of which have ended.
+    pub(super) fn forget_ended(&self, vnic: VnicId) {
+        lock(&self.counters.0).ended.remove(&vnic);
     }
 
     /// A vNIC has other faults, or none.

@@ -34,6 +34,7 @@ impl State {
                     vnic.capture.set(queue);
                 }
             }
+            Command::ForgetCounted { vnic } => self.showing.forget_ended(vnic),
         }
     }
 }

@@ -2,12 +2,13 @@
 //! that it came by, or that the network led to.
 
 use super::State;
-use crate::command::{Attach, Event, Memory};
+use crate::command::{Attach, Command, Event, Memory, QpCounters};
 use crate::network::port::Arrival;
 use crate::pages::budget::Mappings;
 use crate::worker::counted::{Counters, Showing};
 use crate::worker::link::{Ends, Link};
 use crate::worker::outbox::Outbox;
+use crate::worker::watcher::Watcher;
 use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
 use omniverb_sys::{EventFd, Extent, memfd};
 use omniverb_terms::{Qpn, RouteKey, Service, Underlay, VnicId};
@@ -26,9 +27,13 @@ fn ip(last: u8) -> IpAddr {
 }
 
 fn bench() -> (State, mpsc::Receiver<Event>) {
+    bench_showing(Counters::default())
+}
+
+fn bench_showing(counters: Counters) -> (State, mpsc::Receiver<Event>) {
     let (tell, events) = mpsc::sync_channel(16);
     let outbox = Outbox::new(tell, Arc::new(EventFd::new().unwrap()));
-    let showing = Showing::new(Counters::default());
+    let showing = Showing::new(counters);
     (State::new(outbox, showing, Mappings::default()).unwrap(), events)
 }
 
@@ -145,4 +150,31 @@ fn nothing_leaves_by_a_route_with_a_key() {
     assert!(state.links.those(|_| true).is_empty());
     let Ok(Event::Failed { qpn, peer_qpn, .. }) = events.try_recv() else { panic!("not told") };
     assert_eq!((qpn, peer_qpn), (Qpn(30), Qpn(7)));
+}
+
+/// A link that is told to end has its last turns first, and counts in them.
+#[test]
+fn what_was_counted_is_forgotten_behind_the_links_that_were_to_end() {
+    let counters = Counters::default();
+    let (mut state, _events) = bench_showing(counters.clone());
+    let files = [(); 2].map(|()| EventFd::new().unwrap());
+    let watcher = Watcher::new(&files[0], &files[1]).unwrap();
+    let index = victim(&mut state, Service::Rc, 99, None);
+    let mut datagram = [0; DATAGRAM_MAX];
+    let length = write_notification(&mut datagram, Qpn(30)).unwrap();
+    let flow = Flow { source: ip(5), destination: ip(3), source_port: PORT };
+    flow.seal(&mut datagram[..length], 0);
+    let (interface, ecn, identification, captured) = (0, Ecn::Unmarked, None, false);
+    let arrival = Arrival { flow, interface, ecn, identification, captured };
+    state.arrived_alone(VICTIM, &arrival, &datagram[..length]);
+    let detach = || Command::Detach { qpn: Qpn(30), peer_qpn: Qpn(99) };
+    assert!(state.links.get(index).is_some());
+    state.obey(detach(), &watcher);
+    assert_eq!(counters.ended(VICTIM).received_packets, 1);
+    victim(&mut state, Service::Rc, 99, None);
+    for command in [detach(), Command::ForgetCounted { vnic: VICTIM }] {
+        state.obey(command, &watcher);
+    }
+    assert_eq!(counters.ended(VICTIM), QpCounters::default());
+    assert!(counters.is_empty(), "and nothing is kept of it");
 }
