@@ -111,8 +111,8 @@ fn processes_of_a_machine_share_pieces_of_its_window_and_no_descriptors() {
     until(|| used(&daemon) == 0);
 }
 
-/// A device's counters go on when a process of it ends, or whoever attached it, and not when another
-/// machine has its name.
+/// A device's counters go on when a process of it ends, or whoever attached it, and not when
+/// another machine has its name.
 #[test]
 fn what_was_counted_is_of_the_machine_and_not_of_its_name() {
     let daemon = Daemon::start(Settings::default());

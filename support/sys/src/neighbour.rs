@@ -249,8 +249,8 @@ fn parse_neighbour(body: &[u8], next: IpAddr, by: u32) -> Option<Mac> {
     mac.filter(|_| is_it && answers && interface == by)
 }
 
-/// Has the kernel ask who that is, by that interface whatever the routes say of others. Whether that
-/// was possible shows in its table.
+/// Has the kernel ask who that is, by that interface whatever the routes say of others. Whether it
+/// could shows in its table.
 fn ask(next: IpAddr, by: u32) {
     let (family, to): (AddressFamily, SocketAddr) = match next {
         IpAddr::V4(four) => (AddressFamily::INET, (four, DISCARD).into()),

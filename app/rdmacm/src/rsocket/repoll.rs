@@ -7,9 +7,9 @@
 //!
 //! Level-triggered, and of the events those that `rpoll` knows: `EPOLLIN`, `EPOLLOUT`, and, asked
 //! for or not, `EPOLLERR` and `EPOLLHUP`. The other bits are ignored, as with rdma-core. The number
-//! of a set is for these calls and `rclose`; the kernel's calls see nothing happen to it. Who closes
-//! it by `close` has closed the set, which shows when its number is used: what has the number by
-//! then is somebody else's, which nobody waits for here, and which is not closed with the set.
+//! of a set is for these calls and `rclose`; the kernel's calls see nothing happen to it. Who
+//! closes it by `close` has closed the set, which shows when its number is used: what has the
+//! number by then is somebody else's, which nobody waits for here, and which is not closed with it.
 
 mod number;
 
