@@ -70,8 +70,7 @@ static void mount_all(void)
     static const struct {
         const char *type, *place;
     } mounts[] = {{"proc", "/proc"},      {"sysfs", "/sys"},     {"devtmpfs", "/dev"},
-                  {"devpts", "/dev/pts"}, {"tmpfs", "/dev/shm"}, {"tmpfs", "/tmp"},
-                  {"tmpfs", "/run"}};
+                  {"devpts", "/dev/pts"}, {"tmpfs", "/dev/shm"}, {"tmpfs", "/tmp"}};
     for (size_t i = 0; i < sizeof mounts / sizeof *mounts; i++)
         mount_at(mounts[i].type, mounts[i].place, mounts[i].type, 0, NULL);
 }
@@ -345,6 +344,8 @@ int main(void)
     if (tag)
         enter_host_root(tag, strdup(folders ? folders : ""));
     mount_all();
+    if (tag) /* else this may be systemd's guest, and that is systemd's */
+        mount_at("tmpfs", "/run", "tmpfs", 0, NULL);
     sigemptyset(&set);
     sigaddset(&set, SIGCHLD);
     sigprocmask(SIG_BLOCK, &set, NULL);
