@@ -16,8 +16,6 @@ from harness.host import Host
 
 _BUILD = staging.ROOT / "deploy" / "debian" / "build"
 _SUITES = ["bookworm", "trixie"]
-# Of which release the kernel is that others boot: this machine's.
-_OURS = "bookworm"
 _NAMES = ["omniverb", "omniverb-guest"]
 
 # In the root file system, which is an overlay: what is changed is gone afterwards. Nothing is left
@@ -129,7 +127,13 @@ class _Stock(Machine):
 
     def _set_up(self):
         process.until(lambda: self.run("systemctl", "is-active", "omniverb-agent.service",
-                                       accept=range(256)).strip() == "active", 120, "the agent")
+                                       accept=range(256)).strip() == "active", 120,
+                      lambda: f"the agent\n{self._state()}")
+
+    def _state(self):
+        return self.run("sh", "-c", "systemctl status --no-pager omniverb-agent.service; "
+                        "systemctl list-jobs --no-pager; ls -l /dev/dax* /dev/virtio-ports; lsmod",
+                        accept=range(256))
 
     def verbs(self, *argv, **options):
         return self.run("omniverb", "run", "--", *argv, **options)
@@ -139,7 +143,7 @@ def _booted(suite):
     def run(packages):
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="omniverb-stock-"))
-            kernel = image.Kernel(None if suite == _OURS else suite)
+            kernel = image.Kernel()
             archive = stock.archive(suite, packages.find("omniverb-guest"), folder, kernel,
                                     image.DAX)
             host = Host(packages.stage, "stock")
