@@ -376,26 +376,33 @@ def _static(pair, name):
 
 
 def _mounts(pair):
-    """By mounts of their own programs are shown the files that no library reaches; as a user and as
-    root. Others see nothing of it."""
+    """By mounts of their own programs are shown the files that no library reaches. Others see
+    nothing of it."""
+    _mounted(pair, as_user(UID), pair.server.environment())
+
+
+def _mounts_by_root(pair):
+    """The same for root, who needs no user namespace; outside of the container, in its network."""
+    _mounted(pair, [], environment(OMNIVERB_SOCKET=pair.daemon.socket))
+
+
+def _mounted(pair, become, options):
     looks = _static(pair, "static")
-    options = pair.server.environment()
     guid = pair.server.run("cat", f"{_DEVICE}/node_guid")
-    for become in (as_user(UID), []):
-        run = [*pair.namespace.enter(), *become, pair.stage.dist / "bin" / "omniverb", "run"]
-        line = [*run, "--present", "mounts", "--"]
-        text = process.run([*line, looks], env=options)
-        check(text == guid, f"{text}, not {guid}")
-        # Nothing is preloaded; programs that use the device find it.
-        text = process.run([*line, "printenv", "LD_PRELOAD"], env=options, accept=(1,))
-        check(not text.strip(), text)
-        check("omv0" in process.run([*line, "ibv_devices"], env=options), "ibv_devices")
-        # Once more within it.
-        again = [pair.stage.dist / "bin" / "omniverb", "run", "--present", "mounts", "--", looks]
-        check(process.run([*line, *again], env=options) == guid, "within itself")
-        # The library's way does not reach it, which is why there is another.
-        text = process.run([*run, "--", looks], env=options, accept=(1,))
-        check("missing: node_guid" in text, text)
+    run = [*pair.server.namespace.enter(), *become, pair.stage.dist / "bin" / "omniverb", "run"]
+    line = [*run, "--present", "mounts", "--"]
+    text = process.run([*line, looks], env=options)
+    check(text == guid, f"{text}, not {guid}")
+    # Nothing is preloaded; programs that use the device find it.
+    text = process.run([*line, "printenv", "LD_PRELOAD"], env=options, accept=(1,))
+    check(not text.strip(), text)
+    check("omv0" in process.run([*line, "ibv_devices"], env=options), "ibv_devices")
+    # Once more within it.
+    again = [pair.stage.dist / "bin" / "omniverb", "run", "--present", "mounts", "--", looks]
+    check(process.run([*line, *again], env=options) == guid, "within itself")
+    # The library's way does not reach it, which is why there is another.
+    text = process.run([*run, "--", looks], env=options, accept=(1,))
+    check("missing: node_guid" in text, f"seen without mounts: {text}")
     check(not os.path.exists("/sys/class/infiniband/omv0"), "the host's sysfs has omv0")
 
 
@@ -520,6 +527,7 @@ def groups():
               [Case(f"presented.containers.{name}", run, limit)
                for name, run, limit in [*_BOTH, ("failures", _failures, 120),
                                        ("silence", _silence, 120),
+                                       ("mounts_by_root", _mounts_by_root, 120),
                                        ("mounts_not_allowed", _mounts_not_allowed, 60)]],
               functools.partial(_pair, True)),
         Group("presented.user",
