@@ -16,21 +16,33 @@ impl Gid {
     pub const MAX: Gid = Gid([0xff; 16]);
 
     /// From its bytes in network order, as in `union ibv_gid`.
+    #[inline]
     #[must_use]
     pub const fn new(bytes: [u8; 16]) -> Gid {
         Gid(bytes)
     }
 
     /// Its bytes in network order.
+    #[inline]
     #[must_use]
     pub const fn bytes(self) -> [u8; 16] {
         self.0
     }
 
     /// The address that it is written as; a mapped one is IPv4.
+    #[inline]
     #[must_use]
     pub const fn address(self) -> IpAddr {
         Ipv6Addr::from_octets(self.0).to_canonical()
+    }
+
+    /// The IPv4 address that is mapped into it (RFC 4291, 2.5.5.2), if it is one.
+    #[inline]
+    #[must_use]
+    pub fn ipv4(self) -> Option<Ipv4Addr> {
+        const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+        let (prefix, address) = self.0.split_first_chunk::<12>()?;
+        (*prefix == MAPPED).then(|| address.first_chunk::<4>().map(|&it| it.into()))?
     }
 
     /// The one after it in order, if it is not the last.
@@ -40,24 +52,28 @@ impl Gid {
     }
 
     /// Whether it is all zeros: an empty entry of a table, or nobody.
+    #[inline]
     #[must_use]
     pub fn is_zero(self) -> bool {
         self == Gid::ZERO
     }
 
     /// `fe80::/10`: means something on one interface's link only (RFC 4291, 2.5.6).
+    #[inline]
     #[must_use]
     pub const fn is_link_local(self) -> bool {
         self.0[0] == 0xfe && self.0[1] & 0xc0 == 0x80
     }
 
     /// `224.0.0.0/4` and `ff00::/8`: a group (RoCE annex A17.4.9).
+    #[inline]
     #[must_use]
     pub const fn is_multicast(self) -> bool {
         self.address().is_multicast()
     }
 
     /// `127.0.0.0/8` and `::1`: "myself" everywhere.
+    #[inline]
     #[must_use]
     pub const fn is_loopback(self) -> bool {
         self.address().is_loopback()
@@ -110,6 +126,10 @@ mod tests {
         }
         assert_eq!(gid("10.0.0.1"), gid("::ffff:10.0.0.1"));
         assert_eq!(gid("10.0.0.1").to_string(), "::ffff:10.0.0.1");
+        assert_eq!(gid("10.0.0.1").ipv4(), Some(Ipv4Addr::new(10, 0, 0, 1)));
+        for other in ["::10.0.0.1", "::fffe:10.0.0.1", "64:ff9b::10.0.0.1", "::"] {
+            assert_eq!(gid(other).ipv4(), None, "{other}");
+        }
         assert_eq!(gid("::").bytes(), [0; 16]);
         assert!(gid("::").is_zero());
     }

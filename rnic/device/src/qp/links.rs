@@ -14,6 +14,7 @@ use omniverb_link::attributes::GlobalRoute;
 use omniverb_link::{Broken, Endpoint, Request, Source};
 use omniverb_ring::UserMemory;
 use omniverb_terms::Service;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 
@@ -292,6 +293,9 @@ pub(super) struct Links {
     list: Vec<LinkEnd>,
     /// Those of datagrams that have not ended.
     by_destination: HashMap<Destination, usize>,
+    /// What was found there last: who sends datagrams sends many to one, or to few in turn, and a
+    /// hash costs more than the ring. Nothing when links come or go.
+    last: Cell<Option<(Destination, usize)>>,
 }
 
 impl Deref for Links {
@@ -319,11 +323,21 @@ impl Links {
     /// The index of the link to a destination.
     #[inline(always)]
     pub(super) fn to(&self, destination: &Destination) -> Option<usize> {
-        self.by_destination.get(destination).copied()
+        match self.last.get() {
+            Some((last, index)) if last == *destination => Some(index),
+            _ => self.find(destination),
+        }
+    }
+
+    fn find(&self, destination: &Destination) -> Option<usize> {
+        let index = *self.by_destination.get(destination)?;
+        self.last.set(Some((*destination, index)));
+        Some(index)
     }
 
     /// Adds a link: where one was that has ended, or behind the others.
     pub(super) fn add(&mut self, link: LinkEnd) -> usize {
+        self.last.set(None);
         let Peer { qpn, dgid, sgid, .. } = link.peer;
         let index = match self.list.iter().position(LinkEnd::is_deaf) {
             Some(index) => {
@@ -341,6 +355,7 @@ impl Links {
 
     /// Ends the links to these peers; nobody finds them any more.
     pub(super) fn forget(&mut self, gone: impl Fn(&Peer) -> bool) {
+        self.last.set(None);
         for link in self.list.iter_mut().filter(|link| gone(&link.peer)) {
             link.endpoint.close();
             link.incoming = Incoming::Deaf;
@@ -352,6 +367,7 @@ impl Links {
 
     /// Forgets all, which have ended.
     pub(super) fn clear(&mut self) {
+        self.last.set(None);
         self.list.clear();
         self.by_destination.clear();
     }

@@ -11,8 +11,6 @@ use crate::queue::Receive;
 use omniverb_link::record::IMMEDIATE;
 use omniverb_link::{Broken, Request};
 use omniverb_ring::Record;
-use omniverb_terms::Gid;
-use std::net::{IpAddr, Ipv4Addr};
 
 /// Bytes in front of every datagram.
 pub(crate) const GRH_BYTES: u64 = 40;
@@ -113,7 +111,7 @@ impl Inner {
 fn network_type(peer: &Peer) -> u8 {
     const IPV6: u8 = 1;
     const IPV4: u8 = 2;
-    if ipv4(peer.dgid).is_some() && ipv4(peer.sgid).is_some() { IPV4 } else { IPV6 }
+    if peer.dgid.ipv4().is_some() && peer.sgid.ipv4().is_some() { IPV4 } else { IPV6 }
 }
 
 /// What the network would have put there: the IPv6 header, or for IPv4 twenty zero bytes and the
@@ -124,7 +122,7 @@ fn network_header(peer: &Peer, length: usize) -> [u8; 40] {
     let mut header = [0; 40];
     let payload = length.next_multiple_of(4) + UDP_BTH_DETH_ICRC;
     // From the peer to us.
-    match (ipv4(peer.dgid), ipv4(peer.sgid)) {
+    match (peer.dgid.ipv4(), peer.sgid.ipv4()) {
         (Some(source), Some(target)) => {
             let ip = &mut header[20..];
             ip[0] = 0x45;
@@ -151,18 +149,12 @@ fn network_header(peer: &Peer, length: usize) -> [u8; 40] {
     header
 }
 
-fn ipv4(gid: Gid) -> Option<Ipv4Addr> {
-    match gid.address() {
-        IpAddr::V4(address) => Some(address),
-        IpAddr::V6(_) => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::peer::FarEnd;
-    use omniverb_terms::Qpn;
+    use omniverb_terms::{Gid, Qpn};
+    use std::net::Ipv4Addr;
 
     fn mapped(last: u8) -> Gid {
         Ipv4Addr::new(10, 0, 0, last).into()
