@@ -12,7 +12,7 @@ use crate::work::{Data, SendWork};
 use omniverb_link::Credit;
 use omniverb_link::Request;
 use omniverb_link::record::FIRST;
-use omniverb_ring::UserMemory;
+use omniverb_ring::{UserMemory, WordMemory};
 use omniverb_terms::Service;
 use std::sync::atomic::Ordering;
 
@@ -31,6 +31,9 @@ impl Inner {
     /// True: it is done. False: nothing happened.
     #[inline(always)]
     pub(super) fn express(&mut self, qp: &Qp, work: &SendWork<'_>, length: u64) -> bool {
+        if work.opcode == opcode::RDMA_READ {
+            return self.express_read(qp, work, length);
+        }
         let part = match work.data {
             Data::Gather([sge]) => {
                 let regions = &qp.shared.regions;
@@ -117,6 +120,44 @@ impl Inner {
         }
         let at = window.address().wrapping_add(offset);
         qp.mapped_at.store(at.wrapping_sub(address as usize), Ordering::Relaxed);
+        self.meter.mapped();
+        true
+    }
+
+    /// A READ of mapped pages. Nothing is outstanding, since nothing is in the queue.
+    #[inline(never)]
+    fn express_read(&mut self, qp: &Qp, work: &SendWork<'_>, length: u64) -> bool {
+        let Data::Gather([sge]) = work.data else { return false };
+        let (regions, needed) = (&qp.shared.regions, access::LOCAL_WRITE);
+        let Some(part) = resolve(regions, &mut self.send_cache, qp.pd, sge, needed) else {
+            return false;
+        };
+        let Some(link) = self.links.first_mut() else { return false };
+        let endpoint = &mut link.endpoint;
+        let position = endpoint.request_position();
+        if self.machine.attributes().max_rd_atomic == 0
+            || !endpoint.peer_is_open()
+            || endpoint.peer_has_died()
+            || endpoint.request_consumed(position) != Ok(true)
+        {
+            return false;
+        }
+        let epoch = endpoint.peer_epoch();
+        let range = (work.address, length);
+        let Some(place) = self.grants.known(epoch, work.rkey, range, access::REMOTE_READ) else {
+            return false;
+        };
+        let outside = (qp.shared.toll(), &*qp.shared.host);
+        let Some((window, offset)) = self.grants.at_hand(outside, place, length as usize) else {
+            return false;
+        };
+        if !endpoint.enter_pages(epoch) {
+            return false;
+        }
+        window.drain(offset, part);
+        if !endpoint.leave_pages(epoch) {
+            return false;
+        }
         self.meter.mapped();
         true
     }
