@@ -278,7 +278,7 @@ def _booted_afresh(lab):
     lab.machine.agents.kill()
     lab.machine.agents = lab.machine.start_agent()
     # It goes on with the next one, and what it had before is nobody's to give back.
-    process.until(lambda: lab.machine.row()["used"] >= 1 << 20, 30,
+    process.until(lambda: lab.machine.row()["used"] >= 2 << 20, 30,
                   lambda: f"memory of before and of now, {lab.machine.row()}")
     sides = lab.sides("machine", "container")
     lines = [["ibv_rc_pingpong", "-g", gid_index(place), "-n", 10_000_000, "-e"]
