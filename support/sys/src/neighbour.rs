@@ -258,7 +258,7 @@ fn ask(next: IpAddr, by: u32) {
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     if let Ok(socket) = socket_with(family, SocketType::DGRAM, flags, None)
-        && outgoing::set_interface(socket.as_fd(), next.is_ipv6(), by).is_ok()
+        && outgoing::set_interface(socket.as_fd(), family, by).is_ok()
     {
         let _ = sendto(&socket, &[], SendFlags::empty(), &to);
     }

@@ -2,15 +2,20 @@
 // UNSAFETY: socket options that rustix does not offer.
 #![expect(unsafe_code)]
 
+use rustix::net::AddressFamily;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// What it sends leaves by this interface (`IP_UNICAST_IF`, `IPV6_UNICAST_IF`). That needs no
 /// privilege.
-pub(crate) fn set_interface(socket: BorrowedFd<'_>, is_ipv6: bool, index: u32) -> io::Result<()> {
-    let (level, name) = match is_ipv6 {
-        true => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_IF),
-        false => (libc::IPPROTO_IP, libc::IP_UNICAST_IF),
+pub(crate) fn set_interface(
+    socket: BorrowedFd<'_>,
+    family: AddressFamily,
+    index: u32,
+) -> io::Result<()> {
+    let (level, name) = match family {
+        AddressFamily::INET6 => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_IF),
+        _ => (libc::IPPROTO_IP, libc::IP_UNICAST_IF),
     };
     // Both in network byte order.
     let value = index.to_be();

@@ -164,8 +164,8 @@ fn what_was_counted_is_forgotten_behind_the_links_that_were_to_end() {
     let length = write_notification(&mut datagram, Qpn(30)).unwrap();
     let flow = Flow { source: ip(5), destination: ip(3), source_port: PORT };
     flow.seal(&mut datagram[..length], 0);
-    let (interface, ecn, identification, captured) = (0, Ecn::Unmarked, None, false);
-    let arrival = Arrival { flow, interface, ecn, identification, captured };
+    let (interface, ecn, identification, is_captured) = (0, Ecn::Unmarked, None, false);
+    let arrival = Arrival { flow, interface, ecn, identification, is_captured };
     state.arrived_alone(VICTIM, &arrival, &datagram[..length]);
     let detach = || Command::Detach { qpn: Qpn(30), peer_qpn: Qpn(99) };
     assert!(state.links.get(index).is_some());
