@@ -43,11 +43,32 @@ pub fn input(target: &str, random: &mut Random) -> Vec<u8> {
         "kernel_maps" => text(random, &MAPS),
         "configuration" => text(random, &SETTINGS),
         "words" => text(random, &WORDS),
+        "monitor" => conversation(random),
         _ => {
             let length = random.below(3000);
             random.bytes(length)
         }
     }
+}
+
+/// What QEMU says: mostly what was asked, in its order.
+fn conversation(random: &mut Random) -> Vec<u8> {
+    let mut bytes = vec![random.number() as u8];
+    bytes.extend(b"{\"QMP\": {}}\r\n");
+    for id in 1..=6 {
+        let line = match random.below(12) {
+            0 => format!("{{\"error\": {{}}, \"id\": {id}}}"),
+            1 => "{\"event\": \"X\"}".to_owned(),
+            2 => String::from_utf8_lossy(&random.bytes(9)).into_owned(),
+            _ => {
+                let fd = random.number() >> random.below(64);
+                format!("{{\"return\": {{\"fd\": {fd}, \"fdset-id\": {id}}}, \"id\": {id}}}")
+            }
+        };
+        bytes.extend(line.as_bytes());
+        bytes.extend(b"\r\n");
+    }
+    bytes
 }
 
 /// Kinds of messages and their lengths, found out by asking.

@@ -42,6 +42,11 @@ mod configuration;
 #[path = "../../host/daemon/src/vnics.rs"]
 mod vnics;
 
+// What is said at QEMU's monitor, which is part of another.
+#[allow(dead_code)]
+#[path = "../../tools/omniverb/src/vm/monitor.rs"]
+mod monitor;
+
 pub use dma::dma_peer;
 pub use inputs::{Random, input, mutated};
 pub use ring::ring_consumer;
@@ -70,6 +75,7 @@ pub const TARGETS: &[Target] = &[
     ("kernel_maps", kernel_maps),
     ("configuration", configuration_file),
     ("helper", helper),
+    ("monitor", qemu_monitor),
     ("words", words),
 ];
 
@@ -77,6 +83,28 @@ pub const TARGETS: &[Target] = &[
 /// shared memory changed at any time, bells, floods.
 pub fn link_records(bytes: &[u8]) {
     attack::run(bytes);
+}
+
+/// What QEMU says at its monitor while a window is plugged in, in pieces of any size: it is said so
+/// much only, all of it whole lines, and the window's file goes along once.
+pub fn qemu_monitor(bytes: &[u8]) {
+    use monitor::{Beside, Next, Talk};
+    let Some((step, said)) = bytes.split_first() else { return };
+    let (mut talk, mut asked, mut files) = (Talk::new(60, 8 << 20), 0, 0);
+    for piece in said.chunks(usize::from(*step) + 1) {
+        talk.hear(piece);
+        loop {
+            match talk.next() {
+                Next::Listen => break,
+                Next::Say(text, beside) => {
+                    (asked, files) = (asked + 1, files + usize::from(beside == Beside::Window));
+                    assert!(asked <= 6 && files <= 1);
+                    assert!(text.len() < 1024 && text.find('\n') == Some(text.len() - 1), "{text}");
+                }
+                Next::Over(_) => return,
+            }
+        }
+    }
 }
 
 /// A control message: accepted ones mean the same when written again.

@@ -11,8 +11,8 @@ import signal
 from types import SimpleNamespace
 
 from harness import process
-from harness.attached import (ADDRESS, LINKED, NAME, OMNIVERB, Both, Device, Lab, Machine, Plain,
-                              keepers, porters)
+from harness.attached import (ADDRESS, LINKED, NAME, OMNIVERB, Both, Device, Growing, Lab, Machine,
+                              Plain, keepers, porters)
 from harness.by_address import end
 from harness.case import WAITS, Case, Group, check
 from harness.duet import gid_index
@@ -29,6 +29,10 @@ def _lab(stage):
 
 def _plain_lab(stage):
     return contextlib.closing(Lab(stage, Plain))
+
+
+def _growing_lab(stage):
+    return contextlib.closing(Lab(stage, Growing))
 
 
 def _device(lab):
@@ -151,6 +155,43 @@ def _full(lab):
             process.until(lambda: len(list(_ways(lab))) > number, 60, "another link")
         paths = [path for path, _ in _ways(lab)]
         check({"direct", "forwarded"} == set(paths), f"{list(_ways(lab))}")
+
+
+def _later(lab):
+    """Each neighbour has a window, none of which was there when the machine booted."""
+    for given, neighbour in enumerate(("container", "third")):
+        process.until(lambda given=given: lab.machine.row()["pairs"]["present"] > given, 30,
+                      lambda: f"a window\n{lab.machine.row()}\n{lab.machine.said()}")
+        check(lab.machine.row()["pairs"]["given"] == given, f"{lab.machine.row()}")
+        for server, client in (("machine", neighbour), (neighbour, "machine")):
+            with _long(lab, server, client, "rc", "-e"):
+                ways = set(_ways(lab))
+                check(ways == {("direct", "in a pair window of the virtual machine")}, f"{ways}")
+                names = set(_memory(lab))
+                check("omniverb-pair" in names and "omniverb-window" not in names, f"{names}")
+
+
+def _no_more(lab):
+    """What QEMU has no place for is tried a few times, and then said to whoever asks."""
+    process.until(lambda: lab.machine.row()["pairs"]["trouble"], 30, "a refusal")
+    process.until(lambda: lab.machine.row()["pairs"]["more"] == 0, 30, "an end of it")
+    pairs = lab.machine.row()["pairs"]
+    check((pairs["windows"], pairs["present"], pairs["given"]) == (2, 2, 2), f"{pairs}")
+    shown = lab.host.daemon.omniverb("vm", "show", NAME)
+    check("QEMU has no place for the device" in shown, shown)
+    _pieces_of_pairs(lab)
+
+
+def _later_outlives(lab):
+    """The next daemon, and the next porter, know of windows that came later."""
+    lab.host.daemon.kill()
+    lab.host.daemon.start()
+    process.until(lambda: (lab.machine.row() or {"pairs": {"present": 0}})["pairs"]["present"] == 2,
+                  30, lambda: f"the windows\n{lab.machine.row()}")
+    process.until(lab.machine.has_device, 20, "a device")
+    with _long(lab, "machine", "third", "rc", "-e"):
+        ways = set(_ways(lab))
+        check({path for path, _ in ways} == {"direct"}, f"{ways}")
 
 
 def _second(lab):
@@ -392,5 +433,9 @@ def groups():
     plain = [Case("machines.args.device", _device, 120),
              Case("machines.args.ibv_rc_pingpong", _pingpong("rc"), 180),
              Case("machines.args.ended", _ended, 60)]
+    growing = [Case("machines.later", _later, 240),
+               Case("machines.later, no more", _no_more, 90),
+               Case("machines.later and another daemon", _later_outlives, 180)]
     return [Group("machines", cases, _lab, weight=WAITS),
+            Group("machines.growing", growing, _growing_lab, weight=WAITS),
             Group("machines.args", plain, _plain_lab, weight=WAITS)]

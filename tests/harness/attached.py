@@ -112,6 +112,19 @@ class Machine(Guest):
         return next((row["machine"] for row in found if row["machine"]["name"] == self.name), None)
 
 
+class Growing(Machine):
+    """The same, with windows that are plugged in while it runs: it has memory for two, and is to
+    have three."""
+
+    def __init__(self, stage, host):
+        super().__init__(stage, host, memory="512,maxmem=584M")
+
+    def command(self, stage):
+        line = super().command(stage)
+        at = line.index("--neighbours")
+        return [*line[:at], "--most-neighbours", "3", *line[at + 2:]]
+
+
 class Plain(Machine):
     """The same, started by itself, with the options that were printed."""
 

@@ -40,6 +40,7 @@ mod outbox;
 mod pairs;
 mod pieces;
 mod place;
+mod plugger;
 mod policy;
 mod port;
 mod probes;

@@ -162,6 +162,22 @@ impl Machines {
         records.map(|record| (record.vnic, record.pairs.known(link_bytes))).collect()
     }
 
+    /// Whose calls are to be answered: machines that have changed want another window.
+    pub(crate) fn wanted_pairs(&mut self) -> Vec<(SessionId, u64)> {
+        let (all, changed) = (&mut self.all, &self.changed);
+        let wanted = |id: &SessionId| all.get_mut(id)?.pairs.wanted();
+        changed.iter().filter_map(wanted).collect()
+    }
+
+    /// An operator is gone, who may have been a machine's keeper.
+    pub(crate) fn operator_gone(&mut self, operator: SessionId) {
+        for record in self.all.values_mut() {
+            if record.pairs.plugger().is_some_and(|plugger| plugger.operator == operator) {
+                record.pairs.set_plugger(None);
+            }
+        }
+    }
+
     /// The first vNIC from this one on that a machine has.
     pub(crate) fn vnic_from(&self, vnic: VnicId) -> Option<VnicId> {
         self.all.values().map(|record| record.vnic).filter(|other| *other >= vnic).min()

@@ -50,6 +50,9 @@ pub(crate) struct Operator {
     peer: Peer,
     /// The call that waits until the process it names was looked at.
     waiting: Option<Call>,
+    /// It waits for what a machine wants: there is one for each machine, and none of the others'
+    /// places is its.
+    keeps: bool,
 }
 
 /// All of them, by numbers that no session has.
@@ -74,7 +77,14 @@ impl Operators {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.all.len() >= OPERATORS_MAX
+        self.all.values().filter(|operator| !operator.keeps).count() >= OPERATORS_MAX
+    }
+
+    /// One is a machine's keeper from now on.
+    pub(crate) fn keeps(&mut self, id: SessionId) {
+        if let Some(operator) = self.all.get_mut(&id) {
+            operator.keeps = true;
+        }
     }
 
     /// Nobody comes any more; who is there, and the sockets of those who were not let in yet.
@@ -85,7 +95,7 @@ impl Operators {
     }
 
     pub(crate) fn add(&mut self, id: SessionId, socket: OwnedFd, peer: Peer) {
-        self.all.insert(id, Operator { socket, peer, waiting: None });
+        self.all.insert(id, Operator { socket, peer, waiting: None, keeps: false });
     }
 
     pub(crate) fn socket(&self, id: SessionId) -> Option<&OwnedFd> {

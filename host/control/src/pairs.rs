@@ -8,13 +8,14 @@ use crate::disposal::Bin;
 use crate::ledger::Ledger;
 use crate::memory::Shared;
 use crate::pieces::{PAGE, Pieces};
+use crate::plugger::Plugger;
 use omniverb_ring::BellPage;
 use omniverb_ring::bell::PAGE_BYTES;
 use omniverb_ring::sync::Ordering;
 use omniverb_session::body::{Extent, LinkReady};
-use omniverb_session::pair::{self, BELL_BYTES, DATA_BYTES_MIN, PAIRS_MAX};
+use omniverb_session::pair::{self, BELL_BYTES, DATA_BYTES_MIN, PAIRS_MAX, PlugTrouble};
 use omniverb_sys::{Access, Extent as Pages, random};
-use omniverb_tenancy::{Neighbour, PairWindows};
+use omniverb_tenancy::{Neighbour, PairWindows, SessionId};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io;
@@ -123,8 +124,9 @@ fn read(bytes: &[u8; WHOSE_BYTES]) -> Option<Neighbour> {
 #[derive(Debug, Default)]
 pub(crate) struct Pairs {
     windows: BTreeMap<u8, Pair>,
-    /// Those that the agent has found: bit `number - 1`.
-    present: u64,
+    /// Those that the agent has found: bit `number - 1`. Nothing, if it knows nothing of windows.
+    present: Option<u64>,
+    plugger: Option<Plugger>,
 }
 
 impl Pairs {
@@ -144,12 +146,32 @@ impl Pairs {
 
     /// The agent has found these.
     pub(crate) fn found(&mut self, present: u64) {
-        self.present = present;
+        self.present = Some(present);
     }
 
     fn is_present(&self, number: u8) -> bool {
         let bit = u32::from(number).checked_sub(1).and_then(|shift| 1_u64.checked_shl(shift));
-        bit.is_some_and(|bit| self.present & bit != 0)
+        bit.is_some_and(|bit| self.present.unwrap_or(0) & bit != 0)
+    }
+
+    /// Somebody can plug in more. Who could before.
+    pub(crate) fn set_plugger(&mut self, plugger: Option<Plugger>) -> Option<Plugger> {
+        std::mem::replace(&mut self.plugger, plugger)
+    }
+
+    pub(crate) fn plugger(&self) -> Option<&Plugger> {
+        self.plugger.as_ref()
+    }
+
+    /// Whose call is to be answered, if another window is to be plugged in: there is none left for
+    /// somebody new, and the machine has found all that it has. One that does not find what was
+    /// plugged in last gets no more.
+    pub(crate) fn wanted(&mut self) -> Option<(SessionId, u64)> {
+        let found =
+            |(number, pair): (&u8, &Pair)| pair.whose != Whose::Nobodys && self.is_present(*number);
+        let wanted = self.present.is_some() && self.windows.iter().all(found);
+        let plugger = self.plugger.as_mut().filter(|plugger| wanted && plugger.left > 0)?;
+        Some((plugger.operator, plugger.tag.take()?))
     }
 
     /// As the tables know them. `link_bytes`: of each link.
@@ -228,6 +250,8 @@ impl Pairs {
             "bytes": self.windows.values().map(|pair| pair.pieces.sizes().0).sum::<u64>(),
             "used": self.windows.values().map(|pair| pair.pieces.sizes().1).sum::<u64>(),
             "links": links,
+            "more": self.plugger.map_or(0, |plugger| plugger.left),
+            "trouble": self.plugger.and_then(|plugger| plugger.trouble).map(PlugTrouble::phrase),
             "neighbours": names.take(SHOWN_MAX).collect::<Vec<_>>(),
         })
     }

@@ -6,7 +6,8 @@ use omniverb_control::Settings;
 use omniverb_session::Message;
 use omniverb_session::body::{Extent, *};
 use omniverb_session::machine::{self, TellPairs};
-use omniverb_session::operator::{AttachPair, Message as Said};
+use omniverb_session::operator::{AttachPair, AwaitPair, DetachMachine, Message as Said};
+use omniverb_session::pair::PlugTrouble;
 use omniverb_sys::carried::{Head, MESSAGE_MAX};
 use omniverb_sys::{memfd, socket};
 use omniverb_terms::{Errno, Service};
@@ -71,6 +72,79 @@ fn what_is_no_pair_window_is_refused() {
     assert_eq!(seen(&daemon, "one").unwrap()["pairs"]["windows"], 1);
     drop(machine);
     until(|| seen(&daemon, "one").is_none());
+}
+
+fn can_plug(text: &str, left: u32) -> AwaitPair {
+    AwaitPair { name: name(text), left, trouble: 0 }
+}
+
+/// The operator has no answer, whatever else was done since he asked.
+fn waits(keeper: &Operator) {
+    assert_eq!(keeper.heard(MOMENT), None);
+}
+
+fn is_asked(keeper: &Operator) {
+    let said = keeper.heard(SOON);
+    assert!(matches!(said, Some(Ok(Said::PairWanted(_)))), "{said:?}");
+}
+
+#[test]
+fn a_keeper_is_asked_for_a_window_when_there_is_none_left() {
+    let daemon = Daemon::start(Settings::default());
+    let mut nobody = Operator::connect(&daemon);
+    assert_eq!(nobody.call(can_plug("one", 1)), Said::Failed(Errno::ENOENT));
+    let mut machine = Machine::attach(&daemon, "one");
+    let mut tell = |present| {
+        assert!(matches!(machine.ask(TellPairs { present }).0, machine::Message::Done(_)));
+    };
+    let keeper = Operator::connect(&daemon);
+    keeper.say(can_plug("one", 3));
+    // Whatever it plugged in, an agent that says nothing of windows would not find it.
+    waits(&keeper);
+    assert_eq!(row(&daemon, "more"), 3);
+    tell(0);
+    is_asked(&keeper);
+    keeper.say(can_plug("one", 2));
+    is_asked(&keeper);
+    assert!(matches!(give(&daemon, "one", 1, DATA, &files()), Said::Done(_)));
+    keeper.say(can_plug("one", 2));
+    waits(&keeper);
+    // It is found: there is one that is nobody's.
+    tell(1);
+    waits(&keeper);
+    // Another keeper has taken its place.
+    let other = Operator::connect(&daemon);
+    other.say(AwaitPair { trouble: PlugTrouble::Device as u32, ..can_plug("one", 0) });
+    assert!(matches!(other.heard(SOON), Some(Ok(Said::Done(_)))), "there are to be no more");
+    assert_eq!(keeper.heard(SOON), Some(Err(())));
+    assert_eq!((row(&daemon, "more"), row(&daemon, "windows")), (0.into(), 1.into()));
+    assert_eq!(row(&daemon, "trouble"), PlugTrouble::Device.phrase());
+    drop(other);
+    until(|| row(&daemon, "trouble").is_null());
+    let last = Operator::connect(&daemon);
+    last.say(can_plug("one", 1));
+    until(|| row(&daemon, "more") == 1);
+    let detach = DetachMachine { name: name("one") };
+    assert!(matches!(Operator::connect(&daemon).call(detach), Said::Done(_)));
+    assert_eq!(last.heard(SOON), Some(Err(())), "nobody wants any");
+}
+
+/// Keepers that wait take no operator's place.
+#[test]
+fn however_many_keepers_wait_an_operator_is_heard() {
+    let daemon = Daemon::start(Settings::default());
+    let machines: Vec<(Machine, Operator)> = (0..70)
+        .map(|number| {
+            let text = format!("machine-{number}");
+            let machine = Machine::attach(&daemon, &text);
+            let keeper = Operator::connect(&daemon);
+            keeper.say(can_plug(&text, 1));
+            until(|| seen(&daemon, &text).unwrap()["pairs"]["more"] == 1);
+            (machine, keeper)
+        })
+        .collect();
+    assert!(seen(&daemon, "machine-69").is_some());
+    drop(machines);
 }
 
 /// A machine whose network is that of a namespace: the test carries.
@@ -162,6 +236,9 @@ fn a_neighbour_and_a_machine_share_a_window_of_their_own() {
     let (here, there) = (Net::new(), Net::new());
     here.join(&there, A, B);
     let mut far = There::new(&daemon, &there, &[files()]);
+    let keeper = Operator::connect(&daemon);
+    keeper.say(can_plug("one", 1));
+    waits(&keeper);
     let mut a = here.client(&daemon);
     let (mut b, _) = far.machine.process();
     let session = far.machine.last;
@@ -178,6 +255,8 @@ fn a_neighbour_and_a_machine_share_a_window_of_their_own() {
     let status = daemon.status().to_string();
     assert!(status.contains("in a pair window of the virtual machine"), "{status}");
     assert_eq!([row(&daemon, "given"), row(&daemon, "links")], [1, 1]);
+    // There is none for the next neighbour.
+    is_asked(&keeper);
     // A second link between them has the same bell.
     let [(second, _), (_, one)] = far.link(&mut b, &mut a);
     assert_eq!((second.bell_new, second.bell, one), (0, theirs.bell, 1));

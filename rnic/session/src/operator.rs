@@ -151,6 +151,22 @@ bodies! {
         /// The window's number, from 1 on.
         number: u64,
     }
+    /// The keeper of a machine can plug in another pair window, and waits until one is wanted.
+    /// Answered with `PairWanted` then, with `Done` at once if there are to be no more; `ENOENT` if
+    /// there is no such machine. One for each machine waits: whoever did before is hung up on.
+    AwaitPair {
+        /// As in `AttachMachine`.
+        name: [u8; VNIC_NAME_BYTES],
+        /// How many more it would plug in.
+        left: u32,
+        /// What went wrong with the last one, by the number of a [`PlugTrouble`]; 0: nothing.
+        ///
+        /// [`PlugTrouble`]: crate::pair::PlugTrouble
+        trouble: u32,
+    }
+    /// Answer to `AwaitPair`: the machine has no window left for somebody new. The keeper plugs one
+    /// in, brings it (`AttachPair`), and waits again.
+    PairWanted { reserved: u64 }
     /// Part with a machine: its door is closed, and so are the sessions of its processes. Answered
     /// with `Done`, or `ENOENT`.
     DetachMachine {
@@ -163,7 +179,7 @@ messages! {
     0x4001 QueryAll, 0x4002 QueryVnics, 0x4003 Status, 0x4004 SetVnic, 0x4005 VnicChanged,
     0x4006 DisconnectVnic, 0x4007 Disconnected, 0x4008 Capture, 0x4009 EndCapture,
     0x400a Captured, 0x400b Done, 0x400c AttachMachine, 0x400d MachineAttached,
-    0x400e DetachMachine, 0x400f AttachPair,
+    0x400e DetachMachine, 0x400f AttachPair, 0x4010 AwaitPair, 0x4011 PairWanted,
 }
 
 /// Whose daemon it is: that says where it has its files.
@@ -250,7 +266,7 @@ mod tests {
             };
             let (ours, theirs) = unknown(&bytes);
             assert!(kind == 0 || !(ours && theirs), "{kind}");
-            assert!(kind == 0 || ours == (0x4001..=0x400f).contains(&kind), "{kind}");
+            assert!(kind == 0 || ours == (0x4001..=0x4011).contains(&kind), "{kind}");
         }
     }
 }

@@ -29,6 +29,50 @@ const BELLS_MAX: u64 = 60;
 /// Where in an offset the number of the window stands.
 const NUMBER_SHIFT: u32 = 56;
 
+/// Why another window could not be plugged into a running machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum PlugTrouble {
+    /// Nobody listens where QEMU was told to.
+    NoMonitor = 1,
+    /// QEMU does not answer in time.
+    Silent = 2,
+    /// What it says makes no sense.
+    Nonsense = 3,
+    /// It does not take the memory.
+    Memory = 4,
+    /// It does not take the device.
+    Device = 5,
+    /// The host has no memory, process or descriptor for it.
+    Host = 6,
+}
+
+impl PlugTrouble {
+    const ALL: [PlugTrouble; 6] = {
+        use PlugTrouble::{Device, Host, Memory, NoMonitor, Nonsense, Silent};
+        [NoMonitor, Silent, Nonsense, Memory, Device, Host]
+    };
+
+    /// The one of this number, if there is one.
+    #[must_use]
+    pub fn of(number: u32) -> Option<PlugTrouble> {
+        PlugTrouble::ALL.into_iter().find(|trouble| *trouble as u32 == number)
+    }
+
+    /// What people are told.
+    #[must_use]
+    pub fn phrase(self) -> &'static str {
+        match self {
+            PlugTrouble::NoMonitor => "QEMU has no monitor for it",
+            PlugTrouble::Silent => "QEMU does not answer at its monitor",
+            PlugTrouble::Nonsense => "QEMU's monitor says something else",
+            PlugTrouble::Memory => "QEMU does not take the memory",
+            PlugTrouble::Device => "QEMU has no place for the device",
+            PlugTrouble::Host => "the host has not what it takes",
+        }
+    }
+}
+
 /// How many bells there are in a data part of so many bytes.
 #[must_use]
 pub fn bells(data_bytes: u64) -> u64 {
@@ -50,6 +94,12 @@ pub struct PairNames([u64; PAIRS_MAX as usize]);
 impl PairNames {
     /// Where in the data part they are.
     pub const OFFSET: usize = 64;
+    /// Where that of window `number` is: it is written before the window is plugged in.
+    #[must_use]
+    pub fn offset_of(number: u8) -> usize {
+        PairNames::OFFSET + 8 * usize::from(number.saturating_sub(1))
+    }
+
     /// Bytes that they have in the window's first page.
     pub const BYTES: usize = 8 * PAIRS_MAX as usize;
 
@@ -165,6 +215,14 @@ mod tests {
         let Message::LinkReady(left) = message else { panic!() };
         assert_eq!((left.memory, left.bell_memory), (extent(0x3000), extent(0)));
         assert_eq!(take_number(&mut message), None, "the machine's own");
+    }
+
+    #[test]
+    fn troubles_have_numbers() {
+        for trouble in PlugTrouble::ALL {
+            assert_eq!(PlugTrouble::of(trouble as u32), Some(trouble));
+        }
+        assert_eq!([0, 7, u32::MAX].map(PlugTrouble::of), [None; 3]);
     }
 
     #[test]

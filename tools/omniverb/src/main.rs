@@ -152,6 +152,11 @@ enum Vm {
         #[arg(long, value_name = "N", default_value = "0",
               value_parser = clap::value_parser!(u8).range(0..=60))]
         neighbours: u8,
+        /// The same, with windows that are plugged in while it runs, as they are wanted: so many at
+        /// most [default: as many as --neighbours says].
+        #[arg(long, value_name = "N", default_value = "0", hide_default_value = true,
+              value_parser = clap::value_parser!(u8).range(0..=60))]
+        most_neighbours: u8,
         /// How much memory it shares with each: about 640 KiB for a link.
         #[arg(long, value_name = "SIZE", default_value = "8m")]
         pair_size: String,
@@ -196,6 +201,11 @@ enum Vm {
         #[arg(long, value_name = "N", default_value = "0",
               value_parser = clap::value_parser!(u8).range(0..=60))]
         neighbours: u8,
+        /// The same, with windows that are plugged in while it runs, as they are wanted: so many at
+        /// most [default: as many as --neighbours says].
+        #[arg(long, value_name = "N", default_value = "0", hide_default_value = true,
+              value_parser = clap::value_parser!(u8).range(0..=60))]
+        most_neighbours: u8,
         /// How much memory it shares with each: about 640 KiB for a link.
         #[arg(long, value_name = "SIZE", default_value = "8m")]
         pair_size: String,
@@ -218,6 +228,9 @@ enum Vm {
         /// How many pair windows it has, and how many bytes each.
         #[arg(long, default_value = "0")]
         neighbours: u8,
+        /// With those that are plugged in later.
+        #[arg(long, default_value = "0")]
+        most: u8,
         #[arg(long, default_value = "0")]
         pair_bytes: u64,
         /// Who is to open the window.
@@ -235,9 +248,22 @@ enum Vm {
     Carry {
         /// That of its window.
         number: u64,
+        /// The descriptor by which others of its pair windows come.
+        more: Option<i32>,
         /// Descriptors of its pair windows.
         pairs: Vec<i32>,
     },
+    /// For who keeps a machine: plug a window into it.
+    #[command(hide = true)]
+    Plug {
+        /// The pair window's.
+        number: u8,
+        /// Of it.
+        bytes: u64,
+    },
+    /// For `omniverb agent`: open devices that are plugged in.
+    #[command(hide = true)]
+    Open,
 }
 
 #[derive(Debug, Subcommand)]
@@ -325,21 +351,36 @@ fn command(command: Command) -> (anyhow::Result<ExitCode>, u8) {
         Command::Vnic(Vnic::Set { name, words }) => (vnic::set(&name, &words), 1),
         Command::Vnic(Vnic::Disconnect { name }) => (vnic::disconnect(&name), 1),
         Command::Vnic(Vnic::List { json }) => (vnic::list(json), 1),
-        Command::Vm(Vm::Run { name, window, neighbours, pair_size, command }) => {
-            (vm::run(&name, &window, neighbours, &pair_size, &command), OWN_FAILURE)
+        Command::Vm(Vm::Run { name, window, neighbours, most_neighbours, pair_size, command }) => {
+            let (own, most, pair) = (&window[..], most_neighbours, &pair_size[..]);
+            let windows = vm::Windows { own, neighbours, most, pair };
+            (vm::run(&name, windows, &command), OWN_FAILURE)
         }
         Command::Vm(Vm::List { json }) => (vm::list(None, json), 1),
         Command::Vm(Vm::Show { name, json }) => (vm::list(Some(&name), json), 1),
         Command::Vm(Vm::Detach { name }) => (vm::detach(&name), 1),
-        Command::Vm(Vm::Args { name, window, neighbours, pair_size, memory, user, libvirt }) => {
-            let windows = (&window[..], neighbours, &pair_size[..]);
+        Command::Vm(Vm::Args {
+            name,
+            window,
+            neighbours,
+            most_neighbours,
+            pair_size,
+            memory,
+            user,
+            libvirt,
+        }) => {
+            let (own, most, pair) = (&window[..], most_neighbours, &pair_size[..]);
+            let windows = vm::Windows { own, neighbours, most, pair };
             (vm::args(&name, windows, &memory, user.as_deref(), libvirt), 1)
         }
-        Command::Vm(Vm::Keep { name, bytes, neighbours, pair_bytes, user, alone }) => {
-            (vm::keep(&name, (bytes, neighbours, pair_bytes), user.as_deref(), alone), 1)
+        Command::Vm(Vm::Keep { name, bytes, neighbours, most, pair_bytes, user, alone }) => {
+            let pairs = vm::Neighbours { count: neighbours, most, bytes: pair_bytes };
+            (vm::keep(&name, (bytes, pairs), user.as_deref(), alone), 1)
         }
         Command::Vm(Vm::Hold) => (vm::hold(), 1),
-        Command::Vm(Vm::Carry { number, pairs }) => (vm::carry(number, &pairs), 1),
+        Command::Vm(Vm::Carry { number, more, pairs }) => (vm::carry(number, more, &pairs), 1),
+        Command::Vm(Vm::Plug { number, bytes }) => (vm::plug(number, bytes), 1),
+        Command::Vm(Vm::Open) => (vm::open(), 1),
         Command::Agent { socket } => (vm::agent(socket.as_deref()), 1),
         Command::Capture { vnic, file, snaplen } => {
             (capture::capture(vnic.as_deref(), file.as_deref(), snaplen), 1)

@@ -6,9 +6,11 @@ use anyhow::{Context, bail};
 use omniverb_session::body::Extent;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::operator::{
-    AttachMachine, AttachPair, Capture, Captured, DetachMachine, DisconnectVnic, EndCapture,
-    Message, QueryAll, QueryVnics, SetVnic, VNIC_NAME_BYTES, VnicChanged, decode, encode,
+    AttachMachine, AttachPair, AwaitPair, Capture, Captured, DetachMachine, DisconnectVnic,
+    EndCapture, Message, QueryAll, QueryVnics, SetVnic, VNIC_NAME_BYTES, VnicChanged, decode,
+    encode,
 };
+use omniverb_session::pair::PlugTrouble;
 use omniverb_sys::{event, socket};
 use rustix::io::Errno;
 use serde_json::Value;
@@ -159,6 +161,30 @@ impl Operator {
         }
     }
 
+    /// Waits until the machine of this name wants another pair window: true. There may be so many
+    /// more, and this went wrong with the last one. False: it knows that there are to be none.
+    pub(crate) fn await_pair(
+        &self,
+        name: [u8; VNIC_NAME_BYTES],
+        left: u32,
+        trouble: Option<PlugTrouble>,
+    ) -> anyhow::Result<bool> {
+        let trouble = trouble.map_or(0, |trouble| trouble as u32);
+        self.say(&AwaitPair { name, left, trouble }.into(), &[])?;
+        while !event::readable(self.0.as_fd(), None)? {}
+        match self.hear(PATIENCE)?.0 {
+            Message::PairWanted(_) => Ok(true),
+            Message::Done(_) => Ok(false),
+            other => refused(&other, "a machine"),
+        }
+    }
+
+    /// Waits until the daemon closes the connection.
+    pub(crate) fn wait_over(&self) -> anyhow::Result<()> {
+        while !event::readable(self.0.as_fd(), None)? {}
+        Ok(())
+    }
+
     /// Parts with the machine of this name.
     pub(crate) fn detach_machine(
         &self,
@@ -195,9 +221,18 @@ impl Operator {
         files: &[BorrowedFd<'_>],
         patience: Duration,
     ) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
+        self.say(message, files)?;
+        self.hear(patience)
+    }
+
+    fn say(&self, message: &Message, files: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = encode(1, message, &mut bytes);
-        socket::send(self.0.as_fd(), &bytes[..length], files)?;
+        Ok(socket::send(self.0.as_fd(), &bytes[..length], files)?)
+    }
+
+    fn hear(&self, patience: Duration) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
         let (length, files) = listen(self.0.as_fd(), patience, &mut bytes)?;
         let (_, answer) =
             decode(&bytes[..length]).ok().context("the daemon is of another version")?;

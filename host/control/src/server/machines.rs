@@ -140,6 +140,10 @@ impl Server {
         let name = record.machine.name;
         self.journal.log(Level::Info, format_args!("machine {name} is parted with: {reason}"));
         self.reactor.forget(&record.door);
+        // Whoever plugs in more has nothing to wait for.
+        if let Some(plugger) = record.pairs().plugger() {
+            self.end_operator(plugger.operator);
+        }
         for session in record.sessions {
             self.clients.part(session, "its machine is parted with");
         }

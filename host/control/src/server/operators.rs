@@ -126,6 +126,7 @@ impl Server {
                 let done = self.attach_pair(&m, files);
                 Some(done.map(|()| Done { take_back: 0 }.into()))
             }
+            Message::AwaitPair(m) => self.await_pair(id, call.tag, &m).transpose(),
             Message::DetachMachine(m) => {
                 Some(self.detach_machine(&m).map(|()| Done { take_back: 0 }.into()))
             }
@@ -163,6 +164,7 @@ impl Server {
     pub(super) fn end_operator(&mut self, id: SessionId) {
         let Some((socket, files)) = self.operators.remove(id) else { return };
         self.reactor.forget(&socket);
+        self.machines.operator_gone(id);
         self.end_recording(id);
         self.captures.hang_up(id);
         self.captures.discard(files);

@@ -10,11 +10,13 @@ use crate::ledger::Ledger;
 use crate::memory::Shared;
 use crate::pairs::Pair;
 use crate::pieces::{PAGE, Pieces};
+use crate::plugger::Plugger;
 use crate::server::Server;
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES, link_bytes};
-use omniverb_session::body::LinkReady;
+use omniverb_session::body::{Done, LinkReady};
 use omniverb_session::machine::MachineName;
-use omniverb_session::operator::AttachPair;
+use omniverb_session::operator::{AttachPair, AwaitPair, Message as Said, PairWanted};
+use omniverb_session::pair::PlugTrouble;
 use omniverb_tenancy::{LinkEnd, Neighbour, SessionId};
 use omniverb_terms::Errno;
 use std::io;
@@ -76,9 +78,32 @@ impl Server {
         }
     }
 
+    /// A machine's keeper waits until another window is wanted: the answer, if there is one now.
+    pub(super) fn await_pair(
+        &mut self,
+        operator: SessionId,
+        tag: u64,
+        asked: &AwaitPair,
+    ) -> Result<Option<Said>, Errno> {
+        let name = MachineName::read(&asked.name).ok_or(Errno::EINVAL)?;
+        let id = self.machines.named(name).ok_or(Errno::ENOENT)?;
+        let pairs = self.machines.pairs_mut(id).ok_or(Errno::ENOENT)?;
+        let (left, trouble) = (asked.left, PlugTrouble::of(asked.trouble));
+        let tag = (left > 0).then_some(tag);
+        let before = pairs.set_plugger(Some(Plugger { operator, tag, left, trouble }));
+        if let Some(before) = before.filter(|before| before.operator != operator) {
+            self.end_operator(before.operator);
+        }
+        self.operators.keeps(operator);
+        Ok(tag.is_none().then(|| Done { take_back: 0 }.into()))
+    }
+
     /// Has the tables know what has changed of pair windows. They count what they decide to give
     /// only until they are told: so this is done when all that they have decided is.
     pub(super) fn tell_pairs(&mut self) {
+        for (operator, tag) in self.machines.wanted_pairs() {
+            self.answer_operator(operator, tag, &PairWanted { reserved: 0 }.into());
+        }
         for (vnic, known) in self.machines.changed_pairs(LINK_BYTES) {
             self.tables.note(|tables| tables.set_pair_windows(vnic, known));
         }

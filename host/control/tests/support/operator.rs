@@ -46,6 +46,26 @@ impl Operator {
         (message, files)
     }
 
+    /// Says something that may be answered later.
+    pub fn say(&self, message: impl Into<Message>) {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let length = encode(7, &message.into(), &mut bytes);
+        socket::send(self.socket.as_fd(), &bytes[..length], &[]).unwrap();
+    }
+
+    /// What it is answered within this time; `None`: nothing. An operator who is hung up on hears
+    /// that at once.
+    pub fn heard(&self, patience: Duration) -> Option<Result<Message, ()>> {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        readable(self.socket.as_fd(), Some(patience)).unwrap().then(|| {
+            let mode = socket::Mode::NonBlocking;
+            match socket::receive(self.socket.as_fd(), &mut bytes, mode) {
+                Ok((0, _)) | Err(_) => Err(()),
+                Ok((length, _)) => Ok(decode(&bytes[..length]).unwrap().1),
+            }
+        })
+    }
+
     pub fn status(&mut self) -> serde_json::Value {
         self.pages(|from| QueryAll { from }.into()).status()
     }

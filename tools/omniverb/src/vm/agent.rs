@@ -5,7 +5,8 @@
 //! window's device, and of an events socket. What comes by UDP port 4791 goes to the host's engine,
 //! and what that sends leaves by it (`network.rs`); who sleeps here is woken for it, and it for him
 //! (`wakes.rs`); and so are those who share a pair window (`sharing.rs`). Decides
-//! nothing: who may do what the host says. Once it has its devices, it is nobody.
+//! nothing: who may do what the host says. Once it has its devices, it is nobody; those that are
+//! plugged in later another process opens for it (`opener.rs`).
 
 #[cfg(test)]
 mod tests;
@@ -13,6 +14,7 @@ mod tests;
 use super::address_list;
 use super::boot;
 use super::network::Network;
+use super::opener;
 use super::relay::{Channel, News, Reads, Relay};
 use super::sharing::Sharing;
 use super::wakes::Wakes;
@@ -27,7 +29,7 @@ use omniverb_sys::{clock, manager, privileges, random, socket};
 use rustix::fs::{Mode, OFlags, open};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Child, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,11 +45,10 @@ const PAIR_LOOKS: usize = 30;
 const FULL_MS: i64 = 100;
 /// How long it takes, in milliseconds, until a UDP port is tried again that somebody else has.
 const AGAIN_MS: i64 = 5000;
-/// The places of what the engine is to be woken by, and neighbours; behind them are the sockets of
-/// the network, and in the end what processes come by.
+/// The places of what the engine is to be woken by, and neighbours; behind them is what devices
+/// come by, if any do, then the sockets of the network, and in the end what processes come by.
 const RUNG: usize = 0;
 const RUNG_IN_PAIRS: usize = 1;
-const SOCKETS: usize = 2;
 /// Connections accepted before others get their turn.
 const TURN: usize = 32;
 
@@ -60,6 +61,11 @@ pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
     let relay = Relay::new(port, Reads::Always)?;
     let sessions = super::sessions();
     let network = Network::open();
+    // Which is not to be nobody.
+    let opener = opener::start();
+    if let Err(error) = &opener {
+        eprintln!("omniverb: devices that are plugged in from now on are not seen: {error}");
+    }
     if let Err(error) = &network {
         eprintln!("omniverb: UDP port 4791: {error}; nobody outside this machine is reached yet");
     }
@@ -75,6 +81,8 @@ pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
         relay,
         window,
         sharing,
+        opener: opener.ok(),
+        sockets: 0,
         listener,
         network,
         tried,
@@ -118,6 +126,10 @@ struct Agent {
     window: Arc<OwnedFd>,
     /// The other windows, and which is this machine's own.
     sharing: Sharing,
+    /// Where devices come from that are plugged in now, and who opens them.
+    opener: Option<(OwnedFd, Child)>,
+    /// The place of the first socket of the network, in what is waited for.
+    sockets: usize,
     listener: OwnedFd,
     /// UDP port 4791, if we could have it.
     network: Option<Network>,
@@ -155,9 +167,8 @@ impl Agent {
         self.told = None;
         self.wakes.clear();
         // Bells in pair windows outlive those who pass wakes on.
-        if let Some(bits) = self.sharing.begin() {
-            self.relay.say(FrameKind::Pairs, 0, bits.to_vec());
-        }
+        self.sharing.begin();
+        self.tell_pairs();
         if self.network.is_some() {
             self.relay.say(FrameKind::Port, 0, Vec::new());
         }
@@ -165,9 +176,37 @@ impl Agent {
         self.last = random::number() as u32;
     }
 
+    /// Tells the host which windows it shares with neighbours; also that there are none, if more
+    /// can come.
+    fn tell_pairs(&mut self) {
+        let bits = self.sharing.bits();
+        if bits != 0 || self.opener.is_some() {
+            self.relay.say(FrameKind::Pairs, 0, bits.to_le_bytes().to_vec());
+        }
+    }
+
+    /// A device was plugged in.
+    fn device(&mut self) {
+        let Some((devices, opener)) = &mut self.opener else { return };
+        match opener::take(devices) {
+            Ok(Some(device)) => {
+                if self.sharing.add(device) {
+                    self.tell_pairs();
+                }
+            }
+            Ok(None) => {}
+            Err(_) => {
+                let _ = opener.wait();
+                self.opener = None;
+            }
+        }
+    }
+
     /// Sleeps until something has come.
     fn wait(&mut self) -> anyhow::Result<Vec<News>> {
         let mut others = vec![self.wakes.rung(), self.sharing.rung()];
+        others.extend(self.opener.as_ref().map(|(devices, _)| devices.as_fd()));
+        self.sockets = others.len();
         others.extend(self.network.iter().flat_map(Network::sockets));
         // While there is no room for more, whoever comes waits where he is.
         let limit = match self.network {
@@ -192,7 +231,10 @@ impl Agent {
             }
             return Ok(());
         }
-        let index = index - SOCKETS;
+        let Some(index) = index.checked_sub(self.sockets) else {
+            self.device();
+            return Ok(());
+        };
         let sockets = self.network.as_ref().map_or(0, |network| network.sockets().len());
         let Some(network) = self.network.as_mut().filter(|_| index < sockets) else {
             return self.accept();

@@ -3,25 +3,30 @@
 //! has been started afresh.
 //!
 //! In: a name, a size, where QEMU listens. Out: a porter for as long as there are QEMU and a
-//! daemon. It reads nothing that a guest says: of the port it only sees whether QEMU is there.
+//! daemon; a thread of it plugs in windows that are wanted later (`later.rs`). It reads nothing that
+//! a guest says: of the port it only sees whether QEMU is there.
 
+use super::later::{self, Later};
+use super::pairs::{Pair, Pairs, ledger};
 use super::place::{Place, User};
 use super::porter::Over;
 use super::start::{KEEP, WORDS, Wanted, own_program};
-use super::window::Window;
+use super::window::{Neighbours, Window};
 use crate::operator::{Home, Operator};
 use crate::vnic;
 use anyhow::{Context, bail};
 use omniverb_session::machine::MachineName;
-use omniverb_sys::{clock, inherit, memfd, pidfd, socket};
+use omniverb_sys::{clock, inherit, pidfd, socket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
-use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::io::Errno;
 use serde_json::{Value, json};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 /// What a porter is started as, and who holds a window for QEMU.
@@ -38,21 +43,9 @@ const PAUSE_MOST: Duration = Duration::from_secs(60);
 /// A porter that was there for so long was no try.
 const LONG: u64 = 30_000_000_000;
 
-/// A pair window, and what the daemon notes of it.
-struct Pair {
-    window: Window,
-    ledger: OwnedFd,
-}
-
-/// Bytes of a pair window's ledger beside one for each page.
-const WHOSE_BYTES: u64 = 64;
-/// The same of the machine's own window: which boot of the guest was the last.
+/// Bytes of the ledger of the machine's own window beside one for each page: which boot of the
+/// guest was the last.
 const BOOT_BYTES: u64 = 16;
-
-fn ledger(window: &Window, more: u64) -> anyhow::Result<OwnedFd> {
-    let pages = window.data.length.div_ceil(4096);
-    memfd::create("omniverb-ledger", pages + more).context("cannot make a ledger")
-}
 
 /// What a keeper does; first it becomes one that has nothing of its starter's.
 pub(super) fn keep(
@@ -86,10 +79,7 @@ pub(super) fn keep(
     socket::send(starter.as_fd(), answer.to_string().as_bytes(), &files)?;
     drop(files);
     let Ok((mut keeper, door)) = begun else { return Ok(ExitCode::FAILURE) };
-    // One at a time: a message has not many descriptors.
-    for pair in &keeper.pairs {
-        socket::send(starter.as_fd(), b"+", &[pair.window.file.as_fd()])?;
-    }
+    keeper.pairs.hand_over(|pair| socket::send(starter.as_fd(), b"+", &[pair.as_fd()]))?;
     // QEMU takes the starter's place, if it is to inherit the window.
     let machine = match user {
         Some(_) => None,
@@ -103,11 +93,13 @@ pub(super) fn keep(
 
 struct Keeper {
     name: MachineName,
-    window: Window,
+    window: Arc<Window>,
     /// What the daemon notes of it.
     ledger: OwnedFd,
     /// What the machine shares with neighbours.
-    pairs: Vec<Pair>,
+    pairs: Arc<Pairs>,
+    /// Who plugs in more, if anybody does, is told whenever the machine is attached.
+    later: Option<Sender<()>>,
     place: Place,
     /// Who has the window for QEMU to open, if it is not to inherit it.
     holder: Option<Holder>,
@@ -133,11 +125,10 @@ impl Keeper {
     ) -> anyhow::Result<(Keeper, OwnedFd)> {
         let program = own_program()?;
         let window = Window::new(name, wanted.bytes)?;
-        let ledger_of_own = ledger(&window, BOOT_BYTES)?;
-        let pairs = window.pairs(wanted.pairs)?.into_iter();
-        let pairs = pairs.map(|window| Ok(Pair { ledger: ledger(&window, WHOSE_BYTES)?, window }));
-        let pairs = pairs.collect::<anyhow::Result<Vec<Pair>>>()?;
-        let ledger = ledger_of_own;
+        let ledger = ledger(&window, BOOT_BYTES)?;
+        let numbers = 1..=wanted.pairs.count;
+        let pairs = numbers.map(|number| Pair::make(&window, number, wanted.pairs.bytes));
+        let pairs = Pairs::new(pairs.collect::<anyhow::Result<Vec<Pair>>>()?);
         let operator = Operator::connect()?;
         let home = operator.home().clone();
         let Some(door) = attach(&operator, name, &window, &ledger, &pairs)? else {
@@ -145,11 +136,38 @@ impl Keeper {
         };
         // From here on the name is ours.
         let place = Place::make(&home.machines(), name, user)?;
-        let mut keeper = Keeper { name, window, ledger, pairs, holder: None, place, home, program };
+        let (window, pairs) = (Arc::new(window), Arc::new(pairs));
+        let (later, holder) = (None, None);
+        let mut keeper =
+            Keeper { name, window, ledger, pairs, later, holder, place, home, program };
+        if wanted.pairs.most > wanted.pairs.count {
+            keeper.plug_later(wanted.pairs)?;
+        }
         if let Some(user) = user {
             keeper.hold(user)?;
         }
         Ok((keeper, door))
+    }
+
+    /// Has a thread plug in windows as they are wanted.
+    fn plug_later(&mut self, wanted: Neighbours) -> anyhow::Result<()> {
+        let (attached, hears) = channel();
+        let later = Later {
+            machine: vnic::name_bytes(self.name.text())?,
+            own: self.window.clone(),
+            wanted,
+            pairs: self.pairs.clone(),
+            monitor: self.place.monitor()?,
+            home: self.home.clone(),
+            program: self.program.clone(),
+            tries: later::ALL_TRIES,
+            trouble: None,
+        };
+        later::start(later, hears)?;
+        // It is attached now.
+        let _ = attached.send(());
+        self.later = Some(attached);
+        Ok(())
     }
 
     /// Starts a process of QEMU's user, who may open what it has, and look at all of it: so it has
@@ -162,28 +180,14 @@ impl Keeper {
         if rustix::process::geteuid().is_root() {
             holder.uid(user.uid).gid(user.gid);
         }
-        let (copies, numbers) = self.pairs_for_child()?;
-        let process = holder.spawn().context("cannot start a process of that user")?;
-        drop(copies);
+        let (process, numbers) =
+            self.pairs.start(&mut holder).context("cannot start a process of that user")?;
         let life = pidfd::of(process.id().cast_signed())?;
         let numbers = std::iter::once(1).chain(numbers);
         let paths = numbers.map(|number| format!("/proc/{}/fd/{number}", process.id()));
         self.place.show(&paths.collect::<Vec<_>>())?;
         self.holder = Some(Holder { process, life });
         Ok(())
-    }
-
-    /// Copies of the pair windows' descriptors that a process has, too, that is started while they
-    /// are there; and their numbers.
-    fn pairs_for_child(&self) -> anyhow::Result<(Vec<OwnedFd>, Vec<i32>)> {
-        let copy = |pair: &Pair| {
-            let copy = pair.window.file.try_clone()?;
-            fcntl_setfd(&copy, FdFlags::empty())?;
-            Ok(copy)
-        };
-        let copies = self.pairs.iter().map(copy).collect::<anyhow::Result<Vec<OwnedFd>>>()?;
-        let numbers = copies.iter().map(AsRawFd::as_raw_fd).collect();
-        Ok((copies, numbers))
     }
 
     fn answer(&self) -> Value {
@@ -193,6 +197,7 @@ impl Keeper {
             "window": holder.map(|_| self.place.window()),
             "pairs": pairs.map(|number| self.place.pair(number)).collect::<Vec<_>>(),
             "port": self.place.port(),
+            "monitor": self.later.is_some().then(|| self.place.monitor_path()),
         })
     }
 
@@ -239,18 +244,15 @@ impl Keeper {
     /// Runs a porter, to its end.
     fn carry(&self, door: OwnedFd, port: OwnedFd) -> Over {
         let mut porter = Command::new(&self.program);
-        let Ok((copies, numbers)) = self.pairs_for_child() else { return Over::Broken };
         porter.args(CARRY).arg(self.window.head.number.to_string());
-        porter.args(numbers.iter().map(i32::to_string));
         porter.stdin(door).stdout(port).stderr(Stdio::null());
         // Whoever breaks it finds nothing of our starter's.
         porter.env_clear().current_dir("/");
-        let running = porter.spawn();
-        drop(copies);
+        let running = self.pairs.start_porter(&mut porter);
         // With it go our ends of what it has.
         drop(porter);
         // One that cannot be started now may be in a while.
-        let ended = running.and_then(|mut running| running.wait());
+        let ended = running.and_then(|mut running| Ok(running.wait()?));
         ended.map_or(Over::Broken, |status| Over::of(status.code()))
     }
 
@@ -338,7 +340,10 @@ impl Keeper {
             let again = again
                 .and_then(|home| attach(&home, self.name, &self.window, &self.ledger, &self.pairs));
             match again {
-                Ok(Some(door)) => return Ok(Some(door)),
+                Ok(Some(door)) => {
+                    self.later.iter().for_each(|later| _ = later.send(()));
+                    return Ok(Some(door));
+                }
                 Ok(None) if clock::now() - *taken.get_or_insert_with(clock::now) > TAKEN => {
                     return Ok(None);
                 }
@@ -358,20 +363,14 @@ fn attach(
     name: MachineName,
     window: &Window,
     ledger: &OwnedFd,
-    pairs: &[Pair],
+    pairs: &Pairs,
 ) -> anyhow::Result<Option<OwnedFd>> {
     let field = vnic::name_bytes(name.text())?;
     let files = [&window.file, ledger];
     let Some(door) = operator.attach_machine(field, window.data, files, name.text())? else {
         return Ok(None);
     };
-    for (number, pair) in (1..).zip(pairs) {
-        let Pair { window, ledger } = pair;
-        // A daemon that knows of none hangs up: then there are none, and all goes by the engine.
-        if operator.attach_pair(field, number, window.data, [&window.file, ledger]).is_err() {
-            break;
-        }
-    }
+    pairs.attach(operator, field);
     Ok(Some(door))
 }
 

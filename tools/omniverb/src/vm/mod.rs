@@ -1,15 +1,19 @@
 //! `omniverb vm`: virtual machines that have a device; and `omniverb agent`, which runs in them.
 //!
-//! Here is what a person asks for; the window, QEMU's options, who keeps a machine, and the two
-//! ends of the port are in files beside this one.
+//! Here is what a person asks for; the window, QEMU's options, who keeps a machine and plugs in
+//! more, and the two ends of the port are in files beside this one.
 
 mod address_list;
 mod agent;
 mod boot;
 mod border;
 mod keeper;
+mod later;
+mod monitor;
 mod network;
+mod opener;
 mod options;
+mod pairs;
 mod place;
 mod porter;
 mod relay;
@@ -39,7 +43,8 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
-use window::{Neighbours, STEP};
+pub(crate) use window::Neighbours;
+use window::STEP;
 
 /// Sessions of a machine at a time.
 const SESSIONS_MAX: usize = 1024;
@@ -52,32 +57,43 @@ fn name(text: &str) -> anyhow::Result<MachineName> {
     })
 }
 
+/// The windows of a machine, as people ask for them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Windows<'a> {
+    /// How large its own is to be.
+    pub(crate) own: &'a str,
+    /// How many it shares with neighbours from the beginning, and with those that are plugged in
+    /// later, at most.
+    pub(crate) neighbours: u8,
+    pub(crate) most: u8,
+    /// How large each of these is to be.
+    pub(crate) pair: &'a str,
+}
+
 /// What is asked for.
-fn wanted(window: &str, count: u8, pair: &str) -> anyhow::Result<Wanted> {
-    let pairs = Neighbours { count, bytes: window_bytes(pair)? };
-    Ok(Wanted { bytes: window_bytes(window)?, pairs })
+fn wanted(windows: Windows<'_>) -> anyhow::Result<Wanted> {
+    let Windows { own, neighbours: count, most, pair } = windows;
+    let pairs = Neighbours { count, most: most.max(count), bytes: window_bytes(pair)? };
+    Ok(Wanted { bytes: window_bytes(own)?, pairs })
 }
 
 fn all_bytes(wanted: Wanted) -> u64 {
     let Wanted { bytes, pairs } = wanted;
-    bytes.saturating_add(pairs.bytes.saturating_mul(pairs.count.into()))
+    bytes.saturating_add(pairs.bytes.saturating_mul(pairs.most.into()))
 }
 
 fn plugged(wanted: Wanted, index: usize, path: String) -> Plugged {
     Plugged { path, bytes: if index == 0 { wanted.bytes } else { wanted.pairs.bytes } }
 }
 
-/// Does not return if all goes well: QEMU takes our place. `window`, `pair`: how large it is to be,
-/// and each of what it shares with so many neighbours.
+/// Does not return if all goes well: QEMU takes our place.
 pub(crate) fn run(
     text: &str,
-    window: &str,
-    neighbours: u8,
-    pair: &str,
+    windows: Windows<'_>,
     command: &[OsString],
 ) -> anyhow::Result<ExitCode> {
     let Some((program, arguments)) = command.split_first() else { bail!("no QEMU to run") };
-    let wanted = wanted(window, neighbours, pair)?;
+    let wanted = wanted(windows)?;
     name(text)?;
     let room = options::memory(arguments, all_bytes(wanted))?;
     let kept = start::start(text, wanted, None)?;
@@ -87,7 +103,8 @@ pub(crate) fn run(
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         windows.push(plugged(wanted, index, path));
     }
-    let words = options::words(&windows, &kept.port_path, room.as_deref());
+    let later = later(wanted, kept.monitor_path.as_deref());
+    let words = options::words(&windows, &kept.port_path, room.as_deref(), later);
     let error = Command::new(program).args(arguments).args(words).exec();
     Err(error).with_context(|| program.to_string_lossy().into_owned())
 }
@@ -96,13 +113,16 @@ pub(crate) fn run(
 /// `memory`: how much it may have at most. `user`: whose QEMU is.
 pub(crate) fn args(
     text: &str,
-    (window, neighbours, pair): (&str, u8, &str),
+    windows: Windows<'_>,
     memory: &str,
     user: Option<&str>,
     libvirt: bool,
 ) -> anyhow::Result<ExitCode> {
-    let wanted = wanted(window, neighbours, pair)?;
+    let wanted = wanted(windows)?;
     name(text)?;
+    if libvirt && wanted.pairs.most > wanted.pairs.count {
+        bail!("libvirt has QEMU's monitor: nothing can be plugged in later but by it");
+    }
     let memory = size(memory).map_err(anyhow::Error::msg)?;
     let user = user.map(str::parse).transpose().map_err(anyhow::Error::msg)?;
     let kept = start::start(text, wanted, Some(user.unwrap_or_else(User::ourselves)))?;
@@ -113,11 +133,18 @@ pub(crate) fn args(
         true => options::xml(&windows, port, memory),
         false => {
             let room = options::room(memory, all_bytes(wanted));
-            let words = options::words(&windows, port, Some(&room));
+            let later = later(wanted, kept.monitor_path.as_deref());
+            let words = options::words(&windows, port, Some(&room), later);
             let quoted: Vec<String> = words.iter().map(|word| options::quoted(word)).collect();
             quoted.join(" ") + "\n"
         }
     })
+}
+
+/// What is to be said about windows that are plugged in later, if there are to be any.
+fn later(wanted: Wanted, monitor: Option<&str>) -> Option<options::Later<'_>> {
+    let Neighbours { count, most, .. } = wanted.pairs;
+    monitor.map(|monitor| options::Later { monitor, first: count.saturating_add(1), last: most })
 }
 
 fn window_bytes(text: &str) -> anyhow::Result<u64> {
@@ -128,11 +155,11 @@ fn window_bytes(text: &str) -> anyhow::Result<u64> {
 /// For those who are started so: see [`keeper`].
 pub(crate) fn keep(
     text: &str,
-    (bytes, count, pair_bytes): (u64, u8, u64),
+    (bytes, pairs): (u64, Neighbours),
     user: Option<&str>,
     alone: bool,
 ) -> anyhow::Result<ExitCode> {
-    let wanted = Wanted { bytes, pairs: Neighbours { count, bytes: pair_bytes } };
+    let wanted = Wanted { bytes, pairs };
     let user = user.map(str::parse).transpose().map_err(anyhow::Error::msg)?;
     keeper::keep(name(text)?, wanted, user, alone)
 }
@@ -143,14 +170,39 @@ pub(crate) fn hold() -> anyhow::Result<ExitCode> {
 }
 
 /// What a machine's porter does. Its two sockets are its input and its output, so that it has
-/// nothing else; `pairs` are descriptors of the machine's pair windows, of which it keeps the
-/// bells.
-pub(crate) fn carry(number: u64, pairs: &[i32]) -> anyhow::Result<ExitCode> {
-    let take = |file: std::io::Result<OwnedFd>| file.context("not started as a porter");
-    let door = take(std::io::stdin().as_fd().try_clone_to_owned())?;
-    let port = take(std::io::stdout().as_fd().try_clone_to_owned())?;
-    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+/// nothing else; `more` is where it gets windows that are plugged in later, `pairs` are descriptors
+/// of the machine's pair windows, of which it keeps the bells.
+pub(crate) fn carry(number: u64, more: Option<i32>, pairs: &[i32]) -> anyhow::Result<ExitCode> {
+    let more = more.map(inherit::taken).transpose().context("not started as a porter")?;
     let sessions = sessions();
+    let [door, port] = become_nobody_with_two()?;
+    // Its threads are nobody's, too.
+    let mut border = Border::new(Side::Host)?;
+    for number in pairs {
+        let file = inherit::taken(*number).context("not started as a porter")?;
+        border.add(&file, window::data(memfd::size(file.as_fd())?))?;
+    }
+    Ok(porter::serve(port, door, number, sessions, (border, more)).code())
+}
+
+/// For who is started so, with QEMU's monitor as its input, and as its output a window of so many
+/// bytes that is plugged in there: see [`later`].
+pub(crate) fn plug(number: u8, bytes: u64) -> anyhow::Result<ExitCode> {
+    let [monitor, window] = become_nobody_with_two()?;
+    Ok(ExitCode::from(later::code(later::talk(&monitor, &window, number, bytes))))
+}
+
+/// For who is started so: see [`opener`].
+pub(crate) fn open() -> anyhow::Result<ExitCode> {
+    opener::serve()
+}
+
+/// Becomes a process that has nothing but its input and its output.
+fn become_nobody_with_two() -> anyhow::Result<[OwnedFd; 2]> {
+    let take = |file: std::io::Result<OwnedFd>| file.context("not started so");
+    let input = take(std::io::stdin().as_fd().try_clone_to_owned())?;
+    let output = take(std::io::stdout().as_fd().try_clone_to_owned())?;
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     rustix::process::setsid().context("cannot leave the starter's session")?;
     std::env::set_current_dir("/").context("cannot leave the starter's folder")?;
     privileges::become_nobody().context("cannot become a user that nobody is")?;
@@ -159,14 +211,7 @@ pub(crate) fn carry(number: u64, pairs: &[i32]) -> anyhow::Result<ExitCode> {
     rustix::stdio::dup2_stdout(&null)?;
     // Nothing is said where somebody might not read it.
     rustix::stdio::dup2_stderr(&null)?;
-    drop(null);
-    // Its threads are nobody's, too.
-    let mut border = Border::new(Side::Host)?;
-    for number in pairs {
-        let file = inherit::taken(*number).context("not started as a porter")?;
-        border.add(&file, window::data(memfd::size(file.as_fd())?))?;
-    }
-    Ok(porter::serve(port, door, number, sessions, border).code())
+    Ok([input, output])
 }
 
 /// How many sessions there may be at one end of a port: two descriptors for each, of as many as we
@@ -250,13 +295,19 @@ fn direct(machine: &Value) -> String {
     }
 }
 
-/// Who has pair windows, and how many windows there are.
+/// Who has pair windows, how many windows there are, and how many more there may be, or why not.
 fn neighbours(pairs: &Value) -> String {
     let number = |name: &str| pairs[name].as_u64().unwrap_or(0);
     let names = pairs["neighbours"].as_array().map_or(&[][..], Vec::as_slice);
     let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
-    let counted = format!("{} of {}", number("given"), number("windows"));
-    if names.is_empty() { counted } else { format!("{counted}: {}", names.join(" ")) }
+    let mut text = format!("{} of {}", number("given"), number("windows"));
+    if number("more") > 0 {
+        text += &format!(" and {} more", number("more"));
+    }
+    if let Some(trouble) = pairs["trouble"].as_str() {
+        text += &format!(" ({trouble})");
+    }
+    if names.is_empty() { text } else { format!("{text}: {}", names.join(" ")) }
 }
 
 #[cfg(test)]
@@ -277,5 +328,7 @@ mod tests {
         assert!(text.contains("1 of 2: net-5"), "{text}");
         assert!(text.contains("2, 1 of them in pair windows"), "{text}");
         assert!(people(&[]).contains("no machine"));
+        let more = serde_json::json!({"windows": 1, "given": 1, "more": 3, "trouble": "no room"});
+        assert_eq!(neighbours(&more), "1 of 1 and 3 more (no room)");
     }
 }

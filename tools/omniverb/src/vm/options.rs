@@ -3,6 +3,7 @@
 //! In: where the window's file and the port's socket are for QEMU, and how much memory the guest
 //! has. Out: words of a command line, or the same for libvirt.
 
+use super::monitor;
 use anyhow::{Context, bail, ensure};
 use omniverb_session::machine::PORT_NAME;
 use std::ffi::{OsStr, OsString};
@@ -25,12 +26,29 @@ const ON_FIRST_BUS: usize = 5;
 const ON_BRIDGE: usize = 30;
 /// Bridges are told apart by numbers, which others begin from one on.
 const FIRST_CHASSIS: usize = 201;
+/// The same of those for windows that are plugged in later.
+const FIRST_LATER_CHASSIS: usize = 211;
+
+/// Windows that may be plugged in later: their numbers, and where QEMU is to have a monitor for who
+/// does it.
+#[derive(Clone, Copy)]
+pub(super) struct Later<'a> {
+    pub(super) monitor: &'a str,
+    pub(super) first: u8,
+    pub(super) last: u8,
+}
 
 /// The words. `port`: where QEMU is to listen for the porter: that one may be another in a while.
 /// `room`: what is still to be said about memory.
-pub(super) fn words(windows: &[Plugged], port: &str, room: Option<&str>) -> Vec<String> {
+pub(super) fn words(
+    windows: &[Plugged],
+    port: &str,
+    room: Option<&str>,
+    later: Option<Later<'_>>,
+) -> Vec<String> {
     // What has commas is said with two of each.
-    let port = port.replace(',', ",,");
+    let doubled = |path: &str| path.replace(',', ",,");
+    let port = doubled(port);
     let mut words: Vec<String> = Vec::new();
     let mut option = |name: &str, value: String| words.extend([format!("-{name}"), value]);
     if let Some(memory) = room {
@@ -39,9 +57,9 @@ pub(super) fn words(windows: &[Plugged], port: &str, room: Option<&str>) -> Vec<
     for (index, Plugged { path, bytes }) in windows.iter().enumerate() {
         let (memory, device) = match index {
             0 => ("omniverb-window".to_owned(), "omniverb".to_owned()),
-            number => (format!("omniverb-pair{number}"), format!("omniverb-{number}")),
+            number => (monitor::memory_id(number), monitor::device_id(number)),
         };
-        let path = path.replace(',', ",,");
+        let path = doubled(path);
         option(
             "object",
             format!("memory-backend-file,id={memory},mem-path={path},size={bytes},share=on"),
@@ -59,6 +77,17 @@ pub(super) fn words(windows: &[Plugged], port: &str, room: Option<&str>) -> Vec<
             bus = format!(",bus=omniverb-bridge{bridge}");
         }
         option("device", format!("virtio-pmem-pci,id={device},memdev={memory}{bus}"));
+    }
+    if let Some(Later { monitor: path, first, last }) = later {
+        let mut buses: Vec<String> = (first..=last).map(monitor::bus_id).collect();
+        buses.dedup();
+        for (chassis, bus) in (FIRST_LATER_CHASSIS..).zip(buses) {
+            // Without a controller for what is plugged in, firmware leaves no room for that.
+            option("device", format!("pci-bridge,id={bus},chassis_nr={chassis},shpc=on"));
+        }
+        let path = doubled(path);
+        option("chardev", format!("socket,id=omniverb-monitor,path={path},server=on,wait=off"));
+        option("mon", "chardev=omniverb-monitor,mode=control".into());
     }
     option("chardev", format!("socket,id=omniverb-control,path={port},server=on,wait=off"));
     option("device", "virtio-serial-pci,id=omniverb-serial".into());
@@ -197,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_guest_is_given_a_window_and_a_port() {
-        let words = words(&windows("/proc/self/fd/5", 1), "/run/a,b/port", Some("maxmem=2G"));
+        let words = words(&windows("/proc/self/fd/5", 1), "/run/a,b/port", Some("maxmem=2G"), None);
         let line = words.join(" ");
         assert!(line.starts_with("-m maxmem=2G -object "), "{line}");
         assert!(line.contains("mem-path=/proc/self/fd/5,size=4194304,share=on"), "{line}");
@@ -213,7 +242,7 @@ mod tests {
     fn there_is_a_place_for_every_window() {
         for count in [1, 3, 5, 6, 35, 36, 61] {
             let all = windows("/proc/self/fd/5", count);
-            let line = words(&all, "/run/port", None).join(" ");
+            let line = words(&all, "/run/port", None, None).join(" ");
             assert_eq!(bytes(&all), count as u64 * (4 << 20));
             assert_eq!(line.matches("virtio-pmem-pci").count(), count);
             let bridges = count.saturating_sub(5).div_ceil(30);
@@ -222,6 +251,21 @@ mod tests {
                 let device = format!("id=omniverb-{number},memdev=omniverb-pair{number}");
                 assert!(line.contains(&device), "{number}: {line}");
             }
+        }
+    }
+
+    #[test]
+    fn windows_that_come_later_have_buses_and_a_monitor() {
+        let all = windows("/proc/self/fd/5", 3);
+        for (first, last, buses) in [(3, 4, 1), (3, 30, 1), (3, 31, 2), (31, 60, 1), (1, 60, 2)] {
+            let later = Later { monitor: "/run/a,b/monitor", first, last };
+            let line = words(&all, "/run/port", None, Some(later)).join(" ");
+            assert_eq!(line.matches("pci-bridge,id=omniverb-later").count(), buses, "{line}");
+            for number in first..=last {
+                assert!(line.contains(&format!("id={},", monitor::bus_id(number))), "{number}");
+            }
+            assert!(line.contains("path=/run/a,,b/monitor,server=on,wait=off"), "{line}");
+            assert!(line.contains("-mon chardev=omniverb-monitor,mode=control"), "{line}");
         }
     }
 

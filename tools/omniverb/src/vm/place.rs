@@ -2,8 +2,9 @@
 //! machine, in one of the daemon's machines, beside the operators' socket.
 //!
 //! `NAME/window` is a link of the keeper's own, and so are `pair-1` and so on. `NAME/qemu`, where
-//! QEMU makes `port`, is its user's, who may put anything there, and keep it there: so what was
-//! left is moved aside, and whoever starts a machine does not depend on its removal.
+//! QEMU makes `port` (and `monitor`, if windows may be plugged in later), is its user's, who may put
+//! anything there, and keep it there: so what was left is moved aside, and whoever starts a machine
+//! does not depend on its removal.
 
 use anyhow::{Context, bail, ensure};
 use omniverb_session::machine::MachineName;
@@ -25,6 +26,7 @@ const WINDOW: &str = "window";
 const PAIR: &str = "pair-";
 const QEMU: &str = "qemu";
 const PORT: &str = "port";
+const MONITOR: &str = "monitor";
 /// How a folder is opened that is to be itself, and no link to another.
 const FOLDER: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -111,7 +113,7 @@ impl Place {
     pub(super) fn make(all: &Path, name: MachineName, user: Option<User>) -> anyhow::Result<Place> {
         let path = all.join(name.text());
         let place = Place::made(all, name, user).with_context(|| path.display().to_string())?;
-        if place.port().len() > PATH_BYTES_MAX {
+        if place.monitor_path().len() > PATH_BYTES_MAX {
             bail!("{} is too long for a socket's path", place.port());
         }
         if let Some(user) = user
@@ -165,6 +167,16 @@ impl Place {
         self.path.join(QEMU).join(PORT).display().to_string()
     }
 
+    /// Where it has a monitor for us, if it is to have one.
+    pub(super) fn monitor_path(&self) -> String {
+        self.path.join(QEMU).join(MONITOR).display().to_string()
+    }
+
+    /// The same, for who connects to it.
+    pub(super) fn monitor(&self) -> std::io::Result<Monitor> {
+        Ok(Monitor(self.qemu.try_clone()?))
+    }
+
     /// Where it finds the window.
     pub(super) fn window(&self) -> String {
         self.path.join(WINDOW).display().to_string()
@@ -192,17 +204,30 @@ impl Place {
         }
     }
 
-    /// Connects to QEMU. The folder is its user's, who may have put something else there: what is
-    /// no socket, or leads to another one, is refused.
+    /// Connects to where QEMU listens for the porter.
     pub(super) fn connect(&self) -> std::io::Result<OwnedFd> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let found = openat(&self.qemu, PORT, flags, Mode::empty())?;
-        let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
-        let socket =
-            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        connect(&socket, &address)?;
-        Ok(socket)
+        connect_in(&self.qemu, PORT)
     }
+}
+
+/// Where QEMU has its monitor: its part of a machine's folder.
+pub(super) struct Monitor(OwnedFd);
+
+impl Monitor {
+    pub(super) fn connect(&self) -> std::io::Result<OwnedFd> {
+        connect_in(&self.0, MONITOR)
+    }
+}
+
+/// Connects to QEMU. The folder is its user's, who may have put something else there: what is no
+/// socket, or leads to another one, is refused.
+fn connect_in(folder: &OwnedFd, name: &str) -> std::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let found = openat(folder, name, flags, Mode::empty())?;
+    let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    connect(&socket, &address)?;
+    Ok(socket)
 }
 
 impl Drop for Place {

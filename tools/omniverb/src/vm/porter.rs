@@ -3,11 +3,15 @@
 //!
 //! In: frames of the agent. Out: sessions at the door, messages in them; datagrams and words of the
 //! machine's UDP port, for the engine, and back; words of pair windows, of which it has the bells
-//! (`border.rs`). What the agent says is a
+//! (`border.rs`), also of those that its keeper hands it later. What the agent says is a
 //! hostile guest's word; what it can do by it is what a tenant's processes can.
+
+#[cfg(test)]
+mod tests;
 
 use super::border::Border;
 use super::relay::{Channel, News, Reads, Relay};
+use super::window;
 use omniverb_session::begin::Begin;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::machine::{
@@ -15,7 +19,7 @@ use omniverb_session::machine::{
     TellPairs, decode, encode,
 };
 use omniverb_session::{Message as Said, decode as decode_said};
-use omniverb_sys::{carried, clock, limited, socket};
+use omniverb_sys::{carried, clock, limited, memfd, socket};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
@@ -69,16 +73,19 @@ pub(super) fn last_word(door: BorrowedFd<'_>) -> Over {
 }
 
 /// Serves until the machine, or the daemon's end of the door, is gone.
-/// `sessions`: how many there may be at a time. `border`: of the machine's pair windows.
+/// `sessions`: how many there may be at a time. `border`: of the machine's pair windows. `more`:
+/// where others come from, if any do.
 pub(super) fn serve(
     port: OwnedFd,
     door: OwnedFd,
     number: u64,
     sessions: usize,
-    border: Border,
+    (border, more): (Border, Option<OwnedFd>),
 ) -> Over {
     match Relay::new(port, Reads::WithRoom) {
-        Ok(relay) => serve_by(relay, door, number, sessions, border).unwrap_or_else(|over| over),
+        Ok(relay) => {
+            serve_by(relay, door, number, sessions, (border, more)).unwrap_or_else(|over| over)
+        }
         Err(_) => Over::Broken,
     }
 }
@@ -88,10 +95,11 @@ fn serve_by(
     door: OwnedFd,
     number: u64,
     sessions: usize,
-    border: Border,
+    (border, more): (Border, Option<OwnedFd>),
 ) -> Result<Over, Over> {
     let mut porter = Porter {
         border,
+        more,
         rung: false,
         has_pairs: false,
         relay,
@@ -106,6 +114,9 @@ fn serve_by(
     };
     loop {
         let mut others = vec![porter.door.as_fd(), porter.border.rung()];
+        let more = porter.more.as_ref().map(AsFd::as_fd);
+        let index_of_more = more.map(|_| others.len());
+        others.extend(more);
         others.extend(porter.packets.as_ref().map(AsFd::as_fd));
         let came = porter.relay.wait(&others, None);
         for news in came.map_err(|_| Over::Broken)? {
@@ -120,6 +131,7 @@ fn serve_by(
                 }
                 News::Other(0) => return Ok(last_word(porter.door.as_fd())),
                 News::Other(1) => porter.say_rung(),
+                News::Other(index) if Some(index) == index_of_more => porter.take_window()?,
                 News::Other(_) => porter.packets()?,
                 News::PortOver => return Ok(Over::Machine),
             }
@@ -132,6 +144,8 @@ fn serve_by(
 
 struct Porter {
     border: Border,
+    /// Where its keeper hands it windows that were plugged in.
+    more: Option<OwnedFd>,
     /// Somebody in the machine may have rung for a neighbour.
     rung: bool,
     /// The agent has pair windows.
@@ -241,6 +255,27 @@ impl Porter {
         Ok(())
     }
 
+    /// The machine has another pair window.
+    fn take_window(&mut self) -> Result<(), Over> {
+        let Some(more) = &self.more else { return Ok(()) };
+        let mode = socket::Mode::NonBlocking;
+        match socket::receive(more.as_fd(), &mut [0; 1], mode) {
+            Ok((1, files)) => {
+                for file in files {
+                    // Another porter has all.
+                    let bytes = memfd::size(file.as_fd()).map_err(|_| Over::Broken)?;
+                    let added = self.border.add(&file, window::data(bytes));
+                    added.map_err(|_| Over::Broken)?;
+                }
+                self.border.wake_all();
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            // The keeper was killed.
+            Ok(_) | Err(_) => self.more = None,
+        }
+        Ok(())
+    }
+
     /// Somebody has rung for a process of the machine.
     fn say_rung(&mut self) {
         self.border.take();
@@ -321,6 +356,3 @@ impl Porter {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

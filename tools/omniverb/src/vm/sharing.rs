@@ -55,6 +55,27 @@ impl Sharing {
         Ok(())
     }
 
+    /// A device has come. Whether the machine has another pair window by it.
+    pub(super) fn add(&mut self, device: OwnedFd) -> bool {
+        if self.found.add(device).is_err() {
+            return false;
+        }
+        // Those that may be its own are as many as before, but say more: what comes later is none.
+        let mut all = self.found.own();
+        all.truncate(self.claims.len());
+        self.claims = all;
+        let own = self.claims.get(self.claim);
+        let before = self.pairs.len();
+        for (number, shared) in own.map(|own| self.found.pairs(own)).unwrap_or_default() {
+            if !self.pairs.contains_key(&number)
+                && self.border.add(&shared.file, shared.data).is_ok()
+            {
+                self.pairs.insert(number, shared);
+            }
+        }
+        self.pairs.len() > before
+    }
+
     /// The machine's own window, for all that is known, and its number.
     pub(super) fn own(&self) -> Option<(Arc<OwnedFd>, u64)> {
         self.claims.get(self.claim).map(|own| (own.file.clone(), own.number))
@@ -75,13 +96,15 @@ impl Sharing {
         Ok(due)
     }
 
-    /// Who passes wakes on at the other end begins anew. Which windows there are: bit `number - 1`
-    /// of each; nothing, if there are none.
-    pub(super) fn begin(&mut self) -> Option<[u8; 8]> {
+    /// Who passes wakes on at the other end begins anew.
+    pub(super) fn begin(&mut self) {
         self.since = Instant::now();
         self.border.wake_all();
-        let bits = self.pairs.keys().fold(0, |bits, number| bits | 1_u64 << (number - 1));
-        (bits != 0).then(|| bits.to_le_bytes())
+    }
+
+    /// Which windows there are: bit `number - 1` of each.
+    pub(super) fn bits(&self) -> u64 {
+        self.pairs.keys().fold(0, |bits, number| bits | 1_u64 << (number - 1))
     }
 
     /// Takes the number of a pair window off what a process is told. The window that it is about,

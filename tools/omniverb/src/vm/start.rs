@@ -26,6 +26,8 @@ pub(super) struct Kept {
     pub(super) window_path: String,
     pub(super) pair_paths: Vec<String>,
     pub(super) port_path: String,
+    /// Where it is to have a monitor, if windows may be plugged in later.
+    pub(super) monitor_path: Option<String>,
 }
 
 /// What a machine is to have: a window of so many bytes, and pair windows.
@@ -37,10 +39,12 @@ pub(super) struct Wanted {
 
 impl Wanted {
     /// As a keeper is told.
-    pub(super) fn words(self) -> [String; 5] {
+    pub(super) fn words(self) -> [String; 7] {
         let Wanted { bytes, pairs } = self;
-        let (count, pair_bytes) = (pairs.count.to_string(), pairs.bytes.to_string());
-        [bytes.to_string(), "--neighbours".into(), count, "--pair-bytes".into(), pair_bytes]
+        let [bytes, pair_bytes] = [bytes, pairs.bytes].map(|bytes| bytes.to_string());
+        let [count, most] = [pairs.count, pairs.most].map(|count| count.to_string());
+        let [neighbours, later, pair] = ["--neighbours", "--most", "--pair-bytes"].map(Into::into);
+        [bytes, neighbours, count, later, most, pair, pair_bytes]
     }
 }
 
@@ -70,6 +74,7 @@ pub(super) fn start(name: &str, wanted: Wanted, user: Option<User>) -> anyhow::R
     let window = files.into_iter().next().context("the keeper said something else")?;
     let (window_path, port_path) = (text("window"), text("port"));
     let port_path = port_path.context("the keeper said something else")?;
+    let monitor_path = text("monitor");
     let paths = said["pairs"].as_array().map_or(&[][..], Vec::as_slice);
     let pair_paths = paths.iter().filter_map(Value::as_str).map(str::to_owned).collect();
     let pairs = (0..wanted.pairs.count).map(|_| {
@@ -80,7 +85,8 @@ pub(super) fn start(name: &str, wanted: Wanted, user: Option<User>) -> anyhow::R
         files.into_iter().next().context("the keeper said something else")
     });
     let pairs = pairs.collect::<anyhow::Result<Vec<OwnedFd>>>()?;
-    Ok(Kept { window, pairs, window_path: window_path.unwrap_or_default(), pair_paths, port_path })
+    let window_path = window_path.unwrap_or_default();
+    Ok(Kept { window, pairs, window_path, pair_paths, port_path, monitor_path })
 }
 
 /// Where this program is.

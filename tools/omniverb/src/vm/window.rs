@@ -45,17 +45,18 @@ impl Window {
         })
     }
 
-    /// So many windows of so many bytes that this machine shares with neighbours; its own says what
-    /// they are called.
-    pub(super) fn pairs(&self, pairs: Neighbours) -> anyhow::Result<Vec<Window>> {
-        let make = |_| {
-            let name = random::number().max(1);
-            Window::made("omniverb-pair", pairs.bytes, |bytes| pair::head(&self.head, name, bytes))
-        };
-        let windows = (0..pairs.count).map(make).collect::<anyhow::Result<Vec<Window>>>()?;
-        let names = PairNames::new(windows.iter().map(|window| window.head.number));
-        put(&self.file, DATA_OFFSET + PairNames::OFFSET as u64, &names.written())?;
-        Ok(windows)
+    /// A window of so many bytes that this machine shares with a neighbour, and what it is called.
+    /// It has no number yet.
+    pub(super) fn pair(&self, bytes: u64) -> anyhow::Result<Window> {
+        let name = random::number().max(1);
+        Window::made("omniverb-pair", bytes, |bytes| pair::head(&self.head, name, bytes))
+    }
+
+    /// The machine is told, in this window of its own, that pair window `number` is that one.
+    /// Before anybody else has it: so he cannot write what it is called into another one.
+    pub(super) fn tell(&self, number: u8, pair: &Window) -> anyhow::Result<()> {
+        let at = DATA_OFFSET + PairNames::offset_of(number) as u64;
+        put(&self.file, at, &pair.head.number.to_ne_bytes())
     }
 
     fn made(
@@ -82,7 +83,10 @@ pub(super) fn data(bytes: u64) -> Extent {
 /// How many windows a machine shares with neighbours, and of how many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Neighbours {
+    /// Those that it is started with.
     pub(crate) count: u8,
+    /// With those that are plugged in while it runs.
+    pub(crate) most: u8,
     pub(crate) bytes: u64,
 }
 
@@ -151,7 +155,12 @@ mod tests {
     #[test]
     fn a_machine_knows_its_pair_windows() {
         let own = Window::new(MachineName::new("web-1").unwrap(), STEP).unwrap();
-        let pairs = own.pairs(Neighbours { count: 3, bytes: 2 * STEP }).unwrap();
+        let make = |number| {
+            let pair = own.pair(2 * STEP).unwrap();
+            own.tell(number, &pair).unwrap();
+            pair
+        };
+        let pairs: Vec<Window> = (1..=3).map(make).collect();
         let mut bytes = [0; PairNames::BYTES];
         pread(&own.file, &mut bytes, own.data.offset + PairNames::OFFSET as u64).unwrap();
         let names = PairNames::read(&bytes);

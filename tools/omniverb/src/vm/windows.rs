@@ -10,14 +10,15 @@ use omniverb_session::body::Extent as Part;
 use omniverb_session::machine::{WINDOW_MAGIC, WindowHead};
 use omniverb_session::pair::{DATA_BYTES_MIN, PairNames};
 use omniverb_sys::{Access, Extent};
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{Mode, OFlags, fstat, open};
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Where devices of plugged-in memory are.
-const DEVICES: &str = "/sys/bus/dax/devices";
+pub(super) const DEVICES: &str = "/sys/bus/dax/devices";
 const PAGE: u64 = 4096;
 
 /// A device, and what it begins with.
@@ -64,6 +65,33 @@ impl Found {
             found.devices.push(Device { file: Arc::new(file), head, names });
         }
         found
+    }
+
+    /// With one that has come later. What the machine's own window says of pair windows may be
+    /// more than before.
+    ///
+    /// # Errors
+    /// What the kernel says of it; `AlreadyExists` if it is known.
+    pub(super) fn add(&mut self, file: OwnedFd) -> io::Result<()> {
+        // Of a device its number, of a file, as in tests, its own.
+        let number = |file: &OwnedFd| {
+            let status = fstat(file)?;
+            let of_file = if status.st_rdev == 0 { status.st_ino } else { 0 };
+            Ok::<_, io::Error>((status.st_rdev, of_file))
+        };
+        let new = number(&file)?;
+        let known = |device: &Device| number(&device.file).is_ok_and(|known| known == new);
+        if self.devices.iter().any(known) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let (head, names) = beginning(&file).ok_or(io::ErrorKind::InvalidData)?;
+        self.devices.push(Device { file: Arc::new(file), head, names });
+        for device in &mut self.devices {
+            if let Some((_, names)) = beginning(&device.file) {
+                device.names = names;
+            }
+        }
+        Ok(())
     }
 
     /// Those that may be the machine's own.
@@ -134,7 +162,7 @@ fn beginning(file: &OwnedFd) -> Option<(WindowHead, PairNames)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vm::window::{Neighbours, STEP, Window};
+    use crate::vm::window::{STEP, Window};
     use omniverb_session::machine::MachineName;
     use rustix::io::pwrite;
 
@@ -150,7 +178,12 @@ mod tests {
 
     fn machine(name: &str) -> (Window, Vec<Window>) {
         let own = Window::new(MachineName::new(name).unwrap(), STEP).unwrap();
-        let pairs = own.pairs(Neighbours { count: 3, bytes: STEP }).unwrap();
+        let make = |number| {
+            let pair = own.pair(STEP).unwrap();
+            own.tell(number, &pair).unwrap();
+            pair
+        };
+        let pairs = (1..=3).map(make).collect();
         (own, pairs)
     }
 
@@ -172,6 +205,28 @@ mod tests {
         let some = found(&[&own, &pairs[1]]);
         assert_eq!(numbers(&some, &some.own()[0]), [2]);
         assert!(!some.is_complete());
+    }
+
+    /// Its name is written when the guest has read the others' long since.
+    #[test]
+    fn a_window_that_comes_later_is_known() {
+        let (own, pairs) = machine("web-1");
+        let mut all = found(&[&own, &pairs[0]]);
+        let later = own.pair(STEP).unwrap();
+        own.tell(4, &later).unwrap();
+        // A machine sees the same memory: here the copy that stands for it.
+        let names = device(&own).names;
+        let mut bytes = [0; PairNames::BYTES];
+        bytes.copy_from_slice(&names.written());
+        pwrite(&all.devices[0].file, &bytes, PairNames::OFFSET as u64).unwrap();
+        let Device { file, .. } = device(&later);
+        let again = file.try_clone().unwrap();
+        all.add(Arc::into_inner(file).unwrap()).unwrap();
+        assert_eq!(numbers(&all, &all.own()[0]), [1, 4]);
+        let kind = all.add(again).unwrap_err().kind();
+        assert_eq!(kind, io::ErrorKind::AlreadyExists);
+        let nothing = omniverb_sys::memfd::create("short", 64).unwrap();
+        assert!(all.add(nothing).is_err());
     }
 
     /// A neighbour writes into his window what he likes.

@@ -30,6 +30,8 @@ fn bench() -> Bench {
     let window = Arc::new(memfd::create("window", WINDOW_BYTES).unwrap());
     let (listener, _) = socket::pair().unwrap();
     let agent = Agent {
+        opener: None,
+        sockets: 0,
         relay,
         window,
         sharing: Sharing::new(Found::default()).unwrap(),

@@ -3,8 +3,8 @@
 use super::*;
 use crate::vm::border::Side;
 
-fn border() -> Border {
-    Border::new(Side::Host).unwrap()
+fn border() -> (Border, Option<OwnedFd>) {
+    (Border::new(Side::Host).unwrap(), None)
 }
 
 /// What an agent begins with that goes by this window, in this boot.
@@ -81,6 +81,48 @@ fn which_boot_it_is_is_said_before_anything_else_of_an_agent() {
     assert!(matches!(hear(), (_, Message::OpenSession(_))));
     drop(theirs);
     assert_eq!(serving.join().unwrap(), Over::Daemon);
+}
+
+/// What is rung in a window that comes later is heard.
+#[test]
+fn a_window_that_comes_later_has_bells() {
+    let (ours, theirs) = socket::pair().unwrap();
+    let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (keeper, more) = socket::pair().unwrap();
+    let mut agent = Relay::new(far.into(), Reads::Always).unwrap();
+    let bytes = Begin { window: 7, number: 1, boot: [0; 16] }.written();
+    agent.begin(&Frame { kind: FrameKind::Begin, session: 0, bytes });
+    agent.say(FrameKind::Pairs, 0, vec![0; 8]);
+    let windows = (border().0, Some(more));
+    let serving = std::thread::spawn(move || serve(port.into(), ours, 7, 4, windows));
+    drop(agent.wait(&[], Some(0)).unwrap());
+    let mut bytes = [0; MESSAGE_BYTES_MAX];
+    let (length, _) = socket::receive(theirs.as_fd(), &mut bytes, socket::Mode::Blocking).unwrap();
+    let Ok((tag, Message::TellPairs(_))) = decode(&bytes[..length]) else { panic!() };
+    let length = encode(tag, &omniverb_session::body::Done { take_back: 0 }.into(), &mut bytes);
+    socket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
+    let file = memfd::create("pair", 4 << 20).unwrap();
+    socket::send(keeper.as_fd(), b"+", &[file.as_fd()]).unwrap();
+    let mut rung = |milliseconds| {
+        let news = agent.wait(&[], Some(milliseconds)).unwrap();
+        news.iter().any(|one| matches!(one, News::Frame(frame) if frame.kind == FrameKind::Rung))
+    };
+    // Whoever begins to listen tells once.
+    while rung(300) {}
+    let data = window::data(4 << 20);
+    let bell = data.offset + omniverb_session::pair::bell_pages(data.length).offset;
+    let bells = omniverb_sys::Extent::new(&file, bell, omniverb_session::pair::BELL_BYTES);
+    let bells = bells.map(omniverb_sys::Access::ReadWrite).unwrap();
+    let page = omniverb_ring::bell::PAGE_BYTES;
+    omniverb_sys::listener::ring(&omniverb_ring::BellPage::new(bells.part(page, page).unwrap()));
+    assert!(rung(20_000), "not heard");
+    // A keeper that is gone is nothing to a porter.
+    drop(keeper);
+    while rung(100) {}
+    omniverb_sys::listener::ring(&omniverb_ring::BellPage::new(bells.part(page, page).unwrap()));
+    assert!(rung(20_000), "not heard");
+    drop(agent);
+    assert_eq!(serving.join().unwrap(), Over::Machine);
 }
 
 #[test]

@@ -1,0 +1,16 @@
+//! Who can plug more windows into a machine that runs: its keeper, an operator.
+
+use omniverb_session::pair::PlugTrouble;
+use omniverb_tenancy::SessionId;
+
+/// A machine's keeper, as it waits until another window is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plugger {
+    pub(crate) operator: SessionId,
+    /// Its call, while that has no answer.
+    pub(crate) tag: Option<u64>,
+    /// How many more it would plug in.
+    pub(crate) left: u32,
+    /// What went wrong with the last one.
+    pub(crate) trouble: Option<PlugTrouble>,
+}

@@ -1,0 +1,272 @@
+//! Windows that are plugged into a machine while it runs: a thread of its keeper's.
+//!
+//! In: the daemon's word that one is wanted. Out: one more, in QEMU and at the daemon. Who talks to
+//! QEMU is a process started for that, which is nobody ([`talk`]): what runs a hostile guest may
+//! say anything. What is refused some times is not tried again.
+
+use super::monitor::{Beside, Next, Refusal, Talk};
+use super::pairs::{Pair, Pairs};
+use super::place::Monitor;
+use super::window::{Neighbours, Window};
+use crate::operator::Home;
+use anyhow::Context;
+use omniverb_session::operator::VNIC_NAME_BYTES;
+use omniverb_session::pair::PlugTrouble;
+use omniverb_sys::{clock, event, pidfd, socket};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+/// What a process is started as that talks to QEMU.
+const PLUG: [&str; 2] = ["vm", "plug"];
+/// How often it is tried in vain, and how long to wait after each.
+const TRIES: u32 = 3;
+const PAUSE: Duration = Duration::from_secs(1);
+/// How long QEMU may take to plug in a window, and how long until who talks to it is killed.
+const TALK: Duration = Duration::from_secs(10);
+const CHILD: Duration = Duration::from_secs(20);
+/// Bytes that are read at a time.
+const PIECE: usize = 4096;
+
+/// What plugs in windows.
+pub(super) struct Later {
+    pub(super) machine: [u8; VNIC_NAME_BYTES],
+    /// Its own window.
+    pub(super) own: Arc<Window>,
+    pub(super) wanted: Neighbours,
+    pub(super) pairs: Arc<Pairs>,
+    pub(super) monitor: Monitor,
+    pub(super) home: Home,
+    pub(super) program: PathBuf,
+    pub(super) tries: u32,
+    pub(super) trouble: Option<PlugTrouble>,
+}
+
+/// How often it may be tried.
+pub(super) const ALL_TRIES: u32 = TRIES;
+
+impl Later {
+    /// Serves the daemon that the machine is attached to, and the next one whenever it is attached
+    /// again.
+    pub(super) fn serve(mut self, attached: &Receiver<()>) {
+        while attached.recv().is_ok() {
+            // A daemon that is gone, or that knows nothing of this: the next one may.
+            let _ = self.serve_one();
+        }
+    }
+
+    fn serve_one(&mut self) -> anyhow::Result<()> {
+        let operator = self.home.connect()?;
+        while operator.await_pair(self.machine, self.left(), self.trouble)? {
+            match self.plug() {
+                Ok(pair) => {
+                    self.trouble = None;
+                    self.pairs.add(pair, &operator, self.machine)?;
+                }
+                Err(trouble) => {
+                    (self.trouble, self.tries) = (Some(trouble), self.tries - 1);
+                    std::thread::sleep(PAUSE);
+                }
+            }
+        }
+        // It knows how many there are, and why, for as long as we are there.
+        operator.wait_over()
+    }
+
+    /// How many more there may be.
+    fn left(&self) -> u32 {
+        let left = usize::from(self.wanted.most).saturating_sub(self.pairs.len());
+        if self.tries == 0 { 0 } else { u32::try_from(left).unwrap_or(0) }
+    }
+
+    /// Plugs in another one.
+    fn plug(&self) -> Result<Pair, PlugTrouble> {
+        let number = u8::try_from(self.pairs.len() + 1).map_err(|_| PlugTrouble::Host)?;
+        let monitor = self.monitor.connect().map_err(|_| PlugTrouble::NoMonitor)?;
+        let pair = Pair::make(&self.own, number, self.wanted.bytes);
+        let pair = pair.map_err(|_| PlugTrouble::Host)?;
+        let code = self.have_it_plugged(number, monitor, &pair);
+        match code.map_err(|_| PlugTrouble::Host)? {
+            Some(0) => Ok(pair),
+            code => Err(code.and_then(trouble_of).unwrap_or(PlugTrouble::Host)),
+        }
+    }
+
+    /// Has a process do it: what it ends with.
+    fn have_it_plugged(
+        &self,
+        number: u8,
+        monitor: OwnedFd,
+        pair: &Pair,
+    ) -> anyhow::Result<Option<i32>> {
+        let mut talker = Command::new(&self.program);
+        talker.args(PLUG).arg(number.to_string()).arg(self.wanted.bytes.to_string());
+        talker.stdin(monitor).stdout(pair.window.file.try_clone()?).stderr(Stdio::null());
+        talker.env_clear().current_dir("/");
+        let mut talker_runs = self.pairs.start_without(&mut talker)?;
+        drop(talker);
+        let life = pidfd::of(talker_runs.id().cast_signed());
+        // Whatever it has been made to do, it is over then.
+        if !life.is_ok_and(|life| event::readable(life.as_fd(), Some(CHILD)).unwrap_or(false)) {
+            let _ = talker_runs.kill();
+        }
+        Ok(talker_runs.wait()?.code())
+    }
+}
+
+/// Troubles of the process's own: its codes, for which none of a shell's are.
+const TROUBLES: [(PlugTrouble, u8); 4] = [
+    (PlugTrouble::Silent, 10),
+    (PlugTrouble::Nonsense, 11),
+    (PlugTrouble::Memory, 12),
+    (PlugTrouble::Device, 13),
+];
+
+fn trouble_of(code: i32) -> Option<PlugTrouble> {
+    let found = TROUBLES.iter().find(|(_, number)| i32::from(*number) == code);
+    found.map(|(trouble, _)| *trouble)
+}
+
+/// What such a process ends with.
+pub(super) fn code(outcome: Result<(), PlugTrouble>) -> u8 {
+    let Err(trouble) = outcome else { return 0 };
+    TROUBLES.iter().find(|(one, _)| *one == trouble).map_or(1, |(_, code)| *code)
+}
+
+/// Talks to QEMU at its monitor until it has this window, of so many bytes and with this number.
+pub(super) fn talk(
+    monitor: &OwnedFd,
+    window: &OwnedFd,
+    number: u8,
+    bytes: u64,
+) -> Result<(), PlugTrouble> {
+    talk_until(monitor, window, Talk::new(number, bytes), clock::now() + nanoseconds(TALK))
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn talk_until(
+    monitor: &OwnedFd,
+    window: &OwnedFd,
+    mut talk: Talk,
+    deadline: u64,
+) -> Result<(), PlugTrouble> {
+    loop {
+        match talk.next() {
+            Next::Say(text, beside) => {
+                let files = [window.as_fd()];
+                let files = if beside == Beside::Window { &files[..] } else { &[] };
+                // A socket that has no room for so little is not read.
+                let said = socket::try_send(monitor.as_fd(), text.as_bytes(), files);
+                said.map_err(|_| PlugTrouble::Silent)?;
+            }
+            Next::Listen => {
+                let left = Duration::from_nanos(deadline.saturating_sub(clock::now()));
+                let mut piece = [0; PIECE];
+                let came = match event::readable(monitor.as_fd(), Some(left)) {
+                    Ok(came) => came && !left.is_zero(),
+                    Err(error) if Errno::from_io_error(&error) == Some(Errno::INTR) => continue,
+                    Err(_) => false,
+                };
+                match came.then(|| rustix::io::read(monitor, &mut piece)) {
+                    Some(Ok(length)) if length > 0 => talk.hear(&piece[..length]),
+                    Some(Err(Errno::INTR | Errno::AGAIN)) => {}
+                    _ => return Err(PlugTrouble::Silent),
+                }
+            }
+            Next::Over(outcome) => {
+                return outcome.map_err(|refusal| match refusal {
+                    Refusal::Nonsense => PlugTrouble::Nonsense,
+                    Refusal::Memory => PlugTrouble::Memory,
+                    Refusal::Device => PlugTrouble::Device,
+                });
+            }
+        }
+    }
+}
+
+/// Starts the thread.
+pub(super) fn start(later: Later, attached: Receiver<()>) -> anyhow::Result<()> {
+    let thread = std::thread::Builder::new().name("omniverb-later".into());
+    thread.spawn(move || later.serve(&attached)).context("cannot start a thread")?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use omniverb_sys::memfd;
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixStream;
+
+    /// What is heard from this QEMU.
+    fn outcome(
+        qemu: impl FnOnce(UnixStream) + Send + 'static,
+        time: u64,
+    ) -> Result<(), PlugTrouble> {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let window = memfd::create("pair", 4096).unwrap();
+        let serving = std::thread::spawn(move || qemu(theirs));
+        let talk = Talk::new(1, 4096);
+        let outcome = talk_until(&ours.into(), &window, talk, clock::now() + time);
+        serving.join().unwrap();
+        outcome
+    }
+
+    const LONG: u64 = 20_000_000_000;
+
+    /// Answers everything but this; and takes one descriptor.
+    fn without(refused: &'static str) -> impl FnOnce(UnixStream) + Send + 'static {
+        move |mut socket| {
+            socket.write_all(b"{\"QMP\": {}}\r\n").unwrap();
+            let mut files = 0;
+            let mut bytes = [0; 4096];
+            let end: OwnedFd = socket.try_clone().unwrap().into();
+            while let Ok((length @ 1.., came)) =
+                socket::receive(end.as_fd(), &mut bytes, socket::Mode::Blocking)
+            {
+                files += came.len();
+                let said: serde_json::Value = serde_json::from_slice(&bytes[..length]).unwrap();
+                assert_eq!(came.len(), usize::from(said["execute"] == "add-fd"));
+                let word = if said["execute"] == refused { "error" } else { "return" };
+                let id = &said["id"];
+                let answer =
+                    format!("{{\"{word}\": {{\"fd\": 9, \"fdset-id\": 0}}, \"id\": {id}}}\n");
+                if socket.write_all(answer.as_bytes()).is_err() || said["execute"] == "remove-fd" {
+                    break;
+                }
+            }
+            assert!(files <= 1);
+        }
+    }
+
+    #[test]
+    fn what_qemu_says_is_what_is_wrong() {
+        assert_eq!(outcome(without("nothing"), LONG), Ok(()));
+        assert_eq!(outcome(without("object-add"), LONG), Err(PlugTrouble::Memory));
+        assert_eq!(outcome(without("device_add"), LONG), Err(PlugTrouble::Device));
+        assert_eq!(outcome(drop, LONG), Err(PlugTrouble::Silent));
+        let keep = |socket: UnixStream| {
+            // Until the other end is closed.
+            let _ = BufReader::new(socket).read_line(&mut String::new());
+        };
+        assert_eq!(outcome(keep, 10_000_000), Err(PlugTrouble::Silent));
+        let talks = |mut socket: UnixStream| while socket.write_all(b"{\"event\": 1}\n").is_ok() {};
+        assert_eq!(outcome(talks, LONG), Err(PlugTrouble::Nonsense));
+    }
+
+    #[test]
+    fn a_code_says_what_is_wrong() {
+        for (trouble, number) in TROUBLES {
+            assert_eq!((code(Err(trouble)), trouble_of(number.into())), (number, Some(trouble)));
+        }
+        assert_eq!((code(Ok(())), code(Err(PlugTrouble::Host))), (0, 1));
+        assert_eq!([1, 0, 101].map(trouble_of), [None; 3]);
+    }
+}
