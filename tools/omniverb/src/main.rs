@@ -258,7 +258,7 @@ enum Vm {
     Plug {
         /// The pair window's.
         number: u8,
-        /// Of it.
+        /// How large it is.
         bytes: u64,
     },
     /// For `omniverb agent`: open devices that are plugged in.

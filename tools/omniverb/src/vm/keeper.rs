@@ -3,8 +3,8 @@
 //! has been started afresh.
 //!
 //! In: a name, a size, where QEMU listens. Out: a porter for as long as there are QEMU and a
-//! daemon; a thread of it plugs in windows that are wanted later (`later.rs`). It reads nothing that
-//! a guest says: of the port it only sees whether QEMU is there.
+//! daemon; a thread of it plugs in windows that are wanted later (`later.rs`). It reads nothing
+//! that a guest says: of the port it only sees whether QEMU is there.
 
 use super::later::{self, Later};
 use super::pairs::{Pair, Pairs, ledger};

@@ -81,7 +81,7 @@ enum Asked {
     FileBack,
 }
 
-/// A conversation.
+/// What was asked and answered so far, about one window.
 #[derive(Debug)]
 pub(crate) struct Talk {
     number: u8,

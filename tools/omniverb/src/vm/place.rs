@@ -2,9 +2,9 @@
 //! machine, in one of the daemon's machines, beside the operators' socket.
 //!
 //! `NAME/window` is a link of the keeper's own, and so are `pair-1` and so on. `NAME/qemu`, where
-//! QEMU makes `port` (and `monitor`, if windows may be plugged in later), is its user's, who may put
-//! anything there, and keep it there: so what was left is moved aside, and whoever starts a machine
-//! does not depend on its removal.
+//! QEMU makes `port` (and `monitor`, if windows may be plugged in later), is its user's, who may
+//! put anything there, and keep it there: so what was left is moved aside, and whoever starts a
+//! machine does not depend on its removal.
 
 use anyhow::{Context, bail, ensure};
 use omniverb_session::machine::MachineName;
