@@ -297,7 +297,10 @@ mod tests {
         let pid = i32::try_from(holder.id()).unwrap();
         let pidfd = crate::pidfd::of(pid).unwrap();
         let network = Namespace::of_process(pid, pidfd.as_fd()).unwrap();
-        let done = network.run(|| Ok(work()));
+        let done = network.run(|| {
+            work();
+            Ok(())
+        });
         holder.kill().unwrap();
         holder.wait().unwrap();
         done.unwrap();
