@@ -15,6 +15,8 @@ driver=$target_folder/release/driver
 host=$(rustc -vV | sed -n 's/^host: //p')
 
 build_driver() { cargo build --quiet --release --locked --bin driver; }
+# For some hundred inputs: it is built in half the time and runs a little longer.
+build_check() { cargo build --quiet --locked --bin driver; }
 # What `cargo fuzz` does: coverage counters, comparisons traced, AddressSanitizer.
 build_fuzzer() {
     cargo +nightly --version >/dev/null 2>&1 || return 1
@@ -33,8 +35,8 @@ export ASAN_OPTIONS=detect_leaks=0
 
 case $seconds in
 check)
-    build_driver
-    exec "$driver" check "${1:-300}" ;;
+    build_check
+    exec "$target_folder/debug/driver" check "${1:-300}" ;;
 keep)
     build_driver
     build_fuzzer

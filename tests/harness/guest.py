@@ -131,7 +131,8 @@ class Guest:
         """Boots it afresh in the same QEMU, if that was told so; whoever ran there is gone."""
         self.ready = False
         self.start("sh", "-c", "echo b > /proc/sysrq-trigger")
-        self._await(time.monotonic(), self.boot_limit)
+        # Emulated firmware reads kernel and initrd anew, which takes three times as long as QEMU.
+        self._await(time.monotonic(), 3 * self.boot_limit)
         for program in self.programs.values():
             if program.returncode is None:
                 program.returncode = -signal.SIGKILL
