@@ -7,7 +7,7 @@ import struct
 import zlib
 from dataclasses import dataclass, field
 
-from .case import check
+from .case import Failure, check
 
 # Operations, without the transport service; see the opcodes of RC.
 SEND, WRITE, READ, COMPARE_SWAP, FETCH_ADD = "send", "write", "read", "compare_swap", "fetch_add"
@@ -240,6 +240,11 @@ class Conversation:
             message.syndromes.append(packet.syndrome)
 
 
+class SharedPort(Failure):
+    """Two connections have one UDP source port, which is made of their numbers (of 16384): whose an
+    answer is cannot be told by that."""
+
+
 def conversations(packets, mtu=1024):
     """What is asked, by (address, QPN) of who is asked: of a connected queue pair by its one peer,
     and of one for datagrams by the pair of both."""
@@ -247,7 +252,8 @@ def conversations(packets, mtu=1024):
     for packet in packets:
         if packet.service != UD:
             ends.setdefault(_connection(packet), set()).add((packet.destination, packet.qpn))
-    check(all(len(both) <= 2 for both in ends.values()), f"two connections in one: {ends}")
+    if any(len(both) > 2 for both in ends.values()):
+        raise SharedPort(f"two connections in one: {ends}")
     found = {}
     for packet in packets:
         key, take = (packet.destination, packet.qpn), Conversation.request

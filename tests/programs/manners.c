@@ -58,7 +58,9 @@ TEST(memory_with_a_page_that_may_not_be_used)
         m = mr_make(&d, at + part * 8 * page, (7 + part) * page, ALL_ACCESS);
         same(ibv_dereg_mr(m), 0);
     }
-    munmap(at, count * page);
+    /* What the library has mapped into the hole stays. */
+    munmap(at, 7 * page);
+    munmap(at + 8 * page, (count - 8) * page);
 }
 
 TEST(overrun_that_is_ignored)

@@ -128,8 +128,10 @@ mod tests {
         let flags = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: memory of our own; what is not writable is not written.
         unsafe {
-            let at = mmap_anonymous(core::ptr::null_mut(), 3 * PAGE, flags, MapFlags::PRIVATE);
-            let at = at.unwrap();
+            // Below where the kernel puts what other tests map, which would fit into the hole.
+            let low = core::ptr::without_provenance_mut(0x12_3460_0000);
+            let fixed = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+            let at = mmap_anonymous(low, 3 * PAGE, flags, fixed).unwrap();
             let begin = at as usize;
             at.cast::<u32>().write(77);
             assert!(
@@ -172,7 +174,8 @@ mod tests {
             assert!(!is_usable(begin, 3 * PAGE, Touch::Read));
             assert!(!is_mapped(begin, 3 * PAGE) && is_usable(begin, PAGE, Touch::Written));
             assert!(!all(begin, 2 * PAGE, Touch::Read) && all(begin, PAGE, Touch::Written));
-            munmap(at, 3 * PAGE).unwrap();
+            munmap(at, PAGE).unwrap();
+            munmap(last, PAGE).unwrap();
         }
     }
 }
