@@ -2,6 +2,7 @@
 //! writes them down.
 
 use crate::engine::{PacketQueue, Recorder, Summary};
+use crate::holds::Hold;
 use crate::memory::{Memory, Source};
 use omniverb_link::trace::TRACE_BYTES;
 use omniverb_sys::Access;
@@ -16,7 +17,8 @@ const TRACING_MAX: usize = 256;
 
 #[derive(Debug)]
 struct Capture {
-    vnic: VnicId,
+    /// Has its vNIC open.
+    hold: Hold,
     queue: PacketQueue,
 }
 
@@ -93,12 +95,12 @@ impl Captures {
         &mut self,
         id: SessionId,
         tag: u64,
-        vnic: VnicId,
+        hold: Hold,
         file: OwnedFd,
         snap_bytes: u32,
     ) {
-        let queue = self.recorder.begin(id.0, vnic, file, snap_bytes);
-        self.under_way.insert(id, Capture { vnic, queue });
+        let queue = self.recorder.begin(id.0, hold.vnic(), file, snap_bytes);
+        self.under_way.insert(id, Capture { hold, queue });
         self.beginning.insert(id, tag);
     }
 
@@ -109,12 +111,12 @@ impl Captures {
     /// Where a vNIC's packets are to be left, if somebody wants them.
     pub(crate) fn queue_of(&self, vnic: VnicId) -> Option<&PacketQueue> {
         let mut all = self.under_way.values();
-        all.find(|capture| capture.vnic == vnic).map(|capture| &capture.queue)
+        all.find(|capture| capture.hold.vnic() == vnic).map(|capture| &capture.queue)
     }
 
     /// Whose packets an operator has written down.
     pub(crate) fn vnic_of(&self, id: SessionId) -> Option<VnicId> {
-        self.under_way.get(&id).map(|capture| capture.vnic)
+        self.under_way.get(&id).map(|capture| capture.hold.vnic())
     }
 
     /// Call `tag` waits until its operator's capture is written down; there has to be one.

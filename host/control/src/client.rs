@@ -1,9 +1,11 @@
 //! One connected process: its sockets, what waits to be sent, its statistics area.
 
 use crate::disposal::Bin;
+use crate::holds::Hold;
 use crate::memory::{Memory, Source};
 use crate::outbox::{Letter, Outbox, Sent};
 use crate::pieces::Piece;
+use crate::tally::Tally;
 use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS, STATISTICS_WORDS};
 use omniverb_sys::descriptors::{self, Plain};
 use omniverb_sys::pidfd::Peer;
@@ -31,8 +33,8 @@ pub(crate) struct Client {
     pidfd: Option<Arc<OwnedFd>>,
     /// What the kernel says about it.
     peer: Peer,
-    /// Its vNIC, or the errno it is refused with.
-    vnic: Result<VnicId, Errno>,
+    /// Has its vNIC open, or the errno it is refused with.
+    hold: Result<Hold, Errno>,
     /// Counters that it writes and we only read; from hello on.
     statistics: Option<Mapping>,
     /// Answers that wait for room in `calls`.
@@ -79,23 +81,24 @@ impl Leaver {
 }
 
 impl Client {
+    /// What it is told unasked counts in `queued` as long as it waits.
     pub(crate) fn new(
         calls: OwnedFd,
         pidfd: Option<Arc<OwnedFd>>,
         peer: Peer,
-        vnic: Result<VnicId, Errno>,
+        hold: Result<Hold, Errno>,
         source: Source,
-        bin: &Bin,
+        (bin, queued): (&Bin, Arc<Tally>),
     ) -> Client {
         Client {
             calls,
             events: None,
             pidfd,
             peer,
-            vnic,
+            hold,
             statistics: None,
-            answers: Outbox::new(bin.clone()),
-            unasked: Outbox::new(bin.clone()),
+            answers: Outbox::new(bin.clone(), Arc::default()),
+            unasked: Outbox::new(bin.clone(), queued),
             pace: Pace::KeepsUp,
             flush_timer: false,
             source,
@@ -150,7 +153,7 @@ impl Client {
 
     /// Its vNIC, or the errno it is refused with.
     pub(crate) fn vnic(&self) -> Result<VnicId, Errno> {
-        self.vnic
+        self.hold.as_ref().map(Hold::vnic).map_err(|errno| *errno)
     }
 
     /// All that the loop looks at for it.
@@ -224,9 +227,9 @@ impl Client {
         (!idle || sent != Sent::All).then_some(sent)
     }
 
-    /// Descriptors among what waits to be told.
-    pub(crate) fn queued(&self) -> usize {
-        self.unasked.descriptors()
+    /// Descriptors among what waits to be told to the processes of its vNIC.
+    pub(crate) fn queued_of_vnic(&self) -> usize {
+        self.unasked.descriptors_of_all()
     }
 
     /// Whether a timer is still to be set that tries again to send what waits.

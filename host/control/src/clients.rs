@@ -12,15 +12,15 @@ use crate::pieces::Piece;
 use crate::reactor::{Reactor, Timer};
 use crate::ready::Ready;
 use crate::settings::Unwanted;
+use crate::tally::Tally;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_sys::descriptors::{self, Plain};
 use omniverb_sys::epoll::Interest;
 use omniverb_tenancy::{Channel, Holder, Holders, Pace, SessionId, VnicId};
-use omniverb_terms::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Connections that have not said hello, of one vNIC.
@@ -43,12 +43,12 @@ pub(crate) struct Clients {
     half_open: Holders<SessionId>,
     /// The same for each vNIC.
     half_open_of: BTreeMap<VnicId, Holders<SessionId>>,
-    /// Descriptors that wait to be sent to the processes of a vNIC.
-    queued: BTreeMap<VnicId, usize>,
+    /// Descriptors that wait to be sent to the processes of a vNIC: these have it.
+    queued: BTreeMap<VnicId, Weak<Tally>>,
     /// How many these may be, for each vNIC.
     queued_max: usize,
     /// Connections that wait to be told that they are refused.
-    refused: usize,
+    refused: BTreeSet<SessionId>,
     /// Whom to part with once all that follows from what was said before is done, and why.
     parting: Vec<(SessionId, &'static str)>,
     unwanted: Unwanted,
@@ -63,7 +63,7 @@ impl Clients {
             half_open_of: BTreeMap::new(),
             queued: BTreeMap::new(),
             queued_max,
-            refused: 0,
+            refused: BTreeSet::new(),
             parting: Vec::new(),
             unwanted,
         }
@@ -79,7 +79,17 @@ impl Clients {
 
     /// Whether one more may wait to be told that it is refused.
     pub(crate) fn may_refuse(&self) -> bool {
-        self.refused < REFUSED
+        self.refused.len() < REFUSED
+    }
+
+    /// Where descriptors count that wait for a process of a vNIC.
+    pub(crate) fn queue_of(&mut self, vnic: VnicId) -> Arc<Tally> {
+        let known = self.queued.get(&vnic).and_then(Weak::upgrade);
+        known.unwrap_or_else(|| {
+            let queue = Arc::default();
+            self.queued.insert(vnic, Arc::downgrade(&queue));
+            queue
+        })
     }
 
     /// Adds one, half open; says who has to make room for it.
@@ -90,7 +100,9 @@ impl Clients {
         holder: &Holder,
     ) -> impl Iterator<Item = SessionId> + use<> {
         let vnic = client.vnic();
-        self.refused += usize::from(vnic.is_err());
+        if vnic.is_err() {
+            self.refused.insert(id);
+        }
         self.all.insert(id, client);
         let here = vnic.ok().and_then(|vnic| {
             let here = self.half_open_of.entry(vnic).or_default();
@@ -180,8 +192,13 @@ impl Clients {
     pub(crate) fn remove(&mut self, id: SessionId, reactor: &Reactor) -> Option<Client> {
         self.no_longer_half_open(id);
         let client = self.all.remove(&id)?;
-        self.refused -= usize::from(client.vnic().is_err());
-        self.note_queued(client.vnic(), client.queued(), 0);
+        self.refused.remove(&id);
+        // With the last of them.
+        if let Ok(vnic) = client.vnic()
+            && self.queued.get(&vnic).is_some_and(|queue| queue.strong_count() <= 1)
+        {
+            self.queued.remove(&vnic);
+        }
         client.files().for_each(|file| reactor.forget(file));
         Some(client)
     }
@@ -253,11 +270,9 @@ impl Clients {
     /// Sends events, then waits for what the rest of them need.
     fn send_events(&mut self, id: SessionId, letter: Option<Letter>, reactor: &mut Reactor) {
         let Some(client) = self.all.get_mut(&id) else { return };
-        let before = client.queued();
         let Some(sent) = client.tell(letter) else { return };
-        let (vnic, after) = (client.vnic(), client.queued());
-        let queued = self.note_queued(vnic, before, after);
-        let sent = if queued > self.queued_max { Sent::Over } else { sent };
+        let is_over = client.queued_of_vnic() > self.queued_max;
+        let sent = if is_over { Sent::Over } else { sent };
         let interest = if sent == Sent::Room { Interest::Both } else { Interest::Input };
         if let Some(events) = self.all.get(&id).and_then(Client::events) {
             reactor.change(events, Ready::Events(id), interest);
@@ -289,17 +304,6 @@ impl Clients {
     /// How one takes what it is told, if that has changed.
     pub(crate) fn pace_change(&mut self, id: SessionId) -> Option<Pace> {
         self.all.get_mut(&id)?.pace_change()
-    }
-
-    fn note_queued(&mut self, vnic: Result<VnicId, Errno>, before: usize, after: usize) -> usize {
-        let Ok(vnic) = vnic else { return 0 };
-        let queued = self.queued.entry(vnic).or_default();
-        *queued = *queued + after - before;
-        let now = *queued;
-        if now == 0 {
-            self.queued.remove(&vnic);
-        }
-        now
     }
 }
 

@@ -2,6 +2,7 @@
 //! made, and their windows. A machine is attached as long as its door is open.
 
 use crate::boots::Boots;
+use crate::holds::Hold;
 use crate::pairs::Pairs;
 use crate::pieces::Pieces;
 use omniverb_session::machine::MachineName;
@@ -28,7 +29,8 @@ pub(crate) struct Machine {
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) machine: Arc<Machine>,
-    pub(crate) vnic: VnicId,
+    /// Has its vNIC open.
+    hold: Hold,
     /// Our end of its door, and who has the other one.
     pub(crate) door: OwnedFd,
     pub(crate) porter: Peer,
@@ -51,13 +53,13 @@ impl Record {
     /// One that nothing is known of yet but who brought it, and what daemons before this one heard.
     pub(crate) fn new(
         machine: Arc<Machine>,
-        vnic: VnicId,
+        hold: Hold,
         (door, porter): (OwnedFd, Peer),
         boots: Boots,
     ) -> Record {
         Record {
             machine,
-            vnic,
+            hold,
             door,
             porter,
             port: None,
@@ -68,6 +70,16 @@ impl Record {
             said: None,
             timer: false,
         }
+    }
+
+    /// The one that it has open, and no other machine.
+    pub(crate) fn vnic(&self) -> VnicId {
+        self.hold.vnic()
+    }
+
+    /// Its door, when nothing else of it is needed.
+    pub(crate) fn into_door(self) -> OwnedFd {
+        self.door
     }
 
     /// What it shares with neighbours.
@@ -121,12 +133,12 @@ impl Machines {
 
     /// The one that has this vNIC.
     pub(crate) fn of_vnic(&self, vnic: VnicId) -> Option<&Record> {
-        self.all.values().find(|record| record.vnic == vnic)
+        self.all.values().find(|record| record.vnic() == vnic)
     }
 
     /// The number of the one that has this vNIC.
     pub(crate) fn number_of(&self, vnic: VnicId) -> Option<SessionId> {
-        self.all.iter().find(|(_, record)| record.vnic == vnic).map(|(id, _)| *id)
+        self.all.iter().find(|(_, record)| record.vnic() == vnic).map(|(id, _)| *id)
     }
 
     /// A machine's pair windows.
@@ -149,7 +161,7 @@ impl Machines {
     /// There may be room again in the pair windows of who has this vNIC, and in those that whoever
     /// has this proof was given.
     pub(crate) fn look_at_pairs_of(&mut self, vnic: VnicId, proof: [u64; 4]) {
-        let concerned = |record: &Record| record.vnic == vnic || record.pairs.are_of(proof);
+        let concerned = |record: &Record| record.vnic() == vnic || record.pairs.are_of(proof);
         let ids = self.all.iter().filter(|(_, record)| concerned(record)).map(|(id, _)| *id);
         self.changed.extend(ids);
     }
@@ -159,7 +171,7 @@ impl Machines {
     pub(crate) fn changed_pairs(&mut self, link_bytes: u64) -> Vec<(VnicId, PairWindows)> {
         let changed = std::mem::take(&mut self.changed);
         let records = changed.iter().filter_map(|id| self.all.get(id));
-        records.map(|record| (record.vnic, record.pairs.known(link_bytes))).collect()
+        records.map(|record| (record.vnic(), record.pairs.known(link_bytes))).collect()
     }
 
     /// Whose calls are to be answered: machines that have changed want another window.
@@ -180,7 +192,7 @@ impl Machines {
 
     /// The first vNIC from this one on that a machine has.
     pub(crate) fn vnic_from(&self, vnic: VnicId) -> Option<VnicId> {
-        self.all.values().map(|record| record.vnic).filter(|other| *other >= vnic).min()
+        self.all.values().map(|record| record.vnic()).filter(|other| *other >= vnic).min()
     }
 
     /// A session is over.

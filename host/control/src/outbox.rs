@@ -4,6 +4,7 @@
 //! is dropped.
 
 use crate::disposal::Bin;
+use crate::tally::{Tally, Token};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, encode};
 use omniverb_sys::{memfd, socket};
@@ -58,27 +59,40 @@ pub(crate) enum Sent {
     Over,
 }
 
+/// A message that waits for room.
+#[derive(Debug)]
+struct Waiting {
+    bytes: Vec<u8>,
+    parcels: Vec<Parcel>,
+    /// For each parcel one here and one in what all such outboxes have.
+    _tokens: Vec<[Token; 2]>,
+}
+
 /// What waits for room.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    waiting: VecDeque<(Vec<u8>, Vec<Parcel>)>,
-    descriptors: usize,
+    waiting: VecDeque<Waiting>,
+    /// Descriptors that wait here, and in all outboxes that share this.
+    descriptors: Tally,
+    of_all: Arc<Tally>,
     /// Where large files go that nobody else has any more.
     bin: Option<Bin>,
 }
 
 impl Outbox {
-    pub(crate) fn new(bin: Bin) -> Outbox {
-        Outbox { waiting: VecDeque::new(), descriptors: 0, bin: Some(bin) }
+    /// One whose descriptors count in `of_all`, too.
+    pub(crate) fn new(bin: Bin, of_all: Arc<Tally>) -> Outbox {
+        let (waiting, descriptors) = (VecDeque::new(), Tally::default());
+        Outbox { waiting, descriptors, of_all, bin: Some(bin) }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Descriptors that wait.
-    pub(crate) fn descriptors(&self) -> usize {
-        self.descriptors
+    /// Descriptors that wait in this one and in all that share the sum.
+    pub(crate) fn descriptors_of_all(&self) -> usize {
+        self.of_all.count()
     }
 
     /// Sends a message, now or later.
@@ -95,26 +109,25 @@ impl Outbox {
                 }
             }
         }
-        let descriptors = self.descriptors + parcels.len();
+        let descriptors = self.descriptors.count() + parcels.len();
         if self.waiting.len() >= MESSAGES_MAX || descriptors > DESCRIPTORS_MAX {
             self.let_go(parcels);
             return Sent::Over;
         }
-        self.descriptors = descriptors;
-        self.waiting.push_back((bytes[..length].to_vec(), parcels));
+        let bytes = bytes[..length].to_vec();
+        let token = |_: &Parcel| [self.descriptors.token(), self.of_all.token()];
+        let _tokens = parcels.iter().map(token).collect();
+        self.waiting.push_back(Waiting { bytes, parcels, _tokens });
         self.flush(to)
     }
 
     /// Sends what there is room for.
     pub(crate) fn flush(&mut self, to: BorrowedFd<'_>) -> Sent {
-        while let Some((bytes, parcels)) = self.waiting.pop_front() {
-            match attempt(to, &bytes, &parcels) {
-                Sent::All => {
-                    self.descriptors -= parcels.len();
-                    self.let_go(parcels);
-                }
+        while let Some(next) = self.waiting.pop_front() {
+            match attempt(to, &next.bytes, &next.parcels) {
+                Sent::All => self.let_go(next.parcels),
                 not_yet => {
-                    self.waiting.push_front((bytes, parcels));
+                    self.waiting.push_front(next);
                     return not_yet;
                 }
             }
@@ -136,8 +149,8 @@ impl Outbox {
 
 impl Drop for Outbox {
     fn drop(&mut self) {
-        for (_, parcels) in std::mem::take(&mut self.waiting) {
-            self.let_go(parcels);
+        for next in std::mem::take(&mut self.waiting) {
+            self.let_go(next.parcels);
         }
     }
 }
@@ -163,6 +176,35 @@ fn attempt(to: BorrowedFd<'_>, bytes: &[u8], parcels: &[Parcel]) -> Sent {
 mod tests {
     use super::*;
     use omniverb_session::body::GidsChanged;
+
+    /// Of one outbox, and of all that share the sum.
+    #[test]
+    fn descriptors_that_wait_count_until_they_are_sent_or_nobody_waits() {
+        let of_all = Arc::new(Tally::default());
+        let bin = Bin::new().unwrap();
+        let mut boxes = [(); 2].map(|()| Outbox::new(bin.clone(), of_all.clone()));
+        let pairs = [(); 2].map(|()| socket::pair().unwrap());
+        let parcels: Vec<Parcel> =
+            (0..2).map(|_| Arc::new(memfd::create("parcel", 4096).unwrap())).collect();
+        for (outbox, (ours, _)) in boxes.iter_mut().zip(&pairs) {
+            while outbox.waiting.len() < 3 {
+                let message = GidsChanged { reserved: 0 };
+                outbox.push(ours.as_fd(), 0, Letter::with(message, parcels.clone()));
+            }
+            assert_eq!(outbox.descriptors.count(), 6);
+        }
+        assert_eq!(of_all.count(), 12);
+        let [mut one, other] = boxes;
+        drop(other);
+        assert_eq!(of_all.count(), 6);
+        let (ours, theirs) = &pairs[0];
+        while !one.is_empty() {
+            let mut bytes = [0; MESSAGE_BYTES_MAX];
+            socket::receive(theirs.as_fd(), &mut bytes, socket::Mode::Blocking).unwrap();
+            one.flush(ours.as_fd());
+        }
+        assert_eq!((one.descriptors.count(), of_all.count()), (0, 0));
+    }
 
     #[test]
     fn a_client_that_does_not_read_is_over_at_last_and_order_is_kept() {

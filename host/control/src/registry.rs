@@ -21,8 +21,8 @@ const RESTING_MAX: usize = 4096;
 struct Entry {
     evidence: Evidence,
     name: String,
-    /// Whoever has its attachment open.
-    holds: usize,
+    /// Somebody has its attachment open.
+    is_held: bool,
     /// Something is set for it.
     kept: bool,
     /// When it was last either, as a number of [`Registry::clock`]; `None`: it is.
@@ -108,7 +108,7 @@ impl Registry {
             // nobody escapes from a limit by that.
             let same = known.is_some_and(|known| {
                 let serials = [known.evidence.serial, evidence.serial];
-                known.holds > 0 || serials[1].is_none() || serials[0] == serials[1]
+                known.is_held || serials[1].is_none() || serials[0] == serials[1]
             });
             if same {
                 return id;
@@ -132,7 +132,7 @@ impl Registry {
         self.by_slot.insert(evidence.slot(), id);
         self.by_name.insert(name.clone(), id);
         let (evidence, resting) = (*evidence, None);
-        self.entries.insert(id, Entry { evidence, name, holds: 0, kept: false, resting });
+        self.entries.insert(id, Entry { evidence, name, is_held: false, kept: false, resting });
         self.rest(id);
         id
     }
@@ -153,17 +153,17 @@ impl Registry {
     /// Somebody has its attachment open.
     pub(crate) fn hold(&mut self, id: VnicId) {
         if let Some(entry) = self.entries.get_mut(&id) {
-            entry.holds += 1;
+            entry.is_held = true;
         }
         self.rest(id);
     }
 
-    /// He no longer has. Without a serial nobody can tell whether the next at that place is the
-    /// same, so nothing set for it stays then.
+    /// Nobody has, but we our own's. Without a serial nobody can tell whether the next at that
+    /// place is the same, so nothing set for it stays then.
     pub(crate) fn release(&mut self, id: VnicId) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
-        entry.holds = entry.holds.saturating_sub(1);
-        if entry.holds == 0 && entry.evidence.serial.is_none() {
+        entry.is_held = id == self.home;
+        if !entry.is_held && entry.evidence.serial.is_none() {
             return self.remove(id);
         }
         self.rest(id);
@@ -207,18 +207,18 @@ impl Registry {
     pub(crate) fn named(&self, name: &str) -> Option<VnicId> {
         let by_inode = |inode| {
             let is = |entry: &Entry| entry.evidence.inode() == Some(inode) && entry.name != "host";
-            let of = |entry: &Entry| entry.holds > 0 && is(entry);
+            let of = |entry: &Entry| entry.is_held && is(entry);
             self.entries.iter().find(|(_, entry)| of(entry)).map(|(id, _)| *id)
         };
         let by_name = self.by_name.get(name).copied();
         let found = by_name.or_else(|| by_inode(inode_in(name)?))?;
-        self.entries.get(&found).filter(|entry| entry.holds > 0 || entry.kept).map(|_| found)
+        self.entries.get(&found).filter(|entry| entry.is_held || entry.kept).map(|_| found)
     }
 
     /// Notes whether it is only remembered, and forgets the oldest of those.
     fn rest(&mut self, id: VnicId) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
-        let rests = entry.holds == 0 && !entry.kept;
+        let rests = !entry.is_held && !entry.kept;
         if let Some(since) = entry.resting.take() {
             self.resting.remove(&since);
         }

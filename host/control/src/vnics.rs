@@ -1,12 +1,13 @@
 //! The vNICs as the daemon has them: who they are, what those with clients are attached by (network
 //! namespaces), and how far their sockets of UDP port 4791 are.
 //!
-//! Who has a vNIC's attachment open is counted for the registry and for what is kept of the
-//! attachment at once. What the kernel knows of it (addresses, sockets) the helper is asked.
+//! The registry, and what is kept of the attachment, go by who has a vNIC open at once
+//! (`holds.rs`). What the kernel knows of it (addresses, sockets) the helper is asked.
 
 use crate::asking::Asking;
 use crate::attached::Attached;
 use crate::evidence::Evidence;
+use crate::holds::{Held, Hold, Left};
 use crate::port::{Closed, VnicPort, Wanted};
 use crate::registry::{News, Registry};
 use crate::under_way::Subject;
@@ -27,8 +28,8 @@ struct Served {
     attached: Attached,
     /// Who came first, for whom the helper is asked; nobody: it was opened for a capture.
     holder: Holder,
-    /// Clients and captures that have it open.
-    holds: usize,
+    /// Clients, machines and captures that have it open.
+    held: Held,
     port: VnicPort,
 }
 
@@ -40,6 +41,8 @@ pub(crate) type Named = (VnicId, Option<Attached>);
 pub(crate) struct Vnics {
     registry: Registry,
     served: HashMap<VnicId, Served>,
+    /// Whom nobody has open any more.
+    left: Left,
     /// Sockets that were closed: there as long as a packet thread has not let go of them.
     closed: Vec<Weak<Port>>,
     /// Those whose sockets could not be opened, once this was said.
@@ -48,7 +51,13 @@ pub(crate) struct Vnics {
 
 impl Vnics {
     pub(crate) fn new(registry: Registry) -> Vnics {
-        Vnics { registry, served: HashMap::new(), closed: Vec::new(), warned: BTreeSet::new() }
+        Vnics {
+            registry,
+            served: HashMap::new(),
+            left: Left::default(),
+            closed: Vec::new(),
+            warned: BTreeSet::new(),
+        }
     }
 
     /// These sockets are closed, when a packet thread has heard of it.
@@ -72,11 +81,13 @@ impl Vnics {
 
     /// Who has come and gone since this was asked last.
     pub(crate) fn news(&mut self) -> Vec<News> {
+        self.let_go_of_left();
         self.registry.news()
     }
 
     /// Whose evidence this is.
     pub(crate) fn recognize(&mut self, evidence: &Evidence) -> VnicId {
+        self.let_go_of_left();
         self.registry.recognize(evidence)
     }
 
@@ -85,34 +96,35 @@ impl Vnics {
         self.registry.keep(vnic)
     }
 
-    /// Somebody reaches a vNIC that way from now on, until he [leaves](Self::leave) it.
-    pub(crate) fn join(&mut self, attached: Attached, holder: &Holder) -> VnicId {
-        let vnic = self.registry.recognize(&attached.evidence());
-        self.open(vnic, attached, holder);
-        vnic
+    /// Somebody reaches a vNIC that way from now on.
+    pub(crate) fn join(&mut self, attached: Attached, holder: &Holder) -> Hold {
+        let vnic = self.recognize(&attached.evidence());
+        self.open(vnic, attached, holder)
     }
 
-    /// Somebody else needs a vNIC, until he leaves it.
-    pub(crate) fn hold(&mut self, vnic: VnicId, attached: Attached) {
-        self.open(vnic, attached, &Holder::default());
+    /// Somebody else needs a vNIC.
+    pub(crate) fn hold(&mut self, vnic: VnicId, attached: Attached) -> Hold {
+        self.let_go_of_left();
+        self.open(vnic, attached, &Holder::default())
     }
 
-    fn open(&mut self, vnic: VnicId, attached: Attached, holder: &Holder) {
-        self.registry.hold(vnic);
-        let new =
-            || Served { attached, holder: holder.clone(), holds: 0, port: VnicPort::default() };
-        self.served.entry(vnic).or_insert_with(new).holds += 1;
-    }
-
-    /// Somebody has left; the attachment is let go of with the last.
-    pub(crate) fn leave(&mut self, vnic: VnicId) {
-        if let Some(served) = self.served.get_mut(&vnic) {
-            served.holds -= 1;
-            if served.holds == 0 {
-                self.served.remove(&vnic);
-            }
+    fn open(&mut self, vnic: VnicId, attached: Attached, holder: &Holder) -> Hold {
+        if let Some(hold) = self.served.get(&vnic).and_then(|served| served.held.another()) {
+            return hold;
         }
-        self.registry.release(vnic);
+        let (hold, held) = self.left.hold(vnic);
+        self.registry.hold(vnic);
+        let port = VnicPort::default();
+        self.served.insert(vnic, Served { attached, holder: holder.clone(), held, port });
+        hold
+    }
+
+    /// The attachments of those that nobody has open any more are let go of.
+    fn let_go_of_left(&mut self) {
+        for vnic in self.left.take() {
+            self.served.remove(&vnic);
+            self.registry.release(vnic);
+        }
     }
 
     /// The vNIC of this name, which is not by a process; an empty one is our own's.

@@ -34,8 +34,8 @@ impl Server {
         self.captures.may_begin(id, vnic)?;
         let file = call.files.remove(0);
         // Open from now on: also before the first process comes, and between two of them.
-        self.vnics.hold(vnic, attached);
-        self.captures.begin(id, call.tag, vnic, file, snap_bytes);
+        let hold = self.vnics.hold(vnic, attached);
+        self.captures.begin(id, call.tag, hold, file, snap_bytes);
         self.want_port(vnic);
         self.record(vnic);
         self.tables.decide(|tables| tables.begin_capture(vnic));
@@ -71,7 +71,7 @@ impl Server {
         if !self.tables.has_vnic(vnic) {
             self.close_port(vnic);
         }
-        self.leave(vnic);
+        self.tell_registered();
     }
 
     /// The recorder has looked at some files, or finished some.

@@ -7,6 +7,7 @@
 use crate::arrivals::Arrival;
 use crate::attached::Attached;
 use crate::client::Client;
+use crate::holds::Hold;
 use crate::reactor::Timer;
 use crate::ready::Ready;
 use crate::server::Server;
@@ -113,14 +114,17 @@ impl Server {
             return self.disposal.close_socket(calls);
         }
         let source = known.as_ref().map(Attached::source).unwrap_or_default();
-        let vnic = known.map(|known| self.vnics.join(known, &holder));
+        let hold = known.map(|known| self.vnics.join(known, &holder));
         self.tell_registered();
-        if let Ok(vnic) = vnic {
+        let mut queued = Arc::default();
+        if let Ok(vnic) = hold.as_ref().map(Hold::vnic) {
+            queued = self.clients.queue_of(vnic);
             let (pid, uid, holder) = (peer.pid, peer.uid, holder.clone());
             let client = omniverb_tenancy::Client { vnic, pid, uid, circle, holder };
             self.tables.note(|tables| tables.open(id, client));
         }
-        let client = Client::new(calls, pidfd, peer, vnic, source, &self.disposal.bin());
+        let bin = self.disposal.bin();
+        let client = Client::new(calls, pidfd, peer, hold, source, (&bin, queued));
         for oldest in self.clients.add(id, client, &holder.in_process(peer.pid)) {
             self.end(oldest, "made room: its user has the most connections that say nothing");
         }

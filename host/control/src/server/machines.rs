@@ -108,13 +108,14 @@ impl Server {
         self.reactor.watch(&door, Ready::Machine(id)).map_err(|_| Errno::ENOMEM)?;
         let machine = Arc::new(Machine { name, pieces });
         let holder = Holder::new("", porter.uid).in_process(porter.pid);
-        let vnic = self.vnics.join(Attached::Machine(machine.clone()), &holder);
+        let hold = self.vnics.join(Attached::Machine(machine.clone()), &holder);
+        let vnic = hold.vnic();
         self.tell_registered();
         if !self.counted.are_of(vnic, file) {
             self.counted.begin(vnic, file);
             self.engine.forget_counted(vnic);
         }
-        self.machines.add(id, Record::new(machine, vnic, (door, porter), boots));
+        self.machines.add(id, Record::new(machine, hold, (door, porter), boots));
         self.journal.log(Level::Info, format_args!("machine {name} is attached"));
         Ok(theirs)
     }
@@ -136,7 +137,8 @@ impl Server {
         record.machine.pieces.part();
         record.pairs().part();
         self.drop_what_is_over();
-        self.tables.note(|tables| tables.forget_pair_windows(record.vnic));
+        let vnic = record.vnic();
+        self.tables.note(|tables| tables.forget_pair_windows(vnic));
         let name = record.machine.name;
         self.journal.log(Level::Info, format_args!("machine {name} is parted with: {reason}"));
         self.reactor.forget(&record.door);
@@ -144,12 +146,12 @@ impl Server {
         if let Some(plugger) = record.pairs().plugger() {
             self.end_operator(plugger.operator);
         }
-        for session in record.sessions {
-            self.clients.part(session, "its machine is parted with");
+        for session in &record.sessions {
+            self.clients.part(*session, "its machine is parted with");
         }
-        self.end_port(record.vnic);
-        self.leave(record.vnic);
-        self.disposal.close_socket(record.door);
+        self.end_port(vnic);
+        self.disposal.close_socket(record.into_door());
+        self.tell_registered();
     }
 
     /// A machine's porter has sent by its port what ends that. The keeper starts another one.
@@ -294,7 +296,7 @@ impl Server {
         let Some(record) = self.machines.get_mut(id) else { return };
         record.timer = record.said.is_some();
         let Some(addresses) = record.said.take() else { return };
-        let vnic = record.vnic;
+        let vnic = record.vnic();
         record.addresses = addresses;
         self.reactor.set(ADDRESSES_TIME, Timer::Addresses(id));
         self.addresses_of_machine(vnic);

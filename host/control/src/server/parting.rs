@@ -16,19 +16,17 @@ impl Server {
             }
         }
         let Some(mut client) = self.clients.remove(id, &self.reactor) else { return };
-        let (pid, vnic) = (client.pid(), client.vnic());
+        let pid = client.pid();
         self.journal.log(Level::Debug, format_args!("client {} (pid {pid}): {reason}", id.0));
         self.tables.decide(|tables| tables.end(id, clock::now()));
         // While its namespace is still known: the engine must hear of what is closed.
         self.carry_on();
         self.machines.session_over(id);
-        if let Ok(vnic) = vnic {
-            self.leave(vnic);
-        }
         if let Some(leaver) = client.leave_behind() {
             self.wait_for_end(id, leaver);
         }
         client.into_sockets().for_each(|socket| self.disposal.close_socket(socket));
+        self.tell_registered();
     }
 
     /// What a queue pair of this client has counted stays its vNIC's.

@@ -63,13 +63,8 @@ impl Server {
         self.vnics.has_port(vnic)
     }
 
-    /// Somebody who had a vNIC's attachment open has it no longer.
-    pub(super) fn leave(&mut self, vnic: VnicId) {
-        self.vnics.leave(vnic);
-        self.tell_registered();
-    }
-
-    /// The tables are told who is new, and who is no more.
+    /// The tables are told who is new, and who is no more: when somebody came, or has let go of
+    /// what he [had open](crate::holds::Hold).
     pub(super) fn tell_registered(&mut self) {
         for news in self.vnics.news() {
             match news {

@@ -1,0 +1,41 @@
+//! How many there are of something, wherever each of them lies: what has a token counts as long as
+//! it has it. There is no number that somebody could forget to lower.
+
+use std::sync::Arc;
+
+/// Counts its tokens.
+#[derive(Debug, Default)]
+pub(crate) struct Tally(Arc<()>);
+
+/// Something is there.
+#[derive(Debug)]
+#[must_use = "what has no token does not count"]
+pub(crate) struct Token(#[expect(dead_code, reason = "that it is there is all it says")] Arc<()>);
+
+impl Tally {
+    /// One more, until this is dropped.
+    pub(crate) fn token(&self) -> Token {
+        Token(self.0.clone())
+    }
+
+    /// Tokens that are there.
+    pub(crate) fn count(&self) -> usize {
+        Arc::strong_count(&self.0) - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_counts() {
+        let (tally, other) = (Tally::default(), Tally::default());
+        let mut tokens: Vec<Token> = (0..3).map(|_| tally.token()).collect();
+        assert_eq!((tally.count(), other.count()), (3, 0));
+        drop(tokens.pop());
+        assert_eq!(tally.count(), 2);
+        tokens.clear();
+        assert_eq!(tally.count(), 0);
+    }
+}
