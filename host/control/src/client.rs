@@ -232,6 +232,12 @@ impl Client {
         self.unasked.descriptors_of_all()
     }
 
+    /// It is told nothing any more, and nothing waits for it.
+    pub(crate) fn give_up(&mut self) {
+        self.answers.give_up();
+        self.unasked.give_up();
+    }
+
     /// Whether a timer is still to be set that tries again to send what waits.
     pub(crate) fn wants_flush_timer(&mut self) -> bool {
         !std::mem::replace(&mut self.flush_timer, true)

@@ -191,8 +191,10 @@ impl Clients {
     /// Takes one out; its files are looked at no more.
     pub(crate) fn remove(&mut self, id: SessionId, reactor: &Reactor) -> Option<Client> {
         self.no_longer_half_open(id);
-        let client = self.all.remove(&id)?;
+        let mut client = self.all.remove(&id)?;
         self.refused.remove(&id);
+        // First: others are about to hear that it is gone, and what waits for it is not theirs.
+        client.give_up();
         // With the last of them.
         if let Ok(vnic) = client.vnic()
             && self.queued.get(&vnic).is_some_and(|queue| queue.strong_count() <= 1)

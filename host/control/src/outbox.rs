@@ -135,6 +135,13 @@ impl Outbox {
         Sent::All
     }
 
+    /// Nothing waits any more, because nobody will take it.
+    pub(crate) fn give_up(&mut self) {
+        for next in std::mem::take(&mut self.waiting) {
+            self.let_go(next.parcels);
+        }
+    }
+
     /// Lets go of files. The last reference to a large one may be ours: whoever it was sent to may
     /// have closed it already, and to free its pages takes long.
     fn let_go(&self, parcels: Vec<Parcel>) {
@@ -149,9 +156,7 @@ impl Outbox {
 
 impl Drop for Outbox {
     fn drop(&mut self) {
-        for next in std::mem::take(&mut self.waiting) {
-            self.let_go(next.parcels);
-        }
+        self.give_up();
     }
 }
 
