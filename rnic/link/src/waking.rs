@@ -12,13 +12,18 @@ impl Endpoint {
         self.ours.store(word::WAKE, u64::from(!watched), Ordering::SeqCst);
     }
 
-    /// We wait for the peer to consume, or no longer do. It notifies us while we do.
+    /// We wait for the peer to consume, or no longer do. It notifies us while we do. True: it does
+    /// from now on, and what it did just before we are to look for ourselves. (It publishes and
+    /// then loads our word without a fence between, so once in a while both miss each other, for as
+    /// long as its store takes: the progress thread looks a millisecond later, decision 0001.)
     #[inline(always)]
-    pub fn set_blocked(&mut self, blocked: bool) {
-        if self.is_blocked != blocked {
+    pub fn set_blocked(&mut self, blocked: bool) -> bool {
+        let changes = self.is_blocked != blocked;
+        if changes {
             self.is_blocked = blocked;
             self.ours.store(word::BLOCKED, u64::from(blocked), Ordering::SeqCst);
         }
+        changes && blocked
     }
 
     /// Something was published that the peer may be waiting for.

@@ -3,11 +3,13 @@
 use crate::memory::Buffer;
 use crate::pair::{Options, Pair, outcomes, poll, post, receive, to_state};
 use crate::work::{Work, remote, whole};
+use crate::world::Channel;
 use omniverb_device::attributes::State;
 use omniverb_device::limits::{IDLE_LOOKS_MAX, LOOK_LATER, WATCHED_MAX};
 use omniverb_device::progress::Turn;
-use omniverb_device::{Wc, status};
+use omniverb_device::{Cq, Notify, Wc, status};
 use omniverb_terms::Service;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 fn kicks(pair: &Pair, side: usize) -> usize {
@@ -118,7 +120,7 @@ fn an_answer_that_waits_for_room_is_looked_after() {
 #[test]
 fn a_hundred_links_on_one_queue() {
     let pair = Pair::new();
-    let cq = omniverb_device::Cq::new(&pair.sides[1].shared, 1 << 16, None);
+    let cq = Cq::new(&pair.sides[1].shared, 1 << 16, None);
     let options = Options::new(Service::Rc).with(|o| o.ring_bytes = (128 << 10, 16 << 10));
     let listening = options.clone().with(|o| {
         (o.send_cq, o.recv_cq, o.recv_max) = (Some(cq.clone()), Some(cq.clone()), 400);
@@ -175,7 +177,7 @@ fn idle_links_make_polls_no_dearer() {
 #[test]
 fn polling_serves_a_full_ring_to_the_end() {
     let pair = Pair::new();
-    let cq = omniverb_device::Cq::new(&pair.sides[1].shared, 1 << 16, None);
+    let cq = Cq::new(&pair.sides[1].shared, 1 << 16, None);
     let listening = Options::new(Service::Rc).with(|o| {
         (o.send_cq, o.recv_cq, o.recv_max) = (Some(cq.clone()), Some(cq.clone()), 2000);
     });
@@ -273,4 +275,52 @@ fn a_bell_is_unused_when_all_its_links_have_ended() {
     assert!(!pair.sides[0].bell.is_unused(), "whose peer has gone has not gone itself");
     to_state(&first[0], State::Reset);
     assert!(pair.sides[0].bell.is_unused());
+}
+
+/// Once it is kicked, a side takes a turn before the other one goes on.
+fn answers_at_once(pair: &Pair, side: usize) {
+    let shared = pair.sides[side].shared.clone();
+    pair.sides[side].bell.page.want_kick();
+    let act = move || _ = shared.progress();
+    *pair.sides[side].ringer.at_once.lock().unwrap() = Some(Box::new(act));
+}
+
+/// The peer is so quick that it has done all before it can see that it is waited for. Our program
+/// sleeps, and our progress thread does not look for a millisecond.
+#[test]
+fn what_is_done_at_once_is_seen_at_once() {
+    let pair = Pair::new();
+    let channel = Arc::new(Channel::default());
+    let cq = Cq::new(&pair.sides[0].shared, 64, Some(channel.clone()));
+    let options = Options::new(Service::Rc);
+    let asking = options.clone().with(|o| o.send_cq = Some(cq.clone()));
+    let qps = pair.connected_with([&asking, &options]);
+    let (here, there) = (Buffer::pattern(64, 1), Buffer::new(64));
+    let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
+    answers_at_once(&pair, 1);
+    let works = [
+        Work::write(0, remote(&target, 0)).sge(whole(&local)),
+        Work::read(1, remote(&target, 0)).sge(whole(&local)),
+        // Waits for a receive, which comes while it is posted.
+        Work::write(2, remote(&target, 0)).sge(whole(&local)).immediate(1),
+    ];
+    for (id, work) in works.iter().enumerate() {
+        if id == 2 {
+            let receiver = qps[1].clone();
+            let act = move || receive(&receiver, 9, &[]);
+            *pair.sides[0].world.on_now.lock().unwrap() = Some(Box::new(act));
+        }
+        pair.sides[1].bell.page.want_kick();
+        pair.sides[0].bell.page.want_kick();
+        kicks(&pair, 0);
+        cq.arm(Notify::Any);
+        post(&qps[0], work);
+        if kicks(&pair, 0) > 0 {
+            pair.sides[0].shared.rung();
+            pair.sides[0].shared.progress();
+        }
+        let events = std::mem::take(&mut *channel.events.lock().unwrap());
+        assert_eq!(events.len(), 1, "request {id} is complete, and nobody knows");
+        assert_eq!(outcomes(&cq), [(id as u64, status::SUCCESS)]);
+    }
 }

@@ -20,7 +20,7 @@ use omniverb_ring::{BellPage, Window, WordMemory};
 use omniverb_terms::{Gid, Qkey, Qpn, Rkey, Service};
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 pub const PD: u32 = 7;
@@ -100,8 +100,7 @@ impl Side {
         let bell = Bell::new(BellPage::new(page.clone()));
         let shared = Shared::new(Box::new(Handle(world.clone())));
         shared.bells.add(bell.clone());
-        let kicks = AtomicUsize::new(0);
-        let ringer = Arc::new(Ringer { page: BellPage::new(page.clone()), kicks });
+        let ringer = Ringer::new(BellPage::new(page.clone()));
         let (next, buffers, counted) = (next.clone(), Mutex::default(), Mutex::default());
         Side { shared, world, bell, page, ringer, next, buffers, counted }
     }
@@ -194,7 +193,7 @@ impl Pair {
         let next = Arc::new(AtomicU32::new(100));
         let sides = [Side::new(&clock, &next), Side::new(&clock, &next)];
         let page = BellPage::new(Window::private(PAGE_BYTES));
-        let engine = Arc::new(Ringer { page, kicks: AtomicUsize::new(0) });
+        let engine = Ringer::new(page);
         Pair { clock, sides, engine, relays: Mutex::default(), slots: AtomicU32::new(0) }
     }
 

@@ -26,6 +26,8 @@ pub struct World {
     pub discarded: Mutex<Vec<Qpn>>,
     /// Called when the kernel is asked about pages.
     pub on_look: Mutex<Option<Box<dyn Fn() + Send>>>,
+    /// Called once, when the time is asked for.
+    pub on_now: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     pub links: Mutex<Vec<(Qpn, Destination)>>,
     pub events: Mutex<Vec<(AsyncEvent, usize)>>,
     pub attended: AtomicUsize,
@@ -44,6 +46,8 @@ impl Host for Handle {
     }
 
     fn now(&self) -> u64 {
+        let act = self.0.on_now.lock().unwrap().take();
+        act.into_iter().for_each(|act| act());
         self.0.clock.load(Ordering::Relaxed)
     }
     fn attend(&self) {
@@ -105,6 +109,15 @@ impl CompletionEvents for Channel {
 pub struct Ringer {
     pub page: BellPage<Window>,
     pub kicks: AtomicUsize,
+    /// What the one who is kicked does before the other goes on.
+    pub at_once: Mutex<Option<Box<dyn Fn() + Send>>>,
+}
+
+impl Ringer {
+    /// Rings this page.
+    pub fn new(page: BellPage<Window>) -> Arc<Ringer> {
+        Arc::new(Ringer { page, kicks: AtomicUsize::new(0), at_once: Mutex::default() })
+    }
 }
 
 impl Doorbell for Ringer {
@@ -113,5 +126,8 @@ impl Doorbell for Ringer {
     }
     fn kick(&self) {
         self.kicks.fetch_add(1, Ordering::Relaxed);
+        if let Some(act) = &*self.at_once.lock().unwrap() {
+            act();
+        }
     }
 }

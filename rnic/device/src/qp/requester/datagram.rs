@@ -38,17 +38,20 @@ impl Inner {
         }
         link.take_route(to.route);
         // A peer that has not attached yet finds the datagram when it does.
-        match link.endpoint.send_request(&request, order.length as usize, parts) {
+        let length = order.length as usize;
+        let mut sent = link.endpoint.send_request(&request, length, parts);
+        // The peer may have made room before it saw that we wait for that.
+        if sent == Ok(false) && !link.is_lossy() && link.endpoint.set_blocked(true) {
+            sent = link.endpoint.send_request(&request, length, parts);
+        }
+        match sent {
             Ok(true) => {
                 link.end_losing();
                 link.endpoint.set_blocked(false);
                 Step::Started(Finish::Done)
             }
             Ok(false) if link.is_lossy() => Step::Started(Finish::Done),
-            Ok(false) => {
-                link.endpoint.set_blocked(true);
-                Step::Wait(Why::Room)
-            }
+            Ok(false) => Step::Wait(Why::Room),
             Err(Broken) => {
                 let broken = link.peer;
                 self.forget_links(|peer| *peer == broken);

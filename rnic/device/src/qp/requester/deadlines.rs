@@ -193,19 +193,22 @@ impl Inner {
     }
 
     /// After every change of the send queue: tells the peer whether we wait for it, and the
-    /// progress thread whether to look after us.
+    /// progress thread whether to look after us. True: the peer has not told of what it did just
+    /// before, which may be what we wait for.
     #[inline(always)]
-    pub(crate) fn settle(&mut self, qp: &Qp) {
+    pub(crate) fn settle(&mut self, qp: &Qp) -> bool {
         let unfinished = !self.sends.is_empty();
+        let mut untold = false;
         if qp.service != Service::Ud
             && let Some(link) = self.links.first_mut()
         {
             let answering = link.is_answering();
-            link.endpoint.set_blocked(unfinished || answering);
+            untold = link.endpoint.set_blocked(unfinished || answering);
         }
         if !self.waiting.is_listed() && (unfinished || self.is_starved(qp)) {
             self.join_waiting_list(qp);
         }
+        untold && unfinished
     }
 
     /// Whether a UC or UD message waits for a receive, and is lost if none comes.

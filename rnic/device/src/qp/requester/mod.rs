@@ -177,7 +177,9 @@ impl Inner {
                 Ok(Step::Started(finish)) => {
                     self.sends.push(SendEntry { order, data: keep(&work.data, &order), finish });
                     self.sends.start_next(finish);
-                    self.settle(qp);
+                    if self.settle(qp) {
+                        self.advance(qp);
+                    }
                     return Ok(());
                 }
                 Ok(Step::Wait(_)) => {}
@@ -267,9 +269,13 @@ impl Inner {
         if self.sends.is_empty() || !matches!(self.machine.state(), State::Rts | State::Sqd) {
             return;
         }
-        match self.try_advance(qp) {
-            Ok(()) => self.settle(qp),
-            Err((index, Broken)) => self.broken(qp, index),
+        loop {
+            match self.try_advance(qp) {
+                // Once more at most: the peer tells from then on.
+                Ok(()) if self.settle(qp) => {}
+                Ok(()) => break,
+                Err((index, Broken)) => break self.broken(qp, index),
+            }
         }
     }
 

@@ -30,8 +30,7 @@ impl Inner {
         let answer = Response::AtomicResult { original };
         if !link.endpoint.send_response(&answer, UserMemory::EMPTY)? {
             link.incoming = Incoming::Answer { original };
-            link.endpoint.set_blocked(true);
-            if begins {
+            if link.endpoint.set_blocked(true) || begins {
                 self.come_back_later(qp); // as for READ
             }
             return Ok(Outcome::Later);

@@ -207,7 +207,7 @@ impl Inner {
                 _ => self.skip_uc(index, Incoming::Skip, flags),
             };
         }
-        self.settle(qp);
+        let _ = self.settle(qp);
         Outcome::Later
     }
 

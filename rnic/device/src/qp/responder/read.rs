@@ -32,8 +32,7 @@ impl Inner {
         if !link.endpoint.send_response(&Response::Gone, UserMemory::EMPTY)? {
             // As for READ data: the peer says when there is room.
             link.suspend_read(sent.unwrap_or(0));
-            link.endpoint.set_blocked(true);
-            if sent.is_none() {
+            if link.endpoint.set_blocked(true) || sent.is_none() {
                 self.come_back_later(qp);
             }
             return Ok(Outcome::Later);
@@ -85,6 +84,7 @@ impl Inner {
         if sent > length {
             return Err(Broken);
         }
+        let mut later = begins;
         loop {
             let chunk = (length - sent).min(CHUNK.min(link.endpoint.response_payload_max()) as u64);
             let last = sent + chunk == length;
@@ -94,9 +94,12 @@ impl Inner {
             }
             if !link.endpoint.send_response(&Response::ReadData { last }, part)? {
                 link.suspend_read(sent);
-                link.endpoint.set_blocked(true);
-                if begins {
-                    // The peer may have made room without having seen that we wait for it.
+                // The peer may have made room without having seen that we wait for it.
+                if link.endpoint.set_blocked(true) {
+                    later = true;
+                    continue;
+                }
+                if later {
                     self.come_back_later(qp);
                 }
                 return Ok(Outcome::Later);
