@@ -130,9 +130,10 @@ impl Application {
         self.endpoint.peer_sending()
     }
 
-    /// Whether it is to ring when it has done something.
-    pub(crate) fn have_it_ring(&mut self, ring: bool) {
-        self.endpoint.set_blocked(ring);
+    /// Whether it is to ring when it has done something. True: from now on, but not for what it did
+    /// until now.
+    pub(crate) fn have_it_ring(&mut self, ring: bool) -> bool {
+        self.endpoint.set_blocked(ring)
     }
 
     /// It is served no more.

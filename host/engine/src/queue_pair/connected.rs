@@ -31,6 +31,10 @@ pub(crate) struct Connected {
     failure: Option<Status>,
     /// By a connection that has ended.
     counted: Counters,
+    /// The application was not to ring when it was last listened to, but is now.
+    unheard: bool,
+    /// It is to ring since [`Self::take_rings_since`].
+    rings_since: bool,
 }
 
 impl Connected {
@@ -59,6 +63,8 @@ impl Connected {
             qpn,
             failure: None,
             counted: Counters::default(),
+            unheard: false,
+            rings_since: true,
         }
     }
 
@@ -81,7 +87,7 @@ impl Connected {
         if self.application.has_closed() {
             self.leave(now);
         }
-        let more = if matches!(self.stage, Stage::Leaving | Stage::Silent) {
+        let mut more = if matches!(self.stage, Stage::Leaving | Stage::Silent) {
             self.hear(now).map(|()| false)
         } else {
             self.come_up();
@@ -91,6 +97,11 @@ impl Connected {
             self.hear(now).and_then(|()| self.take_requests())
         };
         self.after();
+        // What it did before it saw that it is to ring, it does not tell.
+        if self.is_unheard() {
+            more = more.and_then(|more| self.hear(now).map(|()| more));
+            self.after();
+        }
         match more {
             Ok(more) if !self.application.is_broken() => more && !self.stage.is_closed(),
             _ => {
@@ -145,6 +156,7 @@ impl Connected {
 
     /// Passes on what the application said, and that it has made room.
     fn hear(&mut self, now: u64) -> Result<(), Broken> {
+        self.unheard = false;
         let Some(transport) = &mut self.transport else { return Ok(()) };
         let stuck = self.application.take_stuck()?;
         match transport {
@@ -360,7 +372,19 @@ impl Connected {
             self.fall_silent();
         }
         let early = self.transport.is_none() || self.stage == Stage::Receives;
-        self.application.have_it_ring(early || self.application.waits());
+        if self.application.have_it_ring(early || self.application.waits()) {
+            (self.unheard, self.rings_since) = (true, true);
+        }
+    }
+
+    /// Whether the application is to ring from now on, but was not when it was last listened to.
+    fn is_unheard(&self) -> bool {
+        self.unheard && !self.stage.is_closed()
+    }
+
+    /// Whether it is to ring only since the last call.
+    pub(crate) fn take_rings_since(&mut self) -> bool {
+        std::mem::take(&mut self.rings_since)
     }
 
     /// The application broke the rules of the link.

@@ -28,6 +28,8 @@ pub(crate) struct Datagrams {
     backlog: Backlog,
     regulator: Regulator,
     closed: bool,
+    /// The application is to ring since [`Self::take_rings_since`].
+    rings_since: bool,
 }
 
 impl Datagrams {
@@ -49,6 +51,7 @@ impl Datagrams {
             backlog: Backlog::new(allowance),
             regulator: Regulator::new((qpn, peer_qpn), features),
             closed: false,
+            rings_since: false,
         }
     }
 
@@ -57,7 +60,18 @@ impl Datagrams {
         if !self.closed && self.backlog.flush(&mut self.endpoint).is_err() {
             self.close();
         }
-        self.endpoint.set_blocked(!self.backlog.is_empty());
+        // What it did before it saw that it is to ring, it does not tell.
+        if self.endpoint.set_blocked(!self.backlog.is_empty()) {
+            self.rings_since = true;
+            if !self.closed && self.backlog.flush(&mut self.endpoint).is_err() {
+                self.close();
+            }
+        }
+    }
+
+    /// Whether the application is to ring only since the last call.
+    pub(crate) fn take_rings_since(&mut self) -> bool {
+        std::mem::take(&mut self.rings_since)
     }
 
     /// Whether messages wait for the application.

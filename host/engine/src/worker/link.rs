@@ -1,6 +1,7 @@
 //! One link as a packet thread sees it.
 
 use super::left::Left;
+use super::second_look::SecondLook;
 use super::sound::Sound;
 use super::timers::{Alarm, Due, Timers};
 use crate::command::QpCounters;
@@ -16,8 +17,6 @@ use omniverb_wire::{Flow, Run};
 /// Threads of an application that are woken from naps on one link at once. One naps as a rule; how
 /// many a hostile one has is not for us to go through.
 const NAPPERS: u32 = 8;
-/// When a link that waits for its application is looked at again, in nanoseconds.
-const LOOK_AGAIN: u64 = 1_000_000;
 /// How long an acknowledgement waits for the application's answer, in nanoseconds, or for one turn
 /// of the application, where it has to share our processor: less than a system call takes.
 const HOLD_MAX: u64 = 2_000;
@@ -69,8 +68,8 @@ pub(super) struct Link {
     parked: bool,
     /// Its acknowledgement has been waiting for company since then.
     waiting_since: Option<u64>,
-    /// Somebody looked at it a moment after it began to wait for its application.
-    looked_again: bool,
+    /// When it is looked at again if it waits for its application.
+    second_look: SecondLook,
     /// Packets and bytes; the rest is the transport's to count.
     counted: QpCounters,
 }
@@ -92,7 +91,7 @@ impl Link {
             queued: false,
             parked: false,
             waiting_since: None,
-            looked_again: true,
+            second_look: SecondLook::default(),
             counted: QpCounters::default(),
         }
     }
@@ -124,10 +123,10 @@ impl Link {
 
     /// Notes that it is to be served. True: it is not on the list yet.
     pub(super) fn is_wanted(&mut self, reason: Reason) -> bool {
-        let looks = reason == Reason::Look;
-        let new = !std::mem::replace(&mut self.queued, true);
-        self.looked_again = looks && (new || self.looked_again);
-        new
+        if reason == Reason::News {
+            self.second_look.news();
+        }
+        !std::mem::replace(&mut self.queued, true)
     }
 
     /// It is not on the list any more.
@@ -275,7 +274,15 @@ impl Link {
 
     /// Has its alarm go off when it wants to be looked at.
     pub(super) fn set_alarm(&mut self, index: usize, timers: &mut Timers, now: u64) {
-        let next = self.next_timeout(now);
+        let rings_since = match &mut self.kind {
+            Kind::Connected(connected) => connected.take_rings_since(),
+            Kind::Datagrams(datagrams) => datagrams.take_rings_since(),
+        };
+        if rings_since {
+            self.second_look.news();
+        }
+        self.second_look.served(now);
+        let next = self.next_timeout();
         self.alarm.set(timers, Due::Link(index), next);
     }
 
@@ -314,14 +321,12 @@ impl Link {
     }
 
     /// When it wants to be looked at.
-    fn next_timeout(&self, now: u64) -> Option<u64> {
+    fn next_timeout(&self) -> Option<u64> {
         let own = match &self.kind {
             Kind::Connected(connected) => connected.next_timeout(),
             Kind::Datagrams(datagrams) => datagrams.next_timeout(),
         };
-        // The application may have done what we wait for without seeing that we do: neither side
-        // uses a memory fence. So one look is due a moment after the last news.
-        let again = (!self.looked_again && self.waits()).then_some(now + LOOK_AGAIN);
+        let again = self.second_look.due().filter(|_| self.waits());
         own.into_iter().chain(again).min()
     }
 

@@ -15,6 +15,7 @@ mod left;
 mod link;
 mod links;
 pub(crate) mod outbox;
+mod second_look;
 mod sound;
 mod state;
 mod tidings;
