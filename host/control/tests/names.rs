@@ -115,7 +115,7 @@ fn a_liar_who_comes_first_gets_nothing_and_harms_nobody() {
 #[test]
 fn nothing_is_announced_late_or_to_the_first_daemon() {
     let mut late = Settings::default();
-    late.limits.resume_window_ns = 300_000_000;
+    late.limits.resume_window_ns = 5_000_000_000;
     let daemon = Daemon::start(late.clone());
     let mut a = Client::hello(&daemon.path);
     let keep = create_kept(&mut a, Service::Rc);
@@ -126,7 +126,7 @@ fn nothing_is_announced_late_or_to_the_first_daemon() {
     let mut a = Client::hello_with(&daemon.path, 1);
     assert!(matches!(a.call(keep.into()), Message::QpCreated(_)));
     a.call(DestroyQp { qpn: keep.qpn, reserved: 0 }.into());
-    std::thread::sleep(Duration::from_millis(400));
+    std::thread::sleep(Duration::from_millis(5200));
     assert_eq!(a.call(keep.into()), Message::Failed(Errno::EPERM));
     // Without the secret nobody can prove anything.
     let folder = daemon.stop();
