@@ -84,10 +84,10 @@ def _upgraded(lab):
             os.rename(program, new)
             process.kill(int(os.path.basename(porter)))
             process.until(lambda: len(came()) >= 3, 20, "another one that is not there")
+            check(not started(lab.daemon, "carry"), "it was started from nothing")
             os.rename(new, program)
-            count = len(came())
             # It waits for up to a minute when none can be started.
-            process.until(lambda: len(came()) > count, 90, "one that is")
+            process.until(lambda: started(lab.daemon, "carry"), 90, "one that is")
             check(lab.row("web"), "it is not attached")
 
 
