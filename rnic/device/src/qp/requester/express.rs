@@ -12,7 +12,7 @@ use crate::work::{Data, SendWork};
 use omniverb_link::Credit;
 use omniverb_link::Request;
 use omniverb_link::record::FIRST;
-use omniverb_ring::{UserMemory, WordMemory};
+use omniverb_ring::{UserMemory, Window, WordMemory};
 use omniverb_terms::Service;
 use std::sync::atomic::Ordering;
 
@@ -92,36 +92,13 @@ impl Inner {
         length: u64,
         part: &UserMemory,
     ) -> bool {
-        let Some(link) = self.links.first_mut() else { return false };
-        let endpoint = &mut link.endpoint;
-        let position = endpoint.request_position();
-        if !endpoint.peer_is_open()
-            || endpoint.peer_has_died()
-            || endpoint.request_consumed(position) != Ok(true)
-        {
-            return false;
-        }
-        let epoch = endpoint.peer_epoch();
-        let (rkey, address) = (work.rkey, work.address);
-        let range = (address, length);
-        let Some(place) = self.grants.known(epoch, rkey, range, access::REMOTE_WRITE) else {
-            return false;
-        };
-        let outside = (qp.shared.toll(), &*qp.shared.host);
-        let Some((window, offset)) = self.grants.at_hand(outside, place, length as usize) else {
-            return false;
-        };
-        if !endpoint.enter_pages(epoch) {
-            return false;
-        }
-        window.fill_last_byte_last(offset, *part);
-        if !endpoint.leave_pages(epoch) {
-            return false;
-        }
-        let at = window.address().wrapping_add(offset);
-        qp.mapped_at.store(at.wrapping_sub(address as usize), Ordering::Relaxed);
-        self.meter.mapped();
-        true
+        let needed = access::REMOTE_WRITE;
+        self.on_mapped(qp, work, length, needed, |window, offset| {
+            window.fill_last_byte_last(offset, *part);
+            let at = window.address().wrapping_add(offset);
+            let from = at.wrapping_sub(work.address as usize);
+            qp.mapped_at.store(from, Ordering::Relaxed);
+        })
     }
 
     /// A READ of mapped pages. Nothing is outstanding, since nothing is in the queue.
@@ -132,11 +109,29 @@ impl Inner {
         let Some(part) = resolve(regions, &mut self.send_cache, qp.pd, sge, needed) else {
             return false;
         };
+        if self.machine.attributes().max_rd_atomic == 0 {
+            return false;
+        }
+        let needed = access::REMOTE_READ;
+        self.on_mapped(qp, work, length, needed, |window, offset| window.drain(offset, part))
+    }
+
+    /// Does this to the pages that a request means, where they are mapped, if everything that was
+    /// sent before it was consumed and the owner lets in who has such a right. False: it did not,
+    /// or the owner did not wait for the end of it.
+    #[inline(always)]
+    fn on_mapped(
+        &mut self,
+        qp: &Qp,
+        work: &SendWork<'_>,
+        length: u64,
+        needed: u32,
+        act: impl FnOnce(&Window, usize),
+    ) -> bool {
         let Some(link) = self.links.first_mut() else { return false };
         let endpoint = &mut link.endpoint;
         let position = endpoint.request_position();
-        if self.machine.attributes().max_rd_atomic == 0
-            || !endpoint.peer_is_open()
+        if !endpoint.peer_is_open()
             || endpoint.peer_has_died()
             || endpoint.request_consumed(position) != Ok(true)
         {
@@ -144,7 +139,7 @@ impl Inner {
         }
         let epoch = endpoint.peer_epoch();
         let range = (work.address, length);
-        let Some(place) = self.grants.known(epoch, work.rkey, range, access::REMOTE_READ) else {
+        let Some(place) = self.grants.known(epoch, work.rkey, range, needed) else {
             return false;
         };
         let outside = (qp.shared.toll(), &*qp.shared.host);
@@ -154,7 +149,7 @@ impl Inner {
         if !endpoint.enter_pages(epoch) {
             return false;
         }
-        window.drain(offset, part);
+        act(window, offset);
         if !endpoint.leave_pages(epoch) {
             return false;
         }
