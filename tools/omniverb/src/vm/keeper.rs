@@ -160,7 +160,7 @@ impl Keeper {
             monitor: self.place.monitor()?,
             home: self.home.clone(),
             program: self.program.clone(),
-            tries: later::ALL_TRIES,
+            tries: later::TRIES,
             trouble: None,
         };
         later::start(later, hears)?;

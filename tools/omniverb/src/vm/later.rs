@@ -24,10 +24,10 @@ use std::time::Duration;
 /// What a process is started as that talks to QEMU.
 const PLUG: [&str; 2] = ["vm", "plug"];
 /// How often it is tried in vain, and how long to wait after each.
-const TRIES: u32 = 3;
+pub(super) const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long QEMU may take to plug in a window, and how long until who talks to it is killed.
-const TALK: Duration = Duration::from_secs(10);
+/// How long QEMU may take to plug in a window (ns), and how long until who talks to it is killed.
+const TALK: u64 = 10_000_000_000;
 const CHILD: Duration = Duration::from_secs(20);
 /// Bytes that are read at a time.
 const PIECE: usize = 4096;
@@ -45,9 +45,6 @@ pub(super) struct Later {
     pub(super) tries: u32,
     pub(super) trouble: Option<PlugTrouble>,
 }
-
-/// How often it may be tried.
-pub(super) const ALL_TRIES: u32 = TRIES;
 
 impl Later {
     /// Serves the daemon that the machine is attached to, and the next one whenever it is attached
@@ -144,11 +141,7 @@ pub(super) fn talk(
     number: u8,
     bytes: u64,
 ) -> Result<(), PlugTrouble> {
-    talk_until(monitor, window, Talk::new(number, bytes), clock::now() + nanoseconds(TALK))
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+    talk_until(monitor, window, Talk::new(number, bytes), clock::now() + TALK)
 }
 
 fn talk_until(
