@@ -223,6 +223,15 @@ impl There {
     }
 }
 
+/// A daemon, two networks that reach each other, and in the second one a machine with this window.
+fn two_networks(window: [OwnedFd; 2]) -> (Daemon, [Net; 2], There) {
+    let daemon = Daemon::start(Settings::default());
+    let (here, there) = (Net::new(), Net::new());
+    here.join(&there, A, B);
+    let far = There::new(&daemon, &there, &[window]);
+    (daemon, [here, there], far)
+}
+
 fn row(daemon: &Daemon, name: &str) -> serde_json::Value {
     seen(daemon, "one").unwrap()["pairs"][name].clone()
 }
@@ -232,10 +241,7 @@ fn a_neighbour_and_a_machine_share_a_window_of_their_own() {
     if !is_root() {
         return;
     }
-    let daemon = Daemon::start(Settings::default());
-    let (here, there) = (Net::new(), Net::new());
-    here.join(&there, A, B);
-    let mut far = There::new(&daemon, &there, &[files()]);
+    let (daemon, [here, _there], mut far) = two_networks(files());
     let keeper = Operator::connect(&daemon);
     keeper.say(can_plug("one", 1));
     waits(&keeper);
@@ -283,10 +289,7 @@ fn a_place_comes_back_when_both_ends_are_over_that_of_a_guest_by_a_boot() {
     if !is_root() {
         return;
     }
-    let daemon = Daemon::start(Settings::default());
-    let (here, there) = (Net::new(), Net::new());
-    here.join(&there, A, B);
-    let mut far = There::new(&daemon, &there, &[files()]);
+    let (daemon, [here, _there], mut far) = two_networks(files());
     far.machine.boot(1);
     for (boot, guest_first) in [(2, true), (3, false)] {
         let mut a = here.client(&daemon);
@@ -337,10 +340,7 @@ fn a_window_ends_with_its_machine() {
         let links = all.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
         links.filter(|link| link.to_string_lossy().contains("memfd:over")).count()
     };
-    let daemon = Daemon::start(Settings::default());
-    let (here, there) = (Net::new(), Net::new());
-    here.join(&there, A, B);
-    let mut far = There::new(&daemon, &there, &[files_named("over")]);
+    let (daemon, [here, _there], mut far) = two_networks(files_named("over"));
     let mut a = here.client(&daemon);
     let (mut b, _) = far.machine.process();
     far.link(&mut b, &mut a);
