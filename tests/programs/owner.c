@@ -123,6 +123,22 @@ TEST(one_connection_and_one_progress_thread)
     same(sockets(), before + 2);
 }
 
+/* Nor is one in the progress thread's hands for a moment longer. */
+TEST(a_context_takes_its_sockets_with_it)
+{
+    struct second *second;
+    same(second_open(NULL, &second), 0);
+    int before = sockets();
+    for (int i = 0; i < 2000; i++) {
+        struct device d;
+        device_open(&d);
+        same(sockets(), before + CONTEXT);
+        device_close(&d);
+        same(sockets(), before);
+    }
+    same(second_close(second), 0);
+}
+
 TEST(watches)
 {
     struct second *second;

@@ -96,12 +96,7 @@ impl Watches {
         for number in self.ears.take_watched() {
             let Some(watch) = self.enter(number) else { continue };
             (watch.ready)(number);
-            let mut state = lock(&self.state);
-            state.calling = None;
-            if state.open.contains_key(&number) {
-                self.ears.watch_on(&watch.file, number, watch.interest);
-            }
-            drop(state);
+            self.leave(number, watch);
             self.over.notify_all();
         }
     }
@@ -111,6 +106,17 @@ impl Watches {
         let watch = state.open.get(&number).cloned()?;
         state.calling = Some((number, thread::current().id()));
         Some(watch)
+    }
+
+    /// Its descriptor is let go of before anybody who waits for the end of the call goes on.
+    fn leave(&self, number: u64, watch: Arc<Watch>) {
+        let state = lock(&self.state);
+        if state.open.contains_key(&number) {
+            self.ears.watch_on(&watch.file, number, watch.interest);
+        }
+        drop(state);
+        drop(watch);
+        lock(&self.state).calling = None;
     }
 }
 
@@ -160,6 +166,20 @@ mod tests {
         while has_entered.try_recv().is_ok() {}
         assert!(has_entered.recv_timeout(Duration::from_millis(20)).is_err());
         assert_eq!(watches.end(number), Err(Errno::ENOENT));
+    }
+
+    #[test]
+    fn whoever_has_ended_a_watch_has_its_descriptor_for_itself() {
+        let (watches, full) = served();
+        let full = Arc::new(full);
+        for _ in 0..1000 {
+            let (entered, has_entered) = mpsc::channel();
+            let ready = Box::new(move |_| _ = entered.send(()));
+            let number = watches.begin(full.clone(), Interest::Input, ready).unwrap();
+            has_entered.recv().unwrap();
+            watches.end(number).unwrap();
+            assert_eq!(Arc::strong_count(&full), 1);
+        }
     }
 
     #[test]

@@ -25,7 +25,8 @@ pub(crate) struct ContextShell {
     /// The GID table as it was last seen.
     pub(super) gids: Mutex<Vec<GidEntry>>,
     pub(super) counts: Arc<Counts>,
-    /// What `cmd_fd` names, until it is closed.
+    /// What `cmd_fd` names, until it is closed: after the family, which would take the end for that
+    /// of somebody who imports.
     command_file: Option<OwnedFd>,
 }
 
@@ -86,10 +87,10 @@ impl ContextShell {
 
 impl Drop for ContextShell {
     fn drop(&mut self) {
-        if let Some(file) = self.command_file.take()
-            && !self.client.is_ours()
+        // A forked child: the number may be in use for something else by now.
+        if !self.client.is_ours()
+            && let Some(file) = self.command_file.take()
         {
-            // A forked child: the number may be in use for something else by now.
             let _ = file.into_raw_fd();
         }
     }
