@@ -14,7 +14,7 @@ from harness import process
 from harness.attached import (ADDRESS, LINKED, NAME, OMNIVERB, Both, Device, Growing, Lab, Machine,
                               Plain, keepers, porters)
 from harness.by_address import end
-from harness.case import WAITS, Case, Group, check
+from harness.case import WAITS, Case, Group, Skip, check
 from harness.duet import gid_index
 
 from cases import machine_programs, machine_quiet
@@ -42,6 +42,26 @@ def _device(lab):
     check(re.search(rf"GID\[.*::ffff:{re.escape(ADDRESS)}", text), text)
     shown = lab.host.daemon.omniverb("vm", "show", NAME)
     check(f"vm-{NAME}" in shown and ADDRESS in shown, shown)
+
+
+def _processors(lab):
+    """A machine that is emulated may have two processors: of the only one there would be no atomic
+    operations towards the host."""
+    with open(f"/proc/{lab.machine.machine.pid}/cmdline", encoding="utf-8") as file:
+        words = file.read().split("\0")
+    check("kvm" in words or "1,maxcpus=2" in words, f"{words}")
+    check("atomic" not in lab.machine.said(), lab.machine.said())
+
+
+def _only_processor(lab):
+    """Where somebody else has said how many processors there are, the agent and the doctor say what
+    is wrong with one."""
+    with open(f"/proc/{lab.machine.machine.pid}/cmdline", encoding="utf-8") as file:
+        if "kvm" in file.read().split("\0"):
+            raise Skip("this machine's processors are no emulated ones")
+    check("no atomic operations" in lab.machine.said(), lab.machine.said())
+    text = lab.machine.run(OMNIVERB, "doctor", accept=range(256))
+    check("-smp 1,maxcpus=2" in text, text)
 
 
 def _window(lab):
@@ -408,6 +428,7 @@ def few():
 def groups():
     """All with one machine."""
     cases = [Case("machines.device", _device, 120),
+             Case("machines.processors", _processors, 30),
              Case("machines.window", _window, 120),
              Case("machines.ibv_rc_pingpong", _pingpong("rc"), 180),
              Case("machines.ibv_rc_pingpong -e", _pingpong("rc", "-e"), 180),
@@ -431,6 +452,7 @@ def groups():
              Case("machines.porter killed", _porter_again, 300, slow=True),
              Case("machines.detached", _detached, 300)]
     plain = [Case("machines.args.device", _device, 120),
+             Case("machines.args.processors", _only_processor, 60),
              Case("machines.args.ibv_rc_pingpong", _pingpong("rc"), 180),
              Case("machines.args.ended", _ended, 60)]
     growing = [Case("machines.later", _later, 240),

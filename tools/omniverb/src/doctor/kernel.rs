@@ -48,6 +48,16 @@ pub(super) fn userfaultfd(findings: &mut Findings) {
     }
 }
 
+/// In a virtual machine.
+pub(super) fn processors(findings: &mut Findings) {
+    if crate::vm::is_emulated_alone() {
+        findings.bad(
+            "this machine's only processor is emulated, without atomic operations towards others",
+            "links with anybody outside may stand still; start QEMU with -smp 1,maxcpus=2",
+        );
+    }
+}
+
 /// Limits that many queue pairs run into.
 pub(super) fn limits(findings: &mut Findings) {
     let descriptors = getrlimit(Resource::Nofile);

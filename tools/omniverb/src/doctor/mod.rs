@@ -26,6 +26,7 @@ pub(crate) fn doctor(program: Option<&OsStr>) -> anyhow::Result<ExitCode> {
     }
     kernel::memory_files(&mut findings);
     kernel::userfaultfd(&mut findings);
+    kernel::processors(&mut findings);
     kernel::limits(&mut findings);
     processes::daemons(&mut findings);
     processes::sockets(&mut findings);

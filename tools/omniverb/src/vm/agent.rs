@@ -69,6 +69,12 @@ pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
     if let Err(error) = &network {
         eprintln!("omniverb: UDP port 4791: {error}; nobody outside this machine is reached yet");
     }
+    if super::is_emulated_alone() {
+        eprintln!(
+            "omniverb: this machine's only processor is emulated and has no atomic operations \
+             towards others: links may stand still; start QEMU with -smp 1,maxcpus=2"
+        );
+    }
     // What it needs it has.
     privileges::become_nobody().context("cannot become a user that nobody is")?;
     privileges::keep_only(&[]).context("cannot give up privileges")?;

@@ -16,6 +16,7 @@ mod options;
 mod pairs;
 mod place;
 mod porter;
+mod processors;
 mod relay;
 mod sharing;
 mod start;
@@ -24,6 +25,7 @@ mod window;
 mod windows;
 
 pub(crate) use agent::agent;
+pub(crate) use processors::is_emulated_alone;
 
 use crate::operator::Operator;
 use crate::table::Table;
@@ -33,7 +35,7 @@ use border::{Border, Side};
 use omniverb_session::machine::MachineName;
 use omniverb_session::rate::{show_size, size};
 use omniverb_sys::{inherit, memfd, privileges};
-use options::Plugged;
+use options::{Plugged, Room};
 use place::User;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -95,7 +97,8 @@ pub(crate) fn run(
     let Some((program, arguments)) = command.split_first() else { bail!("no QEMU to run") };
     let wanted = wanted(windows)?;
     name(text)?;
-    let room = options::memory(arguments, all_bytes(wanted))?;
+    let memory = options::memory(arguments, all_bytes(wanted))?;
+    let room = Room { memory, processors: processors::room(arguments)? };
     let kept = start::start(text, wanted, None)?;
     let mut windows = Vec::new();
     for (index, file) in std::iter::once(&kept.window).chain(&kept.pairs).enumerate() {
@@ -104,7 +107,7 @@ pub(crate) fn run(
         windows.push(plugged(wanted, index, path));
     }
     let later = later(wanted, kept.monitor_path.as_deref());
-    let words = options::words(&windows, &kept.port_path, room.as_deref(), later);
+    let words = options::words(&windows, &kept.port_path, room, later);
     let error = Command::new(program).args(arguments).args(words).exec();
     Err(error).with_context(|| program.to_string_lossy().into_owned())
 }
@@ -132,9 +135,11 @@ pub(crate) fn args(
     output::write(&match libvirt {
         true => options::xml(&windows, port, memory),
         false => {
-            let room = options::room(memory, all_bytes(wanted));
+            // How many processors it has he says, who starts it.
+            let memory = Some(options::room(memory, all_bytes(wanted)));
+            let room = Room { memory, processors: None };
             let later = later(wanted, kept.monitor_path.as_deref());
-            let words = options::words(&windows, port, Some(&room), later);
+            let words = options::words(&windows, port, room, later);
             let quoted: Vec<String> = words.iter().map(|word| options::quoted(word)).collect();
             quoted.join(" ") + "\n"
         }

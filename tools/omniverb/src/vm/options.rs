@@ -38,12 +38,18 @@ pub(super) struct Later<'a> {
     pub(super) last: u8,
 }
 
+/// What is still to be said about how much there may be: with `-m`, and with `-smp`.
+#[derive(Default)]
+pub(super) struct Room {
+    pub(super) memory: Option<String>,
+    pub(super) processors: Option<String>,
+}
+
 /// The words. `port`: where QEMU is to listen for the porter: that one may be another in a while.
-/// `room`: what is still to be said about memory.
 pub(super) fn words(
     windows: &[Plugged],
     port: &str,
-    room: Option<&str>,
+    room: Room,
     later: Option<Later<'_>>,
 ) -> Vec<String> {
     // What has commas is said with two of each.
@@ -51,8 +57,9 @@ pub(super) fn words(
     let port = doubled(port);
     let mut words: Vec<String> = Vec::new();
     let mut option = |name: &str, value: String| words.extend([format!("-{name}"), value]);
-    if let Some(memory) = room {
-        option("m", memory.to_owned());
+    let more = [("m", room.memory), ("smp", room.processors)];
+    for (name, value) in more.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+        option(name, value);
     }
     for (index, Plugged { path, bytes }) in windows.iter().enumerate() {
         let (memory, device) = match index {
@@ -226,9 +233,11 @@ mod tests {
 
     #[test]
     fn a_guest_is_given_a_window_and_a_port() {
-        let words = words(&windows("/proc/self/fd/5", 1), "/run/a,b/port", Some("maxmem=2G"), None);
+        let room =
+            Room { memory: Some("maxmem=2G".into()), processors: Some("1,maxcpus=2".into()) };
+        let words = words(&windows("/proc/self/fd/5", 1), "/run/a,b/port", room, None);
         let line = words.join(" ");
-        assert!(line.starts_with("-m maxmem=2G -object "), "{line}");
+        assert!(line.starts_with("-m maxmem=2G -smp 1,maxcpus=2 -object "), "{line}");
         assert!(line.contains("mem-path=/proc/self/fd/5,size=4194304,share=on"), "{line}");
         assert!(line.contains("virtio-pmem-pci") && line.contains("name=omniverb.control"));
         assert!(line.contains("-chardev socket,id=omniverb-control,path=/run/a,,b/port,server"));
@@ -242,7 +251,7 @@ mod tests {
     fn there_is_a_place_for_every_window() {
         for count in [1, 3, 5, 6, 35, 36, 61] {
             let all = windows("/proc/self/fd/5", count);
-            let line = words(&all, "/run/port", None, None).join(" ");
+            let line = words(&all, "/run/port", Room::default(), None).join(" ");
             assert_eq!(bytes(&all), count as u64 * (4 << 20));
             assert_eq!(line.matches("virtio-pmem-pci").count(), count);
             let bridges = count.saturating_sub(5).div_ceil(30);
@@ -259,7 +268,7 @@ mod tests {
         let all = windows("/proc/self/fd/5", 3);
         for (first, last, buses) in [(3, 4, 1), (3, 30, 1), (3, 31, 2), (31, 60, 1), (1, 60, 2)] {
             let later = Later { monitor: "/run/a,b/monitor", first, last };
-            let line = words(&all, "/run/port", None, Some(later)).join(" ");
+            let line = words(&all, "/run/port", Room::default(), Some(later)).join(" ");
             assert_eq!(line.matches("pci-bridge,id=omniverb-later").count(), buses, "{line}");
             for number in first..=last {
                 assert!(line.contains(&format!("id={},", monitor::bus_id(number))), "{number}");
