@@ -9,6 +9,7 @@ everything: in a machine that is emulated a message takes a hundred times as lon
 import contextlib
 import functools
 import itertools
+import time
 
 from harness import process
 from harness.by_address import Side
@@ -22,6 +23,8 @@ _ports = itertools.count(17100)
 # A packet that an emulated processor takes up after half a second is not lost: that is how long a
 # requester waits each time, 4.096 us to the power of 2 of this (IB 9.7.6.1.3).
 _TIMEOUT = 17
+# How long, in seconds, a side whose other one has failed is given to say what it knows of that.
+_LAST_WORDS = 2
 
 
 # ---- pingpongs and perftest ----
@@ -82,6 +85,8 @@ def elsewhere(pair, program, test, *arguments, limit):
         stack.callback(parent.end)
         for side in (parent, child):
             status = side.wait(limit)
+            if status != 0 and child.is_there():
+                time.sleep(_LAST_WORDS)
             check(status == 0, f"{process.how(status)}\n{parent.text()}\n--- child ---\n"
                                f"{child.text()}")
         print(parent.text())

@@ -1,6 +1,7 @@
 /* Sleeping and being woken: completion channels, asynchronous events, SRQ limits. */
 #include "common.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 
@@ -217,6 +218,41 @@ static void srq_receive(struct party *p, struct ibv_srq *srq, uint64_t id)
     struct ibv_sge sge = {(uintptr_t)p->memory, 64, p->mr->lkey};
     struct ibv_recv_wr *bad, wr = {.wr_id = id, .sg_list = &sge, .num_sge = 1};
     same(ibv_post_srq_recv(srq, &wr, &bad), 0);
+}
+
+static int eventfds(void)
+{
+    int found = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    check(folder, "/proc/self/fd: %m");
+    for (struct dirent *entry; (entry = readdir(folder));) {
+        char target[64] = "";
+        if (readlinkat(dirfd(folder), entry->d_name, target, sizeof target - 1) > 0)
+            found += !strcmp(target, "anon_inode:[eventfd]");
+    }
+    closedir(folder);
+    return found;
+}
+
+/* A channel takes its descriptor with it, whoever of the library looks at its queues just now. */
+TEST(channels_that_come_and_go)
+{
+    struct device d;
+    device_open(&d);
+    struct ibv_cq *other = cq_make(&d, 10);
+    struct ibv_qp *pair[2];
+    qp_pair(&d, (struct queue_options){.send_cq = other}, pair); /* somebody looks */
+    int before = eventfds();
+    for (int i = 0; i < 2000; i++) {
+        struct ibv_comp_channel *channel = ibv_create_comp_channel(d.context);
+        struct ibv_cq *cq = ibv_create_cq(d.context, 10, NULL, channel, 0);
+        check(channel && cq, "%m");
+        same(ibv_req_notify_cq(cq, 0), 0);
+        same(eventfds(), before + 1);
+        same(ibv_destroy_cq(cq), 0);
+        same(ibv_destroy_comp_channel(channel), 0);
+        same(eventfds(), before);
+    }
 }
 
 TEST(srq_limit_and_last_request)

@@ -2,6 +2,7 @@
  * it; the parent's verbs objects go on working, and the child can open the device anew. */
 #include "common.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
@@ -160,6 +161,48 @@ TEST(child_opens_its_own_device)
         same(completion(cq, 2000).status, 0);
         same(completion(cq, 2000).status, 0);
     }
+}
+
+/* What a parent has seen of the device without opening it is nothing to its children, those included
+ * that close all descriptors. */
+static void on_its_own(bool closes)
+{
+    static char memory[64];
+    struct device d;
+    struct ibv_qp *pair[2];
+    if (closes)
+        for (int i = 3; i < 1024; i++)
+            close(i);
+    device_open(&d);
+    int mark = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    struct ibv_cq *cq = cq_make(&d, 10);
+    struct ibv_mr *mr = mr_make(&d, memory, 64, ALL_ACCESS);
+    qp_pair(&d, (struct queue_options){.send_cq = cq}, pair);
+    receive(pair[1], 1, memory, 32, mr->lkey);
+    post(pair[0], (struct operation){.opcode = IBV_WR_SEND, .id = 2, .local = memory + 32,
+                                     .bytes = 32, .lkey = mr->lkey});
+    same(completion(cq, 2000).status, 0);
+    same(completion(cq, 2000).status, 0);
+    check(fcntl(mark, F_GETFD) >= 0, "somebody has closed a file of ours: %m");
+}
+
+TEST(child_of_one_that_only_looked)
+{
+    int found;
+    struct ibv_device **list = ibv_get_device_list(&found);
+    check(list && found == 1, "%d devices", found);
+    ibv_free_device_list(list);
+    for (int turn = 0; turn < 4; turn++) {
+        fflush(NULL);
+        pid_t child = fork();
+        check(child >= 0, "fork: %m");
+        if (child == 0) {
+            on_its_own(turn % 2);
+            _exit(0);
+        }
+        same(wait_for(child), 0);
+    }
+    on_its_own(false);
 }
 
 int main(int count, char **words)

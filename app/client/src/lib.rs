@@ -49,7 +49,7 @@ pub use host::{AsyncEventSink, Besides, ExplanationSink, FailureSink, StrictSink
 pub use host::{be_strict, on_async_event, on_failure};
 pub use imports::{Exported, Import, ImportedMemory, ImportedRegion};
 pub use nic::{NoDevice, VirtualNic};
-pub use notify::{Doorbell, Notifier};
+pub use notify::{Channel, Doorbell, Notifier};
 pub use omniverb_session::body::GidEntry;
 pub use omniverb_sys::epoll::Interest;
 pub use omniverb_sys::lock;

@@ -14,7 +14,7 @@ use omniverb_terms::Errno;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 /// Threads that are woken at a time: all.
 const EVERYBODY: u32 = u32::MAX >> 1;
@@ -104,25 +104,26 @@ impl<T> Notifier<T> {
         }
     }
 
-    /// Takes the oldest entry; `None`: there is none, and one may be waited for.
+    /// Has `taken` have the oldest entry; false: there is none, and one may be waited for.
+    ///
+    /// Nobody [removes](Self::retain) entries meanwhile: who destroys what they are about finds it
+    /// taken when that returns, and all that `taken` has done.
     ///
     /// # Errors
     /// `EAGAIN`: there is none, and the application has made the descriptor non-blocking.
-    pub fn try_take(&self) -> Result<Option<T>, Errno> {
-        if let Some(entry) = self.take_now() {
-            return Ok(Some(entry));
+    pub fn try_take(&self, taken: impl FnOnce(T)) -> Result<bool, Errno> {
+        if self.take_now(taken) {
+            return Ok(true);
         }
         let flags =
             rustix::fs::fcntl_getfl(&self.semaphore).map_err(|e| from_raw(e.raw_os_error()))?;
-        if flags.contains(rustix::fs::OFlags::NONBLOCK) { Err(Errno::EAGAIN) } else { Ok(None) }
+        if flags.contains(rustix::fs::OFlags::NONBLOCK) { Err(Errno::EAGAIN) } else { Ok(false) }
     }
 
-    fn take_now(&self) -> Option<T> {
+    fn take_now(&self, taken: impl FnOnce(T)) -> bool {
         let mut entries = lock(&self.entries);
-        match self.count_down() {
-            true => entries.pop_front(),
-            false => None,
-        }
+        let entry = if self.count_down() { entries.pop_front() } else { None };
+        entry.map(taken).is_some()
     }
 
     /// Takes one count, if there is one. Whoever does so has the entries locked, so it does not
@@ -145,9 +146,22 @@ impl<T> Notifier<T> {
     }
 }
 
-impl CompletionEvents for Notifier<usize> {
+/// The queue of a completion channel, as completion queues know it: it ends with the channel, also
+/// where somebody looks at one of them for a moment longer.
+pub struct Channel(Weak<Notifier<usize>>);
+
+impl Channel {
+    /// That of this queue.
+    pub fn of(events: &Arc<Notifier<usize>>) -> Channel {
+        Channel(Arc::downgrade(events))
+    }
+}
+
+impl CompletionEvents for Channel {
     fn completion(&self, cookie: usize) {
-        self.push(cookie);
+        if let Some(events) = self.0.upgrade() {
+            events.push(cookie);
+        }
     }
 }
 
@@ -169,10 +183,43 @@ mod tests {
         let notifier = Notifier::new().unwrap();
         (0..100).for_each(|number| notifier.push_once(number % 2));
         notifier.push(1);
-        let taken: Vec<_> = std::iter::from_fn(|| notifier.try_take().unwrap()).collect();
+        let mut taken = Vec::new();
+        while notifier.try_take(|entry| taken.push(entry)).unwrap() {}
         assert_eq!(taken, [0, 1, 1]);
         notifier.push_once(0);
-        assert_eq!(notifier.try_take(), Ok(Some(0)));
+        assert_eq!(notifier.try_take(|entry| taken.push(entry)), Ok(true));
+        assert_eq!(taken, [0, 1, 1, 0]);
+    }
+
+    /// Who destroys an object counts the events that were taken once it has removed the others.
+    #[test]
+    fn what_is_taken_is_seen_by_who_removes_the_others() {
+        let (notifier, entered) = (Notifier::new().unwrap(), AtomicU32::new(0));
+        notifier.push(1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let taken = notifier.try_take(|_: u32| {
+                    entered.store(1, Ordering::SeqCst);
+                    std::thread::sleep(std::time::Duration::from_millis(50));
+                    entered.store(2, Ordering::SeqCst);
+                });
+                assert_eq!(taken, Ok(true));
+            });
+            while entered.load(Ordering::SeqCst) == 0 {}
+            notifier.retain(|_| false);
+            assert_eq!(entered.load(Ordering::SeqCst), 2);
+        });
+    }
+
+    #[test]
+    fn a_completion_queue_does_not_keep_its_channel() {
+        let notifier = Arc::new(Notifier::new().unwrap());
+        let channel = Channel::of(&notifier);
+        channel.completion(7);
+        assert_eq!(notifier.try_take(|cookie| assert_eq!(cookie, 7)), Ok(true));
+        assert_eq!(Arc::strong_count(&notifier), 1);
+        drop(notifier);
+        channel.completion(8);
     }
 
     #[test]

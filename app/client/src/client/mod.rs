@@ -99,7 +99,11 @@ impl Client {
             return Ok(client.clone());
         }
         let client = Client::connect()?;
-        *slot = Some(client.clone());
+        if let Some(parents) = slot.replace(client.clone()) {
+            // A forked child's copy: its windows are not here (ours may be where they were), and
+            // the numbers of its descriptors may be somebody else's by now.
+            std::mem::forget(parents);
+        }
         Ok(client)
     }
 

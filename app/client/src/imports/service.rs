@@ -9,8 +9,13 @@ use omniverb_sys::lock;
 use omniverb_terms::Errno;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread::{self, ThreadId};
+use std::time::Duration;
+
+/// How long to wait for the end of hearing somebody. It may take for ever: a file of FUSE is closed
+/// in it.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Somebody who is listened to.
 pub(crate) trait Party: Send + Sync {
@@ -25,6 +30,8 @@ pub(crate) trait Party: Send + Sync {
 pub(crate) struct Service {
     running: OnceLock<ThreadId>,
     state: Mutex<State>,
+    /// Somebody was heard whose end somebody waits for.
+    over: Condvar,
 }
 
 #[derive(Default)]
@@ -32,6 +39,8 @@ struct State {
     poller: Option<Arc<Poller>>,
     latest: u64,
     parties: HashMap<u64, Arc<dyn Party>>,
+    /// Who is being heard.
+    hearing: Option<u64>,
 }
 
 impl Service {
@@ -49,7 +58,8 @@ impl Service {
         Ok(number)
     }
 
-    /// Listens to it no longer; what is being heard of it at this moment may still have an effect.
+    /// Listens to it no longer: it has let go of it when this returns, unless it hears it just now
+    /// and that takes long.
     pub(crate) fn remove(&self, number: u64) {
         let mut state = lock(&self.state);
         let party = state.parties.remove(&number);
@@ -57,7 +67,10 @@ impl Service {
             // A forked child may have the socket as well: closing it would not end this.
             let _ = poller.remove(party.socket());
         }
-        drop(state);
+        if !self.is_me() {
+            let is_heard = |state: &mut State| state.hearing == Some(number);
+            drop(self.over.wait_timeout_while(state, PATIENCE, is_heard));
+        }
     }
 
     /// Whether this is the thread that listens.
@@ -76,13 +89,24 @@ impl Service {
         Ok(poller)
     }
 
+    fn enter(&self, number: u64) -> Option<Arc<dyn Party>> {
+        let mut state = lock(&self.state);
+        let party = state.parties.get(&number).cloned()?;
+        state.hearing = Some(number);
+        Some(party)
+    }
+
     fn run(&self, poller: &Poller) {
         let _ = self.running.set(thread::current().id());
         let mut ready = Vec::new();
         while poller.wait(None, &mut ready).is_ok() {
             for number in ready.iter().copied() {
-                let party = lock(&self.state).parties.get(&number).cloned();
-                if party.is_some_and(|party| !party.hear()) {
+                let Some(party) = self.enter(number) else { continue };
+                let goes_on = party.hear();
+                drop(party);
+                lock(&self.state).hearing = None;
+                self.over.notify_all();
+                if !goes_on {
                     self.remove(number);
                 }
             }

@@ -8,7 +8,7 @@ use omniverb_abi::{
     IBV_CQ_ATTR_MODERATE, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr,
     ibv_pd, ibv_wc,
 };
-use omniverb_client::Doorbell;
+use omniverb_client::{Channel, Doorbell};
 use omniverb_device::{CompletionEvents, Cq, CqOptions, Notify, Wc, limits::CQE_MAX};
 use omniverb_terms::Errno;
 
@@ -78,9 +78,9 @@ pub(super) unsafe fn create(
         // SAFETY: the caller's promise.
         let notifier = unsafe {
             count_users(channel, 1);
-            ChannelShell::of(channel).notifier.clone()
+            &ChannelShell::of(channel).notifier
         };
-        notifier as Arc<dyn CompletionEvents>
+        Arc::new(Channel::of(notifier)) as Arc<dyn CompletionEvents>
     });
     let cq = Cq::with_options(shell.shared(), cqe, events, options);
     // SAFETY: pointers, optional functions, numbers, a mutex and a condition: zero is valid.

@@ -9,7 +9,8 @@ use omniverb_client::{Doorbell, Notifier};
 
 use crate::errno::minus_one;
 
-/// Takes the oldest event and has `taken` say what it is. What it returns is for `events.c`: 0, or
+/// Takes the oldest event and has `taken` say what it is, and count it, before anybody who destroys
+/// the object has removed its events. What it returns is for `events.c`: 0, or
 /// -1 with `errno` set (`EAGAIN`: there is none, and the application has made the descriptor
 /// non-blocking), or 1: there is none, and `bell` is what to sleep on.
 ///
@@ -20,12 +21,9 @@ pub(super) unsafe fn take_event<T>(
     bell: *mut *const Doorbell,
     taken: impl FnOnce(T),
 ) -> c_int {
-    match events.try_take() {
-        Ok(Some(event)) => {
-            taken(event);
-            0
-        }
-        Ok(None) => {
+    match events.try_take(taken) {
+        Ok(true) => 0,
+        Ok(false) => {
             // SAFETY: the caller's promise.
             unsafe { bell.write(events.bell()) };
             1
