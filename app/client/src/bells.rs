@@ -50,6 +50,8 @@ struct Record {
     peer: Arc<PeerBell>,
     /// What our sleep calls our page; `None` while it has no links: then nobody is to wake us.
     heard_as: Option<u64>,
+    /// It has links, and could not be listened to.
+    is_unheard: bool,
     /// What `Bells::life` calls the word in our page that tells of our end. `None`: nothing does.
     told_as: Option<u64>,
     /// Whether the peer's process rings ours, or the engine.
@@ -60,11 +62,13 @@ impl Record {
     fn hear(&mut self, sleep: &Sleeper) {
         if self.heard_as.is_none() {
             self.heard_as = sleep.add(self.bell.page.clone()).ok();
+            self.is_unheard = self.heard_as.is_none();
             self.bell.page.want_kick();
         }
     }
 
     fn hear_no_more(&mut self, sleep: &Sleeper) {
+        self.is_unheard = false;
         if let Some(number) = self.heard_as.take() {
             sleep.remove(number);
         }
@@ -117,7 +121,7 @@ impl Bells {
     ) {
         // Where the kernel tells nothing the peer hears of our end from the daemon alone.
         let told_as = self.life.tell(memory, side * PAGE_BYTES + LIFE_OFFSET).ok();
-        let record = Record { bell, peer, heard_as: None, told_as, far_end };
+        let record = Record { bell, peer, heard_as: None, is_unheard: false, told_as, far_end };
         lock(&self.list).insert(name, record);
     }
 
@@ -156,6 +160,11 @@ impl Bells {
             unused && *of != era
         });
         over.map(|(_, record)| self.end(record, sleep)).collect()
+    }
+
+    /// Whether a bell with links wakes nobody, for want of a thread: who sleeps has to look.
+    pub(crate) fn are_some_unheard(&self) -> bool {
+        lock(&self.list).values().any(|record| record.is_unheard)
     }
 
     /// Takes the one with this name out: its peer is gone.

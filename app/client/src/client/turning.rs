@@ -51,6 +51,10 @@ fn run(client: &Weak<Client>) {
         if !connected {
             timeout = Some(timeout.map_or(RECONNECT, |timeout| timeout.min(RECONNECT)));
         }
+        if quiet >= 2 && client.bells.are_some_unheard() {
+            let look = Duration::from_nanos(HEAR_EVERY);
+            timeout = Some(timeout.map_or(look, |timeout| timeout.min(look)));
+        }
         // The client is not kept alive by its own sleeping thread... but contexts never go away
         // while the process lives, so holding it costs nothing.
         let mut active = progress.sleep.wait(timeout);

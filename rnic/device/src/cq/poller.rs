@@ -22,6 +22,10 @@ const BELLS_PER_POLL: usize = 8;
 /// between, for the sake of other threads, and of speed: without an atomic operation between them
 /// the processor runs loads ahead, and takes 20 ns to discard them when the line changes.
 const LOOKS: u32 = 3;
+/// Polls after which one looks for news also if it has a completion at once. Who posts one signalled
+/// request and takes one completion in turn may find one each time; the progress thread leaves the
+/// looking to it, and peers, who see that it polls, do not wake it.
+const HITS: u64 = 64;
 
 /// Whether somebody polls a CQ.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,10 +40,12 @@ impl Cq {
     /// Takes completions; if there are none, looks for news first. Returns how many.
     #[inline(always)]
     pub fn poll(&self, out: &mut [Wc]) -> usize {
-        // Only a hint for the progress thread: a lost count does no harm.
-        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        let polls = self.count_poll();
         let count = self.take(out);
         if count > 0 || out.is_empty() {
+            if polls.is_multiple_of(HITS) {
+                self.look_besides();
+            }
             return count;
         }
         let count = self.look(out);
@@ -53,12 +59,28 @@ impl Cq {
     /// Takes one completion of a stamped queue, and when it came, in nanoseconds of the host's
     /// clock; if there is none, looks for news first.
     pub fn poll_stamped(&self) -> Option<(Wc, u64)> {
-        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        if self.count_poll().is_multiple_of(HITS) {
+            self.look_besides();
+        }
         self.take_stamped().or_else(|| {
             // What is stamped goes through the queue.
             self.look(&mut []);
             self.take_stamped()
         })
+    }
+
+    /// One more poll. Only a hint for the progress thread: a lost count does no harm.
+    #[inline(always)]
+    fn count_poll(&self) -> u64 {
+        let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
+        self.polls.store(polls, Ordering::Relaxed);
+        polls
+    }
+
+    /// Looks for news although there are completions: what comes goes through the queue.
+    #[cold]
+    fn look_besides(&self) {
+        self.look(&mut []);
     }
 
     /// How many links an empty poll looks at, besides a few bells: what it costs.
@@ -99,7 +121,8 @@ impl Cq {
             list.links.swap_remove(at);
         }
         // A busy link must not keep others from being heard.
-        if count == 0 || self.polls.load(Ordering::Relaxed).is_multiple_of(16) {
+        list.looks = list.looks.wrapping_add(1);
+        if count == 0 || list.looks.is_multiple_of(16) {
             self.look_at_bells(list);
         }
         count
@@ -120,7 +143,9 @@ impl Cq {
     fn answer(&self, list: &mut WatchList, bell: &Bell) {
         for (slot, qp, index) in bell.ready() {
             let Some(mut inner) = qp.try_inner() else {
-                bell.page.set_ready(slot); // busy now; look again
+                // Busy now: look again. The progress thread may have done so, and be about to sleep.
+                bell.page.set_ready(slot);
+                self.shared.host.attend();
                 continue;
             };
             inner.pump_link(&qp, index);

@@ -23,6 +23,8 @@ pub(super) struct WatchList {
     generation: u64,
     /// The bell that was looked at last.
     turn: usize,
+    /// How often polls have looked.
+    pub(super) looks: u32,
 }
 
 /// The links a CQ watches.

@@ -1,6 +1,7 @@
 //! XRC (annex A14): one end names a shared receive queue with each request, the other finds it in
 //! its domain. What follows from that is here; everything else is as of RC.
 
+use super::links::LinkEnd;
 use super::relays::Relays;
 use super::responder::Incoming;
 use super::{Inner, Qp};
@@ -71,6 +72,10 @@ impl Qp {
                     link.incoming = Incoming::Idle;
                 }
             }
+        }
+        // What waits for a receive of it waits in vain, and is to be told so.
+        if guard.links.iter().any(LinkEnd::is_starved) {
+            guard.come_back(self);
         }
     }
 }

@@ -71,6 +71,10 @@ impl Qp {
         inner.send_held_back(self, &to, index);
         inner.waiting.end_search();
         inner.pump_all(self);
+        if self.service == Service::Ud {
+            // Whose peer sends at once, and may not have seen that it is to tell.
+            inner.come_back_later(self);
+        }
         Some(index)
     }
 

@@ -1,7 +1,7 @@
 //! Who is told of news and how: watched links, ready bits, kicks, and notifications that got lost.
 
 use crate::memory::Buffer;
-use crate::pair::{Options, Pair, outcomes, poll, post, receive, to_state};
+use crate::pair::{Options, Pair, outcomes, poll, post, receive, to_init, to_rts, to_state};
 use crate::work::{Work, remote, whole};
 use crate::world::Channel;
 use omniverb_device::attributes::State;
@@ -48,6 +48,43 @@ fn a_waiting_sender_is_kicked_when_there_is_a_receive() {
     kicks(&pair, 0);
     receive(&qps[1], 0, &[]);
     assert_eq!(kicks(&pair, 0), 1);
+}
+
+/// Who finds a completion with each poll hears others all the same.
+#[test]
+fn polls_that_find_completions_look_now_and_then() {
+    let pair = Pair::new();
+    let many = Options::new(Service::Rc).with(|o| (o.send_max, o.recv_max) = (128, 128));
+    let [busy, quiet] = [0, 1].map(|_| pair.connected(&many));
+    (0..120).for_each(|id| receive(&busy[1], id, &[]));
+    (0..120).for_each(|id| post(&busy[0], &Work::send(id)));
+    pair.settle();
+    receive(&quiet[1], 0, &[]);
+    post(&quiet[0], &Work::send(7));
+    assert!(pair.sides[1].bell.page.has_ready());
+    let mut out = [Wc::default(); 1];
+    for _ in 0..100 {
+        assert_eq!(busy[1].recv_cq.poll(&mut out), 1);
+    }
+    assert!(!pair.sides[1].bell.page.has_ready(), "it has been seen to");
+    assert_eq!(poll(&quiet[1].recv_cq).len(), 1);
+}
+
+/// A queue pair that the progress thread looks after already begins another wait: it has to hear of
+/// that, as it may sleep for longer.
+#[test]
+fn each_wait_with_a_limit_is_told_to_the_progress_thread() {
+    let pair = Pair::new();
+    let options = Options::new(Service::Rc);
+    let qps = pair.connected(&options);
+    post(&qps[0], &Work::send(0));
+    pair.settle();
+    to_state(&qps[0], State::Reset);
+    pair.sides[0].world.attended.store(0, Ordering::Relaxed);
+    to_init(&qps[0], &options);
+    to_rts(&qps[0], &options);
+    post(&qps[0], &Work::send(1));
+    assert!(pair.sides[0].world.attended.load(Ordering::Relaxed) > 0);
 }
 
 /// A watched link rings no bell; one that is not watched any more does.

@@ -117,6 +117,17 @@ fn what_names_no_queue_of_the_domain_is_refused() {
     }
 }
 
+/// A message that waits for a receive of a queue that is destroyed names none any more.
+#[test]
+fn who_waits_for_a_queue_that_is_destroyed_hears_of_it() {
+    let bench = Bench::new();
+    let (srq, _, number) = bench.srq(PD, 8);
+    assert_eq!(bench.outcome(&Work::send(1).for_srq(number)), []);
+    srq.retire();
+    bench.pair.settle();
+    assert_eq!(outcomes(&bench.qps[0].send_cq), [(1, status::REM_INV_REQ_ERR)]);
+}
+
 /// The domain's queue pair has no protection domain: keys are looked up in the SRQ's.
 #[test]
 fn memory_is_that_of_the_queues_protection_domain() {

@@ -76,7 +76,7 @@ pub(crate) fn is_emulated_alone() -> bool {
     signature.concat() == *b"TCGTCGTCGTCG" && possible.is_ok_and(|text| text.trim() == "0")
 }
 
-/// Nobody knows.
+/// What processors are elsewhere is not known here.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn is_emulated_alone() -> bool {
     false
