@@ -163,8 +163,8 @@ TEST(child_opens_its_own_device)
     }
 }
 
-/* What a parent has seen of the device without opening it is nothing to its children, those included
- * that close all descriptors. */
+/* What a parent has seen of the device without opening it is nothing to its children, those
+ * included that close all descriptors. */
 static void on_its_own(bool closes)
 {
     static char memory[64];

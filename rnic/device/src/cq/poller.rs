@@ -22,9 +22,9 @@ const BELLS_PER_POLL: usize = 8;
 /// between, for the sake of other threads, and of speed: without an atomic operation between them
 /// the processor runs loads ahead, and takes 20 ns to discard them when the line changes.
 const LOOKS: u32 = 3;
-/// Polls after which one looks for news also if it has a completion at once. Who posts one signalled
-/// request and takes one completion in turn may find one each time; the progress thread leaves the
-/// looking to it, and peers, who see that it polls, do not wake it.
+/// Polls after which one looks for news also if it has a completion at once. Who posts one
+/// signalled request and takes one completion in turn may find one each time; the progress thread
+/// leaves the looking to it, and peers, who see that it polls, do not wake it.
 const HITS: u64 = 64;
 
 /// Whether somebody polls a CQ.
@@ -143,7 +143,7 @@ impl Cq {
     fn answer(&self, list: &mut WatchList, bell: &Bell) {
         for (slot, qp, index) in bell.ready() {
             let Some(mut inner) = qp.try_inner() else {
-                // Busy now: look again. The progress thread may have done so, and be about to sleep.
+                // Busy now: look again. The progress thread may have looked, and be about to sleep.
                 bell.page.set_ready(slot);
                 self.shared.host.attend();
                 continue;

@@ -171,9 +171,9 @@ pub(super) fn xml(windows: &[Plugged], port: &str, memory: u64) -> String {
     let memories: String = windows.iter().map(one).collect();
     format!(
         "<!-- In <domain>. Its <memory> counts {kib} KiB of windows, too; <cpu> has a \
-         cell 0 in <numa>, without them. A processor that is emulated (type='qemu') is one of two that \
-         there may be: <vcpu current='1'>2</vcpu>. QEMU's user decides what <path> leads to: unless you \
-         trust it with any file, let libvirt change no owners, and say\n\
+         cell 0 in <numa>, without them. A processor that is emulated (type='qemu') is one of \
+         two that there may be: <vcpu current='1'>2</vcpu>. QEMU's user decides what <path> leads \
+         to: unless you trust it with any file, let libvirt change no owners, and say\n\
          <seclabel type='static' model='dac' relabel='no'><label>USER:GROUP</label></seclabel> \
          -->\n\
          <maxMemory slots='{slots}' unit='KiB'>{most_kib}</maxMemory>\n\

@@ -9,8 +9,8 @@
 use anyhow::{Context, bail};
 use std::ffi::{OsStr, OsString};
 
-/// What is to be said with `-smp` beside what a command line of QEMU's says already. `None`: it has,
-/// or may have, two processors, or is not emulated.
+/// What is to be said with `-smp` beside what a command line of QEMU's says already. `None`: it
+/// has, or may have, two processors, or is not emulated.
 ///
 /// # Errors
 /// It says that there is never more than one.

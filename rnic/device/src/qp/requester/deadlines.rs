@@ -86,8 +86,8 @@ impl Inner {
         };
         self.waiting.begin(Wait { why, position, done, deadline, retries });
         if deadline.is_some() {
-            // The progress thread may sleep, for longer than that or without a limit: it looks after
-            // us since another wait, which has ended in between.
+            // The progress thread may sleep, for longer than that or without a limit: it looks
+            // after us since another wait, which has ended in between.
             qp.shared.host.attend();
         }
         None
