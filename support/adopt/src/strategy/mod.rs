@@ -69,6 +69,7 @@ impl<'a> Mover<'a> {
     /// Does the work by the first strategy that can.
     pub(crate) fn perform(&mut self, work: &Work<'_>) -> Result<(), AdoptError> {
         let (mut outcome, mut descriptors_only) = (Err(AdoptError::NotPermitted), false);
+        let mut is_busy = false;
         for strategy in self.strategies {
             outcome = match strategy {
                 Strategy::SingleThread => single::perform(work),
@@ -78,8 +79,13 @@ impl<'a> Mover<'a> {
             if !matches!(outcome, Err(AdoptError::NotPermitted | AdoptError::Busy)) {
                 return outcome;
             }
+            is_busy |= outcome == Err(AdoptError::Busy);
             descriptors_only |=
                 *strategy == Strategy::Userfault && outcome == Err(AdoptError::NotPermitted);
+        }
+        if is_busy {
+            // One that could not this time may the next, whatever is not permitted at all.
+            outcome = Err(AdoptError::Busy);
         }
         // Where nobody may be stopped a descriptor for direct I/O alone must not leave the memory
         // in a peer's hands. A request that is under way does, until it is done. Nor must it where
