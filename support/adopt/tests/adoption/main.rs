@@ -135,6 +135,16 @@ pub fn cycles_are_given() -> bool {
     std::env::var_os(CYCLES).is_some()
 }
 
+/// Adopts pages, however often that has to be tried on a busy machine.
+pub fn take(memory: memory::Memory, access: Access, strategy: Strategy) -> AdoptedPages {
+    loop {
+        match adopt_with(memory.address, memory.length, access, &[strategy]) {
+            Err(AdoptError::Busy) => {}
+            outcome => return outcome.unwrap(),
+        }
+    }
+}
+
 /// Releases pages, however often that has to be tried on a busy machine.
 pub fn give_back(mut pages: AdoptedPages, ways: &[Strategy]) {
     while let Err(failed) = pages.release_with(ways) {

@@ -3,7 +3,7 @@
 use crate::content::file_of;
 use crate::memory::{Memory, PAGE, descriptor_is_open, take_over_descriptor};
 use crate::{Outcome, require};
-use omniverb_adopt::{Access, AdoptError, Strategy, adopt, adopt_with};
+use omniverb_adopt::{Access, Strategy, adopt, adopt_with};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
@@ -158,13 +158,7 @@ pub fn program_protects_pages() -> Outcome {
         }
         let memory = Memory::anonymous(6 * PAGE);
         memory.fill(7);
-        let adopted = || adopt_with(memory.address, memory.length, Access::ReadWrite, &[strategy]);
-        let pages = loop {
-            match adopted() {
-                Err(AdoptError::Busy) => {}
-                other => break other.unwrap(),
-            }
-        };
+        let pages = crate::take(memory, Access::ReadWrite, strategy);
         memory.part(PAGE, PAGE).protect(libc::PROT_READ);
         memory.part(3 * PAGE, PAGE).protect(libc::PROT_NONE);
         crate::give_back(pages, &[strategy]);

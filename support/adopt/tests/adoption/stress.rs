@@ -27,18 +27,8 @@ pub fn cycle(memory: Memory, strategy: Strategy, count: usize) {
         }
         let skip = if round % 3 == 0 { PAGE } else { 0 };
         let part = memory.part(skip, memory.length - skip);
-        let pages = loop {
-            match adopt_with(part.address, part.length, access(round as u64), &[strategy]) {
-                Ok(pages) => break pages,
-                Err(omniverb_adopt::AdoptError::Busy) => {}
-                Err(other) => panic!("round {round}: adopt: {other}"),
-            }
-        };
-        let mut held = pages;
-        while let Err(failed) = held.release_with(&[strategy]) {
-            assert_eq!(failed.error, omniverb_adopt::AdoptError::Busy, "round {round}: release");
-            held = failed.pages;
-        }
+        let pages = crate::take(part, access(round as u64), strategy);
+        crate::give_back(pages, &[strategy]);
     }
 }
 
