@@ -44,11 +44,16 @@ def _device(lab):
     check(f"vm-{NAME}" in shown and ADDRESS in shown, shown)
 
 
+def _command(lab):
+    """QEMU's words."""
+    with open(f"/proc/{lab.machine.machine.pid}/cmdline", encoding="utf-8") as file:
+        return file.read().split("\0")
+
+
 def _processors(lab):
     """A machine that is emulated may have two processors: of the only one there would be no atomic
     operations towards the host."""
-    with open(f"/proc/{lab.machine.machine.pid}/cmdline", encoding="utf-8") as file:
-        words = file.read().split("\0")
+    words = _command(lab)
     check("kvm" in words or "1,maxcpus=2" in words, f"{words}")
     check("atomic" not in lab.machine.said(), lab.machine.said())
 
@@ -56,9 +61,8 @@ def _processors(lab):
 def _only_processor(lab):
     """Where somebody else has said how many processors there are, the agent and the doctor say what
     is wrong with one."""
-    with open(f"/proc/{lab.machine.machine.pid}/cmdline", encoding="utf-8") as file:
-        if "kvm" in file.read().split("\0"):
-            raise Skip("this machine's processors are no emulated ones")
+    if "kvm" in _command(lab):
+        raise Skip("this machine's processors are no emulated ones")
     check("no atomic operations" in lab.machine.said(), lab.machine.said())
     text = lab.machine.run(OMNIVERB, "doctor", accept=range(256))
     check("-smp 1,maxcpus=2" in text, text)

@@ -47,8 +47,6 @@ def _pingpongs():
     yield from (["xsrq"], ["xsrq", "-e"])
 
 
-
-
 def _perftests():
     for program, words, sizes in _unhurried():
         yield program, [*words, *([] if "UD" in words else ["-u", str(_TIMEOUT)])], sizes

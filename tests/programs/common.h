@@ -93,6 +93,8 @@ void get(int socket, void *data, size_t bytes);
 void swap(int socket, const void *ours, void *theirs, size_t bytes);
 /* Waits until the other side is here too. */
 void meet(int socket);
+/* How many descriptors of ours are of this kind, as /proc/self/fd calls it to begin with. */
+int descriptors(const char *kind);
 
 /* ---- verbs ---- */
 

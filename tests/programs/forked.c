@@ -127,6 +127,29 @@ TEST(separate_memory_in_a_mapping)
     whole(false);
 }
 
+static void one_message(struct ibv_qp **pair, struct ibv_cq *cq, struct ibv_mr *mr)
+{
+    char *memory = mr->addr;
+    receive(pair[1], 1, memory, 32, mr->lkey);
+    post(pair[0], (struct operation){.opcode = IBV_WR_SEND, .id = 2, .local = memory + 32,
+                                     .bytes = 32, .lkey = mr->lkey});
+    same(completion(cq, 2000).status, 0);
+    same(completion(cq, 2000).status, 0);
+}
+
+static void on_its_own(char *memory)
+{
+    struct device d;
+    struct ibv_qp *pair[2];
+    device_open(&d);
+    int mark = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    struct ibv_cq *cq = cq_make(&d, 10);
+    struct ibv_mr *mr = mr_make(&d, memory, 64, ALL_ACCESS);
+    qp_pair(&d, (struct queue_options){.send_cq = cq}, pair);
+    one_message(pair, cq, mr);
+    check(fcntl(mark, F_GETFD) >= 0, "somebody has closed a file of ours: %m");
+}
+
 TEST(child_opens_its_own_device)
 {
     struct device d;
@@ -141,53 +164,19 @@ TEST(child_opens_its_own_device)
         pid_t child = fork();
         check(child >= 0, "fork: %m");
         if (child == 0) {
-            struct device mine;
-            struct ibv_qp *own[2];
-            device_open(&mine);
-            struct ibv_cq *own_cq = cq_make(&mine, 10);
-            struct ibv_mr *own_mr = mr_make(&mine, memory, 64, ALL_ACCESS);
-            qp_pair(&mine, (struct queue_options){.send_cq = own_cq}, own);
-            receive(own[1], 1, memory, 32, own_mr->lkey);
-            post(own[0], (struct operation){.opcode = IBV_WR_SEND, .id = 2, .local = memory + 32,
-                                            .bytes = 32, .lkey = own_mr->lkey});
-            same(completion(own_cq, 2000).status, 0);
-            same(completion(own_cq, 2000).status, 0);
+            on_its_own(memory);
             _exit(0);
         }
         same(wait_for(child), 0);
-        receive(pair[1], 1, memory, 32, mr->lkey); /* ours still work */
-        post(pair[0], (struct operation){.opcode = IBV_WR_SEND, .id = 2, .local = memory + 32,
-                                         .bytes = 32, .lkey = mr->lkey});
-        same(completion(cq, 2000).status, 0);
-        same(completion(cq, 2000).status, 0);
+        one_message(pair, cq, mr); /* ours still work */
     }
 }
 
 /* What a parent has seen of the device without opening it is nothing to its children, those
  * included that close all descriptors. */
-static void on_its_own(bool closes)
-{
-    static char memory[64];
-    struct device d;
-    struct ibv_qp *pair[2];
-    if (closes)
-        for (int i = 3; i < 1024; i++)
-            close(i);
-    device_open(&d);
-    int mark = open("/dev/null", O_WRONLY | O_CLOEXEC);
-    struct ibv_cq *cq = cq_make(&d, 10);
-    struct ibv_mr *mr = mr_make(&d, memory, 64, ALL_ACCESS);
-    qp_pair(&d, (struct queue_options){.send_cq = cq}, pair);
-    receive(pair[1], 1, memory, 32, mr->lkey);
-    post(pair[0], (struct operation){.opcode = IBV_WR_SEND, .id = 2, .local = memory + 32,
-                                     .bytes = 32, .lkey = mr->lkey});
-    same(completion(cq, 2000).status, 0);
-    same(completion(cq, 2000).status, 0);
-    check(fcntl(mark, F_GETFD) >= 0, "somebody has closed a file of ours: %m");
-}
-
 TEST(child_of_one_that_only_looked)
 {
+    static char memory[64];
     int found;
     struct ibv_device **list = ibv_get_device_list(&found);
     check(list && found == 1, "%d devices", found);
@@ -197,12 +186,15 @@ TEST(child_of_one_that_only_looked)
         pid_t child = fork();
         check(child >= 0, "fork: %m");
         if (child == 0) {
-            on_its_own(turn % 2);
+            if (turn % 2)
+                for (int i = 3; i < 1024; i++)
+                    close(i);
+            on_its_own(memory);
             _exit(0);
         }
         same(wait_for(child), 0);
     }
-    on_its_own(false);
+    on_its_own(memory);
 }
 
 int main(int count, char **words)

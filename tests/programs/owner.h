@@ -16,16 +16,7 @@
 /* Descriptors that are sockets. The connection to the daemon has two. */
 static int sockets(void)
 {
-    int found = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    check(folder, "/proc/self/fd: %m");
-    for (struct dirent *entry; (entry = readdir(folder));) {
-        char target[64] = "";
-        if (readlinkat(dirfd(folder), entry->d_name, target, sizeof target - 1) > 0)
-            found += !strncmp(target, "socket:", 7);
-    }
-    closedir(folder);
-    return found;
+    return descriptors("socket:");
 }
 
 /* Threads of this name; all, if NULL, but for that which calls the daemon now and then. */
