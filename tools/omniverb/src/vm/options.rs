@@ -6,7 +6,7 @@
 use super::monitor;
 use anyhow::{Context, bail, ensure};
 use omniverb_session::machine::PORT_NAME;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 
 /// A window that is plugged in: where QEMU finds it, and how large it is. The first is the
 /// machine's own, the others are what it shares with neighbours.
@@ -111,15 +111,7 @@ const DEFAULT_MIB: u64 = 128;
 /// What is to be said with `-m` beside what a command line says already: room for a window is there
 /// if the machine may have more memory than it has. `None`: enough was said.
 pub(super) fn memory(command: &[OsString], window_bytes: u64) -> anyhow::Result<Option<String>> {
-    let mut said = None;
-    let mut words = command.iter();
-    while let Some(word) = words.next() {
-        if word == OsStr::new("-m") || word == OsStr::new("--m") {
-            let value = words.next().and_then(|word| word.to_str()).context("-m says nothing")?;
-            said = Some(value);
-        }
-    }
-    let said = said.unwrap_or("");
+    let said = said(command, "m")?;
     if said.split(',').any(|part| part.starts_with("maxmem=")) {
         return Ok(None);
     }
@@ -133,6 +125,20 @@ pub(super) fn memory(command: &[OsString], window_bytes: u64) -> anyhow::Result<
     }
     let beside = if said.is_empty() { String::new() } else { format!("{said},") };
     Ok(Some(beside + &room(mib << 20, window_bytes)))
+}
+
+/// What a command line says last with an option, `-option` or `--option`; empty if it does not.
+pub(super) fn said<'a>(command: &'a [OsString], option: &str) -> anyhow::Result<&'a str> {
+    let spellings = ["-", "--"].map(|dashes| OsString::from(format!("{dashes}{option}")));
+    let mut said = "";
+    let mut words = command.iter();
+    while let Some(word) = words.next() {
+        if spellings.contains(word) {
+            let value = words.next().and_then(|word| word.to_str());
+            said = value.with_context(|| format!("-{option} says nothing"))?;
+        }
+    }
+    Ok(said)
 }
 
 /// How much a machine of so many bytes may have, if there is to be room for a window.

@@ -6,8 +6,9 @@
 //! machine that is emulated must be one that *may* have two (`-smp 1,maxcpus=2`), and may well have
 //! one. With KVM processors are what they are.
 
-use anyhow::{Context, bail};
-use std::ffi::{OsStr, OsString};
+use super::options;
+use anyhow::bail;
+use std::ffi::OsString;
 
 /// What is to be said with `-smp` beside what a command line of QEMU's says already. `None`: it
 /// has, or may have, two processors, or is not emulated.
@@ -18,8 +19,8 @@ pub(super) fn room(command: &[OsString]) -> anyhow::Result<Option<String>> {
     if is_never_emulated(command) {
         return Ok(None);
     }
-    let said = said(command, "smp").context("-smp says nothing")?;
-    let (mut count, mut most, mut shaped) = (1, None, 1);
+    let said = options::said(command, "smp")?;
+    let (mut count, mut most, mut shape, mut is_shaped) = (1, None, 1, false);
     for part in said.split(',').filter(|part| !part.is_empty()) {
         let (name, number) = part.split_once('=').unwrap_or(("cpus", part));
         // What is no number QEMU refuses.
@@ -27,12 +28,13 @@ pub(super) fn room(command: &[OsString]) -> anyhow::Result<Option<String>> {
         match name {
             "cpus" => count = number,
             "maxcpus" => most = Some(number),
-            _ => shaped *= number.max(1),
+            _ => {
+                shape *= number.max(1);
+                is_shaped |= ["sockets", "cores", "threads"].contains(&name);
+            }
         }
     }
-    let is_shaped =
-        said.contains("sockets=") || said.contains("cores=") || said.contains("threads=");
-    match most.unwrap_or(count).max(shaped) {
+    match most.unwrap_or(count).max(shape) {
         2.. => Ok(None),
         _ if most.is_some() || is_shaped => bail!(
             "-smp {said}: the only processor of a machine that is emulated has no atomic \
@@ -40,17 +42,6 @@ pub(super) fn room(command: &[OsString]) -> anyhow::Result<Option<String>> {
         ),
         _ if said.is_empty() => Ok(Some("1,maxcpus=2".into())),
         _ => Ok(Some(format!("{said},maxcpus=2"))),
-    }
-}
-
-/// The last value of an option; empty if it is not there.
-fn said<'a>(command: &'a [OsString], option: &str) -> Option<&'a str> {
-    let is_it = |word: &OsStr| {
-        word.to_str().is_some_and(|word| word.trim_start_matches('-') == option && word != option)
-    };
-    match command.iter().rposition(|word| is_it(word)) {
-        None => Some(""),
-        Some(at) => command.get(at + 1)?.to_str(),
     }
 }
 
