@@ -43,9 +43,7 @@ impl Cq {
         let polls = self.count_poll();
         let count = self.take(out);
         if count > 0 || out.is_empty() {
-            if polls.is_multiple_of(HITS) {
-                self.look_besides();
-            }
+            self.look_besides(polls);
             return count;
         }
         let count = self.look(out);
@@ -59,14 +57,14 @@ impl Cq {
     /// Takes one completion of a stamped queue, and when it came, in nanoseconds of the host's
     /// clock; if there is none, looks for news first.
     pub fn poll_stamped(&self) -> Option<(Wc, u64)> {
-        if self.count_poll().is_multiple_of(HITS) {
-            self.look_besides();
+        let polls = self.count_poll();
+        if let Some(found) = self.take_stamped() {
+            self.look_besides(polls);
+            return Some(found);
         }
-        self.take_stamped().or_else(|| {
-            // What is stamped goes through the queue.
-            self.look(&mut []);
-            self.take_stamped()
-        })
+        // What is stamped goes through the queue.
+        self.look(&mut []);
+        self.take_stamped()
     }
 
     /// One more poll. Only a hint for the progress thread: a lost count does no harm.
@@ -77,9 +75,17 @@ impl Cq {
         polls
     }
 
-    /// Looks for news although there are completions: what comes goes through the queue.
+    /// After a poll that had completions: looks for news all the same, now and then.
+    #[inline(always)]
+    fn look_besides(&self, polls: u64) {
+        if polls.is_multiple_of(HITS) {
+            self.look_into_queue();
+        }
+    }
+
+    /// Looks for news; what comes goes through the queue.
     #[cold]
-    fn look_besides(&self) {
+    fn look_into_queue(&self) {
         self.look(&mut []);
     }
 
