@@ -139,7 +139,7 @@ def _ends_at_once(hosts):
         outcome = running.finish(30)
     finally:
         running.abort()
-    check(duet.rows(outcome.client, 5)[65536][3] > 0, outcome.client)
+    check(duet.check_typical(outcome.client, latency=False) == [65536], outcome.client)
     quiet(hosts)
 
 
@@ -155,7 +155,8 @@ def _late(hosts):
     """Packets are late by what was said, in both directions, and those that are under way when it
     ends are not lost."""
     def typical(limit):
-        outcome = duet.run(hosts, "ib_send_lat", "-F", "-n", "200", limit=limit)
+        outcome = duet.perftest(lambda: duet.run(hosts, "ib_send_lat", "-F", "-n", "200",
+                                                 limit=limit))
         return next(iter(duet.rows(outcome.client, 9).values()))[4]
     hosts.ends.set("delay=3ms,jitter=1ms")
     slow = typical(50)  # one way

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 from harness import dissection, duet, image, process, staging
 from harness.by_address import Side, both
-from harness.case import CROWDS, Case, Failure, Group, Late, check
+from harness.case import CROWDS, Case, Failure, Group, check
 from harness.daemon import environment
 from harness.guest import Guest, programs
 from harness.host import Host
@@ -121,27 +121,13 @@ def _pingpongs(role):
 # ---- perftest ----
 
 def _perftest(role, version, program, *options):
-    columns = 6 if program.endswith("_lat") else 5
     unreliable = "UC" in options or "UD" in options
 
     def run(lab):
-        for attempt in range(3):
-            try:
-                outcome = lab.run(role, version, program, "-F", *options, index="-x",
-                                  limit=12 if unreliable else 20)
-            except Late:
-                # A lost message is no error on UC and UD, but perftest waits for it for ever.
-                if not unreliable or attempt == 2:
-                    raise
-                print("a message was lost")
-                continue
-            if "Correlation coefficient" not in outcome.client:
-                break  # else the machine was too busy for perftest to measure its clock
-        table = duet.rows(outcome.client, columns)
-        check(len(table) == 1, outcome.client)
-        for row in table.values():
-            value = row[4] if columns == 6 else row[-1]
-            check(0 < value < 1e9, outcome.client)
+        outcome = duet.perftest(lambda: lab.run(role, version, program, "-F", *options, index="-x",
+                                                limit=12 if unreliable else 20), unreliable)
+        found = duet.check_typical(outcome.client, program.endswith("_lat"))
+        check(len(found) == 1, outcome.client)
     return run
 
 

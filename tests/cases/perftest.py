@@ -7,7 +7,7 @@ import signal
 import time
 
 from harness import duet, process
-from harness.case import Case, Group, Late, check
+from harness.case import Case, Group, check
 from harness.containers import Pair
 from harness.plain import PlainPair
 
@@ -103,41 +103,20 @@ def perftests(slow=False):
 
 def perftest(program, options, sizes):
     latency = program.endswith("_lat")
-
-    def run(pair):
-        unreliable = "UC" in options or "UD" in options
-        outcome = _patiently(pair, program, unreliable, "-F", *options)
-        table = duet.rows(outcome.client, 5 if not latency else 6)
-        wanted = sizes
-        if sizes == "mtu":
-            wanted = [s for s in _ALL_SIZES if s <= mtu(pair.server)]
-        check(sorted(table) == wanted, f"rows for {sorted(table)}, not {wanted}\n{outcome.client}")
-        for size, row in table.items():
-            # Latency: typical time. Bandwidth: average (0.00 when tiny), messages a second.
-            value = row[4] if latency else row[-1]
-            check(0 < value < 1e9, f"{size} bytes: {row}\n{outcome.client}")
-    return run
-
-
-def _patiently(pair, program, unreliable, *options):
-    """Runs a program; once more where it fails for reasons of its own."""
+    unreliable = "UC" in options or "UD" in options
     # With -a, a second for each size to measure the clock (a latency), or a third; on a busy
     # machine UC with all of them took half a minute, and lost nothing.
     limit = 60 if not unreliable or "-a" in options else 20
-    for attempt in range(3):
-        try:
-            outcome = duet.run(pair, program, *options, limit=limit)
-        except Late:
-            # A lost message is no error on UC and UD, but these programs wait for it for ever.
-            # Messages are lost when a side is kept from running for longer than they may wait.
-            if not unreliable or attempt == 2:
-                raise
-            print("a message was lost")
-            continue
-        # On a busy machine perftest may fail to measure the frequency of its clock.
-        if "Correlation coefficient" not in outcome.client:
-            break
-    return outcome
+
+    def run(pair):
+        outcome = duet.perftest(lambda: duet.run(pair, program, "-F", *options, limit=limit),
+                                unreliable)
+        wanted = sizes
+        if sizes == "mtu":
+            wanted = [s for s in _ALL_SIZES if s <= mtu(pair.server)]
+        found = duet.check_typical(outcome.client, latency)
+        check(found == wanted, f"rows for {found}, not {wanted}\n{outcome.client}")
+    return run
 
 
 def title(options):
