@@ -155,8 +155,7 @@ def _late(hosts):
     """Packets are late by what was said, in both directions, and those that are under way when it
     ends are not lost."""
     def typical(limit):
-        outcome = duet.perftest(lambda: duet.run(hosts, "ib_send_lat", "-F", "-n", "200",
-                                                 limit=limit))
+        outcome = duet.patiently(duet.run, hosts, "ib_send_lat", "-F", "-n", "200", limit=limit)
         return next(iter(duet.rows(outcome.client, 9).values()))[4]
     hosts.ends.set("delay=3ms,jitter=1ms")
     slow = typical(50)  # one way

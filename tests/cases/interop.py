@@ -124,8 +124,8 @@ def _perftest(role, version, program, *options):
     unreliable = "UC" in options or "UD" in options
 
     def run(lab):
-        outcome = duet.perftest(lambda: lab.run(role, version, program, "-F", *options, index="-x",
-                                                limit=12 if unreliable else 20), unreliable)
+        outcome = duet.patiently(lab.run, role, version, program, "-F", *options, index="-x",
+                                 limit=12 if unreliable else 20, unreliable=unreliable)
         found = duet.check_typical(outcome.client, program.endswith("_lat"))
         check(len(found) == 1, outcome.client)
     return run

@@ -41,8 +41,10 @@ def pingpongs():
 def pingpong(program, size, events):
     def run(pair):
         bytes_ = mtu(pair.server) if size == "mtu" else size
-        outcome = _patiently(pair, f"ibv_{program}_pingpong", program in ("uc", "ud"), "-g",
-                             pair.gid_index, "-c", "-s", bytes_, "-n", 100, *events)
+        words = [f"ibv_{program}_pingpong", "-g", pair.gid_index, "-c", "-s", bytes_, "-n", 100]
+        unreliable = program in ("uc", "ud")
+        outcome = duet.patiently(duet.run, pair, *words, *events, limit=20 if unreliable else 60,
+                                 unreliable=unreliable)
         for text in (outcome.server, outcome.client):
             check("invalid data" not in text and "iters in" in text, text)
     return run
@@ -109,8 +111,8 @@ def perftest(program, options, sizes):
     limit = 60 if not unreliable or "-a" in options else 20
 
     def run(pair):
-        outcome = duet.perftest(lambda: duet.run(pair, program, "-F", *options, limit=limit),
-                                unreliable)
+        outcome = duet.patiently(duet.run, pair, program, "-F", *options, limit=limit,
+                                 unreliable=unreliable)
         wanted = sizes
         if sizes == "mtu":
             wanted = [s for s in _ALL_SIZES if s <= mtu(pair.server)]

@@ -111,12 +111,12 @@ def run(pair, *argv, limit=55.0):
     return Duet(pair, argv).finish(limit)
 
 
-def perftest(once, unreliable=False):
-    """What perftest printed. `once` runs it; it is run again where it failed for a reason of its
-    own, three times at most. `unreliable`: of UC or UD."""
+def patiently(once, *argv, unreliable=False, **options):
+    """What perftest, or a pingpong, printed. `once` runs it with these arguments; it is run again
+    where it failed for a reason of its own, three times at most. `unreliable`: of UC or UD."""
     for attempt in range(3):
         try:
-            outcome = once()
+            outcome = once(*argv, **options)
         except Late:
             # A lost message is no error on UC and UD, but these programs wait for it for ever.
             # Messages are lost when a side is kept from running for longer than they may wait.
