@@ -5,6 +5,7 @@ QEMU runs in the switch's namespace. Programs are started through a virtio-seria
 end is tests/guest/init.c, where the protocol is described; several may run at once.
 """
 
+import contextlib
 import glob
 import os
 import select
@@ -76,6 +77,7 @@ class Guest:
                   "-kernel", (kernel or image.Kernel()).bootable(), "-initrd", archive,
                   "-append", f"{_KERNEL_OPTIONS} {self.kernel_words}",
                   "-serial", f"file:{self._file('console')}",
+                  "-monitor", f"unix:{self._file('monitor')},server,nowait",
                   "-netdev", f"tap,id=net,ifname={tap},script=no,downscript=no",
                   "-device", f"virtio-net-pci,netdev=net,host_mtu={mtu},romfile=,"
                              f"mac=52:54:00:00:00:{switch.ports:02x}",
@@ -123,7 +125,8 @@ class Guest:
         while not self.ready:
             left = started + limit - time.monotonic()
             if left < 0:
-                raise Failure(f"the guest has not booted in {limit:g} s\n{self.console()}")
+                raise Failure(f"the guest has not booted in {limit:g} s\n{self.console()}\n"
+                              f"{self.processors()}")
             self._take(left)
         print(f"the guest has booted in {time.monotonic() - started:.1f} s", flush=True)
 
@@ -165,6 +168,20 @@ class Guest:
                 with open(self._file(name), encoding="utf-8", errors="replace") as file:
                     text += file.read()[-8000:]
         return text
+
+    def processors(self):
+        """Where they are, as QEMU says; twice, a second apart."""
+        text = ""
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as monitor:
+            monitor.settimeout(1)
+            monitor.connect(self._file("monitor"))
+            for _ in range(2):
+                monitor.sendall(b"info status\ninfo registers\nx /8i $eip\n")
+                with contextlib.suppress(TimeoutError):
+                    while part := monitor.recv(4096):
+                        text += part.decode(errors="replace")
+        wanted = ("status", "RIP=", "EIP=", "0x", "CR0", "RAX", "EAX")
+        return "\n".join(line for line in text.splitlines() if any(w in line for w in wanted))
 
     # ---- programs ----
 
