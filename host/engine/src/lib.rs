@@ -20,6 +20,7 @@ mod pages;
 mod queue_pair;
 pub mod recorder;
 mod records;
+mod room;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;
 mod worker;

@@ -1,13 +1,15 @@
 //! Packets for a queue pair that has no link yet, or whose application is not ready to receive:
 //! they are kept for a moment, since a link is often made while its first packet is on its way.
 
+use crate::room::{Part, Room};
 use omniverb_terms::Qpn;
 use omniverb_transport::Ecn;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// How long, in nanoseconds.
-const KEPT: u64 = 500_000_000;
+/// How long, in nanoseconds: much longer than it takes to find out whether another Omniverb is at
+/// the other end, on a busy machine, too. UC and UD do not say it again.
+const KEPT: u64 = 3_000_000_000;
 /// Packets of one vNIC.
 const PACKETS_MAX: usize = 1024;
 /// Bytes of one vNIC.
@@ -21,13 +23,19 @@ pub(crate) struct UnclaimedPacket {
     pub(crate) local: IpAddr,
     pub(crate) ecn: Ecn,
     pub(crate) datagram: Vec<u8>,
+    _part: Part,
 }
 
 /// The packets that one vNIC keeps, oldest first; the oldest make room.
-#[derive(Default)]
 pub(crate) struct Unclaimed {
     packets: VecDeque<UnclaimedPacket>,
-    bytes: usize,
+    room: Room,
+}
+
+impl Default for Unclaimed {
+    fn default() -> Unclaimed {
+        Unclaimed { packets: VecDeque::new(), room: Room::new(BYTES_MAX) }
+    }
 }
 
 impl Unclaimed {
@@ -40,30 +48,31 @@ impl Unclaimed {
         ecn: Ecn,
         datagram: &[u8],
     ) {
-        self.bytes += datagram.len();
-        let datagram = datagram.to_vec();
-        self.packets.push_back(UnclaimedPacket { arrived: now, qpn, from, local, ecn, datagram });
-        while let Some(oldest) = self.packets.front() {
-            let old = now.saturating_sub(oldest.arrived) > KEPT;
-            if !old && self.packets.len() <= PACKETS_MAX && self.bytes <= BYTES_MAX {
-                break;
-            }
-            self.bytes -= oldest.datagram.len();
+        let old = |packet: &UnclaimedPacket| now.saturating_sub(packet.arrived) > KEPT;
+        while self.packets.front().is_some_and(old) {
             self.packets.pop_front();
         }
+        if self.packets.len() == PACKETS_MAX {
+            self.packets.pop_front();
+        }
+        let _part = loop {
+            match self.room.part(datagram.len()) {
+                Some(part) => break part,
+                None if self.packets.pop_front().is_some() => {}
+                None => return,
+            }
+        };
+        let datagram = datagram.to_vec();
+        let packet = UnclaimedPacket { arrived: now, qpn, from, local, ecn, datagram, _part };
+        self.packets.push_back(packet);
     }
 
     /// Takes the packets of a queue pair from a peer.
     pub(crate) fn take(&mut self, now: u64, qpn: Qpn, from: IpAddr) -> Vec<UnclaimedPacket> {
-        let mut taken = Vec::new();
-        for packet in std::mem::take(&mut self.packets) {
-            if packet.qpn == qpn && packet.from == from {
-                self.bytes -= packet.datagram.len();
-                taken.push(packet);
-            } else {
-                self.packets.push_back(packet);
-            }
-        }
+        let all = std::mem::take(&mut self.packets).into_iter();
+        let (mut taken, left): (Vec<_>, Vec<_>) =
+            all.partition(|packet| packet.qpn == qpn && packet.from == from);
+        self.packets = left.into();
         taken.retain(|packet| now.saturating_sub(packet.arrived) <= KEPT);
         taken
     }
@@ -101,7 +110,9 @@ mod tests {
         for length in [1, 4096] {
             for _ in 0..10 * PACKETS_MAX {
                 unclaimed.keep(0, Qpn(7), (HOME, HOME), Ecn::Unmarked, &vec![0; length]);
-                assert!(unclaimed.packets.len() <= PACKETS_MAX && unclaimed.bytes <= BYTES_MAX);
+                assert!(
+                    unclaimed.packets.len() <= PACKETS_MAX && unclaimed.room.taken() <= BYTES_MAX
+                );
             }
         }
     }

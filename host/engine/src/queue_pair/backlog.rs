@@ -4,11 +4,10 @@
 //! receiver some are kept, and the sender is told: by a congestion notification packet (A17.9.3),
 //! which says for these services what lost acknowledgements say for RC.
 
+use crate::room::{Part, Room};
 use omniverb_link::{Broken, Endpoint, Request};
 use omniverb_ring::UserMemory;
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes that one link may keep.
 const LINK_BYTES: usize = 8 << 20;
@@ -21,28 +20,43 @@ const OVERHEAD: usize = 64;
 /// A sender is asked at most this often, in nanoseconds.
 const ASK_EVERY: u64 = 100_000;
 
-/// What all links of a vNIC keep together, in bytes.
-#[derive(Clone, Default)]
-pub(crate) struct Allowance(Arc<AtomicUsize>);
+/// Room for what all links of a vNIC keep together.
+#[derive(Clone)]
+pub(crate) struct Allowance(Room);
+
+impl Default for Allowance {
+    fn default() -> Allowance {
+        Allowance(Room::new(VNIC_BYTES))
+    }
+}
+
+/// A message for which there was no room.
+struct Kept {
+    request: Request,
+    data: Box<[u8]>,
+    _part: Part,
+}
 
 /// Messages for which there was no room, oldest first.
 pub(crate) struct Backlog {
-    records: VecDeque<(Request, Box<[u8]>)>,
-    bytes: usize,
-    allowance: Allowance,
+    records: VecDeque<Kept>,
+    room: Room,
     asked: u64,
 }
 
 impl Backlog {
     pub(crate) fn new(allowance: Allowance) -> Backlog {
-        Backlog { records: VecDeque::new(), bytes: 0, allowance, asked: 0 }
+        Backlog { records: VecDeque::new(), room: allowance.0.within(LINK_BYTES), asked: 0 }
     }
 
     /// One whose sender is to be asked to slow down.
     #[cfg(test)]
     pub(crate) fn full() -> Backlog {
-        let allowance = Allowance(Arc::new(AtomicUsize::new(LINK_BYTES)));
-        Backlog { records: VecDeque::new(), bytes: LINK_BYTES, allowance, asked: 0 }
+        let mut full = Backlog::new(Allowance::default());
+        let _part = full.room.part(LINK_BYTES).expect("nobody has any of it");
+        let request = Request::Send { flags: 0, immediate: 0 };
+        full.records.push_back(Kept { request, data: Box::default(), _part });
+        full
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -59,50 +73,29 @@ impl Backlog {
         if self.flush(endpoint)? && write(endpoint, request, data)? {
             return Ok(true);
         }
-        let bytes = data.len() + OVERHEAD;
-        // Exact accounting is not needed: one thread serves all links of a vNIC.
-        let kept = self.allowance.0.load(Ordering::Relaxed);
-        if self.bytes + bytes > LINK_BYTES || kept + bytes > VNIC_BYTES {
-            return Ok(false);
-        }
-        self.bytes += bytes;
-        self.allowance.0.fetch_add(bytes, Ordering::Relaxed);
-        self.records.push_back((*request, data.into()));
+        let Some(_part) = self.room.part(data.len() + OVERHEAD) else { return Ok(false) };
+        self.records.push_back(Kept { request: *request, data: data.into(), _part });
         Ok(true)
     }
 
     /// Writes what was kept; true if nothing is left.
     pub(crate) fn flush(&mut self, endpoint: &mut Endpoint) -> Result<bool, Broken> {
-        while let Some((request, data)) = self.records.front() {
+        while let Some(Kept { request, data, .. }) = self.records.front() {
             if !write(endpoint, request, data)? {
                 return Ok(false);
             }
-            let bytes = data.len() + OVERHEAD;
             self.records.pop_front();
-            self.release(bytes);
         }
         Ok(true)
     }
 
-    fn release(&mut self, bytes: usize) {
-        self.bytes -= bytes;
-        self.allowance.0.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
     /// Whether the sender is to be asked to slow down, now.
     pub(crate) fn asks(&mut self, now: u64) -> bool {
-        let asks = self.bytes >= HIGH_BYTES && now.saturating_sub(self.asked) >= ASK_EVERY;
+        let asks = self.room.taken() >= HIGH_BYTES && now.saturating_sub(self.asked) >= ASK_EVERY;
         if asks {
             self.asked = now;
         }
         asks
-    }
-}
-
-impl Drop for Backlog {
-    fn drop(&mut self) {
-        let bytes = self.bytes;
-        self.release(bytes);
     }
 }
 

@@ -3,6 +3,7 @@
 
 use crate::pages::granted::{Grants, Target};
 use crate::pages::sources::Sources;
+use crate::room::{Part, Room};
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, PLACED, SOLICITED};
 use omniverb_link::{Ahead, Broken, Endpoint, Nak, Request, Response, Source};
 use omniverb_ring::{Record, UserMemory};
@@ -51,8 +52,15 @@ enum Kind {
 /// Address, key and length of a whole WRITE.
 type Write = (u64, Rkey, u64);
 
+/// Something that the application is to be told.
+struct Answer {
+    response: Response,
+    data: Box<[u8]>,
+    /// Of the room for READ data.
+    _part: Option<Part>,
+}
+
 /// The records under way, oldest first.
-#[derive(Default)]
 pub(crate) struct Outgoing {
     pieces: VecDeque<Piece>,
     /// Number of the oldest.
@@ -66,9 +74,24 @@ pub(crate) struct Outgoing {
     /// Those ever taken whose payload was not in the ring.
     pub(crate) in_place: u64,
     /// What the application is to be told, for which there was no room.
-    answers: VecDeque<(Response, Box<[u8]>)>,
-    /// Bytes of READ data in it.
-    kept: usize,
+    answers: VecDeque<Answer>,
+    /// For READ data in it.
+    room: Room,
+}
+
+impl Default for Outgoing {
+    fn default() -> Outgoing {
+        Outgoing {
+            pieces: VecDeque::new(),
+            first: 0,
+            ahead: 0,
+            srq: 0,
+            write: None,
+            in_place: 0,
+            answers: VecDeque::new(),
+            room: Room::new(KEPT_MAX),
+        }
+    }
 }
 
 impl Outgoing {
@@ -224,11 +247,8 @@ impl Outgoing {
         if self.answer(endpoint)? && say(endpoint, &response, data)? {
             return Ok(Placed::Done);
         }
-        if self.kept + data.len() > KEPT_MAX {
-            return Ok(Placed::Full);
-        }
-        self.kept += data.len();
-        self.answers.push_back((response, data.into()));
+        let Some(part) = self.room.part(data.len()) else { return Ok(Placed::Full) };
+        self.answers.push_back(Answer { response, data: data.into(), _part: Some(part) });
         Ok(Placed::Done)
     }
 
@@ -274,16 +294,15 @@ impl Outgoing {
     }
 
     fn tell(&mut self, response: Response) {
-        self.answers.push_back((response, Box::default()));
+        self.answers.push_back(Answer { response, data: Box::default(), _part: None });
     }
 
     /// Says what is to be said; false: no room for all of it.
     pub(crate) fn answer(&mut self, endpoint: &mut Endpoint) -> Result<bool, Broken> {
-        while let Some((response, data)) = self.answers.front() {
+        while let Some(Answer { response, data, .. }) = self.answers.front() {
             if !say(endpoint, response, data)? {
                 return Ok(false);
             }
-            self.kept -= data.len();
             self.answers.pop_front();
         }
         Ok(true)

@@ -8,6 +8,7 @@
 //! room, since answers leave in order.
 
 use crate::pages::reads::Filling;
+use crate::room::{Part, Room};
 use omniverb_link::{Broken, Endpoint, Nak, Response};
 use omniverb_ring::{Record, UserMemory};
 use omniverb_transport::{Fetched, ReadRequest, Ticket};
@@ -39,7 +40,24 @@ struct Reading {
     /// Somebody wants its bytes: the packet that is being made.
     wanted: bool,
     /// Bytes that came before their turn.
-    kept: VecDeque<u8>,
+    kept: Kept,
+}
+
+/// Bytes that came before their turn, and their part of the room for such.
+struct Kept {
+    bytes: VecDeque<u8>,
+    part: Part,
+}
+
+impl Kept {
+    fn new(room: &Room) -> Kept {
+        Kept { bytes: VecDeque::new(), part: room.stretch(0) }
+    }
+
+    fn forget(&mut self) {
+        self.part.shrink(self.bytes.len());
+        self.bytes = VecDeque::new();
+    }
 }
 
 /// What the application has to say next.
@@ -57,16 +75,22 @@ pub(crate) enum Answer {
 }
 
 /// What the application was asked and has not answered completely, oldest first.
-#[derive(Default)]
 pub(crate) struct Readings {
     asked: VecDeque<Asked>,
     /// Bytes of the record at the head that were taken already.
     taken: usize,
-    /// Bytes kept in all.
-    kept: usize,
+    /// For all bytes that are kept.
+    room: Room,
     /// READs whose data were dropped. The transport has no more of them under way than it allows
     /// the peer (`max_dest_rd_atomic`), and as many that it answers again.
     dropped: Vec<(Ticket, ReadRequest, u64)>,
+}
+
+impl Default for Readings {
+    fn default() -> Readings {
+        let room = Room::new(KEPT_MAX);
+        Readings { asked: VecDeque::new(), taken: 0, room, dropped: Vec::new() }
+    }
 }
 
 impl Readings {
@@ -79,7 +103,7 @@ impl Readings {
             left: request.length,
             complete: false,
             wanted: true,
-            kept: VecDeque::new(),
+            kept: Kept::new(&self.room),
         };
         self.asked.push_back(Asked { ticket, kind: Kind::Read(reading) });
     }
@@ -95,8 +119,7 @@ impl Readings {
         let Some(index) = self.wanted(ticket) else { return };
         if let Kind::Read(reading) = &mut self.asked[index].kind {
             reading.wanted = false;
-            self.kept -= reading.kept.len();
-            reading.kept.clear();
+            reading.kept.forget();
             if reading.complete {
                 self.asked.remove(index);
             }
@@ -120,8 +143,7 @@ impl Readings {
                 if !reading.request.is_repeated {
                     return Err(Broken);
                 }
-                let (wanted, kept) = (reading.wanted, reading.kept.len());
-                self.kept -= kept;
+                let wanted = reading.wanted;
                 let ticket = self.asked.remove(index).map(|asked| asked.ticket);
                 Answer::Gone(ticket.filter(|_| wanted))
             }
@@ -179,7 +201,7 @@ impl Readings {
         reading.left = reading.left.checked_sub(record.length as u64).ok_or(Broken)?;
         if last {
             reading.complete = true;
-            if !reading.wanted || reading.kept.is_empty() {
+            if !reading.wanted || reading.kept.bytes.is_empty() {
                 self.asked.remove(index);
             }
         }
@@ -222,7 +244,7 @@ impl Readings {
             let index = self.current().ok_or(Broken)?;
             let asked = self.asked.get_mut(index).ok_or(Broken)?;
             let Kind::Read(reading) = &mut asked.kind else { return Err(Broken) };
-            if asked.ticket == ticket && reading.kept.is_empty() && rest >= target.len() {
+            if asked.ticket == ticket && reading.kept.bytes.is_empty() && rest >= target.len() {
                 UserMemory::lend_mut(target, |memory| {
                     endpoint.response_payload(&record, self.taken, memory);
                 });
@@ -233,11 +255,12 @@ impl Readings {
                 return Ok(Filling::Done(Fetched::Filled));
             }
             // A packet that spans two records, or somebody else's turn.
-            let ours = asked.ticket == ticket;
-            if !ours && self.kept + rest > KEPT_MAX {
+            if asked.ticket == ticket {
+                // What is left of one record, and not for long.
+                reading.kept.part.stretch(rest);
+            } else if !reading.kept.part.grow(rest) {
                 reading.wanted = false;
-                self.kept -= reading.kept.len();
-                reading.kept = VecDeque::new();
+                reading.kept.forget();
                 self.dropped.push((asked.ticket, reading.request, reading.begin));
                 continue;
             }
@@ -245,8 +268,7 @@ impl Readings {
             UserMemory::lend_mut(&mut bytes, |memory| {
                 endpoint.response_payload(&record, self.taken, memory);
             });
-            reading.kept.extend(bytes);
-            self.kept += rest;
+            reading.kept.bytes.extend(bytes);
             self.pass(endpoint, &record, last)?;
         }
     }
@@ -255,15 +277,15 @@ impl Readings {
     fn take_kept(&mut self, ticket: Ticket, target: &mut [u8]) -> bool {
         let Some(index) = self.wanted(ticket) else { return false };
         let Kind::Read(reading) = &mut self.asked[index].kind else { return false };
-        if reading.kept.len() < target.len() {
+        if reading.kept.bytes.len() < target.len() {
             return false;
         }
         let count = target.len();
-        for (to, from) in target.iter_mut().zip(reading.kept.drain(..count)) {
+        for (to, from) in target.iter_mut().zip(reading.kept.bytes.drain(..count)) {
             *to = from;
         }
-        self.kept -= count;
-        if reading.complete && reading.kept.is_empty() {
+        reading.kept.part.shrink(count);
+        if reading.complete && reading.kept.bytes.is_empty() {
             self.asked.remove(index);
         }
         true

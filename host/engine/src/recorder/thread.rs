@@ -12,6 +12,7 @@ use super::processes::Processes;
 use super::rebuild::rebuild;
 use super::task::{Summary, Task};
 use crate::recorder::queue::CapturedPacket;
+use crate::room::{Part, Room};
 use omniverb_link::Trace;
 use omniverb_sys::pulse::Pulse;
 use omniverb_sys::{EventFd, clock};
@@ -55,6 +56,7 @@ struct Event {
     time: u64,
     number: u64,
     content: Content,
+    _part: Part,
 }
 
 impl PartialEq for Event {
@@ -78,26 +80,34 @@ impl Ord for Event {
 }
 
 /// What is kept back.
-#[derive(Default)]
 struct KeptBack {
     heap: BinaryHeap<Reverse<Event>>,
-    bytes: usize,
+    room: Room,
     count: u64,
 }
 
+impl Default for KeptBack {
+    fn default() -> KeptBack {
+        KeptBack { heap: BinaryHeap::new(), room: Room::new(KEPT_BACK_MAX), count: 0 }
+    }
+}
+
 impl KeptBack {
+    /// One more, however much there is: whoever reads looks at [`Self::is_full`] first.
     fn add(&mut self, time: u64, content: Content) {
         self.count += 1;
-        self.bytes += bytes_of(&content);
-        self.heap.push(Reverse(Event { time, number: self.count, content }));
+        let _part = self.room.stretch(bytes_of(&content));
+        self.heap.push(Reverse(Event { time, number: self.count, content, _part }));
+    }
+
+    fn is_full(&self) -> bool {
+        self.room.taken() > KEPT_BACK_MAX
     }
 
     /// The oldest, if it happened before `until`.
     fn take(&mut self, until: u64) -> Option<Event> {
         self.heap.peek().filter(|Reverse(event)| event.time < until)?;
-        let Reverse(event) = self.heap.pop()?;
-        self.bytes -= bytes_of(&event.content);
-        Some(event)
+        self.heap.pop().map(|Reverse(event)| event)
     }
 }
 
@@ -221,7 +231,7 @@ impl Thread {
         let now = clock::now();
         let mut more = false;
         for session in self.processes.sessions() {
-            if self.kept_back.bytes > KEPT_BACK_MAX {
+            if self.kept_back.is_full() {
                 break;
             }
             more |= self.turn(session, now).has_more;
@@ -271,7 +281,7 @@ impl Thread {
         let begun = clock::now();
         for _ in 0..LAST_TURNS {
             let turn = self.turn(session, clock::now());
-            if self.kept_back.bytes > KEPT_BACK_MAX {
+            if self.kept_back.is_full() {
                 self.write(clock::now());
             }
             if !turn.has_more || turn.last >= begun {
