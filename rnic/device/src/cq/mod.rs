@@ -1,5 +1,6 @@
 //! The completion queue: private to the process, filled by QPs, emptied by polls.
 
+mod attendance;
 pub(crate) mod entry;
 mod link_count;
 mod pause;
@@ -7,6 +8,7 @@ mod poller;
 pub mod progress;
 mod watch;
 
+use self::attendance::{Attendance, Polls};
 pub(crate) use self::entry::{Entry, Release, Solicits};
 use self::link_count::LinkCount;
 use self::watch::Watch;
@@ -20,7 +22,7 @@ use crate::shared::Shared;
 use omniverb_terms::Qpn;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Where notifications go: a completion channel.
 pub trait CompletionEvents: Send + Sync {
@@ -102,9 +104,7 @@ pub struct Cq {
     pub cookie: AtomicUsize,
     watch: Watch,
     links: LinkCount,
-    polls: AtomicU64,
-    /// `polls` when the progress thread last looked.
-    polls_seen: AtomicU64,
+    attendance: Attendance,
     is_armed: AtomicBool,
     /// QPs and SRQs that use it.
     users: AtomicUsize,
@@ -145,8 +145,7 @@ impl Cq {
             cookie: AtomicUsize::new(0),
             watch: Watch::default(),
             links: LinkCount::default(),
-            polls: AtomicU64::new(0),
-            polls_seen: AtomicU64::new(0),
+            attendance: Attendance::default(),
             is_armed: AtomicBool::new(false),
             users: AtomicUsize::new(0),
             shared: shared.clone(),
@@ -185,9 +184,12 @@ impl Cq {
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Has polls look at a link by themselves, if there is room and nobody polls just now.
+    /// Has polls look at a link by themselves, if they are not too seldom, there is room and nobody
+    /// polls just now.
     pub(crate) fn try_watch(&self, link: impl FnOnce() -> Option<Watched>) {
-        self.watch.try_add(link);
+        if self.attendance.judged() != Polls::Seldom {
+            self.watch.try_add(link);
+        }
     }
 
     /// Polls do not look at this QP's links any more: they are gone.

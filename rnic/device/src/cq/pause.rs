@@ -13,7 +13,6 @@
 
 use crate::cq::Cq;
 use omniverb_link::nap::Nap;
-use std::sync::atomic::Ordering;
 
 /// Bytes under way on a link that are worth a nap: sending them takes longer than waking up.
 const MUCH: u64 = 256 << 10;
@@ -22,7 +21,7 @@ impl Cq {
     /// Nothing came, and only the engine can bring something.
     #[cold]
     pub(crate) fn pause(&self) {
-        if !self.links.is_in_vain_again(self.polls.load(Ordering::Relaxed)) {
+        if !self.links.is_in_vain_again(self.attendance.polls()) {
             return;
         }
         let host = &self.shared.host;
@@ -34,6 +33,7 @@ impl Cq {
             let (word, value) = nap.place();
             host.nap(word, value);
         }
+        self.attendance.waited(host.now().saturating_sub(before));
     }
 
     /// Begins a nap, if much is under way on all links of this CQ, on the one with the least.

@@ -7,6 +7,7 @@
 //! Locks: a watch list may be held while *trying* for a QP, never while waiting for one; a QP may
 //! be held while waiting for a watch list.
 
+use super::attendance::Polls;
 use crate::bell::Bell;
 use crate::constants::Wc;
 use crate::cq::Cq;
@@ -14,7 +15,6 @@ use crate::cq::watch::{WatchList, Watched};
 use crate::limits::IDLE_LOOKS_MAX;
 use crate::qp::Look;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Bells looked at in one poll; with more peers than that, they take turns.
 const BELLS_PER_POLL: usize = 8;
@@ -27,20 +27,11 @@ const LOOKS: u32 = 3;
 /// leaves the looking to it, and peers, who see that it polls, do not wake it.
 const HITS: u64 = 64;
 
-/// Whether somebody polls a CQ.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Polls {
-    /// Somebody did since the last look.
-    GoOn,
-    /// Nobody did: the progress thread serves its links again.
-    Ended,
-}
-
 impl Cq {
     /// Takes completions; if there are none, looks for news first. Returns how many.
     #[inline(always)]
     pub fn poll(&self, out: &mut [Wc]) -> usize {
-        let polls = self.count_poll();
+        let polls = self.attendance.poll();
         let count = self.take(out);
         if count > 0 || out.is_empty() {
             self.look_besides(polls);
@@ -57,7 +48,7 @@ impl Cq {
     /// Takes one completion of a stamped queue, and when it came, in nanoseconds of the host's
     /// clock; if there is none, looks for news first.
     pub fn poll_stamped(&self) -> Option<(Wc, u64)> {
-        let polls = self.count_poll();
+        let polls = self.attendance.poll();
         if let Some(found) = self.take_stamped() {
             self.look_besides(polls);
             return Some(found);
@@ -65,14 +56,6 @@ impl Cq {
         // What is stamped goes through the queue.
         self.look(&mut []);
         self.take_stamped()
-    }
-
-    /// One more poll. Only a hint for the progress thread: a lost count does no harm.
-    #[inline(always)]
-    fn count_poll(&self) -> u64 {
-        let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
-        self.polls.store(polls, Ordering::Relaxed);
-        polls
     }
 
     /// After a poll that had completions: looks for news all the same, now and then.
@@ -158,15 +141,20 @@ impl Cq {
             inner.advance(&qp);
             let ours = std::ptr::eq(&*qp.recv_cq, self) || std::ptr::eq(&*qp.send_cq, self);
             let known = list.links.iter().any(|w| Arc::ptr_eq(&w.qp, &qp) && w.index == index);
-            if !known && ours && list.has_room() && inner.watch(index) {
+            if !known
+                && ours
+                && self.attendance.judged() != Polls::Seldom
+                && list.has_room()
+                && inner.watch(index)
+            {
                 drop(inner);
                 list.links.push(Watched::new(qp, index));
             }
         }
     }
 
-    /// For the progress thread: looks at the watched links, and stops watching them if nobody
-    /// polls any more. True if there was news, or may have been.
+    /// For the progress thread: looks at the watched links, and stops watching them if polls
+    /// do not serve them. True if there was news, or may have been.
     pub(super) fn look_for_progress(&self, polls: Polls) -> bool {
         let Some(mut list) = self.watch.try_lock() else { return true };
         let mut news = false;
@@ -176,7 +164,7 @@ impl Cq {
                 news |= matches!(found, Look::News(_));
             }
         }
-        if polls == Polls::Ended {
+        if polls != Polls::Often {
             list.links.retain(|watched| !watched.unwatch());
             news |= !list.links.is_empty();
         }

@@ -1,10 +1,11 @@
 //! Progress without polling: what the progress thread does on every turn.
 //!
-//! A NIC delivers whether or not the program polls. While some thread polls a CQ, that poll does
-//! the work and this stays out of its way; what nobody polls, this serves. It also drives the
+//! A NIC delivers whether or not the program polls. While some thread polls a CQ without a break,
+//! those polls do the work and this stays out of their way; all else, this serves. It also drives the
 //! timers of requests that wait.
 
-use crate::cq::poller::{Polls, answer_all};
+use crate::cq::attendance::Polls;
+use crate::cq::poller::answer_all;
 use crate::qp::Served;
 use crate::shared::Shared;
 use std::sync::atomic::Ordering;
@@ -13,9 +14,9 @@ use std::sync::{Arc, Weak};
 /// What a turn found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
-    /// Something happened, or somebody polls: look again in a moment.
+    /// Something happened, or polls serve: look again in a moment.
     pub is_busy: bool,
-    /// Somebody polls, and will see what peers announce without being woken.
+    /// Somebody polls without a break, and will see what peers announce without being woken.
     pub is_polled: bool,
     /// Look again at this time at the latest, in nanoseconds of the host's clock. `None`: there is
     /// no timer.
@@ -30,13 +31,12 @@ impl Shared {
         let cqs = self.cqs();
         let (mut polled, mut armed, mut busy) = (false, false, false);
         for cq in &cqs {
-            let polls = cq.polls.load(Ordering::Relaxed);
-            let is_polled = cq.polls_seen.swap(polls, Ordering::Relaxed) != polls;
+            let polls = cq.attendance.judge(now);
+            let is_polled = polls == Polls::Often;
             let is_armed = cq.is_armed.load(Ordering::Acquire);
             polled |= is_polled;
             armed |= is_armed;
             if !is_polled || is_armed {
-                let polls = if is_polled { Polls::GoOn } else { Polls::Ended };
                 busy |= cq.look_for_progress(polls);
             }
         }

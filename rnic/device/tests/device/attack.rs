@@ -188,6 +188,7 @@ impl Victim {
         receive(own, 1, &[whole(&target)]);
         post(other, &Work::send(2).sge(whole(&source)));
         for _ in 0..4 {
+            self.pair.clock.fetch_add(1_000_000, Ordering::Relaxed);
             self.pair.sides.iter().for_each(|side| {
                 side.shared.progress();
             });

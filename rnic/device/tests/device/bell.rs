@@ -98,16 +98,56 @@ fn polling_stops_the_bell() {
         post(&qps[0], &Work::send(0));
         page.has_ready()
     };
+    assert!(turn_after_polls(&pair, &qps[1].recv_cq, 1000).is_polled);
     assert!(ring());
     assert_eq!(poll(&qps[1].recv_cq).len(), 1);
     assert!(!ring(), "the CQ watches the link");
     assert_eq!(poll(&qps[1].recv_cq).len(), 1);
-    // The progress thread finds that nobody polled between two of its turns.
-    pair.sides[1].shared.progress();
+    assert!(turn_after_polls(&pair, &qps[1].recv_cq, 1000).is_polled);
     assert!(!ring());
-    pair.sides[1].shared.progress();
+    assert_eq!(poll(&qps[1].recv_cq).len(), 1);
+    // The progress thread finds that nobody polled between two of its turns.
+    turn_after_polls(&pair, &qps[1].recv_cq, 0);
     assert!(ring());
-    assert_eq!(poll(&qps[1].recv_cq).len(), 2);
+    assert_eq!(poll(&qps[1].recv_cq).len(), 1);
+}
+
+/// What the progress thread of side 1 finds after a millisecond with so many polls, awake before.
+fn turn_after_polls(pair: &Pair, cq: &Cq, polls: usize) -> Turn {
+    pair.sides[1].shared.progress();
+    (0..polls).for_each(|_| assert_eq!(cq.poll(&mut [Wc::default()]), 0));
+    pair.clock.fetch_add(1_000_000, Ordering::Relaxed);
+    pair.sides[1].shared.progress()
+}
+
+/// A program polls by a timer of its own. Whoever has something for it need not wait for that.
+#[test]
+fn who_polls_now_and_then_is_served_meanwhile() {
+    let pair = Pair::new();
+    let qps = pair.connected(&Options::new(Service::Rc));
+    (0..20).for_each(|id| receive(&qps[1], id, &[]));
+    let cq = &qps[1].recv_cq;
+    let bell = &pair.sides[1].bell;
+    for round in 0..3 {
+        // Until a moment ago it polled all the time.
+        assert!(turn_after_polls(&pair, cq, 1000).is_polled);
+        assert!(!turn_after_polls(&pair, cq, 2).is_polled);
+        bell.page.want_kick();
+        kicks(&pair, 1);
+        post(&qps[0], &Work::send(round));
+        assert!(bell.page.has_ready() && kicks(&pair, 1) == 1);
+        assert!(pair.sides[1].shared.rung());
+        assert_eq!(outcomes(&qps[0].send_cq), [(round, status::SUCCESS)], "nobody has polled");
+        assert_eq!(cq.poll(&mut [Wc::default(); 4]), 1);
+        // Its polls find nothing, and do not begin to watch the link.
+        post(&qps[0], &Work::send(round));
+        assert!(bell.page.has_ready());
+        assert_eq!(cq.poll(&mut [Wc::default(); 4]), 1);
+        post(&qps[0], &Work::send(round));
+        assert!(bell.page.has_ready(), "polls watch it");
+        assert_eq!(cq.poll(&mut [Wc::default(); 4]), 1);
+        assert_eq!(outcomes(&qps[0].send_cq).len(), 2);
+    }
 }
 
 /// The sender read that the link is watched just before it was not: no bit, but the record is

@@ -1,0 +1,137 @@
+//! How often a CQ is polled: whether its polls serve its links, or the progress thread does.
+//!
+//! A NIC serves its peers whatever the program does. Polls that follow each other closely do that,
+//! and peers need not wake the progress thread for it. Those of a program that polls now and then,
+//! by a timer of its own, do not: its peers would wait for its next poll.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+/// Polls that are farther apart than this on average, in nanoseconds, do not serve: to wake the
+/// progress thread takes no longer.
+const FAR_APART: u64 = 100_000;
+/// How long one has to look to tell, in nanoseconds; the progress thread takes a turn twice as late
+/// while something goes on.
+const LOOK: u64 = 500_000;
+/// When it judged last longer ago, it has slept, and there may have been polls of any kind: it
+/// begins to look. In nanoseconds.
+const SLEPT: u64 = 10_000_000;
+
+/// How often somebody polls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Polls {
+    /// Never, since the progress thread looked last, or that is not known.
+    None,
+    /// Too seldom to serve.
+    Seldom,
+    /// So often that polls serve.
+    Often,
+}
+
+/// Counts the polls of a CQ.
+#[derive(Default)]
+pub(super) struct Attendance {
+    polls: AtomicU64,
+    /// Polls that would have had time in those that waited for something themselves.
+    waited: AtomicU64,
+    /// Polls of both kinds when it was last judged, and when that was.
+    seen: AtomicU64,
+    seen_at: AtomicU64,
+    /// What was judged then, a [`Polls`].
+    judged: AtomicU8,
+}
+
+impl Attendance {
+    /// One more poll, and its number. Only a hint for the progress thread: a lost count does no
+    /// harm.
+    #[inline(always)]
+    pub(super) fn poll(&self) -> u64 {
+        let polls = self.polls().wrapping_add(1);
+        self.polls.store(polls, Ordering::Relaxed);
+        polls
+    }
+
+    /// Polls so far.
+    pub(super) fn polls(&self) -> u64 {
+        self.polls.load(Ordering::Relaxed)
+    }
+
+    /// A poll has waited so many nanoseconds for something to come.
+    pub(super) fn waited(&self, time: u64) {
+        self.waited.fetch_add(time / FAR_APART, Ordering::Relaxed);
+    }
+
+    /// For the progress thread: how often somebody polled since it judged last.
+    pub(super) fn judge(&self, now: u64) -> Polls {
+        let polls = self.polls().wrapping_add(self.waited.load(Ordering::Relaxed));
+        let more = polls.wrapping_sub(self.seen.load(Ordering::Relaxed));
+        let elapsed = now.saturating_sub(self.seen_at.load(Ordering::Relaxed));
+        if more > 0 && elapsed < LOOK {
+            return self.judged();
+        }
+        self.seen.store(polls, Ordering::Relaxed);
+        self.seen_at.store(now, Ordering::Relaxed);
+        let judged = match elapsed {
+            _ if more == 0 => Polls::None,
+            SLEPT.. => self.judged(),
+            _ if more < elapsed / FAR_APART => Polls::Seldom,
+            _ => Polls::Often,
+        };
+        self.judged.store(judged as u8, Ordering::Relaxed);
+        judged
+    }
+
+    /// What was judged last.
+    pub(super) fn judged(&self) -> Polls {
+        match self.judged.load(Ordering::Relaxed) {
+            2 => Polls::Often,
+            1 => Polls::Seldom,
+            _ => Polls::None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Polls::{None, Often, Seldom};
+    use super::*;
+
+    fn polls(attendance: &Attendance, count: u64) {
+        (0..count).for_each(|_| _ = attendance.poll());
+    }
+
+    #[test]
+    fn polls_close_together_serve() {
+        let attendance = Attendance::default();
+        let turn = |(count, at): (u64, u64)| {
+            polls(&attendance, count);
+            attendance.judge(at * 1_000_000)
+        };
+        let judged = [50_000, 10, 9, 2, 0, 10].into_iter().zip(1..).map(turn);
+        assert_eq!(judged.collect::<Vec<_>>(), [Often, Often, Seldom, Seldom, None, Often]);
+    }
+
+    #[test]
+    fn a_short_time_tells_nothing_but_that_nobody_polls() {
+        let attendance = Attendance::default();
+        polls(&attendance, 1);
+        assert_eq!(attendance.judge(1000), None, "so far");
+        assert_eq!(attendance.judge(1_000_000), Seldom);
+        polls(&attendance, 1);
+        assert_eq!(attendance.judge(1_001_000), Seldom, "one, in a microsecond");
+        polls(&attendance, 10);
+        assert_eq!(attendance.judge(2_001_000), Often);
+        assert_eq!(attendance.judge(2_002_000), None);
+        polls(&attendance, 10);
+        assert_eq!(attendance.judge(1_000_000_000), None, "so far");
+        polls(&attendance, 10);
+        assert_eq!(attendance.judge(1_001_000_000), Often);
+    }
+
+    #[test]
+    fn a_poll_that_waits_serves_meanwhile() {
+        let attendance = Attendance::default();
+        polls(&attendance, 1);
+        attendance.waited(900_000);
+        assert_eq!(attendance.judge(1_000_000), Often);
+    }
+}
