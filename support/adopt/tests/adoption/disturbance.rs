@@ -11,7 +11,7 @@ use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -138,13 +138,13 @@ pub fn signals(strategy: Strategy) -> Outcome {
     let buffer = Memory::heap(5 * PAGE + 600);
     let stop = AtomicBool::new(false);
     let signal = memory::count_signals();
-    let mut sent = 0;
+    let sent = AtomicUsize::new(0);
     thread::scope(|scope| {
         let stopping = Stopping(&stop);
         let (tell, told) = std::sync::mpsc::channel();
         let (done, all_sent) = std::sync::mpsc::channel::<()>();
         let words: Vec<_> = (0..buffer.words() / 64).map(|group| (buffer, group * 64)).collect();
-        let stop = &stop;
+        let (stop, sent) = (&stop, &sent);
         let counter = scope.spawn(move || {
             tell.send(memory::own_thread()).unwrap();
             let count = count_in(&words, stop);
@@ -154,20 +154,23 @@ pub fn signals(strategy: Strategy) -> Outcome {
         });
         let target = told.recv().unwrap();
         let sender = scope.spawn(move || {
-            let mut sent = 0;
             while !stop.load(Ordering::Relaxed) {
-                sent += usize::from(memory::send_to_thread(target, signal));
+                let more = usize::from(memory::send_to_thread(target, signal));
+                sent.fetch_add(more, Ordering::Relaxed);
                 thread::sleep(Duration::from_micros(20));
             }
             drop(done);
-            sent
         });
         cycle(buffer, strategy, cycles(500));
+        // On a busy machine it takes more of them.
+        while sent.load(Ordering::Relaxed) <= 100 {
+            cycle(buffer, strategy, 10);
+        }
         drop(stopping);
-        sent = sender.join().unwrap();
+        sender.join().unwrap();
         counter.join().unwrap();
     });
-    let received = memory::signals_counted();
+    let (received, sent) = (memory::signals_counted(), sent.into_inner());
     assert!(received > 100 && received == sent, "{received} signals received of {sent}");
     Ok(())
 }

@@ -3,7 +3,7 @@
 use crate::content::file_of;
 use crate::memory::{Memory, PAGE, descriptor_is_open, take_over_descriptor};
 use crate::{Outcome, require};
-use omniverb_adopt::{Access, Strategy, adopt, adopt_with};
+use omniverb_adopt::{Access, Strategy, adopt};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
@@ -17,8 +17,7 @@ pub fn stale_mapping() -> Outcome {
         }
         let memory = Memory::heap(8 * PAGE);
         memory.fill(1);
-        let pages =
-            adopt_with(memory.address, memory.length, Access::ReadWrite, &[strategy]).unwrap();
+        let pages = crate::take(memory, Access::ReadWrite, strategy);
         let into = pages.page_start() - memory.address;
         let own = memory.part(into, pages.page_length());
         let peer = Memory::of_file(&pages.memfd(), own.length, true).unwrap();
@@ -50,8 +49,7 @@ pub fn neighbours_stay_private() -> Outcome {
             memory.fill(SECRET);
             let region = memory.part(head, 6 * PAGE - head - tail);
             region.fill(1);
-            let pages =
-                adopt_with(region.address, region.length, Access::ReadWrite, &[strategy]).unwrap();
+            let pages = crate::take(region, Access::ReadWrite, strategy);
             let file = file_of(&pages);
             let mut visible = vec![0; file.metadata().unwrap().len() as usize];
             file.read_exact_at(&mut visible, 0).unwrap();
@@ -116,8 +114,7 @@ pub fn program_moves_pages() -> Outcome {
         }
         let memory = Memory::anonymous(6 * PAGE);
         memory.fill(7);
-        let pages =
-            adopt_with(memory.address, memory.length, Access::ReadWrite, &[strategy]).unwrap();
+        let pages = crate::take(memory, Access::ReadWrite, strategy);
         let peer = Memory::of_file(&pages.memfd(), memory.length, true).unwrap();
         let moved = memory.part(2 * PAGE, 4 * PAGE).moved();
         memory.part(2 * PAGE, 4 * PAGE).overmap();
@@ -182,8 +179,7 @@ pub fn program_closes_descriptor() -> Outcome {
         }
         let memory = Memory::anonymous(6 * PAGE);
         memory.part(PAGE, 2 * PAGE).fill(7);
-        let pages =
-            adopt_with(memory.address, memory.length, Access::ReadWrite, &[strategy]).unwrap();
+        let pages = crate::take(memory, Access::ReadWrite, strategy);
         let number = pages.memfd().as_raw_fd();
         take_over_descriptor(number);
         memory.set(0, 1);
