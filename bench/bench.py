@@ -95,13 +95,14 @@ def omniverb_plan(dist, folder, cpus, tsc, stack):
         raise Failure(f"{library} is missing (make build)")
     socket = start_daemon(dist, folder, stack)
     variables = {"LD_LIBRARY_PATH": str(library.parent), "OMNIVERB_SOCKET": str(socket)}
-    connect, crowd, idle = (compiled(name, folder)
-                            for name in ("qp_to_rts", "qp_many", "idle_poll"))
+    connect, crowd, idle, attention = (compiled(name, folder) for name in (
+        "qp_to_rts", "qp_many", "idle_poll", "attention"))
     environment = {**os.environ, **variables}
     strangers = exact.pair(cpus, variables, stack)
     return (plan.perftest_plan("omv", "Omniverb", Pair(cpus, variables), tsc)
             + plan.connect_plan(connect, environment) + plan.crowd_plan(crowd, environment)
             + plan.by_address_plan(environment) + plan.idle_plan(idle, environment)
+            + plan.attention_plan(attention, environment)
             + (plan.exact_plan(strangers, tsc) if strangers else []))
 
 

@@ -250,6 +250,30 @@ def idle_plan(program, environment):
             for count in (1, 1000) for key, after in (("fresh", ""), ("used", ", used"))]
 
 
+# What the target's program does, and what the requester's does; see bench/attention.c.
+ATTENTION = [("look", "look"), ("500", "look"), ("500", "sleep"), ("sleep", "look"),
+             ("sleep", "sleep"), ("never", "look")]
+
+
+def attention_plan(program, environment):
+    """A WRITE that the target has to serve, by what both programs do meanwhile."""
+    def sample(target, requester):
+        def run(_):
+            answer = subprocess.run([program, target, requester, "500"], env=environment, text=True,
+                                    timeout=60, capture_output=True)
+            if answer.returncode != 0:
+                raise Failure(pairs.last_line(answer.stderr))
+            return json.loads(answer.stdout)["median"] * 1000
+        return run
+
+    environment = {**environment, "OMNIVERB_ADOPTION": "off"}
+    says = {"look": "looks", "sleep": "sleeps", "never": "never looks", "500": "looks each 500 us"}
+    return [Measurement(f"omv_attention_{target}_{requester}",
+                        f"Omniverb mediated WRITE, target {says[target]}, requester "
+                        f"{says[requester]}", "ns", sample(target, requester))
+            for target, requester in ATTENTION]
+
+
 # Which raw limit a measurement is held against. A latency is half a round trip of one line
 # (perftest's READ and atomic latencies are whole operations: a whole round trip).
 LIMIT_OF = {

@@ -1,8 +1,8 @@
 //! Progress without polling: what the progress thread does on every turn.
 //!
 //! A NIC delivers whether or not the program polls. While some thread polls a CQ without a break,
-//! those polls do the work and this stays out of their way; all else, this serves. It also drives the
-//! timers of requests that wait.
+//! those polls do the work and this stays out of their way; all else, this serves. It also drives
+//! the timers of requests that wait.
 
 use crate::cq::attendance::Polls;
 use crate::cq::poller::answer_all;
