@@ -94,7 +94,8 @@ class Pair:
         finally:
             if back.poll() is None:
                 back.kill()
-            back.communicate()
+            if not back.stdout.closed:
+                back.communicate()
 
 
 def row(text, size):

@@ -21,7 +21,7 @@ const QP: u32 = 2;
 /// A direct peer of the queue pair.
 const DIRECT: u32 = 3;
 /// A peer that it has a link to the engine for.
-const FAR: u32 = 4;
+const BY_ENGINE: u32 = 4;
 /// One that is waited for.
 const WISH: u32 = 5;
 
@@ -106,11 +106,11 @@ impl Tenancy {
             DIRECT => match self.links.next_peer(at.qpn, at.peer) {
                 Some(peer) => {
                     let row = self.direct_row(at.qpn, peer);
-                    (row.map(|row| Row::Peer(at.qpn, row)), after(peer, FAR))
+                    (row.map(|row| Row::Peer(at.qpn, row)), after(peer, BY_ENGINE))
                 }
-                None => (None, stage(FAR)),
+                None => (None, stage(BY_ENGINE)),
             },
-            FAR => match self.links.next_engine(at.qpn, (at.peer, at.gid)) {
+            BY_ENGINE => match self.links.next_engine(at.qpn, (at.peer, at.gid)) {
                 Some(link) => {
                     let row = Row::Peer(at.qpn, self.engine_row(link));
                     let (peer, gid) = link.way.remote_peer();
