@@ -129,7 +129,7 @@ _DAILY_SOAK = {"wire": 5000}
 # A thousand connections of a machine's do not fit into its window.
 _NOT_HERE = ("cmtime thousand", "ucmatose many", "rstream of all sizes")
 # What runs each day: the ways that data takes, waking, reading, names, streams, the second API. Each
-# of them crosses the border between a machine and the host, or two machines, once at least.
+# crosses the border of a machine once at least.
 _DAILY = {
     "machine": ("ibv_rc_pingpong -c -e", "ib_read_lat -c RC -s 8", "rping"),
     "container": ("ib_send_bw -c RC -s 16384", "ib_read_lat -c RC -s 8", "rstream", "dma copies"),
