@@ -128,8 +128,7 @@ def _copies(pair):
 _DAILY_SOAK = {"wire": 5000}
 # A thousand connections of a machine's do not fit into its window.
 _NOT_HERE = ("cmtime thousand", "ucmatose many", "rstream of all sizes")
-# What runs each day: the ways that data takes, waking, reading, names, streams, the second API. Each
-# crosses the border of a machine once at least.
+# What runs each day: the ways that data takes, waking, reading, names, streams, the second API.
 _DAILY = {
     "machine": ("ibv_rc_pingpong -c -e", "ib_read_lat -c RC -s 8", "rping"),
     "container": ("ib_send_bw -c RC -s 16384", "ib_read_lat -c RC -s 8", "rstream", "dma copies"),
