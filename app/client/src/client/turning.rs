@@ -1,8 +1,9 @@
 //! The progress thread.
 //!
-//! It sleeps until a peer kicks, the daemon tells something, or a timer is due. While nobody polls
-//! it asks for kicks before it waits. After any activity it takes a turn every millisecond; after
-//! two quiet ones, by when nobody can have missed that kicks are wanted, it sleeps without a limit.
+//! It sleeps until a peer kicks, the daemon tells something, or a timer is due. While no polls
+//! serve it asks for kicks before it waits. After any activity it takes a turn every millisecond;
+//! after two quiet ones, by when nobody can have missed that kicks are wanted, it sleeps without a
+//! limit.
 //! It waits for nothing else: what needs an answer of the daemon is done in `calls.rs`, and what
 //! the daemon has no room for waits in `answers.rs`.
 

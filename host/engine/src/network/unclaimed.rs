@@ -7,9 +7,14 @@ use omniverb_transport::Ecn;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// How long, in nanoseconds: much longer than it takes to find out whether another Omniverb is at
-/// the other end, on a busy machine, too. UC and UD do not say it again.
-const KEPT: u64 = 3_000_000_000;
+/// How long, in nanoseconds, what will be said again.
+const KEPT: u64 = 500_000_000;
+/// And what will not, as UC and UD do not: much longer than it takes to find out whether another
+/// Omniverb is at the other end, on a busy machine, too.
+const KEPT_LONG: u64 = 3_000_000_000;
+/// Connections that are remembered which have ended. What comes for such a queue pair is more likely
+/// to be late than early.
+const ENDED_MAX: usize = 64;
 /// Packets of one vNIC.
 const PACKETS_MAX: usize = 1024;
 /// Bytes of one vNIC.
@@ -17,64 +22,111 @@ const BYTES_MAX: usize = 2 << 20;
 
 /// A packet whose ICRC is right.
 pub(crate) struct UnclaimedPacket {
-    arrived: u64,
+    /// Until when it is kept.
+    until: u64,
     pub(crate) qpn: Qpn,
+    /// Which QP sent it, if the packet says so.
+    source: Option<Qpn>,
     pub(crate) from: IpAddr,
     pub(crate) local: IpAddr,
     pub(crate) ecn: Ecn,
     pub(crate) datagram: Vec<u8>,
-    _part: Part,
+    /// Of the room for all; it ends when the packet is taken.
+    part: Option<Part>,
+}
+
+/// A packet that is to be kept.
+pub(crate) struct Early<'a> {
+    pub(crate) qpn: Qpn,
+    /// Which QP sent it, if the packet says so.
+    pub(crate) source: Option<Qpn>,
+    pub(crate) from: IpAddr,
+    pub(crate) local: IpAddr,
+    pub(crate) ecn: Ecn,
+    pub(crate) datagram: &'a [u8],
+    /// Whether it will be said again.
+    pub(crate) again: Again,
+}
+
+/// Whether a packet will be sent again if nothing comes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Again {
+    Yes,
+    No,
 }
 
 /// The packets that one vNIC keeps, oldest first; the oldest make room.
 pub(crate) struct Unclaimed {
     packets: VecDeque<UnclaimedPacket>,
     room: Room,
+    /// Queue pairs whose connections have ended, and where their peers were.
+    ended: VecDeque<(Qpn, IpAddr)>,
 }
 
 impl Default for Unclaimed {
     fn default() -> Unclaimed {
-        Unclaimed { packets: VecDeque::new(), room: Room::new(BYTES_MAX) }
+        Unclaimed { packets: VecDeque::new(), room: Room::new(BYTES_MAX), ended: VecDeque::new() }
     }
 }
 
 impl Unclaimed {
     /// Keeps a packet.
-    pub(crate) fn keep(
-        &mut self,
-        now: u64,
-        qpn: Qpn,
-        (from, local): (IpAddr, IpAddr),
-        ecn: Ecn,
-        datagram: &[u8],
-    ) {
-        let old = |packet: &UnclaimedPacket| now.saturating_sub(packet.arrived) > KEPT;
-        while self.packets.front().is_some_and(old) {
+    pub(crate) fn keep(&mut self, now: u64, early: &Early<'_>) {
+        let Early { qpn, source, from, local, ecn, datagram, again } = *early;
+        while self.packets.front().is_some_and(|packet| packet.until < now) {
             self.packets.pop_front();
         }
         if self.packets.len() == PACKETS_MAX {
             self.packets.pop_front();
         }
-        let _part = loop {
+        let part = loop {
             match self.room.part(datagram.len()) {
-                Some(part) => break part,
+                Some(part) => break Some(part),
                 None if self.packets.pop_front().is_some() => {}
                 None => return,
             }
         };
+        let long = again == Again::No && !self.ended.contains(&(qpn, from));
+        let until = now.saturating_add(if long { KEPT_LONG } else { KEPT });
         let datagram = datagram.to_vec();
-        let packet = UnclaimedPacket { arrived: now, qpn, from, local, ecn, datagram, _part };
-        self.packets.push_back(packet);
+        self.packets.push_back(UnclaimedPacket {
+            until,
+            qpn,
+            source,
+            from,
+            local,
+            ecn,
+            datagram,
+            part,
+        });
     }
 
-    /// Takes the packets of a queue pair from a peer.
-    pub(crate) fn take(&mut self, now: u64, qpn: Qpn, from: IpAddr) -> Vec<UnclaimedPacket> {
+    /// Takes the packets of a queue pair from a peer, which is this QP there.
+    pub(crate) fn take(
+        &mut self,
+        now: u64,
+        qpn: Qpn,
+        (from, peer): (IpAddr, Qpn),
+    ) -> Vec<UnclaimedPacket> {
         let all = std::mem::take(&mut self.packets).into_iter();
-        let (mut taken, left): (Vec<_>, Vec<_>) =
-            all.partition(|packet| packet.qpn == qpn && packet.from == from);
+        let fresh = all.filter(|packet| packet.until >= now);
+        let (mut taken, left): (Vec<_>, Vec<_>) = fresh.partition(|packet| {
+            let is_peer = packet.source.is_none_or(|source| source == peer);
+            packet.qpn == qpn && packet.from == from && is_peer
+        });
         self.packets = left.into();
-        taken.retain(|packet| now.saturating_sub(packet.arrived) <= KEPT);
+        taken.iter_mut().for_each(|packet| packet.part = None);
         taken
+    }
+
+    /// A connection of a queue pair with a peer there has ended.
+    pub(crate) fn connection_ended(&mut self, qpn: Qpn, from: IpAddr) {
+        if !self.ended.contains(&(qpn, from)) {
+            self.ended.push_back((qpn, from));
+        }
+        if self.ended.len() > ENDED_MAX {
+            self.ended.pop_front();
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -84,35 +136,67 @@ impl Unclaimed {
 
 #[cfg(test)]
 mod tests {
-    use super::{BYTES_MAX, KEPT, PACKETS_MAX, Unclaimed};
+    use super::{Again, BYTES_MAX, Early, KEPT, KEPT_LONG, PACKETS_MAX, Unclaimed};
     use omniverb_terms::Qpn;
     use omniverb_transport::Ecn;
     use std::net::{IpAddr, Ipv4Addr};
 
     const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    const PEER: (IpAddr, Qpn) = (HOME, Qpn(1));
+
+    fn early(qpn: u32, datagram: &[u8], again: Again) -> Early<'_> {
+        let (qpn, ecn) = (Qpn(qpn), Ecn::Unmarked);
+        Early { qpn, source: None, from: HOME, local: HOME, ecn, datagram, again }
+    }
+
+    fn taken(unclaimed: &mut Unclaimed, now: u64, qpn: u32) -> Vec<u8> {
+        let taken = unclaimed.take(now, Qpn(qpn), PEER);
+        taken.iter().map(|packet| packet.datagram[0]).collect()
+    }
 
     #[test]
     fn kept_in_order_and_not_for_long() {
         let mut unclaimed = Unclaimed::default();
-        for (time, qpn, byte) in [(0, Qpn(7), 1), (1, Qpn(8), 2), (2, Qpn(7), 3)] {
-            unclaimed.keep(time, qpn, (HOME, HOME), Ecn::Unmarked, &[byte]);
+        for (time, qpn, byte) in [(0, 7, 1), (1, 8, 2), (2, 7, 3)] {
+            unclaimed.keep(time, &early(qpn, &[byte], Again::Yes));
         }
-        let taken: Vec<u8> =
-            unclaimed.take(3, Qpn(7), HOME).iter().map(|packet| packet.datagram[0]).collect();
-        assert_eq!(taken, [1, 3]);
-        assert!(unclaimed.take(KEPT + 2, Qpn(8), HOME).is_empty(), "too old");
-        assert!(unclaimed.is_empty());
+        assert_eq!(taken(&mut unclaimed, 3, 7), [1, 3]);
+        assert_eq!(taken(&mut unclaimed, KEPT + 2, 8), [], "too old");
+        assert!(unclaimed.is_empty() && unclaimed.room.taken() == 0);
+    }
+
+    #[test]
+    fn what_is_not_said_again_is_kept_longer_but_behind_the_end_of_a_connection() {
+        let mut unclaimed = Unclaimed::default();
+        for ended in [false, true] {
+            if ended {
+                unclaimed.connection_ended(Qpn(7), HOME);
+            }
+            unclaimed.keep(0, &early(7, &[1], Again::No));
+            unclaimed.keep(0, &early(8, &[2], Again::No));
+            assert_eq!(taken(&mut unclaimed, KEPT + 1, 7).len(), usize::from(!ended));
+            assert_eq!(taken(&mut unclaimed, KEPT_LONG, 8), [2]);
+        }
+    }
+
+    #[test]
+    fn a_datagram_is_for_the_link_with_its_sender() {
+        let mut unclaimed = Unclaimed::default();
+        unclaimed.keep(0, &Early { source: Some(Qpn(2)), ..early(7, &[1], Again::No) });
+        assert_eq!(taken(&mut unclaimed, 1, 7), []);
+        assert_eq!(unclaimed.take(1, Qpn(7), (HOME, Qpn(2))).len(), 1);
     }
 
     #[test]
     fn a_flood_takes_no_more_than_its_share() {
         let mut unclaimed = Unclaimed::default();
         for length in [1, 4096] {
-            for _ in 0..10 * PACKETS_MAX {
-                unclaimed.keep(0, Qpn(7), (HOME, HOME), Ecn::Unmarked, &vec![0; length]);
-                assert!(
-                    unclaimed.packets.len() <= PACKETS_MAX && unclaimed.room.taken() <= BYTES_MAX
-                );
+            let datagram = vec![0; length];
+            for number in 0..10 * PACKETS_MAX as u32 {
+                unclaimed.keep(0, &early(7, &datagram, Again::Yes));
+                unclaimed.connection_ended(Qpn(number), HOME);
+                assert!(unclaimed.packets.len() <= PACKETS_MAX);
+                assert!(unclaimed.room.taken() <= BYTES_MAX);
             }
         }
     }

@@ -12,8 +12,9 @@ const FAR_APART: u64 = 100_000;
 /// How long one has to look to tell, in nanoseconds; the progress thread takes a turn twice as late
 /// while something goes on.
 const LOOK: u64 = 500_000;
-/// Longer than this, in nanoseconds, it may have slept, or had no processor for all that time, nor
-/// may the one who polls: then so many polls are enough as would be in this time.
+/// While polls serve it does not sleep. If it had no turn for longer than this all the same, in
+/// nanoseconds, it had no processor, nor may the one who polls: then so many polls are enough as
+/// would be in this time.
 const LONGEST: u64 = 10_000_000;
 
 /// How often somebody polls.
@@ -31,8 +32,9 @@ pub(super) enum Polls {
 #[derive(Default)]
 pub(super) struct Attendance {
     polls: AtomicU64,
-    /// Polls that would have had time in those that waited for something themselves.
-    waited: AtomicU64,
+    /// What counts as polls besides: those that would have had time in one that waited for
+    /// something itself, and completions that came together.
+    credit: AtomicU64,
     /// Polls of both kinds when it was last judged, and when that was.
     seen: AtomicU64,
     seen_at: AtomicU64,
@@ -57,22 +59,39 @@ impl Attendance {
 
     /// A poll has waited so many nanoseconds for something to come.
     pub(super) fn waited(&self, time: u64) {
-        self.waited.fetch_add(time / FAR_APART, Ordering::Relaxed);
+        self.credit(time / FAR_APART);
+    }
+
+    /// A poll had so many completions: bringing and using them takes time.
+    #[inline(always)]
+    pub(super) fn took(&self, count: usize) {
+        if count > 1 {
+            self.credit(count as u64);
+        }
+    }
+
+    /// A lost one does no harm.
+    #[inline(always)]
+    fn credit(&self, polls: u64) {
+        let credit = self.credit.load(Ordering::Relaxed).wrapping_add(polls);
+        self.credit.store(credit, Ordering::Relaxed);
     }
 
     /// For the progress thread: how often somebody polled since it judged last.
     pub(super) fn judge(&self, now: u64) -> Polls {
-        let polls = self.polls().wrapping_add(self.waited.load(Ordering::Relaxed));
+        let polls = self.polls().wrapping_add(self.credit.load(Ordering::Relaxed));
         let more = polls.wrapping_sub(self.seen.load(Ordering::Relaxed));
         let elapsed = now.saturating_sub(self.seen_at.load(Ordering::Relaxed));
-        if more > 0 && elapsed < LOOK {
-            return self.judged();
+        let before = self.judged();
+        if elapsed < LOOK && (more > 0 || before == Polls::Seldom) {
+            return before;
         }
         self.seen.store(polls, Ordering::Relaxed);
         self.seen_at.store(now, Ordering::Relaxed);
         let judged = match more {
             0 => Polls::None,
-            _ if more < elapsed.min(LONGEST) / FAR_APART => Polls::Seldom,
+            _ if before == Polls::Often && more >= LONGEST / FAR_APART => Polls::Often,
+            _ if more < elapsed / FAR_APART => Polls::Seldom,
             _ => Polls::Often,
         };
         self.judged.store(judged as u8, Ordering::Relaxed);
@@ -124,12 +143,25 @@ mod tests {
 
     /// The machine is so busy that either of the two runs now and then only.
     #[test]
-    fn of_a_long_time_little_counts() {
+    fn of_a_long_time_little_counts_if_polls_served_before() {
         let attendance = Attendance::default();
-        polls(&attendance, 99);
-        assert_eq!(attendance.judge(1_000_000_000), Seldom);
+        polls(&attendance, 200);
+        assert_eq!(attendance.judge(1_000_000_000), Seldom, "it slept");
+        polls(&attendance, 10);
+        assert_eq!(attendance.judge(1_001_000_000), Often);
         polls(&attendance, 100);
         assert_eq!(attendance.judge(2_000_000_000), Often);
+        polls(&attendance, 99);
+        assert_eq!(attendance.judge(3_000_000_000), Seldom);
+    }
+
+    #[test]
+    fn completions_that_come_together_count() {
+        let attendance = Attendance::default();
+        attendance.judge(1_000_000_000);
+        polls(&attendance, 3);
+        (0..3).for_each(|_| attendance.took(64));
+        assert_eq!(attendance.judge(1_001_000_000), Often);
     }
 
     #[test]

@@ -34,11 +34,13 @@ impl Cq {
         let polls = self.attendance.poll();
         let count = self.take(out);
         if count > 0 || out.is_empty() {
+            self.attendance.took(count);
             self.look_besides(polls);
             return count;
         }
         let count = self.look(out);
         let count = if count > 0 { count } else { self.take(out) };
+        self.attendance.took(count);
         if count == 0 && self.links.all_lead_to_engine() {
             self.pause();
         }
@@ -151,6 +153,11 @@ impl Cq {
                 list.links.push(Watched::new(qp, index));
             }
         }
+    }
+
+    /// Whether somebody looks for news just now.
+    pub(super) fn is_looked_at(&self) -> bool {
+        self.watch.try_lock().is_none()
     }
 
     /// For the progress thread: looks at the watched links, and stops watching them if polls

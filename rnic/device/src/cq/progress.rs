@@ -32,7 +32,8 @@ impl Shared {
         let (mut polled, mut armed, mut busy) = (false, false, false);
         for cq in &cqs {
             let polls = cq.attendance.judge(now);
-            let is_polled = polls == Polls::Often;
+            // One poll may be at it for longer than many take.
+            let is_polled = polls == Polls::Often || polls == Polls::Seldom && cq.is_looked_at();
             let is_armed = cq.is_armed.load(Ordering::Acquire);
             polled |= is_polled;
             armed |= is_armed;

@@ -5,10 +5,11 @@ use crate::command::Event;
 use crate::network::numbering::Numbering;
 use crate::network::passages::Place;
 use crate::network::port::Arrival;
+use crate::network::unclaimed::{Again, Early};
 use crate::worker::link::{Ends, Reason};
 use crate::worker::sound::{Sound, is_handshake};
 use omniverb_sys::clock;
-use omniverb_terms::{Qpn, Underlay, VnicId};
+use omniverb_terms::{Qpn, Service, Underlay, VnicId};
 use omniverb_transport::Ecn;
 use omniverb_wire::{Identification, Packet, Verdict};
 
@@ -158,19 +159,33 @@ impl State {
 
     fn keep(&mut self, vnic: VnicId, qpn: Qpn, sound: &Sound<'_>) {
         let Some(home) = self.vnics.get_mut(vnic) else { return };
-        let ends = (sound.from, sound.local);
-        home.unclaimed.keep(clock::now(), qpn, ends, sound.ecn, sound.datagram);
+        let opcode = sound.packet.opcode();
+        // Whoever is answered has asked, so it was no early packet, but a late one.
+        if opcode.operation.is_response() {
+            return;
+        }
+        let forgets = opcode.is_of(Service::Uc) || opcode.is_of(Service::Ud);
+        let early = Early {
+            qpn,
+            source: sound.packet.deth().map(|deth| deth.source()),
+            from: sound.from,
+            local: sound.local,
+            ecn: sound.ecn,
+            datagram: sound.datagram,
+            again: if forgets { Again::No } else { Again::Yes },
+        };
+        home.unclaimed.keep(clock::now(), &early);
     }
 
     /// A link is ready for packets that came before it was.
     pub(super) fn take_unclaimed(&mut self, index: usize) {
         let Some(link) = self.links.get(index) else { return };
-        let Ends { vnic, qpn, flow, .. } = *link.ends();
+        let Ends { vnic, qpn, peer_qpn, flow, .. } = *link.ends();
         let now = self.now();
         let Some(home) = self.vnics.get_mut(vnic).filter(|home| !home.unclaimed.is_empty()) else {
             return;
         };
-        for kept in home.unclaimed.take(now.clock, qpn, flow.destination) {
+        for kept in home.unclaimed.take(now.clock, qpn, (flow.destination, peer_qpn)) {
             let Ok(packet) = Packet::parse(&kept.datagram) else { continue };
             self.dispatch(
                 vnic,

@@ -85,11 +85,15 @@ impl State {
         let Some(mut link) = self.links.remove(index) else { return };
         link.close(index, &mut self.timers);
         self.bells.unbind(link.bell(), index);
-        let Ends { vnic, qpn, peer_qpn, .. } = *link.ends();
+        let Ends { vnic, qpn, peer_qpn, flow, service, .. } = *link.ends();
+        let counted = link.counters();
         if let Some(of) = self.vnics.get_mut(vnic) {
             of.gate.forget(index);
+            if service != Service::Ud && counted.sent_packets + counted.received_packets > 0 {
+                of.unclaimed.connection_ended(qpn, flow.destination);
+            }
         }
-        self.showing.end_link(vnic, (qpn, peer_qpn), &link.counters());
+        self.showing.end_link(vnic, (qpn, peer_qpn), &counted);
     }
 
     pub(super) fn attach(&mut self, attach: &Attach) {
