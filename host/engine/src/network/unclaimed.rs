@@ -12,8 +12,7 @@ const KEPT: u64 = 500_000_000;
 /// And what will not, as UC and UD do not: much longer than it takes to find out whether another
 /// Omniverb is at the other end, on a busy machine, too.
 const KEPT_LONG: u64 = 3_000_000_000;
-/// Connections that are remembered which have ended. What comes for such a queue pair is more likely
-/// to be late than early.
+/// Ended connections that are remembered: what comes for such a queue pair is late, not early.
 const ENDED_MAX: usize = 64;
 /// Packets of one vNIC.
 const PACKETS_MAX: usize = 1024;
