@@ -1,4 +1,4 @@
-//! Room for bytes that are kept for somebody: how much there is, and who has which part of it.
+//! Room for what is kept for somebody, bytes or pieces: how much there is, and who has which part.
 //!
 //! What is kept holds its part of the room, and gives it back by ceasing to exist; so what is taken
 //! is always what is there.
@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Room for so many bytes, all of which may lie in a larger one. Copies are the same room.
+/// Room for so much, all of which may lie in a larger one. Copies are the same room.
 #[derive(Clone, Debug)]
 pub(crate) struct Room(Arc<Walls>);
 
@@ -18,7 +18,7 @@ struct Walls {
 }
 
 impl Room {
-    /// A room for so many bytes.
+    /// A room for so much.
     pub(crate) fn new(most: usize) -> Room {
         Room::build(most, None)
     }
@@ -35,7 +35,12 @@ impl Room {
     /// A part of it. `None`: so much is not left. Of two threads that ask at once both may be
     /// refused what one of them could have; they never have too much.
     pub(crate) fn part(&self, bytes: usize) -> Option<Part> {
-        self.take(bytes).then(|| Part { bytes, room: self.clone() })
+        self.part_up_to(self.0.most, bytes)
+    }
+
+    /// The same, as long as no more than `most` of this room is taken then.
+    pub(crate) fn part_up_to(&self, most: usize, bytes: usize) -> Option<Part> {
+        self.take(most, bytes).then(|| Part { bytes, room: self.clone() })
     }
 
     /// A part of it whether or not so much is left: for what has to be kept.
@@ -44,16 +49,17 @@ impl Room {
         Part { bytes, room: self.clone() }
     }
 
-    /// Bytes that somebody has.
+    /// How much of it somebody has.
     pub(crate) fn taken(&self) -> usize {
         self.0.taken.load(Ordering::Relaxed)
     }
 
-    fn take(&self, bytes: usize) -> bool {
-        let Walls { most, taken, around } = &*self.0;
+    fn take(&self, most: usize, bytes: usize) -> bool {
+        let Walls { taken, around, .. } = &*self.0;
         let before = taken.fetch_add(bytes, Ordering::Relaxed);
-        let fits = before.checked_add(bytes).is_some_and(|all| all <= *most);
-        let taken_too = fits && around.as_ref().is_none_or(|around| around.take(bytes));
+        let fits = before.checked_add(bytes).is_some_and(|all| all <= most);
+        let fits_around = |around: &Room| around.take(around.0.most, bytes);
+        let taken_too = fits && around.as_ref().is_none_or(fits_around);
         if !taken_too {
             taken.fetch_sub(bytes, Ordering::Relaxed);
         }
@@ -85,7 +91,7 @@ pub(crate) struct Part {
 impl Part {
     /// Takes so many bytes more. False: they are not left, and nothing is taken.
     pub(crate) fn grow(&mut self, bytes: usize) -> bool {
-        let grows = self.room.take(bytes);
+        let grows = self.room.take(self.room.0.most, bytes);
         if grows {
             self.bytes += bytes;
         }

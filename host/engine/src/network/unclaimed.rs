@@ -19,32 +19,23 @@ const PACKETS_MAX: usize = 1024;
 /// Bytes of one vNIC.
 const BYTES_MAX: usize = 2 << 20;
 
-/// A packet whose ICRC is right.
-pub(crate) struct UnclaimedPacket {
-    /// Until when it is kept.
-    until: u64,
-    pub(crate) qpn: Qpn,
-    /// Which QP sent it, if the packet says so.
-    source: Option<Qpn>,
-    pub(crate) from: IpAddr,
-    pub(crate) local: IpAddr,
-    pub(crate) ecn: Ecn,
-    pub(crate) datagram: Vec<u8>,
-    /// Of the room for all; it ends when the packet is taken.
-    part: Option<Part>,
-}
-
-/// A packet that is to be kept.
-pub(crate) struct Early<'a> {
+/// A packet that came too early; its ICRC is right.
+pub(crate) struct Early {
     pub(crate) qpn: Qpn,
     /// Which QP sent it, if the packet says so.
     pub(crate) source: Option<Qpn>,
     pub(crate) from: IpAddr,
     pub(crate) local: IpAddr,
     pub(crate) ecn: Ecn,
-    pub(crate) datagram: &'a [u8],
-    /// Whether it will be said again.
-    pub(crate) again: Again,
+    pub(crate) datagram: Vec<u8>,
+}
+
+/// One that is kept.
+struct Kept {
+    packet: Early,
+    /// Until when.
+    until: u64,
+    _part: Part,
 }
 
 /// Whether a packet will be sent again if nothing comes of it.
@@ -56,7 +47,7 @@ pub(crate) enum Again {
 
 /// The packets that one vNIC keeps, oldest first; the oldest make room.
 pub(crate) struct Unclaimed {
-    packets: VecDeque<UnclaimedPacket>,
+    packets: VecDeque<Kept>,
     room: Room,
     /// Queue pairs whose connections have ended, and where their peers were.
     ended: VecDeque<(Qpn, IpAddr)>,
@@ -70,52 +61,35 @@ impl Default for Unclaimed {
 
 impl Unclaimed {
     /// Keeps a packet.
-    pub(crate) fn keep(&mut self, now: u64, early: &Early<'_>) {
-        let Early { qpn, source, from, local, ecn, datagram, again } = *early;
-        while self.packets.front().is_some_and(|packet| packet.until < now) {
+    pub(crate) fn keep(&mut self, now: u64, packet: Early, again: Again) {
+        while self.packets.front().is_some_and(|kept| kept.until < now) {
             self.packets.pop_front();
         }
         if self.packets.len() == PACKETS_MAX {
             self.packets.pop_front();
         }
-        let part = loop {
-            match self.room.part(datagram.len()) {
-                Some(part) => break Some(part),
+        let _part = loop {
+            match self.room.part(packet.datagram.len()) {
+                Some(part) => break part,
                 None if self.packets.pop_front().is_some() => {}
                 None => return,
             }
         };
-        let long = again == Again::No && !self.ended.contains(&(qpn, from));
+        let long = again == Again::No && !self.ended.contains(&(packet.qpn, packet.from));
         let until = now.saturating_add(if long { KEPT_LONG } else { KEPT });
-        let datagram = datagram.to_vec();
-        self.packets.push_back(UnclaimedPacket {
-            until,
-            qpn,
-            source,
-            from,
-            local,
-            ecn,
-            datagram,
-            part,
-        });
+        self.packets.push_back(Kept { packet, until, _part });
     }
 
     /// Takes the packets of a queue pair from a peer, which is this QP there.
-    pub(crate) fn take(
-        &mut self,
-        now: u64,
-        qpn: Qpn,
-        (from, peer): (IpAddr, Qpn),
-    ) -> Vec<UnclaimedPacket> {
+    pub(crate) fn take(&mut self, now: u64, qpn: Qpn, (from, peer): (IpAddr, Qpn)) -> Vec<Early> {
         let all = std::mem::take(&mut self.packets).into_iter();
-        let fresh = all.filter(|packet| packet.until >= now);
-        let (mut taken, left): (Vec<_>, Vec<_>) = fresh.partition(|packet| {
+        let fresh = all.filter(|kept| kept.until >= now);
+        let (taken, left): (Vec<_>, Vec<_>) = fresh.partition(|Kept { packet, .. }| {
             let is_peer = packet.source.is_none_or(|source| source == peer);
             packet.qpn == qpn && packet.from == from && is_peer
         });
         self.packets = left.into();
-        taken.iter_mut().for_each(|packet| packet.part = None);
-        taken
+        taken.into_iter().map(|kept| kept.packet).collect()
     }
 
     /// A connection of a queue pair with a peer there has ended.
@@ -143,9 +117,9 @@ mod tests {
     const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
     const PEER: (IpAddr, Qpn) = (HOME, Qpn(1));
 
-    fn early(qpn: u32, datagram: &[u8], again: Again) -> Early<'_> {
-        let (qpn, ecn) = (Qpn(qpn), Ecn::Unmarked);
-        Early { qpn, source: None, from: HOME, local: HOME, ecn, datagram, again }
+    fn early(qpn: u32, datagram: &[u8]) -> Early {
+        let (qpn, ecn, datagram) = (Qpn(qpn), Ecn::Unmarked, datagram.into());
+        Early { qpn, source: None, from: HOME, local: HOME, ecn, datagram }
     }
 
     fn taken(unclaimed: &mut Unclaimed, now: u64, qpn: u32) -> Vec<u8> {
@@ -157,7 +131,7 @@ mod tests {
     fn kept_in_order_and_not_for_long() {
         let mut unclaimed = Unclaimed::default();
         for (time, qpn, byte) in [(0, 7, 1), (1, 8, 2), (2, 7, 3)] {
-            unclaimed.keep(time, &early(qpn, &[byte], Again::Yes));
+            unclaimed.keep(time, early(qpn, &[byte]), Again::Yes);
         }
         assert_eq!(taken(&mut unclaimed, 3, 7), [1, 3]);
         assert_eq!(taken(&mut unclaimed, KEPT + 2, 8), [], "too old");
@@ -171,8 +145,8 @@ mod tests {
             if ended {
                 unclaimed.connection_ended(Qpn(7), HOME);
             }
-            unclaimed.keep(0, &early(7, &[1], Again::No));
-            unclaimed.keep(0, &early(8, &[2], Again::No));
+            unclaimed.keep(0, early(7, &[1]), Again::No);
+            unclaimed.keep(0, early(8, &[2]), Again::No);
             assert_eq!(taken(&mut unclaimed, KEPT + 1, 7).len(), usize::from(!ended));
             assert_eq!(taken(&mut unclaimed, KEPT_LONG, 8), [2]);
         }
@@ -181,7 +155,8 @@ mod tests {
     #[test]
     fn a_datagram_is_for_the_link_with_its_sender() {
         let mut unclaimed = Unclaimed::default();
-        unclaimed.keep(0, &Early { source: Some(Qpn(2)), ..early(7, &[1], Again::No) });
+        let packet = Early { source: Some(Qpn(2)), ..early(7, &[1]) };
+        unclaimed.keep(0, packet, Again::No);
         assert_eq!(taken(&mut unclaimed, 1, 7), []);
         assert_eq!(unclaimed.take(1, Qpn(7), (HOME, Qpn(2))).len(), 1);
     }
@@ -192,7 +167,7 @@ mod tests {
         for length in [1, 4096] {
             let datagram = vec![0; length];
             for number in 0..10 * PACKETS_MAX as u32 {
-                unclaimed.keep(0, &early(7, &datagram, Again::Yes));
+                unclaimed.keep(0, early(7, &datagram), Again::Yes);
                 unclaimed.connection_ended(Qpn(number), HOME);
                 assert!(unclaimed.packets.len() <= PACKETS_MAX);
                 assert!(unclaimed.room.taken() <= BYTES_MAX);

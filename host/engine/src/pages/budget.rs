@@ -1,8 +1,8 @@
 //! How much of tenants' memory is mapped here: bounded for each vNIC, and in all.
 
+use crate::room::{Part, Room};
 use omniverb_ring::Window;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 
 /// Mappings that all links of a vNIC may hold: the kernel allows the daemon 65530.
@@ -13,30 +13,11 @@ const VNIC_BYTES: usize = 1 << 30;
 const ALL_MAPPINGS: usize = 4096;
 const ALL_BYTES: usize = 64 << 30;
 
-/// What is mapped, counted.
-#[derive(Default)]
-struct Count {
-    mappings: AtomicUsize,
-    bytes: AtomicUsize,
-}
-
-impl Count {
-    /// False: that would be too much, and nothing is taken. Two threads may see too little of each
-    /// other for a moment and both be refused; they are never both let in.
-    fn take(&self, bytes: usize, mappings_max: usize, bytes_max: usize) -> bool {
-        let mappings = self.mappings.fetch_add(1, Ordering::Relaxed) + 1;
-        let taken = self.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
-        let fits = mappings <= mappings_max && taken <= bytes_max;
-        if !fits {
-            self.give(bytes);
-        }
-        fits
-    }
-
-    fn give(&self, bytes: usize) {
-        self.mappings.fetch_sub(1, Ordering::Relaxed);
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
+/// Room for mappings, and for their bytes.
+#[derive(Clone)]
+struct Rooms {
+    mappings: Room,
+    bytes: Room,
 }
 
 /// A mapping and its part of the budget, in the order in which they are to go.
@@ -55,17 +36,24 @@ pub(crate) enum Remains {
 }
 
 /// What all vNICs have mapped, and who takes mappings down.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Mappings {
-    all: Arc<Count>,
+    all: Rooms,
     undertaker: Option<mpsc::Sender<Remains>>,
+}
+
+impl Default for Mappings {
+    fn default() -> Mappings {
+        let (mappings, bytes) = (Room::new(ALL_MAPPINGS), Room::new(ALL_BYTES));
+        Mappings { all: Rooms { mappings, bytes }, undertaker: None }
+    }
 }
 
 impl Mappings {
     /// Taking down a large mapping takes the kernel milliseconds that a packet thread does not
     /// have: whoever holds the other end of `undertaker` has them.
     pub(crate) fn new(undertaker: mpsc::Sender<Remains>) -> Mappings {
-        Mappings { all: Arc::default(), undertaker: Some(undertaker) }
+        Mappings { undertaker: Some(undertaker), ..Mappings::default() }
     }
 
     /// Has a file closed whose last reference may be ours: freeing its pages takes long, too.
@@ -78,15 +66,17 @@ impl Mappings {
 
     /// For one more vNIC.
     pub(crate) fn budget(&self) -> Budget {
-        Budget { vnic: Arc::default(), mappings: self.clone() }
+        let Rooms { mappings, bytes } = &self.all;
+        let (mappings, bytes) = (mappings.within(VNIC_MAPPINGS), bytes.within(VNIC_BYTES));
+        Budget { vnic: Rooms { mappings, bytes }, undertaker: self.undertaker.clone() }
     }
 }
 
 /// What the links of a vNIC have mapped together.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct Budget {
-    vnic: Arc<Count>,
-    mappings: Mappings,
+    vnic: Rooms,
+    undertaker: Option<mpsc::Sender<Remains>>,
 }
 
 impl Budget {
@@ -102,39 +92,29 @@ impl Budget {
     }
 
     fn take(&self, bytes: usize, mappings_max: usize, bytes_max: usize) -> Option<Share> {
-        if !self.vnic.take(bytes, mappings_max, bytes_max) {
-            return None;
-        }
-        if !self.mappings.all.take(bytes, ALL_MAPPINGS, ALL_BYTES) {
-            self.vnic.give(bytes);
-            return None;
-        }
-        Some(Share { bytes, budget: self.clone() })
+        let Rooms { mappings, bytes: room } = &self.vnic;
+        let _mapping = mappings.part_up_to(mappings_max, 1)?;
+        let _bytes = room.part_up_to(bytes_max, bytes)?;
+        Some(Share { _mapping, _bytes, undertaker: self.undertaker.clone() })
     }
 
     #[cfg(test)]
     pub(crate) fn mappings(&self) -> usize {
-        self.vnic.mappings.load(Ordering::Relaxed)
+        self.vnic.mappings.taken()
     }
 }
 
 /// A part of a budget; given back when it is dropped.
 pub(crate) struct Share {
-    bytes: usize,
-    budget: Budget,
+    _mapping: Part,
+    _bytes: Part,
+    undertaker: Option<mpsc::Sender<Remains>>,
 }
 
 impl Share {
     /// Who takes down the mapping that it stands for.
     pub(crate) fn undertaker(&self) -> Option<mpsc::Sender<Remains>> {
-        self.budget.mappings.undertaker.clone()
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.budget.vnic.give(self.bytes);
-        self.budget.mappings.all.give(self.bytes);
+        self.undertaker.clone()
     }
 }
 

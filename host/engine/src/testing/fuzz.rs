@@ -1,7 +1,7 @@
 //! For fuzzing: a queue pair of the engine between an application and a network that both do what
 //! the bytes say.
 
-use crate::pages::budget::Budget;
+use crate::pages::budget::Mappings;
 use crate::pages::grant::Grant;
 use crate::pages::together::Hold;
 use crate::queue_pair::backlog::Allowance;
@@ -153,7 +153,7 @@ fn grant(bytes: &mut Bytes<'_>, engine: &mut Connected, key: Rkey) {
     for page in (0..count).filter(|page| holes >> page & 1 == 0) {
         pages.store(page * PAGE_BYTES, 1, Ordering::Relaxed);
     }
-    let Some(share) = Budget::default().share(count * PAGE_BYTES) else { return };
+    let Some(share) = Mappings::default().budget().share(count * PAGE_BYTES) else { return };
     let key = if bytes.byte() == 0 { Rkey(key.0 ^ 1) } else { key };
     let start = u64::from(bytes.byte()) << 12;
     let access = u32::from(bytes.byte() & 15);

@@ -165,16 +165,16 @@ impl State {
             return;
         }
         let forgets = opcode.is_of(Service::Uc) || opcode.is_of(Service::Ud);
-        let early = Early {
+        let again = if forgets { Again::No } else { Again::Yes };
+        let packet = Early {
             qpn,
             source: sound.packet.deth().map(|deth| deth.source()),
             from: sound.from,
             local: sound.local,
             ecn: sound.ecn,
-            datagram: sound.datagram,
-            again: if forgets { Again::No } else { Again::Yes },
+            datagram: sound.datagram.to_vec(),
         };
-        home.unclaimed.keep(clock::now(), &early);
+        home.unclaimed.keep(clock::now(), packet, again);
     }
 
     /// A link is ready for packets that came before it was.
