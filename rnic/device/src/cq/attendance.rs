@@ -98,8 +98,13 @@ impl Attendance {
         judged
     }
 
+    /// Whether polls may look at links by themselves: not if peers would wait for them.
+    pub(super) fn may_watch(&self) -> bool {
+        self.judged() != Polls::Seldom
+    }
+
     /// What was judged last.
-    pub(super) fn judged(&self) -> Polls {
+    fn judged(&self) -> Polls {
         match self.judged.load(Ordering::Relaxed) {
             2 => Polls::Often,
             1 => Polls::Seldom,

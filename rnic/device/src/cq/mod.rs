@@ -8,7 +8,7 @@ mod poller;
 pub mod progress;
 mod watch;
 
-use self::attendance::{Attendance, Polls};
+use self::attendance::Attendance;
 pub(crate) use self::entry::{Entry, Release, Solicits};
 use self::link_count::LinkCount;
 use self::watch::Watch;
@@ -187,7 +187,7 @@ impl Cq {
     /// Has polls look at a link by themselves, if they are not too seldom, there is room and nobody
     /// polls just now.
     pub(crate) fn try_watch(&self, link: impl FnOnce() -> Option<Watched>) {
-        if self.attendance.judged() != Polls::Seldom {
+        if self.attendance.may_watch() {
             self.watch.try_add(link);
         }
     }

@@ -27,13 +27,15 @@ impl Cq {
         let host = &self.shared.host;
         let before = host.now();
         std::thread::yield_now();
-        if self.links.had_to_share(before, host.now())
+        let mut after = host.now();
+        if self.links.had_to_share(before, after)
             && let Some(nap) = self.lie_down()
         {
             let (word, value) = nap.place();
             host.nap(word, value);
+            after = host.now();
         }
-        self.attendance.waited(host.now().saturating_sub(before));
+        self.attendance.waited(after.saturating_sub(before));
     }
 
     /// Begins a nap, if much is under way on all links of this CQ, on the one with the least.

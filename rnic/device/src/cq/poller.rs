@@ -145,7 +145,7 @@ impl Cq {
             let known = list.links.iter().any(|w| Arc::ptr_eq(&w.qp, &qp) && w.index == index);
             if !known
                 && ours
-                && self.attendance.judged() != Polls::Seldom
+                && self.attendance.may_watch()
                 && list.has_room()
                 && inner.watch(index)
             {
