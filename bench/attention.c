@@ -4,8 +4,8 @@
  * completion, looks every so many microseconds, or never; the requester looks all the time, or
  * sleeps. A NIC would not care.
  *
- * The operation is a WRITE of 64 bytes to memory that may be written but not read by peers, which
- * is served by the target (mediated). Out: one JSON object, the median and the 99th percentile of
+ * The operation is a WRITE of 64 bytes to memory that is granted to nobody with
+ * OMNIVERB_ADOPTION=off, so that the target serves it (mediated). Out: one JSON object, the median and the 99th percentile of
  * the microseconds of one operation.
  * Usage: attention TARGET REQUESTER [OPERATIONS [GID index]]
  * TARGET: look, sleep, never, or microseconds between two looks. REQUESTER: look, or sleep.

@@ -188,17 +188,23 @@ def tcp_plan(cpus):
     ]
 
 
+def _said(environment, program, *words, limit=60):
+    """What a measuring program of bench/ printed."""
+    try:
+        answer = subprocess.run([program, *map(str, words)], env=environment, text=True,
+                                timeout=limit, capture_output=True)
+    except subprocess.TimeoutExpired:
+        raise Failure(f"{program.name} hung for {limit} s") from None
+    if answer.returncode != 0:
+        raise Failure(pairs.last_line(answer.stderr))
+    return answer.stdout
+
+
 def connect_plan(program, environment):
     """ibv_create_qp to RTS; the two processes share the CPUs as the kernel likes."""
     def sample(_):
-        try:
-            answer = subprocess.run([program, "200"], env=environment, text=True, timeout=30,
-                                    capture_output=True)
-        except subprocess.TimeoutExpired:
-            raise Failure("qp_to_rts hung for 30 s") from None
-        if answer.returncode != 0:
-            raise Failure(pairs.last_line(answer.stderr))
-        return json.loads(answer.stdout)["create_to_rts_us"]["median"] * 1000
+        answer = json.loads(_said(environment, program, 200, limit=30))
+        return answer["create_to_rts_us"]["median"] * 1000
     return [Measurement("omv_connect", "Omniverb ibv_create_qp to RTS", "ns", sample)]
 
 
@@ -218,14 +224,7 @@ def crowd_rows(key, name, run):
 
 def crowd_plan(program, environment):
     """The same between processes of this machine."""
-    def run(processes):
-        answer = subprocess.run([program, str(processes)], env=environment, text=True,
-                                timeout=60, capture_output=True)
-        if answer.returncode != 0:
-            raise Failure(pairs.last_line(answer.stderr))
-        return answer.stdout
-
-    return crowd_rows("omv", "Omniverb", run)
+    return crowd_rows("omv", "Omniverb", lambda count: _said(environment, program, count))
 
 
 def by_address_plan(environment):
@@ -238,11 +237,7 @@ def idle_plan(program, environment):
     """What a poll costs that finds nothing, with few and with many connections."""
     def sample(pairs_, key):
         def run(_):
-            answer = subprocess.run([program, str(pairs_)], env=environment, text=True, timeout=60,
-                                    capture_output=True)
-            if answer.returncode != 0:
-                raise Failure(pairs.last_line(answer.stderr))
-            return json.loads(answer.stdout)[key]
+            return json.loads(_said(environment, program, pairs_))[key]
         return run
 
     return [Measurement(f"omv_idle_{count}_{key}", f"Omniverb empty poll, {count} pairs{after}",
@@ -259,11 +254,7 @@ def attention_plan(program, environment):
     """A WRITE that the target has to serve, by what both programs do meanwhile."""
     def sample(target, requester):
         def run(_):
-            answer = subprocess.run([program, target, requester, "500"], env=environment, text=True,
-                                    timeout=60, capture_output=True)
-            if answer.returncode != 0:
-                raise Failure(pairs.last_line(answer.stderr))
-            return json.loads(answer.stdout)["median"] * 1000
+            return json.loads(_said(environment, program, target, requester, 500))["median"] * 1000
         return run
 
     environment = {**environment, "OMNIVERB_ADOPTION": "off"}
