@@ -33,7 +33,7 @@ pub(crate) struct Early {
 /// One that is kept.
 struct Kept {
     packet: Early,
-    /// Until when.
+    /// It is thrown away after this time.
     until: u64,
     _part: Part,
 }
