@@ -5,8 +5,8 @@
  * sleeps. A NIC would not care.
  *
  * The operation is a WRITE of 64 bytes to memory that is granted to nobody with
- * OMNIVERB_ADOPTION=off, so that the target serves it (mediated). Out: one JSON object, the median and the 99th percentile of
- * the microseconds of one operation.
+ * OMNIVERB_ADOPTION=off, so that the target serves it (mediated). Out: one JSON object, the median
+ * and the 99th percentile of the microseconds of one operation.
  * Usage: attention TARGET REQUESTER [OPERATIONS [GID index]]
  * TARGET: look, sleep, never, or microseconds between two looks. REQUESTER: look, or sleep.
  */
