@@ -68,6 +68,17 @@ def _only_processor(lab):
     check("-smp 1,maxcpus=2" in text, text)
 
 
+def _stays(lab):
+    """It is neither migrated nor saved: QEMU says why not."""
+    folder = lab.machine.folder.name
+    for line in (f"migrate \"exec:cat > {folder}/copy\"", "savevm copy"):
+        said = lab.machine.tell_monitor(line)
+        check("Migration is disabled" in said, f"{line}: {said}")
+    check(not os.path.exists(f"{folder}/copy"), "something was written")
+    row = lab.machine.row()
+    check(row["sessions"] == 0, f"{row}")
+
+
 def _window(lab):
     """What processes share comes out of the window, and goes back to it."""
     row = lab.machine.row()
@@ -422,7 +433,7 @@ _ACROSS = [("machine", "container", "rc", "-c"), ("machine", "container", "rc", 
 
 def few():
     """What another kernel or another QEMU may change."""
-    return [("device", _device), ("ibv_rc_pingpong -e", _pingpong("rc", "-e")),
+    return [("device", _device), ("stays", _stays), ("ibv_rc_pingpong -e", _pingpong("rc", "-e")),
             *((f"ibv_{program}_pingpong {' '.join(options)}, {client} to {server}",
                _across(server, client, program, *options))
               for server, client, program, *options in _ACROSS),
@@ -433,6 +444,7 @@ def groups():
     """All with one machine."""
     cases = [Case("machines.device", _device, 120),
              Case("machines.processors", _processors, 30),
+             Case("machines.stays", _stays, 30),
              Case("machines.window", _window, 120),
              Case("machines.ibv_rc_pingpong", _pingpong("rc"), 180),
              Case("machines.ibv_rc_pingpong -e", _pingpong("rc", "-e"), 180),
@@ -457,6 +469,7 @@ def groups():
              Case("machines.detached", _detached, 300)]
     plain = [Case("machines.args.device", _device, 120),
              Case("machines.args.processors", _only_processor, 60),
+             Case("machines.args.stays", _stays, 30),
              Case("machines.args.ibv_rc_pingpong", _pingpong("rc"), 180),
              Case("machines.args.ended", _ended, 60)]
     growing = [Case("machines.later", _later, 240),

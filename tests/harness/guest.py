@@ -140,7 +140,7 @@ class Guest:
             self._await(time.monotonic(), 2 * self.boot_limit)
         except Failure as failure:
             print(failure, flush=True)
-            self._tell_monitor("system_reset")
+            self.tell_monitor("system_reset")
             self._await(time.monotonic(), 3 * self.boot_limit)
         for program in self.programs.values():
             if program.returncode is None:
@@ -175,7 +175,7 @@ class Guest:
                     text += file.read()[-8000:]
         return text
 
-    def _tell_monitor(self, line):
+    def tell_monitor(self, line):
         """What QEMU's monitor says to a line, within a second."""
         text = ""
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as monitor:
@@ -189,7 +189,7 @@ class Guest:
     def processors(self):
         """Where they are, as QEMU says; twice, a second apart."""
         line = "info status\ninfo registers\nx /8i $eip"
-        text = self._tell_monitor(line) + self._tell_monitor(line)
+        text = self.tell_monitor(line) + self.tell_monitor(line)
         wanted = ("status", "RIP=", "EIP=", "0x", "CR0", "RAX", "EAX")
         return "\n".join(line for line in text.splitlines() if any(w in line for w in wanted))
 

@@ -133,7 +133,7 @@ pub(crate) fn args(
     let windows: Vec<_> = paths.map(|(index, path)| plugged(wanted, index, path)).collect();
     let port = &kept.port_path;
     output::write(&match libvirt {
-        true => options::xml(&windows, port, memory),
+        true => options::xml(text, &windows, port, memory),
         false => {
             // How many processors it has he says, who starts it.
             let memory = Some(options::room(memory, all_bytes(wanted)));

@@ -29,6 +29,12 @@ const FIRST_CHASSIS: usize = 201;
 /// The same of those for windows that are plugged in later.
 const FIRST_LATER_CHASSIS: usize = 211;
 
+/// A machine that has it can neither be migrated nor saved (QEMU: "Migration is disabled when using
+/// feature 'peer mode' in device 'ivshmem'"): a copy would go on with links and memory whose other
+/// ends know nothing of it. Stock QEMU has no word for that alone. The page that the guest sees in
+/// it has nothing, and is nobody's.
+const STAYS: &str = "omniverb-stays";
+
 /// Windows that may be plugged in later: their numbers, and where QEMU is to have a monitor for who
 /// does it.
 #[derive(Clone, Copy)]
@@ -96,6 +102,8 @@ pub(super) fn words(
         option("chardev", format!("socket,id=omniverb-monitor,path={path},server=on,wait=off"));
         option("mon", "chardev=omniverb-monitor,mode=control".into());
     }
+    option("object", format!("memory-backend-ram,id={STAYS},size=4096"));
+    option("device", format!("ivshmem-plain,id={STAYS}-here,memdev={STAYS},master=off"));
     option("chardev", format!("socket,id=omniverb-control,path={port},server=on,wait=off"));
     option("device", "virtio-serial-pci,id=omniverb-serial".into());
     option(
@@ -158,7 +166,7 @@ pub(super) fn quoted(word: &str) -> String {
 }
 
 /// What a domain of libvirt has for it: as nvdimms, since libvirt 9.0 starts no virtio-pmem.
-pub(super) fn xml(windows: &[Plugged], port: &str, memory: u64) -> String {
+pub(super) fn xml(name: &str, windows: &[Plugged], port: &str, memory: u64) -> String {
     let escaped = |text: &str| {
         let text = text.replace('&', "&amp;").replace('<', "&lt;");
         text.replace('\'', "&apos;")
@@ -184,8 +192,13 @@ pub(super) fn xml(windows: &[Plugged], port: &str, memory: u64) -> String {
          -->\n\
          <maxMemory slots='{slots}' unit='KiB'>{most_kib}</maxMemory>\n\
          <features><acpi/></features>\n\
-         <!-- In <devices>. -->\n\
+         <!-- In <devices>. The shmem has nothing: with it the domain is neither migrated nor \
+         saved. -->\n\
          {memories}\
+         <shmem name='{STAYS}-{name}' role='peer'>\n\
+         \x20 <model type='ivshmem-plain'/>\n\
+         \x20 <size unit='M'>1</size>\n\
+         </shmem>\n\
          <channel type='unix'>\n\
          \x20 <source mode='bind' path='{port}'/>\n\
          \x20 <target type='virtio' name='{PORT_NAME}'/>\n\
@@ -246,6 +259,7 @@ mod tests {
         let line = words.join(" ");
         assert!(line.starts_with("-m maxmem=2G -smp 1,maxcpus=2 -object "), "{line}");
         assert!(line.contains("mem-path=/proc/self/fd/5,size=4194304,share=on"), "{line}");
+        assert!(line.contains("memdev=omniverb-stays,master=off"), "{line}");
         assert!(line.contains("virtio-pmem-pci") && line.contains("name=omniverb.control"));
         assert!(line.contains("-chardev socket,id=omniverb-control,path=/run/a,,b/port,server"));
     }
@@ -297,12 +311,13 @@ mod tests {
     fn libvirt_is_told_the_same() {
         let mut windows = windows("/run/a&b/window", 1);
         windows[0].bytes = 64 << 20;
-        let text = xml(&windows, "/run/a&b/port", 4 << 30);
+        let text = xml("one", &windows, "/run/a&b/port", 4 << 30);
         for part in [
             "<path>/run/a&amp;b/window</path>",
             "<size unit='KiB'>65536</size>",
             "path='/run/a&amp;b/port'",
             "name='omniverb.control'",
+            "<shmem name='omniverb-stays-one' role='peer'>",
             "<maxMemory slots='4' unit='KiB'>6291456<",
         ] {
             assert!(text.contains(part), "{part}: {text}");
