@@ -104,7 +104,7 @@ class Machine:
         """The numbers of perftest's row."""
         place, command = self._command(setting, program)
         sides = SimpleNamespace(server=place, client=place)
-        running = _Duet(sides, [*command, "-F", "-x", "1", "-s", "8", "-n", str(iterations)])
+        running = Patient(sides, [*command, "-F", "-x", "1", "-s", "8", "-n", str(iterations)])
         table = duet.rows(running.finish(60).client, 5)
         if len(table) != 1:
             raise Failure(f"cannot read this output of {program}")
@@ -131,7 +131,7 @@ class _Inside:
         return self.guest.start(*argv, **options)
 
 
-class _Duet(duet.Duet):
+class Patient(duet.Duet):
     """Gives the server a moment instead of looking for it: looking costs the guest something."""
 
     def listens(self):

@@ -40,7 +40,7 @@ static double now(void)
 }
 
 /* The next completion, which must be a success within 5 seconds. */
-static void completed(struct ibv_cq *cq, const char *what)
+static inline void completed(struct ibv_cq *cq, const char *what)
 {
 	double deadline = now() + 5e9;
 	struct ibv_wc wc;

@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 sys.dont_write_bytecode = True
 
 from harness import duet, image, process  # noqa: E402
-from harness.attached import ADDRESS, Both, Device, Machine  # noqa: E402
+from harness.attached import ADDRESS, Both, Device, Machine, Stranger  # noqa: E402
 from harness.attached import files as device_files  # noqa: E402
 from harness.case import Failure, Skip  # noqa: E402
 from harness.guest import programs  # noqa: E402
@@ -39,24 +39,6 @@ COLUMNS = [
 ]
 WIDTH = 19
 LIMIT = 60
-
-
-class Stranger(Machine):
-    """The machine before it has a device of ours, when rdma_rxe has the port of RoCE v2."""
-
-    def _set_up(self):
-        """Neither yet."""
-
-    def rxe(self):
-        """Gives it Linux's device."""
-        self.run("rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0")
-        process.until(lambda: "PORT_ACTIVE" in self.run("ibv_devinfo"), 10, "an active rxe0")
-
-    def omniverb(self):
-        """Gives it ours instead. The module has the UDP port for as long as it is there."""
-        self.run("rdma", "link", "del", "rxe0")
-        self.run("busybox", "rmmod", "rdma_rxe")
-        self.agents = self.start_agent()
 
 
 def main():

@@ -142,6 +142,24 @@ class Plain(Machine):
         Guest._switch_on(self, [*line, *shlex.split(words)], limit)
 
 
+class Stranger(Machine):
+    """The machine before it has a device of ours, when rdma_rxe has the port of RoCE v2."""
+
+    def _set_up(self):
+        """Neither yet."""
+
+    def rxe(self):
+        """Gives it Linux's device."""
+        self.run("rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0")
+        process.until(lambda: "PORT_ACTIVE" in self.run("ibv_devinfo"), 10, "an active rxe0")
+
+    def omniverb(self):
+        """Gives it ours instead. The module has the UDP port for as long as it is there."""
+        self.run("rdma", "link", "del", "rxe0")
+        self.run("busybox", "rmmod", "rdma_rxe")
+        self.agents = self.start_agent()
+
+
 class Device:
     """The machine as a place: its programs have the device."""
 

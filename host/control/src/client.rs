@@ -2,7 +2,7 @@
 
 use crate::disposal::Bin;
 use crate::holds::Hold;
-use crate::memory::{Memory, Source};
+use crate::memory::{Memory, Shared, Source};
 use crate::outbox::{Letter, Outbox, Sent};
 use crate::pieces::Piece;
 use crate::tally::Tally;
@@ -11,7 +11,7 @@ use omniverb_sys::descriptors::{self, Plain};
 use omniverb_sys::pidfd::Peer;
 use omniverb_sys::{Access, Mapping, socket};
 use omniverb_tenancy::{Channel, Pace, VnicId};
-use omniverb_terms::Errno;
+use omniverb_terms::{Errno, Qpn};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -47,10 +47,18 @@ pub(crate) struct Client {
     flush_timer: bool,
     /// Where memory comes from that it shares.
     source: Source,
-    /// Those of a window that it was given: it may use them as long as it lives.
-    pieces: Vec<Arc<Piece>>,
+    /// Those of a window that it was given.
+    pieces: Vec<Kept>,
     /// Its machine says that its process has ended: nothing of its memory is in use.
     dead: bool,
+}
+
+/// A piece of a window that a process may use: as long as it lives, or as long as it has a queue
+/// pair, whose link it is.
+#[derive(Debug)]
+struct Kept {
+    piece: Arc<Piece>,
+    link_of: Option<Qpn>,
 }
 
 /// A process that may be there although its connection is not, and what it may use as long as it
@@ -112,21 +120,35 @@ impl Client {
         &self.source
     }
 
-    /// It has these until its end.
-    pub(crate) fn keep(&mut self, pieces: impl Iterator<Item = Arc<Piece>>) {
-        self.pieces.extend(pieces);
+    /// It has this until its end, if it is of a window.
+    pub(crate) fn keep(&mut self, memory: &Memory) {
+        self.pieces.extend(memory.piece().map(|piece| Kept { piece, link_of: None }));
+    }
+
+    /// It has a link of this queue pair's, by a bell that may be for others as well.
+    pub(crate) fn keep_link(&mut self, qpn: Qpn, shared: &Shared) {
+        shared.bell.iter().for_each(|bell| self.keep(bell));
+        let link = shared.link.piece();
+        self.pieces.extend(link.map(|piece| Kept { piece, link_of: Some(qpn) }));
+    }
+
+    /// It has given the number of this queue pair back. Before a library does so it has let go of
+    /// the links, and it takes none that it hears of later.
+    pub(crate) fn let_go(&mut self, qpn: Qpn) {
+        self.pieces.retain(|kept| kept.link_of != Some(qpn));
     }
 
     /// Of windows that are over nothing is given back: they are not kept for its sake.
     pub(crate) fn drop_over(&mut self) {
-        self.pieces.retain(|piece| !piece.is_over());
+        self.pieces.retain(|kept| !kept.piece.is_over());
     }
 
     /// What it has of windows that machines share with it, and what says when its process has
     /// ended: until then it may use them.
     pub(crate) fn leave_behind(&mut self) -> Option<Leaver> {
         let life = self.pidfd.clone().filter(|_| matches!(self.source, Source::Files))?;
-        let pieces = std::mem::take(&mut self.pieces);
+        let kept = std::mem::take(&mut self.pieces).into_iter();
+        let pieces: Vec<_> = kept.map(|kept| kept.piece).collect();
         (!pieces.is_empty()).then_some(Leaver { life, pieces })
     }
 
@@ -170,7 +192,7 @@ impl Client {
             Source::Files => Piece::retire_for_good,
         };
         if !self.dead {
-            self.pieces.iter().for_each(|piece| retire(piece));
+            self.pieces.iter().for_each(|kept| retire(&kept.piece));
         }
         [Some(self.calls), self.events].into_iter().flatten()
     }
@@ -180,7 +202,7 @@ impl Client {
         let (ours, theirs) = socket::pair()?;
         let area = self.source.make("omniverb-statistics", AREA_BYTES as u64)?;
         self.statistics = Some(area.extent.mapping(Access::ReadOnly)?);
-        self.keep(area.piece().into_iter());
+        self.keep(&area);
         self.events = Some(ours);
         Ok((theirs, area))
     }

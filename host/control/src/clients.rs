@@ -6,9 +6,8 @@
 //! what a socket has no room for stays here, and who lets too much pile up is parted with.
 
 use crate::client::Client;
-use crate::memory::{Memory, Source};
+use crate::memory::{Memory, Shared, Source};
 use crate::outbox::{Letter, Parcel, Sent};
-use crate::pieces::Piece;
 use crate::reactor::{Reactor, Timer};
 use crate::ready::Ready;
 use crate::settings::Unwanted;
@@ -17,6 +16,7 @@ use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_sys::descriptors::{self, Plain};
 use omniverb_sys::epoll::Interest;
 use omniverb_tenancy::{Channel, Holder, Holders, Pace, SessionId, VnicId};
+use omniverb_terms::Qpn;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsFd;
@@ -132,10 +132,24 @@ impl Clients {
         self.all.get(&id).map(|client| client.source().clone()).unwrap_or_default()
     }
 
-    /// A client has these until its end.
-    pub(crate) fn keep(&mut self, id: SessionId, pieces: impl Iterator<Item = Arc<Piece>>) {
+    /// A client has this until its end.
+    pub(crate) fn keep(&mut self, id: SessionId, memory: &Memory) {
         if let Some(client) = self.all.get_mut(&id) {
-            client.keep(pieces);
+            client.keep(memory);
+        }
+    }
+
+    /// A client has a link of this queue pair's.
+    pub(crate) fn keep_link(&mut self, id: SessionId, qpn: Qpn, shared: &Shared) {
+        if let Some(client) = self.all.get_mut(&id) {
+            client.keep_link(qpn, shared);
+        }
+    }
+
+    /// A client has given the number of this queue pair back, and its links with it.
+    pub(crate) fn let_go(&mut self, id: SessionId, qpn: Qpn) {
+        if let Some(client) = self.all.get_mut(&id) {
+            client.let_go(qpn);
         }
     }
 

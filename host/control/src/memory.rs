@@ -169,11 +169,6 @@ impl Shared {
         Letter::with(ready, files)
     }
 
-    /// What has to be kept as long as its ends use it.
-    pub(crate) fn pieces(&self) -> impl Iterator<Item = Arc<Piece>> + '_ {
-        self.all().filter_map(Memory::piece)
-    }
-
     fn all(&self) -> impl Iterator<Item = &Memory> {
         [Some(&self.link), self.bell.as_ref()].into_iter().flatten()
     }

@@ -130,6 +130,26 @@ fn a_moment_of_silence_is_forgiven() {
     assert_eq!(paths(&bench, 1), [(Path::Direct, Why::Neighbour)]);
 }
 
+/// A machine that is busy answers late, and now and then not at all.
+#[test]
+fn who_answers_the_second_time_is_forgiven_each_time() {
+    let mut bench = bench_with(Limits::default());
+    link(&mut bench, (1, 1), (2, 2), Service::Rc);
+    for _ in 0..5 {
+        bench.walls.insert((1, 2));
+        probes(&mut bench);
+        let asked = (0..200).any(|_| {
+            pass(&mut bench, 100_000_000);
+            probes(&mut bench).contains(&(ip(2), 1))
+        });
+        assert!(asked, "there are no links any more");
+        pass(&mut bench, 1_000_000_000);
+        bench.walls.clear();
+        pass(&mut bench, 3_000_000_000);
+    }
+    assert_eq!(paths(&bench, 1), [(Path::Direct, Why::Neighbour)]);
+}
+
 #[test]
 fn an_address_that_moves_takes_its_links_along() {
     let mut bench = bench_with(Limits::default());

@@ -32,6 +32,9 @@ impl Client {
             self.add_bell(ready, &memory)?;
         }
         let (bell, doorbell) = self.bells.get(name).ok_or(Errno::EPROTO)?;
+        // Of one that is destroyed by now the daemon has told the peer, and somebody else may have
+        // the memory.
+        let qp = self.qp(ready.qpn).ok_or(Errno::ENOENT)?;
         if ready.request_bytes > RING_BYTES_MAX || ready.response_bytes > RING_BYTES_MAX {
             return Err(Errno::EPROTO);
         }
@@ -47,10 +50,6 @@ impl Client {
             peer_slot: ready.peer_slot,
         };
         let mut endpoint = Endpoint::new(parts).ok_or(Errno::EPROTO)?;
-        let Some(qp) = self.qp(ready.qpn) else {
-            endpoint.close();
-            return Err(Errno::ENOENT);
-        };
         let of_group = ready.peer_qpn.is_group();
         if of_group && !self.group_link_comes(&qp, ready) {
             endpoint.close();

@@ -94,13 +94,19 @@ impl Server {
             }
             _ => None,
         };
+        if matches!(message, Message::ConnectQp(_)) {
+            // What comes back of a pair window is emptied first, by a thread of its own.
+            self.look_at_pairs_of(id);
+            self.tell_pairs();
+        }
         let arrived = Arrived { channel, tag, message, memory };
         self.tables.decide(|tables| tables.handle(id, &arrived, clock::now()));
         // One that may not go yet counts when it does.
-        if let Some((qpn, Some(words))) = going
+        if let Some((qpn, words)) = going
             && self.tables.slot_of(id, qpn).is_none()
         {
-            self.count(id, &words);
+            words.iter().for_each(|words| self.count(id, words));
+            self.clients.let_go(id, qpn);
         }
         self.carry_on();
     }

@@ -94,7 +94,7 @@ impl Server {
     pub(super) fn begin_trace(&mut self, id: SessionId) {
         match self.captures.begin_trace(id, &self.clients.source(id)) {
             Ok(Some(memory)) => {
-                self.clients.keep(id, memory.piece().into_iter());
+                self.clients.keep(id, &memory);
                 let message = TraceBegin { memory: memory.said() };
                 self.tell(id, Letter::with(message, memory.enclosed().into_iter().collect()));
             }

@@ -36,7 +36,7 @@ impl Server {
         }
         match Shared::make(&self.clients.source(end.session), &end.ready) {
             Ok(shared) => {
-                self.clients.keep(end.session, shared.pieces());
+                self.clients.keep_link(end.session, end.ready.qpn, &shared);
                 self.engine.attach(end.vnic, &end, &shared);
                 self.tell(end.session, shared.letter(&end.ready));
             }

@@ -98,7 +98,7 @@ impl Server {
         match made {
             Ok(shared) => {
                 for end in [first, second] {
-                    self.clients.keep(end.session, shared.pieces());
+                    self.clients.keep_link(end.session, end.ready.qpn, &shared);
                     self.tell(end.session, shared.letter(&end.ready));
                 }
             }

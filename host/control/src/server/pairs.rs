@@ -132,7 +132,7 @@ impl Server {
         match made {
             Ok(shared) => {
                 for (index, end) in ends.into_iter().enumerate() {
-                    self.clients.keep(end.session, shared.pieces());
+                    self.clients.keep_link(end.session, end.ready.qpn, &shared);
                     let letter = match index == outside {
                         true => shared.letter_outside(&end.ready),
                         false => shared.letter(&end.ready),

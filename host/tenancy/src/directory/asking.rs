@@ -193,7 +193,7 @@ impl Tenancy {
                 Waiter::Wish { qpn, peer } => self.advance_wish(qpn, peer, now),
                 Waiter::Consent => {
                     let answer = self.network.neighbours.recall(&question, now);
-                    self.consent_answered(question, answer);
+                    self.consent_answered(question, answer, now);
                 }
             }
         }

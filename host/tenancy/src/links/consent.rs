@@ -1,7 +1,8 @@
 //! Consent while a link lives. A link between two vNICs exists because the network let a probe
 //! pass; what travels on it no longer asks the network. So the probe is repeated as long as links
-//! rest on its answer: one for all of them. When it stays unanswered for some periods in a row, or
-//! comes out at another vNIC, the links end, as connections end when a network goes away.
+//! rest on its answer: one for all of them. While it is not answered it is repeated sooner. When it
+//! has not been for so many times in a row, or comes out at another vNIC, the links end, as
+//! connections end when a network goes away.
 //!
 //! Only what leaves the network out needs this: links between processes, and links to the engine
 //! that lead to another vNIC of this host. Within one vNIC there is nobody to ask.
@@ -14,6 +15,9 @@ use crate::tenancy::Tenancy;
 use crate::timers::Timer;
 use omniverb_session::body::CLOSED_BY_NETWORK;
 use omniverb_terms::{Gid, VnicId};
+
+/// What was not answered is asked again after this part of a period.
+const SOONER: u64 = 8;
 
 impl Tenancy {
     /// What the network is to be asked again for a link from one vNIC to another.
@@ -64,24 +68,25 @@ impl Tenancy {
                 let due = self.next_consent(&question, now);
                 self.timers.set(Timer::Consent(question), due);
             }
-            Resolved::To(_) | Resolved::Busy => {
-                let period = self.limits().consent_time_ns;
-                let due = now.saturating_add((period / 8).max(1));
-                self.timers.set(Timer::Consent(question), due);
-                self.links.consents.delay(&question);
-                if self.links.consents.is_overdue(&question) {
-                    self.consent_answered(question, None);
-                }
-            }
+            Resolved::To(_) | Resolved::Busy => self.consent_answered(question, None, now),
         }
     }
 
     /// The network has, or has not, answered a probe that links rest on.
-    pub(crate) fn consent_answered(&mut self, question: Question, answer: Option<Answer>) {
+    pub(crate) fn consent_answered(
+        &mut self,
+        question: Question,
+        answer: Option<Answer>,
+        now: u64,
+    ) {
         let at = match answer {
             Some(Answer::Is(vnic)) => Some(vnic),
             _ => None,
         };
+        if at.is_none() && self.links.consents.is_asked(&question) {
+            let soon = (self.limits().consent_time_ns / SOONER).max(1);
+            self.timers.set(Timer::Consent(question), now.saturating_add(soon));
+        }
         for rest in self.links.consents.answered(&question, at) {
             if at.is_none() || at != self.far_end(question.from, rest) {
                 self.withdraw(rest);

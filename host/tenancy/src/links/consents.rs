@@ -5,12 +5,10 @@ use crate::ids::{LinkKey, RemotePeer};
 use omniverb_terms::{Qpn, VnicId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Periods without an answer, each of several tries, after which links end.
-const MISSES_MAX: u32 = 2;
-
-/// A probe that cannot be sent because too many are under way is tried again after this part of a
-/// period; after as many of these the period counts as one without an answer.
-const DELAYS: u32 = 8;
+/// Questions in a row, each of several tries, that nobody has answered, or that could not be asked
+/// since too many were under way: links end after these. A machine that has other things to do may
+/// be late for one and the next.
+const MISSES_MAX: u32 = 7;
 
 /// Something that lives by an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,10 +23,8 @@ pub(crate) enum Rest {
 struct Consent {
     /// What lives by it; never empty in the table.
     rests: BTreeSet<Rest>,
-    /// Periods without an answer since the last one.
+    /// Questions since the last answer.
     misses: u32,
-    /// Times it could not be asked since it was answered, or was not.
-    delays: u32,
 }
 
 /// All answers that something rests on.
@@ -61,23 +57,10 @@ impl Consents {
         }
     }
 
-    /// There was no room for the question: it is asked a little later.
-    pub(crate) fn delay(&mut self, question: &Question) {
-        if let Some(consent) = self.by_question.get_mut(question) {
-            consent.delays += 1;
-        }
-    }
-
-    /// It could not be asked so often that it counts as not answered.
-    pub(crate) fn is_overdue(&self, question: &Question) -> bool {
-        self.by_question.get(question).is_some_and(|consent| consent.delays >= DELAYS)
-    }
-
     /// It was answered with this vNIC, or with none. What rests on it, unless that may go on for
     /// now whoever it leads to.
     pub(crate) fn answered(&mut self, question: &Question, at: Option<VnicId>) -> Vec<Rest> {
         let Some(consent) = self.by_question.get_mut(question) else { return Vec::new() };
-        consent.delays = 0;
         consent.misses = if at.is_some() { 0 } else { consent.misses + 1 };
         if at.is_none() && consent.misses < MISSES_MAX {
             return Vec::new();

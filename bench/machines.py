@@ -1,0 +1,380 @@
+#!/usr/bin/env python3
+"""`make bench-machines`: virtual machines. Two machines with Linux's rdma_rxe against the same two
+with our device; and what it costs that memory comes out of a window and words go through an agent:
+the same programs in the same machine, with a daemon of its own in it as containers have one.
+
+In: dist/, bench/steps.c, dma_speed.c, qp_many.c, perftest, QEMU and a kernel that has rdma_rxe;
+root. Out: tables on stdout and target/bench/machines.json. Where the processors are emulated only
+ratios mean anything. Nothing is demanded; what could not be measured fails the run.
+"""
+import argparse
+import contextlib
+import functools
+import json
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import machine
+import pairs
+import plan
+import report
+from guest import Patient
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+sys.dont_write_bytecode = True
+
+from harness import duet, image, process  # noqa: E402
+from harness.attached import Device, Stranger, files  # noqa: E402
+from harness.case import Failure, Skip  # noqa: E402
+from harness.duet import gid_index  # noqa: E402
+from harness.guest import installed, programs  # noqa: E402
+from harness.host import Host  # noqa: E402
+from harness.staging import Stage  # noqa: E402
+
+PROGRAMS = "/opt/programs"
+INSIDE = "/opt/omniverb"
+# rxe and the agent have the machine's first namespace.
+NAMESPACE = "omniverb"
+SOCKET = "/tmp/own.sock"
+# key, what it is, unit, perftest's program, bytes, iterations at least and at most.
+COMMANDS = [
+    ("write_lat", "ib_write_lat 8 B", "ns", "ib_write_lat", 8, (200, 20_000)),
+    ("send_lat", "ib_send_lat 8 B", "ns", "ib_send_lat", 8, (200, 20_000)),
+    ("read_lat", "ib_read_lat 8 B", "ns", "ib_read_lat", 8, (200, 20_000)),
+    ("write_64k", "ib_write_bw 64 KiB", "B/s", "ib_write_bw", 65536, (200, 5000)),
+    ("send_64k", "ib_send_bw 64 KiB", "B/s", "ib_send_bw", 65536, (200, 5000)),
+]
+RATES = [
+    ("write_rate", "ib_write_bw 8 B", "msg/s", "ib_write_bw", 8, (1000, 300_000)),
+    ("send_rate", "ib_send_bw 8 B", "msg/s", "ib_send_bw", 8, (1000, 100_000)),
+]
+ECHOES, ECHO_PORT = 300, "omniverb.bench"
+MESSAGES = 300
+
+
+class Measured(Stranger):
+    """A machine, with one more port, by which bytes come back."""
+
+    neighbours = 2
+
+    def devices(self):
+        return [*super().devices(), "-device", "virtio-serial-pci,id=echoes",
+                "-chardev", f"socket,id=echo,path={self._file('echo')},server=on,wait=off",
+                "-device", f"virtserialport,bus=echoes.0,chardev=echo,name={ECHO_PORT}"]
+
+    def echo(self):
+        """Nanoseconds until a byte has come back, from one who sleeps."""
+        program = self.start("/opt/bench/echo", ECHO_PORT)
+        try:
+            with contextlib.closing(socket.socket(socket.AF_UNIX)) as port:
+                port.settimeout(20)
+                port.connect(self._file("echo"))
+                times = []
+                for _ in range(ECHOES):
+                    begun = time.monotonic_ns()
+                    port.sendall(b"?")
+                    port.recv(1)
+                    times.append(time.monotonic_ns() - begun)
+                    time.sleep(0.002)  # Who is to be woken has to be asleep.
+            return statistics.median(times[10:])
+        finally:
+            program.kill()
+
+
+class Own:
+    """The machine's second namespace, where a daemon of the machine's own gives the device."""
+
+    address = "127.0.0.1"
+
+    def __init__(self, guest):
+        self.guest = guest
+
+    def _line(self, argv):
+        words = (f"LD_LIBRARY_PATH={INSIDE}/lib OMNIVERB_SOCKET={SOCKET} "
+                 'exec "$0" "$@"')
+        return ["ip", "netns", "exec", NAMESPACE, "sh", "-c", words, *argv]
+
+    def start(self, *argv, stdout=None, stderr=None):
+        """See Guest.start."""
+        del stderr
+        return self.guest.start(*self._line(argv), stdout=stdout)
+
+    def run(self, *argv, **options):
+        """See Guest.run."""
+        return self.guest.run(*self._line(argv), **options)
+
+    @classmethod
+    def made(cls, guest):
+        """Starts its daemon."""
+        guest.run("sh", "-c", "mkdir -p /run/netns /var/run /etc/omniverb")
+        guest.run("ip", "netns", "add", NAMESPACE)
+        guest.run("ip", "netns", "exec", NAMESPACE, "ip", "link", "set", "lo", "up")
+        guest.start("ip", "netns", "exec", NAMESPACE, f"{INSIDE}/bin/omniverbd", "--socket", SOCKET)
+        process.until(lambda: SOCKET.rpartition("/")[2] in guest.run("sh", "-c", "ls /tmp"), 20,
+                      "a daemon in the machine")
+        return cls(guest)
+
+
+class Places:
+    """A host, a container on it, and two machines."""
+
+    def __init__(self, stage):
+        self.host = Host(stage, "machines")
+        try:
+            self.container = self.host.add(1)
+            build(stage)
+            names = ["ib_write_lat", "ib_send_lat", "ib_read_lat", "ib_write_bw", "ib_send_bw",
+                     "qperf"]
+            wanted = {**programs(), **files(stage, names),
+                      f"{INSIDE}/bin/omniverbd": stage.dist / "bin/omniverbd",
+                      "/opt/bench/echo": image.compiled("echo"),
+                      **{f"{PROGRAMS}/{name}": stage.programs / name
+                         for name in ("steps", "qp_many", "dma_speed")}}
+            archive = image.archive(wanted, (*image.RXE, *image.DAX), "bench")
+            self.machines = [self.host.keep(Measured(stage, self.host, archive, name=f"vm-{number}",
+                                                     address=f"10.77.0.{number}", processors=2,
+                                                     memory=768))
+                             for number in (200, 201)]
+        except BaseException:
+            self.close()
+            raise
+        self.first = Device(self.machines[0])
+
+    def with_device(self):
+        """The machines have our device, and no rxe any more."""
+        for one in self.machines:
+            one.omniverb()
+        self.own = Own.made(self.machines[0])
+
+    def close(self):
+        """Ends everything."""
+        self.host.close()
+
+
+def build(stage):
+    """What is measured with."""
+    for name in ("steps", "qp_many"):
+        pairs.compiled(name, stage.programs)
+    process.run(["cc", "-O2", "-Wall", "-I", ROOT / "dist/include", "-o",
+                 stage.programs / "dma_speed", ROOT / "bench/dma_speed.c", "-L", ROOT / "dist/lib",
+                 "-lomniverb_dma", "-lrdmacm", "-libverbs"], limit=60)
+    installed(["qperf"])
+
+
+def perftest(server, client, index, program, size, iterations):
+    """The numbers of perftest's only row."""
+    sides = SimpleNamespace(server=server, client=client)
+    running = Patient(sides, [program, "-F", "-x", index, "-s", size, "-n", iterations])
+    table = duet.rows(running.finish(90).client, 5)
+    if len(table) != 1:
+        raise Failure(f"cannot read this output of {program}")
+    return next(iter(table.values()))
+
+
+def perftests(commands, key, name, server, client, index):
+    """A measurement for each command."""
+    def sample(program, size, unit, count):
+        row = perftest(server, client, index, program, size, count)
+        return {"ns": row[4] * 1000, "msg/s": row[4] * 1e6, "B/s": row[3] * 2**20}[unit]
+
+    return [plan.Measurement(f"{key}_{what}", f"{name}, {text}", unit,
+                             lambda n, program=program, size=size, unit=unit:
+                             sample(program, size, unit, n),
+                             iterations=limits[0], limits=limits, size=size)
+            for what, text, unit, program, size, limits in commands]
+
+
+def qperf(server, client, test, size):
+    """One figure of TCP; see bench/wire.py."""
+    listening = server.start("qperf")
+    try:
+        process.until(lambda: server.listens(19765), 20, "qperf to listen")
+        text = client.run("qperf", server.address, "-t", 1, "-m", size, test, limit=60)
+    finally:
+        listening.kill()
+    value, unit = next(line.split("=")[1] for line in text.splitlines() if "=" in line).split()
+    units = {"ns": 1, "us": 1e3, "ms": 1e6, "bytes/sec": 1, "KB/sec": 1e3, "MB/sec": 1e6,
+             "GB/sec": 1e9}
+    return float(value.replace(",", "")) * units[unit]
+
+
+def between_machines(places, key):
+    """Two machines: by TCP and rxe, or by our device."""
+    server, client = places.machines
+    if key == "rxe":
+        for one in places.machines:
+            one.rxe()
+        return [plan.Measurement("tcp_lat", "TCP (virtio-net) 8 B", "ns",
+                                 lambda _: qperf(server, client, "tcp_lat", 8)),
+                plan.Measurement("tcp_64k", "TCP (virtio-net) 64 KiB", "B/s",
+                                 lambda _: qperf(server, client, "tcp_bw", 65536), size=65536),
+                *perftests(COMMANDS, "rxe", "rdma_rxe", server, client, 1)]
+    server, client = (Device(one) for one in places.machines)
+    return perftests(COMMANDS, "omv", "Omniverb", server, client, gid_index(client))
+
+
+def in_one_machine(places):
+    """The same within the first machine: memory out of the window and an agent, or a daemon of the
+    machine's own."""
+    found = []
+    for key, name, place in (("own", "own daemon", places.own), ("window", "window", places.first)):
+        index = gid_index(place)
+        # Its own name for itself: no other address of the machine has a GID.
+        found += perftests([*COMMANDS, *RATES], key, name, place, place, index)
+        found += plan.crowd_rows(key, f"{name},", functools.partial(crowd, place, index))[:2]
+    return found
+
+
+def crowd(place, index, processes):
+    """What qp_many says of so many processes."""
+    return place.run(f"{PROGRAMS}/qp_many", processes, 100, index, limit=120)
+
+
+def steps(place):
+    """Instructions of each call."""
+    return json.loads(place.run(f"{PROGRAMS}/steps", 30, gid_index(place), limit=300))
+
+
+def wakes(places):
+    """A byte there and back by a port of the machine, and a message there and back between one who
+    sleeps in it and one who sleeps in the container."""
+    def message(_):
+        index = {place: gid_index(place) for place in (places.container, places.first)}
+        lines = [["ibv_rc_pingpong", "-e", "-s", 8, "-n", MESSAGES, "-g", index[place]]
+                 for place in (places.container, places.first)]
+        sides = SimpleNamespace(server=places.first, client=places.container)
+        text = Patient(sides, lines[0], server_argv=lines[1]).finish(90).client
+        seen = re.search(r"([\d.]+) usec/iter", text)
+        if not seen:
+            raise Failure(f"cannot read this output: {text}")
+        return float(seen.group(1)) * 1000
+
+    return [plan.Measurement("wake_bare", "a byte by a virtio-serial port, and back", "ns",
+                             lambda _: places.machines[0].echo()),
+            plan.Measurement("wake_message", "ibv_rc_pingpong -e, container and machine", "ns",
+                             message)]
+
+
+def second_api(place):
+    """What dma_speed says, both ends in a place: value and unit by name."""
+    with tempfile.TemporaryFile("w+") as said:
+        # It ends with its input.
+        node = place.start("sh", "-c", f"sleep 900 | {PROGRAMS}/dma_speed serve", stdout=said)
+        try:
+            process.until(lambda: "port " in process.written(said), 30, "the node")
+            port = process.written(said).split("port ")[1].split()[0]
+            text = place.run(f"{PROGRAMS}/dma_speed", place.address, port, limit=600)
+        finally:
+            node.kill()
+    words = [line.split() for line in text.splitlines()]
+    return {name: (float(value), unit) for name, value, unit in (w for w in words if len(w) == 3)}
+
+
+def api_rows(places, rounds):
+    """The second API in the same two ways, interleaved."""
+    rows = {}
+    for _ in range(rounds):
+        for key, place in (("own", places.own), ("window", places.first)):
+            for name, (value, unit) in second_api(place).items():
+                row = rows.setdefault(f"{key}_{name}", {"label": f"{key}, {name}", "unit": unit,
+                                                        "samples": []})
+                row["samples"].append(value)
+    for row in rows.values():
+        row.update(report.summary(row["samples"]))
+    return rows
+
+
+def factor(rows, key, other):
+    """How many times better than the other a figure is; None if one is missing."""
+    mine, theirs = (rows.get(name, {}).get("median") for name in (key, other))
+    if not mine or not theirs:
+        return None
+    return theirs / mine if rows[key]["unit"] == "ns" else mine / theirs
+
+
+def lines(rows, against):
+    """A table; `against` has what each figure is compared with."""
+    yield f"{'':44} {'median':>10} {'min':>10} {'max':>10}"
+    for key, entry in rows.items():
+        if "median" not in entry:
+            yield f"{entry['label']:44} not measured: {entry.get('error', 'no sample')}"
+            continue
+        cells = [report.show(entry[column], entry["unit"]) for column in ("median", "min", "max")]
+        before, _, what = key.partition("_")
+        times = factor(rows, key, f"{against[before]}_{what}") if before in against else None
+        than = "" if times is None else f"  {times:.2f}x as fast as {against[before]}"
+        yield f"{entry['label']:44} " + " ".join(f"{cell:>10}" for cell in cells) + than
+
+
+def step_lines(found):
+    """Instructions of each call."""
+    yield "instructions of a call          " + " ".join(f"{place:>12}" for place in found)
+    for call in next(iter(found.values())):
+        yield f"{call:31} " + " ".join(f"{counts[call]:>12}" for counts in found.values())
+    sums = {place: sum(counts[call] for call in counts if call != "poll_empty")
+            for place, counts in found.items()}
+    base = sums["own"]
+    yield f"{'a message, all its calls':31} " + " ".join(
+        f"{count:>5} ({count / base - 1:+.1%})" for count in sums.values())
+
+
+def sampled(items, rounds):
+    """Samples of these, by key."""
+    plan.sample_all(items, rounds, (Failure, ZeroDivisionError, subprocess.SubprocessError), setup=4)
+    return {item.key: report.entry_of(item) for item in items}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5, help="samples of everything (default 5)")
+    parser.add_argument("--out", type=Path, default=ROOT / "target/bench/machines.json")
+    chosen = parser.parse_args()
+    chosen.out.parent.mkdir(parents=True, exist_ok=True)
+    known, stage = machine.facts(ROOT), Stage(with_programs=False)
+    tables, counted = {}, {}
+    try:
+        with contextlib.closing(Places(stage)) as places:
+            rows = sampled(between_machines(places, "rxe"), chosen.rounds)
+            places.with_device()
+            rows.update(sampled(between_machines(places, "omv"), chosen.rounds))
+            tables["two machines"] = rows
+            tables["one machine"] = sampled(in_one_machine(places), chosen.rounds)
+            tables["dma"] = api_rows(places, max(1, chosen.rounds // 2))
+            tables["wakes"] = sampled(wakes(places), chosen.rounds)
+            counted = {name: steps(place) for name, place in
+                       (("own", places.own), ("window", places.first))}
+    except Skip as skip:
+        print(f"bench: there is no virtual machine here: {skip}", file=sys.stderr)
+        return 1
+    finally:
+        stage.close()
+        process.end_descendants()
+    chosen.out.write_text(json.dumps({"machine": known, "rounds": chosen.rounds, "tables": tables,
+                                      "instructions": counted}, indent=1) + "\n")
+    print(*machine.lines(known), sep="\n")
+    against = {"omv": "rxe", "window": "own"}
+    for title, rows in tables.items():
+        print(f"\n{title}", *lines(rows, against), sep="\n")
+    print("", *step_lines(counted), sep="\n")
+    print(f"Details: {chosen.out}")
+    failed = [key for rows in tables.values() for key, row in rows.items() if "median" not in row]
+    if failed:
+        print(f"bench: not measured: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    process.become_subreaper()
+    try:
+        sys.exit(main())
+    except Failure as problem:
+        process.end_descendants()
+        sys.exit(f"bench: {problem}")
