@@ -189,6 +189,36 @@ fn over_what_a_window_has_room_for_nobody_connects() {
     until(|| seen(&daemon, "one").unwrap()["used"].as_u64().unwrap() <= AREA_BYTES);
 }
 
+/// A server that lives long has had more connections than there is room for at a time.
+#[test]
+fn a_link_gives_its_memory_back_with_the_queue_pairs_at_both_ends() {
+    let daemon = Daemon::start(Settings::default());
+    let mut machine = Machine::attach(&daemon, "one");
+    machine.tell_address();
+    let (mut a, _) = machine.process();
+    let (mut b, _) = machine.process();
+    let used = || seen(&daemon, "one").unwrap()["used"].as_u64().unwrap();
+    let mut without_links = 0;
+    for round in 0..100 {
+        let (one, two) = (create(&mut a, Service::Rc), create(&mut b, Service::Rc));
+        a.call(connect(one, two, "10.9.0.1", "10.9.0.1").into());
+        b.call(connect(two, one, "10.9.0.1", "10.9.0.1").into());
+        let length = link_ready(&mut a).memory.length;
+        link_ready(&mut b);
+        let with_link = used();
+        a.call(DestroyQp { qpn: one, reserved: 0 }.into());
+        // The other end may use it.
+        link_closed(&mut b);
+        assert_eq!(used(), with_link);
+        b.call(DestroyQp { qpn: two, reserved: 0 }.into());
+        if round == 0 {
+            // The bell stays.
+            without_links = with_link - length;
+        }
+        until(|| used() == without_links);
+    }
+}
+
 /// A process goes on with its links when it has lost its daemon; only the guest knows whether it
 /// is there.
 #[test]
