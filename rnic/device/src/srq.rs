@@ -114,8 +114,8 @@ impl Srq {
         self.extended.as_ref().map(|(number, _)| *number)
     }
 
-    /// The application destroys it: memory that was lent is back when this returns, whoever still
-    /// looks at this queue. One for XRC leaves its domain, and no completion of it is left anywhere.
+    /// XRC: takes it out of its domain. No completion of it is left anywhere afterwards. Others
+    /// have nothing to end.
     pub fn retire(&self) {
         if let Some((number, domain)) = &self.extended {
             domain.remove_srq(self, *number);
@@ -124,6 +124,11 @@ impl Srq {
             cq.purge_receives(self.slot);
             cq.end_use();
         }
+    }
+
+    /// The application has destroyed it: memory that was lent is back when this returns, whoever
+    /// still looks at this queue.
+    pub fn give_up(&self) {
         let queue = std::mem::replace(&mut self.inner.lock().queue, ReceiveQueue::none());
         // A lender is the program's code: it is not called under a lock.
         drop(queue);

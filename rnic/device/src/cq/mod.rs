@@ -217,7 +217,7 @@ impl Cq {
 
     /// The application destroys it: memory that was lent is back when this returns, whoever still
     /// looks at this queue, and completions that come all the same are lost.
-    pub fn retire(&self) {
+    pub fn give_up(&self) {
         let mut inner = self.inner.lock();
         (inner.capacity, inner.overflowed) = (0, true);
         let given_up = (std::mem::take(&mut inner.entries), std::mem::take(&mut inner.times));
