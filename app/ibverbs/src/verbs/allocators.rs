@@ -46,7 +46,11 @@ pub(super) struct Allocators {
 
 impl Allocators {
     /// Both, and what they are to be given; `None` if one is missing.
-    pub(super) fn of(alloc: Option<Alloc>, free: Option<Free>, context: *mut c_void) -> Option<Self> {
+    pub(super) fn of(
+        alloc: Option<Alloc>,
+        free: Option<Free>,
+        context: *mut c_void,
+    ) -> Option<Self> {
         Some(Allocators { alloc: alloc?, free: free?, context })
     }
 

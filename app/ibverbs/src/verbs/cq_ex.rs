@@ -64,7 +64,8 @@ pub(super) unsafe extern "C" fn create_cq_ex(
             },
             is_stamped: fields & u64::from(STAMPS) != 0,
         };
-        let made = create(context, (*attr).cqe, (*attr).cq_context, (*attr).channel, options, domain);
+        let made =
+            create(context, (*attr).cqe, (*attr).cq_context, (*attr).channel, options, domain);
         if !made.is_null() {
             fill(&mut (*made).ex, options);
         }

@@ -109,10 +109,9 @@ unsafe fn create(
             shell.counts.srqs.one_less();
             return null(match Loans::have_refused(&loans) {
                 true => Errno::ENOMEM,
-                false => refused!(
-                    Errno::ENOMEM,
-                    "ibv_create_srq: all queues of the process are in use"
-                ),
+                false => {
+                    refused!(Errno::ENOMEM, "ibv_create_srq: all queues of the process are in use")
+                }
             });
         };
         (*init).attr.max_sge = sges;

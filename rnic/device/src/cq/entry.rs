@@ -79,7 +79,8 @@ mod tests {
 
     #[test]
     fn what_goes_into_an_entry_comes_out() {
-        let releases = [Release::Send { slot: 7, position: u64::MAX }, Release::Receive { slot: 9 }];
+        let releases =
+            [Release::Send { slot: 7, position: u64::MAX }, Release::Receive { slot: 9 }];
         for release in releases {
             for solicits in [Solicits::Nothing, Solicits::Event] {
                 let entry = Entry::new(Wc { wr_id: 3, ..Wc::default() }, release, solicits);
