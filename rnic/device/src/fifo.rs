@@ -59,16 +59,16 @@ impl<T: Copy + FromBytes> Fifo<T> {
 
     /// The element that so many are older than.
     #[inline(always)]
-    pub(crate) fn get(&self, index: usize) -> Option<T> {
-        if index < self.length { self.places.get(self.place(index)).copied() } else { None }
+    pub(crate) fn get(&self, index: usize) -> Option<&T> {
+        if index < self.length { self.places.get(self.place(index)) } else { None }
     }
 
     /// All of them, oldest first.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         (0..self.length).filter_map(|index| self.get(index))
     }
 
-    /// Adds one.
+    /// Adds the youngest.
     #[inline(always)]
     pub(crate) fn push(&mut self, element: T) {
         if self.length == self.places.len() {
@@ -90,13 +90,13 @@ impl<T: Copy + FromBytes> Fifo<T> {
 
     /// Adds those of another, which keeps them.
     pub(crate) fn append(&mut self, other: &Fifo<T>) {
-        other.iter().for_each(|element| self.push(element));
+        other.iter().for_each(|element| self.push(*element));
     }
 
     /// Takes the oldest.
     #[inline(always)]
     pub(crate) fn pop(&mut self) -> Option<T> {
-        let oldest = self.get(0)?;
+        let oldest = *self.get(0)?;
         self.pass(1);
         Some(oldest)
     }
@@ -138,7 +138,7 @@ mod tests {
                 fifo.push(next);
                 next += 1;
             }
-            assert!(fifo.iter().eq(oldest..next));
+            assert!(fifo.iter().copied().eq(oldest..next));
             for _ in 0..turn % 5 {
                 let taken = fifo.pop();
                 assert_eq!(taken, (oldest < next).then_some(oldest));
@@ -161,7 +161,7 @@ mod tests {
         }
         fifo.replace(8, 77);
         fifo.truncate(kept.len());
-        assert!(fifo.iter().eq(kept));
+        assert!(fifo.iter().eq(&kept));
         fifo.pass(5);
         assert_eq!((fifo.len(), fifo.pop(), fifo.get(0)), (0, None, None));
     }
@@ -172,6 +172,6 @@ mod tests {
         assert_eq!(fifo.pop(), None);
         fifo.push(5u8);
         fifo.push(6);
-        assert!(fifo.iter().eq([5, 6]));
+        assert!(fifo.iter().eq(&[5, 6]));
     }
 }

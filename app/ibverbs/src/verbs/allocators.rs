@@ -1,9 +1,9 @@
 //! The allocators of parent domains: whose memory the queues of what is made there are in.
 //!
-//! A program that gives its parent domain `alloc` and `free` has the entries of CQs and the receives
-//! of QPs and SRQs in memory that it chose: pages of its own pool, of a NUMA node, huge ones. Both
-//! are called in the verb that makes, resizes or destroys an object, by the thread that calls that
-//! verb, without a lock of ours.
+//! A program that gives its parent domain `alloc` and `free` has the entries of CQs and the
+//! receives of QPs and SRQs in memory that it chose: pages of its own pool, of a NUMA node, huge
+//! ones. Both are called in the verb that makes, resizes or destroys an object, by the thread that
+//! calls that verb, without a lock of ours.
 
 use core::ffi::c_void;
 use core::ptr::NonNull;

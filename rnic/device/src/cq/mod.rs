@@ -6,6 +6,7 @@ mod link_count;
 mod pause;
 mod poller;
 pub mod progress;
+mod room;
 mod watch;
 
 use self::attendance::Attendance;
@@ -20,7 +21,7 @@ use crate::lock::{Guard, Lock};
 use crate::peer::FarEnd;
 use crate::qp::CountsLinks;
 use crate::shared::Shared;
-use omniverb_ring::{Lending, NoMemory};
+use omniverb_ring::Lending;
 use omniverb_terms::Qpn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -135,21 +136,6 @@ impl Cq {
         Cq::of(shared, capacity, (entries, Fifo::default()), events, options, None)
     }
 
-    /// The same, with its entries in lent memory if there is a lender.
-    ///
-    /// # Errors
-    /// The lender has none.
-    pub fn in_memory(
-        shared: &Arc<Shared>,
-        capacity: u32,
-        events: Option<Arc<dyn CompletionEvents>>,
-        options: CqOptions,
-        lending: Lending,
-    ) -> Result<Arc<Cq>, NoMemory> {
-        let queues = queues(capacity, options, &lending)?;
-        Ok(Cq::of(shared, capacity, queues, events, options, lending))
-    }
-
     fn of(
         shared: &Arc<Shared>,
         capacity: u32,
@@ -183,47 +169,6 @@ impl Cq {
         });
         shared.add_cq(&cq);
         cq
-    }
-
-    /// Completions it can hold.
-    pub fn capacity(&self) -> u32 {
-        self.inner.lock().capacity as u32
-    }
-
-    /// Changes the capacity. Says whether that was done: not if more completions are waiting.
-    ///
-    /// # Errors
-    /// The lender of its memory has none of the new size.
-    pub fn resize(&self, capacity: u32) -> Result<bool, NoMemory> {
-        // A lender is the program's code: it is not called under a lock. What was lent goes back
-        // as this returns, the new or the old.
-        let mut other = match self.lending {
-            Some(_) => Some(queues(capacity, self.options, &self.lending)?),
-            None => None,
-        };
-        let mut inner = self.inner.lock();
-        if inner.entries.len() > capacity as usize {
-            return Ok(false);
-        }
-        if let Some((entries, times)) = &mut other {
-            entries.append(&inner.entries);
-            times.append(&inner.times);
-            std::mem::swap(entries, &mut inner.entries);
-            std::mem::swap(times, &mut inner.times);
-        }
-        inner.capacity = capacity as usize;
-        Ok(true)
-    }
-
-    /// The application destroys it: memory that was lent is back when this returns, whoever still
-    /// looks at this queue, and completions that come all the same are lost.
-    pub fn give_up(&self) {
-        let mut inner = self.inner.lock();
-        (inner.capacity, inner.overflowed) = (0, true);
-        let given_up = (std::mem::take(&mut inner.entries), std::mem::take(&mut inner.times));
-        self.length.store(0, Ordering::Release);
-        drop(inner);
-        drop(given_up);
     }
 
     /// Whether QPs still use it.
@@ -271,7 +216,7 @@ impl Cq {
         let oldest = inner.added - inner.entries.len() as u64;
         let unnotified = inner.added > inner.notified || oldest < inner.added_when_armed;
         inner.added_when_armed = inner.added;
-        if unnotified && inner.entries.iter().any(|entry| inner.armed.wants(&entry)) {
+        if unnotified && inner.entries.iter().any(|entry| inner.armed.wants(entry)) {
             inner.armed = Armed::No;
             inner.notified = inner.added;
             drop(inner);
@@ -439,10 +384,10 @@ impl Cq {
         let inner = &mut *guard;
         let mut kept = 0;
         for index in 0..inner.entries.len() {
-            let Some(entry) = inner.entries.get(index) else { break };
+            let Some(&entry) = inner.entries.get(index) else { break };
             if !which(&entry) {
                 inner.entries.replace(kept, entry);
-                if let Some(time) = inner.times.get(index) {
+                if let Some(&time) = inner.times.get(index) {
                     inner.times.replace(kept, time);
                 }
                 kept += 1;
@@ -454,20 +399,6 @@ impl Cq {
         inner.times.truncate(kept);
         self.length.store(inner.entries.len(), Ordering::Release);
     }
-}
-
-/// For the entries of a queue, and for when they came.
-fn queues(
-    capacity: u32,
-    options: CqOptions,
-    lending: &Lending,
-) -> Result<(Fifo<Entry>, Fifo<u64>), NoMemory> {
-    let entries = Fifo::new(capacity as usize, lending)?;
-    let times = match options.is_stamped {
-        true => Fifo::new(capacity as usize, lending)?,
-        false => Fifo::default(),
-    };
-    Ok((entries, times))
 }
 
 impl CountsLinks for Cq {
