@@ -17,7 +17,8 @@ _SELF_CONTAINED = ["states", "errors", "keys", "events", "messages", "extended",
                    "many", "adoption", "soak", "sources", "apart", "lossy", "newest",
                    "itself", "windows", "wider", "manners", "cancelled", "xrc", "xrc_domains",
                    "xrc_shared", "xrc_opened", "flush", "imported", "imports", "import_pages",
-                   "import_lies", "strict", "multicast", "dead", "counters", "ece", "ethernet"]
+                   "import_lies", "strict", "multicast", "dead", "counters", "ece", "ethernet",
+                   "allocators"]
 
 # Arguments and time limits that differ from the default: by setting and name.
 _MILLION = 1_000_000

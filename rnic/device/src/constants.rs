@@ -1,6 +1,8 @@
 //! Numbers that applications see, as in `verbs.h`. Plain integers: anything may come in.
 #![allow(missing_docs)] // the names are those of the verbs API
 
+use zerocopy::FromBytes;
+
 pub mod opcode {
     pub const RDMA_WRITE: u32 = 0;
     pub const RDMA_WRITE_WITH_IMM: u32 = 1;
@@ -90,7 +92,7 @@ pub mod wc_flags {
 }
 
 /// `struct ibv_wc`, field for field.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes)]
 #[repr(C)]
 pub struct Wc {
     pub wr_id: u64,

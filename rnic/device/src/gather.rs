@@ -3,9 +3,10 @@
 use crate::region::{Region, RegionCache, Regions};
 use omniverb_ring::UserMemory;
 use omniverb_terms::Lkey;
+use zerocopy::FromBytes;
 
 /// `struct ibv_sge`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes)]
 #[repr(C)]
 pub struct Sge {
     /// First address, as the region's owner names it.

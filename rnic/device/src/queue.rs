@@ -1,6 +1,8 @@
-//! The receive queue: a ring of posted receives with a flat array of their entries.
+//! The receive queue: a ring of posted receives, each with its entries behind it, in an array that
+//! may be the program's.
 
 use crate::gather::{Sge, total};
+use omniverb_ring::{Array, Lending, NoMemory};
 use omniverb_terms::Lkey;
 
 /// A ring of receive work requests. Positions count up for ever; the application's slot is freed
@@ -8,18 +10,21 @@ use omniverb_terms::Lkey;
 pub struct ReceiveQueue {
     capacity: u32,
     sge_max: u32,
-    slots: Box<[Slot]>,
-    sges: Box<[Sge]>,
+    /// How many receives the ring has room for, less one: all ones in binary.
+    last: u64,
+    /// For each of them a row: its [`head`], and places for its entries.
+    rows: Array<Sge>,
     posted: u64,
     taken: u64,
     /// Receives whose completions went straight to the application.
     released: u64,
 }
 
-#[derive(Clone, Copy, Default)]
-struct Slot {
-    wr_id: u64,
-    count: u32,
+/// What stands in front of the entries of a receive: its number, and how many they are. In the form
+/// of an entry, so that a row is an array of those.
+#[inline(always)]
+fn head(wr_id: u64, count: usize) -> Sge {
+    Sge { address: wr_id, length: count as u32, lkey: Lkey(0) }
 }
 
 /// A receive taken off the queue.
@@ -71,18 +76,23 @@ impl SgeList {
 }
 
 impl ReceiveQueue {
-    /// Room for `capacity` receives of `sge_max` entries each.
-    pub fn new(capacity: u32, sge_max: u32) -> Self {
+    /// Room for `capacity` receives of `sge_max` entries each, in lent memory if there is a lender
+    /// and any room.
+    ///
+    /// # Errors
+    /// The lender has none.
+    pub fn new(capacity: u32, sge_max: u32, lending: &Lending) -> Result<Self, NoMemory> {
         let ring = (capacity.max(1)).next_power_of_two() as usize;
-        Self {
-            capacity,
-            sge_max,
-            slots: vec![Slot::default(); ring].into(),
-            sges: vec![Sge::default(); ring * sge_max.max(1) as usize].into(),
-            posted: 0,
-            taken: 0,
-            released: 0,
-        }
+        let length = ring * (1 + sge_max.max(1) as usize);
+        let rows = if capacity > 0 { Array::new(length, lending)? } else { Array::own(length) };
+        let last = ring as u64 - 1;
+        Ok(Self { capacity, sge_max, last, rows, posted: 0, taken: 0, released: 0 })
+    }
+
+    /// One for nothing.
+    pub fn none() -> Self {
+        let rows = Array::default();
+        Self { capacity: 0, sge_max: 0, last: 0, rows, posted: 0, taken: 0, released: 0 }
     }
 
     /// Receives it may hold.
@@ -114,31 +124,50 @@ impl ReceiveQueue {
         if self.posted - (self.released + released) >= u64::from(self.capacity) {
             return None;
         }
-        let index = self.posted as usize & (self.slots.len() - 1);
-        self.slots[index] = Slot { wr_id, count: list.len() as u32 };
-        let at = index * self.sge_max.max(1) as usize;
-        self.sges[at..at + list.len()].copy_from_slice(list);
+        let at = self.row(self.posted);
+        let [first, entries @ ..] = self.rows.get_mut(at..=at + list.len())? else { return None };
+        *first = head(wr_id, list.len());
+        entries.copy_from_slice(list);
         self.posted += 1;
         Some(total(list))
     }
 
-    /// Changes how many it may hold; `released` as for [`Self::post`]. Says whether that was done:
-    /// not if more are held.
-    pub fn resize(&mut self, capacity: u32, released: u64) -> bool {
-        if self.posted - (self.released + released) > u64::from(capacity) {
+    /// Entries in a row: the head, and those of the receive.
+    #[inline(always)]
+    fn width(&self) -> usize {
+        1 + self.sge_max.max(1) as usize
+    }
+
+    /// Where the row of a receive begins.
+    #[inline(always)]
+    fn row(&self, position: u64) -> usize {
+        (position & self.last) as usize * self.width()
+    }
+
+    /// The number of a receive and its entries. None of them if the row says what cannot be, since
+    /// the program wrote there.
+    #[inline(always)]
+    fn at(&self, position: u64) -> (u64, &[Sge]) {
+        let at = self.row(position);
+        let Some(head) = self.rows.get(at) else { return (0, &[]) };
+        let list = self.rows.get(at + 1..at + 1 + head.length as usize);
+        (head.address, list.unwrap_or_default())
+    }
+
+    /// Goes on in `other`, which is new and has as many entries per receive, and gets the room that
+    /// this one had; `released` as for [`Self::post`]. Says whether that was done: not if more
+    /// receives are held than the other may.
+    pub fn move_to(&mut self, other: &mut ReceiveQueue, released: u64) -> bool {
+        if self.posted - (self.released + released) > u64::from(other.capacity) {
             return false;
         }
-        let mut other = ReceiveQueue::new(capacity, self.sge_max);
-        let width = self.sge_max.max(1) as usize;
+        let width = self.width();
         for position in self.taken..self.posted {
-            let from = position as usize & (self.slots.len() - 1);
-            let to = position as usize & (other.slots.len() - 1);
-            other.slots[to] = self.slots[from];
-            let entries = &self.sges[from * width..(from + 1) * width];
-            other.sges[to * width..(to + 1) * width].copy_from_slice(entries);
+            let (from, to) = (self.row(position), other.row(position));
+            other.rows[to..to + width].copy_from_slice(&self.rows[from..from + width]);
         }
         (other.posted, other.taken, other.released) = (self.posted, self.taken, self.released);
-        *self = other;
+        std::mem::swap(self, other);
         true
     }
 
@@ -148,10 +177,7 @@ impl ReceiveQueue {
         if self.taken == self.posted {
             return None;
         }
-        let index = self.taken as usize & (self.slots.len() - 1);
-        let slot = self.slots[index];
-        let at = index * self.sge_max.max(1) as usize;
-        Some((slot.wr_id, &self.sges[at..at + slot.count as usize]))
+        Some(self.at(self.taken))
     }
 
     /// Done with the oldest.
@@ -172,25 +198,16 @@ impl ReceiveQueue {
         if self.taken == self.posted {
             return None;
         }
-        let index = self.taken as usize & (self.slots.len() - 1);
-        let slot = self.slots[index];
-        let at = index * self.sge_max.max(1) as usize;
+        let (wr_id, list) = self.at(self.taken);
+        let sges = SgeList::new(list);
         self.taken += 1;
-        Some(Receive {
-            wr_id: slot.wr_id,
-            sges: SgeList::new(&self.sges[at..at + slot.count as usize]),
-            position: self.taken,
-        })
+        Some(Receive { wr_id, sges, position: self.taken })
     }
 
     /// Whether a receive that waits names this key.
     pub fn names(&self, lkey: Lkey) -> bool {
-        let width = self.sge_max.max(1) as usize;
-        (self.taken..self.posted).any(|position| {
-            let index = position as usize & (self.slots.len() - 1);
-            let count = self.slots[index].count as usize;
-            self.sges[index * width..][..count].iter().any(|sge| sge.lkey == lkey)
-        })
+        (self.taken..self.posted)
+            .any(|position| self.at(position).1.iter().any(|sge| sge.lkey == lkey))
     }
 
     /// Puts the receive that was taken last back to the front.

@@ -81,6 +81,12 @@ impl Shared {
         &self.released[slot as usize]
     }
 
+    /// The same, of a number that may be none of ours: it was in memory of the program.
+    #[inline(always)]
+    pub(crate) fn find_released(&self, slot: u32) -> Option<&Released> {
+        self.released.get(slot as usize)
+    }
+
     /// How far the process has gone through pages of peers.
     #[inline(always)]
     pub(crate) fn toll(&self) -> &Toll {

@@ -9,6 +9,7 @@ use crate::qp::Qp;
 use crate::queue::{Receive, ReceiveQueue};
 use crate::shared::Shared;
 use crate::work::{PostError, PostFault};
+use omniverb_ring::{Lending, NoMemory};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -17,6 +18,29 @@ struct Inner {
     limit: u32,
     /// QPs with a message at hand and no receive for it.
     starving: Vec<Weak<Qp>>,
+}
+
+/// What a shared receive queue is to be like; limits have been checked.
+pub struct SrqSpec {
+    /// Number of its protection domain.
+    pub pd: u32,
+    /// Receives it may hold.
+    pub capacity: u32,
+    /// Entries per receive.
+    pub sge_max: u32,
+    /// XRC: where its receives complete, and the domain in which peers name it by a number.
+    pub extended: Option<(Arc<Cq>, Arc<Domain>)>,
+    /// Whose memory its receives are in.
+    pub lending: Lending,
+}
+
+/// Why a shared receive queue is not resized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResizeError {
+    /// It holds more receives, or its limit is beyond that.
+    TooFew,
+    /// The lender of its memory has none of the new size.
+    NoMemory,
 }
 
 /// A shared receive queue.
@@ -32,13 +56,15 @@ pub struct Srq {
     /// The application's object, for events.
     pub cookie: AtomicUsize,
     users: AtomicUsize,
+    /// Whose memory its receives are in.
+    lending: Lending,
     shared: Arc<Shared>,
 }
 
 impl Srq {
     /// Room for `capacity` receives of `sge_max` entries each. `None`: too many queues.
     pub fn new(shared: &Arc<Shared>, pd: u32, capacity: u32, sge_max: u32) -> Option<Arc<Srq>> {
-        Some(Arc::new(Srq::make(shared, pd, (capacity, sge_max), shared.take_slot()?)))
+        Srq::of(shared, SrqSpec { pd, capacity, sge_max, extended: None, lending: None })
     }
 
     /// The same for XRC: peers name it by a number in `domain`, and its receives complete in `cq`.
@@ -49,8 +75,17 @@ impl Srq {
         cq: &Arc<Cq>,
         domain: &Arc<Domain>,
     ) -> Option<Arc<Srq>> {
-        let slot = shared.take_slot()?;
-        let mut srq = Srq::make(shared, pd, (capacity, sge_max), slot);
+        let extended = Some((cq.clone(), domain.clone()));
+        Srq::of(shared, SrqSpec { pd, capacity, sge_max, extended, lending: None })
+    }
+
+    /// A queue like that. `None`: too many queues, or no memory where it is lent.
+    pub fn of(shared: &Arc<Shared>, spec: SrqSpec) -> Option<Arc<Srq>> {
+        let SrqSpec { pd, capacity, sge_max, extended, lending } = spec;
+        let queue = ReceiveQueue::new(capacity, sge_max, &lending).ok()?;
+        let mut srq = Srq::make(shared, pd, queue, shared.take_slot()?);
+        srq.lending = lending;
+        let Some((cq, domain)) = extended else { return Some(Arc::new(srq)) };
         srq.cq = Some(cq.clone());
         let made = domain.add_srq(|number| {
             srq.extended = Some((number, domain.clone()));
@@ -60,19 +95,16 @@ impl Srq {
         Some(made)
     }
 
-    fn make(shared: &Arc<Shared>, pd: u32, (capacity, sge_max): (u32, u32), slot: u32) -> Srq {
+    fn make(shared: &Arc<Shared>, pd: u32, queue: ReceiveQueue, slot: u32) -> Srq {
         Srq {
-            inner: Lock::new(Inner {
-                queue: ReceiveQueue::new(capacity, sge_max),
-                limit: 0,
-                starving: Vec::new(),
-            }),
+            inner: Lock::new(Inner { queue, limit: 0, starving: Vec::new() }),
             slot,
             pd,
             cq: None,
             extended: None,
             cookie: AtomicUsize::new(0),
             users: AtomicUsize::new(0),
+            lending: None,
             shared: shared.clone(),
         }
     }
@@ -94,6 +126,14 @@ impl Srq {
         }
     }
 
+    /// The application has destroyed it: memory that was lent is back when this returns, whoever
+    /// still looks at this queue.
+    pub fn give_up(&self) {
+        let queue = std::mem::replace(&mut self.inner.lock().queue, ReceiveQueue::none());
+        // A lender is the program's code: it is not called under a lock.
+        drop(queue);
+    }
+
     /// (receives it may hold, entries per receive, limit).
     pub fn query(&self) -> (u32, u32, u32) {
         let inner = self.inner.lock();
@@ -113,12 +153,22 @@ impl Srq {
         true
     }
 
-    /// Changes how many receives it may hold. Says whether that was done: not if it holds more, or
-    /// the limit is beyond that.
-    pub fn resize(&self, capacity: u32) -> bool {
+    /// Changes how many receives it may hold.
+    ///
+    /// # Errors
+    /// It holds more, or there is no memory where it is lent.
+    pub fn resize(&self, capacity: u32) -> Result<(), ResizeError> {
+        let (_, sge_max, _) = self.query();
+        // A lender is not called under the lock. What was lent goes back as this returns, the new
+        // or the old.
+        let mut other = ReceiveQueue::new(capacity, sge_max, &self.lending)
+            .map_err(|NoMemory| ResizeError::NoMemory)?;
         let released = self.shared.released(self.slot).receives.load(Ordering::Acquire);
         let mut inner = self.inner.lock();
-        inner.limit <= capacity && inner.queue.resize(capacity, released)
+        match inner.limit <= capacity && inner.queue.move_to(&mut other, released) {
+            true => Ok(()),
+            false => Err(ResizeError::TooFew),
+        }
     }
 
     /// Whether QPs use it.

@@ -1,4 +1,5 @@
-//! SPSC ring, ready map, doorbells, and the types through which shared memory is touched.
+//! SPSC ring, ready map, doorbells, and the types through which shared memory is touched; arrays in
+//! memory that a program lends.
 //!
 //! Knows nothing of RDMA. What is here is the only place where atomics meet memory that another,
 //! possibly hostile, process can write. The rules:
@@ -11,6 +12,7 @@
 //! The ordering argument of each structure is in its module; `cargo test` checks them against a
 //! model, loom (`RUSTFLAGS="--cfg loom"`) against the memory model.
 
+pub mod array;
 pub mod bell;
 pub mod memory;
 pub mod spsc;
@@ -20,6 +22,7 @@ pub mod user;
 #[cfg(not(loom))]
 pub mod window;
 
+pub use array::{Array, Lender, Lending, NoMemory};
 pub use bell::BellPage;
 pub use memory::WordMemory;
 pub use spsc::{Broken, Consumer, Producer, Record, room_of};

@@ -211,6 +211,7 @@ impl Process {
             recv_sge_max: 4,
             inline_max: 64,
             signaling: Signaling::All,
+            lending: None,
         };
         let qp = self.client.create_qp(spec).ok()?;
         let attributes = QpAttributes {

@@ -10,8 +10,10 @@ use omniverb_abi::{
 };
 use omniverb_client::{Channel, Doorbell};
 use omniverb_device::{CompletionEvents, Cq, CqOptions, Notify, Wc, limits::CQE_MAX};
+use omniverb_ring::NoMemory;
 use omniverb_terms::Errno;
 
+use super::allocators::{Loans, Resource};
 use super::channel::{ChannelShell, count_users};
 use super::context::ContextShell;
 use super::pd::PdShell;
@@ -29,7 +31,7 @@ pub(crate) struct CqShell {
     /// When it came, by the device's clock; of a stamped queue.
     pub(super) stamp: u64,
     /// The domain that it was made in, if it was.
-    pub(super) domain: *mut ibv_pd,
+    domain: *mut ibv_pd,
     completions_returned: AtomicU32,
     asyncs_returned: AtomicU32,
 }
@@ -57,13 +59,14 @@ impl CqShell {
 /// Makes a completion queue. The caller checked `comp_vector`.
 ///
 /// # Safety
-/// `context` is open, `channel` is null or live.
+/// `context` is open, `channel` and `domain` are null or live.
 pub(super) unsafe fn create(
     context: *mut ibv_context,
     cqe: u32,
     cq_context: *mut c_void,
     channel: *mut ibv_comp_channel,
     options: CqOptions,
+    domain: *mut ibv_pd,
 ) -> *mut CqShell {
     if cqe == 0 || cqe > CQE_MAX {
         let why = "ibv_create_cq: no entries, or more than";
@@ -76,13 +79,25 @@ pub(super) unsafe fn create(
     }
     let events = (!channel.is_null()).then(|| {
         // SAFETY: the caller's promise.
-        let notifier = unsafe {
-            count_users(channel, 1);
-            &ChannelShell::of(channel).notifier
-        };
+        let notifier = unsafe { &ChannelShell::of(channel).notifier };
         Arc::new(Channel::of(notifier)) as Arc<dyn CompletionEvents>
     });
-    let cq = Cq::with_options(shell.shared(), cqe, events, options);
+    // SAFETY: the caller's promise; the queue is counted as made in its domain below.
+    let loans = (!domain.is_null()).then(|| unsafe { PdShell::loans(domain, Resource::Cq) });
+    let lending = Loans::lending(&loans.flatten());
+    let Ok(cq) = Cq::in_memory(shell.shared(), cqe, events, options, lending) else {
+        shell.counts.cqs.one_less();
+        return null(Errno::ENOMEM);
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        if !channel.is_null() {
+            count_users(channel, 1);
+        }
+        if !domain.is_null() {
+            PdShell::of(domain).begin_use();
+        }
+    }
     // SAFETY: pointers, optional functions, numbers, a mutex and a condition: zero is valid.
     let mut ex: ibv_cq_ex = unsafe { core::mem::zeroed() };
     ex.cq.context = context;
@@ -94,7 +109,7 @@ pub(super) unsafe fn create(
         cq,
         current: Wc::default(),
         stamp: 0,
-        domain: core::ptr::null_mut(),
+        domain,
         completions_returned: AtomicU32::new(0),
         asyncs_returned: AtomicU32::new(0),
     }));
@@ -120,10 +135,14 @@ pub unsafe extern "C" fn ov_ibv_create_cq(
         return null(Errno::EINVAL);
     }
     // SAFETY: the caller's promise.
-    unsafe { create(context, cqe, cq_context, channel, CqOptions::default()).cast() }
+    unsafe {
+        let (options, domain) = (CqOptions::default(), core::ptr::null_mut());
+        create(context, cqe, cq_context, channel, options, domain).cast()
+    }
 }
 
-/// `ibv_resize_cq`; `EINVAL` if more completions wait than would fit.
+/// `ibv_resize_cq`; `EINVAL` if more completions wait than would fit, `ENOMEM` if the allocators of
+/// its parent domain have no memory of that size.
 ///
 /// # Safety
 /// `cq` is live.
@@ -133,10 +152,11 @@ pub unsafe extern "C" fn ov_ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
         Ok(count) if (1..=CQE_MAX).contains(&count) => {
             // SAFETY: the caller's promise.
             unsafe {
-                if !CqShell::of(cq).cq.resize(count) {
-                    return Errno::EINVAL.raw();
+                match CqShell::of(cq).cq.resize(count) {
+                    Ok(true) => (*cq).cqe = cqe,
+                    Ok(false) => return Errno::EINVAL.raw(),
+                    Err(NoMemory) => return Errno::ENOMEM.raw(),
                 }
-                (*cq).cqe = cqe;
             }
             0
         }
@@ -170,6 +190,10 @@ pub unsafe extern "C" fn ov_ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         until_acknowledged(mutex, cond, &raw const (*cq).async_events_completed, returned);
         if !channel.is_null() {
             count_users(channel, -1);
+        }
+        // In a forked child a thread of the parent's may have the lock for ever.
+        if context.client.is_ours() {
+            shell.cq.give_up();
         }
         if !shell.domain.is_null() {
             PdShell::end_use(shell.domain);

@@ -15,7 +15,6 @@ use omniverb_terms::Errno;
 
 use super::context::ContextShell;
 use super::cq::{CqShell, create};
-use super::pd::PdShell;
 use super::time::on_the_wall;
 use crate::errno::null;
 
@@ -65,13 +64,10 @@ pub(super) unsafe extern "C" fn create_cq_ex(
             },
             is_stamped: fields & u64::from(STAMPS) != 0,
         };
-        let made = create(context, (*attr).cqe, (*attr).cq_context, (*attr).channel, options);
+        let made =
+            create(context, (*attr).cqe, (*attr).cq_context, (*attr).channel, options, domain);
         if !made.is_null() {
             fill(&mut (*made).ex, options);
-            if in_domain {
-                PdShell::of(domain).begin_use();
-                (*made).domain = domain;
-            }
         }
         made.cast()
     }

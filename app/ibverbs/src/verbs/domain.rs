@@ -1,10 +1,12 @@
 //! Thread domains and parent domains.
 
 use core::ffi::c_int;
+use core::ptr;
 
 use omniverb_abi::{ibv_context, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr};
 use omniverb_terms::Errno;
 
+use super::allocators::Allocators;
 use super::counts::Users;
 use super::pd::parent_domain;
 use super::users::TdShell;
@@ -43,8 +45,7 @@ pub(super) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     0
 }
 
-/// `ibv_alloc_parent_domain`. Allocators are for the buffers that a device shares with a program;
-/// this one has none, so they are never called.
+/// `ibv_alloc_parent_domain`.
 pub(super) unsafe extern "C" fn alloc_parent_domain(
     _context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
@@ -53,10 +54,16 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
     // older callers have a shorter struct.
     unsafe {
         let mask = (*attr).comp_mask;
-        let half = mask & ALLOCATORS != 0 && ((*attr).alloc.is_none() || (*attr).free.is_none());
+        let named = mask & CONTEXT != 0;
+        let pd_context = if named { (*attr).pd_context } else { ptr::null_mut() };
+        let allocators = match mask & ALLOCATORS {
+            0 => None,
+            _ => Allocators::of((*attr).alloc, (*attr).free, pd_context),
+        };
+        let half = mask & ALLOCATORS != 0 && allocators.is_none();
         if (*attr).pd.is_null() || mask & !KNOWN != 0 || half {
             return null(Errno::EINVAL);
         }
-        parent_domain((*attr).pd, (*attr).td)
+        parent_domain((*attr).pd, (*attr).td, allocators)
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod address;
 mod advice;
+mod allocators;
 pub mod buffer;
 mod builder;
 pub mod channel;

@@ -8,6 +8,7 @@ use omniverb_abi::{ibv_context, ibv_pd, ibv_td};
 use omniverb_session::import;
 use omniverb_terms::Errno;
 
+use super::allocators::{Allocators, Loans, Resource};
 use super::context::ContextShell;
 use super::counts::Users;
 use super::family::Family;
@@ -25,6 +26,8 @@ pub(crate) struct PdShell {
     holders: AtomicU32,
     /// What it is a parent domain of: another PD, and a thread domain if it has one.
     parent_of: Option<(*mut ibv_pd, *mut ibv_td)>,
+    /// Of a parent domain: where memory for objects made in it comes from.
+    allocators: Option<Allocators>,
 }
 
 impl PdShell {
@@ -32,10 +35,11 @@ impl PdShell {
         context: *mut ibv_context,
         of: Arc<Protection>,
         parent_of: Option<(*mut ibv_pd, *mut ibv_td)>,
+        allocators: Option<Allocators>,
     ) -> *mut ibv_pd {
         let pd = ibv_pd { context, handle: of.handle() };
         let holders = AtomicU32::new(1);
-        Box::into_raw(Box::new(PdShell { pd, of, holders, parent_of })).cast()
+        Box::into_raw(Box::new(PdShell { pd, of, holders, parent_of, allocators })).cast()
     }
 
     /// # Safety
@@ -48,6 +52,16 @@ impl PdShell {
     /// Its number, unique in the process.
     pub(super) fn number(&self) -> u32 {
         self.of.number
+    }
+
+    /// Who lends memory to an object that is to be made in it, if anybody does.
+    ///
+    /// # Safety
+    /// `pd` is a live PD of ours, and stays so as long as the object.
+    pub(super) unsafe fn loans(pd: *mut ibv_pd, resource: Resource) -> Option<Arc<Loans>> {
+        // SAFETY: the caller's promise.
+        let allocators = unsafe { PdShell::of(pd) }.allocators?;
+        Some(allocators.lend(pd, resource))
     }
 
     /// An object is made in it.
@@ -94,14 +108,18 @@ pub unsafe extern "C" fn ov_ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_
     let of = Protection::new();
     shell.family.domains.add(of.number, of.clone());
     shell.family.offer(&shell.client);
-    PdShell::into_c(context, of, None)
+    PdShell::into_c(context, of, None, None)
 }
 
 /// Makes a parent domain: whatever is made in it is made in `of`.
 ///
 /// # Safety
 /// `of` is live, `td` is null or live.
-pub(super) unsafe fn parent_domain(of: *mut ibv_pd, td: *mut ibv_td) -> *mut ibv_pd {
+pub(super) unsafe fn parent_domain(
+    of: *mut ibv_pd,
+    td: *mut ibv_td,
+    allocators: Option<Allocators>,
+) -> *mut ibv_pd {
     // SAFETY: the caller's promise.
     unsafe {
         let context = (*of).context;
@@ -115,7 +133,7 @@ pub(super) unsafe fn parent_domain(of: *mut ibv_pd, td: *mut ibv_td) -> *mut ibv
         }
         let Protection { number, elsewhere, .. } = *PdShell::of(of).of;
         let same = Protection { number, elsewhere, users: Users::default() };
-        PdShell::into_c(context, Arc::new(same), Some((of, td)))
+        PdShell::into_c(context, Arc::new(same), Some((of, td)), allocators)
     }
 }
 
@@ -174,7 +192,7 @@ pub unsafe extern "C" fn ov_ibv_import_pd(context: *mut ibv_context, handle: u32
         None => family.domains.get(handle).ok_or(Errno::ENOENT),
     };
     match found {
-        Ok(of) => PdShell::into_c(context, of, None),
+        Ok(of) => PdShell::into_c(context, of, None, None),
         Err(errno) => null(errno),
     }
 }

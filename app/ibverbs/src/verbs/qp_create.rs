@@ -15,6 +15,7 @@ use omniverb_abi::{
 use omniverb_device::{Qp, QpSpec, Signaling, limits};
 use omniverb_terms::{Errno, Qpn, Service};
 
+use super::allocators::{Loans, Resource};
 use super::context::ContextShell;
 use super::cq::CqShell;
 use super::pd::PdShell;
@@ -134,6 +135,7 @@ unsafe fn create(
             _ => Signaling::All,
         };
         let recv_cq = if sends_only { asked.send_cq } else { asked.recv_cq };
+        let loans = PdShell::loans(pd, Resource::Qp);
         let made = ContextShell::of(context).client.create_qp(QpSpec {
             service,
             pd: PdShell::of(pd).number(),
@@ -147,9 +149,11 @@ unsafe fn create(
             recv_sge_max: asked.cap.max_recv_sge.max(1),
             inline_max: inline_room(&asked.cap),
             signaling,
+            lending: Loans::lending(&loans),
         });
         let qp = match made {
             Ok(qp) => qp,
+            Err(errno) if Loans::have_refused(&loans) => return null(errno),
             Err(errno) => {
                 return null(refused!(errno, "ibv_create_qp: {}", of_daemon(errno)));
             }

@@ -9,9 +9,10 @@ use omniverb_abi::{
     IBV_SRQT_BASIC, IBV_SRQT_XRC, ibv_context, ibv_cq, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr,
     ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_xrcd,
 };
-use omniverb_device::{Srq, limits};
+use omniverb_device::{ResizeError, Srq, SrqSpec, limits};
 use omniverb_terms::Errno;
 
+use super::allocators::{Loans, Resource};
 use super::context::ContextShell;
 use super::cq::CqShell;
 use super::pd::PdShell;
@@ -92,20 +93,26 @@ unsafe fn create(
             return null(errno);
         }
         let sges = attr.max_sge.max(1);
-        let (shared, number) = (shell.shared(), PdShell::of(pd).number());
-        let inner = match extended {
-            None => Srq::new(shared, number, attr.max_wr, sges),
-            Some((xrcd, cq)) => XrcdShell::of(xrcd).and_then(|xrcd| {
-                let (cq, domain) = (&CqShell::of(cq).cq, &xrcd.area.domain);
-                Srq::extended(shared, number, (attr.max_wr, sges), cq, domain)
-            }),
+        let loans = PdShell::loans(pd, Resource::Srq);
+        let place = extended.and_then(|(xrcd, cq)| {
+            let domain = XrcdShell::of(xrcd)?.area.domain.clone();
+            Some((CqShell::of(cq).cq.clone(), domain))
+        });
+        let spec = SrqSpec {
+            pd: PdShell::of(pd).number(),
+            capacity: attr.max_wr,
+            sge_max: sges,
+            extended: place,
+            lending: Loans::lending(&loans),
         };
-        let Some(inner) = inner else {
+        let Some(inner) = Srq::of(shell.shared(), spec) else {
             shell.counts.srqs.one_less();
-            return null(refused!(
-                Errno::ENOMEM,
-                "ibv_create_srq: all queues of the process are in use"
-            ));
+            return null(match Loans::have_refused(&loans) {
+                true => Errno::ENOMEM,
+                false => {
+                    refused!(Errno::ENOMEM, "ibv_create_srq: all queues of the process are in use")
+                }
+            });
         };
         (*init).attr.max_sge = sges;
         PdShell::of(pd).begin_use();
@@ -182,8 +189,12 @@ pub unsafe extern "C" fn ov_ibv_modify_srq(
     // SAFETY: the caller's promise.
     let (inner, attr) = unsafe { (&SrqShell::of(srq).inner, *attr) };
     let sane = attr.max_wr > 0 && attr.max_wr <= limits::WR_MAX;
-    if mask & SRQ_MAX_WR != 0 && !(sane && inner.resize(attr.max_wr)) {
-        return Errno::EINVAL.raw();
+    if mask & SRQ_MAX_WR != 0 {
+        match if sane { inner.resize(attr.max_wr) } else { Err(ResizeError::TooFew) } {
+            Ok(()) => {}
+            Err(ResizeError::TooFew) => return Errno::EINVAL.raw(),
+            Err(ResizeError::NoMemory) => return Errno::ENOMEM.raw(),
+        }
     }
     let set = mask & SRQ_LIMIT == 0 || inner.set_limit(attr.srq_limit);
     if set { 0 } else { Errno::EINVAL.raw() }
@@ -222,6 +233,10 @@ pub unsafe extern "C" fn ov_ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         let returned = shell.asyncs_returned.load(Ordering::Acquire);
         let (mutex, cond) = (&raw mut (*srq).mutex, &raw mut (*srq).cond);
         until_acknowledged(mutex, cond, &raw const (*srq).events_completed, returned);
+        // In a forked child a thread of the parent's may have the lock for ever.
+        if context.client.is_ours() {
+            shell.inner.give_up();
+        }
         PdShell::end_use((*srq).pd);
         if let Some(xrcd) = XrcdShell::of(shell.xrcd) {
             xrcd.users.one_less();

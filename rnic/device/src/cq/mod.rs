@@ -6,6 +6,7 @@ mod link_count;
 mod pause;
 mod poller;
 pub mod progress;
+mod room;
 mod watch;
 
 use self::attendance::Attendance;
@@ -14,13 +15,14 @@ use self::link_count::LinkCount;
 use self::watch::Watch;
 pub(crate) use self::watch::Watched;
 use crate::constants::{Wc, status};
+use crate::fifo::Fifo;
 use crate::host::AsyncEvent;
 use crate::lock::{Guard, Lock};
 use crate::peer::FarEnd;
 use crate::qp::CountsLinks;
 use crate::shared::Shared;
+use omniverb_ring::Lending;
 use omniverb_terms::Qpn;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -73,16 +75,16 @@ impl Armed {
             Armed::No => false,
             Armed::Any => true,
             Armed::Solicited => {
-                entry.solicits == Solicits::Event || entry.wc.status != status::SUCCESS
+                entry.solicits() == Solicits::Event || entry.wc.status != status::SUCCESS
             }
         }
     }
 }
 
 struct Inner {
-    entries: VecDeque<Entry>,
+    entries: Fifo<Entry>,
     /// When each came, in nanoseconds of the host's clock; of a stamped queue.
-    times: VecDeque<u64>,
+    times: Fifo<u64>,
     /// Completions ever added; how many of them when an event last told of them; how many when
     /// the queue was last armed.
     added: u64,
@@ -108,6 +110,8 @@ pub struct Cq {
     is_armed: AtomicBool,
     /// QPs and SRQs that use it.
     users: AtomicUsize,
+    /// Whose memory its entries are in.
+    lending: Lending,
     shared: Arc<Shared>,
 }
 
@@ -128,10 +132,22 @@ impl Cq {
         events: Option<Arc<dyn CompletionEvents>>,
         options: CqOptions,
     ) -> Arc<Cq> {
+        let entries = Fifo::own(capacity as usize);
+        Cq::of(shared, capacity, (entries, Fifo::default()), events, options, None)
+    }
+
+    fn of(
+        shared: &Arc<Shared>,
+        capacity: u32,
+        (entries, times): (Fifo<Entry>, Fifo<u64>),
+        events: Option<Arc<dyn CompletionEvents>>,
+        options: CqOptions,
+        lending: Lending,
+    ) -> Arc<Cq> {
         let cq = Arc::new(Cq {
             inner: Lock::new(Inner {
-                entries: VecDeque::with_capacity((capacity as usize).min(4096)),
-                times: VecDeque::new(),
+                entries,
+                times,
                 capacity: capacity as usize,
                 added: 0,
                 notified: 0,
@@ -148,25 +164,11 @@ impl Cq {
             attendance: Attendance::default(),
             is_armed: AtomicBool::new(false),
             users: AtomicUsize::new(0),
+            lending,
             shared: shared.clone(),
         });
         shared.add_cq(&cq);
         cq
-    }
-
-    /// Completions it can hold.
-    pub fn capacity(&self) -> u32 {
-        self.inner.lock().capacity as u32
-    }
-
-    /// Changes the capacity. Says whether that was done: not if more completions are waiting.
-    pub fn resize(&self, capacity: u32) -> bool {
-        let mut inner = self.inner.lock();
-        if inner.entries.len() > capacity as usize {
-            return false;
-        }
-        inner.capacity = capacity as usize;
-        true
     }
 
     /// Whether QPs still use it.
@@ -242,12 +244,14 @@ impl Cq {
         }
         let mut inner = self.inner.lock();
         let count = out.len().min(inner.entries.len());
-        for (place, entry) in out.iter_mut().zip(inner.entries.drain(..count)) {
+        for (index, place) in out.iter_mut().take(count).enumerate() {
+            let Some(entry) = inner.entries.get(index) else { break };
             *place = entry.wc;
-            self.give_back(entry.release);
+            self.give_back(entry.release());
         }
+        inner.entries.pass(count);
         if self.options.is_stamped {
-            inner.times.drain(..count);
+            inner.times.pass(count);
         }
         self.length.store(inner.entries.len(), Ordering::Release);
         count
@@ -256,9 +260,9 @@ impl Cq {
     /// Takes one completion of a stamped queue, and when it came.
     pub(crate) fn take_stamped(&self) -> Option<(Wc, u64)> {
         let mut inner = self.inner.lock();
-        let entry = inner.entries.pop_front()?;
-        let time = inner.times.pop_front().unwrap_or_default();
-        self.give_back(entry.release);
+        let entry = inner.entries.pop()?;
+        let time = inner.times.pop().unwrap_or_default();
+        self.give_back(entry.release());
         self.length.store(inner.entries.len(), Ordering::Release);
         Some((entry.wc, time))
     }
@@ -268,10 +272,14 @@ impl Cq {
     fn give_back(&self, release: Release) {
         match release {
             Release::Send { slot, position } => {
-                self.shared.released(slot).sends.store(position, Ordering::Release);
+                if let Some(released) = self.shared.find_released(slot) {
+                    released.sends.store(position, Ordering::Release);
+                }
             }
             Release::Receive { slot } => {
-                self.shared.released(slot).receives.fetch_add(1, Ordering::Release);
+                if let Some(released) = self.shared.find_released(slot) {
+                    released.receives.fetch_add(1, Ordering::Release);
+                }
             }
         }
     }
@@ -308,9 +316,9 @@ impl Cq {
         }
         let fire = inner.armed.wants(&entry);
         if self.options.is_stamped {
-            inner.times.push_back(self.shared.host.now());
+            inner.times.push(self.shared.host.now());
         }
-        inner.entries.push_back(entry);
+        inner.entries.push(entry);
         inner.added += 1;
         if fire {
             inner.armed = Armed::No;
@@ -345,9 +353,9 @@ impl Cq {
     #[cold]
     fn overflow(&self, inner: &mut Inner) {
         if self.options.overrun == Overrun::LosesOldest {
-            inner.times.pop_front();
-            if let Some(oldest) = inner.entries.pop_front() {
-                self.give_back(oldest.release);
+            inner.times.pop();
+            if let Some(oldest) = inner.entries.pop() {
+                self.give_back(oldest.release());
             }
             return;
         }
@@ -367,24 +375,28 @@ impl Cq {
     /// Removes the completions of the receives of an SRQ that is destroyed.
     pub(crate) fn purge_receives(&self, of: u32) {
         let of_it =
-            |entry: &Entry| matches!(entry.release, Release::Receive { slot } if slot == of);
+            |entry: &Entry| matches!(entry.release(), Release::Receive { slot } if slot == of);
         self.drop_those(of_it);
     }
 
     fn drop_those(&self, which: impl Fn(&Entry) -> bool) {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
-        let mut times = std::mem::take(&mut inner.times).into_iter();
-        inner.entries.retain(|entry| {
-            let keep = !which(entry);
-            if let Some(time) = times.next().filter(|_| keep) {
-                inner.times.push_back(time);
+        let mut kept = 0;
+        for index in 0..inner.entries.len() {
+            let Some(&entry) = inner.entries.get(index) else { break };
+            if !which(&entry) {
+                inner.entries.replace(kept, entry);
+                if let Some(&time) = inner.times.get(index) {
+                    inner.times.replace(kept, time);
+                }
+                kept += 1;
+            } else if let Release::Receive { .. } = entry.release() {
+                self.give_back(entry.release());
             }
-            if !keep && let Release::Receive { slot } = entry.release {
-                self.shared.released(slot).receives.fetch_add(1, Ordering::Release);
-            }
-            keep
-        });
+        }
+        inner.entries.truncate(kept);
+        inner.times.truncate(kept);
         self.length.store(inner.entries.len(), Ordering::Release);
     }
 }

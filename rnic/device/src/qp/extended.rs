@@ -153,7 +153,7 @@ impl Inner {
         let Some(cq) = &srq.cq else { return };
         let release = Release::Receive { slot: srq.slot() };
         let wc = qp.hidden.told(wc);
-        if !cq.push(Entry { wc, release, solicits }) {
+        if !cq.push(Entry::new(wc, release, solicits)) {
             qp.cq_overflowed();
         }
     }

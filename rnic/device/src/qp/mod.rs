@@ -41,12 +41,13 @@ use crate::gather::Sge;
 use crate::grants::Grants;
 use crate::host::AsyncEvent;
 use crate::lock::{Guard, Lock};
+use crate::queue::ReceiveQueue;
 use crate::region::RegionCache;
 use crate::shared::Shared;
 use crate::srq::Srq;
 use crate::work::{PostError, PostFault, SendWork};
-use omniverb_ring::Window;
 use omniverb_ring::window::prefetch_for_write;
+use omniverb_ring::{Lending, Window};
 use omniverb_terms::{Lkey, Qpn, Service};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -77,6 +78,8 @@ pub struct QpSpec {
     pub inline_max: u32,
     /// Which sends have an entry in the CQ when they succeed.
     pub signaling: Signaling,
+    /// Whose memory its receives are in.
+    pub lending: Lending,
 }
 
 /// Which sends have an entry in the CQ when they succeed. Those that fail always have.
@@ -110,6 +113,7 @@ impl QpSpec {
             recv_sge_max: 0,
             inline_max: 0,
             signaling: Signaling::Flagged,
+            lending: None,
         }
     }
 }
@@ -190,21 +194,22 @@ pub struct Qp {
 
 impl Qp {
     /// A QP in RESET, with the number that the daemon gave it and a cache line for its counters.
-    /// `None`: too many queues.
+    /// `None`: too many queues, or no memory where it is lent.
     pub fn new(
         shared: &Arc<Shared>,
         spec: QpSpec,
         number: Qpn,
         statistics: Window,
     ) -> Option<Arc<Qp>> {
+        let posts_receives = spec.srq.is_none() && !spec.service.is_extended();
+        let recv_max = if posts_receives { spec.recv_max } else { 0 };
+        let receives = ReceiveQueue::new(recv_max, spec.recv_sge_max, &spec.lending).ok()?;
         let slot = shared.take_slot()?;
         spec.send_cq.begin_use();
         spec.recv_cq.begin_use();
         if let Some(srq) = &spec.srq {
             srq.begin_use();
         }
-        let posts_receives = spec.srq.is_none() && !spec.service.is_extended();
-        let recv_max = if posts_receives { spec.recv_max } else { 0 };
         let plain = match spec.service {
             Service::Rc => PlainMessages::Allowed,
             _ => PlainMessages::Barred,
@@ -241,7 +246,7 @@ impl Qp {
                 sends: SendQueue::default(),
                 waiting: Waiting::default(),
                 patience: Patience::default(),
-                receives: Receives::new(recv_max, spec.recv_sge_max, plain),
+                receives: Receives::new(receives, plain),
                 send_cache: RegionCache::default(),
                 recv_cache: RegionCache::default(),
                 grants: Grants::default(),

@@ -61,7 +61,7 @@ impl Inner {
         match qp.service {
             Service::XrcRecv => self.complete_of_target(qp, wc, solicits),
             _ => {
-                self.receives.complete(Entry { wc, release: qp.receive_release(), solicits });
+                self.receives.complete(Entry::new(wc, qp.receive_release(), solicits));
             }
         }
     }

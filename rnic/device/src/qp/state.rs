@@ -59,13 +59,17 @@ impl Qp {
         Ok(())
     }
 
-    /// Gives up everything: no completion of this QP is left anywhere afterwards.
+    /// Gives up everything: no completion of this QP is left anywhere afterwards, and memory that
+    /// was lent is back, whoever still looks at this queue pair.
     pub fn destroy(&self) {
-        {
+        let receives = {
             let mut inner = self.inner.lock();
             inner.pump_all(self);
             inner.reset(self);
-        }
+            inner.receives.end()
+        };
+        // A lender is the program's code: it is not called under a lock.
+        drop(receives);
         self.detach_counters();
         if let Some(domain) = self.domain() {
             domain.remove_qp(self);

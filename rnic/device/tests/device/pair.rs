@@ -150,6 +150,7 @@ impl Side {
             recv_sge_max: 32,
             inline_max: 1024,
             signaling: options.signaling,
+            lending: None,
         };
         let (number, counted) = (Qpn(self.number()), Window::private(STATISTICS_BYTES));
         self.counted.lock().unwrap().insert(number.0, counted.clone());

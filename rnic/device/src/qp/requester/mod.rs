@@ -433,7 +433,7 @@ impl Inner {
             ..Wc::default()
         };
         let release = Release::Send { slot: qp.slot, position };
-        if !qp.send_cq.push(Entry { wc, release, solicits: Solicits::Nothing }) {
+        if !qp.send_cq.push(Entry::new(wc, release, Solicits::Nothing)) {
             qp.cq_overflowed();
         }
     }

@@ -65,7 +65,7 @@ impl Inner {
             if self.receives.are_plain()
                 && let Some((wc, solicits)) = self.serve_plain_send(qp, index)?
             {
-                self.receives.complete(Entry { wc, release: qp.receive_release(), solicits });
+                self.receives.complete(Entry::new(wc, qp.receive_release(), solicits));
                 continue;
             }
             let Some((request, record)) = self.links[index].endpoint.next_request()? else {

@@ -25,10 +25,9 @@ pub(crate) struct Receives {
 }
 
 impl Receives {
-    /// Room for `capacity` receives of `sge_max` entries each.
-    pub(crate) fn new(capacity: u32, sge_max: u32, plain: PlainMessages) -> Receives {
+    /// Those that wait are to be in this queue, which is empty.
+    pub(crate) fn new(queue: ReceiveQueue, plain: PlainMessages) -> Receives {
         let is_plain = plain == PlainMessages::Allowed;
-        let queue = ReceiveQueue::new(capacity, sge_max);
         Receives { queue, floor: u32::MAX, is_plain, fresh: Vec::new() }
     }
 
@@ -109,6 +108,12 @@ impl Receives {
     pub(crate) fn reset(&mut self) {
         self.queue.clear();
         self.floor = u32::MAX;
+    }
+
+    /// Forgets those that wait, and gives up the queue: there is none any more.
+    pub(crate) fn end(&mut self) -> ReceiveQueue {
+        self.reset();
+        std::mem::replace(&mut self.queue, ReceiveQueue::none())
     }
 
     /// A receive got its message, or failed.
