@@ -49,6 +49,8 @@ pub(crate) struct Client {
     source: Source,
     /// Those of a window that it was given: it may use them as long as it lives.
     pieces: Vec<Arc<Piece>>,
+    /// Those of another machine's window: that one's boots say nothing of its process.
+    others: Vec<Arc<Piece>>,
     /// Its machine says that its process has ended: nothing of its memory is in use.
     dead: bool,
 }
@@ -103,6 +105,7 @@ impl Client {
             flush_timer: false,
             source,
             pieces: Vec::new(),
+            others: Vec::new(),
             dead: false,
         }
     }
@@ -117,9 +120,16 @@ impl Client {
         self.pieces.extend(pieces);
     }
 
+    /// The same of the window of another machine than its own.
+    pub(crate) fn keep_of_another(&mut self, pieces: impl Iterator<Item = Arc<Piece>>) {
+        self.others.extend(pieces);
+    }
+
     /// Of windows that are over nothing is given back: they are not kept for its sake.
     pub(crate) fn drop_over(&mut self) {
-        self.pieces.retain(|piece| !piece.is_over());
+        for pieces in [&mut self.pieces, &mut self.others] {
+            pieces.retain(|piece| !piece.is_over());
+        }
     }
 
     /// What it has of windows that machines share with it, and what says when its process has
@@ -171,6 +181,7 @@ impl Client {
         };
         if !self.dead {
             self.pieces.iter().for_each(|piece| retire(piece));
+            self.others.iter().for_each(|piece| piece.retire_for_good());
         }
         [Some(self.calls), self.events].into_iter().flatten()
     }

@@ -139,6 +139,17 @@ impl Clients {
         }
     }
 
+    /// The same of the window of another machine than its own.
+    pub(crate) fn keep_of_another(
+        &mut self,
+        id: SessionId,
+        pieces: impl Iterator<Item = Arc<Piece>>,
+    ) {
+        if let Some(client) = self.all.get_mut(&id) {
+            client.keep_of_another(pieces);
+        }
+    }
+
     /// Nobody keeps windows that are over.
     pub(crate) fn drop_over(&mut self) {
         self.all.values_mut().for_each(Client::drop_over);

@@ -250,8 +250,8 @@ enum Vm {
         number: u64,
         /// The descriptor by which others of its pair windows come.
         more: Option<i32>,
-        /// Descriptors of its pair windows.
-        pairs: Vec<i32>,
+        /// Descriptors of its pair windows, those of other machines' with a `+` before them.
+        pairs: Vec<String>,
     },
     /// For who keeps a machine: plug a window into it.
     #[command(hide = true)]
