@@ -113,16 +113,16 @@ class Machine(Guest):
 
 
 class Growing(Machine):
-    """The same, with windows that are plugged in while it runs: it has memory for two, and is to
-    have three."""
+    """The same, with windows that are plugged in while it runs: it has memory for three, and is to
+    have four. One of them it shares with the other of its kind."""
 
-    def __init__(self, stage, host):
-        super().__init__(stage, host, memory="512,maxmem=584M")
+    def __init__(self, stage, host, memory="512,maxmem=588M", **options):
+        super().__init__(stage, host, memory=memory, **options)
 
     def command(self, stage):
         line = super().command(stage)
         at = line.index("--neighbours")
-        return [*line[:at], "--most-neighbours", "3", *line[at + 2:]]
+        return [*line[:at], "--most-neighbours", "4", *line[at + 2:]]
 
 
 class Plain(Machine):

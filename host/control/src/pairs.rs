@@ -263,16 +263,13 @@ impl Pairs {
     }
 
     /// Whose call is to be answered, if another window is to be plugged in: there is none left for
-    /// somebody new, and the machine has found all that it has. One that does not find what was
-    /// plugged in last gets no more.
+    /// somebody new. One that does not find what was plugged in last gets no more; that it does not
+    /// find one that is somebody's, who may write anything into it, keeps nobody else from having
+    /// one.
     pub(crate) fn wanted(&mut self) -> Option<(SessionId, u64)> {
-        let found =
-            |(number, pair): (&u8, &Pair)| pair.whose != Whose::Nobodys && self.is_present(*number);
-        let all = self.windows.iter().all(found)
-            && self.joined.numbers().all(|number| self.is_present(number));
-        let wanted = self.present.is_some() && all;
+        let given = self.windows.values().all(|pair| pair.whose != Whose::Nobodys);
         let left = self.plugger.is_some_and(|plugger| plugger.left > 0);
-        (wanted && left).then(|| self.take_call()).flatten()
+        (self.present.is_some() && given && left).then(|| self.take_call()).flatten()
     }
 
     /// As the tables know them. `link_bytes`: of each link. `is_in`: whether another machine has
@@ -370,146 +367,4 @@ impl Pairs {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use omniverb_ring::WordMemory;
-    use omniverb_sys::memfd;
-    use omniverb_terms::{Gid, Qpn};
-
-    const DATA: Extent = Extent { offset: 2 * PAGE, length: (8 << 20) - 2 * PAGE };
-    const LINK: u64 = 640 << 10;
-
-    /// Files of a window and its ledger.
-    fn files() -> [OwnedFd; 2] {
-        [DATA.offset + DATA.length, DATA.length / PAGE + Pair::LEDGER_BYTES]
-            .map(|bytes| memfd::create("pair", bytes).unwrap())
-    }
-
-    fn pair(files: &[OwnedFd; 2]) -> Pair {
-        let [file, notes] = [&files[0], &files[1]].map(|file| file.try_clone().unwrap());
-        Pair::new(file, DATA, Ledger::of(notes), Bin::new().unwrap()).unwrap()
-    }
-
-    fn pairs(files: &[[OwnedFd; 2]]) -> Pairs {
-        let mut pairs = Pairs::default();
-        (1..).zip(files).for_each(|(number, files)| pairs.add(number, pair(files)));
-        pairs
-    }
-
-    fn neighbour(number: u64) -> Neighbour {
-        Neighbour { proof: [1, 4, number, 9], uid: 0 }
-    }
-
-    fn ready() -> LinkReady {
-        LinkReady {
-            qpn: Qpn(1),
-            peer_qpn: Qpn(2),
-            side: 0,
-            request_bytes: 256 << 10,
-            response_bytes: 32 << 10,
-            bell_new: 1,
-            bell: 1,
-            bell_side: 0,
-            loopback: 0,
-            local_slot: 0,
-            peer_slot: 0,
-            sgid: Gid::ZERO,
-            dgid: Gid::ZERO,
-            engine: 0,
-            traced: 0,
-            memory: Extent::NONE,
-            bell_memory: Extent::NONE,
-        }
-    }
-
-    #[test]
-    fn a_window_is_one_neighbours_for_good_and_the_next_daemon_knows_it() {
-        let files = [files(), files()];
-        let mut first = pairs(&files);
-        assert_eq!(
-            first.known(LINK, |_, _| false),
-            PairWindows::default(),
-            "the agent has found none"
-        );
-        let none = first.make(neighbour(1), "one", &ready());
-        assert_eq!(none.err().unwrap().kind(), io::ErrorKind::Unsupported);
-        first.found(0b11);
-        assert_eq!(first.known(LINK, |_, _| false).free, 2);
-        let kept = first.make(neighbour(1), "one", &ready()).unwrap();
-        let known = first.known(LINK, |_, _| false);
-        assert_eq!((known.free, known.given.len()), (1, 1));
-        assert_eq!(known.given[&neighbour(1)] + 1, known.room);
-        drop(kept);
-        // Nobody else gets it when nothing of it is in use.
-        first.make(neighbour(2), "two", &ready()).unwrap();
-        assert!(first.make(neighbour(3), "three", &ready()).is_err());
-        first.part();
-        drop(first);
-        let mut second = pairs(&files);
-        second.found(u64::MAX);
-        let known = second.known(LINK, |_, _| false);
-        let whose: Vec<Neighbour> = known.given.into_keys().collect();
-        assert_eq!((known.free, whose), (0, vec![neighbour(1), neighbour(2)]));
-        assert!(second.make(neighbour(3), "three", &ready()).is_err());
-        second.make(neighbour(2), "two", &ready()).unwrap();
-    }
-
-    #[test]
-    fn what_a_ledger_says_without_saying_whose_is_nobodys_to_have() {
-        let files = files();
-        let first = pair(&files);
-        let _used = first.pieces.take_in(first.links(), LINK).unwrap();
-        first.pieces.part();
-        let mut second = Pairs::default();
-        second.add(1, pair(&files));
-        second.found(1);
-        assert_eq!(second.known(LINK, |_, _| false), PairWindows::default());
-        assert!(second.make(neighbour(1), "one", &ready()).is_err());
-        for wrong in [[0; WHOSE_BYTES], [0xff; WHOSE_BYTES]] {
-            assert_eq!(read(&wrong), None);
-        }
-        assert_eq!(read(&written(&neighbour(7))), Some(neighbour(7)));
-    }
-
-    #[test]
-    fn a_window_has_room_for_so_many_links() {
-        let mut pairs = pairs(&[files()]);
-        pairs.found(1);
-        let most = pairs.known(LINK, |_, _| false).room;
-        assert!(most > 8);
-        let shared: Vec<_> = (0..)
-            .map(|_| pairs.make(neighbour(1), "one", &LinkReady { bell_new: 0, ..ready() }))
-            .take_while(Result::is_ok)
-            .collect();
-        let link = shared[0].as_ref().unwrap().link.extent.length;
-        assert!(link <= LINK, "{link}");
-        assert!(shared.len() >= most, "{} of {most}", shared.len());
-        assert_eq!(pairs.known(LINK, |_, _| false).given[&neighbour(1)], 0);
-    }
-
-    /// Who slept on the place before sees that it was rung since.
-    #[test]
-    fn the_counters_of_a_bell_that_is_given_again_are_others() {
-        let files = files();
-        let first = pair(&files);
-        let mut pairs = Pairs::default();
-        pairs.add(1, first);
-        pairs.found(1);
-        let shared = pairs.make(neighbour(1), "one", &ready()).unwrap();
-        let window = shared.bell.as_ref().unwrap().map(Access::ReadWrite).unwrap();
-        let counters = || [0, PAGE_BYTES].map(|at| window.load(at + 8, Ordering::Relaxed));
-        assert_eq!(counters(), [0, 0], "the first");
-        window.store(64, 7, Ordering::Relaxed);
-        let place = Pages::new(&files[0], DATA.offset + PAGE, BELL_BYTES);
-        let seen = place.map(Access::ReadOnly).unwrap();
-        drop((window, shared));
-        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        while pairs.windows[&1].pieces.sizes().1 > 0 {
-            assert!(std::time::Instant::now() < end, "not in time");
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        let found = [8, PAGE_BYTES + 8].map(|at| seen.load(at, Ordering::Relaxed));
-        assert!(found.iter().all(|counter| *counter != 0), "{found:?}");
-        assert_eq!(seen.load(64, Ordering::Relaxed), 0, "nothing else is left of it");
-    }
-}
+mod tests;

@@ -153,7 +153,9 @@ enum Vm {
               value_parser = clap::value_parser!(u8).range(0..=60))]
         neighbours: u8,
         /// The same, with windows that are plugged in while it runs, as they are wanted: so many at
-        /// most [default: as many as --neighbours says].
+        /// most [default: as many as --neighbours says]. Those of other machines are among them
+        /// with which it shares memory from the second connection on; such a machine's guest may
+        /// have written what this one's kernel reads when it is plugged in.
         #[arg(long, value_name = "N", default_value = "0", hide_default_value = true,
               value_parser = clap::value_parser!(u8).range(0..=60))]
         most_neighbours: u8,
@@ -202,7 +204,9 @@ enum Vm {
               value_parser = clap::value_parser!(u8).range(0..=60))]
         neighbours: u8,
         /// The same, with windows that are plugged in while it runs, as they are wanted: so many at
-        /// most [default: as many as --neighbours says].
+        /// most [default: as many as --neighbours says]. Those of other machines are among them
+        /// with which it shares memory from the second connection on; such a machine's guest may
+        /// have written what this one's kernel reads when it is plugged in.
         #[arg(long, value_name = "N", default_value = "0", hide_default_value = true,
               value_parser = clap::value_parser!(u8).range(0..=60))]
         most_neighbours: u8,
