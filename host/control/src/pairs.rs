@@ -229,7 +229,7 @@ impl Pairs {
 
     /// Whether another machine's window can be plugged in: its agent looks, and its keeper would.
     pub(crate) fn takes_others(&self) -> bool {
-        let takes = |plugger: &Plugger| plugger.others && plugger.left > 0;
+        let takes = |plugger: &Plugger| plugger.may_join && plugger.left > 0;
         self.present.is_some() && self.plugger.as_ref().is_some_and(takes)
     }
 
@@ -279,8 +279,8 @@ impl Pairs {
         link_bytes: u64,
         is_in: impl Fn(&Neighbour, FileId) -> bool,
     ) -> PairWindows {
-        let (this, plugs) = (self.this, self.takes_others());
-        let mut known = PairWindows { this, plugs, ..PairWindows::default() };
+        let (this, may_join) = (self.this, self.takes_others());
+        let mut known = PairWindows { this, may_join, ..PairWindows::default() };
         for (number, pair) in &self.windows {
             let present = self.is_present(*number);
             let room = if present { pair.room(link_bytes) } else { 0 };

@@ -193,7 +193,7 @@ fn machine(number: u64) -> Neighbour {
 
 /// What a machine has that others may share windows with.
 fn known(number: u64, free: usize) -> PairWindows {
-    PairWindows { free, room: 4, this: Some(machine(number)), plugs: true, ..Default::default() }
+    PairWindows { free, room: 4, this: Some(machine(number)), may_join: true, ..Default::default() }
 }
 
 fn wanted(bench: &mut Bench) -> Vec<[omniverb_terms::VnicId; 2]> {
@@ -208,11 +208,11 @@ fn machines_go_by_the_engine_where_no_window_can_be_in_both() {
         ([fresh(2, 4), fresh(2, 4)], Why::Machine),
         ([known(1, 1), PairWindows { this: None, ..known(2, 1) }], Why::Machine),
         (
-            [known(1, 1), known(2, 1)].map(|windows| PairWindows { plugs: false, ..windows }),
+            [known(1, 1), known(2, 1)].map(|windows| PairWindows { may_join: false, ..windows }),
             Why::Machine,
         ),
         // Only one has a window for it, and the other has no place for that.
-        ([known(1, 1), PairWindows { plugs: false, ..known(2, 0) }], Why::PairsTaken),
+        ([known(1, 1), PairWindows { may_join: false, ..known(2, 0) }], Why::PairsTaken),
         ([known(1, 0), known(2, 0)], Why::PairsTaken),
         ([known(1, 1), known(2, 0)], Why::PairLater),
     ];

@@ -167,7 +167,7 @@ fn nobody_keeps_others_from_having_a_window() {
     let files = [files(), files()];
     let mut pairs = pairs(&files[..1]);
     let plugger =
-        Plugger { operator: SessionId(7), tag: Some(3), left: 2, others: true, trouble: None };
+        Plugger { operator: SessionId(7), tag: Some(3), left: 2, may_join: true, trouble: None };
     pairs.set_plugger(Some(plugger));
     pairs.found(1);
     assert_eq!(pairs.wanted(), None, "there is one that is nobody's");

@@ -120,8 +120,8 @@ impl Server {
         let id = self.machines.named(name).ok_or(Errno::ENOENT)?;
         let pairs = self.machines.pairs_mut(id).ok_or(Errno::ENOENT)?;
         let (left, trouble) = (asked.left, PlugTrouble::of(asked.trouble.into()));
-        let (tag, others) = ((left > 0).then_some(tag), asked.others != 0);
-        let before = pairs.set_plugger(Some(Plugger { operator, tag, left, others, trouble }));
+        let (tag, may_join) = ((left > 0).then_some(tag), asked.others != 0);
+        let before = pairs.set_plugger(Some(Plugger { operator, tag, left, may_join, trouble }));
         if let Some(before) = before.filter(|before| before.operator != operator) {
             self.end_operator(before.operator);
         }

@@ -45,7 +45,7 @@ pub struct PairWindows {
     /// Who this machine is to others of its kind, if that can be told.
     pub this: Option<Neighbour>,
     /// Another machine's can be plugged in here.
-    pub plugs: bool,
+    pub may_join: bool,
 }
 
 /// What a link in a pair window pays.
@@ -102,7 +102,7 @@ pub(crate) struct Windows {
     /// As the daemon says ([`PairWindows`]).
     coming: BTreeSet<Neighbour>,
     this: Option<Neighbour>,
-    plugs: bool,
+    may_join: bool,
 }
 
 impl Windows {
@@ -110,8 +110,8 @@ impl Windows {
         let of = said.given.into_iter().map(|(whose, room)| (whose, Window::new(room, None)));
         let free = Account::new(Quotas::only(&[(Kind::PairWindow, said.free)]));
         let (of, left) = (of.collect(), Vec::new());
-        let PairWindows { room, coming, this, plugs, .. } = said;
-        Windows { free, room, of, left, coming, this, plugs }
+        let PairWindows { room, coming, this, may_join, .. } = said;
+        Windows { free, room, of, left, coming, this, may_join }
     }
 
     /// Who this machine is to others.
@@ -131,7 +131,7 @@ impl Windows {
     /// Whether one of these is, or can be, plugged into that machine.
     fn can_be_in(&self, other: &Windows) -> bool {
         let has_free = self.free.quota(Kind::PairWindow) > self.free.count(Kind::PairWindow);
-        other.this.is_some_and(|other| self.coming.contains(&other)) || has_free && other.plugs
+        other.this.is_some_and(|other| self.coming.contains(&other)) || has_free && other.may_join
     }
 
     /// Where there is room for somebody of a vNIC with this proof; of this user, if that is known.
@@ -255,7 +255,7 @@ impl Pairs {
         }
         match one.can_be_in(other) || other.can_be_in(one) {
             true => Between::Later,
-            false if one.plugs || other.plugs => Between::Taken,
+            false if one.may_join || other.may_join => Between::Taken,
             false => Between::Nothing,
         }
     }

@@ -40,7 +40,7 @@ pub(super) struct Shared {
     pub(super) file: Arc<OwnedFd>,
     /// What there is of it: all of the device.
     pub(super) data: Part,
-    /// Which machine's.
+    /// This machine's, or another one's that is plugged in here, too.
     pub(super) whose: Whose,
 }
 
