@@ -128,7 +128,8 @@ bodies! {
     /// which has a byte for each page of the data part: the daemon notes there which it has given
     /// away, and gives none that is noted. (And behind these which boot of the guest was the last,
     /// and what tells this machine from others that had its name: 16 bytes each.) So the window can
-    /// be attached to another daemon, with the same ledger, while the machine runs. Answered with `MachineAttached`; `EINVAL` for other
+    /// be attached to another daemon, with the same ledger, while the machine runs. Answered with
+    /// `MachineAttached`; `EINVAL` for other
     /// files or another name, `EBUSY` if a machine of this name is attached.
     AttachMachine {
         /// As [`crate::machine::MachineName`] has it, NUL-padded.
