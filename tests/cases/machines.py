@@ -164,8 +164,10 @@ def _neighbour(lab):
 
 
 def _pieces_of_pairs(lab):
-    """What two processes had of a pair window comes back when both are gone."""
-    process.until(lambda: lab.machine.row()["pairs"]["used"] == 0, 20, "the pieces to come back")
+    """What two processes had of a pair window comes back when both are gone; not what they had when
+    a daemon was killed."""
+    process.until(lambda: lab.machine.row()["pairs"]["used"] <= lab.left, 20,
+                  lambda: f"the pieces to come back, {lab.left}: {lab.machine.row()}")
 
 
 def _third(lab):
@@ -234,6 +236,7 @@ def _two_later(lab):
 def _later(lab):
     """Each neighbour has a window, none of which was there when the machine booted."""
     before = lab.machine.row()["pairs"]["given"]
+    lab.left = process.settled(lambda: lab.machine.row()["pairs"]["used"])
     for given, neighbour in enumerate(("container", "third"), start=before):
         process.until(lambda given=given: lab.machine.row()["pairs"]["present"] > given, 30,
                       lambda: f"a window\n{lab.machine.row()}\n{lab.machine.said()}")

@@ -171,6 +171,8 @@ class Lab:
 
     def __init__(self, stage, kind=Machine):
         self.stage, self.host, self.other = stage, Host(stage, "machines"), None
+        # Bytes of pair windows that do not come back.
+        self.left = 0
         try:
             self.container, self.third = self.host.add(1), self.host.add(3)
             self.other = Host(stage, "elsewhere")

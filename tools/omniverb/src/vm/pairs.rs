@@ -7,7 +7,7 @@
 
 use super::window::Window;
 use crate::operator::Operator;
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use omniverb_session::operator::VNIC_NAME_BYTES;
 use omniverb_session::pair::Whose;
 use omniverb_sys::{lock, memfd, socket};
@@ -66,16 +66,14 @@ impl Pair {
     }
 
     /// One that is another machine's: the machine with this window is told of it. `known`: whether
-    /// there is one that is called so. (That machine does not know what this one's others are
-    /// called; whoever does would have another window taken for one of them.)
+    /// there is one that is called so.
     pub(super) fn of_another(
         own: &Window,
         number: u8,
         file: OwnedFd,
         known: impl FnOnce(u64) -> bool,
     ) -> anyhow::Result<Pair> {
-        let window = Window::of_another(file)?;
-        ensure!(!known(window.head.number), "two windows are called the same");
+        let window = Window::of_another(file, known)?;
         own.tell(number, &window, Whose::Another)?;
         Ok(Pair { window, ledger: None })
     }

@@ -48,20 +48,26 @@ impl Window {
     /// A window of so many bytes that this machine shares with a neighbour, and what it is called.
     /// It has no number yet.
     pub(super) fn pair(&self, bytes: u64) -> anyhow::Result<Window> {
-        let name = (random::number() & !OF_ANOTHER).max(1);
+        let name = new_name();
         Window::made("omniverb-pair", bytes, |bytes| pair::head(&self.head, name, bytes))
     }
 
     /// A pair window of another machine's. What it begins with that one's guest may have changed:
-    /// it is read here, once.
-    pub(super) fn of_another(file: OwnedFd) -> anyhow::Result<Window> {
+    /// it is read here, once. Where that is no name, or one that is `known` to be another window's,
+    /// this one is called something else, so that it is not found: nobody but the two machines has
+    /// any harm of it.
+    pub(super) fn of_another(
+        file: OwnedFd,
+        known: impl FnOnce(u64) -> bool,
+    ) -> anyhow::Result<Window> {
         let bytes = memfd::size(file.as_fd()).context("no window")?;
         ensure!(bytes > 0 && bytes.is_multiple_of(STEP), "a window has some times 2 MiB");
         let (data, mut head) = (data(bytes), [0; WindowHead::BYTES]);
         let read = pread(&file, &mut head, data.offset).context("cannot read a window")?;
         ensure!(read == head.len(), "cannot read a window");
         let head = WindowHead::of(&head);
-        ensure!(pair::called(&head).is_some(), "no pair window");
+        let called = pair::called(&head).filter(|called| !known(*called));
+        let head = WindowHead { number: called.unwrap_or_else(new_name), ..head };
         Ok(Window { file, data, head })
     }
 
@@ -87,6 +93,11 @@ impl Window {
         put(&file, DATA_OFFSET, &head.written())?;
         Ok(Window { file, data, head })
     }
+}
+
+/// What a pair window is called.
+fn new_name() -> u64 {
+    (random::number() & !OF_ANOTHER).max(1)
 }
 
 /// Which part of a window of so many bytes the guest sees.
@@ -191,22 +202,28 @@ mod tests {
         let [one, other] = ["web-1", "web-2"]
             .map(|name| Window::new(MachineName::new(name).unwrap(), STEP).unwrap());
         let pair = one.pair(2 * STEP).unwrap();
-        let there = Window::of_another(pair.file.try_clone().unwrap()).unwrap();
+        let another = |known| {
+            let file = pair.file.try_clone().unwrap();
+            Window::of_another(file, |called| called == known).unwrap()
+        };
+        let there = another(0);
         assert_eq!((there.head, there.data), (pair.head, pair.data));
         other.tell(2, &there, Whose::Another).unwrap();
         let mut bytes = [0; PairNames::BYTES];
         pread(&other.file, &mut bytes, other.data.offset + PairNames::OFFSET as u64).unwrap();
         let names = PairNames::read(&bytes);
         assert_eq!(names.number(&pair.head), Some((2, Whose::Another)));
-        // Its guest has made something else of it.
+        // It is called as another window is, or its guest has made something else of it: then it is
+        // not found, and nobody keeps this machine from having others.
+        let unlike = another(pair.head.number).head;
+        assert!(unlike.number != pair.head.number && pair::called(&unlike).is_some());
         for number in [0, OF_ANOTHER | 7] {
             let head = WindowHead { number, ..pair.head };
             pwrite(&pair.file, &head.written(), pair.data.offset).unwrap();
-            assert!(Window::of_another(pair.file.try_clone().unwrap()).is_err());
+            assert_ne!(another(0).head.number, number);
         }
-        assert!(Window::of_another(one.file).is_err(), "no pair window");
         let short = memfd::create("short", 4096).unwrap();
-        assert!(Window::of_another(short).is_err());
+        assert!(Window::of_another(short, |_| false).is_err());
     }
 
     #[test]
