@@ -118,6 +118,7 @@ def _between(sides, program, *options):
     outcome = Both(sides, lines[0], server_argv=lines[1]).finish(60)
     for text in (outcome.server, outcome.client):
         check("invalid data" not in text and "iters in" in text, text)
+    print(program, *options, re.findall(r"iters in .*", outcome.client), flush=True)
 
 
 def _ways(lab):
@@ -142,7 +143,13 @@ def _memory(lab):
 @contextlib.contextmanager
 def _long(lab, server, client, program, *options):
     """Two processes that exchange messages for as long as they are looked at."""
-    sides = lab.sides(server, client)
+    with _long_between(lab, lab.sides(server, client), program, *options) as both:
+        yield both
+
+
+@contextlib.contextmanager
+def _long_between(lab, sides, program, *options):
+    """The same, in these places."""
     lines = [[f"ibv_{program}_pingpong", "-g", gid_index(place), "-n", 10_000_000, *options]
              for place in (sides.client, sides.server)]
     both = Both(sides, lines[0], server_argv=lines[1])
@@ -168,8 +175,10 @@ def _neighbour(lab):
 
 
 def _pieces_of_pairs(lab):
-    """What two processes had of a pair window comes back when both are gone."""
-    process.until(lambda: lab.machine.row()["pairs"]["used"] == 0, 20, "the pieces to come back")
+    """What two processes had of a pair window comes back when both are gone; not what they had when
+    a daemon was killed."""
+    process.until(lambda: lab.machine.row()["pairs"]["used"] <= lab.left, 20,
+                  lambda: f"the pieces to come back, {lab.left}: {lab.machine.row()}")
 
 
 def _third(lab):
@@ -192,9 +201,54 @@ def _full(lab):
         check({"direct", "forwarded"} == set(paths), f"{list(_ways(lab))}")
 
 
+def _two_later(lab):
+    """Two machines that exchange messages have a window in common when they do it again: of one of
+    them, and plugged into the other. The next daemon knows of it."""
+    later = ("forwarded", "no pair window is in both virtual machines yet; later links have one")
+    direct = ("direct", "in a pair window of the virtual machine")
+    with contextlib.closing(Growing(lab.stage, lab.host, memory="512", name="web-2",
+                                    address="10.77.0.201")) as other:
+        def both(name):
+            rows = (lab.machine.row(), other.row())
+            return [row["pairs"][name] if row else -1 for row in rows]
+
+        def said():
+            return f"{lab.machine.row()} {other.row()}\n{lab.machine.said()}\n{other.said()}"
+
+        process.until(lambda: min(both("present")) == 1, 30, said)
+        sides = SimpleNamespace(server=Device(other), client=Device(lab.machine))
+        _between(sides, "rc", "-e")
+        with _long_between(lab, sides, "rc", "-e"):
+            check(set(_ways(lab)) <= {later, direct}, f"{set(_ways(lab))}")
+        # Whose it is, and another one of that machine's for whoever comes next.
+        process.until(lambda: both("given") == [1, 1] and min(both("present")) == 2, 30, said)
+        check(sorted(both("others")) == [0, 1], said())
+        for program in ("rc", "uc", "ud"):
+            for options in (["-c"], ["-c", "-e"]):
+                _between(sides, program, *options)
+        turned = SimpleNamespace(server=sides.client, client=sides.server)
+        for places in (sides, turned):
+            with _long_between(lab, places, "rc", "-e"):
+                check(set(_ways(lab)) == {direct}, f"{set(_ways(lab))}")
+                check(both("links") == [1, 1], said())
+        process.until(lambda: max(both("used")) == 0, 20, said)
+        with _long_between(lab, sides, "rc", "-e"):
+            lab.host.daemon.kill()
+            lab.host.daemon.start()
+            process.until(lambda: min(both("present")) == 2, 40, said)
+            process.until(lambda: len(list(_ways(lab))) == 1, 30, "the link to be announced")
+            before = _sent(lab)
+            process.until(lambda: _sent(lab) > before + 100, 60, "messages on the link")
+        with _long_between(lab, sides, "uc", "-e"):
+            check(set(_ways(lab)) == {direct}, f"{set(_ways(lab))}")
+    process.until(lambda: not other.row(), 10, "the other to be gone")
+
+
 def _later(lab):
     """Each neighbour has a window, none of which was there when the machine booted."""
-    for given, neighbour in enumerate(("container", "third")):
+    before = lab.machine.row()["pairs"]["given"]
+    lab.left = process.settled(lambda: lab.machine.row()["pairs"]["used"])
+    for given, neighbour in enumerate(("container", "third"), start=before):
         process.until(lambda given=given: lab.machine.row()["pairs"]["present"] > given, 30,
                       lambda: f"a window\n{lab.machine.row()}\n{lab.machine.said()}")
         check(lab.machine.row()["pairs"]["given"] == given, f"{lab.machine.row()}")
@@ -211,7 +265,7 @@ def _no_more(lab):
     process.until(lambda: lab.machine.row()["pairs"]["trouble"], 30, "a refusal")
     process.until(lambda: lab.machine.row()["pairs"]["more"] == 0, 30, "an end of it")
     pairs = lab.machine.row()["pairs"]
-    check((pairs["windows"], pairs["present"], pairs["given"]) == (2, 2, 2), f"{pairs}")
+    check((pairs["windows"], pairs["present"], pairs["given"]) == (3, 3, 3), f"{pairs}")
     shown = lab.host.daemon.omniverb("vm", "show", NAME)
     check("QEMU has no place for the device" in shown, shown)
     _pieces_of_pairs(lab)
@@ -221,7 +275,7 @@ def _later_outlives(lab):
     """The next daemon, and the next porter, know of windows that came later."""
     lab.host.daemon.kill()
     lab.host.daemon.start()
-    process.until(lambda: (lab.machine.row() or {"pairs": {"present": 0}})["pairs"]["present"] == 2,
+    process.until(lambda: (lab.machine.row() or {"pairs": {"present": 0}})["pairs"]["present"] == 3,
                   30, lambda: f"the windows\n{lab.machine.row()}")
     process.until(lab.machine.has_device, 20, "a device")
     with _long(lab, "machine", "third", "rc", "-e"):
@@ -472,7 +526,8 @@ def groups():
              Case("machines.args.stays", _stays, 30),
              Case("machines.args.ibv_rc_pingpong", _pingpong("rc"), 180),
              Case("machines.args.ended", _ended, 60)]
-    growing = [Case("machines.later", _later, 240),
+    growing = [Case("machines.later, two machines", _two_later, 300),
+               Case("machines.later", _later, 240),
                Case("machines.later, no more", _no_more, 90),
                Case("machines.later and another daemon", _later_outlives, 180)]
     return [Group("machines", cases, _lab, weight=WAITS),

@@ -113,16 +113,16 @@ class Machine(Guest):
 
 
 class Growing(Machine):
-    """The same, with windows that are plugged in while it runs: it has memory for two, and is to
-    have three."""
+    """The same, with windows that are plugged in while it runs: it has memory for three, and is to
+    have four. One of them it shares with the other of its kind."""
 
-    def __init__(self, stage, host):
-        super().__init__(stage, host, memory="512,maxmem=584M")
+    def __init__(self, stage, host, memory="512,maxmem=588M", **options):
+        super().__init__(stage, host, memory=memory, **options)
 
     def command(self, stage):
         line = super().command(stage)
         at = line.index("--neighbours")
-        return [*line[:at], "--most-neighbours", "3", *line[at + 2:]]
+        return [*line[:at], "--most-neighbours", "4", *line[at + 2:]]
 
 
 class Plain(Machine):
@@ -189,6 +189,8 @@ class Lab:
 
     def __init__(self, stage, kind=Machine):
         self.stage, self.host, self.other = stage, Host(stage, "machines"), None
+        # Bytes of pair windows that do not come back.
+        self.left = 0
         try:
             self.container, self.third = self.host.add(1), self.host.add(3)
             self.other = Host(stage, "elsewhere")

@@ -59,6 +59,16 @@ pub(crate) struct Client {
 struct Kept {
     piece: Arc<Piece>,
     link_of: Option<Qpn>,
+    origin: Origin,
+}
+
+/// Whose window something is in that a process uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// Its machine's; or, if it has none, any.
+    ItsMachine,
+    /// Another machine's than its own: that one's boots say nothing of this process.
+    AnotherMachine,
 }
 
 /// A process that may be there although its connection is not, and what it may use as long as it
@@ -122,14 +132,17 @@ impl Client {
 
     /// It has this until its end, if it is of a window.
     pub(crate) fn keep(&mut self, memory: &Memory) {
-        self.pieces.extend(memory.piece().map(|piece| Kept { piece, link_of: None }));
+        self.keep_piece(memory, None, Origin::ItsMachine);
     }
 
     /// It has a link of this queue pair's, by a bell that may be for others as well.
-    pub(crate) fn keep_link(&mut self, qpn: Qpn, shared: &Shared) {
-        shared.bell.iter().for_each(|bell| self.keep(bell));
-        let link = shared.link.piece();
-        self.pieces.extend(link.map(|piece| Kept { piece, link_of: Some(qpn) }));
+    pub(crate) fn keep_link(&mut self, qpn: Qpn, shared: &Shared, origin: Origin) {
+        shared.bell.iter().for_each(|bell| self.keep_piece(bell, None, origin));
+        self.keep_piece(&shared.link, Some(qpn), origin);
+    }
+
+    fn keep_piece(&mut self, memory: &Memory, link_of: Option<Qpn>, origin: Origin) {
+        self.pieces.extend(memory.piece().map(|piece| Kept { piece, link_of, origin }));
     }
 
     /// It has given the number of this queue pair back. Before a library does so it has let go of
@@ -192,7 +205,10 @@ impl Client {
             Source::Files => Piece::retire_for_good,
         };
         if !self.dead {
-            self.pieces.iter().for_each(|kept| retire(&kept.piece));
+            self.pieces.iter().for_each(|kept| match kept.origin {
+                Origin::ItsMachine => retire(&kept.piece),
+                Origin::AnotherMachine => kept.piece.retire_for_good(),
+            });
         }
         [Some(self.calls), self.events].into_iter().flatten()
     }

@@ -5,7 +5,7 @@
 //! most of them loses the oldest. So are descriptors that wait to be taken. Nobody is waited for:
 //! what a socket has no room for stays here, and who lets too much pile up is parted with.
 
-use crate::client::Client;
+use crate::client::{Client, Origin};
 use crate::memory::{Memory, Shared, Source};
 use crate::outbox::{Letter, Parcel, Sent};
 use crate::reactor::{Reactor, Timer};
@@ -140,9 +140,9 @@ impl Clients {
     }
 
     /// A client has a link of this queue pair's.
-    pub(crate) fn keep_link(&mut self, id: SessionId, qpn: Qpn, shared: &Shared) {
+    pub(crate) fn keep_link(&mut self, id: SessionId, qpn: Qpn, shared: &Shared, origin: Origin) {
         if let Some(client) = self.all.get_mut(&id) {
-            client.keep_link(qpn, shared);
+            client.keep_link(qpn, shared, origin);
         }
     }
 

@@ -34,6 +34,11 @@ impl Ledger {
         Ledger(None)
     }
 
+    /// Whether somebody keeps it.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Those in a file, which was [checked](Self::check).
     pub(crate) fn of(file: OwnedFd) -> Ledger {
         Ledger(Some(Arc::new(file)))

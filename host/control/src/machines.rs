@@ -1,6 +1,10 @@
 //! The virtual machines that are attached: their doors, by which sessions of their processes are
 //! made, and their windows. A machine is attached as long as its door is open.
 
+mod shared;
+
+pub(crate) use shared::{InBoth, Offer};
+
 use crate::boots::Boots;
 use crate::holds::Hold;
 use crate::pairs::Pairs;
@@ -8,7 +12,7 @@ use crate::pieces::Pieces;
 use omniverb_session::machine::MachineName;
 use omniverb_sys::datagram::Port;
 use omniverb_sys::pidfd::Peer;
-use omniverb_tenancy::{PairWindows, SessionId, VnicAddress, VnicId};
+use omniverb_tenancy::{Neighbour, PairWindows, SessionId, VnicAddress, VnicId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -50,12 +54,14 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// One that nothing is known of yet but who brought it, and what daemons before this one heard.
+    /// One that nothing is known of yet but who brought it, what daemons before this one heard, and
+    /// who it is to other machines.
     pub(crate) fn new(
         machine: Arc<Machine>,
         hold: Hold,
         (door, porter): (OwnedFd, Peer),
         boots: Boots,
+        this: Option<Neighbour>,
     ) -> Record {
         Record {
             machine,
@@ -64,7 +70,7 @@ impl Record {
             porter,
             port: None,
             boots,
-            pairs: Pairs::default(),
+            pairs: Pairs::of(this),
             sessions: BTreeSet::new(),
             addresses: Vec::new(),
             said: None,
@@ -94,6 +100,8 @@ pub(crate) struct Machines {
     all: BTreeMap<SessionId, Record>,
     /// Those whose pair windows have changed since somebody asked what has.
     changed: BTreeSet<SessionId>,
+    /// Two that want a window in common, which they cannot have yet.
+    wants: BTreeSet<[SessionId; 2]>,
 }
 
 impl Machines {
@@ -118,6 +126,10 @@ impl Machines {
     }
 
     pub(crate) fn remove(&mut self, id: SessionId) -> Option<Record> {
+        // What others share with it is not in both any more.
+        self.changed.insert(id);
+        self.spread_changes();
+        self.wants.retain(|both| !both.contains(&id));
         self.all.remove(&id)
     }
 
@@ -171,21 +183,27 @@ impl Machines {
     pub(crate) fn changed_pairs(&mut self, link_bytes: u64) -> Vec<(VnicId, PairWindows)> {
         let changed = std::mem::take(&mut self.changed);
         let records = changed.iter().filter_map(|id| self.all.get(id));
-        records.map(|record| (record.vnic(), record.pairs.known(link_bytes))).collect()
+        let is_in = |whose: &_, file| self.is_in(whose, file);
+        records.map(|record| (record.vnic(), record.pairs.known(link_bytes, is_in))).collect()
     }
 
-    /// Whose calls are to be answered: machines that have changed want another window.
-    pub(crate) fn wanted_pairs(&mut self) -> Vec<(SessionId, u64)> {
+    /// Whose calls are to be answered, of machines that have changed: some want another window, and
+    /// some are to have another machine's.
+    pub(crate) fn wanted_pairs(&mut self) -> (Vec<(SessionId, u64)>, Vec<Offer>) {
+        self.spread_changes();
+        self.share();
+        let offers = self.offers();
         let (all, changed) = (&mut self.all, &self.changed);
         let wanted = |id: &SessionId| all.get_mut(id)?.pairs.wanted();
-        changed.iter().filter_map(wanted).collect()
+        (changed.iter().filter_map(wanted).collect(), offers)
     }
 
     /// An operator is gone, who may have been a machine's keeper.
     pub(crate) fn operator_gone(&mut self, operator: SessionId) {
-        for record in self.all.values_mut() {
+        for (id, record) in &mut self.all {
             if record.pairs.plugger().is_some_and(|plugger| plugger.operator == operator) {
                 record.pairs.set_plugger(None);
+                self.changed.insert(*id);
             }
         }
     }

@@ -106,6 +106,12 @@ impl Memory {
         }
     }
 
+    /// As another machine is told of it that has the pair window with this number.
+    fn said_as(&self, number: u8) -> body::Extent {
+        let in_guest = self.piece.as_ref().map(|piece| piece.in_guest());
+        in_guest.map_or(body::Extent::NONE, |extent| pair::numbered(number, extent))
+    }
+
     /// As the neighbour is told of it with whom a machine shares it: he has the file.
     fn said_outside(&self) -> body::Extent {
         body::Extent { offset: self.extent.offset, length: self.extent.length }
@@ -159,6 +165,13 @@ impl Shared {
         let bell_memory = self.bell.as_ref().map_or(body::Extent::NONE, Memory::said_outside);
         let ready = LinkReady { memory: self.link.said_outside(), bell_memory, ..*ready };
         Letter::with(ready, files)
+    }
+
+    /// What a process of another machine's is told, which has the pair window with this number.
+    pub(crate) fn letter_as(&self, number: u8, ready: &LinkReady) -> Letter {
+        let bell = self.bell.as_ref();
+        let bell_memory = bell.map_or(body::Extent::NONE, |bell| bell.said_as(number));
+        Letter::of(LinkReady { memory: self.link.said_as(number), bell_memory, ..*ready })
     }
 
     /// What an end is told.

@@ -5,6 +5,7 @@
 //! ledger, before any of it is given away, so that the next daemon gives it to nobody else.
 
 use crate::disposal::Bin;
+use crate::joined::Joined;
 use crate::ledger::Ledger;
 use crate::memory::Shared;
 use crate::pieces::{PAGE, Pieces};
@@ -14,6 +15,7 @@ use omniverb_ring::bell::PAGE_BYTES;
 use omniverb_ring::sync::Ordering;
 use omniverb_session::body::{Extent, LinkReady};
 use omniverb_session::pair::{self, BELL_BYTES, DATA_BYTES_MIN, PAIRS_MAX, PlugTrouble};
+use omniverb_sys::extent::FileId;
 use omniverb_sys::{Access, Extent as Pages, random};
 use omniverb_tenancy::{Neighbour, PairWindows, SessionId};
 use serde_json::{Value, json};
@@ -42,6 +44,8 @@ pub(crate) struct Pair {
     ledger: Ledger,
     pages: u64,
     whose: Whose,
+    /// Its file, by which another machine that has it is known.
+    file: FileId,
 }
 
 impl Pair {
@@ -68,7 +72,8 @@ impl Pair {
             None if used > 0 => Whose::Forgotten,
             None => Whose::Nobodys,
         };
-        Ok(Pair { pieces, ledger, pages, whose })
+        let file = Pages::new(pieces.file(), 0, 0).file_id()?;
+        Ok(Pair { pieces, ledger, pages, whose, file })
     }
 
     /// Where links are.
@@ -76,6 +81,21 @@ impl Pair {
         let bells = pair::bell_pages(self.pages * PAGE);
         let offset = bells.offset + bells.length;
         Extent { offset, length: self.pages * PAGE - offset }
+    }
+
+    /// Whose it is, if that is known.
+    fn of(&self) -> Option<&Neighbour> {
+        match &self.whose {
+            Whose::Of(neighbour, _) => Some(neighbour),
+            Whose::Nobodys | Whose::Forgotten => None,
+        }
+    }
+
+    /// It becomes somebody's, for good.
+    fn give(&mut self, neighbour: Neighbour, name: &str) -> io::Result<()> {
+        self.ledger.note_whose(self.pages, &written(&neighbour))?;
+        self.whose = Whose::Of(neighbour, Some(name.to_owned()));
+        Ok(())
     }
 
     /// How many more links of so many bytes there is room for, if each has a bell of its own.
@@ -127,17 +147,96 @@ pub(crate) struct Pairs {
     /// Those that the agent has found: bit `number - 1`. Nothing, if it knows nothing of windows.
     present: Option<u64>,
     plugger: Option<Plugger>,
+    /// Who this machine is to others, if that can be told.
+    this: Option<Neighbour>,
+    /// Windows of others that it has plugged in.
+    joined: Joined,
 }
 
 impl Pairs {
+    /// Those of the machine that is this one to others.
+    pub(crate) fn of(this: Option<Neighbour>) -> Pairs {
+        Pairs { this, ..Pairs::default() }
+    }
+
+    pub(crate) fn this(&self) -> Option<Neighbour> {
+        self.this
+    }
+
+    /// Whether it has a window of this number, of its own or another machine's.
     pub(crate) fn has(&self, number: u8) -> bool {
-        self.windows.contains_key(&number)
+        self.windows.contains_key(&number) || self.joined.has(number)
     }
 
     /// Whether a vNIC of this proof has one.
     pub(crate) fn are_of(&self, proof: [u64; 4]) -> bool {
-        let his = |pair: &Pair| matches!(&pair.whose, Whose::Of(whose, _) if whose.proof == proof);
-        self.windows.values().any(his)
+        self.windows.values().filter_map(Pair::of).any(|whose| whose.proof == proof)
+    }
+
+    /// Whether this neighbour has one.
+    pub(crate) fn is_given(&self, neighbour: &Neighbour) -> bool {
+        self.windows.values().filter_map(Pair::of).any(|whose| whose == neighbour)
+    }
+
+    /// Those that are somebody's.
+    pub(crate) fn given_to(&self, neighbour: Neighbour) -> Vec<(FileId, Arc<OwnedFd>)> {
+        let his = self.windows.values().filter(|pair| pair.of() == Some(&neighbour));
+        his.map(|pair| (pair.file, pair.pieces.file().clone())).collect()
+    }
+
+    /// The number of one that is nobody's and that the machine has found.
+    fn first_free(&self) -> Option<u8> {
+        let mut all = self.windows.iter();
+        let free =
+            all.find(|(number, pair)| pair.whose == Whose::Nobodys && self.is_present(**number));
+        free.map(|(number, _)| *number)
+    }
+
+    /// How many of these there are.
+    pub(crate) fn free(&self) -> usize {
+        let free = |(number, pair): &(&u8, &Pair)| {
+            pair.whose == Whose::Nobodys && self.is_present(**number)
+        };
+        self.windows.iter().filter(free).count()
+    }
+
+    /// Gives one that is nobody's to another machine, before it has it; false: there is none.
+    ///
+    /// # Errors
+    /// If it cannot be noted.
+    pub(crate) fn give(&mut self, machine: Neighbour, name: &str) -> io::Result<bool> {
+        let number = self.first_free();
+        let Some(pair) = number.and_then(|number| self.windows.get_mut(&number)) else {
+            return Ok(false);
+        };
+        pair.give(machine, name).map(|()| true)
+    }
+
+    /// Windows of other machines' that it has plugged in.
+    pub(crate) fn joined(&self) -> &Joined {
+        &self.joined
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn joined_mut(&mut self) -> &mut Joined {
+        &mut self.joined
+    }
+
+    /// The number of a window of another machine's, if it has that and has found it.
+    pub(crate) fn number_of_found(&self, file: FileId) -> Option<u8> {
+        self.joined.number_of(file).filter(|number| self.is_present(*number))
+    }
+
+    /// Whether another machine's window can be plugged in: its agent looks, and its keeper would.
+    pub(crate) fn takes_others(&self) -> bool {
+        let takes = |plugger: &Plugger| plugger.may_join && plugger.left > 0;
+        self.present.is_some() && self.plugger.as_ref().is_some_and(takes)
+    }
+
+    /// The keeper's call, which is to be answered now.
+    pub(crate) fn take_call(&mut self) -> Option<(SessionId, u64)> {
+        let plugger = self.plugger.as_mut()?;
+        Some((plugger.operator, plugger.tag.take()?))
     }
 
     pub(crate) fn add(&mut self, number: u8, pair: Pair) {
@@ -164,19 +263,24 @@ impl Pairs {
     }
 
     /// Whose call is to be answered, if another window is to be plugged in: there is none left for
-    /// somebody new, and the machine has found all that it has. One that does not find what was
-    /// plugged in last gets no more.
+    /// somebody new. One that does not find what was plugged in last gets no more; that it does not
+    /// find one that is somebody's, who may write anything into it, keeps nobody else from having
+    /// one.
     pub(crate) fn wanted(&mut self) -> Option<(SessionId, u64)> {
-        let found =
-            |(number, pair): (&u8, &Pair)| pair.whose != Whose::Nobodys && self.is_present(*number);
-        let wanted = self.present.is_some() && self.windows.iter().all(found);
-        let plugger = self.plugger.as_mut().filter(|plugger| wanted && plugger.left > 0)?;
-        Some((plugger.operator, plugger.tag.take()?))
+        let given = self.windows.values().all(|pair| pair.whose != Whose::Nobodys);
+        let left = self.plugger.is_some_and(|plugger| plugger.left > 0);
+        (self.present.is_some() && given && left).then(|| self.take_call()).flatten()
     }
 
-    /// As the tables know them. `link_bytes`: of each link.
-    pub(crate) fn known(&self, link_bytes: u64) -> PairWindows {
-        let mut known = PairWindows::default();
+    /// As the tables know them. `link_bytes`: of each link. `is_in`: whether another machine has
+    /// that window, too.
+    pub(crate) fn known(
+        &self,
+        link_bytes: u64,
+        is_in: impl Fn(&Neighbour, FileId) -> bool,
+    ) -> PairWindows {
+        let (this, may_join) = (self.this, self.takes_others());
+        let mut known = PairWindows { this, may_join, ..PairWindows::default() };
         for (number, pair) in &self.windows {
             let present = self.is_present(*number);
             let room = if present { pair.room(link_bytes) } else { 0 };
@@ -184,6 +288,11 @@ impl Pairs {
                 Whose::Nobodys if room > 0 => {
                     let least = if known.free == 0 { room } else { known.room.min(room) };
                     (known.free, known.room) = (known.free + 1, least);
+                }
+                Whose::Of(machine, _)
+                    if machine.uid == Neighbour::ALL_USERS && !is_in(machine, pair.file) =>
+                {
+                    known.coming.insert(*machine);
                 }
                 Whose::Of(neighbour, _) => _ = known.given.insert(*neighbour, room),
                 Whose::Nobodys | Whose::Forgotten => {}
@@ -206,21 +315,16 @@ impl Pairs {
     ) -> io::Result<Shared> {
         let his = |pair: &Pair| matches!(&pair.whose, Whose::Of(whose, _) if *whose == neighbour);
         let found = self.windows.iter().find(|(_, pair)| his(pair)).map(|(number, _)| *number);
-        let free = || {
-            let mut all = self.windows.iter();
-            let free = all
-                .find(|(number, pair)| pair.whose == Whose::Nobodys && self.is_present(**number));
-            free.map(|(number, _)| *number)
-        };
-        let number = found.or_else(free).ok_or(io::ErrorKind::Unsupported)?;
+        let number = found.or_else(|| self.first_free()).ok_or(io::ErrorKind::Unsupported)?;
         if !self.is_present(number) {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let pair = self.windows.get_mut(&number).ok_or(io::ErrorKind::Unsupported)?;
-        if found.is_none() {
-            pair.ledger.note_whose(pair.pages, &written(&neighbour))?;
+        match found {
+            None => pair.give(neighbour, name)?,
+            // One that a daemon before gave him had no name.
+            Some(_) => pair.whose = Whose::Of(neighbour, Some(name.to_owned())),
         }
-        pair.whose = Whose::Of(neighbour, Some(name.to_owned()));
         let bells = pair::bell_pages(pair.pages * PAGE);
         Shared::make_in_pair(number, &pair.pieces, (pair.links(), bells), ready)
     }
@@ -235,18 +339,23 @@ impl Pairs {
         self.windows.values().for_each(|pair| pair.pieces.part());
     }
 
-    /// What there is to see of them. `links`: how many are in them.
-    pub(crate) fn row(&self, links: usize) -> Value {
+    /// What there is to see of them. `links`: how many are in them. `others`: machines whose
+    /// windows it has.
+    pub(crate) fn row(&self, links: usize, others: &[String]) -> Value {
         let given = self.windows.values().filter(|pair| pair.whose != Whose::Nobodys);
         let names = given.clone().filter_map(|pair| match &pair.whose {
             Whose::Of(_, name) => name.as_deref(),
             _ => None,
         });
-        let numbers = self.windows.keys().filter(|number| self.is_present(**number));
+        let names = names.chain(others.iter().map(String::as_str));
+        let joined = self.joined.numbers().count();
+        let numbers = self.windows.keys().copied().chain(self.joined.numbers());
+        let numbers = numbers.filter(|number| self.is_present(*number));
         json!({
-            "windows": self.windows.len(),
+            "windows": self.windows.len() + joined,
             "present": numbers.count(),
-            "given": given.count(),
+            "given": given.count() + joined,
+            "others": joined,
             "bytes": self.windows.values().map(|pair| pair.pieces.sizes().0).sum::<u64>(),
             "used": self.windows.values().map(|pair| pair.pieces.sizes().1).sum::<u64>(),
             "links": links,
@@ -258,142 +367,4 @@ impl Pairs {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use omniverb_ring::WordMemory;
-    use omniverb_sys::memfd;
-    use omniverb_terms::{Gid, Qpn};
-
-    const DATA: Extent = Extent { offset: 2 * PAGE, length: (8 << 20) - 2 * PAGE };
-    const LINK: u64 = 640 << 10;
-
-    /// Files of a window and its ledger.
-    fn files() -> [OwnedFd; 2] {
-        [DATA.offset + DATA.length, DATA.length / PAGE + Pair::LEDGER_BYTES]
-            .map(|bytes| memfd::create("pair", bytes).unwrap())
-    }
-
-    fn pair(files: &[OwnedFd; 2]) -> Pair {
-        let [file, notes] = [&files[0], &files[1]].map(|file| file.try_clone().unwrap());
-        Pair::new(file, DATA, Ledger::of(notes), Bin::new().unwrap()).unwrap()
-    }
-
-    fn pairs(files: &[[OwnedFd; 2]]) -> Pairs {
-        let mut pairs = Pairs::default();
-        (1..).zip(files).for_each(|(number, files)| pairs.add(number, pair(files)));
-        pairs
-    }
-
-    fn neighbour(number: u64) -> Neighbour {
-        Neighbour { proof: [1, 4, number, 9], uid: 0 }
-    }
-
-    fn ready() -> LinkReady {
-        LinkReady {
-            qpn: Qpn(1),
-            peer_qpn: Qpn(2),
-            side: 0,
-            request_bytes: 256 << 10,
-            response_bytes: 32 << 10,
-            bell_new: 1,
-            bell: 1,
-            bell_side: 0,
-            loopback: 0,
-            local_slot: 0,
-            peer_slot: 0,
-            sgid: Gid::ZERO,
-            dgid: Gid::ZERO,
-            engine: 0,
-            traced: 0,
-            memory: Extent::NONE,
-            bell_memory: Extent::NONE,
-        }
-    }
-
-    #[test]
-    fn a_window_is_one_neighbours_for_good_and_the_next_daemon_knows_it() {
-        let files = [files(), files()];
-        let mut first = pairs(&files);
-        assert_eq!(first.known(LINK), PairWindows::default(), "the agent has found none");
-        let none = first.make(neighbour(1), "one", &ready());
-        assert_eq!(none.err().unwrap().kind(), io::ErrorKind::Unsupported);
-        first.found(0b11);
-        assert_eq!(first.known(LINK).free, 2);
-        let kept = first.make(neighbour(1), "one", &ready()).unwrap();
-        let known = first.known(LINK);
-        assert_eq!((known.free, known.given.len()), (1, 1));
-        assert_eq!(known.given[&neighbour(1)] + 1, known.room);
-        drop(kept);
-        // Nobody else gets it when nothing of it is in use.
-        first.make(neighbour(2), "two", &ready()).unwrap();
-        assert!(first.make(neighbour(3), "three", &ready()).is_err());
-        first.part();
-        drop(first);
-        let mut second = pairs(&files);
-        second.found(u64::MAX);
-        let known = second.known(LINK);
-        let whose: Vec<Neighbour> = known.given.into_keys().collect();
-        assert_eq!((known.free, whose), (0, vec![neighbour(1), neighbour(2)]));
-        assert!(second.make(neighbour(3), "three", &ready()).is_err());
-        second.make(neighbour(2), "two", &ready()).unwrap();
-    }
-
-    #[test]
-    fn what_a_ledger_says_without_saying_whose_is_nobodys_to_have() {
-        let files = files();
-        let first = pair(&files);
-        let _used = first.pieces.take_in(first.links(), LINK).unwrap();
-        first.pieces.part();
-        let mut second = Pairs::default();
-        second.add(1, pair(&files));
-        second.found(1);
-        assert_eq!(second.known(LINK), PairWindows::default());
-        assert!(second.make(neighbour(1), "one", &ready()).is_err());
-        for wrong in [[0; WHOSE_BYTES], [0xff; WHOSE_BYTES]] {
-            assert_eq!(read(&wrong), None);
-        }
-        assert_eq!(read(&written(&neighbour(7))), Some(neighbour(7)));
-    }
-
-    #[test]
-    fn a_window_has_room_for_so_many_links() {
-        let mut pairs = pairs(&[files()]);
-        pairs.found(1);
-        let most = pairs.known(LINK).room;
-        assert!(most > 8);
-        let shared: Vec<_> = (0..)
-            .map(|_| pairs.make(neighbour(1), "one", &LinkReady { bell_new: 0, ..ready() }))
-            .take_while(Result::is_ok)
-            .collect();
-        let link = shared[0].as_ref().unwrap().link.extent.length;
-        assert!(link <= LINK, "{link}");
-        assert!(shared.len() >= most, "{} of {most}", shared.len());
-        assert_eq!(pairs.known(LINK).given[&neighbour(1)], 0);
-    }
-
-    /// Who slept on the place before sees that it was rung since.
-    #[test]
-    fn the_counters_of_a_bell_that_is_given_again_are_others() {
-        let files = files();
-        let first = pair(&files);
-        let mut pairs = Pairs::default();
-        pairs.add(1, first);
-        pairs.found(1);
-        let shared = pairs.make(neighbour(1), "one", &ready()).unwrap();
-        let window = shared.bell.as_ref().unwrap().map(Access::ReadWrite).unwrap();
-        let counters = || [0, PAGE_BYTES].map(|at| window.load(at + 8, Ordering::Relaxed));
-        assert_eq!(counters(), [0, 0], "the first");
-        window.store(64, 7, Ordering::Relaxed);
-        let place = Pages::new(&files[0], DATA.offset + PAGE, BELL_BYTES);
-        let seen = place.map(Access::ReadOnly).unwrap();
-        drop((window, shared));
-        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        while pairs.windows[&1].pieces.sizes().1 > 0 {
-            assert!(std::time::Instant::now() < end, "not in time");
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        let found = [8, PAGE_BYTES + 8].map(|at| seen.load(at, Ordering::Relaxed));
-        assert!(found.iter().all(|counter| *counter != 0), "{found:?}");
-        assert_eq!(seen.load(64, Ordering::Relaxed), 0, "nothing else is left of it");
-    }
-}
+mod tests;

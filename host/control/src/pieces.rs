@@ -204,6 +204,11 @@ impl Pieces {
         }
     }
 
+    /// The window's file.
+    pub(crate) fn file(&self) -> &Arc<OwnedFd> {
+        &self.room.file
+    }
+
     /// How many pieces of so many bytes there are in a part of what the guest sees.
     pub(crate) fn room(&self, part: body::Extent, bytes: u64) -> usize {
         let length = bytes.max(1).next_multiple_of(PAGE);

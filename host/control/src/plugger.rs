@@ -11,6 +11,8 @@ pub(crate) struct Plugger {
     pub(crate) tag: Option<u64>,
     /// How many more it would plug in.
     pub(crate) left: u32,
+    /// Also another machine's.
+    pub(crate) may_join: bool,
     /// What went wrong with the last one.
     pub(crate) trouble: Option<PlugTrouble>,
 }

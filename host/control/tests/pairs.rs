@@ -8,11 +8,10 @@ use omniverb_session::body::{Extent, *};
 use omniverb_session::machine::{self, TellPairs};
 use omniverb_session::operator::{AttachPair, AwaitPair, DetachMachine, Message as Said};
 use omniverb_session::pair::PlugTrouble;
-use omniverb_sys::carried::{Head, MESSAGE_MAX};
-use omniverb_sys::{memfd, socket};
+use omniverb_sys::memfd;
 use omniverb_terms::{Errno, Service};
-use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
+use support::carrying::Carried;
 use support::machine::{Machine, PAGE, seen, until};
 use support::net::{Net, is_root};
 use support::operator::{Operator, name};
@@ -75,7 +74,7 @@ fn what_is_no_pair_window_is_refused() {
 }
 
 fn can_plug(text: &str, left: u32) -> AwaitPair {
-    AwaitPair { name: name(text), left, trouble: 0 }
+    AwaitPair { name: name(text), left, trouble: 0, others: 0 }
 }
 
 /// The operator has no answer, whatever else was done since he asked.
@@ -114,7 +113,7 @@ fn a_keeper_is_asked_for_a_window_when_there_is_none_left() {
     waits(&keeper);
     // Another keeper has taken its place.
     let other = Operator::connect(&daemon);
-    other.say(AwaitPair { trouble: PlugTrouble::Device as u32, ..can_plug("one", 0) });
+    other.say(AwaitPair { trouble: PlugTrouble::Device as u16, ..can_plug("one", 0) });
     assert!(matches!(other.heard(SOON), Some(Ok(Said::Done(_)))), "there are to be no more");
     assert_eq!(keeper.heard(SOON), Some(Err(())));
     assert_eq!((row(&daemon, "more"), row(&daemon, "windows")), (0.into(), 1.into()));
@@ -150,8 +149,7 @@ fn however_many_keepers_wait_an_operator_is_heard() {
 /// A machine whose network is that of a namespace: the test carries.
 struct There {
     machine: Machine,
-    port: OwnedFd,
-    udp: UdpSocket,
+    network: Carried,
 }
 
 impl There {
@@ -163,35 +161,12 @@ impl There {
         }
         let present = (1 << pairs.len()) - 1;
         assert!(matches!(machine.ask(TellPairs { present }).0, machine::Message::Done(_)));
-        machine.tell_addresses([10, 99, 0, 2]);
-        let port = machine.open_port();
-        let path = format!("/proc/{}/ns/net", net.pid());
-        let bind = move || {
-            let namespace = std::fs::File::open(path).unwrap();
-            let kind = rustix::thread::LinkNameSpaceType::Network;
-            rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(kind)).unwrap();
-            UdpSocket::bind((B, 4791)).unwrap()
-        };
-        let udp = std::thread::spawn(bind).join().unwrap();
-        udp.set_nonblocking(true).unwrap();
-        There { machine, port, udp }
+        let network = Carried::new(&mut machine, net, B);
+        There { machine, network }
     }
 
     fn carry(&self) {
-        let mut bytes = [0; MESSAGE_MAX];
-        let mode = socket::Mode::NonBlocking;
-        while let Ok((length, _)) = socket::receive(self.port.as_fd(), &mut bytes, mode) {
-            if let Some((head, payload)) = Head::read(&bytes[..length]) {
-                let _ = self.udp.send_to(payload, (head.remote, head.port));
-            }
-        }
-        while let Ok((length, from)) = self.udp.recv_from(&mut bytes) {
-            let (remote, port) = (from.ip(), from.port());
-            let local = Some(B.parse().unwrap());
-            let head = Head { local, remote, interface: 0, port, ecn: 0 };
-            let message = [&head.written()[..], &bytes[..length]].concat();
-            let _ = socket::send(self.port.as_fd(), &message, &[]);
-        }
+        self.network.carry();
     }
 
     /// What the machine's process and the other one are told of a link, and how many descriptors

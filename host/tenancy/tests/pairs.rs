@@ -118,7 +118,8 @@ fn the_last_window_is_not_for_who_has_one() {
     let direct = (Path::Direct, Why::Pair);
     for (free, expected) in [(2, direct), (1, (Path::Forwarded, Why::PairsTaken))] {
         let given = [(neighbour(1, 1000), 4)].into();
-        let mut bench = bench_of_machine(PairWindows { free, room: 4, given });
+        let mut bench =
+            bench_of_machine(PairWindows { free, room: 4, given, ..Default::default() });
         pair(&mut bench, (1, 1), (2, 2), Service::Rc);
         assert_eq!(paths(&bench, 1), [expected]);
         pair(&mut bench, (4, 3), (2, 2), Service::Rc);
@@ -175,15 +176,131 @@ fn what_is_set_goes_before_windows_and_a_machine_without_any_is_forwarded() {
     assert!(links(&bench).is_empty());
 }
 
+/// Machines 1 and 2, with a process each, and what each has of windows.
+fn bench_of_two(windows: [PairWindows; 2]) -> Bench {
+    let mut bench = bench_of_machines(&[1, 2]);
+    for (number, windows) in (1..).zip(windows) {
+        hello(&mut bench, number, number, 0);
+        bench.introduce(number, 9);
+        bench.tenancy.set_pair_windows(vnic(number), windows);
+    }
+    bench
+}
+
+fn machine(number: u64) -> Neighbour {
+    Neighbour { proof: [2, number, 5, 1], uid: Neighbour::ALL_USERS }
+}
+
+/// What a machine has that others may share windows with.
+fn known(number: u64, free: usize) -> PairWindows {
+    PairWindows { free, room: 4, this: Some(machine(number)), may_join: true, ..Default::default() }
+}
+
+fn wanted(bench: &mut Bench) -> Vec<[omniverb_terms::VnicId; 2]> {
+    bench.tenancy.take_wanted_windows().collect()
+}
+
 /// Two machines have no window that is in both.
 #[test]
-fn machines_go_by_the_engine() {
-    let mut bench = bench_of_machines(&[1, 2]);
-    for (session, number) in [(1, 1), (2, 2)] {
-        hello(&mut bench, session, number, 0);
-        bench.introduce(number, 9);
-        bench.tenancy.set_pair_windows(vnic(number), fresh(2, 4));
+fn machines_go_by_the_engine_where_no_window_can_be_in_both() {
+    let cases = [
+        // Of whom nobody can tell which machine they are; where nothing can be plugged in.
+        ([fresh(2, 4), fresh(2, 4)], Why::Machine),
+        ([known(1, 1), PairWindows { this: None, ..known(2, 1) }], Why::Machine),
+        (
+            [known(1, 1), known(2, 1)].map(|windows| PairWindows { may_join: false, ..windows }),
+            Why::Machine,
+        ),
+        // Only one has a window for it, and the other has no place for that.
+        ([known(1, 1), PairWindows { may_join: false, ..known(2, 0) }], Why::PairsTaken),
+        ([known(1, 0), known(2, 0)], Why::PairsTaken),
+        ([known(1, 1), known(2, 0)], Why::PairLater),
+    ];
+    for (windows, why) in cases {
+        let mut bench = bench_of_two(windows);
+        pair(&mut bench, (1, 1), (2, 2), Service::Rc);
+        assert_eq!((links(&bench).len(), engine_links(&bench).len()), (0, 2));
+        assert_eq!(paths(&bench, 1), [(Path::Forwarded, why)]);
     }
+}
+
+/// Nobody has a window plugged into another machine that wants nothing of it.
+#[test]
+fn two_machines_want_a_window_when_processes_of_both_have_asked() {
+    for service in [Service::Rc, Service::Uc, Service::Ud] {
+        let mut bench = bench_of_two([known(1, 1), known(2, 1)]);
+        let (a, b) = (qp(&mut bench, 1, service), qp(&mut bench, 2, service));
+        for _ in 0..2 {
+            call(&mut bench, 1, to(a, 1, b, 2));
+            assert!(wanted(&mut bench).is_empty(), "the other has not asked");
+        }
+        call(&mut bench, 2, to(b, 2, a, 1));
+        assert_eq!(wanted(&mut bench), [[vnic(1), vnic(2)]]);
+        assert!(wanted(&mut bench).is_empty(), "once");
+        pair(&mut bench, (2, 2), (1, 1), service);
+        assert_eq!(wanted(&mut bench), [[vnic(1), vnic(2)]], "the next ones ask again");
+        assert!(links(&bench).is_empty());
+    }
+    // What is set goes before all that.
+    let mut bench = bench_of_two([known(1, 1), known(2, 1)]);
+    let forwarded = omniverb_tenancy::Datapath::Forwarded;
+    let policy = Policy { datapath: forwarded, ..bench.tenancy.policy(vnic(2)) };
+    let _ = bench.tenancy.set_policy(vnic(2), policy);
     pair(&mut bench, (1, 1), (2, 2), Service::Rc);
-    assert_eq!((links(&bench).len(), engine_links(&bench).len()), (0, 2));
+    assert!(wanted(&mut bench).is_empty());
+    // Machines that are gone want nothing.
+    let mut bench = bench_of_two([known(1, 1), known(2, 1)]);
+    pair(&mut bench, (1, 1), (2, 2), Service::Rc);
+    bench.tenancy.forget_pair_windows(vnic(1));
+    assert!(wanted(&mut bench).is_empty());
+}
+
+#[test]
+fn machines_with_a_window_that_is_in_both_are_linked_in_it() {
+    for (owner, service) in [(1, Service::Rc), (2, Service::Uc), (1, Service::Ud)] {
+        let other = 3 - owner;
+        let given = |room| [(machine(other), room)].into();
+        let coming = PairWindows { coming: [machine(other)].into(), ..known(owner, 0) };
+        let mut both = [known(1, 0), known(2, 0)];
+        both[owner as usize - 1] = coming;
+        let mut bench = bench_of_two(both);
+        pair(&mut bench, (1, 1), (2, 2), service);
+        assert_eq!(paths(&bench, 1)[0], (Path::Forwarded, Why::PairLater), "not yet in both");
+        let here = PairWindows { given: given(2), ..known(owner, 0) };
+        bench.tenancy.set_pair_windows(vnic(owner), here);
+        for count in 1..=2 {
+            pair(&mut bench, (1, 1), (2, 2), service);
+            let made = links(&bench);
+            assert_eq!(made.len(), count);
+            for end in [&made[count - 1].0, &made[count - 1].1] {
+                // Of two pages of a bell the second is that of whose window it is.
+                assert_eq!(end.ready.bell_side, u32::from(end.session.0 == owner), "{end:?}");
+            }
+        }
+        assert!(paths(&bench, other).contains(&(Path::Direct, Why::Pair)));
+        assert_eq!([1, 2].map(|number| bench.tenancy.pair_links(vnic(number))), [2, 2]);
+        bench.tenancy.check_accounts();
+        pair(&mut bench, (1, 1), (2, 2), service);
+        assert_eq!(links(&bench).len(), 2);
+        assert!(paths(&bench, 1).contains(&(Path::Forwarded, Why::PairFull)));
+        // One of them is parted with, its links are there for another moment.
+        bench.tenancy.forget_pair_windows(vnic(other));
+        bench.tenancy.check_accounts();
+        bench.tenancy.forget_pair_windows(vnic(owner));
+        bench.tenancy.check_accounts();
+        for session in [1, 2] {
+            bench.end(session);
+        }
+        assert!(bench.tenancy.is_empty());
+    }
+}
+
+/// Whoever is called as it was, and is another machine.
+#[test]
+fn what_is_one_machine_s_is_not_given_to_another() {
+    let given = [(Neighbour { proof: [2, 2, 4, 1], ..machine(2) }, 4)].into();
+    let mut bench = bench_of_two([PairWindows { given, ..known(1, 0) }, known(2, 0)]);
+    pair(&mut bench, (1, 1), (2, 2), Service::Rc);
+    assert!(links(&bench).is_empty());
+    assert_eq!(paths(&bench, 1), [(Path::Forwarded, Why::PairsTaken)]);
 }

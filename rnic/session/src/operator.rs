@@ -126,8 +126,10 @@ bodies! {
     /// Attach a virtual machine: from now on there is a vNIC `vm-NAME`. The machine's window comes
     /// along: a memfd that can neither shrink nor grow. Behind it may come its ledger, another one,
     /// which has a byte for each page of the data part: the daemon notes there which it has given
-    /// away, and gives none that is noted. So the window can be attached to another daemon, with
-    /// the same ledger, while the machine runs. Answered with `MachineAttached`; `EINVAL` for other
+    /// away, and gives none that is noted. (And behind these which boot of the guest was the last,
+    /// and what tells this machine from others that had its name: 16 bytes each.) So the window can
+    /// be attached to another daemon, with the same ledger, while the machine runs. Answered with
+    /// `MachineAttached`; `EINVAL` for other
     /// files or another name, `EBUSY` if a machine of this name is attached.
     AttachMachine {
         /// As [`crate::machine::MachineName`] has it, NUL-padded.
@@ -162,11 +164,28 @@ bodies! {
         /// What went wrong with the last one, by the number of a [`PlugTrouble`]; 0: nothing.
         ///
         /// [`PlugTrouble`]: crate::pair::PlugTrouble
-        trouble: u32,
+        trouble: u16,
+        /// Not 0: it would plug in another machine's, too.
+        others: u16,
     }
     /// Answer to `AwaitPair`: the machine has no window left for somebody new. The keeper plugs one
     /// in, brings it (`AttachPair`), and waits again.
     PairWanted { reserved: u64 }
+    /// Another answer to `AwaitPair`: another machine's pair window is for this machine, and comes
+    /// along. The keeper plugs it in, says so (`JoinPair`), and waits again. One that does not say
+    /// so is offered it again when it waits again.
+    PairOffered { reserved: u64 }
+    /// A machine has a pair window of another machine's plugged in, which comes along: the same
+    /// file. Whose it is, and its ledger, that one's keeper says, before or after this. Answered
+    /// as `AttachPair`.
+    JoinPair {
+        /// As in `AttachMachine`.
+        name: [u8; VNIC_NAME_BYTES],
+        /// As in `AttachMachine`.
+        data: Extent,
+        /// The number that the window has in this machine, from 1 on; none of its own has it.
+        number: u64,
+    }
     /// Part with a machine: its door is closed, and so are the sessions of its processes. Answered
     /// with `Done`, or `ENOENT`.
     DetachMachine {
@@ -180,6 +199,7 @@ messages! {
     0x4006 DisconnectVnic, 0x4007 Disconnected, 0x4008 Capture, 0x4009 EndCapture,
     0x400a Captured, 0x400b Done, 0x400c AttachMachine, 0x400d MachineAttached,
     0x400e DetachMachine, 0x400f AttachPair, 0x4010 AwaitPair, 0x4011 PairWanted,
+    0x4012 PairOffered, 0x4013 JoinPair,
 }
 
 /// Whose daemon it is: that says where it has its files.
@@ -266,7 +286,7 @@ mod tests {
             };
             let (ours, theirs) = unknown(&bytes);
             assert!(kind == 0 || !(ours && theirs), "{kind}");
-            assert!(kind == 0 || ours == (0x4001..=0x4011).contains(&kind), "{kind}");
+            assert!(kind == 0 || ours == (0x4001..=0x4013).contains(&kind), "{kind}");
         }
     }
 }

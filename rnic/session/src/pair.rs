@@ -1,9 +1,11 @@
-//! Pair windows: memory that a virtual machine shares with one neighbour (decision 0039).
+//! Pair windows: memory that a virtual machine shares with one neighbour (decision 0039), which may
+//! be another machine (0042).
 //!
 //! Each is a file of its own and, in the guest, a device of its own. Behind its first page, by
 //! which the guest knows it, lie the bells of those who have links in it, always in the same
 //! places: so whoever passes wakes on across the machine's border need not be told of any. Of the
-//! two pages of a bell the second is that of the process in the machine. Behind them lie the links.
+//! two pages of a bell the second is that of the process in the machine; of two machines, in the
+//! one whose window it is. Behind them lie the links.
 //!
 //! Which window it is that an offset is in, what goes to the machine says with the offset.
 
@@ -26,6 +28,8 @@ const PAGE: u64 = 4096;
 const BYTES_PER_BELL: u64 = 512 << 10;
 /// Bells of one window: so many can one thread listen to.
 const BELLS_MAX: u64 = 60;
+/// In what a machine's window says a pair window is called: that it is another machine's.
+pub const OF_ANOTHER: u64 = 1 << 63;
 /// Where in an offset the number of the window stands.
 const NUMBER_SHIFT: u32 = 56;
 
@@ -134,13 +138,30 @@ impl PairNames {
         self.0.iter().filter(|name| **name != 0).count()
     }
 
-    /// The number of the window that begins so, if it is one of them.
+    /// The number of the window that begins so, if it is one of them, and whose it is.
     #[must_use]
-    pub fn number(&self, head: &WindowHead) -> Option<u8> {
-        let ours = head.magic == PAIR_MAGIC && head.version == VERSION && head.number != 0;
-        let at = self.0.iter().position(|name| ours && *name == head.number)?;
-        u8::try_from(at + 1).ok()
+    pub fn number(&self, head: &WindowHead) -> Option<(u8, Whose)> {
+        let called = called(head)?;
+        let at = self.0.iter().position(|name| *name & !OF_ANOTHER == called)?;
+        let whose = if self.0[at] & OF_ANOTHER == 0 { Whose::Own } else { Whose::Another };
+        u8::try_from(at + 1).ok().map(|number| (number, whose))
     }
+}
+
+/// Which machine's a pair window is that a machine has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// This one's: the second page of a bell in it is this machine's.
+    Own,
+    /// Another one's: the first page is this machine's.
+    Another,
+}
+
+/// What a pair window is called that begins so, if it is one.
+#[must_use]
+pub fn called(head: &WindowHead) -> Option<u64> {
+    let sound = head.magic == PAIR_MAGIC && head.version == VERSION;
+    (sound && (1..OF_ANOTHER).contains(&head.number)).then_some(head.number)
 }
 
 /// What a pair window of this name begins with, of a machine whose own window has this head.
@@ -188,19 +209,31 @@ mod tests {
         assert_eq!((PairNames::read(&names.written()), names.count()), (names, 3));
         const { assert!(WindowHead::BYTES <= PairNames::OFFSET) };
         let pair = head(&own, 12, 1 << 21);
-        assert_eq!((names.number(&pair), pair.bytes), (Some(2), 1 << 21));
+        assert_eq!((names.number(&pair), pair.bytes), (Some((2, Whose::Own)), 1 << 21));
         assert_eq!(WindowHead::read(&pair.written()), None, "it is no machine's own");
         for other in [
             WindowHead { number: 14, ..pair },
             WindowHead { number: 0, ..pair },
             WindowHead { version: VERSION + 1, ..pair },
             WindowHead { number: 12, ..own },
+            WindowHead { number: 12 | OF_ANOTHER, ..pair },
         ] {
             assert_eq!(names.number(&other), None, "{other:?}");
         }
         let most = PairNames::new(1..=100);
         let last = head(&own, u64::from(PAIRS_MAX), 0);
-        assert_eq!((most.count(), most.number(&last)), (60, Some(PAIRS_MAX)));
+        let number = most.number(&last).map(|(number, _)| number);
+        assert_eq!((most.count(), number), (60, Some(PAIRS_MAX)));
+    }
+
+    #[test]
+    fn a_window_of_another_machine_s_is_known_as_such() {
+        let own = WindowHead::new(MachineName::new("web-1").unwrap(), 7, 1 << 20);
+        let names = PairNames::new([11, 12 | OF_ANOTHER]);
+        let found = [11, 12].map(|name| names.number(&head(&own, name, 1 << 21)));
+        assert_eq!(found, [Some((1, Whose::Own)), Some((2, Whose::Another))]);
+        assert_eq!(names.number(&head(&own, 12 | OF_ANOTHER, 1 << 21)), None);
+        assert_eq!(names.number(&head(&own, OF_ANOTHER, 1 << 21)), None);
     }
 
     #[test]

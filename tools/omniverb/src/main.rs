@@ -153,7 +153,9 @@ enum Vm {
               value_parser = clap::value_parser!(u8).range(0..=60))]
         neighbours: u8,
         /// The same, with windows that are plugged in while it runs, as they are wanted: so many at
-        /// most [default: as many as --neighbours says].
+        /// most [default: as many as --neighbours says]. Those of other machines are among them
+        /// with which it shares memory from the second connection on; such a machine's guest may
+        /// have written what this one's kernel reads when it is plugged in.
         #[arg(long, value_name = "N", default_value = "0", hide_default_value = true,
               value_parser = clap::value_parser!(u8).range(0..=60))]
         most_neighbours: u8,
@@ -202,7 +204,9 @@ enum Vm {
               value_parser = clap::value_parser!(u8).range(0..=60))]
         neighbours: u8,
         /// The same, with windows that are plugged in while it runs, as they are wanted: so many at
-        /// most [default: as many as --neighbours says].
+        /// most [default: as many as --neighbours says]. Those of other machines are among them
+        /// with which it shares memory from the second connection on; such a machine's guest may
+        /// have written what this one's kernel reads when it is plugged in.
         #[arg(long, value_name = "N", default_value = "0", hide_default_value = true,
               value_parser = clap::value_parser!(u8).range(0..=60))]
         most_neighbours: u8,
@@ -250,8 +254,8 @@ enum Vm {
         number: u64,
         /// The descriptor by which others of its pair windows come.
         more: Option<i32>,
-        /// Descriptors of its pair windows.
-        pairs: Vec<i32>,
+        /// Descriptors of its pair windows, those of other machines' with a `+` before them.
+        pairs: Vec<String>,
     },
     /// For who keeps a machine: plug a window into it.
     #[command(hide = true)]

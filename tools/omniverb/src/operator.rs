@@ -7,8 +7,8 @@ use omniverb_session::body::Extent;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::operator::{
     AttachMachine, AttachPair, AwaitPair, Capture, Captured, DetachMachine, DisconnectVnic,
-    EndCapture, Message, QueryAll, QueryVnics, SetVnic, VNIC_NAME_BYTES, VnicChanged, decode,
-    encode,
+    EndCapture, JoinPair, Message, QueryAll, QueryVnics, SetVnic, VNIC_NAME_BYTES, VnicChanged,
+    decode, encode,
 };
 use omniverb_session::pair::PlugTrouble;
 use omniverb_sys::{event, socket};
@@ -24,6 +24,16 @@ const LAST_WORDS: Duration = Duration::from_secs(60);
 
 /// A connection to the operators' socket, where that is, and whose daemon is at the other end.
 pub(crate) struct Operator(OwnedFd, Home);
+
+/// What a machine's keeper is to plug in.
+pub(crate) enum PairCall {
+    /// Another pair window of this machine's.
+    Own,
+    /// This one, another machine's.
+    Another(OwnedFd),
+    /// There are to be no more.
+    Nothing,
+}
 
 /// A daemon: where operators connect to it, and its user.
 #[derive(Clone, Debug)]
@@ -161,21 +171,40 @@ impl Operator {
         }
     }
 
-    /// Waits until the machine of this name wants another pair window: true. There may be so many
-    /// more, and this went wrong with the last one. False: it knows that there are to be none.
+    /// The machine of this name has another machine's window, with this number.
+    pub(crate) fn join_pair(
+        &self,
+        name: [u8; VNIC_NAME_BYTES],
+        number: u64,
+        data: Extent,
+        file: &OwnedFd,
+    ) -> anyhow::Result<()> {
+        let join = JoinPair { name, data, number };
+        match self.call(&join.into(), &[file.as_fd()], PATIENCE)? {
+            Message::Done(_) => Ok(()),
+            other => refused(&other, "a machine"),
+        }
+    }
+
+    /// Waits until the machine of this name wants another pair window. There may be so many more,
+    /// and this went wrong with the last one.
     pub(crate) fn await_pair(
         &self,
         name: [u8; VNIC_NAME_BYTES],
         left: u32,
         trouble: Option<PlugTrouble>,
-    ) -> anyhow::Result<bool> {
-        let trouble = trouble.map_or(0, |trouble| trouble as u32);
-        self.say(&AwaitPair { name, left, trouble }.into(), &[])?;
+    ) -> anyhow::Result<PairCall> {
+        let trouble = trouble.and_then(|trouble| u16::try_from(trouble as u32).ok()).unwrap_or(0);
+        self.say(&AwaitPair { name, left, trouble, others: 1 }.into(), &[])?;
         while !event::readable(self.0.as_fd(), None)? {}
-        match self.hear(PATIENCE)?.0 {
-            Message::PairWanted(_) => Ok(true),
-            Message::Done(_) => Ok(false),
-            other => refused(&other, "a machine"),
+        match self.hear(PATIENCE)? {
+            (Message::PairWanted(_), _) => Ok(PairCall::Own),
+            (Message::PairOffered(_), files) => {
+                let file = files.into_iter().next().context("the daemon answers something else")?;
+                Ok(PairCall::Another(file))
+            }
+            (Message::Done(_), _) => Ok(PairCall::Nothing),
+            (other, _) => refused(&other, "a machine"),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Links to the engine: their memory, and the sockets the engine needs for them.
 
+use crate::client::Origin;
 use crate::journal::Level;
 use crate::memory::Shared;
 use crate::port::PAUSE;
@@ -36,7 +37,7 @@ impl Server {
         }
         match Shared::make(&self.clients.source(end.session), &end.ready) {
             Ok(shared) => {
-                self.clients.keep_link(end.session, end.ready.qpn, &shared);
+                self.clients.keep_link(end.session, end.ready.qpn, &shared, Origin::ItsMachine);
                 self.engine.attach(end.vnic, &end, &shared);
                 self.tell(end.session, shared.letter(&end.ready));
             }

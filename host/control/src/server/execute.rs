@@ -1,5 +1,6 @@
 //! What the tables decided is carried out.
 
+use crate::client::Origin;
 use crate::journal::Level;
 use crate::memory::{Shared, Source};
 use crate::outbox::Letter;
@@ -98,7 +99,7 @@ impl Server {
         match made {
             Ok(shared) => {
                 for end in [first, second] {
-                    self.clients.keep_link(end.session, end.ready.qpn, &shared);
+                    self.clients.keep_link(end.session, end.ready.qpn, &shared, Origin::ItsMachine);
                     self.tell(end.session, shared.letter(&end.ready));
                 }
             }

@@ -8,6 +8,7 @@ use crate::attached::Attached;
 use crate::boots::Boots;
 use crate::journal::Level;
 use crate::ledger::Ledger;
+use crate::lives;
 use crate::machines::{Machine, Record, SESSIONS_MAX};
 use crate::pieces::{PAGE, Pieces};
 use crate::reactor::Timer;
@@ -100,6 +101,7 @@ impl Server {
         let file = Extent::new(&window, asked.data.offset, asked.data.length).file_id();
         let file = file.map_err(|_| Errno::EINVAL)?;
         let boots = Boots::of(ledger.clone(), pages);
+        let this = lives::of(&ledger, pages);
         let pieces = Pieces::new(window, asked.data, ledger, bin).map_err(|_| Errno::ENOMEM)?;
         let (door, theirs) = socket::pair().map_err(|_| Errno::ENOMEM)?;
         let porter = self.operators.peer(operator).ok_or(Errno::ENOENT)?;
@@ -115,7 +117,7 @@ impl Server {
             self.counted.begin(vnic, file);
             self.engine.forget_counted(vnic);
         }
-        self.machines.add(id, Record::new(machine, hold, (door, porter), boots));
+        self.machines.add(id, Record::new(machine, hold, (door, porter), boots, this));
         self.journal.log(Level::Info, format_args!("machine {name} is attached"));
         Ok(theirs)
     }
@@ -315,6 +317,7 @@ impl Server {
         let record = self.machines.of_vnic(vnic)?;
         let (bytes, used) = record.machine.pieces.sizes();
         let direct = self.tables.direct_links(vnic);
+        let others = self.machines.whose_joined(record);
         let addresses: Vec<String> = record.addresses.iter().map(|a| a.ip.to_string()).collect();
         Some(json!({
             "name": record.machine.name.text(),
@@ -324,7 +327,7 @@ impl Server {
             "sessions": record.sessions.len(),
             "direct": direct,
             "engine": self.tables.links_of(vnic) - direct,
-            "pairs": record.pairs().row(self.tables.pair_links(vnic)),
+            "pairs": record.pairs().row(self.tables.pair_links(vnic), &others),
             "network": record.port.is_some(),
             "addresses": addresses,
         }))

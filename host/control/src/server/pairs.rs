@@ -2,11 +2,13 @@
 //!
 //! What a machine's agent says of them decides only which may be given away. Who has a window the
 //! tables decide, when a link is made; here it is noted, and memory of it handed out. Of a
-//! neighbour's process that is parted with, the pieces come back when it has ended.
+//! neighbour's process that is parted with, the pieces come back when it has ended. Where two
+//! machines want one in common, one's is offered to the other's keeper (`machines/shared.rs`).
 
-use crate::client::Leaver;
+use crate::client::{Leaver, Origin};
 use crate::journal::Level;
 use crate::ledger::Ledger;
+use crate::machines::InBoth;
 use crate::memory::Shared;
 use crate::pairs::Pair;
 use crate::pieces::{PAGE, Pieces};
@@ -15,12 +17,14 @@ use crate::server::Server;
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES, link_bytes};
 use omniverb_session::body::{Done, LinkReady};
 use omniverb_session::machine::MachineName;
-use omniverb_session::operator::{AttachPair, AwaitPair, Message as Said, PairWanted};
+use omniverb_session::operator::{
+    AttachPair, AwaitPair, JoinPair, Message as Said, PairOffered, PairWanted,
+};
 use omniverb_session::pair::PlugTrouble;
 use omniverb_tenancy::{LinkEnd, Neighbour, SessionId};
 use omniverb_terms::Errno;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 /// Bytes of a link.
 const LINK_BYTES: u64 = link_bytes(REQUEST_BYTES, RESPONSE_BYTES) as u64;
@@ -55,12 +59,17 @@ impl Server {
     /// ever: nothing is done with it before this.
     fn check_pair(&self, asked: &AttachPair, files: &[OwnedFd]) -> Result<(SessionId, u8), Errno> {
         let [window, ledger] = files else { return Err(Errno::EINVAL) };
+        let pages = asked.data.length / PAGE + Pair::LEDGER_BYTES;
+        Ledger::check(ledger, pages).map_err(|_| Errno::EINVAL)?;
+        self.check_window(asked, window)
+    }
+
+    /// The same of a window by itself.
+    fn check_window(&self, asked: &AttachPair, window: &OwnedFd) -> Result<(SessionId, u8), Errno> {
         let name = MachineName::read(&asked.name).ok_or(Errno::EINVAL)?;
         let number = u8::try_from(asked.number).map_err(|_| Errno::EINVAL)?;
-        let pages = asked.data.length / PAGE + Pair::LEDGER_BYTES;
-        let sound = Pair::is_sound(asked.number, asked.data)
-            && Pieces::check(window, asked.data).is_ok()
-            && Ledger::check(ledger, pages).is_ok();
+        let sound =
+            Pair::is_sound(asked.number, asked.data) && Pieces::check(window, asked.data).is_ok();
         if !sound {
             return Err(Errno::EINVAL);
         }
@@ -69,6 +78,28 @@ impl Server {
             true => Err(Errno::EBUSY),
             false => Ok((id, number)),
         }
+    }
+
+    /// An operator says that a machine has a window of another's plugged in, which comes along.
+    pub(super) fn join_pair(
+        &mut self,
+        asked: &JoinPair,
+        mut files: Vec<OwnedFd>,
+    ) -> Result<(), Errno> {
+        let JoinPair { name, data, number } = *asked;
+        let file = if files.len() == 1 { files.pop() } else { None };
+        self.captures.discard(files);
+        let file = file.ok_or(Errno::EINVAL)?;
+        let (id, number) = match self.check_window(&AttachPair { name, data, number }, &file) {
+            Ok(found) => found,
+            Err(errno) => {
+                self.captures.discard(vec![file]);
+                return Err(errno);
+            }
+        };
+        let bin = self.disposal.bin();
+        let pairs = self.machines.pairs_mut(id).ok_or(Errno::ENOENT)?;
+        pairs.joined_mut().add(number, file, bin).map_err(|_| Errno::ENOMEM)
     }
 
     /// A machine's agent has found these.
@@ -88,9 +119,9 @@ impl Server {
         let name = MachineName::read(&asked.name).ok_or(Errno::EINVAL)?;
         let id = self.machines.named(name).ok_or(Errno::ENOENT)?;
         let pairs = self.machines.pairs_mut(id).ok_or(Errno::ENOENT)?;
-        let (left, trouble) = (asked.left, PlugTrouble::of(asked.trouble));
-        let tag = (left > 0).then_some(tag);
-        let before = pairs.set_plugger(Some(Plugger { operator, tag, left, trouble }));
+        let (left, trouble) = (asked.left, PlugTrouble::of(asked.trouble.into()));
+        let (tag, may_join) = ((left > 0).then_some(tag), asked.others != 0);
+        let before = pairs.set_plugger(Some(Plugger { operator, tag, left, may_join, trouble }));
         if let Some(before) = before.filter(|before| before.operator != operator) {
             self.end_operator(before.operator);
         }
@@ -101,8 +132,20 @@ impl Server {
     /// Has the tables know what has changed of pair windows. They count what they decide to give
     /// only until they are told: so this is done when all that they have decided is.
     pub(super) fn tell_pairs(&mut self) {
-        for (operator, tag) in self.machines.wanted_pairs() {
+        let mut both = Vec::new();
+        self.tables.note(|tables| both.extend(tables.take_wanted_windows()));
+        for vnics in both {
+            if let [Some(one), Some(other)] = vnics.map(|vnic| self.machines.number_of(vnic)) {
+                self.machines.want_shared([one, other]);
+            }
+        }
+        let (wanted, offers) = self.machines.wanted_pairs();
+        for (operator, tag) in wanted {
             self.answer_operator(operator, tag, &PairWanted { reserved: 0 }.into());
+        }
+        for offer in offers {
+            let offered = PairOffered { reserved: 0 }.into();
+            self.answer_operator_with(offer.operator, offer.tag, &offered, &[offer.file.as_fd()]);
         }
         for (vnic, known) in self.machines.changed_pairs(LINK_BYTES) {
             self.tables.note(|tables| tables.set_pair_windows(vnic, known));
@@ -124,6 +167,7 @@ impl Server {
         let (id, outside) = match machines {
             [Some(id), None] => (id, 1),
             [None, Some(id)] => (id, 0),
+            [Some(one), Some(other)] => return self.create_link_of_machines(ends, [one, other]),
             _ => return self.link_failed(ends[0], ends[1], &io::ErrorKind::Unsupported.into()),
         };
         // Whatever comes of it: the tables count what they have promised only until they are told.
@@ -132,7 +176,7 @@ impl Server {
         match made {
             Ok(shared) => {
                 for (index, end) in ends.into_iter().enumerate() {
-                    self.clients.keep_link(end.session, end.ready.qpn, &shared);
+                    self.clients.keep_link(end.session, end.ready.qpn, &shared, Origin::ItsMachine);
                     let letter = match index == outside {
                         true => shared.letter_outside(&end.ready),
                         false => shared.letter(&end.ready),
@@ -142,6 +186,35 @@ impl Server {
             }
             Err(error) => self.link_failed(ends[0], ends[1], &error),
         }
+    }
+
+    /// A link between processes of two machines, in the window that is in both.
+    fn create_link_of_machines(&mut self, ends: [&LinkEnd; 2], both: [SessionId; 2]) {
+        both.into_iter().for_each(|id| self.machines.look_at_pairs(id));
+        let found = self.machines.in_both(both).ok_or(io::ErrorKind::Unsupported.into());
+        let made = found.and_then(|found| Ok((found, self.memory_in_both(both, found, ends[0])?)));
+        let (InBoth { end, number, .. }, shared) = match made {
+            Ok(made) => made,
+            Err(error) => return self.link_failed(ends[0], ends[1], &error),
+        };
+        let (here, there) = (ends[end], ends[1 - end]);
+        self.clients.keep_link(here.session, here.ready.qpn, &shared, Origin::ItsMachine);
+        self.tell(here.session, shared.letter(&here.ready));
+        let another = Origin::AnotherMachine;
+        self.clients.keep_link(there.session, there.ready.qpn, &shared, another);
+        self.tell(there.session, shared.letter_as(number, &there.ready));
+    }
+
+    fn memory_in_both(
+        &mut self,
+        both: [SessionId; 2],
+        InBoth { end, whose, .. }: InBoth,
+        one: &LinkEnd,
+    ) -> io::Result<Shared> {
+        let gone = || io::Error::from(io::ErrorKind::NotConnected);
+        let there = self.machines.get(both[1 - end]).ok_or_else(gone)?;
+        let name = format!("vm-{}", there.machine.name);
+        self.machines.pairs_mut(both[end]).ok_or_else(gone)?.make(whose, &name, &one.ready)
     }
 
     fn pair_memory(

@@ -179,12 +179,18 @@ impl Tenancy {
     /// A link that is in a pair window pays for it, and no other.
     fn check_pair(&self, link: &Link, tally: &mut Tally) {
         let pair = match (self.network.common(link.vnics), &link.receipts.pair) {
-            (Common::Window(end), Some(pair)) => Some((end, pair)),
+            (Common::Window(end), Some(pair)) if end == pair.end => Some(pair),
+            // In a window of the one or the other.
+            (Common::Nothing, Some(pair)) => Some(pair),
             (Common::Any | Common::Nothing, None) => None,
             (common, pair) => panic!("in a pair window? {common:?}, {pair:?}"),
         };
-        let Some((end, pair)) = pair else { return };
-        tally.row(&pair.link, self.vnics[&link.vnics[end]].account(), &[Kind::PairLink]);
+        let Some(pair) = pair else { return };
+        let account = |end: usize| self.vnics[&link.vnics[end]].account();
+        tally.row(&pair.link, account(pair.end), &[Kind::PairLink]);
+        if let Some(other) = &pair.other {
+            tally.row(other, account(1 - pair.end), &[Kind::PairLink]);
+        }
         if let Some(place) = &pair.place {
             // Where the daemon has counted since, of an account of before.
             tally.row(place, place.account(), &[Kind::PairPlace]);

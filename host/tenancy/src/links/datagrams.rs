@@ -59,6 +59,7 @@ impl Tenancy {
         let invited = peer.session();
         let ends = ((ours, m.qpn), (theirs, m.dest_qpn));
         if let Some(why) = self.kept_apart(ends.0, ends.1, Asked::ByFirst) {
+            self.note_apart(why, ours, theirs);
             return self.datagrams_by_engine(m, Route::forwarded(why, theirs), now);
         }
         if theirs != ours {

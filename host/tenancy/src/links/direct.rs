@@ -38,7 +38,7 @@ impl Tenancy {
         let ways = [(first.1, first.2), (second.1, second.2)];
         let why = self.why_direct(vnics);
         // Of a bell in a window the second page is that of who has the window, whoever is older.
-        let turned = match self.network.common(vnics) {
+        let turned = match self.common(vnics) {
             Common::Window(end) => place.sides[end] ^ 1,
             Common::Any | Common::Nothing => 0,
         };
@@ -81,7 +81,7 @@ impl Tenancy {
     }
 
     fn why_direct(&self, vnics: [VnicId; 2]) -> Why {
-        match self.network.common(vnics) {
+        match self.common(vnics) {
             Common::Window(_) => Why::Pair,
             _ if vnics[0] != vnics[1] => Why::Neighbour,
             _ if self.network.is_machine(vnics[0]) => Why::SameMachine,
@@ -109,11 +109,15 @@ impl Tenancy {
         let apart = first.vnic() != second.vnic();
         let direct = [Some(direct(first)?), apart.then(|| direct(second)).transpose()?];
         let vnics = [first.vnic(), second.vnic()];
-        let pair = match self.network.common(vnics) {
+        let pair = match self.common(vnics) {
             Common::Window(end) => {
-                let machine = self.vnics.get(&vnics[end]).ok_or(Errno::ENOENT)?;
-                let link = machine.account().note(&[Kind::PairLink]);
-                Some(PairReceipts { link, place: None })
+                let note = |vnic| {
+                    let machine = self.vnics.get(vnic).ok_or(Errno::ENOENT)?;
+                    Ok::<_, Errno>(machine.account().note(&[Kind::PairLink]))
+                };
+                let other = &vnics[1 - end];
+                let other = self.network.is_machine(*other).then(|| note(other)).transpose()?;
+                Some(PairReceipts { end, link: note(&vnics[end])?, other, place: None })
             }
             Common::Any | Common::Nothing => None,
         };

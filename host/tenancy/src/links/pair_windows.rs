@@ -9,15 +9,25 @@
 
 use crate::accounts::{Account, Kind, Quotas, Receipt};
 use omniverb_terms::{Errno, VnicId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Machines that a machine is known to want a window with: more than it can have.
+const ASKED_MAX: usize = 64;
 
 /// Who can be given a pair window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Neighbour {
-    /// Its vNIC: what no other one has ([`Identity::proof`](crate::Identity)).
+    /// Its vNIC: what no other one has ([`Identity::proof`](crate::Identity)). Of a virtual machine
+    /// what none has that is called the same later.
     pub proof: [u64; 4],
-    /// Its user, as the daemon sees it.
+    /// Its user, as the daemon sees it; [`Neighbour::ALL_USERS`] of a virtual machine, whose kernel
+    /// sees all that any of its users does.
     pub uid: u32,
+}
+
+impl Neighbour {
+    /// No user of the host's has this number.
+    pub const ALL_USERS: u32 = u32::MAX;
 }
 
 /// What the daemon says of a machine's pair windows.
@@ -27,15 +37,26 @@ pub struct PairWindows {
     pub free: usize,
     /// How many links there is room for in each of these, at least.
     pub room: usize,
-    /// Who has one, and how many more links there is room for in it.
+    /// Who has one, and how many more links there is room for in it. Of machines those where it is
+    /// plugged in, too.
     pub given: BTreeMap<Neighbour, usize>,
+    /// Machines that are to have one of these, where it is not plugged in yet.
+    pub coming: BTreeSet<Neighbour>,
+    /// Who this machine is to others of its kind, if that can be told.
+    pub this: Option<Neighbour>,
+    /// Another machine's can be plugged in here.
+    pub may_join: bool,
 }
 
 /// What a link in a pair window pays.
 #[derive(Debug)]
 pub(crate) struct PairReceipts {
+    /// Whose machine's window it is in.
+    pub(crate) end: usize,
     /// As a link between its machine and somebody else.
     pub(crate) link: Receipt,
+    /// The same for the other end, if that is a machine, too.
+    pub(crate) other: Option<Receipt>,
     /// Its place in the window; of one that survived a restart the daemon knows it.
     pub(crate) place: Option<Receipt>,
 }
@@ -78,13 +99,39 @@ pub(crate) struct Windows {
     of: BTreeMap<Neighbour, Window>,
     /// Places of links that have ended since.
     left: Vec<Receipt>,
+    /// As the daemon says ([`PairWindows`]).
+    coming: BTreeSet<Neighbour>,
+    this: Option<Neighbour>,
+    may_join: bool,
 }
 
 impl Windows {
     fn new(said: PairWindows) -> Windows {
         let of = said.given.into_iter().map(|(whose, room)| (whose, Window::new(room, None)));
         let free = Account::new(Quotas::only(&[(Kind::PairWindow, said.free)]));
-        Windows { free, room: said.room, of: of.collect(), left: Vec::new() }
+        let (of, left) = (of.collect(), Vec::new());
+        let PairWindows { room, coming, this, may_join, .. } = said;
+        Windows { free, room, of, left, coming, this, may_join }
+    }
+
+    /// Who this machine is to others.
+    pub(super) fn this(&self) -> Option<Neighbour> {
+        self.this
+    }
+
+    /// Where there is room for a link with another machine, in the window that is in both.
+    pub(super) fn room_with(&self, machine: Neighbour) -> Room {
+        match self.of.get(&machine).map(|window| window.places.full(&[Kind::PairPlace])) {
+            Some(None) => Room::InHis,
+            Some(Some(_)) => Room::Full,
+            None => Room::Taken,
+        }
+    }
+
+    /// Whether one of these is, or can be, plugged into that machine.
+    fn can_be_in(&self, other: &Windows) -> bool {
+        let has_free = self.free.quota(Kind::PairWindow) > self.free.count(Kind::PairWindow);
+        other.this.is_some_and(|other| self.coming.contains(&other)) || has_free && other.may_join
     }
 
     /// Where there is room for somebody of a vNIC with this proof; of this user, if that is known.
@@ -154,41 +201,104 @@ impl Windows {
     }
 }
 
+/// What two machines have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Between {
+    /// Nothing, and one of them can share nothing with another.
+    Nothing,
+    /// Nothing now; a window may be in both later.
+    Later,
+    /// Nothing: there is no window for it.
+    Taken,
+}
+
 /// Those of all machines.
 #[derive(Debug, Default)]
-pub(super) struct Pairs(BTreeMap<VnicId, Windows>);
+pub(super) struct Pairs {
+    all: BTreeMap<VnicId, Windows>,
+    /// Which other machines a machine's processes wanted links with, the last ones.
+    asked: BTreeMap<VnicId, VecDeque<VnicId>>,
+    /// Machines that both wanted some since somebody looked.
+    wanted: BTreeSet<[VnicId; 2]>,
+}
 
 impl Pairs {
     /// The daemon has counted a machine's.
     pub(super) fn set(&mut self, machine: VnicId, said: PairWindows) {
-        self.0.insert(machine, Windows::new(said));
+        self.all.insert(machine, Windows::new(said));
     }
 
     /// A machine has none any more.
     pub(super) fn forget(&mut self, machine: VnicId) {
-        self.0.remove(&machine);
+        self.all.remove(&machine);
+        self.asked.remove(&machine);
+        self.asked.values_mut().for_each(|others| others.retain(|other| *other != machine));
+        self.wanted.retain(|both| !both.contains(&machine));
+    }
+
+    /// The end whose machine's window is in both, if one is.
+    pub(super) fn end_of_shared(&self, machines: [VnicId; 2]) -> Option<usize> {
+        let has = |end: &usize| {
+            let windows = machines.map(|machine| self.all.get(&machine));
+            let (ours, theirs) = (windows[*end], windows[1 - end].and_then(Windows::this));
+            ours.zip(theirs).is_some_and(|(ours, theirs)| ours.of.contains_key(&theirs))
+        };
+        (0..2).find(has)
+    }
+
+    /// What there can be between two machines that have no window in common.
+    pub(super) fn between(&self, machines: [VnicId; 2]) -> Between {
+        let windows = machines.map(|machine| self.all.get(&machine));
+        let [Some(one), Some(other)] = windows else { return Between::Nothing };
+        if one.this.is_none() || other.this.is_none() {
+            return Between::Nothing;
+        }
+        match one.can_be_in(other) || other.can_be_in(one) {
+            true => Between::Later,
+            false if one.may_join || other.may_join => Between::Taken,
+            false => Between::Nothing,
+        }
+    }
+
+    /// A machine's process wants a link with another machine's.
+    pub(super) fn ask(&mut self, from: VnicId, to: VnicId) {
+        let others = self.asked.entry(from).or_default();
+        if !others.contains(&to) {
+            if others.len() >= ASKED_MAX {
+                others.pop_front();
+            }
+            others.push_back(to);
+        }
+        if self.asked.get(&to).is_some_and(|others| others.contains(&from)) {
+            self.wanted.insert([from.min(to), from.max(to)]);
+        }
+    }
+
+    /// Those that want a window in common, since this was asked last.
+    pub(super) fn take_wanted(&mut self) -> BTreeSet<[VnicId; 2]> {
+        std::mem::take(&mut self.wanted)
     }
 
     /// A link between these two has ended that had a place.
     pub(super) fn leave(&mut self, vnics: [VnicId; 2], place: Receipt) {
-        let has = |machine: &VnicId| self.0.get(machine).is_some_and(|all| all.counts(&place));
+        let has = |machine: &VnicId| self.all.get(machine).is_some_and(|all| all.counts(&place));
         let machine = vnics.into_iter().find(has);
-        if let Some(windows) = machine.and_then(|machine| self.0.get_mut(&machine)) {
+        if let Some(windows) = machine.and_then(|machine| self.all.get_mut(&machine)) {
             windows.left.push(place);
         }
     }
 
     pub(super) fn of(&self, machine: VnicId) -> Option<&Windows> {
-        self.0.get(&machine)
+        self.all.get(&machine)
     }
 
     pub(super) fn of_mut(&mut self, machine: VnicId) -> Option<&mut Windows> {
-        self.0.get_mut(&machine)
+        self.all.get_mut(&machine)
     }
 
     /// All of them.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&VnicId, &Windows)> {
-        self.0.iter()
+        self.all.iter()
     }
 }
 
@@ -240,5 +350,18 @@ mod tests {
         assert_eq!(windows.room(neighbour(1, 7).proof, None), Room::InHis);
         let _other = windows.take(neighbour(3, 7)).unwrap();
         assert_eq!(windows.given().1.count(), 2);
+    }
+
+    #[test]
+    fn a_machine_s_wants_are_limited() {
+        let mut pairs = Pairs::default();
+        let others = 2..=u64::try_from(ASKED_MAX).unwrap() + 9;
+        others.clone().for_each(|other| pairs.ask(VnicId(1), VnicId(other)));
+        others.clone().for_each(|other| pairs.ask(VnicId(other), VnicId(1)));
+        let wanted = pairs.take_wanted();
+        assert_eq!(wanted.len(), ASKED_MAX);
+        assert!(wanted.contains(&[VnicId(1), VnicId(*others.end())]), "the last ones");
+        pairs.forget(VnicId(1));
+        assert!(pairs.asked.values().all(VecDeque::is_empty));
     }
 }

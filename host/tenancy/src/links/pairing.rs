@@ -117,6 +117,7 @@ impl Tenancy {
         }
         let ends = ((vnic, qpn), (target, peer));
         if !survivor && let Some(why) = self.kept_apart(ends.0, ends.1, Asked::ByBoth) {
+            self.note_apart(why, vnic, target);
             return self.wish_by_engine(qpn, peer, Route::forwarded(why, target), now);
         }
         if !self.queue_pairs.is_mutual(qpn, peer) {

@@ -1,11 +1,13 @@
-//! Windows that a virtual machine shares with one neighbour each: pair windows (decision 0039).
+//! Windows that a virtual machine shares with one neighbour each: pair windows (decision 0039). A
+//! neighbour may be another machine, where the daemon has had the window plugged in (0042).
 //!
 //! Who has one has it for as long as the machine is there, since nothing can be taken out of a
 //! guest again: so there are few of them, and one is given only where both ends want a link, or the
 //! machine's own process does. A neighbour is a user in a vNIC: who has a descriptor of the window
-//! can see all of it. In: what windows a machine has. Out: whether a link can be in one.
+//! can see all of it. In: what windows a machine has. Out: whether a link can be in one, and which
+//! machines want one in common.
 
-use super::pair_windows::{Neighbour, PairWindows, Room, Windows};
+use super::pair_windows::{Between, Neighbour, PairWindows, Room, Windows};
 use super::path::Why;
 use crate::accounts::{Kind, Receipt};
 use crate::directory::Common;
@@ -33,6 +35,32 @@ impl Tenancy {
         self.links.pairs.forget(machine);
     }
 
+    /// Machines whose processes wanted links with each other, both ways, and had no window in
+    /// common: those since this was asked last.
+    pub fn take_wanted_windows(&mut self) -> impl Iterator<Item = [VnicId; 2]> + use<> {
+        self.links.pairs.take_wanted().into_iter()
+    }
+
+    /// What memory processes of these two can share: of two machines that of a window which is in
+    /// both.
+    pub(crate) fn common(&self, vnics: [VnicId; 2]) -> Common {
+        match self.network.common(vnics) {
+            Common::Nothing => {
+                self.links.pairs.end_of_shared(vnics).map_or(Common::Nothing, Common::Window)
+            }
+            common => common,
+        }
+    }
+
+    /// A process of the first wants a link with one of the second, which is kept apart from it.
+    /// If that is for the want of a window which is in both machines, it is remembered.
+    pub(crate) fn note_apart(&mut self, why: Why, from: VnicId, to: VnicId) {
+        let machines = [from, to].iter().all(|vnic| self.network.is_machine(*vnic));
+        if machines && matches!(why, Why::PairLater | Why::PairsTaken) {
+            self.links.pairs.ask(from, to);
+        }
+    }
+
     /// Direct links between the machine that has a vNIC and others.
     #[must_use]
     pub fn pair_links(&self, machine: VnicId) -> usize {
@@ -54,12 +82,25 @@ impl Tenancy {
     fn without_window(&self, from: (VnicId, Qpn), to: (VnicId, Qpn), asked: Asked) -> Option<Why> {
         let own = self.network.is_machine(from.0);
         let why = if own { Why::Machine } else { Why::PeerMachine };
-        let (machine, other) = match self.network.common([from.0, to.0]) {
+        let (machine, other) = match self.common([from.0, to.0]) {
             Common::Any => return None,
-            Common::Nothing => return Some(why),
+            Common::Nothing => {
+                return Some(match self.links.pairs.between([from.0, to.0]) {
+                    Between::Nothing => why,
+                    Between::Later => Why::PairLater,
+                    Between::Taken => Why::PairsTaken,
+                });
+            }
             Common::Window(0) => (from.0, to),
             Common::Window(_) => (to.0, from),
         };
+        if self.network.is_machine(other.0) {
+            return match self.room_with(machine, other.0) {
+                Room::InHis => None,
+                Room::Full => Some(Why::PairFull),
+                Room::InFree | Room::Taken => Some(Why::PairsTaken),
+            };
+        }
         let proof = self.proof(other.0);
         let Some(windows) = self.windows_for(machine, proof) else { return Some(why) };
         let session = self.queue_pairs.session_of(other.1);
@@ -80,10 +121,20 @@ impl Tenancy {
         self.links.pairs.of(machine).filter(|_| proof[3] != 0)
     }
 
+    /// In the window of a machine that is another one's, too.
+    fn room_with(&self, machine: VnicId, other: VnicId) -> Room {
+        let windows = [machine, other].map(|machine| self.links.pairs.of(machine));
+        let [Some(ours), Some(theirs)] = windows else { return Room::Taken };
+        theirs.this().map_or(Room::Taken, |theirs| ours.room_with(theirs))
+    }
+
     /// The neighbour at the other end of a link with a machine's process.
     fn neighbour(&self, session: SessionId) -> Option<Neighbour> {
         let client = self.sessions.get(&session)?.client();
-        Some(Neighbour { proof: self.proof(client.vnic), uid: client.uid })
+        match self.network.is_machine(client.vnic) {
+            true => self.links.pairs.of(client.vnic)?.this(),
+            false => Some(Neighbour { proof: self.proof(client.vnic), uid: client.uid }),
+        }
     }
 
     /// A place in a window for a link between these two, if it needs one.
@@ -92,7 +143,7 @@ impl Tenancy {
         vnics: [VnicId; 2],
         sessions: [SessionId; 2],
     ) -> Result<Option<Receipt>, Errno> {
-        let end = match self.network.common(vnics) {
+        let end = match self.common(vnics) {
             Common::Any => return Ok(None),
             Common::Nothing => return Err(Errno::EOPNOTSUPP),
             Common::Window(end) => end,

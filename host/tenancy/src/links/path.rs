@@ -59,6 +59,8 @@ pub enum Why {
     PairsTaken,
     /// The window that the two share is full.
     PairFull,
+    /// Both vNICs are virtual machines', and one's window is about to be in the other, too.
+    PairLater,
     /// The peer, on this host, is forwarded towards us since before that was changed.
     PeerThroughEngine,
     /// The handshake was answered.
@@ -93,6 +95,9 @@ impl Why {
             Why::PeerMachine => "the peer's virtual machine shares no memory with it",
             Why::PairsTaken => "all pair windows of the virtual machine are others'",
             Why::PairFull => "the pair window of the virtual machine is full",
+            Why::PairLater => {
+                "no pair window is in both virtual machines yet; later links have one"
+            }
             Why::PeerThroughEngine => "the peer's side is forwarded",
             Why::Omniverb => "another Omniverb answered the handshake",
             Why::OneWay => "on this host, but the handshake passes in one direction only",

@@ -84,7 +84,7 @@ impl Tenancy {
 
     /// What holds for pages between two vNICs. Those that are shared by a window are in it.
     pub(crate) fn adoption_between(&self, one: VnicId, other: VnicId) -> Adoption {
-        if matches!(self.network.common([one, other]), Common::Window(_)) {
+        if self.network.common([one, other]) != Common::Any {
             return Adoption::Off;
         }
         self.policy(one).adoption.with(self.policy(other).adoption)

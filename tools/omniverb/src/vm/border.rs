@@ -11,7 +11,7 @@
 
 use omniverb_ring::{BellPage, Window};
 use omniverb_session::body::Extent as Part;
-use omniverb_session::pair;
+use omniverb_session::pair::{self, Whose};
 use omniverb_sys::{Access, EventFd, Extent, Listener, futex, lock};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -25,6 +25,16 @@ const PAGE: usize = omniverb_ring::bell::PAGE_BYTES;
 pub(super) enum Side {
     Host,
     Machine,
+}
+
+/// The pages of a bell: first the one whose owner is on this side of the border, then that of who
+/// is beyond. The second page is the process's in the machine whose window it is.
+fn near_and_far<T>(side: Side, whose: Whose, pages: [T; 2]) -> [T; 2] {
+    let [first, second] = pages;
+    match (side, whose) {
+        (Side::Host, Whose::Own) | (Side::Machine, Whose::Another) => [first, second],
+        (Side::Machine, Whose::Own) | (Side::Host, Whose::Another) => [second, first],
+    }
 }
 
 /// The bells of all pair windows, as one side has them.
@@ -80,8 +90,9 @@ impl Border {
         Ok(Border { listener, rung, near, begun: false, side })
     }
 
-    /// With this one, too. `data`: which part of the file the machine sees.
-    pub(super) fn add(&mut self, file: impl AsFd, data: Part) -> io::Result<()> {
+    /// With this one, too. `data`: which part of the file the machine sees. `whose`: which
+    /// machine's it is.
+    pub(super) fn add(&mut self, file: impl AsFd, data: Part, whose: Whose) -> io::Result<()> {
         let bells = pair::bell_pages(data.length);
         let memory = Extent::new(file, data.offset + bells.offset, bells.length);
         let memory = memory.map(Access::ReadWrite)?;
@@ -90,11 +101,7 @@ impl Border {
                 let part = memory.part(at + side * PAGE, PAGE);
                 part.map(BellPage::new).ok_or(io::ErrorKind::InvalidData)
             };
-            let (host, machine) = (page(0)?, page(1)?);
-            let (near, far) = match self.side {
-                Side::Host => (host, machine),
-                Side::Machine => (machine, host),
-            };
+            let [near, far] = near_and_far(self.side, whose, [page(0)?, page(1)?]);
             self.listener.add(far)?;
             let seen = futex::low(near.rung());
             lock(&self.near.pages).push((near, seen));
@@ -149,7 +156,7 @@ mod tests {
 
     fn border(file: &OwnedFd, side: Side) -> Border {
         let mut border = Border::new(side).unwrap();
-        border.add(file, DATA).unwrap();
+        border.add(file, DATA, Whose::Own).unwrap();
         // Once at the beginning it tells.
         assert!(omniverb_sys::event::readable(border.rung(), Some(LIMIT)).unwrap());
         border.take();
@@ -194,9 +201,38 @@ mod tests {
         }
     }
 
+    /// Two machines with one window: what a process of the one rings, its agent hears; that one's
+    /// porter wakes the other's porter, and that one's agent who sleeps there.
+    #[test]
+    fn a_word_passes_two_borders() {
+        let file = memfd::create("pair", DATA.offset + DATA.length).unwrap();
+        let of = |side, whose| {
+            let mut border = Border::new(side).unwrap();
+            border.add(&file, DATA, whose).unwrap();
+            assert!(omniverb_sys::event::readable(border.rung(), Some(LIMIT)).unwrap());
+            border.take();
+            border
+        };
+        let [first, second] = bell(&file, 3);
+        for (page, from, to) in
+            [(&first, Whose::Own, Whose::Another), (&second, Whose::Another, Whose::Own)]
+        {
+            let agent = of(Side::Machine, from);
+            let (porter, others) = (of(Side::Host, from), of(Side::Host, to));
+            let there = of(Side::Machine, to);
+            let _ = futex::low(page.rung());
+            // One kernel here stands for three: only this listener is woken by a ring.
+            listener::ring(page);
+            assert!(omniverb_sys::event::readable(agent.rung(), Some(LIMIT)).unwrap());
+            porter.wake();
+            assert!(omniverb_sys::event::readable(others.rung(), Some(LIMIT)).unwrap());
+            there.wake();
+        }
+    }
+
     #[test]
     fn what_is_too_short_is_refused() {
         let file = memfd::create("pair", 8192).unwrap();
-        assert!(Border::new(Side::Host).unwrap().add(&file, DATA).is_err());
+        assert!(Border::new(Side::Host).unwrap().add(&file, DATA, Whose::Own).is_err());
     }
 }

@@ -44,8 +44,8 @@ const PAUSE_MOST: Duration = Duration::from_secs(60);
 const LONG: u64 = 30_000_000_000;
 
 /// Bytes of the ledger of the machine's own window beside one for each page: which boot of the
-/// guest was the last.
-const BOOT_BYTES: u64 = 16;
+/// guest was the last, and which machine this is.
+const BOOT_BYTES: u64 = 32;
 
 /// What a keeper does; first it becomes one that has nothing of its starter's.
 pub(super) fn keep(

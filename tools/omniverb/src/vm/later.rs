@@ -1,6 +1,7 @@
 //! Windows that are plugged into a machine while it runs: a thread of its keeper's.
 //!
-//! In: the daemon's word that one is wanted. Out: one more, in QEMU and at the daemon. Who talks to
+//! In: the daemon's word that one is wanted, or another machine's that is to be in this one, too
+//! (decision 0042). Out: one more, in QEMU and at the daemon. Who talks to
 //! QEMU is a process started for that, which is nobody ([`talk`]): what runs a hostile guest may
 //! say anything. What is refused some times is not tried again.
 
@@ -8,7 +9,7 @@ use super::monitor::{Beside, Next, Refusal, Talk};
 use super::pairs::{Pair, Pairs};
 use super::place::Monitor;
 use super::window::{Neighbours, Window};
-use crate::operator::Home;
+use crate::operator::{Home, PairCall};
 use anyhow::Context;
 use omniverb_session::operator::VNIC_NAME_BYTES;
 use omniverb_session::pair::PlugTrouble;
@@ -58,8 +59,13 @@ impl Later {
 
     fn serve_one(&mut self) -> anyhow::Result<()> {
         let operator = self.home.connect()?;
-        while operator.await_pair(self.machine, self.left(), self.trouble)? {
-            match self.plug() {
+        loop {
+            let another = match operator.await_pair(self.machine, self.left(), self.trouble)? {
+                PairCall::Own => None,
+                PairCall::Another(file) => Some(file),
+                PairCall::Nothing => break,
+            };
+            match self.plug(another) {
                 Ok(pair) => {
                     self.trouble = None;
                     self.pairs.add(pair, &operator, self.machine)?;
@@ -80,12 +86,19 @@ impl Later {
         if self.tries == 0 { 0 } else { u32::try_from(left).unwrap_or(0) }
     }
 
+    /// The next window: one of this machine's, or this one of another's.
+    fn make(&self, number: u8, another: Option<OwnedFd>) -> anyhow::Result<Pair> {
+        let Some(file) = another else {
+            return Pair::make(&self.own, number, self.wanted.bytes);
+        };
+        Pair::of_another(&self.own, number, file, |called| self.pairs.has(called))
+    }
+
     /// Plugs in another one.
-    fn plug(&self) -> Result<Pair, PlugTrouble> {
+    fn plug(&self, another: Option<OwnedFd>) -> Result<Pair, PlugTrouble> {
         let number = u8::try_from(self.pairs.len() + 1).map_err(|_| PlugTrouble::Host)?;
         let monitor = self.monitor.connect().map_err(|_| PlugTrouble::NoMonitor)?;
-        let pair = Pair::make(&self.own, number, self.wanted.bytes);
-        let pair = pair.map_err(|_| PlugTrouble::Host)?;
+        let pair = self.make(number, another).map_err(|_| PlugTrouble::Host)?;
         let code = self.have_it_plugged(number, monitor, &pair);
         match code.map_err(|_| PlugTrouble::Host)? {
             Some(0) => Ok(pair),
@@ -101,7 +114,8 @@ impl Later {
         pair: &Pair,
     ) -> anyhow::Result<Option<i32>> {
         let mut talker = Command::new(&self.program);
-        talker.args(PLUG).arg(number.to_string()).arg(self.wanted.bytes.to_string());
+        let bytes = pair.window.data.offset + pair.window.data.length;
+        talker.args(PLUG).arg(number.to_string()).arg(bytes.to_string());
         talker.stdin(monitor).stdout(pair.window.file.try_clone()?).stderr(Stdio::null());
         talker.env_clear().current_dir("/");
         let mut talker_runs = self.pairs.start_without(&mut talker)?;

@@ -177,15 +177,16 @@ pub(crate) fn hold() -> anyhow::Result<ExitCode> {
 /// What a machine's porter does. Its two sockets are its input and its output, so that it has
 /// nothing else; `more` is where it gets windows that are plugged in later, `pairs` are descriptors
 /// of the machine's pair windows, of which it keeps the bells.
-pub(crate) fn carry(number: u64, more: Option<i32>, pairs: &[i32]) -> anyhow::Result<ExitCode> {
+pub(crate) fn carry(number: u64, more: Option<i32>, pairs: &[String]) -> anyhow::Result<ExitCode> {
     let more = more.map(inherit::taken).transpose().context("not started as a porter")?;
     let sessions = sessions();
     let [door, port] = become_nobody_with_two()?;
     // Its threads are nobody's, too.
     let mut border = Border::new(Side::Host)?;
-    for number in pairs {
-        let file = inherit::taken(*number).context("not started as a porter")?;
-        border.add(&file, window::data(memfd::size(file.as_fd())?))?;
+    for word in pairs {
+        let (number, whose) = pairs::whose_of_word(word).context("not started as a porter")?;
+        let file = inherit::taken(number).context("not started as a porter")?;
+        border.add(&file, window::data(memfd::size(file.as_fd())?), whose)?;
     }
     Ok(porter::serve(port, door, number, sessions, (border, more)).code())
 }

@@ -10,6 +10,7 @@
 mod tests;
 
 use super::border::Border;
+use super::pairs;
 use super::relay::{Channel, News, Reads, Relay};
 use super::window;
 use omniverb_session::begin::Begin;
@@ -259,12 +260,14 @@ impl Porter {
     fn take_window(&mut self) -> Result<(), Over> {
         let Some(more) = &self.more else { return Ok(()) };
         let mode = socket::Mode::NonBlocking;
-        match socket::receive(more.as_fd(), &mut [0; 1], mode) {
+        let mut word = [0; 1];
+        match socket::receive(more.as_fd(), &mut word, mode) {
             Ok((1, files)) => {
+                let whose = pairs::whose_said(word[0]).ok_or(Over::Broken)?;
                 for file in files {
                     // Another porter has all.
                     let bytes = memfd::size(file.as_fd()).map_err(|_| Over::Broken)?;
-                    let added = self.border.add(&file, window::data(bytes));
+                    let added = self.border.add(&file, window::data(bytes), whose);
                     added.map_err(|_| Over::Broken)?;
                 }
                 self.border.wake_all();

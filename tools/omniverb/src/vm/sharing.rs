@@ -51,7 +51,7 @@ impl Sharing {
         self.pairs = own.map(|own| self.found.pairs(own)).unwrap_or_default();
         let border = &mut self.border;
         // Of one that cannot be mapped the host is not told.
-        self.pairs.retain(|_, shared| border.add(&shared.file, shared.data).is_ok());
+        self.pairs.retain(|_, shared| border.add(&shared.file, shared.data, shared.whose).is_ok());
         Ok(())
     }
 
@@ -68,7 +68,7 @@ impl Sharing {
         let before = self.pairs.len();
         for (number, shared) in own.map(|own| self.found.pairs(own)).unwrap_or_default() {
             if !self.pairs.contains_key(&number)
-                && self.border.add(&shared.file, shared.data).is_ok()
+                && self.border.add(&shared.file, shared.data, shared.whose).is_ok()
             {
                 self.pairs.insert(number, shared);
             }

@@ -8,10 +8,10 @@
 use anyhow::{Context, ensure};
 use omniverb_session::body::Extent;
 use omniverb_session::machine::{MachineName, WindowHead};
-use omniverb_session::pair::{self, PairNames};
+use omniverb_session::pair::{self, OF_ANOTHER, PairNames, Whose};
 use omniverb_sys::{memfd, random};
-use rustix::io::pwrite;
-use std::os::fd::OwnedFd;
+use rustix::io::{pread, pwrite};
+use std::os::fd::{AsFd, OwnedFd};
 
 /// What sizes are multiples of: the least that can be plugged into a machine.
 pub(super) const STEP: u64 = 2 << 20;
@@ -48,15 +48,35 @@ impl Window {
     /// A window of so many bytes that this machine shares with a neighbour, and what it is called.
     /// It has no number yet.
     pub(super) fn pair(&self, bytes: u64) -> anyhow::Result<Window> {
-        let name = random::number().max(1);
+        let name = new_name();
         Window::made("omniverb-pair", bytes, |bytes| pair::head(&self.head, name, bytes))
+    }
+
+    /// A pair window of another machine's. What it begins with that one's guest may have changed:
+    /// it is read here, once. Where that is no name, or one that is `known` to be another window's,
+    /// this one is called something else, so that it is not found: nobody but the two machines has
+    /// any harm of it.
+    pub(super) fn of_another(
+        file: OwnedFd,
+        known: impl FnOnce(u64) -> bool,
+    ) -> anyhow::Result<Window> {
+        let bytes = memfd::size(file.as_fd()).context("no window")?;
+        ensure!(bytes > 0 && bytes.is_multiple_of(STEP), "a window has some times 2 MiB");
+        let (data, mut head) = (data(bytes), [0; WindowHead::BYTES]);
+        let read = pread(&file, &mut head, data.offset).context("cannot read a window")?;
+        ensure!(read == head.len(), "cannot read a window");
+        let head = WindowHead::of(&head);
+        let called = pair::called(&head).filter(|called| !known(*called));
+        let head = WindowHead { number: called.unwrap_or_else(new_name), ..head };
+        Ok(Window { file, data, head })
     }
 
     /// The machine is told, in this window of its own, that pair window `number` is that one.
     /// Before anybody else has it: so he cannot write what it is called into another one.
-    pub(super) fn tell(&self, number: u8, pair: &Window) -> anyhow::Result<()> {
+    pub(super) fn tell(&self, number: u8, pair: &Window, whose: Whose) -> anyhow::Result<()> {
         let at = DATA_OFFSET + PairNames::offset_of(number) as u64;
-        put(&self.file, at, &pair.head.number.to_ne_bytes())
+        let mark = if whose == Whose::Another { OF_ANOTHER } else { 0 };
+        put(&self.file, at, &(pair.head.number | mark).to_ne_bytes())
     }
 
     fn made(
@@ -73,6 +93,11 @@ impl Window {
         put(&file, DATA_OFFSET, &head.written())?;
         Ok(Window { file, data, head })
     }
+}
+
+/// What a pair window is called.
+fn new_name() -> u64 {
+    (random::number() & !OF_ANOTHER).max(1)
 }
 
 /// Which part of a window of so many bytes the guest sees.
@@ -134,7 +159,6 @@ fn fletcher64(block: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::io::pread;
 
     #[test]
     fn a_window_has_its_size_for_ever_and_says_whose_it_is() {
@@ -157,7 +181,7 @@ mod tests {
         let own = Window::new(MachineName::new("web-1").unwrap(), STEP).unwrap();
         let make = |number| {
             let pair = own.pair(2 * STEP).unwrap();
-            own.tell(number, &pair).unwrap();
+            own.tell(number, &pair, Whose::Own).unwrap();
             pair
         };
         let pairs: Vec<Window> = (1..=3).map(make).collect();
@@ -169,8 +193,37 @@ mod tests {
             pread(&window.file, &mut bytes, window.data.offset).unwrap();
             names.number(&WindowHead::of(&bytes))
         });
-        assert_eq!(numbers.collect::<Vec<_>>(), [Some(1), Some(2), Some(3)]);
+        assert_eq!(numbers.collect::<Vec<_>>(), [1, 2, 3].map(|n| Some((n, Whose::Own))));
         assert_eq!(names.count(), 3);
+    }
+
+    #[test]
+    fn another_machine_knows_it_by_the_same_name() {
+        let [one, other] = ["web-1", "web-2"]
+            .map(|name| Window::new(MachineName::new(name).unwrap(), STEP).unwrap());
+        let pair = one.pair(2 * STEP).unwrap();
+        let another = |known| {
+            let file = pair.file.try_clone().unwrap();
+            Window::of_another(file, |called| called == known).unwrap()
+        };
+        let there = another(0);
+        assert_eq!((there.head, there.data), (pair.head, pair.data));
+        other.tell(2, &there, Whose::Another).unwrap();
+        let mut bytes = [0; PairNames::BYTES];
+        pread(&other.file, &mut bytes, other.data.offset + PairNames::OFFSET as u64).unwrap();
+        let names = PairNames::read(&bytes);
+        assert_eq!(names.number(&pair.head), Some((2, Whose::Another)));
+        // It is called as another window is, or its guest has made something else of it: then it is
+        // not found, and nobody keeps this machine from having others.
+        let unlike = another(pair.head.number).head;
+        assert!(unlike.number != pair.head.number && pair::called(&unlike).is_some());
+        for number in [0, OF_ANOTHER | 7] {
+            let head = WindowHead { number, ..pair.head };
+            pwrite(&pair.file, &head.written(), pair.data.offset).unwrap();
+            assert_ne!(another(0).head.number, number);
+        }
+        let short = memfd::create("short", 4096).unwrap();
+        assert!(Window::of_another(short, |_| false).is_err());
     }
 
     #[test]

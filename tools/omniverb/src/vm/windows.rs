@@ -8,7 +8,7 @@
 
 use omniverb_session::body::Extent as Part;
 use omniverb_session::machine::{WINDOW_MAGIC, WindowHead};
-use omniverb_session::pair::{DATA_BYTES_MIN, PairNames};
+use omniverb_session::pair::{DATA_BYTES_MIN, PairNames, Whose};
 use omniverb_sys::{Access, Extent};
 use rustix::fs::{Mode, OFlags, fstat, open};
 use std::collections::BTreeMap;
@@ -40,6 +40,8 @@ pub(super) struct Shared {
     pub(super) file: Arc<OwnedFd>,
     /// What there is of it: all of the device.
     pub(super) data: Part,
+    /// This machine's, or another one's that is plugged in here, too.
+    pub(super) whose: Whose,
 }
 
 /// All that there are.
@@ -108,14 +110,14 @@ impl Found {
 
     /// The pair windows of the machine whose own window is this one, by their numbers.
     pub(super) fn pairs(&self, own: &Own) -> BTreeMap<u8, Shared> {
-        let mut found: BTreeMap<u8, Vec<&Device>> = BTreeMap::new();
+        let mut found: BTreeMap<u8, Vec<(&Device, Whose)>> = BTreeMap::new();
         for device in &self.devices {
-            if let Some(number) = own.names.number(&device.head) {
-                found.entry(number).or_default().push(device);
+            if let Some((number, whose)) = own.names.number(&device.head) {
+                found.entry(number).or_default().push((device, whose));
             }
         }
-        let single = |(number, devices): (u8, Vec<&Device>)| match devices[..] {
-            [device] => shared(device).map(|shared| (number, shared)),
+        let single = |(number, devices): (u8, Vec<(&Device, Whose)>)| match devices[..] {
+            [(device, whose)] => shared(device, whose).map(|shared| (number, shared)),
             _ => None,
         };
         found.into_iter().filter_map(single).collect()
@@ -128,11 +130,11 @@ impl Found {
 }
 
 /// A pair window as large as it says, and as its device is.
-fn shared(device: &Device) -> Option<Shared> {
+fn shared(device: &Device, whose: Whose) -> Option<Shared> {
     let data = Part { offset: 0, length: device.head.bytes };
     let sound = data.length >= DATA_BYTES_MIN
         && Extent::new(&device.file, data.offset, data.length).verify().is_ok();
-    sound.then(|| Shared { file: device.file.clone(), data })
+    sound.then(|| Shared { file: device.file.clone(), data, whose })
 }
 
 /// What is in a folder.
@@ -180,7 +182,7 @@ mod tests {
         let own = Window::new(MachineName::new(name).unwrap(), STEP).unwrap();
         let make = |number| {
             let pair = own.pair(STEP).unwrap();
-            own.tell(number, &pair).unwrap();
+            own.tell(number, &pair, Whose::Own).unwrap();
             pair
         };
         let pairs = (1..=3).map(make).collect();
@@ -213,7 +215,7 @@ mod tests {
         let (own, pairs) = machine("web-1");
         let mut all = found(&[&own, &pairs[0]]);
         let later = own.pair(STEP).unwrap();
-        own.tell(4, &later).unwrap();
+        own.tell(4, &later, Whose::Own).unwrap();
         // A machine sees the same memory: here the copy that stands for it.
         let names = device(&own).names;
         let mut bytes = [0; PairNames::BYTES];

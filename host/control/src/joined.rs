@@ -1,0 +1,63 @@
+//! Pair windows of other machines' that a machine has plugged in (decision 0042), by the numbers
+//! that they have there.
+//!
+//! In: files that the machine's keeper brings. Out: whether some window is one of them, which the
+//! kernel says by the file. Each is kept open, so that no other file is taken for it.
+
+use crate::disposal::Bin;
+use omniverb_sys::Extent;
+use omniverb_sys::extent::FileId;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// Those of one machine.
+#[derive(Debug, Default)]
+pub(crate) struct Joined(BTreeMap<u8, Other>);
+
+/// A window of another machine's.
+#[derive(Debug)]
+struct Other {
+    file: OwnedFd,
+    id: FileId,
+    /// Where the file goes in the end.
+    bin: Bin,
+}
+
+impl Joined {
+    pub(crate) fn has(&self, number: u8) -> bool {
+        self.0.contains_key(&number)
+    }
+
+    /// One more.
+    ///
+    /// # Errors
+    /// What the kernel says of the file.
+    pub(crate) fn add(&mut self, number: u8, file: OwnedFd, bin: Bin) -> io::Result<()> {
+        let id = Extent::new(&file, 0, 0).file_id()?;
+        self.0.insert(number, Other { file, id, bin });
+        Ok(())
+    }
+
+    /// The number of the window that is this file.
+    pub(crate) fn number_of(&self, file: FileId) -> Option<u8> {
+        self.0.iter().find(|(_, other)| other.id == file).map(|(number, _)| *number)
+    }
+
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u8> {
+        self.0.keys().copied()
+    }
+
+    pub(crate) fn files(&self) -> impl Iterator<Item = FileId> {
+        self.0.values().map(|other| other.id)
+    }
+}
+
+impl Drop for Other {
+    /// It may be the last descriptor, and the kernel takes long to close what is full.
+    fn drop(&mut self) {
+        if let Ok(copy) = self.file.try_clone() {
+            self.bin.put(copy);
+        }
+    }
+}

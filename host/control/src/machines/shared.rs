@@ -1,0 +1,149 @@
+//! Pair windows that are in two machines (decision 0042): one's, whose ledger says that it is the
+//! other's to have, too, and which that one's keeper has plugged in there.
+//!
+//! In: which machines want one. Out: whose it becomes, whom it is offered, where links can be in
+//! it. Nothing is remembered of an offer: what is one machine's to have and is not in it is offered
+//! whenever its keeper waits, by whichever daemon.
+
+use super::{Machines, Record};
+use omniverb_sys::extent::FileId;
+use omniverb_tenancy::{Neighbour, SessionId};
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// A window that is to be plugged into another machine: whose call is answered with it.
+pub(crate) struct Offer {
+    pub(crate) operator: SessionId,
+    pub(crate) tag: u64,
+    pub(crate) file: Arc<OwnedFd>,
+}
+
+/// Where a link of two machines' processes can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InBoth {
+    /// Which of the two has the window of its own.
+    pub(crate) end: usize,
+    /// The other one.
+    pub(crate) whose: Neighbour,
+    /// The window's number there.
+    pub(crate) number: u8,
+}
+
+impl Machines {
+    /// These two want a window in common, until one of them is gone or has it.
+    pub(crate) fn want_shared(&mut self, both: [SessionId; 2]) {
+        self.wants.insert(both);
+        self.changed.extend(both);
+    }
+
+    /// Gives windows to those who want one and can have it now.
+    pub(super) fn share(&mut self) {
+        let wants = std::mem::take(&mut self.wants);
+        for both in wants {
+            let concerned = both.iter().any(|id| self.changed.contains(id));
+            if !concerned || !self.share_between(both) {
+                self.wants.insert(both);
+            }
+        }
+    }
+
+    /// Whether there is nothing left to be done.
+    fn share_between(&mut self, both: [SessionId; 2]) -> bool {
+        let [Some(one), Some(other)] = both.map(|id| self.all.get(&id)) else { return true };
+        let [Some(of_one), Some(of_other)] = [one, other].map(|record| record.pairs.this()) else {
+            return true;
+        };
+        if one.pairs.is_given(&of_other) || other.pairs.is_given(&of_one) {
+            return true;
+        }
+        // Who has more left has it.
+        let mut ways = [(both[0], both[1]), (both[1], both[0])];
+        if other.pairs.free() > one.pairs.free() {
+            ways.swap(0, 1);
+        }
+        for (owner, guest) in ways {
+            let Some(there) = self.all.get(&guest).filter(|there| there.pairs.takes_others())
+            else {
+                continue;
+            };
+            let (whose, name) = (there.pairs.this(), format!("vm-{}", there.machine.name));
+            let given = whose.zip(self.all.get_mut(&owner)).is_some_and(|(whose, here)| {
+                // What cannot be noted is not given.
+                here.pairs.give(whose, &name).unwrap_or(false)
+            });
+            if given {
+                self.changed.extend(both);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whom to offer what is his to have and not in his machine yet, of machines that have changed.
+    pub(super) fn offers(&mut self) -> Vec<Offer> {
+        let mut offers = Vec::new();
+        for id in &self.changed {
+            let Some(record) = self.all.get(id).filter(|record| record.pairs.takes_others()) else {
+                continue;
+            };
+            let Some(this) = record.pairs.this() else { continue };
+            let others = self.all.iter().filter(|(other, _)| *other != id);
+            let all = others.flat_map(|(_, other)| other.pairs.given_to(this));
+            let missing = |(file, _): &(FileId, Arc<OwnedFd>)| {
+                record.pairs.joined().number_of(*file).is_none()
+            };
+            let Some((_, file)) = all.into_iter().find(missing) else { continue };
+            if let Some((operator, tag)) =
+                self.all.get_mut(id).and_then(|record| record.pairs.take_call())
+            {
+                offers.push(Offer { operator, tag, file });
+            }
+        }
+        offers
+    }
+
+    /// Those that have a window in common with one that has changed have changed, too.
+    pub(super) fn spread_changes(&mut self) {
+        let of = |id| self.all.get(id).and_then(|record: &Record| record.pairs.this());
+        let whose: BTreeSet<Neighbour> = self.changed.iter().filter_map(of).collect();
+        let concerned = |record: &Record| whose.iter().any(|whose| record.pairs.is_given(whose));
+        if !whose.is_empty() {
+            let more = self.all.iter().filter(|(_, record)| concerned(record)).map(|(id, _)| *id);
+            self.changed.extend(more.collect::<Vec<_>>());
+        }
+    }
+
+    /// Whether a machine has that window of another one's, and has found it.
+    pub(super) fn is_in(&self, whose: &Neighbour, file: FileId) -> bool {
+        let mut all = self.all.values();
+        let record = all.find(|record| record.pairs.this() == Some(*whose));
+        record.is_some_and(|record| record.pairs.number_of_found(file).is_some())
+    }
+
+    /// The window that is in both of these, if one is.
+    pub(crate) fn in_both(&self, both: [SessionId; 2]) -> Option<InBoth> {
+        let records = both.map(|id| self.all.get(&id));
+        let [Some(one), Some(other)] = records else { return None };
+        let way = |end: usize| {
+            let (here, there) = if end == 0 { (one, other) } else { (other, one) };
+            let whose = there.pairs.this()?;
+            let mut files = here.pairs.given_to(whose).into_iter().map(|(file, _)| file);
+            let number = files.find_map(|file| there.pairs.number_of_found(file))?;
+            Some(InBoth { end, whose, number })
+        };
+        way(0).or_else(|| way(1))
+    }
+
+    /// The names of those whose windows a machine has plugged in.
+    pub(crate) fn whose_joined(&self, record: &Record) -> Vec<String> {
+        let joined: BTreeSet<FileId> = record.pairs.joined().files().collect();
+        let this = record.pairs.this();
+        let has = |other: &&Record| {
+            let given = this.map(|this| other.pairs.given_to(this)).unwrap_or_default();
+            given.iter().any(|(file, _)| joined.contains(file))
+        };
+        let all = self.all.values().filter(has);
+        all.map(|other| format!("vm-{}", other.machine.name)).collect()
+    }
+}

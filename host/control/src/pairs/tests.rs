@@ -1,0 +1,182 @@
+use super::*;
+use omniverb_ring::WordMemory;
+use omniverb_sys::memfd;
+use omniverb_terms::{Gid, Qpn};
+
+const DATA: Extent = Extent { offset: 2 * PAGE, length: (8 << 20) - 2 * PAGE };
+const LINK: u64 = 640 << 10;
+
+/// Files of a window and its ledger.
+fn files() -> [OwnedFd; 2] {
+    [DATA.offset + DATA.length, DATA.length / PAGE + Pair::LEDGER_BYTES]
+        .map(|bytes| memfd::create("pair", bytes).unwrap())
+}
+
+fn pair(files: &[OwnedFd; 2]) -> Pair {
+    let [file, notes] = [&files[0], &files[1]].map(|file| file.try_clone().unwrap());
+    Pair::new(file, DATA, Ledger::of(notes), Bin::new().unwrap()).unwrap()
+}
+
+fn pairs(files: &[[OwnedFd; 2]]) -> Pairs {
+    let mut pairs = Pairs::default();
+    (1..).zip(files).for_each(|(number, files)| pairs.add(number, pair(files)));
+    pairs
+}
+
+fn neighbour(number: u64) -> Neighbour {
+    Neighbour { proof: [1, 4, number, 9], uid: 0 }
+}
+
+fn ready() -> LinkReady {
+    LinkReady {
+        qpn: Qpn(1),
+        peer_qpn: Qpn(2),
+        side: 0,
+        request_bytes: 256 << 10,
+        response_bytes: 32 << 10,
+        bell_new: 1,
+        bell: 1,
+        bell_side: 0,
+        loopback: 0,
+        local_slot: 0,
+        peer_slot: 0,
+        sgid: Gid::ZERO,
+        dgid: Gid::ZERO,
+        engine: 0,
+        traced: 0,
+        memory: Extent::NONE,
+        bell_memory: Extent::NONE,
+    }
+}
+
+#[test]
+fn a_window_is_one_neighbours_for_good_and_the_next_daemon_knows_it() {
+    let files = [files(), files()];
+    let mut first = pairs(&files);
+    assert_eq!(first.known(LINK, |_, _| false), PairWindows::default(), "the agent has found none");
+    let none = first.make(neighbour(1), "one", &ready());
+    assert_eq!(none.err().unwrap().kind(), io::ErrorKind::Unsupported);
+    first.found(0b11);
+    assert_eq!(first.known(LINK, |_, _| false).free, 2);
+    let kept = first.make(neighbour(1), "one", &ready()).unwrap();
+    let known = first.known(LINK, |_, _| false);
+    assert_eq!((known.free, known.given.len()), (1, 1));
+    assert_eq!(known.given[&neighbour(1)] + 1, known.room);
+    drop(kept);
+    // Nobody else gets it when nothing of it is in use.
+    first.make(neighbour(2), "two", &ready()).unwrap();
+    assert!(first.make(neighbour(3), "three", &ready()).is_err());
+    first.part();
+    drop(first);
+    let mut second = pairs(&files);
+    second.found(u64::MAX);
+    let known = second.known(LINK, |_, _| false);
+    let whose: Vec<Neighbour> = known.given.into_keys().collect();
+    assert_eq!((known.free, whose), (0, vec![neighbour(1), neighbour(2)]));
+    assert!(second.make(neighbour(3), "three", &ready()).is_err());
+    second.make(neighbour(2), "two", &ready()).unwrap();
+}
+
+#[test]
+fn what_a_ledger_says_without_saying_whose_is_nobodys_to_have() {
+    let files = files();
+    let first = pair(&files);
+    let _used = first.pieces.take_in(first.links(), LINK).unwrap();
+    first.pieces.part();
+    let mut second = Pairs::default();
+    second.add(1, pair(&files));
+    second.found(1);
+    assert_eq!(second.known(LINK, |_, _| false), PairWindows::default());
+    assert!(second.make(neighbour(1), "one", &ready()).is_err());
+    for wrong in [[0; WHOSE_BYTES], [0xff; WHOSE_BYTES]] {
+        assert_eq!(read(&wrong), None);
+    }
+    assert_eq!(read(&written(&neighbour(7))), Some(neighbour(7)));
+}
+
+#[test]
+fn a_window_has_room_for_so_many_links() {
+    let mut pairs = pairs(&[files()]);
+    pairs.found(1);
+    let most = pairs.known(LINK, |_, _| false).room;
+    assert!(most > 8);
+    let shared: Vec<_> = (0..)
+        .map(|_| pairs.make(neighbour(1), "one", &LinkReady { bell_new: 0, ..ready() }))
+        .take_while(Result::is_ok)
+        .collect();
+    let link = shared[0].as_ref().unwrap().link.extent.length;
+    assert!(link <= LINK, "{link}");
+    assert!(shared.len() >= most, "{} of {most}", shared.len());
+    assert_eq!(pairs.known(LINK, |_, _| false).given[&neighbour(1)], 0);
+}
+
+/// Who slept on the place before sees that it was rung since.
+#[test]
+fn the_counters_of_a_bell_that_is_given_again_are_others() {
+    let files = files();
+    let first = pair(&files);
+    let mut pairs = Pairs::default();
+    pairs.add(1, first);
+    pairs.found(1);
+    let shared = pairs.make(neighbour(1), "one", &ready()).unwrap();
+    let window = shared.bell.as_ref().unwrap().map(Access::ReadWrite).unwrap();
+    let counters = || [0, PAGE_BYTES].map(|at| window.load(at + 8, Ordering::Relaxed));
+    assert_eq!(counters(), [0, 0], "the first");
+    window.store(64, 7, Ordering::Relaxed);
+    let place = Pages::new(&files[0], DATA.offset + PAGE, BELL_BYTES);
+    let seen = place.map(Access::ReadOnly).unwrap();
+    drop((window, shared));
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while pairs.windows[&1].pieces.sizes().1 > 0 {
+        assert!(std::time::Instant::now() < end, "not in time");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let found = [8, PAGE_BYTES + 8].map(|at| seen.load(at, Ordering::Relaxed));
+    assert!(found.iter().all(|counter| *counter != 0), "{found:?}");
+    assert_eq!(seen.load(64, Ordering::Relaxed), 0, "nothing else is left of it");
+}
+
+fn machine(number: u64) -> Neighbour {
+    Neighbour { proof: [2, number, 5, 1], uid: Neighbour::ALL_USERS }
+}
+
+#[test]
+fn a_window_that_another_machine_is_to_have_is_nobody_s_to_use_until_it_has_it() {
+    let files = [files(), files()];
+    let mut first = pairs(&files);
+    first.found(0b01);
+    assert!(first.give(machine(1), "vm-one").unwrap());
+    assert!(!first.give(machine(2), "vm-two").unwrap(), "the other one is not found");
+    assert!(first.is_given(&machine(1)) && !first.is_given(&machine(2)));
+    let known = first.known(LINK, |_, _| false);
+    assert_eq!((known.coming.len(), known.given.len(), known.free), (1, 0, 0));
+    let [(file, _)] = &first.given_to(machine(1))[..] else { panic!() };
+    let known = first.known(LINK, |whose, which| *whose == machine(1) && which == *file);
+    assert_eq!((known.coming.len(), known.given.len()), (0, 1));
+    drop(first);
+    // Also for the next daemon.
+    let mut second = pairs(&files);
+    second.found(0b11);
+    assert_eq!(second.known(LINK, |_, _| false).coming, [machine(1)].into());
+    assert!(second.is_given(&machine(1)));
+}
+
+/// Who has one may write anything into it, so that the machine does not find it again.
+#[test]
+fn nobody_keeps_others_from_having_a_window() {
+    let files = [files(), files()];
+    let mut pairs = pairs(&files[..1]);
+    let plugger =
+        Plugger { operator: SessionId(7), tag: Some(3), left: 2, may_join: true, trouble: None };
+    pairs.set_plugger(Some(plugger));
+    pairs.found(1);
+    assert_eq!(pairs.wanted(), None, "there is one that is nobody's");
+    pairs.make(neighbour(1), "one", &ready()).unwrap();
+    pairs.joined_mut().add(2, memfd::create("x", 4096).unwrap(), Bin::new().unwrap()).unwrap();
+    pairs.found(0);
+    assert_eq!(pairs.wanted(), Some((SessionId(7), 3)));
+    assert_eq!(pairs.wanted(), None, "it has its answer");
+    pairs.set_plugger(Some(plugger));
+    pairs.add(3, pair(&files[1]));
+    assert_eq!(pairs.wanted(), None, "the last one is not found");
+}
