@@ -13,6 +13,7 @@ use crate::reactor::{Reactor, Timer};
 use crate::ready::Ready;
 use crate::settings::Unwanted;
 use crate::tally::Tally;
+use omniverb_session::body::LetGo;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_sys::descriptors::{self, Plain};
 use omniverb_sys::epoll::Interest;
@@ -136,6 +137,20 @@ impl Clients {
     pub(crate) fn keep(&mut self, id: SessionId, pieces: impl Iterator<Item = Arc<Piece>>) {
         if let Some(client) = self.all.get_mut(&id) {
             client.keep(pieces);
+        }
+    }
+
+    /// A client is told of memory for pages; what of a window it is it has until it lets go of it.
+    pub(crate) fn lend(&mut self, id: SessionId, memory: &Memory) {
+        if let Some((client, piece)) = self.all.get_mut(&id).zip(memory.piece()) {
+            client.lend(piece);
+        }
+    }
+
+    /// A client says what it has let go of.
+    pub(crate) fn let_go(&mut self, id: SessionId, said: &LetGo) {
+        if let Some(client) = self.all.get_mut(&id) {
+            client.let_go(said.memory, said.times);
         }
     }
 

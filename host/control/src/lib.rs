@@ -31,6 +31,7 @@ mod journal;
 mod leavers;
 mod ledger;
 mod left;
+mod lent;
 mod lock;
 mod machines;
 mod mappings;

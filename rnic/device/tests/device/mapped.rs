@@ -62,6 +62,7 @@ impl Bench {
             page_start: self.target.iova + FIRST as u64,
             epoch: self.qps[1].epoch() as u32,
             window: self.shadow.window(0, MAPPED),
+            backing: omniverb_device::grants::Backing::File,
         }
     }
 
