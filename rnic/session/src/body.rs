@@ -250,7 +250,7 @@ bodies! {
         /// Non-zero: for somebody who may be able to read what it may only write: the engine,
         /// which keeps to the flags, or a peer that is trusted with that.
         trusted: u32,
-        /// The part of the file that the pages go to, or are in.
+        /// The part of the file that the pages go to; of those that are there, only its length counts.
         memory: Extent,
     }
     /// The owner's answer, on the events socket. `epoch` is the low half of the EPOCH word of its

@@ -203,12 +203,10 @@ impl Tenancy {
         if useful == 0 { Err(Errno::EACCES) } else { Ok(uses) }
     }
 
-    /// Where pages of a process of a vNIC are lent to one of another, or to the engine.
+    /// Where pages of a process of a vNIC are lent to one of another, or to the engine. Between a
+    /// machine and others none are, as [`Tenancy::adoption_between`] says.
     fn lent_in(&self, home: VnicId, from: Option<VnicId>) -> Result<Lent, Errno> {
         match self.network.is_machine(home) {
-            false if from.is_some_and(|from| self.network.is_machine(from)) => {
-                Err(Errno::EOPNOTSUPP)
-            }
             false => Ok(Lent::File),
             // A machine's window is for its own processes.
             true if from == Some(home) => Ok(Lent::Window),
