@@ -3,7 +3,7 @@ mapped, and not only done; nothing is lost while pages move, and no peer reaches
 back. They run in the one machine of cases/machines.py."""
 
 from harness import process
-from harness.attached import NAME
+from harness.attached import NAME, OMNIVERB
 from harness.case import Case, check
 
 # Of an emulated machine: a cycle takes it some tens of milliseconds.
@@ -40,8 +40,8 @@ def _stores(lab):
 def _kept(lab):
     """An owner that keeps its pages has them kept."""
     before = _operations(lab)
-    print(lab.machine.run("env", "OMNIVERB_ADOPTION=off", "/opt/omniverb/bin/omniverb", "run", "--",
-                          "/opt/programs/adoption", "no_store_is_lost", 5, 7, limit=60))
+    print(lab.machine.run("sh", "-c", f"OMNIVERB_ADOPTION=off {OMNIVERB} run -- "
+                          "/opt/programs/adoption no_store_is_lost 5 7", limit=60))
     mapped, mediated = (now - then for now, then in zip(_operations(lab), before))
     check(mapped == 0 and mediated >= 10, f"{mapped} were mapped, {mediated} mediated")
 
@@ -49,8 +49,11 @@ def _kept(lab):
 def _parted(test):
     def run(lab):
         _all_back(lab)
+        before = _operations(lab)
         print(lab.machine.verbs("/opt/programs/parted", test, limit=120))
         _all_back(lab)
+        mapped, mediated = (now - then for now, then in zip(_operations(lab), before))
+        check(mapped >= 100, f"{mapped} operations were mapped, {mediated} mediated")
     return Case(f"machines.pages.{test}", run, 150)
 
 
@@ -58,3 +61,8 @@ def cases():
     """Between two processes of the machine."""
     return [Case("machines.pages.no store is lost", _stores, 200),
             Case("machines.pages.kept", _kept, 90), *map(_parted, _PARTED)]
+
+
+def groups():
+    """None of its own."""
+    return []

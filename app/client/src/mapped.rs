@@ -232,9 +232,12 @@ mod tests {
         let mut right = |access| {
             let share = |bytes| Share::take(&mapped, (0, 1), bytes);
             let (said, piece) = (said.clone(), body::Extent { offset: 4096, length: 8192 });
-            let lent = Lent::new(piece, Box::new(move |piece, times| {
-                lock(&said).push((piece.offset, times));
-            }));
+            let lent = Lent::new(
+                piece,
+                Box::new(move |piece, times| {
+                    lock(&said).push((piece.offset, times));
+                }),
+            );
             together.window((0, 1), &extent, access, share, Some(lent))
         };
         let [one, other] = [(); 2].map(|()| right(Access::ReadWrite).unwrap());

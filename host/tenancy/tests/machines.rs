@@ -3,9 +3,9 @@
 
 mod support;
 
+use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::testing::exercise::{Bench, ip, vnic};
-use omniverb_session::Message;
 use omniverb_tenancy::{Action, Arrived, Channel, MemoryFacts, Path, SessionId, Why};
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
 use support::*;
@@ -92,16 +92,11 @@ fn processes_of_a_machine_grant_each_other_what_may_be_written() {
     assert!(engine_links(&bench).len() > 1);
     let rkey = adopt.rkey;
     bench.told.clear();
-    let actions =
-        bench.tenancy.engine_wants((c, outside), rkey, (0x11000, 8), bench.now);
+    let actions = bench.tenancy.engine_wants((c, outside), rkey, (0x11000, 8), bench.now);
     bench.carry_out(actions);
-    let denied = |action: &Action| {
-        matches!(action, Action::DenyEngine { denied, .. } if denied.errno == Errno::EOPNOTSUPP)
-    };
+    let denied = |action: &Action| matches!(action, Action::DenyEngine { denied, .. } if denied.errno == Errno::EOPNOTSUPP);
     assert!(matches!(bench.told.as_slice(), [action] if denied(action)), "{:?}", bench.told);
-    let asks = |action: &Action| {
-        matches!(action, Action::Event { message: Message::Adopt(_), .. })
-    };
+    let asks = |action: &Action| matches!(action, Action::Event { message: Message::Adopt(_), .. });
     assert!(!bench.told.iter().any(asks) && rkey != Rkey(0));
 }
 

@@ -311,7 +311,14 @@ impl Staging {
         // SAFETY: a new mapping at an address the kernel chooses.
         let at = unsafe {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
-            mmap(core::ptr::null_mut(), length, protection, MapFlags::SHARED, region.file(), offset)?
+            mmap(
+                core::ptr::null_mut(),
+                length,
+                protection,
+                MapFlags::SHARED,
+                region.file(),
+                offset,
+            )?
         };
         Ok(Staging { address: at.expose_provenance(), length })
     }

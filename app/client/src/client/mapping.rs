@@ -57,8 +57,7 @@ impl Client {
                 client.let_go(piece, times);
             }
         };
-        let window =
-            self.mapped.window(peer, extent, how, || qp.drop_oldest_grant(), let_go)?;
+        let window = self.mapped.window(peer, extent, how, || qp.drop_oldest_grant(), let_go)?;
         let backing = match lent::piece(extent) {
             Some(_) => Backing::Device,
             None => Backing::File,

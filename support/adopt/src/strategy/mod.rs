@@ -12,8 +12,8 @@ pub(crate) use userfault::forget_in_child;
 use crate::error::AdoptError;
 use crate::sharers::Sharers;
 use crate::work::Work;
-use omniverb_sys::extent::Kind;
 use need::{Despite, Look, Need};
+use omniverb_sys::extent::Kind;
 
 /// A way to move pages without losing a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

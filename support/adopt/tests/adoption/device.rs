@@ -95,8 +95,7 @@ pub fn is_for_writers() -> Outcome {
     let read = adopt_onto(extent(), memory.address, Access::ReadOnly, &Strategy::ALL);
     assert_eq!(read.err(), Some(AdoptError::NotPermitted));
     // No page could be protected for the way back.
-    let protected =
-        adopt_onto(extent(), memory.address, Access::ReadWrite, &[Strategy::Userfault]);
+    let protected = adopt_onto(extent(), memory.address, Access::ReadWrite, &[Strategy::Userfault]);
     assert_eq!(protected.err(), Some(AdoptError::NotPermitted));
     give_back(take(memory, Access::ReadWrite, Strategy::SingleThread), &[Strategy::SingleThread]);
     Ok(())
