@@ -6,8 +6,10 @@ from harness import process
 from harness.attached import NAME, OMNIVERB
 from harness.case import Case, check
 
-# Of an emulated machine: a cycle takes it some tens of milliseconds.
-_CYCLES = 60
+# Of an emulated machine, in which stopping threads that compute takes up to a second.
+_CYCLES = 12
+# What peers do before the pages have moved is mediated.
+_MORE = 30
 _PARTED = ["the_owner_destroys_its_queue_pair", "the_owner_moves_it_to_err",
            "the_peer_destroys_its_queue_pair"]
 
@@ -30,11 +32,12 @@ def _stores(lab):
     """Threads store while pages move to the window and back, and a peer writes and reads there."""
     _all_back(lab)
     before = _operations(lab)
-    print(lab.machine.verbs("/opt/programs/adoption", "no_store_is_lost", _CYCLES, 7, limit=120))
+    print(lab.machine.verbs("/opt/programs/adoption", "no_store_is_lost", _CYCLES, 7, _MORE,
+                            limit=150))
     _all_back(lab)
     mapped, mediated = (now - then for now, then in zip(_operations(lab), before))
     print(f"{mapped} operations were mapped, {mediated} mediated")
-    check(mapped >= _CYCLES // 2, f"{mapped} of {mapped + mediated} were mapped")
+    check(mapped >= 3, f"{mapped} of {mapped + mediated} were mapped")
 
 
 def _kept(lab):

@@ -175,10 +175,10 @@ pub fn adopt_onto(
     let region = region.link();
     let moved = move_out(region, strategies).and_then(|()| {
         let file = region_of(region).file();
-        Ok(match kind {
-            Kind::File => memfd::finish(file, peers).map_err(system)?,
-            Kind::Device => {}
-        })
+        match kind {
+            Kind::File => Ok(memfd::finish(file, peers).map_err(system)?),
+            Kind::Device => Ok(()),
+        }
     });
     let outcome = match moved {
         Ok(()) => Ok(region),
