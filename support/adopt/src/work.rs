@@ -273,8 +273,8 @@ pub(crate) fn copy_back(stretch: Stretch<'_>, to: usize, source: Source) -> Resu
 
 fn copy_mapping(from: usize, length: usize, to: usize) {
     for at in (0..length).step_by(PAGE_BYTES) {
-        // SAFETY: one page of the stretch, or of another mapping of it, which is readable memory that nobody writes now, and
-        // one of the staging area, which only this thread knows.
+        // SAFETY: one page of the stretch, or of another mapping of it, which is readable memory
+        // that nobody writes now, and one of the staging area, which only this thread knows.
         unsafe {
             let from = core::ptr::with_exposed_provenance::<u8>(from + at);
             let to = core::ptr::with_exposed_provenance_mut::<u8>(to + at);
