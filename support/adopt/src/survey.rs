@@ -81,8 +81,8 @@ fn is_plain(mapping: &Mapping<'_>) -> bool {
 }
 
 /// Mappings whose presence, by their names, means that some part of the kernel or a device may hold
-/// pages of this process and store into them later: AIO contexts, io_uring, packet and AF_XDP rings,
-/// VFIO, GPUs, real RDMA devices.
+/// pages of this process and store into them later: AIO contexts, io_uring, packet and AF_XDP
+/// rings, VFIO, GPUs, real RDMA devices.
 fn stores_behind_page_tables(name: &[u8]) -> bool {
     // `/dev/dax` is memory that was plugged into the machine: it stores nothing by itself, and all
     // that processes of a virtual machine share lies there.
