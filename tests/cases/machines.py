@@ -17,7 +17,7 @@ from harness.by_address import end
 from harness.case import WAITS, Case, Group, Skip, check
 from harness.duet import gid_index
 
-from cases import machine_programs, machine_quiet
+from cases import machine_pages, machine_programs, machine_quiet
 
 # From here on users belong to nobody.
 _NOBODY = 2_000_200_000
@@ -507,6 +507,7 @@ def groups():
                     f"{client} to {server}", _across(server, client, program, *options), 120)
                for server, client, program, *options in _ACROSS],
              *machine_programs.cases(),
+             *machine_pages.cases(),
              *machine_quiet.cases(),
              Case("machines.neighbour", _neighbour, 180),
              Case("machines.neighbour's pieces", _pieces_of_pairs, 60),

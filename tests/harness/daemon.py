@@ -65,9 +65,13 @@ class Daemon:
         """`omniverb vnic set`, for the vNIC of a namespace."""
         return self.omniverb("vnic", "set", f"pid:{namespace.pid}", *words, accept=accept)
 
+    def vnics(self):
+        """What `omniverb vnic list --json` says of each vNIC."""
+        return json.loads(self.omniverb("vnic", "list", "--json"))["vnics"]
+
     def vnic(self, namespace):
-        """What `omniverb vnic list --json` says of the vNIC of a namespace, if anything."""
-        found = json.loads(self.omniverb("vnic", "list", "--json"))["vnics"]
+        """The same of the vNIC of a namespace, if anything."""
+        found = self.vnics()
         inode = os.stat(namespace.path).st_ino
         return next((vnic for vnic in found if vnic["namespace"] == inode), None)
 

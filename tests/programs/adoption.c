@@ -1,6 +1,8 @@
 /* Registering memory for remote access may move its pages. Threads keep writing to the buffer, to
  * its first and last page beside it and to small heap objects nearby, while it is registered, used
- * by a peer and deregistered again and again: no store may be lost. Arguments: cycles, seed. */
+ * by a peer and deregistered again and again: no store may be lost. Arguments: cycles, seed, and,
+ * for a slow machine, how many uses more there are in a cycle: then the threads nap, so that others
+ * have a turn. */
 #include "common.h"
 
 #include <pthread.h>
@@ -17,7 +19,7 @@
 #define SLOTS 24          /* words a writer looks after */
 #define LANE (2 * PAGE)   /* the peer's part of the MR */
 
-static uint64_t cycles;
+static uint64_t cycles, more;
 static atomic_bool stopping;
 
 struct work {
@@ -48,10 +50,15 @@ static void peer(int socket)
             return;
         fill(from, LANE, w.word);
         for (uint32_t i = 0; i < w.count; i++) {
-            post(qp, (struct operation){.opcode = IBV_WR_RDMA_WRITE, .id = 1, .local = from,
-                                        .bytes = LANE, .lkey = a->lkey, .remote = w.address,
-                                        .rkey = w.rkey});
-            expect(cq, 1, 0);
+            /* The first page lies partly outside the MR, and is never granted; what is behind it
+             * is, once it was named. */
+            for (uint32_t left = LANE; left > 0; left -= PAGE) {
+                uint32_t at = left - PAGE;
+                post(qp, (struct operation){.opcode = IBV_WR_RDMA_WRITE, .id = 1,
+                                            .local = from + at, .bytes = PAGE, .lkey = a->lkey,
+                                            .remote = w.address + at, .rkey = w.rkey});
+                expect(cq, 1, 0);
+            }
             post(qp, (struct operation){.opcode = IBV_WR_RDMA_READ, .id = 2, .local = to,
                                         .bytes = w.bytes, .lkey = b->lkey, .remote = w.address,
                                         .rkey = w.rkey});
@@ -91,6 +98,8 @@ static void *keep_writing(void *argument)
         }
         w->stores += 2 * SLOTS;
         sched_yield(); /* there may be fewer CPUs than threads */
+        if (more)
+            sleep_ms(1);
     }
     return NULL;
 }
@@ -114,6 +123,7 @@ TEST(no_store_is_lost)
     struct random r = {.state = argument(1, 1)};
     pid_t pid;
     cycles = argument(0, 20000);
+    more = argument(2, 0);
     int socket = spawn(peer, &pid);
     device_open(&d);
     struct ibv_cq *cq = cq_make(&d, 100);
@@ -146,7 +156,7 @@ TEST(no_store_is_lost)
     for (uint64_t i = 1; i <= cycles; i++) {
         struct ibv_mr *mr = mr_make(&d, lane, mr_bytes, ALL_ACCESS);
         struct work w = {.address = (uintptr_t)lane, .bytes = (uint32_t)mr_bytes, .rkey = mr->rkey,
-                         .word = i, .count = 1 + (uint32_t)random_below(&r, 6)};
+                         .word = i, .count = 1 + (uint32_t)(more + random_below(&r, 6))};
         put(socket, &w, sizeof w);
         await(socket, cq);
         check(unfilled(lane, LANE, i) < 0, "cycle %" PRIu64 ": the peer's write is not there", i);

@@ -52,7 +52,8 @@ static uint64_t add_one(struct peer *p)
     return before;
 }
 
-/* The first mapping of others' pages, if there is one. */
+/* The first mapping of others' pages, if there is one: of a file for them, or of a piece of a
+ * virtual machine's window that is as long as the region; nothing else in it is. */
 static char *mapped(size_t *bytes)
 {
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -60,9 +61,10 @@ static char *mapped(size_t *bytes)
     check(maps, "/proc/self/maps: %m");
     while (!found && fgets(line, sizeof line, maps)) {
         unsigned long start, end;
-        if (!strstr(line, "memfd:omniverb-mr"))
-            continue;
         same(sscanf(line, "%lx-%lx", &start, &end), 2);
+        bool piece = strstr(line, "/dev/dax") && end - start == BYTES;
+        if (!piece && !strstr(line, "memfd:omniverb-mr"))
+            continue;
         found = (char *)start;
         *bytes = end - start;
     }
@@ -214,7 +216,9 @@ static void part(void (*end)(struct ibv_qp *qp, int socket), bool at_once)
     memcpy(&counted, memory + COUNTER, 8);
     check(counted == added, "%llu were added, %llu are there", (unsigned long long)added,
           (unsigned long long)counted);
-    check(!joined(sockets[0], memory), "the former peer has the new pages");
+    /* In a virtual machine whoever has its window can map what others get there later. */
+    bool in_window = access("/dev/dax0.0", F_OK) == 0;
+    check(in_window || !joined(sockets[0], memory), "the former peer has the new pages");
     for (int i = 0; i < 2; i++) {
         enum order quit = QUIT;
         put(sockets[i], &quit, sizeof quit);

@@ -2,6 +2,7 @@
 
 use crate::taking::Stay;
 use omniverb_adopt::AdoptedPages;
+use omniverb_session::body;
 use omniverb_terms::Errno;
 
 /// How often to try to move pages back; each attempt waits for busy threads by itself.
@@ -14,12 +15,18 @@ pub(crate) struct Extent {
     era: u64,
     /// Somebody can take it back.
     stay: Stay,
+    /// The piece of a window that it is, if it is on none of those files.
+    piece: Option<body::Extent>,
 }
 
 impl Extent {
     /// These pages, on a file of the daemon of this era.
-    pub(crate) fn new(pages: AdoptedPages, era: u64, stay: Stay) -> Extent {
-        Extent { pages, era, stay }
+    pub(crate) fn new(
+        pages: AdoptedPages,
+        piece: Option<body::Extent>,
+        (era, stay): (u64, Stay),
+    ) -> Extent {
+        Extent { pages, era, stay, piece }
     }
 
     /// Address of its first page.
@@ -42,22 +49,22 @@ impl Extent {
         self.start() < end && start < self.start() + self.length()
     }
 
-    /// Moves its pages back.
+    /// Moves its pages back: the piece of a window that is not used any more, if it was one.
     ///
     /// # Errors
     /// The extent as it was, and errno.
-    pub(crate) fn release(self) -> Result<(), (Extent, Errno)> {
-        let Extent { mut pages, era, stay } = self;
+    pub(crate) fn release(self) -> Result<Option<body::Extent>, (Extent, Errno)> {
+        let Extent { mut pages, era, stay, piece } = self;
         // Other threads may keep the pages busy for a moment; a region must not stay exposed.
         let mut errno = Errno::EIO;
         for _ in 0..RELEASE_ATTEMPTS {
             match pages.release() {
-                Ok(()) => return Ok(()),
+                Ok(()) => return Ok(piece),
                 Err(failed) => {
                     (pages, errno) = (failed.pages, crate::errno::from_raw(failed.error.errno()));
                 }
             }
         }
-        Err((Extent { pages, era, stay }, errno))
+        Err((Extent { pages, era, stay, piece }, errno))
     }
 }

@@ -2,6 +2,7 @@
 //! where they map it.
 
 use crate::extent::Extent;
+use crate::lent;
 use crate::taking::Stay;
 use omniverb_adopt::{Access, AdoptedPages, Strategy};
 use omniverb_device::Region;
@@ -153,10 +154,11 @@ impl Key {
         &mut self,
         onto: omniverb_sys::Extent<OwnedFd>,
         place: (usize, usize),
-        (era, stay): (u64, Stay),
+        stay: (u64, Stay),
     ) -> Result<(), Errno> {
+        let piece = lent::piece(&onto);
         let pages = self.move_onto(onto, place)?;
-        self.adopted.push(Extent::new(pages, era, stay));
+        self.adopted.push(Extent::new(pages, piece, stay));
         Ok(())
     }
 

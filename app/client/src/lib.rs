@@ -23,6 +23,7 @@ mod fork;
 mod host;
 mod imports;
 mod keys;
+mod lent;
 mod mapped;
 mod memory;
 mod nic;

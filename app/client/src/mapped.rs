@@ -5,15 +5,17 @@
 //! longest goes, or else operations stay mediated.
 
 use crate::bells::BellName;
+use crate::lent::{self, Lent};
 use crate::memory;
 use omniverb_ring::{WeakWindow, Window};
+use omniverb_session::body;
 use omniverb_sys::extent::FileId;
 use omniverb_sys::lock;
 use omniverb_sys::{Access, Extent};
 use omniverb_terms::Errno;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 /// Mappings of a process, of which the kernel allows it 65530 in all; and their bytes: address
 /// space, and page tables for what is touched of it.
@@ -87,10 +89,13 @@ impl Drop for Share {
 /// Of which peer, in which file, what of it, and how it may be used.
 type Name = (BellName, FileId, u64, u64, Access);
 
+/// A mapping, as long as it is there; what is told when it goes, if it is of a window.
+type Known = (WeakWindow, Option<Weak<Lent>>);
+
 /// What is mapped, so that two rights to the same bytes have one mapping of them. It goes with the
 /// last of them.
 #[derive(Default)]
-struct Together(HashMap<Name, WeakWindow>);
+struct Together(HashMap<Name, Known>);
 
 impl Together {
     /// The mapping of an extent of a peer's; made with what `share` takes for it, if there is none.
@@ -100,18 +105,29 @@ impl Together {
         extent: &Extent<OwnedFd>,
         access: Access,
         share: impl FnOnce(usize) -> Option<Share>,
+        lent: Option<Arc<Lent>>,
     ) -> Result<Window, Errno> {
         let bytes = extent.verify().map_err(|_| Errno::EPROTO)?;
         // Only who has it mapped keeps a file from becoming another of the same name.
         let file = extent.file_id().map_err(|error| memory::errno(&error))?;
         let name = (peer, file, extent.offset, extent.length, access);
-        if let Some(window) = self.0.get(&name).and_then(WeakWindow::upgrade) {
+        if let Some((window, lent)) = self.0.get(&name)
+            && let Some(window) = window.upgrade()
+        {
+            lent.as_ref().and_then(Weak::upgrade).iter().for_each(|lent| lent.told());
             return Ok(window);
         }
         let share = share(bytes).ok_or(Errno::ENOMEM)?;
-        let window = extent.map_with_proof(access, share).map_err(|error| memory::errno(&error))?;
-        self.0.retain(|_, window| window.is_there());
-        self.0.insert(name, window.downgrade());
+        let (told, keep) = (lent.clone(), (share, lent));
+        // Of a device all pages are there.
+        let window = match lent::piece(extent) {
+            Some(_) => extent.map_and_keep(access, keep),
+            None => extent.map_with_proof(access, keep),
+        };
+        let window = window.map_err(|error| memory::errno(&error))?;
+        told.iter().for_each(|lent| lent.told());
+        self.0.retain(|_, (window, _)| window.is_there());
+        self.0.insert(name, (window.downgrade(), told.as_ref().map(Arc::downgrade)));
         Ok(window)
     }
 }
@@ -125,14 +141,16 @@ pub(crate) struct Mapped {
 
 impl Mapped {
     /// The mapping of an extent of a peer's. `make_room`: lets go of another one, and says whether
-    /// there was one.
+    /// there was one. `let_go`: tells the daemon of a piece of a window when it is mapped no more.
     pub(crate) fn window(
         &self,
         peer: BellName,
         extent: &Extent<OwnedFd>,
         access: Access,
         mut make_room: impl FnMut() -> bool,
+        let_go: impl Fn(body::Extent, u32) + Send + Sync + 'static,
     ) -> Result<Window, Errno> {
+        let lent = lent::piece(extent).map(|piece| Lent::new(piece, Box::new(let_go)));
         let share = |bytes| {
             let mut share = Share::take(&self.budget, peer, bytes);
             while share.is_none() && make_room() {
@@ -140,7 +158,7 @@ impl Mapped {
             }
             share
         };
-        lock(&self.together).window(peer, extent, access, share)
+        lock(&self.together).window(peer, extent, access, share, lent)
     }
 }
 
@@ -162,7 +180,7 @@ mod tests {
             let extent = Extent::new(file, offset, 8192);
             let mut right = |peer| {
                 let share = |bytes| Share::take(&mapped, (0, peer), bytes);
-                together.window((0, peer), &extent, Access::ReadWrite, share).unwrap()
+                together.window((0, peer), &extent, Access::ReadWrite, share, None).unwrap()
             };
             let (one, other) = (right(1), right(1));
             assert_eq!(one.address(), other.address());
@@ -186,7 +204,7 @@ mod tests {
         let mut right = |(offset, length), access| {
             let extent = Extent::new(file.try_clone().unwrap(), offset, length);
             let share = |bytes| Share::take(&mapped, (0, 1), bytes);
-            together.window((0, 1), &extent, access, share)
+            together.window((0, 1), &extent, access, share, None)
         };
         let (page, both) = (4096, Access::ReadWrite);
         let all = [(0, page), (page, page), (page, 2 * page), (4 * page, page)];
@@ -202,6 +220,34 @@ mod tests {
             assert_eq!(right(wrong, both).err(), Some(Errno::EPROTO), "{wrong:?}");
         }
         assert_eq!(lock(&mapped).all.mappings, 5);
+    }
+
+    /// The daemon counts how often it has said it.
+    #[test]
+    fn a_piece_is_let_go_of_as_often_as_it_was_told_of_when_its_mapping_has_gone() {
+        let (mapped, mut together) = (Arc::default(), Together::default());
+        let [(file, offset), _] = both_kinds();
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let extent = Extent::new(file, offset, 8192);
+        let mut right = |access| {
+            let share = |bytes| Share::take(&mapped, (0, 1), bytes);
+            let (said, piece) = (said.clone(), body::Extent { offset: 4096, length: 8192 });
+            let lent = Lent::new(
+                piece,
+                Box::new(move |piece, times| {
+                    lock(&said).push((piece.offset, times));
+                }),
+            );
+            together.window((0, 1), &extent, access, share, Some(lent))
+        };
+        let [one, other] = [(); 2].map(|()| right(Access::ReadWrite).unwrap());
+        let reader = right(Access::ReadOnly).unwrap();
+        drop(one);
+        assert!(lock(&said).is_empty());
+        drop(other);
+        assert_eq!(*lock(&said), [(4096, 2)]);
+        drop(reader);
+        assert_eq!(*lock(&said), [(4096, 2), (4096, 1)]);
     }
 
     #[test]

@@ -2,10 +2,12 @@
 
 use crate::disposal::Bin;
 use crate::holds::Hold;
+use crate::lent::Lent;
 use crate::memory::{Memory, Shared, Source};
 use crate::outbox::{Letter, Outbox, Sent};
 use crate::pieces::Piece;
 use crate::tally::Tally;
+use omniverb_session::body;
 use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS, STATISTICS_WORDS};
 use omniverb_sys::descriptors::{self, Plain};
 use omniverb_sys::pidfd::Peer;
@@ -49,6 +51,8 @@ pub(crate) struct Client {
     source: Source,
     /// Those of a window that it was given.
     pieces: Vec<Kept>,
+    /// Those that it has for pages, until it lets go of them.
+    lent: Lent,
     /// Its machine says that its process has ended: nothing of its memory is in use.
     dead: bool,
 }
@@ -121,6 +125,7 @@ impl Client {
             flush_timer: false,
             source,
             pieces: Vec::new(),
+            lent: Lent::default(),
             dead: false,
         }
     }
@@ -147,13 +152,24 @@ impl Client {
 
     /// It has given the number of this queue pair back. Before a library does so it has let go of
     /// the links, and it takes none that it hears of later.
-    pub(crate) fn let_go(&mut self, qpn: Qpn) {
+    pub(crate) fn drop_links_of(&mut self, qpn: Qpn) {
         self.pieces.retain(|kept| kept.link_of != Some(qpn));
+    }
+
+    /// It is told of a piece for pages, and has it until it lets go of it.
+    pub(crate) fn lend(&mut self, piece: Arc<Piece>) {
+        self.lent.told(piece);
+    }
+
+    /// It says that it has let go of a piece for pages, which it was told of so many times.
+    pub(crate) fn let_go(&mut self, memory: body::Extent, times: u32) {
+        self.lent.let_go(memory, times);
     }
 
     /// Of windows that are over nothing is given back: they are not kept for its sake.
     pub(crate) fn drop_over(&mut self) {
         self.pieces.retain(|kept| !kept.piece.is_over());
+        self.lent.drop_over();
     }
 
     /// What it has of windows that machines share with it, and what says when its process has
@@ -209,6 +225,7 @@ impl Client {
                 Origin::ItsMachine => retire(&kept.piece),
                 Origin::AnotherMachine => kept.piece.retire_for_good(),
             });
+            self.lent.iter().for_each(|piece| retire(piece));
         }
         [Some(self.calls), self.events].into_iter().flatten()
     }

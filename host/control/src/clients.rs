@@ -12,6 +12,7 @@ use crate::reactor::{Reactor, Timer};
 use crate::ready::Ready;
 use crate::settings::Unwanted;
 use crate::tally::Tally;
+use omniverb_session::body::LetGo;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_sys::descriptors::{self, Plain};
 use omniverb_sys::epoll::Interest;
@@ -147,9 +148,23 @@ impl Clients {
     }
 
     /// A client has given the number of this queue pair back, and its links with it.
-    pub(crate) fn let_go(&mut self, id: SessionId, qpn: Qpn) {
+    pub(crate) fn drop_links_of(&mut self, id: SessionId, qpn: Qpn) {
         if let Some(client) = self.all.get_mut(&id) {
-            client.let_go(qpn);
+            client.drop_links_of(qpn);
+        }
+    }
+
+    /// A client is told of memory for pages; what of a window it is it has until it lets go of it.
+    pub(crate) fn lend(&mut self, id: SessionId, memory: &Memory) {
+        if let Some((client, piece)) = self.all.get_mut(&id).zip(memory.piece()) {
+            client.lend(piece);
+        }
+    }
+
+    /// A client says what it has let go of.
+    pub(crate) fn let_go(&mut self, id: SessionId, said: &LetGo) {
+        if let Some(client) = self.all.get_mut(&id) {
+            client.let_go(said.memory, said.times);
         }
     }
 

@@ -32,6 +32,7 @@ mod journal;
 mod leavers;
 mod ledger;
 mod left;
+mod lent;
 mod lives;
 mod lock;
 mod machines;

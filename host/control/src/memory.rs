@@ -14,6 +14,7 @@ use omniverb_session::pair;
 use omniverb_sys::{Access, Extent, memfd};
 use std::any::Any;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// A bell: one page per side.
@@ -47,6 +48,21 @@ impl Source {
     pub(crate) fn is_full(&self) -> bool {
         let Source::Window(pieces) = self else { return false };
         pieces.longest() < LINK_ROOM.min(pieces.sizes().0 / 4)
+    }
+
+    /// Makes memory that an owner is to move pages onto, so that peers can be granted them. What is
+    /// a file of its own is not sealed finally.
+    pub(crate) fn make_for_pages(&self, name: &str, bytes: u64) -> io::Result<Memory> {
+        Ok(match self {
+            Source::Files => {
+                let file = Arc::new(memfd::create_sealable(name, bytes)?);
+                Memory { extent: Extent::new(file, 0, bytes), piece: None, pair: None }
+            }
+            Source::Window(pieces) => {
+                let piece = Arc::new(pieces.take_for_pages(bytes)?);
+                Memory { extent: piece.extent(), piece: Some(piece), pair: None }
+            }
+        })
     }
 
     /// Makes memory that is handed out as it is. `name` shows in `/proc/PID/maps`.
@@ -110,6 +126,17 @@ impl Memory {
     fn said_as(&self, number: u8) -> body::Extent {
         let in_guest = self.piece.as_ref().map(|piece| piece.in_guest());
         in_guest.map_or(body::Extent::NONE, |extent| pair::numbered(number, extent))
+    }
+
+    /// As others are told of some of it.
+    pub(crate) fn said_part(&self, part: body::Extent) -> body::Extent {
+        let body::Extent { offset, .. } = self.said();
+        body::Extent { offset: offset.saturating_add(part.offset), length: part.length }
+    }
+
+    /// The file, if it is all of one that nobody else has.
+    pub(crate) fn into_file(self) -> Option<OwnedFd> {
+        self.piece.is_none().then(|| Arc::into_inner(self.extent.file)).flatten()
     }
 
     /// As the neighbour is told of it with whom a machine shares it: he has the file.

@@ -181,6 +181,18 @@ impl Pieces {
         Ok(Piece { of: self.clone(), offset, length, retired: Mutex::default() })
     }
 
+    /// The same for pages of a process, as long as half of the window is left for all else.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub(crate) fn take_for_pages(self: &Arc<Pieces>, bytes: u64) -> io::Result<Piece> {
+        let (all, given) = self.sizes();
+        match given.checked_add(bytes).is_some_and(|given| given <= all / 2) {
+            true => self.take(bytes),
+            false => Err(io::ErrorKind::OutOfMemory.into()),
+        }
+    }
+
     /// What is not free, the first page left out: where it begins, how long it is.
     fn given(&self) -> Vec<(u64, u64)> {
         let (mut given, mut next) = (Vec::new(), self.data.offset + PAGE);

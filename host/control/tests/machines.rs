@@ -10,7 +10,7 @@ use omniverb_session::machine::{self, OpenSession};
 use omniverb_session::operator::{AttachMachine, DetachMachine, Message as Said};
 use omniverb_sys::event::readable;
 use omniverb_sys::{Access, memfd, socket};
-use omniverb_terms::{Errno, Service};
+use omniverb_terms::{Errno, Rkey, Service};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use support::machine::*;
 use support::operator::{Operator, name};
@@ -109,6 +109,113 @@ fn processes_of_a_machine_share_pieces_of_its_window_and_no_descriptors() {
     machine.end(machine.last);
     drop(b);
     until(|| used(&daemon) == 0);
+}
+
+/// What a process of a machine is told next but the news of addresses, without descriptors.
+fn told(client: &mut Client) -> Message {
+    loop {
+        match client.event(SOON) {
+            Some((Message::GidsChanged(_), _)) => {}
+            Some((message, files)) => {
+                assert!(files.is_empty(), "{message:?}");
+                return message;
+            }
+            None => panic!("nothing"),
+        }
+    }
+}
+
+fn say(client: &Client, message: impl Into<Message>) {
+    let mut bytes = [0; MESSAGE_BYTES_MAX];
+    let length = omniverb_session::encode(0, &message.into(), &mut bytes);
+    let events: BorrowedFd<'_> = client.events.as_ref().unwrap().as_fd();
+    socket::send(events, &bytes[..length], &[]).unwrap();
+}
+
+/// Pages of a machine's process go onto a piece of the window, which comes back when the owner and
+/// all who were granted it have let go, as often as they were told of it, and not before.
+#[test]
+fn pages_of_a_machines_process_are_granted_in_its_window() {
+    let daemon = Daemon::start(Settings::default());
+    let mut machine = Machine::attach(&daemon, "one");
+    machine.tell_address();
+    let ((mut a, _), (mut b, _)) = (machine.process(), machine.process());
+    let last = machine.last;
+    let (one, two) = (create(&mut a, Service::Rc), create(&mut b, Service::Rc));
+    a.call(connect(one, two, "10.9.0.1", "10.9.0.1").into());
+    b.call(connect(two, one, "10.9.0.1", "10.9.0.1").into());
+    for client in [&mut a, &mut b] {
+        assert!(matches!(told(client), Message::LinkReady(_)));
+    }
+    let used = || seen(&daemon, "one").unwrap()["used"].as_u64().unwrap();
+    let idle = used();
+    let grant = |a: &mut Client, b: &mut Client, length: u64| {
+        let reg = RegMr { pd: 1, access: 6, addr: 0x10800, length, rkey: Rkey(0), reserved: 0 };
+        let Message::MrRegistered(MrRegistered { rkey, .. }) = b.call(reg.into()) else { panic!() };
+        let (qpn, peer_qpn, address) = (one, two, 0x11008);
+        let ask = RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address, length: 8 };
+        assert!(matches!(a.call(ask.into()), Message::Connected(_)));
+        let adopt = match told(b) {
+            Message::Adopt(adopt) => adopt,
+            other => panic!("{other:?}"),
+        };
+        say(b, Adopted { token: adopt.token, errno: Errno::NONE, epoch: 0 });
+        let Message::Granted(granted) = told(a) else { panic!("no grant") };
+        assert_eq!((granted.memory, granted.page_start), (adopt.memory, 0x11000));
+        (rkey, granted.memory)
+    };
+    let (rkey, piece) = grant(&mut a, &mut b, 0x3000);
+    assert!(piece.offset >= PAGE && piece.length == 0x2000, "{piece:?}");
+    assert_eq!(used(), idle + piece.length);
+    // Twice, as for two queue pairs.
+    let (qpn, peer_qpn, address) = (one, two, 0x11008);
+    let ask = RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address, length: 8 };
+    a.call(ask.into());
+    let Message::Adopt(adopt) = told(&mut b) else { panic!() };
+    assert_eq!((adopt.fresh, adopt.memory.length), (0, piece.length));
+    say(&b, Adopted { token: adopt.token, errno: Errno::NONE, epoch: 0 });
+    let Message::Granted(granted) = told(&mut a) else { panic!() };
+    assert_eq!(granted.memory, piece);
+    b.call(DeregMr { rkey, reserved: 0 }.into());
+    let gone = |times| LetGo { memory: piece, times, reserved: 0 };
+    say(&b, gone(1));
+    say(&a, gone(1));
+    // Others' pieces are not its to give back, nor what is none.
+    say(&b, gone(9));
+    say(&b, LetGo { memory: Extent { offset: 0, length: PAGE }, times: 1, reserved: 0 });
+    let (_, next) = grant(&mut a, &mut b, 0x3000);
+    assert!(next.offset != piece.offset && used() == idle + 2 * piece.length);
+    say(&a, gone(1));
+    until(|| used() == idle + piece.length);
+    // Who is gone has let go of everything.
+    say(&a, LetGo { memory: next, times: 1, reserved: 0 });
+    machine.end(last);
+    drop(b);
+    until(|| used() < idle);
+    drop(a);
+}
+
+/// Half of the window is for links and all else.
+#[test]
+fn pages_that_the_window_has_no_room_for_stay_where_they_are() {
+    let daemon = Daemon::start(Settings::default());
+    let mut machine = Machine::attach(&daemon, "one");
+    machine.tell_address();
+    let ((mut a, _), (mut b, _)) = (machine.process(), machine.process());
+    let (one, two) = (create(&mut a, Service::Rc), create(&mut b, Service::Rc));
+    a.call(connect(one, two, "10.9.0.1", "10.9.0.1").into());
+    b.call(connect(two, one, "10.9.0.1", "10.9.0.1").into());
+    for client in [&mut a, &mut b] {
+        assert!(matches!(told(client), Message::LinkReady(_)));
+    }
+    let length = WINDOW_BYTES / 2;
+    let reg = RegMr { pd: 1, access: 6, addr: 0x10000, length, rkey: Rkey(0), reserved: 0 };
+    let Message::MrRegistered(MrRegistered { rkey, .. }) = b.call(reg.into()) else { panic!() };
+    let (qpn, peer_qpn, address) = (one, two, 0x11008);
+    let ask = RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address, length };
+    assert!(matches!(a.call(ask.into()), Message::Connected(_)));
+    let denied = GrantDenied { qpn, peer_qpn, rkey, errno: Errno::ENOMEM };
+    assert_eq!(told(&mut a), denied.into());
 }
 
 /// A device's counters go on when a process of it ends, or whoever attached it, and not when

@@ -5,7 +5,7 @@ mod support;
 
 use omniverb_session::body::*;
 use omniverb_tenancy::testing::exercise::{Bench, ip, vnic};
-use omniverb_tenancy::{Action, Arrived, Channel, Path, SessionId, Why};
+use omniverb_tenancy::{Action, Arrived, Channel, MemoryFacts, Path, SessionId, Why};
 use omniverb_terms::{Errno, Qpn, Service};
 use support::*;
 
@@ -42,6 +42,62 @@ fn a_machine_is_reached_by_the_engine_and_its_processes_reach_each_other_directl
             RequestGrant { qpn: a, peer_qpn: b, rkey, reserved: 0, address: 0x11000, length: 8 };
         assert_eq!(errno(call(&mut bench, 1, ask)), Errno::EOPNOTSUPP);
     }
+}
+
+/// The window is writable for all who have it: what may be written is granted, what may only be
+/// read is not; and nothing of it to the engine.
+#[test]
+fn processes_of_a_machine_grant_each_other_what_may_be_written() {
+    let mut bench = bench_of_machine();
+    let (a, b) = (qp(&mut bench, 2, Service::Rc), qp(&mut bench, 3, Service::Rc));
+    call(&mut bench, 2, to(a, 2, b, 2));
+    call(&mut bench, 3, to(b, 2, a, 2));
+    let mut ask = |access: u32| {
+        let rkey = mr(&mut bench, 3, 1, access);
+        bench.told.clear();
+        let (qpn, peer_qpn) = (a, b);
+        let ask = RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address: 0x11000, length: 8 };
+        let answer = call(&mut bench, 2, ask);
+        let adopt = bench.told.iter().find_map(|action| match action {
+            Action::Adopt { session, adopt, new_file, .. } if session.0 == 3 => {
+                Some((*adopt, *new_file))
+            }
+            _ => None,
+        });
+        (answer, adopt)
+    };
+    for access in [4, 12] {
+        let (answer, adopt) = ask(access);
+        assert_eq!((errno(answer), adopt), (Errno::EACCES, None), "{access}");
+    }
+    let (answer, adopt) = ask(15);
+    assert_eq!(answer, Some(Connected { qpn: a, ready: 0 }.into()));
+    let (adopt, new_file) = adopt.unwrap();
+    assert_eq!(new_file, Some(adopt.memory.length));
+    // As a window is.
+    let memory = Some(MemoryFacts { is_final: true, is_write_sealed: false });
+    let message = Adopted { token: adopt.token, errno: Errno::NONE, epoch: 0 }.into();
+    bench.say(3, &Arrived { channel: Channel::Events, tag: 0, message, memory });
+    let granted = bench.told.iter().find_map(|action| match action {
+        Action::Grant { session, granted, .. } if session.0 == 2 => Some(granted.access),
+        _ => None,
+    });
+    assert_eq!(granted, Some(14));
+    // Beyond the engine nobody is granted any of it.
+    let outside = qp(&mut bench, 1, Service::Rc);
+    let c = qp(&mut bench, 3, Service::Rc);
+    call(&mut bench, 1, to(outside, 1, c, 2));
+    call(&mut bench, 3, to(c, 2, outside, 1));
+    assert!(engine_links(&bench).len() > 1);
+    let rkey = adopt.rkey;
+    bench.told.clear();
+    let actions = bench.tenancy.engine_wants((c, outside), rkey, (0x11000, 8), bench.now);
+    bench.carry_out(actions);
+    let denied = match bench.told.as_slice() {
+        [Action::DenyEngine { denied, .. }] => denied.errno,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(denied, Errno::EOPNOTSUPP);
 }
 
 /// What the network says of an address is not said of every number.

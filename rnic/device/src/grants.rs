@@ -13,6 +13,7 @@ use omniverb_ring::Window;
 use omniverb_terms::Rkey;
 use std::ops::Range;
 
+pub use crate::pages::Backing;
 pub use omniverb_link::pace::Denied;
 
 /// One grant: an extent, some of the whole pages of a region, mapped.
@@ -32,6 +33,8 @@ pub struct Grant {
     pub epoch: u32,
     /// The pages, from `page_start` on.
     pub window: Window,
+    /// Whether they have to be made.
+    pub backing: Backing,
 }
 
 /// A grant in use.
@@ -277,7 +280,7 @@ impl Grants {
         let region_start = grant.address.checked_next_multiple_of(PAGE_BYTES as u64);
         let region =
             region_start.unwrap_or(region_end)..region_end - region_end % PAGE_BYTES as u64;
-        let pages = Pages::of(window.len());
+        let pages = Pages::of(window.len(), grant.backing);
         self.uses += 1;
         let used = self.uses;
         self.list.push(Extent { rkey, access, start, window, pages, used, region });

@@ -31,6 +31,15 @@ impl Toll {
     }
 }
 
+/// What pages of an extent lie on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// A file: pages that are not in memory are made by whoever touches them.
+    File,
+    /// Memory that was plugged into this machine: all of it is there, and nobody pays for it here.
+    Device,
+}
+
 /// What is known of the pages of an extent.
 pub(crate) struct Pages {
     /// Of this generation.
@@ -40,14 +49,19 @@ pub(crate) struct Pages {
     /// Found to be in memory.
     there: Box<[u64]>,
     count: usize,
+    backing: Backing,
 }
 
 impl Pages {
     /// Nothing is known of so many bytes.
-    pub(crate) fn of(bytes: usize) -> Pages {
+    pub(crate) fn of(bytes: usize, backing: Backing) -> Pages {
         let count = bytes.div_ceil(PAGE_BYTES);
-        let words = || vec![0; count.div_ceil(64)].into_boxed_slice();
-        Pages { generation: 0, paid: words(), there: words(), count }
+        let words = |word| vec![word; count.div_ceil(64)].into_boxed_slice();
+        let paid = match backing {
+            Backing::File => words(0),
+            Backing::Device => words(u64::MAX),
+        };
+        Pages { generation: 0, paid, there: words(0), count, backing }
     }
 
     /// Whether all pages of a range are in memory, or were a moment ago.
@@ -79,6 +93,10 @@ impl Pages {
         (first, last): (usize, usize),
     ) -> bool {
         let generation = toll.generation.load(Ordering::Relaxed);
+        if self.backing == Backing::Device {
+            self.generation = generation;
+            return last < self.count;
+        }
         if self.generation != generation {
             self.generation = generation;
             self.paid.fill(0);

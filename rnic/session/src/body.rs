@@ -250,7 +250,7 @@ bodies! {
         /// Non-zero: for somebody who may be able to read what it may only write: the engine,
         /// which keeps to the flags, or a peer that is trusted with that.
         trusted: u32,
-        /// The part of the file that the pages go to, or are in.
+        /// The part of the file that the pages go to; if they are there, only its length counts.
         memory: Extent,
     }
     /// The owner's answer, on the events socket. `epoch` is the low half of the EPOCH word of its
@@ -264,6 +264,15 @@ bodies! {
     }
     /// The owner, on the events socket: no pages of this region are on files any more.
     Released { rkey: Rkey, reserved: u32 }
+    /// On the events socket, from a process of a virtual machine: it has nothing mapped any more of
+    /// this piece of a window, which it was told of so many times by `Adopt` (with a descriptor)
+    /// and `Granted`. Of memory that is a file of its own nothing is said.
+    LetGo {
+        /// As it was said.
+        memory: Extent,
+        times: u32,
+        reserved: u32,
+    }
     /// Event to the initiator: the right to a part of a region, and the memory that holds it.
     /// Descriptor: the memory's file, sealed against writing unless the MR allows remote write.
     /// `access` says what a mapping may be used for ([`crate::rights`]).

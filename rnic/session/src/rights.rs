@@ -41,6 +41,13 @@ pub const fn mappable(access: u32, trust: Trust) -> u32 {
     }
 }
 
+/// The same of pages in the window of a virtual machine: nobody who has a descriptor of that can be
+/// kept from writing to it, so what may only be read stays where it is.
+#[must_use]
+pub const fn mappable_in_window(access: u32, trust: Trust) -> u32 {
+    if is_writable(access) { mappable(access, trust) } else { 0 }
+}
+
 /// Whether whoever gets the file of such a region may be able to write to it. One file serves all:
 /// where somebody who is not trusted may read it, it takes the right to write.
 #[must_use]
@@ -87,5 +94,18 @@ mod tests {
         assert_eq!(mappable(REMOTE_ATOMIC, Trust::Exact), 0);
         assert_eq!(mappable(REMOTE_ATOMIC, Trust::Trusting), REMOTE_ATOMIC);
         assert_eq!(mappable(REMOTE_READ | REMOTE_ATOMIC, Trust::Trusting), REMOTE_READ);
+    }
+
+    #[test]
+    fn what_may_only_be_read_is_in_no_window() {
+        for access in 0..16 {
+            for trust in [Trust::Exact, Trust::Trusting] {
+                let uses = mappable_in_window(access, trust);
+                assert!(uses == mappable(access, trust) || uses == 0);
+                assert!(uses == 0 || is_writable(access), "{access:#x}");
+            }
+        }
+        assert_eq!(mappable_in_window(REMOTE_READ, Trust::Trusting), 0);
+        assert_eq!(mappable_in_window(REMOTE, Trust::Exact), REMOTE);
     }
 }

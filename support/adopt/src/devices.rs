@@ -7,10 +7,11 @@
 //!
 //! Devices with memory of their own accord are RDMA, VFIO, GPUs and other accelerators, KVM, vhost
 //! and udmabuf. Harmless are terminals, sources of zeros and random numbers, FUSE, tun, clocks, and
-//! disks, whose direct I/O is another matter (`strategy/direct_io.rs`).
+//! disks, whose direct I/O is another matter (`strategy/direct_io.rs`), and memory that was plugged
+//! into the machine (the bus `dax`).
 
 use core::ffi::CStr;
-use core::fmt::Write;
+use core::fmt::{Arguments, Write};
 use core::mem::MaybeUninit;
 use rustix::fd::AsFd;
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, major, minor, readlinkat_raw, statat, statx};
@@ -42,28 +43,39 @@ fn is_harmless(device: (u32, u32)) -> bool {
         (4 | 5 | 136..=143 | 166 | 188 | 204 | 229, _) => true,
         // rtc, tun, fuse, loop-control
         (10, 135 | 200 | 229 | 237) => true,
-        _ => kernel_says_harmless(device),
+        _ => kernel_says_harmless(device) || kernel_says_memory(device),
     }
+}
+
+/// Memory as a device: its pages are its own, and it touches nobody's.
+fn kernel_says_memory((major, minor): (u32, u32)) -> bool {
+    let mut room = [MaybeUninit::uninit(); 512];
+    let bus = link(format_args!("/sys/dev/char/{major}:{minor}/subsystem\0"), &mut room);
+    bus.is_some_and(|bus| bus.ends_with(b"/bus/dax"))
 }
 
 fn kernel_says_harmless((major, minor): (u32, u32)) -> bool {
     const DEVICES: [&[u8]; 4] = [b"/misc/userfaultfd", b"/misc/cpu_dma_latency", b"/rtc", b"/ptp"];
-    let mut path = Path { bytes: [0; 48], used: 0 };
-    if write!(path, "/sys/dev/char/{major}:{minor}\0").is_err() {
-        return false;
-    }
-    let Ok(path) = CStr::from_bytes_until_nul(&path.bytes) else { return false };
     let mut room = [MaybeUninit::uninit(); 512];
-    let Ok((target, _)) = readlinkat_raw(CWD, path, &mut room[..]) else { return false };
+    let target = link(format_args!("/sys/dev/char/{major}:{minor}\0"), &mut room);
+    let Some(target) = target else { return false };
     // Of clocks there are several, each with its number.
     let name = target.trim_ascii_end();
     let name = &name[..name.len() - name.iter().rev().take_while(|b| b.is_ascii_digit()).count()];
     DEVICES.iter().any(|known| name.ends_with(known))
 }
 
+/// Where a link leads whose path this is, with its end.
+fn link<'a>(path: Arguments<'_>, room: &'a mut [MaybeUninit<u8>; 512]) -> Option<&'a [u8]> {
+    let mut bytes = Path { bytes: [0; 64], used: 0 };
+    bytes.write_fmt(path).ok()?;
+    let path = CStr::from_bytes_until_nul(&bytes.bytes).ok()?;
+    readlinkat_raw(CWD, path, &mut room[..]).ok().map(|(target, _)| &*target)
+}
+
 /// A path, without allocating.
 struct Path {
-    bytes: [u8; 48],
+    bytes: [u8; 64],
     used: usize,
 }
 

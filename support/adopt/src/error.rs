@@ -25,6 +25,9 @@ pub enum AdoptError {
     /// The other threads could not be brought to a halt in time.
     #[error("the other threads did not stop in time")]
     Busy,
+    /// Some pages have moved, and could not be moved back.
+    #[error("some pages have moved and could not be moved back")]
+    Stuck,
     /// No strategy is permitted to this process.
     #[error("no way of moving pages is permitted to this process")]
     NotPermitted,
@@ -43,6 +46,7 @@ impl AdoptError {
             Self::TooManyMappings => Errno::NOMEM,
             Self::Changed | Self::Busy => Errno::BUSY,
             Self::NotPermitted => Errno::PERM,
+            Self::Stuck => Errno::IO,
             Self::System(errno) => errno,
         }
         .raw_os_error()

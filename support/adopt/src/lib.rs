@@ -51,6 +51,7 @@ use calm::Calm;
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
 use lock::MOVES;
+use omniverb_sys::extent::Kind;
 use omniverb_sys::{Extent, clock, maps, memfd};
 use region::{Part, Region, Source};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -137,12 +138,13 @@ fn system(error: std::io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
-/// As [`adopt_with`], of as many pages as an extent of a memfd has that somebody else made: it is
-/// empty and its file sealed against resizing, and, if peers may not write, not finally. The file
-/// is sealed for good here.
+/// As [`adopt_with`], of as many pages as an extent has that somebody else made: it is empty and
+/// its file sealed against resizing, and, if peers may not write, not finally. The file is sealed
+/// for good here. In a virtual machine it may be a piece of a device of memory instead, which
+/// whoever has it can write to: never for peers that may not.
 ///
 /// # Errors
-/// As [`adopt`].
+/// As [`adopt`]; [`AdoptError::Stuck`] if some pages are on the extent, and stay there.
 pub fn adopt_onto(
     extent: Extent<OwnedFd>,
     start: usize,
@@ -152,6 +154,10 @@ pub fn adopt_onto(
     let length = extent.verify().map_err(|_| AdoptError::System(Errno::INVAL))?;
     let end = start.checked_add(length).filter(|_| start.is_multiple_of(PAGE_BYTES));
     let end = end.ok_or(AdoptError::NoWholePage)?;
+    let kind = extent.kind().map_err(system)?;
+    if (kind, peers) == (Kind::Device, Access::ReadOnly) {
+        return Err(AdoptError::NotPermitted);
+    }
     let Extent { mut file, offset, .. } = extent;
     if omniverb_sys::clock::page_bytes() != PAGE_BYTES {
         return Err(AdoptError::NotPermitted);
@@ -162,14 +168,17 @@ pub fn adopt_onto(
         // A program that closed its standard streams must not print into its own memory.
         file = rustix::io::fcntl_dupfd_cloexec(&file, STANDARD_ERROR + 1)?;
     }
-    let region = Region::new(start, length, (file, offset))?;
+    let region = Region::new((start, length), (file, offset), kind)?;
 
     let lock = MOVES.guard();
     survey::check(start, end)?;
     let region = region.link();
     let moved = move_out(region, strategies).and_then(|()| {
         let file = region_of(region).file();
-        Ok(memfd::finish(file, peers).map_err(system)?)
+        match kind {
+            Kind::File => Ok(memfd::finish(file, peers).map_err(system)?),
+            Kind::Device => Ok(()),
+        }
     });
     let outcome = match moved {
         Ok(()) => Ok(region),
@@ -180,7 +189,11 @@ pub fn adopt_onto(
     };
     drop(lock);
     drop(calm);
-    outcome.map(|region| AdoptedPages { region, released: false }).map_err(|(_freed, error)| error)
+    match outcome {
+        Ok(region) => Ok(AdoptedPages { region, released: false }),
+        Err((Ok(_freed), error)) => Err(error),
+        Err((Err(_), _)) => Err(AdoptError::Stuck),
+    }
 }
 
 #[expect(unsafe_code)]
@@ -264,7 +277,7 @@ impl AdoptedPages {
         region_of(self.region)
     }
 
-    /// The memfd that the adopted pages are in, sealed for handing out.
+    /// The file that the adopted pages are in; a memfd is sealed for handing out.
     #[must_use]
     pub fn memfd(&self) -> BorrowedFd<'_> {
         self.region().file()

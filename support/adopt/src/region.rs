@@ -9,6 +9,7 @@ use core::cell::Cell;
 use core::mem::ManuallyDrop;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, Ordering};
+use omniverb_sys::extent::Kind;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
@@ -26,6 +27,8 @@ pub(crate) struct Region {
     pub length: usize,
     /// Where in the file its first page is.
     pub offset: u64,
+    /// What that is.
+    pub kind: Kind,
     file: ManuallyDrop<OwnedFd>,
     device: (u32, u32),
     inode: u64,
@@ -43,15 +46,16 @@ static FIRST: AtomicPtr<Region> = AtomicPtr::new(ptr::null_mut());
 
 impl Region {
     pub(crate) fn new(
-        start: usize,
-        length: usize,
+        (start, length): (usize, usize),
         (file, offset): (OwnedFd, u64),
+        kind: Kind,
     ) -> Result<Box<Region>, Errno> {
         let status = rustix::fs::fstat(&file)?;
         let device = (rustix::fs::major(status.st_dev), rustix::fs::minor(status.st_dev));
         let next = Cell::new(ptr::null_mut());
         let file = ManuallyDrop::new(file);
-        Ok(Box::new(Region { start, length, offset, file, device, inode: status.st_ino, next }))
+        let inode = status.st_ino;
+        Ok(Box::new(Region { start, length, offset, kind, file, device, inode, next }))
     }
 
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
@@ -68,10 +72,11 @@ impl Region {
         })
     }
 
-    /// Where its contents are to be read: in the file, as long as we have it. Without it they are
-    /// read where they are mapped, if they can be read there.
+    /// Where its contents are to be read: in the file, as long as we have it. Without it, and where
+    /// it is a device, they are read where they are mapped, if they can be read there.
     pub(crate) fn source(&self, mapping: &omniverb_sys::maps::Mapping<'_>) -> Source {
-        if self.file_is_ours() || !mapping.may_read { Source::File } else { Source::Mapping }
+        let in_file = self.kind == Kind::File && self.file_is_ours();
+        if in_file || !mapping.may_read { Source::File } else { Source::Mapping }
     }
 
     /// What a mapping shows of this region: a mapping may be of several that are neighbours in one

@@ -80,12 +80,20 @@ fn is_plain(mapping: &Mapping<'_>) -> bool {
             || mapping.name.starts_with(b"[anon:"))
 }
 
-/// Mappings whose presence means that some part of the kernel or a device may hold pages of this
-/// process and store into them later: AIO contexts, io_uring, packet and AF_XDP rings, VFIO, GPUs,
-/// real RDMA devices.
+/// Mappings whose presence, by their names, means that some part of the kernel or a device may hold
+/// pages of this process and store into them later: AIO contexts, io_uring, packet and AF_XDP
+/// rings, VFIO, GPUs, real RDMA devices.
 fn stores_behind_page_tables(name: &[u8]) -> bool {
-    const HARMLESS: [&[u8]; 5] =
-        [b"/dev/zero", b"/dev/shm/", b"/dev/null", b"/dev/hugepages/", b"anon_inode:[perf_event]"];
+    // `/dev/dax` is memory that was plugged into the machine: it stores nothing by itself, and all
+    // that processes of a virtual machine share lies there.
+    const HARMLESS: [&[u8]; 6] = [
+        b"/dev/zero",
+        b"/dev/shm/",
+        b"/dev/null",
+        b"/dev/hugepages/",
+        b"/dev/dax",
+        b"anon_inode:[perf_event]",
+    ];
     const SUSPECT: [&[u8]; 4] = [b"/dev/", b"anon_inode:", b"socket:", b"/[aio]"];
     SUSPECT.iter().any(|prefix| name.starts_with(prefix))
         && !HARMLESS.iter().any(|prefix| name.starts_with(prefix))
@@ -123,9 +131,14 @@ mod tests {
         {
             assert!(stores_behind_page_tables(name));
         }
-        for name in
-            [&b""[..], b"[heap]", b"/dev/shm/x", b"/usr/lib/libc.so.6", b"/dev/zero (deleted)"]
-        {
+        for name in [
+            &b""[..],
+            b"[heap]",
+            b"/dev/shm/x",
+            b"/usr/lib/libc.so.6",
+            b"/dev/zero (deleted)",
+            b"/dev/dax0.0",
+        ] {
             assert!(!stores_behind_page_tables(name));
         }
     }

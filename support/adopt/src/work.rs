@@ -10,6 +10,7 @@
 use crate::region::{Region, Source};
 use core::ops::ControlFlow;
 use core::slice;
+use omniverb_sys::extent::Kind;
 use omniverb_sys::maps;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{SeekFrom, seek};
@@ -64,7 +65,10 @@ impl Work<'_> {
     /// the pages.
     pub(crate) fn copy(&self) -> Result<(), Errno> {
         match self.direction {
-            Direction::Out { pagemap } => copy_out(self.stretch, pagemap),
+            Direction::Out { pagemap } => match self.stretch.region.kind {
+                Kind::File => copy_out(self.stretch, pagemap),
+                Kind::Device => copy_onto_device(self.stretch),
+            },
             Direction::Back { staging, source, .. } => copy_back(self.stretch, staging, source),
         }
     }
@@ -192,6 +196,25 @@ fn copy_out(stretch: Stretch<'_>, pagemap: Option<BorrowedFd<'_>>) -> Result<(),
     Ok(())
 }
 
+/// The same to a device, which can only be mapped. What is there before is nobody's, and perhaps
+/// no zeros.
+fn copy_onto_device(stretch: Stretch<'_>) -> Result<(), Errno> {
+    let there = Staging::over(stretch)?;
+    for at in (0..stretch.length).step_by(PAGE_BYTES) {
+        // SAFETY: one page of the stretch, which is readable memory that nobody writes now, and
+        // one of the mapping just made, which is for the pages of the stretch alone.
+        unsafe {
+            let from = core::ptr::with_exposed_provenance::<u8>(stretch.address + at);
+            let to = core::ptr::with_exposed_provenance_mut::<u8>(there.address + at);
+            let zeros = |page| page_is_zero(slice::from_raw_parts(page, PAGE_BYTES));
+            if !zeros(from) || !zeros(to) {
+                to.copy_from_nonoverlapping(from, PAGE_BYTES);
+            }
+        }
+    }
+    Ok(())
+}
+
 fn write_pages(stretch: Stretch<'_>, begin: usize, end: usize) -> Result<(), Errno> {
     let mut done = begin * PAGE_BYTES;
     while done < end * PAGE_BYTES {
@@ -209,10 +232,14 @@ fn write_pages(stretch: Stretch<'_>, begin: usize, end: usize) -> Result<(), Err
 }
 
 /// Copies the stretch to `to`, which holds zeros: from the file, of which only the parts that hold
-/// data are read, or from the mapping.
+/// data are read, or from the mapping; from a device by another mapping.
 pub(crate) fn copy_back(stretch: Stretch<'_>, to: usize, source: Source) -> Result<(), Errno> {
     if source == Source::Mapping {
-        copy_mapping(stretch, to);
+        copy_mapping(stretch.address, stretch.length, to);
+        return Ok(());
+    }
+    if stretch.region.kind == Kind::Device {
+        copy_mapping(Staging::over(stretch)?.address, stretch.length, to);
         return Ok(());
     }
     let end = stretch.offset + stretch.length as u64;
@@ -244,12 +271,12 @@ pub(crate) fn copy_back(stretch: Stretch<'_>, to: usize, source: Source) -> Resu
     Ok(())
 }
 
-fn copy_mapping(stretch: Stretch<'_>, to: usize) {
-    for at in (0..stretch.length).step_by(PAGE_BYTES) {
-        // SAFETY: one page of the stretch, which is readable memory that nobody writes now, and
-        // one of the staging area, which only this thread knows.
+fn copy_mapping(from: usize, length: usize, to: usize) {
+    for at in (0..length).step_by(PAGE_BYTES) {
+        // SAFETY: one page of the stretch, or of another mapping of it, which is readable memory
+        // that nobody writes now, and one of the staging area, which only this thread knows.
         unsafe {
-            let from = core::ptr::with_exposed_provenance::<u8>(stretch.address + at);
+            let from = core::ptr::with_exposed_provenance::<u8>(from + at);
             let to = core::ptr::with_exposed_provenance_mut::<u8>(to + at);
             if !page_is_zero(slice::from_raw_parts(from, PAGE_BYTES)) {
                 to.copy_from_nonoverlapping(from, PAGE_BYTES);
@@ -258,7 +285,8 @@ fn copy_mapping(stretch: Stretch<'_>, to: usize) {
     }
 }
 
-/// Fresh private pages, unmapped again unless they were moved elsewhere.
+/// Pages mapped for a moment, mostly fresh private ones: unmapped again unless they were moved
+/// elsewhere.
 pub(crate) struct Staging {
     pub address: usize,
     length: usize,
@@ -270,6 +298,27 @@ impl Staging {
         let at = unsafe {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
             mmap_anonymous(core::ptr::null_mut(), length, protection, MapFlags::PRIVATE)?
+        };
+        Ok(Staging { address: at.expose_provenance(), length })
+    }
+
+    /// The pages of the file that a stretch is on, or is to be, once more.
+    fn over(stretch: Stretch<'_>) -> Result<Staging, Errno> {
+        let Stretch { region, offset, length, .. } = stretch;
+        if !region.file_is_ours() {
+            return Err(Errno::BADF);
+        }
+        // SAFETY: a new mapping at an address the kernel chooses.
+        let at = unsafe {
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            mmap(
+                core::ptr::null_mut(),
+                length,
+                protection,
+                MapFlags::SHARED,
+                region.file(),
+                offset,
+            )?
         };
         Ok(Staging { address: at.expose_provenance(), length })
     }

@@ -11,7 +11,7 @@ use crate::mapping::{Access, Mapping};
 use crate::verify::VerifyError;
 use crate::{clock, dax, memfd, window};
 use omniverb_ring::Window;
-use rustix::fs::{FallocateFlags, fallocate, fstat};
+use rustix::fs::{FallocateFlags, FileType, fallocate, fstat};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -37,6 +37,15 @@ pub struct Extent<F = Arc<OwnedFd>> {
 pub struct FileId {
     device: u64,
     inode: u64,
+}
+
+/// What kind of memory a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A memory file: it has pages where somebody has written, or looked.
+    File,
+    /// Memory that was plugged into this machine: it has all its pages, and can only be mapped.
+    Device,
 }
 
 /// Bytes of a file that can never lose any, whatever kind of memory it is.
@@ -81,6 +90,18 @@ impl<F: AsFd> Extent<F> {
     /// What the kernel says, if it is no memory file.
     pub fn seals(&self) -> io::Result<memfd::Seals> {
         memfd::Seals::of(self.file.as_fd())
+    }
+
+    /// What kind of memory it is in, if it was [verified](Self::verify).
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn kind(&self) -> io::Result<Kind> {
+        let mode = fstat(&self.file)?.st_mode;
+        Ok(match FileType::from_raw_mode(mode) {
+            FileType::CharacterDevice => Kind::Device,
+            _ => Kind::File,
+        })
     }
 
     /// Which file it is in.

@@ -8,6 +8,7 @@ use super::Client;
 use crate::delivered::Delivered;
 use crate::extent::Extent;
 use crate::keys::Key;
+use crate::lent;
 use omniverb_device::Qp;
 use omniverb_link::pace;
 use omniverb_session::body::{Adopt, Adopted, Released};
@@ -29,6 +30,9 @@ type Place = omniverb_sys::Extent<OwnedFd>;
 const PATIENCE: Duration = Duration::from_millis(200);
 /// How long it takes at most until one sees what another has written.
 const MOMENT: Duration = Duration::from_millis(1);
+
+/// Why pages were not moved of which some may be where they were to go: what has no other name.
+const STUCK: Errno = Errno::EIO;
 
 /// How extents are taken back from peers.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -57,10 +61,16 @@ impl Client {
     /// A peer wants to map part of a region: moves its pages onto the file that came along.
     pub(super) fn adopt(&self, ask: Delivered<Adopt>) -> Adopted {
         let token = ask.said.token;
+        let piece = ask.files.as_ref().and_then(lent::piece);
         let (errno, epoch) = match self.move_pages(ask) {
             Ok(epoch) => (Errno::NONE, epoch),
             Err(errno) => (errno, 0),
         };
+        // Of what failed otherwise nothing is there.
+        let unused = errno != Errno::NONE && errno != STUCK;
+        if let Some(piece) = piece.filter(|_| unused) {
+            self.let_go(piece, 1);
+        }
         Adopted { token, errno, epoch }
     }
 
@@ -151,7 +161,10 @@ impl Client {
         let (mut outcome, mut released) = (Ok(()), BTreeSet::new());
         for (rkey, extent) in taken {
             match extent.release() {
-                Ok(()) => _ = released.insert(rkey),
+                Ok(piece) => {
+                    released.insert(rkey);
+                    piece.into_iter().for_each(|piece| self.let_go(piece, 1));
+                }
                 Err((extent, errno)) => {
                     outcome = Err(errno);
                     self.keys.put_back(rkey, extent);

@@ -143,7 +143,8 @@ fn is_for_all(question: &Message) -> bool {
         | Message::RequestGrant(_)
         | Message::QpFailed(_)
         | Message::Adopted(_)
-        | Message::Released(_) => false,
+        | Message::Released(_)
+        | Message::LetGo(_) => false,
         // Not the daemon's.
         Message::HandOver(_)
         | Message::HandedOver(_)

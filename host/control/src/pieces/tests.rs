@@ -54,6 +54,18 @@ fn who_gets_a_piece_finds_nothing_of_those_before() {
 }
 
 #[test]
+fn pages_leave_half_of_the_window_for_links() {
+    let pieces = pieces(10);
+    let first = pieces.take_for_pages(3 * PAGE).unwrap();
+    assert!(pieces.take_for_pages(3 * PAGE).is_err() && pieces.take_for_pages(u64::MAX).is_err());
+    let links = pieces.take(2 * PAGE).unwrap();
+    assert!(pieces.take_for_pages(PAGE).is_err());
+    drop(first);
+    until(|| pieces.sizes().1 == 2 * PAGE);
+    drop((pieces.take_for_pages(3 * PAGE).unwrap(), links));
+}
+
+#[test]
 fn what_somebody_may_still_use_is_neither_emptied_nor_given_to_others() {
     let pieces = pieces(4);
     let [retired, other] = [(); 2].map(|()| pieces.take(PAGE).unwrap());

@@ -36,6 +36,7 @@ impl Server {
         for _ in 0..TURN {
             let Some((bytes, length)) = self.clients.receive(id, Channel::Events) else { return };
             match decode(&bytes[..length]) {
+                Ok((_, Message::LetGo(said))) => self.clients.let_go(id, &said),
                 Ok((tag, message)) => self.hand_over(id, Channel::Events, tag, message),
                 Err(_) => self.clients.part(id, "sent something that is no message"),
             }
@@ -106,7 +107,7 @@ impl Server {
             && self.tables.slot_of(id, qpn).is_none()
         {
             words.iter().for_each(|words| self.count(id, words));
-            self.clients.let_go(id, qpn);
+            self.clients.drop_links_of(id, qpn);
         }
         self.carry_on();
     }

@@ -2,11 +2,11 @@
 
 use crate::client::Origin;
 use crate::journal::Level;
-use crate::memory::{Shared, Source};
+use crate::memory::{Memory, Shared};
 use crate::outbox::Letter;
 use crate::server::Server;
 use omniverb_session::Message;
-use omniverb_session::body::{Adopt, Welcome};
+use omniverb_session::body::{Adopt, Granted, Welcome};
 use omniverb_sys::clock;
 use omniverb_tenancy::{Action, FileId, LinkEnd, SessionId};
 use omniverb_terms::Errno;
@@ -32,12 +32,14 @@ impl Server {
             Action::ForgetFile { file } => self.forget_file(file),
             Action::EmptyPlace { place } => self.extents.empty(&place),
             Action::Grant { session, file, granted } => {
-                if let Some(file) = self.extents.file(file) {
-                    self.tell(session, Letter::with(granted, vec![file]));
+                if let Some(memory) = self.extents.memory(file) {
+                    let granted = Granted { memory: memory.said_part(granted.memory), ..granted };
+                    self.lend(session, &memory, granted);
                 }
             }
             Action::GrantEngine { vnic, file, granted } => {
-                if let Some(file) = self.extents.file(file) {
+                let memory = self.extents.memory(file);
+                if let Some(file) = memory.and_then(|memory| memory.enclosed()) {
                     self.engine.grant(vnic, &granted, file);
                 }
             }
@@ -121,15 +123,23 @@ impl Server {
         }
     }
 
-    /// Gives an owner a file for pages of its own.
+    /// Gives an owner memory for pages of its own.
     fn adopt(&mut self, owner: SessionId, adopt: &Adopt, file: (FileId, Option<u64>)) {
-        // Pages of a machine's processes stay where they are.
-        let may = matches!(self.clients.source(owner), Source::Files);
-        match may.then(|| self.extents.file_of(file)).flatten() {
-            Some(file) => self.tell(owner, Letter::with(*adopt, vec![file])),
+        let source = self.clients.source(owner);
+        match self.extents.memory_of(file, &source) {
+            Some(memory) => {
+                let adopt = Adopt { memory: memory.said_part(adopt.memory), ..*adopt };
+                self.lend(owner, &memory, adopt);
+            }
             None => {
                 self.tables.decide(|tables| tables.memory_failed(adopt.token));
             }
         }
+    }
+
+    /// Tells somebody of memory for pages.
+    fn lend(&mut self, to: SessionId, memory: &Memory, message: impl Into<Message>) {
+        self.clients.lend(to, memory);
+        self.tell(to, Letter::with(message, memory.enclosed().into_iter().collect()));
     }
 }

@@ -20,7 +20,7 @@ use omniverb_session::body::{
     Adopt, Adopted, Connected, Extent, GrantDenied, Granted, RequestGrant,
 };
 use omniverb_session::rights::{self, Trust};
-use omniverb_terms::{Errno, Qpn, Rkey, Service};
+use omniverb_terms::{Errno, Qpn, Rkey, Service, VnicId};
 
 /// What is asked for, of whom, by whom.
 struct Asking {
@@ -32,6 +32,15 @@ struct Asking {
     part: Part,
     /// What it pays: the grant, the question, and the extent, if it is new.
     paid: (Receipt, Receipt, Option<Receipt>),
+}
+
+/// Where pages are moved that are granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lent {
+    /// To a memory file that is made for them.
+    File,
+    /// To a piece of a virtual machine's window.
+    Window,
 }
 
 /// Whether peers of such a queue pair may map what it can reach. Of XRC the end that asks serves
@@ -170,24 +179,39 @@ impl Tenancy {
     /// What the initiator may use a mapping of a region for.
     fn uses(&self, initiator: Grantee, owner: SessionId, mr: &Mr) -> Result<u32, Errno> {
         let home = self.sessions.get(&owner).ok_or(Errno::ENOENT)?.client().vnic;
-        let adoption = match initiator {
+        let (adoption, from) = match initiator {
             Grantee::Session(id) => {
                 let from = self.sessions.get(&id).ok_or(Errno::ENOENT)?.client().vnic;
-                self.adoption_between(from, home)
+                (self.adoption_between(from, home), Some(from))
             }
             // The engine is no vNIC's: it takes what the owner's may give.
-            Grantee::Engine => self.policy(home).adoption,
+            Grantee::Engine => (self.policy(home).adoption, None),
         };
         if adoption == Adoption::Off {
             return Err(Errno::EPERM);
         }
-        let uses = rights::mappable(mr.access, self.trust(initiator, owner));
+        let trust = self.trust(initiator, owner);
+        let uses = match self.lent_in(home, from)? {
+            Lent::File => rights::mappable(mr.access, trust),
+            Lent::Window => rights::mappable_in_window(mr.access, trust),
+        };
         // The engine has the owner execute atomics.
         let useful = match initiator {
             Grantee::Session(_) => uses,
             Grantee::Engine => uses & !rights::REMOTE_ATOMIC,
         };
         if useful == 0 { Err(Errno::EACCES) } else { Ok(uses) }
+    }
+
+    /// Where pages of a process of a vNIC are lent to one of another, or to the engine. Between a
+    /// machine and others none are, as [`Tenancy::adoption_between`] says.
+    fn lent_in(&self, home: VnicId, from: Option<VnicId>) -> Result<Lent, Errno> {
+        match self.network.is_machine(home) {
+            false => Ok(Lent::File),
+            // A machine's window is for its own processes.
+            true if from == Some(home) => Ok(Lent::Window),
+            true => Err(Errno::EOPNOTSUPP),
+        }
     }
 
     /// The owner and the region of a key that the peers of `qpn` may use.

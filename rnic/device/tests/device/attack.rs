@@ -411,6 +411,7 @@ impl Victim {
                 page_start: at.saturating_sub(u64::from(script.byte())),
                 epoch: self.attacker.epoch() as u32,
                 window: self.shadow.window(0, length),
+                backing: omniverb_device::grants::Backing::File,
             };
             self.qp.granted(peer, grant);
         }

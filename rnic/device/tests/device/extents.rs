@@ -51,6 +51,7 @@ impl Bench {
             page_start: self.target.iova + at as u64,
             epoch: self.qps[1].epoch() as u32,
             window: self.shadow.window(at, count * PAGE),
+            backing: omniverb_device::grants::Backing::File,
         };
         self.qps[0].granted(self.qps[1].number, grant)
     }

@@ -5,7 +5,7 @@ use crate::memory::Buffer;
 use crate::pair::{Options, Pair, outcomes, poll, post, to_init, to_rts, to_state};
 use crate::work::{Work, part, remote};
 use omniverb_device::attributes::State;
-use omniverb_device::grants::Grant;
+use omniverb_device::grants::{Backing, Grant};
 use omniverb_device::{Qp, Region, access, status};
 use omniverb_terms::{Qpn, Rkey, Service};
 use std::sync::Arc;
@@ -62,6 +62,7 @@ impl Bench {
             page_start: self.target.iova + FIRST as u64,
             epoch: self.qps[1].epoch() as u32,
             window: self.shadow.window(0, MAPPED),
+            backing: Backing::File,
         }
     }
 
@@ -98,6 +99,28 @@ fn a_grant_is_asked_for_once() {
     let ask = (bench.qps[0].number, bench.qps[1].number, bench.target.rkey);
     assert_eq!(bench.asked(), [ask]);
     assert_eq!(bench.there.read(0, 8), bench.here.read(0, 8));
+}
+
+/// Of memory that was plugged into the machine all pages are there: nobody is asked.
+#[test]
+fn pages_of_a_device_are_not_asked_for() {
+    for backing in [Backing::File, Backing::Device] {
+        let bench = bench();
+        let work = Work::write(0, remote(&bench.target, FIRST)).sge(part(&bench.local, 0, 1));
+        post(&bench.qps[0], &work);
+        bench.pair.settle();
+        assert_eq!(poll(&bench.qps[0].send_cq).len(), 1);
+        let grant = Grant { backing, ..bench.grant(access::REMOTE) };
+        let world = &bench.pair.sides[0].world;
+        world.holes.lock().unwrap().insert(grant.window.address());
+        assert!(bench.qps[0].granted(bench.qps[1].number, grant));
+        let work = Work::write(1, bench.at(FIRST)).sge(part(&bench.local, 0, MAPPED));
+        post(&bench.qps[0], &work);
+        let looks = world.looks.load(std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(looks == 0, backing == Backing::Device);
+        let mapped = bench.shadow.read(0, MAPPED) == bench.here.read(0, MAPPED);
+        assert_eq!(mapped, backing == Backing::Device, "{backing:?}");
+    }
 }
 
 #[test]

@@ -305,6 +305,7 @@ impl Bench {
                     page_start: flow.target.region.iova + first as u64,
                     epoch: flow.to.epoch() as u32,
                     window: flow.target.buffer.window(first, length),
+                    backing: omniverb_device::grants::Backing::File,
                 };
                 flow.from.granted(peer, grant);
             }

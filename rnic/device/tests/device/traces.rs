@@ -130,6 +130,7 @@ fn one_sided_requests_whichever_way_they_take() {
         page_start: target.iova,
         epoch: qps[1].epoch() as u32,
         window: shadow.window(0, 4096),
+        backing: omniverb_device::grants::Backing::File,
     };
     assert!(qps[0].granted(qps[1].number, grant));
     let mapped = run(&mut trail);

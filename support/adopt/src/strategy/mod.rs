@@ -13,6 +13,7 @@ use crate::error::AdoptError;
 use crate::sharers::Sharers;
 use crate::work::Work;
 use need::{Despite, Look, Need};
+use omniverb_sys::extent::Kind;
 
 /// A way to move pages without losing a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +99,10 @@ impl<'a> Mover<'a> {
     }
 
     fn protected(&mut self, work: &Work<'_>, despite: Despite) -> Result<(), AdoptError> {
+        // On a device no page can be protected, so none that went there this way would come back.
+        if work.stretch.region.kind == Kind::Device {
+            return Err(AdoptError::NotPermitted);
+        }
         let (need, looked) = (self.need, self.looked);
         let sharers = match self.sharers() {
             Ok(sharers) => Some(sharers),

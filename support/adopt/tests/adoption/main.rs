@@ -4,10 +4,12 @@
 //! that it has exactly the threads it starts. Arguments that are not flags select scenarios by
 //! part of their name; `--measure` prints the cost table of the decision record instead.
 //! `OMNIVERB_ADOPT_CYCLES` sets the number of adopt/release cycles of the stress scenarios (`make
-//! soak` does); without it they are few, and end after some time.
+//! soak` does); without it they are few, and end after some time. `OMNIVERB_ADOPT_DEVICE` names a
+//! device of memory that most of them move pages onto instead of a memfd; for virtual machines.
 
 mod content;
 mod descriptors;
+mod device;
 mod direct;
 mod disturbance;
 mod fork;
@@ -20,7 +22,8 @@ mod sharers;
 mod sharing;
 mod stress;
 
-use omniverb_adopt::{Access, AdoptError, AdoptedPages, Strategy, adopt_with};
+use device::adopt_somewhere;
+use omniverb_adopt::{Access, AdoptError, AdoptedPages, Strategy};
 use std::time::Instant;
 
 /// Result of a scenario that cannot run here, with the reason.
@@ -89,6 +92,8 @@ const SCENARIOS: &[Scenario] = &[
     scenario("packed_come_and_go", packed::come_and_go),
     scenario("packed_fork_separates", packed::fork_separates),
     scenario("packed_read_only_is_refused", packed::read_only_is_refused),
+    scenario("device_come_and_go", device::come_and_go),
+    scenario("device_is_for_writers", device::is_for_writers),
     scenario("stale_mapping", sharing::stale_mapping),
     scenario("neighbours_stay_private", sharing::neighbours_stay_private),
     scenario("read_only_grant", sharing::read_only_grant),
@@ -138,7 +143,7 @@ pub fn cycles_are_given() -> bool {
 /// Adopts pages, however often that has to be tried on a busy machine.
 pub fn take(memory: memory::Memory, access: Access, strategy: Strategy) -> AdoptedPages {
     loop {
-        match adopt_with(memory.address, memory.length, access, &[strategy]) {
+        match adopt_somewhere(memory, access, &[strategy]) {
             Err(AdoptError::Busy) => {}
             outcome => return outcome.unwrap(),
         }
@@ -156,7 +161,7 @@ pub fn give_back(mut pages: AdoptedPages, ways: &[Strategy]) {
 /// Why a strategy cannot be tried here, if so.
 pub fn require(strategy: Strategy) -> Outcome {
     let memory = memory::Memory::anonymous(memory::PAGE);
-    match adopt_with(memory.address, memory.length, Access::ReadWrite, &[strategy]) {
+    match adopt_somewhere(memory, Access::ReadWrite, &[strategy]) {
         Ok(pages) => {
             give_back(pages, &[strategy]);
             Ok(())

@@ -41,11 +41,22 @@ impl Memory {
 
     /// A shared mapping of a memfd, as a peer makes it; `None` if it is refused.
     pub fn of_file(file: &impl AsFd, length: usize, writable: bool) -> Option<Memory> {
+        Memory::of_file_at(file, 0, length, writable)
+    }
+
+    /// The same, from this byte of the file on.
+    pub fn of_file_at(
+        file: &impl AsFd,
+        offset: u64,
+        length: usize,
+        writable: bool,
+    ) -> Option<Memory> {
+        let offset = offset.cast_signed();
         let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
         let fd = file.as_fd().as_raw_fd();
         // SAFETY: a new mapping where the kernel likes it.
         let at = unsafe {
-            libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, fd, 0)
+            libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, fd, offset)
         };
         (at != libc::MAP_FAILED).then(|| Memory { address: at.expose_provenance(), length })
     }

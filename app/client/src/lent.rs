@@ -1,0 +1,47 @@
+//! Pieces of a virtual machine's window that this process has for pages, its own or a peer's: the
+//! daemon is told when it has let go of one, and gives it to others then (decision 0043). Memory
+//! that is a file of its own needs no such word.
+
+use omniverb_session::body;
+use omniverb_sys::Extent;
+use omniverb_sys::extent::Kind;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Tells the daemon of a piece, and how often this process was told of it.
+type Tell = Box<dyn Fn(body::Extent, u32) + Send + Sync>;
+
+/// The piece that an extent is, as it was said; `None`: it is in a file.
+pub(crate) fn piece(extent: &Extent<OwnedFd>) -> Option<body::Extent> {
+    let Extent { offset, length, .. } = *extent;
+    matches!(extent.kind(), Ok(Kind::Device)).then_some(body::Extent { offset, length })
+}
+
+/// A piece that is mapped here; told of when it is dropped, which is when its mapping has gone.
+pub(crate) struct Lent {
+    piece: body::Extent,
+    /// How often this process was told of it, for this mapping.
+    times: AtomicU32,
+    tell: Tell,
+}
+
+impl Lent {
+    pub(crate) fn new(piece: body::Extent, tell: Tell) -> Arc<Lent> {
+        Arc::new(Lent { piece, times: AtomicU32::new(0), tell })
+    }
+
+    /// It was told of it, and the mapping is used for that.
+    pub(crate) fn told(&self) {
+        self.times.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let times = *self.times.get_mut();
+        if times > 0 {
+            (self.tell)(self.piece, times);
+        }
+    }
+}
