@@ -328,7 +328,8 @@ def step_lines(found):
 
 def sampled(items, rounds):
     """Samples of these, by key."""
-    plan.sample_all(items, rounds, (Failure, ZeroDivisionError, subprocess.SubprocessError), setup=4)
+    failures = (Failure, ZeroDivisionError, subprocess.SubprocessError)
+    plan.sample_all(items, rounds, failures, setup=4)
     return {item.key: report.entry_of(item) for item in items}
 
 
