@@ -20,7 +20,7 @@ COMPATIBILITY_PACKAGES := libfabric-bin fio openmpi-bin libopenmpi-dev mpich lib
 	tgt libiscsi-dev ceph-mon ceph-osd ceph-common libclang-dev cmake libfabric-dev \
 	libpsm2-dev libpsm-infinipath1-dev flex
 
-.PHONY: help deps guest guest-kernel guest-newest build package check test conformance compatibility demo demo-wire demo-vm bench bench-scale clean
+.PHONY: help deps guest guest-kernel guest-newest build package check test conformance compatibility demo demo-wire demo-vm bench bench-machines bench-scale clean
 
 help:
 	@echo "make build   library, daemon and command line into dist/"
@@ -38,6 +38,7 @@ help:
 	@echo "make bench   latency and bandwidth against the raw limits of this machine, on one host"
 	@echo "             between two, and against rdma_rxe; rate limits and floods (needs root;"
 	@echo "             about 15 minutes)"
+	@echo "make bench-machines  virtual machines: against rdma_rxe, and what the window adds (needs root, QEMU)"
 	@echo "make bench-scale  up to 32 pairs of containers, machines or both at a time (needs root)"
 	@echo "make soak    the transport under 10000 simulated networks (SEEDS=n for others), pages that"
 	@echo "             move under stores 20000 times (CYCLES=n), and the long versions of tests"
@@ -109,6 +110,9 @@ bench: deps guest-kernel build
 	$(PYTHON) bench/limits.py $(BENCH_LIMITS) || failed=1; \
 	$(PYTHON) bench/dma.py $(BENCH_DMA) || failed=1; \
 	exit $$failed
+
+bench-machines: deps guest build
+	@$(PYTHON) bench/machines.py $(BENCH_MACHINES)
 
 bench-scale: deps guest build
 	@$(PYTHON) bench/scale.py $(BENCH_SCALE)

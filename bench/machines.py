@@ -61,9 +61,18 @@ MESSAGES = 300
 
 
 class Measured(Stranger):
-    """A machine, with one more port, by which bytes come back."""
+    """A machine that shares windows with a few neighbours, another machine among them, and has one
+    more port, by which bytes come back."""
 
-    neighbours = 2
+    def command(self, stage):
+        line = super().command(stage)
+        at = line.index("--neighbours")
+        return [*line[:at], "--most-neighbours", "3", *line[at + 2:]]
+
+    def is_emulated(self):
+        """Whether QEMU has no help of the hardware's."""
+        with open(f"/proc/{self.machine.pid}/cmdline", "rb") as file:
+            return b"tcg" in file.read()
 
     def devices(self):
         return [*super().devices(), "-device", "virtio-serial-pci,id=echoes",
@@ -147,6 +156,12 @@ class Places:
             self.close()
             raise
         self.first = Device(self.machines[0])
+        self.ways = set()
+
+    def look(self):
+        """Notes which ways data goes at the moment."""
+        self.ways.update(row["path"] for row in self.host.daemon.queue_pairs()
+                         if row.get("path") not in (None, "none"))
 
     def with_device(self):
         """The machines have our device, and no rxe any more."""
@@ -169,20 +184,22 @@ def build(stage):
     installed(["qperf"])
 
 
-def perftest(server, client, index, program, size, iterations):
-    """The numbers of perftest's only row."""
+def perftest(server, client, index, program, size, iterations, look=None):
+    """The numbers of perftest's only row. `look`: done once while it runs."""
     sides = SimpleNamespace(server=server, client=client)
     running = Patient(sides, [program, "-F", "-x", index, "-s", size, "-n", iterations])
+    if look:
+        look()
     table = duet.rows(running.finish(90).client, 5)
     if len(table) != 1:
         raise Failure(f"cannot read this output of {program}")
     return next(iter(table.values()))
 
 
-def perftests(commands, key, name, server, client, index):
+def perftests(commands, key, name, server, client, index, look=None):
     """A measurement for each command."""
     def sample(program, size, unit, count):
-        row = perftest(server, client, index, program, size, count)
+        row = perftest(server, client, index, program, size, count, look)
         return {"ns": row[4] * 1000, "msg/s": row[4] * 1e6, "B/s": row[3] * 2**20}[unit]
 
     return [plan.Measurement(f"{key}_{what}", f"{name}, {text}", unit,
@@ -218,7 +235,7 @@ def between_machines(places, key):
                                  lambda _: qperf(server, client, "tcp_bw", 65536), size=65536),
                 *perftests(COMMANDS, "rxe", "rdma_rxe", server, client, 1)]
     server, client = (Device(one) for one in places.machines)
-    return perftests(COMMANDS, "omv", "Omniverb", server, client, gid_index(client))
+    return perftests(COMMANDS, "omv", "Omniverb", server, client, gid_index(client), places.look)
 
 
 def in_one_machine(places):
@@ -340,12 +357,13 @@ def main():
     chosen = parser.parse_args()
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     known, stage = machine.facts(ROOT), Stage(with_programs=False)
-    tables, counted = {}, {}
+    tables, counted, more = {}, {}, {}
     try:
         with contextlib.closing(Places(stage)) as places:
             rows = sampled(between_machines(places, "rxe"), chosen.rounds)
             places.with_device()
             rows.update(sampled(between_machines(places, "omv"), chosen.rounds))
+            more = {"emulated": places.machines[0].is_emulated(), "ways": sorted(places.ways)}
             tables["two machines"] = rows
             tables["one machine"] = sampled(in_one_machine(places), chosen.rounds)
             tables["dma"] = api_rows(places, max(1, chosen.rounds // 2))
@@ -359,8 +377,11 @@ def main():
         stage.close()
         process.end_descendants()
     chosen.out.write_text(json.dumps({"machine": known, "rounds": chosen.rounds, "tables": tables,
-                                      "instructions": counted}, indent=1) + "\n")
+                                      **more, "instructions": counted}, indent=1) + "\n")
     print(*machine.lines(known), sep="\n")
+    if more["emulated"]:
+        print("the machines' processors are EMULATED: only ratios mean anything")
+    print(f"ways between the two machines (the first connection has none yet): {more['ways']}")
     against = {"omv": "rxe", "window": "own"}
     for title, rows in tables.items():
         print(f"\n{title}", *lines(rows, against), sep="\n")
