@@ -51,7 +51,8 @@ impl Extents {
 
     /// Somebody else gets this place.
     pub(crate) fn empty(&self, place: &Place) {
-        if let Some(memory) = self.files.get(&place.file) {
+        // A piece of a window is emptied when everybody has let go of it.
+        if let Some(memory) = self.files.get(&place.file).filter(|m| m.piece().is_none()) {
             // A file that nobody can write has no second owner: its places are not given again.
             let _ = Extent::new(&memory.extent.file, place.offset, place.length).empty();
         }

@@ -1,5 +1,5 @@
 //! The memory two processes share, made by the daemon and kept by it only until it is sent; or, for
-//! processes of a virtual machine, until they have ended.
+//! processes of a virtual machine, until they have let go of it.
 //!
 //! Where it comes from and how it travels follows from who gets it ([`Source`]): a memory file of
 //! its own, whose descriptor goes along, or a piece of the machine's window, of which the offset is

@@ -170,6 +170,10 @@ impl Client {
         if let Some(qp) = self.qp(qpn).filter(|qp| qp.is_hidden()) {
             // A message that had begun ends with an error.
             let _ = qp.modify(QpMask::STATE, State::Err, &QpAttributes::default(), None);
+            // Its link is its front's, who is to let go of it before somebody else has the memory.
+            if let Some(Some((front, _))) = qp.front() {
+                front.relay_ended(qpn);
+            }
             self.destroy_qp(&qp);
         }
     }

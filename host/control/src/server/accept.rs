@@ -95,7 +95,7 @@ impl Server {
             }
             _ => None,
         };
-        if matches!(message, Message::ConnectQp(_)) {
+        if matches!(message, Message::ConnectQp(_)) && !self.machines.is_empty() {
             // What comes back of a pair window is emptied first, by a thread of its own.
             self.look_at_pairs_of(id);
             self.tell_pairs();

@@ -18,6 +18,8 @@ use omniverb_terms::{Gid, VnicId};
 
 /// What was not answered is asked again after this part of a period.
 const SOONER: u64 = 8;
+/// And what could not be asked, after this one.
+const LATER: u64 = 4;
 
 impl Tenancy {
     /// What the network is to be asked again for a link from one vNIC to another.
@@ -68,7 +70,14 @@ impl Tenancy {
                 let due = self.next_consent(&question, now);
                 self.timers.set(Timer::Consent(question), due);
             }
-            Resolved::To(_) | Resolved::Busy => self.consent_answered(question, None, now),
+            Resolved::To(_) | Resolved::Busy => {
+                self.consent_answered(question, None, now);
+                if self.links.consents.is_asked(&question) {
+                    // Nobody was asked: that is more patient.
+                    let later = (self.limits().consent_time_ns / LATER).max(1);
+                    self.timers.set(Timer::Consent(question), now.saturating_add(later));
+                }
+            }
         }
     }
 

@@ -328,11 +328,14 @@ impl Tenancy {
         Ok((granted, file))
     }
 
-    /// A file could not be made: nobody was asked.
+    /// There is no memory for the pages at the moment: nobody was asked.
     pub(crate) fn no_memory(&mut self, token: Token) {
         if let Some(grant) = self.take_grant(token) {
+            if let Some(owner) = self.sessions.get_mut(&grant.owner) {
+                owner.questions.answered();
+            }
             self.remove_extent(grant.extent);
-            self.deny(&grant, Errno::ENOMEM);
+            self.deny(&grant, Errno::EAGAIN);
         }
     }
 

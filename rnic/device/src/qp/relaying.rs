@@ -84,7 +84,7 @@ impl Qp {
     }
 
     /// The link that a hidden queue pair stood for has ended, or its other end.
-    pub(super) fn relay_ended(&self, by: Qpn) {
+    pub fn relay_ended(&self, by: Qpn) {
         let mut inner = self.inner();
         // What it said last counts.
         inner.pump_all(self);
