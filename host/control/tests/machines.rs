@@ -214,7 +214,7 @@ fn pages_that_the_window_has_no_room_for_stay_where_they_are() {
     let (qpn, peer_qpn, address) = (one, two, 0x11008);
     let ask = RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address, length };
     assert!(matches!(a.call(ask.into()), Message::Connected(_)));
-    let denied = GrantDenied { qpn, peer_qpn, rkey, errno: Errno::ENOMEM };
+    let denied = GrantDenied { qpn, peer_qpn, rkey, errno: Errno::EAGAIN };
     assert_eq!(told(&mut a), denied.into());
 }
 
