@@ -55,6 +55,14 @@ impl Bin {
         self.0.ready.signal();
     }
 
+    /// For what is about to close this, and may have the last descriptor of a file that the kernel
+    /// takes long to close.
+    pub(crate) fn put_copy(&self, file: &OwnedFd) {
+        if let Ok(copy) = file.try_clone() {
+            self.put(copy);
+        }
+    }
+
     fn empty(&self) -> Vec<OwnedFd> {
         self.0.ready.take();
         std::mem::take(&mut *lock(&self.0.files))

@@ -56,8 +56,6 @@ impl Joined {
 impl Drop for Other {
     /// It may be the last descriptor, and the kernel takes long to close what is full.
     fn drop(&mut self) {
-        if let Ok(copy) = self.file.try_clone() {
-            self.bin.put(copy);
-        }
+        self.bin.put_copy(&self.file);
     }
 }

@@ -54,28 +54,16 @@ impl Source {
     /// a file of its own is not sealed finally.
     pub(crate) fn make_for_pages(&self, name: &str, bytes: u64) -> io::Result<Memory> {
         Ok(match self {
-            Source::Files => {
-                let file = Arc::new(memfd::create_sealable(name, bytes)?);
-                Memory { extent: Extent::new(file, 0, bytes), piece: None, pair: None }
-            }
-            Source::Window(pieces) => {
-                let piece = Arc::new(pieces.take_for_pages(bytes)?);
-                Memory { extent: piece.extent(), piece: Some(piece), pair: None }
-            }
+            Source::Files => Memory::of_file(memfd::create_sealable(name, bytes)?, bytes),
+            Source::Window(pieces) => Memory::of_piece(pieces.take_for_pages(bytes)?, None),
         })
     }
 
     /// Makes memory that is handed out as it is. `name` shows in `/proc/PID/maps`.
     pub(crate) fn make(&self, name: &str, bytes: u64) -> io::Result<Memory> {
         Ok(match self {
-            Source::Files => {
-                let file = Arc::new(memfd::create(name, bytes)?);
-                Memory { extent: Extent::new(file, 0, bytes), piece: None, pair: None }
-            }
-            Source::Window(pieces) => {
-                let piece = Arc::new(pieces.take(bytes)?);
-                Memory { extent: piece.extent(), piece: Some(piece), pair: None }
-            }
+            Source::Files => Memory::of_file(memfd::create(name, bytes)?, bytes),
+            Source::Window(pieces) => Memory::of_piece(pieces.take(bytes)?, None),
         })
     }
 }
@@ -92,6 +80,14 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
+    fn of_file(file: OwnedFd, bytes: u64) -> Memory {
+        Memory { extent: Extent::new(Arc::new(file), 0, bytes), piece: None, pair: None }
+    }
+
+    fn of_piece(piece: Piece, pair: Option<u8>) -> Memory {
+        Memory { extent: piece.extent(), piece: Some(Arc::new(piece)), pair }
+    }
+
     /// A piece of a pair window, in this part of it.
     fn in_pair(
         number: u8,
@@ -99,8 +95,7 @@ impl Memory {
         part: body::Extent,
         bytes: u64,
     ) -> io::Result<Memory> {
-        let piece = Arc::new(pieces.take_in(part, bytes)?);
-        Ok(Memory { extent: piece.extent(), piece: Some(piece), pair: Some(number) })
+        Ok(Memory::of_piece(pieces.take_in(part, bytes)?, Some(number)))
     }
 
     /// Maps it. It is kept as long as the mapping, so that whoever has one finds nothing of others.

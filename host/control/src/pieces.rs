@@ -305,9 +305,7 @@ impl Drop for Pieces {
     /// A guest may have filled all of it, so that the kernel takes long to close it: ours is not to
     /// be the last descriptor.
     fn drop(&mut self) {
-        if let Ok(copy) = self.room.file.try_clone() {
-            self.bin.put(copy);
-        }
+        self.bin.put_copy(&self.room.file);
     }
 }
 

@@ -71,12 +71,8 @@ impl Tenancy {
                 self.timers.set(Timer::Consent(question), due);
             }
             Resolved::To(_) | Resolved::Busy => {
-                self.consent_answered(question, None, now);
-                if self.links.consents.is_asked(&question) {
-                    // Nobody was asked: that is more patient.
-                    let later = (self.limits().consent_time_ns / LATER).max(1);
-                    self.timers.set(Timer::Consent(question), now.saturating_add(later));
-                }
+                // Nobody was asked: that is more patient.
+                self.consent_heard(question, None, now, LATER);
             }
         }
     }
@@ -92,9 +88,14 @@ impl Tenancy {
             Some(Answer::Is(vnic)) => Some(vnic),
             _ => None,
         };
+        self.consent_heard(question, at, now, SOONER);
+    }
+
+    /// Where the answer leads to. If there is none it is asked again after this part of a period.
+    fn consent_heard(&mut self, question: Question, at: Option<VnicId>, now: u64, part: u64) {
         if at.is_none() && self.links.consents.is_asked(&question) {
-            let soon = (self.limits().consent_time_ns / SOONER).max(1);
-            self.timers.set(Timer::Consent(question), now.saturating_add(soon));
+            let due = now.saturating_add((self.limits().consent_time_ns / part).max(1));
+            self.timers.set(Timer::Consent(question), due);
         }
         for rest in self.links.consents.answered(&question, at) {
             if at.is_none() || at != self.far_end(question.from, rest) {
