@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import dma
 import machine
 import pairs
 import plan
@@ -35,7 +36,7 @@ from harness import duet, image, process  # noqa: E402
 from harness.attached import Device, Stranger, files  # noqa: E402
 from harness.case import Failure, Skip  # noqa: E402
 from harness.duet import gid_index  # noqa: E402
-from harness.guest import installed, programs  # noqa: E402
+from harness.guest import programs  # noqa: E402
 from harness.host import Host  # noqa: E402
 from harness.staging import Stage  # noqa: E402
 
@@ -178,10 +179,7 @@ def build(stage):
     """What is measured with."""
     for name in ("steps", "qp_many"):
         pairs.compiled(name, stage.programs)
-    process.run(["cc", "-O2", "-Wall", "-I", ROOT / "dist/include", "-o",
-                 stage.programs / "dma_speed", ROOT / "bench/dma_speed.c", "-L", ROOT / "dist/lib",
-                 "-lomniverb_dma", "-lrdmacm", "-libverbs"], limit=60)
-    installed(["qperf"])
+    dma.build(stage)
 
 
 def perftest(server, client, index, program, size, iterations, look=None):
@@ -217,10 +215,10 @@ def qperf(server, client, test, size):
         text = client.run("qperf", server.address, "-t", 1, "-m", size, test, limit=60)
     finally:
         listening.kill()
-    value, unit = next(line.split("=")[1] for line in text.splitlines() if "=" in line).split()
-    units = {"ns": 1, "us": 1e3, "ms": 1e6, "bytes/sec": 1, "KB/sec": 1e3, "MB/sec": 1e6,
-             "GB/sec": 1e9}
-    return float(value.replace(",", "")) * units[unit]
+    value = pairs.qperf_value(text)
+    if value is None:
+        raise Failure(f"cannot read this output of qperf:\n{text}")
+    return value
 
 
 def between_machines(places, key):

@@ -161,9 +161,17 @@ def qperf(pair, test, size):
     port = free_port()
     client = ["qperf", "127.0.0.1", "-lp", str(port), "-t", "1", "-m", str(size), test]
     text = pair.run(["qperf", "-lp", str(port)], client, port, stays=True)
+    value = qperf_value(text)
+    if value is None:
+        raise Failure(f"qperf: {last_line(text)}")
+    return value
+
+
+def qperf_value(text):
+    """The figure that qperf printed, in base units; None if it is none."""
     match = re.search(r"(?:latency|bw)\s+=\s+([\d.,]+) (\S+)", text)
     if not match or match.group(2) not in UNITS:
-        raise Failure(f"qperf: {last_line(text)}")
+        return None
     return float(match.group(1).replace(",", "")) * UNITS[match.group(2)]
 
 

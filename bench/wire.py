@@ -8,7 +8,6 @@ does not fail the run; an Omniverb measurement that could not be taken does. doc
 """
 import argparse
 import json
-import re
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import against
 import machine
+import pairs
 import plan
 import report
 
@@ -90,12 +90,10 @@ class Places:
         """TCP: latency in ns (half a round trip) or bytes a second."""
         text = self.client.run("qperf", self.server.address, "-lp", QPERF_PORT, "-t", "1", "-m",
                                size, test, plain=True)
-        found = re.search(r"(?:latency|bw)\s+=\s+([\d.,]+) (\S+)", text)
-        units = {"ns": 1, "us": 1e3, "ms": 1e6, "bytes/sec": 1, "KB/sec": 1e3, "MB/sec": 1e6,
-                 "GB/sec": 1e9}
-        if not found or found.group(2) not in units:
+        value = pairs.qperf_value(text)
+        if value is None:
             raise Failure(f"cannot read this output of qperf:\n{text}")
-        return float(found.group(1).replace(",", "")) * units[found.group(2)]
+        return value
 
     def iperf3(self):
         """TCP: bytes a second that arrived."""
