@@ -4,6 +4,7 @@ demo goes through."""
 import os
 import pathlib
 
+from cases import dissect
 from harness import process, room, staging
 from harness.case import POLLS, WAITS, Case, Group
 
@@ -60,7 +61,7 @@ def _case(name, run, limit):
 def groups():
     """One case a check."""
     cargo = [_case(name, _command(["cargo", *words], limit), limit)
-             for name, words, limit in _CARGO]
+             for name, words, limit in _CARGO] + [dissect.CASE]
     light = [_case("format", _command(["cargo", "fmt", "--all", "--check"], 60), 60),
              *(_case(name, _xtask(name), 300) for name in _XTASKS)]
     scripts = [Group(f"checks.{name}", [_case(name, _command(words, limit), limit)],
