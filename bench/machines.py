@@ -164,6 +164,11 @@ class Places:
         self.ways.update(row["path"] for row in self.host.daemon.queue_pairs()
                          if row.get("path") not in (None, "none"))
 
+    def with_rxe(self):
+        """The machines have rxe."""
+        for one in self.machines:
+            one.rxe()
+
     def with_device(self):
         """The machines have our device, and no rxe any more."""
         for one in self.machines:
@@ -225,8 +230,7 @@ def between_machines(places, key):
     """Two machines: by TCP and rxe, or by our device."""
     server, client = places.machines
     if key == "rxe":
-        for one in places.machines:
-            one.rxe()
+        places.with_rxe()
         return [plan.Measurement("tcp_lat", "TCP (virtio-net) 8 B", "ns",
                                  lambda _: qperf(server, client, "tcp_lat", 8)),
                 plan.Measurement("tcp_64k", "TCP (virtio-net) 64 KiB", "B/s",
@@ -284,8 +288,11 @@ def second_api(place):
         # It ends with its input.
         node = place.start("sh", "-c", f"sleep 900 | {PROGRAMS}/dma_speed serve", stdout=said)
         try:
-            process.until(lambda: "port " in process.written(said), 30, "the node")
-            port = process.written(said).split("port ")[1].split()[0]
+            process.until(lambda: process.written(said) or node.poll() is not None, 30, "the node")
+            first = process.written(said)
+            if not first.startswith("port "):
+                raise Failure(f"the node: {first}")
+            port = first.split()[1]
             text = place.run(f"{PROGRAMS}/dma_speed", place.address, port, limit=600)
         finally:
             node.kill()
@@ -348,44 +355,101 @@ def sampled(items, rounds):
     return {item.key: report.entry_of(item) for item in items}
 
 
+def two_machines(places, chosen):
+    """By rxe, then by our device: they go in this order, and only once."""
+    rows = sampled(between_machines(places, "rxe"), chosen.rounds)
+    places.with_device()
+    rows.update(sampled(between_machines(places, "omv"), chosen.rounds))
+    yield from lines(rows, {"omv": "rxe"})
+    yield f"ways (the first connection has no window yet): {', '.join(sorted(places.ways))}"
+    return rows
+
+
+def one_machine(places, chosen):
+    """Memory out of the window and an agent, or a daemon of the machine's own."""
+    rows = sampled(in_one_machine(places), chosen.rounds)
+    yield from lines(rows, {"window": "own"})
+    return rows
+
+
+def dma_in_one_machine(places, chosen):
+    """The second API, in the same two ways."""
+    rows = api_rows(places, max(1, chosen.rounds // 2))
+    yield from lines(rows, {"window": "own"})
+    return rows
+
+
+def wakes_by_border(places, chosen):
+    """Bare and with a message."""
+    rows = sampled(wakes(places), chosen.rounds)
+    yield from lines(rows, {})
+    return rows
+
+
+def instructions(places, _chosen):
+    """Of each call."""
+    found = {name: steps(place) for name, place in (("own", places.own), ("window", places.first))}
+    yield from step_lines(found)
+    return found
+
+
+PARTS = {"two machines": two_machines, "one machine": one_machine, "dma": dma_in_one_machine,
+         "wakes": wakes_by_border, "instructions": instructions}
+
+
+def shown(title, part, places, chosen):
+    """Prints a part's lines as they come, and gives what it has found; None if that failed."""
+    print(f"\n{title}", flush=True)
+    lines_of = part(places, chosen)
+    try:
+        while True:
+            print(next(lines_of), flush=True)
+    except StopIteration as end:
+        return end.value
+    except (Failure, subprocess.SubprocessError) as problem:
+        print(f"not measured: {problem}", flush=True)
+        return None
+
+
+def unmeasured(found):
+    """Names of what is missing."""
+    for title, rows in found.items():
+        if rows is None:
+            yield title
+        elif title != "instructions":
+            yield from (key for key, row in rows.items() if "median" not in row)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="samples of everything (default 5)")
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS),
+                        help="what to measure (default: everything)")
     parser.add_argument("--out", type=Path, default=ROOT / "target/bench/machines.json")
     chosen = parser.parse_args()
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     known, stage = machine.facts(ROOT), Stage(with_programs=False)
-    tables, counted, more = {}, {}, {}
+    print(*machine.lines(known), sep="\n")
     try:
         with contextlib.closing(Places(stage)) as places:
-            rows = sampled(between_machines(places, "rxe"), chosen.rounds)
-            places.with_device()
-            rows.update(sampled(between_machines(places, "omv"), chosen.rounds))
-            more = {"emulated": places.machines[0].is_emulated(), "ways": sorted(places.ways)}
-            tables["two machines"] = rows
-            tables["one machine"] = sampled(in_one_machine(places), chosen.rounds)
-            tables["dma"] = api_rows(places, max(1, chosen.rounds // 2))
-            tables["wakes"] = sampled(wakes(places), chosen.rounds)
-            counted = {name: steps(place) for name, place in
-                       (("own", places.own), ("window", places.first))}
+            if places.machines[0].is_emulated():
+                print("the machines' processors are EMULATED: only ratios mean anything")
+            if "two machines" not in chosen.only:
+                places.with_rxe()
+                places.with_device()
+            found = {title: shown(title, part, places, chosen)
+                     for title, part in PARTS.items() if title in chosen.only}
+            emulated = places.machines[0].is_emulated()
     except Skip as skip:
         print(f"bench: there is no virtual machine here: {skip}", file=sys.stderr)
         return 1
     finally:
         stage.close()
         process.end_descendants()
-    chosen.out.write_text(json.dumps({"machine": known, "rounds": chosen.rounds, "tables": tables,
-                                      **more, "instructions": counted}, indent=1) + "\n")
-    print(*machine.lines(known), sep="\n")
-    if more["emulated"]:
-        print("the machines' processors are EMULATED: only ratios mean anything")
-    print(f"ways between the two machines (the first connection has none yet): {more['ways']}")
-    against = {"omv": "rxe", "window": "own"}
-    for title, rows in tables.items():
-        print(f"\n{title}", *lines(rows, against), sep="\n")
-    print("", *step_lines(counted), sep="\n")
+    chosen.out.write_text(json.dumps({"machine": known, "rounds": chosen.rounds,
+                                      "emulated": emulated, "tables": found}, indent=1) + "\n")
     print(f"Details: {chosen.out}")
-    failed = [key for rows in tables.values() for key, row in rows.items() if "median" not in row]
+    failed = list(unmeasured(found))
     if failed:
         print(f"bench: not measured: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
