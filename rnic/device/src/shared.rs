@@ -8,6 +8,7 @@ use crate::lock::lock;
 use crate::pages::Toll;
 use crate::qp::Qp;
 use crate::region::Regions;
+use omniverb_link::PeerReaches;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -44,6 +45,8 @@ pub struct Shared {
     waiting: Mutex<Vec<Weak<Qp>>>,
     /// QPs that a turn is to look at once.
     again: Mutex<Vec<Again>>,
+    /// Engines that were at our pages when the link to them ended.
+    late: Mutex<Vec<PeerReaches>>,
 }
 
 impl Shared {
@@ -59,6 +62,7 @@ impl Shared {
             cqs: Mutex::default(),
             waiting: Mutex::default(),
             again: Mutex::default(),
+            late: Mutex::default(),
         })
     }
 
@@ -130,6 +134,19 @@ impl Shared {
     /// When a turn is to look at the first of those, in nanoseconds of the host's clock.
     pub(crate) fn again_due(&self) -> Option<u64> {
         lock(&self.again).iter().map(|again| again.due).min()
+    }
+
+    /// A link to the engine ends, which is at our pages at this moment.
+    pub(crate) fn leave_behind(&self, engine: PeerReaches) {
+        lock(&self.late).push(engine);
+    }
+
+    /// Whether the engine is at our pages still by a link that has ended.
+    #[must_use]
+    pub fn engine_is_late(&self) -> bool {
+        let mut late = lock(&self.late);
+        late.retain(PeerReaches::is_there);
+        !late.is_empty()
     }
 
     /// Has every turn look after this QP from now on.

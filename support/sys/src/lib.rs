@@ -32,6 +32,7 @@ pub mod numbered;
 mod outgoing;
 pub mod own;
 pub mod pidfd;
+pub mod pinned;
 pub mod privileges;
 pub mod process;
 pub mod protection;

@@ -82,18 +82,28 @@ pub(crate) struct Budget {
 impl Budget {
     /// Room for one more mapping of so many bytes.
     pub(crate) fn share(&self, bytes: usize) -> Option<Share> {
-        self.take(bytes, VNIC_MAPPINGS, VNIC_BYTES)
+        self.take((1, bytes), VNIC_MAPPINGS, VNIC_BYTES)
+    }
+
+    /// Room for pages that lie in so many places, each of which is a mapping to the kernel.
+    pub(crate) fn share_of_row(&self, mappings: usize, bytes: usize) -> Option<Share> {
+        self.take((mappings, bytes), VNIC_MAPPINGS, VNIC_BYTES)
     }
 
     /// The same, as long as more than half is left: what is merely faster for the application
     /// itself does not take what its peers may need.
     pub(crate) fn share_of_half(&self, bytes: usize) -> Option<Share> {
-        self.take(bytes, VNIC_MAPPINGS / 2, VNIC_BYTES / 2)
+        self.take((1, bytes), VNIC_MAPPINGS / 2, VNIC_BYTES / 2)
     }
 
-    fn take(&self, bytes: usize, mappings_max: usize, bytes_max: usize) -> Option<Share> {
+    fn take(
+        &self,
+        (mappings_wanted, bytes): (usize, usize),
+        mappings_max: usize,
+        bytes_max: usize,
+    ) -> Option<Share> {
         let Rooms { mappings, bytes: room } = &self.vnic;
-        let _mapping = mappings.part_up_to(mappings_max, 1)?;
+        let _mapping = mappings.part_up_to(mappings_max, mappings_wanted)?;
         let _bytes = room.part_up_to(bytes_max, bytes)?;
         Some(Share { _mapping, _bytes, undertaker: self.undertaker.clone() })
     }

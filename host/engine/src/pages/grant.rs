@@ -28,6 +28,8 @@ pub(crate) struct Grant {
     /// First address that is mapped.
     start: u64,
     mapped: Option<Hold>,
+    /// They are where their owner has them always: who takes them back waits for us.
+    stays: bool,
     /// These bytes are in memory, or were a moment ago.
     resident: Range<usize>,
     /// Until when that is believed.
@@ -37,7 +39,18 @@ pub(crate) struct Grant {
 impl Grant {
     pub(crate) fn new(key: Rkey, access: u32, start: u64, hold: Hold) -> Grant {
         let region = start..start.saturating_add(hold.window().len() as u64);
-        Grant { key, access, region, start, mapped: Some(hold), resident: 0..0, until: 0 }
+        let (mapped, resident) = (Some(hold), 0..0);
+        Grant { key, access, region, start, mapped, stays: false, resident, until: 0 }
+    }
+
+    /// Its pages are where their owner has them always.
+    pub(crate) fn in_place(self) -> Grant {
+        Grant { stays: true, ..self }
+    }
+
+    /// Whether they are.
+    pub(super) fn is_in_place(&self) -> bool {
+        self.stays
     }
 
     /// There is more of the region, which begins at `address` and has `length` bytes.

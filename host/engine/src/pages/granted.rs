@@ -137,6 +137,11 @@ impl Grants {
         }
     }
 
+    /// Lets go of what is void.
+    pub(crate) fn look(&mut self, endpoint: &Endpoint) {
+        self.follow(endpoint.peer_epoch());
+    }
+
     /// When the application takes something back, everything is void.
     fn follow(&mut self, epoch: u64) {
         if epoch != self.epoch {
@@ -245,8 +250,15 @@ impl Grants {
         let stretch = Target { key, address, length: length as u64 };
         // What crosses from one extent to the next goes the other way.
         let Some((grant, at)) = self.find(stretch, access) else { return false };
+        let stays = grant.is_in_place();
         let Some(window) = grant.at_hand(at, length, now) else { return false };
+        if stays && !endpoint.enter_pages_that_stay(epoch) {
+            return false;
+        }
         act(window, at);
+        if stays {
+            endpoint.leave_pages(epoch);
+        }
         // If the pages went back meanwhile, it may have missed them.
         endpoint.peer_epoch_afterwards() == epoch
     }

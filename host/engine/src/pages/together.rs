@@ -3,6 +3,7 @@
 //! In: an extent that was granted to a link of a vNIC. Out: its mapping, which goes with the last
 //! right, by way of whoever has the time to take it down.
 
+use crate::command::Row;
 use crate::pages::budget::{Budget, Mapped, Mappings, Remains, Share};
 use omniverb_ring::Window;
 use omniverb_sys::extent::FileId;
@@ -51,16 +52,21 @@ impl Hold {
 /// Of which vNIC, in which file, what of it, and how it may be used.
 type Name = (VnicId, FileId, u64, u64, Access);
 
+/// Of which vNIC, which row of pages that stay where they are, and how it may be used. A row that is
+/// mapped is there, and no other is in its place.
+type RowName = (VnicId, usize, Access);
+
 /// What a packet thread has mapped, as a part of what all of them have.
 #[derive(Default)]
 pub(crate) struct Together {
     mapped: HashMap<Name, Weak<Mapped>>,
+    rows: HashMap<RowName, Weak<Mapped>>,
     all: Mappings,
 }
 
 impl Together {
     pub(crate) fn new(all: Mappings) -> Together {
-        Together { mapped: HashMap::new(), all }
+        Together { mapped: HashMap::new(), rows: HashMap::new(), all }
     }
 
     /// For one more vNIC.
@@ -96,11 +102,39 @@ impl Together {
         self.mapped.insert(name, Arc::downgrade(&mapped));
         Ok(Hold::of(mapped))
     }
+
+    /// The mapping of pages that stay where they are, likewise; `share` takes for so many mappings
+    /// and bytes.
+    ///
+    /// # Errors
+    /// As [`hold`](Self::hold).
+    pub(crate) fn hold_row(
+        &mut self,
+        vnic: VnicId,
+        row: &Arc<Row>,
+        access: Access,
+        share: impl FnOnce(usize, usize) -> Option<Share>,
+    ) -> io::Result<Hold> {
+        let name = (vnic, Arc::as_ptr(row).addr(), access);
+        if let Some(mapped) = self.rows.get(&name).and_then(Weak::upgrade) {
+            return Ok(Hold::of(mapped));
+        }
+        let bytes = row.parts.iter().map(|part| part.length).sum::<u64>();
+        let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let share = share(row.parts.len(), bytes).ok_or(io::ErrorKind::OutOfMemory)?;
+        let window = Extent::map_row(&row.parts, access, row.clone())?;
+        let mapped = Arc::new(Mapped { window, share });
+        self.rows.retain(|_, mapped| mapped.strong_count() > 0);
+        self.rows.insert(name, Arc::downgrade(&mapped));
+        Ok(Hold::of(mapped))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use omniverb_ring::WordMemory;
+    use omniverb_ring::sync::Ordering;
     use omniverb_sys::memfd;
 
     #[test]
@@ -126,6 +160,37 @@ mod tests {
             hold(0, both).release();
             assert_eq!(budgets[0].mappings(), 0);
         }
+    }
+
+    #[test]
+    fn pages_that_stay_are_kept_until_the_last_mapping_is_gone() {
+        let file = Arc::new(memfd::create("test", 8 * 4096).unwrap());
+        let parts = [(4, 1), (1, 2), (7, 1)];
+        let parts = parts.map(|(at, n)| Extent::new(file.clone(), at * 4096, n * 4096));
+        let row = Arc::new(Row { parts: parts.to_vec() });
+        let (mut together, budget) = (Together::default(), Mappings::default().budget());
+        let mut hold = |row: &Arc<Row>| {
+            let share = |mappings, bytes| budget.share_of_row(mappings, bytes);
+            together.hold_row(VnicId(1), row, Access::ReadWrite, share)
+        };
+        let [one, other] = [(); 2].map(|()| hold(&row).unwrap());
+        assert_eq!(one.window().address(), other.window().address());
+        assert_eq!((one.window().len(), budget.mappings()), (4 * 4096, 3));
+        let all = Extent::new(file.clone(), 0, 8 * 4096).map(Access::ReadOnly).unwrap();
+        for (page, at) in [4, 1, 2, 7].into_iter().enumerate() {
+            one.window().store(page * 4096 + 8, page as u64 + 1, Ordering::Relaxed);
+            assert_eq!(all.load(at * 4096 + 8, Ordering::Relaxed), page as u64 + 1);
+        }
+        let left = Arc::downgrade(&row);
+        drop(row);
+        one.release();
+        assert!(left.strong_count() > 0, "it is mapped still");
+        other.release();
+        assert_eq!((left.strong_count(), budget.mappings()), (0, 0));
+        let outside = Row { parts: vec![Extent::new(file, 7 * 4096, 2 * 4096)] };
+        assert!(hold(&Arc::new(outside)).is_err());
+        let many = Row { parts: vec![parts[0].clone(); 1 << 16] };
+        assert!(hold(&Arc::new(many)).is_err(), "more mappings than there may be");
     }
 
     #[test]

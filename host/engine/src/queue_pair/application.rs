@@ -251,6 +251,11 @@ impl Application {
         self.grants.is_own(key)
     }
 
+    /// Lets go of what the application has taken back.
+    pub(crate) fn look_at_grants(&mut self) {
+        self.grants.look(&self.endpoint);
+    }
+
     /// The control plane granted it; `epoch`: see [`crate::Grant`].
     pub(crate) fn granted(&mut self, grant: Grant, epoch: u32) {
         self.grants.insert(&self.endpoint, grant, epoch);

@@ -9,7 +9,7 @@
 use crate::accounts::{Paid, Receipt};
 use crate::ids::SessionId;
 use crate::limits::Limits;
-use crate::memory::layout::{Apart, Freed, Layout, Place};
+use crate::memory::layout::{Apart, FileId, Freed, Layout, Place};
 use crate::memory::mr::PAGE_BYTES;
 use omniverb_terms::{Errno, Rkey};
 use std::collections::BTreeMap;
@@ -20,6 +20,10 @@ const FIRST_BYTES: u64 = 2 << 20;
 
 /// Names an extent; none is given twice.
 pub(crate) type ExtentId = u64;
+
+/// Set in the names of files that are none: of extents whose pages stay where they are, in the
+/// memory of a virtual machine. No layout has so many files.
+const IN_PLACE: FileId = 1 << 63;
 
 /// A region: its owner and its key.
 pub(crate) type RegionKey = (SessionId, Rkey);
@@ -106,12 +110,34 @@ impl Extents {
     ) -> Result<(ExtentId, Option<u64>), Errno> {
         let placed = self.layout.place(region.0, part.length).ok_or(Errno::ENOMEM)?;
         self.last += 1;
-        let extent =
-            Extent { region, start: part.start, place: placed.place, pages: Pages::OnTheirWay };
-        let before = self.by_start.insert((region.0, region.1, part.start), self.last);
+        Ok((self.insert(region, part.start, placed.place, receipt), placed.new_file))
+    }
+
+    /// One more, whose pages will stay where they are. It has a name for what holds it, which is
+    /// no other's.
+    pub(crate) fn add_in_place(
+        &mut self,
+        region: RegionKey,
+        part: &Part,
+        receipt: Receipt,
+    ) -> ExtentId {
+        self.last += 1;
+        let place = Place { file: IN_PLACE | self.last, offset: 0, length: part.length };
+        self.insert(region, part.start, place, receipt)
+    }
+
+    fn insert(
+        &mut self,
+        region: RegionKey,
+        start: u64,
+        place: Place,
+        receipt: Receipt,
+    ) -> ExtentId {
+        let extent = Extent { region, start, place, pages: Pages::OnTheirWay };
+        let before = self.by_start.insert((region.0, region.1, start), self.last);
         debug_assert!(before.is_none(), "extents do not overlap");
         self.rows.insert(self.last, receipt.pays_for(extent));
-        Ok((self.last, placed.new_file))
+        self.last
     }
 
     /// Its pages have come.
@@ -126,7 +152,8 @@ impl Extents {
         let row = self.rows.remove(&id)?;
         let Extent { region, start, place, .. } = *row;
         self.by_start.remove(&(region.0, region.1, start));
-        Some((place, self.layout.free(&place)))
+        let freed = if row.is_in_place() { Freed::File } else { self.layout.free(&place) };
+        Some((place, freed))
     }
 }
 
@@ -139,6 +166,11 @@ pub(crate) struct Span {
 }
 
 impl Extent {
+    /// Whether its pages stay where they are.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.place.file & IN_PLACE != 0
+    }
+
     /// What of its region it covers.
     pub(crate) fn span(&self) -> Span {
         Span { start: self.start, length: self.place.length, pages: self.pages }

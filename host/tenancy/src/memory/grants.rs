@@ -12,12 +12,13 @@ use crate::action::{Action, MemoryFacts};
 use crate::ids::{LinkKey, SessionId};
 use crate::memory::extents::Part;
 use crate::memory::layout::{FileId, Place};
+use crate::memory::moving::Stay;
 use crate::memory::mr::Mr;
 use crate::policy::adoption::Adoption;
 use crate::tenancy::Tenancy;
 use crate::timers::Timer;
 use omniverb_session::body::{
-    Adopt, Adopted, Connected, Extent, GrantDenied, Granted, RequestGrant,
+    Adopt, Adopted, Connected, Extent, GrantDenied, Granted, Pin, RequestGrant,
 };
 use omniverb_session::rights::{self, Trust};
 use omniverb_terms::{Errno, Qpn, Rkey, Service, VnicId};
@@ -32,6 +33,7 @@ struct Asking {
     part: Part,
     /// What it pays: the grant, the question, and the extent, if it is new.
     paid: (Receipt, Receipt, Option<Receipt>),
+    stay: Stay,
 }
 
 /// Where pages are moved that are granted.
@@ -41,6 +43,8 @@ enum Lent {
     File,
     /// To a piece of a virtual machine's window.
     Window,
+    /// Nowhere: they stay in the memory of a virtual machine, which the daemon has.
+    InPlace,
 }
 
 /// Whether peers of such a queue pair may map what it can reach. Of XRC the end that asks serves
@@ -72,11 +76,13 @@ impl Tenancy {
         self.uses(initiator, owner, &mr)?;
         let question = self.charge_question(owner)?;
         self.may_be_granted_more(id, owner, now)?;
-        let (part, extent) = self.choose_part(owner, (m.rkey, &mr), (m.address, m.length))?;
+        let stay = Stay::Moved;
+        let (part, extent) =
+            self.choose_part(owner, (m.rkey, &mr), (m.address, m.length), stay)?;
         let session = self.sessions.get(&id).ok_or(Errno::EPROTO)?;
         let paid = (session.account().charge(&[Kind::Grant])?, question, extent);
         let (qpn, peer_qpn, rkey) = (m.qpn, m.peer_qpn, m.rkey);
-        self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part, paid }, now)?;
+        self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part, paid, stay }, now)?;
         Ok(Connected { qpn: m.qpn, ready: 0 })
     }
 
@@ -115,20 +121,27 @@ impl Tenancy {
         self.uses(initiator, owner, &mr)?;
         let question = self.charge_question(owner)?;
         let address = if length == u64::MAX { address.max(mr.pages().start) } else { address };
-        let (part, extent) = self.choose_part(owner, (rkey, &mr), (address, length))?;
         let session = self.sessions.get(&owner).ok_or(Errno::ENOENT)?;
+        let stay = match self.stay_in_place(session.client().vnic) {
+            true => Stay::InPlace,
+            false => Stay::Moved,
+        };
+        let (part, extent) = self.choose_part(owner, (rkey, &mr), (address, length), stay)?;
         let paid = (session.account().charge(&[Kind::EngineGrant])?, question, extent);
         // To the engine's queue pair the owner's is the peer, as for any initiator.
         let (qpn, peer_qpn) = (peer_qpn, qpn);
-        self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part, paid }, now)
+        self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part, paid, stay }, now)
     }
 
     /// Asks the owner for pages.
     fn ask_owner(&mut self, asking: Asking, now: u64) -> Result<(), Errno> {
-        let Asking { initiator, owner, qpn, peer_qpn, rkey, part, paid } = asking;
+        let Asking { initiator, owner, qpn, peer_qpn, rkey, part, paid, stay } = asking;
         let (receipt, question, new) = paid;
         let region = (owner, rkey);
         let (extent, new_file) = match new {
+            Some(paid) if stay == Stay::InPlace => {
+                (self.memory.extents.add_in_place(region, &part, paid), None)
+            }
             Some(paid) => self.memory.extents.add(region, &part, paid)?,
             None => (self.memory.extents.at(region, part.start).ok_or(Errno::ENOENT)?, None),
         };
@@ -142,6 +155,11 @@ impl Tenancy {
             owner.questions.ask(question);
         }
         let Part { start, .. } = part;
+        if part.is_fresh() && stay == Stay::InPlace {
+            let pin = Pin { token, rkey, qpn: peer_qpn, start, length };
+            self.act(Action::Pin { session: owner, file, pin });
+            return Ok(());
+        }
         let trusted = u32::from(self.trust(initiator, owner) == Trust::Trusting);
         let fresh = u32::from(part.is_fresh());
         let memory = Extent { offset, length };
@@ -194,6 +212,8 @@ impl Tenancy {
         let uses = match self.lent_in(home, from)? {
             Lent::File => rights::mappable(mr.access, trust),
             Lent::Window => rights::mappable_in_window(mr.access, trust),
+            // Nobody gets them but the engine, which keeps to the flags.
+            Lent::InPlace => rights::mappable(mr.access, trust),
         };
         // The engine has the owner execute atomics.
         let useful = match initiator {
@@ -210,6 +230,7 @@ impl Tenancy {
             false => Ok(Lent::File),
             // A machine's window is for its own processes.
             true if from == Some(home) => Ok(Lent::Window),
+            true if from.is_none() && self.stay_in_place(home) => Ok(Lent::InPlace),
             true => Err(Errno::EOPNOTSUPP),
         }
     }

@@ -24,7 +24,9 @@ use crate::accounts::{Paid, Receipt};
 use crate::ids::{LinkKey, SessionId};
 use extents::{Extent, Extents};
 use grantees::Grantees;
+use omniverb_terms::VnicId;
 use pending::{PendingGrant, PendingGrants};
+use std::collections::BTreeSet;
 
 /// What is granted, or is to be. The files of this folder change it; others look.
 #[derive(Default)]
@@ -32,6 +34,8 @@ pub(crate) struct Memory {
     extents: Extents,
     grantees: Grantees,
     pending: PendingGrants,
+    /// Machines whose memory the daemon has: pages may stay there.
+    whole: BTreeSet<VnicId>,
 }
 
 impl Memory {

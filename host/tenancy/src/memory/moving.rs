@@ -8,7 +8,16 @@ use crate::memory::extents::{Extent, ExtentId, Extents, Pages, Part, RegionKey, 
 use crate::memory::layout::{FileId, Freed, Layout};
 use crate::memory::mr::Mr;
 use crate::tenancy::Tenancy;
-use omniverb_terms::{Errno, Rkey};
+use omniverb_terms::{Errno, Rkey, VnicId};
+
+/// What becomes of pages that are granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stay {
+    /// They move to memory that is shared.
+    Moved,
+    /// They stay where they are.
+    InPlace,
+}
 
 impl Tenancy {
     /// Has extents be where a layout says, before there are any.
@@ -23,6 +32,29 @@ impl Tenancy {
         Some(self.memory.extents.get(self.memory.pending.get(token)?.extent)?.place.file)
     }
 
+    /// The daemon has all memory of the machine that this vNIC is of, or has it no longer: pages of
+    /// its processes may stay where they are when the engine is granted them, from now on.
+    pub fn set_has_memory(&mut self, vnic: VnicId, has: bool) {
+        match has {
+            true => self.memory.whole.insert(vnic),
+            false => self.memory.whole.remove(&vnic),
+        };
+    }
+
+    /// Whether pages of a vNIC's processes stay where they are if the engine is granted them.
+    pub(crate) fn stay_in_place(&self, vnic: VnicId) -> bool {
+        self.memory.whole.contains(&vnic)
+    }
+
+    /// What a session was asked with `token` to keep where it is: the name for it, and how many
+    /// bytes it is. `None`: nothing.
+    #[must_use]
+    pub fn asked_to_keep(&self, session: SessionId, token: u64) -> Option<(FileId, u64)> {
+        let grant = self.memory.pending.get(token).filter(|grant| grant.owner == session)?;
+        let extent = self.memory.extents.get(grant.extent).filter(|e| e.is_in_place())?;
+        (extent.pages == Pages::OnTheirWay).then_some((extent.place.file, extent.place.length))
+    }
+
     /// The part of a key's region to ask its owner for, with what a new extent for it pays;
     /// `u64::MAX` bytes are all of the region.
     pub(crate) fn choose_part(
@@ -30,11 +62,18 @@ impl Tenancy {
         owner: SessionId,
         (rkey, mr): (Rkey, &Mr),
         (address, length): (u64, u64),
+        stay: Stay,
     ) -> Result<(Part, Option<Receipt>), Errno> {
         let session = self.sessions.get(&owner).ok_or(Errno::ENOENT)?;
         let known = self.memory.extents.of_region((owner, rkey));
         let known = known.map(|(_, extent)| extent.span());
         let part = choose(&mr.pages(), known, (address, length), self.limits())?;
+        // Pages are in one place for all: who cannot have them there has the owner do it.
+        let there = self.memory.extents.at((owner, rkey), part.start).filter(|_| !part.is_fresh());
+        let there = there.and_then(|id| self.memory.extents.get(id));
+        if there.is_some_and(|extent| extent.is_in_place() != (stay == Stay::InPlace)) {
+            return Err(Errno::EAGAIN);
+        }
         let receipt =
             part.is_fresh().then(|| session.account().charge(&[Kind::Extent])).transpose()?;
         Ok((part, receipt))

@@ -201,6 +201,14 @@ impl Qp {
         self.inner.lock().links.iter().any(|link| link.endpoint.peer_reaches_pages())
     }
 
+    /// Whether the engine is at pages of ours that stay where they are; to be asked after
+    /// [`Qp::revoke_grants`], until it is not.
+    pub fn engine_reaches_pages(&self) -> bool {
+        let inner = self.inner.lock();
+        let mut beyond = inner.links.iter().filter(|link| link.peer.is_beyond_engine());
+        beyond.any(|link| link.endpoint.peer_reaches_pages_that_stay())
+    }
+
     /// Waits no longer: whoever is at our pages finds out that it may have been in vain.
     pub fn give_up_on_peers(&self) {
         let mut inner = self.inner.lock();
@@ -298,7 +306,15 @@ impl Inner {
                 Incoming::Send { .. } => self.receives.put_back(),
                 _ => {}
             }
-            self.links[index].endpoint.close();
+            let link = &mut self.links[index];
+            if link.peer.is_beyond_engine() {
+                // Nobody sees this link any more, which the engine may be by at pages of ours.
+                link.endpoint.advance_epoch();
+                if link.endpoint.peer_reaches_pages_that_stay() {
+                    qp.shared.leave_behind(link.endpoint.stay());
+                }
+            }
+            link.endpoint.close();
         }
         if !self.links.is_empty() {
             qp.send_cq.unwatch(qp.number);

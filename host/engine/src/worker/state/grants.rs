@@ -1,13 +1,13 @@
 //! Keys that peers name are asked for, and what is granted is mapped.
 
 use super::State;
-use crate::command::{Event, Grant as Granted};
+use crate::command::{Event, Grant as Granted, Pages};
 use crate::pages::grant::{Grant, REMOTE_WRITE};
 use crate::worker::link::{Ends, Link};
 use crate::worker::outbox::Posted;
 use omniverb_link::pace::Denied;
 use omniverb_sys::Access;
-use omniverb_terms::{Qpn, Rkey};
+use omniverb_terms::{Qpn, Rkey, VnicId};
 
 impl State {
     /// Has the control plane ask the application for what its peer named.
@@ -25,6 +25,14 @@ impl State {
         }
     }
 
+    /// Owners of a vNIC have taken pages back: no link keeps those that are void.
+    pub(super) fn look_at_grants(&mut self, vnic: VnicId) {
+        for index in self.links.those(|link| link.ends().vnic == vnic) {
+            let connected = self.links.get_mut(index).and_then(Link::connected_mut);
+            connected.into_iter().for_each(|connected| connected.application.look_at_grants());
+        }
+    }
+
     /// What was wanted is not granted.
     pub(super) fn denied(&mut self, (qpn, peer_qpn): (Qpn, Qpn), key: Rkey, denied: Denied) {
         if let Some((_, connected)) = self.links.between(qpn, peer_qpn) {
@@ -38,18 +46,28 @@ impl State {
         let found = self.links.between(granted.qpn, granted.peer_qpn);
         let Some((_, connected)) = found.filter(|(of, _)| *of == granted.vnic) else { return };
         let own = connected.application.is_own(granted.key);
+        let budget = &vnic.budget;
         let share = |bytes| match own {
-            true => vnic.budget.share_of_half(bytes),
-            false => vnic.budget.share(bytes),
+            true => budget.share_of_half(bytes),
+            false => budget.share(bytes),
         };
         let writable = granted.access & REMOTE_WRITE != 0;
         let how = if writable { Access::ReadWrite } else { Access::ReadOnly };
-        let hold = self.together.hold(granted.vnic, &granted.memory, how, share);
+        let hold = match &granted.memory {
+            Pages::Moved(extent) => self.together.hold(granted.vnic, extent, how, share),
+            Pages::InPlace(row) => {
+                let share = |mappings, bytes| budget.share_of_row(mappings, bytes);
+                self.together.hold_row(granted.vnic, row, how, share)
+            }
+        };
         let Ok(hold) = hold else {
             return connected.application.refused(granted.key, Denied::ForGood);
         };
         let Granted { key, access, start, region, .. } = *granted;
-        let grant = Grant::new(key, access, start, hold).of_region(region);
+        let mut grant = Grant::new(key, access, start, hold).of_region(region);
+        if matches!(granted.memory, Pages::InPlace(_)) {
+            grant = grant.in_place();
+        }
         connected.application.granted(grant, granted.epoch);
     }
 }

@@ -1,7 +1,7 @@
 //! What the control plane wants done.
 
 use super::State;
-use crate::command::Command;
+use crate::command::{Command, Pages};
 use crate::worker::watcher::Watcher;
 use omniverb_sys::clock;
 
@@ -21,8 +21,13 @@ impl State {
             Command::Grant(grant) => {
                 self.granted(&grant);
                 // The owner may have closed it, or it was not mapped: then nobody else has it.
-                self.together.bury(grant.memory.file);
+                match grant.memory {
+                    Pages::Moved(extent) => self.together.bury(extent.file),
+                    // Not ours alone: the file is a machine's memory.
+                    Pages::InPlace(_) => {}
+                }
             }
+            Command::LookAtGrants { vnic } => self.look_at_grants(vnic),
             Command::Deny { qpn, peer_qpn, key, denied, .. } => {
                 self.denied((qpn, peer_qpn), key, denied);
             }
