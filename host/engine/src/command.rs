@@ -113,6 +113,8 @@ pub enum Pages {
 pub struct Row {
     /// Parts of the machine's memory.
     pub parts: Vec<Extent>,
+    /// What goes behind them.
+    pub keep: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// Whom a management datagram is for.

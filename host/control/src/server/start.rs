@@ -13,6 +13,7 @@ use crate::door::Door;
 use crate::engine::{Packets, Recorder};
 use crate::errors::StartError;
 use crate::extents::Extents;
+use crate::ram::Pins;
 use crate::idle::Idle;
 use crate::journal::{Journal, Level};
 use crate::leavers::Leavers;
@@ -115,6 +116,7 @@ impl Server {
             probes,
             captures,
             extents: Extents::default(),
+            pins: Pins::default(),
             journal,
             audit: Audit::default(),
             disposal,

@@ -167,7 +167,7 @@ mod tests {
         let file = Arc::new(memfd::create("test", 8 * 4096).unwrap());
         let parts = [(4, 1), (1, 2), (7, 1)];
         let parts = parts.map(|(at, n)| Extent::new(file.clone(), at * 4096, n * 4096));
-        let row = Arc::new(Row { parts: parts.to_vec() });
+        let row = Arc::new(Row { parts: parts.to_vec(), keep: None });
         let (mut together, budget) = (Together::default(), Mappings::default().budget());
         let mut hold = |row: &Arc<Row>| {
             let share = |mappings, bytes| budget.share_of_row(mappings, bytes);
@@ -187,9 +187,9 @@ mod tests {
         assert!(left.strong_count() > 0, "it is mapped still");
         other.release();
         assert_eq!((left.strong_count(), budget.mappings()), (0, 0));
-        let outside = Row { parts: vec![Extent::new(file, 7 * 4096, 2 * 4096)] };
+        let outside = Row { parts: vec![Extent::new(file, 7 * 4096, 2 * 4096)], keep: None };
         assert!(hold(&Arc::new(outside)).is_err());
-        let many = Row { parts: vec![parts[0].clone(); 1 << 16] };
+        let many = Row { parts: vec![parts[0].clone(); 1 << 16], keep: None };
         assert!(hold(&Arc::new(many)).is_err(), "more mappings than there may be");
     }
 
