@@ -3,11 +3,13 @@
 
 use crate::extent::Extent;
 use crate::lent;
+use crate::memory;
 use crate::taking::Stay;
 use omniverb_adopt::{Access, AdoptedPages, Strategy};
 use omniverb_device::Region;
 use omniverb_link::pace;
 use omniverb_session::rights;
+use omniverb_sys::pinned::Pin;
 use omniverb_sys::{lock, try_lock};
 use omniverb_terms::{Errno, Rkey};
 use std::collections::HashMap;
@@ -162,17 +164,38 @@ impl Key {
         Ok(())
     }
 
+    /// Has whole pages of the region stay where they are, because of the daemon of this era: the
+    /// number of the descriptor that keeps them.
+    ///
+    /// # Errors
+    /// errno; `stay` has ended.
+    pub(crate) fn keep(
+        &mut self,
+        place: (usize, usize),
+        stay: (u64, Stay),
+    ) -> Result<u32, Errno> {
+        self.check(place)?;
+        let (start, length) = place;
+        let pin = Pin::new(start, length).map_err(|error| memory::errno(&error))?;
+        let number = pin.number();
+        self.adopted.push(Extent::kept(pin, place, stay));
+        Ok(number)
+    }
+
+    /// Whether these are bytes of the region, of which there may be one more extent.
+    fn check(&self, (start, length): (usize, usize)) -> Result<(), Errno> {
+        let region = self.region.memory;
+        let begin = start.checked_sub(region.address()).ok_or(Errno::EPROTO)?;
+        region.part(begin, length).ok_or(Errno::EPROTO)?;
+        if self.adopted.len() >= EXTENTS_MAX { Err(Errno::ENOMEM) } else { Ok(()) }
+    }
+
     fn move_onto(
         &self,
         onto: omniverb_sys::Extent<OwnedFd>,
         (start, length): (usize, usize),
     ) -> Result<AdoptedPages, Errno> {
-        let region = self.region.memory;
-        let begin = start.checked_sub(region.address()).ok_or(Errno::EPROTO)?;
-        region.part(begin, length).ok_or(Errno::EPROTO)?;
-        if self.adopted.len() >= EXTENTS_MAX {
-            return Err(Errno::ENOMEM);
-        }
+        self.check((start, length))?;
         let peers = match rights::is_writable(self.region.access) {
             true => Access::ReadWrite,
             false => Access::ReadOnly,

@@ -124,6 +124,12 @@ enum Command {
         /// Where to listen [default: where the daemon of a host does].
         #[arg(long, value_name = "PATH")]
         socket: Option<PathBuf>,
+        /// Whose memory the host may read and write where it is, without asking the process, if the
+        /// machine was started with --shared-memory: nobody's, that of root's processes with all of
+        /// root's rights, or of all. A process that lies to the agent can have memory of the
+        /// machine overwritten that is not its own.
+        #[arg(long, value_name = "WHOSE", default_value = "root")]
+        in_place: vm::Whose,
     },
     /// Say what is wrong, one line a finding, and how to mend it.
     Doctor {
@@ -268,6 +274,14 @@ enum Vm {
     /// For `omniverb agent`: open devices that are plugged in.
     #[command(hide = true)]
     Open,
+    /// For the same: keep pages of processes where they are.
+    #[command(hide = true)]
+    Pin {
+        /// Whose.
+        whose: vm::Whose,
+        /// Where the one before and the one after this are found.
+        folder: PathBuf,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -385,7 +399,8 @@ fn command(command: Command) -> (anyhow::Result<ExitCode>, u8) {
         Command::Vm(Vm::Carry { number, more, pairs }) => (vm::carry(number, more, &pairs), 1),
         Command::Vm(Vm::Plug { number, bytes }) => (vm::plug(number, bytes), 1),
         Command::Vm(Vm::Open) => (vm::open(), 1),
-        Command::Agent { socket } => (vm::agent(socket.as_deref()), 1),
+        Command::Vm(Vm::Pin { whose, folder }) => (vm::pin(whose, &folder), 1),
+        Command::Agent { socket, in_place } => (vm::agent(socket.as_deref(), in_place), 1),
         Command::Capture { vnic, file, snaplen } => {
             (capture::capture(vnic.as_deref(), file.as_deref(), snaplen), 1)
         }

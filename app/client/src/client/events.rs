@@ -82,6 +82,7 @@ impl Client {
                     }
                 }
             }
+            Message::Pin(ask) => self.progress.answer(events, self.pin(&ask)),
             Message::Granted(granted) => {
                 let mapped = Delivered::new(granted, came).and_then(|grant| self.map(grant));
                 if let Err(errno) = mapped {

@@ -16,6 +16,7 @@ mod mapping;
 mod objects;
 mod openers;
 mod opening;
+mod pinning;
 mod registering;
 mod resume;
 mod second;

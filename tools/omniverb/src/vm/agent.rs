@@ -13,8 +13,10 @@ mod tests;
 
 use super::address_list;
 use super::boot;
+use super::keeping::Keeping;
 use super::network::Network;
 use super::opener;
+use super::pinner::Whose;
 use super::relay::{Channel, News, Reads, Relay};
 use super::sharing::Sharing;
 use super::wakes::Wakes;
@@ -49,11 +51,14 @@ const AGAIN_MS: i64 = 5000;
 /// come by, if any do, then the sockets of the network, and in the end what processes come by.
 const RUNG: usize = 0;
 const RUNG_IN_PAIRS: usize = 1;
+/// The place of who looks at pages, if there is somebody.
+const PINNED: usize = 2;
 /// Connections accepted before others get their turn.
 const TURN: usize = 32;
 
 /// Serves until there is no port any more. `path`: where to listen; that of the host's daemon.
-pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
+/// `in_place`: whose pages may stay where they are for the host's engine.
+pub(crate) fn agent(path: Option<&Path>, in_place: Whose) -> anyhow::Result<ExitCode> {
     let path = path.unwrap_or(Path::new(SYSTEM_SOCKET));
     let found = wait_for("a window of Omniverb", windows)?;
     let port = wait_for(PORT_NAME, port)?;
@@ -63,6 +68,7 @@ pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
     let network = Network::open();
     // Which is not to be nobody.
     let opener = opener::start();
+    let keeping = Keeping::begin(in_place, path.parent().unwrap_or(path));
     if let Err(error) = &opener {
         eprintln!("omniverb: devices that are plugged in from now on are not seen: {error}");
     }
@@ -88,6 +94,7 @@ pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
         window,
         sharing,
         opener: opener.ok(),
+        keeping,
         sockets: 0,
         listener,
         network,
@@ -109,7 +116,9 @@ pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
             match news {
                 News::Frame(frame) => agent.frame(frame),
                 News::Said { session, channel, bytes, .. } => {
-                    agent.relay.say(channel.frame(), session, bytes);
+                    if !agent.keeping.takes(&mut agent.relay, (session, channel), &bytes) {
+                        agent.relay.say(channel.frame(), session, bytes);
+                    }
                 }
                 News::Gone(session) => agent.over(FrameKind::Close, session),
                 News::Lost(session) => agent.over(FrameKind::Lost, session),
@@ -124,6 +133,7 @@ pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
         agent.wake();
         agent.try_network();
         agent.try_window()?;
+        agent.keeping.ask(&mut agent.relay);
     }
 }
 
@@ -134,6 +144,8 @@ struct Agent {
     sharing: Sharing,
     /// Where devices come from that are plugged in now, and who opens them.
     opener: Option<(OwnedFd, Child)>,
+    /// Pages of processes that stay where they are.
+    keeping: Keeping,
     /// The place of the first socket of the network, in what is waited for.
     sockets: usize,
     listener: OwnedFd,
@@ -211,6 +223,7 @@ impl Agent {
     /// Sleeps until something has come.
     fn wait(&mut self) -> anyhow::Result<Vec<News>> {
         let mut others = vec![self.wakes.rung(), self.sharing.rung()];
+        others.extend(self.keeping.socket());
         others.extend(self.opener.as_ref().map(|(devices, _)| devices.as_fd()));
         self.sockets = others.len();
         others.extend(self.network.iter().flat_map(Network::sockets));
@@ -220,6 +233,7 @@ impl Agent {
             None => Some(AGAIN_MS),
             Some(_) => None,
         };
+        let limit = limit.into_iter().chain(self.keeping.limit()).min();
         others.extend((!self.full).then_some(self.listener.as_fd()));
         self.relay.wait(&others, limit)
     }
@@ -235,6 +249,10 @@ impl Agent {
             if self.sharing.take() {
                 self.relay.say(FrameKind::Rung, 0, Vec::new());
             }
+            return Ok(());
+        }
+        if index == PINNED && self.keeping.socket().is_some() {
+            self.keeping.hear(&mut self.relay);
             return Ok(());
         }
         let Some(index) = index.checked_sub(self.sockets) else {
@@ -343,6 +361,7 @@ impl Agent {
                 }
                 FrameKind::Word => self.woken = true,
                 FrameKind::Rung => self.sharing.hear(),
+                FrameKind::PinsOver => self.keeping.answered(&bytes),
                 _ => {}
             },
         }

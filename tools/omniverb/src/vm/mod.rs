@@ -8,12 +8,14 @@ mod agent;
 mod boot;
 mod border;
 mod keeper;
+mod keeping;
 mod later;
 mod monitor;
 mod network;
 mod opener;
 mod options;
 mod pairs;
+mod pinner;
 mod place;
 mod porter;
 mod processors;
@@ -25,6 +27,7 @@ mod window;
 mod windows;
 
 pub(crate) use agent::agent;
+pub(crate) use pinner::{Whose, serve as pin};
 pub(crate) use processors::is_emulated_alone;
 
 use crate::operator::Operator;

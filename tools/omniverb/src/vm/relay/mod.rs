@@ -75,6 +75,12 @@ impl Relay {
         self.sessions.insert(session, Session::new(calls));
     }
 
+    /// The first socket of a session.
+    pub(super) fn calls(&self, session: u32) -> Option<BorrowedFd<'_>> {
+        let session = self.sessions.get(&session)?;
+        session.socket(Channel::Calls).map(AsFd::as_fd)
+    }
+
     /// A session has its second socket.
     pub(super) fn set_events(&mut self, session: u32, events: OwnedFd) {
         if let Some(session) = self.sessions.get_mut(&session) {
