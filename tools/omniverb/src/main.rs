@@ -168,6 +168,12 @@ enum Vm {
         /// How much memory it shares with each: about 640 KiB for a link.
         #[arg(long, value_name = "SIZE", default_value = "8m")]
         pair_size: String,
+        /// Share all of the machine's memory with the daemon, and with nobody else: so what peers
+        /// that are reached by the engine do to memory regions is done without asking the machine's
+        /// processes, and pages stay where they are. QEMU's memory is made here then (-m says how
+        /// much), of a pc or q35, and QEMU ends when the guest is reset.
+        #[arg(long)]
+        shared_memory: bool,
         /// QEMU and its arguments.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<OsString>,
@@ -243,6 +249,9 @@ enum Vm {
         most: u8,
         #[arg(long, default_value = "0")]
         pair_bytes: u64,
+        /// Of its own memory, if the daemon is to have it.
+        #[arg(long)]
+        memory: Option<u64>,
         /// Who is to open the window.
         #[arg(long)]
         user: Option<String>,
@@ -369,10 +378,18 @@ fn command(command: Command) -> (anyhow::Result<ExitCode>, u8) {
         Command::Vnic(Vnic::Set { name, words }) => (vnic::set(&name, &words), 1),
         Command::Vnic(Vnic::Disconnect { name }) => (vnic::disconnect(&name), 1),
         Command::Vnic(Vnic::List { json }) => (vnic::list(json), 1),
-        Command::Vm(Vm::Run { name, window, neighbours, most_neighbours, pair_size, command }) => {
+        Command::Vm(Vm::Run {
+            name,
+            window,
+            neighbours,
+            most_neighbours,
+            pair_size,
+            shared_memory,
+            command,
+        }) => {
             let (own, most, pair) = (&window[..], most_neighbours, &pair_size[..]);
             let windows = vm::Windows { own, neighbours, most, pair };
-            (vm::run(&name, windows, &command), OWN_FAILURE)
+            (vm::run(&name, windows, shared_memory, &command), OWN_FAILURE)
         }
         Command::Vm(Vm::List { json }) => (vm::list(None, json), 1),
         Command::Vm(Vm::Show { name, json }) => (vm::list(Some(&name), json), 1),
@@ -391,9 +408,18 @@ fn command(command: Command) -> (anyhow::Result<ExitCode>, u8) {
             let windows = vm::Windows { own, neighbours, most, pair };
             (vm::args(&name, windows, &memory, user.as_deref(), libvirt), 1)
         }
-        Command::Vm(Vm::Keep { name, bytes, neighbours, most, pair_bytes, user, alone }) => {
+        Command::Vm(Vm::Keep {
+            name,
+            bytes,
+            neighbours,
+            most,
+            pair_bytes,
+            memory,
+            user,
+            alone,
+        }) => {
             let pairs = vm::Neighbours { count: neighbours, most, bytes: pair_bytes };
-            (vm::keep(&name, (bytes, pairs), user.as_deref(), alone), 1)
+            (vm::keep(&name, (bytes, pairs, memory), user.as_deref(), alone), 1)
         }
         Command::Vm(Vm::Hold) => (vm::hold(), 1),
         Command::Vm(Vm::Carry { number, more, pairs }) => (vm::carry(number, more, &pairs), 1),

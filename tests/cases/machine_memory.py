@@ -1,0 +1,188 @@
+"""A virtual machine whose memory is shared with the daemon: what peers do to regions of its processes
+by way of the engine is done where the pages are (decision 0045). Every byte is checked, and that
+nobody writes to what was deregistered, or was a process's that is gone."""
+
+import contextlib
+import re
+import socket
+import time
+
+from harness import process
+from harness.attached import NAME, OMNIVERB, Lab, Machine, keepers
+from harness.case import WAITS, Case, Group, check
+
+_PROGRAM = "/opt/programs/inplace"
+_PORT = 18600
+
+
+class _Shared(Machine):
+    """A machine that shares its memory, and no windows with neighbours: all goes by the engine."""
+
+    neighbours = 0
+
+    def command(self, stage):
+        line = super().command(stage)
+        return [*line[:-1], "--shared-memory", "--"]
+
+
+class _Private(_Shared):
+    """The same in all but that."""
+
+    def command(self, stage):
+        return Machine.command(self, stage)
+
+
+def _lab(kind):
+    return lambda stage: contextlib.closing(Lab(stage, kind))
+
+
+class _Both:
+    """The owner in the machine, and its peer in another place."""
+
+    def __init__(self, lab, place, *words, limit=240):
+        self.lab, self.limit = lab, limit
+        machine = lab.machine
+        self.said = open(f"{machine.folder.name}/owner", "w+", encoding="utf-8")  # noqa: SIM115
+        self.owner = machine.start("env", f"TEST_ELSEWHERE={_PORT}", OMNIVERB, "run", "--",
+                                   _PROGRAM, *words, stdout=self.said)
+        process.until(lambda: self.owner.poll() is not None or machine.listens(_PORT), 60,
+                      "the owner")
+        self.peer = place.start("env", f"TEST_ELSEWHERE={machine.address}={_PORT}",
+                                lab.stage.programs / "inplace", *words, stdout=self._file())
+
+    def _file(self):
+        self.heard = open(f"{self.lab.machine.folder.name}/peer", "w+",  # noqa: SIM115
+                          encoding="utf-8")
+        return self.heard
+
+    def text(self):
+        """What both have said."""
+        texts = []
+        for file in (self.said, self.heard):
+            file.flush()
+            with open(file.name, encoding="utf-8") as again:
+                texts.append(again.read())
+        return texts
+
+    def finish(self):
+        """Both end well."""
+        status = self.peer.wait(self.limit)
+        owner = self.owner.wait(30)
+        said, heard = self.text()
+        check(status == 0 and owner == 0, f"{status} {owner}\n{said}\n--- peer ---\n{heard}")
+        print(said, heard, sep="")
+        return said, heard
+
+    def close(self):
+        """Ends what runs."""
+        for program in (self.owner, self.peer):
+            if program.poll() is None:
+                program.kill()
+        self.said.close()
+        self.heard.close()
+
+
+def _executed(lab):
+    """How many operations on the memory of the machine's processes the engine did for their peers,
+    and how many the processes did, of those that have ended."""
+    found = [vnic for vnic in lab.host.daemon.vnics() if vnic["name"] == f"vm-{NAME}"]
+    check(len(found) == 1, f"{found}")
+    ended = found[0]["ended"]
+    return ended["executed"], ended.get("messages_received", 0)
+
+
+def _all_over(lab):
+    """Nothing is pinned any more."""
+    process.until(lambda: lab.machine.row()["pinned"] == 0, 20,
+                  lambda: f"the pins to be over: {lab.machine.row()}")
+
+
+def _operations(place, least):
+    """Bytes, stores, deregistration, with a peer at this place."""
+    def run(lab):
+        row = lab.machine.row()
+        check((row["memory"] or 0) > 0 or not least, f"{row}")
+        before, _ = _executed(lab)
+        begun = time.monotonic()
+        with contextlib.closing(_Both(lab, lab.places()[place], "owner_and_peer", "6", "24")) as both:
+            _, heard = both.finish()
+        check(len(re.findall(r"WRITEs of \d+ bytes before", heard)) == 6, heard)
+        after, _ = _executed(lab)
+        took = time.monotonic() - begun
+        print(f"{after - before} operations of {place} were executed in place, in {took:.1f} s")
+        check(after - before >= least, f"{after - before} were executed")
+        check(least or after == before, f"{after - before} were executed")
+        _all_over(lab)
+    return run
+
+
+def _killed(lab):
+    """The owner is killed while a peer writes."""
+    with contextlib.closing(_Both(lab, lab.container, "owner_is_killed")) as both:
+        process.until(lambda: (lab.machine.row()["pinned"] or 0) > 0, 30, "pages to be pinned")
+        both.owner.kill()
+        both.peer.wait(90)
+        _, heard = both.text()
+        check("WRITEs before its end" in heard, heard)
+        print(heard)
+    _all_over(lab)
+
+
+def _agent_killed(lab):
+    """The agent is killed while pages are pinned, then their owner: the next agent keeps them, and
+    lets go of them."""
+    machine = lab.machine
+    with contextlib.closing(_Both(lab, lab.container, "owner_is_killed")) as both:
+        process.until(lambda: (machine.row()["pinned"] or 0) > 0, 30, "pages to be pinned")
+        machine.agents.kill()
+        machine.agents.wait(10)
+        text = machine.run("ps", "-o", "args")
+        check("vm pin" in text, text)
+        both.owner.kill()
+        machine.agents = machine.start_agent()
+        both.peer.wait(90)
+        _, heard = both.text()
+        check("WRITEs before its end" in heard, heard)
+    _all_over(lab)
+    _operations("container", 20)(lab)
+
+
+def _nobodys(lab):
+    """QEMU and the daemon have the memory, and whoever keeps the machine; no peer, and not the one
+    who takes apart what the guest says."""
+    named = "memfd:omniverb-memory"
+    who = set()
+    for folder in process.folders():
+        with contextlib.suppress(OSError):
+            with open(f"{folder}/maps", encoding="utf-8") as file:
+                if named in file.read():
+                    who.add(process.words(folder)[0])
+    check(who, "nobody has it")
+    print(sorted(who), [folder for folder in keepers(lab.host.daemon)])
+
+
+def _shown(lab):
+    """What there is to see of it."""
+    text = lab.host.daemon.omniverb("vm", "show", NAME)
+    check("in place" in text and "512" in text, text)
+
+
+def _reset(lab):
+    """A guest that is reset is not booted afresh in memory that the engine may write to."""
+    machine = lab.machine
+    machine.start("sh", "-c", "echo b > /proc/sysrq-trigger")
+    process.until(lambda: machine.machine.poll() is not None, 30, "QEMU to end")
+    process.until(lambda: not machine.row(), 20, "the machine to be parted with")
+
+
+def groups():
+    """One machine with its memory shared, one without."""
+    shared = [Case("memory.shown", _shown, 60),
+              Case("memory.forwarded", _operations("container", 500), 300),
+              Case("memory.wire", _operations("far", 500), 300),
+              Case("memory.owner killed", _killed, 180),
+              Case("memory.agent killed", _agent_killed, 400),
+              Case("memory.reset", _reset, 90)]
+    private = [Case("memory.private", _operations("container", 0), 300)]
+    return [Group("memory", shared, _lab(_Shared), weight=WAITS),
+            Group("memory.private", private, _lab(_Private), weight=WAITS)]
