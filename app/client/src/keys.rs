@@ -169,11 +169,7 @@ impl Key {
     ///
     /// # Errors
     /// errno; `stay` has ended.
-    pub(crate) fn keep(
-        &mut self,
-        place: (usize, usize),
-        stay: (u64, Stay),
-    ) -> Result<u32, Errno> {
+    pub(crate) fn keep(&mut self, place: (usize, usize), stay: (u64, Stay)) -> Result<u32, Errno> {
         self.check(place)?;
         let (start, length) = place;
         let pin = Pin::new(start, length).map_err(|error| memory::errno(&error))?;

@@ -164,9 +164,9 @@ impl Packets {
         })));
     }
 
-    /// Pages of a vNIC's processes were taken back that stay where they are: who has them lets go.
-    pub(crate) fn look_at_grants(&self, vnic: VnicId) {
-        self.0.send(Command::LookAtGrants { vnic });
+    /// Nobody is granted these pages of a vNIC's any more: who has them lets go.
+    pub(crate) fn withdraw(&self, vnic: VnicId, row: Arc<Row>) {
+        self.0.send(Command::Withdraw { vnic, row });
     }
 
     /// A link gets nothing of what it wanted, or not yet.

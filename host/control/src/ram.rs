@@ -91,9 +91,9 @@ impl Pins {
         self.held.get(&file).map(|(_, row)| row.clone())
     }
 
-    /// Nobody is granted it any more: of which vNIC it is, whose links may have it still.
-    pub(crate) fn forget(&mut self, file: FileId) -> Option<VnicId> {
-        self.held.remove(&file).map(|(vnic, _)| vnic)
+    /// Nobody is granted it any more: what it was, and of which vNIC, whose links may have it still.
+    pub(crate) fn forget(&mut self, file: FileId) -> Option<(VnicId, Arc<Row>)> {
+        self.held.remove(&file)
     }
 
     /// Those of these that nobody has, of a vNIC: what is not known was another daemon's, which is
@@ -150,7 +150,8 @@ mod tests {
         assert_eq!((pins.over(vnic, &[77, 78]), pins.bytes(vnic)), (vec![78], 0x2000));
         assert_eq!((pins.over(other, &[77]), pins.bytes(other)), (vec![77], 0));
         let mapped = pins.row(9);
-        assert_eq!((pins.forget(9), pins.forget(9)), (Some(vnic), None));
+        assert_eq!(pins.forget(9).map(|(vnic, _)| vnic), Some(vnic));
+        assert!(pins.forget(9).is_none());
         assert!(pins.over(vnic, &[77]).is_empty() && pins.row(9).is_none());
         drop(mapped);
         assert_eq!((pins.over(vnic, &[77]), pins.bytes(vnic)), (vec![77], 0));

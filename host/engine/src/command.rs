@@ -166,10 +166,12 @@ pub enum Command {
     },
     /// What was wanted for a link, if it has not gone meanwhile.
     Grant(Box<Grant>),
-    /// Owners of a vNIC have taken pages back that stay where they are: see whose, and let go.
-    LookAtGrants {
-        /// One that is served, or was.
+    /// Nobody is granted these any more, whatever their owner's EPOCH says, which others may write.
+    Withdraw {
+        /// Of which vNIC they are.
         vnic: VnicId,
+        /// As they were granted.
+        row: Arc<Row>,
     },
     /// Nothing of what was wanted for a link is granted.
     Deny {

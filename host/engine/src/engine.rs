@@ -115,7 +115,7 @@ impl Engine {
             | Command::CloseVnic { vnic }
             | Command::SetLimit { vnic, .. }
             | Command::SetFaults { vnic, .. }
-            | Command::LookAtGrants { vnic }
+            | Command::Withdraw { vnic, .. }
             | Command::Deny { vnic, .. }
             | Command::Manage { vnic, .. }
             | Command::Capture { vnic, .. }

@@ -252,9 +252,7 @@ fn what_stays_in_place_is_granted_to_nobody_else() {
     assert!(matches!(call(&mut bench, 3, ask), Some(Message::Connected(_))));
     engine_asks(&mut bench, qps, rkey);
     assert!(pin_asked(&bench).is_none());
-    let denied = |action: &Action| {
-        matches!(action, Action::DenyEngine { denied, .. } if denied.errno == Errno::EAGAIN)
-    };
+    let denied = |action: &Action| matches!(action, Action::DenyEngine { denied, .. } if denied.errno == Errno::EAGAIN);
     assert!(bench.told.iter().any(denied), "{:?}", bench.told);
 }
 

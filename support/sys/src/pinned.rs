@@ -44,8 +44,7 @@ fn ring() -> io::Result<OwnedFd> {
     let mut parameters = [0_u32; PARAMETER_WORDS];
     parameters[FLAGS_WORD] = SETUP_R_DISABLED;
     // SAFETY: the kernel reads and writes a struct of 120 bytes, which the array has.
-    let made =
-        unsafe { libc::syscall(libc::SYS_io_uring_setup, 1_u32, parameters.as_mut_ptr()) };
+    let made = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1_u32, parameters.as_mut_ptr()) };
     let raw = i32::try_from(made).ok().filter(|raw| *raw >= 0);
     let raw = raw.ok_or_else(io::Error::last_os_error)?;
     // SAFETY: the kernel has just made it for us; it is close-on-exec.
@@ -77,10 +76,8 @@ impl Pin {
     pub fn new(address: usize, length: usize) -> io::Result<Pin> {
         use std::os::fd::AsFd;
         let ring = ring()?;
-        let range = libc::iovec {
-            iov_base: std::ptr::without_provenance_mut(address),
-            iov_len: length,
-        };
+        let range =
+            libc::iovec { iov_base: std::ptr::without_provenance_mut(address), iov_len: length };
         let only = Restriction { opcode: RESTRICTION_SQE_OP, what: OP_NOP, reserved: [0; 13] };
         // SAFETY: one iovec, and one restriction, which the kernel copies. It pins the pages, or
         // finds none, and reads and writes nothing there.
@@ -119,9 +116,8 @@ pub fn descriptor_of(process: BorrowedFd<'_>, number: u32) -> io::Result<OwnedFd
 #[must_use]
 pub fn keeps(ring: BorrowedFd<'_>, address: u64, length: u64) -> bool {
     let own = format!("/proc/self/fd/{}", ring.as_raw_fd());
-    let named = readlink(own, Vec::new()).is_ok_and(|name| {
-        name.as_bytes() == b"anon_inode:[io_uring]"
-    });
+    let named =
+        readlink(own, Vec::new()).is_ok_and(|name| name.as_bytes() == b"anon_inode:[io_uring]");
     // The kernel leaves lines out if somebody uses the ring at this moment; nobody can do anything
     // with ours.
     let path = format!("/proc/self/fdinfo/{}", ring.as_raw_fd());
@@ -160,7 +156,10 @@ mod tests {
             Ok(pin) => Some((memory, address, pin)),
             Err(error) => {
                 let known = [libc::EPERM, libc::ENOSYS, libc::ENOMEM];
-                assert!(error.raw_os_error().is_some_and(|errno| known.contains(&errno)), "{error}");
+                assert!(
+                    error.raw_os_error().is_some_and(|errno| known.contains(&errno)),
+                    "{error}"
+                );
                 None
             }
         }
@@ -210,7 +209,8 @@ mod tests {
         let right = said(1, "    0: 0x7f0000001000/8192");
         assert!(has(&right, 0x7f00_0000_1000, 8192));
         assert!(!has(&right, 0x7f00_0000_1000, 4096) && !has(&right, 0x7f00_0000_0000, 8192));
-        for wrong in ["", "PollList:", "    0: 0xzz/1", "    0: 0x1", "    1: 0x7f0000001000/8192"] {
+        for wrong in ["", "PollList:", "    0: 0xzz/1", "    0: 0x1", "    1: 0x7f0000001000/8192"]
+        {
             assert!(!has(&said(1, wrong), 0x7f00_0000_1000, 8192), "{wrong}");
         }
         assert!(!has(&said(2, "    0: 0x7f0000001000/8192"), 0x7f00_0000_1000, 8192));

@@ -6,9 +6,9 @@ use anyhow::{Context, bail};
 use omniverb_session::body::Extent;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::operator::{
-    AttachMachine, AttachMemory, AttachPair, AwaitPair, Capture, Captured, DetachMachine, DisconnectVnic,
-    EndCapture, JoinPair, Message, QueryAll, QueryVnics, SetVnic, VNIC_NAME_BYTES, VnicChanged,
-    decode, encode,
+    AttachMachine, AttachMemory, AttachPair, AwaitPair, Capture, Captured, DetachMachine,
+    DisconnectVnic, EndCapture, JoinPair, Message, QueryAll, QueryVnics, SetVnic, VNIC_NAME_BYTES,
+    VnicChanged, decode, encode,
 };
 use omniverb_session::pair::PlugTrouble;
 use omniverb_session::pinned::Layout;

@@ -90,11 +90,10 @@ impl Server {
         self.pins.row(file)
     }
 
-    /// Nobody is granted these any more, if they are such pages. Whoever has them mapped lets go
-    /// when he finds that they were taken back: also who does nothing.
+    /// Nobody is granted these any more, if they are such pages.
     pub(super) fn forget_kept(&mut self, file: FileId) {
-        if let Some(vnic) = self.pins.forget(file) {
-            self.engine.look_at_grants(vnic);
+        if let Some((vnic, row)) = self.pins.forget(file) {
+            self.engine.withdraw(vnic, row);
         }
     }
 }

@@ -6,6 +6,7 @@
 //! a tenant's and the process that touches it is the daemon: what is mapped is bounded for each
 //! vNIC, and only pages that are in memory are touched.
 
+use crate::command::Row;
 use crate::pages::grant::{Grant, REMOTE_READ, REMOTE_WRITE};
 use omniverb_link::Endpoint;
 use omniverb_link::pace::{Advice, Denied, Pace};
@@ -137,9 +138,9 @@ impl Grants {
         }
     }
 
-    /// Lets go of what is void.
-    pub(crate) fn look(&mut self, endpoint: &Endpoint) {
-        self.follow(endpoint.peer_epoch());
+    /// Lets go of these, whatever EPOCH says.
+    pub(crate) fn withdraw(&mut self, row: &Row) {
+        self.list.retain(|grant| !grant.is_of(row));
     }
 
     /// When the application takes something back, everything is void.

@@ -2,6 +2,7 @@
 
 mod upper;
 
+use crate::command::Row;
 use crate::pages::grant::Grant;
 use crate::pages::granted::{Grants, Stretch};
 use crate::pages::placing::{Placing, is_drained};
@@ -251,9 +252,9 @@ impl Application {
         self.grants.is_own(key)
     }
 
-    /// Lets go of what the application has taken back.
-    pub(crate) fn look_at_grants(&mut self) {
-        self.grants.look(&self.endpoint);
+    /// Nothing of these is granted any more.
+    pub(crate) fn withdraw(&mut self, row: &Row) {
+        self.grants.withdraw(row);
     }
 
     /// The control plane granted it; `epoch`: see [`crate::Grant`].

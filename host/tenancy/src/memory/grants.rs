@@ -77,8 +77,7 @@ impl Tenancy {
         let question = self.charge_question(owner)?;
         self.may_be_granted_more(id, owner, now)?;
         let stay = Stay::Moved;
-        let (part, extent) =
-            self.choose_part(owner, (m.rkey, &mr), (m.address, m.length), stay)?;
+        let (part, extent) = self.choose_part(owner, (m.rkey, &mr), (m.address, m.length), stay)?;
         let session = self.sessions.get(&id).ok_or(Errno::EPROTO)?;
         let paid = (session.account().charge(&[Kind::Grant])?, question, extent);
         let (qpn, peer_qpn, rkey) = (m.qpn, m.peer_qpn, m.rkey);

@@ -174,12 +174,11 @@ impl Pins {
     /// What the agent says; false: it is gone.
     fn hear(&mut self, agent: BorrowedFd<'_>) -> bool {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let (length, files) =
-            match socket::receive(agent, &mut bytes, socket::Mode::NonBlocking) {
-                Ok((0, _)) => return false,
-                Ok(heard) => heard,
-                Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
-            };
+        let (length, files) = match socket::receive(agent, &mut bytes, socket::Mode::NonBlocking) {
+            Ok((0, _)) => return false,
+            Ok(heard) => heard,
+            Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
+        };
         let said = bytes.get(..length).unwrap_or(&[]);
         match files.into_iter().next() {
             Some(calls) => self.looked(agent, calls.as_fd(), said),

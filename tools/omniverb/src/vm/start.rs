@@ -90,7 +90,8 @@ pub(super) fn start(name: &str, wanted: Wanted, user: Option<User>) -> anyhow::R
         let files = files.ok().filter(|_| came).map(|(_, files)| files).unwrap_or_default();
         files.into_iter().next().context("the keeper said something else")
     };
-    let pairs = (0..wanted.pairs.count).map(|_| next()).collect::<anyhow::Result<Vec<OwnedFd>>>()?;
+    let pairs =
+        (0..wanted.pairs.count).map(|_| next()).collect::<anyhow::Result<Vec<OwnedFd>>>()?;
     let memory = wanted.memory.map(|_| next()).transpose()?;
     let window_path = window_path.unwrap_or_default();
     Ok(Kept { window, pairs, window_path, pair_paths, port_path, monitor_path, memory })

@@ -1,7 +1,7 @@
 //! Keys that peers name are asked for, and what is granted is mapped.
 
 use super::State;
-use crate::command::{Event, Grant as Granted, Pages};
+use crate::command::{Event, Grant as Granted, Pages, Row};
 use crate::pages::grant::{Grant, REMOTE_WRITE};
 use crate::worker::link::{Ends, Link};
 use crate::worker::outbox::Posted;
@@ -25,11 +25,11 @@ impl State {
         }
     }
 
-    /// Owners of a vNIC have taken pages back: no link keeps those that are void.
-    pub(super) fn look_at_grants(&mut self, vnic: VnicId) {
+    /// No link of a vNIC keeps these.
+    pub(super) fn withdraw(&mut self, vnic: VnicId, row: &Row) {
         for index in self.links.those(|link| link.ends().vnic == vnic) {
             let connected = self.links.get_mut(index).and_then(Link::connected_mut);
-            connected.into_iter().for_each(|connected| connected.application.look_at_grants());
+            connected.into_iter().for_each(|connected| connected.application.withdraw(row));
         }
     }
 
@@ -65,8 +65,8 @@ impl State {
         };
         let Granted { key, access, start, region, .. } = *granted;
         let mut grant = Grant::new(key, access, start, hold).of_region(region);
-        if matches!(granted.memory, Pages::InPlace(_)) {
-            grant = grant.in_place();
+        if let Pages::InPlace(row) = &granted.memory {
+            grant = grant.in_place(row);
         }
         connected.application.granted(grant, granted.epoch);
     }

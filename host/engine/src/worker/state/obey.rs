@@ -27,7 +27,7 @@ impl State {
                     Pages::InPlace(_) => {}
                 }
             }
-            Command::LookAtGrants { vnic } => self.look_at_grants(vnic),
+            Command::Withdraw { vnic, row } => self.withdraw(vnic, &row),
             Command::Deny { qpn, peer_qpn, key, denied, .. } => {
                 self.denied((qpn, peer_qpn), key, denied);
             }
