@@ -9,7 +9,7 @@
 use crate::disposal::Bin;
 use crate::engine::Row;
 use omniverb_session::pinned::{Layout, Refused, Run};
-use omniverb_sys::{Access, Extent, clock};
+use omniverb_sys::{Extent, clock};
 use omniverb_tenancy::{FileId, VnicId};
 use std::collections::HashMap;
 use std::io;

@@ -3,6 +3,7 @@
 
 mod support;
 
+use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::testing::exercise::{Bench, ip, vnic};
 use omniverb_tenancy::{Action, Arrived, Channel, MemoryFacts, Path, SessionId, Why};

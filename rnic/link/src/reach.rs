@@ -17,7 +17,6 @@ use omniverb_ring::{Window, WordMemory};
 use std::sync::atomic::compiler_fence;
 
 /// Where the peer of a link that has ended says whether it is at our pages.
-#[derive(Debug)]
 pub struct PeerReaches {
     theirs: Window,
 }

@@ -31,6 +31,7 @@ fn bench() -> Bench {
     let (listener, _) = socket::pair().unwrap();
     let agent = Agent {
         opener: None,
+        keeping: Keeping::begin(Whose::Nobody, Path::new("/")),
         sockets: 0,
         relay,
         window,
