@@ -42,8 +42,8 @@ class _Both:
         self.lab, self.limit = lab, limit
         machine = lab.machine
         self.said = open(f"{machine.folder.name}/owner", "w+", encoding="utf-8")  # noqa: SIM115
-        self.owner = machine.start("env", f"TEST_ELSEWHERE={_PORT}", OMNIVERB, "run", "--",
-                                   _PROGRAM, *words, stdout=self.said)
+        line = f"exec {OMNIVERB} run -- {_PROGRAM} {' '.join(words)}"
+        self.owner = machine.start("sh", "-c", f"TEST_ELSEWHERE={_PORT} {line}", stdout=self.said)
         process.until(lambda: self.owner.poll() is not None or machine.listens(_PORT), 60,
                       "the owner")
         self.peer = place.start("env", f"TEST_ELSEWHERE={machine.address}={_PORT}",
@@ -138,7 +138,7 @@ def _agent_killed(lab):
         process.until(lambda: (machine.row()["pinned"] or 0) > 0, 30, "pages to be pinned")
         machine.agents.kill()
         machine.agents.wait(10)
-        text = machine.run("ps", "-o", "args")
+        text = machine.run("busybox", "ps", "-o", "args")
         check("vm pin" in text, text)
         both.owner.kill()
         machine.agents = machine.start_agent()

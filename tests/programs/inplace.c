@@ -178,12 +178,12 @@ static void write_on(struct side *s, int socket)
             break;
         struct ibv_wc wc = completion(s->cq, 20000);
         under_way--;
-        if (wc.status == IBV_WC_SUCCESS)
-            check(!refused, "a WRITE after one that was refused"), done++;
-        else if (!refused++)
-            same(wc.status, IBV_WC_REM_ACCESS_ERR);
-        else
-            same(wc.status, IBV_WC_WR_FLUSH_ERR);
+        if (wc.status == IBV_WC_SUCCESS) {
+            check(!refused, "a WRITE after one that was refused");
+            done++;
+        } else {
+            same(wc.status, refused++ ? IBV_WC_WR_FLUSH_ERR : IBV_WC_REM_ACCESS_ERR);
+        }
     }
     char word;
     get(socket, &word, 1);
