@@ -167,3 +167,29 @@ fn a_word_wakes_who_sleeps_on_a_bell_and_a_ring_is_said() {
         assert_eq!(bench.said(), [FrameKind::Word]);
     }
 }
+
+/// What a process says of its pages is not the host's to hear, but what was seen of them: here,
+/// where nobody looks, that they are not to be had.
+#[test]
+fn what_a_process_says_of_its_pages_is_looked_at_here() {
+    use omniverb_session::body::Pinned;
+    let mut bench = bench();
+    let said = Pinned { token: 7, epoch: 1, ring: 3, start: 4096, length: 4096 };
+    let mut bytes = [0; MESSAGE_BYTES_MAX];
+    let length = omniverb_session::encode(0, &said.into(), &mut bytes);
+    let Agent { keeping, relay, .. } = &mut bench.agent;
+    let mut takes = |channel| keeping.takes(relay, (SESSION, channel), &bytes[..length]);
+    assert!(!takes(Channel::Calls) && takes(Channel::Events));
+    drop(bench.agent.relay.wait(&[], Some(0)).unwrap());
+    let news = bench.host.wait(&[], Some(100)).unwrap();
+    let [News::Frame(Frame { kind: FrameKind::Pinned, session: SESSION, bytes })] = &news[..]
+    else {
+        panic!("{news:?}")
+    };
+    let Ok((_, omniverb_session::machine::Message::TellPinned(told))) =
+        omniverb_session::machine::decode(bytes)
+    else {
+        panic!("not that")
+    };
+    assert_eq!((told.token, told.errno, told.count), (7, omniverb_terms::Errno::EACCES, 0));
+}
