@@ -1,6 +1,6 @@
-"""A virtual machine whose memory is shared with the daemon: what peers do to regions of its processes
-by way of the engine is done where the pages are (decision 0045). Every byte is checked, and that
-nobody writes to what was deregistered, or was a process's that is gone."""
+"""A virtual machine whose memory is shared with the daemon: what peers do to regions of its
+processes by way of the engine is done where the pages are (decision 0045). Every byte is checked,
+and that nobody writes to what was deregistered, or was a process's that is gone."""
 
 import contextlib
 import re
@@ -113,8 +113,8 @@ def _operations(place, least, cycles=6, rounds=24):
         process.until(lambda: lab.machine.row()["sessions"] == 0, 20, "the owner to be gone")
         time.sleep(0.3)  # what the engine counts is shown a little later
         executed, mediated = (now - then for now, then in zip(_executed(lab), before))
-        print(f"of {place} {executed} operations were executed in place, {mediated} WRITEs by their "
-              f"target, in {took:.1f} s")
+        print(f"of {place} {executed} operations were executed in place, {mediated} WRITEs by "
+              f"their target, in {took:.1f} s")
         check(executed >= least, f"{executed} were executed")
         check(least or executed == 0, f"{executed} were executed")
         _all_over(lab)

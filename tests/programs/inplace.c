@@ -1,5 +1,5 @@
-/* A process whose memory a peer reads and writes by way of a daemon, which may do so by itself: in a
- * virtual machine, where the pages are. Every byte is checked. The owner stores to its memory all
+/* A process whose memory a peer reads and writes by way of a daemon, which may do so by itself: in
+ * a virtual machine, where the pages are. Every byte is checked. The owner stores to its memory all
  * the time, forks, and has its kernel move pages about; what it has deregistered nobody writes to
  * any more. The owner is the second process, which may run elsewhere. Arguments: cycles, rounds. */
 #include "common.h"

@@ -91,7 +91,8 @@ impl Pins {
         self.held.get(&file).map(|(_, row)| row.clone())
     }
 
-    /// Nobody is granted it any more: what it was, and of which vNIC, whose links may have it still.
+    /// Nobody is granted it any more: what it was, and of which vNIC, whose links may have it
+    /// still.
     pub(crate) fn forget(&mut self, file: FileId) -> Option<(VnicId, Arc<Row>)> {
         self.held.remove(&file)
     }

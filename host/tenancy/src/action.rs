@@ -213,7 +213,8 @@ pub enum Action {
         new_file: Option<u64>,
     },
     /// Ask an owner to keep pages where they are, in its machine's memory. What holds them has a
-    /// name as a file has, until `ForgetFile`. If it cannot be asked, call `Tenancy::memory_failed`.
+    /// name as a file has, until `ForgetFile`. If it cannot be asked, call
+    /// `Tenancy::memory_failed`.
     Pin {
         /// The owner of the pages.
         session: SessionId,

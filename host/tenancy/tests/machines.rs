@@ -199,8 +199,8 @@ fn answer(bench: &mut Bench, from: u64, token: u64, errno: Errno, known: bool) {
     bench.say(from, &Arrived { channel: Channel::Events, tag: 0, message, memory });
 }
 
-/// Where the daemon has the machine's memory, pages stay there for the engine: also those that peers
-/// may only read.
+/// Where the daemon has the machine's memory, pages stay there for the engine: also those that
+/// peers may only read.
 #[test]
 fn pages_of_a_machine_stay_in_place_for_the_engine() {
     for access in [4, 6, 15] {

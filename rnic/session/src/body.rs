@@ -262,16 +262,17 @@ bodies! {
         errno: Errno,
         epoch: u32,
     }
-    /// Event to the owner of an MR, a process of a virtual machine whose memory the daemon has: keep
-    /// these of its pages where they are ([`crate::pinned`]), for the engine, and answer `Pinned`,
-    /// or `Adopted` with an errno. Whether they are kept still is asked by an `Adopt` as for others.
+    /// Event to the owner of an MR, a process of a virtual machine whose memory the daemon has:
+    /// keep these of its pages where they are ([`crate::pinned`]), for the engine, and answer
+    /// `Pinned`, or `Adopted` with an errno. Whether they are kept still is asked by an `Adopt` as
+    /// for others.
     Pin {
         /// Names the question in its answer.
         token: u64,
         rkey: Rkey,
         /// As in `Adopt`.
         qpn: Qpn,
-        /// First page.
+        /// Where the first page is, as the owner has it.
         start: u64,
         /// Bytes from there on, whole pages.
         length: u64,

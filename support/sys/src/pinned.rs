@@ -4,7 +4,8 @@
 //! In: some pages of this process. Out: a [`Pin`], a ring that has them registered and can do
 //! nothing, nor let go of them before it is closed by all who have it open. Whoever may look into
 //! the process can have it open as well, and then the pages stay also when the process is gone. The
-//! other half of the file is for that: what can be checked of a ring that somebody else says is one.
+//! other half of the file is for that: what can be checked of a ring that somebody else says is
+//! one.
 // UNSAFETY: the three system calls of io_uring, which rustix offers with more than is needed, and
 // pidfd_getfd for a number of another process's.
 #![expect(unsafe_code)]

@@ -286,7 +286,7 @@ enum Vm {
     /// For the same: keep pages of processes where they are.
     #[command(hide = true)]
     Pin {
-        /// Whose.
+        /// Whose pages they may be.
         whose: vm::Whose,
         /// Where the one before and the one after this are found.
         folder: PathBuf,

@@ -1,9 +1,9 @@
 //! Parts of this process's regions that stay where they are, in a virtual machine's memory, where
 //! the host's engine reaches them (decision 0045).
 //!
-//! In: the daemon's question for pages. Out: a ring that keeps them, which the machine's agent takes
-//! a copy of; it says where they are. They are the process's own memory all the time: so when they
-//! are taken back, the engine has left them before anybody is told so.
+//! In: the daemon's question for pages. Out: a ring that keeps them, which the machine's agent
+//! takes a copy of; it says where they are. They are the process's own memory all the time: so when
+//! they are taken back, the engine has left them before anybody is told so.
 
 use super::Client;
 use super::lending::{Refused, has_room, may_lend};

@@ -52,8 +52,8 @@ impl Hold {
 /// Of which vNIC, in which file, what of it, and how it may be used.
 type Name = (VnicId, FileId, u64, u64, Access);
 
-/// Of which vNIC, which row of pages that stay where they are, and how it may be used. A row that is
-/// mapped is there, and no other is in its place.
+/// Of which vNIC, which row of pages that stay where they are, and how it may be used. A row that
+/// is mapped is there, and no other is in its place.
 type RowName = (VnicId, usize, Access);
 
 /// What a packet thread has mapped, as a part of what all of them have.

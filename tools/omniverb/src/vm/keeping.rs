@@ -1,6 +1,6 @@
 //! The agent's part in pages that stay where they are: what processes say of them goes to who looks
-//! (`pinner.rs`), what that one finds goes to the host, and as long as something is kept the host is
-//! asked whether it still has to be.
+//! (`pinner.rs`), what that one finds goes to the host, and as long as something is kept the host
+//! is asked whether it still has to be.
 
 use super::pinner::{Heard, Pinner, Whose};
 use super::relay::{Channel, Relay};

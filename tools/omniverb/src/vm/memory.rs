@@ -3,9 +3,9 @@
 //!
 //! In: what QEMU is told. Out: a file of that size for ever, and where the guest has it. QEMU would
 //! tell that in no way that is meant for programs, so it is told: with `max-ram-below-4g` the two
-//! kinds of machine that know that word, pc and q35, have all of their memory from address 0 on, up to that;
-//! and the rest from 4 GiB on, as long as all that they may have fits below what AMD's processors
-//! keep for themselves. Others do not start with it.
+//! kinds of machine that know that word, pc and q35, have all of their memory from address 0 on, up
+//! to that; and the rest from 4 GiB on, as long as all that they may have fits below what AMD's
+//! processors keep for themselves. Others do not start with it.
 
 use super::options;
 use crate::operator::Operator;
@@ -67,8 +67,8 @@ pub(super) fn bytes(command: &[OsString], others: u64) -> anyhow::Result<u64> {
     Ok(bytes)
 }
 
-/// What QEMU is told of so many bytes at this path. A guest that is reset begins anew in memory that
-/// the engine may be writing to for what ran there before; so QEMU ends then.
+/// What QEMU is told of so many bytes at this path. A guest that is reset begins anew in memory
+/// that the engine may be writing to for what ran there before; so QEMU ends then.
 pub(super) fn words(path: &str, bytes: u64) -> [String; 6] {
     let path = path.replace(',', ",,");
     [

@@ -143,8 +143,8 @@ pub(super) fn bytes_said(command: &[OsString]) -> anyhow::Result<u64> {
 
 /// How much it says that it may have, if it does.
 pub(super) fn most_said(command: &[OsString]) -> anyhow::Result<Option<u64>> {
-    let most = said(command, "m")?.split(',').filter_map(|part| part.strip_prefix("maxmem="));
-    let mib = most.last().map(in_mib).transpose()?;
+    let mut most = said(command, "m")?.split(',').filter_map(|part| part.strip_prefix("maxmem="));
+    let mib = most.next_back().map(in_mib).transpose()?;
     Ok(mib.map(|mib| mib.saturating_mul(1 << 20)))
 }
 

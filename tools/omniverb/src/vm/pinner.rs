@@ -1,23 +1,25 @@
 //! Pages of a guest's processes that stay where they are: a process beside the agent that looks
 //! where they are and keeps them there, since that is not for who is nobody (decision 0045).
 //!
-//! In: that a process has pages pinned, as it says, with its socket. Out: numbers of physical pages,
-//! or why not. It keeps a copy of what pins them until the host says that nobody has them mapped,
-//! also when the process is gone, and when the agent is: the next agent's process of this kind takes
-//! over what it has, and asks the host about it.
+//! In: that a process has pages pinned, as it says, with its socket. Out: numbers of physical
+//! pages, or why not. It keeps a copy of what pins them until the host says that nobody has them
+//! mapped, also when the process is gone, and when the agent is: the next agent's process of this
+//! kind takes over what it has, and asks the host about it.
 //!
-//! **What a process says is checked as far as a kernel lets it be** (`omniverb_sys::pinned::keeps`):
-//! that it is a ring, of just these bytes, which cannot let go of them. That the pages which are at
-//! these addresses now are those that the ring took, nobody can see: a process could pin some and
-//! then put others in their place, and the host's engine would write to those when they are somebody
-//! else's. So it is done for processes that may write to the kernel's memory anyway, and for others
-//! only if whoever runs the guest says so.
+//! **What a process says is checked as far as a kernel lets it be**
+//! (`omniverb_sys::pinned::keeps`): that it is a ring, of just these bytes, which cannot let go of
+//! them. That the pages which are at these addresses now are those that the ring took, nobody can
+//! see: a process could pin some and then put others in their place, and the host's engine would
+//! write to those when they are somebody else's. So it is done for processes that may write to the
+//! kernel's memory anyway, and for others only if whoever runs the guest says so.
 
+mod kept;
 mod pages;
 mod taken_over;
 
 use super::start::own_program;
 use anyhow::Context;
+use kept::Kept;
 use omniverb_session::body::Pinned;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::machine::{Message, PinsOver, TellPinned, decode, encode};
@@ -27,7 +29,6 @@ use omniverb_sys::privileges::{self, Privilege};
 use omniverb_sys::{pidfd, socket};
 use omniverb_terms::Errno;
 use rustix::event::{PollFd, PollFlags, poll};
-use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -43,7 +44,7 @@ const SHARE: u64 = 2;
 /// Whose pages are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Whose {
-    /// Nobody's.
+    /// Nobody is believed.
     Nobody,
     /// Of processes that may write to the kernel's memory: root's with all its rights.
     Root,
@@ -123,18 +124,22 @@ impl Pinner {
 pub(crate) fn serve(whose: Whose, folder: &Path) -> anyhow::Result<ExitCode> {
     let agent = std::io::stdin().as_fd().try_clone_to_owned().context("not started so")?;
     rustix::process::setsid().context("cannot leave the agent's session")?;
-    let mut pins = Pins { whose, kept: BTreeMap::new(), bytes: 0, most: pages::memory() / SHARE };
+    let mut pins = Pins { whose, kept: Kept::default(), most: pages::memory() / SHARE };
     // Which is not who the agent will be: it looks into processes, at descriptors and pages.
     let keeps = [Privilege::Enter, Privilege::Look, Privilege::ReadAll];
-    let heir = Heir::begin(folder, &mut pins);
+    let heir = Heir::begin(folder, &mut pins.kept);
     privileges::keep_only(&keeps).context("cannot give up privileges")?;
-    if !pins.kept.is_empty() {
+    if heir.is_err() {
+        // What nobody takes over would end with the agent.
+        pins.whose = Whose::Nobody;
+    }
+    if pins.kept.len() > 0 {
         pins.tell_kept(agent.as_fd());
     }
     let mut agent = Some(agent);
     loop {
         // Without an agent it is there for what is pinned, and without that for nothing.
-        if agent.is_none() && (pins.kept.is_empty() || heir.is_err()) {
+        if agent.is_none() && (pins.kept.len() == 0 || heir.is_err()) {
             return Ok(ExitCode::SUCCESS);
         }
         let mut files: Vec<PollFd<'_>> = Vec::new();
@@ -149,7 +154,7 @@ pub(crate) fn serve(whose: Whose, folder: &Path) -> anyhow::Result<ExitCode> {
         drop(files);
         if let Ok(heir) = &heir
             && ready.first() == Some(&true)
-            && heir.hand_over(&mut pins)
+            && heir.hand_over(&pins.kept)
         {
             return Ok(ExitCode::SUCCESS);
         }
@@ -162,11 +167,11 @@ pub(crate) fn serve(whose: Whose, folder: &Path) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What is kept, by the numbers of the daemon's questions.
-pub(super) struct Pins {
+/// What is kept, and for whom it may be.
+struct Pins {
     whose: Whose,
-    kept: BTreeMap<u64, (OwnedFd, u64)>,
-    bytes: u64,
+    kept: Kept,
+    /// How many bytes there may be.
     most: u64,
 }
 
@@ -184,7 +189,7 @@ impl Pins {
             Some(calls) => self.looked(agent, calls.as_fd(), said),
             None => {
                 if let Ok((_, Message::PinsOver(over))) = decode(said) {
-                    over.named().iter().for_each(|token| self.let_go(*token));
+                    over.named().iter().for_each(|token| self.kept.let_go(*token));
                 }
                 true
             }
@@ -204,41 +209,41 @@ impl Pins {
         let sent = socket::send(agent, &bytes[..length], &[]).is_ok();
         if !sent {
             // Nobody was told of it.
-            self.let_go(said.token);
+            self.kept.let_go(said.token);
         }
         sent
     }
 
     /// Keeps pages of whoever has this socket.
     fn keep(&mut self, calls: BorrowedFd<'_>, said: &Pinned) -> Result<Vec<Run>, Errno> {
-        let after = self.bytes.checked_add(said.length).filter(|after| *after <= self.most);
-        let after = after.filter(|_| self.kept.len() < PINS_MAX).ok_or(Errno::ENOMEM)?;
-        if self.kept.contains_key(&said.token) {
+        let after = self.kept.bytes().checked_add(said.length);
+        if after.is_none_or(|after| after > self.most) || self.kept.len() >= PINS_MAX {
+            return Err(Errno::ENOMEM);
+        }
+        if self.kept.has(said.token) {
             return Err(Errno::EPROTO);
         }
         let peer = socket::peer(calls).map_err(|_| Errno::EACCES)?;
         let process = pidfd::of_peer(calls).map_err(|_| Errno::EACCES)?;
-        if self.whose != Whose::All && (peer.uid != 0 || !pages::may_do_anything(peer.pid)) {
+        let may = match self.whose {
+            Whose::Nobody => false,
+            Whose::Root => peer.uid == 0 && pages::may_do_anything(peer.pid),
+            Whose::All => true,
+        };
+        if !may {
             return Err(Errno::EPERM);
         }
         let (ring, pages) = pages::look(process.as_fd(), peer.pid, said)?;
         let runs = pinned::runs(pages).ok_or(Errno::ENOMEM)?;
-        self.kept.insert(said.token, (ring, said.length));
-        self.bytes = after;
+        self.kept.add(said.token, ring, said.length);
         Ok(runs)
-    }
-
-    fn let_go(&mut self, token: u64) {
-        if let Some((_, bytes)) = self.kept.remove(&token) {
-            self.bytes -= bytes;
-        }
     }
 
     /// Tells an agent what was kept for one before it.
     fn tell_kept(&self, agent: BorrowedFd<'_>) {
         use omniverb_session::machine::QueryPins;
         use omniverb_session::pinned::PINS_MAX;
-        let tokens: Vec<u64> = self.kept.keys().copied().collect();
+        let tokens: Vec<u64> = self.kept.iter().map(|(token, ..)| token).collect();
         for some in tokens.chunks(PINS_MAX) {
             let mut bytes = [0; MESSAGE_BYTES_MAX];
             let length = encode(0, &QueryPins::new(some).into(), &mut bytes);
