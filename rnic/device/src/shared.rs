@@ -149,6 +149,11 @@ impl Shared {
         !late.is_empty()
     }
 
+    /// Those that are late have died there.
+    pub fn forget_late_engines(&self) {
+        lock(&self.late).clear();
+    }
+
     /// Has every turn look after this QP from now on.
     pub(crate) fn look_after(&self, qp: &Weak<Qp>) {
         lock(&self.waiting).push(qp.clone());

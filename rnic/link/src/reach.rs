@@ -11,7 +11,7 @@
 //! back and finds that it moved by two may have been at pages that nobody uses any more.
 
 use crate::endpoint::Endpoint;
-use crate::layout::word;
+use crate::layout::{state, word};
 use omniverb_ring::sync::{Ordering, fence};
 use omniverb_ring::{Window, WordMemory};
 use std::sync::atomic::compiler_fence;
@@ -81,6 +81,13 @@ impl Endpoint {
     pub fn peer_reaches_pages_that_stay(&self) -> bool {
         fence(Ordering::SeqCst); // SYNC: stays
         self.theirs.load(word::REACHING, Ordering::Acquire) != 0 // SYNC: reached
+    }
+
+    /// Whoever was at our pages by this link, which we have closed, has died there.
+    pub fn forget_peer_at_pages(&self) {
+        if self.ours.load(word::STATE, Ordering::Relaxed) == state::CLOSED {
+            self.theirs.store(word::REACHING, 0, Ordering::Relaxed);
+        }
     }
 
     /// The peer's word that says so, for when this endpoint is no more.

@@ -88,8 +88,12 @@ impl Client {
                 return true;
             }
             if clock::now() >= until {
-                // A daemon that has died in the middle does nothing any more.
-                return self.session.events().is_none();
+                // A daemon that has died in the middle does nothing any more; nor has a link that
+                // ended so long ago anybody else at its far end.
+                qps.iter().for_each(|qp| qp.forget_dead_engines());
+                self.shared.forget_late_engines();
+                let open = qps.iter().any(|qp| qp.engine_reaches_pages());
+                return !open || self.session.events().is_none();
             }
             std::thread::sleep(LOOK);
         }

@@ -209,6 +209,14 @@ impl Qp {
         beyond.any(|link| link.endpoint.peer_reaches_pages_that_stay())
     }
 
+    /// An engine that does not leave pages of ours by a link that has ended here is one that has
+    /// died there.
+    pub fn forget_dead_engines(&self) {
+        let inner = self.inner.lock();
+        let beyond = inner.links.iter().filter(|link| link.peer.is_beyond_engine());
+        beyond.for_each(|link| link.endpoint.forget_peer_at_pages());
+    }
+
     /// Waits no longer: whoever is at our pages finds out that it may have been in vain.
     pub fn give_up_on_peers(&self) {
         let mut inner = self.inner.lock();
