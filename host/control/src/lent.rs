@@ -13,7 +13,8 @@ use std::sync::{Arc, Weak};
 /// A piece, as the process was told of it, and how often it was.
 #[derive(Debug)]
 struct Known<T> {
-    piece: Arc<Piece>,
+    /// `None`: its window is over, and the process has not let go of it yet.
+    piece: Option<Arc<Piece>>,
     length: u64,
     told: u32,
     /// What is kept with it.
@@ -40,8 +41,7 @@ impl<T> Lent<T> {
     pub(crate) fn number_of(&mut self, window: &Arc<Pieces>) -> Option<u8> {
         let is_it = |known: &Weak<Pieces>| std::ptr::eq(known.as_ptr(), Arc::as_ptr(window));
         let place = self.numbered.iter().position(is_it);
-        // Nobody has a piece of one that is gone.
-        let place = place.or_else(|| self.numbered.iter().position(|of| of.strong_count() == 0));
+        let place = place.or_else(|| (0..self.numbered.len()).find(|place| self.is_free(*place)));
         let place = place.unwrap_or(self.numbered.len());
         let number = u8::try_from(place + 1).ok()?;
         match self.numbered.get_mut(place) {
@@ -51,9 +51,17 @@ impl<T> Lent<T> {
         Some(number)
     }
 
+    /// Whether the window of a number is gone, and the process has said so of all in it: it must not
+    /// say of another one's what it means of this.
+    fn is_free(&self, place: usize) -> bool {
+        let is_in = |offset: &u64| u64::from(offset.to_be_bytes()[0]) == place as u64 + 1;
+        let gone = self.numbered.get(place).is_some_and(|window| window.strong_count() == 0);
+        gone && !self.pieces.keys().any(is_in)
+    }
+
     /// It is told of a piece.
     pub(crate) fn told(&mut self, piece: Arc<Piece>, said: body::Extent, with: T) {
-        let new = Known { piece, length: said.length, told: 0, with };
+        let new = Known { piece: Some(piece), length: said.length, told: 0, with };
         self.pieces.entry(said.offset).or_insert(new).told += 1;
     }
 
@@ -69,17 +77,19 @@ impl<T> Lent<T> {
 
     /// All of them, with what is kept with each.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Arc<Piece>, &T)> {
-        self.pieces.values().map(|known| (&known.piece, &known.with))
+        self.pieces.values().filter_map(|known| Some((known.piece.as_ref()?, &known.with)))
     }
 
     /// Takes all of them out.
     pub(crate) fn take(&mut self) -> impl Iterator<Item = Arc<Piece>> + use<T> {
-        std::mem::take(&mut self.pieces).into_values().map(|known| known.piece)
+        std::mem::take(&mut self.pieces).into_values().filter_map(|known| known.piece)
     }
 
     /// Lets go of those of windows that are over.
     pub(crate) fn drop_over(&mut self) {
-        self.pieces.retain(|_, known| !known.piece.is_over());
+        for known in self.pieces.values_mut() {
+            known.piece.take_if(|piece| piece.is_over());
+        }
     }
 }
 
@@ -147,10 +157,17 @@ mod tests {
         lent.let_go(pair::numbered(4, taken[0].in_guest()), 1);
         assert_eq!(lent.iter().map(|(piece, ())| piece.window()).count(), 1);
         assert!(lent.iter().all(|(piece, ())| Arc::ptr_eq(piece.window(), &windows[7])));
-        let [first, second, ..] = windows;
-        drop((first, second));
-        let another = pieces();
-        assert_eq!(lent.number_of(&another), Some(1), "nobody has anything of that one");
-        assert_eq!(lent.take().count(), 1);
+        let said = pair::numbered(8, taken[1].in_guest());
+        windows[7].part();
+        lent.drop_over();
+        assert_eq!(lent.iter().count(), 0);
+        drop((windows, taken));
+        let others = [(); 255].map(|()| pieces());
+        let numbers = others.each_ref().map(|window| lent.number_of(window));
+        assert_eq!(numbers.iter().position(|number| *number == Some(8)), None, "it may say so yet");
+        assert_eq!((numbers[0], numbers[253], numbers[254]), (Some(1), Some(255), None));
+        lent.let_go(said, 1);
+        assert_eq!(lent.number_of(&others[254]), Some(8));
+        assert_eq!(lent.take().count(), 0);
     }
 }

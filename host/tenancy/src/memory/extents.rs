@@ -218,7 +218,7 @@ pub(crate) fn choose(
     }
     let wanted_end = address.saturating_add(length.max(1)).min(gap.end);
     let wanted_end = wanted_end.next_multiple_of(PAGE_BYTES).min(gap.end);
-    let start = (address - address % FIRST_BYTES).max(gap.start);
+    let start = (address - address % FIRST_BYTES.min(limits.extent_bytes)).max(gap.start);
     let length = bytes.max(FIRST_BYTES).max(wanted_end - start).min(limits.extent_bytes);
     // As long as that, if the gap is; so it begins earlier where the gap ends.
     let start = start.min(gap.end.saturating_sub(length)).max(gap.start);

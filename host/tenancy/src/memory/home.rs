@@ -7,13 +7,27 @@
 use super::pending::Grantee;
 use crate::directory::Common;
 use crate::ids::SessionId;
+use crate::limits::Limits;
 use crate::memory::extents::ExtentId;
 use crate::memory::layout::Home;
 use crate::tenancy::Tenancy;
 use omniverb_session::rights::{self, Trust};
 use omniverb_terms::{Errno, VnicId};
 
+/// Bytes of a part of a region that goes to a pair window at a time: these are small, and for more
+/// regions than one.
+const PAIR_EXTENT_BYTES: u64 = 512 << 10;
+
 impl Home {
+    /// What holds for parts of regions there.
+    pub(super) fn limits(&self, limits: &Limits) -> Limits {
+        let extent_bytes = match self {
+            Home::File | Home::Window => limits.extent_bytes,
+            Home::Pair { .. } => limits.extent_bytes.min(PAIR_EXTENT_BYTES),
+        };
+        Limits { extent_bytes, ..limits.clone() }
+    }
+
     /// What pages of a region with this access may be used for there.
     pub(super) fn mappable(&self, access: u32, trust: Trust) -> u32 {
         match self {

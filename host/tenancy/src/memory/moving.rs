@@ -35,7 +35,7 @@ impl Tenancy {
         let session = self.sessions.get(&owner).ok_or(Errno::ENOENT)?;
         let known = self.memory.extents.of_region((owner, rkey));
         let known = known.map(|(_, extent)| extent.span());
-        let part = choose(&mr.pages(), known, (address, length), self.limits())?;
+        let part = choose(&mr.pages(), known, (address, length), &home.limits(self.limits()))?;
         let there = self.memory.extents.at((owner, rkey), part.start);
         let there = there.and_then(|extent| self.memory.extents.get(extent));
         // Who was granted it first has it elsewhere, and may have it for long.
