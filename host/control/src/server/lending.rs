@@ -78,8 +78,8 @@ impl Server {
             Some(by) => self.told_in_pair(to, &lending.memory, by),
         };
         let Some((said, parcel, origin)) = told else { return false };
-        self.clients.lend(to, &lending.memory, (said, origin));
         let said = Extent { offset: said.offset.saturating_add(part.offset), length: part.length };
+        self.clients.lend(to, &lending.memory, (said, origin));
         self.tell(to, Letter::with(message(said), parcel.into_iter().collect()));
         true
     }
