@@ -139,15 +139,16 @@ fn pages_come_back_when_those_who_have_them_have_ended() {
             until(|| row(&daemon, "links") == 0);
             assert_eq!(used(), before, "the machine's process has all of it");
             far.machine.end(session);
+            drop(b);
         } else {
             far.machine.end(session);
+            drop(b);
             until(|| row(&daemon, "links") == 0);
             // Its connection is over, but its process is not.
             assert!(used() >= 0x2000, "the neighbour has it");
             assert_eq!(used(), before);
             a.kill();
         }
-        drop(b);
         until(|| used() == 0);
     }
 }
