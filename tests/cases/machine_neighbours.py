@@ -1,6 +1,6 @@
 """What a process of a virtual machine and one outside grant each other of their memory, in the
-window that the two share: operations are mapped, either way round; nothing is lost while pages move,
-no peer reaches what was taken back, and when one of the two is killed all comes back.
+window that the two share: operations are mapped, either way round; nothing is lost while pages
+move, no peer reaches what was taken back, and when one of the two is killed all comes back.
 They run in the one machine of cases/machines.py; two machines, in those of its last group."""
 
 import itertools

@@ -145,7 +145,8 @@ impl Key {
         self.adopted.iter().map(|extent| extent.length() as u64).sum()
     }
 
-    /// Moves whole pages of the region onto a file of the daemon of this era, or a piece of a window.
+    /// Moves whole pages of the region onto a file of the daemon of this era, or a piece of a
+    /// window.
     ///
     /// # Errors
     /// errno; `stay` has ended.

@@ -51,8 +51,8 @@ impl<T> Lent<T> {
         Some(number)
     }
 
-    /// Whether the window of a number is gone, and the process has said so of all in it: it must not
-    /// say of another one's what it means of this.
+    /// Whether the window of a number is gone, and the process has let go of all in it: it must not
+    /// say of another one's pieces what it means of these.
     fn is_free(&self, place: usize) -> bool {
         let is_in = |offset: &u64| u64::from(offset.to_be_bytes()[0]) == place as u64 + 1;
         let gone = self.numbered.get(place).is_some_and(|window| window.strong_count() == 0);
