@@ -1,11 +1,11 @@
 //! Memory that peers may map: regions, the extents that hold parts of them, who was granted which.
 //!
 //! `mr.rs`: a region; `regions.rs`: those of a process; `registering.rs`: how keys come and go.
-//! `extents.rs`: parts of regions on memory files; `home.rs`: on which kind of memory;
-//! `layout.rs`: where in which file; `moving.rs`: owners put pages there and take them back. `grants.rs`: how a peer comes to be granted an
-//! extent; `pending.rs`: what it waits for; `questions.rs`: what an owner has not answered.
-//! `grantees.rs`: who was granted what, by which link; `justified.rs`: what follows when a link
-//! ends; `taken.rs`: what was taken back because of whom.
+//! `extents.rs`: parts of regions on memory files; `home.rs`: on which kind of memory; `layout.rs`:
+//! where in which file; `moving.rs`: owners put pages there and take them back. `grants.rs`: how a
+//! peer comes to be granted an extent; `pending.rs`: what it waits for; `questions.rs`: what an
+//! owner has not answered. `grantees.rs`: who was granted what, by which link; `justified.rs`: what
+//! follows when a link ends; `taken.rs`: what was taken back because of whom.
 
 pub(crate) mod extents;
 pub(crate) mod grantees;
