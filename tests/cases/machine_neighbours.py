@@ -18,6 +18,8 @@ _CYCLES = 12
 # a peer outside does much meanwhile.
 _MORE, _MUCH_MORE = 30, 400
 _KILLS = 2
+# Operations of each of these tests.
+_LEAST = 1000
 _ports = itertools.count(17900)
 
 
@@ -51,6 +53,9 @@ def run(lab, sides, program, test, *arguments, limit=150):
         process.until(lambda: _is_watched(lab) or not watch.is_there(), 20, watch.text)
         before = _operations(lab)
         elsewhere(sides, program, test, *arguments, limit=limit)
+        # Of a machine's processes the daemon hears a moment later that they have ended.
+        process.until(lambda: sum(_operations(lab)) >= sum(before) + _LEAST, 20,
+                      "operations to be counted")
         mapped, mediated = (now - then for now, then in zip(_operations(lab), before))
     finally:
         watch.end()
