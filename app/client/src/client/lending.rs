@@ -60,8 +60,8 @@ impl From<Errno> for Refused {
 impl Client {
     /// A peer wants to map part of a region: moves its pages onto the file that came along.
     pub(super) fn adopt(&self, ask: Delivered<Adopt>) -> Adopted {
-        let token = ask.said.token;
-        let piece = ask.files.as_ref().and_then(lent::piece);
+        let (token, era) = (ask.said.token, self.bells.era());
+        let piece = ask.files.as_ref().and_then(|onto| lent::piece(ask.said.memory, onto));
         let (errno, epoch) = match self.move_pages(ask) {
             Ok(epoch) => (Errno::NONE, epoch),
             Err(errno) => (errno, 0),
@@ -69,7 +69,7 @@ impl Client {
         // Of what failed otherwise nothing is there.
         let unused = errno != Errno::NONE && errno != STUCK;
         if let Some(piece) = piece.filter(|_| unused) {
-            self.let_go(piece, 1);
+            self.let_go((piece, era), 1);
         }
         Adopted { token, errno, epoch }
     }
@@ -112,7 +112,12 @@ impl Client {
         (era, others_free): (u64, u64),
     ) -> Result<(), Refused> {
         let (start, length) = place;
-        let uses = rights::mappable(key.region().access, ask.trust());
+        let piece = onto.as_ref().and_then(|onto| lent::piece(ask.memory, onto));
+        let mappable = match piece {
+            Some(_) => rights::mappable_in_window,
+            None => rights::mappable,
+        };
+        let uses = mappable(key.region().access, ask.trust());
         let (_, attributes) = qp.query();
         if key.is_mediated()
             || !may_map(qp.service, attributes.access_flags, uses)
@@ -133,7 +138,7 @@ impl Client {
         }
         // Before anybody is given anything: later there may be no thread to be had.
         let stay = self.taking.stay(&self.me)?;
-        key.adopt(onto, place, (era, stay)).map_err(|errno| {
+        key.adopt((onto, piece), place, (era, stay)).map_err(|errno| {
             self.taking.left();
             Refused::Errno(errno)
         })
@@ -160,10 +165,11 @@ impl Client {
         }
         let (mut outcome, mut released) = (Ok(()), BTreeSet::new());
         for (rkey, extent) in taken {
+            let era = extent.era();
             match extent.release() {
                 Ok(piece) => {
                     released.insert(rkey);
-                    piece.into_iter().for_each(|piece| self.let_go(piece, 1));
+                    piece.into_iter().for_each(|piece| self.let_go((piece, era), 1));
                 }
                 Err((extent, errno)) => {
                     outcome = Err(errno);

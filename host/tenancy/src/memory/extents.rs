@@ -9,7 +9,7 @@
 use crate::accounts::{Paid, Receipt};
 use crate::ids::SessionId;
 use crate::limits::Limits;
-use crate::memory::layout::{Apart, Freed, Layout, Place};
+use crate::memory::layout::{Apart, Freed, Home, Layout, Place};
 use crate::memory::mr::PAGE_BYTES;
 use omniverb_terms::{Errno, Rkey};
 use std::collections::BTreeMap;
@@ -40,6 +40,7 @@ pub(crate) struct Extent {
     /// Its first page, as the owner has it.
     pub(crate) start: u64,
     pub(crate) place: Place,
+    pub(crate) home: Home,
     pub(crate) pages: Pages,
 }
 
@@ -92,6 +93,12 @@ impl Extents {
         all.map(|(_, id)| *id).collect()
     }
 
+    /// Those that lie in such a place.
+    pub(crate) fn at_home(&self, which: impl Fn(&Home) -> bool) -> Vec<ExtentId> {
+        let those = self.rows.iter().filter(|(_, row)| which(&row.home));
+        those.map(|(id, _)| *id).collect()
+    }
+
     /// The one that begins there.
     pub(crate) fn at(&self, (owner, rkey): RegionKey, start: u64) -> Option<ExtentId> {
         self.by_start.get(&(owner, rkey, start)).copied()
@@ -102,12 +109,13 @@ impl Extents {
         &mut self,
         region: RegionKey,
         part: &Part,
+        home: Home,
         receipt: Receipt,
     ) -> Result<(ExtentId, Option<u64>), Errno> {
-        let placed = self.layout.place(region.0, part.length).ok_or(Errno::ENOMEM)?;
+        let placed = self.layout.place(region.0, home, part.length).ok_or(Errno::ENOMEM)?;
         self.last += 1;
-        let extent =
-            Extent { region, start: part.start, place: placed.place, pages: Pages::OnTheirWay };
+        let (start, place, pages) = (part.start, placed.place, Pages::OnTheirWay);
+        let extent = Extent { region, start, place, home, pages };
         let before = self.by_start.insert((region.0, region.1, part.start), self.last);
         debug_assert!(before.is_none(), "extents do not overlap");
         self.rows.insert(self.last, receipt.pays_for(extent));
@@ -210,7 +218,7 @@ pub(crate) fn choose(
     }
     let wanted_end = address.saturating_add(length.max(1)).min(gap.end);
     let wanted_end = wanted_end.next_multiple_of(PAGE_BYTES).min(gap.end);
-    let start = (address - address % FIRST_BYTES).max(gap.start);
+    let start = (address - address % FIRST_BYTES.min(limits.extent_bytes)).max(gap.start);
     let length = bytes.max(FIRST_BYTES).max(wanted_end - start).min(limits.extent_bytes);
     // As long as that, if the gap is; so it begins earlier where the gap ends.
     let start = start.min(gap.end.saturating_sub(length)).max(gap.start);

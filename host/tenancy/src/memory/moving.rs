@@ -5,7 +5,7 @@ use crate::accounts::{Kind, Receipt};
 use crate::action::Action;
 use crate::ids::SessionId;
 use crate::memory::extents::{Extent, ExtentId, Extents, Pages, Part, RegionKey, choose};
-use crate::memory::layout::{FileId, Freed, Layout};
+use crate::memory::layout::{FileId, Freed, Home, Layout};
 use crate::memory::mr::Mr;
 use crate::tenancy::Tenancy;
 use omniverb_terms::{Errno, Rkey};
@@ -30,11 +30,18 @@ impl Tenancy {
         owner: SessionId,
         (rkey, mr): (Rkey, &Mr),
         (address, length): (u64, u64),
+        home: Home,
     ) -> Result<(Part, Option<Receipt>), Errno> {
         let session = self.sessions.get(&owner).ok_or(Errno::ENOENT)?;
         let known = self.memory.extents.of_region((owner, rkey));
         let known = known.map(|(_, extent)| extent.span());
-        let part = choose(&mr.pages(), known, (address, length), self.limits())?;
+        let part = choose(&mr.pages(), known, (address, length), &home.limits(self.limits()))?;
+        let there = self.memory.extents.at((owner, rkey), part.start);
+        let there = there.and_then(|extent| self.memory.extents.get(extent));
+        // Who was granted it first has it elsewhere, and may have it for long.
+        if there.is_some_and(|extent| extent.home != home) {
+            return Err(Errno::EAGAIN);
+        }
         let receipt =
             part.is_fresh().then(|| session.account().charge(&[Kind::Extent])).transpose()?;
         Ok((part, receipt))
