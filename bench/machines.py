@@ -65,6 +65,9 @@ class Measured(Stranger):
     """A machine that shares windows with a few neighbours, another machine among them, and has one
     more port, by which bytes come back."""
 
+    # Half of it is for pages: dma_speed has a buffer of 64 MiB.
+    window = "256m"
+
     def command(self, stage):
         line = super().command(stage)
         at = line.index("--neighbours")

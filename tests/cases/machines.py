@@ -17,7 +17,7 @@ from harness.by_address import end
 from harness.case import WAITS, Case, Group, Skip, check
 from harness.duet import gid_index
 
-from cases import machine_pages, machine_programs, machine_quiet
+from cases import machine_neighbours, machine_pages, machine_programs, machine_quiet
 
 # From here on users belong to nobody.
 _NOBODY = 2_000_200_000
@@ -232,6 +232,10 @@ def _two_later(lab):
                 check(set(_ways(lab)) == {direct}, f"{set(_ways(lab))}")
                 check(both("links") == [1, 1], said())
         process.until(lambda: max(both("used")) == 0, 20, said)
+        for places in (sides, turned):
+            machine_neighbours.stores(lab, places)
+            machine_neighbours.deregistered(lab, places)
+        process.until(lambda: max(both("used")) == 0, 30, said)
         with _long_between(lab, sides, "rc", "-e"):
             lab.host.daemon.kill()
             lab.host.daemon.start()
@@ -508,6 +512,7 @@ def groups():
                for server, client, program, *options in _ACROSS],
              *machine_programs.cases(),
              *machine_pages.cases(),
+             *machine_neighbours.cases(),
              *machine_quiet.cases(),
              Case("machines.neighbour", _neighbour, 180),
              Case("machines.neighbour's pieces", _pieces_of_pairs, 60),
@@ -528,7 +533,7 @@ def groups():
              Case("machines.args.stays", _stays, 30),
              Case("machines.args.ibv_rc_pingpong", _pingpong("rc"), 180),
              Case("machines.args.ended", _ended, 60)]
-    growing = [Case("machines.later, two machines", _two_later, 300),
+    growing = [Case("machines.later, two machines", _two_later, 600),
                Case("machines.later", _later, 240),
                Case("machines.later, no more", _no_more, 90),
                Case("machines.later and another daemon", _later_outlives, 180)]

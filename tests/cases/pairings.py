@@ -87,7 +87,7 @@ def elsewhere(pair, program, test, *arguments, limit):
                 time.sleep(_LAST_WORDS)
             check(status == 0, f"{process.how(status)}\n{parent.text()}\n--- child ---\n"
                                f"{child.text()}")
-        print(parent.text())
+        print(parent.text(), child.text(), sep="\n")
 
 
 def _listens(place, port):

@@ -21,7 +21,7 @@ ADDRESS_6 = "fd77::200"
 _PROGRAMS = ["ibv_devices", "ibv_devinfo", "ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong",
              "ibv_xsrq_pingpong", "ib_send_bw", "ip", "rping", "ucmatose", "udaddy"]
 # Of our own; and those that see what is presented, as a busybox without libraries does not.
-_OURS = ["adoption", "dead", "inplace", "parted", "quota"]
+_OURS = ["across", "adoption", "dead", "inplace", "parted", "quota"]
 _SEEING = ["cat", "ls"]
 _INSIDE = "/opt/omniverb"
 OMNIVERB = f"{_INSIDE}/bin/omniverb"

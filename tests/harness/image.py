@@ -29,8 +29,8 @@ RXE = (*_OPTIONAL_MODULES, "rdma_rxe", "ib_uverbs", "rdma_ucm")
 DAX = ("virtio_pmem", "nd_pmem", "dax_pmem", "device_dax")
 # For a guest whose root is the host's.
 ROOT = ("9pnet_virtio", "9p", "overlay")
-_APPLETS = ["cat", "dmesg", "false", "free", "grep", "ls", "mkdir", "ping", "ps", "sh", "sleep",
-            "true"]
+_APPLETS = ["cat", "dmesg", "env", "false", "free", "grep", "ls", "mkdir", "ping", "ps", "sh",
+            "sleep", "true"]
 
 
 class Kernel:

@@ -7,9 +7,9 @@
 //! is seen to where it is mapped. A daemon may be hostile.
 
 use crate::memory;
-use omniverb_session::Message;
 use omniverb_session::body::{self, Adopt, Granted, LinkReady, TraceBegin, Welcome};
 use omniverb_session::machine::enclosed;
+use omniverb_session::{Message, pair};
 use omniverb_sys::{Extent, socket};
 use omniverb_terms::Errno;
 use std::os::fd::{AsFd, OwnedFd};
@@ -56,6 +56,11 @@ fn in_memory(file: OwnedFd, said: body::Extent) -> Result<Extent<OwnedFd>, Errno
     Ok(extent)
 }
 
+/// The same of memory for pages, which is said with the number of a pair window if it is in one.
+fn for_pages(file: OwnedFd, said: body::Extent) -> Result<Extent<OwnedFd>, Errno> {
+    in_memory(file, pair::plain(said))
+}
+
 /// What a link is made of.
 #[derive(Debug)]
 pub(crate) struct LinkFiles {
@@ -84,7 +89,7 @@ impl Carries for Granted {
 
     fn take(&self, came: Vec<OwnedFd>) -> Result<Extent<OwnedFd>, Errno> {
         let [file] = all(came)?;
-        in_memory(file, self.memory)
+        for_pages(file, self.memory)
     }
 }
 
@@ -98,7 +103,7 @@ impl Carries for Adopt {
             return Ok(None);
         }
         let [file] = all(came)?;
-        in_memory(file, self.memory).map(Some)
+        for_pages(file, self.memory).map(Some)
     }
 }
 

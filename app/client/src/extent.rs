@@ -25,7 +25,7 @@ pub(crate) struct Extent {
     era: u64,
     /// Somebody can take it back.
     stay: Stay,
-    /// The piece of a window that it is, if it is on none of those files.
+    /// The piece of a window that it is, if it is on none of those files, as it was said.
     piece: Option<body::Extent>,
 }
 

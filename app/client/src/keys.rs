@@ -2,13 +2,12 @@
 //! where they map it.
 
 use crate::extent::Extent;
-use crate::lent;
 use crate::memory;
 use crate::taking::Stay;
 use omniverb_adopt::{Access, AdoptedPages, Strategy};
 use omniverb_device::Region;
 use omniverb_link::pace;
-use omniverb_session::rights;
+use omniverb_session::{body, rights};
 use omniverb_sys::pinned::Pin;
 use omniverb_sys::{lock, try_lock};
 use omniverb_terms::{Errno, Rkey};
@@ -148,17 +147,17 @@ impl Key {
         self.adopted.iter().map(|extent| extent.length() as u64).sum()
     }
 
-    /// Moves whole pages of the region onto a file of the daemon of this era.
+    /// Moves whole pages of the region onto a file of the daemon of this era, or a piece of a
+    /// window.
     ///
     /// # Errors
     /// errno; `stay` has ended.
     pub(crate) fn adopt(
         &mut self,
-        onto: omniverb_sys::Extent<OwnedFd>,
+        (onto, piece): (omniverb_sys::Extent<OwnedFd>, Option<body::Extent>),
         place: (usize, usize),
         stay: (u64, Stay),
     ) -> Result<(), Errno> {
-        let piece = lent::piece(&onto);
         let pages = self.move_onto(onto, place)?;
         self.adopted.push(Extent::new(pages, piece, stay));
         Ok(())

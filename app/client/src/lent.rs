@@ -1,8 +1,9 @@
 //! Pieces of a virtual machine's window that this process has for pages, its own or a peer's: the
 //! daemon is told when it has let go of one, and gives it to others then (decision 0043). Memory
-//! that is a file of its own needs no such word.
+//! that is a file of its own needs no such word. A process outside a machine has pieces of windows
+//! that it shares with one (0044).
 
-use omniverb_session::body;
+use omniverb_session::{body, pair};
 use omniverb_sys::Extent;
 use omniverb_sys::extent::Kind;
 use std::os::fd::OwnedFd;
@@ -12,10 +13,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Tells the daemon of a piece, and how often this process was told of it.
 type Tell = Box<dyn Fn(body::Extent, u32) + Send + Sync>;
 
-/// The piece that an extent is, as it was said; `None`: it is in a file.
-pub(crate) fn piece(extent: &Extent<OwnedFd>) -> Option<body::Extent> {
-    let Extent { offset, length, .. } = *extent;
-    matches!(extent.kind(), Ok(Kind::Device)).then_some(body::Extent { offset, length })
+/// What is to be said of an extent when this process has let go of it: what was said of it; `None`:
+/// nothing, it is in a file of its own.
+pub(crate) fn piece(said: body::Extent, extent: &Extent<OwnedFd>) -> Option<body::Extent> {
+    (pair::number(&said).is_some() || is_device(extent)).then_some(said)
+}
+
+/// Whether it is in memory that was plugged into this machine.
+pub(crate) fn is_device(extent: &Extent<OwnedFd>) -> bool {
+    matches!(extent.kind(), Ok(Kind::Device))
 }
 
 /// A piece that is mapped here; told of when it is dropped, which is when its mapping has gone.

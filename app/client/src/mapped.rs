@@ -120,9 +120,9 @@ impl Together {
         let share = share(bytes).ok_or(Errno::ENOMEM)?;
         let (told, keep) = (lent.clone(), (share, lent));
         // Of a device all pages are there.
-        let window = match lent::piece(extent) {
-            Some(_) => extent.map_and_keep(access, keep),
-            None => extent.map_with_proof(access, keep),
+        let window = match lent::is_device(extent) {
+            true => extent.map_and_keep(access, keep),
+            false => extent.map_with_proof(access, keep),
         };
         let window = window.map_err(|error| memory::errno(&error))?;
         told.iter().for_each(|lent| lent.told());
@@ -141,16 +141,17 @@ pub(crate) struct Mapped {
 
 impl Mapped {
     /// The mapping of an extent of a peer's. `make_room`: lets go of another one, and says whether
-    /// there was one. `let_go`: tells the daemon of a piece of a window when it is mapped no more.
+    /// there was one. `let_go`: tells the daemon of the piece of a window that it is, if it is one,
+    /// when it is mapped no more.
     pub(crate) fn window(
         &self,
         peer: BellName,
-        extent: &Extent<OwnedFd>,
+        (extent, piece): (&Extent<OwnedFd>, Option<body::Extent>),
         access: Access,
         mut make_room: impl FnMut() -> bool,
         let_go: impl Fn(body::Extent, u32) + Send + Sync + 'static,
     ) -> Result<Window, Errno> {
-        let lent = lent::piece(extent).map(|piece| Lent::new(piece, Box::new(let_go)));
+        let lent = piece.map(|piece| Lent::new(piece, Box::new(let_go)));
         let share = |bytes| {
             let mut share = Share::take(&self.budget, peer, bytes);
             while share.is_none() && make_room() {

@@ -52,7 +52,7 @@ pub(crate) struct Client {
     /// Those of a window that it was given.
     pieces: Vec<Kept>,
     /// Those that it has for pages, until it lets go of them.
-    lent: Lent,
+    lent: Lent<Origin>,
     /// Its machine says that its process has ended: nothing of its memory is in use.
     dead: bool,
 }
@@ -156,9 +156,17 @@ impl Client {
         self.pieces.retain(|kept| kept.link_of != Some(qpn));
     }
 
-    /// It is told of a piece for pages, and has it until it lets go of it.
-    pub(crate) fn lend(&mut self, piece: Arc<Piece>) {
-        self.lent.told(piece);
+    /// The number of a window that it shares with a machine, outside of which it is.
+    pub(crate) fn number_of_window(&mut self, memory: &Memory) -> Option<u8> {
+        let piece = memory.piece()?;
+        self.lent.number_of(piece.window())
+    }
+
+    /// It is told of memory for pages; what of a window it is it has until it lets go of it.
+    pub(crate) fn lend(&mut self, memory: &Memory, (said, origin): (body::Extent, Origin)) {
+        if let Some(piece) = memory.piece() {
+            self.lent.told(piece, said, origin);
+        }
     }
 
     /// It says that it has let go of a piece for pages, which it was told of so many times.
@@ -176,8 +184,8 @@ impl Client {
     /// ended: until then it may use them.
     pub(crate) fn leave_behind(&mut self) -> Option<Leaver> {
         let life = self.pidfd.clone().filter(|_| matches!(self.source, Source::Files))?;
-        let kept = std::mem::take(&mut self.pieces).into_iter();
-        let pieces: Vec<_> = kept.map(|kept| kept.piece).collect();
+        let kept = std::mem::take(&mut self.pieces).into_iter().map(|kept| kept.piece);
+        let pieces: Vec<_> = kept.chain(self.lent.take()).collect();
         (!pieces.is_empty()).then_some(Leaver { life, pieces })
     }
 
@@ -221,11 +229,11 @@ impl Client {
             Source::Files => Piece::retire_for_good,
         };
         if !self.dead {
-            self.pieces.iter().for_each(|kept| match kept.origin {
-                Origin::ItsMachine => retire(&kept.piece),
-                Origin::AnotherMachine => kept.piece.retire_for_good(),
+            let kept = self.pieces.iter().map(|kept| (&kept.piece, &kept.origin));
+            kept.chain(self.lent.iter()).for_each(|(piece, origin)| match origin {
+                Origin::ItsMachine => retire(piece),
+                Origin::AnotherMachine => piece.retire_for_good(),
             });
-            self.lent.iter().for_each(|piece| retire(piece));
         }
         [Some(self.calls), self.events].into_iter().flatten()
     }

@@ -12,7 +12,7 @@ use crate::reactor::{Reactor, Timer};
 use crate::ready::Ready;
 use crate::settings::Unwanted;
 use crate::tally::Tally;
-use omniverb_session::body::LetGo;
+use omniverb_session::body::{Extent, LetGo};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_sys::descriptors::{self, Plain};
 use omniverb_sys::epoll::Interest;
@@ -154,10 +154,15 @@ impl Clients {
         }
     }
 
+    /// The number of a window for a client that shares it with a machine, outside of which it is.
+    pub(crate) fn number_of_window(&mut self, id: SessionId, memory: &Memory) -> Option<u8> {
+        self.all.get_mut(&id)?.number_of_window(memory)
+    }
+
     /// A client is told of memory for pages; what of a window it is it has until it lets go of it.
-    pub(crate) fn lend(&mut self, id: SessionId, memory: &Memory) {
-        if let Some((client, piece)) = self.all.get_mut(&id).zip(memory.piece()) {
-            client.lend(piece);
+    pub(crate) fn lend(&mut self, id: SessionId, memory: &Memory, said: (Extent, Origin)) {
+        if let Some(client) = self.all.get_mut(&id) {
+            client.lend(memory, said);
         }
     }
 

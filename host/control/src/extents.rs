@@ -1,5 +1,5 @@
 //! The memory that owners move pages onto, so that these can be granted: files, or, for processes
-//! of a virtual machine, pieces of its window.
+//! of a virtual machine and who shares memory with it, pieces of windows.
 //!
 //! They are made here and go down to the owner, to initiators and to the engine; none ever comes
 //! up from a client. What is checked of one is checked on our own descriptor. Which extent is where
@@ -7,52 +7,58 @@
 //! granted any more is not forgotten with that: whoever was told of it has it until he lets go of
 //! it (`lent.rs`).
 
-use crate::memory::{Memory, Source};
+use crate::memory::Memory;
 use omniverb_sys::Extent;
-use omniverb_tenancy::{FileId, MemoryFacts, Place};
+use omniverb_tenancy::{FileId, MemoryFacts, Neighbour, Place, SessionId};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
-/// Shows in `/proc/PID/maps` of whoever maps one.
-const FILE_NAME: &str = "omniverb-mr";
+/// Who shares a pair window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SharedBy {
+    /// The machine whose it is.
+    pub(crate) machine: SessionId,
+    pub(crate) neighbour: Neighbour,
+}
+
+/// Memory for pages.
+#[derive(Clone, Debug)]
+pub(crate) struct Lending {
+    pub(crate) memory: Memory,
+    /// Who has it, if it is in a pair window.
+    pub(crate) shared_by: Option<SharedBy>,
+}
 
 /// By the name that the tables gave them, which bound how many there are.
 #[derive(Default)]
 pub(crate) struct Extents {
-    files: HashMap<FileId, Memory>,
+    files: HashMap<FileId, Lending>,
 }
 
 impl Extents {
-    pub(crate) fn memory(&self, file: FileId) -> Option<Memory> {
+    pub(crate) fn get(&self, file: FileId) -> Option<Lending> {
         self.files.get(&file).cloned()
+    }
+
+    /// There is memory of this name from now on.
+    pub(crate) fn add(&mut self, file: FileId, lending: Lending) {
+        self.files.insert(file, lending);
     }
 
     /// How a file is now. It is ours, so neither its size nor its kind can be in doubt.
     pub(crate) fn facts(&self, file: FileId) -> Option<MemoryFacts> {
-        let seals = self.files.get(&file)?.extent.seals().ok();
+        let seals = self.files.get(&file)?.memory.extent.seals().ok();
         Some(MemoryFacts {
             is_final: seals.is_some_and(|seals| seals.is_final),
             is_write_sealed: seals.is_some_and(|seals| seals.is_write_sealed),
         })
     }
 
-    /// The memory, which is made first, where the owner's comes from, if it is to have so many
-    /// bytes.
-    pub(crate) fn memory_of(
-        &mut self,
-        (file, new): (FileId, Option<u64>),
-        source: &Source,
-    ) -> Option<Memory> {
-        if let Some(bytes) = new {
-            self.files.insert(file, source.make_for_pages(FILE_NAME, bytes).ok()?);
-        }
-        self.memory(file)
-    }
-
     /// Somebody else gets this place.
     pub(crate) fn empty(&self, place: &Place) {
         // A piece of a window is emptied when everybody has let go of it.
-        if let Some(memory) = self.files.get(&place.file).filter(|m| m.piece().is_none()) {
+        let memory = self.files.get(&place.file).map(|lending| &lending.memory);
+        if let Some(memory) = memory.filter(|memory| memory.piece().is_none()) {
             // A file that nobody can write has no second owner: its places are not given again.
             let _ = Extent::new(&memory.extent.file, place.offset, place.length).empty();
         }
@@ -60,6 +66,6 @@ impl Extents {
 
     /// Nobody is given this one any more; the file, if nobody has it on its way.
     pub(crate) fn forget(&mut self, file: FileId) -> Option<OwnedFd> {
-        self.files.remove(&file).and_then(Memory::into_file)
+        self.files.remove(&file).and_then(|lending| lending.memory.into_file())
     }
 }

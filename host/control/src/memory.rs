@@ -17,6 +17,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+/// What files for pages are called: shows in `/proc/PID/maps` of whoever maps one.
+const PAGES_NAME: &str = "omniverb-mr";
 /// A bell: one page per side.
 const BELL_BYTES: u64 = 0x2000;
 /// In a window with less than that left in one piece nobody connects: the largest link, that to the
@@ -52,9 +54,9 @@ impl Source {
 
     /// Makes memory that an owner is to move pages onto, so that peers can be granted them. What is
     /// a file of its own is not sealed finally.
-    pub(crate) fn make_for_pages(&self, name: &str, bytes: u64) -> io::Result<Memory> {
+    pub(crate) fn make_for_pages(&self, bytes: u64) -> io::Result<Memory> {
         Ok(match self {
-            Source::Files => Memory::of_file(memfd::create_sealable(name, bytes)?, bytes),
+            Source::Files => Memory::of_file(memfd::create_sealable(PAGES_NAME, bytes)?, bytes),
             Source::Window(pieces) => Memory::of_piece(pieces.take_for_pages(bytes)?, None),
         })
     }
@@ -89,7 +91,7 @@ impl Memory {
     }
 
     /// A piece of a pair window, in this part of it.
-    fn in_pair(
+    pub(crate) fn in_pair(
         number: u8,
         pieces: &Arc<Pieces>,
         part: body::Extent,
@@ -118,15 +120,9 @@ impl Memory {
     }
 
     /// As another machine is told of it that has the pair window with this number.
-    fn said_as(&self, number: u8) -> body::Extent {
+    pub(crate) fn said_as(&self, number: u8) -> body::Extent {
         let in_guest = self.piece.as_ref().map(|piece| piece.in_guest());
         in_guest.map_or(body::Extent::NONE, |extent| pair::numbered(number, extent))
-    }
-
-    /// As others are told of some of it.
-    pub(crate) fn said_part(&self, part: body::Extent) -> body::Extent {
-        let body::Extent { offset, .. } = self.said();
-        body::Extent { offset: offset.saturating_add(part.offset), length: part.length }
     }
 
     /// The file, if it is all of one that nobody else has.
@@ -137,6 +133,11 @@ impl Memory {
     /// As the neighbour is told of it with whom a machine shares it: he has the file.
     fn said_outside(&self) -> body::Extent {
         body::Extent { offset: self.extent.offset, length: self.extent.length }
+    }
+
+    /// The same, and the file.
+    pub(crate) fn outside(&self) -> (body::Extent, Parcel) {
+        (self.said_outside(), self.extent.file.clone())
     }
 
     /// What goes along when they are told.

@@ -7,7 +7,7 @@
 use crate::disposal::Bin;
 use crate::joined::Joined;
 use crate::ledger::Ledger;
-use crate::memory::Shared;
+use crate::memory::{Memory, Shared};
 use crate::pieces::{PAGE, Pieces};
 use crate::plugger::Plugger;
 use omniverb_ring::BellPage;
@@ -96,6 +96,14 @@ impl Pair {
         self.ledger.note_whose(self.pages, &written(&neighbour))?;
         self.whose = Whose::Of(neighbour, Some(name.to_owned()));
         Ok(())
+    }
+
+    /// Where pages are: only there, so that they have half of the window at most. Links are there
+    /// when there is no other place.
+    fn for_pages(&self) -> Extent {
+        let Extent { offset, length } = self.links();
+        let half = length / 2 / PAGE * PAGE;
+        Extent { offset: offset + length - half, length: half }
     }
 
     /// How many more links of so many bytes there is room for, if each has a bell of its own.
@@ -327,6 +335,29 @@ impl Pairs {
         }
         let bells = pair::bell_pages(pair.pages * PAGE);
         Shared::make_in_pair(number, &pair.pieces, (pair.links(), bells), ready)
+    }
+
+    /// Memory for pages that are granted, in the window that is this neighbour's, unless the next
+    /// link of so many bytes had no place then.
+    ///
+    /// # Errors
+    /// As [`make`](Self::make).
+    pub(crate) fn make_for_pages(
+        &self,
+        neighbour: &Neighbour,
+        bytes: u64,
+        link_bytes: u64,
+    ) -> io::Result<Memory> {
+        let mut all = self.windows.iter();
+        let (number, pair) = all
+            .find(|(number, pair)| pair.of() == Some(neighbour) && self.is_present(**number))
+            .ok_or(io::ErrorKind::Unsupported)?;
+        // Of places for links so many are gone at most.
+        let taken = usize::try_from(bytes / link_bytes).map_or(usize::MAX, |taken| taken + 2);
+        match pair.pieces.room(pair.links(), link_bytes) > taken {
+            true => Memory::in_pair(*number, &pair.pieces, pair.for_pages(), bytes),
+            false => Err(io::ErrorKind::OutOfMemory.into()),
+        }
     }
 
     /// The guest was booted afresh: what only its processes had comes back.

@@ -327,6 +327,11 @@ impl Piece {
         *lock(&self.retired) = Retired::ForGood;
     }
 
+    /// Which window it is of.
+    pub(crate) fn window(&self) -> &Arc<Pieces> {
+        &self.of
+    }
+
     /// Its window is over: nothing of it is given back any more.
     pub(crate) fn is_over(&self) -> bool {
         *lock(&self.of.room.over)

@@ -125,13 +125,6 @@ fn told(client: &mut Client) -> Message {
     }
 }
 
-fn say(client: &Client, message: impl Into<Message>) {
-    let mut bytes = [0; MESSAGE_BYTES_MAX];
-    let length = omniverb_session::encode(0, &message.into(), &mut bytes);
-    let events: BorrowedFd<'_> = client.events.as_ref().unwrap().as_fd();
-    socket::send(events, &bytes[..length], &[]).unwrap();
-}
-
 /// Pages of a machine's process go onto a piece of the window, which comes back when the owner and
 /// all who were granted it have let go, as often as they were told of it, and not before.
 #[test]
@@ -159,7 +152,7 @@ fn pages_of_a_machines_process_are_granted_in_its_window() {
             Message::Adopt(adopt) => adopt,
             other => panic!("{other:?}"),
         };
-        say(b, Adopted { token: adopt.token, errno: Errno::NONE, epoch: 0 });
+        b.say(Adopted { token: adopt.token, errno: Errno::NONE, epoch: 0 }.into());
         let Message::Granted(granted) = told(a) else { panic!("no grant") };
         assert_eq!((granted.memory, granted.page_start), (adopt.memory, 0x11000));
         (rkey, granted.memory)
@@ -173,22 +166,22 @@ fn pages_of_a_machines_process_are_granted_in_its_window() {
     a.call(ask.into());
     let Message::Adopt(adopt) = told(&mut b) else { panic!() };
     assert_eq!((adopt.fresh, adopt.memory.length), (0, piece.length));
-    say(&b, Adopted { token: adopt.token, errno: Errno::NONE, epoch: 0 });
+    b.say(Adopted { token: adopt.token, errno: Errno::NONE, epoch: 0 }.into());
     let Message::Granted(granted) = told(&mut a) else { panic!() };
     assert_eq!(granted.memory, piece);
     b.call(DeregMr { rkey, reserved: 0 }.into());
     let gone = |times| LetGo { memory: piece, times, reserved: 0 };
-    say(&b, gone(1));
-    say(&a, gone(1));
+    b.say(gone(1).into());
+    a.say(gone(1).into());
     // Others' pieces are not its to give back, nor what is none.
-    say(&b, gone(9));
-    say(&b, LetGo { memory: Extent { offset: 0, length: PAGE }, times: 1, reserved: 0 });
+    b.say(gone(9).into());
+    b.say(LetGo { memory: Extent { offset: 0, length: PAGE }, times: 1, reserved: 0 }.into());
     let (_, next) = grant(&mut a, &mut b, 0x3000);
     assert!(next.offset != piece.offset && used() == idle + 2 * piece.length);
-    say(&a, gone(1));
+    a.say(gone(1).into());
     until(|| used() == idle + piece.length);
     // Who is gone has let go of everything.
-    say(&a, LetGo { memory: next, times: 1, reserved: 0 });
+    a.say(LetGo { memory: next, times: 1, reserved: 0 }.into());
     machine.end(last);
     drop(b);
     until(|| used() < idle);

@@ -6,42 +6,20 @@ use omniverb_control::Settings;
 use omniverb_session::Message;
 use omniverb_session::body::{Extent, *};
 use omniverb_session::machine::{self, TellPairs};
-use omniverb_session::operator::{AttachPair, AwaitPair, DetachMachine, Message as Said};
+use omniverb_session::operator::{AwaitPair, DetachMachine, Message as Said};
 use omniverb_session::pair::PlugTrouble;
 use omniverb_sys::memfd;
 use omniverb_terms::{Errno, Service};
-use std::os::fd::{AsFd, OwnedFd};
-use support::carrying::Carried;
+use std::os::fd::OwnedFd;
 use support::machine::{Machine, PAGE, seen, until};
 use support::net::{Net, is_root};
 use support::operator::{Operator, name};
-use support::remote::Remote;
+use support::pair::*;
 use support::*;
 
 #[test]
 fn remote_client() {
     support::remote::live();
-}
-
-const A: &str = "10.99.0.1";
-const B: &str = "10.99.0.2";
-const BYTES: u64 = 8 << 20;
-const DATA: Extent = Extent { offset: 2 * PAGE, length: BYTES - 2 * PAGE };
-const WHOSE: u64 = 64;
-
-/// Files of a pair window and its ledger.
-fn files() -> [OwnedFd; 2] {
-    files_named("pair")
-}
-
-fn files_named(name: &str) -> [OwnedFd; 2] {
-    [BYTES, DATA.length / PAGE + WHOSE].map(|bytes| memfd::create(name, bytes).unwrap())
-}
-
-fn give(daemon: &Daemon, text: &str, number: u64, data: Extent, files: &[OwnedFd]) -> Said {
-    let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-    let asked = AttachPair { name: name(text), data, number };
-    Operator::connect(daemon).call_for_files(asked, &files).0
 }
 
 #[test]
@@ -144,71 +122,6 @@ fn however_many_keepers_wait_an_operator_is_heard() {
         .collect();
     assert!(seen(&daemon, "machine-69").is_some());
     drop(machines);
-}
-
-/// A machine whose network is that of a namespace: the test carries.
-struct There {
-    machine: Machine,
-    network: Carried,
-}
-
-impl There {
-    fn new(daemon: &Daemon, net: &Net, pairs: &[[OwnedFd; 2]]) -> There {
-        let mut machine = Machine::attach(daemon, "one");
-        for (number, [window, ledger]) in (1..).zip(pairs) {
-            let files = [window, ledger].map(|file| file.try_clone().unwrap());
-            assert!(matches!(give(daemon, "one", number, DATA, &files), Said::Done(_)));
-        }
-        let present = (1 << pairs.len()) - 1;
-        assert!(matches!(machine.ask(TellPairs { present }).0, machine::Message::Done(_)));
-        let network = Carried::new(&mut machine, net, B);
-        There { machine, network }
-    }
-
-    fn carry(&self) {
-        self.network.carry();
-    }
-
-    /// What the machine's process and the other one are told of a link, and how many descriptors
-    /// come along.
-    fn link(&self, b: &mut Client, a: &mut Remote) -> [(LinkReady, usize); 2] {
-        let (first, second) = (create(a, Service::Rc), create(b, Service::Rc));
-        a.call(connect(first, second, A, B).into());
-        b.call(connect(second, first, B, A).into());
-        let end = std::time::Instant::now() + SOON;
-        let theirs = loop {
-            assert!(std::time::Instant::now() < end, "not in time");
-            self.carry();
-            match b.event(MOMENT) {
-                Some((Message::LinkReady(ready), files)) => break (ready, files.len()),
-                Some((Message::GidsChanged(_), _)) | None => {}
-                event => panic!("{event:?}"),
-            }
-        };
-        let ours = loop {
-            assert!(std::time::Instant::now() < end, "not in time");
-            self.carry();
-            match a.next_event(MOMENT) {
-                Some((Message::LinkReady(ready), files)) => break (ready, files),
-                Some((Message::GidsChanged(_), _)) | None => {}
-                event => panic!("{event:?}"),
-            }
-        };
-        [theirs, ours]
-    }
-}
-
-/// A daemon, two networks that reach each other, and in the second one a machine with this window.
-fn two_networks(window: [OwnedFd; 2]) -> (Daemon, [Net; 2], There) {
-    let daemon = Daemon::start(Settings::default());
-    let (here, there) = (Net::new(), Net::new());
-    here.join(&there, A, B);
-    let far = There::new(&daemon, &there, &[window]);
-    (daemon, [here, there], far)
-}
-
-fn row(daemon: &Daemon, name: &str) -> serde_json::Value {
-    seen(daemon, "one").unwrap()["pairs"][name].clone()
 }
 
 #[test]

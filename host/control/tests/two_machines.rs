@@ -11,7 +11,7 @@ use omniverb_session::pair::PlugTrouble;
 use omniverb_sys::event::readable;
 use omniverb_sys::extent::FileId;
 use omniverb_sys::{memfd, socket};
-use omniverb_terms::{Errno, Service};
+use omniverb_terms::{Errno, Rkey, Service};
 use std::os::fd::{AsFd, OwnedFd};
 use support::carrying::Carried;
 use support::machine::{DATA as OWN, Machine, PAGE, WINDOW_BYTES, attach_with, seen, until};
@@ -312,4 +312,57 @@ fn what_is_no_window_of_another_s_is_refused() {
     assert_eq!(join("two", 1, &[&window]), Said::Failed(Errno::ENOENT));
     done(&join("one", 1, &[&window]));
     assert_eq!(row(&daemon, "one", "windows"), 1);
+}
+
+/// Each is told of the same piece, by his own number of the window.
+#[test]
+fn two_machines_grant_each_other_pages_in_the_window_that_is_in_both() {
+    if !is_root() {
+        return;
+    }
+    let (nets, kept) = (networks(), [Kept::new(), Kept::new()]);
+    let (daemon, mut one, mut two) = again(&nets, [&kept[0], &kept[1]], false);
+    two.waits(3, 1, 0);
+    let ((mut b, _), (mut a, _)) = (one.machine.process(), two.machine.process());
+    link([&one, &two], [&mut b, &mut a]);
+    until(|| row(&daemon, "one", "given") == 1);
+    let [here, there] = link([&one, &two], [&mut b, &mut a]);
+    assert_eq!([here.engine, there.engine], [0, 0]);
+    let used = || row(&daemon, "one", "used").as_u64().unwrap();
+    let idle = used();
+    let told = |client: &mut Client| loop {
+        match client.event(SOON).expect("nothing") {
+            (Message::GidsChanged(_) | Message::LinkClosed(_), _) => {}
+            (message, files) => {
+                assert!(files.is_empty(), "a machine gets none");
+                break message;
+            }
+        }
+    };
+    for (first_owns, numbers) in [(true, [1, 2]), (false, [2, 1])] {
+        let (owner, peer, way) = match first_owns {
+            true => (&mut b, &mut a, (there.qpn, here.qpn)),
+            false => (&mut a, &mut b, (here.qpn, there.qpn)),
+        };
+        let (addr, length) = (0x10000, 0x3000);
+        let reg = RegMr { pd: 1, access: 6, addr, length, rkey: Rkey(0), reserved: 0 };
+        let Message::MrRegistered(MrRegistered { rkey, .. }) = owner.call(reg.into()) else {
+            panic!()
+        };
+        let (qpn, peer_qpn) = way;
+        let ask = RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address: addr, length: 8 };
+        assert!(matches!(peer.call(ask.into()), Message::Connected(_)));
+        let Message::Adopt(adopt) = told(owner) else { panic!() };
+        owner.say(Adopted { token: adopt.token, errno: Errno::NONE, epoch: 0 }.into());
+        let Message::Granted(granted) = told(peer) else { panic!() };
+        let [(first, at), (second, same)] = [adopt.memory, granted.memory].map(plain);
+        assert_eq!(([first, second], at), (numbers, same));
+        assert_eq!((at.length, used()), (length, idle + length));
+        owner.call(DeregMr { rkey, reserved: 0 }.into());
+        owner.say(LetGo { memory: adopt.memory, times: 1, reserved: 0 }.into());
+        peer.say(LetGo { memory: plain(granted.memory).1, times: 1, reserved: 0 }.into());
+        assert_eq!(used(), idle + length);
+        peer.say(LetGo { memory: granted.memory, times: 1, reserved: 0 }.into());
+        until(|| used() == idle);
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::ids::{ProbeId, SessionId};
 use crate::links::path::Path;
-use crate::memory::layout::{FileId, Place};
+use crate::memory::layout::{FileId, Home, Place};
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady, Pin, Welcome};
 use omniverb_terms::{Qpn, RouteKey, Service, Underlay, VnicId};
@@ -207,7 +207,9 @@ pub enum Action {
         session: SessionId,
         /// The event for it; its token names the question.
         adopt: Adopt,
-        /// The file that the pages go to.
+        /// What kind of memory the pages go to.
+        home: Home,
+        /// The file that the pages go to: of its kind.
         file: FileId,
         /// `Some`: make the file first, of so many bytes. `None`: it is there.
         new_file: Option<u64>,

@@ -39,7 +39,7 @@ pub use ids::{ProbeId, SessionId};
 pub use limits::Limits;
 pub use links::pair_windows::{Neighbour, PairWindows};
 pub use links::path::{Path, Why};
-pub use memory::layout::{Apart, FileId, Freed, Layout, Place, Placed};
+pub use memory::layout::{Apart, FileId, Freed, Home, Layout, Place, Placed};
 pub use omniverb_terms::{Underlay, VnicId};
 pub use policy::adoption::Adoption;
 pub use policy::policies::{Datapath, Policies, Policy, RateLimit};

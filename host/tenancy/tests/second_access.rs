@@ -11,6 +11,8 @@ mod engine_grants;
 mod engine_links;
 #[path = "machines.rs"]
 mod machines;
+#[path = "pair_pages.rs"]
+mod pair_pages;
 #[path = "pairs.rs"]
 mod pairs;
 mod support;

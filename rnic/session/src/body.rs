@@ -250,7 +250,8 @@ bodies! {
         /// Non-zero: for somebody who may be able to read what it may only write: the engine,
         /// which keeps to the flags, or a peer that is trusted with that.
         trusted: u32,
-        /// The part of the file that the pages go to; if they are there, only its length counts.
+        /// The part of the file that the pages go to, with the number of a pair window
+        /// ([`crate::pair`]) if it is one; if they are there, only its length counts.
         memory: Extent,
     }
     /// The owner's answer, on the events socket. `epoch` is the low half of the EPOCH word of its
@@ -293,11 +294,11 @@ bodies! {
     }
     /// The owner, on the events socket: no pages of this region are on files any more.
     Released { rkey: Rkey, reserved: u32 }
-    /// On the events socket, from a process of a virtual machine: it has nothing mapped any more of
-    /// this piece of a window, which it was told of so many times by `Adopt` (with a descriptor)
-    /// and `Granted`. Of memory that is a file of its own nothing is said.
+    /// On the events socket: this process has nothing mapped any more of this piece of a window,
+    /// which it was told of so many times by `Adopt` (with a descriptor) and `Granted`. Of memory
+    /// that is a file of its own nothing is said.
     LetGo {
-        /// As it was said.
+        /// As it was said, with the number of a pair window ([`crate::pair`]).
         memory: Extent,
         times: u32,
         reserved: u32,
@@ -319,6 +320,7 @@ bodies! {
         /// The owner's epoch when it answered; an older one voids the grant.
         epoch: u32,
         reserved: u32,
+        /// With the number of a pair window ([`crate::pair`]), if it is in one.
         memory: Extent,
     }
     /// Event to the initiator: stay with mediated operations for this key, if `errno` is `EAGAIN`

@@ -7,7 +7,10 @@
 //! two pages of a bell the second is that of the process in the machine; of two machines, in the
 //! one whose window it is. Behind them lie the links.
 //!
-//! Which window it is that an offset is in, what goes to the machine says with the offset.
+//! Which window it is that an offset is in, what goes to the machine says with the offset. Of pages
+//! that are granted ([`Adopt`](crate::body::Adopt), [`Granted`](crate::body::Granted)) so does what
+//! goes to anybody: whoever has let go of some says with it which window he means, a process of the
+//! machine by the machine's number of that, another one by a number of its own connection's.
 
 use crate::VERSION;
 use crate::body::Extent;
@@ -176,28 +179,39 @@ pub fn numbered(number: u8, extent: Extent) -> Extent {
     Extent { offset: extent.offset | u64::from(number) << NUMBER_SHIFT, ..extent }
 }
 
-/// Takes the number of a pair window off an extent.
-fn taken_off(extent: &mut Extent) -> u8 {
+/// The number of the pair window that an extent is said to be in; none: it is in no pair window.
+#[must_use]
+pub fn number(extent: &Extent) -> Option<u8> {
     let [number, ..] = extent.offset.to_be_bytes();
-    extent.offset &= (1 << NUMBER_SHIFT) - 1;
-    number
+    (number != 0).then_some(number)
 }
 
-/// Takes off what a machine is told which pair window it is about: that; none for its own window.
-/// What is left is what a process is told.
+/// An extent without the number of a pair window: where in that it is.
+#[must_use]
+pub fn plain(extent: Extent) -> Extent {
+    Extent { offset: extent.offset & ((1 << NUMBER_SHIFT) - 1), ..extent }
+}
+
+/// Which pair window it is about what a machine is told; none: its own. Off what is said of a link
+/// the number is taken, and what is left is what a process is told. With pages it is told the
+/// number, and says it when it has let go of them.
 pub fn take_number(message: &mut Message) -> Option<u8> {
-    let Message::LinkReady(ready) = message else { return None };
-    let number = taken_off(&mut ready.memory);
-    if ready.bell_new != 0 {
-        taken_off(&mut ready.bell_memory);
+    match message {
+        Message::LinkReady(ready) => {
+            let number = number(&ready.memory);
+            (ready.memory, ready.bell_memory) = (plain(ready.memory), plain(ready.bell_memory));
+            number
+        }
+        Message::Adopt(adopt) if adopt.fresh != 0 => number(&adopt.memory),
+        Message::Granted(granted) => number(&granted.memory),
+        _ => None,
     }
-    (number != 0).then_some(number)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::body::LinkReady;
+    use crate::body::{Adopt, Granted, LinkReady};
     use crate::machine::MachineName;
     use zerocopy::FromZeros;
 
@@ -248,6 +262,24 @@ mod tests {
         let Message::LinkReady(left) = message else { panic!() };
         assert_eq!((left.memory, left.bell_memory), (extent(0x3000), extent(0)));
         assert_eq!(take_number(&mut message), None, "the machine's own");
+    }
+
+    /// Who lets go of pages says them as he was told of them.
+    #[test]
+    fn of_pages_a_process_is_told_the_number_too() {
+        let memory = numbered(9, Extent { offset: 0x3000, length: 4096 });
+        let adopt = Adopt { memory, fresh: 1, ..Adopt::new_zeroed() };
+        for (message, expected) in [
+            (Message::from(adopt), Some(9)),
+            (Adopt { memory: plain(memory), ..adopt }.into(), None),
+            (Adopt { fresh: 0, ..adopt }.into(), None),
+            (Granted { memory, ..Granted::new_zeroed() }.into(), Some(9)),
+        ] {
+            let mut told = message.clone();
+            assert_eq!((take_number(&mut told), &told), (expected, &message));
+        }
+        assert_eq!(plain(memory), Extent { offset: 0x3000, length: 4096 });
+        assert_eq!((number(&memory), number(&plain(memory))), (Some(9), None));
     }
 
     #[test]

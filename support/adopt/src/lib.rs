@@ -140,8 +140,9 @@ fn system(error: std::io::Error) -> Errno {
 
 /// As [`adopt_with`], of as many pages as an extent has that somebody else made: it is empty and
 /// its file sealed against resizing, and, if peers may not write, not finally. The file is sealed
-/// for good here. In a virtual machine it may be a piece of a device of memory instead, which
-/// whoever has it can write to: never for peers that may not.
+/// for good here. In a virtual machine it may be a piece of a device of memory instead, and outside
+/// one a piece of such memory that is shared with it: whoever has that can write to it, so it is
+/// never for peers that may not.
 ///
 /// # Errors
 /// As [`adopt`]; [`AdoptError::Stuck`] if some pages are on the extent, and stay there.
@@ -157,6 +158,11 @@ pub fn adopt_onto(
     let kind = extent.kind().map_err(system)?;
     if (kind, peers) == (Kind::Device, Access::ReadOnly) {
         return Err(AdoptError::NotPermitted);
+    }
+    // What holds zeros stays a hole of the file. In one of several things others may have written
+    // to what was nobody's.
+    if kind == Kind::File && extent.offset != 0 {
+        extent.empty().map_err(system)?;
     }
     let Extent { mut file, offset, .. } = extent;
     if omniverb_sys::clock::page_bytes() != PAGE_BYTES {

@@ -60,8 +60,8 @@ impl From<Errno> for Refused {
 impl Client {
     /// A peer wants to map part of a region: moves its pages onto the file that came along.
     pub(super) fn adopt(&self, ask: Delivered<Adopt>) -> Adopted {
-        let token = ask.said.token;
-        let piece = ask.files.as_ref().and_then(lent::piece);
+        let (token, era) = (ask.said.token, self.bells.era());
+        let piece = ask.files.as_ref().and_then(|onto| lent::piece(ask.said.memory, onto));
         let (errno, epoch) = match self.move_pages(ask) {
             Ok(epoch) => (Errno::NONE, epoch),
             Err(errno) => (errno, 0),
@@ -69,7 +69,7 @@ impl Client {
         // Of what failed otherwise nothing is there.
         let unused = errno != Errno::NONE && errno != STUCK;
         if let Some(piece) = piece.filter(|_| unused) {
-            self.let_go(piece, 1);
+            self.let_go((piece, era), 1);
         }
         Adopted { token, errno, epoch }
     }
@@ -111,14 +111,20 @@ impl Client {
         place: (usize, usize),
         (era, others_free): (u64, u64),
     ) -> Result<(), Refused> {
-        may_lend(qp, key, ask.trust())?;
+        let piece = onto.as_ref().and_then(|onto| lent::piece(ask.memory, onto));
+        let mappable = match piece {
+            Some(_) => rights::mappable_in_window,
+            None => rights::mappable,
+        };
+        let uses = mappable(key.region().access, ask.trust());
+        may_lend(qp, key, uses)?;
         let Some(onto) = onto else {
             return if key.has_extent(place) { Ok(()) } else { Err(Errno::ENOENT.into()) };
         };
         has_room(key, place, others_free)?;
         // Before anybody is given anything: later there may be no thread to be had.
         let stay = self.taking.stay(&self.me)?;
-        key.adopt(onto, place, (era, stay)).map_err(|errno| {
+        key.adopt((onto, piece), place, (era, stay)).map_err(|errno| {
             self.taking.left();
             Refused::Errno(errno)
         })
@@ -153,10 +159,11 @@ impl Client {
                 self.keys.put_back(rkey, extent);
                 continue;
             }
+            let era = extent.era();
             match extent.release() {
                 Ok(piece) => {
                     released.insert(rkey);
-                    piece.into_iter().for_each(|piece| self.let_go(piece, 1));
+                    piece.into_iter().for_each(|piece| self.let_go((piece, era), 1));
                 }
                 Err((extent, errno)) => {
                     outcome = Err(errno);
@@ -180,9 +187,9 @@ impl Client {
     }
 }
 
-/// Whether what the peer of a queue pair may do with a key allows that it has pages of it.
-pub(super) fn may_lend(qp: &Qp, key: &Key, trust: rights::Trust) -> Result<(), Errno> {
-    let uses = rights::mappable(key.region().access, trust);
+/// Whether what the peer of a queue pair may do with a key allows that it has pages of it, for these
+/// uses.
+pub(super) fn may_lend(qp: &Qp, key: &Key, uses: u32) -> Result<(), Errno> {
     let (_, attributes) = qp.query();
     let may = !key.is_mediated()
         && may_map(qp.service, attributes.access_flags, uses)

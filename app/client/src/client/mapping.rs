@@ -40,27 +40,34 @@ impl Client {
     /// The daemon granted what we asked for.
     pub(super) fn map(&self, delivered: Delivered<Granted>) -> Result<(), Errno> {
         let Delivered { said: granted, files: extent } = delivered;
-        let mapped = self.map_extent(&granted, &extent);
-        if let (Err(_), Some(piece)) = (mapped, lent::piece(&extent)) {
-            self.let_go(piece, 1);
+        let piece = lent::piece(granted.memory, &extent);
+        let mapped = self.map_extent(&granted, &extent, piece);
+        if let (Err(_), Some(piece)) = (mapped, piece) {
+            self.let_go((piece, self.bells.era()), 1);
         }
         mapped
     }
 
-    fn map_extent(&self, granted: &Granted, extent: &Extent<OwnedFd>) -> Result<(), Errno> {
+    fn map_extent(
+        &self,
+        granted: &Granted,
+        extent: &Extent<OwnedFd>,
+        piece: Option<body::Extent>,
+    ) -> Result<(), Errno> {
         let (qp, peer) = self.qps.with_peer(granted.qpn).ok_or(Errno::ENOENT)?;
         let writable = rights::is_writable(granted.access);
         let how = if writable { Access::ReadWrite } else { Access::ReadOnly };
-        let me = self.me.clone();
+        let (me, era) = (self.me.clone(), self.bells.era());
         let let_go = move |piece, times| {
             if let Some(client) = me.upgrade() {
-                client.let_go(piece, times);
+                client.let_go((piece, era), times);
             }
         };
-        let window = self.mapped.window(peer, extent, how, || qp.drop_oldest_grant(), let_go)?;
-        let backing = match lent::piece(extent) {
-            Some(_) => Backing::Device,
-            None => Backing::File,
+        let make_room = || qp.drop_oldest_grant();
+        let window = self.mapped.window(peer, (extent, piece), how, make_room, let_go)?;
+        let backing = match lent::is_device(extent) {
+            true => Backing::Device,
+            false => Backing::File,
         };
         let grant = Grant {
             rkey: granted.rkey,
@@ -76,10 +83,14 @@ impl Client {
         Ok(())
     }
 
-    /// This process has let go of a piece of a window that it was told of so many times. Another
-    /// daemon than the one that told of it does not know it.
-    pub(super) fn let_go(&self, piece: body::Extent, times: u32) {
+    /// This process has let go of a piece of a window that it was told of so many times, by the
+    /// daemon of this era. Another one does not know it, and may mean something else by it.
+    pub(super) fn let_go(&self, (piece, era): (body::Extent, u64), times: u32) {
+        // First the socket: an era ends before another one is listened to.
         let Some(events) = self.progress.listening().filter(|_| self.is_ours()) else { return };
+        if self.bells.era() != era {
+            return;
+        }
         let said = LetGo { memory: piece, times, reserved: 0 };
         self.progress.answer(&events, said.into());
     }

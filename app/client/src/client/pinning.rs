@@ -11,7 +11,7 @@ use crate::keys::Key;
 use omniverb_device::Qp;
 use omniverb_session::Message;
 use omniverb_session::body::{Adopted, Pin, Pinned};
-use omniverb_session::rights::Trust;
+use omniverb_session::rights::{Trust, mappable};
 use omniverb_sys::clock;
 use omniverb_terms::Errno;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ impl Client {
         (era, others_free): (u64, u64),
     ) -> Result<u32, Refused> {
         // The engine keeps to the flags.
-        may_lend(qp, key, Trust::Trusting)?;
+        may_lend(qp, key, mappable(key.region().access, Trust::Trusting))?;
         has_room(key, place, others_free)?;
         // Before anybody is given anything: later there may be no thread to be had.
         let stay = self.taking.stay(&self.me)?;

@@ -3,11 +3,11 @@
 use crate::client::Origin;
 use crate::engine::Pages;
 use crate::journal::Level;
-use crate::memory::{Memory, Shared};
+use crate::memory::Shared;
 use crate::outbox::Letter;
 use crate::server::Server;
 use omniverb_session::Message;
-use omniverb_session::body::{Adopt, Extent, Granted, Welcome};
+use omniverb_session::body::{Extent, Welcome};
 use omniverb_sys::clock;
 use omniverb_tenancy::{Action, FileId, LinkEnd, SessionId};
 use omniverb_terms::Errno;
@@ -27,24 +27,19 @@ impl Server {
             Action::DetachEngine { vnic, qpn, peer_qpn } => {
                 self.detach_engine(vnic, qpn, peer_qpn);
             }
-            Action::Adopt { session, adopt, file, new_file } => {
-                self.adopt(session, &adopt, (file, new_file));
+            Action::Adopt { session, adopt, home, file, new_file } => {
+                self.adopt(session, &adopt, (home, file), new_file);
             }
             Action::Pin { session, pin, .. } => self.tell(session, Letter::of(pin)),
             Action::ForgetFile { file } => self.forget_file(file),
             Action::EmptyPlace { place } => self.extents.empty(&place),
-            Action::Grant { session, file, granted } => {
-                if let Some(memory) = self.extents.memory(file) {
-                    let granted = Granted { memory: memory.said_part(granted.memory), ..granted };
-                    self.lend(session, &memory, granted);
-                }
-            }
+            Action::Grant { session, file, granted } => self.grant(session, file, &granted),
             Action::GrantEngine { vnic, file, granted } => {
                 if let Some(row) = self.kept(file) {
                     return self.engine.grant(vnic, &granted, Pages::InPlace(row));
                 }
-                let memory = self.extents.memory(file);
-                if let Some(file) = memory.and_then(|memory| memory.enclosed()) {
+                let lending = self.extents.get(file);
+                if let Some(file) = lending.and_then(|lending| lending.memory.enclosed()) {
                     let Extent { offset, length } = granted.memory;
                     let extent = omniverb_sys::Extent::new(file, offset, length);
                     self.engine.grant(vnic, &granted, Pages::Moved(extent));
@@ -129,25 +124,5 @@ impl Server {
         if let Some(file) = self.extents.forget(file) {
             self.disposal.close_memory(file);
         }
-    }
-
-    /// Gives an owner memory for pages of its own.
-    fn adopt(&mut self, owner: SessionId, adopt: &Adopt, file: (FileId, Option<u64>)) {
-        let source = self.clients.source(owner);
-        match self.extents.memory_of(file, &source) {
-            Some(memory) => {
-                let adopt = Adopt { memory: memory.said_part(adopt.memory), ..*adopt };
-                self.lend(owner, &memory, adopt);
-            }
-            None => {
-                self.tables.decide(|tables| tables.memory_failed(adopt.token));
-            }
-        }
-    }
-
-    /// Tells somebody of memory for pages.
-    fn lend(&mut self, to: SessionId, memory: &Memory, message: impl Into<Message>) {
-        self.clients.lend(to, memory);
-        self.tell(to, Letter::with(message, memory.enclosed().into_iter().collect()));
     }
 }

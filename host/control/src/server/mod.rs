@@ -13,6 +13,7 @@ mod engine_links;
 mod execute;
 mod helper;
 mod identify;
+mod lending;
 mod machines;
 mod operators;
 mod packets;

@@ -27,7 +27,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Bytes of a link.
-const LINK_BYTES: u64 = link_bytes(REQUEST_BYTES, RESPONSE_BYTES) as u64;
+pub(super) const LINK_BYTES: u64 = link_bytes(REQUEST_BYTES, RESPONSE_BYTES) as u64;
 
 impl Server {
     /// An operator brings a pair window, and its ledger, for a machine that is attached.

@@ -24,6 +24,7 @@ pub mod net;
 pub mod operator;
 #[path = "../../../../tools/omniverb/src/pages.rs"]
 mod pages;
+pub mod pair;
 pub mod remote;
 
 pub const AREA_BYTES: u64 = (STATISTICS_SLOTS * STATISTICS_SLOT_BYTES) as u64;
@@ -197,6 +198,8 @@ pub trait Speaker {
     fn call(&mut self, message: Message) -> Message;
     /// The next event and how many descriptors it brought.
     fn next_event(&mut self, wait: Duration) -> Option<(Message, usize)>;
+    /// Says something on its events socket.
+    fn say(&mut self, message: Message);
 }
 
 /// Asks again, as processes do, until the network has said where datagrams go.
@@ -218,6 +221,13 @@ impl Speaker for Client {
 
     fn next_event(&mut self, wait: Duration) -> Option<(Message, usize)> {
         self.event(wait).map(|(message, files)| (message, files.len()))
+    }
+
+    fn say(&mut self, message: Message) {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let length = encode(0, &message, &mut bytes);
+        let events = self.events.as_ref().unwrap();
+        socket::send(events.as_fd(), &bytes[..length], &[]).unwrap();
     }
 }
 

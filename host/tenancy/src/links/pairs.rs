@@ -33,6 +33,7 @@ impl Tenancy {
     /// A machine is parted with, and its windows with it.
     pub fn forget_pair_windows(&mut self, machine: VnicId) {
         self.links.pairs.forget(machine);
+        self.take_back_of(machine);
     }
 
     /// Machines whose processes wanted links with each other, both ways, and had no window in
@@ -129,7 +130,7 @@ impl Tenancy {
     }
 
     /// The neighbour at the other end of a link with a machine's process.
-    fn neighbour(&self, session: SessionId) -> Option<Neighbour> {
+    pub(crate) fn neighbour(&self, session: SessionId) -> Option<Neighbour> {
         let client = self.sessions.get(&session)?.client();
         match self.network.is_machine(client.vnic) {
             true => self.links.pairs.of(client.vnic)?.this(),

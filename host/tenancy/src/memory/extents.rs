@@ -9,7 +9,7 @@
 use crate::accounts::{Paid, Receipt};
 use crate::ids::SessionId;
 use crate::limits::Limits;
-use crate::memory::layout::{Apart, FileId, Freed, Layout, Place};
+use crate::memory::layout::{Apart, FileId, Freed, Home, Layout, Place, Placed};
 use crate::memory::mr::PAGE_BYTES;
 use omniverb_terms::{Errno, Rkey};
 use std::collections::BTreeMap;
@@ -21,8 +21,8 @@ const FIRST_BYTES: u64 = 2 << 20;
 /// Names an extent; none is given twice.
 pub(crate) type ExtentId = u64;
 
-/// Set in the names of files that are none: of extents whose pages stay where they are, in the
-/// memory of a virtual machine. No layout has so many files.
+/// Set in the names of files that are none: of extents whose pages stay where they are. No layout
+/// has so many files.
 const IN_PLACE: FileId = 1 << 63;
 
 /// A region: its owner and its key.
@@ -44,6 +44,7 @@ pub(crate) struct Extent {
     /// Its first page, as the owner has it.
     pub(crate) start: u64,
     pub(crate) place: Place,
+    pub(crate) home: Home,
     pub(crate) pages: Pages,
 }
 
@@ -96,6 +97,12 @@ impl Extents {
         all.map(|(_, id)| *id).collect()
     }
 
+    /// Those that lie in such a place.
+    pub(crate) fn at_home(&self, which: impl Fn(&Home) -> bool) -> Vec<ExtentId> {
+        let those = self.rows.iter().filter(|(_, row)| which(&row.home));
+        those.map(|(id, _)| *id).collect()
+    }
+
     /// The one that begins there.
     pub(crate) fn at(&self, (owner, rkey): RegionKey, start: u64) -> Option<ExtentId> {
         self.by_start.get(&(owner, rkey, start)).copied()
@@ -106,38 +113,24 @@ impl Extents {
         &mut self,
         region: RegionKey,
         part: &Part,
+        home: Home,
         receipt: Receipt,
     ) -> Result<(ExtentId, Option<u64>), Errno> {
-        let placed = self.layout.place(region.0, part.length).ok_or(Errno::ENOMEM)?;
+        let placed = match home {
+            Home::InPlace => {
+                let file = IN_PLACE | (self.last + 1);
+                let place = Place { file, offset: 0, length: part.length };
+                Placed { place, new_file: None }
+            }
+            _ => self.layout.place(region.0, home, part.length).ok_or(Errno::ENOMEM)?,
+        };
         self.last += 1;
-        Ok((self.insert(region, part.start, placed.place, receipt), placed.new_file))
-    }
-
-    /// One more, whose pages will stay where they are. It has a name for what holds it, which is
-    /// no other's.
-    pub(crate) fn add_in_place(
-        &mut self,
-        region: RegionKey,
-        part: &Part,
-        receipt: Receipt,
-    ) -> ExtentId {
-        self.last += 1;
-        let place = Place { file: IN_PLACE | self.last, offset: 0, length: part.length };
-        self.insert(region, part.start, place, receipt)
-    }
-
-    fn insert(
-        &mut self,
-        region: RegionKey,
-        start: u64,
-        place: Place,
-        receipt: Receipt,
-    ) -> ExtentId {
-        let extent = Extent { region, start, place, pages: Pages::OnTheirWay };
-        let before = self.by_start.insert((region.0, region.1, start), self.last);
+        let (start, place, pages) = (part.start, placed.place, Pages::OnTheirWay);
+        let extent = Extent { region, start, place, home, pages };
+        let before = self.by_start.insert((region.0, region.1, part.start), self.last);
         debug_assert!(before.is_none(), "extents do not overlap");
         self.rows.insert(self.last, receipt.pays_for(extent));
-        self.last
+        Ok((self.last, placed.new_file))
     }
 
     /// Its pages have come.
@@ -152,7 +145,10 @@ impl Extents {
         let row = self.rows.remove(&id)?;
         let Extent { region, start, place, .. } = *row;
         self.by_start.remove(&(region.0, region.1, start));
-        let freed = if row.is_in_place() { Freed::File } else { self.layout.free(&place) };
+        let freed = match row.home {
+            Home::InPlace => Freed::File,
+            _ => self.layout.free(&place),
+        };
         Some((place, freed))
     }
 }
@@ -166,11 +162,6 @@ pub(crate) struct Span {
 }
 
 impl Extent {
-    /// Whether its pages stay where they are.
-    pub(crate) fn is_in_place(&self) -> bool {
-        self.place.file & IN_PLACE != 0
-    }
-
     /// What of its region it covers.
     pub(crate) fn span(&self) -> Span {
         Span { start: self.start, length: self.place.length, pages: self.pages }
@@ -242,7 +233,7 @@ pub(crate) fn choose(
     }
     let wanted_end = address.saturating_add(length.max(1)).min(gap.end);
     let wanted_end = wanted_end.next_multiple_of(PAGE_BYTES).min(gap.end);
-    let start = (address - address % FIRST_BYTES).max(gap.start);
+    let start = (address - address % FIRST_BYTES.min(limits.extent_bytes)).max(gap.start);
     let length = bytes.max(FIRST_BYTES).max(wanted_end - start).min(limits.extent_bytes);
     // As long as that, if the gap is; so it begins earlier where the gap ends.
     let start = start.min(gap.end.saturating_sub(length)).max(gap.start);

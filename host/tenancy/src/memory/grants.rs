@@ -11,8 +11,7 @@ use crate::accounts::{Kind, Receipt};
 use crate::action::{Action, MemoryFacts};
 use crate::ids::{LinkKey, SessionId};
 use crate::memory::extents::Part;
-use crate::memory::layout::{FileId, Place};
-use crate::memory::moving::Stay;
+use crate::memory::layout::{FileId, Home, Place};
 use crate::memory::mr::Mr;
 use crate::policy::adoption::Adoption;
 use crate::tenancy::Tenancy;
@@ -21,7 +20,7 @@ use omniverb_session::body::{
     Adopt, Adopted, Connected, Extent, GrantDenied, Granted, Pin, RequestGrant,
 };
 use omniverb_session::rights::{self, Trust};
-use omniverb_terms::{Errno, Qpn, Rkey, Service, VnicId};
+use omniverb_terms::{Errno, Qpn, Rkey, Service};
 
 /// What is asked for, of whom, by whom.
 struct Asking {
@@ -31,20 +30,10 @@ struct Asking {
     peer_qpn: Qpn,
     rkey: Rkey,
     part: Part,
+    /// Where it is to be, or is.
+    home: Home,
     /// What it pays: the grant, the question, and the extent, if it is new.
     paid: (Receipt, Receipt, Option<Receipt>),
-    stay: Stay,
-}
-
-/// Where pages are moved that are granted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lent {
-    /// To a memory file that is made for them.
-    File,
-    /// To a piece of a virtual machine's window.
-    Window,
-    /// Nowhere: they stay in the memory of a virtual machine, which the daemon has.
-    InPlace,
 }
 
 /// Whether peers of such a queue pair may map what it can reach. Of XRC the end that asks serves
@@ -76,12 +65,12 @@ impl Tenancy {
         self.uses(initiator, owner, &mr)?;
         let question = self.charge_question(owner)?;
         self.may_be_granted_more(id, owner, now)?;
-        let stay = Stay::Moved;
-        let (part, extent) = self.choose_part(owner, (m.rkey, &mr), (m.address, m.length), stay)?;
+        let home = self.home(initiator, owner)?;
+        let (part, extent) = self.choose_part(owner, (m.rkey, &mr), (m.address, m.length), home)?;
         let session = self.sessions.get(&id).ok_or(Errno::EPROTO)?;
         let paid = (session.account().charge(&[Kind::Grant])?, question, extent);
         let (qpn, peer_qpn, rkey) = (m.qpn, m.peer_qpn, m.rkey);
-        self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part, paid, stay }, now)?;
+        self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part, home, paid }, now)?;
         Ok(Connected { qpn: m.qpn, ready: 0 })
     }
 
@@ -120,28 +109,22 @@ impl Tenancy {
         self.uses(initiator, owner, &mr)?;
         let question = self.charge_question(owner)?;
         let address = if length == u64::MAX { address.max(mr.pages().start) } else { address };
+        let home = self.home(initiator, owner)?;
+        let (part, extent) = self.choose_part(owner, (rkey, &mr), (address, length), home)?;
         let session = self.sessions.get(&owner).ok_or(Errno::ENOENT)?;
-        let stay = match self.stay_in_place(session.client().vnic) {
-            true => Stay::InPlace,
-            false => Stay::Moved,
-        };
-        let (part, extent) = self.choose_part(owner, (rkey, &mr), (address, length), stay)?;
         let paid = (session.account().charge(&[Kind::EngineGrant])?, question, extent);
         // To the engine's queue pair the owner's is the peer, as for any initiator.
         let (qpn, peer_qpn) = (peer_qpn, qpn);
-        self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part, paid, stay }, now)
+        self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part, home, paid }, now)
     }
 
     /// Asks the owner for pages.
     fn ask_owner(&mut self, asking: Asking, now: u64) -> Result<(), Errno> {
-        let Asking { initiator, owner, qpn, peer_qpn, rkey, part, paid, stay } = asking;
+        let Asking { initiator, owner, qpn, peer_qpn, rkey, part, home, paid } = asking;
         let (receipt, question, new) = paid;
         let region = (owner, rkey);
         let (extent, new_file) = match new {
-            Some(paid) if stay == Stay::InPlace => {
-                (self.memory.extents.add_in_place(region, &part, paid), None)
-            }
-            Some(paid) => self.memory.extents.add(region, &part, paid)?,
+            Some(paid) => self.memory.extents.add(region, &part, home, paid)?,
             None => (self.memory.extents.at(region, part.start).ok_or(Errno::ENOENT)?, None),
         };
         let Place { file, offset, length } =
@@ -154,7 +137,7 @@ impl Tenancy {
             owner.questions.ask(question);
         }
         let Part { start, .. } = part;
-        if part.is_fresh() && stay == Stay::InPlace {
+        if part.is_fresh() && home == Home::InPlace {
             let pin = Pin { token, rkey, qpn: peer_qpn, start, length };
             self.act(Action::Pin { session: owner, file, pin });
             return Ok(());
@@ -164,7 +147,7 @@ impl Tenancy {
         let memory = Extent { offset, length };
         let adopt = Adopt { token, rkey, qpn: peer_qpn, start, fresh, trusted, memory };
         if part.is_fresh() {
-            self.act(Action::Adopt { session: owner, adopt, file, new_file });
+            self.act(Action::Adopt { session: owner, adopt, home, file, new_file });
         } else {
             self.event(owner, adopt);
         }
@@ -196,42 +179,25 @@ impl Tenancy {
     /// What the initiator may use a mapping of a region for.
     fn uses(&self, initiator: Grantee, owner: SessionId, mr: &Mr) -> Result<u32, Errno> {
         let home = self.sessions.get(&owner).ok_or(Errno::ENOENT)?.client().vnic;
-        let (adoption, from) = match initiator {
+        let adoption = match initiator {
             Grantee::Session(id) => {
                 let from = self.sessions.get(&id).ok_or(Errno::ENOENT)?.client().vnic;
-                (self.adoption_between(from, home), Some(from))
+                self.adoption_between(from, home)
             }
             // The engine is no vNIC's: it takes what the owner's may give.
-            Grantee::Engine => (self.policy(home).adoption, None),
+            Grantee::Engine => self.policy(home).adoption,
         };
         if adoption == Adoption::Off {
             return Err(Errno::EPERM);
         }
         let trust = self.trust(initiator, owner);
-        let uses = match self.lent_in(home, from)? {
-            Lent::File => rights::mappable(mr.access, trust),
-            Lent::Window => rights::mappable_in_window(mr.access, trust),
-            // Nobody gets them but the engine, which keeps to the flags.
-            Lent::InPlace => rights::mappable(mr.access, trust),
-        };
+        let uses = self.home(initiator, owner)?.mappable(mr.access, trust);
         // The engine has the owner execute atomics.
         let useful = match initiator {
             Grantee::Session(_) => uses,
             Grantee::Engine => uses & !rights::REMOTE_ATOMIC,
         };
         if useful == 0 { Err(Errno::EACCES) } else { Ok(uses) }
-    }
-
-    /// Where pages of a process of a vNIC are lent to one of another, or to the engine. Between a
-    /// machine and others none are, as [`Tenancy::adoption_between`] says.
-    fn lent_in(&self, home: VnicId, from: Option<VnicId>) -> Result<Lent, Errno> {
-        match self.network.is_machine(home) {
-            false => Ok(Lent::File),
-            // A machine's window is for its own processes.
-            true if from == Some(home) => Ok(Lent::Window),
-            true if from.is_none() && self.stay_in_place(home) => Ok(Lent::InPlace),
-            true => Err(Errno::EOPNOTSUPP),
-        }
     }
 
     /// The owner and the region of a key that the peers of `qpn` may use.
@@ -273,7 +239,10 @@ impl Tenancy {
                     self.act(Action::GrantEngine { vnic, file, granted });
                 }
             },
-            Err(errno) => self.deny(&grant, errno),
+            Err(errno) => {
+                self.drop_unused(grant.extent);
+                self.deny(&grant, errno);
+            }
         }
     }
 
@@ -331,8 +300,11 @@ impl Tenancy {
         if part.start < whole.start || part.start + part.length > whole.end {
             return Err(Errno::EINVAL);
         }
-        let Place { file, offset, length } =
-            self.memory.extents.get(grant.extent).ok_or(Errno::EAGAIN)?.place;
+        let extent = self.memory.extents.get(grant.extent).ok_or(Errno::EAGAIN)?;
+        if extent.home != self.home(grant.initiator, owner)? {
+            return Err(Errno::EAGAIN);
+        }
+        let Place { file, offset, length } = extent.place;
         let granted = Granted {
             qpn: grant.qpn,
             peer_qpn: grant.peer_qpn,

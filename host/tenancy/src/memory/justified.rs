@@ -63,17 +63,20 @@ impl Tenancy {
                 self.links.direct(other).is_some_and(|other| other.sessions.contains(&grantee))
             };
             if !self.memory.grantees.links_of(extent).any(joins) {
-                self.take_extent_back(grantee, extent);
+                self.take_extent_back(Some(grantee), extent);
             }
         }
     }
 
-    fn take_extent_back(&mut self, from: SessionId, id: ExtentId) {
+    /// Has an owner take an extent back, because of somebody who may not have it any more.
+    pub(super) fn take_extent_back(&mut self, from: Option<SessionId>, id: ExtentId) {
         let Some(Extent { region, start, place, .. }) = self.memory.extents.get(id).copied() else {
             return;
         };
         let (owner, rkey) = region;
-        let peer = self.sessions.get(&from).map(|peer| (peer.client().uid, peer.client().vnic));
+        let peer = from
+            .and_then(|from| self.sessions.get(&from))
+            .map(|peer| (peer.client().uid, peer.client().vnic));
         let now = self.now();
         let Some(session) = self.sessions.get_mut(&owner) else { return };
         let number = session.taken.add(peer, place.length.max(COST_MIN), now);

@@ -4,9 +4,30 @@
 //! given back. The tables believe what a layout says; it never gives one byte to two.
 
 use crate::ids::SessionId;
+use crate::links::pair_windows::Neighbour;
+use omniverb_terms::VnicId;
 
 /// Names a memory file of the daemon's.
 pub type FileId = u64;
+
+/// What kind of memory pages are on that are lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Home {
+    /// In a file that is made for them.
+    File,
+    /// In a piece of the window of their owner's machine.
+    Window,
+    /// Where they are always, in the memory of their owner's machine, which the daemon has. It has
+    /// a name as a file has, and no layout decides where.
+    InPlace,
+    /// In a piece of a pair window.
+    Pair {
+        /// Whose machine's it is.
+        machine: VnicId,
+        /// Who else has it. Either may be the owner's.
+        neighbour: Neighbour,
+    },
+}
 
 /// Some whole pages of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,8 +60,9 @@ pub enum Freed {
 
 /// Decides where extents are.
 pub trait Layout: Send {
-    /// A place of so many bytes, whole pages, for an owner. `None`: there is no room.
-    fn place(&mut self, owner: SessionId, length: u64) -> Option<Placed>;
+    /// A place of so many bytes, whole pages, for an owner, in a file that is there. `None`: there
+    /// is no room.
+    fn place(&mut self, owner: SessionId, home: Home, length: u64) -> Option<Placed>;
 
     /// Nobody has this place any more.
     fn free(&mut self, place: &Place) -> Freed;
@@ -54,7 +76,7 @@ pub struct Apart {
 }
 
 impl Layout for Apart {
-    fn place(&mut self, _owner: SessionId, length: u64) -> Option<Placed> {
+    fn place(&mut self, _owner: SessionId, _home: Home, length: u64) -> Option<Placed> {
         self.last += 1;
         let place = Place { file: self.last, offset: 0, length };
         Some(Placed { place, new_file: Some(length) })

@@ -1,15 +1,16 @@
 //! Memory that peers may map: regions, the extents that hold parts of them, who was granted which.
 //!
 //! `mr.rs`: a region; `regions.rs`: those of a process; `registering.rs`: how keys come and go.
-//! `extents.rs`: parts of regions on memory files; `layout.rs`: where in which file; `moving.rs`:
-//! owners put pages there and take them back. `grants.rs`: how a peer comes to be granted an
-//! extent; `pending.rs`: what it waits for; `questions.rs`: what an owner has not answered.
-//! `grantees.rs`: who was granted what, by which link; `justified.rs`: what follows when a link
-//! ends; `taken.rs`: what was taken back because of whom.
+//! `extents.rs`: parts of regions on memory files; `home.rs`: on which kind of memory; `layout.rs`:
+//! where in which file; `moving.rs`: owners put pages there and take them back. `grants.rs`: how a
+//! peer comes to be granted an extent; `pending.rs`: what it waits for; `questions.rs`: what an
+//! owner has not answered. `grantees.rs`: who was granted what, by which link; `justified.rs`: what
+//! follows when a link ends; `taken.rs`: what was taken back because of whom.
 
 pub(crate) mod extents;
 pub(crate) mod grantees;
 mod grants;
+mod home;
 mod justified;
 pub(crate) mod layout;
 mod moving;
@@ -22,8 +23,9 @@ pub(crate) mod taken;
 
 use crate::accounts::{Paid, Receipt};
 use crate::ids::{LinkKey, SessionId};
-use extents::{Extent, Extents};
+use extents::{Extent, ExtentId, Extents};
 use grantees::Grantees;
+use layout::Home;
 use omniverb_terms::VnicId;
 use pending::{PendingGrant, PendingGrants};
 use std::collections::BTreeSet;
@@ -52,6 +54,12 @@ impl Memory {
     /// All extents, with what they pay.
     pub(crate) fn extents(&self) -> impl Iterator<Item = &Paid<Extent>> {
         self.extents.rows()
+    }
+
+    /// Extents in pair windows of a machine's.
+    fn in_pairs_of(&self, vnic: VnicId) -> Vec<ExtentId> {
+        let is_in = |home: &Home| matches!(home, Home::Pair { machine, .. } if *machine == vnic);
+        self.extents.at_home(is_in)
     }
 
     /// All grants that wait for pages.

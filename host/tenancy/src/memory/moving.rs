@@ -5,19 +5,10 @@ use crate::accounts::{Kind, Receipt};
 use crate::action::Action;
 use crate::ids::SessionId;
 use crate::memory::extents::{Extent, ExtentId, Extents, Pages, Part, RegionKey, choose};
-use crate::memory::layout::{FileId, Freed, Layout};
+use crate::memory::layout::{FileId, Freed, Home, Layout};
 use crate::memory::mr::Mr;
 use crate::tenancy::Tenancy;
 use omniverb_terms::{Errno, Rkey, VnicId};
-
-/// What becomes of pages that are granted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stay {
-    /// They move to memory that is shared.
-    Moved,
-    /// They stay where they are.
-    InPlace,
-}
 
 impl Tenancy {
     /// Has extents be where a layout says, before there are any.
@@ -51,8 +42,9 @@ impl Tenancy {
     #[must_use]
     pub fn asked_to_keep(&self, session: SessionId, token: u64) -> Option<(FileId, u64)> {
         let grant = self.memory.pending.get(token).filter(|grant| grant.owner == session)?;
-        let extent = self.memory.extents.get(grant.extent).filter(|e| e.is_in_place())?;
-        (extent.pages == Pages::OnTheirWay).then_some((extent.place.file, extent.place.length))
+        let extent = self.memory.extents.get(grant.extent)?;
+        let waits = extent.home == Home::InPlace && extent.pages == Pages::OnTheirWay;
+        waits.then_some((extent.place.file, extent.place.length))
     }
 
     /// The part of a key's region to ask its owner for, with what a new extent for it pays;
@@ -62,16 +54,16 @@ impl Tenancy {
         owner: SessionId,
         (rkey, mr): (Rkey, &Mr),
         (address, length): (u64, u64),
-        stay: Stay,
+        home: Home,
     ) -> Result<(Part, Option<Receipt>), Errno> {
         let session = self.sessions.get(&owner).ok_or(Errno::ENOENT)?;
         let known = self.memory.extents.of_region((owner, rkey));
         let known = known.map(|(_, extent)| extent.span());
-        let part = choose(&mr.pages(), known, (address, length), self.limits())?;
-        // Pages are in one place for all: who cannot have them there has the owner do it.
-        let there = self.memory.extents.at((owner, rkey), part.start).filter(|_| !part.is_fresh());
-        let there = there.and_then(|id| self.memory.extents.get(id));
-        if there.is_some_and(|extent| extent.is_in_place() != (stay == Stay::InPlace)) {
+        let part = choose(&mr.pages(), known, (address, length), &home.limits(self.limits()))?;
+        let there = self.memory.extents.at((owner, rkey), part.start);
+        let there = there.and_then(|extent| self.memory.extents.get(extent));
+        // Who was granted it first has it elsewhere, and may have it for long.
+        if there.is_some_and(|extent| extent.home != home) {
             return Err(Errno::EAGAIN);
         }
         let receipt =

@@ -6,7 +6,6 @@
 
 use crate::accounts::Kind;
 use crate::action::Action;
-use crate::directory::Common;
 use crate::ids::SessionId;
 use crate::links::path::Why;
 use crate::policy::adoption::Adoption;
@@ -82,11 +81,8 @@ impl Tenancy {
         }
     }
 
-    /// What holds for pages between two vNICs. Those that are shared by a window are in it.
+    /// What holds for pages between two vNICs.
     pub(crate) fn adoption_between(&self, one: VnicId, other: VnicId) -> Adoption {
-        if self.network.common([one, other]) != Common::Any {
-            return Adoption::Off;
-        }
         self.policy(one).adoption.with(self.policy(other).adoption)
     }
 

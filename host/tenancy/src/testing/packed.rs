@@ -2,7 +2,7 @@
 //! holds them: a second layout, for tests.
 
 use crate::ids::SessionId;
-use crate::memory::layout::{FileId, Freed, Layout, Place, Placed};
+use crate::memory::layout::{FileId, Freed, Home, Layout, Place, Placed};
 use std::collections::BTreeMap;
 
 /// The first page of a file stays free.
@@ -21,6 +21,8 @@ struct File {
     bytes: u64,
     /// From here on nobody ever had anything.
     unused: u64,
+    /// What kind of memory it is.
+    home: Home,
     /// The lengths of what is in it, by offset.
     taken: BTreeMap<u64, u64>,
 }
@@ -50,8 +52,8 @@ impl File {
 }
 
 impl Layout for Packed {
-    fn place(&mut self, _owner: SessionId, length: u64) -> Option<Placed> {
-        for (file, state) in &mut self.files {
+    fn place(&mut self, _owner: SessionId, home: Home, length: u64) -> Option<Placed> {
+        for (file, state) in self.files.iter_mut().filter(|(_, state)| state.home == home) {
             if let Some(offset) = state.take(length) {
                 let place = Place { file: *file, offset, length };
                 return Some(Placed { place, new_file: None });
@@ -59,7 +61,7 @@ impl Layout for Packed {
         }
         self.last += 1;
         let bytes = self.bytes.max(FIRST.checked_add(length)?);
-        let mut state = File { bytes, unused: FIRST, taken: BTreeMap::new() };
+        let mut state = File { bytes, unused: FIRST, home, taken: BTreeMap::new() };
         let place = Place { file: self.last, offset: state.take(length)?, length };
         self.files.insert(self.last, state);
         Some(Placed { place, new_file: Some(bytes) })
@@ -83,7 +85,7 @@ mod tests {
     #[test]
     fn places_lie_side_by_side_and_are_used_again() {
         let mut layout = Packed::new(0x6000);
-        let mut place = |length| layout.place(SessionId(1), length).unwrap();
+        let mut place = |length| layout.place(SessionId(1), Home::File, length).unwrap();
         let all = [place(0x2000), place(0x1000), place(0x2000), place(0x9000)];
         let found = all.map(|placed| (placed.place.file, placed.place.offset, placed.new_file));
         let expected = [
@@ -94,7 +96,7 @@ mod tests {
         ];
         assert_eq!(found, expected);
         assert_eq!(layout.free(&all[1].place), Freed::Place);
-        let again = layout.place(SessionId(1), 0x1000).unwrap();
+        let again = layout.place(SessionId(1), Home::File, 0x1000).unwrap();
         assert_eq!(again.place, all[1].place);
         for (placed, freed) in
             all.iter().zip([Freed::Place, Freed::Place, Freed::File, Freed::File])
@@ -102,7 +104,7 @@ mod tests {
             assert_eq!(layout.free(&placed.place), freed);
         }
         assert_eq!(
-            layout.place(SessionId(1), 0x1000).unwrap().place.file,
+            layout.place(SessionId(1), Home::File, 0x1000).unwrap().place.file,
             3,
             "never the same name"
         );

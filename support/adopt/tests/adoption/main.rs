@@ -92,6 +92,7 @@ const SCENARIOS: &[Scenario] = &[
     scenario("packed_come_and_go", packed::come_and_go),
     scenario("packed_fork_separates", packed::fork_separates),
     scenario("packed_read_only_is_refused", packed::read_only_is_refused),
+    scenario("packed_zeros_are_zeros", packed::zeros_are_zeros),
     scenario("device_come_and_go", device::come_and_go),
     scenario("device_is_for_writers", device::is_for_writers),
     scenario("stale_mapping", sharing::stale_mapping),

@@ -99,6 +99,20 @@ pub fn fork_separates() -> Outcome {
     Ok(())
 }
 
+/// Whoever has the file may have written where nothing was.
+pub fn zeros_are_zeros() -> Outcome {
+    let bench = bench();
+    let (page, at) = PLACES[0];
+    (0..2 * WORDS).for_each(|word| bench.peer.set(at * WORDS + word, OTHERS));
+    (0..WORDS).for_each(|word| bench.memory.set(page * WORDS + word, 0));
+    let pages = bench.adopt((page, at), Strategy::ALL[0]);
+    assert!((0..WORDS).all(|word| bench.memory.get(page * WORDS + word) == 0));
+    assert!((WORDS..2 * WORDS).all(|word| bench.memory.get(word) == word as u64 + 1));
+    crate::give_back(pages, &Strategy::ALL);
+    assert!((0..WORDS).all(|word| bench.memory.get(page * WORDS + word) == 0));
+    Ok(())
+}
+
 /// A file whose seals are final for writers cannot become one for readers alone.
 pub fn read_only_is_refused() -> Outcome {
     let bench = bench();

@@ -1,0 +1,106 @@
+//! Memory that pages go to which are granted: who is told of it, and how.
+//!
+//! What of it is in which window the tables decide (`Home`). Whoever is told of a piece of one has
+//! it until he says that he has let go of it, or has ended (`lent.rs`).
+
+use crate::client::Origin;
+use crate::extents::{Lending, SharedBy};
+use crate::memory::Memory;
+use crate::outbox::{Letter, Parcel};
+use crate::server::Server;
+use crate::server::pairs::LINK_BYTES;
+use omniverb_session::Message;
+use omniverb_session::body::{Adopt, Extent, GrantDenied, Granted};
+use omniverb_session::pair;
+use omniverb_tenancy::{FileId, Home, Neighbour, SessionId};
+use omniverb_terms::Errno;
+use std::io;
+
+/// What somebody is told of memory: where it is, what goes along, and whose window it is in.
+type Told = (Extent, Option<Parcel>, Origin);
+
+impl Server {
+    /// Gives an owner memory for pages of its own.
+    pub(super) fn adopt(
+        &mut self,
+        owner: SessionId,
+        adopt: &Adopt,
+        (home, file): (Home, FileId),
+        new: Option<u64>,
+    ) {
+        let made = match new {
+            Some(bytes) => self.make_for_pages(owner, home, bytes),
+            None => self.extents.get(file).ok_or(io::ErrorKind::NotFound.into()),
+        };
+        let told = made.is_ok_and(|lending| {
+            self.extents.add(file, lending.clone());
+            self.lend(owner, &lending, |memory| Adopt { memory, ..*adopt }.into(), adopt.memory)
+        });
+        if !told {
+            self.tables.decide(|tables| tables.memory_failed(adopt.token));
+        }
+    }
+
+    /// Gives an initiator what he is granted, or says that it cannot be had.
+    pub(super) fn grant(&mut self, to: SessionId, file: FileId, granted: &Granted) {
+        let told = self.extents.get(file).is_some_and(|lending| {
+            self.lend(to, &lending, |memory| Granted { memory, ..*granted }.into(), granted.memory)
+        });
+        if !told {
+            let Granted { qpn, peer_qpn, rkey, .. } = *granted;
+            let denied = GrantDenied { qpn, peer_qpn, rkey, errno: Errno::EAGAIN };
+            self.tell(to, Letter::of(denied));
+        }
+    }
+
+    fn make_for_pages(&mut self, owner: SessionId, home: Home, bytes: u64) -> io::Result<Lending> {
+        let Home::Pair { machine, neighbour } = home else {
+            let memory = self.clients.source(owner).make_for_pages(bytes)?;
+            return Ok(Lending { memory, shared_by: None });
+        };
+        let gone = || io::Error::from(io::ErrorKind::NotConnected);
+        let machine = self.machines.number_of(machine).ok_or_else(gone)?;
+        let pairs = self.machines.pairs_mut(machine).ok_or_else(gone)?;
+        let memory = pairs.make_for_pages(&neighbour, bytes, LINK_BYTES)?;
+        Ok(Lending { memory, shared_by: Some(SharedBy { machine, neighbour }) })
+    }
+
+    /// Tells somebody of a part of memory for pages. False: it is not for him, or not any more.
+    fn lend(
+        &mut self,
+        to: SessionId,
+        lending: &Lending,
+        message: impl FnOnce(Extent) -> Message,
+        part: Extent,
+    ) -> bool {
+        let told = match &lending.shared_by {
+            None => Some((lending.memory.said(), lending.memory.enclosed(), Origin::ItsMachine)),
+            Some(by) => self.told_in_pair(to, &lending.memory, by),
+        };
+        let Some((said, parcel, origin)) = told else { return false };
+        let said = Extent { offset: said.offset.saturating_add(part.offset), length: part.length };
+        self.clients.lend(to, &lending.memory, (said, origin));
+        self.tell(to, Letter::with(message(said), parcel.into_iter().collect()));
+        true
+    }
+
+    /// How somebody is told of memory in a pair window, if he is one of those who share it.
+    fn told_in_pair(&mut self, to: SessionId, memory: &Memory, by: &SharedBy) -> Option<Told> {
+        let client = self.clients.get(to)?;
+        let (vnic, uid) = (client.vnic().ok()?, client.uid());
+        let Some(machine) = self.machines.number_of(vnic) else {
+            let neighbour = Neighbour { proof: self.tables.proof(vnic), uid };
+            let outside = (neighbour == by.neighbour).then(|| memory.outside())?;
+            let number = self.clients.number_of_window(to, memory)?;
+            let (said, file) = outside;
+            return Some((pair::numbered(number, said), Some(file), Origin::AnotherMachine));
+        };
+        if machine == by.machine {
+            return Some((memory.said(), None, Origin::ItsMachine));
+        }
+        let pairs = self.machines.pairs(machine)?;
+        let file = memory.extent.file_id().ok()?;
+        let number = pairs.number_of_found(file).filter(|_| pairs.this() == Some(by.neighbour))?;
+        Some((memory.said_as(number), None, Origin::AnotherMachine))
+    }
+}

@@ -1,0 +1,100 @@
+//! A machine with pair windows, whose network is that of a namespace, and a neighbour in another.
+#![allow(dead_code)] // each test file uses a part
+
+use super::carrying::Carried;
+use super::machine::{Machine, PAGE, seen};
+use super::net::Net;
+use super::operator::{Operator, name};
+use super::remote::Remote;
+use super::*;
+use omniverb_control::Settings;
+use omniverb_session::machine::{self, TellPairs};
+use omniverb_session::operator::{AttachPair, Message as Said};
+use omniverb_sys::memfd;
+use omniverb_terms::Service;
+
+pub const A: &str = "10.99.0.1";
+pub const B: &str = "10.99.0.2";
+pub const BYTES: u64 = 8 << 20;
+pub const DATA: Extent = Extent { offset: 2 * PAGE, length: BYTES - 2 * PAGE };
+pub const WHOSE: u64 = 64;
+
+/// Files of a pair window and its ledger.
+pub fn files() -> [OwnedFd; 2] {
+    files_named("pair")
+}
+
+pub fn files_named(name: &str) -> [OwnedFd; 2] {
+    [BYTES, DATA.length / PAGE + WHOSE].map(|bytes| memfd::create(name, bytes).unwrap())
+}
+
+pub fn give(daemon: &Daemon, text: &str, number: u64, data: Extent, files: &[OwnedFd]) -> Said {
+    let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+    let asked = AttachPair { name: name(text), data, number };
+    Operator::connect(daemon).call_for_files(asked, &files).0
+}
+
+/// A machine whose network is that of a namespace: the test carries.
+pub struct There {
+    pub machine: Machine,
+    pub network: Carried,
+}
+
+impl There {
+    pub fn new(daemon: &Daemon, net: &Net, pairs: &[[OwnedFd; 2]]) -> There {
+        let mut machine = Machine::attach(daemon, "one");
+        for (number, [window, ledger]) in (1..).zip(pairs) {
+            let files = [window, ledger].map(|file| file.try_clone().unwrap());
+            assert!(matches!(give(daemon, "one", number, DATA, &files), Said::Done(_)));
+        }
+        let present = (1 << pairs.len()) - 1;
+        assert!(matches!(machine.ask(TellPairs { present }).0, machine::Message::Done(_)));
+        let network = Carried::new(&mut machine, net, B);
+        There { machine, network }
+    }
+
+    pub fn carry(&self) {
+        self.network.carry();
+    }
+
+    /// What the machine's process and the other one are told of a link, and how many descriptors
+    /// come along.
+    pub fn link(&self, b: &mut Client, a: &mut Remote) -> [(LinkReady, usize); 2] {
+        let (first, second) = (create(a, Service::Rc), create(b, Service::Rc));
+        a.call(connect(first, second, A, B).into());
+        b.call(connect(second, first, B, A).into());
+        let end = std::time::Instant::now() + SOON;
+        let theirs = loop {
+            assert!(std::time::Instant::now() < end, "not in time");
+            self.carry();
+            match b.event(MOMENT) {
+                Some((Message::LinkReady(ready), files)) => break (ready, files.len()),
+                Some((Message::GidsChanged(_), _)) | None => {}
+                event => panic!("{event:?}"),
+            }
+        };
+        let ours = loop {
+            assert!(std::time::Instant::now() < end, "not in time");
+            self.carry();
+            match a.next_event(MOMENT) {
+                Some((Message::LinkReady(ready), files)) => break (ready, files),
+                Some((Message::GidsChanged(_), _)) | None => {}
+                event => panic!("{event:?}"),
+            }
+        };
+        [theirs, ours]
+    }
+}
+
+/// A daemon, two networks that reach each other, and in the second one a machine with this window.
+pub fn two_networks(window: [OwnedFd; 2]) -> (Daemon, [Net; 2], There) {
+    let daemon = Daemon::start(Settings::default());
+    let (here, there) = (Net::new(), Net::new());
+    here.join(&there, A, B);
+    let far = There::new(&daemon, &there, &[window]);
+    (daemon, [here, there], far)
+}
+
+pub fn row(daemon: &Daemon, name: &str) -> serde_json::Value {
+    seen(daemon, "one").unwrap()["pairs"][name].clone()
+}

@@ -1,0 +1,129 @@
+"""What a process of a virtual machine and one outside grant each other of their memory, in the
+window that the two share: operations are mapped, either way round; nothing is lost while pages
+move, no peer reaches what was taken back, and when one of the two is killed all comes back.
+They run in the one machine of cases/machines.py; two machines, in those of its last group."""
+
+import itertools
+
+from harness import process
+from harness.attached import Device
+from harness.by_address import Side
+from harness.case import Case, check
+
+from cases.pairings import elsewhere
+
+# Of an emulated machine, in which stopping threads that compute takes up to a second.
+_CYCLES = 12
+# What peers do before the pages have moved is mediated: a machine's owner needs long for that, and
+# a peer outside does much meanwhile.
+_MORE, _MUCH_MORE = 30, 400
+_KILLS = 2
+# Operations of each of these tests.
+_LEAST = 1000
+_ports = itertools.count(17900)
+
+
+def _operations(lab):
+    """How many operations of processes that have ended were mapped, and how many were mediated."""
+    ended = [vnic["ended"] for vnic in lab.host.daemon.vnics()]
+    return [sum(one[f"operations_{kind}"] for one in ended) for kind in ("mapped", "mediated")]
+
+
+def _is_watched(lab):
+    vnics = lab.host.daemon.status()["vnics"]
+    return any(vnic["processes"] and not vnic["name"].startswith("vm-") for vnic in vnics)
+
+
+def _used(lab):
+    return lab.machine.row()["pairs"]["used"]
+
+
+def all_back(lab, used=_used, left=0):
+    """All pieces have come back to the window that they share."""
+    process.until(lambda: used(lab) <= left, 30,
+                  lambda: f"the pieces to come back: {lab.machine.row()}")
+
+
+def run(lab, sides, program, test, *arguments, limit=150):
+    """Runs a test whose owner is the client, and whose peer is the server: a count of operations
+    that were mapped, and of those that were mediated."""
+    # What is counted of a network namespace is forgotten when nobody there has a device.
+    watch = Side(lab.container, ["ibv_asyncwatch"])
+    try:
+        process.until(lambda: _is_watched(lab) or not watch.is_there(), 20, watch.text)
+        before = _operations(lab)
+        elsewhere(sides, program, test, *arguments, limit=limit)
+        # Of a machine's processes the daemon hears a moment later that they have ended.
+        process.until(lambda: sum(_operations(lab)) >= sum(before) + _LEAST, 20,
+                      "operations to be counted")
+        mapped, mediated = (now - then for now, then in zip(_operations(lab), before))
+    finally:
+        watch.end()
+    print(f"{mapped} operations were mapped, {mediated} mediated", flush=True)
+    return mapped, mediated
+
+
+def stores(lab, sides):
+    """Threads store while pages move to the window and back, and a peer writes and reads there."""
+    more = _MUCH_MORE if isinstance(sides.client, Device) else _MORE
+    mapped, mediated = run(lab, sides, "adoption", "no_store_is_lost", _CYCLES, 7, more)
+    check(mapped >= 3, f"{mapped} of {mapped + mediated} were mapped")
+
+
+def deregistered(lab, sides):
+    """After ibv_dereg_mr no peer reaches the memory, whatever it keeps."""
+    mapped, _ = run(lab, sides, "across", "what_is_deregistered_no_peer_reaches")
+    check(mapped >= 3000, f"{mapped} operations were mapped")
+    mapped, mediated = run(lab, sides, "across", "what_may_only_be_read_stays")
+    check(mapped == 0 and mediated >= 1000, f"{mapped} were mapped, {mediated} mediated")
+
+
+def _killed(lab, sides, victim):
+    """One of the two is killed while the other one's memory, or its own, is granted."""
+    port = next(_ports)
+    words = ["/opt/programs/across", "for_ever"]
+    peer = Side(sides.server, ["env", f"TEST_ELSEWHERE={port}", *words])
+    try:
+        process.until(lambda: process.listens(sides.server.pid, port)
+                      if hasattr(sides.server, "pid") else sides.server.listens(port), 60,
+                      peer.text)
+        there = f"{sides.server.address}={port}"
+        owner = Side(sides.client, ["env", f"TEST_ELSEWHERE={there}", *words])
+        try:
+            process.until(lambda: "us: WRITE" in peer.text() or not peer.is_there(), 90,
+                          lambda: f"{peer.text()}\n{owner.text()}")
+            dies, lives = (owner, peer) if victim == "owner" else (peer, owner)
+            dies.end()
+            status = lives.wait(60)
+            check(status > 0, f"{process.how(status)}\n{lives.text()}")
+        finally:
+            owner.end()
+    finally:
+        peer.end()
+    all_back(lab)
+
+
+def _kills(lab, sides):
+    for victim in ("owner", "peer") * _KILLS:
+        _killed(lab, sides, victim)
+
+
+def _case(name, what, owner, peer, limit):
+    def test(lab):
+        all_back(lab)
+        what(lab, lab.sides(peer, owner))
+        all_back(lab)
+    return Case(f"machines.neighbours.{name}, of the {owner}", test, limit)
+
+
+def cases():
+    """Between a process of the machine and one of the first container."""
+    for owner, peer in (("machine", "container"), ("container", "machine")):
+        yield _case("no store is lost", stores, owner, peer, 240)
+        yield _case("deregistered", deregistered, owner, peer, 200)
+        yield _case("killed", _kills, owner, peer, 400)
+
+
+def groups():
+    """None of its own."""
+    return []
