@@ -187,8 +187,8 @@ impl Client {
     }
 }
 
-/// Whether what the peer of a queue pair may do with a key allows that it has pages of it, for these
-/// uses.
+/// Whether what the peer of a queue pair may do with a key allows that it has pages of it, for
+/// these uses.
 pub(super) fn may_lend(qp: &Qp, key: &Key, uses: u32) -> Result<(), Errno> {
     let (_, attributes) = qp.query();
     let may = !key.is_mediated()
