@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use crate::elf;
 use crate::exports::{Machine, assembly, version_script};
 use crate::glibc;
+use crate::interposed;
 use crate::library::{self, Library};
 use crate::notices;
 use crate::run::{cargo, root, run as execute, target_directory};
@@ -46,7 +47,8 @@ pub(crate) fn run(flags: &[&str]) -> Result<()> {
         eprintln!("no dist/NOTICES: {error:#}");
     }
     library::ALL.iter().try_for_each(|library| build_library(library, debug))?;
-    build_paths()
+    build_paths()?;
+    interposed::build(debug)
 }
 
 /// What is installed as it is: from where, into which folder of dist/.
@@ -234,7 +236,7 @@ fn link(library: &Library, to: &Path, parts: &Parts, debug: bool) -> Result<()> 
 }
 
 /// Puts a file in place in one step: a running program keeps the old one.
-fn replace(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn replace(from: &Path, to: &Path) -> Result<()> {
     let mut temporary = PathBuf::from(to).into_os_string();
     temporary.push(".new");
     std::fs::copy(from, &temporary).with_context(|| format!("cannot copy {}", from.display()))?;

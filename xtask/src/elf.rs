@@ -84,3 +84,10 @@ pub(crate) fn parse_version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
+
+/// The names that a program or library wants from others.
+pub(crate) fn imports(file: &Path) -> Result<BTreeSet<String>> {
+    let text = output(Command::new("nm").args(["-D", "--undefined-only"]).arg(file))?;
+    let names = text.lines().filter_map(|line| line.split_whitespace().last());
+    Ok(names.map(|name| name.split('@').next().unwrap_or(name).to_owned()).collect())
+}
