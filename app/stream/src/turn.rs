@@ -25,7 +25,12 @@ pub enum Taken {
     /// The turn is ours with this word.
     Ours(Turn),
     /// This slot has it. Whoever wants to sleep puts this word there before, and sleeps on it.
-    Held { by: u32, asleep: Turn },
+    Held {
+        /// Its slot.
+        by: u32,
+        /// With the note that somebody sleeps.
+        asleep: Turn,
+    },
 }
 
 impl Turn {
@@ -110,10 +115,10 @@ mod tests {
                         }
                     },
                     (2, State::Holds) => {
-                        let (new, wake) = word.give_back(slot).unwrap();
+                        let (new, has_sleepers) = word.give_back(slot).unwrap();
                         word = new;
                         all[who] = State::Idle;
-                        if wake {
+                        if has_sleepers {
                             wake(&mut all);
                         }
                     }
