@@ -95,8 +95,11 @@ impl<'a> Set<'a> {
         data: u64,
         now: u32,
     ) -> Result<(), Refused> {
+        if events & EXCLUSIVE != 0 {
+            return Err(Refused::Invalid);
+        }
         let place = self.used(index)?;
-        if (events | place.events) & EXCLUSIVE != 0 {
+        if place.events & EXCLUSIVE != 0 {
             return Err(Refused::Invalid);
         }
         (place.events, place.data) = (events | ALWAYS, data);

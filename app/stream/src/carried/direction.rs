@@ -61,21 +61,27 @@ impl Direction {
         self.end.unwrap_or(self.written).min(self.written).saturating_sub(self.read)
     }
 
+    /// Whether the reader can have the kernel carry what is left: its writer must be able to send,
+    /// and what is sent must not reset the connection.
+    #[must_use]
+    pub fn may_be_left(&self, from: Side, to: Side) -> bool {
+        let is_carried = self.fence.is_some() && self.end.is_none() && self.left.is_none();
+        let is_over = from.has_closed || from.shut.contains(Shut::SEND) || to.takes_nothing();
+        is_carried && !is_over
+    }
+
     /// For a reader who has had so many bytes from the kernel.
     #[must_use]
     pub fn source(&self, from_kernel: u64) -> Source {
         let Some(fence) = self.fence else { return Source::Kernel(None) };
-        if self.left.is_some() {
+        let waiting = self.waiting();
+        if self.left.is_some() || waiting == 0 && self.end.is_some() {
             return Source::Kernel(None);
         }
         if from_kernel < fence {
             return Source::Kernel(Some(fence - from_kernel));
         }
-        match (self.waiting(), self.end) {
-            (0, Some(_)) => Source::Kernel(None),
-            (0, None) => Source::Nothing,
-            (waiting, _) => Source::Ring(waiting),
-        }
+        if waiting == 0 { Source::Nothing } else { Source::Ring(waiting) }
     }
 
     /// For a writer that is `from`, with `to` at the other end.

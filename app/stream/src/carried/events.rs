@@ -1,6 +1,6 @@
 //! Which events a carried socket shows.
 
-use super::{Direction, Sink, Source};
+use super::{Direction, Reset, Sink, Source};
 
 bitflags::bitflags! {
     /// Those of `poll`, with its numbers.
@@ -22,7 +22,8 @@ bitflags::bitflags! {
 }
 
 /// The events of a socket whose shadow shows `shadow`, and whose ring, where its bytes come from,
-/// has what `source` says; `low_water` is `SO_RCVLOWAT`, `sink` where its bytes go.
+/// has what `source` says; `low_water` is `SO_RCVLOWAT`, `sink` where its bytes go, `reset` what was
+/// settled on.
 ///
 /// The shadow is right about everything but bytes: those in the ring it does not see, and it always
 /// has room. As with the kernel's own, there is room again when a third of it is free.
@@ -34,8 +35,12 @@ pub fn readiness(
     sink: Sink,
     outward: &Direction,
     capacity: u64,
+    reset: Reset,
 ) -> Events {
     let mut events = shadow;
+    if reset == Reset::Pending {
+        events |= Events::ERROR;
+    }
     if let Source::Ring(waiting) = source
         && waiting >= low_water.min(capacity)
     {

@@ -12,7 +12,7 @@
 //! What is not about bytes in the middle part is the kernel's own answer: who closes, shuts down or
 //! dies does it with the shadow, and so end, reset and hang-up are seen there. Of that, two things
 //! have to be added, which the kernel cannot know: bytes that nobody took out of the ring when their
-//! reader closed make a reset ([`Closing`], [`is_reset`]), and who can take nothing any more gets
+//! reader closed make a reset ([`Closing`], or [`reset`] where it was killed), and who can take nothing any more gets
 //! what is sent by the kernel, which answers it ([`Direction::sink`]).
 //!
 //! In: words of the shared memory, copied once, and the shadow's events. Out: decisions. What a peer
@@ -67,12 +67,39 @@ pub fn closing(inward: &Direction) -> Closing {
     if inward.waiting() > 0 { Closing::Reset } else { Closing::Plain }
 }
 
-/// The peer has gone without a word, by the look of its shadow's end, and there was something that
-/// it had not read: the kernel would have answered with a reset.
+/// What the shadow shows of its other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FarEnd {
+    /// It may send.
+    Open,
+    /// It sends no more: the state of TCP is `CLOSE_WAIT`, or one behind it. (`POLLRDHUP` is no
+    /// proof: it shows where a side was shut down by itself, too.)
+    Ended,
+}
+
+/// Nobody is there any more, whether or not it was said.
 #[must_use]
-pub fn is_reset(shadow: Events, peer: Side, outward: &Direction) -> bool {
-    shadow.contains(Events::READ_HANG_UP)
-        && !peer.has_closed
-        && !peer.shut.contains(Shut::SEND)
-        && outward.waiting() > 0
+pub fn has_gone(far: FarEnd, peer: Side) -> bool {
+    peer.has_closed || far == FarEnd::Ended && !peer.shut.contains(Shut::SEND)
+}
+
+/// Whether this side was reset, which is settled once, when it first sees that its peer has gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Reset {
+    /// Nobody has gone, or the kernel knows all about it.
+    #[default]
+    No,
+    /// The kernel would have reset it, and knows nothing of that: the next call that fails says so,
+    /// and until then it has an error.
+    Pending,
+    /// Somebody was told.
+    Told,
+}
+
+/// What to settle on: the peer has gone, and left bytes in the ring that it had not read. If the
+/// kernel had some of its own it has told (`shadow` shows an error).
+#[must_use]
+pub fn reset(shadow: Events, peer: Side, outward: &Direction) -> Reset {
+    let is_untold = !peer.has_closed && !shadow.contains(Events::ERROR);
+    if is_untold && outward.waiting() > 0 { Reset::Pending } else { Reset::No }
 }

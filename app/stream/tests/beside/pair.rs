@@ -2,6 +2,8 @@
 
 use std::ffi::{c_int, c_void};
 
+use omniverb_stream::carried::FarEnd;
+
 /// What a call gives: its value, or the error number.
 pub(crate) type Outcome = Result<usize, c_int>;
 
@@ -114,21 +116,43 @@ impl Socket {
         count
     }
 
+    /// Bytes that could be received.
+    pub(crate) fn readable(&self) -> usize {
+        let mut count: c_int = 0;
+        // SAFETY: the number lives across the call.
+        unsafe { libc::ioctl(self.0, libc::FIONREAD, &raw mut count) };
+        count.unsigned_abs() as usize
+    }
+
     /// Bytes given to the kernel so far, as it counts them: sent, without those sent again, and not
     /// sent yet. (`tcpi_bytes_acked` counts a SYN and a FIN, too.)
     pub(crate) fn given(&self) -> u64 {
         const NOT_SENT: usize = 144;
         const SENT: usize = 200;
         const SENT_AGAIN: usize = 208;
+        let bytes = self.information();
+        let long = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
+        let short = u32::from_ne_bytes(bytes[NOT_SENT..NOT_SENT + 4].try_into().unwrap());
+        long(SENT) - long(SENT_AGAIN) + u64::from(short)
+    }
+
+    /// Whether the other end may still send, by the state of TCP.
+    pub(crate) fn far_end(&self) -> FarEnd {
+        // TIME_WAIT, CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING.
+        match self.information()[0] {
+            6..=9 | 11 => FarEnd::Ended,
+            _ => FarEnd::Open,
+        }
+    }
+
+    fn information(&self) -> [u8; 256] {
         let mut bytes = [0_u8; 256];
         let mut length = bytes.len() as u32;
         let to = bytes.as_mut_ptr().cast();
         let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
         // SAFETY: both live across the call.
         assert_eq!(unsafe { libc::getsockopt(self.0, level, name, to, &raw mut length) }, 0);
-        let long = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
-        let short = u32::from_ne_bytes(bytes[NOT_SENT..NOT_SENT + 4].try_into().unwrap());
-        long(SENT) - long(SENT_AGAIN) + u64::from(short)
+        bytes
     }
 }
 
