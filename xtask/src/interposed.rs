@@ -102,7 +102,8 @@ fn link(work: &Path, archive: &Path, debug: bool) -> Result<()> {
     let mut cc = Command::new("cc");
     cc.args(["-O2", "-fPIC", "-shared", "-o"]).arg(work.join(SONAME));
     cc.arg(work.join("entries.S")).arg(work.join("glibc.S"));
-    cc.arg(root().join("app/ibverbs/compat.c")).arg(archive);
+    cc.arg(root().join("app/ibverbs/compat.c")).arg(root().join("app/sockets/unwind.c"));
+    cc.arg(archive);
     cc.arg(format!("-Wl,--version-script={}", work.join("library.map").display()));
     cc.arg(format!("-Wl,-soname,{SONAME}"));
     cc.args(["-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,nodelete", "-Wl,-z,defs"]);
