@@ -1,5 +1,5 @@
-//! Is every way to a socket in `app/sockets/names.toml`? Compared with the installed C library, by its
-//! machine code, and with what installed programs ask it for.
+//! Is every way to a socket in `app/sockets/names.toml`? Compared with the installed C library, by
+//! its machine code, and with what installed programs ask it for.
 //!
 //! A name must be in the table if it is another name of a function that is; if its function makes
 //! one of the system calls below; or if it calls, within the C library, one that does.
@@ -26,7 +26,13 @@ const CALLS: [u32; 53] = [
 /// Those that are new since: `preadv2`, `pwritev2`, `setns`, `clone`, `clone3`.
 const MORE_CALLS: [u32; 5] = [327, 328, 308, 56, 435];
 /// The C library's own ways past cancellation points, which make such calls, too.
-const INNER: &str = "_nocancel";
+const INNER: [&str; 5] = [
+    "__read_nocancel",
+    "__write_nocancel",
+    "__close_nocancel",
+    "__fcntl64_nocancel",
+    "__pread64_nocancel",
+];
 /// For the C library itself.
 const PRIVATE: &str = "GLIBC_PRIVATE";
 /// Instructions between a number and the call.
@@ -95,7 +101,7 @@ impl Functions {
             let address = u64::from_str_radix(address, 16)?;
             let function = all.entry(address).or_default();
             function.0 = function.0.max(u64::from_str_radix(size, 16)?);
-            if !version.ends_with(PRIVATE) || name.ends_with(INNER) {
+            if !version.ends_with(PRIVATE) || INNER.contains(&name) {
                 function.1.insert(name.to_owned());
             }
         }
@@ -171,7 +177,7 @@ fn missing(names: &Names, functions: &Functions, code: &Code) -> Vec<String> {
     for address in functions.all.keys() {
         let lacking: Vec<&str> = functions
             .names(*address)
-            .filter(|name| !known.contains(name) && !name.ends_with(INNER))
+            .filter(|name| !known.contains(name) && !INNER.contains(name))
             .collect();
         let Some(first) = lacking.first() else { continue };
         let alias = functions.names(*address).find(|name| interposed.contains(name));
@@ -183,8 +189,7 @@ fn missing(names: &Names, functions: &Functions, code: &Code) -> Vec<String> {
     }
     for (target, callers) in &code.callers {
         let mut of = functions.names(*target);
-        let Some(called) = of.find(|name| interposed.contains(name) || name.ends_with(INNER))
-        else {
+        let Some(called) = of.find(|name| interposed.contains(name) || INNER.contains(name)) else {
             continue;
         };
         for caller in callers {

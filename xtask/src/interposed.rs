@@ -1,5 +1,5 @@
-//! `libomniverb_sockets.so`: the table of names that it stands before (`app/sockets/names.toml`), and
-//! the entry points made of it.
+//! `libomniverb_sockets.so`: the table of names that it stands before (`app/sockets/names.toml`),
+//! and the entry points made of it.
 //!
 //! A name that passes is a jump to the next library's function, from a slot that is filled when the
 //! program starts. Names have no versions: whichever a program asks for, it gets ours.
@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
 use crate::exports::Machine;
-use crate::run::{cargo, root, run as execute, target_directory};
+use crate::run::{cargo, replace, root, run as execute, target_directory};
 use crate::{elf, glibc, library};
 
 pub(crate) const SONAME: &str = "libomniverb_sockets.so";
@@ -63,32 +63,28 @@ impl Names {
 }
 
 /// Builds the library into dist/lib.
-pub(crate) fn build(debug: bool) -> Result<()> {
+pub(crate) fn build() -> Result<()> {
     if !matches!(Machine::host(), Machine::X86_64) {
         println!("no dist/lib/{SONAME}: its entry points are for x86-64 only");
         return Ok(());
     }
     let names = Names::read()?;
-    let mut build = cargo();
-    build.args(["build", "-p", PACKAGE, "--lib"]);
-    if !debug {
-        build.args(["--profile", "shim"]);
-    }
-    execute(&mut build)?;
+    // Always as it is shipped: what unwinds through it must find no frames that stop it.
+    execute(cargo().args(["build", "-p", PACKAGE, "--lib", "--profile", "shim"]))?;
     let target = target_directory()?;
-    let archive = target.join(if debug { "debug" } else { "shim" }).join(format!("lib{PACKAGE}.a"));
+    let archive = target.join("shim").join(format!("lib{PACKAGE}.a"));
     let work = target.join("dist").join(PACKAGE);
     std::fs::create_dir_all(&work)?;
     let (linked, jumps) = (work.join(SONAME), work.join("glibc.S"));
     std::fs::write(work.join("library.map"), script(&names))?;
     std::fs::write(work.join("entries.S"), entries(&names))?;
     std::fs::write(&jumps, "")?;
-    link(&work, &archive, debug)?;
+    link(&work, &archive)?;
     std::fs::write(&jumps, glibc::jumps(&linked, Machine::host())?)?;
-    link(&work, &archive, debug)?;
+    link(&work, &archive)?;
     let folder = library::folder();
     std::fs::create_dir_all(&folder)?;
-    crate::dist::replace(&linked, &folder.join(SONAME))?;
+    replace(&linked, &folder.join(SONAME))?;
     let (major, minor) = elf::glibc_floor(&linked)?.newest;
     if (major, minor) > glibc::WANTED {
         bail!("{SONAME} needs glibc {major}.{minor}, more than {:?}", glibc::WANTED);
@@ -98,7 +94,7 @@ pub(crate) fn build(debug: bool) -> Result<()> {
     Ok(())
 }
 
-fn link(work: &Path, archive: &Path, debug: bool) -> Result<()> {
+fn link(work: &Path, archive: &Path) -> Result<()> {
     let mut cc = Command::new("cc");
     cc.args(["-O2", "-fPIC", "-shared", "-o"]).arg(work.join(SONAME));
     cc.arg(work.join("entries.S")).arg(work.join("glibc.S"));
@@ -108,9 +104,7 @@ fn link(work: &Path, archive: &Path, debug: bool) -> Result<()> {
     cc.arg(format!("-Wl,-soname,{SONAME}"));
     cc.args(["-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,nodelete", "-Wl,-z,defs"]);
     cc.args(["-Wl,-z,noexecstack", "-Wl,--gc-sections"]);
-    if !debug {
-        cc.args(["-Wl,-O1", "-Wl,--strip-debug"]);
-    }
+    cc.args(["-Wl,-O1", "-Wl,--strip-debug"]);
     cc.args(glibc::LIBRARIES);
     execute(&mut cc)
 }
@@ -122,8 +116,8 @@ fn script(names: &Names) -> String {
     out
 }
 
-/// Registers that may hold arguments are kept while ours looks: six, `%rax` with the number of those
-/// of floating point, and these. 184 bytes leave the stack as a call wants it.
+/// Registers that may hold arguments are kept while ours looks: six, `%rax` with the number of
+/// those of floating point, and these. 184 bytes leave the stack as a call wants it.
 const KEEP: &str = "\
     subq $184, %rsp\n    .cfi_adjust_cfa_offset 184\n\
     movq %rdi, 0(%rsp)\n    movq %rsi, 8(%rsp)\n    movq %rdx, 16(%rsp)\n\

@@ -21,22 +21,56 @@ pub(crate) enum Call {
     Connect(c_int),
     Accept(c_int),
     Shutdown(c_int),
-    Option { number: c_int, level: c_int, name: c_int },
+    Option {
+        number: c_int,
+        level: c_int,
+        name: c_int,
+    },
     /// A message with flags.
-    Flags { number: c_int, flags: c_int },
+    Flags {
+        number: c_int,
+        flags: c_int,
+    },
     /// The same, with descriptors in it perhaps.
-    Send { number: c_int, message: *const libc::msghdr, flags: c_int },
-    SendMany { number: c_int, messages: *const libc::mmsghdr, flags: c_int },
+    Send {
+        number: c_int,
+        message: *const libc::msghdr,
+        flags: c_int,
+    },
+    SendMany {
+        number: c_int,
+        messages: *const libc::mmsghdr,
+        flags: c_int,
+    },
     Receive(*const libc::msghdr),
     ReceiveMany(*const libc::mmsghdr),
     Close(c_int),
-    CloseRange { first: u32, last: u32, flags: c_int },
+    CloseRange {
+        first: u32,
+        last: u32,
+        flags: c_int,
+    },
     Dup(c_int),
-    DupTo { from: c_int, to: c_int },
-    Control { number: c_int, command: c_int, argument: usize },
-    Request { number: c_int, request: u64 },
+    DupTo {
+        from: c_int,
+        to: c_int,
+    },
+    Control {
+        number: c_int,
+        command: c_int,
+        argument: usize,
+    },
+    Request {
+        number: c_int,
+        request: u64,
+    },
     /// `epoll_ctl`.
-    Member { set: c_int, operation: c_int, number: c_int, event: *const libc::epoll_event },
+    Member {
+        set: c_int,
+        operation: c_int,
+        number: c_int,
+        event: *const libc::epoll_event,
+    },
 }
 
 /// `F_SETSIG` and `F_SETOWN_EX`, which the crate of libc lacks.
@@ -188,10 +222,10 @@ fn control(number: c_int, command: c_int, argument: usize, result: c_int) {
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => NUMBERS.copy(number, result),
         libc::F_SETFL if argument as c_int & libc::O_ASYNC == 0 => {}
-        libc::F_SETFL | libc::F_SETOWN | F_SETSIG | F_SETOWN_EX => {
-            if table::look(number).kind().is_stream() {
-                NUMBERS.keep(number, Why::Signals);
-            }
+        libc::F_SETFL | libc::F_SETOWN | F_SETSIG | F_SETOWN_EX
+            if table::look(number).kind().is_stream() =>
+        {
+            NUMBERS.keep(number, Why::Signals);
         }
         _ => {}
     }

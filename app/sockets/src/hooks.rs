@@ -9,21 +9,22 @@ use omniverb_stream::descriptors::Kind;
 use crate::call::{self, Call};
 use crate::{numbered, own, place};
 
-/// The next library's functions, from their slots (`next.rs`). They may be left by cancellation or
-/// `longjmp`; nothing here is to be cleaned up then.
+/// The next library's functions, from their slots (`next.rs`). They may be left by `longjmp`, or by
+/// cancellation, which unwinds: there is nothing to be cleaned up, and as the library is built, to
+/// abort, no frame of it has anything that unwinding would stop at. (With `C-unwind` it would abort.)
 macro_rules! next {
     ($($name:ident = $slot:ident($($argument:ident: $kind:ty),*) -> $out:ty;)*) => {
         unsafe extern "C" {
-            $(static $slot: AtomicPtr<c_void>;)*
+            $(safe static $slot: AtomicPtr<c_void>;)*
         }
         $(
             #[inline(always)]
             unsafe fn $name($($argument: $kind),*) -> $out {
-                type Function = unsafe extern "C-unwind" fn($($kind),*) -> $out;
+                type Function = unsafe extern "C" fn($($kind),*) -> $out;
+                let function = $slot.load(Ordering::Relaxed);
                 // SAFETY: the slot holds a function of this name, whose arguments are these; one
                 // that takes any number finds them where it looks for them.
-                let function: Function =
-                    unsafe { core::mem::transmute($slot.load(Ordering::Relaxed)) };
+                let function = unsafe { core::mem::transmute::<*mut c_void, Function>(function) };
                 // SAFETY: the caller's arguments are those of the program.
                 unsafe { function($($argument),*) }
             }
@@ -117,7 +118,7 @@ macro_rules! functions {
             /// # Safety
             /// As of that function.
             #[unsafe(no_mangle)]
-            pub unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> $out $body
+            pub unsafe extern "C" fn $name($($argument: $kind),*) -> $out $body
         )*
     };
 }

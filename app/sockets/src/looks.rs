@@ -80,7 +80,11 @@ pub unsafe extern "C" fn ov_look_fclose(stream: *mut libc::FILE) {
 /// # Safety
 /// As of the function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ov_look_freopen(_: *const c_void, _: *const c_void, stream: *mut libc::FILE) {
+pub unsafe extern "C" fn ov_look_freopen(
+    _: *const c_void,
+    _: *const c_void,
+    stream: *mut libc::FILE,
+) {
     // SAFETY: the caller's stream.
     unsafe { forget(stream) };
 }

@@ -63,14 +63,12 @@ unsafe fn each(message: *const libc::msghdr, mut with: impl FnMut(c_int)) {
         if (*message).msg_control.is_null() {
             return;
         }
-        let end = (*message).msg_control as usize + (*message).msg_controllen as usize;
+        let end = (*message).msg_control as usize + (*message).msg_controllen;
         let mut header = libc::CMSG_FIRSTHDR(message);
         while !header.is_null() {
             let data = libc::CMSG_DATA(header) as usize;
             let stop = (header as usize).saturating_add((*header).cmsg_len as usize).min(end);
-            if (*header).cmsg_level == libc::SOL_SOCKET
-                && (*header).cmsg_type == libc::SCM_RIGHTS
-            {
+            if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
                 for at in (data..stop.saturating_sub(3)).step_by(4) {
                     with((at as *const c_int).read_unaligned());
                 }

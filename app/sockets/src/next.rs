@@ -160,9 +160,10 @@ impl Symbols {
 
     /// The function of this name.
     fn find(&self, name: &CStr) -> Option<*mut c_void> {
-        let wanted = name.to_bytes().iter().fold(5381_u32, |hash, byte| {
-            hash.wrapping_mul(33).wrapping_add(u32::from(*byte))
-        });
+        let wanted = name
+            .to_bytes()
+            .iter()
+            .fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(*byte)));
         // SAFETY: the table of a loaded library, whose layout is GNU's: four words, the filter,
         // the buckets, and from the first symbol in it on a word for each, the last of a bucket odd.
         unsafe {

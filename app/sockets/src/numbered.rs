@@ -31,20 +31,16 @@ pub(crate) fn call(number: i64, arguments: [usize; 6]) -> Option<Call> {
     let number_of = |argument: usize| argument as c_int;
     Some(match number {
         libc::SYS_close => Call::Close(number_of(first)),
-        libc::SYS_close_range => Call::CloseRange {
-            first: first as u32,
-            last: second as u32,
-            flags: number_of(third),
-        },
+        libc::SYS_close_range => {
+            Call::CloseRange { first: first as u32, last: second as u32, flags: number_of(third) }
+        }
         libc::SYS_dup => Call::Dup(number_of(first)),
         libc::SYS_dup2 | libc::SYS_dup3 => {
             Call::DupTo { from: number_of(first), to: number_of(second) }
         }
-        libc::SYS_fcntl => Call::Control {
-            number: number_of(first),
-            command: number_of(second),
-            argument: third,
-        },
+        libc::SYS_fcntl => {
+            Call::Control { number: number_of(first), command: number_of(second), argument: third }
+        }
         libc::SYS_ioctl => Call::Request { number: number_of(first), request: second as u64 },
         libc::SYS_socket => Call::Made(kind(number_of(first), number_of(second), number_of(third))),
         libc::SYS_socketpair => Call::Pair(fourth as *const c_int),

@@ -39,9 +39,8 @@ impl<const COUNT: usize> Room for Pieces<COUNT> {
         let bytes = size_of::<Piece>();
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: new memory, wherever the kernel likes.
-        let new = unsafe {
-            mmap_anonymous(ptr::null_mut(), bytes, protection, MapFlags::PRIVATE).ok()?
-        };
+        let new =
+            unsafe { mmap_anonymous(ptr::null_mut(), bytes, protection, MapFlags::PRIVATE).ok()? };
         let fresh = place.compare_exchange(
             ptr::null_mut(),
             new.cast(),

@@ -26,13 +26,8 @@ pub(crate) unsafe fn control(
     }
     // SAFETY: as the caller has promised; a reader of C may have left it anywhere.
     let event = unsafe { event.read_unaligned() };
-    let new = Member {
-        set: set.id(),
-        number,
-        id: member.id(),
-        events: event.events,
-        data: event.u64,
-    };
+    let new =
+        Member { set: set.id(), number, id: member.id(), events: event.events, data: event.u64 };
     match operation {
         libc::EPOLL_CTL_ADD => MEMBERS.add(new, |id| NUMBERS.numbers_of(id).next().is_some()),
         libc::EPOLL_CTL_MOD => MEMBERS.modify(new),

@@ -2,9 +2,9 @@
 //!
 //! The kernel keeps a list of members that *may* be ready. News puts a member at its end: something
 //! happened that it is there for. Asking for events goes through the list once and looks at each
-//! member as it is now: one that is not ready leaves the list, one that is level-triggered goes to the
-//! end again, one that is edge-triggered leaves it until there is news, and a one-shot is disarmed. So
-//! an edge is news, not a difference between two states.
+//! member as it is now: one that is not ready leaves the list, one that is level-triggered goes to
+//! the end again, one that is edge-triggered leaves it until there is news, and a one-shot is
+//! disarmed. So an edge is news, not a difference between two states.
 //!
 //! In: members, news, and what they show when they are looked at. Out: events. Memory is lent; a
 //! member is its index there.

@@ -1,10 +1,10 @@
 //! Whose turn it is to touch one end of a direction.
 //!
-//! A socket may have many holders: threads, processes that share it by `fork`. One at a time reads a
-//! direction, and one writes it. The word says who; it is in the link's memory, changed by
+//! A socket may have many holders: threads, processes that share it by `fork`. One at a time reads
+//! a direction, and one writes it. The word says who; it is in the link's memory, changed by
 //! compare-and-swap, and slept on as a futex. A holder is named by its *slot* in the link, by which
-//! others see whether it lives (docs/decisions/0040). What it did before it died counts as far as it
-//! was published: a position is the last thing that is stored.
+//! others see whether it lives (docs/decisions/0040). What it did before it died counts as far as
+//! it was published: a position is the last thing that is stored.
 //!
 //! ```text
 //! turns taken, modulo 2^31 : 31 | somebody waits : 1 | slot + 1 : 32    (0: nobody's)
@@ -15,7 +15,7 @@
 const WAITS: u64 = 1 << 32;
 const COUNT_SHIFT: u32 = 33;
 
-/// The word.
+/// The word, as others may have left it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Turn(pub u64);
 
@@ -26,7 +26,7 @@ pub enum Taken {
     Ours(Turn),
     /// This slot has it. Whoever wants to sleep puts this word there before, and sleeps on it.
     Held {
-        /// Its slot.
+        /// The slot of who has it.
         by: u32,
         /// With the note that somebody sleeps.
         asleep: Turn,
@@ -62,8 +62,8 @@ impl Turn {
         (self.holder() == Some(dead)).then(|| Turn(self.next(slot).0 | self.0 & WAITS))
     }
 
-    /// For its holder: nobody's, and whether there are sleepers to wake: all of them, since the word
-    /// knows of none any more. `None` if it is not his.
+    /// For its holder: nobody's, and whether there are sleepers to wake: all of them, since the
+    /// word knows of none any more. `None` if it is not his.
     #[must_use]
     pub fn give_back(self, slot: u32) -> Option<(Turn, bool)> {
         let nobodys = Turn(self.0 >> COUNT_SHIFT << COUNT_SHIFT);
@@ -73,7 +73,7 @@ impl Turn {
     /// With one turn more, so that a word never comes again while somebody compares it.
     fn next(self, slot: u32) -> Turn {
         let count = (self.0 >> COUNT_SHIFT).wrapping_add(1) << COUNT_SHIFT;
-        Turn(count | u64::from(slot) + 1)
+        Turn(count | (u64::from(slot) + 1))
     }
 }
 
@@ -122,7 +122,7 @@ mod tests {
                             wake(&mut all);
                         }
                     }
-                    // A death. Who sleeps looks at the holder now and then: it is told by the kernel.
+                    // A death, which the kernel tells those who sleep.
                     (3, State::Holds) => {
                         all[who] = State::Dead;
                         wake(&mut all);

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """Random sequences of socket calls of two to four processes: `sequences.py FIRST COUNT`.
 
-Prints what every call gave, a line each. The same seed makes the same calls, so the output is the same
-with and without a library before them. With one that can say what it knows of descriptors, that is
-compared with the kernel at the end of each sequence.
+Prints what every call gave, a line each. The same seed makes the same calls, so the output is the
+same with and without a library before them. With one that can say what it knows of descriptors,
+that is compared with the kernel at the end of each sequence.
 """
 
 import ctypes

@@ -11,6 +11,7 @@ import socket
 import stat
 import struct
 import sys
+import zlib
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 DESCRIBE = getattr(LIBC, "omniverb_sockets_describe", None)
@@ -114,7 +115,7 @@ class Process:
         buffer = ctypes.create_string_buffer(length + 1)
         flags = socket.MSG_PEEK if how == "peek" else 0
         answer = _moved("recv" if how == "peek" else how, number, buffer, length, flags)
-        return [*answer, hash(buffer.raw[:max(0, answer[0])])]
+        return [*answer, zlib.crc32(buffer.raw[:max(0, answer[0])])]
 
     def do_call(self, name, *arguments):
         return call(name, *arguments)
@@ -122,7 +123,8 @@ class Process:
     def do_option(self, what, number):
         value, length = ctypes.c_int(0), ctypes.c_uint(4)
         if what == "getpeername":
-            return call(what, number, ctypes.create_string_buffer(16), ctypes.byref(ctypes.c_uint(16)))
+            address = ctypes.create_string_buffer(16)
+            return call(what, number, address, ctypes.byref(ctypes.c_uint(16)))
         if what == "FIONREAD":
             return [*call("ioctl", number, 0x541B, ctypes.byref(value)), value.value]
         if what == "linger":

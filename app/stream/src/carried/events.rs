@@ -22,8 +22,8 @@ bitflags::bitflags! {
 }
 
 /// The events of a socket whose shadow shows `shadow`, and whose ring, where its bytes come from,
-/// has what `source` says; `low_water` is `SO_RCVLOWAT`, `sink` where its bytes go, `reset` what was
-/// settled on.
+/// has what `source` says; `low_water` is `SO_RCVLOWAT`, `sink` where its bytes go, `reset` what
+/// was settled on.
 ///
 /// The shadow is right about everything but bytes: those in the ring it does not see, and it always
 /// has room. As with the kernel's own, there is room again when a third of it is free.

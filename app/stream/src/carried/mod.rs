@@ -1,8 +1,8 @@
 //! One connection that is carried: which way bytes go, and what calls answer.
 //!
-//! The kernel's socket at each end, the *shadow*, stays connected. A direction begins in the kernel.
-//! Its writer switches it at a *fence*, so many bytes after its beginning, and its bytes go into a ring
-//! from there on; and carrying ends at another such point, after which they are the kernel's again:
+//! The kernel's socket at each end, the *shadow*, stays connected. A direction begins in the
+//! kernel. Its writer switches it at a *fence*, so many bytes after its beginning, and its bytes go
+//! into a ring from there on; and carrying ends at another such point, after which they are the kernel's again:
 //!
 //! ```text
 //! kernel: N bytes | ring: E bytes | kernel
@@ -11,12 +11,12 @@
 //!
 //! What is not about bytes in the middle part is the kernel's own answer: who closes, shuts down or
 //! dies does it with the shadow, and so end, reset and hang-up are seen there. Of that, two things
-//! have to be added, which the kernel cannot know: bytes that nobody took out of the ring when their
-//! reader closed make a reset ([`Closing`], or [`reset`] where it was killed), and who can take nothing any more gets
-//! what is sent by the kernel, which answers it ([`Direction::sink`]).
+//! have to be added, which the kernel cannot know: bytes that nobody took out of the ring when
+//! their reader closed make a reset ([`Closing`], or [`reset()`] where it was killed), and who can
+//! take nothing any more gets what is sent by the kernel, which answers it ([`Direction::sink`]).
 //!
-//! In: words of the shared memory, copied once, and the shadow's events. Out: decisions. What a peer
-//! wrote is believed as far as it makes sense ([`Direction::is_sound`]).
+//! In: words of the shared memory, copied once, and the shadow's events. Out: decisions. What a
+//! peer wrote is believed as far as it makes sense ([`Direction::is_sound`]).
 
 mod direction;
 mod events;

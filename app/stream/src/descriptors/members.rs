@@ -1,10 +1,10 @@
 //! Which descriptors are in which epoll set, with what they were put there.
 //!
-//! The kernel's set is what counts; this is a copy for who carries. A member is a node of four words
-//! in the chain of its descriptor's number. The first node of each number has its place; more are
+//! The kernel's set is what counts; this is a copy for who carries. A member is a node of four
+//! words in the chain of its descriptor's number. The first node of each number has its place; more are
 //! taken from what is behind those, and stay in that number's chain for good: there are as many as
-//! sets ever had the number at the same time. A node is written by whoever has made it busy, so that
-//! a `fork` in the middle costs the child that node, and nobody waits.
+//! sets ever had the number at the same time. A node is written by whoever has made it busy, so
+//! that a `fork` in the middle costs the child that node, and nobody waits.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

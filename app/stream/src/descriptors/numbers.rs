@@ -40,9 +40,8 @@ impl<R: Room> Numbers<R> {
 
     /// The same for who is about to find out what is open, and to say it with [`Self::guess`].
     pub fn watch(&self, number: i32) -> Entry {
-        self.make(number).map_or_else(|| self.look(number), |word| {
-            Entry(word.load(Ordering::Acquire))
-        })
+        self.make(number)
+            .map_or_else(|| self.look(number), |word| Entry(word.load(Ordering::Acquire)))
     }
 
     /// The number is about to be closed or replaced. Returns what was known.
@@ -55,7 +54,6 @@ impl<R: Room> Numbers<R> {
         };
         word.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).map_or(Entry::default(), Entry)
     }
-
 
     /// Something new was made.
     pub fn put(&self, number: i32, kind: Kind) {
@@ -145,9 +143,8 @@ impl<R: Room> Numbers<R> {
 
     fn write(&self, number: i32, entry: Entry) {
         let Some(word) = self.make(number) else { return };
-        let next = |was: u64| {
-            Some(entry.with_generation(Entry(was).generation().wrapping_add(1)).0)
-        };
+        let next =
+            |was: u64| Some(entry.with_generation(Entry(was).generation().wrapping_add(1)).0);
         _ = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
     }
 

@@ -6,7 +6,8 @@
 use std::collections::VecDeque;
 
 use omniverb_stream::carried::{
-    Closing, Direction, Events, Reset, Shut, Side, Sink, Source, closing, has_gone, readiness, reset,
+    Closing, Direction, Events, Reset, Shut, Side, Sink, Source, closing, has_gone, readiness,
+    reset,
 };
 
 use crate::pair::{Outcome, Random, Socket, pair, sequences, settles};
@@ -46,8 +47,8 @@ impl Carried {
         Side { has_closed: has_gone(self.shadows[side].far_end(), said), ..said }
     }
 
-    /// Before anything else is done. Where the kernel does not know of a reset it is made to end the
-    /// connection, by a byte that nobody takes; the error is ours.
+    /// Before anything else is done. Where the kernel does not know of a reset it is made to end
+    /// the connection, by a byte that nobody takes; the error is ours.
     fn settle(&mut self, side: usize) {
         let shadow = &self.shadows[side];
         let said = self.sides[1 - side];
@@ -327,12 +328,8 @@ impl World {
 fn carried_is_as_native() {
     for seed in sequences(1500) {
         let mut random = Random(seed);
-        let mut world = World {
-            native: pair(),
-            carried: Carried::new(),
-            sent: [0, 128],
-            is_open: [true; 2],
-        };
+        let mut world =
+            World { native: pair(), carried: Carried::new(), sent: [0, 128], is_open: [true; 2] };
         let mut story = Vec::new();
         for _ in 0..OPERATIONS {
             let step = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -1,4 +1,5 @@
-//! The same random operations on the kernel's sockets and on what this crate says: the same results.
+//! The same random operations on the kernel's sockets and on what this crate says: the same
+//! results.
 // UNSAFETY: system calls on sockets of its own.
 #![expect(unsafe_code)]
 

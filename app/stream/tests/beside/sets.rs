@@ -129,9 +129,13 @@ impl World {
                 let most = 1 + random.below(MEMBERS as u64) as usize;
                 let theirs = self.epoll.wait(most);
                 let mut ours = Vec::new();
-                set.collect(most, |index| self.shows(index), |events, data| {
-                    ours.push((events, data));
-                });
+                set.collect(
+                    most,
+                    |index| self.shows(index),
+                    |events, data| {
+                        ours.push((events, data));
+                    },
+                );
                 assert_eq!(ours, theirs, "wait for {most}");
                 format!("wait for {most}: {theirs:x?}")
             }
