@@ -148,10 +148,11 @@ mod tests {
                 0 => self.send(count),
                 1 => self.receive(count),
                 2 if self.words.fence.is_none() => self.words.fence = Some(self.into_kernel),
-                3 if self.words.fence.is_some() && self.words.end.is_none() => {
-                    if self.words.left.is_none() {
-                        self.words.end = Some(self.words.written);
-                    }
+                3 if self.words.fence.is_some()
+                    && self.words.end.is_none()
+                    && self.words.left.is_none() =>
+                {
+                    self.words.end = Some(self.words.written);
                 }
                 4 if self.words.fence.is_some() && self.words.end.is_none() => {
                     self.words.left = Some(self.words.read);
