@@ -1,7 +1,9 @@
 /*
- * What Rust's library wants of libgcc_s to print a panic's backtrace: nothing of the kind is here. So
+ * What Rust's library wants of libgcc_s to print a panic's backtrace: nothing of the kind is here.
+ So
  * a program needs no library more when it preloads ours, and one from an image that has no libgcc_s
- * starts. Code that is built to abort has no frames that unwinding stops at; libc brings an unwinder
+ * starts. Code that is built to abort has no frames that unwinding stops at; libc brings an
+ unwinder
  * of its own when it cancels a thread.
  */
 #include <stdlib.h>

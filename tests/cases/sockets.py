@@ -1,7 +1,7 @@
 """libomniverb_sockets.so: programs behave with it as they do without.
 
-Each case does the same twice, natively and with the library preloaded, in a network namespace of its
-own, and compares: what calls give, what programs print, how they end.
+Each case does the same twice, natively and with the library preloaded, in a network namespace of
+its own, and compares: what calls give, what programs print, how they end.
 """
 
 import contextlib

@@ -96,7 +96,8 @@ const OPTIONS: [(c_int, c_int); 12] = [
 ];
 const TCP_AO_ADD_KEY: c_int = 38;
 
-/// Flags of messages that only the kernel can honour. (`MSG_MORE` and the like are only about when.)
+/// Flags of messages that only the kernel can honour. (`MSG_MORE` and the like are only about
+/// when.)
 pub(crate) const FLAGS: c_int =
     libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN | libc::MSG_ERRQUEUE;
 

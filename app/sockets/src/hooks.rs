@@ -11,7 +11,8 @@ use crate::{numbered, own, place};
 
 /// The next library's functions, from their slots (`next.rs`). They may be left by `longjmp`, or by
 /// cancellation, which unwinds: there is nothing to be cleaned up, and as the library is built, to
-/// abort, no frame of it has anything that unwinding would stop at. (With `C-unwind` it would abort.)
+/// abort, no frame of it has anything that unwinding would stop at. (With `C-unwind` it would
+/// abort.)
 macro_rules! next {
     ($($name:ident = $slot:ident($($argument:ident: $kind:ty),*) -> $out:ty;)*) => {
         unsafe extern "C" {
@@ -367,8 +368,8 @@ fn flagged(number: c_int, flags: c_int, sent: isize) -> isize {
     sent
 }
 
-/// Before something is put at a number: what is ours there goes elsewhere. True if what is to be put
-/// there is nothing for the program.
+/// Before something is put at a number: what is ours there goes elsewhere. True if what is to be
+/// put there is nothing for the program.
 fn makes_way(from: c_int, to: c_int) -> bool {
     if is_own(from) {
         return true;

@@ -1,13 +1,14 @@
-//! `libomniverb_sockets.so`: stands before the functions of the C library by which a program comes to
-//! its sockets (docs/decisions/0046).
+//! `libomniverb_sockets.so`: stands before the functions of the C library by which a program comes
+//! to its sockets (docs/decisions/0046).
 //!
-//! Nothing is carried yet. Every call goes to the function that it would have gone to, and gives what
-//! that gives: the result, `errno`, the cancellation point. What is kept beside is what each
+//! Nothing is carried yet. Every call goes to the function that it would have gone to, and gives
+//! what that gives: the result, `errno`, the cancellation point. What is kept beside is what each
 //! descriptor is: that is what carrying will stand on.
 //!
 //! # Who does what
 //!
-//! * `names.toml` lists the names; `cargo xtask dist` makes an entry point for each. Most are a jump
+//! * `names.toml` lists the names; `cargo xtask dist` makes an entry point for each. Most are a
+//! jump
 //!   to the next library's function. Some call a function of [`looks`] with the arguments first.
 //!   The rest are functions of [`hooks`].
 //! * `call` is what a call does to descriptors: before and after it, whoever makes it. Calls by

@@ -1,9 +1,9 @@
 //! The functions that calls go to: those of the next library that has the name.
 //!
 //! Each exported name has a *slot*, from which its entry point jumps. Until it is filled it leads
-//! to [`ov_sockets_find`], which fills all. That happens at the start of the program, or when another
-//! library's constructor, or an allocator that one of them calls, is earlier. It reads the symbol
-//! tables of the loaded libraries by itself: `dlsym` allocates when it finds nothing.
+//! to [`ov_sockets_find`], which fills all. That happens at the start of the program, or when
+//! another library's constructor, or an allocator that one of them calls, is earlier. It reads the
+//! symbol tables of the loaded libraries by itself: `dlsym` allocates when it finds nothing.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
@@ -165,7 +165,8 @@ impl Symbols {
             .iter()
             .fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(*byte)));
         // SAFETY: the table of a loaded library, whose layout is GNU's: four words, the filter,
-        // the buckets, and from the first symbol in it on a word for each, the last of a bucket odd.
+        // the buckets, and from the first symbol in it on a word for each, the last of a bucket
+        // odd.
         unsafe {
             let [buckets, first, filters, shift] = *self.hash.cast::<[u32; 4]>();
             let filter = self.hash.add(4).cast::<u64>();

@@ -1,5 +1,5 @@
-//! Calls by number: `syscall()`. Programs close (libuv), send many messages (netty) and set up rings
-//! so, and runtimes make processes.
+//! Calls by number: `syscall()`. Programs close (libuv), send many messages (netty) and set up
+//! rings so, and runtimes make processes.
 
 use core::ffi::c_int;
 
@@ -8,8 +8,8 @@ use omniverb_stream::descriptors::Kind;
 use crate::call::Call;
 use crate::{place, table};
 
-/// Whether a call changes what is known. What makes processes, or rings, is noted at once: that call
-/// must be made from where the program made it.
+/// Whether a call changes what is known. What makes processes, or rings, is noted at once: that
+/// call must be made from where the program made it.
 pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
     match number {
         libc::SYS_vfork => place::lends(),

@@ -1,8 +1,8 @@
 //! Descriptors of the library's own. For the program there is nothing at their numbers: it can
 //! neither close, nor ask, nor duplicate them, and gets the number if it wants it.
 //!
-//! They are close-on-exec, and as high as the program's limit allows, so that the lowest free number
-//! is what it would be without them.
+//! They are close-on-exec, and as high as the program's limit allows, so that the lowest free
+//! number is what it would be without them.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicI32, Ordering};

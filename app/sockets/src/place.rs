@@ -1,10 +1,10 @@
 //! Whose memory this is.
 //!
 //! The child of a `vfork`, or of `clone` with the memory shared, runs in its parent's memory with
-//! descriptors of its own. What it does with those must not be taken for the parent's. So whoever is
-//! about to make such a child says so, and whoever finds that said asks the kernel who he is. A child
-//! of `fork` has a copy of everything, which is right as it is; the kernel wipes one page of it
-//! (`MADV_WIPEONFORK`), by which it knows that it is another process, whoever made it and how.
+//! descriptors of its own. What it does with those must not be taken for the parent's. So whoever
+//! is about to make such a child says so, and whoever finds that said asks the kernel who he is. A
+//! child of `fork` has a copy of everything, which is right as it is; the kernel wipes one page of
+//! it (`MADV_WIPEONFORK`), by which it knows that it is another process, whoever made it and how.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};

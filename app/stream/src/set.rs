@@ -35,7 +35,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Nobody's.
+    /// Where no member is.
     pub const FREE: Self =
         Self { is_used: false, is_listed: false, events: 0, data: 0, before: NONE, behind: NONE };
 }

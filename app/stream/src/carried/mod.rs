@@ -2,7 +2,8 @@
 //!
 //! The kernel's socket at each end, the *shadow*, stays connected. A direction begins in the
 //! kernel. Its writer switches it at a *fence*, so many bytes after its beginning, and its bytes go
-//! into a ring from there on; and carrying ends at another such point, after which they are the kernel's again:
+//! into a ring from there on; and carrying ends at another such point, after which they are the
+//! kernel's again:
 //!
 //! ```text
 //! kernel: N bytes | ring: E bytes | kernel

@@ -28,7 +28,7 @@ pub enum Kind {
     Other,
     /// A stream socket that is neither connected nor listening.
     Fresh,
-    /// It listens.
+    /// Connections come to it.
     Listening,
     /// `connect` was called and did not wait; how it went was not looked up.
     Connecting,

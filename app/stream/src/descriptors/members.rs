@@ -1,10 +1,10 @@
 //! Which descriptors are in which epoll set, with what they were put there.
 //!
 //! The kernel's set is what counts; this is a copy for who carries. A member is a node of four
-//! words in the chain of its descriptor's number. The first node of each number has its place; more are
-//! taken from what is behind those, and stay in that number's chain for good: there are as many as
-//! sets ever had the number at the same time. A node is written by whoever has made it busy, so
-//! that a `fork` in the middle costs the child that node, and nobody waits.
+//! words in the chain of its descriptor's number. The first node of each number has its place;
+//! more are taken from what is behind those, and stay in that number's chain for good: there are
+//! as many as sets ever had the number at the same time. A node is written by whoever has made it
+//! busy, so that a `fork` in the middle costs the child that node, and nobody waits.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ const WORDS: usize = 4;
 const IN_PIECE: usize = PIECE / WORDS;
 /// First nodes: one for each number.
 const FIRST: usize = 1 << 20;
-/// All nodes.
+/// Those, and as many more.
 pub const NODES: usize = 1 << 21;
 
 /// Words of a node: `set id:32 | busy:1 | version:31`, all zero when it is free;
@@ -41,7 +41,7 @@ pub struct Member {
     pub id: u32,
     /// As `epoll_ctl` was told.
     pub events: u32,
-    /// The same.
+    /// What the program wants to be told with its events.
     pub data: u64,
 }
 
