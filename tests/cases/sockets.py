@@ -281,9 +281,9 @@ def groups():
               Case("sockets.run", _preloaded)]
     waits += [Case(f"sockets.{name}", _each_way(run), 90) for name, run in programs.items()]
     waits += [Case(f"sockets.python.{name}", _suite(name), 200)
-              for name in ("epoll", "poll", "select")]
+              for name in ("epoll", "select")]
     waits += [Case(f"sockets.python.{name}", _suite(name), 400, slow=True)
-              for name in ("socket", "selectors", "socketserver", "asyncore", "httplib")]
+              for name in ("poll", "socket", "selectors", "socketserver", "asyncore", "httplib")]
     return [
         Group("sockets", waits, Ways, weight=WAITS),
         Group("sockets.sequences",
