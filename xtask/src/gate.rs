@@ -209,18 +209,14 @@ fn programs(names: &Names, functions: &Functions, code: &Code) -> Result<()> {
     let leads = code.makes.iter().flat_map(|address| functions.names(*address));
     let leads: BTreeSet<&str> = leads.collect();
     let interposed: BTreeSet<&str> = names.interposed().collect();
-    let mut asked = BTreeSet::new();
-    let mut count = 0;
-    for program in installed()? {
-        let imports = elf::imports(&program)?;
-        let used = imports.iter().filter(|name| leads.contains(name.as_str()));
-        if let Some(name) = used.clone().find(|name| !known.contains(name.as_str())) {
-            bail!("{} asks for {name}, which is not in the table", program.display());
-        }
-        asked.extend(imports.iter().filter(|name| interposed.contains(name.as_str())).cloned());
-        count += 1;
+    let programs = installed()?;
+    let imports = elf::imports(&programs)?;
+    let lacking = leads.iter().filter(|name| !known.contains(*name));
+    if let Some((name, program)) = lacking.filter_map(|name| imports.get_key_value(*name)).next() {
+        bail!("{} asks for {name}, which is not in the table", program.display());
     }
-    println!("{count} installed programs ask for {} of them, and for no other", asked.len());
+    let asked = imports.keys().filter(|name| interposed.contains(name.as_str())).count();
+    println!("{} installed programs ask for {asked} of them, and for no other", programs.len());
     Ok(())
 }
 
