@@ -174,6 +174,7 @@ def groups():
               Case("memory.owner killed", _killed, 180),
               Case("memory.agent killed", _agent_killed, 400),
               Case("memory.reset", _reset, 90)]
-    private = [Case("memory.private", _operations("container", 0), 300)]
+    private = [Case("memory.private", _operations("container", 0), 300),
+               Case("memory.private wire", _operations("far", 0, 3, 6), 300)]
     return [Group("memory", shared, _lab(_Shared), weight=WAITS),
             Group("memory.private", private, _lab(_Private), weight=WAITS)]

@@ -10,12 +10,13 @@ use anyhow::{Context, Result, bail};
 use crate::elf::{self, Export};
 use crate::library::{self, Library};
 use crate::symbols::Table;
-use crate::{glibc, matrix, probe};
+use crate::{gate, glibc, matrix, probe};
 
 /// `cargo xtask abi`.
 pub(crate) fn run() -> Result<()> {
     matrix::check_current()?;
-    library::ALL.iter().try_for_each(|library| check(library).context(library.soname))
+    library::ALL.iter().try_for_each(|library| check(library).context(library.soname))?;
+    gate::run()
 }
 
 fn check(of: &Library) -> Result<()> {

@@ -14,9 +14,10 @@ use anyhow::{Context, Result, bail};
 use crate::elf;
 use crate::exports::{Machine, assembly, version_script};
 use crate::glibc;
+use crate::interposed;
 use crate::library::{self, Library};
 use crate::notices;
-use crate::run::{cargo, root, run as execute, target_directory};
+use crate::run::{cargo, replace, root, run as execute, target_directory};
 use crate::symbols::{Status, Table};
 
 /// The library that shows programs the files of their device.
@@ -46,7 +47,8 @@ pub(crate) fn run(flags: &[&str]) -> Result<()> {
         eprintln!("no dist/NOTICES: {error:#}");
     }
     library::ALL.iter().try_for_each(|library| build_library(library, debug))?;
-    build_paths()
+    build_paths()?;
+    interposed::build()
 }
 
 /// What is installed as it is: from where, into which folder of dist/.
@@ -231,14 +233,6 @@ fn link(library: &Library, to: &Path, parts: &Parts, debug: bool) -> Result<()> 
     }
     cc.arg("-lm").args(glibc::LIBRARIES);
     execute(&mut cc)
-}
-
-/// Puts a file in place in one step: a running program keeps the old one.
-fn replace(from: &Path, to: &Path) -> Result<()> {
-    let mut temporary = PathBuf::from(to).into_os_string();
-    temporary.push(".new");
-    std::fs::copy(from, &temporary).with_context(|| format!("cannot copy {}", from.display()))?;
-    std::fs::rename(&temporary, to).with_context(|| format!("cannot replace {}", to.display()))
 }
 
 fn report(library: &Library) -> Result<()> {

@@ -1,7 +1,7 @@
 //! What a finished library exports and needs, as binutils tell it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
@@ -83,4 +83,20 @@ pub(crate) fn glibc_floor(library: &Path) -> Result<Floor> {
 pub(crate) fn parse_version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// The names that programs or libraries want from others, each with one that does.
+pub(crate) fn imports(files: &[PathBuf]) -> Result<BTreeMap<String, PathBuf>> {
+    let mut found = BTreeMap::new();
+    // As many at a time as a command line has room for.
+    for some in files.chunks(100) {
+        let text = output(Command::new("nm").args(["-D", "-A", "--undefined-only"]).args(some))?;
+        for line in text.lines() {
+            let Some((file, rest)) = line.split_once(": ") else { continue };
+            let Some(name) = rest.split_whitespace().last() else { continue };
+            let name = name.split('@').next().unwrap_or(name);
+            found.entry(name.to_owned()).or_insert_with(|| PathBuf::from(file));
+        }
+    }
+    Ok(found)
 }

@@ -57,3 +57,11 @@ pub(crate) fn no_flags(flags: &[&str]) -> Result<()> {
     }
     Ok(())
 }
+
+/// Puts a file in place in one step: a running program keeps the old one.
+pub(crate) fn replace(from: &Path, to: &Path) -> Result<()> {
+    let mut temporary = PathBuf::from(to).into_os_string();
+    temporary.push(".new");
+    std::fs::copy(from, &temporary).with_context(|| format!("cannot copy {}", from.display()))?;
+    std::fs::rename(&temporary, to).with_context(|| format!("cannot replace {}", to.display()))
+}

@@ -12,6 +12,8 @@ pub(crate) const CONNECTION_MANAGER: &str = "librdmacm.so.1";
 
 /// File name of the library that shows programs the files of their device.
 const PATHS: &str = "libomniverb_paths.so";
+/// File name of the library that stands before calls of sockets.
+const SOCKETS: &str = "libomniverb_sockets.so";
 /// Programs that stand in for others, beside the folder with the library.
 const STAND_INS: [&str; 2] = ["../libexec", "../../libexec/omniverb"];
 
@@ -50,7 +52,16 @@ pub(crate) fn before(first: &Path, name: &str) -> std::ffi::OsString {
 
 /// The library that shows programs the files of their device.
 pub(crate) fn paths() -> anyhow::Result<PathBuf> {
-    let file = folder()?.join(PATHS);
+    there(PATHS)
+}
+
+/// The library that stands before calls of sockets.
+pub(crate) fn sockets() -> anyhow::Result<PathBuf> {
+    there(SOCKETS)
+}
+
+fn there(name: &str) -> anyhow::Result<PathBuf> {
+    let file = folder()?.join(name);
     if !file.exists() {
         bail!("{} is not there", file.display());
     }

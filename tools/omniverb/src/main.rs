@@ -44,6 +44,11 @@ enum Command {
         /// Load the library before the program's own copy of libibverbs.
         #[arg(long)]
         preload: bool,
+        /// Also preload the library that stands before the program's calls of sockets.
+        ///
+        /// What it sees it passes on: the program's sockets are the kernel's, as without it.
+        #[arg(long)]
+        sockets: bool,
         /// How the program is shown /sys/class/infiniband and /dev/infiniband, where many look
         /// before they ask the library.
         #[arg(long, value_name = "HOW", default_value = "preload")]
@@ -362,8 +367,8 @@ fn main() -> ExitCode {
 /// Does it. With what came of that, the exit code for a failure of ours.
 fn command(command: Command) -> (anyhow::Result<ExitCode>, u8) {
     match command {
-        Command::Run { preload, present, command } => {
-            (run::run(preload, present, &command), OWN_FAILURE)
+        Command::Run { preload, sockets, present, command } => {
+            (run::run(preload, sockets, present, &command), OWN_FAILURE)
         }
         Command::Present { folder, once, start, keep } => {
             let task = match (start, keep) {

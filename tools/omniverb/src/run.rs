@@ -3,10 +3,11 @@
 use crate::present::{self, Way};
 use crate::{daemon, library};
 use omniverb_session::SOCKET_VARIABLE;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// Exit codes of shells: the command is not there, or is no program.
@@ -15,7 +16,12 @@ const NOT_EXECUTABLE: u8 = 126;
 
 /// Does not return if all goes well: the program takes our place, with its exit code, its signals
 /// and its process number.
-pub(crate) fn run(preload: bool, way: Way, command: &[OsString]) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(
+    preload: bool,
+    sockets: bool,
+    way: Way,
+    command: &[OsString],
+) -> anyhow::Result<ExitCode> {
     // A leading `--` has been taken by the argument parser.
     let Some((program, arguments)) = command.split_first() else {
         anyhow::bail!("no program to run");
@@ -29,17 +35,16 @@ pub(crate) fn run(preload: bool, way: Way, command: &[OsString]) -> anyhow::Resu
     // Held until the program has taken our place.
     let presented = present::to(&mut command, &socket, way);
     command.env("LD_LIBRARY_PATH", library::before(&folder, "LD_LIBRARY_PATH"));
+    let mut first = Vec::new();
+    if sockets {
+        first.push(library::sockets()?);
+    }
     if preload {
-        let mut first = folder.join(library::VERBS).into_os_string();
         let companion = folder.join(library::CONNECTION_MANAGER);
-        if companion.exists() {
-            first.push(":");
-            first.push(companion);
-        }
-        let others = presented.preloaded();
-        first.push(if others.is_empty() { "" } else { ":" });
-        first.push(others);
-        command.env("LD_PRELOAD", first);
+        first.extend([folder.join(library::VERBS), companion].into_iter().filter(|l| l.exists()));
+    }
+    if !first.is_empty() {
+        command.env("LD_PRELOAD", before_all(&first, &presented.preloaded()));
     }
     let error = command.exec();
     // A folder of PATH that we may not look into makes the kernel say "permission denied".
@@ -52,6 +57,19 @@ pub(crate) fn run(preload: bool, way: Way, command: &[OsString]) -> anyhow::Resu
     Ok(ExitCode::from(if missing { NOT_FOUND } else { NOT_EXECUTABLE }))
 }
 
+/// What is preloaded: these libraries, then those that others have asked for, but not twice.
+fn before_all(first: &[PathBuf], others: &OsStr) -> OsString {
+    let mut list = OsString::new();
+    let others = others.as_bytes().split(|byte| matches!(byte, b':' | b' '));
+    let others = others.filter(|one| !one.is_empty()).map(|one| Path::new(OsStr::from_bytes(one)));
+    let others = others.filter(|one| !first.iter().any(|library| library == one));
+    for library in first.iter().map(PathBuf::as_path).chain(others) {
+        list.push(if list.is_empty() { "" } else { ":" });
+        list.push(library);
+    }
+    list
+}
+
 /// The program is somewhere, whether or not it can be run.
 fn exists(program: &OsString) -> bool {
     let direct = Path::new(program);
@@ -60,4 +78,20 @@ fn exists(program: &OsString) -> bool {
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_preloaded_stays_and_comes_once() {
+        let list = |others: &str| {
+            let first = ["/o/sockets.so", "/o/verbs.so"].map(PathBuf::from);
+            before_all(&first, OsStr::new(others)).into_string().unwrap()
+        };
+        assert_eq!(list(""), "/o/sockets.so:/o/verbs.so");
+        assert_eq!(list("/a.so b.so"), "/o/sockets.so:/o/verbs.so:/a.so:b.so");
+        assert_eq!(list("/o/verbs.so:/a.so"), "/o/sockets.so:/o/verbs.so:/a.so");
+    }
 }

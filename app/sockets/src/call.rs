@@ -1,0 +1,239 @@
+//! What a call does to descriptors.
+//!
+//! In: a call and its arguments, then what it returned. Out: the tables as they are then. Who makes
+//! the call, by its own name or by `syscall()`, does [`Call::before`], the call, [`Call::after`].
+
+use core::ffi::c_int;
+
+use omniverb_stream::descriptors::{Entry, Kind, Why};
+
+use crate::table::{self, NUMBERS};
+use crate::{messages, place, sets};
+
+/// A call that changes what is known.
+#[derive(Clone, Copy)]
+pub(crate) enum Call {
+    /// Returns a new descriptor.
+    Made(Kind),
+    /// Writes two new ones.
+    Pair(*const c_int),
+    Listen(c_int),
+    Connect(c_int),
+    Accept(c_int),
+    Shutdown(c_int),
+    Option {
+        number: c_int,
+        level: c_int,
+        name: c_int,
+    },
+    /// A message with flags.
+    Flags {
+        number: c_int,
+        flags: c_int,
+    },
+    /// The same, with descriptors in it perhaps.
+    Send {
+        number: c_int,
+        message: *const libc::msghdr,
+        flags: c_int,
+    },
+    SendMany {
+        number: c_int,
+        messages: *const libc::mmsghdr,
+        flags: c_int,
+    },
+    Receive(*const libc::msghdr),
+    ReceiveMany(*const libc::mmsghdr),
+    Close(c_int),
+    CloseRange {
+        first: u32,
+        last: u32,
+        flags: c_int,
+    },
+    Dup(c_int),
+    DupTo {
+        from: c_int,
+        to: c_int,
+    },
+    Control {
+        number: c_int,
+        command: c_int,
+        argument: usize,
+    },
+    Request {
+        number: c_int,
+        request: u64,
+    },
+    /// `epoll_ctl`.
+    Member {
+        set: c_int,
+        operation: c_int,
+        number: c_int,
+        event: *const libc::epoll_event,
+    },
+}
+
+/// `F_SETSIG` and `F_SETOWN_EX`, which the crate of libc lacks.
+const F_SETSIG: c_int = 10;
+const F_SETOWN_EX: c_int = 15;
+/// `FIOSETOWN`, `SIOCSPGRP`, `FIOASYNC`: signals.
+const SIGNAL_REQUESTS: [u64; 3] = [0x8901, 0x8902, 0x5452];
+
+/// Options that change what bytes mean, or where they go.
+const OPTIONS: [(c_int, c_int); 12] = [
+    (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_BPF),
+    (libc::IPPROTO_TCP, libc::TCP_ULP),
+    (libc::IPPROTO_TCP, libc::TCP_REPAIR),
+    (libc::IPPROTO_TCP, libc::TCP_MD5SIG),
+    (libc::IPPROTO_TCP, TCP_AO_ADD_KEY),
+    (libc::IPPROTO_TCP, libc::TCP_ZEROCOPY_RECEIVE),
+    (libc::IPPROTO_TCP, libc::TCP_INQ),
+];
+const TCP_AO_ADD_KEY: c_int = 38;
+
+/// Flags of messages that only the kernel can honour. (`MSG_MORE` and the like are only about
+/// when.)
+pub(crate) const FLAGS: c_int =
+    libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN | libc::MSG_ERRQUEUE;
+
+impl Call {
+    /// Before the call. What it returns is for [`Self::after`].
+    pub(crate) fn before(self) -> Entry {
+        if !place::is_ours() {
+            return Entry::default();
+        }
+        match self {
+            // Another thread may be given the number as soon as it is closed.
+            Self::Close(number) => NUMBERS.forget(number),
+            Self::DupTo { from, to } if from != to => {
+                table::look(from);
+                NUMBERS.forget(to)
+            }
+            Self::CloseRange { first, last, flags } => {
+                if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
+                    place::parts();
+                } else if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
+                    table::forget_range(first, last);
+                }
+                Entry::default()
+            }
+            // What both are for has one name, which it must have before there are two.
+            Self::Dup(number) | Self::Accept(number) => table::look(number),
+            Self::Control { number, command: libc::F_DUPFD | libc::F_DUPFD_CLOEXEC, .. } => {
+                table::look(number)
+            }
+            _ => Entry::default(),
+        }
+    }
+
+    /// After it. `errno` is what it is then.
+    pub(crate) fn after(self, was: Entry, result: isize) {
+        if place::is_ours() {
+            if result >= 0 { self.done(was, result as c_int) } else { self.failed(was) }
+        }
+    }
+
+    fn done(self, was: Entry, result: c_int) {
+        match self {
+            Self::Made(kind) => NUMBERS.put(result, kind),
+            Self::Pair(numbers) => {
+                // SAFETY: the kernel has just written two numbers there.
+                let numbers = unsafe { [*numbers, *numbers.add(1)] };
+                numbers.iter().for_each(|number| NUMBERS.put(*number, Kind::Other));
+            }
+            Self::Listen(number) => turn(number, Kind::Listening),
+            Self::Connect(number) => turn(number, Kind::Connected),
+            Self::Accept(_) if was.kind() == Kind::Listening => {
+                NUMBERS.put(result, Kind::Accepted);
+            }
+            Self::Accept(_) => table::forget(result),
+            // A listener that is shut down listens no more.
+            Self::Shutdown(number) if NUMBERS.look(number).kind() == Kind::Listening => {
+                table::forget(number);
+            }
+            Self::Option { number, level, name } if OPTIONS.contains(&(level, name)) => {
+                NUMBERS.keep(number, Why::Option);
+            }
+            Self::Flags { number, flags } => odd(number, flags),
+            Self::Send { number, message, flags } => {
+                odd(number, flags);
+                // SAFETY: the kernel has just read the message there.
+                unsafe { messages::sent(message) };
+            }
+            Self::SendMany { number, messages, flags } => {
+                odd(number, flags);
+                // SAFETY: the kernel has just read so many messages there.
+                unsafe { messages::sent_many(messages, result) };
+            }
+            // SAFETY: the kernel has just written the message there.
+            Self::Receive(message) => unsafe { messages::received(message) },
+            // SAFETY: the kernel has just written so many messages there.
+            Self::ReceiveMany(messages) => unsafe { messages::received_many(messages, result) },
+            Self::Close(number) => table::left(number, was),
+            Self::Dup(from) => NUMBERS.copy(from, result),
+            Self::DupTo { from, to } if from != to => {
+                table::left(to, was);
+                NUMBERS.copy(from, to);
+            }
+            Self::Control { number, command, argument } => {
+                control(number, command, argument, result);
+            }
+            Self::Request { number, request } if SIGNAL_REQUESTS.contains(&request) => {
+                NUMBERS.keep(number, Why::Signals);
+            }
+            Self::Member { set, operation, number, event } => {
+                // SAFETY: the kernel has just read the event there, unless it needs none.
+                unsafe { sets::control(set, operation, number, event) };
+            }
+            _ => {}
+        }
+    }
+
+    fn failed(self, was: Entry) {
+        match self {
+            // It is still what it was.
+            Self::DupTo { from, to } if from != to => NUMBERS.restore(to, was),
+            // It goes on by itself, or somebody else has it done.
+            Self::Connect(number) if is_under_way() => turn(number, Kind::Connecting),
+            // `close` has closed, whatever it says, if there was anything.
+            Self::Close(number) => table::left(number, was),
+            _ => {}
+        }
+    }
+}
+
+fn turn(number: c_int, kind: Kind) {
+    if table::look(number).kind().is_stream() {
+        NUMBERS.turn(number, kind);
+    }
+}
+
+fn odd(number: c_int, flags: c_int) {
+    if flags & FLAGS != 0 && table::look(number).kind().is_stream() {
+        NUMBERS.keep(number, Why::Flag);
+    }
+}
+
+fn control(number: c_int, command: c_int, argument: usize, result: c_int) {
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => NUMBERS.copy(number, result),
+        libc::F_SETFL if argument as c_int & libc::O_ASYNC == 0 => {}
+        libc::F_SETFL | libc::F_SETOWN | F_SETSIG | F_SETOWN_EX
+            if table::look(number).kind().is_stream() =>
+        {
+            NUMBERS.keep(number, Why::Signals);
+        }
+        _ => {}
+    }
+}
+
+fn is_under_way() -> bool {
+    // SAFETY: libc returns a valid pointer to this thread's own variable.
+    let errno = unsafe { *libc::__errno_location() };
+    matches!(errno, libc::EINPROGRESS | libc::EINTR)
+}

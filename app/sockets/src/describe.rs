@@ -1,0 +1,79 @@
+//! What is known of a descriptor, in words: for tests, by functions that they look up by name.
+
+use core::ffi::{c_char, c_int};
+use core::fmt::{self, Write};
+
+use crate::table::{self, MEMBERS, NUMBERS};
+use crate::{own, place};
+
+/// Writes what is known of a descriptor, as a string of at most `size` bytes; asks the kernel where
+/// nothing is. Returns the length.
+///
+/// # Safety
+/// `text` has room for `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_omniverb_sockets_describe(
+    number: c_int,
+    text: *mut c_char,
+    size: usize,
+) -> c_int {
+    if size == 0 {
+        return -1;
+    }
+    // SAFETY: as the caller has promised.
+    let bytes = unsafe { core::slice::from_raw_parts_mut(text.cast::<u8>(), size) };
+    let mut words = Words { bytes, used: 0 };
+    _ = describe(number, &mut words);
+    let used = words.used;
+    words.bytes[used] = 0;
+    used as c_int
+}
+
+fn describe(number: c_int, out: &mut Words<'_>) -> fmt::Result {
+    if place::is_apart() {
+        return out.write_str("nothing is sure");
+    }
+    let entry = table::look(number);
+    write!(out, "{} id={} why={}", entry.kind().name(), entry.id(), entry.why().name())?;
+    if entry.is_duplicated() {
+        out.write_str(" duplicated")?;
+    }
+    if entry.was_found() {
+        out.write_str(" found")?;
+    }
+    if table::has_rings() {
+        out.write_str(" rings")?;
+    }
+    let mut result = Ok(());
+    MEMBERS.of_number(number, entry.id(), |member| {
+        if let Some(set) = NUMBERS.numbers_of(member.set).next()
+            && result.is_ok()
+        {
+            result = write!(out, " in={set}:{:#x}:{:#x}", member.events, member.data);
+        }
+    });
+    result
+}
+
+/// Has the library keep a duplicate of a descriptor as one of its own; returns its number.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_omniverb_sockets_keep(number: c_int) -> c_int {
+    own::keep(number).unwrap_or(-1)
+}
+
+/// Text in a caller's memory, cut off where that ends.
+struct Words<'a> {
+    bytes: &'a mut [u8],
+    used: usize,
+}
+
+impl Write for Words<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = self.bytes.len() - 1 - self.used;
+        let text = text.as_bytes();
+        let fits = text.len().min(room);
+        self.bytes[self.used..self.used + fits].copy_from_slice(&text[..fits]);
+        self.used += fits;
+        if fits == text.len() { Ok(()) } else { Err(fmt::Error) }
+    }
+}

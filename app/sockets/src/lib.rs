@@ -1,0 +1,42 @@
+//! `libomniverb_sockets.so`: stands before the functions of the C library by which a program comes
+//! to its sockets (docs/decisions/0046).
+//!
+//! Nothing is carried yet. Every call goes to the function that it would have gone to, and gives
+//! what that gives: the result, `errno`, the cancellation point. What is kept beside is what each
+//! descriptor is: that is what carrying will stand on.
+//!
+//! # Who does what
+//!
+//! * `names.toml` lists the names; `cargo xtask dist` makes an entry point for each. Most are a
+//! jump
+//!   to the next library's function. Some call a function of [`looks`] with the arguments first.
+//!   The rest are functions of [`hooks`].
+//! * `call` is what a call does to descriptors: before and after it, whoever makes it. Calls by
+//!   `syscall()` are found out by `numbered`.
+//! * `table` has what is known; `kernel` asks the kernel where nothing is.
+//! * `place` knows whether this memory is this process's: a child of `vfork` runs in its parent's.
+//! * `next` finds the next library's functions; `own` keeps descriptors that are the library's own.
+//!
+//! # Rules for code in here
+//!
+//! It runs in signal handlers, in children of `vfork`, before any constructor, and is left by
+//! `longjmp` and `pthread_cancel` at any call of a next function. So: no lock, no allocation, no
+//! thread, nothing that must be dropped across such a call, `errno` only as the next function left
+//! it. System calls of our own go by rustix, which neither calls the C library nor sets `errno`.
+// UNSAFETY: this crate is a C ABI, and calls one; every entry point takes raw pointers from C.
+#![expect(unsafe_code)]
+
+mod call;
+mod describe;
+pub mod hooks;
+mod kernel;
+pub mod looks;
+mod messages;
+mod next;
+mod numbered;
+mod own;
+mod place;
+mod room;
+mod sets;
+pub mod start;
+mod table;

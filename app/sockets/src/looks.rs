@@ -1,0 +1,154 @@
+//! What sees the arguments of a call, which then goes on to the next library's function.
+//!
+//! The entry points keep all registers meanwhile, so that functions with any number of arguments
+//! pass as they came.
+
+use core::ffi::{c_int, c_void};
+
+use omniverb_stream::descriptors::Why;
+
+use crate::table::{self, NUMBERS};
+use crate::{next, numbered, place};
+
+/// Descriptors that `daemon` and `login_tty` give to something else.
+const STANDARD: u32 = 2;
+
+fn keep(number: c_int, why: Why) {
+    if place::is_ours() && table::look(number).kind().is_stream() {
+        NUMBERS.keep(number, why);
+    }
+}
+
+/// `fdopen`: the stream reads, writes and closes within the C library.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_fdopen(number: c_int) {
+    keep(number, Why::Stdio);
+}
+
+/// `dprintf`: the same.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_dprintf(number: c_int) {
+    keep(number, Why::Stdio);
+}
+
+/// `aio_read`, `aio_write`: helper threads within the C library read and write.
+///
+/// # Safety
+/// As of the function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_look_aio(block: *const libc::aiocb) {
+    // SAFETY: the function would read the number as well.
+    keep(unsafe { (*block).aio_fildes }, Why::Asynchronous);
+}
+
+/// `lio_listio`: many of them.
+///
+/// # Safety
+/// As of the function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_look_lio(_: c_int, blocks: *const *const libc::aiocb, count: c_int) {
+    for index in 0..count.max(0) as usize {
+        // SAFETY: the function would read them all as well; a null one is passed by.
+        unsafe {
+            let block = *blocks.add(index);
+            if !block.is_null() {
+                ov_look_aio(block);
+            }
+        }
+    }
+}
+
+/// `splice`: bytes that move within the kernel.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_splice(from: c_int, _: *const c_void, to: c_int) {
+    keep(from, Why::Spliced);
+    keep(to, Why::Spliced);
+}
+
+/// `fclose`: closes within the C library.
+///
+/// # Safety
+/// As of the function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_look_fclose(stream: *mut libc::FILE) {
+    // SAFETY: the caller's stream.
+    unsafe { forget(stream) };
+}
+
+/// `freopen`: puts another file at the stream's number.
+///
+/// # Safety
+/// As of the function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_look_freopen(
+    _: *const c_void,
+    _: *const c_void,
+    stream: *mut libc::FILE,
+) {
+    // SAFETY: the caller's stream.
+    unsafe { forget(stream) };
+}
+
+unsafe fn forget(stream: *mut libc::FILE) {
+    if stream.is_null() || !place::is_ours() {
+        return;
+    }
+    // SAFETY: the stream of a caller who has it closed; errno is put back, since a stream without a
+    // descriptor is no error of the caller's.
+    let number = unsafe {
+        let errno = *libc::__errno_location();
+        let number = libc::fileno(stream);
+        *libc::__errno_location() = errno;
+        number
+    };
+    table::forget(number);
+}
+
+/// `daemon`: goes on in a child, whose standard descriptors are another file's.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_daemon(_: c_int, keeps_standard: c_int) {
+    if keeps_standard == 0 && place::is_ours() {
+        table::forget_range(0, STANDARD);
+    }
+}
+
+/// `login_tty`: the same, with a descriptor that is closed then.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_login_tty(number: c_int) {
+    if place::is_ours() {
+        table::forget_range(0, STANDARD);
+        table::forget(number);
+    }
+}
+
+/// `vfork`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_vfork() {
+    place::lends();
+}
+
+/// `clone`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_clone(_: *const c_void, _: *const c_void, flags: c_int) {
+    place::clones(flags);
+}
+
+/// `unshare`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_unshare(flags: c_int) {
+    if flags & libc::CLONE_FILES != 0 {
+        place::parts();
+    }
+}
+
+/// `syscall`: 1 if it is a call that another function of ours makes.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_choose_syscall(number: i64, first: usize, second: usize) -> c_int {
+    c_int::from(numbered::is_watched(number, first, second))
+}
+
+/// A slot that is not filled yet was jumped from.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_sockets_late() {
+    next::ov_sockets_find();
+}

@@ -1,0 +1,79 @@
+//! Descriptors that travel in messages on unix sockets.
+//!
+//! What is passed may be received by anybody, and stays open as long as it is under way: a socket
+//! that is passed is the kernel's. What is received is somebody's: nothing is known of it.
+
+use core::ffi::c_int;
+
+use omniverb_stream::descriptors::Why;
+
+use crate::table::{self, NUMBERS};
+
+/// A message was sent.
+///
+/// # Safety
+/// It is there, as the kernel found it.
+pub(crate) unsafe fn sent(message: *const libc::msghdr) {
+    // SAFETY: as the caller has promised.
+    unsafe {
+        each(message, |number| {
+            if table::look(number).kind().is_stream() {
+                NUMBERS.keep(number, Why::Passed);
+            }
+        });
+    }
+}
+
+/// So many messages of an array were.
+///
+/// # Safety
+/// They are there.
+pub(crate) unsafe fn sent_many(messages: *const libc::mmsghdr, count: c_int) {
+    for index in 0..count.max(0) as usize {
+        // SAFETY: as the caller has promised.
+        unsafe { sent(&raw const (*messages.add(index)).msg_hdr) };
+    }
+}
+
+/// A message was received.
+///
+/// # Safety
+/// It is there, as the kernel wrote it.
+pub(crate) unsafe fn received(message: *const libc::msghdr) {
+    // SAFETY: as the caller has promised.
+    unsafe { each(message, table::forget) };
+}
+
+/// So many messages of an array were.
+///
+/// # Safety
+/// They are there.
+pub(crate) unsafe fn received_many(messages: *const libc::mmsghdr, count: c_int) {
+    for index in 0..count.max(0) as usize {
+        // SAFETY: as the caller has promised.
+        unsafe { received(&raw const (*messages.add(index)).msg_hdr) };
+    }
+}
+
+/// Calls with each descriptor in a message.
+unsafe fn each(message: *const libc::msghdr, mut with: impl FnMut(c_int)) {
+    // SAFETY: the caller's message, with as much control data as it says; the C library's macros
+    // stay within that, and so does the count of numbers that follow a header.
+    unsafe {
+        if (*message).msg_control.is_null() {
+            return;
+        }
+        let end = (*message).msg_control as usize + (*message).msg_controllen;
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while !header.is_null() {
+            let data = libc::CMSG_DATA(header) as usize;
+            let stop = (header as usize).saturating_add((*header).cmsg_len as usize).min(end);
+            if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
+                for at in (data..stop.saturating_sub(3)).step_by(4) {
+                    with((at as *const c_int).read_unaligned());
+                }
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+}

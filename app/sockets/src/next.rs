@@ -1,0 +1,213 @@
+//! The functions that calls go to: those of the next library that has the name.
+//!
+//! Each exported name has a *slot*, from which its entry point jumps. Until it is filled it leads
+//! to [`ov_sockets_find`], which fills all. That happens at the start of the program, or when
+//! another library's constructor, or an allocator that one of them calls, is earlier. It reads the
+//! symbol tables of the loaded libraries by itself: `dlsym` allocates when it finds nothing.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// A name, its slot, and what the slot holds until it is filled.
+#[repr(C)]
+struct Row {
+    name: *const c_char,
+    slot: *const AtomicPtr<c_void>,
+    late: *mut c_void,
+}
+
+unsafe extern "C" {
+    static ov_sockets_rows: [Row; 0];
+    static ov_sockets_rows_end: [Row; 0];
+}
+
+fn rows() -> &'static [Row] {
+    let (first, end) = (&raw const ov_sockets_rows, &raw const ov_sockets_rows_end);
+    let bytes = end as usize - first as usize;
+    // SAFETY: the entry points' table is between the two.
+    unsafe { core::slice::from_raw_parts(first.cast(), bytes / size_of::<Row>()) }
+}
+
+impl Row {
+    fn slot(&self) -> &AtomicPtr<c_void> {
+        // SAFETY: the entry points' slot, which stays.
+        unsafe { &*self.slot }
+    }
+
+    fn is_filled(&self) -> bool {
+        self.slot().load(Ordering::Relaxed) != self.late
+    }
+
+    fn name(&self) -> &CStr {
+        // SAFETY: a string of the entry points' table.
+        unsafe { CStr::from_ptr(self.name) }
+    }
+}
+
+/// Fills all slots that the loaded libraries have something for. Whoever does it gets the same.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_sockets_find() {
+    let mut walk = Walk { is_behind_us: false };
+    // SAFETY: the function takes what is given to it for what it is.
+    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut walk).cast()) };
+}
+
+/// At the start, when the C library may allocate: what was not found its own way, if at all.
+pub(crate) fn finish() {
+    ov_sockets_find();
+    for row in rows().iter().filter(|row| !row.is_filled()) {
+        // SAFETY: a string, and the caller is in this library.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, row.name) };
+        let found = if found.is_null() { missing as *mut c_void } else { found };
+        row.slot().store(found, Ordering::Relaxed);
+    }
+}
+
+/// What an older C library does not have, a program asked for by the name that we have.
+extern "C" fn missing() -> c_int {
+    // SAFETY: libc returns a valid pointer to this thread's own variable.
+    unsafe { *libc::__errno_location() = libc::ENOSYS };
+    -1
+}
+
+struct Walk {
+    is_behind_us: bool,
+}
+
+unsafe extern "C" fn visit(of: *mut libc::dl_phdr_info, _: usize, walk: *mut c_void) -> c_int {
+    // SAFETY: the loader's own description, and what was given to it with this function.
+    let (of, walk) = unsafe { (&*of, &mut *walk.cast::<Walk>()) };
+    if !walk.is_behind_us {
+        walk.is_behind_us = has(of, rows().as_ptr() as usize);
+        return 0;
+    }
+    let Some(symbols) = Symbols::of(of) else { return 0 };
+    for row in rows().iter().filter(|row| !row.is_filled()) {
+        if let Some(found) = symbols.find(row.name()) {
+            row.slot().store(found, Ordering::Relaxed);
+        }
+    }
+    c_int::from(rows().iter().all(Row::is_filled))
+}
+
+fn headers(of: &libc::dl_phdr_info) -> &[libc::Elf64_Phdr] {
+    // SAFETY: the loader says where they are and how many.
+    unsafe { core::slice::from_raw_parts(of.dlpi_phdr, usize::from(of.dlpi_phnum)) }
+}
+
+/// The address is in one of the library's segments.
+fn has(of: &libc::dl_phdr_info, address: usize) -> bool {
+    headers(of).iter().filter(|header| header.p_type == libc::PT_LOAD).any(|header| {
+        let begin = (of.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
+        (begin..begin + header.p_memsz as usize).contains(&address)
+    })
+}
+
+/// What a symbol is: a function that is defined, for others, in its default version.
+const SHN_UNDEF: u16 = 0;
+const STT_FUNC: u8 = 2;
+const HIDDEN_VERSION: u16 = 0x8000;
+
+/// Entries of the dynamic section.
+const DT_STRTAB: i64 = 5;
+const DT_SYMTAB: i64 = 6;
+const DT_GNU_HASH: i64 = 0x6fff_fef5;
+const DT_VERSYM: i64 = 0x6fff_fff0;
+
+/// The symbols that a library exports, with GNU's hash table of them.
+struct Symbols {
+    base: usize,
+    hash: *const u32,
+    symbols: *const libc::Elf64_Sym,
+    names: *const c_char,
+    versions: *const u16,
+}
+
+impl Symbols {
+    fn of(of: &libc::dl_phdr_info) -> Option<Symbols> {
+        let base = of.dlpi_addr as usize;
+        let dynamic = headers(of).iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
+        let mut entry = base.wrapping_add(dynamic.p_vaddr as usize) as *const [i64; 2];
+        let (mut hash, mut symbols, mut names, mut versions) = (0, 0, 0, 0);
+        // SAFETY: a loaded library's dynamic section, which ends with a zero.
+        while let [tag, value] = unsafe { *entry }
+            && tag != 0
+        {
+            match tag {
+                DT_GNU_HASH => hash = value as usize,
+                DT_SYMTAB => symbols = value as usize,
+                DT_STRTAB => names = value as usize,
+                DT_VERSYM => versions = value as usize,
+                _ => {}
+            }
+            // SAFETY: it was not the last one.
+            entry = unsafe { entry.add(1) };
+        }
+        if hash == 0 || symbols == 0 || names == 0 {
+            return None;
+        }
+        // The loader has added the base, but for what it did not load itself (the vDSO).
+        let at = |value: usize| if value < base { value + base } else { value };
+        Some(Symbols {
+            base,
+            hash: at(hash) as *const u32,
+            symbols: at(symbols) as *const libc::Elf64_Sym,
+            names: at(names) as *const c_char,
+            versions: if versions == 0 { ptr::null() } else { at(versions) as *const u16 },
+        })
+    }
+
+    /// The function of this name.
+    fn find(&self, name: &CStr) -> Option<*mut c_void> {
+        let wanted = name
+            .to_bytes()
+            .iter()
+            .fold(5381_u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(u32::from(*byte)));
+        // SAFETY: the table of a loaded library, whose layout is GNU's: four words, the filter,
+        // the buckets, and from the first symbol in it on a word for each, the last of a bucket
+        // odd.
+        unsafe {
+            let [buckets, first, filters, shift] = *self.hash.cast::<[u32; 4]>();
+            let filter = self.hash.add(4).cast::<u64>();
+            let word = *filter.add((wanted / 64 % filters) as usize);
+            if word >> (wanted % 64) & word >> ((wanted >> shift) % 64) & 1 == 0 {
+                return None;
+            }
+            let bucket = filter.add(filters as usize).cast::<u32>();
+            let chain = bucket.add(buckets as usize);
+            let mut index = *bucket.add((wanted % buckets) as usize);
+            if index < first {
+                return None;
+            }
+            loop {
+                let hash = *chain.add((index - first) as usize);
+                if hash | 1 == wanted | 1
+                    && let Some(found) = self.function(index as usize, name)
+                {
+                    return Some(found);
+                }
+                if hash & 1 != 0 {
+                    return None;
+                }
+                index += 1;
+            }
+        }
+    }
+
+    /// The symbol of this index, if it is the one.
+    unsafe fn function(&self, index: usize, name: &CStr) -> Option<*mut c_void> {
+        // SAFETY: the caller has the index from the library's own table.
+        let (symbol, its_name, version) = unsafe {
+            let symbol = &*self.symbols.add(index);
+            let version = if self.versions.is_null() { 1 } else { *self.versions.add(index) };
+            (symbol, CStr::from_ptr(self.names.add(symbol.st_name as usize)), version)
+        };
+        let is_one = symbol.st_shndx != SHN_UNDEF
+            && symbol.st_info & 0xf == STT_FUNC
+            && version & HIDDEN_VERSION == 0
+            && version != 0
+            && its_name == name;
+        is_one.then(|| self.base.wrapping_add(symbol.st_value as usize) as *mut c_void)
+    }
+}

@@ -1,0 +1,86 @@
+//! Calls by number: `syscall()`. Programs close (libuv), send many messages (netty) and set up
+//! rings so, and runtimes make processes.
+
+use core::ffi::c_int;
+
+use omniverb_stream::descriptors::Kind;
+
+use crate::call::Call;
+use crate::{place, table};
+
+/// Whether a call changes what is known. What makes processes, or rings, is noted at once: that
+/// call must be made from where the program made it.
+pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
+    match number {
+        libc::SYS_vfork => place::lends(),
+        libc::SYS_clone => place::clones(first as c_int),
+        libc::SYS_clone3 if first != 0 && second >= size_of::<u64>() => {
+            // SAFETY: the kernel would read it as well.
+            place::clones(unsafe { *(first as *const u64) } as c_int);
+        }
+        libc::SYS_unshare if first as c_int & libc::CLONE_FILES != 0 => place::parts(),
+        libc::SYS_io_uring_setup => table::has_rings_now(),
+        _ => return call(number, [first, second, 0, 0, 0, 0]).is_some(),
+    }
+    false
+}
+
+/// What a call of this number does to descriptors, if anything.
+pub(crate) fn call(number: i64, arguments: [usize; 6]) -> Option<Call> {
+    let [first, second, third, fourth, ..] = arguments;
+    let number_of = |argument: usize| argument as c_int;
+    Some(match number {
+        libc::SYS_close => Call::Close(number_of(first)),
+        libc::SYS_close_range => {
+            Call::CloseRange { first: first as u32, last: second as u32, flags: number_of(third) }
+        }
+        libc::SYS_dup => Call::Dup(number_of(first)),
+        libc::SYS_dup2 | libc::SYS_dup3 => {
+            Call::DupTo { from: number_of(first), to: number_of(second) }
+        }
+        libc::SYS_fcntl => {
+            Call::Control { number: number_of(first), command: number_of(second), argument: third }
+        }
+        libc::SYS_ioctl => Call::Request { number: number_of(first), request: second as u64 },
+        libc::SYS_socket => Call::Made(kind(number_of(first), number_of(second), number_of(third))),
+        libc::SYS_socketpair => Call::Pair(fourth as *const c_int),
+        libc::SYS_listen => Call::Listen(number_of(first)),
+        libc::SYS_connect => Call::Connect(number_of(first)),
+        libc::SYS_accept | libc::SYS_accept4 => Call::Accept(number_of(first)),
+        libc::SYS_shutdown => Call::Shutdown(number_of(first)),
+        libc::SYS_setsockopt => Call::Option {
+            number: number_of(first),
+            level: number_of(second),
+            name: number_of(third),
+        },
+        libc::SYS_sendto => Call::Flags { number: number_of(first), flags: number_of(fourth) },
+        libc::SYS_sendmsg => Call::Send {
+            number: number_of(first),
+            message: second as *const libc::msghdr,
+            flags: number_of(third),
+        },
+        libc::SYS_sendmmsg => Call::SendMany {
+            number: number_of(first),
+            messages: second as *const libc::mmsghdr,
+            flags: number_of(fourth),
+        },
+        libc::SYS_recvmsg => Call::Receive(second as *const libc::msghdr),
+        libc::SYS_recvmmsg => Call::ReceiveMany(second as *const libc::mmsghdr),
+        libc::SYS_epoll_create | libc::SYS_epoll_create1 => Call::Made(Kind::Set),
+        libc::SYS_epoll_ctl => Call::Member {
+            set: number_of(first),
+            operation: number_of(second),
+            number: number_of(third),
+            event: fourth as *const libc::epoll_event,
+        },
+        _ => return None,
+    })
+}
+
+/// What `socket` makes of its arguments.
+pub(crate) fn kind(family: c_int, of: c_int, protocol: c_int) -> Kind {
+    let is_stream = matches!(family, libc::AF_INET | libc::AF_INET6)
+        && of & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM
+        && matches!(protocol, libc::IPPROTO_IP | libc::IPPROTO_TCP);
+    if is_stream { Kind::Fresh } else { Kind::Other }
+}

@@ -1,0 +1,84 @@
+//! Descriptors of the library's own. For the program there is nothing at their numbers: it can
+//! neither close, nor ask, nor duplicate them, and gets the number if it wants it.
+//!
+//! They are close-on-exec, and as high as the program's limit allows, so that the lowest free
+//! number is what it would be without them.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicI32, Ordering};
+use std::os::fd::{BorrowedFd, IntoRawFd};
+
+use rustix::io::fcntl_dupfd_cloexec;
+use rustix::process::{Resource, getrlimit};
+
+/// The most there are.
+const MOST: usize = 8;
+/// How far below the limit they begin.
+const BELOW: u64 = 64;
+const NONE: c_int = -1;
+
+static OWN: [AtomicI32; MOST] = [const { AtomicI32::new(NONE) }; MOST];
+/// One more than the index of the last one.
+static COUNT: AtomicI32 = AtomicI32::new(0);
+
+/// There is one at this number.
+#[inline]
+pub(crate) fn has(number: c_int) -> bool {
+    COUNT.load(Ordering::Relaxed) != 0 && number != NONE && place_of(number).is_some()
+}
+
+fn place_of(number: c_int) -> Option<&'static AtomicI32> {
+    OWN.iter().find(|one| one.load(Ordering::Relaxed) == number)
+}
+
+/// Takes a duplicate of a descriptor for the library. `None` if there is no room.
+pub(crate) fn keep(number: c_int) -> Option<c_int> {
+    let place = OWN.iter().position(|one| {
+        one.compare_exchange(NONE, c_int::MIN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    })?;
+    let new = high(number).unwrap_or(NONE);
+    OWN[place].store(new, Ordering::Release);
+    COUNT.fetch_max(place as c_int + 1, Ordering::AcqRel);
+    (new != NONE).then_some(new)
+}
+
+/// A program is about to put something of its own at this number.
+pub(crate) fn give_way(number: c_int) {
+    let Some(place) = place_of(number) else { return };
+    // It is the program's even if ours has nowhere to go.
+    place.store(high(number).unwrap_or(NONE), Ordering::Release);
+}
+
+/// A duplicate at a high number.
+fn high(number: c_int) -> Option<c_int> {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
+    // SAFETY: it is open, as the caller knows, and used for this call only.
+    let old = unsafe { BorrowedFd::borrow_raw(number) };
+    let least = c_int::try_from(limit.saturating_sub(BELOW)).unwrap_or(0);
+    fcntl_dupfd_cloexec(old, least).ok().map(IntoRawFd::into_raw_fd)
+}
+
+/// Calls with each stretch of numbers from `first` to `last` that has none of ours in it.
+pub(crate) fn between(first: u32, last: u32, mut with: impl FnMut(u32, u32)) {
+    let mut next = Some(first);
+    while let Some(begin) = next.filter(|begin| *begin <= last) {
+        let inside = |number: &u32| (begin..=last).contains(number);
+        let all = OWN.iter().filter_map(|one| u32::try_from(one.load(Ordering::Relaxed)).ok());
+        let ours = all.filter(inside).min();
+        match ours {
+            Some(ours) if ours > begin => with(begin, ours - 1),
+            Some(_) => {}
+            None => with(begin, last),
+        }
+        next = ours.and_then(|ours| ours.checked_add(1));
+    }
+}
+
+/// One of ours is among them.
+pub(crate) fn is_among(first: u32, last: u32) -> bool {
+    COUNT.load(Ordering::Relaxed) != 0
+        && OWN.iter().any(|one| {
+            let number = u32::try_from(one.load(Ordering::Relaxed));
+            number.is_ok_and(|number| (first..=last).contains(&number))
+        })
+}

@@ -1,0 +1,131 @@
+//! Whose memory this is.
+//!
+//! The child of a `vfork`, or of `clone` with the memory shared, runs in its parent's memory with
+//! descriptors of its own. What it does with those must not be taken for the parent's. So whoever
+//! is about to make such a child says so, and whoever finds that said asks the kernel who he is. A
+//! child of `fork` has a copy of everything, which is right as it is; the kernel wipes one page of
+//! it (`MADV_WIPEONFORK`), by which it knows that it is another process, whoever made it and how.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::mm::{Advice, madvise};
+use rustix::process::getpid;
+
+const PAGE: usize = 4096;
+
+/// The page that a child of `fork` finds wiped.
+#[repr(C, align(4096))]
+struct Wiped {
+    /// The process; 0: not looked up since it began.
+    process: AtomicU32,
+    rest: [u8; PAGE - 4],
+}
+
+static HERE: Wiped = Wiped { process: AtomicU32::new(0), rest: [0; PAGE - 4] };
+
+/// Somebody with this memory may be another process, at any time from now on.
+const SHARED: u32 = 1;
+/// Threads of this process may have different descriptors: nothing that is known is sure.
+const APART: u32 = 2;
+/// The kernel does not wipe the page.
+const KEPT: u32 = 4;
+static DOUBTS: AtomicU32 = AtomicU32::new(0);
+
+unsafe extern "C" {
+    /// A word of the calling thread: it is making, or is, a child that has its memory.
+    fn ov_sockets_thread() -> *const AtomicU32;
+}
+
+fn thread() -> &'static AtomicU32 {
+    // SAFETY: the entry points have it; the word is there as long as the thread, whose only user
+    // this is.
+    unsafe { &*ov_sockets_thread() }
+}
+
+/// At the start.
+pub(crate) fn begin() {
+    HERE.process.store(who(), Ordering::Relaxed);
+    let page = (&raw const HERE).cast_mut().cast();
+    debug_assert!(HERE.rest.len() < PAGE);
+    // SAFETY: a page of our own, of which a child is to see zeros.
+    if unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }.is_err() {
+        DOUBTS.fetch_or(KEPT, Ordering::Relaxed);
+    }
+}
+
+/// What this thread does with descriptors concerns the tables in this memory.
+#[inline]
+pub(crate) fn is_ours() -> bool {
+    let doubts = DOUBTS.load(Ordering::Relaxed);
+    if doubts == 0 && thread().load(Ordering::Relaxed) == 0 {
+        return true;
+    }
+    is_ours_after_all(doubts)
+}
+
+#[cold]
+fn is_ours_after_all(doubts: u32) -> bool {
+    if doubts & APART != 0 {
+        return false;
+    }
+    let who = who();
+    let known = HERE.process.load(Ordering::Relaxed);
+    // A page that is not wiped names the parent in a child of `fork`, whose memory is its own all
+    // the same. Then nobody can tell, and nothing is known.
+    if known == 0 {
+        HERE.process.store(who, Ordering::Relaxed);
+    } else if known != who {
+        return false;
+    }
+    // The child is gone, or runs another program: a parent of `vfork` waits for that.
+    thread().store(0, Ordering::Relaxed);
+    true
+}
+
+/// This thread is about to make a child that has its memory, and waits for it.
+pub(crate) fn lends() {
+    remember();
+    thread().store(1, Ordering::Relaxed);
+}
+
+/// This process is about to make one that has its memory, and goes on.
+pub(crate) fn shares() {
+    remember();
+    DOUBTS.fetch_or(SHARED, Ordering::Relaxed);
+}
+
+/// Descriptors are about to be of a thread, or shared with another process.
+pub(crate) fn parts() {
+    if is_ours() {
+        DOUBTS.fetch_or(APART, Ordering::Relaxed);
+    }
+}
+
+/// What is known may be wrong for good.
+pub(crate) fn is_apart() -> bool {
+    DOUBTS.load(Ordering::Relaxed) & APART != 0
+}
+
+fn remember() {
+    if HERE.process.load(Ordering::Relaxed) == 0 {
+        HERE.process.store(who(), Ordering::Relaxed);
+    }
+}
+
+fn who() -> u32 {
+    getpid().as_raw_nonzero().get().unsigned_abs()
+}
+
+/// What flags of `clone` mean for memory and descriptors.
+pub(crate) fn clones(flags: c_int) {
+    let has = |flag: c_int| flags & flag != 0;
+    let thread = has(libc::CLONE_THREAD);
+    if has(libc::CLONE_VM) && !thread {
+        // In the parent's memory, with the parent's thread's words unless it brings its own.
+        if has(libc::CLONE_VFORK) && !has(libc::CLONE_SETTLS) { lends() } else { shares() }
+    }
+    if has(libc::CLONE_FILES) != has(libc::CLONE_VM) && (thread || has(libc::CLONE_FILES)) {
+        parts();
+    }
+}

@@ -1,0 +1,25 @@
+//! What a process knows of its descriptors: [`Numbers`] has a word for each, [`Members`] which of
+//! them are in which epoll set. Memory is lent, piece by piece ([`Room`]): who uses this runs where
+//! nothing may be allocated.
+
+mod entry;
+mod members;
+mod numbers;
+
+pub use entry::{Entry, Kind, Why};
+pub use members::{Member, Members};
+pub use numbers::Numbers;
+
+use core::sync::atomic::AtomicU64;
+
+/// Words of a piece of memory.
+pub const PIECE: usize = 1024;
+
+/// Where tables keep their words: pieces that are zeroed, stay, and are made when they are first
+/// needed.
+pub trait Room {
+    /// A piece that was made.
+    fn piece(&self, index: usize) -> Option<&[AtomicU64; PIECE]>;
+    /// A piece that is made now if it was not; `None` if there is no more memory, or no such piece.
+    fn make(&self, index: usize) -> Option<&[AtomicU64; PIECE]>;
+}

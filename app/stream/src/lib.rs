@@ -1,0 +1,15 @@
+//! What carried sockets mean, without a call to anybody (docs/decisions/0046).
+//!
+//! * [`descriptors`]: what a process knows of its descriptors.
+//! * [`carried`]: one connection whose bytes take the way through shared memory: which way the
+//!   next ones go, and what calls answer.
+//! * [`set`]: which events an epoll set tells, and when.
+//! * [`turn`]: who of several holders may touch a direction.
+//!
+//! Each is tested beside the kernel: the same random operations on real sockets and here must give
+//! the same (`tests/`).
+
+pub mod carried;
+pub mod descriptors;
+pub mod set;
+pub mod turn;
