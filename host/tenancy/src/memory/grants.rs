@@ -4,8 +4,8 @@
 //! protection domain, and the region's flags are such that pages can express them, the owner is
 //! asked to move the extent around that range onto a file of the daemon's; what becomes of it is
 //! checked before the initiator gets it. An answer that nobody waits for any more counts where
-//! pages would stay that others can reach (`home.rs`). Where the far end of the owner's link is the engine, the
-//! engine is the initiator, for whoever is beyond it.
+//! pages would stay that others can reach (`home.rs`). Where the far end of the owner's link is the
+//! engine, the engine is the initiator, for whoever is beyond it.
 
 use super::pending::{Grantee, PendingGrant, Token};
 use crate::accounts::{Kind, Receipt};
