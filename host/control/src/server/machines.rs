@@ -140,7 +140,7 @@ impl Server {
         record.pairs().part();
         self.drop_what_is_over();
         let vnic = record.vnic();
-        self.tables.note(|tables| tables.forget_pair_windows(vnic));
+        self.tables.decide(|tables| tables.forget_pair_windows(vnic));
         let name = record.machine.name;
         self.journal.log(Level::Info, format_args!("machine {name} is parted with: {reason}"));
         self.reactor.forget(&record.door);

@@ -3,8 +3,9 @@
 //! The initiator names a key and a range. If the key is its peer's, of the peer queue pair's
 //! protection domain, and the region's flags are such that pages can express them, the owner is
 //! asked to move the extent around that range onto a file of the daemon's; what becomes of it is
-//! checked before the initiator gets it. Where the far end of the owner's link is the engine, the
-//! engine is the initiator, for whoever is beyond it.
+//! checked before the initiator gets it. An answer that nobody waits for any more counts where
+//! pages would stay that others can reach (`home.rs`). Where the far end of the owner's link is the
+//! engine, the engine is the initiator, for whoever is beyond it.
 
 use super::pending::{Grantee, PendingGrant, Token};
 use crate::accounts::{Kind, Receipt};
@@ -214,7 +215,7 @@ impl Tenancy {
         }
         // An unknown token is an answer that came too late; somebody else's is not ours to judge.
         if self.memory.pending.get(m.token).is_none_or(|grant| grant.owner != id) {
-            return;
+            return self.answered_late(id, m.token, m.errno);
         }
         let Some(grant) = self.take_grant(m.token) else { return };
         if let Err(errno) = self.settle_extent(&grant, m, memory) {
@@ -235,7 +236,7 @@ impl Tenancy {
                 }
             },
             Err(errno) => {
-                self.drop_unused(grant.extent);
+                self.drop_unused(grant.initiator, grant.extent);
                 self.deny(&grant, errno);
             }
         }
@@ -317,6 +318,12 @@ impl Tenancy {
 
     /// There is no memory for the pages at the moment: nobody was asked.
     pub(crate) fn no_memory(&mut self, token: Token) {
+        if let Some(question) = self.memory.pending.take_abandoned(token) {
+            if let Some(owner) = self.sessions.get_mut(&question.owner) {
+                owner.questions.answered();
+            }
+            self.remove_extent(question.extent);
+        }
         if let Some(grant) = self.take_grant(token) {
             if let Some(owner) = self.sessions.get_mut(&grant.owner) {
                 owner.questions.answered();
@@ -355,33 +362,27 @@ impl Tenancy {
         }
         for token in self.memory.pending.of_engine(qpn, peer_qpn) {
             if let Some(grant) = self.take_grant(token) {
-                self.give_up_extent(&grant);
+                self.give_up_extent(token, &grant);
             }
         }
     }
 
     pub(crate) fn grant_timed_out(&mut self, token: Token) {
-        if let Some(grant) = self.take_grant(token) {
-            self.give_up_extent(&grant);
-            self.deny(&grant, Errno::ETIMEDOUT);
-        }
+        self.give_up(token, Errno::ETIMEDOUT);
     }
 
-    /// Nobody waits for the owner's answer any more. If it has moved pages meanwhile, it takes them
-    /// back when it is asked for them on another file.
-    fn give_up_extent(&mut self, grant: &PendingGrant) {
-        if grant.part.is_fresh() {
-            self.remove_extent(grant.extent);
+    /// The owner's answer is not waited for any more.
+    pub(super) fn give_up(&mut self, token: Token, errno: Errno) {
+        if let Some(grant) = self.take_grant(token) {
+            self.give_up_extent(token, &grant);
+            self.deny(&grant, errno);
         }
     }
 
     /// A session is gone: what it asked for is void, what was asked of it is denied.
     pub(crate) fn end_grants(&mut self, id: SessionId) {
         for token in self.memory.pending.of(id) {
-            if let Some(grant) = self.take_grant(token) {
-                self.give_up_extent(&grant);
-                self.deny(&grant, Errno::ECONNRESET);
-            }
+            self.give_up(token, Errno::ECONNRESET);
         }
     }
 }

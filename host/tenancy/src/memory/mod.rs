@@ -28,6 +28,7 @@ use grantees::Grantees;
 use layout::Home;
 use omniverb_terms::VnicId;
 use pending::{PendingGrant, PendingGrants};
+use std::collections::BTreeSet;
 
 /// What is granted, or is to be. The files of this folder change it; others look.
 #[derive(Default)]
@@ -54,9 +55,9 @@ impl Memory {
     }
 
     /// Extents in pair windows of a machine's.
-    fn in_pairs_of(&self, vnic: VnicId) -> Vec<ExtentId> {
+    fn in_pairs_of(&self, vnic: VnicId) -> BTreeSet<ExtentId> {
         let is_in = |home: &Home| matches!(home, Home::Pair { machine, .. } if *machine == vnic);
-        self.extents.at_home(is_in)
+        self.extents.at_home(is_in).collect()
     }
 
     /// All grants that wait for pages.
