@@ -7,8 +7,7 @@
 //!
 //! # Who does what
 //!
-//! * `names.toml` lists the names; `cargo xtask dist` makes an entry point for each. Most are a
-//! jump
+//! * `names.toml` lists the names; `cargo xtask dist` makes an entry point for each. Most are a jump
 //!   to the next library's function. Some call a function of [`looks`] with the arguments first.
 //!   The rest are functions of [`hooks`].
 //! * `call` is what a call does to descriptors: before and after it, whoever makes it. Calls by
