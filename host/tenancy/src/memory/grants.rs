@@ -63,10 +63,9 @@ impl Tenancy {
         }
         let initiator = Grantee::Session(id);
         let (owner, mr) = self.grantable(m.peer_qpn, m.rkey)?;
-        self.uses(initiator, owner, &mr)?;
+        let (home, _) = self.uses(initiator, owner, &mr)?;
         let question = self.charge_question(owner)?;
         self.may_be_granted_more(id, owner, now)?;
-        let home = self.home(initiator, owner)?;
         let (part, extent) = self.choose_part(owner, (m.rkey, &mr), (m.address, m.length), home)?;
         let session = self.sessions.get(&id).ok_or(Errno::EPROTO)?;
         let paid = (session.account().charge(&[Kind::Grant])?, question, extent);
@@ -107,10 +106,9 @@ impl Tenancy {
         }
         let initiator = Grantee::Engine;
         let (owner, mr) = self.grantable(qpn, rkey)?;
-        self.uses(initiator, owner, &mr)?;
+        let (home, _) = self.uses(initiator, owner, &mr)?;
         let question = self.charge_question(owner)?;
         let address = if length == u64::MAX { address.max(mr.pages().start) } else { address };
-        let home = self.home(initiator, owner)?;
         let (part, extent) = self.choose_part(owner, (rkey, &mr), (address, length), home)?;
         let session = self.sessions.get(&owner).ok_or(Errno::ENOENT)?;
         let paid = (session.account().charge(&[Kind::EngineGrant])?, question, extent);
@@ -172,28 +170,29 @@ impl Tenancy {
         }
     }
 
-    /// What the initiator may use a mapping of a region for.
-    fn uses(&self, initiator: Grantee, owner: SessionId, mr: &Mr) -> Result<u32, Errno> {
-        let home = self.sessions.get(&owner).ok_or(Errno::ENOENT)?.client().vnic;
+    /// Where pages of a region are lent to an initiator, and what he may use a mapping of them for.
+    fn uses(&self, initiator: Grantee, owner: SessionId, mr: &Mr) -> Result<(Home, u32), Errno> {
+        let theirs = self.sessions.get(&owner).ok_or(Errno::ENOENT)?.client().vnic;
         let adoption = match initiator {
             Grantee::Session(id) => {
                 let from = self.sessions.get(&id).ok_or(Errno::ENOENT)?.client().vnic;
-                self.adoption_between(from, home)
+                self.adoption_between(from, theirs)
             }
             // The engine is no vNIC's: it takes what the owner's may give.
-            Grantee::Engine => self.policy(home).adoption,
+            Grantee::Engine => self.policy(theirs).adoption,
         };
         if adoption == Adoption::Off {
             return Err(Errno::EPERM);
         }
         let trust = self.trust(initiator, owner);
-        let uses = self.home(initiator, owner)?.mappable(mr.access, trust);
+        let home = self.home(initiator, owner)?;
+        let uses = home.mappable(mr.access, trust);
         // The engine has the owner execute atomics.
         let useful = match initiator {
             Grantee::Session(_) => uses,
             Grantee::Engine => uses & !rights::REMOTE_ATOMIC,
         };
-        if useful == 0 { Err(Errno::EACCES) } else { Ok(uses) }
+        if useful == 0 { Err(Errno::EACCES) } else { Ok((home, uses)) }
     }
 
     /// The owner and the region of a key that the peers of `qpn` may use.
@@ -210,9 +209,7 @@ impl Tenancy {
     /// The owner's answer. `memory`: how the file that it was given is now.
     pub(crate) fn adopted(&mut self, id: SessionId, m: &Adopted, memory: Option<MemoryFacts>) {
         // Late or not, it has been taken.
-        if let Some(owner) = self.sessions.get_mut(&id) {
-            owner.questions.answered();
-        }
+        self.has_answered(id);
         // An unknown token is an answer that came too late; somebody else's is not ours to judge.
         if self.memory.pending.get(m.token).is_none_or(|grant| grant.owner != id) {
             return self.answered_late(id, m.token, m.errno);
@@ -291,13 +288,13 @@ impl Tenancy {
         if owner != grant.owner {
             return Err(Errno::ENOENT);
         }
-        let uses = self.uses(grant.initiator, owner, &mr)?;
+        let (home, uses) = self.uses(grant.initiator, owner, &mr)?;
         let (whole, part) = (mr.pages(), grant.part);
         if part.start < whole.start || part.start + part.length > whole.end {
             return Err(Errno::EINVAL);
         }
         let extent = self.memory.extents.get(grant.extent).ok_or(Errno::EAGAIN)?;
-        if extent.home != self.home(grant.initiator, owner)? {
+        if extent.home != home {
             return Err(Errno::EAGAIN);
         }
         let Place { file, offset, length } = extent.place;
@@ -316,18 +313,21 @@ impl Tenancy {
         Ok((granted, file))
     }
 
+    /// An owner may be asked one more question.
+    fn has_answered(&mut self, owner: SessionId) {
+        if let Some(owner) = self.sessions.get_mut(&owner) {
+            owner.questions.answered();
+        }
+    }
+
     /// There is no memory for the pages at the moment: nobody was asked.
     pub(crate) fn no_memory(&mut self, token: Token) {
         if let Some(question) = self.memory.pending.take_abandoned(token) {
-            if let Some(owner) = self.sessions.get_mut(&question.owner) {
-                owner.questions.answered();
-            }
+            self.has_answered(question.owner);
             self.remove_extent(question.extent);
         }
         if let Some(grant) = self.take_grant(token) {
-            if let Some(owner) = self.sessions.get_mut(&grant.owner) {
-                owner.questions.answered();
-            }
+            self.has_answered(grant.owner);
             self.remove_extent(grant.extent);
             self.deny(&grant, Errno::EAGAIN);
         }
