@@ -344,31 +344,50 @@ fn who_has_pages_moved_for_nothing_all_the_time_is_mediated_for_a_while() {
     }
 }
 
+/// A region of session 1's.
+fn large(bench: &mut Bench, addr: u64, length: u64) -> Rkey {
+    let reg = RegMr { pd: 1, access: BOTH, addr, length, rkey: Rkey(0), reserved: 0 };
+    let Some(Message::MrRegistered(MrRegistered { rkey, .. })) = call(bench, 1, reg) else {
+        panic!()
+    };
+    rkey
+}
+
+/// What session 1 is asked when session 2 asks for this range, of which no pages are lent yet; or
+/// why it is not.
+fn ask_for(
+    bench: &mut Bench,
+    (qpn, peer_qpn): Way,
+    rkey: Rkey,
+    (address, length): (u64, u64),
+) -> Result<Adopt, Errno> {
+    bench.told.clear();
+    let ask = RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address, length };
+    match call(bench, 2, ask) {
+        Some(Message::Connected(_)) => {}
+        answer => return Err(errno(answer)),
+    }
+    let asked = bench.told.iter().find_map(|action| match action {
+        Action::Adopt { adopt, .. } => Some(*adopt),
+        _ => None,
+    });
+    Ok(asked.unwrap())
+}
+
 /// Some of what is there may go again, when who has it does.
 #[test]
 fn a_region_of_which_no_more_can_be_lent_at_a_time_is_asked_for_again() {
     let mut bench = bench_of_machine();
     let way = way(&mut bench, (2, 2), (1, 1));
     let (addr, length) = (0x10_0000, 256 << 20);
-    let reg = RegMr { pd: 1, access: BOTH, addr, length, rkey: Rkey(0), reserved: 0 };
-    let Some(Message::MrRegistered(MrRegistered { rkey, .. })) = call(&mut bench, 1, reg) else {
-        panic!()
-    };
-    let (qpn, peer_qpn) = way;
+    let rkey = large(&mut bench, addr, length);
     for number in 0..=192 {
-        bench.told.clear();
-        let address = addr + (number << 20);
-        let ask = RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address, length: 8 };
-        let answer = call(&mut bench, 2, ask);
+        let asked = ask_for(&mut bench, way, rkey, (addr + (number << 20), 8));
         if number == 192 {
-            assert_eq!(errno(answer), Errno::EAGAIN);
+            assert_eq!(asked.unwrap_err(), Errno::EAGAIN);
             break;
         }
-        let asked = bench.told.iter().find_map(|action| match action {
-            Action::Adopt { adopt, .. } => Some(adopt.token),
-            _ => None,
-        });
-        adopted(&mut bench, 1, asked.unwrap());
+        adopted(&mut bench, 1, asked.unwrap().token);
     }
     ends(bench, 1..=5);
 }
@@ -379,20 +398,10 @@ fn of_a_large_region_a_little_is_lent_at_a_time() {
     let mut bench = bench_of_machine();
     let way = way(&mut bench, (2, 2), (1, 1));
     let (addr, length) = (0x10_0000, 64 << 20);
-    let reg = RegMr { pd: 1, access: BOTH, addr, length, rkey: Rkey(0), reserved: 0 };
-    let Some(Message::MrRegistered(MrRegistered { rkey, .. })) = call(&mut bench, 1, reg) else {
-        panic!()
-    };
+    let rkey = large(&mut bench, addr, length);
     let mut covered = Vec::new();
     for address in [addr, addr + (30 << 20) + 8, addr + length - 1] {
-        bench.told.clear();
-        let (qpn, peer_qpn) = way;
-        let ask = RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address, length: 1 << 20 };
-        assert!(matches!(call(&mut bench, 2, ask), Some(Message::Connected(_))));
-        let asked = bench.told.iter().find_map(|action| match action {
-            Action::Adopt { adopt, .. } => Some(*adopt),
-            _ => None,
-        });
+        let asked = ask_for(&mut bench, way, rkey, (address, 1 << 20));
         let Adopt { token, start, memory, .. } = asked.unwrap();
         assert!((start..start + memory.length).contains(&address) && memory.length <= 512 << 10);
         adopted(&mut bench, 1, token);
