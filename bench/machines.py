@@ -363,55 +363,48 @@ def two_machines(places, chosen):
     rows = sampled(between_machines(places, "rxe"), chosen.rounds)
     places.with_device()
     rows.update(sampled(between_machines(places, "omv"), chosen.rounds))
-    yield from lines(rows, {"omv": "rxe"})
-    yield f"ways (the first connection has no window yet): {', '.join(sorted(places.ways))}"
-    return rows
+    ways = f"ways (the first connection has no window yet): {', '.join(sorted(places.ways))}"
+    return rows, [*lines(rows, {"omv": "rxe"}), ways]
 
 
 def one_machine(places, chosen):
     """Memory out of the window and an agent, or a daemon of the machine's own."""
     rows = sampled(in_one_machine(places), chosen.rounds)
-    yield from lines(rows, {"window": "own"})
-    return rows
+    return rows, lines(rows, {"window": "own"})
 
 
 def dma_in_one_machine(places, chosen):
     """The second API, in the same two ways."""
     rows = api_rows(places, max(1, chosen.rounds // 2))
-    yield from lines(rows, {"window": "own"})
-    return rows
+    return rows, lines(rows, {"window": "own"})
 
 
 def wakes_by_border(places, chosen):
     """Bare and with a message."""
     rows = sampled(wakes(places), chosen.rounds)
-    yield from lines(rows, {})
-    return rows
+    return rows, lines(rows, {})
 
 
 def instructions(places, _chosen):
     """Of each call."""
     found = {name: steps(place) for name, place in (("own", places.own), ("window", places.first))}
-    yield from step_lines(found)
-    return found
+    return found, step_lines(found)
 
 
+# Each: what it has found, and how that is said.
 PARTS = {"two machines": two_machines, "one machine": one_machine, "dma": dma_in_one_machine,
          "wakes": wakes_by_border, "instructions": instructions}
 
 
 def shown(title, part, places, chosen):
-    """Prints a part's lines as they come, and gives what it has found; None if that failed."""
+    """Measures a part and prints it; gives what it has found, None if that failed."""
     print(f"\n{title}", flush=True)
-    lines_of = part(places, chosen)
     try:
-        while True:
-            print(next(lines_of), flush=True)
-    except StopIteration as end:
-        return end.value
+        rows, text = part(places, chosen)
     except (Failure, subprocess.SubprocessError) as problem:
-        print(f"not measured: {problem}", flush=True)
-        return None
+        rows, text = None, [f"not measured: {problem}"]
+    print(*text, sep="\n", flush=True)
+    return rows
 
 
 def unmeasured(found):
@@ -435,14 +428,14 @@ def main():
     print(*machine.lines(known), sep="\n")
     try:
         with contextlib.closing(Places(stage)) as places:
-            if places.machines[0].is_emulated():
+            emulated = places.machines[0].is_emulated()
+            if emulated:
                 print("the machines' processors are EMULATED: only ratios mean anything")
             if "two machines" not in chosen.only:
                 places.with_rxe()
                 places.with_device()
             found = {title: shown(title, part, places, chosen)
                      for title, part in PARTS.items() if title in chosen.only}
-            emulated = places.machines[0].is_emulated()
     except Skip as skip:
         print(f"bench: there is no virtual machine here: {skip}", file=sys.stderr)
         return 1

@@ -10,7 +10,7 @@ from harness.attached import Device
 from harness.by_address import Side
 from harness.case import Case, check
 
-from cases.pairings import elsewhere
+from cases.pairings import elsewhere, listens
 
 # Of an emulated machine, in which stopping threads that compute takes up to a second.
 _CYCLES = 12
@@ -84,9 +84,7 @@ def _killed(lab, sides, victim):
     words = ["/opt/programs/across", "for_ever"]
     peer = Side(sides.server, ["env", f"TEST_ELSEWHERE={port}", *words])
     try:
-        process.until(lambda: process.listens(sides.server.pid, port)
-                      if hasattr(sides.server, "pid") else sides.server.listens(port), 60,
-                      peer.text)
+        process.until(lambda: listens(sides.server, port), 60, peer.text)
         there = f"{sides.server.address}={port}"
         owner = Side(sides.client, ["env", f"TEST_ELSEWHERE={there}", *words])
         try:

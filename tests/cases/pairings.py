@@ -76,7 +76,7 @@ def elsewhere(pair, program, test, *arguments, limit):
         patient = f"TEST_TIMEOUT={_TIMEOUT}"
         child = Side(pair.server, ["env", f"TEST_ELSEWHERE={port}", patient, *words])
         stack.callback(child.end)
-        process.until(lambda: not child.is_there() or _listens(pair.server, port), 60,
+        process.until(lambda: not child.is_there() or listens(pair.server, port), 60,
                       child.text)
         parent = Side(pair.client,
                       ["env", f"TEST_ELSEWHERE={pair.server.address}={port}", patient, *words])
@@ -90,7 +90,8 @@ def elsewhere(pair, program, test, *arguments, limit):
         print(parent.text(), child.text(), sep="\n")
 
 
-def _listens(place, port):
+def listens(place, port):
+    """Does anything at a place listen on TCP `port`?"""
     if hasattr(place, "listens"):
         return place.listens(port)
     return process.listens(place.pid, port)

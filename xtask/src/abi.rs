@@ -2,7 +2,7 @@
 //! installed one exports by default, and every program linked to that one loads with ours.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -11,6 +11,9 @@ use crate::elf::{self, Export};
 use crate::library::{self, Library};
 use crate::symbols::Table;
 use crate::{gate, glibc, matrix, probe};
+
+/// Where programs and libraries are that are loaded with ours.
+const FOLDERS: [&str; 3] = ["/usr/bin", "/usr/sbin", "/usr/lib/x86_64-linux-gnu"];
 
 /// `cargo xtask abi`.
 pub(crate) fn run() -> Result<()> {
@@ -107,7 +110,7 @@ fn covers(exported: &BTreeSet<Export>, other: &Path) -> Result<()> {
 fn programs_load(of: &Library) -> Result<()> {
     let library = of.built();
     let mut checked = 0;
-    for file in users_of(of)? {
+    for file in elf::users_of(of.soname, &FOLDERS)? {
         let with_ours = linked(&file, Some(&library::folder()))?;
         if !with_ours.contains(&format!("=> {}", library.display())) {
             continue;
@@ -142,20 +145,6 @@ fn new_complaint<'a>(with_ours: &'a str, with_theirs: &str) -> Option<&'a str> {
     }
     let theirs: BTreeSet<_> = with_theirs.lines().filter(bad).map(what).collect();
     with_ours.lines().filter(bad).find(|line| !theirs.contains(what(line)))
-}
-
-/// Files in the usual places that name a library.
-fn users_of(library: &Library) -> Result<Vec<PathBuf>> {
-    let folders = ["/usr/bin", "/usr/sbin", "/usr/lib/x86_64-linux-gnu"];
-    let mut find = Command::new("find");
-    find.args(folders).args(["-maxdepth", "1", "-type", "f"]);
-    find.args(["-exec", "grep", "-lsF", library.soname, "{}", "+"]);
-    // It fails where a folder is missing, or the last files do not name it.
-    let found = find.output().with_context(|| format!("cannot run {find:?}"))?;
-    let mut files: Vec<_> =
-        String::from_utf8_lossy(&found.stdout).lines().map(PathBuf::from).collect();
-    files.sort();
-    Ok(files)
 }
 
 #[cfg(test)]

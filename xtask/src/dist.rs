@@ -110,10 +110,7 @@ fn build_paths() -> Result<()> {
     let work = target_directory()?.join("dist");
     std::fs::create_dir_all(&work)?;
     let (linked, jumps) = (work.join(PATHS), work.join("paths-glibc.S"));
-    std::fs::write(&jumps, "")?;
-    link_paths(&linked, &jumps)?;
-    std::fs::write(&jumps, glibc::jumps(&linked, Machine::host())?)?;
-    link_paths(&linked, &jumps)?;
+    glibc::link_with_jumps(&linked, &jumps, || link_paths(&linked, &jumps))?;
     if elf::glibc_floor(&linked)?.newest > glibc::WANTED {
         bail!("{PATHS} needs a newer glibc than {:?}", glibc::WANTED);
     }
@@ -153,12 +150,8 @@ fn build_library(library: &Library, debug: bool) -> Result<()> {
     };
     std::fs::write(&parts.script, version_script(&table))?;
     std::fs::write(&parts.entries, assembly(&table, Machine::host()))?;
-    std::fs::write(&parts.jumps, "")?;
     let linked = work.join(library.soname);
-    link(library, &linked, &parts, debug)?;
-    // Once more, now that we know which functions were bound to versions that are too new.
-    std::fs::write(&parts.jumps, glibc::jumps(&linked, Machine::host())?)?;
-    link(library, &linked, &parts, debug)?;
+    glibc::link_with_jumps(&linked, &parts.jumps, || link(library, &linked, &parts, debug))?;
 
     let folder = library::folder();
     std::fs::create_dir_all(&folder)?;
@@ -166,7 +159,7 @@ fn build_library(library: &Library, debug: bool) -> Result<()> {
     let plain = folder.join(library.plain);
     std::fs::remove_file(&plain).ok();
     std::os::unix::fs::symlink(library.soname, &plain).context(library.plain)?;
-    report(library)
+    library::report(library.soname)
 }
 
 /// Every line of the table that needs a function has one, and every function has such a line.
@@ -233,12 +226,4 @@ fn link(library: &Library, to: &Path, parts: &Parts, debug: bool) -> Result<()> 
     }
     cc.arg("-lm").args(glibc::LIBRARIES);
     execute(&mut cc)
-}
-
-fn report(library: &Library) -> Result<()> {
-    let floor = elf::glibc_floor(&library.built())?;
-    let (major, minor) = floor.newest;
-    let size = std::fs::metadata(library.built())?.len() / 1024;
-    println!("dist/lib/{}: {size} KiB, needs glibc {major}.{minor}", library.soname);
-    Ok(())
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::run::output;
 
@@ -83,6 +83,19 @@ pub(crate) fn glibc_floor(library: &Path) -> Result<Floor> {
 pub(crate) fn parse_version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// Files directly in these folders that name a library, in the order of their names.
+pub(crate) fn users_of(soname: &str, folders: &[&str]) -> Result<Vec<PathBuf>> {
+    let mut find = Command::new("find");
+    find.args(folders).args(["-maxdepth", "1", "-type", "f"]);
+    find.args(["-exec", "grep", "-lsF", soname, "{}", "+"]);
+    // It fails where a folder is missing, or the last files do not name it.
+    let found = find.output().with_context(|| format!("cannot run {find:?}"))?;
+    let mut files: Vec<_> =
+        String::from_utf8_lossy(&found.stdout).lines().map(PathBuf::from).collect();
+    files.sort();
+    Ok(files)
 }
 
 /// The names that programs or libraries want from others, each with one that does.

@@ -5,7 +5,7 @@
 //! one of the system calls below; or if it calls, within the C library, one that does.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -37,6 +37,8 @@ const INNER: [&str; 5] = [
 const PRIVATE: &str = "GLIBC_PRIVATE";
 /// Instructions between a number and the call.
 const NEAR: usize = 40;
+/// What programs name that are linked with the C library.
+const LIBC: &str = "libc.so.6";
 /// Programs that are compared, of those that are installed; the tests run them, and more.
 const FOLDERS: [&str; 2] = ["/usr/bin", "/usr/sbin"];
 
@@ -52,7 +54,7 @@ pub(crate) fn run() -> Result<()> {
         bail!("{} is missing; run `cargo xtask dist` first", library.display());
     }
     exported(&names, &library)?;
-    let libc = output(Command::new("cc").arg("-print-file-name=libc.so.6"))?;
+    let libc = output(Command::new("cc").arg(format!("-print-file-name={LIBC}")))?;
     let libc = std::fs::canonicalize(libc.trim()).context("the C library")?;
     let functions = Functions::read(&libc)?;
     let code = output(Command::new("objdump").args(["-d", "--no-show-raw-insn"]).arg(&libc))?;
@@ -209,7 +211,7 @@ fn programs(names: &Names, functions: &Functions, code: &Code) -> Result<()> {
     let leads = code.makes.iter().flat_map(|address| functions.names(*address));
     let leads: BTreeSet<&str> = leads.collect();
     let interposed: BTreeSet<&str> = names.interposed().collect();
-    let programs = installed()?;
+    let programs = elf::users_of(LIBC, &FOLDERS)?;
     let imports = elf::imports(&programs)?;
     let lacking = leads.iter().filter(|name| !known.contains(*name));
     if let Some((name, program)) = lacking.filter_map(|name| imports.get_key_value(*name)).next() {
@@ -218,16 +220,6 @@ fn programs(names: &Names, functions: &Functions, code: &Code) -> Result<()> {
     let asked = imports.keys().filter(|name| interposed.contains(name.as_str())).count();
     println!("{} installed programs ask for {asked} of them, and for no other", programs.len());
     Ok(())
-}
-
-/// Programs that are linked with the C library.
-fn installed() -> Result<Vec<PathBuf>> {
-    let mut find = Command::new("find");
-    find.args(FOLDERS).args(["-maxdepth", "1", "-type", "f"]);
-    find.args(["-exec", "grep", "-lsF", "libc.so.6", "{}", "+"]);
-    // It fails where a folder is missing, or the last files do not name it.
-    let found = find.output().with_context(|| format!("cannot run {find:?}"))?;
-    Ok(String::from_utf8_lossy(&found.stdout).lines().map(PathBuf::from).collect())
 }
 
 #[cfg(test)]

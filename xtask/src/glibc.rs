@@ -25,8 +25,21 @@ pub(crate) const WANTED: (u32, u32) = (2, 28);
 pub(crate) const LIBRARIES: [&str; 3] =
     ["-Wl,--no-as-needed", "-l:libpthread.so.0", "-l:libdl.so.2"];
 
+/// Links a library, and once more when it is known which functions were bound to versions that are
+/// too new: with the jumps for these, which `link` takes from that file.
+pub(crate) fn link_with_jumps(
+    linked: &Path,
+    jumps: &Path,
+    link: impl Fn() -> Result<()>,
+) -> Result<()> {
+    std::fs::write(jumps, "")?;
+    link()?;
+    std::fs::write(jumps, self::jumps(linked, Machine::host())?)?;
+    link()
+}
+
 /// The jumps that `library`, as linked plainly, needs; empty if it needs none.
-pub(crate) fn jumps(library: &Path, machine: Machine) -> Result<String> {
+fn jumps(library: &Path, machine: Machine) -> Result<String> {
     let floor = glibc_floor(library)?;
     let too_new = too_new(&floor);
     let old = old_versions()?;

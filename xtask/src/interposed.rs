@@ -78,20 +78,14 @@ pub(crate) fn build() -> Result<()> {
     let (linked, jumps) = (work.join(SONAME), work.join("glibc.S"));
     std::fs::write(work.join("library.map"), script(&names))?;
     std::fs::write(work.join("entries.S"), entries(&names))?;
-    std::fs::write(&jumps, "")?;
-    link(&work, &archive)?;
-    std::fs::write(&jumps, glibc::jumps(&linked, Machine::host())?)?;
-    link(&work, &archive)?;
+    glibc::link_with_jumps(&linked, &jumps, || link(&work, &archive))?;
     let folder = library::folder();
     std::fs::create_dir_all(&folder)?;
     replace(&linked, &folder.join(SONAME))?;
-    let (major, minor) = elf::glibc_floor(&linked)?.newest;
-    if (major, minor) > glibc::WANTED {
-        bail!("{SONAME} needs glibc {major}.{minor}, more than {:?}", glibc::WANTED);
+    if elf::glibc_floor(&linked)?.newest > glibc::WANTED {
+        bail!("{SONAME} needs a newer glibc than {:?}", glibc::WANTED);
     }
-    let size = std::fs::metadata(&linked)?.len() / 1024;
-    println!("dist/lib/{SONAME}: {size} KiB, needs glibc {major}.{minor}");
-    Ok(())
+    library::report(SONAME)
 }
 
 fn link(work: &Path, archive: &Path) -> Result<()> {

@@ -2,6 +2,9 @@
 
 use std::path::PathBuf;
 
+use anyhow::Result;
+
+use crate::elf;
 use crate::run::root;
 
 /// A library, its crate and its symbol table.
@@ -77,4 +80,13 @@ impl Library {
 /// Where built libraries are.
 pub(crate) fn folder() -> PathBuf {
     root().join("dist/lib")
+}
+
+/// Says how large a library of dist/lib is, and what it needs.
+pub(crate) fn report(soname: &str) -> Result<()> {
+    let built = folder().join(soname);
+    let (major, minor) = elf::glibc_floor(&built)?.newest;
+    let size = std::fs::metadata(&built)?.len() / 1024;
+    println!("dist/lib/{soname}: {size} KiB, needs glibc {major}.{minor}");
+    Ok(())
 }

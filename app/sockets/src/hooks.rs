@@ -194,11 +194,9 @@ functions! {
     }
 
     ov_sendmsg(number: c_int, message: *const libc::msghdr, flags: c_int) -> isize {
-        // SAFETY: the program's arguments, as they are.
-        let sent = unsafe { next_sendmsg(number, message, flags) };
         let call = Call::Send { number, message, flags };
-        call.after(call.before(), sent);
-        sent
+        // SAFETY: the program's arguments, as they are.
+        watched(call, || unsafe { next_sendmsg(number, message, flags) } as i64) as isize
     }
 
     ov_sendmmsg(
@@ -213,11 +211,9 @@ functions! {
     }
 
     ov_recvmsg(number: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
-        // SAFETY: the program's arguments, as they are.
-        let received = unsafe { next_recvmsg(number, message, flags) };
         let call = Call::Receive(message);
-        call.after(call.before(), received);
-        received
+        // SAFETY: the program's arguments, as they are.
+        watched(call, || unsafe { next_recvmsg(number, message, flags) } as i64) as isize
     }
 
     ov_recvmmsg(

@@ -8,9 +8,8 @@
 //! # Who does what
 //!
 //! * `names.toml` lists the names; `cargo xtask dist` makes an entry point for each. Most are a
-//! jump
-//!   to the next library's function. Some call a function of [`looks`] with the arguments first.
-//!   The rest are functions of [`hooks`].
+//!   jump to the next library's function. Some call a function of [`looks`] with the arguments
+//!   first. The rest are functions of [`hooks`].
 //! * `call` is what a call does to descriptors: before and after it, whoever makes it. Calls by
 //!   `syscall()` are found out by `numbered`.
 //! * `table` has what is known; `kernel` asks the kernel where nothing is.

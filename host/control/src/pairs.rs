@@ -116,7 +116,7 @@ impl Pair {
 /// Bells lie at the beginning. Who passes wakes on knows the place of each, and may have slept on
 /// what its counters said when there was another: so they begin with random numbers.
 fn count_anew(piece: &Pages<&Arc<OwnedFd>>, at: u64) -> io::Result<()> {
-    // All of a bell, and nothing but bells and links is given away.
+    // All of a bell: where bells are nothing else is given away, links and pages are behind them.
     if piece.length != BELL_BYTES || at >= pair::bell_pages(u64::MAX).length {
         return Ok(());
     }

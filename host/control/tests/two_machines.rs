@@ -260,6 +260,17 @@ fn the_next_daemon_knows_whose_it_is_in_whichever_order_they_come() {
     assert!(!text.contains("\"direct\",") && row(&daemon, "one", "given") == 1, "{text}");
 }
 
+/// Both machines, when a window of the first one's is in both, and a process of each, whose link
+/// was the reason.
+fn sharing(nets: &[Net; 2], kept: &[Kept; 2]) -> (Daemon, There, There, [Client; 2]) {
+    let (daemon, mut one, mut two) = again(nets, [&kept[0], &kept[1]], false);
+    two.waits(3, 1, 0);
+    let ((mut b, _), (mut a, _)) = (one.machine.process(), two.machine.process());
+    link([&one, &two], [&mut b, &mut a]);
+    until(|| row(&daemon, "one", "given") == 1);
+    (daemon, one, two, [b, a])
+}
+
 /// The machine whose window it is is parted with, and comes back; the other one is.
 #[test]
 fn a_window_outlives_the_porters_of_both() {
@@ -267,11 +278,7 @@ fn a_window_outlives_the_porters_of_both() {
         return;
     }
     let (nets, kept) = (networks(), [Kept::new(), Kept::new()]);
-    let (daemon, mut one, mut two) = again(&nets, [&kept[0], &kept[1]], false);
-    two.waits(3, 1, 0);
-    let ((mut b, _), (mut a, _)) = (one.machine.process(), two.machine.process());
-    link([&one, &two], [&mut b, &mut a]);
-    until(|| row(&daemon, "one", "given") == 1);
+    let (daemon, mut one, mut two, _first) = sharing(&nets, &kept);
     for part_with in ["one", "two"] {
         let ((mut b, _), (mut a, _)) = (one.machine.process(), two.machine.process());
         let ready = link([&one, &two], [&mut b, &mut a]);
@@ -321,11 +328,7 @@ fn two_machines_grant_each_other_pages_in_the_window_that_is_in_both() {
         return;
     }
     let (nets, kept) = (networks(), [Kept::new(), Kept::new()]);
-    let (daemon, mut one, mut two) = again(&nets, [&kept[0], &kept[1]], false);
-    two.waits(3, 1, 0);
-    let ((mut b, _), (mut a, _)) = (one.machine.process(), two.machine.process());
-    link([&one, &two], [&mut b, &mut a]);
-    until(|| row(&daemon, "one", "given") == 1);
+    let (daemon, one, two, [mut b, mut a]) = sharing(&nets, &kept);
     let [here, there] = link([&one, &two], [&mut b, &mut a]);
     assert_eq!([here.engine, there.engine], [0, 0]);
     let used = || row(&daemon, "one", "used").as_u64().unwrap();

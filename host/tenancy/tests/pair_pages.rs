@@ -224,10 +224,171 @@ fn pages_that_nobody_was_granted_after_all_are_taken_back() {
     let again = way(&mut bench, (2, 2), (1, 1));
     assert_eq!(granted(&mut bench, (2, 1), again, rkey), Ok((Some(his(1)), BOTH)));
     bench.told.clear();
-    bench.tenancy.forget_pair_windows(vnic(2));
-    bench.wait(0);
+    let actions = bench.tenancy.forget_pair_windows(vnic(2));
+    bench.carry_out(actions);
     assert!(bench.told.iter().any(is_freed));
     assert_eq!(taken(&mut bench, 1), 1);
+    ends(bench, 1..=5);
+}
+
+/// Why an owner is not waited for any more.
+#[derive(Clone, Copy, Debug)]
+enum Ended {
+    Peer,
+    Time,
+    Machine,
+}
+
+/// What a question came to that nobody waits for.
+fn give_up(bench: &mut Bench, why: Ended) {
+    match why {
+        Ended::Peer => bench.end(2),
+        Ended::Time => bench.wait(2_000_000_000),
+        Ended::Machine => {
+            let actions = bench.tenancy.forget_pair_windows(vnic(2));
+            bench.carry_out(actions);
+        }
+    }
+}
+
+/// Pages that nobody waits for any more come back: whoever has the window can reach them there.
+#[test]
+fn what_an_owner_moves_too_late_it_is_told_to_take_back() {
+    for why in [Ended::Peer, Ended::Time, Ended::Machine] {
+        let mut bench = bench_of_machine();
+        let way = way(&mut bench, (2, 2), (1, 1));
+        let rkey = mr(&mut bench, 1, 1, BOTH);
+        let (token, _) = ask(&mut bench, 2, way, rkey).unwrap();
+        bench.told.clear();
+        give_up(&mut bench, why);
+        assert!(!bench.told.iter().any(is_freed), "{why:?}: it may be on its way there");
+        assert_eq!(taken(&mut bench, 1), 0);
+        adopted(&mut bench, 1, token);
+        assert!(bench.told.iter().any(is_freed), "{why:?}");
+        assert_eq!(taken(&mut bench, 1), 1, "{why:?}");
+        // Once.
+        adopted(&mut bench, 1, token);
+        assert_eq!(taken(&mut bench, 1), 0);
+        ends(bench, 1..=5);
+    }
+}
+
+#[test]
+fn an_owner_that_moves_nothing_or_is_gone_takes_nothing_back() {
+    for why in [Ended::Peer, Ended::Time, Ended::Machine] {
+        for how in 0..3 {
+            let mut bench = bench_of_machine();
+            let way = way(&mut bench, (2, 2), (1, 1));
+            let rkey = mr(&mut bench, 1, 1, BOTH);
+            let (token, _) = ask(&mut bench, 2, way, rkey).unwrap();
+            bench.told.clear();
+            give_up(&mut bench, why);
+            match how {
+                0 => {
+                    let message = Adopted { token, errno: Errno::EAGAIN, epoch: 0 }.into();
+                    let memory = None;
+                    let channel = Channel::Events;
+                    bench.say(1, &Arrived { channel, tag: 0, message, memory });
+                }
+                1 => drop(call(&mut bench, 1, DeregMr { rkey, reserved: 0 })),
+                _ => {
+                    let actions = bench.tenancy.memory_failed(token);
+                    bench.carry_out(actions);
+                }
+            }
+            assert!(bench.told.iter().any(is_freed), "{why:?}, {how}");
+            adopted(&mut bench, 1, token);
+            assert_eq!(taken(&mut bench, 1), 0, "{why:?}, {how}");
+            ends(bench, 1..=5);
+        }
+    }
+}
+
+/// Who asks and goes has others copy, whether or not he was granted anything.
+#[test]
+fn who_has_pages_moved_for_nothing_all_the_time_is_mediated_for_a_while() {
+    for why in [None, Some(Ended::Peer), Some(Ended::Time)] {
+        let mut bench = bench_of_machine();
+        let rkey = mr(&mut bench, 1, 1, BOTH);
+        let mut rounds = 0;
+        loop {
+            // The daemon says what room there is, as links come and go.
+            let neighbour = Neighbour { proof: [1, 4, 1, 9], uid: 0 };
+            let windows = PairWindows { given: [(neighbour, 9)].into(), ..PairWindows::default() };
+            bench.tenancy.set_pair_windows(vnic(2), windows);
+            let way = way(&mut bench, (2, 2), (1, 1));
+            match ask(&mut bench, 2, way, rkey) {
+                Ok((token, _)) => {
+                    match why {
+                        None => close(&mut bench, 2, way),
+                        // Time makes good for some of it.
+                        Some(Ended::Time) if rounds > 0 => close(&mut bench, 2, way),
+                        Some(why) => give_up(&mut bench, why),
+                    }
+                    adopted(&mut bench, 1, token);
+                    assert_eq!(taken(&mut bench, 1), 1);
+                }
+                Err(errno) => {
+                    assert_eq!(errno, Errno::EAGAIN);
+                    break;
+                }
+            }
+            if matches!(why, Some(Ended::Peer)) {
+                hello(&mut bench, 2, 2, 0);
+            }
+            rounds += 1;
+            assert!(rounds < 1000, "{why:?}");
+        }
+        assert!(rounds > 100, "{rounds}: a few times are nothing bad");
+        ends(bench, 1..=5);
+    }
+}
+
+/// A region of session 1's.
+fn large(bench: &mut Bench, addr: u64, length: u64) -> Rkey {
+    let reg = RegMr { pd: 1, access: BOTH, addr, length, rkey: Rkey(0), reserved: 0 };
+    let Some(Message::MrRegistered(MrRegistered { rkey, .. })) = call(bench, 1, reg) else {
+        panic!()
+    };
+    rkey
+}
+
+/// What session 1 is asked when session 2 asks for this range, of which no pages are lent yet; or
+/// why it is not.
+fn ask_for(
+    bench: &mut Bench,
+    (qpn, peer_qpn): Way,
+    rkey: Rkey,
+    (address, length): (u64, u64),
+) -> Result<Adopt, Errno> {
+    bench.told.clear();
+    let ask = RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address, length };
+    match call(bench, 2, ask) {
+        Some(Message::Connected(_)) => {}
+        answer => return Err(errno(answer)),
+    }
+    let asked = bench.told.iter().find_map(|action| match action {
+        Action::Adopt { adopt, .. } => Some(*adopt),
+        _ => None,
+    });
+    Ok(asked.unwrap())
+}
+
+/// Some of what is there may go again, when who has it does.
+#[test]
+fn a_region_of_which_no_more_can_be_lent_at_a_time_is_asked_for_again() {
+    let mut bench = bench_of_machine();
+    let way = way(&mut bench, (2, 2), (1, 1));
+    let (addr, length) = (0x10_0000, 256 << 20);
+    let rkey = large(&mut bench, addr, length);
+    for number in 0..=192 {
+        let asked = ask_for(&mut bench, way, rkey, (addr + (number << 20), 8));
+        if number == 192 {
+            assert_eq!(asked.unwrap_err(), Errno::EAGAIN);
+            break;
+        }
+        adopted(&mut bench, 1, asked.unwrap().token);
+    }
     ends(bench, 1..=5);
 }
 
@@ -237,20 +398,10 @@ fn of_a_large_region_a_little_is_lent_at_a_time() {
     let mut bench = bench_of_machine();
     let way = way(&mut bench, (2, 2), (1, 1));
     let (addr, length) = (0x10_0000, 64 << 20);
-    let reg = RegMr { pd: 1, access: BOTH, addr, length, rkey: Rkey(0), reserved: 0 };
-    let Some(Message::MrRegistered(MrRegistered { rkey, .. })) = call(&mut bench, 1, reg) else {
-        panic!()
-    };
+    let rkey = large(&mut bench, addr, length);
     let mut covered = Vec::new();
     for address in [addr, addr + (30 << 20) + 8, addr + length - 1] {
-        bench.told.clear();
-        let (qpn, peer_qpn) = way;
-        let ask = RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address, length: 1 << 20 };
-        assert!(matches!(call(&mut bench, 2, ask), Some(Message::Connected(_))));
-        let asked = bench.told.iter().find_map(|action| match action {
-            Action::Adopt { adopt, .. } => Some(*adopt),
-            _ => None,
-        });
+        let asked = ask_for(&mut bench, way, rkey, (address, 1 << 20));
         let Adopt { token, start, memory, .. } = asked.unwrap();
         assert!((start..start + memory.length).contains(&address) && memory.length <= 512 << 10);
         adopted(&mut bench, 1, token);

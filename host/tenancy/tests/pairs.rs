@@ -164,7 +164,8 @@ fn what_is_set_goes_before_windows_and_a_machine_without_any_is_forwarded() {
     let _ = bench.tenancy.set_policy(vnic(1), policy);
     pair(&mut bench, (1, 1), (2, 2), Service::Rc);
     assert_eq!(paths(&bench, 1), [(Path::Forwarded, Why::Forwarded)]);
-    bench.tenancy.forget_pair_windows(vnic(2));
+    let actions = bench.tenancy.forget_pair_windows(vnic(2));
+    bench.carry_out(actions);
     pair(&mut bench, (4, 3), (2, 2), Service::Rc);
     assert_eq!(paths(&bench, 3), [(Path::Forwarded, Why::PeerMachine)]);
     assert!(links(&bench).is_empty());
@@ -245,7 +246,8 @@ fn two_machines_want_a_window_when_processes_of_both_have_asked() {
     // Machines that are gone want nothing.
     let mut bench = bench_of_two([known(1, 1), known(2, 1)]);
     pair(&mut bench, (1, 1), (2, 2), Service::Rc);
-    bench.tenancy.forget_pair_windows(vnic(1));
+    let actions = bench.tenancy.forget_pair_windows(vnic(1));
+    bench.carry_out(actions);
     assert!(wanted(&mut bench).is_empty());
 }
 
@@ -278,9 +280,11 @@ fn machines_with_a_window_that_is_in_both_are_linked_in_it() {
         assert_eq!(links(&bench).len(), 2);
         assert!(paths(&bench, 1).contains(&(Path::Forwarded, Why::PairFull)));
         // One of them is parted with, its links are there for another moment.
-        bench.tenancy.forget_pair_windows(vnic(other));
+        let actions = bench.tenancy.forget_pair_windows(vnic(other));
+        bench.carry_out(actions);
         bench.tenancy.check_accounts();
-        bench.tenancy.forget_pair_windows(vnic(owner));
+        let actions = bench.tenancy.forget_pair_windows(vnic(owner));
+        bench.carry_out(actions);
         bench.tenancy.check_accounts();
         for session in [1, 2] {
             bench.end(session);

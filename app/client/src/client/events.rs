@@ -77,6 +77,10 @@ impl Client {
                         }
                     }
                     Err(errno) => {
+                        // What is known already it was not told of anew.
+                        if adopt.fresh != 0 {
+                            self.let_go((adopt.memory, self.bells.era()), 1);
+                        }
                         let refusal = Adopted { token: adopt.token, errno, epoch: 0 };
                         self.progress.answer(&to, refusal.into());
                     }
@@ -84,7 +88,13 @@ impl Client {
             }
             Message::Pin(ask) => self.progress.answer(events, self.pin(&ask)),
             Message::Granted(granted) => {
-                let mapped = Delivered::new(granted, came).and_then(|grant| self.map(grant));
+                let mapped = match Delivered::new(granted, came) {
+                    Ok(grant) => self.map(grant),
+                    Err(errno) => {
+                        self.let_go((granted.memory, self.bells.era()), 1);
+                        Err(errno)
+                    }
+                };
                 if let Err(errno) = mapped {
                     let Granted { qpn, peer_qpn, rkey, .. } = granted;
                     self.grant_denied(&GrantDenied { qpn, peer_qpn, rkey, errno });

@@ -140,9 +140,9 @@ impl Server {
         record.pairs().part();
         self.drop_what_is_over();
         let vnic = record.vnic();
-        self.tables.note(|tables| {
-            tables.forget_pair_windows(vnic);
+        self.tables.decide(|tables| {
             tables.set_has_memory(vnic, false);
+            tables.forget_pair_windows(vnic)
         });
         let name = record.machine.name;
         self.journal.log(Level::Info, format_args!("machine {name} is parted with: {reason}"));

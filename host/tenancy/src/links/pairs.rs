@@ -10,6 +10,7 @@
 use super::pair_windows::{Between, Neighbour, PairWindows, Room, Windows};
 use super::path::Why;
 use crate::accounts::{Kind, Receipt};
+use crate::action::Action;
 use crate::directory::Common;
 use crate::ids::SessionId;
 use crate::tenancy::Tenancy;
@@ -30,10 +31,12 @@ impl Tenancy {
         self.links.pairs.set(machine, windows);
     }
 
-    /// A machine is parted with, and its windows with it.
-    pub fn forget_pair_windows(&mut self, machine: VnicId) {
+    /// A machine is parted with, and its windows with it: owners take back what lies there.
+    #[must_use]
+    pub fn forget_pair_windows(&mut self, machine: VnicId) -> Vec<Action> {
         self.links.pairs.forget(machine);
         self.take_back_of(machine);
+        self.decided()
     }
 
     /// Machines whose processes wanted links with each other, both ways, and had no window in

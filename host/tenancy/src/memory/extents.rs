@@ -98,9 +98,9 @@ impl Extents {
     }
 
     /// Those that lie in such a place.
-    pub(crate) fn at_home(&self, which: impl Fn(&Home) -> bool) -> Vec<ExtentId> {
-        let those = self.rows.iter().filter(|(_, row)| which(&row.home));
-        those.map(|(id, _)| *id).collect()
+    pub(crate) fn at_home(&self, which: impl Fn(&Home) -> bool) -> impl Iterator<Item = ExtentId> {
+        let those = self.rows.iter().filter(move |(_, row)| which(&row.home));
+        those.map(|(id, _)| *id)
     }
 
     /// The one that begins there.

@@ -3,8 +3,9 @@
 //! The initiator names a key and a range. If the key is its peer's, of the peer queue pair's
 //! protection domain, and the region's flags are such that pages can express them, the owner is
 //! asked to move the extent around that range onto a file of the daemon's; what becomes of it is
-//! checked before the initiator gets it. Where the far end of the owner's link is the engine, the
-//! engine is the initiator, for whoever is beyond it.
+//! checked before the initiator gets it. An answer that nobody waits for any more counts where
+//! pages would stay that others can reach (`home.rs`). Where the far end of the owner's link is the
+//! engine, the engine is the initiator, for whoever is beyond it.
 
 use super::pending::{Grantee, PendingGrant, Token};
 use crate::accounts::{Kind, Receipt};
@@ -62,10 +63,9 @@ impl Tenancy {
         }
         let initiator = Grantee::Session(id);
         let (owner, mr) = self.grantable(m.peer_qpn, m.rkey)?;
-        self.uses(initiator, owner, &mr)?;
+        let (home, _) = self.uses(initiator, owner, &mr)?;
         let question = self.charge_question(owner)?;
         self.may_be_granted_more(id, owner, now)?;
-        let home = self.home(initiator, owner)?;
         let (part, extent) = self.choose_part(owner, (m.rkey, &mr), (m.address, m.length), home)?;
         let session = self.sessions.get(&id).ok_or(Errno::EPROTO)?;
         let paid = (session.account().charge(&[Kind::Grant])?, question, extent);
@@ -106,10 +106,9 @@ impl Tenancy {
         }
         let initiator = Grantee::Engine;
         let (owner, mr) = self.grantable(qpn, rkey)?;
-        self.uses(initiator, owner, &mr)?;
+        let (home, _) = self.uses(initiator, owner, &mr)?;
         let question = self.charge_question(owner)?;
         let address = if length == u64::MAX { address.max(mr.pages().start) } else { address };
-        let home = self.home(initiator, owner)?;
         let (part, extent) = self.choose_part(owner, (rkey, &mr), (address, length), home)?;
         let session = self.sessions.get(&owner).ok_or(Errno::ENOENT)?;
         let paid = (session.account().charge(&[Kind::EngineGrant])?, question, extent);
@@ -176,28 +175,29 @@ impl Tenancy {
         }
     }
 
-    /// What the initiator may use a mapping of a region for.
-    fn uses(&self, initiator: Grantee, owner: SessionId, mr: &Mr) -> Result<u32, Errno> {
-        let home = self.sessions.get(&owner).ok_or(Errno::ENOENT)?.client().vnic;
+    /// Where pages of a region are lent to an initiator, and what he may use a mapping of them for.
+    fn uses(&self, initiator: Grantee, owner: SessionId, mr: &Mr) -> Result<(Home, u32), Errno> {
+        let theirs = self.sessions.get(&owner).ok_or(Errno::ENOENT)?.client().vnic;
         let adoption = match initiator {
             Grantee::Session(id) => {
                 let from = self.sessions.get(&id).ok_or(Errno::ENOENT)?.client().vnic;
-                self.adoption_between(from, home)
+                self.adoption_between(from, theirs)
             }
             // The engine is no vNIC's: it takes what the owner's may give.
-            Grantee::Engine => self.policy(home).adoption,
+            Grantee::Engine => self.policy(theirs).adoption,
         };
         if adoption == Adoption::Off {
             return Err(Errno::EPERM);
         }
         let trust = self.trust(initiator, owner);
-        let uses = self.home(initiator, owner)?.mappable(mr.access, trust);
+        let home = self.home(initiator, owner)?;
+        let uses = home.mappable(mr.access, trust);
         // The engine has the owner execute atomics.
         let useful = match initiator {
             Grantee::Session(_) => uses,
             Grantee::Engine => uses & !rights::REMOTE_ATOMIC,
         };
-        if useful == 0 { Err(Errno::EACCES) } else { Ok(uses) }
+        if useful == 0 { Err(Errno::EACCES) } else { Ok((home, uses)) }
     }
 
     /// The owner and the region of a key that the peers of `qpn` may use.
@@ -214,12 +214,10 @@ impl Tenancy {
     /// The owner's answer. `memory`: how the file that it was given is now.
     pub(crate) fn adopted(&mut self, id: SessionId, m: &Adopted, memory: Option<MemoryFacts>) {
         // Late or not, it has been taken.
-        if let Some(owner) = self.sessions.get_mut(&id) {
-            owner.questions.answered();
-        }
+        self.has_answered(id);
         // An unknown token is an answer that came too late; somebody else's is not ours to judge.
         if self.memory.pending.get(m.token).is_none_or(|grant| grant.owner != id) {
-            return;
+            return self.answered_late(id, m.token, m.errno);
         }
         let Some(grant) = self.take_grant(m.token) else { return };
         if let Err(errno) = self.settle_extent(&grant, m, memory) {
@@ -240,7 +238,7 @@ impl Tenancy {
                 }
             },
             Err(errno) => {
-                self.drop_unused(grant.extent);
+                self.drop_unused(grant.initiator, grant.extent);
                 self.deny(&grant, errno);
             }
         }
@@ -295,13 +293,13 @@ impl Tenancy {
         if owner != grant.owner {
             return Err(Errno::ENOENT);
         }
-        let uses = self.uses(grant.initiator, owner, &mr)?;
+        let (home, uses) = self.uses(grant.initiator, owner, &mr)?;
         let (whole, part) = (mr.pages(), grant.part);
         if part.start < whole.start || part.start + part.length > whole.end {
             return Err(Errno::EINVAL);
         }
         let extent = self.memory.extents.get(grant.extent).ok_or(Errno::EAGAIN)?;
-        if extent.home != self.home(grant.initiator, owner)? {
+        if extent.home != home {
             return Err(Errno::EAGAIN);
         }
         let Place { file, offset, length } = extent.place;
@@ -320,12 +318,21 @@ impl Tenancy {
         Ok((granted, file))
     }
 
+    /// An owner may be asked one more question.
+    fn has_answered(&mut self, owner: SessionId) {
+        if let Some(owner) = self.sessions.get_mut(&owner) {
+            owner.questions.answered();
+        }
+    }
+
     /// There is no memory for the pages at the moment: nobody was asked.
     pub(crate) fn no_memory(&mut self, token: Token) {
+        if let Some(question) = self.memory.pending.take_abandoned(token) {
+            self.has_answered(question.owner);
+            self.remove_extent(question.extent);
+        }
         if let Some(grant) = self.take_grant(token) {
-            if let Some(owner) = self.sessions.get_mut(&grant.owner) {
-                owner.questions.answered();
-            }
+            self.has_answered(grant.owner);
             self.remove_extent(grant.extent);
             self.deny(&grant, Errno::EAGAIN);
         }
@@ -360,33 +367,27 @@ impl Tenancy {
         }
         for token in self.memory.pending.of_engine(qpn, peer_qpn) {
             if let Some(grant) = self.take_grant(token) {
-                self.give_up_extent(&grant);
+                self.give_up_extent(token, &grant);
             }
         }
     }
 
     pub(crate) fn grant_timed_out(&mut self, token: Token) {
-        if let Some(grant) = self.take_grant(token) {
-            self.give_up_extent(&grant);
-            self.deny(&grant, Errno::ETIMEDOUT);
-        }
+        self.give_up(token, Errno::ETIMEDOUT);
     }
 
-    /// Nobody waits for the owner's answer any more. If it has moved pages meanwhile, it takes them
-    /// back when it is asked for them on another file.
-    fn give_up_extent(&mut self, grant: &PendingGrant) {
-        if grant.part.is_fresh() {
-            self.remove_extent(grant.extent);
+    /// The owner's answer is not waited for any more.
+    pub(super) fn give_up(&mut self, token: Token, errno: Errno) {
+        if let Some(grant) = self.take_grant(token) {
+            self.give_up_extent(token, &grant);
+            self.deny(&grant, errno);
         }
     }
 
     /// A session is gone: what it asked for is void, what was asked of it is denied.
     pub(crate) fn end_grants(&mut self, id: SessionId) {
         for token in self.memory.pending.of(id) {
-            if let Some(grant) = self.take_grant(token) {
-                self.give_up_extent(&grant);
-                self.deny(&grant, Errno::ECONNRESET);
-            }
+            self.give_up(token, Errno::ECONNRESET);
         }
     }
 }

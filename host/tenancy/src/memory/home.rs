@@ -5,11 +5,12 @@
 //! is in one place, which whoever is granted it first decides: those who cannot have that are
 //! mediated as long as it is there.
 
-use super::pending::Grantee;
+use super::pending::{Abandoned, Grantee, PendingGrant, Token};
+use super::taken::PeerKey;
 use crate::directory::Common;
 use crate::ids::SessionId;
 use crate::limits::Limits;
-use crate::memory::extents::ExtentId;
+use crate::memory::extents::{ExtentId, Pages};
 use crate::memory::layout::Home;
 use crate::tenancy::Tenancy;
 use omniverb_session::rights::{self, Trust};
@@ -20,6 +21,11 @@ use omniverb_terms::{Errno, VnicId};
 const PAIR_EXTENT_BYTES: u64 = 512 << 10;
 
 impl Home {
+    /// In a window of a machine and somebody else.
+    pub(super) fn is_pair(&self) -> bool {
+        matches!(self, Home::Pair { .. })
+    }
+
     /// What holds for parts of regions there.
     pub(super) fn limits(&self, limits: &Limits) -> Limits {
         let extent_bytes = match self {
@@ -64,21 +70,70 @@ impl Tenancy {
         }
     }
 
-    /// Nothing came of a grant. In a pair window nothing stays that nobody has: there is little
-    /// room, and whoever else wants the pages cannot have them there.
-    pub(super) fn drop_unused(&mut self, id: ExtentId) {
-        let extent = self.memory.extents.get(id);
-        let in_pair = extent.is_some_and(|extent| matches!(extent.home, Home::Pair { .. }));
+    /// Nothing came of a grant to this initiator. In a pair window nothing stays that nobody has:
+    /// there is little room, and whoever else wants the pages cannot have them there.
+    pub(super) fn drop_unused(&mut self, initiator: Grantee, id: ExtentId) {
+        let in_pair = self.memory.extents.get(id).is_some_and(|extent| extent.home.is_pair());
         let granted = self.memory.grantees.links_of(id).next().is_some();
         if in_pair && !granted && !self.memory.pending().any(|grant| grant.extent == id) {
-            self.take_extent_back(None, id);
+            self.take_extent_back(self.peer_of(initiator), id);
         }
     }
 
-    /// The windows of a machine are over: what lies in them is nobody's to be granted.
+    /// Whom it is laid to what an initiator causes.
+    fn peer_of(&self, initiator: Grantee) -> Option<PeerKey> {
+        match initiator {
+            Grantee::Session(id) => self.peer_key(id),
+            Grantee::Engine => None,
+        }
+    }
+
+    /// Nobody waits for the owner's answer any more, who may be moving pages to an extent. In a
+    /// pair window they must not stay: others have it as well, and no link would end that. It is
+    /// known until there is an answer, and then it is taken back. From a file of its own and from
+    /// its machine's window the owner takes them back when it is asked for them on another.
+    pub(super) fn give_up_extent(&mut self, token: Token, grant: &PendingGrant) {
+        let PendingGrant { owner, extent, initiator, .. } = *grant;
+        if !grant.part.is_fresh() {
+            return;
+        }
+        match self.memory.extents.get(extent).map(|extent| extent.home) {
+            Some(Home::Pair { .. }) => {
+                let peer = self.peer_of(initiator);
+                self.memory.pending.abandon(token, Abandoned { owner, extent, peer });
+            }
+            Some(Home::File | Home::Window) => self.remove_extent(extent),
+            None => {}
+        }
+    }
+
+    /// An owner answers what nobody waits for any more, or what nobody asked.
+    pub(super) fn answered_late(&mut self, owner: SessionId, token: Token, errno: Errno) {
+        if self.memory.pending.owner_of_abandoned(token) != Some(owner) {
+            return;
+        }
+        let Some(Abandoned { extent, peer, .. }) = self.memory.pending.take_abandoned(token) else {
+            return;
+        };
+        match errno {
+            Errno::NONE => self.take_extent_back(peer, extent),
+            _ => self.remove_extent(extent),
+        }
+    }
+
+    /// The windows of a machine are over: what lies in them is nobody's to be granted. Who is asked
+    /// to move pages there may do so after it was told to take them back: it is told when it has
+    /// answered.
     pub(crate) fn take_back_of(&mut self, machine: VnicId) {
-        for extent in self.memory.in_pairs_of(machine) {
-            self.take_extent_back(None, extent);
+        let those = self.memory.in_pairs_of(machine);
+        for token in self.memory.pending.fresh_of(&those) {
+            self.give_up(token, Errno::EAGAIN);
+        }
+        for id in those {
+            let extent = self.memory.extents.get(id);
+            if extent.is_some_and(|extent| extent.pages == Pages::There) {
+                self.take_extent_back(None, id);
+            }
         }
     }
 }

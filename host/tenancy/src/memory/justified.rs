@@ -5,6 +5,7 @@ use crate::accounts::Kind;
 use crate::ids::{LinkKey, SessionId};
 use crate::memory::extents::{Extent, ExtentId};
 use crate::memory::grantees::other_end;
+use crate::memory::taken::PeerKey;
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{Done, QpFailed, TAKE_EXTENT, TakeBack};
 use omniverb_terms::Errno;
@@ -63,20 +64,24 @@ impl Tenancy {
                 self.links.direct(other).is_some_and(|other| other.sessions.contains(&grantee))
             };
             if !self.memory.grantees.links_of(extent).any(joins) {
-                self.take_extent_back(Some(grantee), extent);
+                self.take_extent_back(self.peer_key(grantee), extent);
             }
         }
     }
 
-    /// Has an owner take an extent back, because of somebody who may not have it any more.
-    pub(super) fn take_extent_back(&mut self, from: Option<SessionId>, id: ExtentId) {
+    /// Whom it is laid to what a process causes.
+    pub(super) fn peer_key(&self, id: SessionId) -> Option<PeerKey> {
+        let client = self.sessions.get(&id)?.client();
+        Some((client.uid, client.vnic))
+    }
+
+    /// Has an owner take an extent back, because of somebody who may not have it any more, if it is
+    /// because of somebody.
+    pub(super) fn take_extent_back(&mut self, peer: Option<PeerKey>, id: ExtentId) {
         let Some(Extent { region, start, place, .. }) = self.memory.extents.get(id).copied() else {
             return;
         };
         let (owner, rkey) = region;
-        let peer = from
-            .and_then(|from| self.sessions.get(&from))
-            .map(|peer| (peer.client().uid, peer.client().vnic));
         let now = self.now();
         let Some(session) = self.sessions.get_mut(&owner) else { return };
         let number = session.taken.add(peer, place.length.max(COST_MIN), now);

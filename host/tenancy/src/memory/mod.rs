@@ -57,9 +57,9 @@ impl Memory {
     }
 
     /// Extents in pair windows of a machine's.
-    fn in_pairs_of(&self, vnic: VnicId) -> Vec<ExtentId> {
+    fn in_pairs_of(&self, vnic: VnicId) -> BTreeSet<ExtentId> {
         let is_in = |home: &Home| matches!(home, Home::Pair { machine, .. } if *machine == vnic);
-        self.extents.at_home(is_in)
+        self.extents.at_home(is_in).collect()
     }
 
     /// All grants that wait for pages.

@@ -59,7 +59,12 @@ impl Tenancy {
         let session = self.sessions.get(&owner).ok_or(Errno::ENOENT)?;
         let known = self.memory.extents.of_region((owner, rkey));
         let known = known.map(|(_, extent)| extent.span());
-        let part = choose(&mr.pages(), known, (address, length), &home.limits(self.limits()))?;
+        let part = choose(&mr.pages(), known, (address, length), &home.limits(self.limits()));
+        let part = part.map_err(|errno| match errno {
+            // There are more parts of what lies in a pair window, and they go when a link ends.
+            Errno::ENOMEM if self.has_some_in_pair(owner, rkey) => Errno::EAGAIN,
+            errno => errno,
+        })?;
         let there = self.memory.extents.at((owner, rkey), part.start);
         let there = there.and_then(|extent| self.memory.extents.get(extent));
         // Who was granted it first has it elsewhere, and may have it for long.
@@ -71,6 +76,11 @@ impl Tenancy {
         Ok((part, receipt))
     }
 
+    /// Whether parts of a region are in pair windows, which are small.
+    fn has_some_in_pair(&self, owner: SessionId, rkey: Rkey) -> bool {
+        self.memory.extents.of_region((owner, rkey)).any(|(_, extent)| extent.home.is_pair())
+    }
+
     /// The owner has moved pages onto an extent that it was asked for.
     pub(crate) fn extent_arrived(&mut self, id: ExtentId) {
         self.memory.extents.arrived(id);
@@ -80,6 +90,7 @@ impl Tenancy {
     pub(crate) fn remove_extent(&mut self, id: ExtentId) {
         let Some((place, freed)) = self.memory.extents.remove(id) else { return };
         self.forget_grantees(id);
+        self.memory.pending.forget_abandoned(id);
         self.act(match freed {
             Freed::File => Action::ForgetFile { file: place.file },
             Freed::Place => Action::EmptyPlace { place },

@@ -17,7 +17,7 @@ const OWNER_RATE: u64 = 128 << 20;
 const ACCOUNTS_MAX: usize = 64;
 
 /// A user in a vNIC.
-type PeerKey = (u32, VnicId);
+pub(crate) type PeerKey = (u32, VnicId);
 
 /// Bytes that were taken back, those that are long ago left out.
 #[derive(Clone, Copy, Debug, Default)]
