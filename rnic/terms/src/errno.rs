@@ -29,6 +29,7 @@ numbers! {
     EPERM 1 "Not yours to ask."
     ENOENT 2 "No such object."
     EIO 5 "It did not work, and nobody knows why."
+    E2BIG 7 "Too much for one message."
     EBADF 9 "No open file of that number."
     EAGAIN 11 "Not yet."
     ENOMEM 12 "Over a quota."

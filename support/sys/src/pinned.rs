@@ -7,7 +7,7 @@
 //! other half of the file is for that: what can be checked of a ring that somebody else says is
 //! one.
 // UNSAFETY: the three system calls of io_uring, which rustix offers with more than is needed, and
-// pidfd_getfd for a number of another process's.
+// pidfd_getfd and kcmp for numbers of another process's.
 #![expect(unsafe_code)]
 
 use rustix::fs::readlink;
@@ -111,6 +111,20 @@ pub fn descriptor_of(process: BorrowedFd<'_>, number: u32) -> io::Result<OwnedFd
     }
 }
 
+/// Whether a descriptor of ours is of the same open file as this one of the process `pid`'s
+/// (`KCMP_FILE` of kcmp(2)): as long as either is open the file is.
+///
+/// # Errors
+/// `EPERM` for who may not look into that process, `EBADF` if it has no such descriptor, `ESRCH` if
+/// it has ended, `ENOSYS` from a kernel without this call.
+pub fn is_same_file(ours: BorrowedFd<'_>, pid: i32, theirs: u32) -> io::Result<bool> {
+    const KCMP_FILE: libc::c_int = 0;
+    let (own, ours) = (std::process::id(), ours.as_raw_fd());
+    // SAFETY: five numbers, of which the kernel changes nothing.
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, own, pid, KCMP_FILE, ours, theirs) };
+    if order < 0 { Err(io::Error::last_os_error()) } else { Ok(order == 0) }
+}
+
 /// Whether this is a ring that keeps just these bytes of the process that made it, and cannot be
 /// made to let go of them but by closing it. Which pages these were when it took them, and that
 /// they are the process's still, does not show. If it could let go, it has done so.
@@ -194,6 +208,21 @@ mod tests {
         drop(pin);
         assert!(keeps(copy.as_fd(), address as u64, 2 * PAGE as u64));
         assert!(descriptor_of(this.as_fd(), u32::MAX).is_err());
+    }
+
+    #[test]
+    fn a_copy_is_told_from_another_file() {
+        let open = || std::fs::File::open("/dev/null").unwrap();
+        let (one, other) = (open(), open());
+        let copy = one.try_clone().unwrap();
+        let own = std::process::id().cast_signed();
+        let number = |file: &std::fs::File| file.as_raw_fd().unsigned_abs();
+        assert!(is_same_file(one.as_fd(), own, number(&copy)).unwrap());
+        assert!(!is_same_file(one.as_fd(), own, number(&other)).unwrap());
+        let none = is_same_file(one.as_fd(), own, u32::MAX).unwrap_err();
+        assert_eq!(none.raw_os_error(), Some(libc::EBADF));
+        let nobody = is_same_file(one.as_fd(), i32::MAX, number(&copy)).unwrap_err();
+        assert_eq!(nobody.raw_os_error(), Some(libc::ESRCH));
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl Tenancy {
                 let peer = self.peer_of(initiator);
                 self.memory.pending.abandon(token, Abandoned { owner, extent, peer });
             }
-            Some(Home::File | Home::Window) => self.remove_extent(extent),
+            Some(Home::File | Home::Window | Home::InPlace) => self.remove_extent(extent),
             None => {}
         }
     }

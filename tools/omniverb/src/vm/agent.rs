@@ -4,16 +4,17 @@
 //! messages by the port, and back, with the descriptors that belong beside them: that of the
 //! window's device, and of an events socket. What comes by UDP port 4791 goes to the host's engine,
 //! and what that sends leaves by it (`network.rs`); who sleeps here is woken for it, and it for him
-//! (`wakes.rs`); and so are those who share a pair window (`sharing.rs`). Decides
-//! nothing: who may do what the host says. Once it has its devices, it is nobody; those that are
-//! plugged in later another process opens for it (`opener.rs`).
+//! (`wakes.rs`); and so are those who share a pair window (`sharing.rs`). Who may do what the host
+//! says; only whose pages may stay where they are for the host's engine is decided here
+//! (`keeping.rs`). Once it has its devices, it is nobody; those that are plugged in later another
+//! process opens for it (`opener.rs`), and another one keeps pages.
 
 #[cfg(test)]
 mod tests;
 
 use super::address_list;
 use super::boot;
-use super::keeping::Keeping;
+use super::keeping::{Keeping, Lost};
 use super::network::Network;
 use super::opener;
 use super::pinner::Whose;
@@ -53,6 +54,9 @@ const RUNG: usize = 0;
 const RUNG_IN_PAIRS: usize = 1;
 /// The place of who looks at pages, if there is somebody.
 const PINNED: usize = 2;
+/// How long the host may take to hear that all processes are gone, and how often that is looked at.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+const LAST_WORDS_LOOK_MS: i64 = 20;
 /// Connections accepted before others get their turn.
 const TURN: usize = 32;
 
@@ -68,7 +72,8 @@ pub(crate) fn agent(path: Option<&Path>, in_place: Whose) -> anyhow::Result<Exit
     let network = Network::open();
     // Which is not to be nobody.
     let opener = opener::start();
-    let keeping = Keeping::begin(in_place, path.parent().unwrap_or(path));
+    let keeping = Keeping::begin(in_place);
+    be_ended_as_others();
     if let Err(error) = &opener {
         eprintln!("omniverb: devices that are plugged in from now on are not seen: {error}");
     }
@@ -252,8 +257,7 @@ impl Agent {
             return Ok(());
         }
         if index == PINNED && self.keeping.socket().is_some() {
-            self.keeping.hear(&mut self.relay);
-            return Ok(());
+            return self.keeping.hear(&mut self.relay).map_err(|Lost| self.give_up());
         }
         let Some(index) = index.checked_sub(self.sockets) else {
             self.device();
@@ -267,6 +271,22 @@ impl Agent {
             self.relay.say(FrameKind::Packet, 0, message);
         }
         Ok(())
+    }
+
+    /// Nobody keeps the pages any more that the host's engine may be writing to, but for processes
+    /// that may end: so their links are to end now. Whoever starts this agent again gives it
+    /// somebody who keeps pages.
+    fn give_up(&mut self) -> anyhow::Error {
+        for session in self.relay.remove_all() {
+            self.over(FrameKind::Close, session);
+        }
+        let until = clock::now() + LAST_WORDS.as_nanos() as u64;
+        while self.relay.has_more_to_say() && clock::now() < until {
+            if self.relay.wait(&[], Some(LAST_WORDS_LOOK_MS)).is_err() {
+                break;
+            }
+        }
+        anyhow::anyhow!("who kept pages of processes where they are has ended")
     }
 
     /// Has the UDP port after all, if whoever had it has it no longer.
@@ -341,6 +361,7 @@ impl Agent {
     fn frame(&mut self, frame: Frame) {
         let Frame { kind, session, mut bytes } = frame;
         match Channel::of(kind) {
+            Some(channel) if self.keeping.takes(&mut self.relay, (session, channel), &bytes) => {}
             Some(channel) => match self.beside(session, &mut bytes) {
                 Ok(files) => self.relay.tell(session, channel, bytes, files),
                 // No descriptors or no memory left: the process sees that the daemon is gone.
@@ -398,6 +419,12 @@ impl Agent {
         }
         Ok(files)
     }
+}
+
+/// If memory runs out in the machine, the kernel ends us as it does others: not to be ended is only
+/// for who keeps pages, which begins as we do.
+fn be_ended_as_others() {
+    let _ = std::fs::write("/proc/self/oom_score_adj", "0");
 }
 
 /// No more descriptors, or memory: not now.

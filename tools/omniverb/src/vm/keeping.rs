@@ -1,15 +1,15 @@
-//! The agent's part in pages that stay where they are: what processes say of them goes to who looks
-//! (`pinner.rs`), what that one finds goes to the host, and as long as something is kept the host
-//! is asked whether it still has to be.
+//! The agent's part in pages that stay where they are: what processes are asked, and what they say
+//! of them, goes to who looks (`pinner.rs`), what that one finds goes to the host, and as long as
+//! something is kept the host is asked whether it still has to be.
 
-use super::pinner::{Heard, Pinner, Whose};
+use super::pinner::{FOLDER, Heard, Pinner, Whose};
 use super::relay::{Channel, Relay};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::machine::{
     FrameKind, Message, PinsOver, QueryPins, TellPinned, decode, encode,
 };
 use omniverb_session::pinned::PINS_MAX;
-use omniverb_session::{Message as Said, decode as decode_said};
+use omniverb_session::{Message as Said, decode as decode_said, encode as encode_said};
 use omniverb_sys::clock;
 use omniverb_terms::Errno;
 use std::collections::BTreeSet;
@@ -36,14 +36,26 @@ fn written(message: &Message) -> Vec<u8> {
     bytes[..length].to_vec()
 }
 
+/// Who kept pages has ended, and nobody keeps them now but the processes, while they live.
+pub(super) struct Lost;
+
 impl Keeping {
-    /// `folder`: where agents' processes find each other.
-    pub(super) fn begin(whose: Whose, folder: &Path) -> Keeping {
-        let pinner = Pinner::start(whose, folder).unwrap_or_else(|error| {
+    pub(super) fn begin(whose: Whose) -> Keeping {
+        let pinner = Pinner::start(whose, Path::new(FOLDER)).unwrap_or_else(|error| {
             eprintln!("omniverb: no pages of processes are left where they are: {error}");
             None
         });
+        Keeping::of(pinner)
+    }
+
+    fn of(pinner: Option<Pinner>) -> Keeping {
         Keeping { pinner, kept: BTreeSet::new(), asked: 0, last: 0 }
+    }
+
+    /// Nobody's pages are kept.
+    #[cfg(test)]
+    pub(super) fn none() -> Keeping {
+        Keeping::of(None)
     }
 
     /// Where it has something to say.
@@ -51,7 +63,9 @@ impl Keeping {
         self.pinner.as_ref().map(Pinner::socket)
     }
 
-    /// A process has said something; true: it was about pages of its own, and is not for the host.
+    /// The host, or a process, has said something to the other; true: it was about pages of the
+    /// process, and is looked at first. What the host asks is asked of who may have pages kept; what
+    /// the process answers is not for the host to hear, but what was found then.
     pub(super) fn takes(
         &mut self,
         relay: &mut Relay,
@@ -61,22 +75,37 @@ impl Keeping {
         if channel != Channel::Events {
             return false;
         }
-        let Ok((_, Said::Pinned(said))) = decode_said(bytes) else { return false };
-        let calls = relay.calls(session);
-        let looks = self.pinner.as_ref().zip(calls);
-        if !looks.is_some_and(|(pinner, calls)| pinner.look(session, calls, bytes)) {
-            let refused = TellPinned::new(said.token, said.epoch, Err(Errno::EACCES));
-            relay.say(FrameKind::Pinned, session, written(&refused.into()));
-        }
+        let (token, epoch) = match decode_said(bytes) {
+            Ok((_, Said::Pin(asked))) => (asked.token, 0),
+            Ok((_, Said::Pinned(said))) => (said.token, said.epoch),
+            _ => return false,
+        };
+        let Some(calls) = relay.calls(session) else { return true };
+        let errno = match &self.pinner {
+            Some(pinner) if pinner.look(session, calls, bytes) => return true,
+            // There is no room for more questions.
+            Some(_) => Errno::EAGAIN,
+            None => Errno::EPERM,
+        };
+        let refused = TellPinned::new(token, epoch, Err(errno));
+        relay.say(FrameKind::Pinned, session, written(&refused.into()));
         true
     }
 
     /// Pages were looked at.
-    pub(super) fn hear(&mut self, relay: &mut Relay) {
-        let Some(pinner) = &mut self.pinner else { return };
+    ///
+    /// # Errors
+    /// Whoever did that has ended, and kept some.
+    pub(super) fn hear(&mut self, relay: &mut Relay) -> Result<(), Lost> {
+        let Some(pinner) = &mut self.pinner else { return Ok(()) };
         match pinner.heard() {
             Ok(None) => {}
             Ok(Some(Heard::TakenOver(tokens))) => self.kept.extend(tokens),
+            Ok(Some(Heard::MayBeAsked { session, pin })) => {
+                let mut bytes = [0; MESSAGE_BYTES_MAX];
+                let length = encode_said(0, &pin.into(), &mut bytes);
+                relay.tell(session, Channel::Events, bytes[..length].to_vec(), Vec::new());
+            }
             Ok(Some(Heard::Looked { session, told })) => {
                 if told.errno == Errno::NONE {
                     self.kept.insert(told.token);
@@ -85,11 +114,13 @@ impl Keeping {
                 relay.say(FrameKind::Pinned, session, written(&(*told).into()));
             }
             Err(_) => {
-                // What it kept the processes keep as long as they live.
                 self.pinner = None;
-                self.kept.clear();
+                if !std::mem::take(&mut self.kept).is_empty() {
+                    return Err(Lost);
+                }
             }
         }
+        Ok(())
     }
 
     /// How many milliseconds may pass until there is something to do.

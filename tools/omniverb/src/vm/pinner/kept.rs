@@ -39,4 +39,9 @@ impl Kept {
             self.bytes = self.bytes.saturating_sub(bytes);
         }
     }
+
+    /// All of somebody else's.
+    pub(super) fn take(&mut self, other: Kept) {
+        other.rings.into_iter().for_each(|(token, (ring, bytes))| self.add(token, ring, bytes));
+    }
 }

@@ -95,6 +95,18 @@ impl Relay {
         }
     }
 
+    /// All sessions are over: which these were.
+    pub(super) fn remove_all(&mut self) -> Vec<u32> {
+        let all = self.sessions.keys().copied().collect();
+        self.clear();
+        all
+    }
+
+    /// Whether something is still to be said by the port.
+    pub(super) fn has_more_to_say(&self) -> bool {
+        self.port.has_more_to_say()
+    }
+
     fn end(&mut self, session: u32, how: End) {
         self.remove(session);
         self.over.push(match how {

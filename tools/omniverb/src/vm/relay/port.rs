@@ -63,6 +63,11 @@ impl Port {
         flags
     }
 
+    /// Whether some of what was said waits for room.
+    pub(super) fn has_more_to_say(&self) -> bool {
+        !self.out.is_empty()
+    }
+
     /// Says something, when there is room.
     pub(super) fn say(&mut self, frame: &Frame) {
         self.out.push_back(frame.encode());
