@@ -9,7 +9,7 @@ use crate::pages::Toll;
 use crate::qp::Qp;
 use crate::region::Regions;
 use omniverb_link::PeerReaches;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// Counts what the application has taken back by polling; see [`crate::queue`].
@@ -45,8 +45,10 @@ pub struct Shared {
     waiting: Mutex<Vec<Weak<Qp>>>,
     /// QPs that a turn is to look at once.
     again: Mutex<Vec<Again>>,
-    /// Engines that were at our pages when the link to them ended.
-    late: Mutex<Vec<PeerReaches>>,
+    /// Which daemon there is, or was last: its engine is at the far ends of links.
+    daemon: AtomicU32,
+    /// Engines that were at our pages when the link to them ended, and whose they are.
+    late: Mutex<Vec<(u32, PeerReaches)>>,
 }
 
 impl Shared {
@@ -62,6 +64,7 @@ impl Shared {
             cqs: Mutex::default(),
             waiting: Mutex::default(),
             again: Mutex::default(),
+            daemon: AtomicU32::new(0),
             late: Mutex::default(),
         })
     }
@@ -136,22 +139,29 @@ impl Shared {
         lock(&self.again).iter().map(|again| again.due).min()
     }
 
-    /// A link to the engine ends, which is at our pages at this moment.
-    pub(crate) fn leave_behind(&self, engine: PeerReaches) {
-        lock(&self.late).push(engine);
+    /// There is a daemon, of this number: one of another is no more, nor is its engine.
+    pub fn set_daemon(&self, number: u32) {
+        self.daemon.store(number, Ordering::Release);
     }
 
-    /// Whether the engine is at our pages still by a link that has ended.
+    /// The number of the daemon that there is, or was last.
+    pub(crate) fn daemon(&self) -> u32 {
+        self.daemon.load(Ordering::Acquire)
+    }
+
+    /// A link to the engine of this daemon's has ended, which is at our pages at this moment.
+    pub(crate) fn leave_behind(&self, daemon: u32, engine: PeerReaches) {
+        lock(&self.late).push((daemon, engine));
+    }
+
+    /// Whether the engine is at our pages still by a link that has ended. One whose daemon has
+    /// ended is nowhere any more, whatever it said last.
     #[must_use]
     pub fn engine_is_late(&self) -> bool {
+        let now = self.daemon();
         let mut late = lock(&self.late);
-        late.retain(PeerReaches::is_there);
+        late.retain(|(daemon, engine)| *daemon == now && engine.is_there());
         !late.is_empty()
-    }
-
-    /// Those that are late have died there.
-    pub fn forget_late_engines(&self) {
-        lock(&self.late).clear();
     }
 
     /// Has every turn look after this QP from now on.

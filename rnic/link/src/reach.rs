@@ -16,8 +16,10 @@ use omniverb_ring::sync::{Ordering, fence};
 use omniverb_ring::{Window, WordMemory};
 use std::sync::atomic::compiler_fence;
 
-/// Where the peer of a link that has ended says whether it is at our pages.
+/// Where the peer of a link that has ended says whether it is at our pages. It keeps the link's
+/// memory until it is not: what is there afterwards may be anything.
 pub struct PeerReaches {
+    ours: Window,
     theirs: Window,
 }
 
@@ -25,7 +27,8 @@ impl PeerReaches {
     /// Whether it is.
     #[must_use]
     pub fn is_there(&self) -> bool {
-        self.theirs.load(word::REACHING, Ordering::Acquire) != 0 // SYNC: reached
+        let there = self.theirs.load(word::REACHING, Ordering::Acquire) != 0; // SYNC: reached
+        there && self.ours.load(word::STATE, Ordering::Acquire) == state::CLOSED
     }
 }
 
@@ -83,17 +86,10 @@ impl Endpoint {
         self.theirs.load(word::REACHING, Ordering::Acquire) != 0 // SYNC: reached
     }
 
-    /// Whoever was at our pages by this link, which we have closed, has died there.
-    pub fn forget_peer_at_pages(&self) {
-        if self.ours.load(word::STATE, Ordering::Relaxed) == state::CLOSED {
-            self.theirs.store(word::REACHING, 0, Ordering::Relaxed);
-        }
-    }
-
-    /// The peer's word that says so, for when this endpoint is no more.
+    /// The peer's word that says so, for when this endpoint is closed and no more.
     #[must_use]
     pub fn stay(&self) -> PeerReaches {
-        PeerReaches { theirs: self.theirs.clone() }
+        PeerReaches { ours: self.ours.clone(), theirs: self.theirs.clone() }
     }
 
     /// Whether the peer is at our pages; to be asked a moment after [`Endpoint::advance_epoch`].

@@ -69,8 +69,8 @@ bodies! {
         mr_max: u32,
         /// Quota: links (a UD QP uses one per destination, an RC or UC QP one).
         link_max: u32,
-        /// Not used: zero.
-        reserved: u32,
+        /// A number that the daemon has drawn when it began; zero: one that does not say.
+        daemon: u32,
         /// vNIC name for people, NUL-padded.
         vnic: [u8; 32],
         /// The statistics area.

@@ -79,7 +79,8 @@ impl Client {
     }
 
     /// Returns when the engine is at none of this process's pages by what it was granted before
-    /// these queue pairs voided that; false: it did not leave.
+    /// these queue pairs voided that; false: it did not leave, and as far as is known it is there.
+    /// In a virtual machine the agent's end is not the daemon's: only another daemon shows that.
     pub(super) fn await_engine(&self, qps: &[Arc<Qp>]) -> bool {
         let until = clock::now() + PATIENCE.as_nanos() as u64;
         loop {
@@ -88,12 +89,7 @@ impl Client {
                 return true;
             }
             if clock::now() >= until {
-                // A daemon that has died in the middle does nothing any more; nor has a link that
-                // ended so long ago anybody else at its far end.
-                qps.iter().for_each(|qp| qp.forget_dead_engines());
-                self.shared.forget_late_engines();
-                let open = qps.iter().any(|qp| qp.engine_reaches_pages());
-                return !open || self.session.events().is_none();
+                return false;
             }
             std::thread::sleep(LOOK);
         }

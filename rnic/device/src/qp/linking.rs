@@ -59,7 +59,8 @@ impl Qp {
         }
         endpoint.set_watched(false);
         let hanging = Hanging::new(&self.send_cq, &self.recv_cq, peer.far_end);
-        let index = inner.links.add(LinkEnd::new(endpoint, peer, credits, hanging));
+        let from = (peer, self.shared.daemon());
+        let index = inner.links.add(LinkEnd::new(endpoint, from, credits, hanging));
         // Packets of XRC are made nowhere but in the engine.
         if let Some(tracer) = tracer.filter(|_| !self.service.is_extended()) {
             inner.trace_link(index, tracer);
@@ -202,19 +203,12 @@ impl Qp {
     }
 
     /// Whether the engine is at pages of ours that stay where they are; to be asked after
-    /// [`Qp::revoke_grants`], until it is not.
+    /// [`Qp::revoke_grants`], until it is not. One whose daemon has ended is nowhere any more.
     pub fn engine_reaches_pages(&self) -> bool {
-        let inner = self.inner.lock();
-        let mut beyond = inner.links.iter().filter(|link| link.peer.is_beyond_engine());
+        let (inner, now) = (self.inner.lock(), self.shared.daemon());
+        let of_now = |link: &&LinkEnd| link.peer.is_beyond_engine() && link.daemon == now;
+        let mut beyond = inner.links.iter().filter(of_now);
         beyond.any(|link| link.endpoint.peer_reaches_pages_that_stay())
-    }
-
-    /// An engine that does not leave pages of ours by a link that has ended here is one that has
-    /// died there.
-    pub fn forget_dead_engines(&self) {
-        let inner = self.inner.lock();
-        let beyond = inner.links.iter().filter(|link| link.peer.is_beyond_engine());
-        beyond.for_each(|link| link.endpoint.forget_peer_at_pages());
     }
 
     /// Waits no longer: whoever is at our pages finds out that it may have been in vain.
@@ -315,14 +309,16 @@ impl Inner {
                 _ => {}
             }
             let link = &mut self.links[index];
-            if link.peer.is_beyond_engine() {
+            let stays = link.peer.is_beyond_engine().then(|| {
                 // Nobody sees this link any more, which the engine may be by at pages of ours.
                 link.endpoint.advance_epoch();
-                if link.endpoint.peer_reaches_pages_that_stay() {
-                    qp.shared.leave_behind(link.endpoint.stay());
-                }
-            }
+                let there = link.endpoint.peer_reaches_pages_that_stay();
+                there.then(|| link.endpoint.stay())
+            });
             link.endpoint.close();
+            if let Some(engine) = stays.flatten() {
+                qp.shared.leave_behind(link.daemon, engine);
+            }
         }
         if !self.links.is_empty() {
             qp.send_cq.unwatch(qp.number);
