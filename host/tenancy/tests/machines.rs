@@ -7,7 +7,7 @@ use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::testing::exercise::{Bench, ip, vnic};
 use omniverb_tenancy::{Action, Arrived, Channel, MemoryFacts, Path, SessionId, Why};
-use omniverb_terms::{Errno, Qpn, Service};
+use omniverb_terms::{Errno, Qpn, Rkey, Service};
 use support::*;
 
 /// vNIC 2 is a machine's, which says that it has address 5 as well.
@@ -178,7 +178,7 @@ fn bench_in_place() -> (Bench, [Qpn; 4]) {
     (bench, qps)
 }
 
-fn engine_asks(bench: &mut Bench, qps: [Qpn; 4], rkey: omniverb_terms::Rkey) {
+fn engine_asks(bench: &mut Bench, qps: [Qpn; 4], rkey: Rkey) {
     bench.told.clear();
     let range = (0x11000, 8);
     let actions = bench.tenancy.engine_wants((qps[1], qps[0]), rkey, range, bench.now);
@@ -281,4 +281,102 @@ fn what_is_not_kept_is_not_granted() {
     let rkey = mr(&mut bench, 2, 1, 15);
     engine_asks(&mut bench, qps, rkey);
     assert!(pin_asked(&bench).is_none() && matches!(bench.told[..], [Action::DenyEngine { .. }]));
+}
+
+fn told_back(bench: &Bench) -> Vec<TakeBack> {
+    let back = bench.told.iter().filter_map(|action| match action {
+        Action::Event { session: SessionId(2), message: Message::TakeBack(back) } => Some(*back),
+        _ => None,
+    });
+    back.collect()
+}
+
+fn denied_with(bench: &Bench) -> Vec<Errno> {
+    let denied = bench.told.iter().filter_map(|action| match action {
+        Action::DenyEngine { denied, .. } => Some(denied.errno),
+        _ => None,
+    });
+    denied.collect()
+}
+
+fn in_vain(bench: &mut Bench, from: u64, token: u64, errno: Errno) {
+    bench.told.clear();
+    let actions = bench.tenancy.keeps_in_vain(SessionId(from), token, errno);
+    bench.carry_out(actions);
+}
+
+/// Whoever pinned what nobody is to use pays for it: so he is told, whoever refused it, and when.
+#[test]
+fn what_is_pinned_in_vain_its_owner_lets_go_of() {
+    // By who looked at it.
+    for errno in [Errno::EPERM, Errno::EAGAIN, Errno::EINVAL] {
+        let (mut bench, qps) = bench_in_place();
+        let rkey = mr(&mut bench, 2, 1, 15);
+        engine_asks(&mut bench, qps, rkey);
+        let pin = pin_asked(&bench).unwrap();
+        for (from, token) in [(1, pin.token), (3, pin.token), (2, pin.token ^ 1)] {
+            in_vain(&mut bench, from, token, errno);
+            assert!(bench.told.is_empty(), "{:?}", bench.told);
+        }
+        in_vain(&mut bench, 2, pin.token, errno);
+        let back = told_back(&bench);
+        assert!(matches!(back[..], [TakeBack { what: TAKE_EXTENT, .. }]), "{:?}", bench.told);
+        assert_eq!((back[0].rkey, back[0].start), (rkey, pin.start));
+        assert_eq!(denied_with(&bench), [errno]);
+        engine_asks(&mut bench, qps, rkey);
+        assert!(pin_asked(&bench).is_some(), "it may be asked for again");
+    }
+    // By an agent that passes on what it does not know.
+    let (mut bench, qps) = bench_in_place();
+    let rkey = mr(&mut bench, 2, 1, 15);
+    engine_asks(&mut bench, qps, rkey);
+    let Pin { token, start, length, .. } = pin_asked(&bench).unwrap();
+    let message = Pinned { token, epoch: 7, ring: 3, start, length }.into();
+    bench.told.clear();
+    bench.say(2, &Arrived { channel: Channel::Events, tag: 0, message, memory: None });
+    assert_eq!((told_back(&bench).len(), denied_with(&bench)), (1, vec![Errno::EOPNOTSUPP]));
+    let dropped = |action: &Action| matches!(action, Action::Drop { .. });
+    assert!(!bench.told.iter().any(dropped), "{:?}", bench.told);
+}
+
+/// Who answers when nobody waits any more has pinned it all the same.
+#[test]
+fn what_is_pinned_too_late_its_owner_lets_go_of() {
+    let (mut bench, qps) = bench_in_place();
+    let rkey = mr(&mut bench, 2, 1, 15);
+    engine_asks(&mut bench, qps, rkey);
+    let pin = pin_asked(&bench).unwrap();
+    bench.told.clear();
+    let late = bench.tenancy.next_deadline().unwrap();
+    bench.now = late;
+    let actions = bench.tenancy.tick(late);
+    bench.carry_out(actions);
+    assert_eq!((denied_with(&bench), told_back(&bench).len()), (vec![Errno::ETIMEDOUT], 0));
+    assert_eq!(bench.tenancy.asked_to_keep(SessionId(2), pin.token), None);
+    in_vain(&mut bench, 2, pin.token, Errno::ETIMEDOUT);
+    assert_eq!((told_back(&bench).len(), denied_with(&bench).len()), (1, 0));
+    in_vain(&mut bench, 2, pin.token, Errno::ETIMEDOUT);
+    assert!(bench.told.is_empty(), "once");
+}
+
+/// Where pages lie apart from each other in the machine's memory, less of them is asked for.
+#[test]
+fn scattered_pages_are_asked_for_in_small_parts() {
+    let (mut bench, qps) = bench_in_place();
+    let (addr, length) = (0x10800, 64 << 20);
+    let large = RegMr { pd: 1, access: 15, addr, length, rkey: Rkey(0), reserved: 0 };
+    let answer = call(&mut bench, 2, large);
+    let Some(Message::MrRegistered(MrRegistered { rkey, .. })) = answer else {
+        panic!("{answer:?}")
+    };
+    engine_asks(&mut bench, qps, rkey);
+    let first = pin_asked(&bench).unwrap();
+    assert!(first.length > 1 << 20);
+    in_vain(&mut bench, 2, first.token, Errno::E2BIG);
+    assert_eq!((denied_with(&bench), told_back(&bench).len()), (vec![Errno::EAGAIN], 1));
+    engine_asks(&mut bench, qps, rkey);
+    let second = pin_asked(&bench).unwrap();
+    assert!(second.length <= 1 << 20 && second.length > 0, "{second:?}");
+    in_vain(&mut bench, 2, second.token, Errno::E2BIG);
+    assert_eq!(denied_with(&bench), [Errno::ENOMEM], "that is no reason");
 }

@@ -51,28 +51,37 @@ impl Server {
     pub(super) fn machine_tells_pinned(&mut self, id: SessionId, told: &TellPinned) {
         let Some(record) = self.machines.get(id) else { return };
         let session = SessionId(told.session);
-        let asked = self.tables.asked_to_keep(session, told.token);
-        let Some((file, bytes)) = asked.filter(|_| record.sessions.contains(&session)) else {
-            return; // too late, or nobody's question
-        };
+        if !record.sessions.contains(&session) {
+            return;
+        }
         let (vnic, name) = (record.vnic(), record.machine.name);
-        let mut errno = told.errno;
-        if errno == Errno::NONE {
-            let runs = told.runs().ok_or(Refused::Count);
-            let ram = record.ram.as_ref().ok_or(Refused::Outside);
-            match ram.and_then(|ram| ram.row(runs?, bytes)) {
-                Ok(row) => self.pins.add((file, told.token), vnic, row),
-                Err(refused) => {
+        let asked = self.tables.asked_to_keep(session, told.token).ok_or(Errno::ETIMEDOUT);
+        let row = match (told.errno, asked) {
+            (Errno::NONE, Ok((file, bytes))) => {
+                let runs = told.runs().ok_or(Refused::Count);
+                let ram = record.ram.as_ref().ok_or(Refused::Outside);
+                let row = ram.and_then(|ram| ram.row(runs?, bytes)).map_err(|refused| {
                     // Not louder: a guest may say so without end.
                     let text = format_args!("machine {name} names no such memory: {refused:?}");
                     self.journal.log(Level::Debug, text);
-                    errno = Errno::EINVAL;
-                }
+                    Errno::EINVAL
+                });
+                row.map(|row| (file, row))
             }
-        }
+            (Errno::NONE, Err(errno)) | (errno, _) => Err(errno),
+        };
+        let (file, row) = match row {
+            Ok(found) => found,
+            Err(errno) => {
+                let token = told.token;
+                self.tables.decide(|tables| tables.keeps_in_vain(session, token, errno));
+                return self.carry_on();
+            }
+        };
+        self.pins.add((file, told.token), vnic, row);
         // The memory is the daemon's; its seals were looked at when it came.
         let memory = Some(MemoryFacts { is_final: true, is_write_sealed: true });
-        let message = Adopted { token: told.token, errno, epoch: told.epoch }.into();
+        let message = Adopted { token: told.token, errno: Errno::NONE, epoch: told.epoch }.into();
         let arrived = Arrived { channel: Channel::Events, tag: 0, message, memory };
         self.tables.decide(|tables| tables.handle(session, &arrived, clock::now()));
         self.carry_on();

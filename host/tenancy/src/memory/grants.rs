@@ -319,7 +319,7 @@ impl Tenancy {
     }
 
     /// An owner may be asked one more question.
-    fn has_answered(&mut self, owner: SessionId) {
+    pub(super) fn has_answered(&mut self, owner: SessionId) {
         if let Some(owner) = self.sessions.get_mut(&owner) {
             owner.questions.answered();
         }
@@ -338,13 +338,13 @@ impl Tenancy {
         }
     }
 
-    fn take_grant(&mut self, token: Token) -> Option<PendingGrant> {
+    pub(super) fn take_grant(&mut self, token: Token) -> Option<PendingGrant> {
         let grant = self.memory.pending.remove(token)?;
         self.timers.clear(Timer::Grant(token));
         Some(grant)
     }
 
-    fn deny(&mut self, grant: &PendingGrant, errno: Errno) {
+    pub(super) fn deny(&mut self, grant: &PendingGrant, errno: Errno) {
         let PendingGrant { qpn, peer_qpn, rkey, .. } = *grant;
         match grant.initiator {
             Grantee::Session(id) => self.event(id, GrantDenied { qpn, peer_qpn, rkey, errno }),

@@ -90,7 +90,8 @@ impl Tenancy {
 
     /// Nobody waits for the owner's answer any more, who may be moving pages to an extent. In a
     /// pair window they must not stay: others have it as well, and no link would end that. It is
-    /// known until there is an answer, and then it is taken back. From a file of its own and from
+    /// known until there is an answer, and then it is taken back; so are pages that stay where they
+    /// are, for which their owner pays. From a file of its own and from
     /// its machine's window the owner takes them back when it is asked for them on another.
     pub(super) fn give_up_extent(&mut self, token: Token, grant: &PendingGrant) {
         let PendingGrant { owner, extent, initiator, .. } = *grant;
@@ -98,11 +99,11 @@ impl Tenancy {
             return;
         }
         match self.memory.extents.get(extent).map(|extent| extent.home) {
-            Some(Home::Pair { .. }) => {
+            Some(Home::Pair { .. } | Home::InPlace) => {
                 let peer = self.peer_of(initiator);
                 self.memory.pending.abandon(token, Abandoned { owner, extent, peer });
             }
-            Some(Home::File | Home::Window | Home::InPlace) => self.remove_extent(extent),
+            Some(Home::File | Home::Window) => self.remove_extent(extent),
             None => {}
         }
     }
