@@ -54,12 +54,13 @@ pub fn input(target: &str, random: &mut Random) -> Vec<u8> {
 
 /// A machine's memory, and runs of pages that are mostly there.
 fn pins(random: &mut Random) -> Vec<u8> {
-    let below = random.below(64) as u64;
+    // Around the firmware's.
+    let below = random.below(300) as u64;
     let (above, rest) = (below + random.below(64) as u64, random.below(64) as u64);
     let mut runs = Vec::new();
     let mut pages = 0;
     for _ in 0..random.below(8) {
-        let (first, more) = (random.below(200) as u64, random.below(4) as u64);
+        let (first, more) = (random.below(400) as u64, random.below(4) as u64);
         pages += more + 1;
         runs.push(if random.below(20) == 0 { random.number() } else { first << 12 | more });
     }

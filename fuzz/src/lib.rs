@@ -137,6 +137,8 @@ pub fn pins(bytes: &[u8]) {
     ranges.sort_by_key(|range| range.start);
     assert_eq!(places.iter().map(|place| place.length).sum::<u64>(), length);
     assert!(ranges.iter().all(|range| range.start < range.end && range.end <= all));
+    let firmware = |at: u64| (0xa_0000..0x10_0000).contains(&at) && at < below;
+    assert!(!ranges.iter().any(|range| firmware(range.start) || firmware(range.end - 1)));
     assert!(ranges.windows(2).all(|two| two[0].end <= two[1].start));
 }
 

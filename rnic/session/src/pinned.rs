@@ -7,6 +7,7 @@
 
 use crate::body::Extent;
 use crate::macros::bodies;
+use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bytes of a page, here and there.
@@ -15,6 +16,10 @@ const PAGE: u64 = 4096;
 const COUNT_BITS: u32 = 12;
 /// Pages of the longest run.
 const RUN_MAX: u64 = 1 << COUNT_BITS;
+
+/// Addresses that are no memory for programs in any PC, though there is memory behind: of the
+/// firmware and of its management mode (SMRAM), and shadows of ROMs.
+const FIRMWARE: Range<u64> = 0xa_0000..0x10_0000;
 
 /// Runs that go into one message. Of pages that lie apart from each other in the guest's memory as
 /// many, 2 MiB less a few; where the guest has large pages that is no bound.
@@ -46,7 +51,7 @@ pub enum Refused {
     Count,
     /// They have other pages, in number, than were asked for.
     Length,
-    /// The machine has no memory there, or not all of it.
+    /// The machine has no memory there that is for programs, or not all of it.
     Outside,
     /// A page is named twice.
     Overlap,
@@ -105,6 +110,9 @@ impl Layout {
         let address = run.first().checked_mul(PAGE)?;
         let length = run.pages() * PAGE;
         let end = address.checked_add(length)?;
+        if address < FIRMWARE.end && end > FIRMWARE.start {
+            return None;
+        }
         if end <= self.below {
             return Some(Extent { offset: address, length });
         }
@@ -161,6 +169,8 @@ mod tests {
 
     #[test]
     fn pages_are_found_on_both_sides_of_the_hole() {
+        let around = [run(0x9_f000, 1), run(0x10_0000, 1)];
+        assert!(around.iter().all(|run| places(&[*run]).is_ok()));
         let found = places(&[run(0x5000, 2), run(4 * GIB, 1), run(5 * GIB - PAGE, 1)]).unwrap();
         let expected = [(0x5000, 2 * PAGE), (2 * GIB, PAGE), (3 * GIB - PAGE, PAGE)];
         assert_eq!(found, expected.map(|(offset, length)| Extent { offset, length }));
@@ -179,6 +189,11 @@ mod tests {
             run(5 * GIB, 1),
             run(5 * GIB - PAGE, 2),
             run(3 * GIB, RUN_MAX),
+            run(0xa_0000, 1),
+            run(0xf_f000, 1),
+            run(0x9_f000, 2),
+            run(0xf_f000, 2),
+            run(0, 0x100),
             Run { word: u64::MAX },
             Run { word: u64::MAX << COUNT_BITS },
             Run { word: 1 << 63 },
@@ -199,7 +214,7 @@ mod tests {
             assert_eq!(LAYOUT.places(&[run(0, 3)], length), Err(Refused::Length), "{length}");
         }
         assert_eq!(LAYOUT.places(&[], 0), Err(Refused::Count));
-        let many: Vec<Run> = (0..=RUNS_MAX as u64).map(|n| run(n * 2 * PAGE, 1)).collect();
+        let many: Vec<Run> = (0..=RUNS_MAX as u64).map(|n| run(GIB + n * 2 * PAGE, 1)).collect();
         assert_eq!(places(&many), Err(Refused::Count));
         assert!(places(&many[1..]).is_ok());
     }

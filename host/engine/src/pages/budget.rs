@@ -2,6 +2,7 @@
 
 use crate::room::{Part, Room};
 use omniverb_ring::Window;
+use omniverb_sys::SideBySide;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 
@@ -31,6 +32,8 @@ pub(crate) struct Mapped {
 pub(crate) enum Remains {
     /// Pages that a link was granted, mapped here.
     Mapped(Mapped),
+    /// The same, not all of it.
+    Unfinished(SideBySide, Share),
     /// A file of granted pages.
     File(Arc<OwnedFd>),
 }
@@ -56,11 +59,12 @@ impl Mappings {
         Mappings { undertaker: Some(undertaker), ..Mappings::default() }
     }
 
-    /// Has a file closed whose last reference may be ours: freeing its pages takes long, too.
-    pub(crate) fn bury(&self, file: Arc<OwnedFd>) {
+    /// Has something dropped, such as a file whose last reference may be ours: freeing its pages
+    /// takes long, too.
+    pub(crate) fn bury(&self, remains: Remains) {
         // Without an undertaker it goes here and now.
         if let Some(undertaker) = &self.undertaker {
-            let _ = undertaker.send(Remains::File(file));
+            let _ = undertaker.send(remains);
         }
     }
 

@@ -3,7 +3,6 @@
 //! In: an extent that was granted to a link of a vNIC. Out: its mapping, which goes with the last
 //! right, by way of whoever has the time to take it down.
 
-use crate::command::Row;
 use crate::pages::budget::{Budget, Mapped, Mappings, Remains, Share};
 use omniverb_ring::Window;
 use omniverb_sys::extent::FileId;
@@ -54,7 +53,7 @@ type Name = (VnicId, FileId, u64, u64, Access);
 
 /// Of which vNIC, which row of pages that stay where they are, and how it may be used. A row that
 /// is mapped is there, and no other is in its place.
-type RowName = (VnicId, usize, Access);
+pub(super) type RowName = (VnicId, usize, Access);
 
 /// What a packet thread has mapped, as a part of what all of them have.
 #[derive(Default)]
@@ -76,7 +75,7 @@ impl Together {
 
     /// Has a file closed whose last reference may be ours.
     pub(crate) fn bury(&self, file: Arc<OwnedFd>) {
-        self.all.bury(file);
+        self.all.bury(Remains::File(file));
     }
 
     /// The mapping of an extent for a vNIC; made with what `share` takes for it, if there is none.
@@ -103,38 +102,28 @@ impl Together {
         Ok(Hold::of(mapped))
     }
 
-    /// The mapping of pages that stay where they are, likewise; `share` takes for so many mappings
-    /// and bytes.
-    ///
-    /// # Errors
-    /// As [`hold`](Self::hold).
-    pub(crate) fn hold_row(
-        &mut self,
-        vnic: VnicId,
-        row: &Arc<Row>,
-        access: Access,
-        share: impl FnOnce(usize, usize) -> Option<Share>,
-    ) -> io::Result<Hold> {
-        let name = (vnic, Arc::as_ptr(row).addr(), access);
-        if let Some(mapped) = self.rows.get(&name).and_then(Weak::upgrade) {
-            return Ok(Hold::of(mapped));
-        }
-        let bytes = row.parts.iter().map(|part| part.length).sum::<u64>();
-        let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let share = share(row.parts.len(), bytes).ok_or(io::ErrorKind::OutOfMemory)?;
-        let window = Extent::map_row(&row.parts, access, row.clone())?;
+    /// What is mapped side by side for these vNICs and rows.
+    pub(super) fn row(&self, name: &RowName) -> Option<Hold> {
+        self.rows.get(name).and_then(Weak::upgrade).map(Hold::of)
+    }
+
+    /// This is mapped now.
+    pub(super) fn add_row(&mut self, name: RowName, window: Window, share: Share) -> Hold {
         let mapped = Arc::new(Mapped { window, share });
         self.rows.retain(|_, mapped| mapped.strong_count() > 0);
         self.rows.insert(name, Arc::downgrade(&mapped));
-        Ok(Hold::of(mapped))
+        Hold::of(mapped)
+    }
+
+    /// Has something dropped where there is time for it.
+    pub(super) fn bury_remains(&self, remains: Remains) {
+        self.all.bury(remains);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omniverb_ring::WordMemory;
-    use omniverb_ring::sync::Ordering;
     use omniverb_sys::memfd;
 
     #[test]
@@ -160,37 +149,6 @@ mod tests {
             hold(0, both).release();
             assert_eq!(budgets[0].mappings(), 0);
         }
-    }
-
-    #[test]
-    fn pages_that_stay_are_kept_until_the_last_mapping_is_gone() {
-        let file = Arc::new(memfd::create("test", 8 * 4096).unwrap());
-        let parts = [(4, 1), (1, 2), (7, 1)];
-        let parts = parts.map(|(at, n)| Extent::new(file.clone(), at * 4096, n * 4096));
-        let row = Arc::new(Row { parts: parts.to_vec(), keep: None });
-        let (mut together, budget) = (Together::default(), Mappings::default().budget());
-        let mut hold = |row: &Arc<Row>| {
-            let share = |mappings, bytes| budget.share_of_row(mappings, bytes);
-            together.hold_row(VnicId(1), row, Access::ReadWrite, share)
-        };
-        let [one, other] = [(); 2].map(|()| hold(&row).unwrap());
-        assert_eq!(one.window().address(), other.window().address());
-        assert_eq!((one.window().len(), budget.mappings()), (4 * 4096, 3));
-        let all = Extent::new(file.clone(), 0, 8 * 4096).map(Access::ReadOnly).unwrap();
-        for (page, at) in [4, 1, 2, 7].into_iter().enumerate() {
-            one.window().store(page * 4096 + 8, page as u64 + 1, Ordering::Relaxed);
-            assert_eq!(all.load(at * 4096 + 8, Ordering::Relaxed), page as u64 + 1);
-        }
-        let left = Arc::downgrade(&row);
-        drop(row);
-        one.release();
-        assert!(left.strong_count() > 0, "it is mapped still");
-        other.release();
-        assert_eq!((left.strong_count(), budget.mappings()), (0, 0));
-        let outside = Row { parts: vec![Extent::new(file, 7 * 4096, 2 * 4096)], keep: None };
-        assert!(hold(&Arc::new(outside)).is_err());
-        let many = Row { parts: vec![parts[0].clone(); 1 << 16], keep: None };
-        assert!(hold(&Arc::new(many)).is_err(), "more mappings than there may be");
     }
 
     #[test]

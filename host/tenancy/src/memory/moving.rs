@@ -107,7 +107,8 @@ impl Tenancy {
         let session = self.sessions.get(&owner).ok_or(Errno::ENOENT)?;
         let known = self.memory.extents.of_region((owner, rkey));
         let known = known.map(|(_, extent)| extent.span());
-        let part = choose(&mr.pages(), known, (address, length), &self.limits_at(home, (owner, rkey)));
+        let part =
+            choose(&mr.pages(), known, (address, length), &self.limits_at(home, (owner, rkey)));
         let part = part.map_err(|errno| match errno {
             // There are more parts of what lies in a pair window, and they go when a link ends.
             Errno::ENOMEM if self.has_some_in_pair(owner, rkey) => Errno::EAGAIN,

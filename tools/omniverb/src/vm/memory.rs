@@ -61,13 +61,21 @@ pub(super) fn bytes(command: &[OsString], others: u64) -> anyhow::Result<u64> {
              memdev and -mem-path, and say with -m how much it has"
         );
     }
+    if text
+        .iter()
+        .any(|word| word.split(',').any(|part| part.starts_with("smm=") && part != "smm=off"))
+    {
+        // Code of the firmware's that the guest's kernel cannot reach is in this memory, too.
+        bail!("with --shared-memory a machine has no management mode: leave out smm");
+    }
     let bytes = options::bytes_said(command)?;
     let most = options::most_said(command)?.unwrap_or(0).max(bytes.saturating_add(others));
     ensure!(most <= MOST, "with --shared-memory a machine may have 512 GiB at most");
     Ok(bytes)
 }
 
-/// What QEMU is told of so many bytes at this path. A guest that is reset begins anew in memory
+/// What QEMU is told of so many bytes at this path. Nothing of it is the firmware's alone, so there
+/// is no management mode, whose memory (SMRAM, TSEG) a guest could name for peers to write to. A guest that is reset begins anew in memory
 /// that the engine may be writing to for what ran there before; so QEMU ends then.
 pub(super) fn words(path: &str, bytes: u64) -> [String; 6] {
     let path = path.replace(',', ",,");
@@ -75,7 +83,7 @@ pub(super) fn words(path: &str, bytes: u64) -> [String; 6] {
         "-object".into(),
         format!("memory-backend-file,id={NAME},mem-path={path},size={bytes},share=on"),
         "-machine".into(),
-        format!("memory-backend={NAME},max-ram-below-4g={BELOW}"),
+        format!("memory-backend={NAME},max-ram-below-4g={BELOW},smm=off"),
         "-action".into(),
         "reboot=shutdown".into(),
     ]
@@ -92,9 +100,11 @@ mod tests {
 
     #[test]
     fn a_machines_memory_is_as_large_as_qemu_is_told() {
-        for (line, mib) in
-            [("qemu", 128), ("qemu -m 512", 512), ("qemu -m size=3G,maxmem=8G -M q35", 3072)]
-        {
+        for (line, mib) in [
+            ("qemu", 128),
+            ("qemu -m 512 -M pc,smm=off", 512),
+            ("qemu -m size=3G,maxmem=8G -M q35", 3072),
+        ] {
             assert_eq!(said(line).unwrap(), mib << 20, "{line}");
         }
         for wrong in [
@@ -104,6 +114,8 @@ mod tests {
             "qemu -mem-path /dev/shm/x",
             "qemu -machine q35,memory-backend=m -object memory-backend-memfd,id=m,size=1G",
             "qemu -numa node,memdev=m",
+            "qemu -M q35,smm=on",
+            "qemu -machine smm=auto",
         ] {
             assert!(said(wrong).is_err(), "{wrong}");
         }
@@ -121,5 +133,6 @@ mod tests {
         let words = words("/proc/self/fd/7", gib).join(" ");
         assert!(words.contains("mem-path=/proc/self/fd/7,size=1073741824,share=on"), "{words}");
         assert!(words.contains("max-ram-below-4g=2147483648") && words.contains("reboot="));
+        assert!(words.contains(",smm=off"));
     }
 }

@@ -212,10 +212,7 @@ fn readable(file: BorrowedFd<'_>) -> PollFd<'_> {
 /// How many pins there may be: each has a descriptor, of which there are as many as may be.
 fn pins_max() -> usize {
     let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(
-        Resource::Nofile,
-        Rlimit { current: limit.maximum, maximum: limit.maximum },
-    );
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     usize::try_from(files.saturating_sub(OTHERS)).unwrap_or(usize::MAX).min(PINS_MAX)
 }
@@ -335,9 +332,10 @@ impl Pins {
         use omniverb_session::machine::QueryPins;
         use omniverb_session::pinned::PINS_MAX;
         let tokens: Vec<u64> = self.kept.iter().map(|(token, ..)| token).collect();
-        for (agent, some) in agent.into_iter().flat_map(|agent| {
-            tokens.chunks(PINS_MAX).map(move |some| (agent, some))
-        }) {
+        for (agent, some) in agent
+            .into_iter()
+            .flat_map(|agent| tokens.chunks(PINS_MAX).map(move |some| (agent, some)))
+        {
             let mut bytes = [0; MESSAGE_BYTES_MAX];
             let length = encode(0, &QueryPins::new(some).into(), &mut bytes);
             let _ = socket::send(agent.as_fd(), &bytes[..length], &[]);

@@ -3,6 +3,7 @@
 use super::State;
 use crate::command::{Event, Grant as Granted, Pages, Row};
 use crate::pages::grant::{Grant, REMOTE_WRITE};
+use crate::pages::rows::Found;
 use crate::worker::link::{Ends, Link};
 use crate::worker::outbox::Posted;
 use omniverb_link::pace::Denied;
@@ -27,6 +28,8 @@ impl State {
 
     /// No link of a vNIC keeps these.
     pub(super) fn withdraw(&mut self, vnic: VnicId, row: &Row) {
+        let waited = self.rows.withdraw(&self.together, row);
+        self.not_mapped(waited, Denied::ForNow);
         for index in self.links.those(|link| link.ends().vnic == vnic) {
             let connected = self.links.get_mut(index).and_then(Link::connected_mut);
             connected.into_iter().for_each(|connected| connected.application.withdraw(row));
@@ -41,7 +44,7 @@ impl State {
     }
 
     /// The application granted. What cannot be mapped stays with it.
-    pub(super) fn granted(&mut self, granted: &Granted) {
+    pub(super) fn granted(&mut self, granted: Box<Granted>) {
         let Some(vnic) = self.vnics.get(granted.vnic) else { return };
         let found = self.links.between(granted.qpn, granted.peer_qpn);
         let Some((_, connected)) = found.filter(|(of, _)| *of == granted.vnic) else { return };
@@ -53,15 +56,23 @@ impl State {
         };
         let writable = granted.access & REMOTE_WRITE != 0;
         let how = if writable { Access::ReadWrite } else { Access::ReadOnly };
-        let hold = match &granted.memory {
-            Pages::Moved(extent) => self.together.hold(granted.vnic, extent, how, share),
+        let found = match &granted.memory {
+            Pages::Moved(extent) => match self.together.hold(granted.vnic, extent, how, share) {
+                Ok(hold) => Found::Mapped(hold, granted),
+                Err(_) => Found::Never(granted),
+            },
             Pages::InPlace(row) => {
+                let (vnic, row) = (granted.vnic, row.clone());
                 let share = |mappings, bytes| budget.share_of_row(mappings, bytes);
-                self.together.hold_row(granted.vnic, row, how, share)
+                self.rows.hold(&self.together, vnic, (&row, how), granted, share)
             }
         };
-        let Ok(hold) = hold else {
-            return connected.application.refused(granted.key, Denied::ForGood);
+        let (hold, granted) = match found {
+            Found::Mapped(hold, granted) => (hold, granted),
+            Found::Later => return,
+            Found::Never(granted) => {
+                return connected.application.refused(granted.key, Denied::ForGood);
+            }
         };
         let Granted { key, access, start, region, .. } = *granted;
         let mut grant = Grant::new(key, access, start, hold).of_region(region);
@@ -69,5 +80,25 @@ impl State {
             grant = grant.in_place(row);
         }
         connected.application.granted(grant, granted.epoch);
+    }
+
+    /// Maps some of what is in many places; whoever waits for it has it when all of that is there.
+    pub(super) fn map_some(&mut self) -> bool {
+        let any = self.rows.are_made();
+        match self.rows.turn(&mut self.together) {
+            None => {}
+            Some((Ok(hold), waiting)) => {
+                waiting.into_iter().for_each(|granted| self.granted(granted));
+                hold.release();
+            }
+            Some((Err(_), waiting)) => self.not_mapped(waiting, Denied::ForGood),
+        }
+        any
+    }
+
+    fn not_mapped(&mut self, waiting: Vec<Box<Granted>>, denied: Denied) {
+        for granted in waiting {
+            self.denied((granted.qpn, granted.peer_qpn), granted.key, denied);
+        }
     }
 }

@@ -19,13 +19,14 @@ impl State {
             Command::Attach(attach) => self.attach(&attach),
             Command::Detach { qpn, peer_qpn } => self.detach(qpn, peer_qpn),
             Command::Grant(grant) => {
-                self.granted(&grant);
-                // The owner may have closed it, or it was not mapped: then nobody else has it.
-                match grant.memory {
-                    Pages::Moved(extent) => self.together.bury(extent.file),
+                let file = match &grant.memory {
+                    Pages::Moved(extent) => Some(extent.file.clone()),
                     // Not ours alone: the file is a machine's memory.
-                    Pages::InPlace(_) => {}
-                }
+                    Pages::InPlace(_) => None,
+                };
+                self.granted(grant);
+                // The owner may have closed it, or it was not mapped: then nobody else has it.
+                file.into_iter().for_each(|file| self.together.bury(file));
             }
             Command::Withdraw { vnic, row } => self.withdraw(vnic, &row),
             Command::Deny { qpn, peer_qpn, key, denied, .. } => {

@@ -68,8 +68,8 @@ fn a_question_is_passed_on_or_answered() {
         let size = encode_said(0, &asked(7, length).into(), &mut bytes);
         let said = [&5_u32.to_ne_bytes(), &bytes[..size]].concat();
         assert!(pins.looked(agent.as_fd(), calls.as_fd(), &said));
-        let (size, _) = socket::receive(hears.as_fd(), &mut bytes, socket::Mode::NonBlocking)
-            .unwrap();
+        let (size, _) =
+            socket::receive(hears.as_fd(), &mut bytes, socket::Mode::NonBlocking).unwrap();
         let told = match decode(&bytes[..size]) {
             Ok((5, Message::TellPinned(told))) => Some((told.token, told.errno)),
             _ => None,
