@@ -135,7 +135,7 @@ def _killed(lab):
 
 def _agent_killed(lab):
     """The agent is killed while pages are pinned, then their owner: the next agent keeps them, and
-    lets go of them."""
+    lets go of them, also one that has nothing pinned itself."""
     machine = lab.machine
     with contextlib.closing(_Both(lab, lab.container, "owner_is_killed")) as both:
         process.until(lambda: (machine.row()["pinned"] or 0) > 0, 30, "pages to be pinned")
@@ -144,12 +144,45 @@ def _agent_killed(lab):
         text = machine.run("busybox", "ps", "-o", "args")
         check("vm pin" in text, text)
         both.owner.kill()
-        machine.agents = machine.start_agent()
+        machine.agents = machine.start_agent("--in-place", "nobody")
         both.peer.wait(90)
         _, heard = both.text()
         check("WRITEs before its end" in heard, heard)
     _all_over(lab)
-    _operations("container", 20)(lab)
+    _operations("container", 0, 1, 3)(lab)
+    machine.agents.kill()
+    machine.agents.wait(10)
+    # Without an agent it is there for what is pinned, which is nothing.
+    process.until(lambda: not _pinners(machine), 10, lambda: f"it to end: {_pinners(machine)}")
+    machine.agents = machine.start_agent()
+    _operations("container", 20, 1, 3)(lab)
+
+
+def _pinners(machine):
+    """Lines of processes that keep pages."""
+    lines = machine.run("busybox", "ps", "-o", "pid,args").splitlines()
+    return [line.split() for line in lines if "vm pin" in line]
+
+
+def _pinner_killed(lab):
+    """Who keeps pages is killed while a peer writes to them: nobody does any more when the agent
+    has ended, and the next one has another."""
+    machine = lab.machine
+    with contextlib.closing(_Both(lab, lab.container, "owner_is_killed")) as both:
+        process.until(lambda: (machine.row()["pinned"] or 0) > 0, 30, "pages to be pinned")
+        [[pid, *_]] = _pinners(machine)
+        machine.run("busybox", "kill", "-9", pid)
+        check(machine.agents.wait(20) != 0, machine.said())
+        check("has ended" in machine.said(), machine.said())
+        # Which is before there is another agent.
+        process.until(lambda: machine.row()["sessions"] == 0, 20, "the sessions to end")
+        both.peer.wait(90)
+        _, heard = both.text()
+        check("WRITEs before its end" in heard, heard)
+        check(both.owner.poll() is None, "the owner goes on")
+        _all_over(lab)
+    machine.agents = machine.start_agent()
+    _operations("container", 20, 1, 3)(lab)
 
 
 def _shown(lab):
@@ -173,8 +206,9 @@ def groups():
               Case("memory.wire", _operations("far", 50, 3, 6), 300),
               Case("memory.owner killed", _killed, 180),
               Case("memory.agent killed", _agent_killed, 400),
+              Case("memory.pinner killed", _pinner_killed, 400),
               Case("memory.reset", _reset, 90)]
-    private = [Case("memory.private", _operations("container", 0), 300),
-               Case("memory.private wire", _operations("far", 0, 3, 6), 300)]
+    private = [Case("memory.private", _operations("container", 0), 300, slow=True),
+               Case("memory.private wire", _operations("far", 0, 3, 6), 300, slow=True)]
     return [Group("memory", shared, _lab(_Shared), weight=WAITS),
             Group("memory.private", private, _lab(_Private), weight=WAITS)]

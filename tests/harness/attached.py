@@ -74,9 +74,9 @@ class Machine(Guest):
     def _set_up(self):
         self.agents = self.start_agent()
 
-    def start_agent(self):
-        """Starts the agent and waits until it listens."""
-        agent = self.start(OMNIVERB, "agent", stdout=self.output())
+    def start_agent(self, *words):
+        """Starts the agent, with these words, and waits until it listens."""
+        agent = self.start(OMNIVERB, "agent", *words, stdout=self.output())
         process.until(lambda: agent.poll() is not None or self.listens_for_verbs(), 60,
                       "the agent")
         check(agent.poll() is None, self.said())

@@ -121,6 +121,17 @@ impl Keys {
     }
 }
 
+/// Why pages are not pinned: there is no room for that now (`RLIMIT_MEMLOCK`, descriptors), or the
+/// kernel never does it.
+fn why_not_pinned(error: &std::io::Error) -> Errno {
+    use rustix::io::Errno as Raw;
+    let now = [Raw::NOMEM, Raw::MFILE, Raw::NFILE, Raw::INTR, Raw::AGAIN];
+    match Raw::from_io_error(error).is_some_and(|errno| now.contains(&errno)) {
+        true => Errno::EAGAIN,
+        false => memory::errno(error),
+    }
+}
+
 impl Key {
     /// The region that it names.
     pub(crate) fn region(&self) -> &Region {
@@ -171,7 +182,7 @@ impl Key {
     pub(crate) fn keep(&mut self, place: (usize, usize), stay: (u64, Stay)) -> Result<u32, Errno> {
         self.check(place)?;
         let (start, length) = place;
-        let pin = Pin::new(start, length).map_err(|error| memory::errno(&error))?;
+        let pin = Pin::new(start, length).map_err(|error| why_not_pinned(&error))?;
         let number = pin.number();
         self.adopted.push(Extent::kept(pin, place, stay));
         Ok(number)
@@ -202,6 +213,22 @@ impl Key {
         match (pages.page_start(), pages.page_length()) == (start, length) {
             true => Ok(pages),
             false => Err(Errno::EPROTO),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_there_is_no_room_for_may_be_asked_for_again() {
+        let why = |raw| why_not_pinned(&std::io::Error::from_raw_os_error(raw));
+        for now in [libc::ENOMEM, libc::EMFILE, libc::ENFILE, libc::EINTR] {
+            assert_eq!(why(now), Errno::EAGAIN, "{now}");
+        }
+        for never in [libc::EPERM, libc::ENOSYS, libc::EFAULT, libc::EOPNOTSUPP] {
+            assert_eq!(why(never), Errno(never.unsigned_abs()));
         }
     }
 }

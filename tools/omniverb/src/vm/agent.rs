@@ -20,6 +20,7 @@ use super::opener;
 use super::pinner::Whose;
 use super::relay::{Channel, News, Reads, Relay};
 use super::sharing::Sharing;
+use super::start;
 use super::wakes::Wakes;
 use super::windows::{Found, names};
 use anyhow::{Context, bail};
@@ -73,7 +74,7 @@ pub(crate) fn agent(path: Option<&Path>, in_place: Whose) -> anyhow::Result<Exit
     // Which is not to be nobody.
     let opener = opener::start();
     let keeping = Keeping::begin(in_place);
-    be_ended_as_others();
+    start::be_ended_as_others();
     if let Err(error) = &opener {
         eprintln!("omniverb: devices that are plugged in from now on are not seen: {error}");
     }
@@ -419,12 +420,6 @@ impl Agent {
         }
         Ok(files)
     }
-}
-
-/// If memory runs out in the machine, the kernel ends us as it does others: not to be ended is only
-/// for who keeps pages, which begins as we do.
-fn be_ended_as_others() {
-    let _ = std::fs::write("/proc/self/oom_score_adj", "0");
 }
 
 /// No more descriptors, or memory: not now.

@@ -97,6 +97,12 @@ pub(super) fn start(name: &str, wanted: Wanted, user: Option<User>) -> anyhow::R
     Ok(Kept { window, pairs, window_path, pair_paths, port_path, monitor_path, memory })
 }
 
+/// If memory runs out in a guest, the kernel may end us as it does others: not to be ended is only
+/// for who keeps pages (`pinner.rs`), which begins as we do.
+pub(super) fn be_ended_as_others() {
+    let _ = std::fs::write("/proc/self/oom_score_adj", "0");
+}
+
 /// Where this program is.
 pub(super) fn own_program() -> anyhow::Result<PathBuf> {
     std::env::current_exe().context("cannot find this program")
