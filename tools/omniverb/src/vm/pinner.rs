@@ -89,6 +89,7 @@ impl Pinner {
             Whose::Root => "root",
             Whose::All => "all",
         };
+        taken_over::make(folder)?;
         let (socket, theirs) = socket::pair()?;
         let mut pinner = Command::new(own_program()?);
         pinner.args(PIN).arg(word).arg(folder).stdin(theirs);

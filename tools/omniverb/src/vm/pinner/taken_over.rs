@@ -71,7 +71,11 @@ fn is_alike(socket: BorrowedFd<'_>) -> Option<i32> {
 }
 
 /// Makes the folder, for root alone.
-fn make(folder: &Path) -> anyhow::Result<()> {
+pub(super) fn make(folder: &Path) -> anyhow::Result<()> {
+    try_to_make(folder).with_context(|| folder.display().to_string())
+}
+
+fn try_to_make(folder: &Path) -> anyhow::Result<()> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error.into()),
         _ => {}
@@ -107,7 +111,7 @@ impl Heirs {
     /// # Errors
     /// The one before keeps what it has, or there is no such place.
     pub(super) fn begin(folder: &Path, kept: &mut Kept) -> anyhow::Result<Heirs> {
-        make(folder).with_context(|| folder.display().to_string())?;
+        make(folder)?;
         let path = folder.join(NAME);
         if socket::is_alive(&path) {
             take_over(&path, kept)?;
