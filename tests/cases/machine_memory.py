@@ -203,7 +203,7 @@ def groups():
     """One machine with its memory shared, one without."""
     shared = [Case("memory.shown", _shown, 60),
               Case("memory.forwarded", _operations("container", 500), 300),
-              Case("memory.wire", _operations("far", 50, 3, 6), 300),
+              Case("memory.wire", _operations("far", 50, 3, 6), 300, slow=True),
               Case("memory.owner killed", _killed, 180),
               Case("memory.agent killed", _agent_killed, 400),
               Case("memory.pinner killed", _pinner_killed, 400),
