@@ -1,5 +1,5 @@
 //! Processes connect by address: two vNICs of one daemon, and those of two, through the network
-//! between them. (Within one vNIC nothing leaves the tables: `host/tenancy/tests/all/connections.rs`.)
+//! between them. (Within one vNIC nothing leaves the tables: `connections.rs` of `host/tenancy`.)
 
 use crate::support::net::{Net, is_root};
 use crate::support::remote::Remote;
