@@ -96,7 +96,7 @@ impl State {
         any
     }
 
-    fn not_mapped(&mut self, waiting: Vec<Box<Granted>>, denied: Denied) {
+    fn not_mapped(&mut self, waiting: impl IntoIterator<Item = Box<Granted>>, denied: Denied) {
         for granted in waiting {
             self.denied((granted.qpn, granted.peer_qpn), granted.key, denied);
         }
