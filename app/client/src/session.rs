@@ -59,12 +59,23 @@ pub(crate) fn is_lost(errno: Errno) -> bool {
 /// Tells a new daemon one thing, and hears what it says to that.
 type Announce<'a> = dyn FnMut(&Message) -> Result<Message, Errno> + 'a;
 
+/// The first daemon of this process's, and what it says.
+pub(crate) struct First {
+    pub(crate) session: Session,
+    pub(crate) nic: VirtualNic,
+    /// Its number, another one after each start.
+    pub(crate) daemon: u32,
+    /// The statistics area.
+    pub(crate) area: Extent<OwnedFd>,
+}
+
 impl Session {
-    /// Connects to the first daemon that answers: what it says of the vNIC, and its number.
-    pub(crate) fn connect() -> Result<(Session, (VirtualNic, u32), Extent<OwnedFd>), NoDevice> {
+    /// Connects to the first daemon that answers.
+    pub(crate) fn connect() -> Result<First, NoDevice> {
         let (calls, Welcomed { files, nic, daemon }) = open(Meeting::First, deadline(limit()))?;
         let events = Mutex::new(Some(Arc::new(files.events)));
-        Ok((Session { calls: Turns::new(calls), events }, (nic, daemon), files.area))
+        let session = Session { calls: Turns::new(calls), events };
+        Ok(First { session, nic, daemon, area: files.area })
     }
 
     /// Connects anew after the daemon went away, and has `announce` tell it, which has this number,

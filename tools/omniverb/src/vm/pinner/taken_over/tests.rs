@@ -111,7 +111,7 @@ fn nothing_is_let_go_of_for_who_has_no_copy() {
     let have = |words: &[u64]| message(HAVE, words.iter().copied());
     let all = message(ALL, []);
     let refused = |said: &[Vec<u8>]| assert_eq!(bench.come(said).1, Some((NO, Vec::new())));
-    refused(&[all.clone()]);
+    refused(std::slice::from_ref(&all));
     refused(&[have(&[0, number(&other), 7, number(&other)]), all.clone()]);
     refused(&[have(&[0, u32::MAX.into(), 7, u32::MAX.into()]), all.clone()]);
     // Of one of two.
