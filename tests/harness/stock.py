@@ -70,5 +70,6 @@ def archive(suite, package, folder, kernel, more, program):
     # Where they are in the tree of the kernel, which may be one that is not installed.
     modules = ["/" + str(path.relative_to(kernel.root)) for path in kernel.modules(more)]
     process.run(["unshare", "--mount", "sh", "-ec", _MAKE, "sh", place, system, package,
-                 image.first_process(), _SERVICE, kernel.root, target, program, *modules], limit=120)
+                 image.first_process(), _SERVICE, kernel.root, target, program, *modules],
+                limit=120)
     return target

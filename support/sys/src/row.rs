@@ -1,5 +1,5 @@
-//! Extents side by side: one window over several, which is made as fast as whoever makes it has time,
-//! since each is a call of the kernel.
+//! Extents side by side: one window over several, which is made as fast as whoever makes it has
+//! time, since each is a call of the kernel.
 
 use crate::extent::Extent;
 use crate::mapping::{Access, Mapping};

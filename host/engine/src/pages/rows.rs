@@ -54,8 +54,8 @@ impl<T> Rows<T> {
         !self.making.is_empty()
     }
 
-    /// The mapping of a row for a vNIC, which all its links have together. `share` takes for so many
-    /// mappings and bytes.
+    /// The mapping of a row for a vNIC, which all its links have together. `share` takes for so
+    /// many mappings and bytes.
     pub(crate) fn hold(
         &mut self,
         together: &Together,

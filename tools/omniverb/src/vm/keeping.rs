@@ -64,8 +64,8 @@ impl Keeping {
     }
 
     /// The host, or a process, has said something to the other; true: it was about pages of the
-    /// process, and is looked at first. What the host asks is asked of who may have pages kept; what
-    /// the process answers is not for the host to hear, but what was found then.
+    /// process, and is looked at first. What the host asks is asked of who may have pages kept;
+    /// what the process answers is not for the host to hear, but what was found then.
     pub(super) fn takes(
         &mut self,
         relay: &mut Relay,

@@ -74,9 +74,10 @@ pub(super) fn bytes(command: &[OsString], others: u64) -> anyhow::Result<u64> {
     Ok(bytes)
 }
 
-/// What QEMU is told of so many bytes at this path. Nothing of it is the firmware's alone, so there
-/// is no management mode, whose memory (SMRAM, TSEG) a guest could name for peers to write to. A guest that is reset begins anew in memory
-/// that the engine may be writing to for what ran there before; so QEMU ends then.
+/// What QEMU is told of so many bytes at this path. Nothing of it is to be the firmware's alone, so
+/// there is no management mode, whose memory (SMRAM, TSEG) a guest could name for peers to write
+/// to. A guest that is reset begins anew in memory that the engine may be writing to for what ran
+/// there before; so QEMU ends then.
 pub(super) fn words(path: &str, bytes: u64) -> [String; 6] {
     let path = path.replace(',', ",,");
     [

@@ -20,7 +20,7 @@ mod taken_over;
 
 use super::start::own_program;
 use anyhow::Context;
-use kept::Kept;
+use kept::{Kept, PINS_MAX};
 use omniverb_session::body::{Pin, Pinned};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::machine::{Message, PinsOver, TellPinned, decode, encode};
@@ -40,8 +40,6 @@ use taken_over::Heirs;
 
 /// What it is started as.
 const PIN: [&str; 2] = ["vm", "pin"];
-/// Pins that are kept at a time: each has a descriptor.
-const PINS_MAX: usize = 4096;
 /// Descriptors that are for other things.
 const OTHERS: u64 = 64;
 /// Of the guest's memory, pins have at most one part in so many.

@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
+/// Pins that are kept at a time: each has a descriptor.
+pub(super) const PINS_MAX: usize = 4096;
+
 /// All of them, and how many bytes that is.
 #[derive(Default)]
 pub(super) struct Kept {

@@ -1,14 +1,13 @@
 //! What an agent's process keeps pinned outlives both: the next one takes it over.
 //!
 //! They find each other by a socket in a folder of root's that nobody else may enter, and that no
-//! container is given ([`FOLDER`]). Rings cannot be sent, but taken from who has them by whoever may
-//! look into that. So the heir asks for their numbers, takes a copy of each, and says which
+//! container is given ([`FOLDER`]). Rings cannot be sent, but taken from who has them by whoever
+//! may look into that. So the heir asks for their numbers, takes a copy of each, and says which
 //! descriptors of its own these are; whoever had them asks the kernel whether that is so (kcmp(2)),
 //! of each, and only then lets go. Heirs are answered between other things, one message at a time:
 //! who says nothing, or anything, holds up nobody.
 
-use super::PINS_MAX;
-use super::kept::Kept;
+use super::kept::{Kept, PINS_MAX};
 use super::pages::{self, LOOKS};
 use anyhow::{Context, bail, ensure};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
