@@ -121,6 +121,8 @@ def _installed(suite, name):
 class _Stock(Machine):
     """A machine that is a stock Debian with the package in it: udev and systemd start the agent."""
 
+    # Its memory is shared, and no window with anybody: all goes by the engine.
+    neighbours = 0
     boot_limit = 300.0
     kernel_words = "net.ifnames=0"
 
@@ -145,6 +147,15 @@ class _Stock(Machine):
         return self.run("omniverb", "run", "--", *argv, **options)
 
 
+# What there is to see of who keeps pages.
+_SEEN = """ps -eo pid,user,args | grep '[o]mniverb'
+journalctl --no-pager -u omniverb-agent.service
+for pid in $(pgrep -f 'vm pin'); do
+    grep -E '^(Cap|Seccomp|NoNew)' "/proc/$pid/status"; ls -l "/proc/$pid/fd"
+done
+ls -la /run/omniverb-agent; ulimit -l; sysctl kernel.io_uring_disabled"""
+
+
 def _in_place(host, machine):
     """The unit allows what keeps pages where they are: and they are reached there."""
     place = host.add(1)
@@ -160,7 +171,8 @@ def _in_place(host, machine):
     def executed():
         [vnic] = [vnic for vnic in host.daemon.vnics() if vnic["name"].startswith("vm-")]
         return vnic["ended"]["packets"]["executed"]
-    process.until(lambda: executed() > 0, 10, "operations that were executed in place")
+    process.until(lambda: executed() > 0, 10, lambda: "operations that were executed in place\n"
+                  f"{machine.row()}\n{machine.run('sh', '-c', _SEEN, accept=range(256))}")
     found = machine.run("sh", "-c", "ps -eo pid,args | grep '[v]m pin'").split()
     score = machine.run("cat", f"/proc/{found[0]}/oom_score_adj").strip()
     main = machine.run("systemctl", "show", "-P", "MainPID", "omniverb-agent.service").strip()
