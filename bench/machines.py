@@ -58,7 +58,9 @@ RATES = [
     ("send_rate", "ib_send_bw 8 B", "msg/s", "ib_send_bw", 8, (1000, 100_000)),
 ]
 ECHOES, ECHO_PORT = 300, "omniverb.bench"
-MESSAGES = 300
+MESSAGES, WAKES = 300, 320
+# Bytes before a window's device; tools/omniverb/src/vm/window.rs DATA_OFFSET.
+DATA_OFFSET = 8192
 
 
 class Measured(Stranger):
@@ -83,13 +85,27 @@ class Measured(Stranger):
                 "-chardev", f"socket,id=echo,path={self._file('echo')},server=on,wait=off",
                 "-device", f"virtserialport,bus=echoes.0,chardev=echo,name={ECHO_PORT}"]
 
+    def window_file(self):
+        """Its own window, as QEMU has it; how many bytes the device in it has."""
+        whole = int(self.window.removesuffix("m")) << 20
+        for path in Path(f"/proc/{self.machine.pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if "memfd:omniverb-window" in str(path.readlink()) and path.stat().st_size == whole:
+                    return path, whole - DATA_OFFSET
+        raise Failure("QEMU has no window")
+
+    @property
+    def echo_socket(self):
+        """Where the host's end of that port is."""
+        return self._file("echo")
+
     def echo(self):
         """Nanoseconds until a byte has come back, from one who sleeps."""
         program = self.start("/opt/bench/echo", ECHO_PORT)
         try:
             with contextlib.closing(socket.socket(socket.AF_UNIX)) as port:
                 port.settimeout(20)
-                port.connect(self._file("echo"))
+                port.connect(self.echo_socket)
                 times = []
                 for _ in range(ECHOES):
                     begun = time.monotonic_ns()
@@ -263,6 +279,25 @@ def crowd(place, index, processes):
 def steps(place):
     """Instructions of each call."""
     return json.loads(place.run(f"{PROGRAMS}/steps", 30, gid_index(place), limit=300))
+
+
+def one_way(machine, place):
+    """Nanoseconds until somebody in a machine runs whom a place has woken: on a completion channel,
+    and bare."""
+    device = Device(machine)
+    window, size = machine.window_file()
+    with tempfile.TemporaryFile("w+") as said:
+        sleeper = device.start(f"{PROGRAMS}/wake", "sleep", ECHO_PORT, size, gid_index(device),
+                               stdout=said)
+        try:
+            process.until(lambda: process.written(said) or sleeper.poll() is not None, 30,
+                          "who sleeps")
+            text = place.run("/opt/programs/wake", "ring", machine.address, gid_index(place),
+                             machine.echo_socket, window, WAKES, limit=120)
+        finally:
+            sleeper.kill()
+            print(process.written(said))
+    return [float(value) for value in text.split()]
 
 
 def wakes(places):

@@ -234,6 +234,9 @@ pub enum Action {
         file: FileId,
         /// The event for it, with the place in the file.
         granted: Granted,
+        /// Whether nothing else that it was granted by the same link is in this extent. If it
+        /// cannot be told, call `Tenancy::grant_failed` with all of this.
+        first: bool,
     },
     /// Map some of a memory file in the engine, for a link that it has. `qpn` of it is the owner's
     /// queue pair, `peer_qpn` the one beyond the engine.

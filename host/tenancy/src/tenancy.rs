@@ -11,6 +11,7 @@ use crate::limits::Limits;
 use crate::links::Links;
 use crate::links::engine_link::Way;
 use crate::memory::Memory;
+use crate::memory::layout::FileId;
 use crate::policy::policies::Policies;
 use crate::queue_pairs::numbers::Entropy;
 use crate::queue_pairs::table::QueuePairs;
@@ -21,7 +22,7 @@ use crate::sessions::vnic::Vnic;
 use crate::timers::{Timer, Timers};
 use crate::view::View;
 use omniverb_session::Message;
-use omniverb_session::body::GidsChanged;
+use omniverb_session::body::{GidsChanged, Granted};
 use omniverb_terms::{Errno, Qpn, Underlay, VnicId};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -276,6 +277,19 @@ impl Tenancy {
     #[must_use]
     pub fn memory_failed(&mut self, token: u64) -> Vec<Action> {
         self.no_memory(token);
+        self.decided()
+    }
+
+    /// The process of an [`Action::Grant`] cannot be told where what it was granted is, at present.
+    #[must_use]
+    pub fn grant_failed(
+        &mut self,
+        session: SessionId,
+        file: FileId,
+        granted: &Granted,
+        first: bool,
+    ) -> Vec<Action> {
+        self.not_granted(session, file, granted, first);
         self.decided()
     }
 

@@ -231,6 +231,43 @@ fn pages_that_nobody_was_granted_after_all_are_taken_back() {
     ends(bench, 1..=5);
 }
 
+/// An agent that was started afresh, for one, has not found the window yet.
+#[test]
+fn who_cannot_be_told_of_pages_has_not_got_them_unless_he_had_them_before() {
+    let mut bench = bench_of_machine();
+    let way = way(&mut bench, (2, 2), (1, 1));
+    let rkey = mr(&mut bench, 1, 1, BOTH);
+    let fails = |bench: &mut Bench| {
+        let grant = bench.told.iter().find_map(|action| match action {
+            Action::Grant { session, file, granted, first } => {
+                Some((*session, *file, *granted, *first))
+            }
+            _ => None,
+        });
+        let (session, file, granted, first) = grant.unwrap();
+        bench.told.clear();
+        let actions = bench.tenancy.grant_failed(session, file, &granted, first);
+        bench.carry_out(actions);
+        let denied = events(bench, 2).iter().any(|message| {
+            matches!(message, Message::GrantDenied(denied) if denied.errno == Errno::EAGAIN)
+        });
+        assert!(denied);
+        first
+    };
+    assert_eq!(granted(&mut bench, (2, 1), way, rkey), Ok((Some(his(1)), BOTH)));
+    assert!(fails(&mut bench));
+    assert!(bench.told.iter().any(is_freed));
+    assert_eq!(taken(&mut bench, 1), 1);
+    // It had them by the same link.
+    assert_eq!(granted(&mut bench, (2, 1), way, rkey), Ok((Some(his(1)), BOTH)));
+    assert_eq!(granted(&mut bench, (2, 1), way, rkey), Ok((None, BOTH)));
+    assert!(!fails(&mut bench));
+    assert_eq!(taken(&mut bench, 1), 0);
+    close(&mut bench, 2, way);
+    assert_eq!(taken(&mut bench, 1), 1);
+    ends(bench, 1..=5);
+}
+
 /// Why an owner is not waited for any more.
 #[derive(Clone, Copy, Debug)]
 enum Ended {

@@ -10,6 +10,7 @@ use crate::body::Done;
 use crate::codec::{DecodeError, Header, Message as Said};
 use crate::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
 use crate::macros::{bodies, messages};
+use crate::pair::{BELL_NAMES_MAX, BellName};
 use omniverb_terms::Errno;
 use std::fmt;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -241,7 +242,8 @@ pub enum FrameKind {
     /// The pair windows ([`crate::pair`]) that the agent has found: bit `number - 1` of eight
     /// bytes. Said by one that has found some.
     Pairs = 11,
-    /// The same as `Word`, in a pair window: who sleeps on one of its bells is to be woken.
+    /// The same as `Word`, in a pair window: who sleeps on one of its bells is to be woken. Which
+    /// bells these are: [`crate::pair::BellName`]s; none: any may be.
     Rung = 12,
 }
 
@@ -262,7 +264,8 @@ impl FrameKind {
     pub fn bytes_max(self) -> usize {
         match self {
             FrameKind::Packet => PACKET_BYTES_MAX,
-            FrameKind::Port | FrameKind::Word | FrameKind::Rung => 0,
+            FrameKind::Port | FrameKind::Word => 0,
+            FrameKind::Rung => BELL_NAMES_MAX * size_of::<BellName>(),
             _ => MESSAGE_BYTES_MAX,
         }
     }
@@ -393,6 +396,7 @@ mod tests {
             frame(FrameKind::Word, 0),
             frame(FrameKind::Pairs, 8),
             frame(FrameKind::Rung, 0),
+            frame(FrameKind::Rung, 128),
         ];
         let stream: Vec<u8> = all.iter().flat_map(Frame::encode).collect();
         for step in [1, 3, 17, 4096, stream.len()] {
@@ -422,7 +426,8 @@ mod tests {
         assert_eq!(with(2, 99), Err(StreamError::Nonsense));
         assert_eq!(with(5, 0x11), Err(StreamError::Nonsense), "too long");
         assert_eq!(with(7, 0xff), Err(StreamError::Nonsense), "far too long");
-        for (kind, most) in [(FrameKind::Packet, PACKET_BYTES_MAX), (FrameKind::Word, 0)] {
+        let most = [(FrameKind::Packet, PACKET_BYTES_MAX), (FrameKind::Word, 0)];
+        for (kind, most) in most.into_iter().chain([(FrameKind::Rung, 128)]) {
             let mut bytes = frame(kind, most).encode();
             bytes[4..8].copy_from_slice(&(most as u32 + 1).to_le_bytes());
             let mut frames = Frames::default();

@@ -31,7 +31,9 @@ impl Server {
             }
             Action::ForgetFile { file } => self.forget_file(file),
             Action::EmptyPlace { place } => self.extents.empty(&place),
-            Action::Grant { session, file, granted } => self.grant(session, file, &granted),
+            Action::Grant { session, file, granted, first } => {
+                self.grant(session, file, &granted, first);
+            }
             Action::GrantEngine { vnic, file, granted } => {
                 let lending = self.extents.get(file);
                 if let Some(file) = lending.and_then(|lending| lending.memory.enclosed()) {

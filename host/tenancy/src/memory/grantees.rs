@@ -39,10 +39,15 @@ impl Grantees {
         all.map(|(_, extent)| *extent).collect()
     }
 
-    /// An extent is granted by a link from now on, if it was not before: then this is paid.
-    pub(crate) fn add(&mut self, extent: ExtentId, link: LinkKey, pay: impl FnOnce() -> Receipt) {
-        self.by_link.insert((link, extent));
+    /// An extent is granted by a link from now on. Whether it was not before: then this is paid.
+    pub(crate) fn add(
+        &mut self,
+        extent: ExtentId,
+        link: LinkKey,
+        pay: impl FnOnce() -> Receipt,
+    ) -> bool {
         self.by_extent.entry((extent, link)).or_insert_with(pay);
+        self.by_link.insert((link, extent))
     }
 
     /// An extent is granted by this link no longer; what was paid is returned.

@@ -32,15 +32,21 @@ impl Tenancy {
         if overdrawn { Err(Errno::EAGAIN) } else { Ok(()) }
     }
 
-    /// An extent is granted by way of a link.
-    pub(crate) fn note_granted(&mut self, extent: ExtentId, owner: SessionId, link: LinkKey) {
-        let Some(sessions) = self.links.direct(link).map(|link| link.sessions) else { return };
+    /// An extent is granted by way of a link; whether for the first time.
+    pub(crate) fn note_granted(
+        &mut self,
+        extent: ExtentId,
+        owner: SessionId,
+        link: LinkKey,
+    ) -> bool {
+        let Some(sessions) = self.links.direct(link).map(|link| link.sessions) else {
+            return false;
+        };
         // Within a process there is nothing to take back.
-        let Some(grantee) = other_end(sessions, owner) else { return };
+        let grantee = other_end(sessions, owner).and_then(|grantee| self.sessions.get(&grantee));
+        let Some(grantee) = grantee else { return false };
         // There was room when it was asked for; what is granted is a fact.
-        if let Some(grantee) = self.sessions.get(&grantee) {
-            self.memory.grantees.add(extent, link, || grantee.account().note(&[Kind::Granted]));
-        }
+        self.memory.grantees.add(extent, link, || grantee.account().note(&[Kind::Granted]))
     }
 
     /// An extent is nobody's any more.

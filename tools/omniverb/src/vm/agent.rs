@@ -116,6 +116,7 @@ pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
                 News::Other(index) => agent.other(index)?,
                 News::PortOver => {
                     // Nobody is there: the machine is not attached now. Somebody may come.
+                    agent.sharing.end();
                     std::thread::sleep(LOOK);
                     agent.begin();
                 }
@@ -173,7 +174,7 @@ impl Agent {
         self.told = None;
         self.wakes.clear();
         // Bells in pair windows outlive those who pass wakes on.
-        self.sharing.begin();
+        self.sharing.begin(self.relay.voice());
         self.tell_pairs();
         if self.network.is_some() {
             self.relay.say(FrameKind::Port, 0, Vec::new());
@@ -342,7 +343,7 @@ impl Agent {
                     self.network.iter().for_each(|network| network.send(&bytes));
                 }
                 FrameKind::Word => self.woken = true,
-                FrameKind::Rung => self.sharing.hear(),
+                FrameKind::Rung => self.sharing.hear(&bytes),
                 _ => {}
             },
         }
