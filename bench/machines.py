@@ -3,7 +3,7 @@
 with our device; and what it costs that memory comes out of a window and words go through an agent:
 the same programs in the same machine, with a daemon of its own in it as containers have one.
 
-In: dist/, bench/steps.c, dma_speed.c, qp_many.c, perftest, QEMU and a kernel that has rdma_rxe;
+In: dist/, bench/steps.c, dma_speed.c, qp_many.c, wake.c, perftest, QEMU and a kernel that has rdma_rxe;
 root. Out: tables on stdout and target/bench/machines.json. Where the processors are emulated only
 ratios mean anything. Nothing is demanded; what could not be measured fails the run.
 """
@@ -166,7 +166,7 @@ class Places:
                       f"{INSIDE}/bin/omniverbd": stage.dist / "bin/omniverbd",
                       "/opt/bench/echo": image.compiled("echo"),
                       **{f"{PROGRAMS}/{name}": stage.programs / name
-                         for name in ("steps", "qp_many", "dma_speed")}}
+                         for name in ("steps", "qp_many", "dma_speed", "wake")}}
             archive = image.archive(wanted, (*image.RXE, *image.DAX), "bench")
             self.machines = [self.host.keep(Measured(stage, self.host, archive, name=f"vm-{number}",
                                                      address=f"10.77.0.{number}", processors=2,
@@ -201,7 +201,7 @@ class Places:
 
 def build(stage):
     """What is measured with."""
-    for name in ("steps", "qp_many"):
+    for name in ("steps", "qp_many", "wake"):
         pairs.compiled(name, stage.programs)
     dma.build(stage)
 
@@ -296,8 +296,22 @@ def one_way(machine, place):
                              machine.echo_socket, window, WAKES, limit=120)
         finally:
             sleeper.kill()
-            print(process.written(said))
-    return [float(value) for value in text.split()]
+    event, bare = (float(value) for value in text.split())
+    return {"event": event, "bare": bare}
+
+
+def one_way_rows(places, rounds):
+    """The same, `rounds` times."""
+    place = places.host.bare(places.container.namespace, places.container.address)
+    names = {"bare": "one way: who reads a virtio-serial port runs",
+             "event": "one way: who polls a completion channel runs"}
+    # The first connection may be before there is a window for it.
+    one_way(places.machines[0], place)
+    taken = [one_way(places.machines[0], place) for _ in range(rounds)]
+    return {f"way_{key}": {"label": name, "unit": "ns",
+                           **report.summary([sample[key] for sample in taken]),
+                           "samples": [sample[key] for sample in taken]}
+            for key, name in names.items()}
 
 
 def wakes(places):
@@ -416,8 +430,9 @@ def dma_in_one_machine(places, chosen):
 
 def wakes_by_border(places, chosen):
     """Bare and with a message."""
-    rows = sampled(wakes(places), chosen.rounds)
-    return rows, lines(rows, {})
+    rows = {**sampled(wakes(places), chosen.rounds), **one_way_rows(places, chosen.rounds)}
+    times = rows["way_event"]["median"] / rows["way_bare"]["median"]
+    return rows, [*lines(rows, {}), f"one way, a channel against a port: {times:.2f}x"]
 
 
 def instructions(places, _chosen):

@@ -8,6 +8,7 @@ import pathlib
 import re
 import signal
 import socket
+import sys
 import time
 import xml.etree.ElementTree as tree
 
@@ -24,13 +25,28 @@ security_driver = "none"
 namespaces = []
 cgroup_controllers = []
 remember_owner = 0
+stdio_handler = "file"
 """
 _DAEMON_CONF = """auth_unix_rw = "none"
 auth_unix_ro = "none"
 unix_sock_group = "root"
 """
+# libvirtd wants it to be there, for its defaults.
+_USER = "libvirt-qemu:x:64055:64055"
 _WITHOUT_WINDOWS = 448 << 10
 _GUEST_PORT = "omniverb.guest"
+# libvirtd waits until a QEMU that it has ended is nobody's child: somebody has to be its parent.
+_PARENT = """import ctypes, os, signal, sys
+system = ctypes.CDLL(None)
+system.prctl(36, 1, 0, 0, 0)
+child = os.fork()
+if child == 0:
+    system.prctl(1, 9, 0, 0, 0)
+    os.execvp(sys.argv[1], sys.argv[1:])
+signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
+while os.wait()[0] != child:
+    pass
+"""
 
 
 class Libvirt:
@@ -39,7 +55,7 @@ class Libvirt:
     def __init__(self, folder, switch):
         if not (_UNPACKED / "usr/sbin/libvirtd").exists():
             raise Skip("no libvirt: see tests/guest/fetch-libvirt")
-        self.folder = pathlib.Path(folder)
+        self.folder, self._pid = pathlib.Path(folder), 0
         for name in ("over", "root", "conf"):
             (self.folder / name).mkdir()
         for name, text in (("qemu", _QEMU_CONF), ("libvirtd", _DAEMON_CONF)):
@@ -48,6 +64,8 @@ class Libvirt:
         # What lies over a file system is no part of it.
         script = (f"mount -t tmpfs tmpfs {over}\nmkdir {over}/work\n"
                   f"cp -a {_UNPACKED} {over}/upper\n"
+                  f"(cat /etc/passwd; echo {_USER}::/:/bin/false) > {over}/upper/etc/passwd\n"
+                  f"(cat /etc/group; echo {_USER}) > {over}/upper/etc/group\n"
                   f"cp {self.folder}/conf/* {over}/upper/etc/libvirt/\n"
                   f"mount -t overlay overlay -o lowerdir=/,upperdir={over}/upper,"
                   f"workdir={over}/work {root}\n"
@@ -55,22 +73,24 @@ class Libvirt:
                   f"mount -t tmpfs tmpfs {root}/run\n"
                   f"exec chroot {root} /usr/sbin/libvirtd\n")
         self._said = open(self.folder / "said", "w", encoding="utf-8")  # noqa: SIM115
-        self.daemon = process.start(["unshare", "--mount", "--propagation", "private", "--",
+        self.daemon = process.start([sys.executable, "-c", _PARENT, "unshare", "--mount", "--propagation", "private", "--",
                                      *switch.enter(), "sh", "-ec", script],
                                     stdout=self._said, stderr=self._said)
         process.until(lambda: self.daemon.poll() is not None or self._answers(), 30, "libvirtd")
         check(self.daemon.poll() is None, self.said())
 
     def _answers(self):
-        return "hypervisor" in self.run("virsh", "version", accept=range(256))
+        return "State" in self.run("virsh", "list", accept=range(256), limit=60)
 
     def run(self, *argv, **options):
         """Runs a command where libvirtd is."""
-        root = f"/proc/{self.daemon.pid}/root"
+        # The first child, which stays what it was when others are taken in.
+        self._pid = self._pid or next(iter(process.descendants(self.daemon.pid)), 0)
+        root = f"/proc/{self._pid}/root"
         if not os.path.exists(f"{root}/usr/sbin/libvirtd"):
             return "not yet"
-        return process.run(["nsenter", f"--mount=/proc/{self.daemon.pid}/ns/mnt",
-                            f"--root={root}", "--", *argv], **options)
+        return process.run(["nsenter", f"--mount=/proc/{self._pid}/ns/mnt",
+                            f"--root={root}", f"--wd={root}", "--", *argv], **options)
 
     def pid(self, name):
         """Of a domain's QEMU."""
@@ -134,7 +154,7 @@ class Domain(Machine):
         path.write_text(_domain(text, common, self._file), encoding="utf-8")
         print(path.read_text(encoding="utf-8"), flush=True)
         print(self.libvirt.run("virt-xml-validate", path, "domain"), flush=True)
-        self.libvirt.run("virsh", "create", path, limit=60)
+        self.libvirt.run("virsh", "create", path, limit=180)
         self.machine = _Qemu(self.libvirt.pid(NAME))
         self.link = socket.socket(socket.AF_UNIX)
         self.link.connect(self._file("link"))
