@@ -82,9 +82,8 @@ impl Far {
         let named: Option<Vec<BellName>> =
             numbers.iter().map(|number| names.get(number).copied()).collect();
         let bytes = named.map(|named| named.concat());
-        bytes.is_some_and(|bytes| {
-            voice.say_now(&Frame { kind: FrameKind::Rung, session: 0, bytes })
-        })
+        bytes
+            .is_some_and(|bytes| voice.say_now(&Frame { kind: FrameKind::Rung, session: 0, bytes }))
     }
 }
 

@@ -83,9 +83,7 @@ pub(super) fn serve(
     windows: PairWindows,
 ) -> Over {
     match Relay::new(port, Reads::WithRoom) {
-        Ok(relay) => {
-            serve_by(relay, door, number, sessions, windows).unwrap_or_else(|over| over)
-        }
+        Ok(relay) => serve_by(relay, door, number, sessions, windows).unwrap_or_else(|over| over),
         Err(_) => Over::Broken,
     }
 }
