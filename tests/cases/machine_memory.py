@@ -20,6 +20,7 @@ class _Shared(Machine):
     """A machine that shares its memory, and no windows with neighbours: all goes by the engine."""
 
     neighbours = 0
+    agent_words = ("--in-place", "root")
 
     def command(self, stage):
         line = super().command(stage)

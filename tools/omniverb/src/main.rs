@@ -133,7 +133,7 @@ enum Command {
         /// machine was started with --shared-memory: nobody's, that of root's processes with all of
         /// root's rights, or of all. A process that lies to the agent can have memory of the
         /// machine overwritten that is not its own.
-        #[arg(long, value_name = "WHOSE", default_value = "root")]
+        #[arg(long, value_name = "WHOSE", default_value = "nobody")]
         in_place: vm::Whose,
     },
     /// Say what is wrong, one line a finding, and how to mend it.

@@ -275,11 +275,12 @@ impl Agent {
     }
 
     /// Nobody keeps the pages any more that the host's engine may be writing to, but for processes
-    /// that may end: so their links are to end now. Whoever starts this agent again gives it
+    /// that may end: so their links are to end now. They live, and what memory of the window is
+    /// theirs is nobody else's for that. Whoever starts this agent again gives it
     /// somebody who keeps pages.
     fn give_up(&mut self) -> anyhow::Error {
         for session in self.relay.remove_all() {
-            self.over(FrameKind::Close, session);
+            self.over(FrameKind::Lost, session);
         }
         let until = clock::now() + LAST_WORDS.as_nanos() as u64;
         while self.relay.has_more_to_say() && clock::now() < until {
