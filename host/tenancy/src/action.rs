@@ -4,7 +4,7 @@ use crate::ids::{ProbeId, SessionId};
 use crate::links::path::Path;
 use crate::memory::layout::{FileId, Home, Place};
 use omniverb_session::Message;
-use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady, Welcome};
+use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady, Pin, Welcome};
 use omniverb_terms::{Qpn, RouteKey, Service, Underlay, VnicId};
 use std::net::IpAddr;
 
@@ -213,6 +213,17 @@ pub enum Action {
         file: FileId,
         /// `Some`: make the file first, of so many bytes. `None`: it is there.
         new_file: Option<u64>,
+    },
+    /// Ask an owner to keep pages where they are, in its machine's memory. What holds them has a
+    /// name as a file has, until `ForgetFile`. If it cannot be asked, call
+    /// `Tenancy::memory_failed`.
+    Pin {
+        /// The owner of the pages.
+        session: SessionId,
+        /// The name of what holds them.
+        file: FileId,
+        /// The event for it; its token names the question.
+        pin: Pin,
     },
     /// Nobody will be granted any of this memory file any more: close it, where nobody waits for
     /// that.

@@ -33,6 +33,8 @@ pub struct Tenancy {
     /// What all together have; every other account is below it.
     host: Account,
     pub(crate) entropy: Box<dyn Entropy>,
+    /// By which processes tell this daemon from the one before; not zero.
+    pub(crate) number: u32,
     pub(crate) network: Network,
     /// Who the vNICs are that there are, or that something was set for.
     identities: BTreeMap<VnicId, Identity>,
@@ -69,10 +71,12 @@ impl Tenancy {
         directory: Box<dyn Directory>,
     ) -> Tenancy {
         let secret = [entropy.next(), entropy.next()];
+        let number = entropy.next() as u32 | 1;
         Tenancy {
             host: Account::new(Quotas::of_host(&limits)),
             limits,
             entropy,
+            number,
             network: Network::new(directory),
             identities: BTreeMap::new(),
             vnics: Shared::default(),

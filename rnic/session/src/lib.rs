@@ -30,6 +30,7 @@ mod macros;
 pub mod opened;
 pub mod operator;
 pub mod pair;
+pub mod pinned;
 pub mod rate;
 pub mod rights;
 pub mod text;

@@ -18,7 +18,7 @@ use crate::policy::adoption::Adoption;
 use crate::tenancy::Tenancy;
 use crate::timers::Timer;
 use omniverb_session::body::{
-    Adopt, Adopted, Connected, Extent, GrantDenied, Granted, RequestGrant,
+    Adopt, Adopted, Connected, Extent, GrantDenied, Granted, Pin, RequestGrant,
 };
 use omniverb_session::rights::{self, Trust};
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
@@ -136,6 +136,11 @@ impl Tenancy {
             owner.questions.ask(question);
         }
         let Part { start, .. } = part;
+        if part.is_fresh() && home == Home::InPlace {
+            let pin = Pin { token, rkey, qpn: peer_qpn, start, length };
+            self.act(Action::Pin { session: owner, file, pin });
+            return Ok(());
+        }
         let trusted = u32::from(self.trust(initiator, owner) == Trust::Trusting);
         let fresh = u32::from(part.is_fresh());
         let memory = Extent { offset, length };
@@ -338,7 +343,7 @@ impl Tenancy {
     }
 
     /// An owner may be asked one more question.
-    fn has_answered(&mut self, owner: SessionId) {
+    pub(super) fn has_answered(&mut self, owner: SessionId) {
         if let Some(owner) = self.sessions.get_mut(&owner) {
             owner.questions.answered();
         }
@@ -357,13 +362,13 @@ impl Tenancy {
         }
     }
 
-    fn take_grant(&mut self, token: Token) -> Option<PendingGrant> {
+    pub(super) fn take_grant(&mut self, token: Token) -> Option<PendingGrant> {
         let grant = self.memory.pending.remove(token)?;
         self.timers.clear(Timer::Grant(token));
         Some(grant)
     }
 
-    fn deny(&mut self, grant: &PendingGrant, errno: Errno) {
+    pub(super) fn deny(&mut self, grant: &PendingGrant, errno: Errno) {
         let PendingGrant { qpn, peer_qpn, rkey, .. } = *grant;
         match grant.initiator {
             Grantee::Session(id) => self.event(id, GrantDenied { qpn, peer_qpn, rkey, errno }),

@@ -67,6 +67,10 @@ impl Mirror {
                 assert!(self.engine.len() < before, "never attached");
             }
             Action::Adopt { adopt, file, new_file, .. } => self.adopt(adopt, *file, *new_file),
+            Action::Pin { pin, file, .. } => {
+                assert_eq!(self.files.insert(*file, pin.length), None, "a name is used once");
+                assert!(self.places.insert(Place { file: *file, offset: 0, length: pin.length }));
+            }
             Action::ForgetFile { file } => {
                 assert!(self.files.remove(file).is_some(), "there is no such file");
                 self.places.retain(|place| place.file != *file);

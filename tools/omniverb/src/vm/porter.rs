@@ -17,7 +17,7 @@ use omniverb_session::begin::Begin;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::machine::{
     Booted, EndSession, Frame, FrameKind, Message, OpenPort, OpenSession, PACKET_BYTES_MAX,
-    TellPairs, decode, encode,
+    TellPairs, TellPinned, decode, encode,
 };
 use omniverb_session::{Message as Said, decode as decode_said};
 use omniverb_sys::{carried, clock, limited, memfd, socket};
@@ -229,6 +229,24 @@ impl Porter {
                 self.windows.border.wake_all();
             }
             FrameKind::Rung => self.rung = true,
+            FrameKind::Pinned => {
+                // By now the process may be gone.
+                if let (Ok((_, Message::TellPinned(told))), Some(session)) =
+                    (decode(&bytes), self.numbers.get(&session).copied())
+                {
+                    self.ask(&TellPinned { session, ..told }.into())?;
+                }
+            }
+            FrameKind::Pins => {
+                if let Ok((_, Message::QueryPins(asked))) = decode(&bytes)
+                    && let (answer @ Message::PinsOver(_), _) = self.ask(&asked.into())?
+                {
+                    let mut bytes = [0; MESSAGE_BYTES_MAX];
+                    let length = encode(0, &answer, &mut bytes);
+                    self.relay.say(FrameKind::PinsOver, 0, bytes[..length].to_vec());
+                }
+            }
+            FrameKind::PinsOver => {}
             FrameKind::Addresses => {
                 if let Ok((_, Message::TellAddresses(told))) = decode(&bytes) {
                     self.ask(&told.into())?;
