@@ -41,9 +41,12 @@ pub fn ring(page: &BellPage<Window>) {
 /// What starts a thread, under a name.
 pub type Spawn = fn(&str, Box<dyn FnOnce() + Send>) -> io::Result<()>;
 
+/// What is told of numbers of bells.
+type Tell = dyn Fn(&[u64]) + Send + Sync;
+
 /// Hears bells, and tells. Its threads end soon after it is dropped.
 pub struct Listener {
-    tell: Arc<dyn Fn(&[u64]) + Send + Sync>,
+    tell: Arc<Tell>,
     spawn: Spawn,
     /// Bells that one thread can hear.
     pub(crate) room: usize,
