@@ -3,9 +3,9 @@
 with our device; and what it costs that memory comes out of a window and words go through an agent:
 the same programs in the same machine, with a daemon of its own in it as containers have one.
 
-In: dist/, bench/steps.c, dma_speed.c, qp_many.c, wake.c, perftest, QEMU and a kernel that has rdma_rxe;
-root. Out: tables on stdout and target/bench/machines.json. Where the processors are emulated only
-ratios mean anything. Nothing is demanded; what could not be measured fails the run.
+In: dist/, bench/steps.c, dma_speed.c, qp_many.c, wake.c, perftest, QEMU and a kernel that has
+rdma_rxe; root. Out: tables on stdout and target/bench/machines.json. Where the processors are
+emulated only ratios mean anything. Nothing is demanded; what could not be measured fails the run.
 """
 import argparse
 import contextlib

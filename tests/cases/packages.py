@@ -145,6 +145,7 @@ class _Stock(Machine):
         return self.run("omniverb", "run", "--", *argv, **options)
 
 
+_EXAMPLE = "/usr/share/doc/omniverb-guest/examples/in-place.conf"
 _DROP_IN = "/etc/systemd/system/omniverb-agent.service.d"
 
 
@@ -158,8 +159,8 @@ def _in_place(host, machine):
     Without it there is nothing of the kind."""
     place = host.add(1)
     check("vm pin" not in machine.run("ps", "-eo", "args"), "who keeps pages is there unasked")
-    machine.run("sh", "-c", f"mkdir {_DROP_IN} && cp /usr/share/doc/omniverb-guest/examples/in-place.conf "
-                f"{_DROP_IN} && systemctl daemon-reload && systemctl restart omniverb-agent", limit=60)
+    machine.run("sh", "-c", f"mkdir {_DROP_IN} && cp {_EXAMPLE} {_DROP_IN} && "
+                "systemctl daemon-reload && systemctl restart omniverb-agent", limit=60)
     _serves(machine)
     words = ["owner_and_peer", 1, 3]
     line = f"exec omniverb run -- /opt/{_PROGRAM} {' '.join(map(str, words))}"

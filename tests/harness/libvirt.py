@@ -1,6 +1,6 @@
 """A virtual machine that libvirt has: libvirtd and QEMU see this machine's file system with
-libvirt's packages over it (tests/guest/fetch-libvirt), in a mount namespace of their own, so nothing
-is installed. Users, groups and security modules are left out: QEMU is root's.
+libvirt's packages over it (tests/guest/fetch-libvirt), in a mount namespace of their own, so
+nothing is installed. Users, groups and security modules are left out: QEMU is root's.
 """
 
 import os
@@ -18,7 +18,7 @@ from .case import Failure, Skip, check
 from .guest import Guest
 from .image import DAX, archive
 
-_UNPACKED = staging.BUILT / "libvirt" / "root"
+_UNPACKED = staging.BUILT / "libvirt" / "tree"
 _QEMU_CONF = """user = "root"
 group = "root"
 security_driver = "none"
@@ -73,8 +73,9 @@ class Libvirt:
                   f"mount -t tmpfs tmpfs {root}/run\n"
                   f"exec chroot {root} /usr/sbin/libvirtd\n")
         self._said = open(self.folder / "said", "w", encoding="utf-8")  # noqa: SIM115
-        self.daemon = process.start([sys.executable, "-c", _PARENT, "unshare", "--mount", "--propagation", "private", "--",
-                                     *switch.enter(), "sh", "-ec", script],
+        private = ["unshare", "--mount", "--propagation", "private", "--"]
+        self.daemon = process.start([sys.executable, "-c", _PARENT, *private, *switch.enter(),
+                                     "sh", "-ec", script],
                                     stdout=self._said, stderr=self._said)
         process.until(lambda: self.daemon.poll() is not None or self._answers(), 30, "libvirtd")
         check(self.daemon.poll() is None, self.said())

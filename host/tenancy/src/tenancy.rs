@@ -1,7 +1,7 @@
 //! The tables as a whole: the ways in, and what every one of them needs.
 
 use crate::accounts::{Account, Kind, Quotas};
-use crate::action::{Action, Arrived};
+use crate::action::{Action, Arrived, Occasion};
 use crate::cm::table::Connections;
 use crate::directory::neighbours::Answer;
 use crate::directory::{Access, Directory, Flat, Network, VnicAddress};
@@ -291,9 +291,9 @@ impl Tenancy {
         session: SessionId,
         file: FileId,
         granted: &Granted,
-        first: bool,
+        occasion: Occasion,
     ) -> Vec<Action> {
-        self.not_granted(session, file, granted, first);
+        self.not_granted(session, file, granted, occasion);
         self.decided()
     }
 

@@ -10,7 +10,6 @@ use crate::body::Done;
 use crate::codec::{DecodeError, Header, Message as Said};
 use crate::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
 use crate::macros::{bodies, messages};
-use crate::pair::{BELL_NAMES_MAX, BellName};
 use crate::pinned::{PINS_MAX, RUNS_MAX, Run};
 use omniverb_terms::Errno;
 use std::fmt;
@@ -240,6 +239,12 @@ pub const PACKET_BYTES_MAX: usize = 4096 + 296;
 /// Bytes of the longest frame.
 pub const FRAME_BYTES_MAX: usize = size_of::<FrameHead>() + PACKET_BYTES_MAX;
 
+/// What a bell of a pair window is called between porter and agent: the number of its window, and
+/// how many are before it there.
+pub type BellName = [u8; 2];
+/// Bells that are named at a time; who has more to name names none.
+pub const BELL_NAMES_MAX: usize = 64;
+
 /// What a frame is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
@@ -270,7 +275,7 @@ pub enum FrameKind {
     /// bytes. Said by one that has found some.
     Pairs = 11,
     /// The same as `Word`, in a pair window: who sleeps on one of its bells is to be woken. Which
-    /// bells these are: [`crate::pair::BellName`]s; none: any may be.
+    /// bells these are: [`BellName`]s; none: any may be.
     Rung = 12,
     /// Agent: pages of a process are pinned: a message [`TellPinned`].
     Pinned = 13,

@@ -80,12 +80,6 @@ impl PlugTrouble {
     }
 }
 
-/// What a bell is called between porter and agent: the number of its window, and how many are before
-/// it there.
-pub type BellName = [u8; 2];
-/// Bells that are named at a time; who has more to name names none.
-pub const BELL_NAMES_MAX: usize = 64;
-
 /// How many bells there are in a data part of so many bytes.
 #[must_use]
 pub fn bells(data_bytes: u64) -> u64 {

@@ -33,8 +33,8 @@ impl Server {
             Action::Pin { session, pin, .. } => self.tell(session, Letter::of(pin)),
             Action::ForgetFile { file } => self.forget_file(file),
             Action::EmptyPlace { place } => self.extents.empty(&place),
-            Action::Grant { session, file, granted, first } => {
-                self.grant(session, file, &granted, first);
+            Action::Grant { session, file, granted, occasion } => {
+                self.grant(session, file, &granted, occasion);
             }
             Action::GrantEngine { vnic, file, granted } => {
                 if let Some(row) = self.kept(file) {

@@ -12,7 +12,7 @@ use crate::server::pairs::LINK_BYTES;
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, Extent, Granted};
 use omniverb_session::pair;
-use omniverb_tenancy::{FileId, Home, Neighbour, SessionId};
+use omniverb_tenancy::{FileId, Home, Neighbour, Occasion, SessionId};
 use std::io;
 
 /// What somebody is told of memory: where it is, what goes along, and whose window it is in.
@@ -41,12 +41,18 @@ impl Server {
     }
 
     /// Gives an initiator what he is granted; if he cannot be told of it he is not.
-    pub(super) fn grant(&mut self, to: SessionId, file: FileId, granted: &Granted, first: bool) {
+    pub(super) fn grant(
+        &mut self,
+        to: SessionId,
+        file: FileId,
+        granted: &Granted,
+        occasion: Occasion,
+    ) {
         let told = self.extents.get(file).is_some_and(|lending| {
             self.lend(to, &lending, |memory| Granted { memory, ..*granted }.into(), granted.memory)
         });
         if !told {
-            self.tables.decide(|tables| tables.grant_failed(to, file, granted, first));
+            self.tables.decide(|tables| tables.grant_failed(to, file, granted, occasion));
         }
     }
 

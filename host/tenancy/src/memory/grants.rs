@@ -9,7 +9,7 @@
 
 use super::pending::{Grantee, PendingGrant, Token};
 use crate::accounts::{Kind, Receipt};
-use crate::action::{Action, MemoryFacts};
+use crate::action::{Action, MemoryFacts, Occasion};
 use crate::ids::{LinkKey, SessionId};
 use crate::memory::extents::{ExtentId, Part};
 use crate::memory::layout::{FileId, Home, Place};
@@ -227,8 +227,8 @@ impl Tenancy {
             Ok((granted, file)) => match grant.initiator {
                 Grantee::Session(session) => {
                     let link = LinkKey::new(grant.qpn, grant.peer_qpn);
-                    let first = self.note_granted(grant.extent, id, link);
-                    self.act(Action::Grant { session, file, granted, first });
+                    let occasion = self.note_granted(grant.extent, id, link);
+                    self.act(Action::Grant { session, file, granted, occasion });
                 }
                 Grantee::Engine => {
                     let (qpn, peer_qpn) = (grant.peer_qpn, grant.qpn);
@@ -251,7 +251,7 @@ impl Tenancy {
         to: SessionId,
         file: FileId,
         granted: &Granted,
-        first: bool,
+        occasion: Occasion,
     ) {
         let Granted { qpn, peer_qpn, rkey, page_start, .. } = *granted;
         let owner = self.queue_pairs.session_of(peer_qpn);
@@ -260,7 +260,7 @@ impl Tenancy {
             self.memory.extents.get(*id).is_some_and(|extent| extent.place.file == file)
         };
         if let Some(extent) = extent.filter(is_it) {
-            if first {
+            if occasion == Occasion::First {
                 self.memory.grantees.remove(extent, LinkKey::new(qpn, peer_qpn));
             }
             self.drop_unused(Grantee::Session(to), extent);

@@ -2,6 +2,7 @@
 //! ends (`grantees.rs` has the books).
 
 use crate::accounts::Kind;
+use crate::action::Occasion;
 use crate::ids::{LinkKey, SessionId};
 use crate::memory::extents::{Extent, ExtentId};
 use crate::memory::grantees::other_end;
@@ -32,19 +33,19 @@ impl Tenancy {
         if overdrawn { Err(Errno::EAGAIN) } else { Ok(()) }
     }
 
-    /// An extent is granted by way of a link; whether for the first time.
+    /// An extent is granted by way of a link.
     pub(crate) fn note_granted(
         &mut self,
         extent: ExtentId,
         owner: SessionId,
         link: LinkKey,
-    ) -> bool {
+    ) -> Occasion {
         let Some(sessions) = self.links.direct(link).map(|link| link.sessions) else {
-            return false;
+            return Occasion::Again;
         };
         // Within a process there is nothing to take back.
         let grantee = other_end(sessions, owner).and_then(|grantee| self.sessions.get(&grantee));
-        let Some(grantee) = grantee else { return false };
+        let Some(grantee) = grantee else { return Occasion::Again };
         // There was room when it was asked for; what is granted is a fact.
         self.memory.grantees.add(extent, link, || grantee.account().note(&[Kind::Granted]))
     }

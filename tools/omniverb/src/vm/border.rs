@@ -14,8 +14,8 @@
 use super::relay::Voice;
 use omniverb_ring::{BellPage, Window};
 use omniverb_session::body::Extent as Part;
-use omniverb_session::machine::{Frame, FrameKind};
-use omniverb_session::pair::{self, BELL_NAMES_MAX, BellName, Whose};
+use omniverb_session::machine::{BELL_NAMES_MAX, BellName, Frame, FrameKind};
+use omniverb_session::pair::{self, Whose};
 use omniverb_sys::{Access, EventFd, Extent, Listener, futex, lock};
 use std::collections::BTreeMap;
 use std::io;
