@@ -145,7 +145,7 @@ class _Stock(Machine):
         return self.run("omniverb", "run", "--", *argv, **options)
 
 
-_EXAMPLE = "/usr/share/doc/omniverb-guest/examples/in-place.conf"
+_EXAMPLE = "/usr/share/omniverb-guest/in-place.conf"
 _DROP_IN = "/etc/systemd/system/omniverb-agent.service.d"
 
 
