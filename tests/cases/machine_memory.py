@@ -20,6 +20,7 @@ class _Shared(Machine):
     """A machine that shares its memory, and no windows with neighbours: all goes by the engine."""
 
     neighbours = 0
+    agent_words = ("--in-place", "root")
 
     def command(self, stage):
         line = super().command(stage)
@@ -205,8 +206,8 @@ def groups():
               Case("memory.forwarded", _operations("container", 500), 300),
               Case("memory.wire", _operations("far", 50, 3, 6), 300, slow=True),
               Case("memory.owner killed", _killed, 180),
-              Case("memory.agent killed", _agent_killed, 400),
-              Case("memory.pinner killed", _pinner_killed, 400),
+              Case("memory.agent killed", _agent_killed, 400, slow=True),
+              Case("memory.pinner killed", _pinner_killed, 400, slow=True),
               Case("memory.reset", _reset, 90)]
     private = [Case("memory.private", _operations("container", 0), 300, slow=True),
                Case("memory.private wire", _operations("far", 0, 3, 6), 300, slow=True)]

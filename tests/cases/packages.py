@@ -154,11 +154,23 @@ for pid in $(pgrep -f 'vm pin'); do
     grep -E '^(Cap|Seccomp|NoNew)' "/proc/$pid/status"; ls -l "/proc/$pid/fd"
 done
 ls -la /run/omniverb-agent; ulimit -l; sysctl kernel.io_uring_disabled"""
+_EXAMPLE = "/usr/share/omniverb-guest/in-place.conf"
+_DROP_IN = "/etc/systemd/system/omniverb-agent.service.d"
+
+
+def _serves(machine):
+    process.until(lambda: "omv0" in machine.verbs("ibv_devinfo", accept=range(256), limit=60), 60,
+                  "another agent")
 
 
 def _in_place(host, machine):
-    """The unit allows what keeps pages where they are: and they are reached there."""
+    """With its drop-in the unit allows what keeps pages where they are: and they are reached there.
+    Without it there is nothing of the kind."""
     place = host.add(1)
+    check("vm pin" not in machine.run("ps", "-eo", "args"), "who keeps pages is there unasked")
+    machine.run("sh", "-c", f"mkdir {_DROP_IN} && cp {_EXAMPLE} {_DROP_IN} && "
+                "systemctl daemon-reload && systemctl restart omniverb-agent", limit=60)
+    _serves(machine)
     words = ["owner_and_peer", 1, 3]
     line = f"exec omniverb run -- /opt/{_PROGRAM} {' '.join(map(str, words))}"
     owner = machine.start("sh", "-c", f"TEST_ELSEWHERE={_PORT} TEST_TIMEOUT=18 {line}")
@@ -180,6 +192,9 @@ def _in_place(host, machine):
     check((score, others) == ("-1000", "0"), f"{score} {others}")
     text = machine.run("stat", "-c", "%a %u", "/run/omniverb-agent").strip()
     check(text == "700 0", text)
+    machine.run("sh", "-c", f"rm -r {_DROP_IN} && systemctl daemon-reload && systemctl restart "
+                "omniverb-agent && rm -r /run/omniverb-agent", limit=60)
+    _serves(machine)
 
 
 def _booted(suite):
@@ -202,8 +217,7 @@ def _booted(suite):
             _in_place(host, machine)
             # Who kills it finds another one.
             machine.run("systemctl", "kill", "-s", "KILL", "omniverb-agent.service")
-            process.until(lambda: "omv0" in machine.verbs("ibv_devinfo", accept=range(256),
-                                                          limit=60), 60, "another agent")
+            _serves(machine)
             machine.run("dpkg", "--purge", "omniverb-guest", limit=60)
             check(not machine.run("sh", "-c", "pidof omniverb || true").strip(), "an agent is left")
             check("omniverb" not in machine.run("ls", "/run"), "a folder is left")

@@ -48,6 +48,7 @@ class Machine(Guest):
     """A guest with a device of ours, started by `omniverb vm run`."""
 
     window, neighbours = "64m", 1
+    agent_words = ()
 
     def __init__(self, stage, host, archive=None, name=NAME, address=ADDRESS, **options):
         self.daemon, self.name = host.daemon, name
@@ -75,7 +76,8 @@ class Machine(Guest):
         self.agents = self.start_agent()
 
     def start_agent(self, *words):
-        """Starts the agent, with these words, and waits until it listens."""
+        """Starts the agent, with these words or its usual ones, and waits until it listens."""
+        words = words or self.agent_words
         agent = self.start(OMNIVERB, "agent", *words, stdout=self.output())
         process.until(lambda: agent.poll() is not None or self.listens_for_verbs(), 60,
                       "the agent")

@@ -124,6 +124,15 @@ pub enum Recipient {
     Stranger,
 }
 
+/// Whether a process was granted anything in the same extent by the same link before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occasion {
+    /// Nothing: if it does not hear of this it has nothing there.
+    First,
+    /// Something, which it keeps.
+    Again,
+}
+
 /// Something for the daemon to do, in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -245,6 +254,8 @@ pub enum Action {
         file: FileId,
         /// The event for it, with the place in the file.
         granted: Granted,
+        /// If it cannot be told, call `Tenancy::grant_failed` with all of this.
+        occasion: Occasion,
     },
     /// Map some of a memory file in the engine, for a link that it has. `qpn` of it is the owner's
     /// queue pair, `peer_qpn` the one beyond the engine.

@@ -239,6 +239,12 @@ pub const PACKET_BYTES_MAX: usize = 4096 + 296;
 /// Bytes of the longest frame.
 pub const FRAME_BYTES_MAX: usize = size_of::<FrameHead>() + PACKET_BYTES_MAX;
 
+/// What a bell of a pair window is called between porter and agent: the number of its window, and
+/// how many are before it there.
+pub type BellName = [u8; 2];
+/// Bells that are named at a time; who has more to name names none.
+pub const BELL_NAMES_MAX: usize = 64;
+
 /// What a frame is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
@@ -268,7 +274,8 @@ pub enum FrameKind {
     /// The pair windows ([`crate::pair`]) that the agent has found: bit `number - 1` of eight
     /// bytes. Said by one that has found some.
     Pairs = 11,
-    /// The same as `Word`, in a pair window: who sleeps on one of its bells is to be woken.
+    /// The same as `Word`, in a pair window: who sleeps on one of its bells is to be woken. Which
+    /// bells these are: [`BellName`]s; none: any may be.
     Rung = 12,
     /// Agent: pages of a process are pinned: a message [`TellPinned`].
     Pinned = 13,
@@ -353,7 +360,8 @@ impl FrameKind {
     pub fn bytes_max(self) -> usize {
         match self {
             FrameKind::Packet => PACKET_BYTES_MAX,
-            FrameKind::Port | FrameKind::Word | FrameKind::Rung => 0,
+            FrameKind::Port | FrameKind::Word => 0,
+            FrameKind::Rung => BELL_NAMES_MAX * size_of::<BellName>(),
             _ => MESSAGE_BYTES_MAX,
         }
     }
@@ -484,6 +492,7 @@ mod tests {
             frame(FrameKind::Word, 0),
             frame(FrameKind::Pairs, 8),
             frame(FrameKind::Rung, 0),
+            frame(FrameKind::Rung, 128),
             frame(FrameKind::Pinned, 4096),
             frame(FrameKind::Pins, 4096),
             frame(FrameKind::PinsOver, 4096),
@@ -516,7 +525,8 @@ mod tests {
         assert_eq!(with(2, 99), Err(StreamError::Nonsense));
         assert_eq!(with(5, 0x11), Err(StreamError::Nonsense), "too long");
         assert_eq!(with(7, 0xff), Err(StreamError::Nonsense), "far too long");
-        for (kind, most) in [(FrameKind::Packet, PACKET_BYTES_MAX), (FrameKind::Word, 0)] {
+        let most = [(FrameKind::Packet, PACKET_BYTES_MAX), (FrameKind::Word, 0)];
+        for (kind, most) in most.into_iter().chain([(FrameKind::Rung, 128)]) {
             let mut bytes = frame(kind, most).encode();
             bytes[4..8].copy_from_slice(&(most as u32 + 1).to_le_bytes());
             let mut frames = Frames::default();

@@ -133,7 +133,7 @@ enum Command {
         /// machine was started with --shared-memory: nobody's, that of root's processes with all of
         /// root's rights, or of all. A process that lies to the agent can have memory of the
         /// machine overwritten that is not its own.
-        #[arg(long, value_name = "WHOSE", default_value = "root")]
+        #[arg(long, value_name = "WHOSE", default_value = "nobody")]
         in_place: vm::Whose,
     },
     /// Say what is wrong, one line a finding, and how to mend it.
@@ -175,8 +175,9 @@ enum Vm {
         pair_size: String,
         /// Share all of the machine's memory with the daemon, and with nobody else: so what peers
         /// that are reached by the engine do to memory regions is done without asking the machine's
-        /// processes, and pages stay where they are. QEMU's memory is made here then (-m says how
-        /// much), of a pc or q35, and QEMU ends when the guest is reset.
+        /// processes, and pages stay where they are, if the agent in it is told so (`omniverb agent
+        /// --in-place`). QEMU's memory is made here then (-m says how much), of a pc or q35, and
+        /// QEMU ends when the guest is reset.
         #[arg(long)]
         shared_memory: bool,
         /// QEMU and its arguments.

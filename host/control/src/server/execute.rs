@@ -33,7 +33,9 @@ impl Server {
             Action::Pin { session, pin, .. } => self.tell(session, Letter::of(pin)),
             Action::ForgetFile { file } => self.forget_file(file),
             Action::EmptyPlace { place } => self.extents.empty(&place),
-            Action::Grant { session, file, granted } => self.grant(session, file, &granted),
+            Action::Grant { session, file, granted, occasion } => {
+                self.grant(session, file, &granted, occasion);
+            }
             Action::GrantEngine { vnic, file, granted } => {
                 if let Some(row) = self.kept(file) {
                     return self.engine.grant(vnic, &granted, Pages::InPlace(row));

@@ -9,9 +9,9 @@
 
 use super::pending::{Grantee, PendingGrant, Token};
 use crate::accounts::{Kind, Receipt};
-use crate::action::{Action, MemoryFacts};
+use crate::action::{Action, MemoryFacts, Occasion};
 use crate::ids::{LinkKey, SessionId};
-use crate::memory::extents::Part;
+use crate::memory::extents::{ExtentId, Part};
 use crate::memory::layout::{FileId, Home, Place};
 use crate::memory::mr::Mr;
 use crate::policy::adoption::Adoption;
@@ -227,8 +227,8 @@ impl Tenancy {
             Ok((granted, file)) => match grant.initiator {
                 Grantee::Session(session) => {
                     let link = LinkKey::new(grant.qpn, grant.peer_qpn);
-                    self.note_granted(grant.extent, id, link);
-                    self.act(Action::Grant { session, file, granted });
+                    let occasion = self.note_granted(grant.extent, id, link);
+                    self.act(Action::Grant { session, file, granted, occasion });
                 }
                 Grantee::Engine => {
                     let (qpn, peer_qpn) = (grant.peer_qpn, grant.qpn);
@@ -242,6 +242,30 @@ impl Tenancy {
                 self.deny(&grant, errno);
             }
         }
+    }
+
+    /// Whoever was granted this cannot be told where it is: he has not got it, unless he had it
+    /// before.
+    pub(crate) fn not_granted(
+        &mut self,
+        to: SessionId,
+        file: FileId,
+        granted: &Granted,
+        occasion: Occasion,
+    ) {
+        let Granted { qpn, peer_qpn, rkey, page_start, .. } = *granted;
+        let owner = self.queue_pairs.session_of(peer_qpn);
+        let extent = owner.and_then(|owner| self.memory.extents.at((owner, rkey), page_start));
+        let is_it = |id: &ExtentId| {
+            self.memory.extents.get(*id).is_some_and(|extent| extent.place.file == file)
+        };
+        if let Some(extent) = extent.filter(is_it) {
+            if occasion == Occasion::First {
+                self.memory.grantees.remove(extent, LinkKey::new(qpn, peer_qpn));
+            }
+            self.drop_unused(Grantee::Session(to), extent);
+        }
+        self.event(to, GrantDenied { qpn, peer_qpn, rkey, errno: Errno::EAGAIN });
     }
 
     /// What the owner's answer makes of the extent.

@@ -83,8 +83,12 @@ impl Tenancy {
     /// The pages of a part are more places than one message has room for. From now on parts of this
     /// region are small enough for any; whoever asks is to ask again.
     fn is_scattered(&mut self, region: RegionKey, part: &Part) -> Errno {
-        let smaller = part.length > SCATTERED_BYTES && self.memory.scattered.insert(region);
-        if smaller { Errno::EAGAIN } else { Errno::ENOMEM }
+        // Others as large may be under way.
+        if part.length <= SCATTERED_BYTES {
+            return Errno::ENOMEM;
+        }
+        self.memory.scattered.insert(region);
+        Errno::EAGAIN
     }
 
     /// What holds for parts of a region there.

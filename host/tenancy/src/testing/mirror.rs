@@ -80,7 +80,7 @@ impl Mirror {
                 assert!(self.places.remove(place), "nobody had it");
                 self.held.retain(|(of, _), _| of != place);
             }
-            Action::Grant { file, session, granted } => {
+            Action::Grant { file, session, granted, .. } => {
                 let place = self.granted(*file, granted);
                 let link = LinkKey::new(granted.qpn, granted.peer_qpn);
                 // What a process grants to itself is not taken back from it.

@@ -178,7 +178,7 @@ fn a_grant_covers_whole_pages_inside_the_region_only() {
     let token = ask(&mut bench, a, b, readable).unwrap();
     assert!(adopt(&mut bench, 1, adopted(token), SEALED).is_empty(), "not the owner");
     let actions = adopt(&mut bench, 2, adopted(token), SEALED);
-    let [Action::Grant { session, granted, file }] = actions.as_slice() else {
+    let [Action::Grant { session, granted, file, .. }] = actions.as_slice() else {
         panic!("{actions:?}")
     };
     assert_eq!((session.0, granted.rkey, granted.access), (1, readable, READ));

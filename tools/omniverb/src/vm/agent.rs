@@ -131,6 +131,7 @@ pub(crate) fn agent(path: Option<&Path>, in_place: Whose) -> anyhow::Result<Exit
                 News::Other(index) => agent.other(index)?,
                 News::PortOver => {
                     // Nobody is there: the machine is not attached now. Somebody may come.
+                    agent.sharing.end();
                     std::thread::sleep(LOOK);
                     agent.begin();
                 }
@@ -191,7 +192,7 @@ impl Agent {
         self.told = None;
         self.wakes.clear();
         // Bells in pair windows outlive those who pass wakes on.
-        self.sharing.begin();
+        self.sharing.begin(self.relay.voice());
         self.tell_pairs();
         if self.network.is_some() {
             self.relay.say(FrameKind::Port, 0, Vec::new());
@@ -275,11 +276,12 @@ impl Agent {
     }
 
     /// Nobody keeps the pages any more that the host's engine may be writing to, but for processes
-    /// that may end: so their links are to end now. Whoever starts this agent again gives it
+    /// that may end: so their links are to end now. They live, and what memory of the window is
+    /// theirs is nobody else's for that. Whoever starts this agent again gives it
     /// somebody who keeps pages.
     fn give_up(&mut self) -> anyhow::Error {
         for session in self.relay.remove_all() {
-            self.over(FrameKind::Close, session);
+            self.over(FrameKind::Lost, session);
         }
         let until = clock::now() + LAST_WORDS.as_nanos() as u64;
         while self.relay.has_more_to_say() && clock::now() < until {
@@ -382,7 +384,7 @@ impl Agent {
                     self.network.iter().for_each(|network| network.send(&bytes));
                 }
                 FrameKind::Word => self.woken = true,
-                FrameKind::Rung => self.sharing.hear(),
+                FrameKind::Rung => self.sharing.hear(&bytes),
                 FrameKind::PinsOver => self.keeping.answered(&bytes),
                 _ => {}
             },

@@ -376,8 +376,9 @@ fn attach(
     let Some(door) = operator.attach_machine(field, window.data, files, name.text())? else {
         return Ok(None);
     };
-    memory.into_iter().for_each(|memory| memory.attach(operator, field));
     pairs.attach(operator, field);
+    // Last: a daemon that does not know the message hangs up.
+    memory.into_iter().for_each(|memory| memory.attach(operator, field));
     Ok(Some(door))
 }
 

@@ -41,7 +41,9 @@ impl Memory {
 
     /// Brings it to the daemon. One that knows nothing of it does without.
     pub(super) fn attach(&self, operator: &Operator, machine: [u8; VNIC_NAME_BYTES]) {
-        let _ = operator.attach_memory(machine, self.layout, &self.file);
+        if let Err(error) = operator.attach_memory(machine, self.layout, &self.file) {
+            eprintln!("omniverb: the daemon does not take the machine's memory: {error}");
+        }
     }
 }
 

@@ -41,6 +41,7 @@ use omniverb_session::rate::{show_size, size};
 use omniverb_sys::{inherit, memfd, privileges};
 use options::{Plugged, Room};
 use place::User;
+use porter::PairWindows;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
@@ -196,12 +197,13 @@ pub(crate) fn carry(number: u64, more: Option<i32>, pairs: &[String]) -> anyhow:
     let [door, port] = become_nobody_with_two()?;
     // Its threads are nobody's, too.
     let mut border = Border::new(Side::Host)?;
-    for word in pairs {
-        let (number, whose) = pairs::whose_of_word(word).context("not started as a porter")?;
-        let file = inherit::taken(number).context("not started as a porter")?;
-        border.add(&file, window::data(memfd::size(file.as_fd())?), whose)?;
+    for (number, word) in (1..).zip(pairs) {
+        let (descriptor, whose) = pairs::whose_of_word(word).context("not started as a porter")?;
+        let file = inherit::taken(descriptor).context("not started as a porter")?;
+        border.add(number, &file, window::data(memfd::size(file.as_fd())?), whose)?;
     }
-    Ok(porter::serve(port, door, number, sessions, (border, more)).code())
+    let windows = PairWindows { border, count: pairs.len(), more };
+    Ok(porter::serve(port, door, number, sessions, windows).code())
 }
 
 /// For who is started so, with QEMU's monitor as its input, and as its output a window of so many

@@ -18,7 +18,7 @@ mod kept;
 mod pages;
 mod taken_over;
 
-use super::start::own_program;
+use super::start::{NEVER, own_program};
 use anyhow::Context;
 use kept::{Kept, PINS_MAX};
 use omniverb_session::body::{Pin, Pinned};
@@ -156,7 +156,7 @@ pub(crate) fn serve(whose: Whose, folder: &Path) -> anyhow::Result<ExitCode> {
     rustix::process::setsid().context("cannot leave the agent's session")?;
     // What it keeps is nobody's any more when it ends: so the kernel is to end others first, if it
     // may be told so.
-    let _ = std::fs::write("/proc/self/oom_score_adj", "-1000");
+    let _ = std::fs::write("/proc/self/oom_score_adj", NEVER);
     let mut pins = Pins::new(whose);
     // Which is not who the agent will be: it looks into processes, at descriptors and pages.
     let keeps = [Privilege::Enter, Privilege::Look, Privilege::ReadAll];

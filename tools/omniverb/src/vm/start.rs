@@ -97,10 +97,16 @@ pub(super) fn start(name: &str, wanted: Wanted, user: Option<User>) -> anyhow::R
     Ok(Kept { window, pairs, window_path, pair_paths, port_path, monitor_path, memory })
 }
 
+/// What the kernel has of who is not ended when memory runs out.
+pub(super) const NEVER: &str = "-1000";
+
 /// If memory runs out in a guest, the kernel may end us as it does others: not to be ended is only
 /// for who keeps pages (`pinner.rs`), which begins as we do.
 pub(super) fn be_ended_as_others() {
-    let _ = std::fs::write("/proc/self/oom_score_adj", "0");
+    let path = "/proc/self/oom_score_adj";
+    if std::fs::read_to_string(path).is_ok_and(|score| score.trim() == NEVER) {
+        let _ = std::fs::write(path, "0");
+    }
 }
 
 /// Where this program is.

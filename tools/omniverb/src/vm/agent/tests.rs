@@ -209,7 +209,7 @@ fn without_who_keeps_pages_all_sessions_end() {
     let mut bench = bench();
     let error = bench.agent.give_up().to_string();
     assert!(error.contains("has ended"), "{error}");
-    assert_eq!(bench.said(), [FrameKind::Close]);
+    assert_eq!(bench.said(), [FrameKind::Lost], "its process lives, and has what is its");
     assert_eq!(bench.agent.relay.len(), 0);
     let heard = socket::receive(bench.process[0].as_fd(), &mut [0; 8], socket::Mode::NonBlocking);
     assert_eq!(heard.unwrap().0, 0, "its daemon is gone");

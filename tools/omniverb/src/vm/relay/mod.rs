@@ -15,7 +15,7 @@ use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::machine::{Frame, FrameKind};
 use omniverb_sys::socket;
 use port::Port;
-pub(super) use port::Reads;
+pub(super) use port::{Reads, Voice};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 pub(super) use session::Channel;
@@ -104,7 +104,7 @@ impl Relay {
 
     /// Whether something is still to be said by the port.
     pub(super) fn has_more_to_say(&self) -> bool {
-        self.port.has_more_to_say()
+        self.port.waiting() > 0
     }
 
     fn end(&mut self, session: u32, how: End) {
@@ -144,6 +144,11 @@ impl Relay {
     /// Says something by the port, when there is room.
     pub(super) fn say(&mut self, kind: FrameKind, session: u32, bytes: Vec<u8>) {
         self.port.say(&Frame { kind, session, bytes });
+    }
+
+    /// By which other threads say something at once.
+    pub(super) fn voice(&self) -> Arc<Voice> {
+        self.port.voice().clone()
     }
 
     /// Says something by a session's socket, when there is room.
