@@ -154,6 +154,7 @@ for pid in $(pgrep -f 'vm pin'); do
     grep -E '^(Cap|Seccomp|NoNew)' "/proc/$pid/status"; ls -l "/proc/$pid/fd"
 done
 ls -la /run/omniverb-agent; ulimit -l; sysctl kernel.io_uring_disabled"""
+
 _EXAMPLE = "/usr/share/omniverb-guest/in-place.conf"
 _DROP_IN = "/etc/systemd/system/omniverb-agent.service.d"
 
