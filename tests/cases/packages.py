@@ -159,9 +159,9 @@ _EXAMPLE = "/usr/share/omniverb-guest/in-place.conf"
 _DROP_IN = "/etc/systemd/system/omniverb-agent.service.d"
 
 
-def _serves(machine):
+def _serves(machine, what="another agent"):
     process.until(lambda: "omv0" in machine.verbs("ibv_devinfo", accept=range(256), limit=60), 60,
-                  "another agent")
+                  what)
 
 
 def _in_place(host, machine):
@@ -225,8 +225,7 @@ def _booted(suite):
             check(not left, f"left: {left}")
             # Whoever installs it where the port is has a device, without another start.
             machine.run("dpkg", "--install", "/package.deb", limit=60)
-            process.until(lambda: "omv0" in machine.verbs("ibv_devinfo", accept=range(256),
-                                                          limit=60), 60, "an agent anew")
+            _serves(machine, "an agent anew")
     return run
 
 

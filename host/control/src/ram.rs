@@ -110,8 +110,7 @@ impl Pins {
     /// Bytes that somebody has of a vNIC's.
     pub(crate) fn bytes(&self, vnic: VnicId) -> u64 {
         let rows = self.by_token.values().filter(|(whose, _)| *whose == vnic);
-        let rows = rows.filter_map(|(_, row)| row.upgrade());
-        rows.map(|row| row.parts.iter().map(|part| part.length).sum::<u64>()).sum()
+        rows.filter_map(|(_, row)| row.upgrade()).map(|row| row.bytes()).sum()
     }
 }
 

@@ -23,6 +23,14 @@ pub struct Memory {
     pub keep: Option<Arc<dyn Any + Send + Sync>>,
 }
 
+impl Row {
+    /// How many bytes these are.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.length).sum()
+    }
+}
+
 impl Memory {
     pub(crate) fn map_exactly(&self, bytes: usize) -> io::Result<Window> {
         self.extent.map_exactly_and_keep(bytes, Access::ReadWrite, self.keep.clone())

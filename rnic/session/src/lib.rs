@@ -35,7 +35,7 @@ pub mod rate;
 pub mod rights;
 pub mod text;
 
-pub use codec::{DecodeError, Header, Kind, Message, decode, encode};
+pub use codec::{DecodeError, Header, Kind, Message, decode, encode, written};
 
 /// Version of this protocol. A daemon refuses a process that speaks another one (`EPROTO`).
 pub const VERSION: u16 = 8;

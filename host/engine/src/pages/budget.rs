@@ -86,7 +86,7 @@ pub(crate) struct Budget {
 impl Budget {
     /// Room for one more mapping of so many bytes.
     pub(crate) fn share(&self, bytes: usize) -> Option<Share> {
-        self.take((1, bytes), VNIC_MAPPINGS, VNIC_BYTES)
+        self.share_of_row(1, bytes)
     }
 
     /// Room for pages that lie in so many places, each of which is a mapping to the kernel.

@@ -73,8 +73,7 @@ impl<T> Rows<T> {
             making.waiting.push(waits);
             return Found::Later;
         }
-        let bytes = row.parts.iter().map(|part| part.length).sum::<u64>();
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let bytes = usize::try_from(row.bytes()).unwrap_or(usize::MAX);
         let Some(share) = share(row.parts.len(), bytes) else { return Found::Never(waits) };
         let Ok(mapping) = SideBySide::begin(bytes, access) else { return Found::Never(waits) };
         let (row, waiting) = (row.clone(), vec![waits]);

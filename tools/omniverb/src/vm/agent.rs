@@ -25,8 +25,8 @@ use super::wakes::Wakes;
 use super::windows::{Found, names};
 use anyhow::{Context, bail};
 use omniverb_session::begin::Begin;
-use omniverb_session::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
-use omniverb_session::machine::{Enclosed, Frame, FrameKind, PORT_NAME, enclosed, encode};
+use omniverb_session::limits::GIDS_MAX;
+use omniverb_session::machine::{Enclosed, Frame, FrameKind, PORT_NAME, enclosed, written};
 use omniverb_session::{SYSTEM_SOCKET, decode};
 use omniverb_sys::addresses;
 use omniverb_sys::{clock, manager, privileges, random, socket};
@@ -355,9 +355,7 @@ impl Agent {
             return;
         }
         let message = address_list::message(&list);
-        let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let length = encode(0, &message.into(), &mut bytes);
-        self.relay.say(FrameKind::Addresses, 0, bytes[..length].to_vec());
+        self.relay.say(FrameKind::Addresses, 0, written(0, &message.into()));
         self.told = Some(list);
     }
 

@@ -4,12 +4,11 @@
 
 use super::pinner::{FOLDER, Heard, Pinner, Whose};
 use super::relay::{Channel, Relay};
-use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::machine::{
-    FrameKind, Message, PinsOver, QueryPins, TellPinned, decode, encode,
+    FrameKind, Message, PinsOver, QueryPins, TellPinned, decode, written,
 };
 use omniverb_session::pinned::PINS_MAX;
-use omniverb_session::{Message as Said, decode as decode_said, encode as encode_said};
+use omniverb_session::{Message as Said, decode as decode_said, written as written_said};
 use omniverb_sys::clock;
 use omniverb_terms::Errno;
 use std::collections::BTreeSet;
@@ -27,13 +26,6 @@ pub(super) struct Keeping {
     /// When the host was asked last, and up to which of them.
     asked: u64,
     last: u64,
-}
-
-/// As it travels.
-fn written(message: &Message) -> Vec<u8> {
-    let mut bytes = [0; MESSAGE_BYTES_MAX];
-    let length = encode(0, message, &mut bytes);
-    bytes[..length].to_vec()
 }
 
 /// Who kept pages has ended, and nobody keeps them now but the processes, while they live.
@@ -88,7 +80,7 @@ impl Keeping {
             None => Errno::EPERM,
         };
         let refused = TellPinned::new(token, epoch, Err(errno));
-        relay.say(FrameKind::Pinned, session, written(&refused.into()));
+        relay.say(FrameKind::Pinned, session, written(0, &refused.into()));
         true
     }
 
@@ -102,16 +94,15 @@ impl Keeping {
             Ok(None) => {}
             Ok(Some(Heard::TakenOver(tokens))) => self.kept.extend(tokens),
             Ok(Some(Heard::MayBeAsked { session, pin })) => {
-                let mut bytes = [0; MESSAGE_BYTES_MAX];
-                let length = encode_said(0, &pin.into(), &mut bytes);
-                relay.tell(session, Channel::Events, bytes[..length].to_vec(), Vec::new());
+                let asked = written_said(0, &pin.into());
+                relay.tell(session, Channel::Events, asked, Vec::new());
             }
             Ok(Some(Heard::Looked { session, told })) => {
                 if told.errno == Errno::NONE {
                     self.kept.insert(told.token);
                 }
                 // If the process is gone meanwhile, the host does not know the number.
-                relay.say(FrameKind::Pinned, session, written(&(*told).into()));
+                relay.say(FrameKind::Pinned, session, written(0, &(*told).into()));
             }
             Err(_) => {
                 self.pinner = None;
@@ -143,7 +134,7 @@ impl Keeping {
             some = self.kept.iter().take(PINS_MAX).copied().collect();
         }
         self.last = some.last().copied().unwrap_or(0);
-        relay.say(FrameKind::Pins, 0, written(&QueryPins::new(&some).into()));
+        relay.say(FrameKind::Pins, 0, written(0, &QueryPins::new(&some).into()));
     }
 
     /// What the host answers.

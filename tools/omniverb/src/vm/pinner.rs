@@ -23,7 +23,7 @@ use anyhow::Context;
 use kept::{Kept, PINS_MAX};
 use omniverb_session::body::{Pin, Pinned};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
-use omniverb_session::machine::{Message, PinsOver, TellPinned, decode, encode};
+use omniverb_session::machine::{Message, PinsOver, TellPinned, decode, encode, written};
 use omniverb_session::pinned::{self, Run};
 use omniverb_session::{Message as Said, decode as decode_said, encode as encode_said};
 use omniverb_sys::privileges::{self, Privilege};
@@ -109,9 +109,7 @@ impl Pinner {
 
     /// These need not be kept any more. What it does not take it is told again.
     pub(super) fn over(&self, over: &PinsOver) -> bool {
-        let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let length = encode(0, &(*over).into(), &mut bytes);
-        socket::try_send(self.socket(), &bytes[..length], &[]).is_ok()
+        socket::try_send(self.socket(), &written(0, &(*over).into()), &[]).is_ok()
     }
 
     /// What it says; an error: it is gone.
@@ -335,9 +333,8 @@ impl Pins {
             .into_iter()
             .flat_map(|agent| tokens.chunks(PINS_MAX).map(move |some| (agent, some)))
         {
-            let mut bytes = [0; MESSAGE_BYTES_MAX];
-            let length = encode(0, &QueryPins::new(some).into(), &mut bytes);
-            let _ = socket::send(agent.as_fd(), &bytes[..length], &[]);
+            let message = written(0, &QueryPins::new(some).into());
+            let _ = socket::send(agent.as_fd(), &message, &[]);
         }
     }
 }

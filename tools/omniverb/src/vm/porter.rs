@@ -17,7 +17,7 @@ use omniverb_session::begin::Begin;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::machine::{
     Booted, EndSession, Frame, FrameKind, Message, OpenPort, OpenSession, PACKET_BYTES_MAX,
-    TellPairs, TellPinned, decode, encode,
+    TellPairs, TellPinned, decode, encode, written,
 };
 use omniverb_session::{Message as Said, decode as decode_said};
 use omniverb_sys::{carried, clock, limited, memfd, socket};
@@ -241,9 +241,7 @@ impl Porter {
                 if let Ok((_, Message::QueryPins(asked))) = decode(&bytes)
                     && let (answer @ Message::PinsOver(_), _) = self.ask(&asked.into())?
                 {
-                    let mut bytes = [0; MESSAGE_BYTES_MAX];
-                    let length = encode(0, &answer, &mut bytes);
-                    self.relay.say(FrameKind::PinsOver, 0, bytes[..length].to_vec());
+                    self.relay.say(FrameKind::PinsOver, 0, written(0, &answer));
                 }
             }
             FrameKind::PinsOver => {}

@@ -9,7 +9,7 @@ use super::relay::Voice;
 use super::windows::{Found, Own, Shared};
 use anyhow::Context;
 use omniverb_session::pair::take_number;
-use omniverb_session::{Message, encode, limits::MESSAGE_BYTES_MAX};
+use omniverb_session::{Message, written};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -128,9 +128,7 @@ impl Sharing {
     ) -> anyhow::Result<Option<(Arc<OwnedFd>, Vec<u8>)>> {
         let Some(number) = take_number(message) else { return Ok(None) };
         let shared = self.pairs.get(&number).context("no such pair window")?;
-        let mut told = [0; MESSAGE_BYTES_MAX];
-        let length = encode(tag, message, &mut told);
-        Ok(Some((shared.file.clone(), told[..length].to_vec())))
+        Ok(Some((shared.file.clone(), written(tag, message))))
     }
 
     /// Readable when a neighbour is to be woken.

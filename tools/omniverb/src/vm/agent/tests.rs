@@ -4,6 +4,7 @@ use super::*;
 use omniverb_ring::{BellPage, bell};
 use omniverb_session::Message;
 use omniverb_session::body::{BellClosed, Extent as Said, LinkReady};
+use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_sys::{Access, Extent, futex, memfd};
 use omniverb_terms::{Gid, Qpn};
 use std::net::IpAddr;
