@@ -41,6 +41,10 @@ fn describe(number: c_int, out: &mut Words<'_>) -> fmt::Result {
     if entry.was_found() {
         out.write_str(" found")?;
     }
+    if let Some(way) = crate::carry::describe(number) {
+        out.write_str(" ")?;
+        out.write_str(way)?;
+    }
     if table::has_rings() {
         out.write_str(" rings")?;
     }

@@ -26,6 +26,7 @@
 #![expect(unsafe_code)]
 
 mod call;
+mod carry;
 mod describe;
 pub mod hooks;
 mod kernel;
@@ -37,5 +38,6 @@ mod own;
 mod place;
 mod room;
 mod sets;
+mod slots;
 pub mod start;
 mod table;

@@ -8,14 +8,60 @@ use core::ffi::{c_int, c_void};
 use omniverb_stream::descriptors::Why;
 
 use crate::table::{self, NUMBERS};
-use crate::{next, numbered, place};
+use crate::{carry, next, numbered, place};
 
 /// Descriptors that `daemon` and `login_tty` give to something else.
 const STANDARD: u32 = 2;
 
 fn keep(number: c_int, why: Why) {
     if place::is_ours() && table::look(number).kind().is_stream() {
+        carry::leave(number);
         NUMBERS.keep(number, why);
+    }
+}
+
+/// `sendfile`: bytes that move within the kernel.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_sendfile(to: c_int) {
+    carry::leave(to);
+}
+
+/// `preadv2`, `pwritev2`: what has no offset is read and written, too.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_vector(number: c_int) {
+    carry::leave(number);
+}
+
+/// What may sleep.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_sleep() {
+    carry::may_sleep();
+}
+
+/// `execve` and the like.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_exec() {
+    carry::hand_over();
+}
+
+/// `posix_spawn`, `popen` and the like: a child that becomes another program.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_spawn() {
+    carry::hand_over();
+    carry::may_sleep();
+}
+
+/// `posix_spawn_file_actions_adddup2`: the child will have this one.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_spawn_dup(_: *const c_void, from: c_int) {
+    carry::leave(from);
+}
+
+/// `prctl`: a filter of system calls knows nothing of ours.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_prctl(option: c_int) {
+    if option == libc::PR_SET_SECCOMP {
+        carry::stop();
     }
 }
 
@@ -101,12 +147,15 @@ unsafe fn forget(stream: *mut libc::FILE) {
         *libc::__errno_location() = errno;
         number
     };
+    carry::forget(number);
     table::forget(number);
 }
 
 /// `daemon`: goes on in a child, whose standard descriptors are another file's.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_daemon(_: c_int, keeps_standard: c_int) {
+    // It goes on in a child.
+    carry::forks();
     if keeps_standard == 0 && place::is_ours() {
         table::forget_range(0, STANDARD);
     }
@@ -115,6 +164,7 @@ pub extern "C" fn ov_look_daemon(_: c_int, keeps_standard: c_int) {
 /// `login_tty`: the same, with a descriptor that is closed then.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_login_tty(number: c_int) {
+    carry::close(number);
     if place::is_ours() {
         table::forget_range(0, STANDARD);
         table::forget(number);
@@ -124,12 +174,16 @@ pub extern "C" fn ov_look_login_tty(number: c_int) {
 /// `vfork`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_vfork() {
+    carry::hand_over();
     place::lends();
 }
 
 /// `clone`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_clone(_: *const c_void, _: *const c_void, flags: c_int) {
+    if flags & libc::CLONE_THREAD == 0 {
+        carry::forks();
+    }
     place::clones(flags);
 }
 
@@ -137,6 +191,7 @@ pub extern "C" fn ov_look_clone(_: *const c_void, _: *const c_void, flags: c_int
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_unshare(flags: c_int) {
     if flags & libc::CLONE_FILES != 0 {
+        carry::stop();
         place::parts();
     }
 }

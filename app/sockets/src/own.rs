@@ -11,6 +11,8 @@ use std::os::fd::{BorrowedFd, IntoRawFd};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, getrlimit};
 
+use crate::carry;
+
 /// The most there are.
 const MOST: usize = 8;
 /// How far below the limit they begin.
@@ -46,7 +48,9 @@ pub(crate) fn keep(number: c_int) -> Option<c_int> {
 pub(crate) fn give_way(number: c_int) {
     let Some(place) = place_of(number) else { return };
     // It is the program's even if ours has nowhere to go.
-    place.store(high(number).unwrap_or(NONE), Ordering::Release);
+    let new = high(number).unwrap_or(NONE);
+    place.store(new, Ordering::Release);
+    carry::own_moved(number, new);
 }
 
 /// A duplicate at a high number.
@@ -81,4 +85,12 @@ pub(crate) fn is_among(first: u32, last: u32) -> bool {
             let number = u32::try_from(one.load(Ordering::Relaxed));
             number.is_ok_and(|number| (first..=last).contains(&number))
         })
+}
+
+/// Closes one of ours.
+pub(crate) fn close(number: c_int) {
+    let Some(place) = place_of(number) else { return };
+    place.store(NONE, Ordering::Release);
+    // SAFETY: ours, and nobody else's from now on.
+    unsafe { rustix::io::close(number) };
 }

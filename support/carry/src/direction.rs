@@ -114,7 +114,7 @@ pub struct Stretch {
 }
 
 /// The bytes that a side sends.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Direction<M> {
     memory: M,
     place: usize,
@@ -310,5 +310,105 @@ impl<M: WordMemory> Direction<M> {
             }
         }
         Err(Broken)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use omniverb_ring::Window;
+    use proptest::prelude::*;
+
+    fn direction() -> Direction<Window> {
+        Direction::new(Window::private(layout::BYTES), 0)
+    }
+
+    /// Numbered bytes, so that each shows where it belongs.
+    fn bytes(from: u64, count: usize) -> Vec<u8> {
+        (0..count as u64).map(|index| (from + index) as u8 ^ ((from + index) >> 8) as u8).collect()
+    }
+
+    proptest! {
+        /// However writing, reading, taking back and leaving follow each other, bytes come once, in
+        /// order: those of the kernel, then those of the ring.
+        #[test]
+        fn bytes_come_once_in_order(
+            steps in prop::collection::vec((0_u8..5, 1_usize..RING + 10), 1..60),
+        ) {
+            let direction = direction();
+            let (mut sent, mut received) = (0_u64, 0_u64);
+            let mut kernel = std::collections::VecDeque::new();
+            for (what, count) in steps {
+                let (place, waiting) = direction.waiting().unwrap();
+                match what {
+                    0 | 1 if !place.is_taken() && kernel.is_empty() => {
+                        let count = count.min(RING - waiting);
+                        let (head, new) = (direction.head(), bytes(sent, count));
+                        UserMemory::lend(&new, |new| direction.fill(head.position(), 0, new));
+                        direction.publish(head, count).unwrap();
+                        sent += count as u64;
+                    }
+                    2 if kernel.is_empty() => {
+                        let mut got = vec![0; count.min(waiting)];
+                        let length = got.len();
+                        UserMemory::lend_mut(&mut got, |to| {
+                            direction.drain(place.position(), 0, to);
+                        });
+                        prop_assert_eq!(direction.take(place, length), !place.is_taken());
+                        if !place.is_taken() {
+                            prop_assert_eq!(&got, &bytes(received, length));
+                            received += length as u64;
+                        }
+                    }
+                    2 => {
+                        kernel.drain(..).for_each(|byte| {
+                            assert_eq!(byte, bytes(received, 1)[0]);
+                            received += 1;
+                        });
+                    }
+                    3 => {
+                        if let Some(stretch) = direction.take_back().unwrap() {
+                            // The kernel has room for a part, perhaps.
+                            let passed = count.min(stretch.bytes);
+                            let mut got = vec![0; passed];
+                            UserMemory::lend_mut(&mut got, |to| {
+                                direction.drain(stretch.from, 0, to);
+                            });
+                            kernel.extend(got);
+                            direction.passed(stretch, passed).unwrap();
+                        }
+                    }
+                    4 => prop_assert_eq!(
+                        direction.leave().unwrap(),
+                        (direction.head().position() - place.position()) as usize
+                    ),
+                    _ => {}
+                }
+            }
+            let left = kernel.len() as u64 + direction.head().position();
+            prop_assert_eq!(received + left - direction.place().position(), sent);
+        }
+
+        /// Whatever both words are, nothing is touched outside the ring, and nothing goes on for
+        /// ever.
+        #[test]
+        fn nonsense_harms_nobody(place in any::<u64>(), head in any::<u64>(), count in 0..RING) {
+            let memory = Window::private(layout::BYTES);
+            memory.store(layout::word(1, PLACE), place, Ordering::Relaxed);
+            memory.store(layout::word(0, HEAD), head, Ordering::Relaxed);
+            let direction = Direction::new(memory, 0);
+            if let Ok((place, waiting)) = direction.waiting() {
+                prop_assert!(waiting <= RING);
+                let mut got = vec![0; waiting.min(count)];
+                UserMemory::lend_mut(&mut got, |to| direction.drain(place.position(), 0, to));
+            }
+            if let Ok(Some(stretch)) = direction.take_back() {
+                prop_assert!(stretch.bytes <= RING);
+                direction.passed(stretch, count.min(stretch.bytes)).unwrap();
+            }
+            _ = direction.leave();
+            _ = direction.inherit(count);
+            _ = direction.publish(direction.head(), count);
+        }
     }
 }

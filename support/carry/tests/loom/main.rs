@@ -1,2 +1,154 @@
-//! Publishing and sleeping in the model checker. See `src/direction.rs`.
+//! A direction against the memory model: every interleaving of a few steps, and every value a load
+//! may return.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p omniverb_carry --release --test loom`
 #![cfg(loom)]
+
+mod memory;
+
+use crate::memory::Words;
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::thread;
+use omniverb_carry::layout::{self, FENCE, HEAD, PLACE};
+use omniverb_carry::{Direction, Head};
+use omniverb_ring::UserMemory;
+use std::sync::Arc;
+
+const BYTES: [u8; 8] = *b"carried!";
+
+fn direction() -> Direction<Words> {
+    let words = [layout::word(1, PLACE), layout::word(0, HEAD), layout::word(0, FENCE)];
+    let ring = (0..4).map(|index| layout::ring(0) + index * 8);
+    Direction::new(Words::at(layout::BYTES, words.into_iter().chain(ring)), 0)
+}
+
+/// Eight bytes go in; where the head was.
+fn fill(direction: &Direction<Words>) -> Head {
+    let head = direction.head();
+    UserMemory::lend(&BYTES, |bytes| direction.fill(head.position(), 0, bytes));
+    head
+}
+
+/// What a reader does with what is there. How many bytes it has got.
+fn read(direction: &Direction<Words>) -> u64 {
+    let (place, waiting) = direction.waiting().unwrap();
+    if waiting == 0 {
+        return 0;
+    }
+    let mut bytes = [0; 8];
+    UserMemory::lend_mut(&mut bytes[..waiting.min(8)], |to| {
+        direction.drain(place.position(), 0, to);
+    });
+    if !direction.take(place, waiting) {
+        return 0;
+    }
+    assert_eq!(bytes, BYTES);
+    waiting as u64
+}
+
+/// What a writer does that must send by the kernel. How many bytes the kernel has got.
+fn take_back(direction: &Direction<Words>) -> u64 {
+    let Some(stretch) = direction.take_back().unwrap() else { return 0 };
+    let mut bytes = [0; 8];
+    UserMemory::lend_mut(&mut bytes[..stretch.bytes.min(8)], |to| {
+        direction.drain(stretch.from, 0, to);
+    });
+    assert_eq!(bytes, BYTES);
+    direction.passed(stretch, stretch.bytes).unwrap();
+    stretch.bytes as u64
+}
+
+/// A writer publishes while the reader goes to sleep: it has the bytes before, or the kernel has
+/// them, which wakes it.
+#[test]
+fn nobody_sleeps_beside_bytes_in_the_ring() {
+    loom::model(|| {
+        let writers = direction();
+        writers.welcome();
+        let readers = writers.clone();
+        let writer = thread::spawn(move || {
+            let head = fill(&writers);
+            let place = writers.publish(head, 8).unwrap();
+            if place.is_welcome() { 0 } else { take_back(&writers) }
+        });
+        readers.say_no_more();
+        let mut got = 0;
+        let mut wakes = false;
+        while !wakes && got == 0 {
+            got = read(&readers);
+            // Asleep, unless there was something that another has taken meanwhile.
+            wakes = readers.waiting().unwrap().1 == 0;
+        }
+        let by_kernel = writer.join().unwrap();
+        let late = read(&readers);
+        assert!(got + by_kernel == 8 && late == 0, "{got} {by_kernel} {late}");
+    });
+}
+
+/// Two readers at a time: one of them has the bytes.
+#[test]
+fn bytes_are_read_once() {
+    loom::model(|| {
+        let writers = direction();
+        let readers = [writers.clone(), writers.clone()];
+        let readers = readers.map(|one| thread::spawn(move || read(&one)));
+        let head = fill(&writers);
+        writers.publish(head, 8).unwrap();
+        let got: u64 = readers.into_iter().map(|one| one.join().unwrap()).sum();
+        assert_eq!(got + read(&writers), 8);
+    });
+}
+
+/// A reader reads while the writer takes back.
+#[test]
+fn what_is_taken_back_is_read_by_nobody() {
+    loom::model(|| {
+        let writers = direction();
+        let head = fill(&writers);
+        writers.publish(head, 8).unwrap();
+        let readers = writers.clone();
+        let reader = thread::spawn(move || read(&readers));
+        let by_kernel = take_back(&writers);
+        assert_eq!(reader.join().unwrap() + by_kernel, 8);
+        assert!(!writers.place().is_taken());
+    });
+}
+
+/// Somebody stops the direction and takes back while a writer publishes: that one has published
+/// before, or not at all.
+#[test]
+fn what_is_stopped_is_not_published() {
+    loom::model(|| {
+        let writers = direction();
+        let others = writers.clone();
+        let by_kernel = Arc::new(AtomicU64::new(0));
+        let kernel = by_kernel.clone();
+        let other = thread::spawn(move || {
+            others.stop();
+            kernel.fetch_add(take_back(&others), Ordering::Relaxed);
+        });
+        let head = fill(&writers);
+        if writers.publish(head, 8).is_none() {
+            by_kernel.fetch_add(8, Ordering::Relaxed);
+        }
+        other.join().unwrap();
+        assert_eq!(by_kernel.load(Ordering::Relaxed) + read(&writers), 8);
+    });
+}
+
+/// A reader leaves while a writer publishes: that one takes the bytes back, then or by its next call.
+#[test]
+fn who_leaves_leaves_bytes_to_the_writer() {
+    loom::model(|| {
+        let writers = direction();
+        writers.welcome();
+        let readers = writers.clone();
+        let reader = thread::spawn(move || readers.leave().unwrap());
+        let head = fill(&writers);
+        let place = writers.publish(head, 8).unwrap();
+        let at_once = if place.is_taken() { take_back(&writers) } else { 0 };
+        reader.join().unwrap();
+        assert_eq!(read(&writers), 0, "the reader is not there any more");
+        assert_eq!(at_once + take_back(&writers), 8);
+    });
+}

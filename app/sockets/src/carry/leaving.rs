@@ -1,0 +1,140 @@
+//! A socket goes back to the kernel, wholly: what was sent, and what was not received.
+//!
+//! Before anything is done with it that only the kernel can do, or that somebody does whom no library
+//! sees.
+
+use core::ffi::c_int;
+
+use omniverb_carry::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
+
+use super::links::{self, Link, Note, Word};
+use super::outward::{self, is_its};
+use super::{broker, inward, shadow};
+
+/// Neither direction goes on. What was not received is still in the ring, for this process and those
+/// that it forks.
+pub(super) fn escape(link: Link, number: c_int) {
+    link.note(Note::Unwelcoming);
+    if let Some(inward) = link.inward() {
+        inward.say_no_more();
+    }
+    if let Some(outward) = link.outward() {
+        outward.stop();
+        if is_its(link, number) {
+            outward::flush(link, number);
+        }
+    }
+}
+
+/// And what was not received goes through the kernel, too: the other end sees to that, by the next
+/// thing that it does.
+pub(super) fn leave(link: Link, number: c_int) {
+    escape(link, number);
+    if inward::waiting(link) > 0
+        && let Some(inward) = link.inward()
+        && inward.leave().is_err()
+    {
+        link.note(Note::Broken);
+    }
+}
+
+/// The same for a number, if it has a link.
+pub(super) fn leave_number(number: c_int) {
+    if let Some(link) = links::enter(number) {
+        leave(link, number);
+        link.let_go();
+    }
+}
+
+/// The same; somebody else is about to have it, too.
+pub(super) fn pass_number(number: c_int) {
+    if let Some(link) = links::enter(number) {
+        link.note(Note::Shared);
+        leave(link, number);
+        link.let_go();
+    }
+}
+
+/// What the number had is no more, and nobody saw that.
+#[cold]
+pub(super) fn forget(number: c_int) {
+    if let Some((link, _)) = links::take(number) {
+        link.let_go();
+    }
+}
+
+/// A number is about to be closed.
+pub(super) fn close(number: c_int) {
+    if !links::has(number) {
+        return;
+    }
+    let Some((link, is_last)) = links::take(number) else { return };
+    if is_last && link.get(Word::Memory) != 0 && is_its(link, number) {
+        end(link, number);
+    }
+    link.let_go();
+}
+
+/// The last number of this process is.
+fn end(link: Link, number: c_int) {
+    escape(link, number);
+    if link.has(Note::Shared) {
+        return;
+    }
+    link.say(CLOSED);
+    let Some(inward) = link.inward() else { return };
+    // Natively bytes that nobody has received make the end a reset. What comes from now on the
+    // other end takes back, and the kernel resets for it.
+    if !inward.place().is_taken() && inward.leave().is_ok_and(|bytes| bytes > 0) {
+        shadow::close_will_reset(number);
+    }
+    broker::ended(link.get(Word::Name));
+}
+
+/// A socket is about to be shut down.
+pub(super) fn shut(number: c_int, how: c_int) {
+    let Some(link) = links::enter(number) else { return };
+    let (receives, sends) = match how {
+        libc::SHUT_RD => (true, false),
+        libc::SHUT_WR => (false, true),
+        libc::SHUT_RDWR => (true, true),
+        _ => (false, false),
+    };
+    if sends && let Some(outward) = link.outward() {
+        outward.stop();
+        outward::flush(link, number);
+        link.say(SHUT_SEND);
+    }
+    if receives && let Some(inward) = link.inward() {
+        link.note(Note::Unwelcoming);
+        link.say(SHUT_RECEIVE);
+        inward.say_no_more();
+    }
+    link.let_go();
+}
+
+/// All of them go back: `leaves` says whether what was not received does, too.
+pub(super) fn all(leaves: impl Fn(c_int) -> bool) {
+    links::each(|number, link| {
+        if leaves(number) {
+            link.note(Note::Shared);
+            leave(link, number);
+        } else {
+            escape(link, number);
+        }
+    });
+}
+
+/// Other processes are about to have all sockets that this one has.
+pub(super) fn share() {
+    all(|_| false);
+    links::each(|_, link| link.note(Note::Shared));
+}
+
+/// In a child: threads that were at it are not there.
+pub(super) fn begin_anew() {
+    links::each(|_, link| {
+        link.set(Word::Writer, 0);
+        link.set(Word::Pump, 0);
+    });
+}

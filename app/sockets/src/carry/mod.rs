@@ -1,0 +1,336 @@
+//! Carrying: bytes of connections between two processes of this host, both with the library, go
+//! through memory that the two share (docs/decisions/0046).
+//!
+//! It is switched on by `OMNIVERB_SOCKETS=carry`. What has no link is the kernel's, and everything in
+//! here is asked by the functions of `hooks` and `looks`.
+//!
+//! * [`links`]: what is known of each connection. [`broker`]: where links come from. [`offering`]:
+//!   which sockets are offered.
+//! * [`outward`], [`inward`]: sending, receiving. [`waits`]: `poll` and `select`.
+//! * [`leaving`]: back to the kernel. [`look`], [`shadow`]: what the kernel says.
+
+mod broker;
+mod clock;
+mod inward;
+mod leaving;
+mod links;
+mod look;
+mod memory;
+mod offering;
+mod outward;
+pub(crate) mod parts;
+mod shadow;
+mod waits;
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::Ordering;
+
+use links::Word;
+use offering::Found;
+use omniverb_stream::descriptors::Why;
+use parts::Parts;
+
+use crate::place;
+
+/// At the start of the program.
+pub(crate) fn begin() {
+    // SAFETY: before the program's `main`: nobody changes the environment, and nobody carries yet.
+    unsafe {
+        let way = libc::getenv(c"OMNIVERB_SOCKETS".as_ptr());
+        if way.is_null() || core::ffi::CStr::from_ptr(way).to_bytes() != b"carry" {
+            return;
+        }
+        if place::knows_children() && broker::begin(libc::getenv(c"OMNIVERB_SOCKET".as_ptr())) {
+            links::turn_on();
+        }
+    }
+}
+
+/// A descriptor of the library's own is somewhere else, or nowhere.
+pub(crate) fn own_moved(from: c_int, to: c_int) {
+    broker::moved(from, to);
+}
+
+/// Flags of messages that are received as others are.
+pub(crate) const PLAIN: c_int = inward::PLAIN;
+
+/// A number has a link.
+#[inline]
+pub(crate) fn has(number: c_int) -> bool {
+    links::has(number)
+}
+
+/// A call that sends.
+#[inline(always)]
+pub(crate) fn send(
+    number: c_int,
+    parts: impl FnOnce() -> Option<Parts<'static>>,
+    flags: c_int,
+    native: impl Fn() -> isize,
+) -> isize {
+    if !links::is_on() {
+        return native();
+    }
+    let link = match offering::enter(number) {
+        Found::Carried(link) => link,
+        Found::Offered(link) => {
+            link.word(Word::Sending).fetch_add(1, Ordering::SeqCst);
+            let sent = native();
+            link.word(Word::Sending).fetch_sub(1, Ordering::SeqCst);
+            link.let_go();
+            return sent;
+        }
+        Found::Counted => {
+            let sent = native();
+            offering::uncount();
+            return sent;
+        }
+        Found::Other => return native(),
+    };
+    let sent = outward::send(link, number, parts(), flags, native);
+    link.let_go();
+    sent
+}
+
+/// A call that receives.
+#[inline(always)]
+pub(crate) fn receive(
+    number: c_int,
+    parts: impl FnOnce() -> Option<Parts<'static>>,
+    flags: c_int,
+    native: impl Fn() -> isize,
+) -> isize {
+    if !links::is_on() {
+        return native();
+    }
+    let found = offering::enter(number);
+    if !matches!(found, Found::Carried(_)) {
+        // It may sleep.
+        outward::flush_all();
+    }
+    let link = match found {
+        Found::Carried(link) => link,
+        Found::Offered(link) => {
+            link.word(Word::Sleeping).fetch_add(1, Ordering::SeqCst);
+            let got = native();
+            link.word(Word::Sleeping).fetch_sub(1, Ordering::SeqCst);
+            link.let_go();
+            return got;
+        }
+        Found::Counted => {
+            let got = native();
+            offering::uncount();
+            return got;
+        }
+        Found::Other => return native(),
+    };
+    let got = inward::receive(link, number, parts(), flags, native);
+    link.let_go();
+    got
+}
+
+/// A call may sleep, or do something for long.
+#[inline(always)]
+pub(crate) fn may_sleep() {
+    if links::is_on() && place::is_ours() {
+        outward::flush_all();
+    }
+}
+
+/// `poll` and the like.
+///
+/// # Safety
+/// So many structures are there.
+#[inline(always)]
+pub(crate) unsafe fn poll(
+    all: *mut libc::pollfd,
+    count: u64,
+    waits: bool,
+    native: impl Fn(bool) -> c_int,
+) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe { waits::poll(all, count, waits, native) }
+}
+
+/// `select` and the like.
+#[inline(always)]
+pub(crate) fn select(
+    end: c_int,
+    sets: [*mut libc::fd_set; 2],
+    waits: bool,
+    native: impl Fn(bool) -> c_int,
+) -> c_int {
+    let [read, write] = sets;
+    waits::select(&waits::Sets { end, read, write }, waits, native)
+}
+
+/// The kernel alone has to do with a socket from now on.
+#[inline]
+pub(crate) fn leave(number: c_int) {
+    if links::has(number) {
+        leaving::leave_number(number);
+    }
+}
+
+/// A descriptor is about to be in an epoll set: the kernel tells of it.
+pub(crate) fn joins_set(number: c_int) {
+    if links::is_on() && place::is_ours() && crate::table::look(number).kind().is_stream() {
+        crate::table::NUMBERS.keep(number, Why::Member);
+        leave(number);
+    }
+}
+
+/// With all of them.
+pub(crate) fn leave_all() {
+    if links::is_on() && place::is_ours() {
+        leaving::all(|_| true);
+    }
+}
+
+/// With all of them, and with those that are to come.
+pub(crate) fn stop() {
+    leave_all();
+    links::turn_off();
+}
+
+/// A process is about to be made, or another program to be executed in this one, that has those
+/// sockets that are not closed then.
+pub(crate) fn hand_over() {
+    if links::is_on() && place::is_ours() {
+        leaving::all(|number| !shadow::is_close_on_exec(number));
+    }
+}
+
+/// This process is about to be two. What is to be closed in the new one.
+pub(crate) fn forks() -> Option<c_int> {
+    if !links::is_on() || !place::is_ours() {
+        return None;
+    }
+    offering::none_of_these();
+    leaving::share();
+    broker::number()
+}
+
+/// It is the new one.
+pub(crate) fn forked(parents: Option<c_int>) {
+    if links::is_on() {
+        leaving::begin_anew();
+        broker::leave_to_parent(parents);
+    }
+}
+
+/// A number is about to be closed.
+#[inline]
+pub(crate) fn close(number: c_int) {
+    if links::has(number) && place::is_ours() {
+        leaving::close(number);
+    }
+}
+
+/// All from `first` to `last` are.
+pub(crate) fn close_range(first: u32, last: u32) {
+    if links::is_on() && place::is_ours() {
+        let end = crate::table::NUMBERS.end().unsigned_abs();
+        (first..=last).take_while(|number| *number < end).for_each(|number| {
+            leaving::close(number as c_int);
+        });
+    }
+}
+
+/// `to` is about to be, or was made, a duplicate of `from`.
+pub(crate) fn duplicate(from: c_int, to: Option<c_int>) {
+    if !links::has(from) || !place::is_ours() {
+        return;
+    }
+    match to {
+        Some(to) if to >= 0 && to != from => links::copy(from, to),
+        Some(_) => {}
+        None => {
+            if let Some(link) = links::enter(from) {
+                leaving::escape(link, from);
+                link.let_go();
+            }
+        }
+    }
+}
+
+/// A number is closed where nobody could see it before.
+pub(crate) fn forget(number: c_int) {
+    if links::has(number) && place::is_ours() {
+        leaving::forget(number);
+    }
+}
+
+/// A socket is about to be shut down.
+pub(crate) fn shut(number: c_int, how: c_int) {
+    if links::has(number) {
+        leaving::shut(number, how);
+    }
+}
+
+/// How a socket waits has changed.
+pub(crate) fn has_changed(number: c_int) {
+    if let Some(link) = links::enter(number) {
+        link.set(Word::Looked, 0);
+        link.let_go();
+    }
+}
+
+/// Bytes that can be received and the kernel does not see.
+pub(crate) fn queued(number: c_int) -> usize {
+    let Some(link) = links::enter(number) else { return 0 };
+    let bytes = inward::waiting(link);
+    link.let_go();
+    bytes
+}
+
+/// `SO_ERROR`, as far as the kernel does not know of it.
+pub(crate) fn take_error(number: c_int) -> Option<c_int> {
+    let link = links::enter(number)?;
+    let error = if link.get(Word::Memory) != 0 {
+        _ = look::look_now(link, number);
+        look::take_error(link)
+    } else {
+        None
+    };
+    link.let_go();
+    error
+}
+
+/// Descriptors that a message is about to carry to somebody.
+///
+/// # Safety
+/// The message is there.
+pub(crate) unsafe fn pass(message: *const libc::msghdr) {
+    if links::is_on() && !message.is_null() {
+        // SAFETY: as the caller says.
+        unsafe { crate::messages::each(message, leaving::pass_number) };
+    }
+}
+
+/// What is known of a link, in words.
+pub(crate) fn describe(number: c_int) -> Option<&'static str> {
+    let link = links::enter(number)?;
+    let is_there = link.get(Word::Memory) != 0;
+    let is_welcome = link.inward().is_some_and(|direction| direction.place().is_welcome());
+    let is_stopped = link.outward().is_some_and(|direction| direction.head().is_stopped());
+    link.let_go();
+    Some(match (is_there, is_welcome, is_stopped) {
+        (false, ..) => "offered",
+        (true, true, false) => "carried",
+        (true, true, true) => "carried in",
+        (true, false, false) => "linked",
+        (true, false, true) => "left",
+    })
+}
+
+/// One part.
+pub(crate) fn one_part(
+    bytes: *const c_void,
+    length: usize,
+    place: &mut [libc::iovec; 1],
+) -> Option<Parts<'static>> {
+    *place = parts::one(bytes, length);
+    // SAFETY: the caller keeps it for as long as its call.
+    unsafe { Parts::of(place.as_ptr(), 1) }
+}

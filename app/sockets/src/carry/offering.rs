@@ -1,0 +1,113 @@
+//! Which sockets are offered to the broker: when they first send or receive.
+//!
+//! Only what one process has by one number, as far as is known; what is in no set of epoll; what no
+//! option, signal or stream of the C library has a part in.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+use omniverb_carry::layout::RING;
+use omniverb_stream::descriptors::{Kind, Why};
+
+use super::links::{self, Link, Word};
+use super::{broker, shadow};
+use crate::place;
+use crate::table::{self, MEMBERS, NUMBERS};
+
+/// Numbers that the C library gives to other files unseen (`daemon`).
+const STANDARD: c_int = 2;
+
+/// Calls of the kernel that send, receive or wait, under way, for sockets that have no link. No link
+/// is made meanwhile: nobody would know of them.
+static UNCOUNTED: AtomicU64 = AtomicU64::new(0);
+
+/// What is known of a number.
+pub(super) enum Found {
+    /// It has a link, held.
+    Carried(Link),
+    /// It has one without memory, held: so far all is the kernel's.
+    Offered(Link),
+    /// A socket without one; a call is counted: [`uncount`].
+    Counted,
+    /// It is none.
+    Other,
+}
+
+/// The link of a number; the socket is offered if it never was.
+#[inline]
+pub(super) fn enter(number: c_int) -> Found {
+    broker::look();
+    for _ in 0..2 {
+        if let Some(link) = links::enter(number) {
+            let is_there = link.get(Word::Memory) != 0;
+            return if is_there { Found::Carried(link) } else { Found::Offered(link) };
+        }
+        if !NUMBERS.look(number).kind().is_stream() || !place::is_ours() {
+            return Found::Other;
+        }
+        if !offer(number) {
+            UNCOUNTED.fetch_add(1, Ordering::SeqCst);
+            // Who makes a link makes it first, and looks then whether somebody is uncounted.
+            if !links::has(number) {
+                return Found::Counted;
+            }
+            uncount();
+        }
+    }
+    UNCOUNTED.fetch_add(1, Ordering::SeqCst);
+    Found::Counted
+}
+
+/// The call is over.
+pub(super) fn uncount() {
+    UNCOUNTED.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Offers it, unless it is not to be carried. Whether it has a link now.
+fn offer(number: c_int) -> bool {
+    let entry = NUMBERS.look(number);
+    let is_connected = matches!(entry.kind(), Kind::Connected | Kind::Accepted | Kind::Connecting);
+    let is_alone = !entry.was_found() && !entry.is_duplicated() && entry.why() == Why::Free;
+    if !is_connected || !is_alone || number <= STANDARD || table::has_rings() {
+        return false;
+    }
+    !place::is_apart() && broker::may_be_there() && offer_now(number)
+}
+
+#[cold]
+fn offer_now(number: c_int) -> bool {
+    let entry = NUMBERS.look(number);
+    let mut is_member = false;
+    MEMBERS.of_number(number, entry.id(), |_| is_member = true);
+    let is_open = shadow::Information::of(number).is_some_and(|of| of.is_established());
+    let Some(cookie) = shadow::cookie(number).filter(|_| is_open && !is_member) else {
+        return false;
+    };
+    // What is taken back out of the ring must find room with the kernel.
+    if shadow::low_water(number) != 1 || shadow::send_buffer(number) < 4 * RING {
+        NUMBERS.keep(number, Why::Option);
+        return false;
+    }
+    let Some(link) = links::make(number) else { return false };
+    link.set(Word::Cookie, cookie);
+    fence(Ordering::SeqCst);
+    // Whatever keeps a socket from being carried is noted before anybody looks for its link.
+    let again = NUMBERS.look(number);
+    let is_same = again.id() == entry.id() && again.why() == Why::Free && !again.is_duplicated();
+    let is_free = is_same && UNCOUNTED.load(Ordering::SeqCst) == 0;
+    let is_offered = is_free && broker::offer(number, link);
+    if !is_offered {
+        super::leaving::forget(number);
+    }
+    link.let_go();
+    is_offered
+}
+
+/// Sockets that there are now are never offered: others have them, too.
+pub(super) fn none_of_these() {
+    for number in 0..NUMBERS.end() {
+        if NUMBERS.look(number).kind().is_stream() {
+            NUMBERS.keep(number, Why::Shared);
+        }
+    }
+}

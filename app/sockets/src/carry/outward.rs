@@ -1,0 +1,348 @@
+//! Bytes that the program sends.
+//!
+//! Into the ring while the other end looks there; otherwise what it has not read is taken back and
+//! goes through the kernel, and the new bytes behind it. So the ring's bytes are always the last.
+//!
+//! One thread at a time has the turn to do either. It may be left in the middle (`longjmp` out of a
+//! signal handler), or interrupted by a handler that sends: whoever finds the turn his own, or taken
+//! for too long, stops the direction for good and goes on by the kernel. What was interrupted then
+//! finds that nothing was published, and goes the same way.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use omniverb_carry::layout::RING;
+use omniverb_carry::{Direction, direction::Stretch};
+use omniverb_ring::UserMemory;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::thread::sched_yield;
+
+use super::links::{self, Link, Note, Word};
+use super::look::{self, ENDING, Seen};
+use super::memory::Memory;
+use super::parts::{self, Parts};
+use super::{clock, leaving, shadow};
+use crate::place;
+use crate::slots::{next_poll, next_sendmsg};
+
+/// Flags of messages that change nothing about bytes in the ring.
+const PLAIN: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_MORE;
+/// How often the turn is tried, and how many of these times without giving the processor away.
+const TRIES: u32 = 20_000;
+const TRIES_AWAKE: u32 = 100;
+/// How long room in the ring is waited for, of an end that reads.
+const ROOM: u64 = 8 * clock::MOMENT;
+/// Bytes that are taken back at a time.
+const PIECE: usize = 8192;
+
+/// Some ring may have bytes that its reader has not read.
+static IS_DIRTY: AtomicBool = AtomicBool::new(false);
+
+/// Has the turn. `false`: the direction was stopped instead.
+fn take_turn(link: Link, direction: &Direction<Memory>) -> bool {
+    let (word, me) = (link.word(Word::Writer), place::this_thread());
+    for tried in 0..TRIES {
+        match word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => return true,
+            Err(who) if who == me => break,
+            Err(_) if tried < TRIES_AWAKE => core::hint::spin_loop(),
+            Err(_) => sched_yield(),
+        }
+    }
+    direction.stop();
+    false
+}
+
+fn give_turn(link: Link) {
+    link.word(Word::Writer).store(0, Ordering::Release);
+}
+
+/// Signals are kept from this thread meanwhile.
+fn undisturbed<R>(act: impl FnOnce() -> R) -> R {
+    // SAFETY: sets of signals, which may be zero, of this thread only.
+    unsafe {
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = core::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        shadow::keeping_errno(|| libc::sigprocmask(libc::SIG_SETMASK, &all, &raw mut before));
+        let result = act();
+        let none = core::ptr::null_mut();
+        shadow::keeping_errno(|| libc::sigprocmask(libc::SIG_SETMASK, &before, none));
+        result
+    }
+}
+
+/// What the other end has not read goes through the kernel. `false` if there is no room for all of
+/// it there now; then the rest is still in the ring. For whoever has the turn, or has stopped the
+/// direction.
+fn take_back(link: Link, direction: &Direction<Memory>, number: c_int) -> bool {
+    let (place, head) = (direction.place(), direction.head());
+    if !place.is_taken() && place.position() == head.position() {
+        return true;
+    }
+    link.set(Word::IsFenced, 0);
+    undisturbed(|| {
+        let pump = link.word(Word::Pump);
+        // Who has it is undisturbed, too, and waits for nothing.
+        while pump.swap(1, Ordering::Acquire) != 0 {
+            sched_yield();
+        }
+        let done = match direction.take_back() {
+            Ok(None) => true,
+            Ok(Some(stretch)) => pass(link, direction, number, stretch),
+            Err(_) => {
+                link.note(Note::Broken);
+                true
+            }
+        };
+        pump.store(0, Ordering::Release);
+        done
+    })
+}
+
+/// Gives the kernel what was taken back.
+fn pass(link: Link, direction: &Direction<Memory>, number: c_int, stretch: Stretch) -> bool {
+    let mut done = 0;
+    while done < stretch.bytes {
+        let mut bytes = [0; PIECE];
+        let length = (stretch.bytes - done).min(PIECE);
+        UserMemory::lend_mut(&mut bytes[..length], |to| direction.drain(stretch.from, done, to));
+        match shadow::send(number, &bytes[..length]) {
+            Ok(sent) => done += sent,
+            Err(Errno::INTR) => {}
+            Err(error @ (Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM)) => {
+                _ = error;
+                break;
+            }
+            Err(error) => {
+                // Nobody is there any more. What the kernel has told us it does not tell again.
+                if error != Errno::PIPE {
+                    link.set(Word::Error, error.raw_os_error() as u64);
+                }
+                done = stretch.bytes;
+            }
+        }
+    }
+    if done < stretch.bytes {
+        // The rest is behind what the kernel has now.
+        let given = shadow::Information::of(number).map_or(0, |of| of.given());
+        direction.set_fence(given);
+    }
+    if direction.passed(stretch, done).is_err() {
+        link.note(Note::Broken);
+    }
+    done == stretch.bytes
+}
+
+/// What is in the ring goes through the kernel, as far as that has room.
+pub(super) fn flush(link: Link, number: c_int) -> bool {
+    let Some(direction) = link.outward() else { return true };
+    let has_turn = take_turn(link, &direction);
+    let done = take_back(link, &direction, number);
+    if has_turn {
+        give_turn(link);
+    }
+    done
+}
+
+/// Before this thread sleeps, or does something for long: nobody is left who would have to wait for
+/// us to get what was sent.
+#[inline(always)]
+pub(super) fn flush_all() {
+    if IS_DIRTY.load(Ordering::Relaxed) {
+        flush_each();
+    }
+}
+
+#[cold]
+fn flush_each() {
+    IS_DIRTY.store(false, Ordering::Relaxed);
+    links::each(|number, link| {
+        let Some(direction) = link.outward() else { return };
+        let is_there = direction.place().position() != direction.head().position();
+        if is_there && is_its(link, number) && !flush(link, number) {
+            IS_DIRTY.store(true, Ordering::Relaxed);
+        }
+    });
+}
+
+/// There are bytes in the ring that the other end has not read.
+pub(super) fn has_bytes(link: Link) -> bool {
+    link.outward().is_some_and(|one| one.place().position() != one.head().position())
+}
+
+/// The number is still for the link's socket.
+pub(super) fn is_its(link: Link, number: c_int) -> bool {
+    shadow::cookie(number) == Some(link.get(Word::Cookie))
+}
+
+/// Sends. `native` does what the program has called, and the whole of it.
+pub(super) fn send(
+    link: Link,
+    number: c_int,
+    parts: Option<Parts<'_>>,
+    flags: c_int,
+    native: impl Fn() -> isize,
+) -> isize {
+    let Some(direction) = link.outward() else { return native() };
+    if link.has(Note::Broken) {
+        return native();
+    }
+    match look::look(link, number) {
+        Seen::Another => {
+            leaving::forget(number);
+            return native();
+        }
+        Seen::Events(events) if events.intersects(ENDING) => _ = direction.stop(),
+        Seen::Events(_) => {}
+    }
+    if let Some(error) = look::take_error(link) {
+        shadow::set_errno(error);
+        return -1;
+    }
+    let Some(parts) = parts.filter(|parts| parts.total() > 0 && flags & !PLAIN == 0) else {
+        direction.stop();
+        return by_kernel(link, &direction, number, flags, native);
+    };
+    let sent = put(link, &direction, number, &parts);
+    if sent == parts.total() {
+        return sent as isize;
+    }
+    if sent == 0 {
+        return by_kernel(link, &direction, number, flags, native);
+    }
+    let mut list = parts::list();
+    let count = parts.rest(sent, &mut list);
+    let message = parts::message(&mut list, count);
+    // What was sent counts: an error is for the next call.
+    let flags = flags | libc::MSG_NOSIGNAL;
+    let before = shadow::errno();
+    let more = by_kernel(link, &direction, number, flags, || {
+        // SAFETY: the message lives across the call, and so do the program's parts.
+        unsafe { next_sendmsg(number, &raw const message, flags) }
+    });
+    if more >= 0 {
+        return sent as isize + more;
+    }
+    if shadow::errno() == libc::ECONNRESET {
+        link.set(Word::Error, libc::ECONNRESET as u64);
+    }
+    shadow::set_errno(before);
+    sent as isize
+}
+
+/// Puts into the ring what it takes. How much that is.
+fn put(link: Link, direction: &Direction<Memory>, number: c_int, parts: &Parts<'_>) -> usize {
+    let mut place = direction.place();
+    if !place.is_welcome() || direction.head().is_stopped() || !take_turn(link, direction) {
+        return 0;
+    }
+    let mut sent = 0;
+    loop {
+        let head = direction.head();
+        place = direction.place();
+        let is_open = place.is_welcome() && !place.is_taken() && link.get(Word::Sending) == 0;
+        let Ok(bytes) = head.since(place) else {
+            link.note(Note::Broken);
+            break;
+        };
+        if !is_open || link.get(Word::IsFenced) == 0 && !fence(link, direction, number, bytes) {
+            break;
+        }
+        let length = (RING - bytes).min(parts.total() - sent);
+        if length == 0 {
+            if wait_for_room(direction) {
+                continue;
+            }
+            break;
+        }
+        parts.each(sent, length, |done, piece| direction.fill(head.position(), done, piece));
+        IS_DIRTY.store(true, Ordering::Relaxed);
+        let Some(after) = direction.publish(head, length) else { break };
+        sent += length;
+        let is_seen = after.is_welcome() && !after.is_taken();
+        if !is_seen {
+            // It went to sleep, or left, at this moment.
+            if after.position() != head.position().wrapping_add(length as u64) {
+                take_back(link, direction, number);
+            }
+            break;
+        }
+        if sent == parts.total() {
+            break;
+        }
+    }
+    give_turn(link);
+    sent
+}
+
+/// From here on bytes go into the ring: what went before is with the other end's kernel.
+fn fence(link: Link, direction: &Direction<Memory>, number: c_int, bytes: usize) -> bool {
+    if bytes > 0 || shadow::unsent(number) != Some(0) {
+        return false;
+    }
+    let Some(information) = shadow::Information::of(number) else { return false };
+    direction.set_fence(information.given());
+    link.set(Word::IsFenced, 1);
+    true
+}
+
+fn wait_for_room(direction: &Direction<Memory>) -> bool {
+    let began = clock::now();
+    loop {
+        for _ in 0..64 {
+            core::hint::spin_loop();
+        }
+        let place = direction.place();
+        match direction.head().since(place) {
+            Ok(bytes) if place.is_welcome() && !place.is_taken() => {
+                if bytes <= RING / 2 {
+                    return true;
+                }
+            }
+            _ => return false,
+        }
+        if clock::is_over(began, ROOM) {
+            return false;
+        }
+        sched_yield();
+    }
+}
+
+/// Sends by the kernel, behind what is in the ring.
+fn by_kernel(
+    link: Link,
+    direction: &Direction<Memory>,
+    number: c_int,
+    flags: c_int,
+    native: impl Fn() -> isize,
+) -> isize {
+    loop {
+        let has_turn = take_turn(link, direction);
+        let done = take_back(link, direction, number);
+        if done {
+            link.word(Word::Sending).fetch_add(1, Ordering::AcqRel);
+            link.set(Word::IsFenced, 0);
+        }
+        if has_turn {
+            give_turn(link);
+        }
+        if done {
+            break;
+        }
+        // As the kernel would say if it had no room.
+        if flags & libc::MSG_DONTWAIT != 0 || shadow::is_non_blocking(number) {
+            shadow::set_errno(libc::EAGAIN);
+            return -1;
+        }
+        let events = PollFlags::OUT.bits() as i16;
+        let mut one = libc::pollfd { fd: number, events, revents: 0 };
+        // SAFETY: the structure lives across the call; nothing is held that leaving it would keep.
+        if unsafe { next_poll(&raw mut one, 1, -1) } < 0 {
+            return -1;
+        }
+    }
+    let result = native();
+    link.word(Word::Sending).fetch_sub(1, Ordering::AcqRel);
+    result
+}
