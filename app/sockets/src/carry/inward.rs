@@ -63,6 +63,11 @@ pub(super) fn waiting(link: Link) -> usize {
     link.inward().and_then(|direction| direction.waiting().ok()).map_or(0, |(_, bytes)| bytes)
 }
 
+/// There are bytes in the ring, and all that are before them were received.
+pub(super) fn is_readable(link: Link, number: c_int) -> bool {
+    waiting(link) > 0 && link.inward().is_some_and(|direction| is_passed(link, number, &direction))
+}
+
 /// All that went through the kernel before the ring's bytes was received.
 #[inline]
 fn is_passed(link: Link, number: c_int, direction: &Direction<Memory>) -> bool {

@@ -67,6 +67,8 @@ pub(super) enum Word {
     /// Waits in a row that were in vain, and how many more are to be left out.
     Vain,
     Skip,
+    /// What the kernel keeps of what is sent, in bytes.
+    Buffer,
 }
 
 /// What is true of a link from some time on.

@@ -84,12 +84,14 @@ fn offer_now(number: c_int) -> bool {
         return false;
     };
     // What is taken back out of the ring must find room with the kernel.
-    if shadow::low_water(number) != 1 || shadow::send_buffer(number) < 4 * RING {
+    let buffer = shadow::send_buffer(number);
+    if shadow::low_water(number) != 1 || buffer < 4 * RING {
         NUMBERS.keep(number, Why::Option);
         return false;
     }
     let Some(link) = links::make(number) else { return false };
     link.set(Word::Cookie, cookie);
+    link.set(Word::Buffer, buffer as u64);
     fence(Ordering::SeqCst);
     // Whatever keeps a socket from being carried is noted before anybody looks for its link.
     let again = NUMBERS.look(number);

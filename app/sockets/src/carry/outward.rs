@@ -276,9 +276,11 @@ fn put(link: Link, direction: &Direction<Memory>, number: c_int, parts: &Parts<'
     sent
 }
 
-/// From here on bytes go into the ring: what went before is with the other end's kernel.
+/// From here on bytes go into the ring. The kernel keeps so little of what went before that it has
+/// room for all of the ring, should that be taken back.
 fn fence(link: Link, direction: &Direction<Memory>, number: c_int, bytes: usize) -> bool {
-    if bytes > 0 || shadow::unsent(number) != Some(0) {
+    let most = link.get(Word::Buffer) as usize / 4;
+    if bytes > 0 || shadow::unsent(number).is_none_or(|unsent| unsent > most) {
         return false;
     }
     let Some(information) = shadow::Information::of(number) else { return false };

@@ -53,7 +53,7 @@ fn offer_all(numbers: impl Iterator<Item = c_int>) -> u32 {
 
 /// A socket that has something that the kernel does not see.
 fn has_more(one: &libc::pollfd, link: Link) -> bool {
-    one.events & READABLE != 0 && inward::waiting(link) > 0 || link.get(Word::Error) != 0
+    one.events & READABLE != 0 && inward::is_readable(link, one.fd) || link.get(Word::Error) != 0
 }
 
 fn any_has_more(all: &mut [libc::pollfd]) -> bool {
@@ -75,7 +75,7 @@ fn add(all: &mut [libc::pollfd], result: c_int) -> c_int {
             _ = look::look_now(link, one.fd);
         }
         let before = one.revents;
-        if inward::waiting(link) > 0 {
+        if inward::is_readable(link, one.fd) {
             one.revents |= one.events & READABLE;
         }
         if link.get(Word::Error) != 0 {
@@ -252,7 +252,7 @@ pub(super) fn select(sets: &Sets, waits: bool, native: impl Fn(bool) -> c_int) -
     let has_more = |number: c_int, link: Link| {
         // SAFETY: the set has a place for the number.
         let is_read = unsafe { libc::FD_ISSET(number, &raw const read) };
-        is_read && inward::waiting(link) > 0 || link.get(Word::Error) != 0
+        is_read && inward::is_readable(link, number) || link.get(Word::Error) != 0
     };
     let mut found = false;
     let uncounted = if waits { offer_all(asked()) } else { 0 };
@@ -277,7 +277,7 @@ pub(super) fn select(sets: &Sets, waits: bool, native: impl Fn(bool) -> c_int) -
             _ = look::look_now(link, number);
         }
         let has_error = link.get(Word::Error) != 0;
-        if has_error || inward::waiting(link) > 0 {
+        if has_error || inward::is_readable(link, number) {
             count += c_int::from(Sets::add(sets.read, &read, number));
         }
         if has_error {
