@@ -288,6 +288,7 @@ fn came(reply: Reply, file: Option<OwnedFd>) {
         (Reply::Refused { tag, .. }, _) => {
             if let Some(link) = Link::of_tag(tag) {
                 link.note(Note::Unwelcoming);
+                link.note(Note::Returned);
                 link.let_go();
             }
         }

@@ -342,8 +342,13 @@ impl<N: Fn() -> isize> Call<'_, N> {
             return Step::Again;
         }
         outward::flush_all();
+        let began = clock::now();
         let result = self.rest();
         wakes(self.link);
+        if result > 0 && !clock::is_over(began, LOOKING) {
+            // Looking would have found it.
+            self.link.set(Word::Skip, 0);
+        }
         self.told(result)
     }
 

@@ -69,8 +69,13 @@ pub(super) fn close(number: c_int) {
         return;
     }
     let Some((link, is_last)) = links::take(number) else { return };
-    if is_last && link.get(Word::Memory) != 0 && is_its(link, number) {
-        end(link, number);
+    if is_last && is_its(link, number) {
+        if link.get(Word::Memory) != 0 {
+            end(link, number);
+        } else if !link.has(Note::Shared) && !link.has(Note::Returned) {
+            // The broker may have its duplicate still, which would put the end off.
+            shadow::end_now(number);
+        }
     }
     link.let_go();
 }

@@ -84,6 +84,8 @@ pub(super) enum Note {
     Settled = 8,
     /// The socket does not wait.
     NonBlocking = 16,
+    /// The broker has closed its duplicate.
+    Returned = 32,
 }
 
 /// One of them.

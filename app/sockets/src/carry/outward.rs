@@ -11,7 +11,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use omniverb_carry::layout::RING;
+use omniverb_carry::layout::{CLOSED, RING, SHUT_RECEIVE, SHUT_SEND};
 use omniverb_carry::{Direction, direction::Stretch};
 use omniverb_ring::UserMemory;
 use rustix::event::PollFlags;
@@ -81,6 +81,12 @@ fn take_back(link: Link, direction: &Direction<Memory>, number: c_int) -> bool {
         return true;
     }
     link.set(Word::IsFenced, 0);
+    let both = SHUT_RECEIVE | SHUT_SEND;
+    if link.said() & (both | CLOSED) == both {
+        // It can still read what is there. The kernel would reset for it, and does for what comes
+        // behind it.
+        return true;
+    }
     undisturbed(|| {
         let pump = link.word(Word::Pump);
         // Who has it is undisturbed, too, and waits for nothing.

@@ -3,6 +3,7 @@
 //! Nothing in here sets `errno`.
 
 use core::ffi::{c_int, c_void};
+use core::time::Duration;
 use std::os::fd::BorrowedFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -171,6 +172,18 @@ pub(super) const ALL: PollFlags =
 /// Sends without waiting, and without a signal.
 pub(super) fn send(number: c_int, bytes: &[u8]) -> Result<usize, Errno> {
     rustix::net::send(borrow(number), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+}
+
+/// Ends the connection as the last `close` would, which is about to follow, whoever has a duplicate
+/// still: with a reset where there are bytes that nobody has received, or `SO_LINGER` says so.
+pub(super) fn end_now(number: c_int) {
+    let file = borrow(number);
+    let resets = matches!(sockopt::socket_linger(file), Ok(Some(Duration::ZERO)));
+    if resets || queued(number).is_some_and(|bytes| bytes > 0) {
+        _ = rustix::net::connect_unspec(file);
+    } else {
+        _ = rustix::net::shutdown(file, rustix::net::Shutdown::Both);
+    }
 }
 
 /// The next `close` resets the connection.
