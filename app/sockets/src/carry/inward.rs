@@ -77,12 +77,18 @@ fn is_passed(link: Link, number: c_int, direction: &Direction<Memory>) -> bool {
 
 #[cold]
 fn is_passed_now(link: Link, number: c_int, fence: u64) -> bool {
-    let Some(information) = shadow::Information::of(number) else { return false };
-    let is_passed = information.received() >= fence && shadow::queued(number) == Some(0);
+    let is_passed = is_left_of_kernel(number, fence, 0);
     if is_passed {
         link.set(Word::Passed, fence.wrapping_add(1));
     }
     is_passed
+}
+
+/// All that was to come before the ring's bytes has come, and so many of them were not received.
+fn is_left_of_kernel(number: c_int, fence: u64, bytes: usize) -> bool {
+    let information = shadow::Information::of(number);
+    let has_come = information.is_some_and(|information| information.received() >= fence);
+    has_come && shadow::queued(number) == Some(bytes)
 }
 
 /// Whether the other end may be welcome: nobody else would have to be woken.
@@ -209,7 +215,14 @@ impl<N: Fn() -> isize> Call<'_, N> {
         if !is_passed(self.link, self.number, &self.direction) {
             match self.before_fence() {
                 Ok(0) => {}
-                Ok(got) if self.has(libc::MSG_PEEK) => peeked = got,
+                Ok(got) if self.has(libc::MSG_PEEK) => {
+                    let fence = self.direction.fence();
+                    if !is_left_of_kernel(self.number, fence, got) {
+                        // More of the kernel's are on the way.
+                        return Step::Done(got as isize);
+                    }
+                    peeked = got;
+                }
                 Ok(got) => {
                     self.got += got;
                     if self.got == self.parts.total() {
@@ -227,7 +240,9 @@ impl<N: Fn() -> isize> Call<'_, N> {
             direction.drain(place.position(), done, piece);
         });
         if self.has(libc::MSG_PEEK) {
-            let is_same = direction.place().position() == place.position();
+            // Not if they are being taken back: the kernel may have shown some of them as its own.
+            let now = direction.place();
+            let is_same = now.position() == place.position() && !now.is_taken();
             return if is_same { Step::Done((skip + length) as isize) } else { Step::Again };
         }
         if !direction.take(place, length) {

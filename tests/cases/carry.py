@@ -1,0 +1,226 @@
+"""Carried sockets: programs give what they give on the kernel's, while bytes go through memory.
+
+A daemon of its own in each group's namespace; what is compared is as in sockets.py.
+"""
+
+import contextlib
+import os
+import pathlib
+import re
+import signal
+import socket
+import time
+
+from cases import sockets
+from harness import process, staging
+from harness.case import WAITS, Case, Failure, Group, Skip, check
+
+_SOURCES = staging.PROGRAMS / "sockets"
+# Sequences of a case.
+_PAIRS, _SEQUENCES, _SLOWLY = 150, 60, 3000
+# Times that somebody is killed.
+_KILLS, _KILLS_SLOWLY = 12, 500
+
+
+class Carried(sockets.Ways):
+    """The namespace with a daemon in it."""
+
+    def __init__(self, stage):
+        super().__init__(stage)
+        self.socket = self.folder / "daemon"
+        self.daemon = None
+        self.begin()
+
+    def begin(self):
+        """Starts the daemon."""
+        line = [*self.namespace.enter(), self.stage.dist / "bin" / "omniverbd", "--socket",
+                self.socket, "--operator-socket", self.folder / "operators"]
+        self.daemon = process.start(line, cwd=self.folder)
+        process.until(self.broker().exists, 10, lambda: "a broker")
+
+    def broker(self):
+        """Where processes find it."""
+        return pathlib.Path(f"{self.socket}.sockets")
+
+    def close(self):
+        process.end(self.daemon)
+        super().close()
+
+    def line(self, with_library, *words):
+        carried = ["env", "OMNIVERB_SOCKETS=carry", f"OMNIVERB_SOCKET={self.socket}"]
+        return super().line(with_library, *(carried if with_library else []), *words)
+
+    def program(self, name):
+        """A program of C."""
+        program = self.folder / name
+        if not program.exists():
+            process.run(["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror",
+                         "-Wno-unused-result", "-pthread", "-o", program,
+                         _SOURCES / f"{name}.c", "-ldl"], limit=60)
+        return program
+
+
+def _pairs(first, count):
+    def run(ways):
+        """The heart: what calls give between two processes, and that bytes were carried then."""
+        sockets.compare(ways, first, count, "pairs")
+        words = ["/usr/bin/python3", "-B", _SOURCES / "sequences.py", first, 20, "pairs"]
+        text = ways.run(True, "sh", "-c", f"exec {' '.join(map(str, words))} 2>&1 >/dev/null")
+        there, of = map(int, re.search(r"(\d+) of (\d+) ends", text).groups())
+        print(f"{there} of {of} ends had a link")
+        check(there > of // 10, text)
+    return run
+
+
+def _soak(connections, kilobytes, *how):
+    def run(ways):
+        program, port = ways.program("soak"), 7200
+        line = [program, "serve", port, connections, kilobytes, 1, *how]
+        with open(ways.folder / "soak.out", "w+", encoding="utf-8") as said:
+            running = process.start(ways.line(True, *line), stdout=said, stderr=said)
+            try:
+                process.until(lambda: process.listens(ways.namespace.pid, port), 10,
+                              lambda: "it to listen")
+                text = ways.run(True, program, "connect", port, connections, kilobytes, 1, *how,
+                                limit=600)
+                check(running.wait(60) == 0, process.written(said))
+            finally:
+                process.end(running)
+        check(text == f"{connections} of {connections}\n", text)
+    return run
+
+
+_STREAM = """
+import os, signal, socket, sys, time
+near = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+sent = 0
+while True:
+    part = bytes((sent + at) % 251 for at in range(1 + sent % 700))
+    sent += near.send(part)
+    if sent % 5 == 0:
+        near.recv(1)
+"""
+
+_READER = """
+import socket, sys
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+far = listener.accept()[0]
+got = 0
+try:
+    while True:
+        part = far.recv(1 + got % 900)
+        if not part:
+            break
+        assert part == bytes((got + at) % 251 for at in range(len(part))), got
+        got += len(part)
+        far.send(b"x")
+except (ConnectionResetError, BrokenPipeError):
+    pass
+print("sound", got)
+"""
+
+
+@contextlib.contextmanager
+def _stream(ways, port):
+    """One that sends and one that checks what comes, until the former is killed."""
+    python = ["/usr/bin/python3", "-Bc"]
+    with open(ways.folder / "stream", "w+", encoding="utf-8") as said:
+        reader = process.start(ways.line(True, *python, _READER, port), stdout=said, stderr=said)
+        try:
+            process.until(lambda: process.listens(ways.namespace.pid, port), 10,
+                          lambda: f"a reader: {process.written(said)}")
+            writer = process.start(ways.line(True, *python, _STREAM, port))
+            try:
+                yield writer, reader, said
+            finally:
+                process.end(writer)
+        finally:
+            process.end(reader)
+
+
+def _killed(count):
+    def run(ways):
+        """Whoever is killed at whichever moment, the other one has had a beginning of the stream."""
+        for number in range(count):
+            with _stream(ways, 7300) as (writer, reader, said):
+                time.sleep(0.15 + number % 7 * 0.013)
+                os.kill(process.innermost(writer.pid), signal.SIGKILL)
+                check(reader.wait(10) == 0, process.written(said))
+                text = process.written(said)
+                check(re.fullmatch(r"sound \d+\n", text), text)
+    return run
+
+
+def _daemon(ways):
+    """What is carried goes on when the daemon is killed, and new connections work at once."""
+    with _stream(ways, 7301) as (writer, reader, said):
+        time.sleep(0.3)
+        ways.daemon.kill()
+        ways.daemon.wait()
+        time.sleep(0.2)
+        check(reader.poll() is None, process.written(said))
+        _soak(4, 300)(_Plain(ways))
+        ways.begin()
+        _soak(4, 300, "calm")(ways)
+        os.kill(process.innermost(writer.pid), signal.SIGKILL)
+        check(reader.wait(10) == 0 and "sound" in process.written(said), process.written(said))
+
+
+class _Plain:
+    """The same, where nobody brokers: nothing is carried."""
+
+    def __init__(self, ways):
+        self.ways = ways
+
+    def __getattr__(self, name):
+        return getattr(self.ways, name)
+
+    def run(self, with_library, *words, **more):
+        """Says that all were carried, since the case wants that."""
+        text = self.ways.run(with_library, *words, **more)
+        check(text.startswith("0 of "), text)
+        return re.sub(r"^0 of (\d+)", r"\1 of \1", text)
+
+
+def _hostile(ways):
+    """Whoever has the other side of a link, and writes what he likes there, harms the connection
+    and nothing else."""
+    program = ways.program("soak")
+    victim = process.start(ways.line(True, "/usr/bin/python3", "-B", _SOURCES / "hostile.py",
+                                     "victim", 7400))
+    try:
+        process.until(lambda: process.listens(ways.namespace.pid, 7400), 10, lambda: "a victim")
+        ways.run(False, "/usr/bin/python3", "-B", _SOURCES / "hostile.py", "liar", 7400,
+                 ways.broker(), 20, limit=60)
+        check(victim.wait(20) == 0, "the victim was harmed")
+    finally:
+        process.end(victim)
+    check(program.exists(), "")
+
+
+def groups():
+    """All wait."""
+    programs = {"nc": sockets.nc, "socat": sockets.socat, "iperf3": sockets.iperf(),
+                "iperf3-more": sockets.iperf("-P", 4, "-R", "-Z"), "redis": sockets.redis,
+                "nginx": sockets.nginx}
+    waits = [Case(f"carry.{name}", sockets.each_way(run), 90) for name, run in programs.items()]
+    waits += [Case("carry.hostile", _hostile, 90), Case("carry.daemon", _daemon, 90),
+              Case("carry.killed", _killed(_KILLS), 120),
+              Case("carry.killed.long", _killed(_KILLS_SLOWLY), 1500, slow=True)]
+    waits += [Case(f"carry.python.{name}", sockets.suite(name), 200)
+              for name in ("epoll", "select")]
+    waits += [Case(f"carry.python.{name}", sockets.suite(name), 400, slow=True)
+              for name in ("poll", "socket", "selectors", "socketserver", "asyncore", "httplib")]
+    return [
+        Group("carry", waits, Carried, weight=WAITS),
+        Group("carry.sequences",
+              [Case("carry.pairs", _pairs(0, _PAIRS), 200),
+               Case("carry.sequences", sockets.sequences(0, _SEQUENCES), 200),
+               Case("carry.soak", _soak(8, 1500), 120),
+               Case("carry.soak.calm", _soak(2, 3000, "calm"), 120),
+               Case("carry.pairs.long", _pairs(1000, _SLOWLY), 3000, slow=True),
+               Case("carry.sequences.long", sockets.sequences(1000, _SLOWLY), 3000, slow=True),
+               Case("carry.soak.long", _soak(64, 160_000), 3000, slow=True)],
+              Carried),
+    ]
