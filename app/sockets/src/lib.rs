@@ -1,9 +1,9 @@
 //! `libomniverb_sockets.so`: stands before the functions of the C library by which a program comes
 //! to its sockets (docs/decisions/0046).
 //!
-//! Nothing is carried yet. Every call goes to the function that it would have gone to, and gives
-//! what that gives: the result, `errno`, the cancellation point. What is kept beside is what each
-//! descriptor is: that is what carrying will stand on.
+//! Every call goes to the function that it would have gone to, and gives what that gives: the
+//! result, `errno`, the cancellation point. What is kept beside is what each descriptor is. With
+//! `OMNIVERB_SOCKETS=carry` bytes of some connections go through memory instead: [`carry`].
 //!
 //! # Who does what
 //!
