@@ -21,6 +21,7 @@ import exact
 import machine
 import plan
 import report
+import sockets
 from pairs import Failure, Pair, compiled
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "null_verbs"))
@@ -95,14 +96,15 @@ def omniverb_plan(dist, folder, cpus, tsc, stack):
         raise Failure(f"{library} is missing (make build)")
     socket = start_daemon(dist, folder, stack)
     variables = {"LD_LIBRARY_PATH": str(library.parent), "OMNIVERB_SOCKET": str(socket)}
-    connect, crowd, idle, attention = (compiled(name, folder) for name in (
-        "qp_to_rts", "qp_many", "idle_poll", "attention"))
+    connect, crowd, idle, attention, streams = (compiled(name, folder) for name in (
+        "qp_to_rts", "qp_many", "idle_poll", "attention", "streams"))
     environment = {**os.environ, **variables}
     strangers = exact.pair(cpus, variables, stack)
     return (plan.perftest_plan("omv", "Omniverb", Pair(cpus, variables), tsc)
             + plan.connect_plan(connect, environment) + plan.crowd_plan(crowd, environment)
             + plan.by_address_plan(environment) + plan.idle_plan(idle, environment)
             + plan.attention_plan(attention, environment)
+            + sockets.plan(streams, dist, environment)
             + (plan.exact_plan(strangers, tsc) if strangers else []))
 
 

@@ -201,7 +201,7 @@ impl Call {
             Self::Accept(_) if was.kind() == Kind::Listening => {
                 NUMBERS.put(result, Kind::Accepted);
                 // It has its options of the one that listens.
-                if was.why() != Why::Free {
+                if was.why() == Why::Option {
                     NUMBERS.keep(result, was.why());
                 }
             }
