@@ -178,7 +178,7 @@ impl<M: WordMemory> Direction<M> {
     /// Copies bytes in, `offset` behind a position.
     #[inline]
     pub fn fill(&self, position: u64, offset: usize, source: UserMemory) {
-        let at = position as usize + offset & (RING - 1);
+        let at = (position as usize).wrapping_add(offset) & (RING - 1);
         let until_end = RING - at;
         self.memory.fill(self.ring + at, source.first(until_end));
         if source.len() > until_end {
@@ -189,7 +189,7 @@ impl<M: WordMemory> Direction<M> {
     /// Copies bytes out, from `offset` behind a position on.
     #[inline]
     pub fn drain(&self, position: u64, offset: usize, target: UserMemory) {
-        let at = position as usize + offset & (RING - 1);
+        let at = (position as usize).wrapping_add(offset) & (RING - 1);
         let until_end = RING - at;
         self.memory.drain(self.ring + at, target.first(until_end));
         if target.len() > until_end {

@@ -32,6 +32,9 @@ const SYSTEM: &[u8] = b"/run/omniverb/omniverbd.sock";
 /// Bytes of the name of a socket, with the zero behind it.
 const NAME: usize = 108;
 
+/// How often somebody waits for another thread that offers.
+const WAITS: u32 = 1000;
+
 #[repr(C, align(4096))]
 struct State {
     /// One more than its descriptor; 0: there is none.
@@ -119,6 +122,19 @@ impl Alone {
     }
 }
 
+impl Alone {
+    /// Whoever is in here is soon out again; but it may be this thread, interrupted.
+    fn be() -> Option<Self> {
+        (0..WAITS).find_map(|_| {
+            let alone = Self::try_be();
+            if alone.is_none() {
+                rustix::thread::sched_yield();
+            }
+            alone
+        })
+    }
+}
+
 impl Drop for Alone {
     fn drop(&mut self) {
         STATE.busy.store(0, Ordering::Release);
@@ -127,7 +143,7 @@ impl Drop for Alone {
 
 /// Offers a socket. `false` if there is nobody to offer it to.
 pub(super) fn offer(number: c_int, link: Link) -> bool {
-    let Some(_alone) = Alone::try_be() else { return false };
+    let Some(_alone) = Alone::be() else { return false };
     if socket().is_none() && !open() {
         return false;
     }

@@ -197,11 +197,11 @@ impl<N: Fn() -> isize> Call<'_, N> {
     fn run(mut self) -> isize {
         loop {
             let step = match ring(self.link, &self.direction) {
-                Ring::Bytes(place, bytes) => self.from_ring(place, bytes),
+                Ring::Bytes(place, bytes) => self.take_of_ring(place, bytes),
                 Ring::Empty(_) if self.got > 0 && !self.has(libc::MSG_WAITALL) => {
                     Step::Done(self.got as isize)
                 }
-                Ring::Empty(place) => self.from_kernel(place),
+                Ring::Empty(place) => self.turn_to_kernel(place),
             };
             if let Step::Done(result) = step {
                 return result;
@@ -210,7 +210,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     }
 
     /// There are bytes in the ring. Those of the kernel come first.
-    fn from_ring(&mut self, place: Place, bytes: usize) -> Step {
+    fn take_of_ring(&mut self, place: Place, bytes: usize) -> Step {
         let mut peeked = 0;
         if !is_passed(self.link, self.number, &self.direction) {
             match self.before_fence() {
@@ -276,7 +276,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     }
 
     /// There is nothing in the ring.
-    fn from_kernel(&mut self, place: Place) -> Step {
+    fn turn_to_kernel(&mut self, place: Place) -> Step {
         let seen = match self.link.get(Word::Vain) {
             0 => look::look(self.link, self.number),
             _ => look::look_now(self.link, self.number),
