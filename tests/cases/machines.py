@@ -201,7 +201,13 @@ def _full(lab):
         check({"direct", "forwarded"} == set(paths), f"{list(_ways(lab))}")
 
 
-def _two_later(lab):
+# What passes between two machines in a window of one of them, every day and before a release.
+_FEW = (("rc", ["-c", "-e"]), ("ud", ["-c"]))
+_ALL = tuple((program, options) for program in ("rc", "uc", "ud")
+             for options in (["-c"], ["-c", "-e"]))
+
+
+def _two_later(lab, programs=_FEW, pages_of_both=False):
     """Two machines that exchange messages have a window in common when they do it again: of one of
     them, and plugged into the other. The next daemon knows of it."""
     later = ("forwarded", "no pair window is in both virtual machines yet; later links have one")
@@ -223,18 +229,19 @@ def _two_later(lab):
         # Whose it is, and another one of that machine's for whoever comes next.
         process.until(lambda: both("given") == [1, 1] and min(both("present")) == 2, 30, said)
         check(sorted(both("others")) == [0, 1], said())
-        for program in ("rc", "uc", "ud"):
-            for options in (["-c"], ["-c", "-e"]):
-                _between(sides, program, *options)
+        for program, options in programs:
+            _between(sides, program, *options)
         turned = SimpleNamespace(server=sides.client, client=sides.server)
         for places in (sides, turned):
             with _long_between(lab, places, "rc", "-e"):
                 check(set(_ways(lab)) == {direct}, f"{set(_ways(lab))}")
                 check(both("links") == [1, 1], said())
         process.until(lambda: max(both("used")) == 0, 20, said)
-        for places in (sides, turned):
-            machine_neighbours.stores(lab, places)
-            machine_neighbours.deregistered(lab, places)
+        machine_neighbours.stores(lab, sides)
+        machine_neighbours.deregistered(lab, turned)
+        if pages_of_both:
+            machine_neighbours.stores(lab, turned)
+            machine_neighbours.deregistered(lab, sides)
         process.until(lambda: max(both("used")) == 0, 30, said)
         with _long_between(lab, sides, "rc", "-e"):
             lab.host.daemon.kill()
@@ -246,6 +253,11 @@ def _two_later(lab):
         with _long_between(lab, sides, "uc", "-e"):
             check(set(_ways(lab)) == {direct}, f"{set(_ways(lab))}")
     process.until(lambda: not other.row(), 10, "the other to be gone")
+
+
+def _two_later_all(lab):
+    """The same with every program, and pages of both."""
+    _two_later(lab, _ALL, pages_of_both=True)
 
 
 def _later(lab):
@@ -534,6 +546,7 @@ def groups():
              Case("machines.args.ibv_rc_pingpong", _pingpong("rc"), 180),
              Case("machines.args.ended", _ended, 60)]
     growing = [Case("machines.later, two machines", _two_later, 600),
+               Case("machines.later, two machines, all", _two_later_all, 900, slow=True),
                Case("machines.later", _later, 240),
                Case("machines.later, no more", _no_more, 90),
                Case("machines.later and another daemon", _later_outlives, 180)]

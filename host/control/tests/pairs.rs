@@ -1,5 +1,6 @@
 //! Pair windows: what a machine and a neighbour in a network namespace share.
 
+#[path = "all/support/mod.rs"]
 mod support;
 
 use omniverb_control::Settings;
@@ -16,11 +17,6 @@ use support::net::{Net, is_root};
 use support::operator::{Operator, name};
 use support::pair::*;
 use support::*;
-
-#[test]
-fn remote_client() {
-    support::remote::live();
-}
 
 #[test]
 fn what_is_no_pair_window_is_refused() {

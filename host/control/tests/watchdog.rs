@@ -1,5 +1,6 @@
 //! A thread that hangs is told, and ends the signs of life; one that others can do without is told.
 
+#[path = "all/support/mod.rs"]
 mod support;
 
 use omniverb_control::{Settings, SignOfLife};

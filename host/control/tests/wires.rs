@@ -1,6 +1,7 @@
 //! Two hosts, as two daemons with a namespace each; vNICs that are forwarded or limited; who may
 //! say so.
 
+#[path = "all/support/mod.rs"]
 mod support;
 
 use omniverb_control::Settings;
@@ -20,11 +21,6 @@ use support::net::{Net, is_root};
 use support::operator::{Operator, name};
 use support::remote::Remote;
 use support::*;
-
-#[test]
-fn remote_client() {
-    support::remote::live();
-}
 
 const A: &str = "10.98.0.1";
 const B: &str = "10.98.0.2";

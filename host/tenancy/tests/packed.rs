@@ -2,16 +2,15 @@
 //! offsets that are not 0, as a virtual machine's window holds them. And what this kind alone can
 //! show.
 
-#![expect(clippy::duplicate_mod, reason = "the same tests again, with what they share")]
-
-#[path = "adoption.rs"]
+#[path = "all/adoption.rs"]
 mod adoption;
-#[path = "engine_grants.rs"]
+#[path = "all/engine_grants.rs"]
 mod engine_grants;
-#[path = "grantees.rs"]
+#[path = "all/grantees.rs"]
 mod grantees;
-#[path = "objects.rs"]
+#[path = "all/objects.rs"]
 mod objects;
+#[path = "all/support/mod.rs"]
 mod support;
 
 use omniverb_session::Message;

@@ -3,18 +3,17 @@
 //! the engine's grants again, for forwarded vNICs, and pairing, which must not know the difference;
 //! the tests of machines and of pair windows, for vNICs that nobody introduced as machines.
 
-#![expect(clippy::duplicate_mod, reason = "the same tests again, with what they share")]
-
-#[path = "engine_grants.rs"]
+#[path = "all/engine_grants.rs"]
 mod engine_grants;
-#[path = "engine_links.rs"]
+#[path = "all/engine_links.rs"]
 mod engine_links;
-#[path = "machines.rs"]
+#[path = "all/machines.rs"]
 mod machines;
-#[path = "pair_pages.rs"]
+#[path = "all/pair_pages.rs"]
 mod pair_pages;
-#[path = "pairs.rs"]
+#[path = "all/pairs.rs"]
 mod pairs;
+#[path = "all/support/mod.rs"]
 mod support;
 
 use omniverb_session::Message;

@@ -1,28 +1,27 @@
 //! A second directory, whose names are not addresses: the tests of pairing, paths, consent,
 //! captures and grants again. And what this kind alone can show.
 
-#![expect(clippy::duplicate_mod, reason = "the same tests again, with what they share")]
-
-#[path = "captures.rs"]
+#[path = "all/captures.rs"]
 mod captures;
-#[path = "consent.rs"]
+#[path = "all/consent.rs"]
 mod consent;
-#[path = "engine_grants.rs"]
+#[path = "all/engine_grants.rs"]
 mod engine_grants;
-#[path = "engine_links.rs"]
+#[path = "all/engine_links.rs"]
 mod engine_links;
-#[path = "grantees.rs"]
+#[path = "all/grantees.rs"]
 mod grantees;
-#[path = "objects.rs"]
+#[path = "all/objects.rs"]
 mod objects;
-#[path = "pairing.rs"]
+#[path = "all/pairing.rs"]
 mod pairing;
-#[path = "strangers.rs"]
+#[path = "all/strangers.rs"]
 mod strangers;
+#[path = "all/support/mod.rs"]
 mod support;
-#[path = "uninvited.rs"]
+#[path = "all/uninvited.rs"]
 mod uninvited;
-#[path = "walk.rs"]
+#[path = "all/walk.rs"]
 mod walk;
 
 use omniverb_session::Message;
