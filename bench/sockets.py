@@ -1,7 +1,7 @@
 """Sockets, carried and not, beside what memory gives: one message each call, 8 bytes.
 
-All in one run, interleaved by the driver: TCP over the loopback interface, a pair of UNIX sockets, the
-same TCP with libomniverb_sockets.so carrying it, and a bare ring. `make bench` takes them with
+All in one run, interleaved by the driver: TCP over the loopback interface, a pair of UNIX sockets,
+the same TCP with libomniverb_sockets.so carrying it, and a bare ring. `make bench` takes them with
 the rest; `bench/bench.py --only streams` takes them alone.
 """
 

@@ -4,8 +4,9 @@
  *     streams tcp|unix|ring rtt|rate COUNT
  *
  * prints nanoseconds for a message of 8 bytes and its answer, or messages a second in one
- * direction. `tcp` is what is carried if a library that does so is preloaded; then it says on stderr
- * what became of it. `ring` is what memory itself gives: each message published and taken by itself.
+ * direction. `tcp` is what is carried if a library that does so is preloaded; then it says on
+ * stderr what became of it. `ring` is what memory itself gives: each message published and taken
+ * by itself.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

@@ -148,7 +148,7 @@ def _stream(ways, port):
 
 def _killed(count):
     def run(ways):
-        """Whoever is killed at whichever moment, the other one has had a beginning of the stream."""
+        """Whenever one is killed, the other one has had a beginning of the stream."""
         for number in range(count):
             with _stream(ways, 7300) as (writer, reader, said):
                 time.sleep(number % 7 * 0.013)

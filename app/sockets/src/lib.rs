@@ -9,7 +9,7 @@
 //!
 //! * `names.toml` lists the names; `cargo xtask dist` makes an entry point for each. Most are a
 //!   jump to the next library's function. Some call a function of [`looks`] with the arguments
-//!   first. The rest are functions of [`hooks`].
+//!   first. The rest are functions of [`hooks`], and of [`data`] if they move bytes.
 //! * `call` is what a call does to descriptors: before and after it, whoever makes it. Calls by
 //!   `syscall()` are found out by `numbered`.
 //! * `table` has what is known; `kernel` asks the kernel where nothing is.
@@ -25,8 +25,12 @@
 // UNSAFETY: this crate is a C ABI, and calls one; every entry point takes raw pointers from C.
 #![expect(unsafe_code)]
 
+#[macro_use]
+mod functions;
+
 mod call;
 mod carry;
+pub mod data;
 mod describe;
 pub mod hooks;
 mod kernel;

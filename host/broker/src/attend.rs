@@ -4,9 +4,9 @@
 //! descriptor came is closed before anybody is told anything: nobody's end of a connection is put
 //! off by a duplicate that is here.
 
-use crate::Broker;
 use crate::client::Client;
 use crate::offers::Offer;
+use crate::shared::Broker;
 use omniverb_carry::layout;
 use omniverb_carry::message::{BYTES, Refusal, Request};
 use omniverb_sys::connection::{Connection, Diagnosis};

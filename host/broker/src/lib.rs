@@ -1,7 +1,7 @@
 //! The broker of carried sockets (docs/decisions/0046): a helper process of the daemon.
 //!
-//! A process that has a connected socket of TCP sends a duplicate of it, as proof. If the process at
-//! the other end does so, too, both are given the memory of a link, and go on without us.
+//! A process that has a connected socket of TCP sends a duplicate of it, as proof. If the process
+//! at the other end does so, too, both are given the memory of a link, and go on without us.
 //!
 //! What processes send are descriptors of any kind, and letting go of one can take as long as who
 //! sent it likes (docs/decisions/0019). So this is a process of its own, which holds nothing else,
@@ -13,13 +13,14 @@ mod attend;
 mod client;
 mod limits;
 mod offers;
+mod shared;
 
 use crate::client::Client;
-use crate::offers::Offers;
+use crate::shared::Broker;
 use omniverb_sys::{Poller, lock, socket};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -29,13 +30,6 @@ pub const BROKER: &str = "broker";
 const STACK: usize = 128 << 10;
 /// How long nobody is let in when there is no room for another.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// All that the threads share.
-#[derive(Debug, Default)]
-pub(crate) struct Broker {
-    pub(crate) offers: Mutex<Offers>,
-    pub(crate) clients: Mutex<Vec<Weak<Client>>>,
-}
 
 /// The helper's own life: it is sent the socket to listen at, and ends with `order`.
 pub fn serve(order: OwnedFd) {

@@ -12,9 +12,9 @@
 //! * *Welcome*: the reader looks at the ring, and the writer may put bytes there. Who is about to
 //!   sleep takes it away, so that what comes then comes by the kernel, which wakes.
 //! * *Taken*: from the position on the bytes are the writer's again. The reader sets it when it
-//!   leaves (whoever has the socket next can only ask the kernel), the writer when it has to send by
-//!   the kernel. The reader takes none of them any more. When the kernel has them the position is
-//!   behind them, and nothing is taken.
+//!   leaves (whoever has the socket next can only ask the kernel), the writer when it has to send
+//!   by the kernel. The reader takes none of them any more. When the kernel has them the position
+//!   is behind them, and nothing is taken.
 //! * *Stopped*: the writer puts nothing there any more.
 //!
 //! **No lock of a reader.** It copies bytes out and then moves the position by compare-and-swap: if
@@ -107,9 +107,9 @@ impl Head {
 /// Bytes of the ring by their positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
-    /// The first.
+    /// Where they begin.
     pub from: u64,
-    /// How many.
+    /// So many there are.
     pub bytes: usize,
 }
 
@@ -219,8 +219,8 @@ impl<M: WordMemory> Direction<M> {
         Head(was | STOPPED)
     }
 
-    /// Of the reader: it has copied out so many bytes behind `place`. `false` if they were not there
-    /// for it any more.
+    /// Of the reader: it has copied out so many bytes behind `place`. `false` if they were not
+    /// there for it any more.
     #[inline]
     pub fn take(&self, place: Place, bytes: usize) -> bool {
         let next = place.position().wrapping_add(bytes as u64) & POSITION | place.0 & WELCOME;

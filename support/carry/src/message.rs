@@ -15,8 +15,8 @@ const VERSION: u64 = 0x4f56_5301;
 /// What a process says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// First of all, with a netlink socket of `NETLINK_SOCK_DIAG`: by it the kernel is asked who has
-    /// a connection.
+    /// First of all, with a netlink socket of `NETLINK_SOCK_DIAG`: by it the kernel is asked who
+    /// has a connection.
     Hello,
     /// With a duplicate of a connected socket of TCP. The tag comes back with what becomes of it.
     Offer {
@@ -48,7 +48,7 @@ pub enum Reply {
     Refused {
         /// As it was offered.
         tag: u64,
-        /// Why.
+        /// What stands in the way.
         why: Refusal,
     },
 }
@@ -92,7 +92,7 @@ fn unpack(bytes: &[u8]) -> Option<[u64; 4]> {
 }
 
 impl Request {
-    /// As bytes.
+    /// How it is sent.
     #[must_use]
     pub fn encode(self) -> [u8; BYTES] {
         pack(match self {
@@ -115,7 +115,7 @@ impl Request {
 }
 
 impl Reply {
-    /// As bytes.
+    /// How it is sent.
     #[must_use]
     pub fn encode(self) -> [u8; BYTES] {
         pack(match self {

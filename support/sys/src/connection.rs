@@ -30,7 +30,7 @@ const LOOKS: usize = 16;
 /// Both names of a connection, as one end has them. Addresses of IPv4 are such.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Names {
-    /// This end's.
+    /// Of the end whose socket it is.
     pub local: SocketAddr,
     /// The other end's.
     pub remote: SocketAddr,

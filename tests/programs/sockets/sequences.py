@@ -218,7 +218,7 @@ class Sequence:
 
     def kill(self, who):
         if len(self.alive()) > 1:
-            # A socket that is being offered is the broker's, too, for a moment: docs/decisions/0046.
+            # A socket that is being offered is the broker's, too, for a moment.
             time.sleep(0.005)
             end(who)
             self.say(who, "killed", "")

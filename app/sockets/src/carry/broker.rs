@@ -1,8 +1,9 @@
 //! The broker's socket: sockets are offered by it, and links come by it.
 //!
 //! It is connected to when the first socket is offered, and again, after a while, if it is gone.
-//! Nothing waits for it. A word in a page of the broker's says that there is mail. All that is known
-//! of the connection is in a page that a child of `fork` finds wiped, so that it makes its own.
+//! Nothing waits for it. A word in a page of the broker's says that there is mail. All that is
+//! known of the connection is in a page that a child of `fork` finds wiped, so that it makes its
+//! own.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::MaybeUninit;

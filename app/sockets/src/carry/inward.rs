@@ -1,9 +1,9 @@
 //! Bytes that the program receives.
 //!
 //! Those of the kernel come before those in the ring. A call that finds neither looks for a moment,
-//! with the other end welcome to use the ring. Then it takes the welcome away and sleeps in the very
-//! call that the program has made: what comes then comes by the kernel. So limits of time, signals,
-//! restarts and cancellation are the kernel's own.
+//! with the other end welcome to use the ring. Then it takes the welcome away and sleeps in the
+//! very call that the program has made: what comes then comes by the kernel. So limits of time,
+//! signals, restarts and cancellation are the kernel's own.
 
 use core::ffi::c_int;
 use core::sync::atomic::{Ordering, fence};
@@ -35,7 +35,7 @@ const VAIN_MAX: u64 = 8;
 
 /// What there is in the ring.
 pub(super) enum Ring {
-    /// Nothing, now.
+    /// It has nothing that the reader could take.
     Empty(Place),
     /// So many bytes.
     Bytes(Place, usize),
@@ -139,15 +139,16 @@ pub(super) fn is_worth_looking(link: Link) -> bool {
     }
 }
 
-/// What came of looking.
-pub(super) fn has_looked(link: Link, in_vain: bool) {
-    if in_vain {
-        let vain = (link.get(Word::Vain) + 1).min(VAIN_MAX);
-        link.set(Word::Vain, vain);
-        link.set(Word::Skip, (1 << vain) - 1);
-    } else {
-        link.set(Word::Vain, 0);
-    }
+/// Looking was in vain: it is left out for a while.
+pub(super) fn looked_in_vain(link: Link) {
+    let vain = (link.get(Word::Vain) + 1).min(VAIN_MAX);
+    link.set(Word::Vain, vain);
+    link.set(Word::Skip, (1 << vain) - 1);
+}
+
+/// It was not.
+pub(super) fn looked_well(link: Link) {
+    link.set(Word::Vain, 0);
 }
 
 /// A call that receives.
@@ -303,11 +304,11 @@ impl<N: Fn() -> isize> Call<'_, N> {
             welcome(self.link, &self.direction);
             return self.ask();
         } else if is_worth_looking(self.link) {
-            let found = self.look_for_a_moment(place);
-            has_looked(self.link, !found);
-            if found {
+            if self.look_for_a_moment(place) {
+                looked_well(self.link);
                 return Step::Again;
             }
+            looked_in_vain(self.link);
         }
         self.sleep()
     }

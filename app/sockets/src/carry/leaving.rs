@@ -1,7 +1,7 @@
 //! A socket goes back to the kernel, wholly: what was sent, and what was not received.
 //!
-//! Before anything is done with it that only the kernel can do, or that somebody does whom no library
-//! sees.
+//! Before anything is done with it that only the kernel can do, or that somebody does whom no
+//! library sees.
 
 use core::ffi::c_int;
 
@@ -11,8 +11,8 @@ use super::links::{self, Link, Note, Word};
 use super::outward::{self, is_its};
 use super::{broker, inward, shadow};
 
-/// Neither direction goes on. What was not received is still in the ring, for this process and those
-/// that it forks.
+/// Neither direction goes on. What was not received is still in the ring, for this process and
+/// those that it forks.
 pub(super) fn escape(link: Link, number: c_int) {
     link.note(Note::Unwelcoming);
     if let Some(inward) = link.inward() {

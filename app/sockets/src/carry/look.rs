@@ -38,7 +38,7 @@ pub(super) fn look(link: Link, number: c_int) -> Seen {
     }
 }
 
-/// Looks.
+/// Looks, whenever that was done last.
 #[cold]
 pub(super) fn look_now(link: Link, number: c_int) -> Seen {
     let mut one = libc::pollfd { fd: number, events: shadow::ALL.bits() as i16, revents: 0 };
@@ -60,9 +60,9 @@ pub(super) fn look_now(link: Link, number: c_int) -> Seen {
     Seen::Events(events)
 }
 
-/// Once it is seen that the other end has gone without a word, with bytes in the ring that it has not
-/// read: natively the kernel would have reset the connection when it went. It does not know of these
-/// bytes, so it is sent them now, and resets; the error is ours to tell, once.
+/// Once it is seen that the other end has gone without a word, with bytes in the ring that it has
+/// not read: natively the kernel would have reset the connection when it went. It does not know of
+/// these bytes, so it is sent them now, and resets; the error is ours to tell, once.
 fn settle(link: Link, number: c_int, events: PollFlags) {
     if link.has(Note::Settled) || link.has(Note::Broken) {
         return;

@@ -1,8 +1,8 @@
 //! Carrying: bytes of connections between two processes of this host, both with the library, go
 //! through memory that the two share (docs/decisions/0046).
 //!
-//! It is switched on by `OMNIVERB_SOCKETS=carry`. What has no link is the kernel's, and everything in
-//! here is asked by the functions of `hooks` and `looks`.
+//! It is switched on by `OMNIVERB_SOCKETS=carry`. What has no link is the kernel's, and everything
+//! in here is asked by the functions of `hooks` and `looks`.
 //!
 //! * [`links`]: what is known of each connection. [`broker`]: where links come from. [`offering`]:
 //!   which sockets are offered.
@@ -29,6 +29,7 @@ use links::Word;
 use offering::Found;
 use omniverb_stream::descriptors::Why;
 use parts::Parts;
+pub(crate) use waits::Wait;
 
 use crate::place;
 
@@ -145,11 +146,11 @@ pub(crate) fn may_sleep() {
 pub(crate) unsafe fn poll(
     all: *mut libc::pollfd,
     count: u64,
-    waits: bool,
+    wait: Wait,
     native: impl Fn(bool) -> c_int,
 ) -> c_int {
     // SAFETY: as the caller says.
-    unsafe { waits::poll(all, count, waits, native) }
+    unsafe { waits::poll(all, count, wait, native) }
 }
 
 /// `select` and the like.
@@ -157,11 +158,11 @@ pub(crate) unsafe fn poll(
 pub(crate) fn select(
     end: c_int,
     sets: [*mut libc::fd_set; 2],
-    waits: bool,
+    wait: Wait,
     native: impl Fn(bool) -> c_int,
 ) -> c_int {
     let [read, write] = sets;
-    waits::select(&waits::Sets { end, read, write }, waits, native)
+    waits::select(&waits::Sets { end, read, write }, wait, native)
 }
 
 /// The kernel alone has to do with a socket from now on.
@@ -324,7 +325,7 @@ pub(crate) fn describe(number: c_int) -> Option<&'static str> {
     })
 }
 
-/// One part.
+/// The list of a call that has one part.
 pub(crate) fn one_part(
     bytes: *const c_void,
     length: usize,

@@ -17,8 +17,8 @@ use crate::table::{self, MEMBERS, NUMBERS};
 /// Numbers that the C library gives to other files unseen (`daemon`).
 const STANDARD: c_int = 2;
 
-/// Calls of the kernel that send, receive or wait, under way, for sockets that have no link. No link
-/// is made meanwhile: nobody would know of them.
+/// Calls of the kernel that send, receive or wait, under way, for sockets that have no link. No
+/// link is made meanwhile: nobody would know of them.
 static UNCOUNTED: AtomicU64 = AtomicU64::new(0);
 
 /// What is known of a number.

@@ -4,9 +4,9 @@
 //! goes through the kernel, and the new bytes behind it. So the ring's bytes are always the last.
 //!
 //! One thread at a time has the turn to do either. It may be left in the middle (`longjmp` out of a
-//! signal handler), or interrupted by a handler that sends: whoever finds the turn his own, or taken
-//! for too long, stops the direction for good and goes on by the kernel. What was interrupted then
-//! finds that nothing was published, and goes the same way.
+//! signal handler), or interrupted by a handler that sends: whoever finds the turn his own, or
+//! taken for too long, stops the direction for good and goes on by the kernel. What was interrupted
+//! then finds that nothing was published, and goes the same way.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,8 @@
 //! `poll`, `select` and theirs, for sockets of which some are carried.
 //!
-//! The kernel is asked what the program asks it; what it cannot see is added: bytes in a ring, and an
-//! error that is ours to tell. Before the kernel sleeps no other end is welcome any more, so that
-//! bytes that come wake.
+//! The kernel is asked what the program asks it; what it cannot see is added: bytes in a ring, and
+//! an error that is ours to tell. Before the kernel sleeps no other end is welcome any more, so
+//! that bytes that come wake.
 
 use core::ffi::c_int;
 
@@ -10,6 +10,15 @@ use super::links::{self, Link, Note, Word};
 use super::look;
 use super::offering::{self, Found};
 use super::{broker, clock, inward, outward};
+
+/// Whether a call waits until something is there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// It does, perhaps for a time only.
+    Until,
+    /// It asks, and returns.
+    Never,
+}
 
 /// Descriptors of a call that are looked through.
 const MOST: u64 = 4096;
@@ -95,7 +104,7 @@ fn add(all: &mut [libc::pollfd], result: c_int) -> c_int {
 pub(super) unsafe fn poll(
     all: *mut libc::pollfd,
     count: u64,
-    waits: bool,
+    wait: Wait,
     native: impl Fn(bool) -> c_int,
 ) -> c_int {
     if !links::is_on() {
@@ -109,13 +118,13 @@ pub(super) unsafe fn poll(
         super::leave_all();
         return native(true);
     };
-    if !waits {
+    if wait == Wait::Never {
         let result = native(false);
         return add(all, result);
     }
     let uncounted = offer_all(all.iter().map(|one| one.fd));
     let result = if all.iter().any(|one| links::has(one.fd)) {
-        wait(all, &native)
+        wait_for_any(all, &native)
     } else {
         outward::flush_all();
         native(true)
@@ -125,7 +134,7 @@ pub(super) unsafe fn poll(
 }
 
 /// Waits for some that have links.
-fn wait(all: &mut [libc::pollfd], native: &impl Fn(bool) -> c_int) -> c_int {
+fn wait_for_any(all: &mut [libc::pollfd], native: &impl Fn(bool) -> c_int) -> c_int {
     if any_has_more(all) {
         let result = native(false);
         return add(all, result);
@@ -171,12 +180,12 @@ fn look_for_a_moment(all: &mut [libc::pollfd], native: &impl Fn(bool) -> c_int) 
             let result = native(false);
             let result = add(all, result);
             if result != 0 {
-                each(all, |_, link| inward::has_looked(link, false));
+                each(all, |_, link| inward::looked_well(link));
                 return result;
             }
         }
         if clock::is_over(began, inward::LOOKING) {
-            each(all, |_, link| inward::has_looked(link, true));
+            each(all, |_, link| inward::looked_in_vain(link));
             return 0;
         }
         rustix::thread::sched_yield();
@@ -232,7 +241,7 @@ impl Sets {
 }
 
 /// `select`. `native` does what the program has called, or the same without waiting.
-pub(super) fn select(sets: &Sets, waits: bool, native: impl Fn(bool) -> c_int) -> c_int {
+pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) -> c_int {
     if !links::is_on() {
         return native(true);
     }
@@ -255,16 +264,16 @@ pub(super) fn select(sets: &Sets, waits: bool, native: impl Fn(bool) -> c_int) -
         is_read && inward::is_readable(link, number) || link.get(Word::Error) != 0
     };
     let mut found = false;
-    let uncounted = if waits { offer_all(asked()) } else { 0 };
-    if waits {
+    let uncounted = if wait == Wait::Until { offer_all(asked()) } else { 0 };
+    if wait == Wait::Until {
         each_offered(asked(), inward::falls_asleep);
     }
     sets.each(&read, &write, |number, link| found |= has_more(number, link));
-    if waits && !found {
+    if wait == Wait::Until && !found {
         outward::flush_all();
     }
-    let result = native(waits && !found);
-    if waits {
+    let result = native(wait == Wait::Until && !found);
+    if wait == Wait::Until {
         each_offered(asked(), inward::wakes);
         (0..uncounted).for_each(|_| offering::uncount());
     }

@@ -136,7 +136,8 @@ fn what_is_stopped_is_not_published() {
     });
 }
 
-/// A reader leaves while a writer publishes: that one takes the bytes back, then or by its next call.
+/// A reader leaves while a writer publishes: that one takes the bytes back, then or by its next
+/// call.
 #[test]
 fn who_leaves_leaves_bytes_to_the_writer() {
     loom::model(|| {

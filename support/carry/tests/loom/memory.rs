@@ -31,11 +31,6 @@ impl Words {
         Words { words: offsets.into_iter().map(word).collect(), length }
     }
 
-    /// Words everywhere, zero.
-    pub fn all(length: usize) -> Words {
-        Words::at(length, (0..length).step_by(8))
-    }
-
     fn find(&self, offset: usize) -> &Word {
         let word = self.words.iter().find(|word| word.offset == offset);
         word.unwrap_or_else(|| panic!("no word at {offset:#x}"))
