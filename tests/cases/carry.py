@@ -32,8 +32,10 @@ class Carried(sockets.Ways):
 
     def begin(self):
         """Starts the daemon."""
+        settings = self.folder / "omniverbd.toml"
+        settings.write_text("sockets = true\n")
         line = [*self.namespace.enter(), self.stage.dist / "bin" / "omniverbd", "--socket",
-                self.socket, "--operator-socket", self.folder / "operators"]
+                self.socket, "--operator-socket", self.folder / "operators", "--config", settings]
         self.daemon = process.start(line, cwd=self.folder)
         process.until(self.broker().exists, 10, lambda: "a broker")
 

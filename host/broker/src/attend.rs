@@ -5,6 +5,7 @@
 //! off by a duplicate that is here.
 
 use crate::client::Client;
+use crate::limits::HELLO;
 use crate::offers::Offer;
 use crate::shared::Broker;
 use omniverb_carry::layout;
@@ -26,9 +27,12 @@ pub(crate) fn attend(broker: &Broker, client: &Arc<Client>) {
 }
 
 fn converse(broker: &Broker, client: &Arc<Client>) -> Option<()> {
+    socket::limit_receiving(client.socket.as_fd(), Some(HELLO)).ok()?;
     let (request, diagnosis) = next(client)?;
     let diagnosis = diagnosis.filter(|_| request == Request::Hello)?;
-    Diagnosis::by(diagnosis.as_fd())?;
+    let namespace = Diagnosis::by(diagnosis.as_fd())?.namespace().ok()?;
+    broker.settles(client, namespace).then_some(())?;
+    socket::limit_receiving(client.socket.as_fd(), None).ok()?;
     client.welcome().then_some(())?;
     loop {
         match next(client)? {
@@ -67,7 +71,10 @@ fn offered(
     let other = other_end(broker, client, diagnosis, tag, &socket)?;
     // At once.
     drop(socket);
-    let Some((other, ours)) = other else { return Ok(()) };
+    let Some((other, ours)) = other else {
+        client.wait(tag);
+        return Ok(());
+    };
     introduce(&other, &ours).map_err(|_| Refusal::TooMany)
 }
 
@@ -98,10 +105,16 @@ fn other_end(
     loop {
         let other = lock(&broker.offers).other_or_add(&ours);
         let Some(other) = other else { return Ok(None) };
-        if other.connection.cookie != connection.cookie && is_there(&other.connection)? {
-            return Ok(Some((other, ours)));
+        let is_another = other.connection.cookie != connection.cookie;
+        match is_there(&other.connection) {
+            Ok(true) if is_another => return Ok(Some((other, ours))),
+            // It was offered by who had these names before.
+            Ok(_) => other.client.refuse(other.tag, Refusal::NotProven),
+            Err(why) => {
+                other.client.refuse(other.tag, why);
+                return Err(why);
+            }
         }
-        // It was offered by who had these names before.
     }
 }
 
@@ -113,9 +126,11 @@ fn introduce(first: &Offer, second: &Offer) -> io::Result<()> {
     }
     let memory = memfd::create("omniverb link", layout::BYTES as u64)?;
     let link = LINKS.fetch_add(1, Ordering::Relaxed);
-    // Who does not take his end has none: for the other one it is a link on which nobody ever is.
-    for (side, offer) in [(0, first), (1, second)] {
-        offer.client.give(offer.tag, link, side, memory.as_fd());
+    // Who has not read his messages for long gets no link, and then the other one needs none.
+    if !first.client.give(first.tag, link, 0, memory.as_fd()) {
+        return Err(io::ErrorKind::WouldBlock.into());
     }
+    // For the first it is a link on which nobody ever is, should the second not take it.
+    second.client.give(second.tag, link, 1, memory.as_fd());
     Ok(())
 }

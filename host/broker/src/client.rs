@@ -1,6 +1,6 @@
 //! A process that has connected.
 
-use crate::limits::LINKS;
+use crate::limits::{LINKS, UNREAD};
 use omniverb_carry::message::{PAGE, Refusal, Reply};
 use omniverb_ring::Window;
 use omniverb_ring::WordMemory;
@@ -9,7 +9,7 @@ use omniverb_sys::{Access, Extent, lock, memfd, socket};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use std::sync::atomic::{self, AtomicU64};
 
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
@@ -21,6 +21,8 @@ pub(crate) struct Client {
     pub(crate) number: u64,
     pub(crate) socket: OwnedFd,
     pub(crate) user: u32,
+    /// The network namespace that it has proven to be in: its vNIC.
+    pub(crate) namespace: OnceLock<u64>,
     page: OwnedFd,
     post: Mutex<Post>,
     links: Mutex<BTreeSet<u64>>,
@@ -40,17 +42,24 @@ impl std::fmt::Debug for Post {
 
 impl Client {
     pub(crate) fn new(socket: OwnedFd, user: u32) -> io::Result<Client> {
+        socket::limit_sending(socket.as_fd(), UNREAD)?;
         let page = memfd::create_sealable("omniverb mail", PAGE as u64)?;
         let ours = Extent::new(page.as_fd(), 0, PAGE as u64).map(Access::ReadWrite)?;
         memfd::seal_future_write(page.as_fd())?;
         let number = NUMBERS.fetch_add(1, atomic::Ordering::Relaxed);
         let post = Mutex::new(Post { page: ours, sent: 0 });
-        Ok(Client { number, socket, user, page, post, links: Mutex::default() })
+        let (namespace, links) = Default::default();
+        Ok(Client { number, socket, user, namespace, page, post, links })
     }
 
     /// The first thing it is told.
     pub(crate) fn welcome(&self) -> bool {
         self.tell(Reply::Welcome, &[self.page.as_fd()])
+    }
+
+    /// Its offer waits for the other end.
+    pub(crate) fn wait(&self, tag: u64) {
+        self.tell(Reply::Waiting { tag }, &[]);
     }
 
     /// It will not be carried.

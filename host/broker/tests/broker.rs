@@ -31,9 +31,7 @@ impl Broker {
     fn connect(&self) -> Process {
         let calls = socket::connect(&self.path).unwrap();
         let mut process = Process { calls, page: None };
-        let protocol = Some(netlink::SOCK_DIAG);
-        let flags = SocketFlags::CLOEXEC;
-        let by = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol).unwrap();
+        let by = diagnosis();
         process.say(Request::Hello, &[by.as_fd()]);
         let (reply, page) = process.hear().unwrap();
         assert_eq!(reply, Reply::Welcome);
@@ -46,6 +44,11 @@ impl Drop for Broker {
     fn drop(&mut self) {
         _ = std::fs::remove_file(&self.path);
     }
+}
+
+fn diagnosis() -> OwnedFd {
+    let (protocol, flags) = (Some(netlink::SOCK_DIAG), SocketFlags::CLOEXEC);
+    socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol).unwrap()
 }
 
 struct Process {
@@ -66,8 +69,20 @@ impl Process {
         Some((Reply::decode(&bytes[..length]).unwrap(), files.pop()))
     }
 
+    /// There was a message.
+    fn heard_at_once(&self) -> bool {
+        let mut bytes = [0; BYTES];
+        socket::receive(self.calls.as_fd(), &mut bytes, socket::Mode::NonBlocking).is_ok()
+    }
+
     fn offer(&self, tag: u64, end: &impl AsFd) {
         self.say(Request::Offer { tag }, &[end.as_fd()]);
+    }
+
+    /// Offers one whose other end has not come; its duplicate is closed then.
+    fn offer_first(&self, tag: u64, end: &impl AsFd) {
+        self.offer(tag, end);
+        assert_eq!(self.hear().unwrap().0, Reply::Waiting { tag });
     }
 
     /// Has been answered everything: a socket that cannot be carried is refused.
@@ -97,8 +112,7 @@ fn both_ends_are_given_the_same_memory() {
     let broker = Broker::start("both");
     let [one, two] = [(); 2].map(|()| broker.connect());
     let (near, far) = ends();
-    one.offer(5, &near);
-    one.settle();
+    one.offer_first(5, &near);
     two.offer(6, &far);
     let (first, memory) = one.hear().unwrap();
     let (second, same) = two.hear().unwrap();
@@ -125,8 +139,7 @@ fn a_duplicate_puts_off_nobodys_end() {
     let broker = Broker::start("end");
     let one = broker.connect();
     let (near, mut far) = ends();
-    one.offer(1, &near);
-    one.settle();
+    one.offer_first(1, &near);
     drop(near);
     assert_eq!(far.read(&mut [0; 8]).unwrap(), 0);
     assert!(far.write(b"x").is_ok());
@@ -141,8 +154,7 @@ fn who_had_these_names_before_is_not_the_other_end() {
     let target = listener.local_addr().unwrap();
     let before = TcpStream::connect(target).unwrap();
     let port = before.local_addr().unwrap();
-    liar.offer(1, &before);
-    liar.settle();
+    liar.offer_first(1, &before);
     // A reset: the names are free at once.
     rustix::net::sockopt::set_socket_linger(&before, Some(std::time::Duration::ZERO)).unwrap();
     drop(before);
@@ -154,8 +166,10 @@ fn who_had_these_names_before_is_not_the_other_end() {
     rustix::net::connect(&again, &target).unwrap();
     let far = listener.accept().unwrap().0;
     assert_eq!(far.peer_addr().unwrap(), port);
-    victim.offer(2, &far);
-    victim.settle();
+    victim.offer_first(2, &far);
+    // Who waited for what is gone now waits for nothing.
+    let refused = Reply::Refused { tag: 1, why: Refusal::NotProven };
+    assert_eq!(liar.hear().unwrap().0, refused);
     let honest = broker.connect();
     honest.offer(3, &again);
     assert!(matches!(victim.hear().unwrap().0, Reply::Link { tag: 2, .. }));
@@ -174,9 +188,46 @@ fn what_is_no_connection_is_refused_and_who_talks_nonsense_is_parted_with() {
     one.say(Request::Ended { link: 77 }, &[]);
     socket::send(one.calls.as_fd(), &[9; BYTES], &[]).unwrap();
     assert!(one.hear().is_none());
-    // Hello has to come with the right socket.
+    // Hello has to come with the right socket, and soon.
     let calls = socket::connect(&broker.path).unwrap();
     let two = Process { calls, page: None };
     two.say(Request::Hello, &[listener.as_fd()]);
     assert!(two.hear().is_none());
+    let three = Process { calls: socket::connect(&broker.path).unwrap(), page: None };
+    assert!(three.hear().is_none(), "who says nothing is parted with");
+}
+
+/// What is not read stays within a limit; then the process at the other end is told.
+#[test]
+fn who_reads_nothing_is_given_no_more_and_the_other_end_knows() {
+    let broker = Broker::start("unread");
+    let [idle, busy] = [(); 2].map(|()| broker.connect());
+    let mut ends_of = Vec::new();
+    let mut refused = 0;
+    for tag in 0..200 {
+        let (near, far) = ends();
+        idle.offer(tag, &near);
+        // It is closed when that is seen; nothing is read of what it is told.
+        ends_of.push(far);
+        drop(near);
+    }
+    for (tag, far) in (0..).zip(&ends_of) {
+        busy.offer(tag, far);
+        refused += u32::from(matches!(busy.hear().unwrap().0, Reply::Refused { .. }));
+    }
+    assert_eq!(refused, 200, "their other ends are closed");
+    let told = (0..).take_while(|_| idle.mail() > 0 && idle.heard_at_once()).count();
+    assert!((10..150).contains(&told), "{told}");
+}
+
+#[test]
+fn one_network_namespace_has_a_share() {
+    let broker = Broker::start("share");
+    let all: Vec<Process> = (0..256).map(|_| broker.connect()).collect();
+    let calls = socket::connect(&broker.path).unwrap();
+    let one_more = Process { calls, page: None };
+    let by = diagnosis();
+    one_more.say(Request::Hello, &[by.as_fd()]);
+    assert!(one_more.hear().is_none());
+    drop(all);
 }

@@ -125,10 +125,13 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let operators = Place::take_apart(&at, &at.with_added_extension("operators"), Audience::Owner)?;
     journal.log(Level::Info, format_args!("serving at {}", path.display()));
     let mut server = Server::new(place, operators, settings, journal)?;
-    match sockets(&path, &at, audience) {
-        Ok(place) => server.bring_sockets_together(place)?,
-        // Programs with sockets go on by TCP then.
-        Err(error) => eprintln!("omniverbd: no sockets are brought together: {error}"),
+    if configuration.has_sockets() {
+        let place = sockets(&path, &at, audience);
+        let opened = place.and_then(|place| server.bring_sockets_together(place));
+        if let Err(error) = opened {
+            // Programs with sockets go on by TCP then.
+            eprintln!("omniverbd: no sockets are brought together: {error}");
+        }
     }
     if geteuid().is_root() && !server.is_privileged() {
         eprintln!(

@@ -44,6 +44,11 @@ pub enum Reply {
         /// Which side the process is.
         side: u64,
     },
+    /// The other end has not come yet. The duplicate is closed, as it is before the other two.
+    Waiting {
+        /// As it was offered.
+        tag: u64,
+    },
     /// It will not be carried.
     Refused {
         /// As it was offered.
@@ -122,6 +127,7 @@ impl Reply {
             Self::Welcome => [17, VERSION, 0, 0],
             Self::Link { tag, link, side } => [18, tag, link, side],
             Self::Refused { tag, why } => [19, tag, why as u64, 0],
+            Self::Waiting { tag } => [20, tag, 0, 0],
         })
     }
 
@@ -135,6 +141,7 @@ impl Reply {
                 let why = Refusal::ALL.into_iter().find(|one| *one as u64 == why)?;
                 Self::Refused { tag, why }
             }
+            [20, tag, 0, 0] => Self::Waiting { tag },
             _ => return None,
         })
     }
@@ -156,8 +163,9 @@ mod tests {
             let reply = Reply::Refused { tag: 3, why };
             assert_eq!(Reply::decode(&reply.encode()), Some(reply));
         }
-        let link = Reply::Link { tag: 1, link: 2, side: 1 };
-        assert_eq!(Reply::decode(&link.encode()), Some(link));
+        for reply in [Reply::Link { tag: 1, link: 2, side: 1 }, Reply::Waiting { tag: 4 }] {
+            assert_eq!(Reply::decode(&reply.encode()), Some(reply));
+        }
         assert_eq!(Reply::decode(&pack([18, 1, 2, 2])), None);
         assert_eq!(Request::decode(&[0; BYTES - 1]), None);
     }

@@ -57,6 +57,8 @@ def link(broker, end):
         receive(calls)
         send(calls, [2, 7, 0, 0], end)
         words, file = receive(calls)
+        if words and words[0] == 20:  # It waits for the other end.
+            words, file = receive(calls)
     return (words, file) if words and words[0] == 18 else (None, None)
 
 
