@@ -22,7 +22,7 @@ pub unsafe extern "C" fn ov_omniverb_sockets_describe(
     }
     // SAFETY: as the caller has promised.
     let bytes = unsafe { core::slice::from_raw_parts_mut(text.cast::<u8>(), size) };
-    let mut words = Words { bytes, used: 0 };
+    let mut words = Words::new(bytes);
     _ = describe(number, &mut words);
     let used = words.used;
     words.bytes[used] = 0;
@@ -66,9 +66,20 @@ pub extern "C" fn ov_omniverb_sockets_keep(number: c_int) -> c_int {
 }
 
 /// Text in a caller's memory, cut off where that ends.
-struct Words<'a> {
+pub(crate) struct Words<'a> {
     bytes: &'a mut [u8],
     used: usize,
+}
+
+impl<'a> Words<'a> {
+    pub(crate) fn new(bytes: &'a mut [u8]) -> Self {
+        Self { bytes, used: 0 }
+    }
+
+    /// What was written so far.
+    pub(crate) fn written(&self) -> &[u8] {
+        &self.bytes[..self.used]
+    }
 }
 
 impl Write for Words<'_> {

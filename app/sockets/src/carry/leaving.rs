@@ -11,10 +11,13 @@ use super::links::{self, Link, Note, Word};
 use super::outward::{self, is_its};
 use super::{broker, inward, shadow};
 
-/// Neither direction goes on. What was not received is still in the ring, for this process and
-/// those that it forks.
+/// Neither direction goes on, now or, if it has no memory yet, ever. What was not received is still
+/// in the ring, for this process and those that it forks.
 pub(super) fn escape(link: Link, number: c_int) {
+    // SYNC: left. Whoever brings the memory brings it and looks then whether this was said.
+    link.note(Note::Left);
     link.note(Note::Unwelcoming);
+    core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
     if let Some(inward) = link.inward() {
         inward.say_no_more();
     }
@@ -38,6 +41,16 @@ pub(super) fn leave(link: Link, number: c_int) {
     }
 }
 
+/// The same; others are about to have it who know nothing of the ring, and may send: so what was
+/// sent has to be with the kernel before.
+fn hand_over(link: Link, number: c_int) {
+    link.note(Note::Shared);
+    leave(link, number);
+    if is_its(link, number) {
+        outward::flush_wholly(link, number);
+    }
+}
+
 /// The same for a number, if it has a link.
 pub(super) fn leave_number(number: c_int) {
     if let Some(link) = links::enter(number) {
@@ -49,8 +62,7 @@ pub(super) fn leave_number(number: c_int) {
 /// The same; somebody else is about to have it, too.
 pub(super) fn pass_number(number: c_int) {
     if let Some(link) = links::enter(number) {
-        link.note(Note::Shared);
-        leave(link, number);
+        hand_over(link, number);
         link.let_go();
     }
 }
@@ -118,22 +130,33 @@ pub(super) fn shut(number: c_int, how: c_int) {
     link.let_go();
 }
 
-/// All of them go back: `leaves` says whether what was not received does, too.
-pub(super) fn all(leaves: impl Fn(c_int) -> bool) {
+/// All of them go back.
+pub(super) fn all() {
+    links::each(|number, link| leave(link, number));
+}
+
+/// Programs that know nothing of us are about to have those of which `is_handed_over` says so.
+pub(super) fn hand_all_over(is_handed_over: impl Fn(c_int) -> bool) {
     links::each(|number, link| {
-        if leaves(number) {
-            link.note(Note::Shared);
-            leave(link, number);
-        } else {
-            escape(link, number);
-        }
+        if is_handed_over(number) { hand_over(link, number) } else { escape(link, number) }
     });
 }
 
-/// Other processes are about to have all sockets that this one has.
+/// Other processes are about to have all sockets that this one has, and the links, too.
 pub(super) fn share() {
-    all(|_| false);
-    links::each(|_, link| link.note(Note::Shared));
+    links::each(|number, link| {
+        link.note(Note::Shared);
+        escape(link, number);
+    });
+}
+
+/// The process ends: what becomes of each socket is what becomes of one that is closed.
+pub(super) fn finish() {
+    links::each(|number, link| {
+        if is_its(link, number) && link.get(Word::Memory) != 0 {
+            end(link, number);
+        }
+    });
 }
 
 /// In a child: threads that were at it are not there.

@@ -28,6 +28,11 @@ static ROWS: Pieces<{ MOST / IN_PIECE }> = Pieces::new();
 static END: AtomicU32 = AtomicU32::new(0);
 /// For each descriptor number: one more than its row, or 0.
 static NUMBERS: Pieces<{ 1 << 10 }> = Pieces::new();
+/// How often a number was given one.
+static GIVEN: AtomicU64 = AtomicU64::new(0);
+/// Links that had memory and have ended, and bytes that were put into their rings.
+static CARRIED: AtomicU64 = AtomicU64::new(0);
+static PUT: AtomicU64 = AtomicU64::new(0);
 
 /// Words of a row.
 #[derive(Clone, Copy)]
@@ -69,6 +74,8 @@ pub(super) enum Word {
     Skip,
     /// What the kernel keeps of what is sent, in bytes.
     Buffer,
+    /// The number that it was offered by.
+    Number,
 }
 
 /// What is true of a link from some time on.
@@ -86,6 +93,8 @@ pub(super) enum Note {
     NonBlocking = 16,
     /// The broker has closed its duplicate.
     Returned = 32,
+    /// This side puts no bytes into the ring any more, and takes no memory if it has none yet.
+    Left = 64,
 }
 
 /// One of them.
@@ -202,11 +211,19 @@ impl Link {
         }
     }
 
+    /// Bytes that this side has ever put into the ring.
+    fn has_put(self) -> u64 {
+        self.outward().map_or(0, |direction| direction.head().position())
+    }
+
     /// Nobody holds it: but who wants the row has to win it first.
     #[cold]
     fn end(self) {
+        let has_put = self.has_put();
         let base = self.word(Word::Memory).swap(0, Ordering::AcqRel);
         if base != 0 {
+            CARRIED.fetch_add(1, Ordering::Relaxed);
+            PUT.fetch_add(has_put, Ordering::Relaxed);
             // SAFETY: the link's own mapping, which nobody uses any more.
             _ = unsafe { rustix::mm::munmap(base as *mut c_void, layout::BYTES) };
         }
@@ -285,6 +302,7 @@ pub(super) fn make(number: c_int) -> Option<Link> {
         link.set(Word::Turn, turn);
         link.set(Word::Numbers, 1);
         let word = &piece[at % PIECE];
+        GIVEN.fetch_add(1, Ordering::SeqCst);
         let is_first =
             word.compare_exchange(0, u64::from(index) + 1, Ordering::AcqRel, Ordering::Relaxed);
         if is_first.is_ok() {
@@ -307,11 +325,52 @@ pub(super) fn take(number: c_int) -> Option<(Link, bool)> {
     Some((link, is_last))
 }
 
+/// The number is still for this link, as far as anybody has seen.
+pub(super) fn is_of(number: c_int, link: Link) -> bool {
+    let word = word_of(number);
+    word.is_some_and(|word| word.load(Ordering::Acquire) == u64::from(link.index) + 1)
+}
+
+/// The number is for something else, or nothing, without anybody having seen that: if it is still
+/// said to be for this link, it is no more. `false`: it was given up, and perhaps given to another
+/// socket, by somebody else.
+pub(super) fn forget(number: c_int, link: Link) -> bool {
+    let Some(word) = word_of(number) else { return false };
+    let ours = u64::from(link.index) + 1;
+    // The row is not used anew as long as the caller holds it: so this is the same link.
+    let is_ours = word.compare_exchange(ours, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    if is_ours {
+        link.word(Word::Numbers).fetch_sub(1, Ordering::AcqRel);
+        link.let_go();
+    }
+    is_ours
+}
+
+/// How many there were with memory, and how many bytes were put into their rings: for reports.
+pub(super) fn count() -> (u64, u64) {
+    let (mut links, mut bytes) = (CARRIED.load(Ordering::Relaxed), PUT.load(Ordering::Relaxed));
+    for link in (0..END.load(Ordering::Acquire)).filter_map(Link::at) {
+        if link.hold() {
+            links += u64::from(link.memory().is_some());
+            bytes = bytes.wrapping_add(link.has_put());
+            link.let_go();
+        }
+    }
+    (links, bytes)
+}
+
+/// There never was one.
+#[inline]
+pub(super) fn is_none_there() -> bool {
+    END.load(Ordering::Acquire) == 0
+}
+
 /// Another number is for the same.
 pub(super) fn copy(from: c_int, to: c_int) {
     let Some(link) = enter(from) else { return };
     let piece = usize::try_from(to).ok().and_then(|to| NUMBERS.make(to / PIECE));
     if let Some(piece) = piece {
+        GIVEN.fetch_add(1, Ordering::SeqCst);
         // The hold of this call becomes the number's.
         link.word(Word::Numbers).fetch_add(1, Ordering::AcqRel);
         let was = piece[to as usize % PIECE].swap(u64::from(link.index) + 1, Ordering::AcqRel);
@@ -323,17 +382,19 @@ pub(super) fn copy(from: c_int, to: c_int) {
 
 /// Calls with each number that has one, and that.
 pub(super) fn each(mut with: impl FnMut(c_int, Link)) {
+    let given = GIVEN.load(Ordering::SeqCst);
     let mut left = (0..END.load(Ordering::Acquire))
         .filter_map(Link::at)
         .map(|link| link.get(Word::Numbers))
         .sum::<u64>();
     let end = crate::table::NUMBERS.end();
     for number in 0..end {
-        if left == 0 {
+        // Otherwise what was counted may be others than those that are found.
+        if left == 0 && GIVEN.load(Ordering::SeqCst) == given {
             return;
         }
         if let Some(link) = enter(number) {
-            left -= 1;
+            left = left.saturating_sub(1);
             with(number, link);
             link.let_go();
         }

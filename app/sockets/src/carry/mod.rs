@@ -8,6 +8,7 @@
 //!   which sockets are offered.
 //! * [`outward`], [`inward`]: sending, receiving. [`waits`]: `poll` and `select`.
 //! * [`leaving`]: back to the kernel. [`look`], [`shadow`]: what the kernel says.
+//! * [`report`]: how much was carried.
 
 mod broker;
 mod clock;
@@ -19,6 +20,7 @@ mod memory;
 mod offering;
 mod outward;
 pub(crate) mod parts;
+mod report;
 mod shadow;
 mod waits;
 
@@ -42,6 +44,7 @@ pub(crate) fn begin() {
             return;
         }
         if place::knows_children() && broker::begin(libc::getenv(c"OMNIVERB_SOCKET".as_ptr())) {
+            report::begin(libc::getenv(c"OMNIVERB_SOCKETS_REPORT".as_ptr()));
             links::turn_on();
         }
     }
@@ -76,10 +79,15 @@ pub(crate) fn send(
         Found::Carried(link) => link,
         Found::Offered(link) => {
             link.word(Word::Sending).fetch_add(1, Ordering::SeqCst);
-            let sent = native();
+            // Its memory may have come before that was said: then there may be bytes in the ring.
+            let has_come = link.word(Word::Memory).load(Ordering::SeqCst) != 0;
+            let sent = if has_come { None } else { Some(native()) };
             link.word(Word::Sending).fetch_sub(1, Ordering::SeqCst);
-            link.let_go();
-            return sent;
+            if let Some(sent) = sent {
+                link.let_go();
+                return sent;
+            }
+            link
         }
         Found::Counted => {
             let sent = native();
@@ -113,10 +121,15 @@ pub(crate) fn receive(
         Found::Carried(link) => link,
         Found::Offered(link) => {
             link.word(Word::Sleeping).fetch_add(1, Ordering::SeqCst);
-            let got = native();
+            // As above: the other end may be welcome already.
+            let has_come = link.word(Word::Memory).load(Ordering::SeqCst) != 0;
+            let got = if has_come { None } else { Some(native()) };
             link.word(Word::Sleeping).fetch_sub(1, Ordering::SeqCst);
-            link.let_go();
-            return got;
+            if let Some(got) = got {
+                link.let_go();
+                return got;
+            }
+            link
         }
         Found::Counted => {
             let got = native();
@@ -184,7 +197,7 @@ pub(crate) fn joins_set(number: c_int) {
 /// With all of them.
 pub(crate) fn leave_all() {
     if links::is_on() && place::is_ours() {
-        leaving::all(|_| true);
+        leaving::all();
     }
 }
 
@@ -194,11 +207,28 @@ pub(crate) fn stop() {
     links::turn_off();
 }
 
-/// A process is about to be made, or another program to be executed in this one, that has those
-/// sockets that are not closed then.
-pub(crate) fn hand_over() {
+/// Another program is about to be executed in this process: it has those sockets that are not
+/// closed then.
+pub(crate) fn executes() {
     if links::is_on() && place::is_ours() {
-        leaving::all(|number| !shadow::is_close_on_exec(number));
+        leaving::hand_all_over(|number| !shadow::is_close_on_exec(number));
+    }
+}
+
+/// A process is about to be made that has this one's memory until it becomes another program, or
+/// that the C library makes: nobody sees which sockets it duplicates meanwhile. So it has them all.
+pub(crate) fn lends() {
+    if links::is_on() && place::is_ours() {
+        offering::none_of_these();
+        leaving::hand_all_over(|_| true);
+    }
+}
+
+/// The process is about to end.
+pub(crate) fn ends() {
+    if links::is_on() && place::is_ours() {
+        report::write();
+        leaving::finish();
     }
 }
 
@@ -298,12 +328,18 @@ pub(crate) fn take_error(number: c_int) -> Option<c_int> {
     error
 }
 
+/// A message by this socket may carry descriptors: only then is it looked at before the kernel has
+/// said that it is there.
+pub(crate) fn may_pass(number: c_int) -> bool {
+    links::is_on() && !links::is_none_there() && shadow::is_unix(number)
+}
+
 /// Descriptors that a message is about to carry to somebody.
 ///
 /// # Safety
 /// The message is there.
 pub(crate) unsafe fn pass(message: *const libc::msghdr) {
-    if links::is_on() && !message.is_null() {
+    if !message.is_null() {
         // SAFETY: as the caller says.
         unsafe { crate::messages::each(message, leaving::pass_number) };
     }

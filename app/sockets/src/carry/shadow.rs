@@ -113,6 +113,22 @@ pub(super) fn unsent(number: c_int) -> Option<usize> {
     count(number, libc::TIOCOUTQ)
 }
 
+/// It is one of those that descriptors travel by.
+pub(super) fn is_unix(number: c_int) -> bool {
+    sockopt::socket_domain(borrow(number)) == Ok(rustix::net::AddressFamily::UNIX)
+}
+
+/// How long a call may wait to send, in milliseconds; `None`: for ever.
+pub(super) fn send_limit(number: c_int) -> Option<u32> {
+    let time = sockopt::socket_timeout(borrow(number), sockopt::Timeout::Send).ok().flatten()?;
+    Some(u32::try_from(time.as_millis()).unwrap_or(u32::MAX).max(1))
+}
+
+/// Resets the connection, at once and whoever has it.
+pub(super) fn reset(number: c_int) {
+    _ = rustix::net::connect_unspec(borrow(number));
+}
+
 /// Names the socket.
 pub(super) fn cookie(number: c_int) -> Option<u64> {
     sockopt::socket_cookie(borrow(number)).ok()
