@@ -8,12 +8,13 @@
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use omniverb_carry::layout;
 use omniverb_carry::message::{BYTES, PAGE, Reply, Request, SUFFIX};
+use omniverb_stream::descriptors::Why;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
@@ -26,6 +27,7 @@ use rustix::net::{
 use super::clock;
 use super::links::{Link, Note, Word};
 use crate::own;
+use crate::table::NUMBERS;
 
 /// Where the host's daemon listens, unless `OMNIVERB_SOCKET` says otherwise
 /// (`rnic/session/src/lib.rs`).
@@ -48,7 +50,9 @@ struct State {
     failed: AtomicU64,
     /// Somebody takes the mail, or connects.
     busy: AtomicU64,
-    rest: [u64; 507],
+    /// This process is known not to be a copy of another one.
+    known: AtomicU64,
+    rest: [u64; 506],
 }
 
 static STATE: State = State {
@@ -57,7 +61,8 @@ static STATE: State = State {
     seen: AtomicU64::new(0),
     failed: AtomicU64::new(0),
     busy: AtomicU64::new(0),
-    rest: [0; 507],
+    known: AtomicU64::new(0),
+    rest: [0; 506],
 };
 
 struct Path(core::cell::UnsafeCell<[u8; NAME]>);
@@ -84,6 +89,7 @@ pub(super) unsafe fn begin(daemon: *const c_char) -> bool {
     let path = unsafe { &mut *PATH.0.get() };
     path[..daemon.len()].copy_from_slice(daemon);
     path[daemon.len()..][..SUFFIX.len()].copy_from_slice(SUFFIX.as_bytes());
+    STATE.known.store(1, Ordering::Relaxed);
     let page = (&raw const STATE).cast_mut().cast();
     // SAFETY: a page of our own, of which a child is to see zeros.
     unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }.is_ok()
@@ -140,6 +146,11 @@ impl Drop for Alone {
     fn drop(&mut self) {
         STATE.busy.store(0, Ordering::Release);
     }
+}
+
+/// This process is a copy of another one, and nobody has asked so far.
+pub(super) fn is_copy() -> bool {
+    STATE.known.swap(1, Ordering::AcqRel) == 0
 }
 
 /// Offers a socket. `false` if there is nobody to offer it to.
@@ -289,28 +300,63 @@ fn came(reply: Reply, file: Option<OwnedFd>) {
             }
         }
         (Reply::Link { tag, link: name, side }, Some(file)) => {
-            let Some(link) = Link::of_tag(tag) else {
-                tell(Request::Ended { link: name }, &[]);
-                return;
-            };
-            if link.get(Word::Memory) == 0
-                && let Some(base) = map(&file, layout::BYTES, ProtFlags::READ | ProtFlags::WRITE)
-            {
-                link.set(Word::Side, side);
-                link.set(Word::Name, name);
-                link.set(Word::Memory, base as u64);
+            let link = Link::of_tag(tag);
+            let is_taken = link.is_some_and(|link| take_link(link, &file, name, side));
+            if let Some(link) = link {
+                link.note(Note::Returned);
+                link.let_go();
             }
-            link.let_go();
+            if !is_taken {
+                tell(Request::Ended { link: name }, &[]);
+            }
         }
         (Reply::Refused { tag, .. }, _) => {
             if let Some(link) = Link::of_tag(tag) {
+                link.note(Note::Left);
                 link.note(Note::Unwelcoming);
+                link.note(Note::Returned);
+                link.let_go();
+            }
+        }
+        (Reply::Waiting { tag }, _) => {
+            if let Some(link) = Link::of_tag(tag) {
                 link.note(Note::Returned);
                 link.let_go();
             }
         }
         _ => {}
     }
+}
+
+/// Whether a link is to have memory: nobody has done anything with its socket that only the kernel
+/// can go on with, since it was offered.
+fn may_have_memory(link: Link) -> bool {
+    let entry = NUMBERS.look(link.get(Word::Number) as c_int);
+    !link.has(Note::Left) && entry.why() == Why::Free && !entry.is_duplicated()
+}
+
+/// A link has come. `false` if it is of no use any more.
+fn take_link(link: Link, file: &OwnedFd, name: u64, side: u64) -> bool {
+    if link.get(Word::Memory) != 0 || !may_have_memory(link) {
+        return false;
+    }
+    let Some(base) = map(file, layout::BYTES, ProtFlags::READ | ProtFlags::WRITE) else {
+        return false;
+    };
+    link.set(Word::Side, side);
+    link.set(Word::Name, name);
+    link.word(Word::Memory).store(base as u64, Ordering::SeqCst);
+    // SYNC: left. Who leaves says so and looks for the memory then; one of the two is seen.
+    fence(Ordering::SeqCst);
+    if !may_have_memory(link) {
+        link.note(Note::Left);
+        link.note(Note::Unwelcoming);
+        if let (Some(outward), Some(inward)) = (link.outward(), link.inward()) {
+            outward.stop();
+            inward.say_no_more();
+        }
+    }
+    true
 }
 
 /// Maps a memory file that can be neither cut short nor grown.

@@ -12,7 +12,7 @@ use omniverb_carry::{Direction, Place};
 use rustix::event::PollFlags;
 use rustix::thread::sched_yield;
 
-use super::links::{Link, Note, Word};
+use super::links::{self, Link, Note, Word};
 use super::look::{self, Seen};
 use super::memory::Memory;
 use super::parts::{self, Parts};
@@ -32,6 +32,9 @@ const AWAKE: u32 = 200;
 /// The longest time, in calls, that is not looked at all after looks that were in vain: two to the
 /// power of that.
 const VAIN_MAX: u64 = 8;
+
+/// Steps of a call that got nothing: far more than others who read the same socket cause.
+const STEPS: u32 = 1 << 12;
 
 /// What there is in the ring.
 pub(super) enum Ring {
@@ -94,7 +97,7 @@ fn is_left_of_kernel(number: c_int, fence: u64, bytes: usize) -> bool {
 /// Whether the other end may be welcome: nobody else would have to be woken.
 fn may_welcome(link: Link) -> bool {
     let notes = Note::Unwelcoming as u64 | Note::Shared as u64 | Note::Broken as u64;
-    link.get(Word::Notes) & notes == 0 && link.get(Word::Sleeping) == 0
+    link.get(Word::Notes) & notes == 0 && link.word(Word::Sleeping).load(Ordering::SeqCst) == 0
 }
 
 /// Welcomes it, unless somebody went to sleep at this moment.
@@ -196,6 +199,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     }
 
     fn run(mut self) -> isize {
+        let (mut steps, mut had) = (0, 0);
         loop {
             let step = match ring(self.link, &self.direction) {
                 Ring::Bytes(place, bytes) => self.take_of_ring(place, bytes),
@@ -207,7 +211,28 @@ impl<N: Fn() -> isize> Call<'_, N> {
             if let Step::Done(result) = step {
                 return result;
             }
+            if self.got > had {
+                (steps, had) = (0, self.got);
+            }
+            steps += 1;
+            if steps > STEPS {
+                return self.give_up();
+            }
         }
+    }
+
+    /// The other end writes what no correct end writes: the call is not to go on for ever.
+    #[cold]
+    fn give_up(&self) -> isize {
+        self.link.note(Note::Broken);
+        if self.got > 0 {
+            return self.got as isize;
+        }
+        falls_asleep(self.link);
+        outward::flush_all();
+        let result = (self.native)();
+        wakes(self.link);
+        result
     }
 
     /// There are bytes in the ring. Those of the kernel come first.
@@ -271,8 +296,19 @@ impl<N: Fn() -> isize> Call<'_, N> {
                 Ok(0)
             }
             _ if self.got > 0 => Err(Step::Done(self.got as isize)),
-            // What only the kernel can tell it does.
-            _ => Err(Step::Done((self.native)())),
+            // What only the kernel can tell it does. It may sleep, until the bytes come that are
+            // before those in the ring; if somebody else has had them meanwhile, it must not.
+            _ => {
+                falls_asleep(self.link);
+                let step = if is_passed(self.link, self.number, &self.direction) {
+                    Step::Again
+                } else {
+                    outward::flush_all();
+                    Step::Done((self.native)())
+                };
+                wakes(self.link);
+                Err(step)
+            }
         }
     }
 
@@ -283,9 +319,12 @@ impl<N: Fn() -> isize> Call<'_, N> {
             _ => look::look_now(self.link, self.number),
         };
         let events = match seen {
+            Seen::Another if self.got > 0 => {
+                links::forget(self.number, self.link);
+                return Step::Done(self.got as isize);
+            }
             Seen::Another => {
-                leaving::forget(self.number);
-                return Step::Done((self.native)());
+                return Step::Done(outward::another(self.number, self.link, &self.native));
             }
             Seen::Events(events) => events,
         };

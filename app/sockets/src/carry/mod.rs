@@ -245,6 +245,7 @@ pub(crate) fn forks() -> Option<c_int> {
 /// It is the new one.
 pub(crate) fn forked(parents: Option<c_int>) {
     if links::is_on() {
+        _ = broker::is_copy();
         leaving::begin_anew();
         broker::leave_to_parent(parents);
     }

@@ -92,6 +92,7 @@ fn offer_now(number: c_int) -> bool {
     let Some(link) = links::make(number) else { return false };
     link.set(Word::Cookie, cookie);
     link.set(Word::Buffer, buffer as u64);
+    link.set(Word::Number, number as u64);
     fence(Ordering::SeqCst);
     // Whatever keeps a socket from being carried is noted before anybody looks for its link.
     let again = NUMBERS.look(number);
@@ -99,7 +100,7 @@ fn offer_now(number: c_int) -> bool {
     let is_free = is_same && UNCOUNTED.load(Ordering::SeqCst) == 0;
     let is_offered = is_free && broker::offer(number, link);
     if !is_offered {
-        super::leaving::forget(number);
+        links::forget(number, link);
     }
     link.let_go();
     is_offered

@@ -9,7 +9,7 @@
 //! then finds that nothing was published, and goes the same way.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use omniverb_carry::layout::{CLOSED, RING, SHUT_RECEIVE, SHUT_SEND};
 use omniverb_carry::{Direction, direction::Stretch};
@@ -22,7 +22,7 @@ use super::links::{self, Link, Note, Word};
 use super::look::{self, ENDING, Seen};
 use super::memory::Memory;
 use super::parts::{self, Parts};
-use super::{clock, leaving, shadow};
+use super::{broker, clock, leaving, shadow};
 use crate::place;
 use crate::slots::{next_poll, next_sendmsg};
 
@@ -31,8 +31,20 @@ const PLAIN: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_MORE;
 /// How often the turn is tried, and how many of these times without giving the processor away.
 const TRIES: u32 = 20_000;
 const TRIES_AWAKE: u32 = 100;
-/// How long room in the ring is waited for, of an end that reads.
+/// How long room in the ring is waited for, of an end that reads; for a call that does not wait,
+/// all in all.
 const ROOM: u64 = 8 * clock::MOMENT;
+/// Rounds of a call that put nothing into the ring: far more than the ends of a correct link make.
+const ROUNDS: u32 = 1 << 10;
+/// How often a flush that has to succeed is tried, and how long the kernel has each time to make
+/// room, in milliseconds.
+const FLUSHES: u32 = 50;
+const FLUSH: u32 = 100;
+/// How often whoever takes bytes back is waited for, how often of these only by giving the
+/// processor away, and how long otherwise, in nanoseconds.
+const WAITS: u32 = 12_000;
+const WAITS_AWAKE: u32 = 2000;
+const WAIT: i64 = 100_000;
 /// Bytes that are taken back at a time.
 const PIECE: usize = 8192;
 
@@ -89,9 +101,11 @@ fn take_back(link: Link, direction: &Direction<Memory>, number: c_int) -> bool {
     }
     undisturbed(|| {
         let pump = link.word(Word::Pump);
-        // Who has it is undisturbed, too, and waits for nothing.
-        while pump.swap(1, Ordering::Acquire) != 0 {
-            sched_yield();
+        if !take_pump(pump) {
+            // Its bytes may be with the kernel or not: nobody can tell any more.
+            link.note(Note::Broken);
+            shadow::reset(number);
+            return true;
         }
         let done = match direction.take_back() {
             Ok(None) => true,
@@ -104,6 +118,27 @@ fn take_back(link: Link, direction: &Direction<Memory>, number: c_int) -> bool {
         pump.store(0, Ordering::Release);
         done
     })
+}
+
+/// Who has the pump is undisturbed, too, and waits for nothing. So it is free soon, unless whoever
+/// had it is in the process that this one was a copy of, or was cancelled in the middle.
+fn take_pump(pump: &AtomicU64) -> bool {
+    for tried in 0..WAITS {
+        if pump.swap(1, Ordering::Acquire) == 0 {
+            return true;
+        }
+        if tried < WAITS_AWAKE {
+            sched_yield();
+            continue;
+        }
+        if tried == WAITS_AWAKE && broker::is_copy() {
+            leaving::begin_anew();
+        }
+        // Not by giving the processor away: a thread that always comes first would keep it.
+        let time = rustix::event::Timespec { tv_sec: 0, tv_nsec: WAIT };
+        _ = rustix::thread::nanosleep(&time);
+    }
+    false
 }
 
 /// Gives the kernel what was taken back.
@@ -151,6 +186,18 @@ pub(super) fn flush(link: Link, number: c_int) -> bool {
     done
 }
 
+/// The same; all of it. Somebody is about to have the socket who may send behind it, so a
+/// connection of which the kernel takes nothing for long is reset: rather that than wrong bytes.
+pub(super) fn flush_wholly(link: Link, number: c_int) {
+    for _ in 0..FLUSHES {
+        if flush(link, number) {
+            return;
+        }
+        shadow::events(number, PollFlags::OUT, FLUSH);
+    }
+    shadow::reset(number);
+}
+
 /// Before this thread sleeps, or does something for long: nobody is left who would have to wait for
 /// us to get what was sent.
 #[inline(always)]
@@ -162,7 +209,8 @@ pub(super) fn flush_all() {
 
 #[cold]
 fn flush_each() {
-    IS_DIRTY.store(false, Ordering::Relaxed);
+    // SYNC: dirty. Who puts bytes publishes them and says so then.
+    IS_DIRTY.swap(false, Ordering::SeqCst);
     links::each(|number, link| {
         let Some(direction) = link.outward() else { return };
         let is_there = direction.place().position() != direction.head().position();
@@ -195,10 +243,7 @@ pub(super) fn send(
         return native();
     }
     match look::look(link, number) {
-        Seen::Another => {
-            leaving::forget(number);
-            return native();
-        }
+        Seen::Another => return another(number, link, native),
         Seen::Events(events) if events.intersects(ENDING) => _ = direction.stop(),
         Seen::Events(_) => {}
     }
@@ -210,7 +255,8 @@ pub(super) fn send(
         direction.stop();
         return by_kernel(link, &direction, number, flags, native);
     };
-    let sent = put(link, &direction, number, &parts);
+    let is_waiting = flags & libc::MSG_DONTWAIT == 0 && !link.has(Note::NonBlocking);
+    let sent = put(link, &direction, number, &parts, is_waiting);
     if sent == parts.total() {
         return sent as isize;
     }
@@ -237,17 +283,35 @@ pub(super) fn send(
     sent as isize
 }
 
+/// A number is for another socket than the call began with. If nobody has seen how that came, it
+/// was so before. Otherwise it was closed meanwhile, and the call has nothing to do with what is
+/// there now.
+pub(super) fn another(number: c_int, link: Link, native: impl Fn() -> isize) -> isize {
+    if links::forget(number, link) {
+        return native();
+    }
+    shadow::set_errno(libc::EBADF);
+    -1
+}
+
 /// Puts into the ring what it takes. How much that is.
-fn put(link: Link, direction: &Direction<Memory>, number: c_int, parts: &Parts<'_>) -> usize {
+fn put(
+    link: Link,
+    direction: &Direction<Memory>,
+    number: c_int,
+    parts: &Parts<'_>,
+    is_waiting: bool,
+) -> usize {
     let mut place = direction.place();
     if !place.is_welcome() || direction.head().is_stopped() || !take_turn(link, direction) {
         return 0;
     }
-    let mut sent = 0;
+    let (mut sent, mut rounds, mut began) = (0, 0, None);
     loop {
         let head = direction.head();
         place = direction.place();
-        let is_open = place.is_welcome() && !place.is_taken() && link.get(Word::Sending) == 0;
+        let is_ours = !link.has(Note::Left) && link.word(Word::Sending).load(Ordering::SeqCst) == 0;
+        let is_open = place.is_welcome() && !place.is_taken() && is_ours;
         let Ok(bytes) = head.since(place) else {
             link.note(Note::Broken);
             break;
@@ -257,7 +321,14 @@ fn put(link: Link, direction: &Direction<Memory>, number: c_int, parts: &Parts<'
         }
         let length = (RING - bytes).min(parts.total() - sent);
         if length == 0 {
-            if wait_for_room(direction) {
+            rounds += 1;
+            if rounds > ROUNDS {
+                // Its reader says what no reader says.
+                link.note(Note::Broken);
+                break;
+            }
+            let first = *began.get_or_insert_with(clock::now);
+            if wait_for_room(direction, if is_waiting { clock::now() } else { first }) {
                 continue;
             }
             break;
@@ -265,7 +336,9 @@ fn put(link: Link, direction: &Direction<Memory>, number: c_int, parts: &Parts<'
         parts.each(sent, length, |done, piece| direction.fill(head.position(), done, piece));
         IS_DIRTY.store(true, Ordering::Relaxed);
         let Some(after) = direction.publish(head, length) else { break };
-        sent += length;
+        // SYNC: dirty. Somebody may have looked before these were there.
+        IS_DIRTY.store(true, Ordering::Release);
+        (sent, rounds) = (sent + length, 0);
         let is_seen = after.is_welcome() && !after.is_taken();
         if !is_seen {
             // It went to sleep, or left, at this moment.
@@ -295,8 +368,8 @@ fn fence(link: Link, direction: &Direction<Memory>, number: c_int, bytes: usize)
     true
 }
 
-fn wait_for_room(direction: &Direction<Memory>) -> bool {
-    let began = clock::now();
+/// The reader makes room, since `began`. Who has waited long enough does not look again.
+fn wait_for_room(direction: &Direction<Memory>, began: u64) -> bool {
     loop {
         for _ in 0..64 {
             core::hint::spin_loop();
@@ -329,7 +402,7 @@ fn by_kernel(
         let has_turn = take_turn(link, direction);
         let done = take_back(link, direction, number);
         if done {
-            link.word(Word::Sending).fetch_add(1, Ordering::AcqRel);
+            link.word(Word::Sending).fetch_add(1, Ordering::SeqCst);
             link.set(Word::IsFenced, 0);
         }
         if has_turn {
@@ -345,9 +418,15 @@ fn by_kernel(
         }
         let events = PollFlags::OUT.bits() as i16;
         let mut one = libc::pollfd { fd: number, events, revents: 0 };
+        let limit = shadow::send_limit(number).map_or(-1, |limit| limit as c_int);
         // SAFETY: the structure lives across the call; nothing is held that leaving it would keep.
-        if unsafe { next_poll(&raw mut one, 1, -1) } < 0 {
-            return -1;
+        match unsafe { next_poll(&raw mut one, 1, limit) } {
+            ..0 => return -1,
+            0 => {
+                shadow::set_errno(libc::EAGAIN);
+                return -1;
+            }
+            _ => {}
         }
     }
     let result = native();
