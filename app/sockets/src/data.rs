@@ -1,5 +1,6 @@
 //! The functions that move bytes, or wait for them.
 
+use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 
 use crate::call::{self, Call};
@@ -8,6 +9,9 @@ use crate::carry::Wait;
 use crate::carry::parts::Parts;
 use crate::functions::watched;
 use crate::slots::*;
+
+/// The kernel looks at no more messages of one call (sendmmsg(2)).
+const MESSAGES: u32 = 1024;
 
 /// Where a call's one part is described.
 const EMPTY: [libc::iovec; 1] = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }];
@@ -69,15 +73,22 @@ functions! {
         address_length: *mut u32
     ) -> isize {
         let mut place = EMPTY;
+        let is_kernels = Cell::new(false);
         let got = carry::receive(
             number,
             || carry::one_part(bytes, length, &mut place),
             flags,
-            // SAFETY: the program's arguments, as they are.
-            || unsafe { next_recvfrom(number, bytes, length, flags, address, address_length) },
+            || {
+                // SAFETY: the program's arguments, as they are.
+                let got =
+                    unsafe { next_recvfrom(number, bytes, length, flags, address, address_length) };
+                is_kernels.set(got > 0);
+                got
+            },
         );
-        // The kernel gives no address for a stream.
-        if got >= 0 && !address.is_null() && !address_length.is_null() && carry::has(number) {
+        // The kernel gives no address for a stream; nor do we for bytes that did not come by it.
+        let is_ours = got > 0 && !is_kernels.get();
+        if is_ours && !address.is_null() && !address_length.is_null() {
             // SAFETY: where the kernel would write it.
             unsafe { *address_length = 0 };
         }
@@ -109,12 +120,16 @@ functions! {
             let is_one = !message.is_null();
             if is_one { Parts::of((*message).msg_iov, (*message).msg_iovlen) } else { None }
         };
+        let is_kernels = Cell::new(false);
         let got = carry::receive(number, parts, flags, || {
             let call = Call::Receive(message);
             // SAFETY: the program's arguments, as they are.
-            watched(call, || unsafe { next_recvmsg(number, message, flags) } as i64) as isize
+            let got = watched(call, || unsafe { next_recvmsg(number, message, flags) } as i64);
+            is_kernels.set(got > 0);
+            got as isize
         });
-        if got >= 0 && flags & !carry::PLAIN == 0 && carry::has(number) {
+        // What the kernel has said of bytes that came by it stays as it is.
+        if got > 0 && !is_kernels.get() {
             // As the kernel says for a stream: no name, no control data.
             // SAFETY: where the kernel would write it.
             unsafe {
@@ -194,8 +209,10 @@ functions! {
                 && (*message).msg_controllen == 0;
             if is_plain { Parts::of((*message).msg_iov, (*message).msg_iovlen) } else { None }
         };
-        // SAFETY: as above.
-        unsafe { carry::pass(message) };
+        if carry::may_pass(number) {
+            // SAFETY: as above.
+            unsafe { carry::pass(message) };
+        }
         carry::send(number, parts, flags, || {
             // SAFETY: the program's arguments, as they are.
             watched(call, || unsafe { next_sendmsg(number, message, flags) } as i64) as isize
@@ -209,8 +226,8 @@ functions! {
         flags: c_int
     ) -> c_int {
         carry::leave(number);
-        if !messages.is_null() {
-            for index in 0..count as usize {
+        if !messages.is_null() && carry::may_pass(number) {
+            for index in 0..count.min(MESSAGES) as usize {
                 // SAFETY: the program's messages, which the kernel would read as well.
                 unsafe { carry::pass(&raw const (*messages.add(index)).msg_hdr) };
             }

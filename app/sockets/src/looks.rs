@@ -41,20 +41,20 @@ pub extern "C" fn ov_look_sleep() {
 /// `execve` and the like.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_exec() {
-    carry::hand_over();
+    carry::executes();
+}
+
+/// What ends the process without what `exit` does.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_end() {
+    carry::ends();
 }
 
 /// `posix_spawn`, `popen` and the like: a child that becomes another program.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_spawn() {
-    carry::hand_over();
+    carry::lends();
     carry::may_sleep();
-}
-
-/// `posix_spawn_file_actions_adddup2`: the child will have this one.
-#[unsafe(no_mangle)]
-pub extern "C" fn ov_look_spawn_dup(_: *const c_void, from: c_int) {
-    carry::leave(from);
 }
 
 /// `prctl`: a filter of system calls knows nothing of ours.
@@ -174,16 +174,14 @@ pub extern "C" fn ov_look_login_tty(number: c_int) {
 /// `vfork`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_vfork() {
-    carry::hand_over();
+    carry::lends();
     place::lends();
 }
 
 /// `clone`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_clone(_: *const c_void, _: *const c_void, flags: c_int) {
-    if flags & libc::CLONE_THREAD == 0 {
-        carry::forks();
-    }
+    carry::clones(flags);
     place::clones(flags);
 }
 

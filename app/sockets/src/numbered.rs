@@ -12,10 +12,15 @@ use crate::{carry, place, table};
 /// call must be made from where the program made it.
 pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
     match number {
-        libc::SYS_fork | libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3 => {
-            _ = carry::forks();
+        libc::SYS_fork => _ = carry::forks(),
+        libc::SYS_vfork => carry::lends(),
+        libc::SYS_clone => carry::clones(first as c_int),
+        libc::SYS_clone3 if first != 0 && second >= size_of::<u64>() => {
+            // SAFETY: the kernel would read it as well.
+            carry::clones(unsafe { *(first as *const u64) } as c_int);
         }
-        libc::SYS_execve | libc::SYS_execveat => carry::hand_over(),
+        libc::SYS_execve | libc::SYS_execveat => carry::executes(),
+        libc::SYS_exit_group => carry::ends(),
         libc::SYS_io_uring_setup => carry::leave_all(),
         libc::SYS_unshare | libc::SYS_seccomp => carry::stop(),
         _ => {}

@@ -20,7 +20,7 @@ use super::{clock, leaving, outward, shadow};
 use crate::slots::next_recvmsg;
 
 /// Flags that are understood here; all others are for the kernel alone.
-pub(super) const PLAIN: c_int = libc::MSG_PEEK
+const PLAIN: c_int = libc::MSG_PEEK
     | libc::MSG_DONTWAIT
     | libc::MSG_WAITALL
     | libc::MSG_NOSIGNAL

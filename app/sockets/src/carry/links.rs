@@ -105,13 +105,18 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    fn at(index: u32) -> Option<Link> {
+    /// The row of an index. Whoever has it by that must hold it already.
+    pub(super) fn at(index: u32) -> Option<Link> {
         let index_of = index as usize;
         let at = index_of % IN_PIECE * WORDS;
         let row = ROWS.make(index_of / IN_PIECE)?.get(at..at + WORDS)?;
         // SAFETY: pieces stay for good.
         let row = unsafe { core::slice::from_raw_parts(row.as_ptr(), row.len()) };
         Some(Link { row, index })
+    }
+
+    pub(super) fn index(self) -> u32 {
+        self.index
     }
 
     #[inline(always)]

@@ -55,9 +55,6 @@ pub(crate) fn own_moved(from: c_int, to: c_int) {
     broker::moved(from, to);
 }
 
-/// Flags of messages that are received as others are.
-pub(crate) const PLAIN: c_int = inward::PLAIN;
-
 /// A number has a link.
 #[inline]
 pub(crate) fn has(number: c_int) -> bool {
@@ -221,6 +218,18 @@ pub(crate) fn lends() {
     if links::is_on() && place::is_ours() {
         offering::none_of_these();
         leaving::hand_all_over(|_| true);
+    }
+}
+
+/// `clone`, with these flags.
+pub(crate) fn clones(flags: c_int) {
+    if flags & libc::CLONE_THREAD != 0 {
+        return;
+    }
+    if flags & libc::CLONE_VM != 0 {
+        lends();
+    } else {
+        _ = forks();
     }
 }
 

@@ -5,6 +5,7 @@
 //! that bytes that come wake.
 
 use core::ffi::c_int;
+use core::mem::MaybeUninit;
 
 use super::links::{self, Link, Note, Word};
 use super::look;
@@ -21,7 +22,7 @@ pub(crate) enum Wait {
 }
 
 /// Descriptors of a call that are looked through.
-const MOST: u64 = 4096;
+const MOST: usize = 1024;
 /// What says that there are bytes.
 const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
 
@@ -37,13 +38,44 @@ fn each(all: &mut [libc::pollfd], mut with: impl FnMut(&mut libc::pollfd, Link))
     }
 }
 
-/// Calls with the link of each that has one, with memory or not.
-fn each_offered(numbers: impl Iterator<Item = c_int>, mut with: impl FnMut(Link)) {
-    for number in numbers {
-        if let Some(link) = links::enter(number) {
-            with(link);
-            link.let_go();
+/// Links of which this call has said that it sleeps. They are held until it wakes: their numbers
+/// may be for others by then.
+struct Asleep {
+    /// By their indices.
+    links: [MaybeUninit<u32>; MOST],
+    count: usize,
+}
+
+impl Asleep {
+    /// For each number that has a link, with memory or not.
+    fn fall(&mut self, numbers: impl Iterator<Item = c_int>) {
+        for link in numbers.filter_map(links::enter) {
+            match self.links.get_mut(self.count) {
+                Some(place) => {
+                    inward::falls_asleep(link);
+                    place.write(link.index());
+                    self.count += 1;
+                }
+                None => link.let_go(),
+            }
         }
+    }
+
+    /// Of no link so far.
+    fn new() -> Self {
+        Self { links: [const { MaybeUninit::uninit() }; MOST], count: 0 }
+    }
+
+    fn wake(&mut self) {
+        for index in &self.links[..self.count] {
+            // SAFETY: so many were written.
+            let index = unsafe { index.assume_init() };
+            if let Some(link) = Link::at(index) {
+                inward::wakes(link);
+                link.let_go();
+            }
+        }
+        self.count = 0;
     }
 }
 
@@ -111,7 +143,7 @@ pub(super) unsafe fn poll(
         return native(true);
     }
     broker::look();
-    let is_list = !all.is_null() && all.is_aligned() && count <= MOST;
+    let is_list = !all.is_null() && all.is_aligned() && count <= MOST as u64;
     // SAFETY: as the caller says.
     let all = is_list.then(|| unsafe { core::slice::from_raw_parts_mut(all, count as usize) });
     let Some(all) = all else {
@@ -137,7 +169,10 @@ pub(super) unsafe fn poll(
 fn wait_for_any(all: &mut [libc::pollfd], native: &impl Fn(bool) -> c_int) -> c_int {
     if any_has_more(all) {
         let result = native(false);
-        return add(all, result);
+        let result = add(all, result);
+        if result != 0 {
+            return result;
+        }
     }
     if looks(all) {
         let result = look_for_a_moment(all, native);
@@ -145,12 +180,21 @@ fn wait_for_any(all: &mut [libc::pollfd], native: &impl Fn(bool) -> c_int) -> c_
             return result;
         }
     }
-    each_offered(all.iter().map(|one| one.fd), inward::falls_asleep);
-    let is_empty = !any_has_more(all);
-    outward::flush_all();
-    let result = native(is_empty);
-    each_offered(all.iter().map(|one| one.fd), inward::wakes);
-    add(all, result)
+    let mut asleep = Asleep::new();
+    asleep.fall(all.iter().map(|one| one.fd));
+    let mut result = 0;
+    if any_has_more(all) {
+        result = native(false);
+        result = add(all, result);
+    }
+    // What there was another thread may have had: a call that waits does not end for nothing.
+    if result == 0 {
+        outward::flush_all();
+        result = native(true);
+        result = add(all, result);
+    }
+    asleep.wake();
+    result
 }
 
 /// Whether it is worth looking for a moment: for any of them.
@@ -265,8 +309,9 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
     };
     let mut found = false;
     let uncounted = if wait == Wait::Until { offer_all(asked()) } else { 0 };
+    let mut asleep = Asleep::new();
     if wait == Wait::Until {
-        each_offered(asked(), inward::falls_asleep);
+        asleep.fall(asked());
     }
     sets.each(&read, &write, |number, link| found |= has_more(number, link));
     if wait == Wait::Until && !found {
@@ -274,7 +319,7 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
     }
     let result = native(wait == Wait::Until && !found);
     if wait == Wait::Until {
-        each_offered(asked(), inward::wakes);
+        asleep.wake();
         (0..uncounted).for_each(|_| offering::uncount());
     }
     if result < 0 {
