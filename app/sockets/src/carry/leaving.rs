@@ -30,9 +30,13 @@ pub(super) fn escape(link: Link, number: c_int) {
 }
 
 /// And what was not received goes through the kernel, too: the other end sees to that, by the next
-/// thing that it does.
+/// thing that it does. What was sent is with the kernel then: somebody is about to send behind it
+/// who knows nothing of the ring.
 pub(super) fn leave(link: Link, number: c_int) {
     escape(link, number);
+    if outward::has_bytes(link) && is_its(link, number) {
+        outward::flush_wholly(link, number);
+    }
     if inward::waiting(link) > 0
         && let Some(inward) = link.inward()
         && inward.leave().is_err()
@@ -41,14 +45,10 @@ pub(super) fn leave(link: Link, number: c_int) {
     }
 }
 
-/// The same; others are about to have it who know nothing of the ring, and may send: so what was
-/// sent has to be with the kernel before.
+/// The same; other programs are about to have it, too.
 fn hand_over(link: Link, number: c_int) {
     link.note(Note::Shared);
     leave(link, number);
-    if is_its(link, number) {
-        outward::flush_wholly(link, number);
-    }
 }
 
 /// The same for a number, if it has a link.
