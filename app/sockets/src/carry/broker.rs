@@ -346,7 +346,7 @@ fn take_link(link: Link, file: &OwnedFd, name: u64, side: u64) -> bool {
     link.set(Word::Side, side);
     link.set(Word::Name, name);
     link.word(Word::Memory).store(base as u64, Ordering::SeqCst);
-    // SYNC: left. Who leaves says so and looks for the memory then; one of the two is seen.
+    // Who leaves says so and looks for the memory then; one of the two is seen.
     fence(Ordering::SeqCst);
     if !may_have_memory(link) {
         link.note(Note::Left);

@@ -14,7 +14,7 @@ use super::{broker, inward, shadow};
 /// Neither direction goes on, now or, if it has no memory yet, ever. What was not received is still
 /// in the ring, for this process and those that it forks.
 pub(super) fn escape(link: Link, number: c_int) {
-    // SYNC: left. Whoever brings the memory brings it and looks then whether this was said.
+    // Whoever brings the memory brings it and looks then whether this was said.
     link.note(Note::Left);
     link.note(Note::Unwelcoming);
     core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);

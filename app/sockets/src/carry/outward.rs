@@ -209,7 +209,7 @@ pub(super) fn flush_all() {
 
 #[cold]
 fn flush_each() {
-    // SYNC: dirty. Who puts bytes publishes them and says so then.
+    // Who puts bytes publishes them and says so then.
     IS_DIRTY.swap(false, Ordering::SeqCst);
     links::each(|number, link| {
         let Some(direction) = link.outward() else { return };
@@ -336,7 +336,7 @@ fn put(
         parts.each(sent, length, |done, piece| direction.fill(head.position(), done, piece));
         IS_DIRTY.store(true, Ordering::Relaxed);
         let Some(after) = direction.publish(head, length) else { break };
-        // SYNC: dirty. Somebody may have looked before these were there.
+        // Somebody may have looked before these were there.
         IS_DIRTY.store(true, Ordering::Release);
         (sent, rounds) = (sent + length, 0);
         let is_seen = after.is_welcome() && !after.is_taken();
