@@ -29,14 +29,19 @@ pub(super) fn escape(link: Link, number: c_int) {
     }
 }
 
-/// And what was not received goes through the kernel, too: the other end sees to that, by the next
-/// thing that it does. What was sent is with the kernel then: somebody is about to send behind it
-/// who knows nothing of the ring.
-pub(super) fn leave(link: Link, number: c_int) {
+/// The same; what was sent is with the kernel then: somebody is about to send behind it who knows
+/// nothing of it.
+fn escape_wholly(link: Link, number: c_int) {
     escape(link, number);
     if outward::has_bytes(link) && is_its(link, number) {
         outward::flush_wholly(link, number);
     }
+}
+
+/// And what was not received goes through the kernel, too: the other end sees to that, by the next
+/// thing that it does.
+pub(super) fn leave(link: Link, number: c_int) {
+    escape_wholly(link, number);
     if inward::waiting(link) > 0
         && let Some(inward) = link.inward()
         && inward.leave().is_err()
@@ -138,7 +143,11 @@ pub(super) fn all() {
 /// Programs that know nothing of us are about to have those of which `is_handed_over` says so.
 pub(super) fn hand_all_over(is_handed_over: impl Fn(c_int) -> bool) {
     links::each(|number, link| {
-        if is_handed_over(number) { hand_over(link, number) } else { escape(link, number) }
+        if is_handed_over(number) {
+            hand_over(link, number);
+        } else {
+            escape_wholly(link, number);
+        }
     });
 }
 
@@ -146,7 +155,7 @@ pub(super) fn hand_all_over(is_handed_over: impl Fn(c_int) -> bool) {
 pub(super) fn share() {
     links::each(|number, link| {
         link.note(Note::Shared);
-        escape(link, number);
+        escape_wholly(link, number);
     });
 }
 

@@ -330,12 +330,6 @@ pub(super) fn take(number: c_int) -> Option<(Link, bool)> {
     Some((link, is_last))
 }
 
-/// The number is still for this link, as far as anybody has seen.
-pub(super) fn is_of(number: c_int, link: Link) -> bool {
-    let word = word_of(number);
-    word.is_some_and(|word| word.load(Ordering::Acquire) == u64::from(link.index) + 1)
-}
-
 /// The number is for something else, or nothing, without anybody having seen that: if it is still
 /// said to be for this link, it is no more. `false`: it was given up, and perhaps given to another
 /// socket, by somebody else.
