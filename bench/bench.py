@@ -68,8 +68,17 @@ def start_daemon(dist, folder, stack):
     """A daemon of our own, so that nothing but this build is measured; its socket."""
     socket = folder / "omniverbd.sock"
     log = stack.enter_context(open(folder / "omniverbd.log", "w+"))
-    daemon = subprocess.Popen([dist / "bin/omniverbd", "--socket", socket],
-                              stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+    settings = folder / "omniverbd.toml"
+    settings.write_text("sockets = true\n")
+    line = [dist / "bin/omniverbd", "--socket", socket]
+    # Another build's may not know this.
+    said = subprocess.run([dist / "bin/omniverbd", "--config", settings, "--socket",
+                                folder / "no/such/folder"], capture_output=True, text=True,
+                               timeout=10, check=False).stderr
+    if "unknown field" not in said:
+        line += ["--config", settings]
+    daemon = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=log,
+                              stderr=subprocess.STDOUT)
 
     def stop():
         daemon.terminate()
