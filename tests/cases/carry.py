@@ -223,7 +223,7 @@ def _hostile(ways):
     try:
         process.until(lambda: process.listens(ways.namespace.pid, 7400), 10, lambda: "a victim")
         ways.run(False, "/usr/bin/python3", "-B", _SOURCES / "hostile.py", "liar", 7400,
-                 ways.broker(), 20, limit=60)
+                 ways.broker(), 20, ways.program("flip"), limit=60)
         check(victim.wait(20) == 0, "the victim was harmed")
     finally:
         process.end(victim)

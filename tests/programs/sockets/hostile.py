@@ -3,7 +3,8 @@
 
 `hostile.py victim PORT`, with the library: takes connections, sends and receives on each; nothing
 that comes of that may be anything but an answer of these calls. `hostile.py liar PORT BROKER
-COUNT`, without it: offers its ends by hand, and writes into the memory that it is given.
+COUNT FLIP`, without it: offers its ends by hand, and writes into the memory that it is given; with
+every other link the program FLIP (`flip.c`) does, which is faster.
 """
 
 import array
@@ -13,6 +14,7 @@ import random
 import select
 import socket
 import struct
+import subprocess
 import sys
 import time
 
@@ -90,7 +92,7 @@ def lie(memory, pick):
         memory[2 * WORDS:2 * WORDS + 64] = pick.randbytes(64)
 
 
-def liar(port, broker, count):
+def liar(port, broker, count, flip):
     """So many connections, and one that says it is over."""
     links = 0
     for seed in range(count):
@@ -103,15 +105,22 @@ def liar(port, broker, count):
                 continue
             links += 1
             memory = mmap.mmap(file, BYTES)
+            flipping = subprocess.Popen([flip, str(file), str(seed)], pass_fds=[file]) \
+                if seed % 2 else None
             os.close(file)
             until = time.monotonic() + 0.1
             while time.monotonic() < until:
-                lie(memory, pick)
+                if not flipping:
+                    lie(memory, pick)
                 try:
                     near.send(b"b" * pick.randrange(1, 300))
                     near.recv(100_000)
                 except OSError:
                     pass
+            if flipping:
+                assert flipping.poll() is None, "it has ended"
+                flipping.kill()
+                flipping.wait()
     with socket.create_connection(("127.0.0.1", port)) as near:
         near.send(b"end")
         time.sleep(0.1)
@@ -122,4 +131,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "victim":
         victim(int(sys.argv[2]))
     else:
-        liar(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+        liar(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5])

@@ -7,7 +7,7 @@
 mod memory;
 
 use crate::memory::Words;
-use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
 use omniverb_carry::layout::{self, FENCE, HEAD, PLACE};
 use omniverb_carry::{Direction, Head};
@@ -151,5 +151,28 @@ fn who_leaves_leaves_bytes_to_the_writer() {
         reader.join().unwrap();
         assert_eq!(read(&writers), 0, "the reader is not there any more");
         assert_eq!(at_once + take_back(&writers), 8);
+    });
+}
+
+/// Somebody clears what says that there may be bytes, and takes back what he finds, while a writer
+/// puts some and says so then: the kernel has them, or it still is said that there are some
+/// (`app/sockets/src/carry/outward.rs`).
+#[test]
+fn bytes_that_nobody_has_taken_back_are_spoken_of() {
+    loom::model(|| {
+        let writers = direction();
+        let others = writers.clone();
+        let is_dirty = Arc::new(AtomicBool::new(false));
+        let is_cleared = is_dirty.clone();
+        let other = thread::spawn(move || {
+            is_cleared.swap(false, Ordering::SeqCst);
+            take_back(&others)
+        });
+        let head = fill(&writers);
+        is_dirty.store(true, Ordering::Relaxed);
+        writers.publish(head, 8).unwrap();
+        is_dirty.store(true, Ordering::Release);
+        let by_kernel = other.join().unwrap();
+        assert!(by_kernel == 8 || is_dirty.load(Ordering::Relaxed));
     });
 }
