@@ -4,6 +4,7 @@ use core::ffi::{c_char, c_int};
 use core::fmt::{self, Write};
 
 use crate::table::{self, MEMBERS, NUMBERS};
+use crate::words::Words;
 use crate::{own, place};
 
 /// Writes what is known of a descriptor, as a string of at most `size` bytes; asks the kernel where
@@ -24,9 +25,7 @@ pub unsafe extern "C" fn ov_omniverb_sockets_describe(
     let bytes = unsafe { core::slice::from_raw_parts_mut(text.cast::<u8>(), size) };
     let mut words = Words::new(bytes);
     _ = describe(number, &mut words);
-    let used = words.used;
-    words.bytes[used] = 0;
-    used as c_int
+    words.end() as c_int
 }
 
 fn describe(number: c_int, out: &mut Words<'_>) -> fmt::Result {
@@ -63,32 +62,4 @@ fn describe(number: c_int, out: &mut Words<'_>) -> fmt::Result {
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_omniverb_sockets_keep(number: c_int) -> c_int {
     own::keep(number).unwrap_or(-1)
-}
-
-/// Text in a caller's memory, cut off where that ends.
-pub(crate) struct Words<'a> {
-    bytes: &'a mut [u8],
-    used: usize,
-}
-
-impl<'a> Words<'a> {
-    pub(crate) fn new(bytes: &'a mut [u8]) -> Self {
-        Self { bytes, used: 0 }
-    }
-
-    /// What was written so far.
-    pub(crate) fn written(&self) -> &[u8] {
-        &self.bytes[..self.used]
-    }
-}
-
-impl Write for Words<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = self.bytes.len() - 1 - self.used;
-        let text = text.as_bytes();
-        let fits = text.len().min(room);
-        self.bytes[self.used..self.used + fits].copy_from_slice(&text[..fits]);
-        self.used += fits;
-        if fits == text.len() { Ok(()) } else { Err(fmt::Error) }
-    }
 }

@@ -45,3 +45,4 @@ mod sets;
 mod slots;
 pub mod start;
 mod table;
+mod words;

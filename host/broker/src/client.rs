@@ -48,7 +48,8 @@ impl Client {
         memfd::seal_future_write(page.as_fd())?;
         let number = NUMBERS.fetch_add(1, atomic::Ordering::Relaxed);
         let post = Mutex::new(Post { page: ours, sent: 0 });
-        let (namespace, links) = Default::default();
+        let namespace = OnceLock::new();
+        let links = Mutex::default();
         Ok(Client { number, socket, user, namespace, page, post, links })
     }
 

@@ -7,6 +7,7 @@ use omniverb_ring::sync::Ordering;
 use omniverb_sys::child::{Helper, Helpers};
 use omniverb_sys::{Access, Extent, socket};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -206,6 +207,9 @@ fn who_reads_nothing_is_told_no_more() {
 
 #[test]
 fn one_network_namespace_has_a_share() {
+    let limit = getrlimit(Resource::Nofile);
+    let more = Rlimit { current: limit.maximum.or(limit.current), maximum: limit.maximum };
+    setrlimit(Resource::Nofile, more).unwrap();
     let broker = Broker::start("share");
     let all: Vec<Process> = (0..256).map(|_| broker.connect()).collect();
     let calls = socket::connect(&broker.path).unwrap();

@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{Mode, OFlags, open};
 
 use super::links;
-use crate::describe::Words;
+use crate::words::Words;
 
 /// Bytes of the file's name, with the zero behind it.
 const NAME: usize = 256;
