@@ -9,8 +9,8 @@ use omniverb_sys::{Access, Extent, lock, memfd, socket};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, OnceLock};
 use std::sync::atomic::{self, AtomicU64};
+use std::sync::{Mutex, OnceLock};
 
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 

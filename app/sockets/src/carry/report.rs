@@ -37,7 +37,8 @@ pub(super) unsafe fn begin(file: *const c_char) {
     let file = unsafe { CStr::from_ptr(file) }.to_bytes();
     if file.len() < NAME {
         // SAFETY: as the caller says.
-        unsafe { &mut *FILE.0.get() }[..file.len()].copy_from_slice(file);
+        let name = unsafe { &mut *FILE.0.get() };
+        name[..file.len()].copy_from_slice(file);
         IS_WANTED.store(true, Ordering::Relaxed);
     }
 }
