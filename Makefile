@@ -67,6 +67,7 @@ guest:
 guest-newest:
 	@tests/guest/fetch-kernel target/tests/kernel-trixie trixie || echo "the cases that need this are skipped"
 	@tests/guest/fetch-qemu target/tests/qemu sid || echo "the cases that need this are skipped"
+	@tests/guest/fetch-libvirt target/tests/libvirt || echo "the cases that need this are skipped"
 
 build:
 	@tools/install-packages $(BUILD_PACKAGES)

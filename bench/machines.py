@@ -3,9 +3,9 @@
 with our device; and what it costs that memory comes out of a window and words go through an agent:
 the same programs in the same machine, with a daemon of its own in it as containers have one.
 
-In: dist/, bench/steps.c, dma_speed.c, qp_many.c, perftest, QEMU and a kernel that has rdma_rxe;
-root. Out: tables on stdout and target/bench/machines.json. Where the processors are emulated only
-ratios mean anything. Nothing is demanded; what could not be measured fails the run.
+In: dist/, bench/steps.c, dma_speed.c, qp_many.c, wake.c, perftest, QEMU and a kernel that has
+rdma_rxe; root. Out: tables on stdout and target/bench/machines.json. Where the processors are
+emulated only ratios mean anything. Nothing is demanded; what could not be measured fails the run.
 """
 import argparse
 import contextlib
@@ -58,7 +58,9 @@ RATES = [
     ("send_rate", "ib_send_bw 8 B", "msg/s", "ib_send_bw", 8, (1000, 100_000)),
 ]
 ECHOES, ECHO_PORT = 300, "omniverb.bench"
-MESSAGES = 300
+MESSAGES, WAKES = 300, 320
+# Bytes before a window's device; tools/omniverb/src/vm/window.rs DATA_OFFSET.
+DATA_OFFSET = 8192
 
 
 class Measured(Stranger):
@@ -83,13 +85,27 @@ class Measured(Stranger):
                 "-chardev", f"socket,id=echo,path={self._file('echo')},server=on,wait=off",
                 "-device", f"virtserialport,bus=echoes.0,chardev=echo,name={ECHO_PORT}"]
 
+    def window_file(self):
+        """Its own window, as QEMU has it; how many bytes the device in it has."""
+        whole = int(self.window.removesuffix("m")) << 20
+        for path in Path(f"/proc/{self.machine.pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                if "memfd:omniverb-window" in str(path.readlink()) and path.stat().st_size == whole:
+                    return path, whole - DATA_OFFSET
+        raise Failure("QEMU has no window")
+
+    @property
+    def echo_socket(self):
+        """Where the host's end of that port is."""
+        return self._file("echo")
+
     def echo(self):
         """Nanoseconds until a byte has come back, from one who sleeps."""
         program = self.start("/opt/bench/echo", ECHO_PORT)
         try:
             with contextlib.closing(socket.socket(socket.AF_UNIX)) as port:
                 port.settimeout(20)
-                port.connect(self._file("echo"))
+                port.connect(self.echo_socket)
                 times = []
                 for _ in range(ECHOES):
                     begun = time.monotonic_ns()
@@ -150,7 +166,7 @@ class Places:
                       f"{INSIDE}/bin/omniverbd": stage.dist / "bin/omniverbd",
                       "/opt/bench/echo": image.compiled("echo"),
                       **{f"{PROGRAMS}/{name}": stage.programs / name
-                         for name in ("steps", "qp_many", "dma_speed")}}
+                         for name in ("steps", "qp_many", "dma_speed", "wake")}}
             archive = image.archive(wanted, (*image.RXE, *image.DAX), "bench")
             self.machines = [self.host.keep(Measured(stage, self.host, archive, name=f"vm-{number}",
                                                      address=f"10.77.0.{number}", processors=2,
@@ -185,7 +201,7 @@ class Places:
 
 def build(stage):
     """What is measured with."""
-    for name in ("steps", "qp_many"):
+    for name in ("steps", "qp_many", "wake"):
         pairs.compiled(name, stage.programs)
     dma.build(stage)
 
@@ -263,6 +279,39 @@ def crowd(place, index, processes):
 def steps(place):
     """Instructions of each call."""
     return json.loads(place.run(f"{PROGRAMS}/steps", 30, gid_index(place), limit=300))
+
+
+def one_way(machine, place):
+    """Nanoseconds until somebody in a machine runs whom a place has woken: on a completion channel,
+    and bare."""
+    device = Device(machine)
+    window, size = machine.window_file()
+    with tempfile.TemporaryFile("w+") as said:
+        sleeper = device.start(f"{PROGRAMS}/wake", "sleep", ECHO_PORT, size, gid_index(device),
+                               stdout=said)
+        try:
+            process.until(lambda: process.written(said) or sleeper.poll() is not None, 30,
+                          "who sleeps")
+            text = place.run("/opt/programs/wake", "ring", machine.address, gid_index(place),
+                             machine.echo_socket, window, WAKES, limit=120)
+        finally:
+            sleeper.kill()
+    event, bare = (float(value) for value in text.split())
+    return {"event": event, "bare": bare}
+
+
+def one_way_rows(places, rounds):
+    """The same, `rounds` times."""
+    place = places.host.bare(places.container.namespace, places.container.address)
+    names = {"bare": "one way: who reads a virtio-serial port runs",
+             "event": "one way: who polls a completion channel runs"}
+    # The first connection may be before there is a window for it.
+    one_way(places.machines[0], place)
+    taken = [one_way(places.machines[0], place) for _ in range(rounds)]
+    return {f"way_{key}": {"label": name, "unit": "ns",
+                           **report.summary([sample[key] for sample in taken]),
+                           "samples": [sample[key] for sample in taken]}
+            for key, name in names.items()}
 
 
 def wakes(places):
@@ -381,8 +430,9 @@ def dma_in_one_machine(places, chosen):
 
 def wakes_by_border(places, chosen):
     """Bare and with a message."""
-    rows = sampled(wakes(places), chosen.rounds)
-    return rows, lines(rows, {})
+    rows = {**sampled(wakes(places), chosen.rounds), **one_way_rows(places, chosen.rounds)}
+    times = rows["way_event"]["median"] / rows["way_bare"]["median"]
+    return rows, [*lines(rows, {}), f"one way, a channel against a port: {times:.2f}x"]
 
 
 def instructions(places, _chosen):

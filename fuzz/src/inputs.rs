@@ -44,11 +44,28 @@ pub fn input(target: &str, random: &mut Random) -> Vec<u8> {
         "configuration" => text(random, &SETTINGS),
         "words" => text(random, &WORDS),
         "monitor" => conversation(random),
+        "pins" => pins(random),
         _ => {
             let length = random.below(3000);
             random.bytes(length)
         }
     }
+}
+
+/// A machine's memory, and runs of pages that are mostly there.
+fn pins(random: &mut Random) -> Vec<u8> {
+    // Around the firmware's.
+    let below = random.below(300) as u64;
+    let (above, rest) = (below + random.below(64) as u64, random.below(64) as u64);
+    let mut runs = Vec::new();
+    let mut pages = 0;
+    for _ in 0..random.below(8) {
+        let (first, more) = (random.below(400) as u64, random.below(4) as u64);
+        pages += more + 1;
+        runs.push(if random.below(20) == 0 { random.number() } else { first << 12 | more });
+    }
+    let head = [below, above, below + rest, pages].map(|pages| pages << 12);
+    head.into_iter().chain(runs).flat_map(u64::to_le_bytes).collect()
 }
 
 /// What QEMU says: mostly what was asked, in its order.

@@ -26,11 +26,11 @@ mod pair;
 #[path = "../../rnic/device/tests/device/script.rs"]
 mod script;
 #[allow(dead_code)]
-#[path = "../../rnic/device/tests/device/world.rs"]
-mod world;
-#[allow(dead_code)]
 #[path = "../../rnic/device/tests/device/work.rs"]
 mod work;
+#[allow(dead_code)]
+#[path = "../../rnic/device/tests/device/world.rs"]
+mod world;
 
 // The daemon's configuration, which is part of a program.
 #[allow(dead_code)]
@@ -63,6 +63,7 @@ pub const TARGETS: &[Target] = &[
     ("link_records", link_records),
     ("session_decode", session_decode),
     ("broker", broker),
+    ("pins", pins),
     ("wire_packet", wire_packet),
     ("transport_connection", transport_connection),
     ("engine_link", engine_link),
@@ -122,6 +123,29 @@ pub fn session_decode(bytes: &[u8]) {
     assert_eq!(decode(&out[..length]), Ok((tag, message)));
 }
 
+/// Which pages of its memory a guest names: what is accepted is in that memory, each page once, and
+/// as much as was asked for.
+pub fn pins(bytes: &[u8]) {
+    use omniverb_session::pinned::{Layout, RUNS_MAX, Run};
+    let (words, _) = bytes.as_chunks();
+    let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
+    let [below, above, all, length] = [(); 4].map(|()| words.next().unwrap_or(0));
+    let layout = Layout { below, above, bytes: all };
+    if !layout.is_sound(all) {
+        return;
+    }
+    let runs: Vec<Run> = words.map(|word| Run { word }).collect();
+    let Ok(places) = layout.places(&runs, length) else { return };
+    assert!(!places.is_empty() && places.len() <= RUNS_MAX);
+    let mut ranges: Vec<_> = places.iter().map(|p| p.offset..p.offset + p.length).collect();
+    ranges.sort_by_key(|range| range.start);
+    assert_eq!(places.iter().map(|place| place.length).sum::<u64>(), length);
+    assert!(ranges.iter().all(|range| range.start < range.end && range.end <= all));
+    let firmware = |at: u64| (0xa_0000..0x10_0000).contains(&at) && at < below;
+    assert!(!ranges.iter().any(|range| firmware(range.start) || firmware(range.end - 1)));
+    assert!(ranges.windows(2).all(|two| two[0].end <= two[1].start));
+}
+
 /// What comes by a virtual machine's port, however it is cut, and at its door.
 fn machine_says(bytes: &[u8]) {
     use omniverb_session::{limits::MESSAGE_BYTES_MAX, machine};
@@ -141,6 +165,19 @@ fn machine_says(bytes: &[u8]) {
         }
     }
     if let Ok((tag, message)) = machine::decode(bytes) {
+        match &message {
+            machine::Message::TellPinned(told) => {
+                assert_eq!(
+                    told.runs().map(<[_]>::len),
+                    Some(told.count as usize)
+                        .filter(|n| { *n <= omniverb_session::pinned::RUNS_MAX })
+                );
+            }
+            machine::Message::QueryPins(asked) => {
+                assert!([0, asked.count as usize].contains(&asked.named().len()));
+            }
+            _ => {}
+        }
         let mut out = [0; MESSAGE_BYTES_MAX];
         let length = machine::encode(tag, &message, &mut out);
         assert_eq!(machine::decode(&out[..length]), Ok((tag, message)));

@@ -1,12 +1,15 @@
 """A guest whose root writes all over its windows and says anything by its port, while links of its
 own, of another machine and of containers are in use: it harms its own links. Where there is a
-nightly toolchain the daemon runs under AddressSanitizer."""
+nightly toolchain the daemon runs under AddressSanitizer, and so do keepers and porters: these have
+the bells in pair windows, the daemon all else that is of the host's in windows."""
 
 import contextlib
 import os
+import pathlib
 import random
 import re
 import shutil
+import tempfile
 
 from harness import image, process
 from harness.attached import OMNIVERB, Both, Device, Lab, Machine, files
@@ -21,16 +24,45 @@ _TARGET = "x86_64-unknown-linux-gnu"
 
 
 def _sanitized(stage):
-    """Has the stage's daemon be one under AddressSanitizer, if that can be had."""
+    """Has the stage's daemon and command be such under AddressSanitizer, if these can be had."""
     where = ROOT / "target" / "asan"
     if not shutil.which("cargo") or "nightly" not in process.run(
             ["cargo", "+nightly", "--version"], accept=range(256)):
         print("no nightly toolchain: the daemon is not under AddressSanitizer")
         return
-    process.run(["cargo", "+nightly", "build", "--quiet", "--locked", "-p", "omniverbd", "--target",
-                 _TARGET, "--target-dir", where], limit=1800, cwd=ROOT,
+    process.run(["cargo", "+nightly", "build", "--quiet", "--locked", "-p", "omniverbd", "-p",
+                 "omniverb", "--target", _TARGET, "--target-dir", where], limit=1800, cwd=ROOT,
                 env={**os.environ, "RUSTFLAGS": "-Zsanitizer=address"})
-    shutil.copy(where / _TARGET / "debug" / "omniverbd", stage.dist / "bin" / "omniverbd")
+    for name in ("omniverbd", "omniverb"):
+        shutil.copy(where / _TARGET / "debug" / name, stage.dist / "bin" / name)
+
+
+class _Watched(Machine):
+    """A machine whose keeper and porter say somewhere what AddressSanitizer finds."""
+
+    reports = None
+
+    def command(self, stage):
+        # Porters are nobody.
+        self.reports = tempfile.TemporaryDirectory(prefix="omniverb-asan-")
+        os.chmod(self.reports.name, 0o777)
+        options = f"ASAN_OPTIONS=detect_leaks=0:log_path={self.reports.name}/report"
+        env, *line = super().command(stage)
+        return [env, options, *line]
+
+    def found(self):
+        """What it has found."""
+        texts = [path.read_text(errors="replace") for path in
+                 sorted(pathlib.Path(self.reports.name).iterdir())]
+        return "\n".join(texts)
+
+
+def _archive(stage):
+    """A machine's file system. What is in machines is not watched."""
+    plain = ROOT / "dist/bin/omniverb"
+    inside = {path: plain if file == str(stage.dist / "bin/omniverb") else file
+              for path, file in files(stage).items()}
+    return image.archive({**inside, _NOISE: image.compiled("noise")}, image.DAX, "hostile")
 
 
 class _Hostile(Lab):
@@ -47,8 +79,7 @@ class _Hostile(Lab):
 
     @staticmethod
     def _machine(stage, host):
-        return Machine(stage, host, image.archive(
-            {**files(stage), _NOISE: image.compiled("noise")}, image.DAX, "hostile"))
+        return _Watched(stage, host, _archive(stage))
 
     def close(self):
         super().close()
@@ -101,14 +132,16 @@ def _served(lab, other, soak, done):
 def _noise(lab):
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
-    with contextlib.closing(Machine(lab.stage, lab.host, **_OTHER)) as other, \
+    archive = _archive(lab.stage)
+    with contextlib.closing(Machine(lab.stage, lab.host, archive, **_OTHER)) as other, \
             _soaking(lab.container) as soak:
         done = _make_noise(lab, seed, lambda done: _served(lab, other, soak, done))
         # What it did to its links ends with it.
         lab.machine.close()
+        check(not lab.machine.found(), lab.machine.found())
         process.until(lambda: not lab.machine.row(), 20, "the machine to be gone")
         _served(lab, other, soak, done)
-    with contextlib.closing(Machine(lab.stage, lab.host)) as again:
+    with contextlib.closing(Machine(lab.stage, lab.host, archive)) as again:
         _pingpong(lab.container, Device(again))
     check("ERROR: AddressSanitizer" not in lab.host.daemon.log(), lab.host.daemon.log())
 

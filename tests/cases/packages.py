@@ -17,6 +17,8 @@ from harness.host import Host
 _BUILD = staging.ROOT / "deploy" / "debian" / "build"
 _SUITES = ["bookworm", "trixie"]
 _NAMES = ["omniverb", "omniverb-guest"]
+# Of whose memory a peer writes, and where its second process waits for it.
+_PROGRAM, _PORT = "inplace", 18610
 
 # In the root file system, which is an overlay: what is changed is gone afterwards. Nothing is left
 # of a package that was taken out but what dpkg and systemd note of it.
@@ -119,11 +121,17 @@ def _installed(suite, name):
 class _Stock(Machine):
     """A machine that is a stock Debian with the package in it: udev and systemd start the agent."""
 
+    # Its memory is shared, and no window with anybody: all goes by the engine.
+    neighbours = 0
     boot_limit = 300.0
     kernel_words = "net.ifnames=0"
 
     def __init__(self, stage, host, archive, kernel):
         super().__init__(stage, host, archive, memory=1536, kernel=kernel)
+
+    def command(self, stage):
+        line = super().command(stage)
+        return [*line[:-1], "--shared-memory", "--"]
 
     def _set_up(self):
         process.until(lambda: self.run("systemctl", "is-active", "omniverb-agent.service",
@@ -139,6 +147,57 @@ class _Stock(Machine):
         return self.run("omniverb", "run", "--", *argv, **options)
 
 
+# What there is to see of who keeps pages.
+_SEEN = """ps -eo pid,user,args | grep '[o]mniverb'
+journalctl --no-pager -u omniverb-agent.service
+for pid in $(pgrep -f 'vm pin'); do
+    grep -E '^(Cap|Seccomp|NoNew)' "/proc/$pid/status"; ls -l "/proc/$pid/fd"
+done
+ls -la /run/omniverb-agent; ulimit -l; sysctl kernel.io_uring_disabled"""
+
+_EXAMPLE = "/usr/share/omniverb-guest/in-place.conf"
+_DROP_IN = "/etc/systemd/system/omniverb-agent.service.d"
+
+
+def _serves(machine, what="another agent"):
+    process.until(lambda: "omv0" in machine.verbs("ibv_devinfo", accept=range(256), limit=60), 60,
+                  what)
+
+
+def _in_place(host, machine):
+    """With its drop-in the unit allows what keeps pages where they are: and they are reached there.
+    Without it there is nothing of the kind."""
+    place = host.add(1)
+    check("vm pin" not in machine.run("ps", "-eo", "args"), "who keeps pages is there unasked")
+    machine.run("sh", "-c", f"mkdir {_DROP_IN} && cp {_EXAMPLE} {_DROP_IN} && "
+                "systemctl daemon-reload && systemctl restart omniverb-agent", limit=60)
+    _serves(machine)
+    words = ["owner_and_peer", 1, 3]
+    line = f"exec omniverb run -- /opt/{_PROGRAM} {' '.join(map(str, words))}"
+    owner = machine.start("sh", "-c", f"TEST_ELSEWHERE={_PORT} TEST_TIMEOUT=18 {line}")
+    process.until(lambda: owner.poll() is not None or machine.listens(_PORT), 60, "the owner")
+    place.run("env", "TEST_TIMEOUT=18", f"TEST_ELSEWHERE={machine.address}={_PORT}",
+              f"/opt/programs/{_PROGRAM}", *words, limit=120)
+    check(owner.wait(60) == 0, "the owner")
+    process.until(lambda: machine.row()["sessions"] == 0, 20, "the owner to be gone")
+
+    def executed():
+        [vnic] = [vnic for vnic in host.daemon.vnics() if vnic["name"].startswith("vm-")]
+        return vnic["ended"]["packets"]["executed"]
+    process.until(lambda: executed() > 0, 10, lambda: "operations that were executed in place\n"
+                  f"{machine.row()}\n{machine.run('sh', '-c', _SEEN, accept=range(256))}")
+    found = machine.run("sh", "-c", "ps -eo pid,args | grep '[v]m pin'").split()
+    score = machine.run("cat", f"/proc/{found[0]}/oom_score_adj").strip()
+    main = machine.run("systemctl", "show", "-P", "MainPID", "omniverb-agent.service").strip()
+    others = machine.run("cat", f"/proc/{main}/oom_score_adj").strip()
+    check((score, others) == ("-1000", "0"), f"{score} {others}")
+    text = machine.run("stat", "-c", "%a %u", "/run/omniverb-agent").strip()
+    check(text == "700 0", text)
+    machine.run("sh", "-c", f"rm -r {_DROP_IN} && systemctl daemon-reload && systemctl restart "
+                "omniverb-agent", limit=60)
+    _serves(machine)
+
+
 def _booted(suite):
     def run(packages):
         with contextlib.ExitStack() as stack:
@@ -146,7 +205,7 @@ def _booted(suite):
             # The oldest has the kernel of all other guests here; each newer one its own.
             kernel = image.Kernel(None if suite == _SUITES[0] else suite)
             archive = stock.archive(suite, packages.find("omniverb-guest"), folder, kernel,
-                                    image.DAX)
+                                    image.DAX, packages.stage.programs / _PROGRAM)
             host = Host(packages.stage, "stock")
             stack.callback(host.close)
             machine = host.keep(_Stock(packages.stage, host, archive, kernel))
@@ -156,17 +215,17 @@ def _booted(suite):
             unit = ["systemctl", "show", "-P", "MainPID", "omniverb-agent.service"]
             status = machine.run("cat", f"/proc/{machine.run(*unit).strip()}/status")
             check(re.search(r"Uid:\t200\d{7}\t", status) and "NoNewPrivs:\t1" in status, status)
+            _in_place(host, machine)
             # Who kills it finds another one.
             machine.run("systemctl", "kill", "-s", "KILL", "omniverb-agent.service")
-            process.until(lambda: "omv0" in machine.verbs("ibv_devinfo", accept=range(256),
-                                                          limit=60), 60, "another agent")
+            _serves(machine)
             machine.run("dpkg", "--purge", "omniverb-guest", limit=60)
             check(not machine.run("sh", "-c", "pidof omniverb || true").strip(), "an agent is left")
-            check("omniverb" not in machine.run("ls", "/run"), "a folder is left")
+            left = machine.run("sh", "-c", "ls -dl /run/omni* 2>/dev/null || true")
+            check(not left, f"left: {left}")
             # Whoever installs it where the port is has a device, without another start.
             machine.run("dpkg", "--install", "/package.deb", limit=60)
-            process.until(lambda: "omv0" in machine.verbs("ibv_devinfo", accept=range(256),
-                                                          limit=60), 60, "an agent anew")
+            _serves(machine, "an agent anew")
     return run
 
 

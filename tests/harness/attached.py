@@ -21,7 +21,7 @@ ADDRESS_6 = "fd77::200"
 _PROGRAMS = ["ibv_devices", "ibv_devinfo", "ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong",
              "ibv_xsrq_pingpong", "ib_send_bw", "ip", "rping", "ucmatose", "udaddy"]
 # Of our own; and those that see what is presented, as a busybox without libraries does not.
-_OURS = ["across", "adoption", "dead", "parted", "quota"]
+_OURS = ["across", "adoption", "dead", "inplace", "parted", "quota"]
 _SEEING = ["cat", "ls"]
 _INSIDE = "/opt/omniverb"
 OMNIVERB = f"{_INSIDE}/bin/omniverb"
@@ -48,6 +48,7 @@ class Machine(Guest):
     """A guest with a device of ours, started by `omniverb vm run`."""
 
     window, neighbours = "64m", 1
+    agent_words = ()
 
     def __init__(self, stage, host, archive=None, name=NAME, address=ADDRESS, **options):
         self.daemon, self.name = host.daemon, name
@@ -74,9 +75,10 @@ class Machine(Guest):
     def _set_up(self):
         self.agents = self.start_agent()
 
-    def start_agent(self):
-        """Starts the agent and waits until it listens."""
-        agent = self.start(OMNIVERB, "agent", stdout=self.output())
+    def start_agent(self, *words):
+        """Starts the agent, with these words or its usual ones, and waits until it listens."""
+        words = words or self.agent_words
+        agent = self.start(OMNIVERB, "agent", *words, stdout=self.output())
         process.until(lambda: agent.poll() is not None or self.listens_for_verbs(), 60,
                       "the agent")
         check(agent.poll() is None, self.said())

@@ -22,10 +22,10 @@ WantedBy=basic.target
 """
 
 # $1: a folder, $2: the root file system, $3: a package, $4: our first process, $5: the service,
-# $6: a folder with lib/modules, $7: the archive to make, then modules.
+# $6: a folder with lib/modules, $7: the archive to make, $8: a program, then modules.
 _MAKE = """
-place=$1 system=$2 package=$3 init=$4 service=$5 modules=$6 target=$7
-shift 7
+place=$1 system=$2 package=$3 init=$4 service=$5 modules=$6 target=$7 program=$8
+shift 8
 mount -t tmpfs none "$place"
 mkdir "$place/changes" "$place/work" "$place/root"
 root=$place/root
@@ -35,6 +35,7 @@ cp "$package" "$root/package.deb"
 chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin dpkg --install /package.deb
 umount "$root/proc"
 cp "$init" "$root/omniverb-test-init"
+cp "$program" "$root/opt"
 mkdir "$root/modules"
 : >"$root/modules/order"
 printf %s "$service" >"$root/etc/systemd/system/omniverb-test.service"
@@ -56,10 +57,10 @@ find . -xdev \\( -path ./usr/share/doc -o -path ./usr/share/man -o -path ./usr/s
 """
 
 
-def archive(suite, package, folder, kernel, more):
+def archive(suite, package, folder, kernel, more, program):
     """Makes the initial file system of a guest of this suite with this package and this kernel's
-    modules, in `folder`, which is empty. `more`: modules that are there to be loaded. Returns its
-    path."""
+    modules, in `folder`, which is empty. `more`: modules that are there to be loaded. `program`
+    goes to /opt. Returns its path."""
     system = staging.BUILT / f"debian-{suite}"
     if not system.exists():
         raise Skip(f"no root file system of {suite}: see tests/guest/fetch-debian")
@@ -69,5 +70,6 @@ def archive(suite, package, folder, kernel, more):
     # Where they are in the tree of the kernel, which may be one that is not installed.
     modules = ["/" + str(path.relative_to(kernel.root)) for path in kernel.modules(more)]
     process.run(["unshare", "--mount", "sh", "-ec", _MAKE, "sh", place, system, package,
-                 image.first_process(), _SERVICE, kernel.root, target, *modules], limit=120)
+                 image.first_process(), _SERVICE, kernel.root, target, program, *modules],
+                limit=120)
     return target

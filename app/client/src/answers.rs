@@ -7,7 +7,9 @@ use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::os::fd::BorrowedFd;
 
-/// Answers that wait for room: as many as the daemon has questions for one process at a time.
+/// Answers that wait for room: as many as the daemon has questions for one process at a time. Of
+/// pages that were let go of as many more: peers have a say in how many these are, and who may have
+/// had pages moved for nothing does not depend on that.
 const ANSWERS_MAX: usize = 1024;
 
 #[derive(Default)]
@@ -18,7 +20,9 @@ pub(crate) struct Answers {
 impl Answers {
     /// Sends an answer, now or later. One too many is dropped: the daemon takes that for a refusal.
     pub(crate) fn push(&mut self, to: BorrowedFd<'_>, answer: Message) {
-        if self.waiting.len() < ANSWERS_MAX {
+        let lets_go = |message: &Message| matches!(message, Message::LetGo(_));
+        let kind = lets_go(&answer);
+        if self.waiting.iter().filter(|one| lets_go(one) == kind).count() < ANSWERS_MAX {
             self.waiting.push_back(answer);
         }
         self.flush(to);
@@ -50,7 +54,7 @@ impl Answers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omniverb_session::body::Adopted;
+    use omniverb_session::body::{Adopted, Extent, LetGo};
     use omniverb_terms::Errno;
     use std::os::fd::AsFd;
 
@@ -74,6 +78,13 @@ mod tests {
             answers.flush(ours.as_fd());
         }
         assert!(answers.is_empty());
+        // What peers let us let go of does not keep anybody from an answer.
+        while answers.waiting.len() < ANSWERS_MAX {
+            let memory = Extent { offset: 0, length: 4096 };
+            answers.push(ours.as_fd(), LetGo { memory, times: 1, reserved: 0 }.into());
+        }
+        answers.push(ours.as_fd(), answer(7).into());
+        assert_eq!(answers.waiting.back(), Some(&answer(7).into()));
         drop(daemon);
         answers.push(ours.as_fd(), answer(0).into());
         assert!(answers.is_empty());

@@ -1,16 +1,26 @@
-//! An extent: part of a region of this process that is moved onto a file, where peers can map it.
+//! An extent: part of a region of this process that is moved onto a file, where peers can map it,
+//! or that stays where it is in a virtual machine's memory, where the host's engine can.
 
 use crate::taking::Stay;
 use omniverb_adopt::AdoptedPages;
 use omniverb_session::body;
+use omniverb_sys::pinned::Pin;
 use omniverb_terms::Errno;
 
 /// How often to try to move pages back; each attempt waits for busy threads by itself.
 const RELEASE_ATTEMPTS: u32 = 4;
 
-/// A part of a region that is on a file of a daemon's.
+/// Where the pages are.
+enum Pages {
+    /// On a file, or a piece of a window.
+    Moved(AdoptedPages),
+    /// Where they were, pinned, from this address on, so many bytes.
+    Kept { start: usize, length: usize, _pin: Pin },
+}
+
+/// A part of a region that is on a file of a daemon's, or pinned because of one.
 pub(crate) struct Extent {
-    pages: AdoptedPages,
+    pages: Pages,
     /// Of the daemon that made the file; see [`crate::bells::Bells::era`].
     era: u64,
     /// Somebody can take it back.
@@ -26,17 +36,38 @@ impl Extent {
         piece: Option<body::Extent>,
         (era, stay): (u64, Stay),
     ) -> Extent {
-        Extent { pages, era, stay, piece }
+        Extent { pages: Pages::Moved(pages), era, stay, piece }
+    }
+
+    /// These bytes, which are pinned because of the daemon of this era.
+    pub(crate) fn kept(
+        pin: Pin,
+        (start, length): (usize, usize),
+        (era, stay): (u64, Stay),
+    ) -> Extent {
+        Extent { pages: Pages::Kept { start, length, _pin: pin }, era, stay, piece: None }
+    }
+
+    /// Whether its pages are where they always are: nothing of theirs may be used by peers when
+    /// it is released.
+    pub(crate) fn is_kept(&self) -> bool {
+        matches!(self.pages, Pages::Kept { .. })
     }
 
     /// Address of its first page.
     pub(crate) fn start(&self) -> usize {
-        self.pages.page_start()
+        match &self.pages {
+            Pages::Moved(pages) => pages.page_start(),
+            Pages::Kept { start, .. } => *start,
+        }
     }
 
     /// Bytes of its pages.
     pub(crate) fn length(&self) -> usize {
-        self.pages.page_length()
+        match &self.pages {
+            Pages::Moved(pages) => pages.page_length(),
+            Pages::Kept { length, .. } => *length,
+        }
     }
 
     /// The era of the daemon that made its file.
@@ -54,7 +85,12 @@ impl Extent {
     /// # Errors
     /// The extent as it was, and errno.
     pub(crate) fn release(self) -> Result<Option<body::Extent>, (Extent, Errno)> {
-        let Extent { mut pages, era, stay, piece } = self;
+        let Extent { pages, era, stay, piece } = self;
+        let mut pages = match pages {
+            Pages::Moved(pages) => pages,
+            // The agent keeps them until the host says that nobody has them mapped.
+            Pages::Kept { .. } => return Ok(None),
+        };
         // Other threads may keep the pages busy for a moment; a region must not stay exposed.
         let mut errno = Errno::EIO;
         for _ in 0..RELEASE_ATTEMPTS {
@@ -65,6 +101,6 @@ impl Extent {
                 }
             }
         }
-        Err((Extent { pages, era, stay, piece }, errno))
+        Err((Extent { pages: Pages::Moved(pages), era, stay, piece }, errno))
     }
 }

@@ -2,11 +2,13 @@
 //! where they map it.
 
 use crate::extent::Extent;
+use crate::memory;
 use crate::taking::Stay;
 use omniverb_adopt::{Access, AdoptedPages, Strategy};
 use omniverb_device::Region;
 use omniverb_link::pace;
 use omniverb_session::{body, rights};
+use omniverb_sys::pinned::Pin;
 use omniverb_sys::{lock, try_lock};
 use omniverb_terms::{Errno, Rkey};
 use std::collections::HashMap;
@@ -119,6 +121,17 @@ impl Keys {
     }
 }
 
+/// Why pages are not pinned: there is no room for that now (`RLIMIT_MEMLOCK`, descriptors), or the
+/// kernel never does it.
+fn why_not_pinned(error: &std::io::Error) -> Errno {
+    use rustix::io::Errno as Raw;
+    let now = [Raw::NOMEM, Raw::MFILE, Raw::NFILE, Raw::INTR, Raw::AGAIN];
+    match Raw::from_io_error(error).is_some_and(|errno| now.contains(&errno)) {
+        true => Errno::EAGAIN,
+        false => memory::errno(error),
+    }
+}
+
 impl Key {
     /// The region that it names.
     pub(crate) fn region(&self) -> &Region {
@@ -161,17 +174,34 @@ impl Key {
         Ok(())
     }
 
+    /// Has whole pages of the region stay where they are, because of the daemon of this era: the
+    /// number of the descriptor that keeps them.
+    ///
+    /// # Errors
+    /// errno; `stay` has ended.
+    pub(crate) fn keep(&mut self, place: (usize, usize), stay: (u64, Stay)) -> Result<u32, Errno> {
+        self.check(place)?;
+        let (start, length) = place;
+        let pin = Pin::new(start, length).map_err(|error| why_not_pinned(&error))?;
+        let number = pin.number();
+        self.adopted.push(Extent::kept(pin, place, stay));
+        Ok(number)
+    }
+
+    /// Whether these are bytes of the region, of which there may be one more extent.
+    fn check(&self, (start, length): (usize, usize)) -> Result<(), Errno> {
+        let region = self.region.memory;
+        let begin = start.checked_sub(region.address()).ok_or(Errno::EPROTO)?;
+        region.part(begin, length).ok_or(Errno::EPROTO)?;
+        if self.adopted.len() >= EXTENTS_MAX { Err(Errno::ENOMEM) } else { Ok(()) }
+    }
+
     fn move_onto(
         &self,
         onto: omniverb_sys::Extent<OwnedFd>,
         (start, length): (usize, usize),
     ) -> Result<AdoptedPages, Errno> {
-        let region = self.region.memory;
-        let begin = start.checked_sub(region.address()).ok_or(Errno::EPROTO)?;
-        region.part(begin, length).ok_or(Errno::EPROTO)?;
-        if self.adopted.len() >= EXTENTS_MAX {
-            return Err(Errno::ENOMEM);
-        }
+        self.check((start, length))?;
         let peers = match rights::is_writable(self.region.access) {
             true => Access::ReadWrite,
             false => Access::ReadOnly,
@@ -183,6 +213,22 @@ impl Key {
         match (pages.page_start(), pages.page_length()) == (start, length) {
             true => Ok(pages),
             false => Err(Errno::EPROTO),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_there_is_no_room_for_may_be_asked_for_again() {
+        let why = |raw| why_not_pinned(&std::io::Error::from_raw_os_error(raw));
+        for now in [libc::ENOMEM, libc::EMFILE, libc::ENFILE, libc::EINTR] {
+            assert_eq!(why(now), Errno::EAGAIN, "{now}");
+        }
+        for never in [libc::EPERM, libc::ENOSYS, libc::EFAULT, libc::EOPNOTSUPP] {
+            assert_eq!(why(never), Errno(never.unsigned_abs()));
         }
     }
 }

@@ -103,6 +103,15 @@ impl QueuePairs {
         }
     }
 
+    /// Does something while this one is there. Once it is not the daemon may hear so, and give
+    /// what was its link's to others.
+    pub(crate) fn while_there(&self, number: Qpn, work: impl FnOnce()) {
+        let list = lock(&self.list);
+        if list.contains_key(&number) {
+            work();
+        }
+    }
+
     /// The one of this number, and what stands for its peer's process.
     pub(crate) fn with_peer(&self, number: Qpn) -> Option<(Arc<Qp>, BellName)> {
         let list = lock(&self.list);

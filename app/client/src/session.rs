@@ -59,19 +59,30 @@ pub(crate) fn is_lost(errno: Errno) -> bool {
 /// Tells a new daemon one thing, and hears what it says to that.
 type Announce<'a> = dyn FnMut(&Message) -> Result<Message, Errno> + 'a;
 
+/// The first daemon of this process's, and what it says.
+pub(crate) struct First {
+    pub(crate) session: Session,
+    pub(crate) nic: VirtualNic,
+    /// Its number, another one after each start.
+    pub(crate) daemon: u32,
+    /// The statistics area.
+    pub(crate) area: Extent<OwnedFd>,
+}
+
 impl Session {
     /// Connects to the first daemon that answers.
-    pub(crate) fn connect() -> Result<(Session, VirtualNic, Extent<OwnedFd>), NoDevice> {
-        let (calls, Welcomed { files, nic }) = open(Meeting::First, deadline(limit()))?;
+    pub(crate) fn connect() -> Result<First, NoDevice> {
+        let (calls, Welcomed { files, nic, daemon }) = open(Meeting::First, deadline(limit()))?;
         let events = Mutex::new(Some(Arc::new(files.events)));
-        Ok((Session { calls: Turns::new(calls), events }, nic, files.area))
+        let session = Session { calls: Turns::new(calls), events };
+        Ok(First { session, nic, daemon, area: files.area })
     }
 
-    /// Connects anew after the daemon went away, and has `announce` tell it what we hold, before
-    /// anybody else can call. `None`: another thread has done so meanwhile.
+    /// Connects anew after the daemon went away, and has `announce` tell it, which has this number,
+    /// what we hold, before anybody else can call. `None`: another thread has done so meanwhile.
     pub(crate) fn reopen(
         &self,
-        announce: impl FnOnce(&mut Announce<'_>) -> Result<(), Errno>,
+        announce: impl FnOnce(u32, &mut Announce<'_>) -> Result<(), Errno>,
     ) -> Result<Option<(VirtualNic, Extent<OwnedFd>)>, Errno> {
         let deadline = deadline(limit() * ANNOUNCING);
         let mut turn = self.calls.take(deadline)?;
@@ -83,9 +94,9 @@ impl Session {
             NoDevice::NoDaemon(_, _) => LOST,
             NoDevice::Refused(_, errno) | NoDevice::Resources(errno) => errno,
         });
-        let (socket, Welcomed { files, nic }) = opened?;
+        let (socket, Welcomed { files, nic, daemon }) = opened?;
         turn.renew(socket);
-        let announced = announce(&mut |message| exchange(&mut turn, message, deadline));
+        let announced = announce(daemon, &mut |message| exchange(&mut turn, message, deadline));
         if let Err(errno) = announced {
             turn.lost();
             return Err(errno);
@@ -160,6 +171,8 @@ enum Meeting {
 struct Welcomed {
     files: WelcomeFiles,
     nic: VirtualNic,
+    /// Its number, another one after each start.
+    daemon: u32,
 }
 
 fn open(meeting: Meeting, deadline: u64) -> Result<(OwnedFd, Welcomed), NoDevice> {
@@ -197,9 +210,9 @@ fn greet(socket: &OwnedFd, meeting: Meeting, deadline: u64) -> Result<Welcomed, 
     match decode(&bytes[..length]) {
         Ok((_, Message::Welcome(welcome))) => {
             let Delivered { said, files } = Delivered::new(welcome, descriptors)?;
-            let Welcome { node_guid, qp_max, mr_max, link_max, .. } = said;
+            let Welcome { node_guid, qp_max, mr_max, link_max, daemon, .. } = said;
             let nic = VirtualNic { node_guid, qp_max, mr_max, link_max };
-            Ok(Welcomed { files, nic })
+            Ok(Welcomed { files, nic, daemon })
         }
         Ok((_, Message::Failed(errno))) => Err(errno),
         _ => Err(Errno::EPROTO),

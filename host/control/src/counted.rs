@@ -97,6 +97,7 @@ pub(crate) fn packets(counters: &QpCounters) -> Value {
         "not_ready_said": counters.not_ready_said,
         "gaps_heard": counters.gaps_heard,
         "retries": counters.retries,
+        "executed": counters.mapped_operations,
     })
 }
 

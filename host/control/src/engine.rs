@@ -4,7 +4,6 @@
 //! names the engine's own types.
 
 use crate::memory::{Memory, Shared};
-use crate::outbox::Parcel;
 use omniverb_engine::{
     Attach, Command, Denied, Engine, Event as Happened, Faults as Line, Grant, Limit,
     Memory as Kept, Recipient as Addressed, Settings, feature, recorder,
@@ -12,7 +11,6 @@ use omniverb_engine::{
 use omniverb_ring::Window;
 use omniverb_session::body::{GrantDenied, Granted};
 use omniverb_session::faults::Faults;
-use omniverb_sys::Extent;
 use omniverb_sys::datagram::Port;
 use omniverb_sys::pulse::Pulses;
 use omniverb_tenancy::{EngineEnd, RateLimit, Recipient, TracedEnd};
@@ -23,7 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 pub(crate) use omniverb_engine::recorder::Summary;
-pub(crate) use omniverb_engine::{FaultCounters, QpCounters};
+pub(crate) use omniverb_engine::{FaultCounters, Pages, QpCounters, Row};
 
 /// Where the engine leaves packets that are captured.
 pub(crate) type PacketQueue = Arc<omniverb_engine::PacketQueue>;
@@ -151,9 +149,8 @@ impl Packets {
         self.0.send(Command::Detach { qpn, peer_qpn });
     }
 
-    /// A link is granted what it wanted: some pages, in this file.
-    pub(crate) fn grant(&self, vnic: VnicId, granted: &Granted, file: Parcel) {
-        let memory = Extent::new(file, granted.memory.offset, granted.memory.length);
+    /// A link is granted what it wanted: some pages.
+    pub(crate) fn grant(&self, vnic: VnicId, granted: &Granted, memory: Pages) {
         self.0.send(Command::Grant(Box::new(Grant {
             vnic,
             qpn: granted.qpn,
@@ -165,6 +162,11 @@ impl Packets {
             epoch: granted.epoch,
             memory,
         })));
+    }
+
+    /// Nobody is granted these pages of a vNIC's any more: who has them lets go.
+    pub(crate) fn withdraw(&self, vnic: VnicId, row: Arc<Row>) {
+        self.0.send(Command::Withdraw { vnic, row });
     }
 
     /// A link gets nothing of what it wanted, or not yet.

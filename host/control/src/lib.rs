@@ -49,6 +49,7 @@ mod plugger;
 mod policy;
 mod port;
 mod probes;
+mod ram;
 mod reactor;
 mod ready;
 mod registry;

@@ -9,6 +9,7 @@ use crate::boots::Boots;
 use crate::holds::Hold;
 use crate::pairs::Pairs;
 use crate::pieces::Pieces;
+use crate::ram::Ram;
 use omniverb_session::machine::MachineName;
 use omniverb_sys::datagram::Port;
 use omniverb_sys::pidfd::Peer;
@@ -42,6 +43,8 @@ pub(crate) struct Record {
     pub(crate) port: Option<Arc<Port>>,
     /// Which boot of its guest it is in.
     pub(crate) boots: Boots,
+    /// Its memory, if whoever started it brought that.
+    pub(crate) ram: Option<Arc<Ram>>,
     /// What it shares with neighbours.
     pairs: Pairs,
     /// Sessions of its processes.
@@ -70,6 +73,7 @@ impl Record {
             porter,
             port: None,
             boots,
+            ram: None,
             pairs: Pairs::of(this),
             sessions: BTreeSet::new(),
             addresses: Vec::new(),

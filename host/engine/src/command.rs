@@ -23,6 +23,14 @@ pub struct Memory {
     pub keep: Option<Arc<dyn Any + Send + Sync>>,
 }
 
+impl Row {
+    /// How many bytes these are.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.length).sum()
+    }
+}
+
 impl Memory {
     pub(crate) fn map_exactly(&self, bytes: usize) -> io::Result<Window> {
         self.extent.map_exactly_and_keep(bytes, Access::ReadWrite, self.keep.clone())
@@ -95,7 +103,26 @@ pub struct Grant {
     /// Low half of the application's EPOCH when it gave them.
     pub epoch: u32,
     /// The pages, some of the region's whole ones.
-    pub memory: Extent,
+    pub memory: Pages,
+}
+
+/// Where pages are that a link is granted.
+#[derive(Clone, Debug)]
+pub enum Pages {
+    /// In a file to which they were moved, side by side.
+    Moved(Extent),
+    /// Where they were, in a virtual machine's memory.
+    InPlace(Arc<Row>),
+}
+
+/// Pages that stay where they are, as they follow each other for their owner. Whoever has them
+/// mapped keeps this, and nobody else gets them as long as somebody keeps it.
+#[derive(Debug)]
+pub struct Row {
+    /// Parts of the machine's memory.
+    pub parts: Vec<Extent>,
+    /// What goes behind them.
+    pub keep: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// Whom a management datagram is for.
@@ -147,6 +174,13 @@ pub enum Command {
     },
     /// What was wanted for a link, if it has not gone meanwhile.
     Grant(Box<Grant>),
+    /// Nobody is granted these any more, whatever their owner's EPOCH says, which others may write.
+    Withdraw {
+        /// Of which vNIC they are.
+        vnic: VnicId,
+        /// As they were granted.
+        row: Arc<Row>,
+    },
     /// Nothing of what was wanted for a link is granted.
     Deny {
         /// The vNIC of the application's QP.

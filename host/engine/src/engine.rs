@@ -115,6 +115,7 @@ impl Engine {
             | Command::CloseVnic { vnic }
             | Command::SetLimit { vnic, .. }
             | Command::SetFaults { vnic, .. }
+            | Command::Withdraw { vnic, .. }
             | Command::Deny { vnic, .. }
             | Command::Manage { vnic, .. }
             | Command::Capture { vnic, .. }

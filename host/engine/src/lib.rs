@@ -25,7 +25,9 @@ mod room;
 pub mod testing;
 mod worker;
 
-pub use command::{Attach, Command, Event, Grant, Memory, QpCounters, Recipient, feature};
+pub use command::{
+    Attach, Command, Event, Grant, Memory, Pages, QpCounters, Recipient, Row, feature,
+};
 pub use engine::{Engine, Settings};
 pub use omniverb_link::pace::Denied;
 pub use omniverb_transport::Status;

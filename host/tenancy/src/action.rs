@@ -4,7 +4,7 @@ use crate::ids::{ProbeId, SessionId};
 use crate::links::path::Path;
 use crate::memory::layout::{FileId, Home, Place};
 use omniverb_session::Message;
-use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady, Welcome};
+use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady, Pin, Welcome};
 use omniverb_terms::{Qpn, RouteKey, Service, Underlay, VnicId};
 use std::net::IpAddr;
 
@@ -124,6 +124,15 @@ pub enum Recipient {
     Stranger,
 }
 
+/// Whether a process was granted anything in the same extent by the same link before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occasion {
+    /// Nothing: if it does not hear of this it has nothing there.
+    First,
+    /// Something, which it keeps.
+    Again,
+}
+
 /// Something for the daemon to do, in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -214,6 +223,17 @@ pub enum Action {
         /// `Some`: make the file first, of so many bytes. `None`: it is there.
         new_file: Option<u64>,
     },
+    /// Ask an owner to keep pages where they are, in its machine's memory. What holds them has a
+    /// name as a file has, until `ForgetFile`. If it cannot be asked, call
+    /// `Tenancy::memory_failed`.
+    Pin {
+        /// The owner of the pages.
+        session: SessionId,
+        /// The name of what holds them.
+        file: FileId,
+        /// The event for it; its token names the question.
+        pin: Pin,
+    },
     /// Nobody will be granted any of this memory file any more: close it, where nobody waits for
     /// that.
     ForgetFile {
@@ -234,6 +254,8 @@ pub enum Action {
         file: FileId,
         /// The event for it, with the place in the file.
         granted: Granted,
+        /// If it cannot be told, call `Tenancy::grant_failed` with all of this.
+        occasion: Occasion,
     },
     /// Map some of a memory file in the engine, for a link that it has. `qpn` of it is the owner's
     /// queue pair, `peer_qpn` the one beyond the engine.

@@ -16,6 +16,10 @@ impl Tenancy {
                 Message::Adopted(adopted) if session.is_welcomed() => {
                     self.adopted(id, adopted, arrived.memory);
                 }
+                // Its machine's agent is one that does not know this, and has kept nothing.
+                Message::Pinned(pinned) if session.is_welcomed() => {
+                    self.pinned_in_vain(id, pinned.token, Errno::EOPNOTSUPP);
+                }
                 Message::Released(released) if session.is_welcomed() => {
                     self.extents_released(id, released.rkey);
                 }

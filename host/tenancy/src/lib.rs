@@ -29,8 +29,8 @@ mod timers;
 mod view;
 
 pub use action::{
-    Action, Arrived, Audited, Channel, EngineEnd, LinkEnd, LinkEvent, MemoryFacts, Recipient,
-    TracedEnd,
+    Action, Arrived, Audited, Channel, EngineEnd, LinkEnd, LinkEvent, MemoryFacts, Occasion,
+    Recipient, TracedEnd,
 };
 pub use directory::{Access, Directory, Flat, Name, Reach, VnicAddress};
 pub use fairness::holders::{Holder, Holders};

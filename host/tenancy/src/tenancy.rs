@@ -1,7 +1,7 @@
 //! The tables as a whole: the ways in, and what every one of them needs.
 
 use crate::accounts::{Account, Kind, Quotas};
-use crate::action::{Action, Arrived};
+use crate::action::{Action, Arrived, Occasion};
 use crate::cm::table::Connections;
 use crate::directory::neighbours::Answer;
 use crate::directory::{Access, Directory, Flat, Network, VnicAddress};
@@ -11,6 +11,7 @@ use crate::limits::Limits;
 use crate::links::Links;
 use crate::links::engine_link::Way;
 use crate::memory::Memory;
+use crate::memory::layout::FileId;
 use crate::policy::policies::Policies;
 use crate::queue_pairs::numbers::Entropy;
 use crate::queue_pairs::table::QueuePairs;
@@ -21,7 +22,7 @@ use crate::sessions::vnic::Vnic;
 use crate::timers::{Timer, Timers};
 use crate::view::View;
 use omniverb_session::Message;
-use omniverb_session::body::GidsChanged;
+use omniverb_session::body::{GidsChanged, Granted};
 use omniverb_terms::{Errno, Qpn, Underlay, VnicId};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -32,6 +33,8 @@ pub struct Tenancy {
     /// What all together have; every other account is below it.
     host: Account,
     pub(crate) entropy: Box<dyn Entropy>,
+    /// By which processes tell this daemon from the one before; not zero.
+    pub(crate) number: u32,
     pub(crate) network: Network,
     /// Who the vNICs are that there are, or that something was set for.
     identities: BTreeMap<VnicId, Identity>,
@@ -68,10 +71,12 @@ impl Tenancy {
         directory: Box<dyn Directory>,
     ) -> Tenancy {
         let secret = [entropy.next(), entropy.next()];
+        let number = entropy.next() as u32 | 1;
         Tenancy {
             host: Account::new(Quotas::of_host(&limits)),
             limits,
             entropy,
+            number,
             network: Network::new(directory),
             identities: BTreeMap::new(),
             vnics: Shared::default(),
@@ -276,6 +281,19 @@ impl Tenancy {
     #[must_use]
     pub fn memory_failed(&mut self, token: u64) -> Vec<Action> {
         self.no_memory(token);
+        self.decided()
+    }
+
+    /// The process of an [`Action::Grant`] cannot be told where what it was granted is, at present.
+    #[must_use]
+    pub fn grant_failed(
+        &mut self,
+        session: SessionId,
+        file: FileId,
+        granted: &Granted,
+        occasion: Occasion,
+    ) -> Vec<Action> {
+        self.not_granted(session, file, granted, occasion);
         self.decided()
     }
 

@@ -8,7 +8,8 @@ use crate::lock::lock;
 use crate::pages::Toll;
 use crate::qp::Qp;
 use crate::region::Regions;
-use std::sync::atomic::{AtomicU64, Ordering};
+use omniverb_link::PeerReaches;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// Counts what the application has taken back by polling; see [`crate::queue`].
@@ -44,6 +45,10 @@ pub struct Shared {
     waiting: Mutex<Vec<Weak<Qp>>>,
     /// QPs that a turn is to look at once.
     again: Mutex<Vec<Again>>,
+    /// Which daemon there is, or was last: its engine is at the far ends of links.
+    daemon: AtomicU32,
+    /// Engines that were at our pages when the link to them ended, and whose they are.
+    late: Mutex<Vec<(u32, PeerReaches)>>,
 }
 
 impl Shared {
@@ -59,6 +64,8 @@ impl Shared {
             cqs: Mutex::default(),
             waiting: Mutex::default(),
             again: Mutex::default(),
+            daemon: AtomicU32::new(0),
+            late: Mutex::default(),
         })
     }
 
@@ -130,6 +137,31 @@ impl Shared {
     /// When a turn is to look at the first of those, in nanoseconds of the host's clock.
     pub(crate) fn again_due(&self) -> Option<u64> {
         lock(&self.again).iter().map(|again| again.due).min()
+    }
+
+    /// There is a daemon, of this number: one of another is no more, nor is its engine.
+    pub fn set_daemon(&self, number: u32) {
+        self.daemon.store(number, Ordering::Release);
+    }
+
+    /// The number of the daemon that there is, or was last.
+    pub(crate) fn daemon(&self) -> u32 {
+        self.daemon.load(Ordering::Acquire)
+    }
+
+    /// A link to the engine of this daemon's has ended, which is at our pages at this moment.
+    pub(crate) fn leave_behind(&self, daemon: u32, engine: PeerReaches) {
+        lock(&self.late).push((daemon, engine));
+    }
+
+    /// Whether the engine is at our pages still by a link that has ended. One whose daemon has
+    /// ended is nowhere any more, whatever it said last.
+    #[must_use]
+    pub fn engine_is_late(&self) -> bool {
+        let now = self.daemon();
+        let mut late = lock(&self.late);
+        late.retain(|(daemon, engine)| *daemon == now && engine.is_there());
+        !late.is_empty()
     }
 
     /// Has every turn look after this QP from now on.

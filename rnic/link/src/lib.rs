@@ -22,6 +22,7 @@ pub use ahead::Ahead;
 pub use credits::Credit;
 pub use endpoint::{Doorbell, Endpoint, EndpointParts};
 pub use omniverb_ring::Broken;
+pub use reach::PeerReaches;
 pub use record::{Nak, Request, Response};
 pub use source::{Source, Unfilled};
 pub use trace::{Trace, TraceReader, Tracer};

@@ -11,10 +11,26 @@
 //! back and finds that it moved by two may have been at pages that nobody uses any more.
 
 use crate::endpoint::Endpoint;
-use crate::layout::word;
-use omniverb_ring::WordMemory;
+use crate::layout::{state, word};
 use omniverb_ring::sync::{Ordering, fence};
+use omniverb_ring::{Window, WordMemory};
 use std::sync::atomic::compiler_fence;
+
+/// Where the peer of a link that has ended says whether it is at our pages. It keeps the link's
+/// memory until it is not: what is there afterwards may be anything.
+pub struct PeerReaches {
+    ours: Window,
+    theirs: Window,
+}
+
+impl PeerReaches {
+    /// Whether it is.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        let there = self.theirs.load(word::REACHING, Ordering::Acquire) != 0; // SYNC: reached
+        there && self.ours.load(word::STATE, Ordering::Acquire) == state::CLOSED
+    }
+}
 
 impl Endpoint {
     /// Before going to granted pages. False: what was granted at `epoch` is void.
@@ -25,6 +41,20 @@ impl Endpoint {
         let valid = self.peer_epoch() == epoch;
         if !valid {
             self.ours.store(word::REACHING, 0, Ordering::Relaxed);
+        }
+        valid
+    }
+
+    /// As [`enter_pages`](Self::enter_pages), for pages that stay where they are: who takes them
+    /// back waits for whoever is there, and the page may be anything afterwards. So this word is
+    /// seen before ours reads that one, whatever that costs: either the owner sees that we are
+    /// there, or we see that it takes its pages back.
+    pub fn enter_pages_that_stay(&self, epoch: u64) -> bool {
+        self.ours.store(word::REACHING, 1, Ordering::Relaxed);
+        fence(Ordering::SeqCst); // SYNC: stays
+        let valid = self.peer_epoch() == epoch;
+        if !valid {
+            self.ours.store(word::REACHING, 0, Ordering::Release);
         }
         valid
     }
@@ -43,6 +73,23 @@ impl Endpoint {
     pub fn peer_epoch_afterwards(&self) -> u64 {
         fence(Ordering::SeqCst); // SYNC: revoked
         self.theirs.load(word::EPOCH, Ordering::Acquire)
+    }
+
+    /// Whether the peer is at pages of ours that stay where they are ([`enter_pages_that_stay`]);
+    /// to be asked at once after [`Endpoint::advance_epoch`], and until it is not: then it never
+    /// will be by what was granted before.
+    ///
+    /// [`enter_pages_that_stay`]: Endpoint::enter_pages_that_stay
+    #[must_use]
+    pub fn peer_reaches_pages_that_stay(&self) -> bool {
+        fence(Ordering::SeqCst); // SYNC: stays
+        self.theirs.load(word::REACHING, Ordering::Acquire) != 0 // SYNC: reached
+    }
+
+    /// The peer's word that says so, for when this endpoint is closed and no more.
+    #[must_use]
+    pub fn stay(&self) -> PeerReaches {
+        PeerReaches { ours: self.ours.clone(), theirs: self.theirs.clone() }
     }
 
     /// Whether the peer is at our pages; to be asked a moment after [`Endpoint::advance_epoch`].

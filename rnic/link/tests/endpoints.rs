@@ -304,3 +304,20 @@ fn who_is_at_granted_pages_is_seen_and_learns_whether_it_was_waited_for() {
     assert!(!peer.leave_pages(epoch), "the owner gave up");
     assert!(!owner.peer_reaches_pages());
 }
+
+#[test]
+fn who_is_at_pages_when_the_link_ends_is_seen_until_he_leaves() {
+    let Link { memory, ends: [mut owner, peer], .. } = link();
+    let epoch = peer.peer_epoch();
+    assert!(peer.enter_pages_that_stay(epoch) && owner.peer_reaches_pages_that_stay());
+    owner.advance_epoch();
+    let stays = owner.stay();
+    owner.close();
+    drop(owner);
+    assert!(stays.is_there());
+    assert!(peer.leave_pages(epoch) && !stays.is_there());
+    assert!(!peer.enter_pages_that_stay(epoch), "void");
+    // The memory is for something else then.
+    (0..memory.len()).step_by(8).for_each(|at| memory.store(at, 7, Ordering::Relaxed));
+    assert!(!stays.is_there());
+}

@@ -69,8 +69,8 @@ bodies! {
         mr_max: u32,
         /// Quota: links (a UD QP uses one per destination, an RC or UC QP one).
         link_max: u32,
-        /// Not used: zero.
-        reserved: u32,
+        /// A number that the daemon has drawn when it began; zero: one that does not say.
+        daemon: u32,
         /// vNIC name for people, NUL-padded.
         vnic: [u8; 32],
         /// The statistics area.
@@ -262,6 +262,35 @@ bodies! {
         /// None: the pages are there.
         errno: Errno,
         epoch: u32,
+    }
+    /// Event to the owner of an MR, a process of a virtual machine whose memory the daemon has:
+    /// keep these of its pages where they are ([`crate::pinned`]), for the engine, and answer
+    /// `Pinned`, or `Adopted` with an errno. Whether they are kept still is asked by an `Adopt` as
+    /// for others.
+    Pin {
+        /// Names the question in its answer.
+        token: u64,
+        rkey: Rkey,
+        /// As in `Adopt`.
+        qpn: Qpn,
+        /// Where the first page is, as the owner has it.
+        start: u64,
+        /// Bytes from there on, whole pages.
+        length: u64,
+    }
+    /// The owner's answer, which its machine's agent hears: it looks where the pages are, and sees
+    /// to it that they stay there ([`crate::machine::TellPinned`]). No daemon hears it.
+    Pinned {
+        /// The number of the `Pin` that this answers.
+        token: u64,
+        /// As in `Adopted`.
+        epoch: u32,
+        /// The descriptor of the ring that keeps the pages, as the process numbers it.
+        ring: u32,
+        /// As in `Pin`.
+        start: u64,
+        /// As in `Pin`.
+        length: u64,
     }
     /// The owner, on the events socket: no pages of this region are on files any more.
     Released { rkey: Rkey, reserved: u32 }

@@ -30,11 +30,12 @@ mod macros;
 pub mod opened;
 pub mod operator;
 pub mod pair;
+pub mod pinned;
 pub mod rate;
 pub mod rights;
 pub mod text;
 
-pub use codec::{DecodeError, Header, Kind, Message, decode, encode};
+pub use codec::{DecodeError, Header, Kind, Message, decode, encode, written};
 
 /// Version of this protocol. A daemon refuses a process that speaks another one (`EPROTO`).
 pub const VERSION: u16 = 8;

@@ -10,6 +10,7 @@ use crate::body::Done;
 use crate::codec::{DecodeError, Header, Message as Said};
 use crate::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
 use crate::macros::{bodies, messages};
+use crate::pinned::{PINS_MAX, RUNS_MAX, Run};
 use omniverb_terms::Errno;
 use std::fmt;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -162,6 +163,32 @@ bodies! {
         /// Another one after each boot; zeros: not known.
         boot: [u8; 16],
     }
+    /// Porter: a process of the machine has these pages pinned, as its agent says, and what it was
+    /// asked for by `Pin` is there. Answered with `Done`.
+    TellPinned {
+        /// What its session is called at this door; of no meaning where the agent says it.
+        session: u64,
+        /// The number of the `Pin` that this answers.
+        token: u64,
+        /// None; or why the pages cannot be used.
+        errno: Errno,
+        /// As the process has said it.
+        epoch: u32,
+        /// Runs that there are; the others are all zeros.
+        count: u32,
+        reserved: u32,
+        runs: [Run; RUNS_MAX],
+    }
+    /// Porter: which of these pins, by the numbers of their `Pin`, does nobody use any more, nor
+    /// will? Answered with `PinsOver`.
+    QueryPins {
+        /// Pins that are named; the others are all zeros.
+        count: u32,
+        reserved: u32,
+        tokens: [u64; PINS_MAX],
+    }
+    /// Answer to `QueryPins`: those. The agent need not keep their pages any more.
+    PinsOver { count: u32, reserved: u32, tokens: [u64; PINS_MAX] }
     /// An address of one of the machine's interfaces.
     MachineAddress {
         /// IPv6, or IPv4 as IPv6 has it.
@@ -186,7 +213,7 @@ pub const REACH_HOST: u32 = 2;
 messages! {
     0x5001 OpenSession, 0x5002 SessionOpened, 0x5003 TellAddresses, 0x5004 Done,
     0x5005 EndSession, 0x5006 OpenPort, 0x5007 PortOpened, 0x5008 Parted, 0x5009 TellPairs,
-    0x500a Booted,
+    0x500a Booted, 0x500b TellPinned, 0x500c QueryPins, 0x500d PinsOver,
 }
 
 /// What comes before the bytes of a frame.
@@ -211,6 +238,12 @@ pub const PACKET_BYTES_MAX: usize = 4096 + 296;
 
 /// Bytes of the longest frame.
 pub const FRAME_BYTES_MAX: usize = size_of::<FrameHead>() + PACKET_BYTES_MAX;
+
+/// What a bell of a pair window is called between porter and agent: the number of its window, and
+/// how many are before it there.
+pub type BellName = [u8; 2];
+/// Bells that are named at a time; who has more to name names none.
+pub const BELL_NAMES_MAX: usize = 64;
 
 /// What a frame is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,16 +274,81 @@ pub enum FrameKind {
     /// The pair windows ([`crate::pair`]) that the agent has found: bit `number - 1` of eight
     /// bytes. Said by one that has found some.
     Pairs = 11,
-    /// The same as `Word`, in a pair window: who sleeps on one of its bells is to be woken.
+    /// The same as `Word`, in a pair window: who sleeps on one of its bells is to be woken. Which
+    /// bells these are: [`BellName`]s; none: any may be.
     Rung = 12,
+    /// Agent: pages of a process are pinned: a message [`TellPinned`].
+    Pinned = 13,
+    /// Agent: these it keeps: a message [`QueryPins`]. The answer is one of the kind `PinsOver`.
+    Pins = 14,
+    /// Those that it need not keep any more: a message [`PinsOver`].
+    PinsOver = 15,
+}
+
+impl TellPinned {
+    /// What an agent says of a `Pin` that it has looked at: these pages, or why not.
+    #[must_use]
+    pub fn new(token: u64, epoch: u32, found: Result<&[Run], Errno>) -> TellPinned {
+        let (errno, found) = (found.err().unwrap_or(Errno::NONE), found.unwrap_or(&[]));
+        let mut runs = [Run { word: 0 }; RUNS_MAX];
+        runs.iter_mut().zip(found).for_each(|(to, from)| *to = *from);
+        let count = u32::try_from(found.len()).unwrap_or(u32::MAX);
+        TellPinned { session: 0, token, errno, epoch, count, reserved: 0, runs }
+    }
+
+    /// The runs that there are; `None`: more than there can be.
+    #[must_use]
+    pub fn runs(&self) -> Option<&[Run]> {
+        self.runs.get(..usize::try_from(self.count).ok()?)
+    }
+}
+
+/// As many numbers as a message has room for, and how many.
+fn tokens(all: &[u64]) -> (u32, [u64; PINS_MAX]) {
+    let mut tokens = [0; PINS_MAX];
+    tokens.iter_mut().zip(all).for_each(|(to, from)| *to = *from);
+    (u32::try_from(all.len().min(PINS_MAX)).unwrap_or(0), tokens)
+}
+
+impl QueryPins {
+    /// Asks about these, as far as there is room.
+    #[must_use]
+    pub fn new(all: &[u64]) -> QueryPins {
+        let (count, tokens) = tokens(all);
+        QueryPins { count, reserved: 0, tokens }
+    }
+
+    /// Those that it is about.
+    #[must_use]
+    pub fn named(&self) -> &[u64] {
+        self.tokens.get(..usize::try_from(self.count).unwrap_or(usize::MAX)).unwrap_or(&[])
+    }
+}
+
+impl PinsOver {
+    /// These are over.
+    #[must_use]
+    pub fn new(all: &[u64]) -> PinsOver {
+        let (count, tokens) = tokens(all);
+        PinsOver { count, reserved: 0, tokens }
+    }
+
+    /// Those that it is about.
+    #[must_use]
+    pub fn named(&self) -> &[u64] {
+        self.tokens.get(..usize::try_from(self.count).unwrap_or(usize::MAX)).unwrap_or(&[])
+    }
 }
 
 impl FrameKind {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [FrameKind; 12] = {
+    pub const ALL: [FrameKind; 15] = {
         use FrameKind::{Addresses, Begin, Call, Close, Event, Lost, Open, Packet, Pairs, Port};
-        use FrameKind::{Rung, Word};
-        [Begin, Open, Call, Event, Close, Addresses, Lost, Port, Packet, Word, Pairs, Rung]
+        use FrameKind::{Pinned, Pins, PinsOver, Rung, Word};
+        [
+            Begin, Open, Call, Event, Close, Addresses, Lost, Port, Packet, Word, Pairs, Rung,
+            Pinned, Pins, PinsOver,
+        ]
     };
 
     fn of(number: u16) -> Option<FrameKind> {
@@ -262,7 +360,8 @@ impl FrameKind {
     pub fn bytes_max(self) -> usize {
         match self {
             FrameKind::Packet => PACKET_BYTES_MAX,
-            FrameKind::Port | FrameKind::Word | FrameKind::Rung => 0,
+            FrameKind::Port | FrameKind::Word => 0,
+            FrameKind::Rung => BELL_NAMES_MAX * size_of::<BellName>(),
             _ => MESSAGE_BYTES_MAX,
         }
     }
@@ -393,6 +492,10 @@ mod tests {
             frame(FrameKind::Word, 0),
             frame(FrameKind::Pairs, 8),
             frame(FrameKind::Rung, 0),
+            frame(FrameKind::Rung, 128),
+            frame(FrameKind::Pinned, 4096),
+            frame(FrameKind::Pins, 4096),
+            frame(FrameKind::PinsOver, 4096),
         ];
         let stream: Vec<u8> = all.iter().flat_map(Frame::encode).collect();
         for step in [1, 3, 17, 4096, stream.len()] {
@@ -422,7 +525,8 @@ mod tests {
         assert_eq!(with(2, 99), Err(StreamError::Nonsense));
         assert_eq!(with(5, 0x11), Err(StreamError::Nonsense), "too long");
         assert_eq!(with(7, 0xff), Err(StreamError::Nonsense), "far too long");
-        for (kind, most) in [(FrameKind::Packet, PACKET_BYTES_MAX), (FrameKind::Word, 0)] {
+        let most = [(FrameKind::Packet, PACKET_BYTES_MAX), (FrameKind::Word, 0)];
+        for (kind, most) in most.into_iter().chain([(FrameKind::Rung, 128)]) {
             let mut bytes = frame(kind, most).encode();
             bytes[4..8].copy_from_slice(&(most as u32 + 1).to_le_bytes());
             let mut frames = Frames::default();

@@ -63,6 +63,14 @@ macro_rules! messages {
             end
         }
 
+        /// A message as it travels.
+        #[must_use]
+        pub fn written(tag: u64, message: &Message) -> Vec<u8> {
+            let mut bytes = [0; MESSAGE_BYTES_MAX];
+            let length = encode(tag, message, &mut bytes);
+            bytes[..length].to_vec()
+        }
+
         /// Reads a message. Accepts any bytes; never panics.
         ///
         /// # Errors

@@ -11,6 +11,7 @@ use crate::codec::{DecodeError, Header};
 use crate::faults::Faults;
 use crate::limits::MESSAGE_BYTES_MAX;
 use crate::macros::{bodies, messages};
+use crate::pinned::Layout;
 use omniverb_terms::Errno;
 use std::path::{Path, PathBuf};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -186,6 +187,17 @@ bodies! {
         /// The number that the window has in this machine, from 1 on; none of its own has it.
         number: u64,
     }
+    /// Give a machine that is attached its own memory: the file, a memfd that can neither shrink
+    /// nor grow, comes along; it goes to nobody. From now on pages of its processes that the engine
+    /// is granted may stay where they are ([`crate::pinned`]). Answered with `Done`; `ENOENT` if
+    /// there is no such machine, `EBUSY` if its memory is known, `EINVAL` for other files or
+    /// places.
+    AttachMemory {
+        /// As in `AttachMachine`.
+        name: [u8; VNIC_NAME_BYTES],
+        /// Where the guest has it.
+        layout: Layout,
+    }
     /// Part with a machine: its door is closed, and so are the sessions of its processes. Answered
     /// with `Done`, or `ENOENT`.
     DetachMachine {
@@ -199,7 +211,7 @@ messages! {
     0x4006 DisconnectVnic, 0x4007 Disconnected, 0x4008 Capture, 0x4009 EndCapture,
     0x400a Captured, 0x400b Done, 0x400c AttachMachine, 0x400d MachineAttached,
     0x400e DetachMachine, 0x400f AttachPair, 0x4010 AwaitPair, 0x4011 PairWanted,
-    0x4012 PairOffered, 0x4013 JoinPair,
+    0x4012 PairOffered, 0x4013 JoinPair, 0x4014 AttachMemory,
 }
 
 /// Whose daemon it is: that says where it has its files.
@@ -286,7 +298,7 @@ mod tests {
             };
             let (ours, theirs) = unknown(&bytes);
             assert!(kind == 0 || !(ours && theirs), "{kind}");
-            assert!(kind == 0 || ours == (0x4001..=0x4013).contains(&kind), "{kind}");
+            assert!(kind == 0 || ours == (0x4001..=0x4014).contains(&kind), "{kind}");
         }
     }
 }

@@ -29,6 +29,7 @@ numbers! {
     EPERM 1 "Not yours to ask."
     ENOENT 2 "No such object."
     EIO 5 "It did not work, and nobody knows why."
+    E2BIG 7 "Too much for one message."
     EBADF 9 "No open file of that number."
     EAGAIN 11 "Not yet."
     ENOMEM 12 "Over a quota."
@@ -81,7 +82,7 @@ mod tests {
 
     #[test]
     fn numbers_have_names() {
-        assert_eq!(std::format!("{} {:?}", Errno::ENOMEM, Errno(7)), "ENOMEM errno 7");
+        assert_eq!(std::format!("{} {:?}", Errno::ENOMEM, Errno(3)), "ENOMEM errno 3");
         assert_eq!((Errno::ENOMEM.raw(), Errno::NONE.raw()), (12, 0));
     }
 }

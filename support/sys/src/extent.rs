@@ -198,21 +198,6 @@ impl<F: AsFd> Extent<F> {
         Ok(window::over(mapping, keep))
     }
 
-    /// Maps several, if all are sound, side by side, not to be inherited by forked children. `keep`
-    /// lives as long as the mapping.
-    ///
-    /// # Errors
-    /// As [`map`](Self::map); also if there are none.
-    pub fn map_row(
-        row: &[Extent<F>],
-        access: Access,
-        keep: impl Send + Sync + 'static,
-    ) -> io::Result<Window> {
-        let parts = row.iter().map(|of| Ok((of.file.as_fd(), of.offset, of.verify()?)));
-        let parts = parts.collect::<io::Result<Vec<_>>>()?;
-        Ok(window::over(Mapping::row(&parts, access)?, keep))
-    }
-
     /// Takes its pages out of the file: it reads as zeros, for everybody who has it mapped, too.
     /// The kernel takes long for a large one.
     ///
@@ -289,23 +274,6 @@ mod tests {
             assert!(extent.map(Access::ReadOnly).is_err());
             assert!(extent.map_with_proof(Access::ReadOnly, ()).is_err());
         }
-    }
-
-    #[test]
-    fn extents_side_by_side_are_one_window() {
-        let (one, other) = (file(4), file(2));
-        let row = [of(&one, 2, 1), of(&other, 0, 2), of(&one, 0, 1)];
-        let window = Extent::map_row(&row, Access::ReadWrite, ()).unwrap();
-        assert_eq!(window.len() as u64, 4 * PAGE);
-        (0..4).for_each(|page| window.store(page * 4096, 7 + page as u64, Ordering::Relaxed));
-        for (file, page, word) in [(&one, 2, 7), (&other, 0, 8), (&other, 1, 9), (&one, 0, 10)] {
-            assert_eq!(
-                of(file, page, 1).mapping(Access::ReadOnly).unwrap().load_u64(0),
-                Some(word)
-            );
-        }
-        assert!(Extent::map_row(&[of(&other, 1, 2)], Access::ReadOnly, ()).is_err());
-        assert!(Extent::map_row(&row[..0], Access::ReadOnly, ()).is_err());
     }
 
     #[test]

@@ -41,9 +41,12 @@ pub fn ring(page: &BellPage<Window>) {
 /// What starts a thread, under a name.
 pub type Spawn = fn(&str, Box<dyn FnOnce() + Send>) -> io::Result<()>;
 
+/// What is told of numbers of bells.
+type Tell = dyn Fn(&[u64]) + Send + Sync;
+
 /// Hears bells, and tells. Its threads end soon after it is dropped.
 pub struct Listener {
-    tell: Arc<dyn Fn() + Send + Sync>,
+    tell: Arc<Tell>,
     spawn: Spawn,
     /// Bells that one thread can hear.
     pub(crate) room: usize,
@@ -54,6 +57,11 @@ pub struct Listener {
 impl Listener {
     /// Hears nothing yet. `tell` is called by its threads after a bell was rung; it must not block.
     pub fn new(spawn: Spawn, tell: impl Fn() + Send + Sync + 'static) -> Listener {
+        Listener::naming(spawn, move |_| tell())
+    }
+
+    /// The same; `tell` is told the numbers of the bells that were rung. None: any may have been.
+    pub fn naming(spawn: Spawn, tell: impl Fn(&[u64]) + Send + Sync + 'static) -> Listener {
         Listener::with_room(if futex::has_wait_any() { GROUP } else { 1 }, spawn, tell)
     }
 
@@ -62,7 +70,11 @@ impl Listener {
         self.room = room;
     }
 
-    fn with_room(room: usize, spawn: Spawn, tell: impl Fn() + Send + Sync + 'static) -> Listener {
+    fn with_room(
+        room: usize,
+        spawn: Spawn,
+        tell: impl Fn(&[u64]) + Send + Sync + 'static,
+    ) -> Listener {
         Listener {
             tell: Arc::new(tell),
             spawn,
@@ -156,9 +168,10 @@ impl Group {
     }
 
     /// What the thread does.
-    fn hear(&self, tell: &dyn Fn()) {
+    fn hear(&self, tell: &dyn Fn(&[u64])) {
         let mut known = None;
         let mut bells: Vec<Bell> = Vec::new();
+        let mut rung = Vec::new();
         while !self.over.load(Ordering::SeqCst) {
             let changes = futex::low(&self.changes);
             let now = clock::now();
@@ -166,14 +179,12 @@ impl Group {
                 known = Some(changes);
                 self.take_changes(&mut bells);
                 // What was rung before we looked for the first time.
-                tell();
+                tell(&[]);
             }
-            let mut news = false;
-            for bell in &mut bells {
-                news |= bell.look(now);
-            }
-            if news {
-                tell();
+            rung.clear();
+            rung.extend(bells.iter_mut().filter_map(|bell| bell.look(now).then_some(bell.number)));
+            if !rung.is_empty() {
+                tell(&rung);
             } else {
                 match (self.way, bells.first_mut()) {
                     (Way::Alone, Some(bell)) => bell.sleep_alone(now),

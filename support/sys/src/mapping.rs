@@ -94,32 +94,42 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Maps parts of files side by side, shared: files, offsets, and whole pages of lengths.
+    /// Addresses for `length` bytes, at which there is nothing yet.
     ///
     /// # Errors
-    /// As [`shared`](Self::shared).
-    pub(crate) fn row(
-        parts: &[(BorrowedFd<'_>, u64, usize)],
-        access: Access,
-    ) -> io::Result<Mapping> {
-        let all = parts.iter().try_fold(0usize, |sum, (.., length)| sum.checked_add(*length));
-        let length = all.ok_or(io::ErrorKind::InvalidInput)?;
+    /// `EINVAL` for a zero length, otherwise what the kernel says.
+    pub(crate) fn reserve(length: usize) -> io::Result<Mapping> {
         let reserve = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: the kernel chooses unused addresses, as above.
         let start =
             unsafe { mmap_anonymous(std::ptr::null_mut(), length, ProtFlags::empty(), reserve)? };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mapping = Mapping { start, length, behind: 0 };
-        let (mut at, flags) = (0, MapFlags::SHARED | MapFlags::FIXED);
-        for (file, offset, bytes) in parts {
-            // SAFETY: a part of the range just reserved, which nobody knows: they fill it exactly.
-            unsafe {
-                let place = mapping.start.as_ptr().add(at).cast();
-                mmap(place, *bytes, access.protection(), flags, file, *offset)?;
-            }
-            at += bytes;
+        Ok(Mapping { start, length, behind: 0 })
+    }
+
+    /// Maps `bytes` of a file from `offset` on, whole pages, `at` so many bytes of what was
+    /// [reserved](Self::reserve), where nobody knows of anything yet.
+    ///
+    /// # Errors
+    /// One without an errno if there is no such room; otherwise as [`shared`](Self::shared).
+    pub(crate) fn fill(
+        &mut self,
+        at: usize,
+        (file, offset, bytes): (BorrowedFd<'_>, u64, usize),
+        access: Access,
+    ) -> io::Result<()> {
+        let fits = at.checked_add(bytes).is_some_and(|end| end <= self.length);
+        if !fits {
+            return Err(io::ErrorKind::InvalidInput.into());
         }
-        Ok(mapping)
+        // SAFETY: a part of the range that was reserved, of which nobody else knows: this is the
+        // only one who has the mapping.
+        unsafe {
+            let place = self.start.as_ptr().add(at).cast();
+            let flags = MapFlags::SHARED | MapFlags::FIXED;
+            mmap(place, bytes, access.protection(), flags, file, offset)?;
+        }
+        Ok(())
     }
 
     /// Maps `length` bytes of zeros that are this process's own. They are not private ones: who is

@@ -16,6 +16,8 @@ pub enum Privilege {
     Enter,
     /// Seeing which namespaces a process of another user is in (CAP_SYS_PTRACE).
     Look,
+    /// Reading files of any user (CAP_DAC_READ_SEARCH).
+    ReadAll,
     /// Socket buffers beyond the system's usual limit (CAP_NET_ADMIN).
     LargeBuffers,
     /// Any number of descriptors in sockets, unread (CAP_SYS_RESOURCE).
@@ -27,6 +29,7 @@ impl Privilege {
         match self {
             Privilege::Enter => CapabilitySet::SYS_ADMIN,
             Privilege::Look => CapabilitySet::SYS_PTRACE,
+            Privilege::ReadAll => CapabilitySet::DAC_READ_SEARCH,
             Privilege::LargeBuffers => CapabilitySet::NET_ADMIN,
             Privilege::ManyDescriptors => CapabilitySet::SYS_RESOURCE,
         }

@@ -136,6 +136,12 @@ enum Command {
         /// Where to listen [default: where the daemon of a host does].
         #[arg(long, value_name = "PATH")]
         socket: Option<PathBuf>,
+        /// Whose memory the host may read and write where it is, without asking the process, if the
+        /// machine was started with --shared-memory: nobody's, that of root's processes with all of
+        /// root's rights, or of all. A process that lies to the agent can have memory of the
+        /// machine overwritten that is not its own.
+        #[arg(long, value_name = "WHOSE", default_value = "nobody")]
+        in_place: vm::Whose,
     },
     /// Say what is wrong, one line a finding, and how to mend it.
     Doctor {
@@ -174,6 +180,13 @@ enum Vm {
         /// How much memory it shares with each: about 640 KiB for a link.
         #[arg(long, value_name = "SIZE", default_value = "8m")]
         pair_size: String,
+        /// Share all of the machine's memory with the daemon, and with nobody else: so what peers
+        /// that are reached by the engine do to memory regions is done without asking the machine's
+        /// processes, and pages stay where they are, if the agent in it is told so (`omniverb agent
+        /// --in-place`). QEMU's memory is made here then (-m says how much), of a pc or q35, and
+        /// QEMU ends when the guest is reset.
+        #[arg(long)]
+        shared_memory: bool,
         /// QEMU and its arguments.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<OsString>,
@@ -249,6 +262,9 @@ enum Vm {
         most: u8,
         #[arg(long, default_value = "0")]
         pair_bytes: u64,
+        /// Of its own memory, if the daemon is to have it.
+        #[arg(long)]
+        memory: Option<u64>,
         /// Who is to open the window.
         #[arg(long)]
         user: Option<String>,
@@ -280,6 +296,14 @@ enum Vm {
     /// For `omniverb agent`: open devices that are plugged in.
     #[command(hide = true)]
     Open,
+    /// For the same: keep pages of processes where they are.
+    #[command(hide = true)]
+    Pin {
+        /// Whose pages they may be.
+        whose: vm::Whose,
+        /// Where the one before and the one after this are found.
+        folder: PathBuf,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -367,10 +391,18 @@ fn command(command: Command) -> (anyhow::Result<ExitCode>, u8) {
         Command::Vnic(Vnic::Set { name, words }) => (vnic::set(&name, &words), 1),
         Command::Vnic(Vnic::Disconnect { name }) => (vnic::disconnect(&name), 1),
         Command::Vnic(Vnic::List { json }) => (vnic::list(json), 1),
-        Command::Vm(Vm::Run { name, window, neighbours, most_neighbours, pair_size, command }) => {
+        Command::Vm(Vm::Run {
+            name,
+            window,
+            neighbours,
+            most_neighbours,
+            pair_size,
+            shared_memory,
+            command,
+        }) => {
             let (own, most, pair) = (&window[..], most_neighbours, &pair_size[..]);
             let windows = vm::Windows { own, neighbours, most, pair };
-            (vm::run(&name, windows, &command), OWN_FAILURE)
+            (vm::run(&name, windows, shared_memory, &command), OWN_FAILURE)
         }
         Command::Vm(Vm::List { json }) => (vm::list(None, json), 1),
         Command::Vm(Vm::Show { name, json }) => (vm::list(Some(&name), json), 1),
@@ -389,15 +421,25 @@ fn command(command: Command) -> (anyhow::Result<ExitCode>, u8) {
             let windows = vm::Windows { own, neighbours, most, pair };
             (vm::args(&name, windows, &memory, user.as_deref(), libvirt), 1)
         }
-        Command::Vm(Vm::Keep { name, bytes, neighbours, most, pair_bytes, user, alone }) => {
+        Command::Vm(Vm::Keep {
+            name,
+            bytes,
+            neighbours,
+            most,
+            pair_bytes,
+            memory,
+            user,
+            alone,
+        }) => {
             let pairs = vm::Neighbours { count: neighbours, most, bytes: pair_bytes };
-            (vm::keep(&name, (bytes, pairs), user.as_deref(), alone), 1)
+            (vm::keep(&name, (bytes, pairs, memory), user.as_deref(), alone), 1)
         }
         Command::Vm(Vm::Hold) => (vm::hold(), 1),
         Command::Vm(Vm::Carry { number, more, pairs }) => (vm::carry(number, more, &pairs), 1),
         Command::Vm(Vm::Plug { number, bytes }) => (vm::plug(number, bytes), 1),
         Command::Vm(Vm::Open) => (vm::open(), 1),
-        Command::Agent { socket } => (vm::agent(socket.as_deref()), 1),
+        Command::Vm(Vm::Pin { whose, folder }) => (vm::pin(whose, &folder), 1),
+        Command::Agent { socket, in_place } => (vm::agent(socket.as_deref(), in_place), 1),
         Command::Capture { vnic, file, snaplen } => {
             (capture::capture(vnic.as_deref(), file.as_deref(), snaplen), 1)
         }

@@ -6,11 +6,12 @@ use anyhow::{Context, bail};
 use omniverb_session::body::Extent;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::operator::{
-    AttachMachine, AttachPair, AwaitPair, Capture, Captured, DetachMachine, DisconnectVnic,
-    EndCapture, JoinPair, Message, QueryAll, QueryVnics, SetVnic, VNIC_NAME_BYTES, VnicChanged,
-    decode, encode,
+    AttachMachine, AttachMemory, AttachPair, AwaitPair, Capture, Captured, DetachMachine,
+    DisconnectVnic, EndCapture, JoinPair, Message, QueryAll, QueryVnics, SetVnic, VNIC_NAME_BYTES,
+    VnicChanged, decode, encode,
 };
 use omniverb_session::pair::PlugTrouble;
+use omniverb_session::pinned::Layout;
 use omniverb_sys::{event, socket};
 use rustix::io::Errno;
 use serde_json::Value;
@@ -166,6 +167,20 @@ impl Operator {
     ) -> anyhow::Result<()> {
         let attach = AttachPair { name, data, number };
         match self.call(&attach.into(), &files.map(AsFd::as_fd), PATIENCE)? {
+            Message::Done(_) => Ok(()),
+            other => refused(&other, "a machine"),
+        }
+    }
+
+    /// Gives the daemon the memory of the machine of this name.
+    pub(crate) fn attach_memory(
+        &self,
+        name: [u8; VNIC_NAME_BYTES],
+        layout: Layout,
+        file: &OwnedFd,
+    ) -> anyhow::Result<()> {
+        let attach = AttachMemory { name, layout };
+        match self.call(&attach.into(), &[file.as_fd()], PATIENCE)? {
             Message::Done(_) => Ok(()),
             other => refused(&other, "a machine"),
         }

@@ -86,6 +86,7 @@ impl Client {
                     }
                 }
             }
+            Message::Pin(ask) => self.progress.answer(events, self.pin(&ask)),
             Message::Granted(granted) => {
                 let mapped = match Delivered::new(granted, came) {
                     Ok(grant) => self.map(grant),

@@ -44,7 +44,7 @@ pub(super) enum Manner {
 }
 
 /// Why a question for pages is not answered with them.
-enum Refused {
+pub(super) enum Refused {
     /// An extent is in the way, with this first page: the daemon gave up waiting for it, has it
     /// taken back, or is another one.
     InTheWay(usize),
@@ -111,31 +111,17 @@ impl Client {
         place: (usize, usize),
         (era, others_free): (u64, u64),
     ) -> Result<(), Refused> {
-        let (start, length) = place;
         let piece = onto.as_ref().and_then(|onto| lent::piece(ask.memory, onto));
         let mappable = match piece {
             Some(_) => rights::mappable_in_window,
             None => rights::mappable,
         };
         let uses = mappable(key.region().access, ask.trust());
-        let (_, attributes) = qp.query();
-        if key.is_mediated()
-            || !may_map(qp.service, attributes.access_flags, uses)
-            || qp.pd != key.region().pd
-            || !qp.lend()
-        {
-            return Err(Errno::EACCES.into());
-        }
+        may_lend(qp, key, uses)?;
         let Some(onto) = onto else {
             return if key.has_extent(place) { Ok(()) } else { Err(Errno::ENOENT.into()) };
         };
-        if let Some(old) = key.extent_within(start, start + length) {
-            return Err(Refused::InTheWay(old));
-        }
-        let granted = key.granted() + length as u64;
-        if !pace::allows(granted, key.region().moved.bytes(), others_free) {
-            return Err(Errno::EAGAIN.into());
-        }
+        has_room(key, place, others_free)?;
         // Before anybody is given anything: later there may be no thread to be had.
         let stay = self.taking.stay(&self.me)?;
         key.adopt((onto, piece), place, (era, stay)).map_err(|errno| {
@@ -163,8 +149,16 @@ impl Client {
         if manner == Manner::Kindly {
             await_peers(&qps);
         }
+        // Where pages stay, who is late would be at what they are for next.
+        let keeps = taken.iter().any(|(_, extent)| extent.is_kept());
+        let is_left = !keeps || self.await_engine(&qps);
         let (mut outcome, mut released) = (Ok(()), BTreeSet::new());
         for (rkey, extent) in taken {
+            if extent.is_kept() && !is_left {
+                outcome = Err(Errno::EBUSY);
+                self.keys.put_back(rkey, extent);
+                continue;
+            }
             let era = extent.era();
             match extent.release() {
                 Ok(piece) => {
@@ -190,6 +184,33 @@ impl Client {
         let length = encode(0, &Message::from(Released { rkey, reserved: 0 }), &mut bytes);
         // If it does not get that it keeps them until the key goes.
         let _ = socket::try_send(events.as_fd(), &bytes[..length], &[]);
+    }
+}
+
+/// Whether what the peer of a queue pair may do with a key allows that it has pages of it, for
+/// these uses.
+pub(super) fn may_lend(qp: &Qp, key: &Key, uses: u32) -> Result<(), Errno> {
+    let (_, attributes) = qp.query();
+    let may = !key.is_mediated()
+        && may_map(qp.service, attributes.access_flags, uses)
+        && qp.pd == key.region().pd
+        && qp.lend();
+    if may { Ok(()) } else { Err(Errno::EACCES) }
+}
+
+/// Whether so much more of a key may be lent, and nothing of it is.
+pub(super) fn has_room(
+    key: &Key,
+    (start, length): (usize, usize),
+    others_free: u64,
+) -> Result<(), Refused> {
+    if let Some(old) = key.extent_within(start, start + length) {
+        return Err(Refused::InTheWay(old));
+    }
+    let granted = key.granted() + length as u64;
+    match pace::allows(granted, key.region().moved.bytes(), others_free) {
+        true => Ok(()),
+        false => Err(Errno::EAGAIN.into()),
     }
 }
 

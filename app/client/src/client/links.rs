@@ -52,7 +52,7 @@ impl Client {
         let mut endpoint = Endpoint::new(parts).ok_or(Errno::EPROTO)?;
         let of_group = ready.peer_qpn.is_group();
         if of_group && !self.group_link_comes(&qp, ready) {
-            endpoint.close();
+            self.qps.while_there(ready.qpn, || endpoint.close());
             return Err(Errno::ENOENT);
         }
         self.qps.linked(ready.qpn, name);

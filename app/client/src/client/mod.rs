@@ -16,6 +16,7 @@ mod mapping;
 mod objects;
 mod openers;
 mod opening;
+mod pinning;
 mod registering;
 mod resume;
 mod second;
@@ -109,13 +110,15 @@ impl Client {
 
     /// Another client, for this call's caller alone.
     pub(crate) fn connect() -> Result<Arc<Client>, NoDevice> {
-        let (session, nic, area) = Session::connect()?;
+        let session::First { session, nic, daemon, area } = Session::connect()?;
         let area = statistics::Area::new(&area).map_err(NoDevice::Resources)?;
         let progress = progress::Progress::new().map_err(NoDevice::Resources)?;
         let bells = bells::Bells::new().map_err(NoDevice::Resources)?;
         let service = Arc::<imports::Service>::default();
+        let shared = Shared::new(Box::new(host::ProcessHost::new(progress.clone())));
+        shared.set_daemon(daemon);
         Ok(Arc::new_cyclic(|me: &Weak<Client>| Client {
-            shared: Shared::new(Box::new(host::ProcessHost::new(progress.clone()))),
+            shared,
             session,
             nic: RwLock::new(nic),
             statistics: area,

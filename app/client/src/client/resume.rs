@@ -15,7 +15,9 @@ impl Client {
             return Ok(()); // somebody else did
         }
         let announcements = self.announcements();
-        let nic = self.session.reopen(|call| {
+        let nic = self.session.reopen(|daemon, call| {
+            // What it makes is its own, and what others made is nobody's any more.
+            self.shared.set_daemon(daemon);
             for message in &announcements {
                 match call(message) {
                     // Refused: we are too late, or the daemon has lost what our tickets were made

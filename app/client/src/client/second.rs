@@ -143,6 +143,7 @@ fn is_for_all(question: &Message) -> bool {
         | Message::RequestGrant(_)
         | Message::QpFailed(_)
         | Message::Adopted(_)
+        | Message::Pinned(_)
         | Message::Released(_)
         | Message::LetGo(_) => false,
         // Not the daemon's.
@@ -163,6 +164,7 @@ fn is_for_all(question: &Message) -> bool {
         | Message::LinkReady(_)
         | Message::LinkClosed(_)
         | Message::Adopt(_)
+        | Message::Pin(_)
         | Message::Granted(_)
         | Message::GrantDenied(_)
         | Message::GidsChanged(_)

@@ -1,12 +1,13 @@
 //! What the tables decided is carried out.
 
 use crate::client::Origin;
+use crate::engine::Pages;
 use crate::journal::Level;
 use crate::memory::Shared;
 use crate::outbox::Letter;
 use crate::server::Server;
 use omniverb_session::Message;
-use omniverb_session::body::Welcome;
+use omniverb_session::body::{Extent, Welcome};
 use omniverb_sys::clock;
 use omniverb_tenancy::{Action, FileId, LinkEnd, SessionId};
 use omniverb_terms::Errno;
@@ -29,13 +30,21 @@ impl Server {
             Action::Adopt { session, adopt, home, file, new_file } => {
                 self.adopt(session, &adopt, (home, file), new_file);
             }
+            Action::Pin { session, pin, .. } => self.tell(session, Letter::of(pin)),
             Action::ForgetFile { file } => self.forget_file(file),
             Action::EmptyPlace { place } => self.extents.empty(&place),
-            Action::Grant { session, file, granted } => self.grant(session, file, &granted),
+            Action::Grant { session, file, granted, occasion } => {
+                self.grant(session, file, &granted, occasion);
+            }
             Action::GrantEngine { vnic, file, granted } => {
+                if let Some(row) = self.kept(file) {
+                    return self.engine.grant(vnic, &granted, Pages::InPlace(row));
+                }
                 let lending = self.extents.get(file);
                 if let Some(file) = lending.and_then(|lending| lending.memory.enclosed()) {
-                    self.engine.grant(vnic, &granted, file);
+                    let Extent { offset, length } = granted.memory;
+                    let extent = omniverb_sys::Extent::new(file, offset, length);
+                    self.engine.grant(vnic, &granted, Pages::Moved(extent));
                 }
             }
             Action::DenyEngine { vnic, denied } => self.engine.deny(vnic, &denied),
@@ -113,6 +122,7 @@ impl Server {
 
     /// Nobody is given this one any more. Closing a large one takes the kernel long.
     fn forget_file(&mut self, file: FileId) {
+        self.forget_kept(file);
         if let Some(file) = self.extents.forget(file) {
             self.disposal.close_memory(file);
         }

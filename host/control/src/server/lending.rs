@@ -10,10 +10,9 @@ use crate::outbox::{Letter, Parcel};
 use crate::server::Server;
 use crate::server::pairs::LINK_BYTES;
 use omniverb_session::Message;
-use omniverb_session::body::{Adopt, Extent, GrantDenied, Granted};
+use omniverb_session::body::{Adopt, Extent, Granted};
 use omniverb_session::pair;
-use omniverb_tenancy::{FileId, Home, Neighbour, SessionId};
-use omniverb_terms::Errno;
+use omniverb_tenancy::{FileId, Home, Neighbour, Occasion, SessionId};
 use std::io;
 
 /// What somebody is told of memory: where it is, what goes along, and whose window it is in.
@@ -41,15 +40,19 @@ impl Server {
         }
     }
 
-    /// Gives an initiator what he is granted, or says that it cannot be had.
-    pub(super) fn grant(&mut self, to: SessionId, file: FileId, granted: &Granted) {
+    /// Gives an initiator what he is granted; if he cannot be told of it he is not.
+    pub(super) fn grant(
+        &mut self,
+        to: SessionId,
+        file: FileId,
+        granted: &Granted,
+        occasion: Occasion,
+    ) {
         let told = self.extents.get(file).is_some_and(|lending| {
             self.lend(to, &lending, |memory| Granted { memory, ..*granted }.into(), granted.memory)
         });
         if !told {
-            let Granted { qpn, peer_qpn, rkey, .. } = *granted;
-            let denied = GrantDenied { qpn, peer_qpn, rkey, errno: Errno::EAGAIN };
-            self.tell(to, Letter::of(denied));
+            self.tables.decide(|tables| tables.grant_failed(to, file, granted, occasion));
         }
     }
 

@@ -140,7 +140,10 @@ impl Server {
         record.pairs().part();
         self.drop_what_is_over();
         let vnic = record.vnic();
-        self.tables.decide(|tables| tables.forget_pair_windows(vnic));
+        self.tables.decide(|tables| {
+            tables.set_has_memory(vnic, false);
+            tables.forget_pair_windows(vnic)
+        });
         let name = record.machine.name;
         self.journal.log(Level::Info, format_args!("machine {name} is parted with: {reason}"));
         self.reactor.forget(&record.door);
@@ -206,6 +209,14 @@ impl Server {
             Ok((tag, Message::TellPairs(told))) => {
                 self.machine_tells_pairs(id, told.present);
                 self.answer_porter(id, tag, &Done { take_back: 0 }.into(), &[]);
+            }
+            Ok((tag, Message::TellPinned(told))) => {
+                self.machine_tells_pinned(id, &told);
+                self.answer_porter(id, tag, &Done { take_back: 0 }.into(), &[]);
+            }
+            Ok((tag, Message::QueryPins(asked))) => {
+                let over = self.pins_over(id, &asked);
+                self.answer_porter(id, tag, &over.into(), &[]);
             }
             Ok((tag, Message::TellAddresses(told))) => {
                 self.machine_tells_addresses(id, &told);
@@ -329,6 +340,8 @@ impl Server {
             "engine": self.tables.links_of(vnic) - direct,
             "pairs": record.pairs().row(self.tables.pair_links(vnic), &others),
             "network": record.port.is_some(),
+            "memory": record.ram.as_ref().map(|ram| ram.bytes()),
+            "pinned": self.pins.bytes(vnic),
             "addresses": addresses,
         }))
     }

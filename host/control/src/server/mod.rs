@@ -19,6 +19,7 @@ mod operators;
 mod packets;
 mod pairs;
 mod parting;
+mod ram;
 mod start;
 mod status;
 mod vnics;
@@ -39,6 +40,7 @@ use crate::leavers::Leavers;
 use crate::machines::Machines;
 use crate::operators::Operators;
 use crate::probes::{Due, Probes};
+use crate::ram::Pins;
 use crate::reactor::{Reactor, Timer};
 use crate::ready::{Entrance, Ready};
 use crate::settings::Ended;
@@ -79,6 +81,8 @@ pub struct Server {
     captures: Captures,
     /// Memory files that owners' pages are on.
     extents: Extents,
+    /// Those that are in the memory of virtual machines.
+    pins: Pins,
     /// What is written down for people.
     journal: Journal,
     audit: Audit,

@@ -131,6 +131,11 @@ impl Server {
                 let done = self.join_pair(&m, files);
                 Some(done.map(|()| Done { take_back: 0 }.into()))
             }
+            Message::AttachMemory(m) => {
+                let files = std::mem::take(&mut call.files);
+                let done = self.attach_memory(&m, files);
+                Some(done.map(|()| Done { take_back: 0 }.into()))
+            }
             Message::AwaitPair(m) => self.await_pair(id, call.tag, &m).transpose(),
             Message::DetachMachine(m) => {
                 Some(self.detach_machine(&m).map(|()| Done { take_back: 0 }.into()))

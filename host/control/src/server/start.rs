@@ -23,6 +23,7 @@ use crate::naming::Marks;
 use crate::operators::Operators;
 use crate::place::Place;
 use crate::probes::Probes;
+use crate::ram::Pins;
 use crate::reactor::Reactor;
 use crate::ready::{Entrance, Ready};
 use crate::registry::Registry;
@@ -118,6 +119,7 @@ impl Server {
             probes,
             captures,
             extents: Extents::default(),
+            pins: Pins::default(),
             journal,
             audit: Audit::default(),
             disposal,

@@ -148,7 +148,6 @@ impl Server {
                 packets["sent_bytes"] = c.sent_bytes.into();
                 packets["received_bytes"] = c.received_bytes.into();
                 packets["window"] = c.window.into();
-                packets["executed"] = c.mapped_operations.into();
                 packets["in_place"] = c.in_place.into();
                 packets
             }),

@@ -6,6 +6,7 @@ mod boots;
 mod connections;
 mod descriptors;
 mod extents;
+mod machine_memory;
 mod machine_ports;
 mod machines;
 mod names;

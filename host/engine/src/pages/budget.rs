@@ -2,6 +2,7 @@
 
 use crate::room::{Part, Room};
 use omniverb_ring::Window;
+use omniverb_sys::SideBySide;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 
@@ -31,6 +32,8 @@ pub(crate) struct Mapped {
 pub(crate) enum Remains {
     /// Pages that a link was granted, mapped here.
     Mapped(Mapped),
+    /// The same, not all of it.
+    Unfinished(SideBySide, Share),
     /// A file of granted pages.
     File(Arc<OwnedFd>),
 }
@@ -56,11 +59,12 @@ impl Mappings {
         Mappings { undertaker: Some(undertaker), ..Mappings::default() }
     }
 
-    /// Has a file closed whose last reference may be ours: freeing its pages takes long, too.
-    pub(crate) fn bury(&self, file: Arc<OwnedFd>) {
+    /// Has something dropped, such as a file whose last reference may be ours: freeing its pages
+    /// takes long, too.
+    pub(crate) fn bury(&self, remains: Remains) {
         // Without an undertaker it goes here and now.
         if let Some(undertaker) = &self.undertaker {
-            let _ = undertaker.send(Remains::File(file));
+            let _ = undertaker.send(remains);
         }
     }
 
@@ -82,18 +86,28 @@ pub(crate) struct Budget {
 impl Budget {
     /// Room for one more mapping of so many bytes.
     pub(crate) fn share(&self, bytes: usize) -> Option<Share> {
-        self.take(bytes, VNIC_MAPPINGS, VNIC_BYTES)
+        self.share_of_row(1, bytes)
+    }
+
+    /// Room for pages that lie in so many places, each of which is a mapping to the kernel.
+    pub(crate) fn share_of_row(&self, mappings: usize, bytes: usize) -> Option<Share> {
+        self.take((mappings, bytes), VNIC_MAPPINGS, VNIC_BYTES)
     }
 
     /// The same, as long as more than half is left: what is merely faster for the application
     /// itself does not take what its peers may need.
     pub(crate) fn share_of_half(&self, bytes: usize) -> Option<Share> {
-        self.take(bytes, VNIC_MAPPINGS / 2, VNIC_BYTES / 2)
+        self.take((1, bytes), VNIC_MAPPINGS / 2, VNIC_BYTES / 2)
     }
 
-    fn take(&self, bytes: usize, mappings_max: usize, bytes_max: usize) -> Option<Share> {
+    fn take(
+        &self,
+        (mappings_wanted, bytes): (usize, usize),
+        mappings_max: usize,
+        bytes_max: usize,
+    ) -> Option<Share> {
         let Rooms { mappings, bytes: room } = &self.vnic;
-        let _mapping = mappings.part_up_to(mappings_max, 1)?;
+        let _mapping = mappings.part_up_to(mappings_max, mappings_wanted)?;
         let _bytes = room.part_up_to(bytes_max, bytes)?;
         Some(Share { _mapping, _bytes, undertaker: self.undertaker.clone() })
     }

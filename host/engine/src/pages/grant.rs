@@ -3,6 +3,7 @@
 //! In: addresses that a peer names. Out: the window over them, if touching it neither waits for a
 //! disk nor makes pages: they are the tenant's to make and to pay for.
 
+use crate::command::Row;
 use crate::pages::together::Hold;
 use omniverb_ring::Window;
 use omniverb_sys::window::residency;
@@ -28,6 +29,9 @@ pub(crate) struct Grant {
     /// First address that is mapped.
     start: u64,
     mapped: Option<Hold>,
+    /// Which row of pages it is, if they are where their owner has them always: who takes them back
+    /// waits for us. As long as it is mapped no other is in its place.
+    row: Option<usize>,
     /// These bytes are in memory, or were a moment ago.
     resident: Range<usize>,
     /// Until when that is believed.
@@ -37,7 +41,24 @@ pub(crate) struct Grant {
 impl Grant {
     pub(crate) fn new(key: Rkey, access: u32, start: u64, hold: Hold) -> Grant {
         let region = start..start.saturating_add(hold.window().len() as u64);
-        Grant { key, access, region, start, mapped: Some(hold), resident: 0..0, until: 0 }
+        let (mapped, resident) = (Some(hold), 0..0);
+        Grant { key, access, region, start, mapped, row: None, resident, until: 0 }
+    }
+
+    /// Its pages are where their owner has them always.
+    pub(crate) fn in_place(mut self, row: &Row) -> Grant {
+        self.row = Some(std::ptr::from_ref(row).addr());
+        self
+    }
+
+    /// Whether they are.
+    pub(super) fn is_in_place(&self) -> bool {
+        self.row.is_some()
+    }
+
+    /// Whether they are these.
+    pub(super) fn is_of(&self, row: &Row) -> bool {
+        self.row == Some(std::ptr::from_ref(row).addr())
     }
 
     /// There is more of the region, which begins at `address` and has `length` bytes.

@@ -6,6 +6,7 @@
 //! a tenant's and the process that touches it is the daemon: what is mapped is bounded for each
 //! vNIC, and only pages that are in memory are touched.
 
+use crate::command::Row;
 use crate::pages::grant::{Grant, REMOTE_READ, REMOTE_WRITE};
 use omniverb_link::Endpoint;
 use omniverb_link::pace::{Advice, Denied, Pace};
@@ -137,6 +138,11 @@ impl Grants {
         }
     }
 
+    /// Lets go of these, whatever EPOCH says.
+    pub(crate) fn withdraw(&mut self, row: &Row) {
+        self.list.retain(|grant| !grant.is_of(row));
+    }
+
     /// When the application takes something back, everything is void.
     fn follow(&mut self, epoch: u64) {
         if epoch != self.epoch {
@@ -245,8 +251,15 @@ impl Grants {
         let stretch = Target { key, address, length: length as u64 };
         // What crosses from one extent to the next goes the other way.
         let Some((grant, at)) = self.find(stretch, access) else { return false };
+        let stays = grant.is_in_place();
         let Some(window) = grant.at_hand(at, length, now) else { return false };
+        if stays && !endpoint.enter_pages_that_stay(epoch) {
+            return false;
+        }
         act(window, at);
+        if stays {
+            endpoint.leave_pages(epoch);
+        }
         // If the pages went back meanwhile, it may have missed them.
         endpoint.peer_epoch_afterwards() == epoch
     }

@@ -5,5 +5,6 @@ pub(crate) mod grant;
 pub(crate) mod granted;
 pub(crate) mod placing;
 pub(crate) mod reads;
+pub(crate) mod rows;
 pub(crate) mod sources;
 pub(crate) mod together;

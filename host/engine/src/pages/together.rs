@@ -51,16 +51,21 @@ impl Hold {
 /// Of which vNIC, in which file, what of it, and how it may be used.
 type Name = (VnicId, FileId, u64, u64, Access);
 
+/// Of which vNIC, which row of pages that stay where they are, and how it may be used. A row that
+/// is mapped is there, and no other is in its place.
+pub(super) type RowName = (VnicId, usize, Access);
+
 /// What a packet thread has mapped, as a part of what all of them have.
 #[derive(Default)]
 pub(crate) struct Together {
     mapped: HashMap<Name, Weak<Mapped>>,
+    rows: HashMap<RowName, Weak<Mapped>>,
     all: Mappings,
 }
 
 impl Together {
     pub(crate) fn new(all: Mappings) -> Together {
-        Together { mapped: HashMap::new(), all }
+        Together { mapped: HashMap::new(), rows: HashMap::new(), all }
     }
 
     /// For one more vNIC.
@@ -70,7 +75,7 @@ impl Together {
 
     /// Has a file closed whose last reference may be ours.
     pub(crate) fn bury(&self, file: Arc<OwnedFd>) {
-        self.all.bury(file);
+        self.all.bury(Remains::File(file));
     }
 
     /// The mapping of an extent for a vNIC; made with what `share` takes for it, if there is none.
@@ -95,6 +100,24 @@ impl Together {
         self.mapped.retain(|_, mapped| mapped.strong_count() > 0);
         self.mapped.insert(name, Arc::downgrade(&mapped));
         Ok(Hold::of(mapped))
+    }
+
+    /// What is mapped side by side for these vNICs and rows.
+    pub(super) fn row(&self, name: &RowName) -> Option<Hold> {
+        self.rows.get(name).and_then(Weak::upgrade).map(Hold::of)
+    }
+
+    /// This is mapped now.
+    pub(super) fn add_row(&mut self, name: RowName, window: Window, share: Share) -> Hold {
+        let mapped = Arc::new(Mapped { window, share });
+        self.rows.retain(|_, mapped| mapped.strong_count() > 0);
+        self.rows.insert(name, Arc::downgrade(&mapped));
+        Hold::of(mapped)
+    }
+
+    /// Has something dropped where there is time for it.
+    pub(super) fn bury_remains(&self, remains: Remains) {
+        self.all.bury(remains);
     }
 }
 

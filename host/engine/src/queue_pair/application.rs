@@ -2,6 +2,7 @@
 
 mod upper;
 
+use crate::command::Row;
 use crate::pages::grant::Grant;
 use crate::pages::granted::{Grants, Stretch};
 use crate::pages::placing::{Placing, is_drained};
@@ -249,6 +250,11 @@ impl Application {
     /// Whether only the application itself wants this key to be mapped.
     pub(crate) fn is_own(&self, key: Rkey) -> bool {
         self.grants.is_own(key)
+    }
+
+    /// Nothing of these is granted any more.
+    pub(crate) fn withdraw(&mut self, row: &Row) {
+        self.grants.withdraw(row);
     }
 
     /// The control plane granted it; `epoch`: see [`crate::Grant`].

@@ -9,7 +9,7 @@
 use crate::accounts::{Paid, Receipt};
 use crate::ids::SessionId;
 use crate::limits::Limits;
-use crate::memory::layout::{Apart, Freed, Home, Layout, Place};
+use crate::memory::layout::{Apart, FileId, Freed, Home, Layout, Place, Placed};
 use crate::memory::mr::PAGE_BYTES;
 use omniverb_terms::{Errno, Rkey};
 use std::collections::BTreeMap;
@@ -20,6 +20,10 @@ const FIRST_BYTES: u64 = 2 << 20;
 
 /// Names an extent; none is given twice.
 pub(crate) type ExtentId = u64;
+
+/// Set in the names of files that are none: of extents whose pages stay where they are. No layout
+/// has so many files.
+const IN_PLACE: FileId = 1 << 63;
 
 /// A region: its owner and its key.
 pub(crate) type RegionKey = (SessionId, Rkey);
@@ -112,7 +116,14 @@ impl Extents {
         home: Home,
         receipt: Receipt,
     ) -> Result<(ExtentId, Option<u64>), Errno> {
-        let placed = self.layout.place(region.0, home, part.length).ok_or(Errno::ENOMEM)?;
+        let placed = match home {
+            Home::InPlace => {
+                let file = IN_PLACE | (self.last + 1);
+                let place = Place { file, offset: 0, length: part.length };
+                Placed { place, new_file: None }
+            }
+            _ => self.layout.place(region.0, home, part.length).ok_or(Errno::ENOMEM)?,
+        };
         self.last += 1;
         let (start, place, pages) = (part.start, placed.place, Pages::OnTheirWay);
         let extent = Extent { region, start, place, home, pages };
@@ -134,7 +145,11 @@ impl Extents {
         let row = self.rows.remove(&id)?;
         let Extent { region, start, place, .. } = *row;
         self.by_start.remove(&(region.0, region.1, start));
-        Some((place, self.layout.free(&place)))
+        let freed = match row.home {
+            Home::InPlace => Freed::File,
+            _ => self.layout.free(&place),
+        };
+        Some((place, freed))
     }
 }
 

@@ -8,6 +8,7 @@
 //! another.
 
 use crate::accounts::Receipt;
+use crate::action::Occasion;
 use crate::ids::{LinkKey, SessionId};
 use crate::memory::extents::{ExtentId, Extents};
 use omniverb_terms::Qpn;
@@ -39,10 +40,15 @@ impl Grantees {
         all.map(|(_, extent)| *extent).collect()
     }
 
-    /// An extent is granted by a link from now on, if it was not before: then this is paid.
-    pub(crate) fn add(&mut self, extent: ExtentId, link: LinkKey, pay: impl FnOnce() -> Receipt) {
-        self.by_link.insert((link, extent));
+    /// An extent is granted by a link from now on. If it was not before, this is paid.
+    pub(crate) fn add(
+        &mut self,
+        extent: ExtentId,
+        link: LinkKey,
+        pay: impl FnOnce() -> Receipt,
+    ) -> Occasion {
         self.by_extent.entry((extent, link)).or_insert_with(pay);
+        if self.by_link.insert((link, extent)) { Occasion::First } else { Occasion::Again }
     }
 
     /// An extent is granted by this link no longer; what was paid is returned.

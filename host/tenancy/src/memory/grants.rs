@@ -9,16 +9,16 @@
 
 use super::pending::{Grantee, PendingGrant, Token};
 use crate::accounts::{Kind, Receipt};
-use crate::action::{Action, MemoryFacts};
+use crate::action::{Action, MemoryFacts, Occasion};
 use crate::ids::{LinkKey, SessionId};
-use crate::memory::extents::Part;
+use crate::memory::extents::{ExtentId, Part};
 use crate::memory::layout::{FileId, Home, Place};
 use crate::memory::mr::Mr;
 use crate::policy::adoption::Adoption;
 use crate::tenancy::Tenancy;
 use crate::timers::Timer;
 use omniverb_session::body::{
-    Adopt, Adopted, Connected, Extent, GrantDenied, Granted, RequestGrant,
+    Adopt, Adopted, Connected, Extent, GrantDenied, Granted, Pin, RequestGrant,
 };
 use omniverb_session::rights::{self, Trust};
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
@@ -136,6 +136,11 @@ impl Tenancy {
             owner.questions.ask(question);
         }
         let Part { start, .. } = part;
+        if part.is_fresh() && home == Home::InPlace {
+            let pin = Pin { token, rkey, qpn: peer_qpn, start, length };
+            self.act(Action::Pin { session: owner, file, pin });
+            return Ok(());
+        }
         let trusted = u32::from(self.trust(initiator, owner) == Trust::Trusting);
         let fresh = u32::from(part.is_fresh());
         let memory = Extent { offset, length };
@@ -222,8 +227,8 @@ impl Tenancy {
             Ok((granted, file)) => match grant.initiator {
                 Grantee::Session(session) => {
                     let link = LinkKey::new(grant.qpn, grant.peer_qpn);
-                    self.note_granted(grant.extent, id, link);
-                    self.act(Action::Grant { session, file, granted });
+                    let occasion = self.note_granted(grant.extent, id, link);
+                    self.act(Action::Grant { session, file, granted, occasion });
                 }
                 Grantee::Engine => {
                     let (qpn, peer_qpn) = (grant.peer_qpn, grant.qpn);
@@ -237,6 +242,30 @@ impl Tenancy {
                 self.deny(&grant, errno);
             }
         }
+    }
+
+    /// Whoever was granted this cannot be told where it is: he has not got it, unless he had it
+    /// before.
+    pub(crate) fn not_granted(
+        &mut self,
+        to: SessionId,
+        file: FileId,
+        granted: &Granted,
+        occasion: Occasion,
+    ) {
+        let Granted { qpn, peer_qpn, rkey, page_start, .. } = *granted;
+        let owner = self.queue_pairs.session_of(peer_qpn);
+        let extent = owner.and_then(|owner| self.memory.extents.at((owner, rkey), page_start));
+        let is_it = |id: &ExtentId| {
+            self.memory.extents.get(*id).is_some_and(|extent| extent.place.file == file)
+        };
+        if let Some(extent) = extent.filter(is_it) {
+            if occasion == Occasion::First {
+                self.memory.grantees.remove(extent, LinkKey::new(qpn, peer_qpn));
+            }
+            self.drop_unused(Grantee::Session(to), extent);
+        }
+        self.event(to, GrantDenied { qpn, peer_qpn, rkey, errno: Errno::EAGAIN });
     }
 
     /// What the owner's answer makes of the extent.
@@ -314,7 +343,7 @@ impl Tenancy {
     }
 
     /// An owner may be asked one more question.
-    fn has_answered(&mut self, owner: SessionId) {
+    pub(super) fn has_answered(&mut self, owner: SessionId) {
         if let Some(owner) = self.sessions.get_mut(&owner) {
             owner.questions.answered();
         }
@@ -333,13 +362,13 @@ impl Tenancy {
         }
     }
 
-    fn take_grant(&mut self, token: Token) -> Option<PendingGrant> {
+    pub(super) fn take_grant(&mut self, token: Token) -> Option<PendingGrant> {
         let grant = self.memory.pending.remove(token)?;
         self.timers.clear(Timer::Grant(token));
         Some(grant)
     }
 
-    fn deny(&mut self, grant: &PendingGrant, errno: Errno) {
+    pub(super) fn deny(&mut self, grant: &PendingGrant, errno: Errno) {
         let PendingGrant { qpn, peer_qpn, rkey, .. } = *grant;
         match grant.initiator {
             Grantee::Session(id) => self.event(id, GrantDenied { qpn, peer_qpn, rkey, errno }),

@@ -1,6 +1,7 @@
 //! Where pages go that are lent: to memory that their owner and whoever is granted them both have.
 //!
-//! In: who they are. Out: a file of its own, or one of the windows of virtual machines. An extent
+//! In: who they are. Out: a file of its own, one of the windows of virtual machines, or, for the
+//! engine, where they are in a virtual machine's memory. An extent
 //! is in one place, which whoever is granted it first decides: those who cannot have that are
 //! mediated as long as it is there.
 
@@ -28,7 +29,7 @@ impl Home {
     /// What holds for parts of regions there.
     pub(super) fn limits(&self, limits: &Limits) -> Limits {
         let extent_bytes = match self {
-            Home::File | Home::Window => limits.extent_bytes,
+            Home::File | Home::Window | Home::InPlace => limits.extent_bytes,
             Home::Pair { .. } => limits.extent_bytes.min(PAIR_EXTENT_BYTES),
         };
         Limits { extent_bytes, ..limits.clone() }
@@ -37,7 +38,8 @@ impl Home {
     /// What pages of a region with this access may be used for there.
     pub(super) fn mappable(&self, access: u32, trust: Trust) -> u32 {
         match self {
-            Home::File => rights::mappable(access, trust),
+            // In place nobody has them but the engine, which keeps to the flags.
+            Home::File | Home::InPlace => rights::mappable(access, trust),
             Home::Window | Home::Pair { .. } => rights::mappable_in_window(access, trust),
         }
     }
@@ -52,6 +54,7 @@ impl Tenancy {
         let in_machine = self.network.is_machine(home);
         let peer = match initiator {
             Grantee::Session(peer) => peer,
+            Grantee::Engine if self.stay_in_place(home) => return Ok(Home::InPlace),
             Grantee::Engine if in_machine => return Err(Errno::EOPNOTSUPP),
             Grantee::Engine => return Ok(Home::File),
         };
@@ -87,7 +90,8 @@ impl Tenancy {
 
     /// Nobody waits for the owner's answer any more, who may be moving pages to an extent. In a
     /// pair window they must not stay: others have it as well, and no link would end that. It is
-    /// known until there is an answer, and then it is taken back. From a file of its own and from
+    /// known until there is an answer, and then it is taken back; so are pages that stay where they
+    /// are, for which their owner pays. From a file of its own and from
     /// its machine's window the owner takes them back when it is asked for them on another.
     pub(super) fn give_up_extent(&mut self, token: Token, grant: &PendingGrant) {
         let PendingGrant { owner, extent, initiator, .. } = *grant;
@@ -95,7 +99,7 @@ impl Tenancy {
             return;
         }
         match self.memory.extents.get(extent).map(|extent| extent.home) {
-            Some(Home::Pair { .. }) => {
+            Some(Home::Pair { .. } | Home::InPlace) => {
                 let peer = self.peer_of(initiator);
                 self.memory.pending.abandon(token, Abandoned { owner, extent, peer });
             }

@@ -2,6 +2,7 @@
 //! ends (`grantees.rs` has the books).
 
 use crate::accounts::Kind;
+use crate::action::Occasion;
 use crate::ids::{LinkKey, SessionId};
 use crate::memory::extents::{Extent, ExtentId};
 use crate::memory::grantees::other_end;
@@ -33,14 +34,20 @@ impl Tenancy {
     }
 
     /// An extent is granted by way of a link.
-    pub(crate) fn note_granted(&mut self, extent: ExtentId, owner: SessionId, link: LinkKey) {
-        let Some(sessions) = self.links.direct(link).map(|link| link.sessions) else { return };
+    pub(crate) fn note_granted(
+        &mut self,
+        extent: ExtentId,
+        owner: SessionId,
+        link: LinkKey,
+    ) -> Occasion {
+        let Some(sessions) = self.links.direct(link).map(|link| link.sessions) else {
+            return Occasion::Again;
+        };
         // Within a process there is nothing to take back.
-        let Some(grantee) = other_end(sessions, owner) else { return };
+        let grantee = other_end(sessions, owner).and_then(|grantee| self.sessions.get(&grantee));
+        let Some(grantee) = grantee else { return Occasion::Again };
         // There was room when it was asked for; what is granted is a fact.
-        if let Some(grantee) = self.sessions.get(&grantee) {
-            self.memory.grantees.add(extent, link, || grantee.account().note(&[Kind::Granted]));
-        }
+        self.memory.grantees.add(extent, link, || grantee.account().note(&[Kind::Granted]))
     }
 
     /// An extent is nobody's any more.

@@ -17,6 +17,9 @@ pub enum Home {
     File,
     /// In a piece of the window of their owner's machine.
     Window,
+    /// Where they are always, in the memory of their owner's machine, which the daemon has. It has
+    /// a name as a file has, and no layout decides where.
+    InPlace,
     /// In a piece of a pair window.
     Pair {
         /// Whose machine's it is.

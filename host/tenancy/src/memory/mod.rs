@@ -23,7 +23,7 @@ pub(crate) mod taken;
 
 use crate::accounts::{Paid, Receipt};
 use crate::ids::{LinkKey, SessionId};
-use extents::{Extent, ExtentId, Extents};
+use extents::{Extent, ExtentId, Extents, RegionKey};
 use grantees::Grantees;
 use layout::Home;
 use omniverb_terms::VnicId;
@@ -36,6 +36,10 @@ pub(crate) struct Memory {
     extents: Extents,
     grantees: Grantees,
     pending: PendingGrants,
+    /// Machines whose memory the daemon has: pages may stay there.
+    whole: BTreeSet<VnicId>,
+    /// Regions whose pages lie there so scattered that only small parts of them can be told of.
+    scattered: BTreeSet<RegionKey>,
 }
 
 impl Memory {
@@ -46,7 +50,7 @@ impl Memory {
 
     /// No region has an extent.
     pub(crate) fn has_no_extents(&self) -> bool {
-        self.extents.is_empty()
+        self.extents.is_empty() && self.scattered.is_empty()
     }
 
     /// All extents, with what they pay.

@@ -4,11 +4,19 @@
 use crate::accounts::{Kind, Receipt};
 use crate::action::Action;
 use crate::ids::SessionId;
+use crate::limits::Limits;
 use crate::memory::extents::{Extent, ExtentId, Extents, Pages, Part, RegionKey, choose};
 use crate::memory::layout::{FileId, Freed, Home, Layout};
-use crate::memory::mr::Mr;
+use crate::memory::mr::{Mr, PAGE_BYTES};
+use crate::memory::pending::Token;
 use crate::tenancy::Tenancy;
-use omniverb_terms::{Errno, Rkey};
+use omniverb_session::pinned::RUNS_MAX;
+use omniverb_terms::{Errno, Rkey, VnicId};
+
+/// Bytes of a part of a region whose pages are scattered in a machine's memory: a message has room
+/// for them, if no two are side by side.
+const SCATTERED_BYTES: u64 = 1 << 20;
+const _: () = assert!(SCATTERED_BYTES / PAGE_BYTES <= RUNS_MAX as u64);
 
 impl Tenancy {
     /// Has extents be where a layout says, before there are any.
@@ -23,6 +31,74 @@ impl Tenancy {
         Some(self.memory.extents.get(self.memory.pending.get(token)?.extent)?.place.file)
     }
 
+    /// The daemon has all memory of the machine that this vNIC is of, or has it no longer: pages of
+    /// its processes may stay where they are when the engine is granted them, from now on.
+    pub fn set_has_memory(&mut self, vnic: VnicId, has: bool) {
+        match has {
+            true => self.memory.whole.insert(vnic),
+            false => self.memory.whole.remove(&vnic),
+        };
+    }
+
+    /// Whether pages of a vNIC's processes stay where they are if the engine is granted them.
+    pub(crate) fn stay_in_place(&self, vnic: VnicId) -> bool {
+        self.memory.whole.contains(&vnic)
+    }
+
+    /// What a session was asked with `token` to keep where it is: the name for it, and how many
+    /// bytes it is. `None`: nothing.
+    #[must_use]
+    pub fn asked_to_keep(&self, session: SessionId, token: u64) -> Option<(FileId, u64)> {
+        let grant = self.memory.pending.get(token).filter(|grant| grant.owner == session)?;
+        let extent = self.memory.extents.get(grant.extent)?;
+        let waits = extent.home == Home::InPlace && extent.pages == Pages::OnTheirWay;
+        waits.then_some((extent.place.file, extent.place.length))
+    }
+
+    /// Pages that an owner keeps where they are, or may, are not to be used, for this reason: it is
+    /// told so, since it pays for them. Whoever waits for them does not any more.
+    pub(crate) fn pinned_in_vain(&mut self, owner: SessionId, token: Token, errno: Errno) {
+        self.has_answered(owner);
+        if self.memory.pending.get(token).is_some_and(|grant| grant.owner == owner) {
+            let Some(grant) = self.take_grant(token) else { return };
+            let errno = match errno {
+                Errno::E2BIG => self.is_scattered((owner, grant.rkey), &grant.part),
+                errno => errno,
+            };
+            self.take_extent_back(None, grant.extent);
+            self.deny(&grant, errno);
+        } else if self.memory.pending.owner_of_abandoned(token) == Some(owner) {
+            let question = self.memory.pending.take_abandoned(token);
+            question.into_iter().for_each(|of| self.take_extent_back(None, of.extent));
+        }
+    }
+
+    /// The same, from whoever looked at the pages.
+    #[must_use]
+    pub fn keeps_in_vain(&mut self, owner: SessionId, token: u64, errno: Errno) -> Vec<Action> {
+        self.pinned_in_vain(owner, token, errno);
+        self.decided()
+    }
+
+    /// The pages of a part are more places than one message has room for. From now on parts of this
+    /// region are small enough for any; whoever asks is to ask again.
+    fn is_scattered(&mut self, region: RegionKey, part: &Part) -> Errno {
+        // Others as large may be under way.
+        if part.length <= SCATTERED_BYTES {
+            return Errno::ENOMEM;
+        }
+        self.memory.scattered.insert(region);
+        Errno::EAGAIN
+    }
+
+    /// What holds for parts of a region there.
+    fn limits_at(&self, home: Home, region: RegionKey) -> Limits {
+        let limits = home.limits(self.limits());
+        let scattered = home == Home::InPlace && self.memory.scattered.contains(&region);
+        let most = if scattered { SCATTERED_BYTES } else { u64::MAX };
+        Limits { extent_bytes: limits.extent_bytes.min(most), ..limits }
+    }
+
     /// The part of a key's region to ask its owner for, with what a new extent for it pays;
     /// `u64::MAX` bytes are all of the region.
     pub(crate) fn choose_part(
@@ -35,7 +111,8 @@ impl Tenancy {
         let session = self.sessions.get(&owner).ok_or(Errno::ENOENT)?;
         let known = self.memory.extents.of_region((owner, rkey));
         let known = known.map(|(_, extent)| extent.span());
-        let part = choose(&mr.pages(), known, (address, length), &home.limits(self.limits()));
+        let part =
+            choose(&mr.pages(), known, (address, length), &self.limits_at(home, (owner, rkey)));
         let part = part.map_err(|errno| match errno {
             // There are more parts of what lies in a pair window, and they go when a link ends.
             Errno::ENOMEM if self.has_some_in_pair(owner, rkey) => Errno::EAGAIN,
@@ -81,6 +158,7 @@ impl Tenancy {
 
     /// A key is no more, nor any extent of its region.
     pub(crate) fn remove_extents(&mut self, owner: SessionId, rkey: Rkey) {
+        self.memory.scattered.remove(&(owner, rkey));
         self.remove_those((owner, rkey), |_| true);
     }
 
@@ -93,6 +171,7 @@ impl Tenancy {
 
     /// A process is no more, nor any extent of its regions.
     pub(crate) fn remove_all_extents(&mut self, owner: SessionId) {
+        self.memory.scattered.retain(|(of, _)| *of != owner);
         for id in self.memory.extents.of_owner(owner) {
             self.remove_extent(id);
         }

@@ -133,7 +133,7 @@ impl Tenancy {
             qp_max: most(Kind::Qp),
             mr_max: most(Kind::Mr),
             link_max: most(Kind::Link),
-            reserved: 0,
+            daemon: self.number,
             vnic,
             area: Extent::NONE,
         }

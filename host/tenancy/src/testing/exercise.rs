@@ -307,6 +307,7 @@ pub fn exercise(bytes: &[u8]) {
         bench.life = u64::from(bytes.len() % 16 > 7);
         let windows = PairWindows { free: 1, room: 3, ..PairWindows::default() };
         bench.tenancy.set_pair_windows(vnic(2), windows);
+        bench.tenancy.set_has_memory(vnic(2), bytes.len() % 32 > 15);
     }
     let mut rest = bytes;
     let mut opened = BTreeSet::new();
@@ -445,6 +446,7 @@ fn hand_out(bench: &mut Bench, who: u8) {
     let asked = bench.told.iter().rev().find_map(|action| match action {
         Action::Event { session, message: Message::Adopt(adopt) }
         | Action::Adopt { session, adopt, .. } => Some((session.0, adopt.token)),
+        Action::Pin { session, pin, .. } => Some((session.0, pin.token)),
         _ => None,
     });
     let Some((session, token)) = asked else { return };

@@ -67,6 +67,10 @@ impl Mirror {
                 assert!(self.engine.len() < before, "never attached");
             }
             Action::Adopt { adopt, file, new_file, .. } => self.adopt(adopt, *file, *new_file),
+            Action::Pin { pin, file, .. } => {
+                assert_eq!(self.files.insert(*file, pin.length), None, "a name is used once");
+                assert!(self.places.insert(Place { file: *file, offset: 0, length: pin.length }));
+            }
             Action::ForgetFile { file } => {
                 assert!(self.files.remove(file).is_some(), "there is no such file");
                 self.places.retain(|place| place.file != *file);
@@ -76,7 +80,7 @@ impl Mirror {
                 assert!(self.places.remove(place), "nobody had it");
                 self.held.retain(|(of, _), _| of != place);
             }
-            Action::Grant { file, session, granted } => {
+            Action::Grant { file, session, granted, .. } => {
                 let place = self.granted(*file, granted);
                 let link = LinkKey::new(granted.qpn, granted.peer_qpn);
                 // What a process grants to itself is not taken back from it.

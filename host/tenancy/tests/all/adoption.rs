@@ -45,22 +45,8 @@ fn linked() -> (Bench, Qpn, Qpn) {
 }
 
 fn ask(bench: &mut Bench, qpn: Qpn, peer_qpn: Qpn, rkey: Rkey) -> Result<u64, Errno> {
-    bench.told.clear();
-    match call(
-        bench,
-        1,
-        RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address: 0x11000, length: 8 },
-    ) {
-        Some(Message::Connected(_)) => {}
-        answer => return Err(errno(answer)),
-    }
-    let adopt = |action: &Action| match action {
-        Action::Event { message: Message::Adopt(adopt), .. } | Action::Adopt { adopt, .. } => {
-            Some(adopt.token)
-        }
-        _ => None,
-    };
-    Ok(bench.told.iter().find_map(adopt).unwrap())
+    let asked = ask_for_grant(bench, (qpn, peer_qpn), rkey)?;
+    Ok(asked.first().unwrap().1.token)
 }
 
 #[test]

@@ -206,13 +206,7 @@ fn a_full_account_hides_nothing() {
     let mut bench = bench_with(limits);
     let (a, b) = link(&mut bench, (1, 1), (2, 2), Service::Rc);
     let waiting = qp(&mut bench, 1, Service::Rc);
-    let arrived = omniverb_tenancy::Arrived {
-        channel: omniverb_tenancy::Channel::Calls,
-        tag: 5,
-        message: to(waiting, 1, Qpn(77), 5).into(),
-        memory: None,
-    };
-    let actions = bench.tenancy.handle(omniverb_tenancy::SessionId(1), &arrived, bench.now);
+    let actions = decided(&mut bench, 1, to(waiting, 1, Qpn(77), 5));
     assert!(actions.iter().any(|action| matches!(action, Action::Probe { .. })));
     bench.walls.insert((1, 2));
     bench.told.clear();
@@ -224,13 +218,7 @@ fn a_full_account_hides_nothing() {
 fn a_probe_counts_only_from_an_address_of_who_asks() {
     let mut bench = bench_with(Limits::default());
     let (a, c) = (qp(&mut bench, 1, Service::Ud), qp(&mut bench, 2, Service::Ud));
-    let arrived = omniverb_tenancy::Arrived {
-        channel: omniverb_tenancy::Channel::Calls,
-        tag: 5,
-        message: to(a, 1, c, 2).into(),
-        memory: None,
-    };
-    let actions = bench.tenancy.handle(omniverb_tenancy::SessionId(1), &arrived, bench.now);
+    let actions = decided(&mut bench, 1, to(a, 1, c, 2));
     let [Action::Probe { id, .. }, Action::Reply { .. }] = actions.as_slice() else {
         panic!("{actions:?}")
     };

@@ -59,7 +59,7 @@ fn grant(bench: &mut Bench, session: u64, pair: (Qpn, Qpn), rkey: Rkey) -> Place
     });
     answered(bench, asked.unwrap());
     let granted = bench.told.iter().find_map(|action| match action {
-        Action::Grant { session: to, file, granted } if to.0 == session => {
+        Action::Grant { session: to, file, granted, .. } if to.0 == session => {
             Some(place(*file, granted))
         }
         _ => None,

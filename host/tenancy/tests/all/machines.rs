@@ -2,10 +2,11 @@
 //! they have.
 
 use crate::support::*;
+use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::testing::exercise::{Bench, ip, vnic};
 use omniverb_tenancy::{Action, Arrived, Channel, MemoryFacts, Path, SessionId, Why};
-use omniverb_terms::{Errno, Qpn, Service};
+use omniverb_terms::{Errno, Qpn, Rkey, Service};
 
 /// vNIC 2 is a machine's, which says that it has address 5 as well.
 fn bench_of_machine() -> Bench {
@@ -158,4 +159,222 @@ fn others_are_asked_for_all_of_their_addresses_at_once() {
     assert!(bench.tenancy.is_probe(id));
     let _ = bench.tenancy.probe_arrived(id, (ip(1), vnic(2)), now);
     assert!(!bench.tenancy.is_probe(id));
+}
+
+/// Process 2 of the machine, whose memory the daemon has, is linked with 1 by the engine and with 3
+/// directly.
+fn bench_in_place() -> (Bench, [Qpn; 4]) {
+    let mut bench = bench_of_machine();
+    bench.tenancy.set_has_memory(vnic(2), true);
+    let qps = [1, 2, 2, 3].map(|session| qp(&mut bench, session, Service::Rc));
+    let [outside, inside, here, there] = qps;
+    call(&mut bench, 1, to(outside, 1, inside, 2));
+    call(&mut bench, 2, to(inside, 2, outside, 1));
+    call(&mut bench, 2, to(here, 2, there, 2));
+    call(&mut bench, 3, to(there, 2, here, 2));
+    bench.told.clear();
+    (bench, qps)
+}
+
+fn engine_asks(bench: &mut Bench, qps: [Qpn; 4], rkey: Rkey) {
+    bench.told.clear();
+    let range = (0x11000, 8);
+    let actions = bench.tenancy.engine_wants((qps[1], qps[0]), rkey, range, bench.now);
+    bench.carry_out(actions);
+}
+
+fn pin_asked(bench: &Bench) -> Option<Pin> {
+    bench.told.iter().find_map(|action| match action {
+        Action::Pin { session: SessionId(2), pin, .. } => Some(*pin),
+        _ => None,
+    })
+}
+
+fn answer(bench: &mut Bench, from: u64, token: u64, errno: Errno, known: bool) {
+    let memory = known.then_some(MemoryFacts { is_final: true, is_write_sealed: true });
+    let message = Adopted { token, errno, epoch: 7 }.into();
+    bench.told.clear();
+    bench.say(from, &Arrived { channel: Channel::Events, tag: 0, message, memory });
+}
+
+/// Where the daemon has the machine's memory, pages stay there for the engine: also those that
+/// peers may only read.
+#[test]
+fn pages_of_a_machine_stay_in_place_for_the_engine() {
+    for access in [4, 6, 15] {
+        let (mut bench, qps) = bench_in_place();
+        let rkey = mr(&mut bench, 2, 1, access);
+        engine_asks(&mut bench, qps, rkey);
+        let pin = pin_asked(&bench).unwrap();
+        assert_eq!((pin.rkey, pin.qpn, pin.start), (rkey, qps[1], 0x11000));
+        let (file, bytes) = bench.tenancy.asked_to_keep(SessionId(2), pin.token).unwrap();
+        assert_eq!(bytes, pin.length);
+        for (session, token) in [(1, pin.token), (3, pin.token), (2, pin.token ^ 1)] {
+            assert_eq!(bench.tenancy.asked_to_keep(SessionId(session), token), None);
+        }
+        answer(&mut bench, 2, pin.token, Errno::NONE, true);
+        let granted = bench.told.iter().find_map(|action| match action {
+            Action::GrantEngine { file: of, granted, .. } if *of == file => Some(*granted),
+            _ => None,
+        });
+        let granted = granted.unwrap();
+        assert_eq!((granted.access, granted.page_start, granted.epoch), (access & 14, 0x11000, 7));
+        assert_eq!(bench.tenancy.asked_to_keep(SessionId(2), pin.token), None, "it is answered");
+        // It is asked whether they are there still, as of others.
+        engine_asks(&mut bench, qps, rkey);
+        let known = bench.told.iter().any(|action| {
+            matches!(action, Action::Event { message: Message::Adopt(adopt), .. }
+                if adopt.fresh == 0 && adopt.start == pin.start)
+        });
+        assert!(known && pin_asked(&bench).is_none(), "{:?}", bench.told);
+        bench.told.clear();
+        call(&mut bench, 2, DeregMr { rkey, reserved: 0 });
+        assert!(bench.told.contains(&Action::ForgetFile { file }), "{:?}", bench.told);
+    }
+}
+
+/// They are in one place for all: who cannot have them there goes by their owner.
+#[test]
+fn what_stays_in_place_is_granted_to_nobody_else() {
+    let (mut bench, qps) = bench_in_place();
+    let rkey = mr(&mut bench, 2, 1, 15);
+    engine_asks(&mut bench, qps, rkey);
+    let token = pin_asked(&bench).unwrap().token;
+    let (qpn, peer_qpn) = (qps[3], qps[2]);
+    let ask = RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address: 0x11000, length: 8 };
+    assert_eq!(errno(call(&mut bench, 3, ask)), Errno::EAGAIN, "they are on their way");
+    answer(&mut bench, 2, token, Errno::NONE, true);
+    assert_eq!(errno(call(&mut bench, 3, ask)), Errno::EAGAIN);
+    // And the other way round.
+    let rkey = mr(&mut bench, 2, 1, 15);
+    let ask = RequestGrant { rkey, ..ask };
+    assert!(matches!(call(&mut bench, 3, ask), Some(Message::Connected(_))));
+    engine_asks(&mut bench, qps, rkey);
+    assert!(pin_asked(&bench).is_none());
+    let denied = bench.told.iter().any(|action| match action {
+        Action::DenyEngine { denied, .. } => denied.errno == Errno::EAGAIN,
+        _ => false,
+    });
+    assert!(denied, "{:?}", bench.told);
+}
+
+/// Whoever says nothing that could be, or nothing in time, keeps his pages to himself.
+#[test]
+fn what_is_not_kept_is_not_granted() {
+    for (from, errno, known) in
+        [(2, Errno::ENOMEM, false), (2, Errno::NONE, false), (3, Errno::NONE, true)]
+    {
+        let (mut bench, qps) = bench_in_place();
+        let rkey = mr(&mut bench, 2, 1, 15);
+        engine_asks(&mut bench, qps, rkey);
+        let pin = pin_asked(&bench).unwrap();
+        answer(&mut bench, from, pin.token, errno, known);
+        let granted = |action: &Action| matches!(action, Action::GrantEngine { .. });
+        assert!(!bench.told.iter().any(granted), "{:?}", bench.told);
+        let waits = bench.tenancy.asked_to_keep(SessionId(2), pin.token).is_some();
+        assert_eq!(waits, from == 3, "nobody answers for another");
+    }
+    let (mut bench, qps) = bench_in_place();
+    bench.tenancy.set_has_memory(vnic(2), false);
+    let rkey = mr(&mut bench, 2, 1, 15);
+    engine_asks(&mut bench, qps, rkey);
+    assert!(pin_asked(&bench).is_none() && matches!(bench.told[..], [Action::DenyEngine { .. }]));
+}
+
+fn told_back(bench: &Bench) -> Vec<TakeBack> {
+    let back = bench.told.iter().filter_map(|action| match action {
+        Action::Event { session: SessionId(2), message: Message::TakeBack(back) } => Some(*back),
+        _ => None,
+    });
+    back.collect()
+}
+
+fn denied_with(bench: &Bench) -> Vec<Errno> {
+    let denied = bench.told.iter().filter_map(|action| match action {
+        Action::DenyEngine { denied, .. } => Some(denied.errno),
+        _ => None,
+    });
+    denied.collect()
+}
+
+fn in_vain(bench: &mut Bench, from: u64, token: u64, errno: Errno) {
+    bench.told.clear();
+    let actions = bench.tenancy.keeps_in_vain(SessionId(from), token, errno);
+    bench.carry_out(actions);
+}
+
+/// Whoever pinned what nobody is to use pays for it: so he is told, whoever refused it, and when.
+#[test]
+fn what_is_pinned_in_vain_its_owner_lets_go_of() {
+    // By who looked at it.
+    for errno in [Errno::EPERM, Errno::EAGAIN, Errno::EINVAL] {
+        let (mut bench, qps) = bench_in_place();
+        let rkey = mr(&mut bench, 2, 1, 15);
+        engine_asks(&mut bench, qps, rkey);
+        let pin = pin_asked(&bench).unwrap();
+        for (from, token) in [(1, pin.token), (3, pin.token), (2, pin.token ^ 1)] {
+            in_vain(&mut bench, from, token, errno);
+            assert!(bench.told.is_empty(), "{:?}", bench.told);
+        }
+        in_vain(&mut bench, 2, pin.token, errno);
+        let back = told_back(&bench);
+        assert!(matches!(back[..], [TakeBack { what: TAKE_EXTENT, .. }]), "{:?}", bench.told);
+        assert_eq!((back[0].rkey, back[0].start), (rkey, pin.start));
+        assert_eq!(denied_with(&bench), [errno]);
+        engine_asks(&mut bench, qps, rkey);
+        assert!(pin_asked(&bench).is_some(), "it may be asked for again");
+    }
+    // By an agent that passes on what it does not know.
+    let (mut bench, qps) = bench_in_place();
+    let rkey = mr(&mut bench, 2, 1, 15);
+    engine_asks(&mut bench, qps, rkey);
+    let Pin { token, start, length, .. } = pin_asked(&bench).unwrap();
+    let message = Pinned { token, epoch: 7, ring: 3, start, length }.into();
+    bench.told.clear();
+    bench.say(2, &Arrived { channel: Channel::Events, tag: 0, message, memory: None });
+    assert_eq!((told_back(&bench).len(), denied_with(&bench)), (1, vec![Errno::EOPNOTSUPP]));
+    let dropped = |action: &Action| matches!(action, Action::Drop { .. });
+    assert!(!bench.told.iter().any(dropped), "{:?}", bench.told);
+}
+
+/// Who answers when nobody waits any more has pinned it all the same.
+#[test]
+fn what_is_pinned_too_late_its_owner_lets_go_of() {
+    let (mut bench, qps) = bench_in_place();
+    let rkey = mr(&mut bench, 2, 1, 15);
+    engine_asks(&mut bench, qps, rkey);
+    let pin = pin_asked(&bench).unwrap();
+    bench.told.clear();
+    let late = bench.tenancy.next_deadline().unwrap();
+    bench.now = late;
+    let actions = bench.tenancy.tick(late);
+    bench.carry_out(actions);
+    assert_eq!((denied_with(&bench), told_back(&bench).len()), (vec![Errno::ETIMEDOUT], 0));
+    assert_eq!(bench.tenancy.asked_to_keep(SessionId(2), pin.token), None);
+    in_vain(&mut bench, 2, pin.token, Errno::ETIMEDOUT);
+    assert_eq!((told_back(&bench).len(), denied_with(&bench).len()), (1, 0));
+    in_vain(&mut bench, 2, pin.token, Errno::ETIMEDOUT);
+    assert!(bench.told.is_empty(), "once");
+}
+
+/// Where pages lie apart from each other in the machine's memory, less of them is asked for.
+#[test]
+fn scattered_pages_are_asked_for_in_small_parts() {
+    let (mut bench, qps) = bench_in_place();
+    let (addr, length) = (0x10800, 64 << 20);
+    let large = RegMr { pd: 1, access: 15, addr, length, rkey: Rkey(0), reserved: 0 };
+    let answer = call(&mut bench, 2, large);
+    let Some(Message::MrRegistered(MrRegistered { rkey, .. })) = answer else {
+        panic!("{answer:?}")
+    };
+    engine_asks(&mut bench, qps, rkey);
+    let first = pin_asked(&bench).unwrap();
+    assert!(first.length > 1 << 20);
+    in_vain(&mut bench, 2, first.token, Errno::E2BIG);
+    assert_eq!((denied_with(&bench), told_back(&bench).len()), (vec![Errno::EAGAIN], 1));
+    engine_asks(&mut bench, qps, rkey);
+    let second = pin_asked(&bench).unwrap();
+    assert!(second.length <= 1 << 20 && second.length > 0, "{second:?}");
+    in_vain(&mut bench, 2, second.token, Errno::E2BIG);
+    assert_eq!(denied_with(&bench), [Errno::ENOMEM], "that is no reason");
 }

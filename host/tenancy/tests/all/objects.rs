@@ -119,21 +119,7 @@ fn linked_with(limits: Limits) -> (Bench, Qpn, Qpn) {
 }
 
 fn ask(bench: &mut Bench, qpn: Qpn, peer_qpn: Qpn, rkey: Rkey) -> Result<u64, Errno> {
-    bench.told.clear();
-    match call(
-        bench,
-        1,
-        RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address: 0x11000, length: 8 },
-    ) {
-        Some(Message::Connected(_)) => {}
-        answer => return Err(errno(answer)),
-    }
-    let asked = |action: &Action| match action {
-        Action::Event { session, message: Message::Adopt(adopt) }
-        | Action::Adopt { session, adopt, .. } => Some((session.0, *adopt)),
-        _ => None,
-    };
-    let asked: Vec<_> = bench.told.iter().filter_map(asked).collect();
+    let asked = ask_for_grant(bench, (qpn, peer_qpn), rkey)?;
     let [(2, adopt)] = asked.as_slice() else { panic!("{asked:?}") };
     assert_eq!((adopt.rkey, adopt.qpn), (rkey, peer_qpn));
     Ok(adopt.token)
@@ -178,7 +164,7 @@ fn a_grant_covers_whole_pages_inside_the_region_only() {
     let token = ask(&mut bench, a, b, readable).unwrap();
     assert!(adopt(&mut bench, 1, adopted(token), SEALED).is_empty(), "not the owner");
     let actions = adopt(&mut bench, 2, adopted(token), SEALED);
-    let [Action::Grant { session, granted, file }] = actions.as_slice() else {
+    let [Action::Grant { session, granted, file, .. }] = actions.as_slice() else {
         panic!("{actions:?}")
     };
     assert_eq!((session.0, granted.rkey, granted.access), (1, readable, READ));

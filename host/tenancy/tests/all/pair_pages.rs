@@ -7,7 +7,7 @@ use omniverb_session::body::*;
 use omniverb_session::rights::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use omniverb_tenancy::testing::exercise::{Bench, vnic};
 use omniverb_tenancy::{
-    Action, Adoption, Arrived, Channel, Home, MemoryFacts, Neighbour, PairWindows, Policy,
+    Action, Adoption, Arrived, Channel, Home, MemoryFacts, Neighbour, Occasion, PairWindows, Policy,
 };
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
 
@@ -225,6 +225,46 @@ fn pages_that_nobody_was_granted_after_all_are_taken_back() {
     let actions = bench.tenancy.forget_pair_windows(vnic(2));
     bench.carry_out(actions);
     assert!(bench.told.iter().any(is_freed));
+    assert_eq!(taken(&mut bench, 1), 1);
+    ends(bench, 1..=5);
+}
+
+/// An agent that was started afresh, for one, has not found the window yet.
+#[test]
+fn who_cannot_be_told_of_pages_has_not_got_them_unless_he_had_them_before() {
+    let mut bench = bench_of_machine();
+    let way = way(&mut bench, (2, 2), (1, 1));
+    let rkey = mr(&mut bench, 1, 1, BOTH);
+    let fails = |bench: &mut Bench| {
+        let grant = bench.told.iter().find_map(|action| match action {
+            Action::Grant { session, file, granted, occasion } => {
+                Some((*session, *file, *granted, *occasion))
+            }
+            _ => None,
+        });
+        let (session, file, granted, occasion) = grant.unwrap();
+        bench.told.clear();
+        let actions = bench.tenancy.grant_failed(session, file, &granted, occasion);
+        bench.carry_out(actions);
+        let denied = bench.told.iter().any(|action| match action {
+            Action::Event { session, message: Message::GrantDenied(denied) } => {
+                (session.0, denied.errno) == (2, Errno::EAGAIN)
+            }
+            _ => false,
+        });
+        assert!(denied);
+        occasion
+    };
+    assert_eq!(granted(&mut bench, (2, 1), way, rkey), Ok((Some(his(1)), BOTH)));
+    assert_eq!(fails(&mut bench), Occasion::First);
+    assert!(bench.told.iter().any(is_freed));
+    assert_eq!(taken(&mut bench, 1), 1);
+    // It had them by the same link.
+    assert_eq!(granted(&mut bench, (2, 1), way, rkey), Ok((Some(his(1)), BOTH)));
+    assert_eq!(granted(&mut bench, (2, 1), way, rkey), Ok((None, BOTH)));
+    assert_eq!(fails(&mut bench), Occasion::Again);
+    assert_eq!(taken(&mut bench, 1), 0);
+    close(&mut bench, 2, way);
     assert_eq!(taken(&mut bench, 1), 1);
     ends(bench, 1..=5);
 }

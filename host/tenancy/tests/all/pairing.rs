@@ -246,13 +246,7 @@ fn nobody_waits_while_the_network_is_asked_about_datagrams() {
     hello(&mut bench, 2, 2, 0);
     let (a, b) = (qp(&mut bench, 1, Service::Ud), qp(&mut bench, 2, Service::Ud));
     // Not through the bench: the probe stays unanswered.
-    let arrived = omniverb_tenancy::Arrived {
-        channel: omniverb_tenancy::Channel::Calls,
-        tag: 5,
-        message: to(a, 1, b, 2).into(),
-        memory: None,
-    };
-    let actions = bench.tenancy.handle(omniverb_tenancy::SessionId(1), &arrived, bench.now);
+    let actions = decided(&mut bench, 1, to(a, 1, b, 2));
     let [Action::Probe { id, .. }, Action::Reply { message, .. }] = actions.as_slice() else {
         panic!("{actions:?}")
     };
@@ -273,13 +267,7 @@ fn a_probe_that_comes_out_elsewhere_proves_nothing() {
         hello(&mut bench, session, session, 0);
     }
     let (a, c) = (qp(&mut bench, 1, Service::Ud), qp(&mut bench, 3, Service::Ud));
-    let arrived = omniverb_tenancy::Arrived {
-        channel: omniverb_tenancy::Channel::Calls,
-        tag: 5,
-        message: to(a, 1, c, 2).into(),
-        memory: None,
-    };
-    let actions = bench.tenancy.handle(omniverb_tenancy::SessionId(1), &arrived, bench.now);
+    let actions = decided(&mut bench, 1, to(a, 1, c, 2));
     let [Action::Probe { id, .. }, Action::Reply { .. }] = actions.as_slice() else {
         panic!("{actions:?}")
     };

@@ -59,7 +59,8 @@ impl Qp {
         }
         endpoint.set_watched(false);
         let hanging = Hanging::new(&self.send_cq, &self.recv_cq, peer.far_end);
-        let index = inner.links.add(LinkEnd::new(endpoint, peer, credits, hanging));
+        let from = (peer, self.shared.daemon());
+        let index = inner.links.add(LinkEnd::new(endpoint, from, credits, hanging));
         // Packets of XRC are made nowhere but in the engine.
         if let Some(tracer) = tracer.filter(|_| !self.service.is_extended()) {
             inner.trace_link(index, tracer);
@@ -201,6 +202,15 @@ impl Qp {
         self.inner.lock().links.iter().any(|link| link.endpoint.peer_reaches_pages())
     }
 
+    /// Whether the engine is at pages of ours that stay where they are; to be asked after
+    /// [`Qp::revoke_grants`], until it is not. One whose daemon has ended is nowhere any more.
+    pub fn engine_reaches_pages(&self) -> bool {
+        let (inner, now) = (self.inner.lock(), self.shared.daemon());
+        let of_now = |link: &&LinkEnd| link.peer.is_beyond_engine() && link.daemon == now;
+        let mut beyond = inner.links.iter().filter(of_now);
+        beyond.any(|link| link.endpoint.peer_reaches_pages_that_stay())
+    }
+
     /// Waits no longer: whoever is at our pages finds out that it may have been in vain.
     pub fn give_up_on_peers(&self) {
         let mut inner = self.inner.lock();
@@ -298,7 +308,17 @@ impl Inner {
                 Incoming::Send { .. } => self.receives.put_back(),
                 _ => {}
             }
-            self.links[index].endpoint.close();
+            let link = &mut self.links[index];
+            let stays = link.peer.is_beyond_engine().then(|| {
+                // Nobody sees this link any more, which the engine may be by at pages of ours.
+                link.endpoint.advance_epoch();
+                let there = link.endpoint.peer_reaches_pages_that_stay();
+                there.then(|| link.endpoint.stay())
+            });
+            link.endpoint.close();
+            if let Some(engine) = stays.flatten() {
+                qp.shared.leave_behind(link.daemon, engine);
+            }
         }
         if !self.links.is_empty() {
             qp.send_cq.unwatch(qp.number);

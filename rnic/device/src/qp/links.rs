@@ -22,6 +22,8 @@ use std::ops::{Deref, DerefMut};
 pub(crate) struct LinkEnd {
     pub(super) endpoint: Endpoint,
     pub(super) peer: Peer,
+    /// The daemon that made it.
+    pub(super) daemon: u32,
     pub(super) incoming: Incoming,
     pub(super) looks: Looks,
     /// Bytes that are out of a READ that came between two parts of a message.
@@ -84,12 +86,18 @@ impl Looks {
 }
 
 impl LinkEnd {
-    /// A link on which nothing has happened. `credits`: receives that are posted, unless they
-    /// cannot be promised.
-    pub(super) fn new(endpoint: Endpoint, peer: Peer, credits: u32, hanging: Hanging) -> LinkEnd {
+    /// A link on which nothing has happened, made by this daemon. `credits`: receives that are
+    /// posted, unless they cannot be promised.
+    pub(super) fn new(
+        endpoint: Endpoint,
+        (peer, daemon): (Peer, u32),
+        credits: u32,
+        hanging: Hanging,
+    ) -> LinkEnd {
         LinkEnd {
             endpoint,
             peer,
+            daemon,
             incoming: Incoming::Idle,
             interjected: None,
             starved: None,

@@ -374,3 +374,44 @@ fn unreliable_messages_complete_when_they_have_left() {
     }
     assert_eq!(completed, 17);
 }
+
+/// It may be in the middle of a copy when the queue pair is destroyed: then that is so until it has
+/// left, however long it takes, or until its daemon is known to have ended.
+#[test]
+fn an_engine_at_pages_that_stay_is_not_forgotten() {
+    for daemon_ends in [false, true] {
+        let pair = Pair::new();
+        let shared = &pair.sides[0].shared;
+        shared.set_daemon(3);
+        let (qp, far) = ready(&pair, &options(Service::Rc));
+        assert!(!qp.engine_reaches_pages() && !shared.engine_is_late());
+        let epoch = far.peer_epoch();
+        assert!(far.enter_pages_that_stay(epoch));
+        qp.revoke_grants();
+        assert!(qp.engine_reaches_pages() && !shared.engine_is_late());
+        to_state(&qp, State::Reset);
+        assert!(!qp.engine_reaches_pages() && shared.engine_is_late());
+        shared.set_daemon(3);
+        assert!(shared.engine_is_late(), "the same one, by another agent");
+        match daemon_ends {
+            true => shared.set_daemon(4),
+            false => _ = far.leave_pages(epoch),
+        }
+        assert!(!shared.engine_is_late());
+        shared.set_daemon(3);
+        assert!(!shared.engine_is_late());
+    }
+}
+
+/// Of a link that is there still.
+#[test]
+fn an_engine_whose_daemon_has_ended_is_nowhere() {
+    let pair = Pair::new();
+    let (qp, far) = ready(&pair, &options(Service::Rc));
+    assert!(far.enter_pages_that_stay(far.peer_epoch()));
+    assert!(qp.engine_reaches_pages());
+    pair.sides[0].shared.set_daemon(9);
+    assert!(!qp.engine_reaches_pages());
+    to_state(&qp, State::Reset);
+    assert!(!pair.sides[0].shared.engine_is_late());
+}

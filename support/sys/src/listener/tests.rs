@@ -21,7 +21,7 @@ fn bell() -> (BellPage<Window>, BellPage<Window>) {
 fn listener(room: usize) -> (Listener, Arc<EventFd>) {
     let told = Arc::new(EventFd::new().unwrap());
     let theirs = told.clone();
-    (Listener::with_room(room, thread, move || theirs.signal()), told)
+    (Listener::with_room(room, thread, move |_| theirs.signal()), told)
 }
 
 /// Until nothing is told for a while.

@@ -4,25 +4,29 @@
 //! messages by the port, and back, with the descriptors that belong beside them: that of the
 //! window's device, and of an events socket. What comes by UDP port 4791 goes to the host's engine,
 //! and what that sends leaves by it (`network.rs`); who sleeps here is woken for it, and it for him
-//! (`wakes.rs`); and so are those who share a pair window (`sharing.rs`). Decides
-//! nothing: who may do what the host says. Once it has its devices, it is nobody; those that are
-//! plugged in later another process opens for it (`opener.rs`).
+//! (`wakes.rs`); and so are those who share a pair window (`sharing.rs`). Who may do what the host
+//! says; only whose pages may stay where they are for the host's engine is decided here
+//! (`keeping.rs`). Once it has its devices, it is nobody; those that are plugged in later another
+//! process opens for it (`opener.rs`), and another one keeps pages.
 
 #[cfg(test)]
 mod tests;
 
 use super::address_list;
 use super::boot;
+use super::keeping::{Keeping, Lost};
 use super::network::Network;
 use super::opener;
+use super::pinner::Whose;
 use super::relay::{Channel, News, Reads, Relay};
 use super::sharing::Sharing;
+use super::start;
 use super::wakes::Wakes;
 use super::windows::{Found, names};
 use anyhow::{Context, bail};
 use omniverb_session::begin::Begin;
-use omniverb_session::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
-use omniverb_session::machine::{Enclosed, Frame, FrameKind, PORT_NAME, enclosed, encode};
+use omniverb_session::limits::GIDS_MAX;
+use omniverb_session::machine::{Enclosed, Frame, FrameKind, PORT_NAME, enclosed, written};
 use omniverb_session::{SYSTEM_SOCKET, decode};
 use omniverb_sys::addresses;
 use omniverb_sys::{clock, manager, privileges, random, socket};
@@ -49,11 +53,17 @@ const AGAIN_MS: i64 = 5000;
 /// come by, if any do, then the sockets of the network, and in the end what processes come by.
 const RUNG: usize = 0;
 const RUNG_IN_PAIRS: usize = 1;
+/// The place of who looks at pages, if there is somebody.
+const PINNED: usize = 2;
+/// How long the host may take to hear that all processes are gone, and how often that is looked at.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+const LAST_WORDS_LOOK_MS: i64 = 20;
 /// Connections accepted before others get their turn.
 const TURN: usize = 32;
 
 /// Serves until there is no port any more. `path`: where to listen; that of the host's daemon.
-pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
+/// `in_place`: whose pages may stay where they are for the host's engine.
+pub(crate) fn agent(path: Option<&Path>, in_place: Whose) -> anyhow::Result<ExitCode> {
     let path = path.unwrap_or(Path::new(SYSTEM_SOCKET));
     let found = wait_for("a window of Omniverb", windows)?;
     let port = wait_for(PORT_NAME, port)?;
@@ -63,6 +73,8 @@ pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
     let network = Network::open();
     // Which is not to be nobody.
     let opener = opener::start();
+    let keeping = Keeping::begin(in_place);
+    start::be_ended_as_others();
     if let Err(error) = &opener {
         eprintln!("omniverb: devices that are plugged in from now on are not seen: {error}");
     }
@@ -88,6 +100,7 @@ pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
         window,
         sharing,
         opener: opener.ok(),
+        keeping,
         sockets: 0,
         listener,
         network,
@@ -109,13 +122,16 @@ pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
             match news {
                 News::Frame(frame) => agent.frame(frame),
                 News::Said { session, channel, bytes, .. } => {
-                    agent.relay.say(channel.frame(), session, bytes);
+                    if !agent.keeping.takes(&mut agent.relay, (session, channel), &bytes) {
+                        agent.relay.say(channel.frame(), session, bytes);
+                    }
                 }
                 News::Gone(session) => agent.over(FrameKind::Close, session),
                 News::Lost(session) => agent.over(FrameKind::Lost, session),
                 News::Other(index) => agent.other(index)?,
                 News::PortOver => {
                     // Nobody is there: the machine is not attached now. Somebody may come.
+                    agent.sharing.end();
                     std::thread::sleep(LOOK);
                     agent.begin();
                 }
@@ -124,6 +140,7 @@ pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
         agent.wake();
         agent.try_network();
         agent.try_window()?;
+        agent.keeping.ask(&mut agent.relay);
     }
 }
 
@@ -134,6 +151,8 @@ struct Agent {
     sharing: Sharing,
     /// Where devices come from that are plugged in now, and who opens them.
     opener: Option<(OwnedFd, Child)>,
+    /// Pages of processes that stay where they are.
+    keeping: Keeping,
     /// The place of the first socket of the network, in what is waited for.
     sockets: usize,
     listener: OwnedFd,
@@ -173,7 +192,7 @@ impl Agent {
         self.told = None;
         self.wakes.clear();
         // Bells in pair windows outlive those who pass wakes on.
-        self.sharing.begin();
+        self.sharing.begin(self.relay.voice());
         self.tell_pairs();
         if self.network.is_some() {
             self.relay.say(FrameKind::Port, 0, Vec::new());
@@ -211,6 +230,7 @@ impl Agent {
     /// Sleeps until something has come.
     fn wait(&mut self) -> anyhow::Result<Vec<News>> {
         let mut others = vec![self.wakes.rung(), self.sharing.rung()];
+        others.extend(self.keeping.socket());
         others.extend(self.opener.as_ref().map(|(devices, _)| devices.as_fd()));
         self.sockets = others.len();
         others.extend(self.network.iter().flat_map(Network::sockets));
@@ -220,6 +240,7 @@ impl Agent {
             None => Some(AGAIN_MS),
             Some(_) => None,
         };
+        let limit = limit.into_iter().chain(self.keeping.limit()).min();
         others.extend((!self.full).then_some(self.listener.as_fd()));
         self.relay.wait(&others, limit)
     }
@@ -237,6 +258,9 @@ impl Agent {
             }
             return Ok(());
         }
+        if index == PINNED && self.keeping.socket().is_some() {
+            return self.keeping.hear(&mut self.relay).map_err(|Lost| self.give_up());
+        }
         let Some(index) = index.checked_sub(self.sockets) else {
             self.device();
             return Ok(());
@@ -249,6 +273,23 @@ impl Agent {
             self.relay.say(FrameKind::Packet, 0, message);
         }
         Ok(())
+    }
+
+    /// Nobody keeps the pages any more that the host's engine may be writing to, but for processes
+    /// that may end: so their links are to end now. They live, and what memory of the window is
+    /// theirs is nobody else's for that. Whoever starts this agent again gives it
+    /// somebody who keeps pages.
+    fn give_up(&mut self) -> anyhow::Error {
+        for session in self.relay.remove_all() {
+            self.over(FrameKind::Lost, session);
+        }
+        let until = clock::now() + LAST_WORDS.as_nanos() as u64;
+        while self.relay.has_more_to_say() && clock::now() < until {
+            if self.relay.wait(&[], Some(LAST_WORDS_LOOK_MS)).is_err() {
+                break;
+            }
+        }
+        anyhow::anyhow!("who kept pages of processes where they are has ended")
     }
 
     /// Has the UDP port after all, if whoever had it has it no longer.
@@ -314,15 +355,14 @@ impl Agent {
             return;
         }
         let message = address_list::message(&list);
-        let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let length = encode(0, &message.into(), &mut bytes);
-        self.relay.say(FrameKind::Addresses, 0, bytes[..length].to_vec());
+        self.relay.say(FrameKind::Addresses, 0, written(0, &message.into()));
         self.told = Some(list);
     }
 
     fn frame(&mut self, frame: Frame) {
         let Frame { kind, session, mut bytes } = frame;
         match Channel::of(kind) {
+            Some(channel) if self.keeping.takes(&mut self.relay, (session, channel), &bytes) => {}
             Some(channel) => match self.beside(session, &mut bytes) {
                 Ok(files) => self.relay.tell(session, channel, bytes, files),
                 // No descriptors or no memory left: the process sees that the daemon is gone.
@@ -342,7 +382,8 @@ impl Agent {
                     self.network.iter().for_each(|network| network.send(&bytes));
                 }
                 FrameKind::Word => self.woken = true,
-                FrameKind::Rung => self.sharing.hear(),
+                FrameKind::Rung => self.sharing.hear(&bytes),
+                FrameKind::PinsOver => self.keeping.answered(&bytes),
                 _ => {}
             },
         }

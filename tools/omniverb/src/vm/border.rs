@@ -4,15 +4,20 @@
 //! The same at both ends of a machine's port. In: the pair windows. The bells in them have places
 //! that never change ([`omniverb_session::pair`]): so nobody need say which are in use, and who is
 //! started afresh goes on with those that were. A thread sleeps on the pages whose owners are on
-//! the other side; what it hears is said by the port, as a word without contents. Who hears that
-//! has another thread look at the pages of his side, and wake who sleeps on those that have
+//! the other side; which of them were rung it says by the port itself, where there is room, or has
+//! who serves that say a word without contents. In the machine who hears the former wakes who
+//! sleeps on the same page; that takes a look at nothing in it. Who hears the latter, or is on the
+//! host, has another thread look at the pages of his side, and wake who sleeps on those that have
 //! changed. So who serves the port touches none of this memory: a neighbour has the file, and can
-//! make that take long.
+//! make that take long, even to find the page.
 
+use super::relay::Voice;
 use omniverb_ring::{BellPage, Window};
 use omniverb_session::body::Extent as Part;
+use omniverb_session::machine::{BELL_NAMES_MAX, BellName, Frame, FrameKind};
 use omniverb_session::pair::{self, Whose};
 use omniverb_sys::{Access, EventFd, Extent, Listener, futex, lock};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,11 +45,46 @@ fn near_and_far<T>(side: Side, whose: Whose, pages: [T; 2]) -> [T; 2] {
 /// The bells of all pair windows, as one side has them.
 pub(super) struct Border {
     listener: Listener,
-    rung: Arc<EventFd>,
+    far: Arc<Far>,
     near: Arc<Near>,
+    /// Pages of this side, by what their bells are called.
+    named: BTreeMap<BellName, BellPage<Window>>,
     /// Somebody looks at them.
     begun: bool,
     side: Side,
+}
+
+/// Who says what was rung for the other side.
+struct Far {
+    /// What bells are called, by the listener's numbers.
+    names: Mutex<BTreeMap<u64, BellName>>,
+    /// What it is said by at once.
+    voice: Mutex<Option<Arc<Voice>>>,
+    /// Who serves the port is to say it.
+    rung: EventFd,
+}
+
+impl Far {
+    /// These were rung; none: any may have been.
+    fn tell(&self, numbers: &[u64]) {
+        if !self.say_now(numbers) {
+            self.rung.signal();
+        }
+    }
+
+    fn say_now(&self, numbers: &[u64]) -> bool {
+        let voice = lock(&self.voice);
+        let Some(voice) = &*voice else { return false };
+        if numbers.is_empty() || numbers.len() > BELL_NAMES_MAX {
+            return false;
+        }
+        let names = lock(&self.names);
+        let named: Option<Vec<BellName>> =
+            numbers.iter().map(|number| names.get(number).copied()).collect();
+        let bytes = named.map(|named| named.concat());
+        bytes
+            .is_some_and(|bytes| voice.say_now(&Frame { kind: FrameKind::Rung, session: 0, bytes }))
+    }
 }
 
 /// Pages of this side.
@@ -81,28 +121,39 @@ impl Near {
 impl Border {
     /// A border that no window is known at yet.
     pub(super) fn new(side: Side) -> io::Result<Border> {
-        let rung = Arc::new(EventFd::new()?);
-        let signal = rung.clone();
-        let listener = Listener::new(super::wakes::spawn, move || signal.signal());
+        let (names, voice, rung) = (Mutex::default(), Mutex::default(), EventFd::new()?);
+        let far = Arc::new(Far { names, voice, rung });
+        let theirs = far.clone();
+        let spawn = super::wakes::spawn;
+        let listener = Listener::naming(spawn, move |numbers| theirs.tell(numbers));
         let (pages, asked) = (Mutex::default(), EventFd::new()?);
         let (all, over) = (AtomicBool::new(false), AtomicBool::new(false));
         let near = Arc::new(Near { pages, asked, all, over });
-        Ok(Border { listener, rung, near, begun: false, side })
+        Ok(Border { listener, far, near, named: BTreeMap::new(), begun: false, side })
     }
 
-    /// With this one, too. `data`: which part of the file the machine sees. `whose`: which
-    /// machine's it is.
-    pub(super) fn add(&mut self, file: impl AsFd, data: Part, whose: Whose) -> io::Result<()> {
+    /// With this one, too, of this number. `data`: which part of the file the machine sees.
+    /// `whose`: which machine's it is.
+    pub(super) fn add(
+        &mut self,
+        number: u8,
+        file: impl AsFd,
+        data: Part,
+        whose: Whose,
+    ) -> io::Result<()> {
         let bells = pair::bell_pages(data.length);
         let memory = Extent::new(file, data.offset + bells.offset, bells.length);
         let memory = memory.map(Access::ReadWrite)?;
-        for at in (0..memory.len()).step_by(2 * PAGE) {
+        for (at, bell) in (0..memory.len()).step_by(2 * PAGE).zip(0..) {
+            let name = [number, bell];
             let page = |side: usize| {
                 let part = memory.part(at + side * PAGE, PAGE);
                 part.map(BellPage::new).ok_or(io::ErrorKind::InvalidData)
             };
             let [near, far] = near_and_far(self.side, whose, [page(0)?, page(1)?]);
-            self.listener.add(far)?;
+            let heard_as = self.listener.add(far)?;
+            lock(&self.far.names).insert(heard_as, name);
+            self.named.insert(name, near.clone());
             let seen = futex::low(near.rung());
             lock(&self.near.pages).push((near, seen));
         }
@@ -114,14 +165,19 @@ impl Border {
         Ok(())
     }
 
-    /// Readable when somebody on the other side is to be woken.
+    /// Has what is rung be said by this, at once; `None`: by who serves the port.
+    pub(super) fn speak_by(&self, voice: Option<Arc<Voice>>) {
+        *lock(&self.far.voice) = voice;
+    }
+
+    /// Readable when who serves the port is to say that somebody on the other side is to be woken.
     pub(super) fn rung(&self) -> BorrowedFd<'_> {
-        self.rung.as_fd()
+        self.far.rung.as_fd()
     }
 
     /// Forgets that he was to be.
     pub(super) fn take(&self) {
-        self.rung.take();
+        self.far.rung.take();
     }
 
     /// Somebody on the other side has rung: who sleeps on what has changed is woken.
@@ -129,11 +185,21 @@ impl Border {
         self.near.asked.signal();
     }
 
+    /// Somebody on the other side has rung these: who sleeps on them is woken now. The kernel finds
+    /// the pages by what is mapped; on the host a neighbour could make that take long.
+    pub(super) fn wake_named(&self, names: &[u8]) {
+        for name in names.chunks_exact(size_of::<BellName>()) {
+            if let Some(page) = name.first_chunk().and_then(|name| self.named.get(name)) {
+                futex::wake(page.rung(), 1);
+            }
+        }
+    }
+
     /// Nobody has listened for a while: whoever sleeps looks for himself.
     pub(super) fn wake_all(&self) {
         self.near.all.store(true, Ordering::SeqCst);
         self.near.asked.signal();
-        self.rung.signal();
+        self.far.rung.signal();
     }
 }
 
@@ -147,6 +213,7 @@ impl Drop for Border {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vm::relay::{News, Reads, Relay};
     use omniverb_sys::{listener, memfd};
     use std::os::fd::OwnedFd;
     use std::time::Duration;
@@ -156,7 +223,7 @@ mod tests {
 
     fn border(file: &OwnedFd, side: Side) -> Border {
         let mut border = Border::new(side).unwrap();
-        border.add(file, DATA, Whose::Own).unwrap();
+        border.add(1, file, DATA, Whose::Own).unwrap();
         // Once at the beginning it tells.
         assert!(omniverb_sys::event::readable(border.rung(), Some(LIMIT)).unwrap());
         border.take();
@@ -201,6 +268,52 @@ mod tests {
         }
     }
 
+    /// By the port itself, where that has room; and who hears it looks at nothing in the window.
+    #[test]
+    fn what_is_rung_is_said_by_name() {
+        let file = memfd::create("pair", DATA.offset + DATA.length).unwrap();
+        let (host, there) = (border(&file, Side::Host), border(&file, Side::Machine));
+        let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
+        let relay = Relay::new(port.into(), Reads::Always).unwrap();
+        let mut agent = Relay::new(far.into(), Reads::Always).unwrap();
+        host.speak_by(Some(relay.voice()));
+        let [_, theirs] = bell(&file, 5);
+        let (seen, woken) = (futex::low(theirs.rung()), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                futex::wait(theirs.rung(), seen, LIMIT);
+                woken.store(true, Ordering::SeqCst);
+            });
+            // The one that hears it for the other side, and whoever is in this test's kernel.
+            theirs.count_ring();
+            futex::wake(theirs.rung(), u32::MAX >> 1);
+            let news = agent.wait(&[], Some(20_000)).unwrap();
+            let [News::Frame(frame)] = &news[..] else { panic!("{news:?}") };
+            assert_eq!((frame.kind, &frame.bytes[..]), (FrameKind::Rung, &[1, 5][..]));
+        });
+        assert!(woken.load(Ordering::SeqCst));
+        assert!(!omniverb_sys::event::readable(host.rung(), Some(Duration::ZERO)).unwrap());
+        // Its counter does not change: it is woken by what was said.
+        let (seen, slept) = (futex::low(theirs.rung()), AtomicBool::new(true));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let begun = std::time::Instant::now();
+                futex::wait(theirs.rung(), seen, LIMIT);
+                slept.store(begun.elapsed() >= LIMIT, Ordering::SeqCst);
+                woken.store(false, Ordering::SeqCst);
+            });
+            while woken.load(Ordering::SeqCst) {
+                there.wake_named(&[9, 9, 1, 77, 1, 5, 1]);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        assert!(!slept.load(Ordering::SeqCst));
+        // Nobody says it at once: who serves the port does.
+        host.speak_by(None);
+        listener::ring(&theirs);
+        assert!(omniverb_sys::event::readable(host.rung(), Some(LIMIT)).unwrap());
+    }
+
     /// Two machines with one window: what a process of the one rings, its agent hears; that one's
     /// porter wakes the other's porter, and that one's agent who sleeps there.
     #[test]
@@ -208,7 +321,7 @@ mod tests {
         let file = memfd::create("pair", DATA.offset + DATA.length).unwrap();
         let of = |side, whose| {
             let mut border = Border::new(side).unwrap();
-            border.add(&file, DATA, whose).unwrap();
+            border.add(1, &file, DATA, whose).unwrap();
             assert!(omniverb_sys::event::readable(border.rung(), Some(LIMIT)).unwrap());
             border.take();
             border
@@ -233,6 +346,6 @@ mod tests {
     #[test]
     fn what_is_too_short_is_refused() {
         let file = memfd::create("pair", 8192).unwrap();
-        assert!(Border::new(Side::Host).unwrap().add(&file, DATA, Whose::Own).is_err());
+        assert!(Border::new(Side::Host).unwrap().add(1, &file, DATA, Whose::Own).is_err());
     }
 }

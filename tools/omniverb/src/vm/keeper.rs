@@ -7,6 +7,7 @@
 //! that a guest says: of the port it only sees whether QEMU is there.
 
 use super::later::{self, Later};
+use super::memory::Memory;
 use super::pairs::{Pair, Pairs, ledger};
 use super::place::{Place, User};
 use super::porter::Over;
@@ -80,6 +81,9 @@ pub(super) fn keep(
     drop(files);
     let Ok((mut keeper, door)) = begun else { return Ok(ExitCode::FAILURE) };
     keeper.pairs.hand_over(|pair| socket::send(starter.as_fd(), b"+", &[pair.as_fd()]))?;
+    if let Some(memory) = &keeper.memory {
+        socket::send(starter.as_fd(), b"+", &[memory.file.as_fd()])?;
+    }
     // QEMU takes the starter's place, if it is to inherit the window.
     let machine = match user {
         Some(_) => None,
@@ -96,6 +100,8 @@ struct Keeper {
     window: Arc<Window>,
     /// What the daemon notes of it.
     ledger: OwnedFd,
+    /// The machine's own memory, if the daemon is to have it.
+    memory: Option<Memory>,
     /// What the machine shares with neighbours.
     pairs: Arc<Pairs>,
     /// Who plugs in more, if anybody does, is told whenever the machine is attached.
@@ -129,9 +135,11 @@ impl Keeper {
         let numbers = 1..=wanted.pairs.count;
         let pairs = numbers.map(|number| Pair::make(&window, number, wanted.pairs.bytes));
         let pairs = Pairs::new(pairs.collect::<anyhow::Result<Vec<Pair>>>()?);
+        let memory = wanted.memory.map(Memory::new).transpose()?;
         let operator = Operator::connect()?;
         let home = operator.home().clone();
-        let Some(door) = attach(&operator, name, &window, &ledger, &pairs)? else {
+        let all = (&window, &ledger, &pairs, memory.as_ref());
+        let Some(door) = attach(&operator, name, all)? else {
             bail!("a machine of the name {:?} is attached; see `omniverb vm list`", name.text());
         };
         // From here on the name is ours.
@@ -139,7 +147,7 @@ impl Keeper {
         let (window, pairs) = (Arc::new(window), Arc::new(pairs));
         let (later, holder) = (None, None);
         let mut keeper =
-            Keeper { name, window, ledger, pairs, later, holder, place, home, program };
+            Keeper { name, window, ledger, memory, pairs, later, holder, place, home, program };
         if wanted.pairs.most > wanted.pairs.count {
             keeper.plug_later(wanted.pairs)?;
         }
@@ -337,8 +345,8 @@ impl Keeper {
         let mut taken = None;
         loop {
             let again = self.home.connect().map_err(anyhow::Error::from);
-            let again = again
-                .and_then(|home| attach(&home, self.name, &self.window, &self.ledger, &self.pairs));
+            let all = (&*self.window, &self.ledger, &*self.pairs, self.memory.as_ref());
+            let again = again.and_then(|home| attach(&home, self.name, all));
             match again {
                 Ok(Some(door)) => {
                     self.later.iter().for_each(|later| _ = later.send(()));
@@ -361,9 +369,7 @@ impl Keeper {
 fn attach(
     operator: &Operator,
     name: MachineName,
-    window: &Window,
-    ledger: &OwnedFd,
-    pairs: &Pairs,
+    (window, ledger, pairs, memory): (&Window, &OwnedFd, &Pairs, Option<&Memory>),
 ) -> anyhow::Result<Option<OwnedFd>> {
     let field = vnic::name_bytes(name.text())?;
     let files = [&window.file, ledger];
@@ -371,6 +377,8 @@ fn attach(
         return Ok(None);
     };
     pairs.attach(operator, field);
+    // Last: a daemon that does not know the message hangs up.
+    memory.into_iter().for_each(|memory| memory.attach(operator, field));
     Ok(Some(door))
 }
 

@@ -8,12 +8,15 @@ mod agent;
 mod boot;
 mod border;
 mod keeper;
+mod keeping;
 mod later;
+mod memory;
 mod monitor;
 mod network;
 mod opener;
 mod options;
 mod pairs;
+mod pinner;
 mod place;
 mod porter;
 mod processors;
@@ -25,6 +28,7 @@ mod window;
 mod windows;
 
 pub(crate) use agent::agent;
+pub(crate) use pinner::{Whose, serve as pin};
 pub(crate) use processors::is_emulated_alone;
 
 use crate::operator::Operator;
@@ -37,6 +41,7 @@ use omniverb_session::rate::{show_size, size};
 use omniverb_sys::{inherit, memfd, privileges};
 use options::{Plugged, Room};
 use place::User;
+use porter::PairWindows;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
@@ -76,11 +81,11 @@ pub(crate) struct Windows<'a> {
 fn wanted(windows: Windows<'_>) -> anyhow::Result<Wanted> {
     let Windows { own, neighbours: count, most, pair } = windows;
     let pairs = Neighbours { count, most: most.max(count), bytes: window_bytes(pair)? };
-    Ok(Wanted { bytes: window_bytes(own)?, pairs })
+    Ok(Wanted { bytes: window_bytes(own)?, pairs, memory: None })
 }
 
 fn all_bytes(wanted: Wanted) -> u64 {
-    let Wanted { bytes, pairs } = wanted;
+    let Wanted { bytes, pairs, .. } = wanted;
     bytes.saturating_add(pairs.bytes.saturating_mul(pairs.most.into()))
 }
 
@@ -89,14 +94,19 @@ fn plugged(wanted: Wanted, index: usize, path: String) -> Plugged {
 }
 
 /// Does not return if all goes well: QEMU takes our place.
+/// `shared`: the daemon gets its memory.
 pub(crate) fn run(
     text: &str,
     windows: Windows<'_>,
+    shared: bool,
     command: &[OsString],
 ) -> anyhow::Result<ExitCode> {
     let Some((program, arguments)) = command.split_first() else { bail!("no QEMU to run") };
-    let wanted = wanted(windows)?;
+    let mut wanted = wanted(windows)?;
     name(text)?;
+    if shared {
+        wanted.memory = Some(memory::bytes(arguments, all_bytes(wanted))?);
+    }
     let memory = options::memory(arguments, all_bytes(wanted))?;
     let room = Room { memory, processors: processors::room(arguments)? };
     let kept = start::start(text, wanted, None)?;
@@ -107,7 +117,11 @@ pub(crate) fn run(
         windows.push(plugged(wanted, index, path));
     }
     let later = later(wanted, kept.monitor_path.as_deref());
-    let words = options::words(&windows, &kept.port_path, room, later);
+    let mut words = options::words(&windows, &kept.port_path, room, later);
+    if let (Some(file), Some(bytes)) = (&kept.memory, wanted.memory) {
+        fcntl_setfd(file, FdFlags::empty())?;
+        words.extend(memory::words(&format!("/proc/self/fd/{}", file.as_raw_fd()), bytes));
+    }
     let error = Command::new(program).args(arguments).args(words).exec();
     Err(error).with_context(|| program.to_string_lossy().into_owned())
 }
@@ -160,11 +174,11 @@ fn window_bytes(text: &str) -> anyhow::Result<u64> {
 /// For those who are started so: see [`keeper`].
 pub(crate) fn keep(
     text: &str,
-    (bytes, pairs): (u64, Neighbours),
+    (bytes, pairs, memory): (u64, Neighbours, Option<u64>),
     user: Option<&str>,
     alone: bool,
 ) -> anyhow::Result<ExitCode> {
-    let wanted = Wanted { bytes, pairs };
+    let wanted = Wanted { bytes, pairs, memory };
     let user = user.map(str::parse).transpose().map_err(anyhow::Error::msg)?;
     keeper::keep(name(text)?, wanted, user, alone)
 }
@@ -183,12 +197,13 @@ pub(crate) fn carry(number: u64, more: Option<i32>, pairs: &[String]) -> anyhow:
     let [door, port] = become_nobody_with_two()?;
     // Its threads are nobody's, too.
     let mut border = Border::new(Side::Host)?;
-    for word in pairs {
-        let (number, whose) = pairs::whose_of_word(word).context("not started as a porter")?;
-        let file = inherit::taken(number).context("not started as a porter")?;
-        border.add(&file, window::data(memfd::size(file.as_fd())?), whose)?;
+    for (number, word) in (1..).zip(pairs) {
+        let (descriptor, whose) = pairs::whose_of_word(word).context("not started as a porter")?;
+        let file = inherit::taken(descriptor).context("not started as a porter")?;
+        border.add(number, &file, window::data(memfd::size(file.as_fd())?), whose)?;
     }
-    Ok(porter::serve(port, door, number, sessions, (border, more)).code())
+    let windows = PairWindows { border, count: pairs.len(), more };
+    Ok(porter::serve(port, door, number, sessions, windows).code())
 }
 
 /// For who is started so, with QEMU's monitor as its input, and as its output a window of so many
@@ -266,6 +281,7 @@ fn people(machines: &[&Value]) -> String {
         "neighbours",
         "by the engine",
         "network",
+        "memory",
         "keeper",
         "addresses",
     ]);
@@ -284,12 +300,22 @@ fn people(machines: &[&Value]) -> String {
             neighbours(&machine["pairs"]),
             number(&machine["engine"]).to_string(),
             if machine["network"] == true { "yes" } else { "no" }.to_owned(),
+            shared(machine),
             number(&machine["keeper"]).to_string(),
             addresses.join(" "),
         ]);
     }
     let text = table.render("");
     if text.is_empty() { "no machine is attached\n".into() } else { text }
+}
+
+/// How much of a machine's memory the engine reaches where it is, if it has it.
+fn shared(machine: &Value) -> String {
+    let pinned = machine["pinned"].as_u64().unwrap_or(0);
+    match machine["memory"].as_u64() {
+        Some(all) => format!("{} of {} in place", show_size(pinned), show_size(all)),
+        None => "not shared".to_owned(),
+    }
 }
 
 /// Direct links, and how many of them are in pair windows.

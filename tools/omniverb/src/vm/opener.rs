@@ -4,7 +4,7 @@
 //! In: that devices have come. Out: their descriptors, by a socket, to the agent. It reads nothing
 //! of theirs and hears nothing from anybody; it ends with the agent.
 
-use super::start::own_program;
+use super::start::{be_ended_as_others, own_program};
 use super::windows::{DEVICES, names};
 use anyhow::Context;
 use omniverb_sys::{privileges, socket};
@@ -49,6 +49,7 @@ pub(super) fn take(devices: &OwnedFd) -> std::io::Result<Option<OwnedFd>> {
 
 /// What such a process does. All devices that there are go to the agent, which may have some.
 pub(super) fn serve() -> anyhow::Result<ExitCode> {
+    be_ended_as_others();
     privileges::keep_only(&[]).context("cannot give up privileges")?;
     let agent = std::io::stdin().as_fd().try_clone_to_owned().context("not started so")?;
     let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;

@@ -123,16 +123,29 @@ pub(super) fn memory(command: &[OsString], window_bytes: u64) -> anyhow::Result<
     if said.split(',').any(|part| part.starts_with("maxmem=")) {
         return Ok(None);
     }
+    let bytes = bytes_said(command)?;
+    let beside = if said.is_empty() { String::new() } else { format!("{said},") };
+    Ok(Some(beside + &room(bytes, window_bytes)))
+}
+
+/// How much memory a command line gives a machine.
+pub(super) fn bytes_said(command: &[OsString]) -> anyhow::Result<u64> {
     let mut mib = DEFAULT_MIB;
-    for part in said.split(',').filter(|part| !part.is_empty()) {
+    for part in said(command, "m")?.split(',').filter(|part| !part.is_empty()) {
         match part.split_once('=') {
             None => mib = in_mib(part)?,
             Some(("size", size)) => mib = in_mib(size)?,
             Some(_) => {}
         }
     }
-    let beside = if said.is_empty() { String::new() } else { format!("{said},") };
-    Ok(Some(beside + &room(mib << 20, window_bytes)))
+    mib.checked_mul(1 << 20).context("too much memory")
+}
+
+/// How much it says that it may have, if it does.
+pub(super) fn most_said(command: &[OsString]) -> anyhow::Result<Option<u64>> {
+    let mut most = said(command, "m")?.split(',').filter_map(|part| part.strip_prefix("maxmem="));
+    let mib = most.next_back().map(in_mib).transpose()?;
+    Ok(mib.map(|mib| mib.saturating_mul(1 << 20)))
 }
 
 /// What a command line says last with an option, `-option` or `--option`; empty if it does not.

@@ -17,7 +17,7 @@ use omniverb_session::begin::Begin;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::machine::{
     Booted, EndSession, Frame, FrameKind, Message, OpenPort, OpenSession, PACKET_BYTES_MAX,
-    TellPairs, decode, encode,
+    TellPairs, TellPinned, decode, encode, written,
 };
 use omniverb_session::{Message as Said, decode as decode_said};
 use omniverb_sys::{carried, clock, limited, memfd, socket};
@@ -74,19 +74,16 @@ pub(super) fn last_word(door: BorrowedFd<'_>) -> Over {
 }
 
 /// Serves until the machine, or the daemon's end of the door, is gone.
-/// `sessions`: how many there may be at a time. `border`: of the machine's pair windows. `more`:
-/// where others come from, if any do.
+/// `sessions`: how many there may be at a time.
 pub(super) fn serve(
     port: OwnedFd,
     door: OwnedFd,
     number: u64,
     sessions: usize,
-    (border, more): (Border, Option<OwnedFd>),
+    windows: PairWindows,
 ) -> Over {
     match Relay::new(port, Reads::WithRoom) {
-        Ok(relay) => {
-            serve_by(relay, door, number, sessions, (border, more)).unwrap_or_else(|over| over)
-        }
+        Ok(relay) => serve_by(relay, door, number, sessions, windows).unwrap_or_else(|over| over),
         Err(_) => Over::Broken,
     }
 }
@@ -96,11 +93,10 @@ fn serve_by(
     door: OwnedFd,
     number: u64,
     sessions: usize,
-    (border, more): (Border, Option<OwnedFd>),
+    windows: PairWindows,
 ) -> Result<Over, Over> {
     let mut porter = Porter {
-        border,
-        more,
+        windows,
         rung: false,
         has_pairs: false,
         relay,
@@ -114,8 +110,8 @@ fn serve_by(
         sessions,
     };
     loop {
-        let mut others = vec![porter.door.as_fd(), porter.border.rung()];
-        let more = porter.more.as_ref().map(AsFd::as_fd);
+        let mut others = vec![porter.door.as_fd(), porter.windows.border.rung()];
+        let more = porter.windows.more.as_ref().map(AsFd::as_fd);
         let index_of_more = more.map(|_| others.len());
         others.extend(more);
         others.extend(porter.packets.as_ref().map(AsFd::as_fd));
@@ -138,15 +134,22 @@ fn serve_by(
             }
         }
         if std::mem::take(&mut porter.rung) {
-            porter.border.wake();
+            porter.windows.border.wake();
         }
     }
 }
 
+/// A machine's pair windows, as its porter has them.
+pub(super) struct PairWindows {
+    pub(super) border: Border,
+    /// How many there are: they are numbered from one on, as they come.
+    pub(super) count: usize,
+    /// Where its keeper hands it others that were plugged in, if any are.
+    pub(super) more: Option<OwnedFd>,
+}
+
 struct Porter {
-    border: Border,
-    /// Where its keeper hands it windows that were plugged in.
-    more: Option<OwnedFd>,
+    windows: PairWindows,
     /// Somebody in the machine may have rung for a neighbour.
     rung: bool,
     /// The agent has pair windows.
@@ -221,10 +224,27 @@ impl Porter {
                 let present = bytes.first_chunk().map_or(0, |bits| u64::from_le_bytes(*bits));
                 self.ask(&TellPairs { present }.into())?;
                 self.has_pairs = true;
+                self.windows.border.speak_by(Some(self.relay.voice()));
                 // Nobody has passed anything on for a while.
-                self.border.wake_all();
+                self.windows.border.wake_all();
             }
             FrameKind::Rung => self.rung = true,
+            FrameKind::Pinned => {
+                // By now the process may be gone.
+                if let (Ok((_, Message::TellPinned(told))), Some(session)) =
+                    (decode(&bytes), self.numbers.get(&session).copied())
+                {
+                    self.ask(&TellPinned { session, ..told }.into())?;
+                }
+            }
+            FrameKind::Pins => {
+                if let Ok((_, Message::QueryPins(asked))) = decode(&bytes)
+                    && let (answer @ Message::PinsOver(_), _) = self.ask(&asked.into())?
+                {
+                    self.relay.say(FrameKind::PinsOver, 0, written(0, &answer));
+                }
+            }
+            FrameKind::PinsOver => {}
             FrameKind::Addresses => {
                 if let Ok((_, Message::TellAddresses(told))) = decode(&bytes) {
                     self.ask(&told.into())?;
@@ -247,6 +267,7 @@ impl Porter {
         self.has_port = false;
         // Which this agent finds it will say.
         if std::mem::take(&mut self.has_pairs) {
+            self.windows.border.speak_by(None);
             self.ask(&TellPairs { present: 0 }.into())?;
         }
         self.relay.restart();
@@ -258,30 +279,33 @@ impl Porter {
 
     /// The machine has another pair window.
     fn take_window(&mut self) -> Result<(), Over> {
-        let Some(more) = &self.more else { return Ok(()) };
+        let PairWindows { border, count, more } = &mut self.windows;
+        let Some(from) = more else { return Ok(()) };
         let mode = socket::Mode::NonBlocking;
         let mut word = [0; 1];
-        match socket::receive(more.as_fd(), &mut word, mode) {
+        match socket::receive(from.as_fd(), &mut word, mode) {
             Ok((1, files)) => {
                 let whose = pairs::whose_said(word[0]).ok_or(Over::Broken)?;
                 for file in files {
                     // Another porter has all.
                     let bytes = memfd::size(file.as_fd()).map_err(|_| Over::Broken)?;
-                    let added = self.border.add(&file, window::data(bytes), whose);
+                    *count += 1;
+                    let number = u8::try_from(*count).map_err(|_| Over::Broken)?;
+                    let added = border.add(number, &file, window::data(bytes), whose);
                     added.map_err(|_| Over::Broken)?;
                 }
-                self.border.wake_all();
+                border.wake_all();
             }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             // The keeper was killed.
-            Ok(_) | Err(_) => self.more = None,
+            Ok(_) | Err(_) => *more = None,
         }
         Ok(())
     }
 
     /// Somebody has rung for a process of the machine.
     fn say_rung(&mut self) {
-        self.border.take();
+        self.windows.border.take();
         if self.has_pairs {
             self.relay.say(FrameKind::Rung, 0, Vec::new());
         }

@@ -5,10 +5,11 @@
 //! next if the host does not know that one's number in time.
 
 use super::border::{Border, Side};
+use super::relay::Voice;
 use super::windows::{Found, Own, Shared};
 use anyhow::Context;
 use omniverb_session::pair::take_number;
-use omniverb_session::{Message, encode, limits::MESSAGE_BYTES_MAX};
+use omniverb_session::{Message, written};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -51,7 +52,9 @@ impl Sharing {
         self.pairs = own.map(|own| self.found.pairs(own)).unwrap_or_default();
         let border = &mut self.border;
         // Of one that cannot be mapped the host is not told.
-        self.pairs.retain(|_, shared| border.add(&shared.file, shared.data, shared.whose).is_ok());
+        self.pairs.retain(|number, shared| {
+            border.add(*number, &shared.file, shared.data, shared.whose).is_ok()
+        });
         Ok(())
     }
 
@@ -68,7 +71,7 @@ impl Sharing {
         let before = self.pairs.len();
         for (number, shared) in own.map(|own| self.found.pairs(own)).unwrap_or_default() {
             if !self.pairs.contains_key(&number)
-                && self.border.add(&shared.file, shared.data, shared.whose).is_ok()
+                && self.border.add(number, &shared.file, shared.data, shared.whose).is_ok()
             {
                 self.pairs.insert(number, shared);
             }
@@ -96,9 +99,15 @@ impl Sharing {
         Ok(due)
     }
 
-    /// Who passes wakes on at the other end begins anew.
-    pub(super) fn begin(&mut self) {
+    /// Nobody is at the other end.
+    pub(super) fn end(&self) {
+        self.border.speak_by(None);
+    }
+
+    /// Who passes wakes on at the other end begins anew; it is said by this.
+    pub(super) fn begin(&mut self, voice: Arc<Voice>) {
         self.since = Instant::now();
+        self.border.speak_by(Some(voice));
         self.border.wake_all();
     }
 
@@ -119,9 +128,7 @@ impl Sharing {
     ) -> anyhow::Result<Option<(Arc<OwnedFd>, Vec<u8>)>> {
         let Some(number) = take_number(message) else { return Ok(None) };
         let shared = self.pairs.get(&number).context("no such pair window")?;
-        let mut told = [0; MESSAGE_BYTES_MAX];
-        let length = encode(tag, message, &mut told);
-        Ok(Some((shared.file.clone(), told[..length].to_vec())))
+        Ok(Some((shared.file.clone(), written(tag, message))))
     }
 
     /// Readable when a neighbour is to be woken.
@@ -135,9 +142,10 @@ impl Sharing {
         !self.pairs.is_empty()
     }
 
-    /// A neighbour may have rung.
-    pub(super) fn hear(&mut self) {
-        self.rung = true;
+    /// A neighbour has rung these bells; none: he may have rung any.
+    pub(super) fn hear(&mut self, names: &[u8]) {
+        self.rung |= names.is_empty();
+        self.border.wake_named(names);
     }
 
     /// Wakes who sleeps, if that is so.

@@ -28,6 +28,8 @@ pub(super) struct Kept {
     pub(super) port_path: String,
     /// Where it is to have a monitor, if windows may be plugged in later.
     pub(super) monitor_path: Option<String>,
+    /// Its own memory, if that is to be shared with the daemon.
+    pub(super) memory: Option<OwnedFd>,
 }
 
 /// What a machine is to have: a window of so many bytes, and pair windows.
@@ -35,16 +37,20 @@ pub(super) struct Kept {
 pub(super) struct Wanted {
     pub(super) bytes: u64,
     pub(super) pairs: Neighbours,
+    /// Bytes of its own memory, if that is to be shared with the daemon.
+    pub(super) memory: Option<u64>,
 }
 
 impl Wanted {
     /// As a keeper is told.
-    pub(super) fn words(self) -> [String; 7] {
-        let Wanted { bytes, pairs } = self;
+    pub(super) fn words(self) -> Vec<String> {
+        let Wanted { bytes, pairs, memory } = self;
         let [bytes, pair_bytes] = [bytes, pairs.bytes].map(|bytes| bytes.to_string());
         let [count, most] = [pairs.count, pairs.most].map(|count| count.to_string());
         let [neighbours, later, pair] = ["--neighbours", "--most", "--pair-bytes"].map(Into::into);
-        [bytes, neighbours, count, later, most, pair, pair_bytes]
+        let mut words = vec![bytes, neighbours, count, later, most, pair, pair_bytes];
+        words.extend(memory.map(|bytes| format!("--memory={bytes}")));
+        words
     }
 }
 
@@ -77,16 +83,30 @@ pub(super) fn start(name: &str, wanted: Wanted, user: Option<User>) -> anyhow::R
     let monitor_path = text("monitor");
     let paths = said["pairs"].as_array().map_or(&[][..], Vec::as_slice);
     let pair_paths = paths.iter().filter_map(Value::as_str).map(str::to_owned).collect();
-    let pairs = (0..wanted.pairs.count).map(|_| {
+    let next = || {
         let mut word = [0; 1];
         let came = omniverb_sys::event::readable(ours.as_fd(), Some(PATIENCE))?;
         let files = socket::receive(ours.as_fd(), &mut word, socket::Mode::NonBlocking);
         let files = files.ok().filter(|_| came).map(|(_, files)| files).unwrap_or_default();
         files.into_iter().next().context("the keeper said something else")
-    });
-    let pairs = pairs.collect::<anyhow::Result<Vec<OwnedFd>>>()?;
+    };
+    let pairs =
+        (0..wanted.pairs.count).map(|_| next()).collect::<anyhow::Result<Vec<OwnedFd>>>()?;
+    let memory = wanted.memory.map(|_| next()).transpose()?;
     let window_path = window_path.unwrap_or_default();
-    Ok(Kept { window, pairs, window_path, pair_paths, port_path, monitor_path })
+    Ok(Kept { window, pairs, window_path, pair_paths, port_path, monitor_path, memory })
+}
+
+/// What the kernel has of who is not ended when memory runs out.
+pub(super) const NEVER: &str = "-1000";
+
+/// If memory runs out in a guest, the kernel may end us as it does others: not to be ended is only
+/// for who keeps pages (`pinner.rs`), which begins as we do.
+pub(super) fn be_ended_as_others() {
+    let path = "/proc/self/oom_score_adj";
+    if std::fs::read_to_string(path).is_ok_and(|score| score.trim() == NEVER) {
+        let _ = std::fs::write(path, "0");
+    }
 }
 
 /// Where this program is.

@@ -1,13 +1,14 @@
 //! Keys that peers name are asked for, and what is granted is mapped.
 
 use super::State;
-use crate::command::{Event, Grant as Granted};
+use crate::command::{Event, Grant as Granted, Pages, Row};
 use crate::pages::grant::{Grant, REMOTE_WRITE};
+use crate::pages::rows::Found;
 use crate::worker::link::{Ends, Link};
 use crate::worker::outbox::Posted;
 use omniverb_link::pace::Denied;
 use omniverb_sys::Access;
-use omniverb_terms::{Qpn, Rkey};
+use omniverb_terms::{Qpn, Rkey, VnicId};
 
 impl State {
     /// Has the control plane ask the application for what its peer named.
@@ -25,6 +26,16 @@ impl State {
         }
     }
 
+    /// No link of a vNIC keeps these.
+    pub(super) fn withdraw(&mut self, vnic: VnicId, row: &Row) {
+        let waited = self.rows.withdraw(&self.together, row);
+        self.not_mapped(waited, Denied::ForNow);
+        for index in self.links.those(|link| link.ends().vnic == vnic) {
+            let connected = self.links.get_mut(index).and_then(Link::connected_mut);
+            connected.into_iter().for_each(|connected| connected.application.withdraw(row));
+        }
+    }
+
     /// What was wanted is not granted.
     pub(super) fn denied(&mut self, (qpn, peer_qpn): (Qpn, Qpn), key: Rkey, denied: Denied) {
         if let Some((_, connected)) = self.links.between(qpn, peer_qpn) {
@@ -33,23 +44,61 @@ impl State {
     }
 
     /// The application granted. What cannot be mapped stays with it.
-    pub(super) fn granted(&mut self, granted: &Granted) {
+    pub(super) fn granted(&mut self, granted: Box<Granted>) {
         let Some(vnic) = self.vnics.get(granted.vnic) else { return };
         let found = self.links.between(granted.qpn, granted.peer_qpn);
         let Some((_, connected)) = found.filter(|(of, _)| *of == granted.vnic) else { return };
         let own = connected.application.is_own(granted.key);
+        let budget = &vnic.budget;
         let share = |bytes| match own {
-            true => vnic.budget.share_of_half(bytes),
-            false => vnic.budget.share(bytes),
+            true => budget.share_of_half(bytes),
+            false => budget.share(bytes),
         };
         let writable = granted.access & REMOTE_WRITE != 0;
         let how = if writable { Access::ReadWrite } else { Access::ReadOnly };
-        let hold = self.together.hold(granted.vnic, &granted.memory, how, share);
-        let Ok(hold) = hold else {
-            return connected.application.refused(granted.key, Denied::ForGood);
+        let found = match &granted.memory {
+            Pages::Moved(extent) => match self.together.hold(granted.vnic, extent, how, share) {
+                Ok(hold) => Found::Mapped(hold, granted),
+                Err(_) => Found::Never(granted),
+            },
+            Pages::InPlace(row) => {
+                let (vnic, row) = (granted.vnic, row.clone());
+                let share = |mappings, bytes| budget.share_of_row(mappings, bytes);
+                self.rows.hold(&self.together, vnic, (&row, how), granted, share)
+            }
+        };
+        let (hold, granted) = match found {
+            Found::Mapped(hold, granted) => (hold, granted),
+            Found::Later => return,
+            Found::Never(granted) => {
+                return connected.application.refused(granted.key, Denied::ForGood);
+            }
         };
         let Granted { key, access, start, region, .. } = *granted;
-        let grant = Grant::new(key, access, start, hold).of_region(region);
+        let mut grant = Grant::new(key, access, start, hold).of_region(region);
+        if let Pages::InPlace(row) = &granted.memory {
+            grant = grant.in_place(row);
+        }
         connected.application.granted(grant, granted.epoch);
+    }
+
+    /// Maps some of what is in many places; whoever waits for it has it when all of that is there.
+    pub(super) fn map_some(&mut self) -> bool {
+        let any = self.rows.are_made();
+        match self.rows.turn(&mut self.together) {
+            None => {}
+            Some((Ok(hold), waiting)) => {
+                waiting.into_iter().for_each(|granted| self.granted(granted));
+                hold.release();
+            }
+            Some((Err(_), waiting)) => self.not_mapped(waiting, Denied::ForGood),
+        }
+        any
+    }
+
+    fn not_mapped(&mut self, waiting: impl IntoIterator<Item = Box<Granted>>, denied: Denied) {
+        for granted in waiting {
+            self.denied((granted.qpn, granted.peer_qpn), granted.key, denied);
+        }
     }
 }

@@ -21,9 +21,11 @@ use super::links::Links;
 use super::outbox::Outbox;
 use super::timers::{Due, Timers};
 use super::vnics::Vnics;
+use crate::command::Grant;
 use crate::network::passages::Passages;
 use crate::network::train::Train;
 use crate::pages::budget::Mappings;
+use crate::pages::rows::Rows;
 use crate::pages::together::Together;
 use omniverb_sys::{EventFd, clock};
 use std::io;
@@ -54,6 +56,8 @@ pub(super) struct State {
     message: Vec<u8>,
     /// What this thread's links have mapped.
     together: Together,
+    /// What of that is being mapped, and what waits for it.
+    rows: Rows<Box<Grant>>,
 }
 
 impl State {
@@ -73,6 +77,7 @@ impl State {
             train: Some(Train::new()),
             message: Vec::new(),
             together: Together::new(mappings),
+            rows: Rows::default(),
         })
     }
 
@@ -82,6 +87,7 @@ impl State {
         let mut busy = self.hear_bells();
         busy |= self.time_passes(now);
         busy |= self.serve_links();
+        busy |= self.map_some();
         self.wake_applications();
         busy |= self.let_answer();
         Left::if_more(busy || self.links.waiting() > 0 || self.attendance.is_behind())

@@ -1,7 +1,7 @@
 //! What the control plane wants done.
 
 use super::State;
-use crate::command::Command;
+use crate::command::{Command, Pages};
 use crate::worker::watcher::Watcher;
 use omniverb_sys::clock;
 
@@ -19,10 +19,16 @@ impl State {
             Command::Attach(attach) => self.attach(&attach),
             Command::Detach { qpn, peer_qpn } => self.detach(qpn, peer_qpn),
             Command::Grant(grant) => {
-                self.granted(&grant);
+                let file = match &grant.memory {
+                    Pages::Moved(extent) => Some(extent.file.clone()),
+                    // Not ours alone: the file is a machine's memory.
+                    Pages::InPlace(_) => None,
+                };
+                self.granted(grant);
                 // The owner may have closed it, or it was not mapped: then nobody else has it.
-                self.together.bury(grant.memory.file);
+                file.into_iter().for_each(|file| self.together.bury(file));
             }
+            Command::Withdraw { vnic, row } => self.withdraw(vnic, &row),
             Command::Deny { qpn, peer_qpn, key, denied, .. } => {
                 self.denied((qpn, peer_qpn), key, denied);
             }

@@ -103,6 +103,33 @@ pub fn call_once(bench: &mut Bench, session: u64, message: impl Into<Message>) -
     })
 }
 
+/// What is decided about a call, and not carried out: a probe, for one, stays unanswered.
+pub fn decided(bench: &mut Bench, session: u64, message: impl Into<Message>) -> Vec<Action> {
+    let message = message.into();
+    let arrived = Arrived { channel: Channel::Calls, tag: 5, message, memory: None };
+    bench.tenancy.handle(SessionId(session), &arrived, bench.now)
+}
+
+/// Process 1 asks for eight bytes of a key: who is asked to move pages for that, and how.
+pub fn ask_for_grant(
+    bench: &mut Bench,
+    (qpn, peer_qpn): (Qpn, Qpn),
+    rkey: Rkey,
+) -> Result<Vec<(u64, Adopt)>, Errno> {
+    bench.told.clear();
+    let ask = RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address: 0x11000, length: 8 };
+    match call(bench, 1, ask) {
+        Some(Message::Connected(_)) => {}
+        answer => return Err(errno(answer)),
+    }
+    let asked = |action: &Action| match action {
+        Action::Event { session, message: Message::Adopt(adopt) }
+        | Action::Adopt { session, adopt, .. } => Some((session.0, *adopt)),
+        _ => None,
+    };
+    Ok(bench.told.iter().filter_map(asked).collect())
+}
+
 pub fn errno(answer: Option<Message>) -> Errno {
     match answer {
         Some(Message::Failed(errno)) => errno,

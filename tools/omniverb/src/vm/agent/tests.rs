@@ -4,6 +4,7 @@ use super::*;
 use omniverb_ring::{BellPage, bell};
 use omniverb_session::Message;
 use omniverb_session::body::{BellClosed, Extent as Said, LinkReady};
+use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_sys::{Access, Extent, futex, memfd};
 use omniverb_terms::{Gid, Qpn};
 use std::net::IpAddr;
@@ -31,6 +32,7 @@ fn bench() -> Bench {
     let (listener, _) = socket::pair().unwrap();
     let agent = Agent {
         opener: None,
+        keeping: Keeping::none(),
         sockets: 0,
         relay,
         window,
@@ -165,4 +167,51 @@ fn a_word_wakes_who_sleeps_on_a_bell_and_a_ring_is_said() {
         bench.agent.other(RUNG).unwrap();
         assert_eq!(bench.said(), [FrameKind::Word]);
     }
+}
+
+/// What a process is asked, and what it says, of its pages is looked at first: here, where nobody
+/// does, it is neither asked nor heard.
+#[test]
+fn what_is_said_of_pages_is_looked_at_here() {
+    use omniverb_session::body::{Pin, Pinned};
+    use omniverb_session::machine::{self, Message as AtDoor};
+    use omniverb_terms::{Errno, Rkey};
+    let mut bench = bench();
+    let pin = Pin { token: 7, rkey: Rkey(1), qpn: Qpn(2), start: 4096, length: 4096 };
+    let pinned = Pinned { token: 7, epoch: 1, ring: 3, start: 4096, length: 4096 };
+    let mut bytes = [0; MESSAGE_BYTES_MAX];
+    let length = omniverb_session::encode(0, &pinned.into(), &mut bytes);
+    let Agent { keeping, relay, .. } = &mut bench.agent;
+    let mut takes = |channel| keeping.takes(relay, (SESSION, channel), &bytes[..length]);
+    assert!(!takes(Channel::Calls) && takes(Channel::Events));
+    bench.say(SESSION, &pin.into());
+    bench.say(SESSION + 1, &pin.into());
+    drop(bench.agent.relay.wait(&[], Some(0)).unwrap());
+    let news = bench.host.wait(&[], Some(100)).unwrap();
+    assert_eq!(news.len(), 2, "nobody answers for who is gone");
+    for news in news {
+        let News::Frame(Frame { kind: FrameKind::Pinned, session: SESSION, bytes }) = news else {
+            panic!("{news:?}")
+        };
+        let Ok((_, AtDoor::TellPinned(told))) = machine::decode(&bytes) else { panic!("not that") };
+        assert_eq!((told.token, told.errno, told.count), (7, Errno::EPERM, 0));
+    }
+    let heard = socket::receive(
+        bench.process[1].as_fd(),
+        &mut [0; MESSAGE_BYTES_MAX],
+        socket::Mode::NonBlocking,
+    );
+    assert!(heard.is_err(), "it was asked");
+}
+
+/// Who kept pages is gone: the host hears that no process is there any more, before we end.
+#[test]
+fn without_who_keeps_pages_all_sessions_end() {
+    let mut bench = bench();
+    let error = bench.agent.give_up().to_string();
+    assert!(error.contains("has ended"), "{error}");
+    assert_eq!(bench.said(), [FrameKind::Lost], "its process lives, and has what is its");
+    assert_eq!(bench.agent.relay.len(), 0);
+    let heard = socket::receive(bench.process[0].as_fd(), &mut [0; 8], socket::Mode::NonBlocking);
+    assert_eq!(heard.unwrap().0, 0, "its daemon is gone");
 }

@@ -3,8 +3,8 @@
 use super::*;
 use crate::vm::border::Side;
 
-fn border() -> (Border, Option<OwnedFd>) {
-    (Border::new(Side::Host).unwrap(), None)
+fn border() -> PairWindows {
+    PairWindows { border: Border::new(Side::Host).unwrap(), count: 0, more: None }
 }
 
 /// What an agent begins with that goes by this window, in this boot.
@@ -93,7 +93,7 @@ fn a_window_that_comes_later_has_bells() {
     let bytes = Begin { window: 7, number: 1, boot: [0; 16] }.written();
     agent.begin(&Frame { kind: FrameKind::Begin, session: 0, bytes });
     agent.say(FrameKind::Pairs, 0, vec![0; 8]);
-    let windows = (border().0, Some(more));
+    let windows = PairWindows { more: Some(more), ..border() };
     let serving = std::thread::spawn(move || serve(port.into(), ours, 7, 4, windows));
     drop(agent.wait(&[], Some(0)).unwrap());
     let mut bytes = [0; MESSAGE_BYTES_MAX];

@@ -15,7 +15,7 @@ use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::machine::{Frame, FrameKind};
 use omniverb_sys::socket;
 use port::Port;
-pub(super) use port::Reads;
+pub(super) use port::{Reads, Voice};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 pub(super) use session::Channel;
@@ -75,6 +75,12 @@ impl Relay {
         self.sessions.insert(session, Session::new(calls));
     }
 
+    /// The first socket of a session.
+    pub(super) fn calls(&self, session: u32) -> Option<BorrowedFd<'_>> {
+        let session = self.sessions.get(&session)?;
+        session.socket(Channel::Calls).map(AsFd::as_fd)
+    }
+
     /// A session has its second socket.
     pub(super) fn set_events(&mut self, session: u32, events: OwnedFd) {
         if let Some(session) = self.sessions.get_mut(&session) {
@@ -87,6 +93,18 @@ impl Relay {
         if let Some(session) = self.sessions.remove(&session) {
             self.cost -= session.cost();
         }
+    }
+
+    /// All sessions are over: which these were.
+    pub(super) fn remove_all(&mut self) -> Vec<u32> {
+        let all = self.sessions.keys().copied().collect();
+        self.clear();
+        all
+    }
+
+    /// Whether something is still to be said by the port.
+    pub(super) fn has_more_to_say(&self) -> bool {
+        self.port.waiting() > 0
     }
 
     fn end(&mut self, session: u32, how: End) {
@@ -126,6 +144,11 @@ impl Relay {
     /// Says something by the port, when there is room.
     pub(super) fn say(&mut self, kind: FrameKind, session: u32, bytes: Vec<u8>) {
         self.port.say(&Frame { kind, session, bytes });
+    }
+
+    /// By which other threads say something at once.
+    pub(super) fn voice(&self) -> Arc<Voice> {
+        self.port.voice().clone()
     }
 
     /// Says something by a session's socket, when there is room.

@@ -1,11 +1,13 @@
 //! An end of a machine's port: frames to a stream of bytes, and out of it.
 
 use omniverb_session::machine::{Frame, Frames};
+use omniverb_sys::lock;
 use rustix::event::PollFlags;
 use rustix::io::{Errno, read, write};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
 
 /// Frames that may wait for room before there is no room for more.
 pub(super) const FRAMES_MAX: usize = 64;
@@ -20,75 +22,46 @@ pub(in crate::vm) enum Reads {
     WithRoom,
 }
 
-pub(super) struct Port {
+/// What is said by a port: by who serves it, when there is room, and by other threads at once.
+pub(in crate::vm) struct Voice {
     file: OwnedFd,
-    frames: Frames,
-    /// What waits for room, and how much of the first has gone.
-    out: VecDeque<Vec<u8>>,
-    sent: usize,
-    reads: Reads,
-    /// What the stream begins with, if it has not been found yet, and what may be its beginning.
-    seek: Option<(Vec<u8>, Vec<u8>)>,
+    waiting: Mutex<Waiting>,
 }
 
-impl Port {
-    /// `file` becomes non-blocking.
-    pub(super) fn new(file: OwnedFd, reads: Reads) -> io::Result<Port> {
-        rustix::io::ioctl_fionbio(&file, true)?;
-        let (frames, out) = (Frames::default(), VecDeque::new());
-        Ok(Port { file, frames, out, sent: 0, reads, seek: None })
-    }
+/// What waits for room, and how much of the first has gone.
+#[derive(Default)]
+struct Waiting {
+    frames: VecDeque<Vec<u8>>,
+    sent: usize,
+}
 
-    /// Whether what the stream begins with has been found.
-    pub(super) fn has_begun(&self) -> bool {
-        self.seek.is_none()
+impl Voice {
+    /// Says something now, if nothing waits for room. False: who serves the port is to say it, or
+    /// the rest of it.
+    pub(in crate::vm) fn say_now(&self, frame: &Frame) -> bool {
+        let mut waiting = lock(&self.waiting);
+        let idle = waiting.frames.is_empty();
+        if idle {
+            waiting.frames.push_back(frame.encode());
+            let written = waiting.flush(&self.file);
+            if waiting.sent == 0 {
+                // Not begun, or said as a whole.
+                let said = written.is_ok() && waiting.frames.is_empty();
+                waiting.frames.clear();
+                return said;
+            }
+        }
+        false
     }
+}
 
-    /// How many frames wait for room.
-    #[cfg(test)]
-    pub(super) fn waiting(&self) -> usize {
-        self.out.len()
-    }
-
-    /// Whether more may be said.
-    pub(super) fn has_room(&self) -> bool {
-        self.out.len() <= FRAMES_MAX
-    }
-
-    /// What is to be waited for.
-    pub(super) fn wants(&self) -> PollFlags {
-        let mut flags = PollFlags::empty();
-        flags.set(PollFlags::IN, self.has_room() || self.reads == Reads::Always);
-        flags.set(PollFlags::OUT, !self.out.is_empty());
-        flags
-    }
-
-    /// Says something, when there is room.
-    pub(super) fn say(&mut self, frame: &Frame) {
-        self.out.push_back(frame.encode());
-    }
-
-    /// What was to be said is for nobody, but for the rest of what was half said.
-    pub(super) fn restart(&mut self) {
-        self.out.truncate(usize::from(self.sent > 0));
-    }
-
-    /// Begins anew: `first` is said, and what comes before the same is found in what is said to us
-    /// was said to somebody else.
-    pub(super) fn begin(&mut self, first: &Frame) {
-        self.frames = Frames::default();
-        self.out.clear();
-        self.sent = 0;
-        self.seek = Some((first.encode(), Vec::new()));
-        self.say(first);
-    }
-
+impl Waiting {
     /// A frame at a time: in a guest what is written at once is there as a whole, or not at all.
-    pub(super) fn flush(&mut self) -> anyhow::Result<()> {
-        while let Some(first) = self.out.front() {
-            match write(&self.file, first.get(self.sent..).unwrap_or(&[])) {
+    fn flush(&mut self, file: &OwnedFd) -> anyhow::Result<()> {
+        while let Some(first) = self.frames.front() {
+            match write(file, first.get(self.sent..).unwrap_or(&[])) {
                 Ok(more) if self.sent + more >= first.len() => {
-                    self.out.pop_front();
+                    self.frames.pop_front();
                     self.sent = 0;
                 }
                 Ok(more) => self.sent += more,
@@ -100,14 +73,87 @@ impl Port {
         }
         Ok(())
     }
+}
+
+pub(super) struct Port {
+    voice: Arc<Voice>,
+    frames: Frames,
+    /// What is read is there first.
+    bytes: Box<[u8]>,
+    reads: Reads,
+    /// What the stream begins with, if it has not been found yet, and what may be its beginning.
+    seek: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Port {
+    /// `file` becomes non-blocking.
+    pub(super) fn new(file: OwnedFd, reads: Reads) -> io::Result<Port> {
+        rustix::io::ioctl_fionbio(&file, true)?;
+        let voice = Arc::new(Voice { file, waiting: Mutex::default() });
+        let (frames, bytes) = (Frames::default(), vec![0; TURN_BYTES].into());
+        Ok(Port { voice, frames, bytes, reads, seek: None })
+    }
+
+    /// What others say something by.
+    pub(super) fn voice(&self) -> &Arc<Voice> {
+        &self.voice
+    }
+
+    /// Whether what the stream begins with has been found.
+    pub(super) fn has_begun(&self) -> bool {
+        self.seek.is_none()
+    }
+
+    /// How many frames wait for room.
+    pub(super) fn waiting(&self) -> usize {
+        lock(&self.voice.waiting).frames.len()
+    }
+
+    /// Whether more may be said.
+    pub(super) fn has_room(&self) -> bool {
+        self.waiting() <= FRAMES_MAX
+    }
+
+    /// What is to be waited for.
+    pub(super) fn wants(&self) -> PollFlags {
+        let mut flags = PollFlags::empty();
+        let waiting = self.waiting();
+        flags.set(PollFlags::IN, waiting <= FRAMES_MAX || self.reads == Reads::Always);
+        flags.set(PollFlags::OUT, waiting > 0);
+        flags
+    }
+
+    /// Says something, when there is room.
+    pub(super) fn say(&mut self, frame: &Frame) {
+        lock(&self.voice.waiting).frames.push_back(frame.encode());
+    }
+
+    /// What was to be said is for nobody, but for the rest of what was half said.
+    pub(super) fn restart(&mut self) {
+        let mut waiting = lock(&self.voice.waiting);
+        let begun = usize::from(waiting.sent > 0);
+        waiting.frames.truncate(begun);
+    }
+
+    /// Begins anew: `first` is said, and what comes before the same is found in what is said to us
+    /// was said to somebody else.
+    pub(super) fn begin(&mut self, first: &Frame) {
+        self.frames = Frames::default();
+        self.seek = Some((first.encode(), Vec::new()));
+        *lock(&self.voice.waiting) = Waiting { frames: [first.encode()].into(), sent: 0 };
+    }
+
+    /// Says what waits, as far as there is room.
+    pub(super) fn flush(&mut self) -> anyhow::Result<()> {
+        lock(&self.voice.waiting).flush(&self.voice.file)
+    }
 
     /// Takes what has come, for [`next_frame`](Self::next_frame); `false`: nobody is at the other
     /// end.
     pub(super) fn take(&mut self) -> anyhow::Result<bool> {
-        let mut bytes = vec![0; TURN_BYTES];
-        match read(&self.file, &mut bytes) {
+        match read(&self.voice.file, &mut *self.bytes) {
             Ok(0) | Err(Errno::CONNRESET | Errno::NODEV | Errno::PIPE) => return Ok(false),
-            Ok(length) => self.feed(bytes.get(..length).unwrap_or(&[])),
+            Ok(length) => self.feed(length),
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -121,8 +167,9 @@ impl Port {
             .map_err(|error| anyhow::anyhow!("what comes by the port makes no sense: {error:?}"))
     }
 
-    /// More has come.
-    fn feed(&mut self, bytes: &[u8]) {
+    /// More has come: so many bytes.
+    fn feed(&mut self, length: usize) {
+        let bytes = self.bytes.get(..length).unwrap_or(&[]);
         let Some((first, mut found)) = self.seek.take() else { return self.frames.feed(bytes) };
         found.extend_from_slice(bytes);
         match found.windows(first.len()).position(|part| part == first) {
@@ -137,6 +184,6 @@ impl Port {
 
 impl AsFd for Port {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        self.voice.file.as_fd()
     }
 }

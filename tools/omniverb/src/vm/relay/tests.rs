@@ -179,10 +179,43 @@ fn who_comes_later_hears_nothing_of_what_was_said_before() {
     assert_eq!((frame.kind, frame.session), (FrameKind::Close, 5));
 }
 
+/// Frames of several threads do not mix, and what is said at once does not overtake what waits.
+#[test]
+fn what_is_said_at_once_goes_whole_or_not_at_all() {
+    let (mut one, mut other, (quiet, _far)) = ends();
+    let frame = |length: usize| Frame { kind: FrameKind::Rung, session: 0, bytes: vec![1; length] };
+    let voice = one.voice();
+    assert!(voice.say_now(&frame(2)));
+    one.say(FrameKind::Call, 3, vec![2; 10]);
+    assert!(!voice.say_now(&frame(4)), "something waits");
+    turn(&mut one, &quiet);
+    let mut said = 1;
+    while voice.say_now(&frame(128)) {
+        said += 1;
+    }
+    // A part of the last one may have gone: then it follows.
+    let part = one.port.waiting();
+    let mut heard = Vec::new();
+    for _ in 0..10_000 {
+        heard.extend(turn(&mut other, &quiet));
+        turn(&mut one, &quiet);
+        if heard.len() > said + part {
+            break;
+        }
+    }
+    let kinds = heard.iter().map(|news| match news {
+        News::Frame(frame) => frame.bytes.len(),
+        news => panic!("{news:?}"),
+    });
+    let kinds: Vec<usize> = kinds.collect();
+    assert_eq!((kinds[0], kinds[1], kinds.len()), (2, 10, said + part + 1));
+    assert!(kinds[2..].iter().all(|length| *length == 128));
+}
+
 #[test]
 fn nonsense_by_the_port_is_an_error() {
     let (one, mut relay, (quiet, _far)) = ends();
-    write(&one.port, &[0xff; 64]).unwrap();
+    write(one.port.as_fd(), &[0xff; 64]).unwrap();
     assert!(relay.wait(&[quiet.as_fd()], Some(1000)).is_err());
     drop(one);
 }

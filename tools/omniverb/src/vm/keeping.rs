@@ -1,0 +1,150 @@
+//! The agent's part in pages that stay where they are: what processes are asked, and what they say
+//! of them, goes to who looks (`pinner.rs`), what that one finds goes to the host, and as long as
+//! something is kept the host is asked whether it still has to be.
+
+use super::pinner::{FOLDER, Heard, Pinner, Whose};
+use super::relay::{Channel, Relay};
+use omniverb_session::machine::{
+    FrameKind, Message, PinsOver, QueryPins, TellPinned, decode, written,
+};
+use omniverb_session::pinned::PINS_MAX;
+use omniverb_session::{Message as Said, decode as decode_said, written as written_said};
+use omniverb_sys::clock;
+use omniverb_terms::Errno;
+use std::collections::BTreeSet;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+/// How often the host is asked, in milliseconds.
+const ASK_MS: u64 = 1000;
+
+/// What is kept, as far as the agent knows.
+pub(super) struct Keeping {
+    pinner: Option<Pinner>,
+    /// The numbers of what is kept.
+    kept: BTreeSet<u64>,
+    /// When the host was asked last, and up to which of them.
+    asked: u64,
+    last: u64,
+}
+
+/// Who kept pages has ended, and nobody keeps them now but the processes, while they live.
+pub(super) struct Lost;
+
+impl Keeping {
+    pub(super) fn begin(whose: Whose) -> Keeping {
+        let pinner = Pinner::start(whose, Path::new(FOLDER)).unwrap_or_else(|error| {
+            eprintln!("omniverb: no pages of processes are left where they are: {error}");
+            None
+        });
+        Keeping::of(pinner)
+    }
+
+    fn of(pinner: Option<Pinner>) -> Keeping {
+        Keeping { pinner, kept: BTreeSet::new(), asked: 0, last: 0 }
+    }
+
+    /// Nobody's pages are kept.
+    #[cfg(test)]
+    pub(super) fn none() -> Keeping {
+        Keeping::of(None)
+    }
+
+    /// Where it has something to say.
+    pub(super) fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.pinner.as_ref().map(Pinner::socket)
+    }
+
+    /// The host, or a process, has said something to the other; true: it was about pages of the
+    /// process, and is looked at first. What the host asks is asked of who may have pages kept;
+    /// what the process answers is not for the host to hear, but what was found then.
+    pub(super) fn takes(
+        &mut self,
+        relay: &mut Relay,
+        (session, channel): (u32, Channel),
+        bytes: &[u8],
+    ) -> bool {
+        if channel != Channel::Events {
+            return false;
+        }
+        let (token, epoch) = match decode_said(bytes) {
+            Ok((_, Said::Pin(asked))) => (asked.token, 0),
+            Ok((_, Said::Pinned(said))) => (said.token, said.epoch),
+            _ => return false,
+        };
+        let Some(calls) = relay.calls(session) else { return true };
+        let errno = match &self.pinner {
+            Some(pinner) if pinner.look(session, calls, bytes) => return true,
+            // There is no room for more questions.
+            Some(_) => Errno::EAGAIN,
+            None => Errno::EPERM,
+        };
+        let refused = TellPinned::new(token, epoch, Err(errno));
+        relay.say(FrameKind::Pinned, session, written(0, &refused.into()));
+        true
+    }
+
+    /// Pages were looked at.
+    ///
+    /// # Errors
+    /// Whoever did that has ended, and kept some.
+    pub(super) fn hear(&mut self, relay: &mut Relay) -> Result<(), Lost> {
+        let Some(pinner) = &mut self.pinner else { return Ok(()) };
+        match pinner.heard() {
+            Ok(None) => {}
+            Ok(Some(Heard::TakenOver(tokens))) => self.kept.extend(tokens),
+            Ok(Some(Heard::MayBeAsked { session, pin })) => {
+                let asked = written_said(0, &pin.into());
+                relay.tell(session, Channel::Events, asked, Vec::new());
+            }
+            Ok(Some(Heard::Looked { session, told })) => {
+                if told.errno == Errno::NONE {
+                    self.kept.insert(told.token);
+                }
+                // If the process is gone meanwhile, the host does not know the number.
+                relay.say(FrameKind::Pinned, session, written(0, &(*told).into()));
+            }
+            Err(_) => {
+                self.pinner = None;
+                if !std::mem::take(&mut self.kept).is_empty() {
+                    return Err(Lost);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How many milliseconds may pass until there is something to do.
+    pub(super) fn limit(&self) -> Option<i64> {
+        (!self.kept.is_empty()).then_some(ASK_MS as i64)
+    }
+
+    /// Asks the host whether something need not be kept any more, if it is time, and there is
+    /// somebody who has `begun`.
+    pub(super) fn ask(&mut self, relay: &mut Relay) {
+        let now = clock::now();
+        let due = now.saturating_sub(self.asked) >= ASK_MS * 1_000_000;
+        if self.kept.is_empty() || !due || !relay.has_begun() {
+            return;
+        }
+        self.asked = now;
+        let rest = self.kept.range(self.last.saturating_add(1)..).take(PINS_MAX);
+        let mut some: Vec<u64> = rest.copied().collect();
+        if some.is_empty() {
+            some = self.kept.iter().take(PINS_MAX).copied().collect();
+        }
+        self.last = some.last().copied().unwrap_or(0);
+        relay.say(FrameKind::Pins, 0, written(0, &QueryPins::new(&some).into()));
+    }
+
+    /// What the host answers.
+    pub(super) fn answered(&mut self, bytes: &[u8]) {
+        let Ok((_, Message::PinsOver(over))) = decode(bytes) else { return };
+        let those: Vec<u64> =
+            over.named().iter().copied().filter(|token| self.kept.contains(token)).collect();
+        let over = PinsOver::new(&those);
+        if self.pinner.as_ref().is_some_and(|pinner| pinner.over(&over)) {
+            those.iter().for_each(|token| _ = self.kept.remove(token));
+        }
+    }
+}

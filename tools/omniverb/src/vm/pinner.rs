@@ -1,0 +1,343 @@
+//! Pages of a guest's processes that stay where they are: a process beside the agent that looks
+//! where they are and keeps them there, since that is not for who is nobody (decision 0045).
+//!
+//! In: that a process is asked to keep pages, and that it has them pinned, as it says, with its
+//! socket. Out: whether it may be asked; numbers of physical pages, or why not. It keeps a copy of
+//! what pins them until the host says that nobody has them mapped, also when the process is gone,
+//! and when the agent is: the next agent's process of this kind takes over what it has, and asks
+//! the host about it.
+//!
+//! **What a process says is checked as far as a kernel lets it be**
+//! (`omniverb_sys::pinned::keeps`): that it is a ring, of just these bytes, which cannot let go of
+//! them. That the pages which are at these addresses now are those that the ring took, nobody can
+//! see: a process could pin some and then put others in their place, and the host's engine would
+//! write to those when they are somebody else's. So it is done for processes that may write to the
+//! kernel's memory anyway, and for others only if whoever runs the guest says so.
+
+mod kept;
+mod pages;
+mod taken_over;
+
+use super::start::{NEVER, own_program};
+use anyhow::Context;
+use kept::{Kept, PINS_MAX};
+use omniverb_session::body::{Pin, Pinned};
+use omniverb_session::limits::MESSAGE_BYTES_MAX;
+use omniverb_session::machine::{Message, PinsOver, TellPinned, decode, encode, written};
+use omniverb_session::pinned::{self, Run};
+use omniverb_session::{Message as Said, decode as decode_said, encode as encode_said};
+use omniverb_sys::privileges::{self, Privilege};
+use omniverb_sys::{clock, pidfd, socket};
+use omniverb_terms::Errno;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Duration;
+pub(super) use taken_over::FOLDER;
+use taken_over::Heirs;
+
+/// What it is started as.
+const PIN: [&str; 2] = ["vm", "pin"];
+/// Descriptors that are for other things.
+const OTHERS: u64 = 64;
+/// Of the guest's memory, pins have at most one part in so many.
+const SHARE: u64 = 2;
+/// How long until it is tried again to take over what another one keeps, who did not let go.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How long somebody who has ended is waited for, so that nothing is left of it.
+const REAPED: Duration = Duration::from_millis(5);
+const REAPS: usize = 40;
+
+/// Whose pages are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Whose {
+    /// Nobody is believed.
+    Nobody,
+    /// Of processes that may write to the kernel's memory: root's with all its rights.
+    Root,
+    /// Everybody's: a process that lies may have memory of the guest overwritten.
+    All,
+}
+
+/// Where the agent has such a process.
+pub(super) struct Pinner {
+    socket: OwnedFd,
+    process: Child,
+}
+
+/// What the agent hears from it.
+pub(super) enum Heard {
+    /// A session may be asked this.
+    MayBeAsked { session: u32, pin: Pin },
+    /// Of a session: these pages are kept, or are not.
+    Looked { session: u32, told: Box<TellPinned> },
+    /// These were kept for an agent before this one.
+    TakenOver(Vec<u64>),
+}
+
+impl Pinner {
+    /// Starts one; none if nobody is believed, and nothing is kept. `folder`: where it and those
+    /// that come after it find each other.
+    pub(super) fn start(whose: Whose, folder: &Path) -> anyhow::Result<Option<Pinner>> {
+        let word = match whose {
+            Whose::Nobody if !taken_over::is_somebody_there(folder) => return Ok(None),
+            Whose::Nobody => "nobody",
+            Whose::Root => "root",
+            Whose::All => "all",
+        };
+        taken_over::make(folder)?;
+        let (socket, theirs) = socket::pair()?;
+        let mut pinner = Command::new(own_program()?);
+        pinner.args(PIN).arg(word).arg(folder).stdin(theirs);
+        pinner.stdout(Stdio::null()).stderr(Stdio::null()).env_clear().current_dir("/");
+        let process = pinner.spawn().context("cannot start a process")?;
+        Ok(Some(Pinner { socket, process }))
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Has it look at what the process that has this socket is asked, or has said of its pages;
+    /// false: not now.
+    pub(super) fn look(&self, session: u32, calls: BorrowedFd<'_>, said: &[u8]) -> bool {
+        let message = [&session.to_ne_bytes(), said].concat();
+        socket::try_send(self.socket(), &message, &[calls]).is_ok()
+    }
+
+    /// These need not be kept any more. What it does not take it is told again.
+    pub(super) fn over(&self, over: &PinsOver) -> bool {
+        socket::try_send(self.socket(), &written(0, &(*over).into()), &[]).is_ok()
+    }
+
+    /// What it says; an error: it is gone.
+    pub(super) fn heard(&mut self) -> std::io::Result<Option<Heard>> {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let length = match socket::receive(self.socket(), &mut bytes, socket::Mode::NonBlocking) {
+            Ok((0, _)) => Err(std::io::ErrorKind::UnexpectedEof.into()),
+            Ok((length, _)) => Ok(length),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => Err(error),
+        };
+        let length = length.inspect_err(|_| self.reap())?;
+        let bytes = &bytes[..length];
+        let session = |tag: u64| u32::try_from(tag).unwrap_or(0);
+        if let Ok((tag, Said::Pin(pin))) = decode_said(bytes) {
+            return Ok(Some(Heard::MayBeAsked { session: session(tag), pin }));
+        }
+        Ok(match decode(bytes) {
+            Ok((tag, Message::TellPinned(told))) => {
+                Some(Heard::Looked { session: session(tag), told: Box::new(told) })
+            }
+            Ok((_, Message::QueryPins(had))) => Some(Heard::TakenOver(had.named().to_vec())),
+            _ => None,
+        })
+    }
+
+    /// It has closed its end, and so has ended or is about to. One that the kernel does not let go
+    /// is not waited for.
+    fn reap(&mut self) {
+        for _ in 0..REAPS {
+            if !matches!(self.process.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(REAPED);
+        }
+    }
+}
+
+/// What it does.
+pub(crate) fn serve(whose: Whose, folder: &Path) -> anyhow::Result<ExitCode> {
+    let agent = std::io::stdin().as_fd().try_clone_to_owned().context("not started so")?;
+    rustix::process::setsid().context("cannot leave the agent's session")?;
+    // What it keeps is nobody's any more when it ends: so the kernel is to end others first, if it
+    // may be told so.
+    let _ = std::fs::write("/proc/self/oom_score_adj", NEVER);
+    let mut pins = Pins::new(whose);
+    // Which is not who the agent will be: it looks into processes, at descriptors and pages.
+    let keeps = [Privilege::Enter, Privilege::Look, Privilege::ReadAll];
+    let mut heirs = Heirs::begin(folder, &mut pins.kept);
+    privileges::keep_only(&keeps).context("cannot give up privileges")?;
+    let mut agent = Some(agent);
+    pins.tell_kept(agent.as_ref());
+    let mut again = clock::now() + AGAIN.as_nanos() as u64;
+    loop {
+        // Without an agent it is there for what is pinned, and without that for nothing.
+        if agent.is_none() && (pins.kept.len() == 0 || heirs.is_err()) {
+            return Ok(ExitCode::SUCCESS);
+        }
+        // Somebody else keeps what was pinned for an agent before, which nobody asks about.
+        if heirs.is_err() && clock::now() >= again {
+            heirs = Heirs::begin(folder, &mut pins.kept);
+            pins.tell_kept(agent.as_ref());
+            again = clock::now() + AGAIN.as_nanos() as u64;
+        }
+        // What nobody takes over would end with the agent.
+        pins.may_keep = heirs.is_ok();
+        let mut files: Vec<PollFd<'_>> = Vec::new();
+        files.extend(heirs.iter().flat_map(Heirs::sockets).map(|of| readable(of)));
+        let at = files.len();
+        files.extend(agent.iter().map(|agent| readable(agent.as_fd())));
+        let patience = heirs.is_err().then_some(Timespec { tv_sec: 1, tv_nsec: 0 });
+        match poll(&mut files, patience.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let ready: Vec<bool> = files.iter().map(|file| !file.revents().is_empty()).collect();
+        drop(files);
+        let (of_heirs, of_agent) = ready.split_at(at);
+        if let Ok(heirs) = &mut heirs
+            && heirs.serve(of_heirs, &pins.kept)
+        {
+            return Ok(ExitCode::SUCCESS);
+        }
+        if of_agent == [true]
+            && let Some(socket) = &agent
+            && !pins.hear(socket.as_fd())
+        {
+            agent = None;
+        }
+    }
+}
+
+fn readable(file: BorrowedFd<'_>) -> PollFd<'_> {
+    PollFd::from_borrowed_fd(file, PollFlags::IN)
+}
+
+/// How many pins there may be: each has a descriptor, of which there are as many as may be.
+fn pins_max() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(files.saturating_sub(OTHERS)).unwrap_or(usize::MAX).min(PINS_MAX)
+}
+
+/// What is kept, and for whom it may be.
+struct Pins {
+    whose: Whose,
+    /// Somebody would take it over.
+    may_keep: bool,
+    kept: Kept,
+    /// How many there may be, and how many bytes.
+    most: (usize, u64),
+}
+
+impl Pins {
+    fn new(whose: Whose) -> Pins {
+        let most = (pins_max(), pages::memory() / SHARE);
+        Pins { whose, may_keep: false, kept: Kept::default(), most }
+    }
+
+    /// What the agent says; false: it is gone.
+    fn hear(&mut self, agent: BorrowedFd<'_>) -> bool {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let (length, files) = match socket::receive(agent, &mut bytes, socket::Mode::NonBlocking) {
+            Ok((0, _)) => return false,
+            Ok(heard) => heard,
+            Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
+        };
+        let said = bytes.get(..length).unwrap_or(&[]);
+        match files.into_iter().next() {
+            Some(calls) => self.looked(agent, calls.as_fd(), said),
+            None => {
+                if let Ok((_, Message::PinsOver(over))) = decode(said) {
+                    over.named().iter().for_each(|token| self.kept.let_go(*token));
+                }
+                true
+            }
+        }
+    }
+
+    /// Looks at what a process is asked, or has said, and says what it has found; false: nobody
+    /// hears it.
+    fn looked(&mut self, agent: BorrowedFd<'_>, calls: BorrowedFd<'_>, said: &[u8]) -> bool {
+        let Some((session, said)) = said.split_first_chunk() else { return true };
+        let session = u32::from_ne_bytes(*session).into();
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        match decode_said(said) {
+            // Before the process has pinned anything for nothing.
+            Ok((_, Said::Pin(pin))) => {
+                let length = match self.may_be_asked(calls, &pin) {
+                    Ok(()) => encode_said(session, &pin.into(), &mut bytes),
+                    Err(errno) => {
+                        let told = TellPinned::new(pin.token, 0, Err(errno));
+                        encode(session, &told.into(), &mut bytes)
+                    }
+                };
+                socket::send(agent, &bytes[..length], &[]).is_ok()
+            }
+            Ok((_, Said::Pinned(said))) => {
+                let found = self.keep(calls, &said);
+                let runs = found.as_deref().map_err(|errno| *errno);
+                let told = TellPinned::new(said.token, said.epoch, runs);
+                let length = encode(session, &told.into(), &mut bytes);
+                let sent = socket::send(agent, &bytes[..length], &[]).is_ok();
+                if !sent && found.is_ok() {
+                    // Nobody was told of it.
+                    self.kept.let_go(said.token);
+                }
+                sent
+            }
+            _ => true,
+        }
+    }
+
+    /// Whether whoever has this socket is believed.
+    fn may(&self, calls: BorrowedFd<'_>) -> Result<i32, Errno> {
+        let peer = socket::peer(calls).map_err(|_| Errno::EACCES)?;
+        let may = match self.whose {
+            Whose::Nobody => false,
+            Whose::Root => peer.uid == 0 && pages::may(peer.pid, pages::ANYTHING),
+            Whose::All => true,
+        };
+        if may { Ok(peer.pid) } else { Err(Errno::EPERM) }
+    }
+
+    /// Whether there is room for so many bytes more.
+    fn has_room(&self, bytes: u64) -> Result<(), Errno> {
+        let (pins, all) = self.most;
+        let after = self.kept.bytes().checked_add(bytes);
+        let fits = after.is_some_and(|after| after <= all) && self.kept.len() < pins;
+        // Others may let go.
+        if fits && self.may_keep { Ok(()) } else { Err(Errno::EAGAIN) }
+    }
+
+    fn may_be_asked(&self, calls: BorrowedFd<'_>, pin: &Pin) -> Result<(), Errno> {
+        self.may(calls)?;
+        self.has_room(pin.length)
+    }
+
+    /// Keeps pages of whoever has this socket.
+    fn keep(&mut self, calls: BorrowedFd<'_>, said: &Pinned) -> Result<Vec<Run>, Errno> {
+        if self.kept.has(said.token) {
+            return Err(Errno::EPROTO);
+        }
+        let process = pidfd::of_peer(calls).map_err(|_| Errno::EACCES)?;
+        let pid = self.may(calls)?;
+        self.has_room(said.length)?;
+        let (ring, pages) = pages::look(process.as_fd(), pid, said)?;
+        // Where there are fewer pages there are fewer runs.
+        let runs = pinned::runs(pages).ok_or(Errno::E2BIG)?;
+        self.kept.add(said.token, ring, said.length);
+        Ok(runs)
+    }
+
+    /// Tells an agent what was kept for one before it.
+    fn tell_kept(&self, agent: Option<&OwnedFd>) {
+        use omniverb_session::machine::QueryPins;
+        use omniverb_session::pinned::PINS_MAX;
+        let tokens: Vec<u64> = self.kept.iter().map(|(token, ..)| token).collect();
+        for (agent, some) in agent
+            .into_iter()
+            .flat_map(|agent| tokens.chunks(PINS_MAX).map(move |some| (agent, some)))
+        {
+            let message = written(0, &QueryPins::new(some).into());
+            let _ = socket::send(agent.as_fd(), &message, &[]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,265 @@
+//! What an agent's process keeps pinned outlives both: the next one takes it over.
+//!
+//! They find each other by a socket in a folder of root's that nobody else may enter, and that no
+//! container is given ([`FOLDER`]). Rings cannot be sent, but taken from who has them by whoever
+//! may look into that. So the heir asks for their numbers, takes a copy of each, and says which
+//! descriptors of its own these are; whoever had them asks the kernel whether that is so (kcmp(2)),
+//! of each, and only then lets go. Heirs are answered between other things, one message at a time:
+//! who says nothing, or anything, holds up nobody.
+
+use super::kept::{Kept, PINS_MAX};
+use super::pages::{self, LOOKS};
+use anyhow::{Context, bail, ensure};
+use omniverb_session::limits::MESSAGE_BYTES_MAX;
+use omniverb_sys::{clock, limited, pidfd, pinned, socket};
+use rustix::process::geteuid;
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, Permissions};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+
+/// Where agents' processes of this kind find each other: not where sockets are that containers get.
+pub(in crate::vm) const FOLDER: &str = "/run/omniverb-agent";
+/// What the socket is called.
+const NAME: &str = "pins.sock";
+/// Nanoseconds that an heir waits for all of it.
+const PATIENCE: u64 = 5_000_000_000;
+/// How often an heir begins anew because there is more by now.
+const ROUNDS: usize = 16;
+/// Heirs that are listened to; one more takes the place of the oldest.
+const HEIRS_MAX: usize = 4;
+
+/// What an heir says: which pins are there, behind this number, if any? I have these, as that
+/// number. I have all.
+const WHICH: u8 = b'?';
+const HAVE: u8 = b'=';
+const ALL: u8 = b'.';
+/// What it is told: some; none behind that. It is so, and they are let go of. It is not.
+const SOME: u8 = b'+';
+const YES: u8 = b'!';
+const NO: u8 = b'-';
+
+/// Numbers that say a pin: its own, how many bytes, which descriptor.
+type Entry = [u64; 3];
+/// Pins in a message.
+const AT_ONCE: usize = MESSAGE_BYTES_MAX / size_of::<Entry>() - 1;
+
+fn message(kind: u8, words: impl IntoIterator<Item = u64>) -> Vec<u8> {
+    std::iter::once(kind).chain(words.into_iter().flat_map(u64::to_ne_bytes)).collect()
+}
+
+/// What kind of message that is, and its numbers.
+fn parts(bytes: &[u8]) -> Option<(u8, Vec<u64>)> {
+    let (kind, rest) = bytes.split_first()?;
+    let (words, more) = rest.as_chunks();
+    let words = words.iter().map(|word| u64::from_ne_bytes(*word));
+    more.is_empty().then(|| (*kind, words.collect()))
+}
+
+fn number(file: &impl AsRawFd) -> u64 {
+    u64::from(file.as_raw_fd().unsigned_abs())
+}
+
+/// Whether whoever has the other end of this socket is what we are: root of this user namespace,
+/// who may look into processes.
+fn is_alike(socket: BorrowedFd<'_>) -> Option<i32> {
+    let peer = socket::peer(socket).ok()?;
+    let alike = peer.pid > 0 && peer.uid == geteuid().as_raw() && pages::may(peer.pid, LOOKS);
+    alike.then_some(peer.pid)
+}
+
+/// Makes the folder, for root alone.
+pub(super) fn make(folder: &Path) -> anyhow::Result<()> {
+    try_to_make(folder).with_context(|| folder.display().to_string())
+}
+
+fn try_to_make(folder: &Path) -> anyhow::Result<()> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error.into()),
+        _ => {}
+    }
+    // systemd makes it for everybody to enter.
+    let found = fs::symlink_metadata(folder)?;
+    ensure!(found.is_dir() && found.uid() == geteuid().as_raw(), "that is somebody else's");
+    fs::set_permissions(folder, Permissions::from_mode(0o700))?;
+    Ok(())
+}
+
+/// Whether there is somebody who keeps pins for an agent that is no more.
+pub(super) fn is_somebody_there(folder: &Path) -> bool {
+    socket::is_alive(&folder.join(NAME))
+}
+
+/// Where the next one comes.
+pub(super) struct Heirs {
+    door: OwnedFd,
+    heirs: Vec<Heir>,
+}
+
+/// Somebody who has come, and which of its descriptors it says are pins of ours.
+struct Heir {
+    socket: OwnedFd,
+    pid: i32,
+    has: BTreeMap<u64, u32>,
+}
+
+impl Heirs {
+    /// Takes over what the one before has, and waits for the next one.
+    ///
+    /// # Errors
+    /// The one before keeps what it has, or there is no such place.
+    pub(super) fn begin(folder: &Path, kept: &mut Kept) -> anyhow::Result<Heirs> {
+        make(folder)?;
+        let path = folder.join(NAME);
+        if socket::is_alive(&path) {
+            take_over(&path, kept)?;
+        }
+        let _ = fs::remove_file(&path);
+        let door = socket::listen(&path, 0o600).context("cannot listen")?;
+        Ok(Heirs { door, heirs: Vec::new() })
+    }
+
+    /// What is to be looked at, in the order that [`serve`](Self::serve) is told of.
+    pub(super) fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let heirs = self.heirs.iter().map(|heir| heir.socket.as_fd());
+        std::iter::once(self.door.as_fd()).chain(heirs)
+    }
+
+    /// Some of these have something; true: somebody has it all.
+    pub(super) fn serve(&mut self, ready: &[bool], kept: &Kept) -> bool {
+        let mut over = false;
+        let mut place = 1;
+        self.heirs.retain_mut(|heir| {
+            let said = ready.get(place) == Some(&true);
+            place += 1;
+            match said.then(|| heir.serve(kept)) {
+                None | Some(Said::Something) => true,
+                Some(Said::Nonsense) => false,
+                Some(Said::All) => {
+                    over = true;
+                    false
+                }
+            }
+        });
+        if ready.first() == Some(&true)
+            && let Ok(Some(socket)) = socket::accept(self.door.as_fd())
+            && let Some(pid) = is_alike(socket.as_fd())
+        {
+            if self.heirs.len() >= HEIRS_MAX {
+                self.heirs.remove(0);
+            }
+            self.heirs.push(Heir { socket, pid, has: BTreeMap::new() });
+        }
+        over
+    }
+}
+
+/// What an heir has said.
+enum Said {
+    Something,
+    /// It is gone, or makes no sense.
+    Nonsense,
+    /// It has all, which is so.
+    All,
+}
+
+impl Heir {
+    fn serve(&mut self, kept: &Kept) -> Said {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let (socket, mode) = (self.socket.as_fd(), socket::Mode::NonBlocking);
+        let length = match socket::receive(socket, &mut bytes, mode) {
+            Ok((length, _)) => length,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Said::Something,
+            Err(_) => return Said::Nonsense,
+        };
+        let told = match parts(bytes.get(..length).unwrap_or(&[])) {
+            Some((WHICH, words)) if words.len() <= 1 => self.tell(words.first().copied(), kept),
+            Some((HAVE, words)) => self.hear(&words),
+            Some((ALL, _)) if self.has_all(kept) => {
+                // Whether it hears that or not: it has them.
+                let _ = socket::try_send(self.socket.as_fd(), &[YES], &[]);
+                return Said::All;
+            }
+            Some((ALL, _)) => socket::try_send(self.socket.as_fd(), &[NO], &[]).is_ok(),
+            _ => false,
+        };
+        if told { Said::Something } else { Said::Nonsense }
+    }
+
+    /// Says which there are behind a number; an empty message is the last.
+    fn tell(&self, after: Option<u64>, kept: &Kept) -> bool {
+        let behind = kept.iter().filter(|(token, ..)| after.is_none_or(|after| *token > after));
+        let some = behind.take(AT_ONCE).map(|(token, ring, bytes)| [token, bytes, number(ring)]);
+        socket::try_send(self.socket.as_fd(), &message(SOME, some.flatten()), &[]).is_ok()
+    }
+
+    fn hear(&mut self, words: &[u64]) -> bool {
+        let (pairs, more) = words.as_chunks();
+        for [token, number] in pairs {
+            let Ok(number) = u32::try_from(*number) else { return false };
+            self.has.insert(*token, number);
+        }
+        more.is_empty() && self.has.len() <= PINS_MAX
+    }
+
+    /// Whether it has all that is kept, as the kernel says.
+    fn has_all(&self, kept: &Kept) -> bool {
+        is_alike(self.socket.as_fd()) == Some(self.pid)
+            && kept.iter().all(|(token, ring, _)| {
+                let number = self.has.get(&token);
+                number.is_some_and(|number| {
+                    pinned::is_same_file(ring.as_fd(), self.pid, *number).unwrap_or(false)
+                })
+            })
+    }
+}
+
+fn take_over(path: &Path, kept: &mut Kept) -> anyhow::Result<()> {
+    let deadline = clock::now() + PATIENCE;
+    let before = limited::connect(path, deadline)?;
+    ensure!(is_alike(before.as_fd()).is_some(), "somebody else is there");
+    let process = pidfd::of_peer(before.as_fd())?;
+    let ask = |message: &[u8]| limited::send(before.as_fd(), message, &[], deadline);
+    let hear = || {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let (length, _) = limited::receive(before.as_fd(), &mut bytes, deadline)?;
+        parts(bytes.get(..length).unwrap_or(&[])).context("the one before has ended")
+    };
+    for _ in 0..ROUNDS {
+        let mut taken = Kept::default();
+        let mut after = None;
+        loop {
+            ask(&message(WHICH, after))?;
+            let (kind, words) = hear()?;
+            let (entries, _) = words.as_chunks();
+            ensure!(kind == SOME && taken.len() + entries.len() <= PINS_MAX, "nonsense");
+            for [token, bytes, number] in entries {
+                let ring = pinned::descriptor_of(process.as_fd(), u32::try_from(*number)?)?;
+                taken.add(*token, ring, *bytes);
+                after = Some(*token);
+            }
+            if entries.is_empty() {
+                break;
+            }
+        }
+        let held: Vec<[u64; 2]> =
+            taken.iter().map(|(token, ring, _)| [token, number(ring)]).collect();
+        for some in held.chunks(AT_ONCE) {
+            ask(&message(HAVE, some.iter().flatten().copied()))?;
+        }
+        ask(&message(ALL, []))?;
+        match hear()?.0 {
+            YES => {
+                kept.take(taken);
+                return Ok(());
+            }
+            // There is more by now.
+            _ => continue,
+        }
+    }
+    bail!("the one before does not let go")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! Who gets what somebody keeps, and who does not. Only root may look into processes: for others
+//! there is nothing to see here.
+
+use super::*;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+/// A folder of its own, and somebody who keeps as many pins there, until an heir has them.
+struct Bench {
+    folder: PathBuf,
+    keeper: Option<thread::JoinHandle<()>>,
+}
+
+fn kept(pins: u64) -> Kept {
+    let mut kept = Kept::default();
+    for token in 0..pins {
+        kept.add(token * 7, File::open("/dev/null").unwrap().into(), 4096 + token);
+    }
+    kept
+}
+
+fn bench(pins: u64) -> Option<Bench> {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    if !pages::may(std::process::id().cast_signed(), LOOKS) {
+        return None;
+    }
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let folder = format!("omniverb-pins-{}-{number}", std::process::id());
+    let folder = std::env::temp_dir().join(folder);
+    let mut heirs = Heirs::begin(&folder, &mut Kept::default()).unwrap();
+    let keeper = thread::spawn(move || {
+        let kept = kept(pins);
+        loop {
+            let sockets: Vec<_> = heirs.sockets().collect();
+            let ready = |of: &BorrowedFd<'_>| {
+                omniverb_sys::event::readable(*of, Some(std::time::Duration::ZERO)).unwrap()
+            };
+            let ready: Vec<bool> = sockets.iter().map(ready).collect();
+            drop(sockets);
+            if heirs.serve(&ready, &kept) {
+                return;
+            }
+            thread::yield_now();
+        }
+    });
+    Some(Bench { folder, keeper: Some(keeper) })
+}
+
+impl Bench {
+    /// Somebody comes who says this, and hears that.
+    fn come(&self, said: &[Vec<u8>]) -> (OwnedFd, Option<(u8, Vec<u64>)>) {
+        let deadline = clock::now() + PATIENCE;
+        let socket = limited::connect(&self.folder.join(NAME), deadline).unwrap();
+        for message in said {
+            limited::send(socket.as_fd(), message, &[], deadline).unwrap();
+        }
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let heard = (!said.is_empty()).then(|| {
+            let (length, _) = limited::receive(socket.as_fd(), &mut bytes, deadline).unwrap();
+            parts(&bytes[..length])
+        });
+        (socket, heard.flatten())
+    }
+
+    /// The heir takes all, and there is nobody before it any more.
+    fn ends_well(mut self, pins: u64) {
+        let mut found = Kept::default();
+        let heirs = Heirs::begin(&self.folder, &mut found).unwrap();
+        self.keeper.take().unwrap().join().unwrap();
+        let sums = |kept: &Kept| (kept.len(), kept.bytes());
+        assert_eq!(sums(&found), sums(&kept(pins)));
+        drop(heirs);
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[test]
+fn an_heir_has_all_of_it() {
+    for pins in [0, 1, AT_ONCE as u64, 500] {
+        let Some(bench) = bench(pins) else { return };
+        bench.ends_well(pins);
+    }
+}
+
+/// One who says nothing, or no more, or nonsense, or is gone.
+#[test]
+fn who_says_nothing_holds_up_nobody() {
+    let Some(bench) = bench(3) else { return };
+    let silent: Vec<_> = (0..HEIRS_MAX).map(|_| bench.come(&[])).collect();
+    let half = bench.come(&[message(WHICH, [])]);
+    assert!(matches!(half.1, Some((SOME, ref words)) if words.len() == 9), "{:?}", half.1);
+    for nonsense in [vec![0], vec![WHICH, 1, 2], message(WHICH, [1, 2]), message(HAVE, [1])] {
+        // It is not heard any more.
+        assert_eq!(bench.come(&[nonsense]).1, None);
+    }
+    bench.ends_well(3);
+    drop((silent, half));
+}
+
+#[test]
+fn nothing_is_let_go_of_for_who_has_no_copy() {
+    let Some(bench) = bench(2) else { return };
+    let other = File::open("/dev/null").unwrap();
+    let have = |words: &[u64]| message(HAVE, words.iter().copied());
+    let all = message(ALL, []);
+    let refused = |said: &[Vec<u8>]| assert_eq!(bench.come(said).1, Some((NO, Vec::new())));
+    refused(std::slice::from_ref(&all));
+    refused(&[have(&[0, number(&other), 7, number(&other)]), all.clone()]);
+    refused(&[have(&[0, u32::MAX.into(), 7, u32::MAX.into()]), all.clone()]);
+    // Of one of two.
+    let (_, told) = bench.come(&[message(WHICH, [])]);
+    let Some((SOME, words)) = told else { panic!("{told:?}") };
+    refused(&[have(&[words[0], words[2]]), all]);
+    bench.ends_well(2);
+}
+
+#[test]
+fn the_folder_is_nobody_elses() {
+    let Some(bench) = bench(0) else { return };
+    let mode = || fs::metadata(&bench.folder).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(), 0o700);
+    fs::set_permissions(&bench.folder, Permissions::from_mode(0o755)).unwrap();
+    make(&bench.folder).unwrap();
+    assert_eq!(mode(), 0o700);
+    let other = bench.folder.join("other");
+    std::os::unix::fs::symlink("/tmp", &other).unwrap();
+    assert!(make(&other).is_err());
+    let file = bench.folder.join("file");
+    File::create(&file).unwrap();
+    assert!(make(&file).is_err());
+    bench.ends_well(0);
+}
