@@ -39,9 +39,9 @@ pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
     false
 }
 
-/// Bytes of sockets are moved, or waited for.
+/// Bytes of sockets, of which some may be carried, are moved, or waited for.
 fn changes(number: i64) -> bool {
-    MOVES.contains(&number) || WAITS.contains(&number)
+    carry::is_on() && (MOVES.contains(&number) || WAITS.contains(&number))
 }
 
 /// By their first argument.
@@ -71,13 +71,11 @@ const WAITS: [i64; 7] = [
 ];
 
 /// Before a call of this number: sockets that it is about are the kernel's from now on.
-pub(crate) fn leave(number: i64, arguments: [usize; 3]) {
+pub(crate) fn leave(number: i64, first: usize) {
     if MOVES.contains(&number) {
-        carry::leave(arguments[0] as c_int);
+        carry::leave(first as c_int);
     } else if WAITS.contains(&number) {
         carry::leave_all();
-    } else if number == libc::SYS_epoll_ctl {
-        carry::joins_set(arguments[2] as c_int);
     }
 }
 

@@ -55,6 +55,12 @@ pub(crate) fn own_moved(from: c_int, to: c_int) {
     broker::moved(from, to);
 }
 
+/// Sockets may be carried in this process.
+#[inline(always)]
+pub(crate) fn is_on() -> bool {
+    links::is_on()
+}
+
 /// A number has a link.
 #[inline]
 pub(crate) fn has(number: c_int) -> bool {
@@ -156,11 +162,14 @@ pub(crate) fn may_sleep() {
 pub(crate) unsafe fn poll(
     all: *mut libc::pollfd,
     count: u64,
-    wait: Wait,
+    wait: impl FnOnce() -> Wait,
     native: impl Fn(bool) -> c_int,
 ) -> c_int {
+    if !links::is_on() {
+        return native(true);
+    }
     // SAFETY: as the caller says.
-    unsafe { waits::poll(all, count, wait, native) }
+    unsafe { waits::poll(all, count, wait(), native) }
 }
 
 /// `select` and the like.
@@ -168,11 +177,14 @@ pub(crate) unsafe fn poll(
 pub(crate) fn select(
     end: c_int,
     sets: [*mut libc::fd_set; 2],
-    wait: Wait,
+    wait: impl FnOnce() -> Wait,
     native: impl Fn(bool) -> c_int,
 ) -> c_int {
+    if !links::is_on() {
+        return native(true);
+    }
     let [read, write] = sets;
-    waits::select(&waits::Sets { end, read, write }, wait, native)
+    waits::select(&waits::Sets { end, read, write }, wait(), native)
 }
 
 /// The kernel alone has to do with a socket from now on.
@@ -180,6 +192,14 @@ pub(crate) fn select(
 pub(crate) fn leave(number: c_int) {
     if links::has(number) {
         leaving::leave_number(number);
+    }
+}
+
+/// The kernel alone sends by a socket from now on.
+#[inline]
+pub(crate) fn stop_sending(number: c_int) {
+    if links::has(number) {
+        leaving::stop_sending(number);
     }
 }
 

@@ -139,9 +139,6 @@ pub(super) unsafe fn poll(
     wait: Wait,
     native: impl Fn(bool) -> c_int,
 ) -> c_int {
-    if !links::is_on() {
-        return native(true);
-    }
     broker::look();
     let is_list = !all.is_null() && all.is_aligned() && count <= MOST as u64;
     // SAFETY: as the caller says.
@@ -286,9 +283,6 @@ impl Sets {
 
 /// `select`. `native` does what the program has called, or the same without waiting.
 pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) -> c_int {
-    if !links::is_on() {
-        return native(true);
-    }
     broker::look();
     if sets.end > SET {
         // A set of another size.
