@@ -347,6 +347,48 @@ functions! {
             })
         }
     }
+
+    ov_epoll_wait(
+        set: c_int,
+        events: *mut libc::epoll_event,
+        most: c_int,
+        timeout: c_int
+    ) -> c_int {
+        carry::wait_in_set(set, events, most, || wait(timeout != 0), |events, most, waits| {
+            // SAFETY: the program's arguments, or a part of its array.
+            unsafe { next_epoll_wait(set, events, most, if waits { timeout } else { 0 }) }
+        })
+    }
+
+    ov_epoll_pwait(
+        set: c_int,
+        events: *mut libc::epoll_event,
+        most: c_int,
+        timeout: c_int,
+        mask: *const libc::sigset_t
+    ) -> c_int {
+        carry::wait_in_set(set, events, most, || wait(timeout != 0), |events, most, waits| {
+            // SAFETY: as above.
+            unsafe { next_epoll_pwait(set, events, most, if waits { timeout } else { 0 }, mask) }
+        })
+    }
+
+    ov_epoll_pwait2(
+        set: c_int,
+        events: *mut libc::epoll_event,
+        most: c_int,
+        timeout: *const libc::timespec,
+        mask: *const libc::sigset_t
+    ) -> c_int {
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the program's limit, which the kernel would read as well.
+        let wait = || unsafe { wait_until(timeout) };
+        carry::wait_in_set(set, events, most, wait, |events, most, waits| {
+            let timeout = if waits { timeout } else { &raw const zero };
+            // SAFETY: as above.
+            unsafe { next_epoll_pwait2(set, events, most, timeout, mask) }
+        })
+    }
 }
 
 fn wait(has_time: bool) -> Wait {

@@ -241,12 +241,13 @@ functions! {
         number: c_int,
         event: *mut libc::epoll_event
     ) -> c_int {
-        if operation == libc::EPOLL_CTL_ADD {
-            carry::joins_set(number);
-        }
         let call = Call::Member { set, operation, number, event };
         // SAFETY: the program's arguments, as they are.
-        watched(call, || unsafe { next_epoll_ctl(set, operation, number, event) })
+        unsafe {
+            carry::change_set(set, operation, number, event, || {
+                watched(call, || next_epoll_ctl(set, operation, number, event))
+            })
+        }
     }
 
     ov_syscall(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> i64 {

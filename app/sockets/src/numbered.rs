@@ -60,11 +60,14 @@ const MOVES: [i64; 12] = [
     libc::SYS_pwritev2,
 ];
 /// For many, or within the kernel.
-const WAITS: [i64; 7] = [
+const WAITS: [i64; 10] = [
     libc::SYS_poll,
     libc::SYS_ppoll,
     libc::SYS_select,
     libc::SYS_pselect6,
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
     libc::SYS_sendfile,
     libc::SYS_splice,
     libc::SYS_io_uring_enter,

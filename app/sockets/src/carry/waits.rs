@@ -10,7 +10,7 @@ use core::mem::MaybeUninit;
 use super::links::{self, Link, Note, Word};
 use super::look;
 use super::offering::{self, Found};
-use super::{broker, clock, inward, outward};
+use super::{broker, clock, epoll, inward, outward};
 
 /// Whether a call waits until something is there.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -147,6 +147,7 @@ pub(super) unsafe fn poll(
         super::leave_all();
         return native(true);
     };
+    epoll::are_seen(all.iter().map(|one| one.fd));
     if wait == Wait::Never {
         let result = native(false);
         return add(all, result);
@@ -296,6 +297,7 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
             libc::FD_ISSET(*number, &raw const read) || libc::FD_ISSET(*number, &raw const write)
         })
     };
+    epoll::are_seen(asked());
     let has_more = |number: c_int, link: Link| {
         // SAFETY: the set has a place for the number.
         let is_read = unsafe { libc::FD_ISSET(number, &raw const read) };
