@@ -2,7 +2,8 @@
 """Random sequences of socket calls of two to four processes: `sequences.py FIRST COUNT [WHAT]`.
 
 With `pairs` for WHAT most calls are about bytes of connections between two processes, which is what
-a library can carry, with `sets` also about sets of epoll; then the last line says how many ends of connections it had, of how many.
+a library can carry, with `sets` also about sets of epoll; then the last line says how many ends of
+connections it had, of how many.
 
 Prints what every call gave, a line each. The same seed makes the same calls, so the output is the
 same with and without a library before them. With one that can say what it knows of descriptors,

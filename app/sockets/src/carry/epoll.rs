@@ -15,44 +15,23 @@ use omniverb_stream::descriptors::{Kind, Member, Why};
 use rustix::event::PollFlags;
 
 use super::links::{self, Link, Note, Word};
-use super::members::{self, Row};
-use super::waits::Wait;
+use super::members::{self, Looked, NOT_OURS, Row, may_be_member};
 use super::{broker, clock, inward, leaving, look, outward, shadow};
-use crate::table::{self, MEMBERS, NUMBERS};
+use crate::table::{self, NUMBERS};
 
 const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
 /// Bits that are no events.
 const PRIVATE: u32 = EDGE | NOT_OURS;
-/// What only the kernel keeps count of: who was told, and that others are not.
-const NOT_OURS: u32 = (libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;
 const ENDING: u32 = (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP) as u32;
 
-/// Whether what is open at a number may be carried while it is a member: alone in one set, which
-/// only this process has, and in nothing else that waits.
-pub(super) fn may_be_member(member: &Member) -> bool {
-    let set = NUMBERS.numbers_of(member.set).next().map(|number| NUMBERS.look(number));
-    let is_known = set
-        .is_some_and(|set| set.kind() == Kind::Set && !set.was_found() && set.why() == Why::Free);
-    let mut is_alone = true;
-    MEMBERS.of_number(member.number, member.id, |other| {
-        is_alone &= other.set == member.set || !members::is_open(other.set);
-    });
-    is_known && is_alone && member.events & NOT_OURS == 0
-}
-
-/// The set that what is open at a number is in; `Err` if it cannot be carried there.
-pub(super) fn membership(number: c_int, id: u32) -> Result<Option<Member>, ()> {
-    let mut found = None;
-    MEMBERS.of_number(number, id, |member| {
-        if members::is_open(member.set) {
-            found = Some(member);
-        }
-    });
-    match found {
-        Some(member) if !may_be_member(&member) => Err(()),
-        found => Ok(found),
-    }
+/// Whether a call waits until something is there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// It does, perhaps for a time only.
+    Until,
+    /// It asks, and returns.
+    Never,
 }
 
 /// Before `EPOLL_CTL_ADD` or `EPOLL_CTL_MOD`.
@@ -299,12 +278,12 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
                 asked = clock::now();
                 let told = self.ask();
                 if told != 0 {
-                    self.row.looked(false);
+                    self.row.looked(Looked::Well);
                     return told;
                 }
             }
             if clock::is_over(began, inward::LOOKING) {
-                self.row.looked(true);
+                self.row.looked(Looked::InVain);
                 return 0;
             }
             rustix::thread::sched_yield();
@@ -331,7 +310,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
             told = (self.native)(self.events, self.most as c_int, true);
             if told > 0 && !clock::is_over(began, inward::LOOKING) {
                 // Looking would have found it.
-                self.row.looked(false);
+                self.row.looked(Looked::Well);
             }
         }
         self.row.wakes();

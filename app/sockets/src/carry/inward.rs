@@ -32,7 +32,7 @@ pub(super) const LOOKING: u64 = 3 * clock::MOMENT;
 const AWAKE: u32 = 200;
 /// The longest time, in calls, that is not looked at all after looks that were in vain: two to the
 /// power of that.
-pub(super) const VAIN_MAX: u64 = 8;
+const VAIN_MAX: u64 = 8;
 
 /// Steps of a call that got nothing: far more than others who read the same socket cause.
 const STEPS: u32 = 1 << 12;

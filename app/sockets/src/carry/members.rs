@@ -7,18 +7,23 @@
 //! A set is named by its id, which no other one gets ([`crate::table`]). So a row is of no use any
 //! more when no number has that id, and a place when nothing has its link.
 
+use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-use omniverb_stream::descriptors::{Member, PIECE, Room};
+use omniverb_stream::descriptors::{Kind, Member, PIECE, Room, Why};
 
 use super::links::{Link, Word};
 use crate::room::Pieces;
-use crate::table::NUMBERS;
+use crate::table::{MEMBERS, NUMBERS};
 
 /// Sets with carried members, at a time.
 const SETS: usize = 64;
 /// Members of one: all are looked at by each call that waits.
 pub(super) const MOST: usize = 256;
+
+/// What only the kernel keeps count of: who was told, and that others are not.
+pub(super) const NOT_OURS: u32 =
+    (libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;
 
 /// Words of a row.
 const ID: usize = 0;
@@ -29,6 +34,8 @@ const TURN: usize = 4;
 /// One more than the last place that was ever used.
 const END: usize = 5;
 const PLACES: usize = 8;
+/// The longest time, in calls, that is not looked at all: two to the power of that.
+const VAIN_MAX: u64 = 8;
 /// Instead of an id: somebody makes the row.
 const BUSY: u64 = 1 << 63;
 
@@ -36,7 +43,16 @@ static ROWS: Pieces<SETS> = Pieces::new();
 /// One more than the last row that was ever used.
 static USED: AtomicU64 = AtomicU64::new(0);
 
-/// A set's.
+/// What came of looking for a moment.
+#[derive(Clone, Copy)]
+pub(super) enum Looked {
+    /// Something was found, or would have been.
+    Well,
+    /// All the time was spent for nothing.
+    InVain,
+}
+
+/// The row of a set.
 #[derive(Clone, Copy)]
 pub(super) struct Row {
     words: &'static [AtomicU64],
@@ -175,9 +191,11 @@ impl Row {
     }
 
     /// How looking went.
-    pub(super) fn looked(self, is_in_vain: bool) {
-        let vain = if is_in_vain { self.words[VAIN].load(Ordering::Relaxed) + 1 } else { 0 };
-        let vain = vain.min(super::inward::VAIN_MAX);
+    pub(super) fn looked(self, how: Looked) {
+        let vain = match how {
+            Looked::Well => 0,
+            Looked::InVain => (self.words[VAIN].load(Ordering::Relaxed) + 1).min(VAIN_MAX),
+        };
         self.words[VAIN].store(vain, Ordering::Relaxed);
         self.words[SKIP].store((1 << vain) - 1, Ordering::Relaxed);
     }
@@ -244,4 +262,31 @@ pub(super) fn take_out(link: Link) {
         }
     }
     link.set(Word::Set, 0);
+}
+
+/// Whether what is open at a number may be carried while it is a member: alone in one set, which
+/// only this process has, and in nothing else that waits.
+pub(super) fn may_be_member(member: &Member) -> bool {
+    let set = NUMBERS.numbers_of(member.set).next().map(|number| NUMBERS.look(number));
+    let is_known = set
+        .is_some_and(|set| set.kind() == Kind::Set && !set.was_found() && set.why() == Why::Free);
+    let mut is_alone = true;
+    MEMBERS.of_number(member.number, member.id, |other| {
+        is_alone &= other.set == member.set || !is_open(other.set);
+    });
+    is_known && is_alone && member.events & NOT_OURS == 0
+}
+
+/// The set that what is open at a number is in; `Err` if it cannot be carried there.
+pub(super) fn membership(number: c_int, id: u32) -> Result<Option<Member>, ()> {
+    let mut found = None;
+    MEMBERS.of_number(number, id, |member| {
+        if is_open(member.set) {
+            found = Some(member);
+        }
+    });
+    match found {
+        Some(member) if !may_be_member(&member) => Err(()),
+        found => Ok(found),
+    }
 }

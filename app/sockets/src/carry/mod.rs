@@ -30,10 +30,10 @@ mod waits;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 
+pub(crate) use epoll::Wait;
 use links::Word;
 use offering::Found;
 use parts::Parts;
-pub(crate) use waits::Wait;
 
 use crate::place;
 
@@ -50,11 +50,6 @@ pub(crate) fn begin() {
             links::turn_on();
         }
     }
-}
-
-/// A descriptor of the library's own is somewhere else, or nowhere.
-pub(crate) fn own_moved(from: c_int, to: c_int) {
-    broker::moved(from, to);
 }
 
 /// Sockets may be carried in this process.

@@ -1,7 +1,7 @@
 //! Which sockets are offered to the broker: when they first send or receive.
 //!
 //! Only what one process has by one number, as far as is known; what is in one set of epoll at most
-//! ([`epoll`]); what no option, signal or stream of the C library has a part in.
+//! ([`members`]); what no option, signal or stream of the C library has a part in.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -10,7 +10,7 @@ use omniverb_carry::layout::RING;
 use omniverb_stream::descriptors::{Kind, Why};
 
 use super::links::{self, Link, Word};
-use super::{broker, epoll, members, shadow};
+use super::{broker, members, shadow};
 use crate::place;
 use crate::table::{self, NUMBERS};
 
@@ -77,7 +77,7 @@ fn offer(number: c_int) -> bool {
 #[cold]
 fn offer_now(number: c_int) -> bool {
     let entry = NUMBERS.look(number);
-    if epoll::membership(number, entry.id()).is_err() {
+    if members::membership(number, entry.id()).is_err() {
         NUMBERS.keep(number, Why::Member);
         return false;
     }
@@ -100,7 +100,7 @@ fn offer_now(number: c_int) -> bool {
     let again = NUMBERS.look(number);
     let is_same = again.id() == entry.id() && again.why() == Why::Free && !again.is_duplicated();
     // Whoever puts it into a set does that first, and looks for a link then.
-    let is_where_it_may_be = match epoll::membership(number, entry.id()) {
+    let is_where_it_may_be = match members::membership(number, entry.id()) {
         Ok(None) => true,
         Ok(Some(member)) => members::put(link, &member),
         Err(()) => false,

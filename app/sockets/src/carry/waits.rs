@@ -7,19 +7,11 @@
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 
+use super::epoll::Wait;
 use super::links::{self, Link, Note, Word};
 use super::look;
 use super::offering::{self, Found};
 use super::{broker, clock, epoll, inward, outward};
-
-/// Whether a call waits until something is there.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wait {
-    /// It does, perhaps for a time only.
-    Until,
-    /// It asks, and returns.
-    Never,
-}
 
 /// Descriptors of a call that are looked through.
 const MOST: usize = 1024;
