@@ -37,6 +37,8 @@ class Carried(sockets.Ways):
         settings.write_text("sockets = true\n")
         line = [*self.namespace.enter(), self.stage.dist / "bin" / "omniverbd", "--socket",
                 self.socket, "--operator-socket", self.folder / "operators", "--config", settings]
+        # One that was killed has left its socket.
+        self.broker().unlink(missing_ok=True)
         self.daemon = process.start(line, cwd=self.folder)
         process.until(self.broker().exists, 10, lambda: "a broker")
 

@@ -202,7 +202,7 @@ def nc(megabytes):
         _needs("nc", "socat")
         data = ways.folder / "data"
         data.write_bytes(os.urandom(1_000_000) * megabytes)
-        line = ["sh", "-c", "exec nc -l -N 127.0.0.1 7001 > got"]
+        line = ["sh", "-c", "exec nc -l -d 127.0.0.1 7001 > got"]
         with _server(ways, server, 7001, *line) as running:
             ways.run(client, "sh", "-c", "nc -N 127.0.0.1 7001 < data")
             check(running.wait(10) == 0, "nc failed")
