@@ -232,7 +232,7 @@ def _daemon(ways):
         check(reader.poll() is None, process.written(said))
         _soak(4, 300, wanted=False)(ways)
         ways.begin()
-        _soak(4, 300, "calm")(ways)
+        _soak(4, 3000, "calm")(ways)
         ways.reports()
         os.kill(_innermost(writer.pid), signal.SIGKILL)
         check(reader.wait(10) == 0 and "sound" in process.written(said), process.written(said))
