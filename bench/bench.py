@@ -21,6 +21,7 @@ import exact
 import machine
 import plan
 import report
+import sockets
 from pairs import Failure, Pair, compiled
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "null_verbs"))
@@ -67,8 +68,17 @@ def start_daemon(dist, folder, stack):
     """A daemon of our own, so that nothing but this build is measured; its socket."""
     socket = folder / "omniverbd.sock"
     log = stack.enter_context(open(folder / "omniverbd.log", "w+"))
-    daemon = subprocess.Popen([dist / "bin/omniverbd", "--socket", socket],
-                              stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+    settings = folder / "omniverbd.toml"
+    settings.write_text("sockets = true\n")
+    line = [dist / "bin/omniverbd", "--socket", socket]
+    # Another build's may not know this.
+    said = subprocess.run([dist / "bin/omniverbd", "--config", settings, "--socket",
+                                folder / "no/such/folder"], capture_output=True, text=True,
+                               timeout=10, check=False).stderr
+    if "unknown field" not in said:
+        line += ["--config", settings]
+    daemon = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=log,
+                              stderr=subprocess.STDOUT)
 
     def stop():
         daemon.terminate()
@@ -95,14 +105,15 @@ def omniverb_plan(dist, folder, cpus, tsc, stack):
         raise Failure(f"{library} is missing (make build)")
     socket = start_daemon(dist, folder, stack)
     variables = {"LD_LIBRARY_PATH": str(library.parent), "OMNIVERB_SOCKET": str(socket)}
-    connect, crowd, idle, attention = (compiled(name, folder) for name in (
-        "qp_to_rts", "qp_many", "idle_poll", "attention"))
+    connect, crowd, idle, attention, streams = (compiled(name, folder) for name in (
+        "qp_to_rts", "qp_many", "idle_poll", "attention", "streams"))
     environment = {**os.environ, **variables}
     strangers = exact.pair(cpus, variables, stack)
     return (plan.perftest_plan("omv", "Omniverb", Pair(cpus, variables), tsc)
             + plan.connect_plan(connect, environment) + plan.crowd_plan(crowd, environment)
             + plan.by_address_plan(environment) + plan.idle_plan(idle, environment)
             + plan.attention_plan(attention, environment)
+            + sockets.plan(streams, dist, environment)
             + (plan.exact_plan(strangers, tsc) if strangers else []))
 
 

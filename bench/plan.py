@@ -188,7 +188,7 @@ def tcp_plan(cpus):
     ]
 
 
-def _said(environment, program, *words, limit=60):
+def said(environment, program, *words, limit=60):
     """What a measuring program of bench/ printed."""
     try:
         answer = subprocess.run([program, *map(str, words)], env=environment, text=True,
@@ -203,7 +203,7 @@ def _said(environment, program, *words, limit=60):
 def connect_plan(program, environment):
     """ibv_create_qp to RTS; the two processes share the CPUs as the kernel likes."""
     def sample(_):
-        answer = json.loads(_said(environment, program, 200, limit=30))
+        answer = json.loads(said(environment, program, 200, limit=30))
         return answer["create_to_rts_us"]["median"] * 1000
     return [Measurement("omv_connect", "Omniverb ibv_create_qp to RTS", "ns", sample)]
 
@@ -224,7 +224,7 @@ def crowd_rows(key, name, run):
 
 def crowd_plan(program, environment):
     """The same between processes of this machine."""
-    return crowd_rows("omv", "Omniverb", lambda count: _said(environment, program, count))
+    return crowd_rows("omv", "Omniverb", lambda count: said(environment, program, count))
 
 
 def by_address_plan(environment):
@@ -237,7 +237,7 @@ def idle_plan(program, environment):
     """What a poll costs that finds nothing, with few and with many connections."""
     def sample(pairs_, key):
         def run(_):
-            return json.loads(_said(environment, program, pairs_))[key]
+            return json.loads(said(environment, program, pairs_))[key]
         return run
 
     return [Measurement(f"omv_idle_{count}_{key}", f"Omniverb empty poll, {count} pairs{after}",
@@ -254,7 +254,7 @@ def attention_plan(program, environment):
     """A WRITE that the target has to serve, by what both programs do meanwhile."""
     def sample(target, requester):
         def run(_):
-            return json.loads(_said(environment, program, target, requester, 500))["median"] * 1000
+            return json.loads(said(environment, program, target, requester, 500))["median"] * 1000
         return run
 
     environment = {**environment, "OMNIVERB_ADOPTION": "off"}

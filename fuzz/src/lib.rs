@@ -3,6 +3,7 @@
 //!
 //! In: bytes. Out: nothing, or a panic: then the bytes are a bug report.
 
+mod carry;
 mod dma;
 mod inputs;
 mod ring;
@@ -47,6 +48,7 @@ mod vnics;
 #[path = "../../tools/omniverb/src/vm/monitor.rs"]
 mod monitor;
 
+pub use carry::{carry, offers};
 pub use dma::dma_peer;
 pub use inputs::{Random, input, mutated};
 pub use ring::ring_consumer;
@@ -78,6 +80,8 @@ pub const TARGETS: &[Target] = &[
     ("helper", helper),
     ("monitor", qemu_monitor),
     ("words", words),
+    ("carry", carry),
+    ("offers", offers),
 ];
 
 /// A whole device whose peer does what the bytes say: requests with any fields, words of the

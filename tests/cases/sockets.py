@@ -74,31 +74,37 @@ def _call(name):
     return run
 
 
-def _transcripts(ways, first, count):
+def _transcripts(ways, first, count, *what):
     """What the calls of each seed gave, natively and not."""
-    words = ["/usr/bin/python3", "-B", _SOURCES / "sequences.py", first, count]
+    words = ["/usr/bin/python3", "-B", _SOURCES / "sequences.py", first, count, *what]
     texts = [ways.run(way, *words, limit=60 + count) for way in (False, True)]
+    texts = [re.sub(r"^\d+ of \d+ ends\n", "", text, flags=re.MULTILINE) for text in texts]
     wrong = [line for line in texts[1].splitlines() if re.match(r"seed \d+: ", line)]
     check(not wrong, "\n".join(wrong))
     return [re.split(r"^seed (?=\d+$)", text, flags=re.MULTILINE)[1:] for text in texts]
 
 
-def _sequences(first, count):
-    def run(ways):
-        for start in range(first, first + count, 100):
-            plain, ours = _transcripts(ways, start, min(100, first + count - start))
-            check(len(plain) == len(ours) > 0, f"{len(plain)} and {len(ours)} sequences")
-            for one, other in zip(plain, ours):
-                if one != other:
-                    _look_again(ways, int(one.split()[0]), one, other)
-    return run
+def compare(ways, first, count, *what):
+    """So many sequences, both ways."""
+    for start in range(first, first + count, 100):
+        size = min(100, first + count - start)
+        plain, ours = _transcripts(ways, start, size, *what)
+        check(len(plain) == len(ours) > 0, f"{len(plain)} and {len(ours)} sequences")
+        for one, other in zip(plain, ours):
+            if one != other:
+                _look_again(ways, int(one.split()[0]), one, other, *what)
 
 
-def _look_again(ways, seed, one, other):
+def sequences(first, count):
+    """A case of so many."""
+    return lambda ways: compare(ways, first, count)
+
+
+def _look_again(ways, seed, one, other, *what):
     """What differs because of time differs among equals, too."""
     plain, ours = {one}, {other}
     for _ in range(_LOOKS):
-        again = _transcripts(ways, seed, 1)
+        again = _transcripts(ways, seed, 1, *what)
         plain.update(again[0])
         ours.update(again[1])
         if plain & ours:
@@ -182,7 +188,7 @@ def _needs(*names):
             raise Skip(f"no {name}")
 
 
-def _each_way(run):
+def each_way(run):
     """Both with the library, and one of each."""
     def all_ways(ways):
         for server, client in [(False, False), (True, True), (True, False), (False, True)]:
@@ -190,18 +196,22 @@ def _each_way(run):
     return all_ways
 
 
-def _nc(ways, server, client):
-    _needs("nc", "socat")
-    data = ways.folder / "data"
-    data.write_bytes(os.urandom(1_000_000))
-    line = ["sh", "-c", "exec nc -l -N 127.0.0.1 7001 > got"]
-    with _server(ways, server, 7001, *line) as running:
-        ways.run(client, "sh", "-c", "nc -N 127.0.0.1 7001 < data")
-        check(running.wait(10) == 0, "nc failed")
-    check((ways.folder / "got").read_bytes() == data.read_bytes(), "it differs")
+def nc(megabytes):
+    """A file goes through."""
+    def run(ways, server, client):
+        _needs("nc", "socat")
+        data = ways.folder / "data"
+        data.write_bytes(os.urandom(1_000_000) * megabytes)
+        line = ["sh", "-c", "exec nc -l -d 127.0.0.1 7001 > got"]
+        with _server(ways, server, 7001, *line) as running:
+            ways.run(client, "sh", "-c", "nc -N 127.0.0.1 7001 < data")
+            check(running.wait(10) == 0, "nc failed")
+        check((ways.folder / "got").read_bytes() == data.read_bytes(), "it differs")
+    return run
 
 
-def _socat(ways, server, client):
+def socat(ways, server, client):
+    """A socket becomes a program's standard input."""
     _needs("socat")
     for how in ("EXEC:cat", "EXEC:cat,nofork", "SYSTEM:cat"):
         line = ["socat", "TCP-LISTEN:7002,fork,reuseaddr", how]
@@ -212,7 +222,8 @@ def _socat(ways, server, client):
                 check(text == f"hello {number}\n", f"{how}: {text}")
 
 
-def _iperf(*options):
+def iperf(*options):
+    """A stream, with these options."""
     def run(ways, server, client):
         _needs("iperf3")
         with _server(ways, server, 7003, "iperf3", "-s", "-1", "-p", 7003) as running:
@@ -221,7 +232,8 @@ def _iperf(*options):
     return run
 
 
-def _redis(ways, server, client):
+def redis(ways, server, client):
+    """Sets of epoll, threads, a fork."""
     _needs("redis-server", "redis-benchmark")
     line = ["redis-server", "--port", 7010, "--dir", ways.folder, "--io-threads", 2]
     with _server(ways, server, 7010, *line):
@@ -234,7 +246,8 @@ def _redis(ways, server, client):
         check(text.split()[:2] == ["OK", "b"], text)
 
 
-def _nginx(ways, server, client):
+def nginx(ways, server, client):
+    """Workers that share listeners, sendfile, connections that are kept."""
     _needs("nginx")
     folder = ways.folder / "nginx"
     folder.mkdir(exist_ok=True)
@@ -254,7 +267,7 @@ def _nginx(ways, server, client):
                 os.kill(running.pid, signal)  # new workers, with the same listeners
 
 
-def _suite(*words):
+def suite(*words):
     """Tests of CPython's own: what becomes of each, both ways."""
     def run(ways):
         line = ["/usr/bin/python3", "-B", "-m", "test.test_" + words[0], "-v", *words[1:]]
@@ -274,21 +287,21 @@ def _suite(*words):
 
 def groups():
     """Most wait; what is measured is alone."""
-    programs = {"nc": _nc, "socat": _socat, "iperf3": _iperf(), "iperf3-more":
-                _iperf("-P", 4, "-R", "-Z"), "redis": _redis, "nginx": _nginx}
+    programs = {"nc": nc(1), "socat": socat, "iperf3": iperf(), "iperf3-more":
+                iperf("-P", 4, "-R", "-Z"), "redis": redis, "nginx": nginx}
     waits = [Case(f"sockets.calls.{name}", _call(name)) for name in _CALLS]
     waits += [Case("sockets.sweep", _sweep, 120), Case("sockets.build", _build),
               Case("sockets.run", _preloaded)]
-    waits += [Case(f"sockets.{name}", _each_way(run), 90) for name, run in programs.items()]
-    waits += [Case(f"sockets.python.{name}", _suite(name), 200)
+    waits += [Case(f"sockets.{name}", each_way(run), 90) for name, run in programs.items()]
+    waits += [Case(f"sockets.python.{name}", suite(name), 200)
               for name in ("epoll", "select")]
-    waits += [Case(f"sockets.python.{name}", _suite(name), 400, slow=True)
+    waits += [Case(f"sockets.python.{name}", suite(name), 400, slow=True)
               for name in ("poll", "socket", "selectors", "socketserver", "asyncore", "httplib")]
     return [
         Group("sockets", waits, Ways, weight=WAITS),
         Group("sockets.sequences",
-              [Case("sockets.sequences", _sequences(0, _SEQUENCES), 200),
-               Case("sockets.sequences.long", _sequences(1000, _SLOWLY), 3000, slow=True)],
+              [Case("sockets.sequences", sequences(0, _SEQUENCES), 200),
+               Case("sockets.sequences.long", sequences(1000, _SLOWLY), 3000, slow=True)],
               Ways),
         Group("sockets.start-up", [Case("sockets.start-up", _start_up)], Ways, weight=ALONE),
     ]

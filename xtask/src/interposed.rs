@@ -136,6 +136,7 @@ fn head() -> String {
         "/* Made from names.toml. */\n\
          .section .tbss,\"awT\",@nobits\n.p2align 3\nov_thread: .zero 8\n\
          .section .init_array,\"aw\"\n.p2align 3\n.quad ov_sockets_start\n\
+         .section .fini_array,\"aw\"\n.p2align 3\n.quad ov_sockets_end\n\
          .section .data.rel.ro.ov_rows,\"aw\"\n.p2align 3\n\
          .globl ov_sockets_rows\n.hidden ov_sockets_rows\nov_sockets_rows:\n",
     );

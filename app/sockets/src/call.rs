@@ -77,10 +77,11 @@ pub(crate) enum Call {
 const F_SETSIG: c_int = 10;
 const F_SETOWN_EX: c_int = 15;
 /// `FIOSETOWN`, `SIOCSPGRP`, `FIOASYNC`: signals.
-const SIGNAL_REQUESTS: [u64; 3] = [0x8901, 0x8902, 0x5452];
+pub(crate) const SIGNAL_REQUESTS: [u64; 3] = [0x8901, 0x8902, 0x5452];
 
 /// Options that change what bytes mean, or where they go.
-const OPTIONS: [(c_int, c_int); 12] = [
+const OPTIONS: [(c_int, c_int); 13] = [
+    (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
     (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMP),
@@ -95,6 +96,55 @@ const OPTIONS: [(c_int, c_int); 12] = [
     (libc::IPPROTO_TCP, libc::TCP_INQ),
 ];
 const TCP_AO_ADD_KEY: c_int = 38;
+
+/// Options of which it is known that they have nothing to do with the way of bytes.
+const HARMLESS: [(c_int, &[c_int]); 4] = [
+    (
+        libc::SOL_SOCKET,
+        &[
+            libc::SO_KEEPALIVE,
+            libc::SO_LINGER,
+            libc::SO_RCVTIMEO,
+            libc::SO_SNDTIMEO,
+            libc::SO_REUSEADDR,
+            libc::SO_REUSEPORT,
+            libc::SO_PRIORITY,
+            libc::SO_DEBUG,
+            libc::SO_BROADCAST,
+            libc::SO_INCOMING_CPU,
+        ],
+    ),
+    (
+        libc::IPPROTO_TCP,
+        &[
+            libc::TCP_NODELAY,
+            libc::TCP_CORK,
+            libc::TCP_QUICKACK,
+            libc::TCP_KEEPIDLE,
+            libc::TCP_KEEPINTVL,
+            libc::TCP_KEEPCNT,
+            libc::TCP_USER_TIMEOUT,
+            libc::TCP_CONGESTION,
+            libc::TCP_LINGER2,
+        ],
+    ),
+    (libc::IPPROTO_IP, &[libc::IP_TOS, libc::IP_TTL]),
+    (libc::IPPROTO_IPV6, &[libc::IPV6_TCLASS, libc::IPV6_V6ONLY]),
+];
+
+/// An option changes nothing about bytes.
+pub(crate) fn is_harmless(level: c_int, name: c_int) -> bool {
+    HARMLESS.iter().any(|(of, names)| *of == level && names.contains(&name))
+}
+
+/// A command has a signal tell of a descriptor.
+pub(crate) fn is_about_signals(command: c_int, argument: usize) -> bool {
+    match command {
+        libc::F_SETFL => argument as c_int & libc::O_ASYNC != 0,
+        libc::F_SETOWN | F_SETSIG | F_SETOWN_EX => true,
+        _ => false,
+    }
+}
 
 /// Flags of messages that only the kernel can honour. (`MSG_MORE` and the like are only about
 /// when.)
@@ -150,6 +200,10 @@ impl Call {
             Self::Connect(number) => turn(number, Kind::Connected),
             Self::Accept(_) if was.kind() == Kind::Listening => {
                 NUMBERS.put(result, Kind::Accepted);
+                // It has its options of the one that listens.
+                if was.why() == Why::Option {
+                    NUMBERS.keep(result, was.why());
+                }
             }
             Self::Accept(_) => table::forget(result),
             // A listener that is shut down listens no more.

@@ -4,6 +4,7 @@ use core::ffi::{c_char, c_int};
 use core::fmt::{self, Write};
 
 use crate::table::{self, MEMBERS, NUMBERS};
+use crate::words::Words;
 use crate::{own, place};
 
 /// Writes what is known of a descriptor, as a string of at most `size` bytes; asks the kernel where
@@ -22,11 +23,9 @@ pub unsafe extern "C" fn ov_omniverb_sockets_describe(
     }
     // SAFETY: as the caller has promised.
     let bytes = unsafe { core::slice::from_raw_parts_mut(text.cast::<u8>(), size) };
-    let mut words = Words { bytes, used: 0 };
+    let mut words = Words::new(bytes);
     _ = describe(number, &mut words);
-    let used = words.used;
-    words.bytes[used] = 0;
-    used as c_int
+    words.end() as c_int
 }
 
 fn describe(number: c_int, out: &mut Words<'_>) -> fmt::Result {
@@ -40,6 +39,10 @@ fn describe(number: c_int, out: &mut Words<'_>) -> fmt::Result {
     }
     if entry.was_found() {
         out.write_str(" found")?;
+    }
+    if let Some(way) = crate::carry::describe(number) {
+        out.write_str(" ")?;
+        out.write_str(way)?;
     }
     if table::has_rings() {
         out.write_str(" rings")?;
@@ -58,22 +61,5 @@ fn describe(number: c_int, out: &mut Words<'_>) -> fmt::Result {
 /// Has the library keep a duplicate of a descriptor as one of its own; returns its number.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_omniverb_sockets_keep(number: c_int) -> c_int {
-    own::keep(number).unwrap_or(-1)
-}
-
-/// Text in a caller's memory, cut off where that ends.
-struct Words<'a> {
-    bytes: &'a mut [u8],
-    used: usize,
-}
-
-impl Write for Words<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = self.bytes.len() - 1 - self.used;
-        let text = text.as_bytes();
-        let fits = text.len().min(room);
-        self.bytes[self.used..self.used + fits].copy_from_slice(&text[..fits]);
-        self.used += fits;
-        if fits == text.len() { Ok(()) } else { Err(fmt::Error) }
-    }
+    own::keep(number).and_then(own::number).unwrap_or(-1)
 }

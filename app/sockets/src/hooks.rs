@@ -2,98 +2,14 @@
 //! function, and sees what came of it.
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicPtr, Ordering};
 
 use omniverb_stream::descriptors::Kind;
 
 use crate::call::{self, Call};
-use crate::{numbered, own, place};
-
-/// The next library's functions, from their slots (`next.rs`). They may be left by `longjmp`, or by
-/// cancellation, which unwinds: there is nothing to be cleaned up, and as the library is built, to
-/// abort, no frame of it has anything that unwinding would stop at. (With `C-unwind` it would
-/// abort.)
-macro_rules! next {
-    ($($name:ident = $slot:ident($($argument:ident: $kind:ty),*) -> $out:ty;)*) => {
-        unsafe extern "C" {
-            $(safe static $slot: AtomicPtr<c_void>;)*
-        }
-        $(
-            #[inline(always)]
-            unsafe fn $name($($argument: $kind),*) -> $out {
-                type Function = unsafe extern "C" fn($($kind),*) -> $out;
-                let function = $slot.load(Ordering::Relaxed);
-                // SAFETY: the slot holds a function of this name, whose arguments are these; one
-                // that takes any number finds them where it looks for them.
-                let function = unsafe { core::mem::transmute::<*mut c_void, Function>(function) };
-                // SAFETY: the caller's arguments are those of the program.
-                unsafe { function($($argument),*) }
-            }
-        )*
-    };
-}
-
-next! {
-    next_socket = ov_next_socket(family: c_int, of: c_int, protocol: c_int) -> c_int;
-    next_socketpair = ov_next_socketpair(
-        family: c_int, of: c_int, protocol: c_int, pair: *mut c_int
-    ) -> c_int;
-    next_listen = ov_next_listen(number: c_int, backlog: c_int) -> c_int;
-    next_connect = ov_next_connect(number: c_int, address: *const c_void, length: u32) -> c_int;
-    next_accept = ov_next_accept(number: c_int, address: *mut c_void, length: *mut u32) -> c_int;
-    next_accept4 = ov_next_accept4(
-        number: c_int, address: *mut c_void, length: *mut u32, flags: c_int
-    ) -> c_int;
-    next_shutdown = ov_next_shutdown(number: c_int, how: c_int) -> c_int;
-    next_setsockopt = ov_next_setsockopt(
-        number: c_int, level: c_int, name: c_int, value: *const c_void, length: u32
-    ) -> c_int;
-    next_send = ov_next_send(
-        number: c_int, bytes: *const c_void, length: usize, flags: c_int
-    ) -> isize;
-    next_sendto = ov_next_sendto(
-        number: c_int, bytes: *const c_void, length: usize, flags: c_int,
-        address: *const c_void, address_length: u32
-    ) -> isize;
-    next_sendmsg = ov_next_sendmsg(
-        number: c_int, message: *const libc::msghdr, flags: c_int
-    ) -> isize;
-    next_sendmmsg = ov_next_sendmmsg(
-        number: c_int, messages: *mut libc::mmsghdr, count: u32, flags: c_int
-    ) -> c_int;
-    next_recvmsg = ov_next_recvmsg(
-        number: c_int, message: *mut libc::msghdr, flags: c_int
-    ) -> isize;
-    next_recvmmsg = ov_next_recvmmsg(
-        number: c_int, messages: *mut libc::mmsghdr, count: u32, flags: c_int,
-        timeout: *mut libc::timespec
-    ) -> c_int;
-    next_close = ov_next_close(number: c_int) -> c_int;
-    next_close_range = ov_next_close_range(first: u32, last: u32, flags: c_int) -> c_int;
-    next_closefrom = ov_next_closefrom(first: c_int) -> ();
-    next_dup = ov_next_dup(number: c_int) -> c_int;
-    next_dup2 = ov_next_dup2(from: c_int, to: c_int) -> c_int;
-    next_dup3 = ov_next_dup3(from: c_int, to: c_int, flags: c_int) -> c_int;
-    next_fcntl = ov_next_fcntl(number: c_int, command: c_int, argument: usize) -> c_int;
-    next_ioctl = ov_next_ioctl(number: c_int, request: u64, argument: usize) -> c_int;
-    next_epoll_create = ov_next_epoll_create(size: c_int) -> c_int;
-    next_epoll_create1 = ov_next_epoll_create1(flags: c_int) -> c_int;
-    next_epoll_ctl = ov_next_epoll_ctl(
-        set: c_int, operation: c_int, number: c_int, event: *mut libc::epoll_event
-    ) -> c_int;
-    next_syscall = ov_next_syscall(
-        number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize
-    ) -> i64;
-}
-
-/// Does a call, and what it means for descriptors before and after it.
-#[inline(always)]
-fn watched<R: Copy + Into<i64>>(call: Call, make: impl FnOnce() -> R) -> R {
-    let was = call.before();
-    let result = make();
-    call.after(was, result.into() as isize);
-    result
-}
+use crate::data::{ov_recvmsg, ov_sendmsg};
+use crate::functions::watched;
+use crate::slots::*;
+use crate::{carry, numbered, own, place};
 
 /// For the program there is nothing at this number.
 fn nothing_there() -> c_int {
@@ -106,22 +22,6 @@ fn nothing_there() -> c_int {
 #[inline]
 fn is_own(number: c_int) -> bool {
     own::has(number) && place::is_ours()
-}
-
-/// Functions of C: the safety of each is that of the function of this name.
-macro_rules! functions {
-    ($(
-        $name:ident($($argument:ident: $kind:ty),*) -> $out:ty $body:block
-    )*) => {
-        $(
-            /// The C library's function of this name.
-            ///
-            /// # Safety
-            /// As of that function.
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $name($($argument: $kind),*) -> $out $body
-        )*
-    };
 }
 
 functions! {
@@ -142,22 +42,27 @@ functions! {
     }
 
     ov_connect(number: c_int, address: *const c_void, length: u32) -> c_int {
+        carry::leave(number);
+        carry::may_sleep();
         // SAFETY: the program's arguments, as they are.
         watched(Call::Connect(number), || unsafe { next_connect(number, address, length) })
     }
 
     ov_accept(number: c_int, address: *mut c_void, length: *mut u32) -> c_int {
+        carry::may_sleep();
         // SAFETY: the program's arguments, as they are.
         watched(Call::Accept(number), || unsafe { next_accept(number, address, length) })
     }
 
     ov_accept4(number: c_int, address: *mut c_void, length: *mut u32, flags: c_int) -> c_int {
+        carry::may_sleep();
         let call = Call::Accept(number);
         // SAFETY: the program's arguments, as they are.
         watched(call, || unsafe { next_accept4(number, address, length, flags) })
     }
 
     ov_shutdown(number: c_int, how: c_int) -> c_int {
+        carry::shut(number, how);
         // SAFETY: the program's arguments, as they are.
         watched(Call::Shutdown(number), || unsafe { next_shutdown(number, how) })
     }
@@ -169,74 +74,49 @@ functions! {
         value: *const c_void,
         length: u32
     ) -> c_int {
+        if !call::is_harmless(level, name) {
+            carry::leave(number);
+        }
         let call = Call::Option { number, level, name };
         // SAFETY: the program's arguments, as they are.
         watched(call, || unsafe { next_setsockopt(number, level, name, value, length) })
     }
 
-    ov_send(number: c_int, bytes: *const c_void, length: usize, flags: c_int) -> isize {
-        // SAFETY: the program's arguments, as they are.
-        let sent = unsafe { next_send(number, bytes, length, flags) };
-        flagged(number, flags, sent)
+    ov_fork() -> c_int {
+        let parents = carry::forks();
+        // SAFETY: the program's call.
+        let child = unsafe { next_fork() };
+        if child == 0 {
+            carry::forked(parents);
+        }
+        child
     }
 
-    ov_sendto(
-        number: c_int,
-        bytes: *const c_void,
-        length: usize,
-        flags: c_int,
-        address: *const c_void,
-        address_length: u32
-    ) -> isize {
-        // SAFETY: the program's arguments, as they are.
-        let sent = unsafe { next_sendto(number, bytes, length, flags, address, address_length) };
-        flagged(number, flags, sent)
-    }
-
-    ov_sendmsg(number: c_int, message: *const libc::msghdr, flags: c_int) -> isize {
-        let call = Call::Send { number, message, flags };
-        // SAFETY: the program's arguments, as they are.
-        watched(call, || unsafe { next_sendmsg(number, message, flags) } as i64) as isize
-    }
-
-    ov_sendmmsg(
-        number: c_int,
-        messages: *mut libc::mmsghdr,
-        count: u32,
-        flags: c_int
-    ) -> c_int {
-        let call = Call::SendMany { number, messages, flags };
-        // SAFETY: the program's arguments, as they are.
-        watched(call, || unsafe { next_sendmmsg(number, messages, count, flags) })
-    }
-
-    ov_recvmsg(number: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
-        let call = Call::Receive(message);
-        // SAFETY: the program's arguments, as they are.
-        watched(call, || unsafe { next_recvmsg(number, message, flags) } as i64) as isize
-    }
-
-    ov_recvmmsg(
-        number: c_int,
-        messages: *mut libc::mmsghdr,
-        count: u32,
-        flags: c_int,
-        timeout: *mut libc::timespec
-    ) -> c_int {
-        let call = Call::ReceiveMany(messages);
-        // SAFETY: the program's arguments, as they are.
-        watched(call, || unsafe { next_recvmmsg(number, messages, count, flags, timeout) })
+    ov_raw_fork() -> c_int {
+        let parents = carry::forks();
+        // SAFETY: the program's call.
+        let child = unsafe { next__Fork() };
+        if child == 0 {
+            carry::forked(parents);
+        }
+        child
     }
 
     ov_close(number: c_int) -> c_int {
         if is_own(number) {
             return nothing_there();
         }
+        carry::close(number);
         // SAFETY: the program's arguments, as they are.
         watched(Call::Close(number), || unsafe { next_close(number) })
     }
 
     ov_close_range(first: u32, last: u32, flags: c_int) -> c_int {
+        if flags & (libc::CLOSE_RANGE_UNSHARE | libc::CLOSE_RANGE_CLOEXEC) as c_int == 0 {
+            carry::close_range(first, last);
+        } else if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
+            carry::stop();
+        }
         let call = Call::CloseRange { first, last, flags };
         if !own::is_among(first, last) || !place::is_ours() {
             // SAFETY: the program's arguments, as they are.
@@ -254,6 +134,7 @@ functions! {
 
     ov_closefrom(first: c_int) -> () {
         let begin = first.max(0).unsigned_abs();
+        carry::close_range(begin, u32::MAX);
         let call = Call::CloseRange { first: begin, last: u32::MAX, flags: 0 };
         call.before();
         if !own::is_among(begin, u32::MAX) || !place::is_ours() {
@@ -275,39 +156,73 @@ functions! {
         if is_own(number) {
             return nothing_there();
         }
+        carry::duplicate(number, None);
         // SAFETY: the program's arguments, as they are.
-        watched(Call::Dup(number), || unsafe { next_dup(number) })
+        let new = watched(Call::Dup(number), || unsafe { next_dup(number) });
+        carry::duplicate(number, Some(new));
+        new
     }
 
     ov_dup2(from: c_int, to: c_int) -> c_int {
         if makes_way(from, to) {
             return nothing_there();
         }
-        // SAFETY: the program's arguments, as they are.
-        watched(Call::DupTo { from, to }, || unsafe { next_dup2(from, to) })
+        put(from, to, || {
+            // SAFETY: the program's arguments, as they are.
+            watched(Call::DupTo { from, to }, || unsafe { next_dup2(from, to) })
+        })
     }
 
     ov_dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
         if makes_way(from, to) {
             return nothing_there();
         }
-        // SAFETY: the program's arguments, as they are.
-        watched(Call::DupTo { from, to }, || unsafe { next_dup3(from, to, flags) })
+        put(from, to, || {
+            // SAFETY: the program's arguments, as they are.
+            watched(Call::DupTo { from, to }, || unsafe { next_dup3(from, to, flags) })
+        })
     }
 
     ov_fcntl(number: c_int, command: c_int, argument: usize) -> c_int {
         if is_own(number) {
             return nothing_there();
         }
+        let is_duplicate = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
+        if is_duplicate {
+            carry::duplicate(number, None);
+        } else if call::is_about_signals(command, argument) {
+            carry::leave(number);
+        }
         let call = Call::Control { number, command, argument };
         // SAFETY: the program's arguments, as they are.
-        watched(call, || unsafe { next_fcntl(number, command, argument) })
+        let result = watched(call, || unsafe { next_fcntl(number, command, argument) });
+        if is_duplicate {
+            carry::duplicate(number, Some(result));
+        } else if command == libc::F_SETFL {
+            carry::has_changed(number);
+        }
+        result
     }
 
     ov_ioctl(number: c_int, request: u64, argument: usize) -> c_int {
+        if call::SIGNAL_REQUESTS.contains(&request) {
+            carry::leave(number);
+        }
         let call = Call::Request { number, request };
         // SAFETY: the program's arguments, as they are.
-        watched(call, || unsafe { next_ioctl(number, request, argument) })
+        let result = watched(call, || unsafe { next_ioctl(number, request, argument) });
+        match request {
+            libc::FIONREAD if result == 0 => {
+                let more = carry::queued(number) as c_int;
+                if more > 0 {
+                    // SAFETY: where the kernel has just written a number.
+                    unsafe { *(argument as *mut c_int) += more };
+                }
+            }
+            libc::FIONBIO => carry::has_changed(number),
+            _ => {}
+        }
+        result
     }
 
     ov_epoll_create(size: c_int) -> c_int {
@@ -328,7 +243,11 @@ functions! {
     ) -> c_int {
         let call = Call::Member { set, operation, number, event };
         // SAFETY: the program's arguments, as they are.
-        watched(call, || unsafe { next_epoll_ctl(set, operation, number, event) })
+        unsafe {
+            carry::change_set(set, operation, number, event, || {
+                watched(call, || next_epoll_ctl(set, operation, number, event))
+            })
+        }
     }
 
     ov_syscall(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> i64 {
@@ -344,6 +263,13 @@ functions! {
             libc::SYS_close_range => unsafe {
                 return i64::from(ov_close_range(a as u32, b as u32, c as c_int));
             },
+            _ if carry::is_on() => {
+                // SAFETY: the program's arguments, as they are.
+                if let Some(result) = unsafe { by_name(number, [a, b, c, d]) } {
+                    return result;
+                }
+                numbered::leave(number, a);
+            }
             _ => {}
         }
         // SAFETY: the program's arguments, as they are.
@@ -355,13 +281,49 @@ functions! {
     }
 }
 
-/// What was sent with flags of which some are for the kernel alone.
-#[inline(always)]
-fn flagged(number: c_int, flags: c_int, sent: isize) -> isize {
-    if flags & call::FLAGS != 0 {
-        Call::Flags { number, flags }.after(omniverb_stream::descriptors::Entry::default(), sent);
+/// Calls by number that are made by their own names where sockets are carried.
+///
+/// # Safety
+/// As of the call.
+unsafe fn by_name(number: i64, [a, b, c, d]: [usize; 4]) -> Option<i64> {
+    let first = a as c_int;
+    // SAFETY: as the caller says.
+    unsafe {
+        Some(match number {
+            libc::SYS_close => i64::from(ov_close(first)),
+            libc::SYS_dup => i64::from(ov_dup(first)),
+            libc::SYS_dup2 => i64::from(ov_dup2(first, b as c_int)),
+            libc::SYS_dup3 => i64::from(ov_dup3(first, b as c_int, c as c_int)),
+            libc::SYS_fcntl => i64::from(ov_fcntl(first, b as c_int, c)),
+            libc::SYS_ioctl => i64::from(ov_ioctl(first, b as u64, c)),
+            libc::SYS_shutdown => i64::from(ov_shutdown(first, b as c_int)),
+            libc::SYS_epoll_ctl => {
+                let event = d as *mut libc::epoll_event;
+                i64::from(ov_epoll_ctl(first, b as c_int, c as c_int, event))
+            }
+            libc::SYS_sendmsg => ov_sendmsg(first, b as *const libc::msghdr, c as c_int) as i64,
+            libc::SYS_recvmsg => ov_recvmsg(first, b as *mut libc::msghdr, c as c_int) as i64,
+            _ => return None,
+        })
     }
-    sent
+}
+
+/// Puts a duplicate at a number, of which it is known what is closed there.
+#[inline]
+fn put(from: c_int, to: c_int, make: impl FnOnce() -> c_int) -> c_int {
+    carry::duplicate(from, None);
+    if from != to && carry::has(to) && is_open(from) {
+        carry::close(to);
+    }
+    let result = make();
+    carry::duplicate(from, Some(result));
+    result
+}
+
+/// There is something at a number.
+fn is_open(number: c_int) -> bool {
+    // SAFETY: no memory is involved.
+    unsafe { next_fcntl(number, libc::F_GETFD, 0) >= 0 }
 }
 
 /// Before something is put at a number: what is ours there goes elsewhere. True if what is to be

@@ -1,15 +1,15 @@
 //! `libomniverb_sockets.so`: stands before the functions of the C library by which a program comes
 //! to its sockets (docs/decisions/0046).
 //!
-//! Nothing is carried yet. Every call goes to the function that it would have gone to, and gives
-//! what that gives: the result, `errno`, the cancellation point. What is kept beside is what each
-//! descriptor is: that is what carrying will stand on.
+//! Every call goes to the function that it would have gone to, and gives what that gives: the
+//! result, `errno`, the cancellation point. What is kept beside is what each descriptor is. With
+//! `OMNIVERB_SOCKETS=carry` bytes of some connections go through memory instead: [`carry`].
 //!
 //! # Who does what
 //!
 //! * `names.toml` lists the names; `cargo xtask dist` makes an entry point for each. Most are a
 //!   jump to the next library's function. Some call a function of [`looks`] with the arguments
-//!   first. The rest are functions of [`hooks`].
+//!   first. The rest are functions of [`hooks`], and of [`data`] if they move bytes.
 //! * `call` is what a call does to descriptors: before and after it, whoever makes it. Calls by
 //!   `syscall()` are found out by `numbered`.
 //! * `table` has what is known; `kernel` asks the kernel where nothing is.
@@ -25,7 +25,12 @@
 // UNSAFETY: this crate is a C ABI, and calls one; every entry point takes raw pointers from C.
 #![expect(unsafe_code)]
 
+#[macro_use]
+mod functions;
+
 mod call;
+mod carry;
+pub mod data;
 mod describe;
 pub mod hooks;
 mod kernel;
@@ -37,5 +42,7 @@ mod own;
 mod place;
 mod room;
 mod sets;
+mod slots;
 pub mod start;
 mod table;
+mod words;

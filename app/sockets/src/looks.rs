@@ -8,14 +8,61 @@ use core::ffi::{c_int, c_void};
 use omniverb_stream::descriptors::Why;
 
 use crate::table::{self, NUMBERS};
-use crate::{next, numbered, place};
+use crate::{carry, next, numbered, place};
 
 /// Descriptors that `daemon` and `login_tty` give to something else.
 const STANDARD: u32 = 2;
 
 fn keep(number: c_int, why: Why) {
     if place::is_ours() && table::look(number).kind().is_stream() {
+        carry::leave(number);
         NUMBERS.keep(number, why);
+    }
+}
+
+/// `sendfile`: bytes that move within the kernel.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_sendfile(to: c_int) {
+    carry::stop_sending(to);
+    carry::may_sleep();
+}
+
+/// `preadv2`, `pwritev2`: what has no offset is read and written, too.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_vector(number: c_int) {
+    carry::leave(number);
+}
+
+/// What may sleep.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_sleep() {
+    carry::may_sleep();
+}
+
+/// `execve` and the like.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_exec() {
+    carry::executes();
+}
+
+/// What ends the process without what `exit` does.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_end() {
+    carry::ends();
+}
+
+/// `posix_spawn`, `popen` and the like: a child that becomes another program.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_spawn() {
+    carry::lends();
+    carry::may_sleep();
+}
+
+/// `prctl`: a filter of system calls knows nothing of ours.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_prctl(option: c_int) {
+    if option == libc::PR_SET_SECCOMP {
+        carry::stop();
     }
 }
 
@@ -101,12 +148,15 @@ unsafe fn forget(stream: *mut libc::FILE) {
         *libc::__errno_location() = errno;
         number
     };
+    carry::forget(number);
     table::forget(number);
 }
 
 /// `daemon`: goes on in a child, whose standard descriptors are another file's.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_daemon(_: c_int, keeps_standard: c_int) {
+    // It goes on in a child.
+    carry::forks();
     if keeps_standard == 0 && place::is_ours() {
         table::forget_range(0, STANDARD);
     }
@@ -115,6 +165,7 @@ pub extern "C" fn ov_look_daemon(_: c_int, keeps_standard: c_int) {
 /// `login_tty`: the same, with a descriptor that is closed then.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_login_tty(number: c_int) {
+    carry::close(number);
     if place::is_ours() {
         table::forget_range(0, STANDARD);
         table::forget(number);
@@ -124,12 +175,14 @@ pub extern "C" fn ov_look_login_tty(number: c_int) {
 /// `vfork`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_vfork() {
+    carry::lends();
     place::lends();
 }
 
 /// `clone`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_clone(_: *const c_void, _: *const c_void, flags: c_int) {
+    carry::clones(flags);
     place::clones(flags);
 }
 
@@ -137,6 +190,7 @@ pub extern "C" fn ov_look_clone(_: *const c_void, _: *const c_void, flags: c_int
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_unshare(flags: c_int) {
     if flags & libc::CLONE_FILES != 0 {
+        carry::stop();
         place::parts();
     }
 }

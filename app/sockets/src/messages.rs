@@ -56,7 +56,10 @@ pub(crate) unsafe fn received_many(messages: *const libc::mmsghdr, count: c_int)
 }
 
 /// Calls with each descriptor in a message.
-unsafe fn each(message: *const libc::msghdr, mut with: impl FnMut(c_int)) {
+///
+/// # Safety
+/// It is there.
+pub(crate) unsafe fn each(message: *const libc::msghdr, mut with: impl FnMut(c_int)) {
     // SAFETY: the caller's message, with as much control data as it says; the C library's macros
     // stay within that, and so does the count of numbers that follow a header.
     unsafe {

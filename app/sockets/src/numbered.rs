@@ -6,11 +6,25 @@ use core::ffi::c_int;
 use omniverb_stream::descriptors::Kind;
 
 use crate::call::Call;
-use crate::{place, table};
+use crate::{carry, place, table};
 
 /// Whether a call changes what is known. What makes processes, or rings, is noted at once: that
 /// call must be made from where the program made it.
 pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
+    match number {
+        libc::SYS_fork => _ = carry::forks(),
+        libc::SYS_vfork => carry::lends(),
+        libc::SYS_clone => carry::clones(first as c_int),
+        libc::SYS_clone3 if first != 0 && second >= size_of::<u64>() => {
+            // SAFETY: the kernel would read it as well.
+            carry::clones(unsafe { *(first as *const u64) } as c_int);
+        }
+        libc::SYS_execve | libc::SYS_execveat => carry::executes(),
+        libc::SYS_exit_group => carry::ends(),
+        libc::SYS_io_uring_setup => carry::leave_all(),
+        libc::SYS_unshare | libc::SYS_seccomp => carry::stop(),
+        _ => {}
+    }
     match number {
         libc::SYS_vfork => place::lends(),
         libc::SYS_clone => place::clones(first as c_int),
@@ -20,9 +34,52 @@ pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
         }
         libc::SYS_unshare if first as c_int & libc::CLONE_FILES != 0 => place::parts(),
         libc::SYS_io_uring_setup => table::has_rings_now(),
-        _ => return call(number, [first, second, 0, 0, 0, 0]).is_some(),
+        _ => return changes(number) || call(number, [first, second, 0, 0, 0, 0]).is_some(),
     }
     false
+}
+
+/// Bytes of sockets, of which some may be carried, are moved, or waited for.
+fn changes(number: i64) -> bool {
+    carry::is_on() && (MOVES.contains(&number) || WAITS.contains(&number))
+}
+
+/// By their first argument.
+const MOVES: [i64; 12] = [
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_sendto,
+    libc::SYS_recvfrom,
+    libc::SYS_sendmmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_setsockopt,
+    libc::SYS_connect,
+    libc::SYS_preadv2,
+    libc::SYS_pwritev2,
+];
+/// For many, or within the kernel.
+const WAITS: [i64; 10] = [
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_select,
+    libc::SYS_pselect6,
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_sendfile,
+    libc::SYS_splice,
+    libc::SYS_io_uring_enter,
+];
+
+/// Before a call of this number: sockets that it is about are the kernel's from now on.
+pub(crate) fn leave(number: i64, first: usize) {
+    if MOVES.contains(&number) {
+        carry::leave(first as c_int);
+    } else if WAITS.contains(&number) {
+        carry::leave_all();
+    }
 }
 
 /// What a call of this number does to descriptors, if anything.

@@ -31,15 +31,22 @@ fn place_of(number: c_int) -> Option<&'static AtomicI32> {
     OWN.iter().find(|one| one.load(Ordering::Relaxed) == number)
 }
 
-/// Takes a duplicate of a descriptor for the library. `None` if there is no room.
-pub(crate) fn keep(number: c_int) -> Option<c_int> {
+/// Takes a duplicate of a descriptor for the library. Its place, or `None` if there is no room.
+pub(crate) fn keep(number: c_int) -> Option<usize> {
     let place = OWN.iter().position(|one| {
         one.compare_exchange(NONE, c_int::MIN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     })?;
     let new = high(number).unwrap_or(NONE);
     OWN[place].store(new, Ordering::Release);
     COUNT.fetch_max(place as c_int + 1, Ordering::AcqRel);
-    (new != NONE).then_some(new)
+    (new != NONE).then_some(place)
+}
+
+/// The number of what is in a place now, if there is anything.
+#[inline]
+pub(crate) fn number(place: usize) -> Option<c_int> {
+    let number = OWN.get(place)?.load(Ordering::Acquire);
+    (number >= 0).then_some(number)
 }
 
 /// A program is about to put something of its own at this number.
@@ -81,4 +88,12 @@ pub(crate) fn is_among(first: u32, last: u32) -> bool {
             let number = u32::try_from(one.load(Ordering::Relaxed));
             number.is_ok_and(|number| (first..=last).contains(&number))
         })
+}
+
+/// Closes one of ours.
+pub(crate) fn close(number: c_int) {
+    let Some(place) = place_of(number) else { return };
+    place.store(NONE, Ordering::Release);
+    // SAFETY: ours, and nobody else's from now on.
+    unsafe { rustix::io::close(number) };
 }

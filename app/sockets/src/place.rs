@@ -43,6 +43,17 @@ fn thread() -> &'static AtomicU32 {
     unsafe { &*ov_sockets_thread() }
 }
 
+/// A name of this thread, which none of this process has that lives; not 0.
+#[inline(always)]
+pub(crate) fn this_thread() -> u64 {
+    core::ptr::from_ref(thread()) as u64
+}
+
+/// A child of `fork` is known, whoever makes it.
+pub(crate) fn knows_children() -> bool {
+    DOUBTS.load(Ordering::Relaxed) & KEPT == 0
+}
+
 /// At the start.
 pub(crate) fn begin() {
     HERE.process.store(who(), Ordering::Relaxed);

@@ -15,6 +15,7 @@ mod asking;
 mod attached;
 mod audit;
 mod boots;
+mod broker;
 mod captures;
 mod client;
 mod clients;

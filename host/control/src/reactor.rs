@@ -26,6 +26,8 @@ pub(crate) enum Timer {
     Addresses(SessionId),
     /// It is said how many lines of the audit were left out.
     Audit,
+    /// A broker that has died is started again.
+    Broker,
 }
 
 /// Descriptors, times, and the pulse that shows others that this thread goes on.

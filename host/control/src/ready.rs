@@ -39,6 +39,8 @@ pub(crate) enum Ready {
     Recorder,
     /// A disposer has closed files, or there are some for it.
     Disposal,
+    /// The broker of sockets has died.
+    Broker,
 }
 
 /// Bits of a token that are the number's.
@@ -60,6 +62,7 @@ impl Ready {
             Ready::Disposal => (11, 0),
             Ready::Machine(id) => (12, id.0),
             Ready::Leaver(id) => (13, id.0),
+            Ready::Broker => (14, 0),
         };
         kind << 56 | number & NUMBER
     }
@@ -81,6 +84,7 @@ impl Ready {
             11 => Ready::Disposal,
             12 => Ready::Machine(id),
             13 => Ready::Leaver(id),
+            14 => Ready::Broker,
             _ => return None,
         })
     }
@@ -107,6 +111,7 @@ mod tests {
             Ready::Disposal,
             Ready::Machine(id),
             Ready::Leaver(id),
+            Ready::Broker,
         ] {
             assert_eq!(Ready::of(ready.token()), Some(ready));
         }

@@ -27,6 +27,7 @@ pub(crate) struct Configuration {
     consent_seconds: Option<u32>,
     resume_seconds: Option<u32>,
     pub(crate) audit: Option<bool>,
+    sockets: Option<bool>,
     allow: Option<AllowTable>,
     watchdog_seconds: Option<u32>,
     #[serde(deserialize_with = "vnics::optional_datapath")]
@@ -111,6 +112,11 @@ impl Configuration {
             bail!("{name}:{line}: a process can have at most {STATISTICS_SLOTS} queue pairs");
         }
         Ok(())
+    }
+
+    /// Whether ends of TCP connections are brought together, at a place of their own.
+    pub(crate) fn has_sockets(&self) -> bool {
+        self.sockets.unwrap_or(false)
     }
 
     /// Who may use the tenants' socket.

@@ -13,14 +13,18 @@ use arguments::{Arguments, files, operator_socket, socket};
 use clap::Parser;
 use clap::error::ErrorKind;
 use configuration::Configuration;
+use omniverb_broker::BROKER;
+use omniverb_carry::message::SUFFIX;
 use omniverb_control::{
-    Audience, DISPOSER, Form, Journal, Level, Place, Server, Settings, Unwanted, dispose,
+    Audience, DISPOSER, Form, Journal, Level, Place, Server, Settings, StartError, Unwanted,
+    dispose,
 };
 use omniverb_netns::{self as netns, HELPER, STARTER};
 use omniverb_sys::child::{self, Helpers, OWN_PROGRAM};
 use omniverb_sys::{manager, signals};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -67,6 +71,7 @@ fn helper(name: &str) -> ExitCode {
         STARTER => child::socket_of_helper(STARTER).and_then(|socket| netns::start(&socket)),
         HELPER => child::socket_of_helper(HELPER).map(netns::serve_alone),
         DISPOSER => child::socket_of_helper(DISPOSER).map(dispose),
+        BROKER => child::socket_of_helper(BROKER).map(omniverb_broker::serve),
         _ => Err(std::io::ErrorKind::InvalidInput.into()),
     };
     match served {
@@ -120,6 +125,14 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let operators = Place::take_apart(&at, &at.with_added_extension("operators"), Audience::Owner)?;
     journal.log(Level::Info, format_args!("serving at {}", path.display()));
     let mut server = Server::new(place, operators, settings, journal)?;
+    if configuration.has_sockets() {
+        let place = sockets(&path, &at, audience);
+        let opened = place.and_then(|place| server.bring_sockets_together(place));
+        if let Err(error) = opened {
+            // Programs with sockets go on by TCP then.
+            eprintln!("omniverbd: no sockets are brought together: {error}");
+        }
+    }
     if geteuid().is_root() && !server.is_privileged() {
         eprintln!(
             "omniverbd: without CAP_SYS_ADMIN only processes of this network namespace are served"
@@ -130,6 +143,16 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     manager::tell("STOPPING=1");
     ended?;
     Ok(())
+}
+
+/// Where processes with sockets to be carried connect, beside the other place.
+fn sockets(path: &Path, operators: &Path, audience: Audience) -> Result<Place, StartError> {
+    let with = |path: &Path, end: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(end);
+        std::path::PathBuf::from(name)
+    };
+    Place::take_apart(&with(path, SUFFIX), &with(operators, SUFFIX), audience)
 }
 
 /// Takes as many descriptors as we may have, and says how many that is. An eighth may wait in

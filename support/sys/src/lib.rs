@@ -9,6 +9,7 @@ pub mod carried;
 mod checksum;
 pub mod child;
 pub mod clock;
+pub mod connection;
 pub mod datagram;
 mod dax;
 pub mod descriptors;

@@ -14,6 +14,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 pub use crate::pidfd::{Peer, of_peer as peer_pidfd, peer, peer_groups};
 pub use crate::unread::unread;
@@ -175,6 +176,24 @@ pub fn is_one(file: BorrowedFd<'_>) -> bool {
 /// Makes an end of a connection, for all who have the socket: both sides find it closed.
 pub fn shut(socket: BorrowedFd<'_>) {
     let _ = shutdown(socket, Shutdown::Both);
+}
+
+/// How long a call that waits for a message does that; `None`: for ever.
+///
+/// # Errors
+/// What the kernel says.
+pub fn limit_receiving(socket: BorrowedFd<'_>, time: Option<Duration>) -> io::Result<()> {
+    Ok(sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, time)?)
+}
+
+/// How many bytes of messages may wait to be read by the other end, as the kernel counts them: with
+/// what it needs for each. At least 4608.
+///
+/// # Errors
+/// What the kernel says.
+pub fn limit_sending(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
+    // It doubles what it is told.
+    Ok(sockopt::set_socket_send_buffer_size(socket, bytes / 2)?)
 }
 
 /// As [`receive`]; a signal ends it.

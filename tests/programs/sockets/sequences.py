@@ -1,5 +1,9 @@
 #!/usr/bin/python3
-"""Random sequences of socket calls of two to four processes: `sequences.py FIRST COUNT`.
+"""Random sequences of socket calls of two to four processes: `sequences.py FIRST COUNT [WHAT]`.
+
+With `pairs` for WHAT most calls are about bytes of connections between two processes, which is what
+a library can carry, with `sets` also about sets of epoll; then the last line says how many ends of
+connections it had, of how many.
 
 Prints what every call gave, a line each. The same seed makes the same calls, so the output is the
 same with and without a library before them. With one that can say what it knows of descriptors,
@@ -39,6 +43,7 @@ class Sequence:
 
     def __init__(self, seed):
         self.random, self.ports, self.data = random.Random(seed), [], 0
+        self.ways = []
         self.links = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)]
         for one in self.links[0]:
             one.setblocking(False)
@@ -68,7 +73,7 @@ class Sequence:
     def step(self):
         """One call."""
         pick, who = self.random, self.random.choice(self.alive())
-        kinds = [kind for kind, weight in _KINDS for _ in range(weight)]
+        kinds = [kind for kind, weight in KINDS for _ in range(weight)]
         getattr(self, pick.choice(kinds))(who)
 
     def any(self, who):
@@ -157,6 +162,12 @@ class Sequence:
             (who.sets if number in who.sets else who.sockets).append(answer[0])
         self.say(who, f"{how} {number} {onto}", answer)
 
+    def rest(self, who):
+        """A moment, in which what was said elsewhere is heard."""
+        time.sleep(0.001)
+        number = self.any(who)
+        self.say(who, f"rests, {number}", who.ask("option", "SO_TYPE", number))
+
     def make_set(self, who):
         answer = who.ask("call", "epoll_create1", 0)
         who.sets.append(answer[0])
@@ -208,6 +219,8 @@ class Sequence:
 
     def kill(self, who):
         if len(self.alive()) > 1:
+            # A socket that is being offered is the broker's, too, for a moment.
+            time.sleep(0.005)
             end(who)
             self.say(who, "killed", "")
 
@@ -216,6 +229,8 @@ class Sequence:
         try:
             for _ in range(OPERATIONS):
                 self.step()
+            for one in self.alive():
+                self.ways += one.ask("ways", one.sockets)
             return [f"{one.name}: {what}" for one in self.alive()
                     for what in one.ask("audit", one.shares)]
         finally:
@@ -247,10 +262,15 @@ def _runs(pid):
         return False
 
 
-_KINDS = [("make", 2), ("listen", 2), ("connect", 2), ("connected", 5), ("accept", 4), ("send", 12),
+KINDS = [("make", 2), ("listen", 2), ("connect", 2), ("connected", 5), ("accept", 4), ("send", 12),
           ("receive", 14), ("shutdown", 3), ("option", 6), ("events", 8), ("close", 5),
           ("duplicate", 4), ("make_set", 2), ("member", 8), ("wait", 8), ("hand", 2), ("fork", 1),
           ("spawn", 1), ("kill", 1)]
+# Connections between two processes, what calls do with bytes, and what ends them.
+_PAIRS = [("connected", 3), ("send", 30), ("receive", 34), ("shutdown", 3), ("option", 6),
+          ("events", 14), ("close", 2), ("rest", 6), ("spawn", 1), ("kill", 1)]
+# The same with sets of epoll.
+_SETS = [*_PAIRS, ("make_set", 1), ("member", 10), ("wait", 30)]
 _SELDOM = ("execute", 0.15)
 
 
@@ -258,16 +278,24 @@ def main():
     """Descendants of processes that are killed are ours, so that they can be waited for."""
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
     first, count = int(sys.argv[1]), int(sys.argv[2])
+    kinds, ways = {"pairs": _PAIRS, "sets": _SETS}.get((sys.argv[3:] or [""])[0]), []
+    is_pairs = kinds is not None
+    if is_pairs:
+        KINDS[:] = kinds
     for seed in range(first, first + count):
         sequence = Sequence(seed)
-        if sequence.random.random() < _SELDOM[1]:
-            _KINDS.append((_SELDOM[0], 1))
+        if not is_pairs and sequence.random.random() < _SELDOM[1]:
+            KINDS.append((_SELDOM[0], 1))
         wrong = sequence.run()
-        if (_SELDOM[0], 1) in _KINDS:
-            _KINDS.remove((_SELDOM[0], 1))
+        if (_SELDOM[0], 1) in KINDS:
+            KINDS.remove((_SELDOM[0], 1))
+        ways += sequence.ways
         print("\n".join([f"seed {seed}", *sequence.lines]), flush=True)
         for line in wrong:
             print(f"seed {seed}: {line}", file=sys.stderr, flush=True)
+    if is_pairs:
+        there = sum("carried" in way or "linked" in way or "left" in way for way in ways)
+        print(f"{there} of {len(ways)} ends", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -82,8 +82,12 @@ class Process:
         self.sent = 0
 
     def do_socket(self, is_tcp):
-        return call("socket", socket.AF_INET if is_tcp else socket.AF_UNIX,
-                    socket.SOCK_STREAM | socket.SOCK_NONBLOCK, 0)
+        answer = call("socket", socket.AF_INET if is_tcp else socket.AF_UNIX,
+                      socket.SOCK_STREAM | socket.SOCK_NONBLOCK, 0)
+        if is_tcp:
+            # What was sent has come; it would wait for an acknowledgement, which is late or not.
+            call("setsockopt", answer[0], 6, 1, struct.pack("i", 1), 4)
+        return answer
 
     def do_listen(self, number, backlog):
         address = struct.pack("=HH4s8x", socket.AF_INET, 0, bytes([127, 0, 0, 1]))
@@ -174,7 +178,9 @@ class Process:
     def do_wait(self, chosen, most):
         events = (Event * most)()
         answer = call("epoll_wait", chosen, events, most, 0)
-        return [*answer, [(hex(e.events), e.data) for e in events[:max(0, answer[0])]]]
+        # In which order members are told of is nobody's promise.
+        told = sorted((e.data, hex(e.events)) for e in events[:max(0, answer[0])])
+        return [*answer, told]
 
     def do_give(self, number):
         try:
@@ -214,6 +220,10 @@ class Process:
         actions += [(os.POSIX_SPAWN_DUP2, 1, number) for number in numbers[1::2] if number >= 0]
         pid = os.posix_spawn("/bin/true", ["true"], os.environ, file_actions=actions)
         return os.waitpid(pid, 0)[1]
+
+    def do_ways(self, numbers):
+        """What the library says of connections."""
+        return [_described(number) for number in numbers] if DESCRIBE else []
 
     def do_audit(self, shares):
         return audit(shares) if DESCRIBE else []

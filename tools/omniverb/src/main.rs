@@ -20,6 +20,7 @@ mod vnic;
 use clap::{Parser, Subcommand};
 use omniverb_session::text;
 use present::{Task, Way, rdma};
+use run::Sockets;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -46,9 +47,15 @@ enum Command {
         preload: bool,
         /// Also preload the library that stands before the program's calls of sockets.
         ///
-        /// What it sees it passes on: the program's sockets are the kernel's, as without it.
-        #[arg(long)]
-        sockets: bool,
+        /// With `pass`, which is meant if nothing is said, it passes on what it sees: the program's
+        /// sockets are the kernel's, as without it. With `carry` bytes of connections between two
+        /// programs of this host that both have it go through memory that the two share, if the
+        /// daemon's configuration says `sockets = true`.
+        #[arg(
+            long, value_name = "WAY", num_args = 0..=1, require_equals = true,
+            default_missing_value = "pass"
+        )]
+        sockets: Option<Sockets>,
         /// How the program is shown /sys/class/infiniband and /dev/infiniband, where many look
         /// before they ask the library.
         #[arg(long, value_name = "HOW", default_value = "preload")]

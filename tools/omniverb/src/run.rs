@@ -2,6 +2,7 @@
 
 use crate::present::{self, Way};
 use crate::{daemon, library};
+use clap::ValueEnum;
 use omniverb_session::SOCKET_VARIABLE;
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -9,6 +10,28 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+
+/// What the library that stands before calls of sockets does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sockets {
+    /// It passes all on.
+    Pass,
+    /// It carries bytes.
+    Carry,
+}
+
+impl Sockets {
+    /// As the library is told.
+    fn word(self) -> &'static str {
+        match self {
+            Sockets::Pass => "pass",
+            Sockets::Carry => "carry",
+        }
+    }
+}
+
+/// How it is told (`app/sockets/src/carry/mod.rs`).
+const SOCKETS_VARIABLE: &str = "OMNIVERB_SOCKETS";
 
 /// Exit codes of shells: the command is not there, or is no program.
 const NOT_FOUND: u8 = 127;
@@ -18,7 +41,7 @@ const NOT_EXECUTABLE: u8 = 126;
 /// and its process number.
 pub(crate) fn run(
     preload: bool,
-    sockets: bool,
+    sockets: Option<Sockets>,
     way: Way,
     command: &[OsString],
 ) -> anyhow::Result<ExitCode> {
@@ -36,8 +59,9 @@ pub(crate) fn run(
     let presented = present::to(&mut command, &socket, way);
     command.env("LD_LIBRARY_PATH", library::before(&folder, "LD_LIBRARY_PATH"));
     let mut first = Vec::new();
-    if sockets {
+    if let Some(way) = sockets {
         first.push(library::sockets()?);
+        command.env(SOCKETS_VARIABLE, way.word());
     }
     if preload {
         let companion = folder.join(library::CONNECTION_MANAGER);

@@ -94,10 +94,14 @@ pub enum Why {
     Flag,
     /// It was passed to whoever is at the other end of a unix socket.
     Passed,
+    /// A process that was forked has it, too.
+    Shared,
+    /// It is, or was, in an epoll set.
+    Member,
 }
 
 impl Why {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 10] = [
         Self::Free,
         Self::Stdio,
         Self::Asynchronous,
@@ -106,6 +110,8 @@ impl Why {
         Self::Option,
         Self::Flag,
         Self::Passed,
+        Self::Shared,
+        Self::Member,
     ];
 
     /// How it is shown.
@@ -120,6 +126,8 @@ impl Why {
             Self::Option => "option",
             Self::Flag => "flag",
             Self::Passed => "passed",
+            Self::Shared => "shared",
+            Self::Member => "member",
         }
     }
 }

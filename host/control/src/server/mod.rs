@@ -27,6 +27,7 @@ mod vnics;
 use crate::arrivals::Arrivals;
 use crate::asking::Asking;
 use crate::audit::Audit;
+use crate::broker::Broker;
 use crate::captures::Captures;
 use crate::clients::Clients;
 use crate::counted::Counted;
@@ -46,6 +47,7 @@ use crate::settings::Ended;
 use crate::tables::Tables;
 use crate::vnics::Vnics;
 use crate::watchdog::Watchdog;
+use omniverb_sys::child::Helpers;
 use omniverb_sys::clock;
 use omniverb_tenancy::SessionId;
 use std::io;
@@ -63,6 +65,10 @@ pub struct Server {
     /// What those have counted who are gone.
     counted: Counted,
     operators: Operators,
+    /// How helpers are started.
+    helpers: Helpers,
+    /// Introduces the ends of sockets to each other, if that was wanted.
+    broker: Option<Broker>,
     machines: Machines,
     leavers: Leavers,
     /// Who the vNICs are, and how they are reached.
@@ -139,6 +145,11 @@ impl Server {
             Ready::Engine => self.engine_ready(),
             Ready::Recorder => self.recorder_ready(),
             Ready::Disposal => self.disposal.turn(&mut self.journal),
+            Ready::Broker => {
+                if let Some(broker) = &mut self.broker {
+                    broker.died(&mut self.reactor, &mut self.journal);
+                }
+            }
             Ready::Termination => {}
         }
         Ok(())
@@ -185,6 +196,11 @@ impl Server {
                 Timer::Port(vnic) => self.vnics.try_port_again(vnic, &mut self.helper, now),
                 Timer::Addresses(machine) => self.hear_addresses(machine),
                 Timer::Audit => self.audit_due(),
+                Timer::Broker => {
+                    if let Some(broker) = &mut self.broker {
+                        broker.again(&mut self.reactor, &mut self.journal);
+                    }
+                }
             }
         }
         if self.tables.next_deadline().is_some_and(|at| at <= now) {

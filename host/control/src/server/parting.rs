@@ -43,6 +43,9 @@ impl Server {
         for id in self.machines.numbers() {
             self.part_with_machine(id, "the daemon ends");
         }
+        if let Some(broker) = &mut self.broker {
+            broker.close();
+        }
         // Nobody can connect any more; those who have may have sent something.
         let (operators, left) = self.operators.close();
         let sockets = self.arrivals.close().into_iter().chain(left);

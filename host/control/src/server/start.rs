@@ -5,6 +5,7 @@ use crate::arrivals::Arrivals;
 use crate::asking::Asking;
 use crate::attached::Attached;
 use crate::audit::Audit;
+use crate::broker::Broker;
 use crate::captures::Captures;
 use crate::clients::Clients;
 use crate::counted::Counted;
@@ -108,6 +109,8 @@ impl Server {
             clients: Clients::new(settings.queued_descriptors, settings.unwanted),
             counted: Counted::default(),
             operators,
+            helpers: settings.helpers,
+            broker: None,
             machines: Machines::default(),
             leavers: Leavers::default(),
             vnics: Vnics::new(registry),
@@ -127,6 +130,17 @@ impl Server {
         };
         server.tell_registered();
         Ok(server)
+    }
+
+    /// Sockets are brought together at `place` from now on, by a helper.
+    ///
+    /// # Errors
+    /// [`StartError::Os`].
+    pub fn bring_sockets_together(&mut self, place: Place) -> Result<(), StartError> {
+        let opened = Broker::open(self.helpers.clone(), place, &self.reactor);
+        let os = |source| StartError::Os { what: "start its broker", source };
+        self.broker = Some(opened.map_err(os)?);
+        Ok(())
     }
 
     /// Whether it can serve other network namespaces than its own.

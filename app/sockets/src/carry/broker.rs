@@ -1,0 +1,367 @@
+//! The broker's socket: sockets are offered by it, and links come by it.
+//!
+//! It is connected to when the first socket is offered, and again, after a while, if it is gone.
+//! Nothing waits for it. A word in a page of the broker's says that there is mail. All that is
+//! known of the connection is in a page that a child of `fork` finds wiped, so that it makes its
+//! own.
+
+use core::ffi::{c_char, c_int, c_void};
+use core::mem::MaybeUninit;
+use core::ptr;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use omniverb_carry::layout;
+use omniverb_carry::message::{BYTES, PAGE, Reply, Request, SUFFIX};
+use omniverb_stream::descriptors::Why;
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, netlink,
+    recvmsg, sendmsg, socket_with,
+};
+
+use super::clock;
+use super::links::{Link, Note, Word};
+use crate::own;
+use crate::table::NUMBERS;
+
+/// Where the host's daemon listens, unless `OMNIVERB_SOCKET` says otherwise
+/// (`rnic/session/src/lib.rs`).
+const SYSTEM: &[u8] = b"/run/omniverb/omniverbd.sock";
+/// Bytes of the name of a socket, with the zero behind it.
+const NAME: usize = 108;
+
+/// How often somebody waits for another thread that offers.
+const WAITS: u32 = 1000;
+
+#[repr(C, align(4096))]
+struct State {
+    /// One more than its place among our own descriptors; 0: there is none.
+    socket: AtomicU64,
+    /// Where the broker's page is; 0: it has not come.
+    page: AtomicU64,
+    /// What was in it when the mail was taken last.
+    seen: AtomicU64,
+    /// When a connection was tried last, and failed; 0: it was not.
+    failed: AtomicU64,
+    /// Somebody takes the mail, or connects.
+    busy: AtomicU64,
+    /// This process is known not to be a copy of another one.
+    known: AtomicU64,
+    rest: [u64; 506],
+}
+
+static STATE: State = State {
+    socket: AtomicU64::new(0),
+    page: AtomicU64::new(0),
+    seen: AtomicU64::new(0),
+    failed: AtomicU64::new(0),
+    busy: AtomicU64::new(0),
+    known: AtomicU64::new(0),
+    rest: [0; 506],
+};
+
+struct Path(core::cell::UnsafeCell<[u8; NAME]>);
+// SAFETY: written at the start of the program, before anything is carried.
+unsafe impl Sync for Path {}
+static PATH: Path = Path(core::cell::UnsafeCell::new([0; NAME]));
+
+/// At the start: where it is. `false` if nobody could find it.
+///
+/// # Safety
+/// Nobody else is in here; the environment is not changed meanwhile.
+pub(super) unsafe fn begin(daemon: *const c_char) -> bool {
+    debug_assert!(STATE.rest.len() < PAGE);
+    let daemon = if daemon.is_null() {
+        SYSTEM
+    } else {
+        // SAFETY: a string of the environment.
+        unsafe { core::ffi::CStr::from_ptr(daemon) }.to_bytes()
+    };
+    if daemon.len() + SUFFIX.len() >= NAME || daemon.is_empty() {
+        return false;
+    }
+    // SAFETY: as the caller says.
+    let path = unsafe { &mut *PATH.0.get() };
+    path[..daemon.len()].copy_from_slice(daemon);
+    path[daemon.len()..][..SUFFIX.len()].copy_from_slice(SUFFIX.as_bytes());
+    STATE.known.store(1, Ordering::Relaxed);
+    let page = (&raw const STATE).cast_mut().cast();
+    // SAFETY: a page of our own, of which a child is to see zeros.
+    unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }.is_ok()
+}
+
+fn socket() -> Option<BorrowedFd<'static>> {
+    let place = STATE.socket.load(Ordering::Acquire).checked_sub(1)?;
+    let number = own::number(place as usize)?;
+    // SAFETY: ours for as long as the word names it; otherwise the call fails.
+    Some(unsafe { BorrowedFd::borrow_raw(number) })
+}
+
+/// Before a `fork`, in the child: it has a duplicate of its parent's, of no use to it.
+pub(super) fn leave_to_parent(number: Option<c_int>) {
+    if let Some(number) = number {
+        own::close(number);
+    }
+}
+
+/// The descriptor, for [`leave_to_parent`].
+pub(super) fn number() -> Option<c_int> {
+    socket().map(|socket| socket.as_raw_fd())
+}
+
+/// Somebody is in here alone, until this is dropped: there is no call in here that may be left.
+struct Alone;
+
+impl Alone {
+    fn try_be() -> Option<Self> {
+        (STATE.busy.swap(1, Ordering::AcqRel) == 0).then_some(Self)
+    }
+}
+
+impl Alone {
+    /// Whoever is in here is soon out again; but it may be this thread, interrupted.
+    fn be() -> Option<Self> {
+        (0..WAITS).find_map(|_| {
+            let alone = Self::try_be();
+            if alone.is_none() {
+                rustix::thread::sched_yield();
+            }
+            alone
+        })
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        STATE.busy.store(0, Ordering::Release);
+    }
+}
+
+/// This process is a copy of another one, and nobody has asked so far.
+pub(super) fn is_copy() -> bool {
+    STATE.known.swap(1, Ordering::AcqRel) == 0
+}
+
+/// Offers a socket. `false` if there is nobody to offer it to.
+pub(super) fn offer(number: c_int, link: Link) -> bool {
+    let Some(_alone) = Alone::be() else { return false };
+    if socket().is_none() && !open() {
+        return false;
+    }
+    // SAFETY: the program's socket, for this call.
+    let file = unsafe { BorrowedFd::borrow_raw(number) };
+    tell(Request::Offer { tag: link.tag() }, &[file])
+}
+
+/// A link is over.
+pub(super) fn ended(name: u64) {
+    if let Some(_alone) = Alone::try_be()
+        && socket().is_some()
+    {
+        tell(Request::Ended { link: name }, &[]);
+    }
+}
+
+fn tell(request: Request, files: &[BorrowedFd<'_>]) -> bool {
+    let Some(socket) = socket() else { return false };
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(files));
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let sent = sendmsg(socket, &[IoSlice::new(&request.encode())], &mut ancillary, flags);
+    if matches!(sent, Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN)) {
+        lost();
+    }
+    sent.is_ok()
+}
+
+/// There is a connection, or it is time to try one.
+pub(super) fn may_be_there() -> bool {
+    let failed = STATE.failed.load(Ordering::Relaxed);
+    socket().is_some() || failed == 0 || clock::is_over(failed, clock::SECOND)
+}
+
+/// Connects, and says hello.
+fn open() -> bool {
+    if !may_be_there() {
+        return false;
+    }
+    STATE.failed.store(clock::now().max(1), Ordering::Relaxed);
+    let Some((socket, diagnosis)) = make() else { return false };
+    let kept = own::keep(socket.as_raw_fd());
+    drop(socket);
+    let Some(kept) = kept else { return false };
+    STATE.seen.store(0, Ordering::Relaxed);
+    STATE.socket.store(kept as u64 + 1, Ordering::Release);
+    tell(Request::Hello, &[diagnosis.as_fd()])
+}
+
+fn make() -> Option<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
+    // SAFETY: written at the start only.
+    let path = unsafe { &*PATH.0.get() };
+    let path = core::ffi::CStr::from_bytes_until_nul(path).ok()?;
+    connect(&socket, &SocketAddrUnix::new(path).ok()?).ok()?;
+    let protocol = Some(netlink::SOCK_DIAG);
+    let diagnosis = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol).ok()?;
+    Some((socket, diagnosis))
+}
+
+/// The broker is gone. What it has given stays.
+fn lost() {
+    let Some(number) = number() else { return };
+    STATE.socket.store(0, Ordering::Release);
+    // The page stays mapped: somebody may be looking at it.
+    STATE.page.store(0, Ordering::Release);
+    STATE.failed.store(clock::now().max(1), Ordering::Relaxed);
+    own::close(number);
+}
+
+/// Whether there is mail, as far as can be told without asking.
+#[inline(always)]
+fn has_mail() -> bool {
+    match STATE.page.load(Ordering::Acquire) {
+        // Until the page has come it has to be looked for.
+        0 => STATE.socket.load(Ordering::Relaxed) != 0,
+        page => {
+            // SAFETY: the page stays mapped.
+            let word = unsafe { &*(page as *const AtomicU64) };
+            word.load(Ordering::Acquire) != STATE.seen.load(Ordering::Relaxed)
+        }
+    }
+}
+
+/// Takes the mail, if there is some.
+#[inline(always)]
+pub(super) fn look() {
+    if has_mail() {
+        take();
+    }
+}
+
+#[cold]
+fn take() {
+    let Some(_alone) = Alone::try_be() else { return };
+    let page = STATE.page.load(Ordering::Acquire);
+    if page != 0 {
+        // SAFETY: the page stays mapped.
+        let sent = unsafe { &*(page as *const AtomicU64) }.load(Ordering::Acquire);
+        STATE.seen.store(sent, Ordering::Relaxed);
+    }
+    // As many as there may be links.
+    for _ in 0..4096 {
+        let Some(socket) = socket() else { return };
+        match receive(socket) {
+            Ok(Some((reply, file))) => came(reply, file),
+            Ok(None) => return lost(),
+            Err(Errno::AGAIN | Errno::INTR) => return,
+            Err(_) => return lost(),
+        }
+    }
+}
+
+/// The next message; `None` at the end of the connection, or for what is none.
+fn receive(from: BorrowedFd<'_>) -> Result<Option<(Reply, Option<OwnedFd>)>, Errno> {
+    let mut bytes = [0; BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let got = recvmsg(from, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)?;
+    let mut file = None;
+    for one in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut files) = one {
+            file = files.next();
+        }
+    }
+    let reply = Reply::decode(&bytes[..got.bytes]);
+    Ok(reply.map(|reply| (reply, file)))
+}
+
+fn came(reply: Reply, file: Option<OwnedFd>) {
+    match (reply, file) {
+        (Reply::Welcome, Some(file)) => {
+            if let Some(page) = map(&file, PAGE, ProtFlags::READ) {
+                STATE.page.store(page as u64, Ordering::Release);
+                STATE.failed.store(0, Ordering::Relaxed);
+            }
+        }
+        (Reply::Link { tag, link: name, side }, Some(file)) => {
+            let link = Link::of_tag(tag);
+            let is_taken = link.is_some_and(|link| take_link(link, &file, name, side));
+            if let Some(link) = link {
+                link.note(Note::Returned);
+                link.let_go();
+            }
+            if !is_taken {
+                tell(Request::Ended { link: name }, &[]);
+            }
+        }
+        (Reply::Refused { tag, .. }, _) => {
+            if let Some(link) = Link::of_tag(tag) {
+                link.note(Note::Left);
+                link.note(Note::Unwelcoming);
+                link.note(Note::Returned);
+                link.let_go();
+            }
+        }
+        (Reply::Waiting { tag }, _) => {
+            if let Some(link) = Link::of_tag(tag) {
+                link.note(Note::Returned);
+                link.let_go();
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Whether a link is to have memory: nobody has done anything with its socket that only the kernel
+/// can go on with, since it was offered.
+fn may_have_memory(link: Link) -> bool {
+    let entry = NUMBERS.look(link.get(Word::Number) as c_int);
+    !link.has(Note::Left) && entry.why() == Why::Free && !entry.is_duplicated()
+}
+
+/// A link has come. `false` if it is of no use any more.
+fn take_link(link: Link, file: &OwnedFd, name: u64, side: u64) -> bool {
+    if link.get(Word::Memory) != 0 || !may_have_memory(link) {
+        return false;
+    }
+    let Some(base) = map(file, layout::BYTES, ProtFlags::READ | ProtFlags::WRITE) else {
+        return false;
+    };
+    link.set(Word::Side, side);
+    link.set(Word::Name, name);
+    link.word(Word::Memory).store(base as u64, Ordering::SeqCst);
+    // Who leaves says so and looks for the memory then; one of the two is seen.
+    fence(Ordering::SeqCst);
+    if !may_have_memory(link) {
+        link.note(Note::Left);
+        link.note(Note::Unwelcoming);
+        if let (Some(outward), Some(inward)) = (link.outward(), link.inward()) {
+            outward.stop();
+            inward.say_no_more();
+        }
+    }
+    true
+}
+
+/// Maps a memory file that can be neither cut short nor grown.
+fn map(file: &OwnedFd, bytes: usize, protection: ProtFlags) -> Option<*mut c_void> {
+    let seals = fcntl_get_seals(file).ok()?;
+    let is_fixed = seals.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL);
+    let is_long = fstat(file).is_ok_and(|status| status.st_size == bytes as i64);
+    // SAFETY: new memory, wherever the kernel likes; the file keeps its size.
+    (is_fixed && is_long)
+        .then(|| unsafe {
+            mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0).ok()
+        })
+        .flatten()
+}

@@ -1,0 +1,473 @@
+//! Bytes that the program receives.
+//!
+//! Those of the kernel come before those in the ring. A call that finds neither looks for a moment,
+//! with the other end welcome to use the ring. Then it takes the welcome away and sleeps in the
+//! very call that the program has made: what comes then comes by the kernel. So limits of time,
+//! signals, restarts and cancellation are the kernel's own.
+
+use core::ffi::c_int;
+use core::sync::atomic::{Ordering, fence};
+
+use omniverb_carry::{Direction, Place};
+use rustix::event::PollFlags;
+use rustix::thread::sched_yield;
+
+use super::links::{self, Link, Note, Word};
+use super::look::{self, Seen};
+use super::members::Row;
+use super::memory::Memory;
+use super::parts::{self, Parts};
+use super::{clock, leaving, outward, shadow};
+use crate::slots::next_recvmsg;
+
+/// Flags that are understood here; all others are for the kernel alone.
+const PLAIN: c_int = libc::MSG_PEEK
+    | libc::MSG_DONTWAIT
+    | libc::MSG_WAITALL
+    | libc::MSG_NOSIGNAL
+    | libc::MSG_CMSG_CLOEXEC;
+/// How long a call looks before it sleeps.
+pub(super) const LOOKING: u64 = 3 * clock::MOMENT;
+/// Looks without giving the processor away, at first.
+const AWAKE: u32 = 200;
+/// The longest time, in calls, that is not looked at all after looks that were in vain: two to the
+/// power of that.
+const VAIN_MAX: u64 = 8;
+
+/// Steps of a call that got nothing: far more than others who read the same socket cause.
+const STEPS: u32 = 1 << 12;
+
+/// What there is in the ring.
+pub(super) enum Ring {
+    /// It has nothing that the reader could take.
+    Empty(Place),
+    /// So many bytes.
+    Bytes(Place, usize),
+}
+
+/// What is there; nothing if the ring makes no sense.
+#[inline]
+pub(super) fn ring(link: Link, direction: &Direction<Memory>) -> Ring {
+    match direction.waiting() {
+        Ok((place, 0)) => Ring::Empty(place),
+        Ok((place, bytes)) => Ring::Bytes(place, bytes),
+        Err(_) => {
+            link.note(Note::Broken);
+            Ring::Empty(direction.place())
+        }
+    }
+}
+
+/// Bytes in the ring.
+#[inline]
+pub(super) fn waiting(link: Link) -> usize {
+    if link.has(Note::Broken) {
+        return 0;
+    }
+    link.inward().and_then(|direction| direction.waiting().ok()).map_or(0, |(_, bytes)| bytes)
+}
+
+/// There are bytes in the ring, and all that are before them were received.
+pub(super) fn is_readable(link: Link, number: c_int) -> bool {
+    waiting(link) > 0 && link.inward().is_some_and(|direction| is_passed(link, number, &direction))
+}
+
+/// All that went through the kernel before the ring's bytes was received.
+#[inline]
+fn is_passed(link: Link, number: c_int, direction: &Direction<Memory>) -> bool {
+    let fence = direction.fence();
+    link.get(Word::Passed) == fence.wrapping_add(1) || is_passed_now(link, number, fence)
+}
+
+#[cold]
+fn is_passed_now(link: Link, number: c_int, fence: u64) -> bool {
+    let is_passed = is_left_of_kernel(number, fence, 0);
+    if is_passed {
+        link.set(Word::Passed, fence.wrapping_add(1));
+    }
+    is_passed
+}
+
+/// All that was to come before the ring's bytes has come, and so many of them were not received.
+fn is_left_of_kernel(number: c_int, fence: u64, bytes: usize) -> bool {
+    let information = shadow::Information::of(number);
+    let has_come = information.is_some_and(|information| information.received() >= fence);
+    has_come && shadow::queued(number) == Some(bytes)
+}
+
+/// Whether the other end may be welcome: nobody else would have to be woken.
+fn may_welcome(link: Link) -> bool {
+    let notes = Note::Unwelcoming as u64 | Note::Shared as u64 | Note::Broken as u64;
+    let is_awake = link.word(Word::Sleeping).load(Ordering::SeqCst) == 0
+        && !Row::with(link).is_some_and(Row::has_sleepers);
+    is_awake && link.get(Word::Notes) & notes == 0
+}
+
+/// Welcomes it, unless somebody went to sleep at this moment.
+pub(super) fn welcome(link: Link, direction: &Direction<Memory>) -> bool {
+    if !may_welcome(link) {
+        return false;
+    }
+    if direction.place().is_welcome() {
+        return true;
+    }
+    direction.welcome();
+    fence(Ordering::SeqCst);
+    // Who goes to sleep counts himself first and takes the welcome away then.
+    if may_welcome(link) {
+        return true;
+    }
+    direction.say_no_more();
+    false
+}
+
+/// A call of the kernel's that waits is about to begin, unless there are bytes in the ring now.
+pub(super) fn falls_asleep(link: Link) {
+    link.word(Word::Sleeping).fetch_add(1, Ordering::SeqCst);
+    if let Some(direction) = link.inward() {
+        direction.say_no_more();
+    }
+}
+
+/// It is over.
+pub(super) fn wakes(link: Link) {
+    link.word(Word::Sleeping).fetch_sub(1, Ordering::AcqRel);
+}
+
+/// This call is one that looks; those after some in vain do not.
+pub(super) fn is_worth_looking(link: Link) -> bool {
+    match link.get(Word::Skip) {
+        0 => true,
+        left => {
+            link.set(Word::Skip, left - 1);
+            false
+        }
+    }
+}
+
+/// Looking was in vain: it is left out for a while.
+pub(super) fn looked_in_vain(link: Link) {
+    let vain = (link.get(Word::Vain) + 1).min(VAIN_MAX);
+    link.set(Word::Vain, vain);
+    link.set(Word::Skip, (1 << vain) - 1);
+}
+
+/// It was not.
+pub(super) fn looked_well(link: Link) {
+    link.set(Word::Vain, 0);
+}
+
+/// A call that receives.
+struct Call<'a, N> {
+    link: Link,
+    direction: Direction<Memory>,
+    number: c_int,
+    parts: Parts<'a>,
+    flags: c_int,
+    native: N,
+    got: usize,
+}
+
+/// Receives. `native` does what the program has called, and the whole of it.
+pub(super) fn receive(
+    link: Link,
+    number: c_int,
+    parts: Option<Parts<'_>>,
+    flags: c_int,
+    native: impl Fn() -> isize,
+) -> isize {
+    let Some(direction) = link.inward() else { return native() };
+    // A look at bytes that waits for all of them is the kernel's affair, too.
+    let looks_and_waits = libc::MSG_PEEK | libc::MSG_WAITALL;
+    let is_plain = flags & !PLAIN == 0 && flags & looks_and_waits != looks_and_waits;
+    let parts = parts.filter(|parts| parts.total() > 0 && is_plain);
+    let Some(parts) = parts.filter(|_| !link.has(Note::Broken)) else {
+        // What only the kernel can do it does with all bytes.
+        leaving::leave(link, number);
+        outward::flush_all();
+        return native();
+    };
+    Call { link, direction, number, parts, flags, native, got: 0 }.run()
+}
+
+/// What a step came to.
+enum Step {
+    Done(isize),
+    Again,
+}
+
+impl<N: Fn() -> isize> Call<'_, N> {
+    fn has(&self, flag: c_int) -> bool {
+        self.flags & flag != 0
+    }
+
+    fn run(mut self) -> isize {
+        let (mut steps, mut had) = (0, 0);
+        loop {
+            let step = match ring(self.link, &self.direction) {
+                Ring::Bytes(place, bytes) => self.take_of_ring(place, bytes),
+                Ring::Empty(_) if self.got > 0 && !self.has(libc::MSG_WAITALL) => {
+                    Step::Done(self.got as isize)
+                }
+                Ring::Empty(place) => self.turn_to_kernel(place),
+            };
+            if let Step::Done(result) = step {
+                return result;
+            }
+            if self.got > had {
+                (steps, had) = (0, self.got);
+            }
+            steps += 1;
+            if steps > STEPS {
+                return self.give_up();
+            }
+        }
+    }
+
+    /// The other end writes what no correct end writes: the call is not to go on for ever.
+    #[cold]
+    fn give_up(&self) -> isize {
+        self.link.note(Note::Broken);
+        if self.got > 0 {
+            return self.got as isize;
+        }
+        falls_asleep(self.link);
+        outward::flush_all();
+        let result = (self.native)();
+        wakes(self.link);
+        result
+    }
+
+    /// There are bytes in the ring. Those of the kernel come first.
+    fn take_of_ring(&mut self, place: Place, bytes: usize) -> Step {
+        let mut peeked = 0;
+        if !is_passed(self.link, self.number, &self.direction) {
+            match self.before_fence() {
+                Ok(0) => {}
+                Ok(got) if self.has(libc::MSG_PEEK) => {
+                    let fence = self.direction.fence();
+                    if !is_left_of_kernel(self.number, fence, got) {
+                        // More of the kernel's are on the way.
+                        return Step::Done(got as isize);
+                    }
+                    peeked = got;
+                }
+                Ok(got) => {
+                    self.got += got;
+                    if self.got == self.parts.total() {
+                        return Step::Done(self.got as isize);
+                    }
+                    return Step::Again;
+                }
+                Err(step) => return step,
+            }
+        }
+        let skip = self.got + peeked;
+        let length = bytes.min(self.parts.total() - skip);
+        let direction = &self.direction;
+        self.parts.each(skip, length, |done, piece| {
+            direction.drain(place.position(), done, piece);
+        });
+        if self.has(libc::MSG_PEEK) {
+            // Not if they are being taken back: the kernel may have shown some of them as its own.
+            let now = direction.place();
+            let is_same = now.position() == place.position() && !now.is_taken();
+            return if is_same { Step::Done((skip + length) as isize) } else { Step::Again };
+        }
+        if !direction.take(place, length) {
+            return Step::Again;
+        }
+        self.link.set(Word::Vain, 0);
+        self.got += length;
+        if self.got == self.parts.total() { Step::Done(self.got as isize) } else { Step::Again }
+    }
+
+    /// What the kernel has before the ring's bytes; or looks at it.
+    fn before_fence(&mut self) -> Result<usize, Step> {
+        let mut list = parts::list();
+        let count = self.parts.rest(self.got, &mut list);
+        let mut message = parts::message(&mut list, count);
+        let flags = self.flags & libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        let before = shadow::errno();
+        // SAFETY: the message lives across the call, and so do the program's parts.
+        let got = unsafe { next_recvmsg(self.number, &raw mut message, flags) };
+        match got {
+            1.. => Ok(got as usize),
+            // Somebody else has had them, or they are still on the way.
+            _ if is_passed(self.link, self.number, &self.direction) => {
+                shadow::set_errno(before);
+                Ok(0)
+            }
+            _ if self.got > 0 => Err(Step::Done(self.got as isize)),
+            // What only the kernel can tell it does. It may sleep, until the bytes come that are
+            // before those in the ring; if somebody else has had them meanwhile, it must not.
+            _ => {
+                falls_asleep(self.link);
+                let step = if is_passed(self.link, self.number, &self.direction) {
+                    Step::Again
+                } else {
+                    outward::flush_all();
+                    Step::Done((self.native)())
+                };
+                wakes(self.link);
+                Err(step)
+            }
+        }
+    }
+
+    /// There is nothing in the ring.
+    fn turn_to_kernel(&mut self, place: Place) -> Step {
+        let seen = match self.link.get(Word::Vain) {
+            0 => look::look(self.link, self.number),
+            _ => look::look_now(self.link, self.number),
+        };
+        let events = match seen {
+            Seen::Another if self.got > 0 => {
+                links::forget(self.number, self.link);
+                return Step::Done(self.got as isize);
+            }
+            Seen::Another => {
+                return Step::Done(outward::another(self.number, self.link, &self.native));
+            }
+            Seen::Events(events) => events,
+        };
+        if self.got == 0
+            && let Some(error) = look::take_error(self.link)
+        {
+            shadow::set_errno(error);
+            return Step::Done(-1);
+        }
+        let is_waiting = !self.has(libc::MSG_DONTWAIT) && !self.link.has(Note::NonBlocking);
+        if events.intersects(PollFlags::IN | look::ENDING) {
+            if !is_waiting || !self.has(libc::MSG_WAITALL) {
+                return self.ask();
+            }
+        } else if !is_waiting {
+            welcome(self.link, &self.direction);
+            return self.ask();
+        } else if is_worth_looking(self.link) {
+            if self.look_for_a_moment(place) {
+                looked_well(self.link);
+                return Step::Again;
+            }
+            looked_in_vain(self.link);
+        }
+        self.sleep()
+    }
+
+    /// Looks for a moment. `true`: something has come, or happened.
+    fn look_for_a_moment(&self, place: Place) -> bool {
+        if !welcome(self.link, &self.direction) {
+            return false;
+        }
+        let began = clock::now();
+        let mut looks = 0_u32;
+        loop {
+            if self.direction.head().position() != place.position() {
+                return true;
+            }
+            looks += 1;
+            if looks < AWAKE {
+                core::hint::spin_loop();
+                continue;
+            }
+            match look::look(self.link, self.number) {
+                Seen::Events(events) if !events.intersects(PollFlags::IN | look::ENDING) => {}
+                _ => {
+                    // What the next look finds must not be missed for being too soon.
+                    self.link.set(Word::Looked, 0);
+                    return true;
+                }
+            }
+            if clock::is_over(began, LOOKING) {
+                return false;
+            }
+            sched_yield();
+        }
+    }
+
+    /// Asks the kernel, which does not wait, or waits for all of it.
+    fn ask(&mut self) -> Step {
+        let result = self.rest();
+        self.told(result)
+    }
+
+    /// Waits in the kernel.
+    fn sleep(&mut self) -> Step {
+        falls_asleep(self.link);
+        if waiting(self.link) > 0 {
+            wakes(self.link);
+            return Step::Again;
+        }
+        outward::flush_all();
+        let began = clock::now();
+        let result = self.rest();
+        wakes(self.link);
+        if result > 0 && !clock::is_over(began, LOOKING) {
+            // Looking would have found it.
+            self.link.set(Word::Skip, 0);
+        }
+        self.told(result)
+    }
+
+    /// The program's call, for what is left.
+    fn rest(&self) -> isize {
+        if self.got == 0 {
+            return (self.native)();
+        }
+        let mut list = parts::list();
+        let count = self.parts.rest(self.got, &mut list);
+        let mut message = parts::message(&mut list, count);
+        // SAFETY: the message lives across the call, and so do the program's parts.
+        unsafe { next_recvmsg(self.number, &raw mut message, self.flags) }
+    }
+
+    /// The kernel's answer is the call's, but for what it cannot know.
+    fn told(&mut self, result: isize) -> Step {
+        if result > 0 {
+            return Step::Done(self.got as isize + result);
+        }
+        let error = if result < 0 { shadow::errno() } else { 0 };
+        let is_passing = matches!(error, libc::EAGAIN | libc::EINTR);
+        let has_bytes = matches!(ring(self.link, &self.direction), Ring::Bytes(..));
+        if error == libc::EAGAIN && has_bytes || error == 0 && (has_bytes || self.inherits()) {
+            return Step::Again;
+        }
+        if error != 0 && !is_passing && (has_bytes || self.got > 0) {
+            // Those come first; what the kernel has told us it does not tell again.
+            self.link.set(Word::Error, error as u64);
+            if has_bytes && self.got == 0 {
+                return Step::Again;
+            }
+        }
+        if self.got > 0 {
+            return Step::Done(self.got as isize);
+        }
+        if error == 0 {
+            // Nobody is there any more: did he leave bytes that he should have read?
+            _ = look::look_now(self.link, self.number);
+            if let Some(error) = look::take_error(self.link) {
+                shadow::set_errno(error);
+                return Step::Done(-1);
+            }
+        }
+        Step::Done(result)
+    }
+
+    /// The writer has died while it was taking bytes back: those that the kernel has not had are
+    /// still in the ring.
+    fn inherits(&self) -> bool {
+        let place = self.direction.place();
+        let Ok(left) = self.direction.head().since(place) else { return false };
+        if !place.is_taken() || left == 0 {
+            return false;
+        }
+        let Some(information) = shadow::Information::of(self.number) else { return false };
+        if !information.has_ended() {
+            return false;
+        }
+        let passed = information.received().saturating_sub(self.direction.fence());
+        let passed = usize::try_from(passed).unwrap_or(left).min(left);
+        self.direction.inherit(passed).is_ok() && passed < left
+    }
+}

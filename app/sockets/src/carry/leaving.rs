@@ -1,0 +1,192 @@
+//! A socket goes back to the kernel, wholly: what was sent, and what was not received.
+//!
+//! Before anything is done with it that only the kernel can do, or that somebody does whom no
+//! library sees.
+
+use core::ffi::c_int;
+
+use omniverb_carry::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
+
+use super::links::{self, Link, Note, Word};
+use super::outward::{self, is_its};
+use super::{broker, inward, shadow};
+
+/// Neither direction goes on, now or, if it has no memory yet, ever. What was not received is still
+/// in the ring, for this process and those that it forks.
+pub(super) fn escape(link: Link, number: c_int) {
+    // Whoever brings the memory brings it and looks then whether this was said.
+    link.note(Note::Left);
+    link.note(Note::Unwelcoming);
+    core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+    if let Some(inward) = link.inward() {
+        inward.say_no_more();
+    }
+    if let Some(outward) = link.outward() {
+        outward.stop();
+        if is_its(link, number) {
+            outward::flush(link, number);
+        }
+    }
+}
+
+/// The same; what was sent is with the kernel then: somebody is about to send behind it who knows
+/// nothing of it.
+fn escape_wholly(link: Link, number: c_int) {
+    escape(link, number);
+    if outward::has_bytes(link) && is_its(link, number) {
+        outward::flush_wholly(link, number);
+    }
+}
+
+/// And what was not received goes through the kernel, too: the other end sees to that, by the next
+/// thing that it does.
+pub(super) fn leave(link: Link, number: c_int) {
+    escape_wholly(link, number);
+    if inward::waiting(link) > 0
+        && let Some(inward) = link.inward()
+        && inward.leave().is_err()
+    {
+        link.note(Note::Broken);
+    }
+}
+
+/// The same; other programs are about to have it, too.
+fn hand_over(link: Link, number: c_int) {
+    link.note(Note::Shared);
+    leave(link, number);
+}
+
+/// Nothing more is sent but by the kernel; what was sent is with it then. What comes in goes on as
+/// it did.
+pub(super) fn stop_sending(number: c_int) {
+    let Some(link) = links::enter(number) else { return };
+    link.note(Note::Left);
+    core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+    if let Some(outward) = link.outward() {
+        outward.stop();
+        if is_its(link, number) && !outward::flush(link, number) {
+            outward::flush_wholly(link, number);
+        }
+    }
+    link.let_go();
+}
+
+/// The same for a number, if it has a link.
+pub(super) fn leave_number(number: c_int) {
+    if let Some(link) = links::enter(number) {
+        leave(link, number);
+        link.let_go();
+    }
+}
+
+/// The same; somebody else is about to have it, too.
+pub(super) fn pass_number(number: c_int) {
+    if let Some(link) = links::enter(number) {
+        hand_over(link, number);
+        link.let_go();
+    }
+}
+
+/// What the number had is no more, and nobody saw that.
+#[cold]
+pub(super) fn forget(number: c_int) {
+    if let Some((link, _)) = links::take(number) {
+        link.let_go();
+    }
+}
+
+/// A number is about to be closed.
+pub(super) fn close(number: c_int) {
+    if !links::has(number) {
+        return;
+    }
+    let Some((link, is_last)) = links::take(number) else { return };
+    if is_last && is_its(link, number) {
+        if link.get(Word::Memory) != 0 {
+            end(link, number);
+        } else if !link.has(Note::Shared) && !link.has(Note::Returned) {
+            // The broker may have its duplicate still, which would put the end off.
+            shadow::end_now(number);
+        }
+    }
+    link.let_go();
+}
+
+/// The last number of this process is.
+fn end(link: Link, number: c_int) {
+    escape(link, number);
+    if link.has(Note::Shared) {
+        return;
+    }
+    link.say(CLOSED);
+    let Some(inward) = link.inward() else { return };
+    // Natively bytes that nobody has received make the end a reset. What comes from now on the
+    // other end takes back, and the kernel resets for it.
+    if !inward.place().is_taken() && inward.leave().is_ok_and(|bytes| bytes > 0) {
+        shadow::close_will_reset(number);
+    }
+    broker::ended(link.get(Word::Name));
+}
+
+/// A socket is about to be shut down.
+pub(super) fn shut(number: c_int, how: c_int) {
+    let Some(link) = links::enter(number) else { return };
+    let (receives, sends) = match how {
+        libc::SHUT_RD => (true, false),
+        libc::SHUT_WR => (false, true),
+        libc::SHUT_RDWR => (true, true),
+        _ => (false, false),
+    };
+    if sends && let Some(outward) = link.outward() {
+        outward.stop();
+        outward::flush(link, number);
+        link.say(SHUT_SEND);
+    }
+    if receives && let Some(inward) = link.inward() {
+        link.note(Note::Unwelcoming);
+        link.say(SHUT_RECEIVE);
+        inward.say_no_more();
+    }
+    link.let_go();
+}
+
+/// All of them go back.
+pub(super) fn all() {
+    links::each(|number, link| leave(link, number));
+}
+
+/// Programs that know nothing of us are about to have those of which `is_handed_over` says so.
+pub(super) fn hand_all_over(is_handed_over: impl Fn(c_int) -> bool) {
+    links::each(|number, link| {
+        if is_handed_over(number) {
+            hand_over(link, number);
+        } else {
+            escape_wholly(link, number);
+        }
+    });
+}
+
+/// Other processes are about to have all sockets that this one has, and the links, too.
+pub(super) fn share() {
+    links::each(|number, link| {
+        link.note(Note::Shared);
+        escape_wholly(link, number);
+    });
+}
+
+/// The process ends: what becomes of each socket is what becomes of one that is closed.
+pub(super) fn finish() {
+    links::each(|number, link| {
+        if is_its(link, number) && link.get(Word::Memory) != 0 {
+            end(link, number);
+        }
+    });
+}
+
+/// In a child: threads that were at it are not there.
+pub(super) fn begin_anew() {
+    links::each(|_, link| {
+        link.set(Word::Writer, 0);
+        link.set(Word::Pump, 0);
+    });
+}

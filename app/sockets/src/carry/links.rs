@@ -1,0 +1,402 @@
+//! The links of this process: which descriptor has one, and what is known of it here.
+//!
+//! A link is a row of words that is made when its socket is offered, and used again when nobody
+//! holds it any more: a descriptor number that is for it, or a call that is under way. A call that
+//! is left by `longjmp` or cancellation never lets go: then its memory stays, and nothing else.
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use omniverb_carry::{Direction, layout};
+use omniverb_ring::WordMemory;
+use omniverb_stream::descriptors::{PIECE, Room};
+
+use super::memory::Memory;
+use crate::place;
+use crate::room::Pieces;
+
+/// Sockets are carried at all.
+static IS_ON: AtomicBool = AtomicBool::new(false);
+
+const WORDS: usize = 32;
+const IN_PIECE: usize = PIECE / WORDS;
+/// Links at a time.
+const MOST: usize = 1 << 14;
+
+static ROWS: Pieces<{ MOST / IN_PIECE }> = Pieces::new();
+/// One more than the highest row ever used.
+static END: AtomicU32 = AtomicU32::new(0);
+/// For each descriptor number: one more than its row, or 0.
+static NUMBERS: Pieces<{ 1 << 10 }> = Pieces::new();
+/// How often a number was given one.
+static GIVEN: AtomicU64 = AtomicU64::new(0);
+/// Links that had memory and have ended, and bytes that were put into their rings.
+static CARRIED: AtomicU64 = AtomicU64::new(0);
+static PUT: AtomicU64 = AtomicU64::new(0);
+
+/// Words of a row.
+#[derive(Clone, Copy)]
+pub(super) enum Word {
+    /// Who holds it; 0: it is free.
+    Holders,
+    /// How many of these are numbers.
+    Numbers,
+    /// Where its memory is; 0: it has none yet.
+    Memory,
+    /// Which side this process is.
+    Side,
+    /// Changes whenever the row is used anew.
+    Turn,
+    /// The socket's cookie.
+    Cookie,
+    /// As the broker calls it.
+    Name,
+    /// See [`Note`].
+    Notes,
+    /// The thread that puts bytes into the ring.
+    Writer,
+    /// The thread that takes bytes back.
+    Pump,
+    /// Calls of the kernel that send, under way.
+    Sending,
+    /// Calls of the kernel that wait for bytes to come, under way.
+    Sleeping,
+    /// The fence is what the kernel was given: nothing was since.
+    IsFenced,
+    /// One more than the fence up to which the kernel's bytes were received.
+    Passed,
+    /// An error that the next call is to give.
+    Error,
+    /// When the shadow was looked at last.
+    Looked,
+    /// Waits in a row that were in vain, and how many more are to be left out.
+    Vain,
+    Skip,
+    /// What the kernel keeps of what is sent, in bytes.
+    Buffer,
+    /// The number that it was offered by.
+    Number,
+    /// One more than the row of the epoll set that it is in; 0: in none.
+    Set,
+    /// With which events, and which data.
+    Events,
+    Data,
+    /// One more than how far the other end had written when it was last told of there.
+    Told,
+}
+
+/// What is true of a link from some time on.
+#[derive(Clone, Copy)]
+pub(super) enum Note {
+    /// The other end is not to put bytes into the ring any more.
+    Unwelcoming = 1,
+    /// Other processes have the socket.
+    Shared = 2,
+    /// What is in its memory makes no sense.
+    Broken = 4,
+    /// The other end has gone, and what followed from that is done.
+    Settled = 8,
+    /// The socket does not wait.
+    NonBlocking = 16,
+    /// The broker has closed its duplicate.
+    Returned = 32,
+    /// This side puts no bytes into the ring any more, and takes no memory if it has none yet.
+    Left = 64,
+}
+
+/// One of them.
+#[derive(Clone, Copy)]
+pub(crate) struct Link {
+    row: &'static [AtomicU64],
+    index: u32,
+}
+
+impl Link {
+    /// The row of an index. Whoever has it by that must hold it already.
+    pub(super) fn at(index: u32) -> Option<Link> {
+        let index_of = index as usize;
+        let at = index_of % IN_PIECE * WORDS;
+        let row = ROWS.make(index_of / IN_PIECE)?.get(at..at + WORDS)?;
+        // SAFETY: pieces stay for good.
+        let row = unsafe { core::slice::from_raw_parts(row.as_ptr(), row.len()) };
+        Some(Link { row, index })
+    }
+
+    pub(super) fn index(self) -> u32 {
+        self.index
+    }
+
+    #[inline(always)]
+    pub(super) fn word(self, word: Word) -> &'static AtomicU64 {
+        &self.row[word as usize]
+    }
+
+    #[inline(always)]
+    pub(super) fn get(self, word: Word) -> u64 {
+        self.word(word).load(Ordering::Acquire)
+    }
+
+    #[inline(always)]
+    pub(super) fn set(self, word: Word, value: u64) {
+        self.word(word).store(value, Ordering::Release);
+    }
+
+    #[inline(always)]
+    pub(super) fn has(self, note: Note) -> bool {
+        self.get(Word::Notes) & note as u64 != 0
+    }
+
+    pub(super) fn note(self, note: Note) {
+        self.word(Word::Notes).fetch_or(note as u64, Ordering::AcqRel);
+    }
+
+    pub(super) fn unnote(self, note: Note) {
+        self.word(Word::Notes).fetch_and(!(note as u64), Ordering::AcqRel);
+    }
+
+    /// Its memory, if it has come.
+    #[inline(always)]
+    fn memory(self) -> Option<Memory> {
+        match self.get(Word::Memory) {
+            0 => None,
+            base => Some(Memory(base as usize)),
+        }
+    }
+
+    /// Bytes that go out.
+    #[inline]
+    pub(super) fn outward(self) -> Option<Direction<Memory>> {
+        Some(Direction::new(self.memory()?, self.get(Word::Side) as usize))
+    }
+
+    /// Bytes that come in.
+    #[inline]
+    pub(super) fn inward(self) -> Option<Direction<Memory>> {
+        Some(Direction::new(self.memory()?, 1 - self.get(Word::Side) as usize))
+    }
+
+    /// Says something of this side.
+    pub(super) fn say(self, what: u64) {
+        if let Some(memory) = self.memory() {
+            let at = layout::word(self.get(Word::Side) as usize, layout::SAID);
+            memory.word(at).fetch_or(what, Ordering::AcqRel);
+        }
+    }
+
+    /// What the other side has said.
+    pub(super) fn said(self) -> u64 {
+        let at = layout::word(1 - self.get(Word::Side) as usize, layout::SAID);
+        self.memory().map_or(0, |memory| memory.load(at, Ordering::Acquire))
+    }
+
+    /// What the broker is told to call it by.
+    pub(super) fn tag(self) -> u64 {
+        u64::from(self.index) | self.get(Word::Turn) << 32
+    }
+
+    /// The link of a tag, if that is still its.
+    pub(super) fn of_tag(tag: u64) -> Option<Link> {
+        let index = tag as u32;
+        if index >= END.load(Ordering::Acquire) {
+            return None;
+        }
+        let link = Link::at(index)?;
+        link.hold().then_some(())?;
+        if link.tag() == tag && link.get(Word::Numbers) > 0 {
+            return Some(link);
+        }
+        link.let_go();
+        None
+    }
+
+    /// Holds it, if anybody does.
+    fn hold(self) -> bool {
+        let more = |holders: u64| (holders > 0).then_some(holders + 1);
+        self.word(Word::Holders).fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+    }
+
+    /// Holds it no more.
+    #[inline]
+    pub(super) fn let_go(self) {
+        if self.word(Word::Holders).fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.end();
+        }
+    }
+
+    /// Bytes that this side has ever put into the ring.
+    fn has_put(self) -> u64 {
+        self.outward().map_or(0, |direction| direction.head().position())
+    }
+
+    /// Nobody holds it: but who wants the row has to win it first.
+    #[cold]
+    fn end(self) {
+        let has_put = self.has_put();
+        let base = self.word(Word::Memory).swap(0, Ordering::AcqRel);
+        if base != 0 {
+            CARRIED.fetch_add(1, Ordering::Relaxed);
+            PUT.fetch_add(has_put, Ordering::Relaxed);
+            // SAFETY: the link's own mapping, which nobody uses any more.
+            _ = unsafe { rustix::mm::munmap(base as *mut c_void, layout::BYTES) };
+        }
+    }
+}
+
+/// From now on.
+pub(super) fn turn_on() {
+    IS_ON.store(true, Ordering::Release);
+}
+
+/// Nothing more is carried in this process.
+pub(super) fn turn_off() {
+    IS_ON.store(false, Ordering::Release);
+}
+
+/// Sockets may be carried in this process.
+#[inline(always)]
+pub(super) fn is_on() -> bool {
+    IS_ON.load(Ordering::Relaxed)
+}
+
+fn word_of(number: c_int) -> Option<&'static AtomicU64> {
+    let number = usize::try_from(number).ok()?;
+    let word = NUMBERS.piece(number / PIECE)?.get(number % PIECE)?;
+    // SAFETY: pieces stay for good.
+    Some(unsafe { &*core::ptr::from_ref(word) })
+}
+
+/// Whether a number has one.
+#[inline]
+pub(super) fn has(number: c_int) -> bool {
+    is_on() && word_of(number).is_some_and(|word| word.load(Ordering::Acquire) != 0)
+}
+
+/// The link of a number, held until it is let go.
+#[inline]
+pub(super) fn enter(number: c_int) -> Option<Link> {
+    if !is_on() {
+        return None;
+    }
+    let word = word_of(number)?;
+    let found = word.load(Ordering::Acquire);
+    if found == 0 || !place::is_ours() {
+        return None;
+    }
+    let link = Link::at((found - 1) as u32)?;
+    if !link.hold() {
+        return None;
+    }
+    // It may have got another one meanwhile.
+    if word.load(Ordering::Acquire) == found {
+        return Some(link);
+    }
+    link.let_go();
+    None
+}
+
+/// A new one for a number that has none.
+pub(super) fn make(number: c_int) -> Option<Link> {
+    let at = usize::try_from(number).ok()?;
+    let piece = NUMBERS.make(at / PIECE)?;
+    for index in 0..MOST as u32 {
+        let link = Link::at(index)?;
+        let holders = link.word(Word::Holders);
+        if holders.load(Ordering::Relaxed) != 0 || link.get(Word::Memory) != 0 {
+            continue;
+        }
+        // Two: the number, and who makes it.
+        if holders.compare_exchange(0, 2, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            continue;
+        }
+        END.fetch_max(index + 1, Ordering::AcqRel);
+        let turn = link.get(Word::Turn).wrapping_add(1) & 0x7fff_ffff;
+        link.row.iter().skip(1).for_each(|word| word.store(0, Ordering::Relaxed));
+        link.set(Word::Turn, turn);
+        link.set(Word::Numbers, 1);
+        let word = &piece[at % PIECE];
+        GIVEN.fetch_add(1, Ordering::SeqCst);
+        let is_first =
+            word.compare_exchange(0, u64::from(index) + 1, Ordering::AcqRel, Ordering::Relaxed);
+        if is_first.is_ok() {
+            return Some(link);
+        }
+        link.set(Word::Numbers, 0);
+        link.let_go();
+        link.let_go();
+        return None;
+    }
+    None
+}
+
+/// A number is for something else, or nothing, from now on: its link, held, and whether no other
+/// number is for it.
+pub(super) fn take(number: c_int) -> Option<(Link, bool)> {
+    let found = word_of(number)?.swap(0, Ordering::AcqRel);
+    let link = Link::at(u32::try_from(found.checked_sub(1)?).ok()?)?;
+    let is_last = link.word(Word::Numbers).fetch_sub(1, Ordering::AcqRel) == 1;
+    Some((link, is_last))
+}
+
+/// The number is for something else, or nothing, without anybody having seen that: if it is still
+/// said to be for this link, it is no more. `false`: it was given up, and perhaps given to another
+/// socket, by somebody else.
+pub(super) fn forget(number: c_int, link: Link) -> bool {
+    let Some(word) = word_of(number) else { return false };
+    let ours = u64::from(link.index) + 1;
+    // The row is not used anew as long as the caller holds it: so this is the same link.
+    let is_ours = word.compare_exchange(ours, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    if is_ours {
+        link.word(Word::Numbers).fetch_sub(1, Ordering::AcqRel);
+        link.let_go();
+    }
+    is_ours
+}
+
+/// How many there were with memory, and how many bytes were put into their rings: for reports.
+pub(super) fn count() -> (u64, u64) {
+    let (mut links, mut bytes) = (CARRIED.load(Ordering::Relaxed), PUT.load(Ordering::Relaxed));
+    for link in (0..END.load(Ordering::Acquire)).filter_map(Link::at) {
+        if link.hold() {
+            links += u64::from(link.memory().is_some());
+            bytes = bytes.wrapping_add(link.has_put());
+            link.let_go();
+        }
+    }
+    (links, bytes)
+}
+
+/// Another number is for the same.
+pub(super) fn copy(from: c_int, to: c_int) {
+    let Some(link) = enter(from) else { return };
+    let piece = usize::try_from(to).ok().and_then(|to| NUMBERS.make(to / PIECE));
+    if let Some(piece) = piece {
+        GIVEN.fetch_add(1, Ordering::SeqCst);
+        // The hold of this call becomes the number's.
+        link.word(Word::Numbers).fetch_add(1, Ordering::AcqRel);
+        let was = piece[to as usize % PIECE].swap(u64::from(link.index) + 1, Ordering::AcqRel);
+        debug_assert!(was == 0);
+    } else {
+        link.let_go();
+    }
+}
+
+/// Calls with each number that has one, and that.
+pub(super) fn each(mut with: impl FnMut(c_int, Link)) {
+    let given = GIVEN.load(Ordering::SeqCst);
+    let mut left = (0..END.load(Ordering::Acquire))
+        .filter_map(Link::at)
+        .map(|link| link.get(Word::Numbers))
+        .sum::<u64>();
+    let end = crate::table::NUMBERS.end();
+    for number in 0..end {
+        // Otherwise what was counted may be others than those that are found.
+        if left == 0 && GIVEN.load(Ordering::SeqCst) == given {
+            return;
+        }
+        if let Some(link) = enter(number) {
+            left = left.saturating_sub(1);
+            with(number, link);
+            link.let_go();
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! A look at the kernel's socket, now and then.
+//!
+//! What happens to the connection happens there. While bytes go through the ring no call asks the
+//! kernel, so it is asked every [`clock::MOMENT`]: then a call that is made later than that finds
+//! what it would have found natively. It is also where a thread can be cancelled, and where it is
+//! noticed that the number is for another socket than we know.
+
+use core::ffi::c_int;
+
+use omniverb_carry::layout::{CLOSED, SHUT_SEND};
+use rustix::event::PollFlags;
+
+use super::links::{Link, Note, Word};
+use super::shadow::{self, Information};
+use super::{clock, outward};
+use crate::slots::next_poll;
+
+/// What was seen.
+pub(super) enum Seen {
+    /// These events; none if nothing new was looked at.
+    Events(PollFlags),
+    /// The number is for another socket.
+    Another,
+}
+
+/// The connection is ending, or was reset.
+pub(super) const ENDING: PollFlags = PollFlags::RDHUP.union(PollFlags::ERR).union(PollFlags::HUP);
+/// How long the kernel has for a reset by its own interface: it is there at once.
+const RESET: u32 = 50;
+
+/// Looks, if that is long ago.
+#[inline(always)]
+pub(super) fn look(link: Link, number: c_int) -> Seen {
+    if clock::is_over(link.get(Word::Looked), clock::MOMENT) {
+        look_now(link, number)
+    } else {
+        Seen::Events(PollFlags::empty())
+    }
+}
+
+/// Looks, whenever that was done last.
+#[cold]
+pub(super) fn look_now(link: Link, number: c_int) -> Seen {
+    let mut one = libc::pollfd { fd: number, events: shadow::ALL.bits() as i16, revents: 0 };
+    // SAFETY: the structure lives across the call, which may be left: nothing is held here.
+    shadow::keeping_errno(|| unsafe { next_poll(&raw mut one, 1, 0) });
+    let events = PollFlags::from_bits_retain(one.revents as u16);
+    if shadow::cookie(number) != Some(link.get(Word::Cookie)) {
+        return Seen::Another;
+    }
+    if shadow::is_non_blocking(number) {
+        link.note(Note::NonBlocking);
+    } else {
+        link.unnote(Note::NonBlocking);
+    }
+    link.set(Word::Looked, clock::now());
+    if events.intersects(ENDING) {
+        settle(link, number, events);
+    }
+    Seen::Events(events)
+}
+
+/// Once it is seen that the other end has gone without a word, with bytes in the ring that it has
+/// not read: natively the kernel would have reset the connection when it went. It does not know of
+/// these bytes, so it is sent them now, and resets; the error is ours to tell, once.
+fn settle(link: Link, number: c_int, events: PollFlags) {
+    if link.has(Note::Settled) || link.has(Note::Broken) {
+        return;
+    }
+    let Some(outward) = link.outward() else { return };
+    if Information::of(number).is_none_or(|information| !information.has_ended()) {
+        return;
+    }
+    let has_said = link.said() & (CLOSED | SHUT_SEND) != 0;
+    link.note(Note::Settled);
+    outward.stop();
+    let is_left = outward.head().since(outward.place()).is_ok_and(|bytes| bytes > 0);
+    if has_said || !is_left || events.contains(PollFlags::ERR) {
+        return;
+    }
+    outward::flush(link, number);
+    let seen = shadow::events(number, PollFlags::empty(), RESET);
+    if seen.contains(PollFlags::HUP) {
+        shadow::take_error(number);
+        link.set(Word::Error, libc::ECONNRESET as u64);
+    }
+}
+
+/// An error that is to be told, once.
+pub(super) fn take_error(link: Link) -> Option<c_int> {
+    if link.get(Word::Error) == 0 {
+        return None;
+    }
+    let error = link.word(Word::Error).swap(0, core::sync::atomic::Ordering::AcqRel);
+    (error != 0).then_some(error as c_int)
+}

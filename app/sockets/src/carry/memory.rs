@@ -1,0 +1,48 @@
+//! The memory of a link, where this process has it.
+
+use core::sync::atomic::AtomicU64;
+
+use omniverb_carry::layout;
+use omniverb_ring::{UserMemory, WordMemory};
+
+/// It is there as long as its link is held ([`super::links::enter`]).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Memory(pub usize);
+
+impl Memory {
+    fn at(self, offset: usize, length: usize) -> usize {
+        assert!(length <= layout::BYTES && offset <= layout::BYTES - length);
+        self.0 + offset
+    }
+}
+
+impl WordMemory for Memory {
+    #[inline(always)]
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8));
+        let address = self.at(offset, 8);
+        // SAFETY: within the mapping, aligned, and only used as an atomic.
+        unsafe { &*(address as *const AtomicU64) }
+    }
+
+    fn length(&self) -> usize {
+        layout::BYTES
+    }
+
+    #[inline(always)]
+    fn fill(&self, offset: usize, source: UserMemory) {
+        let to = self.at(offset, source.len());
+        let length = source.len();
+        // SAFETY: the target is within the mapping; the source is the program's, who said that it
+        // is there. Somebody may change either meanwhile: bytes are bytes.
+        unsafe { core::ptr::copy(source.address() as *const u8, to as *mut u8, length) }
+    }
+
+    #[inline(always)]
+    fn drain(&self, offset: usize, target: UserMemory) {
+        let from = self.at(offset, target.len());
+        let length = target.len();
+        // SAFETY: as above.
+        unsafe { core::ptr::copy(from as *const u8, target.address() as *mut u8, length) }
+    }
+}

@@ -1,0 +1,444 @@
+//! Carrying: bytes of connections between two processes of this host, both with the library, go
+//! through memory that the two share (docs/decisions/0046).
+//!
+//! It is switched on by `OMNIVERB_SOCKETS=carry`. What has no link is the kernel's, and everything
+//! in here is asked by the functions of `hooks` and `looks`.
+//!
+//! * [`links`]: what is known of each connection. [`broker`]: where links come from. [`offering`]:
+//!   which sockets are offered.
+//! * [`outward`], [`inward`]: sending, receiving. [`waits`]: `poll` and `select`;
+//!   [`epoll`] and [`members`]: sets.
+//! * [`leaving`]: back to the kernel. [`look`], [`shadow`]: what the kernel says.
+//! * [`report`]: how much was carried.
+
+mod broker;
+mod clock;
+mod epoll;
+mod inward;
+mod leaving;
+mod links;
+mod look;
+mod members;
+mod memory;
+mod offering;
+mod outward;
+pub(crate) mod parts;
+mod report;
+mod shadow;
+mod waits;
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::Ordering;
+
+pub(crate) use epoll::Wait;
+use links::Word;
+use offering::Found;
+use parts::Parts;
+
+use crate::place;
+
+/// At the start of the program.
+pub(crate) fn begin() {
+    // SAFETY: before the program's `main`: nobody changes the environment, and nobody carries yet.
+    unsafe {
+        let way = libc::getenv(c"OMNIVERB_SOCKETS".as_ptr());
+        if way.is_null() || core::ffi::CStr::from_ptr(way).to_bytes() != b"carry" {
+            return;
+        }
+        if place::knows_children() && broker::begin(libc::getenv(c"OMNIVERB_SOCKET".as_ptr())) {
+            report::begin(libc::getenv(c"OMNIVERB_SOCKETS_REPORT".as_ptr()));
+            links::turn_on();
+        }
+    }
+}
+
+/// Sockets may be carried in this process.
+#[inline(always)]
+pub(crate) fn is_on() -> bool {
+    links::is_on()
+}
+
+/// A number has a link.
+#[inline]
+pub(crate) fn has(number: c_int) -> bool {
+    links::has(number)
+}
+
+/// A call that sends.
+#[inline(always)]
+pub(crate) fn send(
+    number: c_int,
+    parts: impl FnOnce() -> Option<Parts<'static>>,
+    flags: c_int,
+    native: impl Fn() -> isize,
+) -> isize {
+    if !links::is_on() {
+        return native();
+    }
+    let link = match offering::enter(number) {
+        Found::Carried(link) => link,
+        Found::Offered(link) => {
+            link.word(Word::Sending).fetch_add(1, Ordering::SeqCst);
+            // Its memory may have come before that was said: then there may be bytes in the ring.
+            let has_come = link.word(Word::Memory).load(Ordering::SeqCst) != 0;
+            let sent = if has_come { None } else { Some(native()) };
+            link.word(Word::Sending).fetch_sub(1, Ordering::SeqCst);
+            if let Some(sent) = sent {
+                link.let_go();
+                return sent;
+            }
+            link
+        }
+        Found::Counted => {
+            let sent = native();
+            offering::uncount();
+            return sent;
+        }
+        Found::Other => return native(),
+    };
+    let sent = outward::send(link, number, parts(), flags, native);
+    link.let_go();
+    sent
+}
+
+/// A call that receives.
+#[inline(always)]
+pub(crate) fn receive(
+    number: c_int,
+    parts: impl FnOnce() -> Option<Parts<'static>>,
+    flags: c_int,
+    native: impl Fn() -> isize,
+) -> isize {
+    if !links::is_on() {
+        return native();
+    }
+    let found = offering::enter(number);
+    if !matches!(found, Found::Carried(_)) {
+        // It may sleep.
+        outward::flush_all();
+    }
+    let link = match found {
+        Found::Carried(link) => link,
+        Found::Offered(link) => {
+            link.word(Word::Sleeping).fetch_add(1, Ordering::SeqCst);
+            // As above: the other end may be welcome already.
+            let has_come = link.word(Word::Memory).load(Ordering::SeqCst) != 0;
+            let got = if has_come { None } else { Some(native()) };
+            link.word(Word::Sleeping).fetch_sub(1, Ordering::SeqCst);
+            if let Some(got) = got {
+                link.let_go();
+                return got;
+            }
+            link
+        }
+        Found::Counted => {
+            let got = native();
+            offering::uncount();
+            return got;
+        }
+        Found::Other => return native(),
+    };
+    let got = inward::receive(link, number, parts(), flags, native);
+    link.let_go();
+    got
+}
+
+/// A call may sleep, or do something for long.
+#[inline(always)]
+pub(crate) fn may_sleep() {
+    if links::is_on() && place::is_ours() {
+        outward::flush_all();
+    }
+}
+
+/// `poll` and the like.
+///
+/// # Safety
+/// So many structures are there.
+#[inline(always)]
+pub(crate) unsafe fn poll(
+    all: *mut libc::pollfd,
+    count: u64,
+    wait: impl FnOnce() -> Wait,
+    native: impl Fn(bool) -> c_int,
+) -> c_int {
+    if !links::is_on() {
+        return native(true);
+    }
+    // SAFETY: as the caller says.
+    unsafe { waits::poll(all, count, wait(), native) }
+}
+
+/// `select` and the like.
+#[inline(always)]
+pub(crate) fn select(
+    end: c_int,
+    sets: [*mut libc::fd_set; 2],
+    wait: impl FnOnce() -> Wait,
+    native: impl Fn(bool) -> c_int,
+) -> c_int {
+    if !links::is_on() {
+        return native(true);
+    }
+    let [read, write] = sets;
+    waits::select(&waits::Sets { end, read, write }, wait(), native)
+}
+
+/// The kernel alone has to do with a socket from now on.
+#[inline]
+pub(crate) fn leave(number: c_int) {
+    if links::has(number) {
+        leaving::leave_number(number);
+    }
+}
+
+/// The kernel alone sends by a socket from now on.
+#[inline]
+pub(crate) fn stop_sending(number: c_int) {
+    if links::has(number) {
+        leaving::stop_sending(number);
+    }
+}
+
+/// `epoll_ctl`.
+///
+/// # Safety
+/// As of the function.
+#[inline]
+pub(crate) unsafe fn change_set(
+    set: c_int,
+    operation: c_int,
+    number: c_int,
+    event: *const libc::epoll_event,
+    native: impl FnOnce() -> c_int,
+) -> c_int {
+    if !links::is_on() || !place::is_ours() {
+        return native();
+    }
+    if operation != libc::EPOLL_CTL_DEL {
+        // SAFETY: the kernel would read the event as well.
+        unsafe { epoll::joins(set, number, event) };
+    }
+    let result = native();
+    if result == 0 {
+        // SAFETY: the kernel has just read the event, unless it needs none.
+        unsafe { epoll::changed(set, operation, number, event) };
+    }
+    result
+}
+
+/// `epoll_wait` and the like.
+#[inline(always)]
+pub(crate) fn wait_in_set(
+    set: c_int,
+    events: *mut libc::epoll_event,
+    most: c_int,
+    wait: impl FnOnce() -> Wait,
+    native: impl Fn(*mut libc::epoll_event, c_int, bool) -> c_int,
+) -> c_int {
+    if !links::is_on() || !place::is_ours() {
+        return native(events, most, true);
+    }
+    epoll::wait(set, events, most, wait(), native)
+}
+
+/// With all of them.
+pub(crate) fn leave_all() {
+    if links::is_on() && place::is_ours() {
+        leaving::all();
+    }
+}
+
+/// With all of them, and with those that are to come.
+pub(crate) fn stop() {
+    leave_all();
+    links::turn_off();
+}
+
+/// Another program is about to be executed in this process: it has those sockets that are not
+/// closed then.
+pub(crate) fn executes() {
+    if links::is_on() && place::is_ours() {
+        leaving::hand_all_over(|number| !shadow::is_close_on_exec(number));
+    }
+}
+
+/// A process is about to be made that has this one's memory until it becomes another program, or
+/// that the C library makes: nobody sees which sockets it duplicates meanwhile. So it has them all.
+pub(crate) fn lends() {
+    if links::is_on() && place::is_ours() {
+        offering::none_of_these();
+        leaving::hand_all_over(|_| true);
+    }
+}
+
+/// `clone`, with these flags.
+pub(crate) fn clones(flags: c_int) {
+    if flags & libc::CLONE_THREAD != 0 {
+        return;
+    }
+    if flags & libc::CLONE_VM != 0 {
+        lends();
+    } else {
+        _ = forks();
+    }
+}
+
+/// The process is about to end.
+pub(crate) fn ends() {
+    if links::is_on() && place::is_ours() {
+        report::write();
+        leaving::finish();
+    }
+}
+
+/// This process is about to be two. What is to be closed in the new one.
+pub(crate) fn forks() -> Option<c_int> {
+    if !links::is_on() || !place::is_ours() {
+        return None;
+    }
+    offering::none_of_these();
+    leaving::share();
+    broker::number()
+}
+
+/// It is the new one.
+pub(crate) fn forked(parents: Option<c_int>) {
+    if links::is_on() {
+        _ = broker::is_copy();
+        leaving::begin_anew();
+        broker::leave_to_parent(parents);
+    }
+}
+
+/// A number is about to be closed.
+#[inline]
+pub(crate) fn close(number: c_int) {
+    if links::has(number) && place::is_ours() {
+        leaving::close(number);
+    }
+}
+
+/// All from `first` to `last` are.
+pub(crate) fn close_range(first: u32, last: u32) {
+    if links::is_on() && place::is_ours() {
+        let end = crate::table::NUMBERS.end().unsigned_abs();
+        (first..=last).take_while(|number| *number < end).for_each(|number| {
+            leaving::close(number as c_int);
+        });
+    }
+}
+
+/// `to` is about to be, or was made, a duplicate of `from`.
+pub(crate) fn duplicate(from: c_int, to: Option<c_int>) {
+    if !links::has(from) || !place::is_ours() {
+        return;
+    }
+    match to {
+        Some(to) if to >= 0 && to != from => links::copy(from, to),
+        Some(_) => {}
+        None => {
+            if let Some(link) = links::enter(from) {
+                // The kernel keeps a member for as long as one of its numbers is there.
+                if link.get(Word::Set) == 0 {
+                    leaving::escape(link, from);
+                } else {
+                    leaving::leave(link, from);
+                }
+                link.let_go();
+            }
+        }
+    }
+}
+
+/// A number is closed where nobody could see it before.
+pub(crate) fn forget(number: c_int) {
+    if links::has(number) && place::is_ours() {
+        leaving::forget(number);
+    }
+}
+
+/// A socket is about to be shut down.
+pub(crate) fn shut(number: c_int, how: c_int) {
+    if links::has(number) {
+        leaving::shut(number, how);
+    }
+}
+
+/// How a socket waits has changed.
+pub(crate) fn has_changed(number: c_int) {
+    if let Some(link) = links::enter(number) {
+        link.set(Word::Looked, 0);
+        link.let_go();
+    }
+}
+
+/// Bytes that can be received and the kernel does not see.
+pub(crate) fn queued(number: c_int) -> usize {
+    let Some(link) = links::enter(number) else { return 0 };
+    let bytes = inward::waiting(link);
+    link.let_go();
+    bytes
+}
+
+/// `SO_ERROR`, as far as the kernel does not know of it.
+pub(crate) fn take_error(number: c_int) -> Option<c_int> {
+    let link = links::enter(number)?;
+    let error = if link.get(Word::Memory) != 0 {
+        _ = look::look_now(link, number);
+        look::take_error(link)
+    } else {
+        None
+    };
+    link.let_go();
+    error
+}
+
+/// A message by this socket may carry descriptors: only then is it looked at before the kernel has
+/// said that it is there.
+pub(crate) fn may_pass(number: c_int) -> bool {
+    links::is_on() && shadow::is_unix(number)
+}
+
+/// Descriptors that a message is about to carry to somebody.
+///
+/// # Safety
+/// The message is there.
+pub(crate) unsafe fn pass(message: *const libc::msghdr) {
+    if !message.is_null() {
+        // SAFETY: as the caller says.
+        unsafe {
+            crate::messages::each(message, |number| {
+                epoll::is_seen(number);
+                leaving::pass_number(number);
+            })
+        };
+    }
+}
+
+/// What is known of a link, in words.
+pub(crate) fn describe(number: c_int) -> Option<&'static str> {
+    let link = links::enter(number)?;
+    let is_there = link.get(Word::Memory) != 0;
+    let is_welcome = link.inward().is_some_and(|direction| direction.place().is_welcome());
+    let is_stopped = link.outward().is_some_and(|direction| direction.head().is_stopped());
+    link.let_go();
+    Some(match (is_there, is_welcome, is_stopped) {
+        (false, ..) => "offered",
+        (true, true, false) => "carried",
+        (true, true, true) => "carried in",
+        (true, false, false) => "linked",
+        (true, false, true) => "left",
+    })
+}
+
+/// The list of a call that has one part.
+pub(crate) fn one_part(
+    bytes: *const c_void,
+    length: usize,
+    place: &mut [libc::iovec; 1],
+) -> Option<Parts<'static>> {
+    *place = parts::one(bytes, length);
+    // SAFETY: the caller keeps it for as long as its call.
+    unsafe { Parts::of(place.as_ptr(), 1) }
+}

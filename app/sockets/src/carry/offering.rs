@@ -1,0 +1,129 @@
+//! Which sockets are offered to the broker: when they first send or receive.
+//!
+//! Only what one process has by one number, as far as is known; what is in one set of epoll at most
+//! ([`members`]); what no option, signal or stream of the C library has a part in.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+use omniverb_carry::layout::RING;
+use omniverb_stream::descriptors::{Kind, Why};
+
+use super::links::{self, Link, Word};
+use super::{broker, members, shadow};
+use crate::place;
+use crate::table::{self, NUMBERS};
+
+/// Numbers that the C library gives to other files unseen (`daemon`).
+const STANDARD: c_int = 2;
+
+/// Calls of the kernel that send, receive or wait, under way, for sockets that have no link. No
+/// link is made meanwhile: nobody would know of them.
+static UNCOUNTED: AtomicU64 = AtomicU64::new(0);
+
+/// What is known of a number.
+pub(super) enum Found {
+    /// It has a link, held.
+    Carried(Link),
+    /// It has one without memory, held: so far all is the kernel's.
+    Offered(Link),
+    /// A socket without one; a call is counted: [`uncount`].
+    Counted,
+    /// It is none.
+    Other,
+}
+
+/// The link of a number; the socket is offered if it never was.
+#[inline]
+pub(super) fn enter(number: c_int) -> Found {
+    broker::look();
+    for _ in 0..2 {
+        if let Some(link) = links::enter(number) {
+            let is_there = link.get(Word::Memory) != 0;
+            return if is_there { Found::Carried(link) } else { Found::Offered(link) };
+        }
+        if !NUMBERS.look(number).kind().is_stream() || !place::is_ours() {
+            return Found::Other;
+        }
+        if !offer(number) {
+            UNCOUNTED.fetch_add(1, Ordering::SeqCst);
+            // Who makes a link makes it first, and looks then whether somebody is uncounted.
+            if !links::has(number) {
+                return Found::Counted;
+            }
+            uncount();
+        }
+    }
+    UNCOUNTED.fetch_add(1, Ordering::SeqCst);
+    Found::Counted
+}
+
+/// The call is over.
+pub(super) fn uncount() {
+    UNCOUNTED.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Offers it, unless it is not to be carried. Whether it has a link now.
+fn offer(number: c_int) -> bool {
+    let entry = NUMBERS.look(number);
+    let is_connected = matches!(entry.kind(), Kind::Connected | Kind::Accepted | Kind::Connecting);
+    let is_alone = !entry.was_found() && !entry.is_duplicated() && entry.why() == Why::Free;
+    if !is_connected || !is_alone || number <= STANDARD || table::has_rings() {
+        return false;
+    }
+    !place::is_apart() && broker::may_be_there() && offer_now(number)
+}
+
+#[cold]
+fn offer_now(number: c_int) -> bool {
+    let entry = NUMBERS.look(number);
+    if members::membership(number, entry.id()).is_err() {
+        NUMBERS.keep(number, Why::Member);
+        return false;
+    }
+    let is_open = shadow::Information::of(number).is_some_and(|of| of.is_established());
+    let Some(cookie) = shadow::cookie(number).filter(|_| is_open) else {
+        return false;
+    };
+    // What is taken back out of the ring must find room with the kernel.
+    let buffer = shadow::send_buffer(number);
+    if shadow::low_water(number) != 1 || buffer < 4 * RING {
+        NUMBERS.keep(number, Why::Option);
+        return false;
+    }
+    let Some(link) = links::make(number) else { return false };
+    link.set(Word::Cookie, cookie);
+    link.set(Word::Buffer, buffer as u64);
+    link.set(Word::Number, number as u64);
+    fence(Ordering::SeqCst);
+    // Whatever keeps a socket from being carried is noted before anybody looks for its link.
+    let again = NUMBERS.look(number);
+    let is_same = again.id() == entry.id() && again.why() == Why::Free && !again.is_duplicated();
+    // Whoever puts it into a set does that first, and looks for a link then.
+    let is_where_it_may_be = match members::membership(number, entry.id()) {
+        Ok(None) => true,
+        Ok(Some(member)) => members::put(link, &member),
+        Err(()) => false,
+    };
+    if !is_where_it_may_be {
+        NUMBERS.keep(number, Why::Member);
+    }
+    let is_free = is_same && is_where_it_may_be && UNCOUNTED.load(Ordering::SeqCst) == 0;
+    let is_offered = is_free && broker::offer(number, link);
+    if !is_offered {
+        links::forget(number, link);
+    }
+    link.let_go();
+    is_offered
+}
+
+/// Sockets that there are now are never offered: others have them, too. And sets have no more
+/// members that are carried.
+pub(super) fn none_of_these() {
+    for number in 0..NUMBERS.end() {
+        let kind = NUMBERS.look(number).kind();
+        if kind.is_stream() || kind == Kind::Set {
+            NUMBERS.keep(number, Why::Shared);
+        }
+    }
+}

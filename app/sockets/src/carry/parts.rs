@@ -1,0 +1,103 @@
+//! Where the program wants bytes from, or to.
+
+use core::ffi::{c_int, c_void};
+
+use omniverb_ring::UserMemory;
+
+/// Parts that there may be: with more a call is the kernel's.
+pub(crate) const MOST: usize = 64;
+
+/// A list of parts, and how many bytes they have.
+#[derive(Clone, Copy)]
+pub(crate) struct Parts<'a> {
+    all: &'a [libc::iovec],
+    total: usize,
+}
+
+/// The one part of a call that has one.
+pub(crate) fn one(bytes: *const c_void, length: usize) -> [libc::iovec; 1] {
+    [libc::iovec { iov_base: bytes.cast_mut(), iov_len: length }]
+}
+
+impl<'a> Parts<'a> {
+    /// `None` if only the kernel knows what is wrong with them.
+    pub(crate) fn new(all: &'a [libc::iovec]) -> Option<Self> {
+        let mut total = 0_usize;
+        for part in all {
+            if part.iov_base.is_null() && part.iov_len > 0 {
+                return None;
+            }
+            total = total.checked_add(part.iov_len)?;
+        }
+        let is_few = all.len() <= MOST && isize::try_from(total).is_ok();
+        is_few.then_some(Self { all, total })
+    }
+
+    /// Of a pointer and a count.
+    ///
+    /// # Safety
+    /// So many are there, if the count makes sense.
+    pub(crate) unsafe fn of(all: *const libc::iovec, count: usize) -> Option<Parts<'a>> {
+        let is_list = !all.is_null() && all.is_aligned() && count <= MOST;
+        // SAFETY: as the caller says.
+        let all = is_list.then(|| unsafe { core::slice::from_raw_parts(all, count) })?;
+        Parts::new(all)
+    }
+
+    /// The same with a count of C.
+    ///
+    /// # Safety
+    /// As [`Self::of`].
+    pub(crate) unsafe fn of_count(all: *const libc::iovec, count: c_int) -> Option<Parts<'a>> {
+        // SAFETY: as the caller says.
+        usize::try_from(count).ok().and_then(|count| unsafe { Parts::of(all, count) })
+    }
+
+    pub(super) fn total(&self) -> usize {
+        self.total
+    }
+
+    /// Calls with each piece of `length` bytes from `from` on, and how many were before it.
+    pub(super) fn each(&self, from: usize, length: usize, mut with: impl FnMut(usize, UserMemory)) {
+        let (mut skip, mut left, mut done) = (from, length, 0);
+        for part in self.all {
+            if left == 0 {
+                return;
+            }
+            let begin = skip.min(part.iov_len);
+            skip -= begin;
+            let bytes = (part.iov_len - begin).min(left);
+            if bytes > 0 {
+                // SAFETY: the program's own memory, as it said.
+                let piece = unsafe { UserMemory::new(part.iov_base as usize + begin, bytes) };
+                with(done, piece);
+                (left, done) = (left - bytes, done + bytes);
+            }
+        }
+    }
+
+    /// What is left behind `from` bytes, as a list.
+    pub(super) fn rest(&self, from: usize, list: &mut [libc::iovec; MOST]) -> usize {
+        let mut count = 0;
+        self.each(from, self.total - from.min(self.total), |_, piece| {
+            list[count] =
+                libc::iovec { iov_base: piece.address() as *mut c_void, iov_len: piece.len() };
+            count += 1;
+        });
+        count
+    }
+}
+
+/// An empty list.
+pub(super) fn list() -> [libc::iovec; MOST] {
+    [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; MOST]
+}
+
+/// A message of such a list.
+pub(super) fn message(list: &mut [libc::iovec; MOST], count: usize) -> libc::msghdr {
+    // SAFETY: integers and pointers, which may be zero.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_iov = list.as_mut_ptr();
+    message.msg_iovlen = count;
+    message
+}

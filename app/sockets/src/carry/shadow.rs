@@ -1,0 +1,212 @@
+//! The kernel's socket of a carried connection: what it says, and what it is given.
+//!
+//! Nothing in here sets `errno`.
+
+use core::ffi::{c_int, c_void};
+use core::time::Duration;
+use std::os::fd::BorrowedFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, sockopt};
+
+use crate::slots::{next_getsockopt, next_ioctl, next_setsockopt};
+
+/// Offsets in `struct tcp_info`.
+const RECEIVED: usize = 128;
+const NOT_SENT: usize = 144;
+const SENT: usize = 200;
+const SENT_AGAIN: usize = 208;
+const INFORMATION: usize = 216;
+/// States of TCP.
+const ESTABLISHED: u8 = 1;
+/// TIME_WAIT, CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING. The other end has ended.
+const ENDED: [u8; 5] = [6, 7, 8, 9, 11];
+
+/// A descriptor of the program's, for one call.
+fn borrow(number: c_int) -> BorrowedFd<'static> {
+    // SAFETY: it is used for one system call, which fails if there is nothing at this number.
+    unsafe { BorrowedFd::borrow_raw(number.max(0)) }
+}
+
+/// `errno`.
+pub(super) fn errno() -> c_int {
+    // SAFETY: libc returns a valid pointer to this thread's own variable.
+    unsafe { *libc::__errno_location() }
+}
+
+pub(super) fn set_errno(value: c_int) {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = value }
+}
+
+/// Does something that may set `errno`, which is then as before.
+pub(super) fn keeping_errno<R>(act: impl FnOnce() -> R) -> R {
+    let before = errno();
+    let result = act();
+    set_errno(before);
+    result
+}
+
+/// What `TCP_INFO` says.
+pub(super) struct Information([u8; 256]);
+
+impl Information {
+    pub(super) fn of(number: c_int) -> Option<Self> {
+        let mut bytes = [0; 256];
+        let mut length = bytes.len() as u32;
+        let to = bytes.as_mut_ptr().cast::<c_void>();
+        let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
+        // SAFETY: both live across the call.
+        let got =
+            keeping_errno(|| unsafe { next_getsockopt(number, level, name, to, &raw mut length) });
+        (got == 0 && length as usize >= INFORMATION).then_some(Self(bytes))
+    }
+
+    fn long(&self, at: usize) -> u64 {
+        let mut word = [0; 8];
+        word.copy_from_slice(&self.0[at..at + 8]);
+        u64::from_ne_bytes(word)
+    }
+
+    fn short(&self, at: usize) -> u64 {
+        self.long(at) & 0xffff_ffff
+    }
+
+    /// The other end has ended: it sends no more.
+    pub(super) fn has_ended(&self) -> bool {
+        ENDED.contains(&self.0[0])
+    }
+
+    /// Both ends may send.
+    pub(super) fn is_established(&self) -> bool {
+        self.0[0] == ESTABLISHED
+    }
+
+    /// Bytes that this end has given to the kernel, ever.
+    pub(super) fn given(&self) -> u64 {
+        (self.long(SENT) - self.long(SENT_AGAIN)).wrapping_add(self.short(NOT_SENT))
+    }
+
+    /// Bytes that have come. The kernel counts the end as one.
+    pub(super) fn received(&self) -> u64 {
+        self.long(RECEIVED).saturating_sub(u64::from(self.has_ended()))
+    }
+}
+
+/// A number that `ioctl` gives.
+fn count(number: c_int, request: u64) -> Option<usize> {
+    let mut value: c_int = 0;
+    let to = (&raw mut value) as usize;
+    // SAFETY: the number lives across the call.
+    let got = keeping_errno(|| unsafe { next_ioctl(number, request, to) });
+    usize::try_from(value).ok().filter(|_| got == 0)
+}
+
+/// Bytes that have come and were not received.
+pub(super) fn queued(number: c_int) -> Option<usize> {
+    count(number, libc::FIONREAD)
+}
+
+/// Bytes that the other end has not acknowledged.
+pub(super) fn unsent(number: c_int) -> Option<usize> {
+    count(number, libc::TIOCOUTQ)
+}
+
+/// It is one of those that descriptors travel by.
+pub(super) fn is_unix(number: c_int) -> bool {
+    sockopt::socket_domain(borrow(number)) == Ok(rustix::net::AddressFamily::UNIX)
+}
+
+/// How long a call may wait to send, in milliseconds; `None`: for ever.
+pub(super) fn send_limit(number: c_int) -> Option<u32> {
+    let time = sockopt::socket_timeout(borrow(number), sockopt::Timeout::Send).ok().flatten()?;
+    Some(u32::try_from(time.as_millis()).unwrap_or(u32::MAX).max(1))
+}
+
+/// Resets the connection, at once and whoever has it.
+pub(super) fn reset(number: c_int) {
+    _ = rustix::net::connect_unspec(borrow(number));
+}
+
+/// Names the socket.
+pub(super) fn cookie(number: c_int) -> Option<u64> {
+    sockopt::socket_cookie(borrow(number)).ok()
+}
+
+/// How much the kernel keeps of what is sent.
+pub(super) fn send_buffer(number: c_int) -> usize {
+    sockopt::socket_send_buffer_size(borrow(number)).unwrap_or(0)
+}
+
+/// `SO_RCVLOWAT`.
+pub(super) fn low_water(number: c_int) -> c_int {
+    let (mut value, mut length): (c_int, u32) = (0, 4);
+    let to = (&raw mut value).cast::<c_void>();
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
+    // SAFETY: both live across the call.
+    keeping_errno(|| unsafe { next_getsockopt(number, level, name, to, &raw mut length) });
+    value
+}
+
+/// `SO_ERROR`, which is taken by asking.
+pub(super) fn take_error(number: c_int) -> c_int {
+    match sockopt::socket_error(borrow(number)) {
+        Ok(Err(error)) => error.raw_os_error(),
+        _ => 0,
+    }
+}
+
+/// It does not wait.
+pub(super) fn is_non_blocking(number: c_int) -> bool {
+    let flags = rustix::fs::fcntl_getfl(borrow(number));
+    flags.is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
+}
+
+/// It is closed by `exec`.
+pub(super) fn is_close_on_exec(number: c_int) -> bool {
+    let flags = rustix::io::fcntl_getfd(borrow(number));
+    flags.is_ok_and(|flags| flags.contains(rustix::io::FdFlags::CLOEXEC))
+}
+
+/// What `poll` shows of it, waiting for `wanted` for so many milliseconds.
+pub(super) fn events(number: c_int, wanted: PollFlags, milliseconds: u32) -> PollFlags {
+    let file = borrow(number);
+    let mut one = [PollFd::from_borrowed_fd(file, wanted)];
+    let nanoseconds = i64::from(milliseconds % 1000) * 1_000_000;
+    let limit = Timespec { tv_sec: i64::from(milliseconds / 1000), tv_nsec: nanoseconds };
+    match rustix::event::poll(&mut one, Some(&limit)) {
+        Ok(_) => one[0].revents(),
+        Err(_) => PollFlags::empty(),
+    }
+}
+
+/// Everything that can be asked for.
+pub(super) const ALL: PollFlags =
+    PollFlags::IN.union(PollFlags::OUT).union(PollFlags::PRI).union(PollFlags::RDHUP);
+
+/// Sends without waiting, and without a signal.
+pub(super) fn send(number: c_int, bytes: &[u8]) -> Result<usize, Errno> {
+    rustix::net::send(borrow(number), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+}
+
+/// Ends the connection as the last `close` would, which is about to follow, whoever has a duplicate
+/// still: with a reset where there are bytes that nobody has received, or `SO_LINGER` says so.
+pub(super) fn end_now(number: c_int) {
+    let file = borrow(number);
+    let resets = matches!(sockopt::socket_linger(file), Ok(Some(Duration::ZERO)));
+    if resets || queued(number).is_some_and(|bytes| bytes > 0) {
+        _ = rustix::net::connect_unspec(file);
+    } else {
+        _ = rustix::net::shutdown(file, rustix::net::Shutdown::Both);
+    }
+}
+
+/// The next `close` resets the connection.
+pub(super) fn close_will_reset(number: c_int) {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    let (from, length) = ((&raw const linger).cast::<c_void>(), size_of::<libc::linger>() as u32);
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_LINGER);
+    // SAFETY: the structure lives across the call.
+    keeping_errno(|| unsafe { next_setsockopt(number, level, name, from, length) });
+}

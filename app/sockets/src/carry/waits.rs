@@ -1,0 +1,330 @@
+//! `poll`, `select` and theirs, for sockets of which some are carried.
+//!
+//! The kernel is asked what the program asks it; what it cannot see is added: bytes in a ring, and
+//! an error that is ours to tell. Before the kernel sleeps no other end is welcome any more, so
+//! that bytes that come wake.
+
+use core::ffi::c_int;
+use core::mem::MaybeUninit;
+
+use super::epoll::Wait;
+use super::links::{self, Link, Note, Word};
+use super::look;
+use super::offering::{self, Found};
+use super::{broker, clock, epoll, inward, outward};
+
+/// Descriptors of a call that are looked through.
+const MOST: usize = 1024;
+/// What says that there are bytes.
+const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
+
+/// Calls with the link of each that has one.
+fn each(all: &mut [libc::pollfd], mut with: impl FnMut(&mut libc::pollfd, Link)) {
+    for one in all {
+        if let Some(link) = links::enter(one.fd) {
+            if link.get(Word::Memory) != 0 && !link.has(Note::Broken) {
+                with(one, link);
+            }
+            link.let_go();
+        }
+    }
+}
+
+/// Links of which this call has said that it sleeps. They are held until it wakes: their numbers
+/// may be for others by then.
+struct Asleep {
+    /// By their indices.
+    links: [MaybeUninit<u32>; MOST],
+    count: usize,
+}
+
+impl Asleep {
+    /// For each number that has a link, with memory or not.
+    fn fall(&mut self, numbers: impl Iterator<Item = c_int>) {
+        for link in numbers.filter_map(links::enter) {
+            match self.links.get_mut(self.count) {
+                Some(place) => {
+                    inward::falls_asleep(link);
+                    place.write(link.index());
+                    self.count += 1;
+                }
+                None => link.let_go(),
+            }
+        }
+    }
+
+    /// Of no link so far.
+    fn new() -> Self {
+        Self { links: [const { MaybeUninit::uninit() }; MOST], count: 0 }
+    }
+
+    fn wake(&mut self) {
+        for index in &self.links[..self.count] {
+            // SAFETY: so many were written.
+            let index = unsafe { index.assume_init() };
+            if let Some(link) = Link::at(index) {
+                inward::wakes(link);
+                link.let_go();
+            }
+        }
+        self.count = 0;
+    }
+}
+
+/// Offers sockets that were not, and says how many calls are counted that are about none.
+fn offer_all(numbers: impl Iterator<Item = c_int>) -> u32 {
+    let mut uncounted = 0;
+    for number in numbers {
+        match offering::enter(number) {
+            Found::Carried(link) | Found::Offered(link) => link.let_go(),
+            Found::Counted => uncounted += 1,
+            Found::Other => {}
+        }
+    }
+    uncounted
+}
+
+/// A socket that has something that the kernel does not see.
+fn has_more(one: &libc::pollfd, link: Link) -> bool {
+    one.events & READABLE != 0 && inward::is_readable(link, one.fd) || link.get(Word::Error) != 0
+}
+
+fn any_has_more(all: &mut [libc::pollfd]) -> bool {
+    let mut found = false;
+    each(all, |one, link| found |= has_more(one, link));
+    found
+}
+
+/// Adds to what the kernel has said what it does not see.
+fn add(all: &mut [libc::pollfd], result: c_int) -> c_int {
+    if result < 0 {
+        return result;
+    }
+    let mut count = result;
+    each(all, |one, link| {
+        let ending = libc::POLLIN | libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP;
+        if one.revents & ending != 0 && outward::has_bytes(link) {
+            // Has it ended, and how?
+            _ = look::look_now(link, one.fd);
+        }
+        let before = one.revents;
+        if inward::is_readable(link, one.fd) {
+            one.revents |= one.events & READABLE;
+        }
+        if link.get(Word::Error) != 0 {
+            one.revents |= libc::POLLERR;
+        }
+        if before == 0 && one.revents != 0 {
+            count += 1;
+        }
+    });
+    count
+}
+
+/// `poll`. `native` does what the program has called, or the same without waiting.
+///
+/// # Safety
+/// So many structures are there.
+pub(super) unsafe fn poll(
+    all: *mut libc::pollfd,
+    count: u64,
+    wait: Wait,
+    native: impl Fn(bool) -> c_int,
+) -> c_int {
+    broker::look();
+    let is_list = !all.is_null() && all.is_aligned() && count <= MOST as u64;
+    // SAFETY: as the caller says.
+    let all = is_list.then(|| unsafe { core::slice::from_raw_parts_mut(all, count as usize) });
+    let Some(all) = all else {
+        super::leave_all();
+        return native(true);
+    };
+    epoll::are_seen(all.iter().map(|one| one.fd));
+    if wait == Wait::Never {
+        let result = native(false);
+        return add(all, result);
+    }
+    let uncounted = offer_all(all.iter().map(|one| one.fd));
+    let result = if all.iter().any(|one| links::has(one.fd)) {
+        wait_for_any(all, &native)
+    } else {
+        outward::flush_all();
+        native(true)
+    };
+    (0..uncounted).for_each(|_| offering::uncount());
+    result
+}
+
+/// Waits for some that have links.
+fn wait_for_any(all: &mut [libc::pollfd], native: &impl Fn(bool) -> c_int) -> c_int {
+    if any_has_more(all) {
+        let result = native(false);
+        let result = add(all, result);
+        if result != 0 {
+            return result;
+        }
+    }
+    if looks(all) {
+        let result = look_for_a_moment(all, native);
+        if result != 0 {
+            return result;
+        }
+    }
+    let mut asleep = Asleep::new();
+    asleep.fall(all.iter().map(|one| one.fd));
+    let mut result = 0;
+    if any_has_more(all) {
+        result = native(false);
+        result = add(all, result);
+    }
+    // What there was another thread may have had: a call that waits does not end for nothing.
+    if result == 0 {
+        outward::flush_all();
+        result = native(true);
+        result = add(all, result);
+    }
+    asleep.wake();
+    result
+}
+
+/// Whether it is worth looking for a moment: for any of them.
+fn looks(all: &mut [libc::pollfd]) -> bool {
+    let mut found = false;
+    each(all, |one, link| {
+        found |= one.events & READABLE != 0 && inward::is_worth_looking(link);
+    });
+    found
+}
+
+/// Looks for a moment, with all other ends welcome. What there is to tell; 0: nothing.
+fn look_for_a_moment(all: &mut [libc::pollfd], native: &impl Fn(bool) -> c_int) -> c_int {
+    each(all, |one, link| {
+        if one.events & READABLE != 0
+            && let Some(direction) = link.inward()
+        {
+            inward::welcome(link, &direction);
+        }
+    });
+    let began = clock::now();
+    let mut asked = 0;
+    loop {
+        let has_more = any_has_more(all);
+        if has_more || clock::is_over(asked, clock::MOMENT) {
+            asked = clock::now();
+            let result = native(false);
+            let result = add(all, result);
+            if result != 0 {
+                each(all, |_, link| inward::looked_well(link));
+                return result;
+            }
+        }
+        if clock::is_over(began, inward::LOOKING) {
+            each(all, |_, link| inward::looked_in_vain(link));
+            return 0;
+        }
+        rustix::thread::sched_yield();
+    }
+}
+
+/// The sets of a `select`.
+pub(super) struct Sets {
+    pub(super) end: c_int,
+    pub(super) read: *mut libc::fd_set,
+    pub(super) write: *mut libc::fd_set,
+}
+
+/// The descriptors of a set, as many as it has for sure.
+const SET: c_int = libc::FD_SETSIZE as c_int;
+
+impl Sets {
+    fn has(set: *mut libc::fd_set, number: c_int) -> bool {
+        // SAFETY: the program's set, in which every such number has its place.
+        !set.is_null() && unsafe { libc::FD_ISSET(number, set) }
+    }
+
+    /// Adds a number to a set, if it was asked for there. Whether it is new.
+    fn add(set: *mut libc::fd_set, asked: &libc::fd_set, number: c_int) -> bool {
+        // SAFETY: as above.
+        let is_new = !set.is_null()
+            && unsafe { libc::FD_ISSET(number, asked) && !libc::FD_ISSET(number, set) };
+        if is_new {
+            // SAFETY: as above.
+            unsafe { libc::FD_SET(number, set) };
+        }
+        is_new
+    }
+
+    fn copy(set: *mut libc::fd_set) -> libc::fd_set {
+        // SAFETY: a set of the program's, or none: then an empty one, which may be zero.
+        unsafe { if set.is_null() { core::mem::zeroed() } else { *set } }
+    }
+
+    /// Calls with each number that was asked for and has a link.
+    fn each(&self, read: &libc::fd_set, write: &libc::fd_set, mut with: impl FnMut(c_int, Link)) {
+        for number in 0..self.end {
+            // SAFETY: the sets have places for all such numbers.
+            let is_asked = unsafe { libc::FD_ISSET(number, read) || libc::FD_ISSET(number, write) };
+            if is_asked && let Some(link) = links::enter(number) {
+                if link.get(Word::Memory) != 0 && !link.has(Note::Broken) {
+                    with(number, link);
+                }
+                link.let_go();
+            }
+        }
+    }
+}
+
+/// `select`. `native` does what the program has called, or the same without waiting.
+pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) -> c_int {
+    broker::look();
+    if sets.end > SET {
+        // A set of another size.
+        super::leave_all();
+        return native(true);
+    }
+    let (read, write) = (Sets::copy(sets.read), Sets::copy(sets.write));
+    let asked = || {
+        // SAFETY: the sets have places for all such numbers.
+        (0..sets.end).filter(|number| unsafe {
+            libc::FD_ISSET(*number, &raw const read) || libc::FD_ISSET(*number, &raw const write)
+        })
+    };
+    epoll::are_seen(asked());
+    let has_more = |number: c_int, link: Link| {
+        // SAFETY: the set has a place for the number.
+        let is_read = unsafe { libc::FD_ISSET(number, &raw const read) };
+        is_read && inward::is_readable(link, number) || link.get(Word::Error) != 0
+    };
+    let mut found = false;
+    let uncounted = if wait == Wait::Until { offer_all(asked()) } else { 0 };
+    let mut asleep = Asleep::new();
+    if wait == Wait::Until {
+        asleep.fall(asked());
+    }
+    sets.each(&read, &write, |number, link| found |= has_more(number, link));
+    if wait == Wait::Until && !found {
+        outward::flush_all();
+    }
+    let result = native(wait == Wait::Until && !found);
+    if wait == Wait::Until {
+        asleep.wake();
+        (0..uncounted).for_each(|_| offering::uncount());
+    }
+    if result < 0 {
+        return result;
+    }
+    let mut count = result;
+    sets.each(&read, &write, |number, link| {
+        if Sets::has(sets.read, number) && outward::has_bytes(link) {
+            _ = look::look_now(link, number);
+        }
+        let has_error = link.get(Word::Error) != 0;
+        if has_error || inward::is_readable(link, number) {
+            count += c_int::from(Sets::add(sets.read, &read, number));
+        }
+        if has_error {
+            count += c_int::from(Sets::add(sets.write, &write, number));
+        }
+    });
+    count
+}

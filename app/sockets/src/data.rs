@@ -1,0 +1,414 @@
+//! The functions that move bytes, or wait for them.
+
+use core::cell::Cell;
+use core::ffi::{c_int, c_void};
+
+use crate::call::{self, Call};
+use crate::carry;
+use crate::carry::Wait;
+use crate::carry::parts::Parts;
+use crate::functions::watched;
+use crate::slots::*;
+
+/// The kernel looks at no more messages of one call (sendmmsg(2)).
+const MESSAGES: u32 = 1024;
+
+/// Where a call's one part is described.
+const EMPTY: [libc::iovec; 1] = [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }];
+
+functions! {
+    ov_read(number: c_int, bytes: *mut c_void, length: usize) -> isize {
+        let mut place = EMPTY;
+        // SAFETY: the program's arguments, as they are.
+        carry::receive(number, || carry::one_part(bytes, length, &mut place), 0, || unsafe {
+            next_read(number, bytes, length)
+        })
+    }
+
+    ov_read_chk(number: c_int, bytes: *mut c_void, length: usize, room: usize) -> isize {
+        if length > room {
+            // SAFETY: the program's arguments, as they are: it is ended for them.
+            return unsafe { next___read_chk(number, bytes, length, room) };
+        }
+        // SAFETY: as the caller says.
+        unsafe { ov_read(number, bytes, length) }
+    }
+
+    ov_readv(number: c_int, parts: *const libc::iovec, count: c_int) -> isize {
+        // SAFETY: the program's arguments, as they are.
+        carry::receive(number, || unsafe { Parts::of_count(parts, count) }, 0, || unsafe {
+            next_readv(number, parts, count)
+        })
+    }
+
+    ov_recv(number: c_int, bytes: *mut c_void, length: usize, flags: c_int) -> isize {
+        let mut place = EMPTY;
+        // SAFETY: the program's arguments, as they are.
+        carry::receive(number, || carry::one_part(bytes, length, &mut place), flags, || unsafe {
+            next_recv(number, bytes, length, flags)
+        })
+    }
+
+    ov_recv_chk(
+        number: c_int,
+        bytes: *mut c_void,
+        length: usize,
+        room: usize,
+        flags: c_int
+    ) -> isize {
+        if length > room {
+            // SAFETY: the program's arguments, as they are: it is ended for them.
+            return unsafe { next___recv_chk(number, bytes, length, room, flags) };
+        }
+        // SAFETY: as the caller says.
+        unsafe { ov_recv(number, bytes, length, flags) }
+    }
+
+    ov_recvfrom(
+        number: c_int,
+        bytes: *mut c_void,
+        length: usize,
+        flags: c_int,
+        address: *mut c_void,
+        address_length: *mut u32
+    ) -> isize {
+        let mut place = EMPTY;
+        let is_kernels = Cell::new(false);
+        let got = carry::receive(
+            number,
+            || carry::one_part(bytes, length, &mut place),
+            flags,
+            || {
+                // SAFETY: the program's arguments, as they are.
+                let got =
+                    unsafe { next_recvfrom(number, bytes, length, flags, address, address_length) };
+                is_kernels.set(got > 0);
+                got
+            },
+        );
+        // The kernel gives no address for a stream; nor do we for bytes that did not come by it.
+        let is_ours = got > 0 && !is_kernels.get();
+        if is_ours && !address.is_null() && !address_length.is_null() {
+            // SAFETY: where the kernel would write it.
+            unsafe { *address_length = 0 };
+        }
+        got
+    }
+
+    ov_recvfrom_chk(
+        number: c_int,
+        bytes: *mut c_void,
+        length: usize,
+        room: usize,
+        flags: c_int,
+        address: *mut c_void,
+        address_length: *mut u32
+    ) -> isize {
+        if length > room {
+            // SAFETY: the program's arguments, as they are: it is ended for them.
+            return unsafe {
+                next___recvfrom_chk(number, bytes, length, room, flags, address, address_length)
+            };
+        }
+        // SAFETY: as the caller says.
+        unsafe { ov_recvfrom(number, bytes, length, flags, address, address_length) }
+    }
+
+    ov_recvmsg(number: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
+        // SAFETY: the program's message, which the kernel would read as well.
+        let parts = || unsafe {
+            let is_one = !message.is_null();
+            if is_one { Parts::of((*message).msg_iov, (*message).msg_iovlen) } else { None }
+        };
+        let is_kernels = Cell::new(false);
+        let got = carry::receive(number, parts, flags, || {
+            let call = Call::Receive(message);
+            // SAFETY: the program's arguments, as they are.
+            let got = watched(call, || unsafe { next_recvmsg(number, message, flags) } as i64);
+            is_kernels.set(got > 0);
+            got as isize
+        });
+        // What the kernel has said of bytes that came by it stays as it is.
+        if got > 0 && !is_kernels.get() {
+            // As the kernel says for a stream: no name, no control data.
+            // SAFETY: where the kernel would write it.
+            unsafe {
+                (*message).msg_namelen = 0;
+                (*message).msg_controllen = 0;
+                (*message).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+            }
+        }
+        got
+    }
+
+    ov_recvmmsg(
+        number: c_int,
+        messages: *mut libc::mmsghdr,
+        count: u32,
+        flags: c_int,
+        timeout: *mut libc::timespec
+    ) -> c_int {
+        carry::leave(number);
+        carry::may_sleep();
+        let call = Call::ReceiveMany(messages);
+        // SAFETY: the program's arguments, as they are.
+        watched(call, || unsafe { next_recvmmsg(number, messages, count, flags, timeout) })
+    }
+
+    ov_write(number: c_int, bytes: *const c_void, length: usize) -> isize {
+        let mut place = EMPTY;
+        // SAFETY: the program's arguments, as they are.
+        carry::send(number, || carry::one_part(bytes, length, &mut place), 0, || unsafe {
+            next_write(number, bytes, length)
+        })
+    }
+
+    ov_writev(number: c_int, parts: *const libc::iovec, count: c_int) -> isize {
+        // SAFETY: the program's arguments, as they are.
+        carry::send(number, || unsafe { Parts::of_count(parts, count) }, 0, || unsafe {
+            next_writev(number, parts, count)
+        })
+    }
+
+    ov_send(number: c_int, bytes: *const c_void, length: usize, flags: c_int) -> isize {
+        let mut place = EMPTY;
+        let parts = || carry::one_part(bytes, length, &mut place);
+        let sent = carry::send(number, parts, flags, || {
+            // SAFETY: the program's arguments, as they are.
+            unsafe { next_send(number, bytes, length, flags) }
+        });
+        flagged(number, flags, sent)
+    }
+
+    ov_sendto(
+        number: c_int,
+        bytes: *const c_void,
+        length: usize,
+        flags: c_int,
+        address: *const c_void,
+        address_length: u32
+    ) -> isize {
+        let mut place = EMPTY;
+        let parts = || {
+            let is_plain = address.is_null();
+            if is_plain { carry::one_part(bytes, length, &mut place) } else { None }
+        };
+        let sent = carry::send(number, parts, flags, || {
+            // SAFETY: the program's arguments, as they are.
+            unsafe { next_sendto(number, bytes, length, flags, address, address_length) }
+        });
+        flagged(number, flags, sent)
+    }
+
+    ov_sendmsg(number: c_int, message: *const libc::msghdr, flags: c_int) -> isize {
+        let call = Call::Send { number, message, flags };
+        // SAFETY: the program's message, which the kernel would read as well.
+        let parts = || unsafe {
+            let is_plain = !message.is_null()
+                && (*message).msg_name.is_null()
+                && (*message).msg_controllen == 0;
+            if is_plain { Parts::of((*message).msg_iov, (*message).msg_iovlen) } else { None }
+        };
+        if carry::may_pass(number) {
+            // SAFETY: as above.
+            unsafe { carry::pass(message) };
+        }
+        carry::send(number, parts, flags, || {
+            // SAFETY: the program's arguments, as they are.
+            watched(call, || unsafe { next_sendmsg(number, message, flags) } as i64) as isize
+        })
+    }
+
+    ov_sendmmsg(
+        number: c_int,
+        messages: *mut libc::mmsghdr,
+        count: u32,
+        flags: c_int
+    ) -> c_int {
+        carry::stop_sending(number);
+        if !messages.is_null() && carry::may_pass(number) {
+            for index in 0..count.min(MESSAGES) as usize {
+                // SAFETY: the program's messages, which the kernel would read as well.
+                unsafe { carry::pass(&raw const (*messages.add(index)).msg_hdr) };
+            }
+        }
+        let call = Call::SendMany { number, messages, flags };
+        // SAFETY: the program's arguments, as they are.
+        watched(call, || unsafe { next_sendmmsg(number, messages, count, flags) })
+    }
+
+    ov_getsockopt(
+        number: c_int,
+        level: c_int,
+        name: c_int,
+        value: *mut c_void,
+        length: *mut u32
+    ) -> c_int {
+        let error = match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_ERROR) => carry::take_error(number),
+            _ => None,
+        };
+        // SAFETY: the program's arguments, as they are.
+        let result = unsafe { next_getsockopt(number, level, name, value, length) };
+        if let Some(error) = error
+            && result == 0
+        {
+            // SAFETY: the kernel has just written so many bytes there.
+            unsafe {
+                let bytes = (*length as usize).min(size_of::<c_int>());
+                core::ptr::copy(error.to_ne_bytes().as_ptr(), value.cast::<u8>(), bytes);
+            }
+        }
+        result
+    }
+
+    ov_poll(all: *mut libc::pollfd, count: u64, timeout: c_int) -> c_int {
+        // SAFETY: the program's arguments, as they are.
+        unsafe {
+            carry::poll(all, count, || wait(timeout != 0), |waits| {
+                next_poll(all, count, if waits { timeout } else { 0 })
+            })
+        }
+    }
+
+    ov_poll_chk(all: *mut libc::pollfd, count: u64, timeout: c_int, room: usize) -> c_int {
+        if (count as usize).saturating_mul(size_of::<libc::pollfd>()) > room {
+            // SAFETY: the program's arguments, as they are: it is ended for them.
+            return unsafe { next___poll_chk(all, count, timeout, room) };
+        }
+        // SAFETY: as the caller says.
+        unsafe { ov_poll(all, count, timeout) }
+    }
+
+    ov_ppoll(
+        all: *mut libc::pollfd,
+        count: u64,
+        timeout: *const libc::timespec,
+        mask: *const libc::sigset_t
+    ) -> c_int {
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the program's arguments, as they are.
+        unsafe {
+            carry::poll(all, count, || wait_until(timeout), |waits| {
+                next_ppoll(all, count, if waits { timeout } else { &raw const zero }, mask)
+            })
+        }
+    }
+
+    ov_ppoll_chk(
+        all: *mut libc::pollfd,
+        count: u64,
+        timeout: *const libc::timespec,
+        mask: *const libc::sigset_t,
+        room: usize
+    ) -> c_int {
+        if (count as usize).saturating_mul(size_of::<libc::pollfd>()) > room {
+            // SAFETY: the program's arguments, as they are: it is ended for them.
+            return unsafe { next___ppoll_chk(all, count, timeout, mask, room) };
+        }
+        // SAFETY: as the caller says.
+        unsafe { ov_ppoll(all, count, timeout, mask) }
+    }
+
+    ov_select(
+        end: c_int,
+        read: *mut libc::fd_set,
+        write: *mut libc::fd_set,
+        except: *mut libc::fd_set,
+        timeout: *mut libc::timeval
+    ) -> c_int {
+        // SAFETY: the program's arguments, as they are.
+        unsafe {
+            let has_time = || {
+                wait(timeout.is_null() || (*timeout).tv_sec != 0 || (*timeout).tv_usec != 0)
+            };
+            carry::select(end, [read, write], has_time, |waits| {
+                let mut zero = libc::timeval { tv_sec: 0, tv_usec: 0 };
+                let timeout = if waits { timeout } else { &raw mut zero };
+                next_select(end, read, write, except, timeout)
+            })
+        }
+    }
+
+    ov_pselect(
+        end: c_int,
+        read: *mut libc::fd_set,
+        write: *mut libc::fd_set,
+        except: *mut libc::fd_set,
+        timeout: *const libc::timespec,
+        mask: *const libc::sigset_t
+    ) -> c_int {
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the program's arguments, as they are.
+        unsafe {
+            carry::select(end, [read, write], || wait_until(timeout), |waits| {
+                let timeout = if waits { timeout } else { &raw const zero };
+                next_pselect(end, read, write, except, timeout, mask)
+            })
+        }
+    }
+
+    ov_epoll_wait(
+        set: c_int,
+        events: *mut libc::epoll_event,
+        most: c_int,
+        timeout: c_int
+    ) -> c_int {
+        carry::wait_in_set(set, events, most, || wait(timeout != 0), |events, most, waits| {
+            // SAFETY: the program's arguments, or a part of its array.
+            unsafe { next_epoll_wait(set, events, most, if waits { timeout } else { 0 }) }
+        })
+    }
+
+    ov_epoll_pwait(
+        set: c_int,
+        events: *mut libc::epoll_event,
+        most: c_int,
+        timeout: c_int,
+        mask: *const libc::sigset_t
+    ) -> c_int {
+        carry::wait_in_set(set, events, most, || wait(timeout != 0), |events, most, waits| {
+            // SAFETY: as above.
+            unsafe { next_epoll_pwait(set, events, most, if waits { timeout } else { 0 }, mask) }
+        })
+    }
+
+    ov_epoll_pwait2(
+        set: c_int,
+        events: *mut libc::epoll_event,
+        most: c_int,
+        timeout: *const libc::timespec,
+        mask: *const libc::sigset_t
+    ) -> c_int {
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the program's limit, which the kernel would read as well.
+        let wait = || unsafe { wait_until(timeout) };
+        carry::wait_in_set(set, events, most, wait, |events, most, waits| {
+            let timeout = if waits { timeout } else { &raw const zero };
+            // SAFETY: as above.
+            unsafe { next_epoll_pwait2(set, events, most, timeout, mask) }
+        })
+    }
+}
+
+fn wait(has_time: bool) -> Wait {
+    if has_time { Wait::Until } else { Wait::Never }
+}
+
+/// The same for a limit that may not be there.
+///
+/// # Safety
+/// It is there, or null.
+unsafe fn wait_until(limit: *const libc::timespec) -> Wait {
+    // SAFETY: as the caller says.
+    wait(limit.is_null() || unsafe { (*limit).tv_sec != 0 || (*limit).tv_nsec != 0 })
+}
+
+/// What was sent with flags of which some are for the kernel alone.
+#[inline(always)]
+fn flagged(number: c_int, flags: c_int, sent: isize) -> isize {
+    if flags & call::FLAGS != 0 {
+        Call::Flags { number, flags }.after(omniverb_stream::descriptors::Entry::default(), sent);
+    }
+    sent
+}

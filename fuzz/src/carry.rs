@@ -1,0 +1,77 @@
+//! The memory of a carried socket's link, written by a hostile peer while we send and receive; and
+//! what is said to the broker, and by it.
+
+use omniverb_carry::layout::{self, FENCE, HEAD, PLACE, RING, SAID};
+use omniverb_carry::message::{Reply, Request};
+use omniverb_carry::{Broken, Direction};
+use omniverb_ring::sync::Ordering;
+use omniverb_ring::{UserMemory, Window, WordMemory};
+
+/// Bytes of a step: what is done, and a number.
+const STEP: usize = 9;
+
+/// The peer writes any word between any two steps of ours.
+pub fn carry(bytes: &[u8]) {
+    let memory = Window::private(layout::BYTES);
+    let ours = Direction::new(memory.clone(), 0);
+    let theirs = Direction::new(memory.clone(), 1);
+    for step in bytes.chunks_exact(STEP) {
+        let mut word = [0; 8];
+        word.copy_from_slice(&step[1..]);
+        let value = u64::from_ne_bytes(word);
+        match step[0] % 10 {
+            what @ 0..=3 => {
+                let at = [PLACE, HEAD, FENCE, SAID][usize::from(what)];
+                let side = usize::from(step[0] / 10) % 2;
+                memory.store(layout::word(side, at), value, Ordering::Relaxed);
+            }
+            4 => _ = receive(&theirs, value as usize % (2 * RING)),
+            5 => _ = send(&ours, value as usize % (2 * RING)),
+            6 => _ = take_back(&ours, value as usize),
+            7 => _ = theirs.leave(),
+            8 => _ = theirs.inherit(value as usize),
+            _ => {
+                theirs.welcome();
+                theirs.say_no_more();
+                if value.is_multiple_of(97) {
+                    ours.stop();
+                }
+            }
+        }
+    }
+}
+
+fn receive(direction: &Direction<Window>, most: usize) -> Result<(), Broken> {
+    let (place, waiting) = direction.waiting()?;
+    let mut bytes = vec![0; waiting.min(most)];
+    let length = bytes.len();
+    UserMemory::lend_mut(&mut bytes, |to| direction.drain(place.position(), 0, to));
+    direction.take(place, length);
+    Ok(())
+}
+
+fn send(direction: &Direction<Window>, most: usize) -> Result<(), Broken> {
+    let (head, place) = (direction.head(), direction.place());
+    let room = RING - head.since(place)?;
+    let bytes = vec![7; room.min(most)];
+    UserMemory::lend(&bytes, |bytes| direction.fill(head.position(), 0, bytes));
+    direction.publish(head, bytes.len());
+    Ok(())
+}
+
+fn take_back(direction: &Direction<Window>, most: usize) -> Result<(), Broken> {
+    let Some(stretch) = direction.take_back()? else { return Ok(()) };
+    let mut bytes = vec![0; stretch.bytes];
+    UserMemory::lend_mut(&mut bytes, |to| direction.drain(stretch.from, 0, to));
+    direction.passed(stretch, most % (stretch.bytes + 1))
+}
+
+/// What decodes encodes to the same.
+pub fn offers(bytes: &[u8]) {
+    if let Some(request) = Request::decode(bytes) {
+        assert_eq!(request.encode(), bytes);
+    }
+    if let Some(reply) = Reply::decode(bytes) {
+        assert_eq!(reply.encode(), bytes);
+    }
+}

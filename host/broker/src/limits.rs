@@ -1,0 +1,21 @@
+//! How much anybody can make the broker keep.
+
+use std::time::Duration;
+
+/// Processes at a time: a thread each, two descriptors, a page.
+pub(crate) const PROCESSES: usize = 1024;
+/// Of these of one user.
+pub(crate) const PROCESSES_OF_USER: usize = 512;
+/// Of these in one network namespace, whoever they are: a container may have many users.
+pub(crate) const PROCESSES_OF_NAMESPACE: usize = 256;
+/// How long who has connected may take to say who he is. Until then he has a thread already.
+pub(crate) const HELLO: Duration = Duration::from_secs(2);
+/// What of the messages to one process waits to be read, as the kernel counts it: some 64 of them.
+/// Each link's has a descriptor, and those that are under way are limited for the whole of the
+/// daemon's user (`RLIMIT_NOFILE`, unless it has `CAP_SYS_RESOURCE`).
+pub(crate) const UNREAD: usize = 48 << 10;
+/// Offers of a process whose other end has not come. Nearly all of these never come, since there
+/// the library is not loaded, so the oldest are given up.
+pub(crate) const OFFERS: usize = 1024;
+/// Links of a process. Their memory is its own and its peers'.
+pub(crate) const LINKS: usize = 4096;

@@ -1,0 +1,221 @@
+//! Processes that offer sockets, by hand.
+
+use omniverb_carry::layout;
+use omniverb_carry::message::{BYTES, Refusal, Reply, Request};
+use omniverb_ring::WordMemory;
+use omniverb_ring::sync::Ordering;
+use omniverb_sys::child::{Helper, Helpers};
+use omniverb_sys::{Access, Extent, socket};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+/// A broker on a thread.
+struct Broker {
+    path: PathBuf,
+    _helper: Helper,
+}
+
+impl Broker {
+    fn start(name: &str) -> Broker {
+        let path = std::env::temp_dir().join(format!("broker-{}-{name}", std::process::id()));
+        let listener = socket::listen(&path, 0o600).unwrap();
+        let helper =
+            Helpers::Threads.start(omniverb_broker::BROKER, omniverb_broker::serve).unwrap();
+        socket::send(helper.socket(), b"L", &[listener.as_fd()]).unwrap();
+        Broker { path, _helper: helper }
+    }
+
+    fn connect(&self) -> Process {
+        let calls = socket::connect(&self.path).unwrap();
+        let mut process = Process { calls, page: None };
+        let by = diagnosis();
+        process.say(Request::Hello, &[by.as_fd()]);
+        let (reply, page) = process.hear().unwrap();
+        assert_eq!(reply, Reply::Welcome);
+        process.page = page;
+        process
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn diagnosis() -> OwnedFd {
+    let (protocol, flags) = (Some(netlink::SOCK_DIAG), SocketFlags::CLOEXEC);
+    socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol).unwrap()
+}
+
+struct Process {
+    calls: OwnedFd,
+    page: Option<OwnedFd>,
+}
+
+impl Process {
+    fn say(&self, request: Request, files: &[BorrowedFd<'_>]) {
+        socket::send(self.calls.as_fd(), &request.encode(), files).unwrap();
+    }
+
+    /// `None`: it is parted with.
+    fn hear(&self) -> Option<(Reply, Option<OwnedFd>)> {
+        let mut bytes = [0; BYTES];
+        let got = socket::receive(self.calls.as_fd(), &mut bytes, socket::Mode::Blocking);
+        let (length, mut files) = got.ok().filter(|(length, _)| *length > 0)?;
+        Some((Reply::decode(&bytes[..length]).unwrap(), files.pop()))
+    }
+
+    fn offer(&self, tag: u64, end: &impl AsFd) {
+        self.say(Request::Offer { tag }, &[end.as_fd()]);
+    }
+
+    /// Offers one whose other end has not come; its duplicate is closed then.
+    fn offer_first(&self, tag: u64, end: &impl AsFd) {
+        self.offer(tag, end);
+        assert_eq!(self.hear().unwrap().0, Reply::Waiting { tag });
+    }
+
+    /// Has been answered everything: a socket that cannot be carried is refused.
+    fn settle(&self) {
+        let (one, _other) = socket::pair().unwrap();
+        self.offer(99, &one);
+        let refused = Reply::Refused { tag: 99, why: Refusal::NotConnected };
+        assert_eq!(self.hear().unwrap().0, refused);
+    }
+
+    /// How many messages the page says that there were.
+    fn mail(&self) -> u64 {
+        let page = self.page.as_ref().unwrap();
+        let page = Extent::new(page.as_fd(), 0, 4096).map(Access::ReadOnly).unwrap();
+        page.load(0, Ordering::Acquire)
+    }
+}
+
+fn ends() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (near, listener.accept().unwrap().0)
+}
+
+#[test]
+fn both_ends_are_given_the_same_memory() {
+    let broker = Broker::start("both");
+    let [one, two] = [(); 2].map(|()| broker.connect());
+    let (near, far) = ends();
+    one.offer_first(5, &near);
+    two.offer(6, &far);
+    let (first, memory) = one.hear().unwrap();
+    let (second, same) = two.hear().unwrap();
+    let (Reply::Link { tag: 5, link, side: 0 }, Reply::Link { tag: 6, link: other, side: 1 }) =
+        (first, second)
+    else {
+        panic!("{first:?} {second:?}")
+    };
+    assert_eq!(link, other);
+    let map = |file: Option<OwnedFd>| {
+        let extent = Extent::new(file.unwrap(), 0, layout::BYTES as u64);
+        extent.map_exactly(layout::BYTES, Access::ReadWrite).unwrap()
+    };
+    let (ours, theirs) = (map(memory), map(same));
+    ours.store(layout::HEAD, 7, Ordering::Relaxed);
+    assert_eq!(theirs.load(layout::HEAD, Ordering::Relaxed), 7);
+    // The page says so a moment later; that it has said so is sure with the next message.
+    [&one, &two].into_iter().for_each(Process::settle);
+    assert!(one.mail() >= 3 && two.mail() >= 2);
+}
+
+#[test]
+fn a_duplicate_puts_off_nobodys_end() {
+    let broker = Broker::start("end");
+    let one = broker.connect();
+    let (near, mut far) = ends();
+    one.offer_first(1, &near);
+    drop(near);
+    assert_eq!(far.read(&mut [0; 8]).unwrap(), 0);
+    assert!(far.write(b"x").is_ok());
+}
+
+/// Names come again; who had them before is given nothing.
+#[test]
+fn who_had_these_names_before_is_not_the_other_end() {
+    let broker = Broker::start("before");
+    let [liar, victim] = [(); 2].map(|()| broker.connect());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = listener.local_addr().unwrap();
+    let before = TcpStream::connect(target).unwrap();
+    let port = before.local_addr().unwrap();
+    liar.offer_first(1, &before);
+    // A reset: the names are free at once.
+    rustix::net::sockopt::set_socket_linger(&before, Some(std::time::Duration::ZERO)).unwrap();
+    drop(before);
+    drop(listener.accept().unwrap());
+    let again =
+        socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    rustix::net::sockopt::set_socket_reuseaddr(&again, true).unwrap();
+    rustix::net::bind(&again, &port).unwrap();
+    rustix::net::connect(&again, &target).unwrap();
+    let far = listener.accept().unwrap().0;
+    assert_eq!(far.peer_addr().unwrap(), port);
+    victim.offer_first(2, &far);
+    // Who waited for what is gone now waits for nothing.
+    let refused = Reply::Refused { tag: 1, why: Refusal::NotProven };
+    assert_eq!(liar.hear().unwrap().0, refused);
+    let honest = broker.connect();
+    honest.offer(3, &again);
+    assert!(matches!(victim.hear().unwrap().0, Reply::Link { tag: 2, .. }));
+    assert!(matches!(honest.hear().unwrap().0, Reply::Link { tag: 3, .. }));
+    liar.settle();
+}
+
+#[test]
+fn what_is_no_connection_is_refused_and_who_talks_nonsense_is_parted_with() {
+    let broker = Broker::start("refused");
+    let one = broker.connect();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    one.offer(1, &listener);
+    let refused = Reply::Refused { tag: 1, why: Refusal::NotConnected };
+    assert_eq!(one.hear().unwrap().0, refused);
+    one.say(Request::Ended { link: 77 }, &[]);
+    socket::send(one.calls.as_fd(), &[9; BYTES], &[]).unwrap();
+    assert!(one.hear().is_none());
+    // Hello has to come with the right socket, and soon.
+    let calls = socket::connect(&broker.path).unwrap();
+    let two = Process { calls, page: None };
+    two.say(Request::Hello, &[listener.as_fd()]);
+    assert!(two.hear().is_none());
+    let three = Process { calls: socket::connect(&broker.path).unwrap(), page: None };
+    assert!(three.hear().is_none(), "who says nothing is parted with");
+}
+
+/// What is not read stays within a limit.
+#[test]
+fn who_reads_nothing_is_told_no_more() {
+    let broker = Broker::start("unread");
+    let idle = broker.connect();
+    let (one, _other) = socket::pair().unwrap();
+    (0..200).for_each(|tag| idle.offer(tag, &one));
+    // It is parted with when all have been answered, or not.
+    socket::send(idle.calls.as_fd(), &[9; BYTES], &[]).unwrap();
+    let told = std::iter::from_fn(|| idle.hear()).count();
+    assert!((10..150).contains(&told), "{told}");
+}
+
+#[test]
+fn one_network_namespace_has_a_share() {
+    let limit = getrlimit(Resource::Nofile);
+    let more = Rlimit { current: limit.maximum.or(limit.current), maximum: limit.maximum };
+    setrlimit(Resource::Nofile, more).unwrap();
+    let broker = Broker::start("share");
+    let all: Vec<Process> = (0..256).map(|_| broker.connect()).collect();
+    let calls = socket::connect(&broker.path).unwrap();
+    let one_more = Process { calls, page: None };
+    let by = diagnosis();
+    one_more.say(Request::Hello, &[by.as_fd()]);
+    assert!(one_more.hear().is_none());
+    drop(all);
+}

@@ -1,0 +1,414 @@
+//! One direction of a carried connection: bytes through shared memory behind the kernel's.
+//!
+//! Bytes in the ring are always *the end of the stream*: whatever went through the kernel was sent
+//! before them, and nothing goes through the kernel while there are any. So the ring can be left at
+//! any instant: who writes it takes back what is not read, and gives it to the kernel, in order.
+//!
+//! ```text
+//! place, of the reader: welcome:1 | taken:1 | position:62
+//! head, of the writer:  stopped:1 | 0:1 | position:62
+//! ```
+//!
+//! * *Welcome*: the reader looks at the ring, and the writer may put bytes there. Who is about to
+//!   sleep takes it away, so that what comes then comes by the kernel, which wakes.
+//! * *Taken*: from the position on the bytes are the writer's again. The reader sets it when it
+//!   leaves (whoever has the socket next can only ask the kernel), the writer when it has to send
+//!   by the kernel. The reader takes none of them any more. When the kernel has them the position
+//!   is behind them, and nothing is taken.
+//! * *Stopped*: the writer puts nothing there any more.
+//!
+//! **No lock of a reader.** It copies bytes out and then moves the position by compare-and-swap: if
+//! that fails another reader has had them, or they were taken, and what was copied is forgotten.
+//! Who is killed, or left by `longjmp`, before that has read nothing.
+//!
+//! **One writer at a time** puts bytes there; that is its process's affair. It publishes by
+//! compare-and-swap, too, so that whoever interrupted it (a signal handler that sends) can stop the
+//! direction and go another way: then nothing was published.
+//!
+//! **Ordering.** Bytes are copied into the ring, then the head is stored with release (SYNC:
+//! published); the reader loads it with acquire (SYNC: published) before it copies them out. It
+//! moves its position with release (SYNC: read), which the writer loads with acquire (SYNC: read)
+//! before it overwrites what was there. *Two looks*: the writer publishes and then looks whether it
+//! is welcome; the reader takes its welcome away and then looks for bytes. Each store is a locked
+//! instruction with a full fence behind it, so at least one of the two looks finds what the other
+//! has stored: no byte stays in the ring of somebody asleep.
+//!
+//! **Trust.** Both words may be anything. A position counts for how far it is behind the head, and
+//! that for no more than the ring has; everything else is [`Broken`], and so is a word that changes
+//! without end. Offsets are masked.
+
+use crate::layout::{self, FENCE, HEAD, PLACE, RING};
+use omniverb_ring::sync::Ordering;
+use omniverb_ring::{UserMemory, WordMemory};
+
+const WELCOME: u64 = 1 << 63;
+const TAKEN: u64 = 1 << 62;
+const STOPPED: u64 = 1 << 63;
+const POSITION: u64 = TAKEN - 1;
+/// Changes of one word by others during one of ours: far more than correct ends make.
+const TRIES: u32 = 1 << 12;
+
+/// The other end wrote something that no correct end writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken;
+
+/// The reader's word, as it was at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place(u64);
+
+impl Place {
+    /// How far was read.
+    #[must_use]
+    pub fn position(self) -> u64 {
+        self.0 & POSITION
+    }
+
+    /// The reader looks at the ring.
+    #[must_use]
+    pub fn is_welcome(self) -> bool {
+        self.0 & WELCOME != 0
+    }
+
+    /// What is not read is the writer's again.
+    #[must_use]
+    pub fn is_taken(self) -> bool {
+        self.0 & TAKEN != 0
+    }
+}
+
+/// The writer's word, as it was at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head(u64);
+
+impl Head {
+    /// How far was written.
+    #[must_use]
+    pub fn position(self) -> u64 {
+        self.0 & POSITION
+    }
+
+    /// Nothing more is written.
+    #[must_use]
+    pub fn is_stopped(self) -> bool {
+        self.0 & STOPPED != 0
+    }
+
+    /// Bytes between the two.
+    ///
+    /// # Errors
+    /// [`Broken`], if these are more than the ring holds.
+    #[inline]
+    pub fn since(self, place: Place) -> Result<usize, Broken> {
+        let bytes = self.position().wrapping_sub(place.position()) & POSITION;
+        if bytes <= RING as u64 { Ok(bytes as usize) } else { Err(Broken) }
+    }
+}
+
+/// Bytes of the ring by their positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// Where they begin.
+    pub from: u64,
+    /// So many there are.
+    pub bytes: usize,
+}
+
+/// The bytes that a side sends.
+#[derive(Clone, Debug)]
+pub struct Direction<M> {
+    memory: M,
+    place: usize,
+    head: usize,
+    fence: usize,
+    ring: usize,
+}
+
+/// A full fence behind a locked instruction, which is one by itself on x86-64.
+#[inline(always)]
+fn fence() {
+    #[cfg(any(loom, not(target_arch = "x86_64")))]
+    omniverb_ring::sync::fence(Ordering::SeqCst);
+}
+
+impl<M: WordMemory> Direction<M> {
+    /// Of the side `from`; the memory is the link's ([`layout`]).
+    pub fn new(memory: M, from: usize) -> Self {
+        let (place, head) = (layout::word(1 - (from & 1), PLACE), layout::word(from, HEAD));
+        let (fence, ring) = (layout::word(from, FENCE), layout::ring(from));
+        Self { memory, place, head, fence, ring }
+    }
+
+    /// How far the reader is.
+    #[inline]
+    pub fn place(&self) -> Place {
+        // SYNC: read
+        Place(self.memory.load(self.place, Ordering::Acquire))
+    }
+
+    /// How far the writer is.
+    #[inline]
+    pub fn head(&self) -> Head {
+        // SYNC: published
+        Head(self.memory.load(self.head, Ordering::Acquire))
+    }
+
+    /// What there is for the reader.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    #[inline]
+    pub fn waiting(&self) -> Result<(Place, usize), Broken> {
+        let place = self.place();
+        let bytes = if place.is_taken() { 0 } else { self.head().since(place)? };
+        Ok((place, bytes))
+    }
+
+    /// How many bytes went through the kernel before those in the ring. To be asked when there are
+    /// some: it stays the same until they are read.
+    #[inline]
+    pub fn fence(&self) -> u64 {
+        self.memory.load(self.fence, Ordering::Acquire)
+    }
+
+    /// Says that. By the writer, when the ring is empty, or what is in it was taken.
+    pub fn set_fence(&self, bytes: u64) {
+        self.memory.store(self.fence, bytes, Ordering::Release);
+    }
+
+    /// Copies bytes in, `offset` behind a position.
+    #[inline]
+    pub fn fill(&self, position: u64, offset: usize, source: UserMemory) {
+        let at = (position as usize).wrapping_add(offset) & (RING - 1);
+        let until_end = RING - at;
+        self.memory.fill(self.ring + at, source.first(until_end));
+        if source.len() > until_end {
+            self.memory.fill(self.ring, source.skip(until_end).first(RING));
+        }
+    }
+
+    /// Copies bytes out, from `offset` behind a position on.
+    #[inline]
+    pub fn drain(&self, position: u64, offset: usize, target: UserMemory) {
+        let at = (position as usize).wrapping_add(offset) & (RING - 1);
+        let until_end = RING - at;
+        self.memory.drain(self.ring + at, target.first(until_end));
+        if target.len() > until_end {
+            self.memory.drain(self.ring, target.skip(until_end).first(RING));
+        }
+    }
+
+    /// Of the writer: what it has copied in behind `head` is the reader's. How far that one is, as
+    /// seen after that; `None` if the direction was stopped meanwhile, and nothing was published.
+    #[inline]
+    pub fn publish(&self, head: Head, bytes: usize) -> Option<Place> {
+        let next = head.position().wrapping_add(bytes as u64) & POSITION;
+        let word = self.memory.word(self.head);
+        if head.is_stopped() {
+            return None;
+        }
+        // SYNC: published
+        word.compare_exchange(head.0, next, Ordering::SeqCst, Ordering::Relaxed).ok()?;
+        fence();
+        Some(self.place())
+    }
+
+    /// Of anybody of the writer's side: nothing more is published. How far it was.
+    pub fn stop(&self) -> Head {
+        let was = self.memory.word(self.head).fetch_or(STOPPED, Ordering::SeqCst);
+        fence();
+        Head(was | STOPPED)
+    }
+
+    /// Of the reader: it has copied out so many bytes behind `place`. `false` if they were not
+    /// there for it any more.
+    #[inline]
+    pub fn take(&self, place: Place, bytes: usize) -> bool {
+        let next = place.position().wrapping_add(bytes as u64) & POSITION | place.0 & WELCOME;
+        let word = self.memory.word(self.place);
+        // SYNC: read
+        !place.is_taken()
+            && word.compare_exchange(place.0, next, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// Of the reader: it looks at the ring from now on.
+    pub fn welcome(&self) {
+        self.memory.word(self.place).fetch_or(WELCOME, Ordering::SeqCst);
+    }
+
+    /// Of the reader: no more. What came before is found by looking after this.
+    pub fn say_no_more(&self) {
+        self.memory.word(self.place).fetch_and(!WELCOME, Ordering::SeqCst);
+        fence();
+    }
+
+    /// Of the reader: what it has not read is to go through the kernel. How much that is, as far as
+    /// it was published.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn leave(&self) -> Result<usize, Broken> {
+        let place = self.change(|word| Some(word & POSITION | TAKEN))?;
+        fence();
+        self.head().since(Place(place))
+    }
+
+    /// Of the reader, whose writer is gone: what that had taken is the reader's after all, but for
+    /// the first bytes, which the kernel has had.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn inherit(&self, passed: usize) -> Result<(), Broken> {
+        let next = |word: u64| {
+            let next = (word & POSITION).wrapping_add(passed as u64) & POSITION;
+            (word & TAKEN != 0).then_some(next)
+        };
+        self.change(next).map(|_| ())
+    }
+
+    /// Of the writer, whose turn it is: what is not read is its own again. `None` if all was read.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn take_back(&self) -> Result<Option<Stretch>, Broken> {
+        let head = self.head();
+        let mut found = Ok(None);
+        self.change(|word| {
+            found = head
+                .since(Place(word))
+                .map(|bytes| (bytes > 0).then_some(Stretch { from: word & POSITION, bytes }));
+            match found {
+                Ok(Some(_)) => Some(word & POSITION | TAKEN),
+                // Nothing to be taken: so the reader has left an empty ring, perhaps.
+                Ok(None) => (word & TAKEN != 0).then_some(word & !TAKEN),
+                Err(Broken) => None,
+            }
+        })?;
+        found
+    }
+
+    /// Of the writer: the kernel has had so many of the bytes that it had taken. The rest is the
+    /// reader's again.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn passed(&self, stretch: Stretch, bytes: usize) -> Result<(), Broken> {
+        let next = stretch.from.wrapping_add(bytes as u64) & POSITION;
+        let is_ours = |word: u64| word & TAKEN != 0 && word & POSITION == stretch.from;
+        let was = self.change(|word| is_ours(word).then_some(next))?;
+        if is_ours(was) { Ok(()) } else { Err(Broken) }
+    }
+
+    /// Changes the reader's word, unless there is nothing to be changed; what it was.
+    fn change(&self, mut to: impl FnMut(u64) -> Option<u64>) -> Result<u64, Broken> {
+        let word = self.memory.word(self.place);
+        let mut was = word.load(Ordering::Acquire);
+        for _ in 0..TRIES {
+            let Some(next) = to(was) else { return Ok(was) };
+            match word.compare_exchange(was, next, Ordering::SeqCst, Ordering::Acquire) {
+                Ok(_) => return Ok(was),
+                Err(now) => was = now,
+            }
+        }
+        Err(Broken)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use omniverb_ring::Window;
+    use proptest::prelude::*;
+
+    fn direction() -> Direction<Window> {
+        Direction::new(Window::private(layout::BYTES), 0)
+    }
+
+    /// Numbered bytes, so that each shows where it belongs.
+    fn bytes(from: u64, count: usize) -> Vec<u8> {
+        (0..count as u64).map(|index| (from + index) as u8 ^ ((from + index) >> 8) as u8).collect()
+    }
+
+    proptest! {
+        /// However writing, reading, taking back and leaving follow each other, bytes come once, in
+        /// order: those of the kernel, then those of the ring.
+        #[test]
+        fn bytes_come_once_in_order(
+            steps in prop::collection::vec((0_u8..5, 1_usize..RING + 10), 1..60),
+        ) {
+            let direction = direction();
+            let (mut sent, mut received) = (0_u64, 0_u64);
+            let mut kernel = std::collections::VecDeque::new();
+            for (what, count) in steps {
+                let (place, waiting) = direction.waiting().unwrap();
+                match what {
+                    0 | 1 if !place.is_taken() && kernel.is_empty() => {
+                        let count = count.min(RING - waiting);
+                        let (head, new) = (direction.head(), bytes(sent, count));
+                        UserMemory::lend(&new, |new| direction.fill(head.position(), 0, new));
+                        direction.publish(head, count).unwrap();
+                        sent += count as u64;
+                    }
+                    2 if kernel.is_empty() => {
+                        let mut got = vec![0; count.min(waiting)];
+                        let length = got.len();
+                        UserMemory::lend_mut(&mut got, |to| {
+                            direction.drain(place.position(), 0, to);
+                        });
+                        prop_assert_eq!(direction.take(place, length), !place.is_taken());
+                        if !place.is_taken() {
+                            prop_assert_eq!(&got, &bytes(received, length));
+                            received += length as u64;
+                        }
+                    }
+                    2 => {
+                        kernel.drain(..).for_each(|byte| {
+                            assert_eq!(byte, bytes(received, 1)[0]);
+                            received += 1;
+                        });
+                    }
+                    3 => {
+                        if let Some(stretch) = direction.take_back().unwrap() {
+                            // The kernel has room for a part, perhaps.
+                            let passed = count.min(stretch.bytes);
+                            let mut got = vec![0; passed];
+                            UserMemory::lend_mut(&mut got, |to| {
+                                direction.drain(stretch.from, 0, to);
+                            });
+                            kernel.extend(got);
+                            direction.passed(stretch, passed).unwrap();
+                        }
+                    }
+                    4 => prop_assert_eq!(
+                        direction.leave().unwrap(),
+                        (direction.head().position() - place.position()) as usize
+                    ),
+                    _ => {}
+                }
+            }
+            let left = kernel.len() as u64 + direction.head().position();
+            prop_assert_eq!(received + left - direction.place().position(), sent);
+        }
+
+        /// Whatever both words are, nothing is touched outside the ring, and nothing goes on for
+        /// ever.
+        #[test]
+        fn nonsense_harms_nobody(place in any::<u64>(), head in any::<u64>(), count in 0..RING) {
+            let memory = Window::private(layout::BYTES);
+            memory.store(layout::word(1, PLACE), place, Ordering::Relaxed);
+            memory.store(layout::word(0, HEAD), head, Ordering::Relaxed);
+            let direction = Direction::new(memory, 0);
+            if let Ok((place, waiting)) = direction.waiting() {
+                prop_assert!(waiting <= RING);
+                let mut got = vec![0; waiting.min(count)];
+                UserMemory::lend_mut(&mut got, |to| direction.drain(place.position(), 0, to));
+            }
+            if let Ok(Some(stretch)) = direction.take_back() {
+                prop_assert!(stretch.bytes <= RING);
+                direction.passed(stretch, count.min(stretch.bytes)).unwrap();
+            }
+            _ = direction.leave();
+            _ = direction.inherit(count);
+            _ = direction.publish(direction.head(), count);
+        }
+    }
+}

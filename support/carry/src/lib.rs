@@ -1,0 +1,11 @@
+//! What the two ends of a carried socket share (docs/decisions/0046).
+//!
+//! * [`layout`]: where what is in the link's memory.
+//! * [`direction`]: a stream of bytes through it, which either end can end at any instant.
+//! * [`message`]: what is said to the broker, who gives both the memory, and by it.
+
+pub mod direction;
+pub mod layout;
+pub mod message;
+
+pub use direction::{Broken, Direction, Head, Place};

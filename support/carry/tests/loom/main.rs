@@ -1,0 +1,226 @@
+//! A direction against the memory model: every interleaving of a few steps, and every value a load
+//! may return.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p omniverb_carry --release --test loom`
+#![cfg(loom)]
+
+mod memory;
+
+use crate::memory::Words;
+use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use loom::thread;
+use omniverb_carry::layout::{self, FENCE, HEAD, PLACE};
+use omniverb_carry::{Direction, Head};
+use omniverb_ring::UserMemory;
+use std::sync::Arc;
+
+const BYTES: [u8; 8] = *b"carried!";
+
+fn direction() -> Direction<Words> {
+    let words = [layout::word(1, PLACE), layout::word(0, HEAD), layout::word(0, FENCE)];
+    let ring = (0..4).map(|index| layout::ring(0) + index * 8);
+    Direction::new(Words::at(layout::BYTES, words.into_iter().chain(ring)), 0)
+}
+
+/// Eight bytes go in; where the head was.
+fn fill(direction: &Direction<Words>) -> Head {
+    let head = direction.head();
+    UserMemory::lend(&BYTES, |bytes| direction.fill(head.position(), 0, bytes));
+    head
+}
+
+/// What a reader does with what is there. How many bytes it has got.
+fn read(direction: &Direction<Words>) -> u64 {
+    let (place, waiting) = direction.waiting().unwrap();
+    if waiting == 0 {
+        return 0;
+    }
+    let mut bytes = [0; 8];
+    UserMemory::lend_mut(&mut bytes[..waiting.min(8)], |to| {
+        direction.drain(place.position(), 0, to);
+    });
+    if !direction.take(place, waiting) {
+        return 0;
+    }
+    assert_eq!(bytes, BYTES);
+    waiting as u64
+}
+
+/// What a writer does that must send by the kernel. How many bytes the kernel has got.
+fn take_back(direction: &Direction<Words>) -> u64 {
+    let Some(stretch) = direction.take_back().unwrap() else { return 0 };
+    let mut bytes = [0; 8];
+    UserMemory::lend_mut(&mut bytes[..stretch.bytes.min(8)], |to| {
+        direction.drain(stretch.from, 0, to);
+    });
+    assert_eq!(bytes, BYTES);
+    direction.passed(stretch, stretch.bytes).unwrap();
+    stretch.bytes as u64
+}
+
+/// A writer publishes while the reader goes to sleep: it has the bytes before, or the kernel has
+/// them, which wakes it.
+#[test]
+fn nobody_sleeps_beside_bytes_in_the_ring() {
+    loom::model(|| {
+        let writers = direction();
+        writers.welcome();
+        let readers = writers.clone();
+        let writer = thread::spawn(move || {
+            let head = fill(&writers);
+            let place = writers.publish(head, 8).unwrap();
+            if place.is_welcome() { 0 } else { take_back(&writers) }
+        });
+        readers.say_no_more();
+        let mut got = 0;
+        let mut wakes = false;
+        while !wakes && got == 0 {
+            got = read(&readers);
+            // Asleep, unless there was something that another has taken meanwhile.
+            wakes = readers.waiting().unwrap().1 == 0;
+        }
+        let by_kernel = writer.join().unwrap();
+        let late = read(&readers);
+        assert!(got + by_kernel == 8 && late == 0, "{got} {by_kernel} {late}");
+    });
+}
+
+/// Two readers at a time: one of them has the bytes.
+#[test]
+fn bytes_are_read_once() {
+    loom::model(|| {
+        let writers = direction();
+        let readers = [writers.clone(), writers.clone()];
+        let readers = readers.map(|one| thread::spawn(move || read(&one)));
+        let head = fill(&writers);
+        writers.publish(head, 8).unwrap();
+        let got: u64 = readers.into_iter().map(|one| one.join().unwrap()).sum();
+        assert_eq!(got + read(&writers), 8);
+    });
+}
+
+/// A reader reads while the writer takes back.
+#[test]
+fn what_is_taken_back_is_read_by_nobody() {
+    loom::model(|| {
+        let writers = direction();
+        let head = fill(&writers);
+        writers.publish(head, 8).unwrap();
+        let readers = writers.clone();
+        let reader = thread::spawn(move || read(&readers));
+        let by_kernel = take_back(&writers);
+        assert_eq!(reader.join().unwrap() + by_kernel, 8);
+        assert!(!writers.place().is_taken());
+    });
+}
+
+/// Somebody stops the direction and takes back while a writer publishes: that one has published
+/// before, or not at all.
+#[test]
+fn what_is_stopped_is_not_published() {
+    loom::model(|| {
+        let writers = direction();
+        let others = writers.clone();
+        let by_kernel = Arc::new(AtomicU64::new(0));
+        let kernel = by_kernel.clone();
+        let other = thread::spawn(move || {
+            others.stop();
+            kernel.fetch_add(take_back(&others), Ordering::Relaxed);
+        });
+        let head = fill(&writers);
+        if writers.publish(head, 8).is_none() {
+            by_kernel.fetch_add(8, Ordering::Relaxed);
+        }
+        other.join().unwrap();
+        assert_eq!(by_kernel.load(Ordering::Relaxed) + read(&writers), 8);
+    });
+}
+
+/// A reader leaves while a writer publishes: that one takes the bytes back, then or by its next
+/// call.
+#[test]
+fn who_leaves_leaves_bytes_to_the_writer() {
+    loom::model(|| {
+        let writers = direction();
+        writers.welcome();
+        let readers = writers.clone();
+        let reader = thread::spawn(move || readers.leave().unwrap());
+        let head = fill(&writers);
+        let place = writers.publish(head, 8).unwrap();
+        let at_once = if place.is_taken() { take_back(&writers) } else { 0 };
+        reader.join().unwrap();
+        assert_eq!(read(&writers), 0, "the reader is not there any more");
+        assert_eq!(at_once + take_back(&writers), 8);
+    });
+}
+
+/// Somebody clears what says that there may be bytes, and takes back what he finds, while a writer
+/// puts some and says so then: the kernel has them, or it still is said that there are some
+/// (`app/sockets/src/carry/outward.rs`).
+#[test]
+fn bytes_that_nobody_has_taken_back_are_spoken_of() {
+    loom::model(|| {
+        let writers = direction();
+        let others = writers.clone();
+        let is_dirty = Arc::new(AtomicBool::new(false));
+        let is_cleared = is_dirty.clone();
+        let other = thread::spawn(move || {
+            is_cleared.swap(false, Ordering::SeqCst);
+            take_back(&others)
+        });
+        let head = fill(&writers);
+        is_dirty.store(true, Ordering::Relaxed);
+        writers.publish(head, 8).unwrap();
+        is_dirty.store(true, Ordering::Release);
+        let by_kernel = other.join().unwrap();
+        assert!(by_kernel == 8 || is_dirty.load(Ordering::Relaxed));
+    });
+}
+
+/// A thread welcomes the other end while another one falls asleep on the socket, or in a set that
+/// has it: nobody is welcome while that one sleeps (`inward.rs`, `members.rs`). Loom takes what is
+/// sequentially consistent there for less, hence the fences.
+#[test]
+fn nobody_is_welcome_while_somebody_sleeps() {
+    loom::model(|| {
+        let readers = direction();
+        let others = readers.clone();
+        let sleeping = Arc::new(AtomicU64::new(0));
+        let seen = sleeping.clone();
+        let other = thread::spawn(move || {
+            if seen.load(Ordering::SeqCst) != 0 {
+                return;
+            }
+            others.welcome();
+            fence(Ordering::SeqCst);
+            if seen.load(Ordering::SeqCst) != 0 {
+                others.say_no_more();
+            }
+        });
+        sleeping.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        readers.say_no_more();
+        other.join().unwrap();
+        assert!(!readers.place().is_welcome());
+    });
+}
+
+/// Memory comes while a thread is about to send by the kernel: either that one sees the memory, or
+/// who has it sees that somebody sends (`mod.rs`, `outward.rs`).
+#[test]
+fn who_sends_by_the_kernel_is_seen() {
+    loom::model(|| {
+        let (sending, memory) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (seen, comes) = (sending.clone(), memory.clone());
+        let other = thread::spawn(move || {
+            comes.store(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            seen.load(Ordering::SeqCst) == 0
+        });
+        sending.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let by_kernel = memory.load(Ordering::SeqCst) == 0;
+        let by_ring = other.join().unwrap();
+        assert!(!(by_kernel && by_ring));
+    });
+}

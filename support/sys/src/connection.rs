@@ -1,0 +1,241 @@
+//! Connections of TCP: what a socket says of its own, and what the kernel says of anybody's.
+//!
+//! A socket that somebody sent proves that he had it then. That he still has the connection, and
+//! not somebody else by the same names, is known by asking the kernel (sock_diag(7)) for the socket
+//! of those names: its cookie is never given again.
+#![expect(unsafe_code)]
+// UNSAFETY: socket options that rustix does not offer.
+
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrAny, SocketType, getpeername, getsockname,
+    ipproto, recvfrom, send, sockopt,
+};
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+const SO_NETNS_COOKIE: libc::c_int = 71;
+const SO_BINDTOIFINDEX: libc::c_int = 62;
+const NETLINK_SOCK_DIAG: u32 = 4;
+/// States of TCP in which both ends may send.
+const ESTABLISHED: u8 = 1;
+/// `SOCK_DIAG_BY_FAMILY`, `NLM_F_REQUEST`.
+const BY_FAMILY: u16 = 20;
+const REQUEST: u16 = 1;
+/// Messages of a netlink socket that are looked at for one answer: its owner may have caused more.
+const LOOKS: usize = 16;
+
+/// Both names of a connection, as one end has them. Addresses of IPv4 are such.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Names {
+    /// Of the end whose socket it is.
+    pub local: SocketAddr,
+    /// The other end's.
+    pub remote: SocketAddr,
+}
+
+impl Names {
+    /// As the other end has them.
+    #[must_use]
+    pub fn swapped(self) -> Names {
+        Names { local: self.remote, remote: self.local }
+    }
+}
+
+/// A connected socket of TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// The names of its ends.
+    pub names: Names,
+    /// Names the socket, and no other one ever.
+    pub cookie: u64,
+    /// Its network namespace's cookie.
+    pub namespace: u64,
+    /// It is bound to an interface.
+    pub is_bound: bool,
+}
+
+fn option<T: Copy + Default>(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+) -> io::Result<T> {
+    let mut value = MaybeUninit::<T>::new(T::default());
+    let mut length = libc::socklen_t::try_from(size_of::<T>()).unwrap_or(0);
+    let to = value.as_mut_ptr().cast();
+    // SAFETY: the kernel writes at most `length` bytes into `value`, which has that many.
+    let got = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, to, &raw mut length) };
+    if got != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: used with integers only, and it was initialised before.
+    Ok(unsafe { value.assume_init() })
+}
+
+fn plain(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+impl Connection {
+    /// What a descriptor is for; `None` if it is no socket of TCP that is connected both ways. Asks
+    /// no file system.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn of(socket: BorrowedFd<'_>) -> io::Result<Option<Connection>> {
+        let Ok(family) = sockopt::socket_domain(socket) else { return Ok(None) };
+        let is_internet = matches!(family, AddressFamily::INET | AddressFamily::INET6);
+        let is_tcp = is_internet
+            && sockopt::socket_type(socket)? == SocketType::STREAM
+            && sockopt::socket_protocol(socket)? == Some(ipproto::TCP);
+        if !is_tcp || option::<u8>(socket, libc::IPPROTO_TCP, libc::TCP_INFO)? != ESTABLISHED {
+            return Ok(None);
+        }
+        let names = (getsockname(socket)?, getpeername(socket)?);
+        let Some(remote) = names.1 else { return Ok(None) };
+        let (Some(local), Some(remote)) = (address(&names.0), address(&remote)) else {
+            return Ok(None);
+        };
+        Ok(Some(Connection {
+            names: Names { local, remote },
+            cookie: sockopt::socket_cookie(socket)?,
+            namespace: namespace(socket)?,
+            is_bound: option::<libc::c_int>(socket, libc::SOL_SOCKET, SO_BINDTOIFINDEX)? != 0,
+        }))
+    }
+
+    /// Whether the kernel still knows it: the socket of these names has this cookie, and may be
+    /// sent to.
+    ///
+    /// # Errors
+    /// What the kernel says where it cannot be asked.
+    pub fn is_there(&self, by: &Diagnosis<'_>) -> io::Result<bool> {
+        let sequence = crate::random::number() as u32;
+        send(by.0, &self.question(sequence), SendFlags::DONTWAIT)?;
+        let mut answer = [0; 512];
+        for _ in 0..LOOKS {
+            let (bytes, _, from) = recvfrom(by.0, &mut answer, RecvFlags::DONTWAIT)?;
+            // Others can send to it; the kernel's own number is 0.
+            let is_kernel = from.as_ref().is_some_and(is_kernel);
+            let short = |at: usize| u16::from_ne_bytes([answer[at], answer[at + 1]]);
+            let word =
+                |at: usize| u32::from_ne_bytes(answer[at..at + 4].try_into().unwrap_or([0; 4]));
+            if is_kernel && bytes >= 16 && word(8) == sequence {
+                return Ok(short(4) == BY_FAMILY && bytes > 17 && answer[17] == ESTABLISHED);
+            }
+        }
+        Ok(false)
+    }
+
+    /// `struct nlmsghdr`, `struct inet_diag_req_v2`.
+    fn question(&self, sequence: u32) -> [u8; 72] {
+        let mut out = [0; 72];
+        let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, &72_u32.to_ne_bytes());
+        put(4, &BY_FAMILY.to_ne_bytes());
+        put(6, &REQUEST.to_ne_bytes());
+        put(8, &sequence.to_ne_bytes());
+        let family = match self.names.local {
+            SocketAddr::V4(_) => libc::AF_INET,
+            SocketAddr::V6(_) => libc::AF_INET6,
+        };
+        put(16, &[family as u8, libc::IPPROTO_TCP as u8]);
+        put(20, &u32::MAX.to_ne_bytes());
+        put(24, &self.names.local.port().to_be_bytes());
+        put(26, &self.names.remote.port().to_be_bytes());
+        for (at, address) in [(28, self.names.local.ip()), (44, self.names.remote.ip())] {
+            match address {
+                IpAddr::V4(address) => put(at, &address.octets()),
+                IpAddr::V6(address) => put(at, &address.octets()),
+            }
+        }
+        put(64, &(self.cookie as u32).to_ne_bytes());
+        put(68, &((self.cookie >> 32) as u32).to_ne_bytes());
+        out
+    }
+}
+
+/// A socket by which the kernel is asked, whoever made it.
+#[derive(Clone, Copy, Debug)]
+pub struct Diagnosis<'a>(BorrowedFd<'a>);
+
+impl<'a> Diagnosis<'a> {
+    /// By this one; `None` if it is of another kind. Asks no file system.
+    #[must_use]
+    pub fn by(socket: BorrowedFd<'a>) -> Option<Diagnosis<'a>> {
+        let family = sockopt::socket_domain(socket).ok()?;
+        let protocol = sockopt::socket_protocol(socket).ok()??;
+        let is_one =
+            family == AddressFamily::NETLINK && protocol.as_raw().get() == NETLINK_SOCK_DIAG;
+        is_one.then_some(Diagnosis(socket))
+    }
+
+    /// The cookie of the network namespace that it asks about.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn namespace(&self) -> io::Result<u64> {
+        namespace(self.0.as_fd())
+    }
+}
+
+fn namespace(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    option(socket, libc::SOL_SOCKET, SO_NETNS_COOKIE)
+}
+
+fn address(any: &SocketAddrAny) -> Option<SocketAddr> {
+    SocketAddr::try_from(any.clone()).ok().map(plain)
+}
+
+fn is_kernel(address: &SocketAddrAny) -> bool {
+    SocketAddrNetlink::try_from(address.clone()).is_ok_and(|address| address.pid() == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{SocketFlags, socket_with};
+    use std::net::{TcpListener, TcpStream};
+
+    fn diagnosis() -> std::os::fd::OwnedFd {
+        let protocol = rustix::net::netlink::SOCK_DIAG;
+        socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(protocol))
+            .unwrap()
+    }
+
+    fn check(address: &str) {
+        let listener = TcpListener::bind(address).unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let far = listener.accept().unwrap().0;
+        assert_eq!(Connection::of(listener.as_fd()).unwrap(), None);
+        let [one, other] = [&near, &far].map(|end| Connection::of(end.as_fd()).unwrap().unwrap());
+        assert_eq!(one.names, other.names.swapped());
+        assert!(one.cookie != other.cookie && one.namespace == other.namespace);
+        let socket = diagnosis();
+        let by = Diagnosis::by(socket.as_fd()).unwrap();
+        assert_eq!(by.namespace().unwrap(), one.namespace);
+        assert!(one.is_there(&by).unwrap() && other.is_there(&by).unwrap());
+        // Another cookie is another socket, whatever its names are.
+        assert!(!Connection { cookie: one.cookie + 1, ..one }.is_there(&by).unwrap());
+        drop(near);
+        assert!(!one.is_there(&by).unwrap());
+        assert_eq!(Connection::of(far.as_fd()).unwrap(), None, "its other end has closed");
+    }
+
+    #[test]
+    fn a_connection_is_known_by_names_and_cookie() {
+        check("127.0.0.1:0");
+        check("[::1]:0");
+    }
+
+    #[test]
+    fn what_is_none_is_none() {
+        let file = crate::memfd::create("test", 4096).unwrap();
+        let (one, _other) = crate::socket::pair().unwrap();
+        assert_eq!(Connection::of(file.as_fd()).unwrap(), None);
+        assert_eq!(Connection::of(one.as_fd()).unwrap(), None);
+        assert!(Diagnosis::by(one.as_fd()).is_none() && Diagnosis::by(file.as_fd()).is_none());
+    }
+}

@@ -1,0 +1,286 @@
+"""Carried sockets: programs give what they give on the kernel's, while bytes go through memory.
+
+A daemon of its own in each group's namespace; what is compared is as in sockets.py.
+"""
+
+import contextlib
+import os
+import pathlib
+import re
+import signal
+import time
+
+from cases import sockets
+from harness import process, staging
+from harness.case import WAITS, Case, Group, check
+
+_SOURCES = staging.PROGRAMS / "sockets"
+# Sequences of a case.
+_PAIRS, _SEQUENCES, _SLOWLY = 150, 60, 3000
+# Times that somebody is killed.
+_KILLS, _KILLS_SLOWLY = 12, 500
+
+
+class Carried(sockets.Ways):
+    """The namespace with a daemon in it."""
+
+    def __init__(self, stage):
+        super().__init__(stage)
+        self.socket = self.folder / "daemon"
+        self.report = self.folder / "report"
+        self.daemon = None
+        self.begin()
+
+    def begin(self):
+        """Starts the daemon."""
+        settings = self.folder / "omniverbd.toml"
+        settings.write_text("sockets = true\n")
+        line = [*self.namespace.enter(), self.stage.dist / "bin" / "omniverbd", "--socket",
+                self.socket, "--operator-socket", self.folder / "operators", "--config", settings]
+        # One that was killed has left its socket.
+        self.broker().unlink(missing_ok=True)
+        self.daemon = process.start(line, cwd=self.folder)
+        process.until(self.broker().exists, 10, lambda: "a broker")
+
+    def broker(self):
+        """Where processes find it."""
+        return pathlib.Path(f"{self.socket}.sockets")
+
+    def close(self):
+        process.end(self.daemon)
+        super().close()
+
+    def line(self, with_library, *words):
+        carried = ["env", "OMNIVERB_SOCKETS=carry", f"OMNIVERB_SOCKET={self.socket}",
+                   f"OMNIVERB_SOCKETS_REPORT={self.report}"]
+        return super().line(with_library, *(carried if with_library else []), *words)
+
+    def reports(self):
+        """What those have carried who have ended since this was asked last: links and bytes."""
+        text = self.report.read_text() if self.report.exists() else ""
+        self.report.unlink(missing_ok=True)
+        found = re.findall(r"^links (\d+) bytes (\d+)$", text, re.MULTILINE)
+        return [(int(links), int(count)) for links, count in found]
+
+    def program(self, name):
+        """A program of C."""
+        program = self.folder / name
+        if not program.exists():
+            process.run(["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror",
+                         "-Wno-unused-result", "-pthread", "-o", program,
+                         _SOURCES / f"{name}.c", "-ldl"], limit=60)
+        return program
+
+
+def _carries(run, wanted):
+    """Each way; and when both have the library, whether anything was carried is as it is known to
+    be of these programs: what was forked is the kernel's."""
+    def all_ways(ways):
+        for server, client in [(False, False), (True, False), (False, True)]:
+            run(ways, server, client)
+            check(not sum(count for _, count in ways.reports()), "bytes without another end")
+        run(ways, True, True)
+        reports = ways.reports()
+        print(f"carried by each process: {reports}")
+        check(reports, "nobody has reported")
+        check((sum(count for _, count in reports) > 0) == wanted, f"{reports}")
+    return all_ways
+
+
+def _handed(name):
+    def run(ways):
+        for way in (False, True):
+            text = ways.run(way, "/usr/bin/python3", "-B", _SOURCES / "handed.py", name)
+            check(text == "ok\n", text)
+    return run
+
+
+def _pairs(first, count):
+    def run(ways):
+        """The heart: what calls give between two processes, and that bytes were carried then."""
+        sockets.compare(ways, first, count, "pairs")
+        words = ["/usr/bin/python3", "-B", _SOURCES / "sequences.py", first, 20, "pairs"]
+        text = ways.run(True, "sh", "-c", f"exec {' '.join(map(str, words))} 2>&1 >/dev/null")
+        there, of = map(int, re.search(r"(\d+) of (\d+) ends", text).groups())
+        print(f"{there} of {of} ends had a link")
+        check(there > of // 10, text)
+    return run
+
+
+def _soak(connections, kilobytes, *how, wanted=True):
+    def run(ways):
+        program, port = ways.program("soak"), 7200
+        line = [program, "serve", port, connections, kilobytes, 1, *how]
+        with open(ways.folder / "soak.out", "w+", encoding="utf-8") as said:
+            running = process.start(ways.line(True, *line), stdout=said, stderr=said)
+            try:
+                process.until(lambda: process.listens(ways.namespace.pid, port), 10,
+                              lambda: "it to listen")
+                text = ways.run(True, program, "connect", port, connections, kilobytes, 1, *how,
+                                limit=600)
+                check(running.wait(60) == 0, process.written(said))
+            finally:
+                process.end(running)
+        if wanted:
+            check(not text.startswith("0 of "), text)
+    return run
+
+
+def _sets(connections, kilobytes, *how):
+    """Nobody moves bytes before a set of epoll has told him to; and they were carried."""
+    def run(ways):
+        program, port = ways.program("sets"), 7250
+        line = [program, "serve", port, connections, kilobytes, 1, *how]
+        ways.reports()
+        with open(ways.folder / "sets.out", "w+", encoding="utf-8") as said:
+            running = process.start(ways.line(True, *line), stdout=said, stderr=said)
+            try:
+                process.until(lambda: process.listens(ways.namespace.pid, port), 10,
+                              lambda: "it to listen")
+                ways.run(True, program, "connect", port, connections, kilobytes, 1, *how,
+                         limit=600)
+                check(running.wait(60) == 0, process.written(said))
+            finally:
+                process.end(running)
+        reports = ways.reports()
+        print(f"carried by each process: {reports}")
+        check(len(reports) == 2 and all(links and count for links, count in reports), reports)
+    return run
+
+
+_STREAM = """
+import os, signal, socket, sys, time
+near = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+sent = 0
+while True:
+    part = bytes((sent + at) % 251 for at in range(1 + sent % 700))
+    sent += near.send(part)
+    if sent % 5 == 0:
+        near.recv(1)
+"""
+
+_READER = """
+import socket, sys
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+far = listener.accept()[0]
+got = 0
+try:
+    while True:
+        part = far.recv(1 + got % 900)
+        if not part:
+            break
+        assert part == bytes((got + at) % 251 for at in range(len(part))), got
+        if got == 0:
+            print("going", flush=True)
+        got += len(part)
+        far.send(b"x")
+except (ConnectionResetError, BrokenPipeError):
+    pass
+print("sound", got)
+"""
+
+
+def _innermost(pid):
+    """The program that a command line has become, or the last that it has started."""
+    return ([pid, *process.descendants(pid)])[-1]
+
+
+@contextlib.contextmanager
+def _stream(ways, port):
+    """One that sends and one that checks what comes, until the former is killed."""
+    python = ["/usr/bin/python3", "-Bc"]
+    with open(ways.folder / "stream", "w+", encoding="utf-8") as said:
+        reader = process.start(ways.line(True, *python, _READER, port), stdout=said, stderr=said)
+        try:
+            process.until(lambda: process.listens(ways.namespace.pid, port), 10,
+                          lambda: f"a reader: {process.written(said)}")
+            writer = process.start(ways.line(True, *python, _STREAM, port))
+            try:
+                process.until(lambda: "going" in process.written(said), 20, lambda: "a stream")
+                yield writer, reader, said
+            finally:
+                process.end(writer)
+        finally:
+            process.end(reader)
+
+
+def _killed(count):
+    def run(ways):
+        """Whenever one is killed, the other one has had a beginning of the stream."""
+        carried = 0
+        for number in range(count):
+            with _stream(ways, 7300) as (writer, reader, said):
+                time.sleep(number % 7 * 0.013)
+                os.kill(_innermost(writer.pid), signal.SIGKILL)
+                check(reader.wait(10) == 0, process.written(said))
+                text = process.written(said)
+                check(re.fullmatch(r"going\nsound \d+\n", text), text)
+            carried += any(links for links, _ in ways.reports())
+        print(f"{carried} of {count} were carried")
+        check(carried > count // 2, f"{carried} of {count} were carried")
+    return run
+
+
+def _daemon(ways):
+    """What is carried goes on when the daemon is killed, and new connections work at once."""
+    with _stream(ways, 7301) as (writer, reader, said):
+        time.sleep(0.3)
+        ways.daemon.kill()
+        ways.daemon.wait()
+        time.sleep(0.2)
+        check(reader.poll() is None, process.written(said))
+        _soak(4, 300, wanted=False)(ways)
+        ways.begin()
+        _soak(4, 3000, "calm")(ways)
+        ways.reports()
+        os.kill(_innermost(writer.pid), signal.SIGKILL)
+        check(reader.wait(10) == 0 and "sound" in process.written(said), process.written(said))
+        check(any(links for links, _ in ways.reports()), "it was never carried")
+
+
+def _hostile(ways):
+    """Whoever has the other side of a link, and writes what he likes there, harms the connection
+    and nothing else."""
+    victim = process.start(ways.line(True, "/usr/bin/python3", "-B", _SOURCES / "hostile.py",
+                                     "victim", 7400))
+    try:
+        process.until(lambda: process.listens(ways.namespace.pid, 7400), 10, lambda: "a victim")
+        ways.run(False, "/usr/bin/python3", "-B", _SOURCES / "hostile.py", "liar", 7400,
+                 ways.broker(), 20, ways.program("flip"), limit=60)
+        check(victim.wait(20) == 0, "the victim was harmed")
+    finally:
+        process.end(victim)
+
+
+def groups():
+    """All wait."""
+    programs = {"nc": (sockets.nc(30), True), "socat": (sockets.socat, False),
+                "iperf3": (sockets.iperf(), True),
+                "iperf3-more": (sockets.iperf("-P", 4, "-R", "-Z"), True),
+                "redis": (sockets.redis, True), "nginx": (sockets.nginx, True)}
+    waits = [Case(f"carry.{name}", _carries(*what), 90) for name, what in programs.items()]
+    waits += [Case(f"carry.{name}", _handed(name), 60)
+              for name in ("spawned", "spawned-alone", "forked", "passed", "duplicated", "reused")]
+    waits += [Case("carry.hostile", _hostile, 90), Case("carry.daemon", _daemon, 90),
+              Case("carry.killed", _killed(_KILLS), 120),
+              Case("carry.killed.long", _killed(_KILLS_SLOWLY), 1500, slow=True)]
+    waits += [Case(f"carry.python.{name}", sockets.suite(name), 200)
+              for name in ("epoll", "select")]
+    waits += [Case(f"carry.python.{name}", sockets.suite(name), 400, slow=True)
+              for name in ("poll", "socket", "selectors", "socketserver", "asyncore", "httplib")]
+    return [
+        Group("carry", waits, Carried, weight=WAITS),
+        Group("carry.sequences",
+              [Case("carry.pairs", _pairs(0, _PAIRS), 200),
+               Case("carry.sequences", sockets.sequences(0, _SEQUENCES), 200),
+               Case("carry.soak", _soak(8, 1500), 120),
+               Case("carry.soak.calm", _soak(2, 3000, "calm"), 120),
+               Case("carry.sets", _sets(12, 300), 120),
+               Case("carry.sets.calm", _sets(12, 300, "calm"), 120),
+               Case("carry.sets.long", _sets(48, 60_000), 3000, slow=True),
+               Case("carry.pairs.long", _pairs(1000, _SLOWLY), 3000, slow=True),
+               Case("carry.sequences.long", sockets.sequences(1000, _SLOWLY), 3000, slow=True),
+               Case("carry.soak.long", _soak(64, 160_000), 3000, slow=True)],
+              Carried),
+    ]

@@ -1,0 +1,228 @@
+#!/usr/bin/python3
+"""Sockets that come into other hands at awkward moments, while they are offered or carried.
+
+`handed.py WHAT` does one of the tests below with a peer, which is a process of its own and does
+what it is told by lines. All that is checked holds on the kernel's sockets, too; with the library
+it is checked besides that there is a link, or none.
+"""
+
+import ctypes
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+DESCRIBE = getattr(ctypes.CDLL(None), "omniverb_sockets_describe", None)
+_ROUNDS = 300
+_TURNS = 50
+
+
+def described(end):
+    """What the library knows of it; nothing without it."""
+    if not DESCRIBE:
+        return ""
+    text = ctypes.create_string_buffer(4000)
+    DESCRIBE(end.fileno(), text, len(text))
+    return text.value.decode()
+
+
+def has_link(end):
+    """It has memory that it shares with its other end."""
+    return any(word in described(end).split() for word in ("carried", "linked", "left"))
+
+
+class Peer:
+    """The process at the other ends, which has the library if `has_library`."""
+
+    def __init__(self, has_library):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        port = str(self.listener.getsockname()[1])
+        hidden = () if has_library else ("LD_PRELOAD",)
+        environment = {name: value for name, value in os.environ.items() if name not in hidden}
+        self.process = subprocess.Popen(
+            [sys.executable, "-B", __file__, "peer", port], env=environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def ask(self, *words):
+        """Has it do something, and returns what it says."""
+        print(*words, file=self.process.stdin, flush=True)
+        return self.process.stdout.readline().rstrip("\n")
+
+    def connect(self):
+        """A connection of it."""
+        self.process.stdin.write("connect\n")
+        self.process.stdin.flush()
+        end = self.listener.accept()[0]
+        self.process.stdout.readline()
+        return end
+
+    def swap(self, end, index):
+        """A byte to it, and one back."""
+        end.sendall(b"p")
+        got = self.ask("get", index, 1)
+        assert got == "p", got
+        self.ask("send", index, "q")
+        assert end.recv(1) == b"q"
+
+    def carry(self, end, index):
+        """Until the connection has a link."""
+        for _ in range(_ROUNDS):
+            self.swap(end, index)
+            if not DESCRIBE or has_link(end):
+                return
+        raise AssertionError(f"no link: {described(end)}")
+
+
+def peer(port):
+    """Does what it is told."""
+    ends = []
+    for line in sys.stdin:
+        word, *rest = line.split()
+        said = ""
+        if word == "connect":
+            ends.append(socket.create_connection(("127.0.0.1", port)))
+        elif word == "send":
+            ends[int(rest[0])].sendall(rest[1].encode())
+        elif word == "get":
+            end, left = ends[int(rest[0])], int(rest[1])
+            while left and (got := end.recv(left)):
+                said += got.decode()
+                left -= len(got)
+        elif word == "shut":
+            ends[int(rest[0])].shutdown(socket.SHUT_WR)
+        print(said, flush=True)
+
+
+def spawned(other, has_library):
+    """A child has the socket as its standard input and output, whose parent then closes it."""
+    end = other.connect()
+    if has_library:
+        other.carry(end, 0)
+    else:
+        # It is offered, and nobody ever comes for it.
+        other.swap(end, 0)
+    with subprocess.Popen(["cat"], stdin=end, stdout=end) as child:
+        end.close()
+        for number in range(_TURNS):
+            text = f"{number:04}" * 25
+            other.ask("send", 0, text)
+            got = other.ask("get", 0, len(text))
+            assert got == text, f"{number}: {got!r}"
+        other.ask("shut", 0)
+        assert other.ask("get", 0, 1) == "", "more than was sent"
+        assert child.wait() == 0
+
+
+def _offered(other):
+    end = other.connect()
+    end.sendall(b"1")
+    assert "offered" in described(end) or not DESCRIBE, described(end)
+    return end
+
+
+def _goes_on(other, end, send):
+    """Two have it now, who send in turn; the other end, which offers only now, gets that so."""
+    got = other.ask("get", 0, 1)
+    assert got == "1", got
+    other.ask("send", 0, "q")
+    assert end.recv(1) == b"q"
+    for _ in range(_TURNS):
+        end.sendall(b"a")
+        send(b"b")
+    got = other.ask("get", 0, 2 * _TURNS)
+    assert got == "ab" * _TURNS, got
+    assert not has_link(end), described(end)
+
+
+def forked(other, _):
+    """A process is made between the offer and the link."""
+    end = _offered(other)
+    near, far = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        near.close()
+        while data := far.recv(1):
+            end.sendall(data)
+            far.sendall(data)
+        os._exit(0)
+    far.close()
+
+    def send(data):
+        near.sendall(data)
+        near.recv(1)
+    _goes_on(other, end, send)
+    near.close()
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def passed(other, _):
+    """A process that was there before gets it between the offer and the link, by a message."""
+    near, far = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        near.close()
+        _, numbers, _, _ = socket.recv_fds(far, 1, 1)
+        while data := far.recv(1):
+            os.write(numbers[0], data)
+            far.sendall(data)
+        os._exit(0)
+    far.close()
+    end = _offered(other)
+    socket.send_fds(near, [b"x"], [end.fileno()])
+
+    def send(data):
+        near.sendall(data)
+        near.recv(1)
+    _goes_on(other, end, send)
+    near.close()
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def duplicated(other, _):
+    """Another number is for it, too, between the offer and the link."""
+    end = _offered(other)
+    second = end.dup()
+    _goes_on(other, end, second.sendall)
+
+
+def reused(other, _):
+    """The number is closed, and given to another connection, under a call that waits."""
+    first = other.connect()
+    number = first.fileno()
+    other.carry(first, 0)
+    got = []
+    thread = threading.Thread(target=lambda: got.append(first.recv(10)))
+    thread.start()
+    time.sleep(0.2)
+    os.close(number)
+    second = other.connect()
+    assert second.fileno() == number, second.fileno()
+    other.carry(second, 1)
+    other.ask("send", 0, "old")
+    thread.join()
+    assert got == [b"old"], got
+    for _ in range(_TURNS):
+        other.swap(second, 1)
+    assert has_link(second) or not DESCRIBE, described(second)
+    first.detach()
+
+
+def main():
+    """One of them."""
+    if sys.argv[1] == "peer":
+        peer(int(sys.argv[2]))
+        return
+    what, _, how = sys.argv[1].partition("-")
+    has_library = how != "alone"
+    other = Peer(has_library)
+    {"spawned": spawned, "forked": forked, "passed": passed, "duplicated": duplicated,
+     "reused": reused}[what](other, has_library)
+    other.process.stdin.close()
+    assert other.process.wait() == 0
+    print("ok")
+
+
+if __name__ == "__main__":
+    main()
