@@ -165,7 +165,7 @@ pub(crate) fn serve(whose: Whose, folder: &Path) -> anyhow::Result<ExitCode> {
     let mut again = clock::now() + AGAIN.as_nanos() as u64;
     loop {
         // Without an agent it is there for what is pinned, and without that for nothing.
-        if agent.is_none() && (pins.kept.len() == 0 || heirs.is_err()) {
+        if agent.is_none() && pins.kept.len() == 0 {
             return Ok(ExitCode::SUCCESS);
         }
         // Somebody else keeps what was pinned for an agent before, which nobody asks about.

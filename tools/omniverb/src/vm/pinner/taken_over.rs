@@ -108,7 +108,8 @@ impl Heirs {
     /// Takes over what the one before has, and waits for the next one.
     ///
     /// # Errors
-    /// The one before keeps what it has, or there is no such place.
+    /// The one before keeps what it has, or there is no such place. If the one before may have let
+    /// go all the same, `kept` has what it had.
     pub(super) fn begin(folder: &Path, kept: &mut Kept) -> anyhow::Result<Heirs> {
         make(folder)?;
         let path = folder.join(NAME);
@@ -248,14 +249,16 @@ fn take_over(path: &Path, kept: &mut Kept) -> anyhow::Result<()> {
         for some in held.chunks(AT_ONCE) {
             ask(&message(HAVE, some.iter().flatten().copied()))?;
         }
-        ask(&message(ALL, []))?;
-        match hear()?.0 {
-            YES => {
+        let heard = ask(&message(ALL, [])).map_err(anyhow::Error::from).and_then(|()| hear());
+        match heard {
+            // There is more by now.
+            Ok((NO, _)) => continue,
+            // It may have let go of them, and not have been heard: two that keep them do no harm.
+            heard => {
                 kept.take(taken);
+                ensure!(heard?.0 == YES, "nonsense");
                 return Ok(());
             }
-            // There is more by now.
-            _ => continue,
         }
     }
     bail!("the one before does not let go")
