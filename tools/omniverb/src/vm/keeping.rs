@@ -153,9 +153,11 @@ impl Keeping {
     /// Asks the host whether something need not be kept any more, if it is time, and there is
     /// somebody who has `begun`.
     pub(super) fn ask(&mut self, relay: &mut Relay) {
+        if self.kept.is_empty() || !relay.has_begun() {
+            return;
+        }
         let now = clock::now();
-        let due = now.saturating_sub(self.asked) >= ASK_MS * 1_000_000;
-        if self.kept.is_empty() || !due || !relay.has_begun() {
+        if now.saturating_sub(self.asked) < ASK_MS * 1_000_000 {
             return;
         }
         self.asked = now;
