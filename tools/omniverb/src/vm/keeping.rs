@@ -49,7 +49,7 @@ impl Keeping {
         Keeping::of(pinner)
     }
 
-    fn of(pinner: Option<Pinner>) -> Keeping {
+    pub(super) fn of(pinner: Option<Pinner>) -> Keeping {
         let (asked_of, kept) = (BTreeSet::new(), BTreeSet::new());
         Keeping { pinner, asked_of, kept, asked: 0, last: 0 }
     }

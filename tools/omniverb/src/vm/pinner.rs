@@ -96,6 +96,12 @@ impl Pinner {
         Ok(Some(Pinner { socket, process }))
     }
 
+    /// One that somebody else plays, at the other end of this socket.
+    #[cfg(test)]
+    pub(super) fn stand_in(socket: OwnedFd) -> Pinner {
+        Pinner { socket, process: Command::new("true").spawn().unwrap() }
+    }
+
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -199,9 +199,7 @@ fn who_keeps_pages_that_are_not_mapped_is_told() {
         let bytes = parts as u64 * PAGE;
         let (vnic, qpn, peer_qpn, key) = (VICTIM, Qpn(30), Qpn(99), Rkey(5));
         let (region, memory) = ((start, bytes), Pages::InPlace(row));
-        let grant = Grant {
-            vnic, qpn, peer_qpn, key, access: 7, region, start, epoch: 0, memory,
-        };
+        let grant = Grant { vnic, qpn, peer_qpn, key, access: 7, region, start, epoch: 0, memory };
         state.obey(Command::Grant(Box::new(grant)), &watcher);
         while state.map_some() {}
         let told = match events.try_recv() {
