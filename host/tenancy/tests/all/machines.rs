@@ -364,7 +364,7 @@ fn what_the_engine_cannot_map_its_owner_lets_go_of() {
     let rkey = mr(&mut bench, 2, 1, 15);
     engine_asks(&mut bench, qps, rkey);
     let pin = pin_asked(&bench).unwrap();
-    let mut cannot = |bench: &mut Bench, ends, start| {
+    let cannot = |bench: &mut Bench, ends, start| {
         bench.told.clear();
         let actions = bench.tenancy.engine_cannot_map(ends, rkey, start);
         bench.carry_out(actions);
