@@ -4,6 +4,7 @@ and that nobody writes to what was deregistered, or was a process's that is gone
 
 import contextlib
 import re
+import signal
 import time
 
 from harness import process
@@ -94,10 +95,20 @@ def _executed(lab):
     return ended["packets"]["executed"], ended["messages_received"]
 
 
+def _rings(machine):
+    """What keeps pages in a machine: rings that its processes of this kind have."""
+    text = ""
+    for pid, *_ in _pinners(machine):
+        text += machine.run("ls", "-l", f"/proc/{pid}/fd", accept=(0, 1))
+    return [line for line in text.splitlines() if "io_uring" in line]
+
+
 def _all_over(lab):
-    """Nothing is pinned any more."""
+    """Nothing is pinned any more, as the daemon says, and in the machine."""
     process.until(lambda: lab.machine.row()["pinned"] == 0, 20,
                   lambda: f"the pins to be over: {lab.machine.row()}")
+    process.until(lambda: not _rings(lab.machine), 20,
+                  lambda: f"rings to be let go of: {_rings(lab.machine)}")
 
 
 def _operations(place, least, cycles=6, rounds=24):
@@ -126,12 +137,27 @@ def _killed(lab):
     """The owner is killed while a peer writes."""
     with contextlib.closing(_Both(lab, lab.container, "owner_is_killed")) as both:
         process.until(lambda: (lab.machine.row()["pinned"] or 0) > 0, 30, "pages to be pinned")
-        both.owner.kill()
-        both.peer.wait(90)
-        _, heard = both.text()
-        check("WRITEs before its end" in heard, heard)
-        print(heard)
+        check(_rings(lab.machine), "nothing keeps them in the machine")
+        _killed_while_written_to(both)
+        _peer_sees(both)
     _all_over(lab)
+
+
+def _killed_while_written_to(both):
+    """The owner is killed. Who gets its pages finds them as he left them."""
+    both.owner.signal(signal.SIGUSR1)
+    status = both.owner.wait(90)
+    said, _ = both.text()
+    check(status == 0 and "pages are as they were filled" in said, f"{status}\n{said}")
+    print(said)
+
+
+def _peer_sees(both):
+    """Its peer's WRITEs fail in the end."""
+    both.peer.wait(90)
+    _, heard = both.text()
+    check("WRITEs before its end" in heard, heard)
+    print(heard)
 
 
 def _agent_killed(lab):
@@ -144,11 +170,9 @@ def _agent_killed(lab):
         machine.agents.wait(10)
         text = machine.run("busybox", "ps", "-o", "args")
         check("vm pin" in text, text)
-        both.owner.kill()
+        _killed_while_written_to(both)
         machine.agents = machine.start_agent("--in-place", "nobody")
-        both.peer.wait(90)
-        _, heard = both.text()
-        check("WRITEs before its end" in heard, heard)
+        _peer_sees(both)
     _all_over(lab)
     _operations("container", 0, 1, 3)(lab)
     machine.agents.kill()

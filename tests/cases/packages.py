@@ -219,12 +219,12 @@ def _booted(suite):
             # Who kills it finds another one.
             machine.run("systemctl", "kill", "-s", "KILL", "omniverb-agent.service")
             _serves(machine)
-            machine.run("dpkg", "--purge", "omniverb-guest", limit=60)
+            machine.run("dpkg", "--purge", "omniverb-guest", limit=240)
             check(not machine.run("sh", "-c", "pidof omniverb || true").strip(), "an agent is left")
             left = machine.run("sh", "-c", "ls -dl /run/omni* 2>/dev/null || true")
             check(not left, f"left: {left}")
             # Whoever installs it where the port is has a device, without another start.
-            machine.run("dpkg", "--install", "/package.deb", limit=60)
+            machine.run("dpkg", "--install", "/package.deb", limit=240)
             _serves(machine, "an agent anew")
     return run
 

@@ -43,6 +43,8 @@ pub(crate) enum Event {
     Stranger { vnic: VnicId, qpn: Qpn, source_qpn: Qpn, underlay: Underlay },
     /// A peer names a key of a queue pair's process.
     Wanted { qpn: Qpn, peer_qpn: Qpn, key: Rkey, range: (u64, u64) },
+    /// Pages that stay where they are were granted for a link, and the engine cannot map them.
+    NotMapped { qpn: Qpn, peer_qpn: Qpn, key: Rkey, start: u64 },
     /// Whoever carries a vNIC's port has sent what ends that.
     PortOver { vnic: VnicId },
     /// A connection failed.
@@ -230,6 +232,9 @@ impl Packets {
             }
             Happened::Wanted { qpn, peer_qpn, key, range } => {
                 Event::Wanted { qpn, peer_qpn, key, range }
+            }
+            Happened::NotMapped { qpn, peer_qpn, key, start } => {
+                Event::NotMapped { qpn, peer_qpn, key, start }
             }
             Happened::PortOver { vnic } => Event::PortOver { vnic },
             Happened::Failed { qpn, peer_qpn, status } => {

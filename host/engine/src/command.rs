@@ -266,6 +266,18 @@ pub enum Event {
         /// From where on, and how many bytes; `u64::MAX`: to its end.
         range: (u64, u64),
     },
+    /// Pages that stay where they are were granted for a link, and cannot be mapped: there is no
+    /// room for so many places, or the kernel refuses. The link goes on through the application.
+    NotMapped {
+        /// The application's QP.
+        qpn: Qpn,
+        /// The QP at the other side of the network.
+        peer_qpn: Qpn,
+        /// R_Key of the region.
+        key: Rkey,
+        /// Where the pages begin for the application.
+        start: u64,
+    },
     /// Whoever carries a vNIC's port has sent what ends that: a message with descriptors, or an
     /// empty one. It is watched no longer.
     PortOver {

@@ -55,6 +55,9 @@ impl Server {
                 let link = (qpn, peer_qpn);
                 self.tables.decide(|tables| tables.engine_wants(link, key, range, clock::now()));
             }
+            Event::NotMapped { qpn, peer_qpn, key, start } => {
+                self.tables.decide(|tables| tables.engine_cannot_map((qpn, peer_qpn), key, start));
+            }
             Event::PortOver { vnic } => self.port_over(vnic),
             Event::Failed { qpn, peer_qpn, why } => {
                 self.journal

@@ -201,7 +201,7 @@ impl Tenancy {
     }
 
     /// The owner and the region of a key that the peers of `qpn` may use.
-    fn grantable(&self, qpn: Qpn, rkey: Rkey) -> Result<(SessionId, Mr), Errno> {
+    pub(super) fn grantable(&self, qpn: Qpn, rkey: Rkey) -> Result<(SessionId, Mr), Errno> {
         let qp = self.queue_pairs.get(qpn).ok_or(Errno::ENOENT)?;
         let owner = self.sessions.get(&qp.session()).ok_or(Errno::ENOENT)?;
         let mr = owner.regions.get(rkey).ok_or(Errno::ENOENT)?;

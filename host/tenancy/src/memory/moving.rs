@@ -11,7 +11,7 @@ use crate::memory::mr::{Mr, PAGE_BYTES};
 use crate::memory::pending::Token;
 use crate::tenancy::Tenancy;
 use omniverb_session::pinned::RUNS_MAX;
-use omniverb_terms::{Errno, Rkey, VnicId};
+use omniverb_terms::{Errno, Qpn, Rkey, VnicId};
 
 /// Bytes of a part of a region whose pages are scattered in a machine's memory: a message has room
 /// for them, if no two are side by side.
@@ -77,6 +77,27 @@ impl Tenancy {
     #[must_use]
     pub fn keeps_in_vain(&mut self, owner: SessionId, token: u64, errno: Errno) -> Vec<Action> {
         self.pinned_in_vain(owner, token, errno);
+        self.decided()
+    }
+
+    /// The engine was granted pages at `start` that their owner keeps where they are, for a link,
+    /// and has no room to map them: the owner is told to let go of them. Whoever has them mapped
+    /// has them no longer.
+    #[must_use]
+    pub fn engine_cannot_map(
+        &mut self,
+        (qpn, peer_qpn): (Qpn, Qpn),
+        rkey: Rkey,
+        start: u64,
+    ) -> Vec<Action> {
+        if self.links.has_engine(qpn, peer_qpn)
+            && let Ok((owner, _)) = self.grantable(qpn, rkey)
+            && let Some(id) = self.memory.extents.at((owner, rkey), start)
+            && let Some(extent) = self.memory.extents.get(id)
+            && (extent.home, extent.pages) == (Home::InPlace, Pages::There)
+        {
+            self.take_extent_back(None, id);
+        }
         self.decided()
     }
 

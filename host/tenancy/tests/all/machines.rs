@@ -357,6 +357,34 @@ fn what_is_pinned_too_late_its_owner_lets_go_of() {
     assert!(bench.told.is_empty(), "once");
 }
 
+/// What the engine has no room to map its owner lets go of, and it may be asked for again.
+#[test]
+fn what_the_engine_cannot_map_its_owner_lets_go_of() {
+    let (mut bench, qps) = bench_in_place();
+    let rkey = mr(&mut bench, 2, 1, 15);
+    engine_asks(&mut bench, qps, rkey);
+    let pin = pin_asked(&bench).unwrap();
+    let cannot = |bench: &mut Bench, ends, start| {
+        bench.told.clear();
+        let actions = bench.tenancy.engine_cannot_map(ends, rkey, start);
+        bench.carry_out(actions);
+        let forgotten = |action: &&Action| matches!(action, Action::ForgetFile { .. });
+        (told_back(bench).len(), bench.told.iter().filter(forgotten).count())
+    };
+    let ends = (qps[1], qps[0]);
+    assert_eq!(cannot(&mut bench, ends, pin.start), (0, 0), "it is not there yet");
+    answer(&mut bench, 2, pin.token, Errno::NONE, true);
+    let granted = |action: &Action| matches!(action, Action::GrantEngine { .. });
+    assert!(bench.told.iter().any(granted), "{:?}", bench.told);
+    for (ends, start) in [((qps[0], qps[1]), pin.start), ((qps[2], qps[3]), pin.start), (ends, 0)] {
+        assert_eq!(cannot(&mut bench, ends, start), (0, 0), "nothing of that link's is there");
+    }
+    assert_eq!(cannot(&mut bench, ends, pin.start), (1, 1));
+    assert_eq!(cannot(&mut bench, ends, pin.start), (0, 0), "once");
+    engine_asks(&mut bench, qps, rkey);
+    assert!(pin_asked(&bench).is_some(), "it may be asked for again");
+}
+
 /// Where pages lie apart from each other in the machine's memory, less of them is asked for.
 #[test]
 fn scattered_pages_are_asked_for_in_small_parts() {

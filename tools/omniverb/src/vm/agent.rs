@@ -14,7 +14,7 @@ mod tests;
 
 use super::address_list;
 use super::boot;
-use super::keeping::{Keeping, Lost};
+use super::keeping::{Keeping, Lost, Speaker};
 use super::network::Network;
 use super::opener;
 use super::pinner::Whose;
@@ -122,7 +122,9 @@ pub(crate) fn agent(path: Option<&Path>, in_place: Whose) -> anyhow::Result<Exit
             match news {
                 News::Frame(frame) => agent.frame(frame),
                 News::Said { session, channel, bytes, .. } => {
-                    if !agent.keeping.takes(&mut agent.relay, (session, channel), &bytes) {
+                    let from = (session, channel);
+                    let keeping = &mut agent.keeping;
+                    if !keeping.takes(&mut agent.relay, Speaker::Process, from, &bytes) {
                         agent.relay.say(channel.frame(), session, bytes);
                     }
                 }
@@ -191,6 +193,7 @@ impl Agent {
         self.relay.begin(&Frame { kind: FrameKind::Begin, session: 0, bytes });
         self.told = None;
         self.wakes.clear();
+        self.keeping.begin_anew();
         // Bells in pair windows outlive those who pass wakes on.
         self.sharing.begin(self.relay.voice());
         self.tell_pairs();
@@ -294,8 +297,12 @@ impl Agent {
 
     /// Has the UDP port after all, if whoever had it has it no longer.
     fn try_network(&mut self) {
+        // Reading the clock is a call of the kernel in some machines.
+        if self.network.is_some() {
+            return;
+        }
         let passed = clock::now().saturating_sub(self.tried) / 1_000_000;
-        if self.network.is_some() || passed < AGAIN_MS.unsigned_abs() {
+        if passed < AGAIN_MS.unsigned_abs() {
             return;
         }
         self.tried = clock::now();
@@ -309,6 +316,7 @@ impl Agent {
     /// A process is gone, or parted with.
     fn over(&mut self, how: FrameKind, session: u32) {
         self.wakes.gone(session);
+        self.keeping.gone(session);
         self.relay.say(how, session, Vec::new());
     }
 
@@ -362,7 +370,13 @@ impl Agent {
     fn frame(&mut self, frame: Frame) {
         let Frame { kind, session, mut bytes } = frame;
         match Channel::of(kind) {
-            Some(channel) if self.keeping.takes(&mut self.relay, (session, channel), &bytes) => {}
+            Some(channel)
+                if self.keeping.takes(
+                    &mut self.relay,
+                    Speaker::Host,
+                    (session, channel),
+                    &bytes,
+                ) => {}
             Some(channel) => match self.beside(session, &mut bytes) {
                 Ok(files) => self.relay.tell(session, channel, bytes, files),
                 // No descriptors or no memory left: the process sees that the daemon is gone.
@@ -375,6 +389,7 @@ impl Agent {
                 FrameKind::Close => {
                     self.relay.remove(session);
                     self.wakes.gone(session);
+                    self.keeping.gone(session);
                 }
                 FrameKind::Packet => {
                     // Where there was no room for a word, this says the same.

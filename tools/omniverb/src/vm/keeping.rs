@@ -21,11 +21,20 @@ const ASK_MS: u64 = 1000;
 /// What is kept, as far as the agent knows.
 pub(super) struct Keeping {
     pinner: Option<Pinner>,
+    /// What processes were asked and have not answered, by their sessions.
+    asked_of: BTreeSet<(u32, u64)>,
     /// The numbers of what is kept.
     kept: BTreeSet<u64>,
     /// When the host was asked last, and up to which of them.
     asked: u64,
     last: u64,
+}
+
+/// Who says something to the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Speaker {
+    Host,
+    Process,
 }
 
 /// Who kept pages has ended, and nobody keeps them now but the processes, while they live.
@@ -40,8 +49,9 @@ impl Keeping {
         Keeping::of(pinner)
     }
 
-    fn of(pinner: Option<Pinner>) -> Keeping {
-        Keeping { pinner, kept: BTreeSet::new(), asked: 0, last: 0 }
+    pub(super) fn of(pinner: Option<Pinner>) -> Keeping {
+        let (asked_of, kept) = (BTreeSet::new(), BTreeSet::new());
+        Keeping { pinner, asked_of, kept, asked: 0, last: 0 }
     }
 
     /// Nobody's pages are kept.
@@ -57,19 +67,26 @@ impl Keeping {
 
     /// The host, or a process, has said something to the other; true: it was about pages of the
     /// process, and is looked at first. What the host asks is asked of who may have pages kept;
-    /// what the process answers is not for the host to hear, but what was found then.
+    /// what the process answers is not for the host to hear, but what was found then. What nobody
+    /// has asked is looked at by nobody.
     pub(super) fn takes(
         &mut self,
         relay: &mut Relay,
+        speaker: Speaker,
         (session, channel): (u32, Channel),
         bytes: &[u8],
     ) -> bool {
         if channel != Channel::Events {
             return false;
         }
-        let (token, epoch) = match decode_said(bytes) {
-            Ok((_, Said::Pin(asked))) => (asked.token, 0),
-            Ok((_, Said::Pinned(said))) => (said.token, said.epoch),
+        let (token, epoch) = match (speaker, decode_said(bytes)) {
+            (Speaker::Host, Ok((_, Said::Pin(asked)))) => (asked.token, 0),
+            (Speaker::Process, Ok((_, Said::Pinned(said)))) => {
+                if !self.asked_of.remove(&(session, said.token)) {
+                    return true;
+                }
+                (said.token, said.epoch)
+            }
             _ => return false,
         };
         let Some(calls) = relay.calls(session) else { return true };
@@ -93,7 +110,10 @@ impl Keeping {
         match pinner.heard() {
             Ok(None) => {}
             Ok(Some(Heard::TakenOver(tokens))) => self.kept.extend(tokens),
+            // While it was looked at the process may have ended.
+            Ok(Some(Heard::MayBeAsked { session, .. })) if !relay.has(session) => {}
             Ok(Some(Heard::MayBeAsked { session, pin })) => {
+                self.asked_of.insert((session, pin.token));
                 let asked = written_said(0, &pin.into());
                 relay.tell(session, Channel::Events, asked, Vec::new());
             }
@@ -106,12 +126,23 @@ impl Keeping {
             }
             Err(_) => {
                 self.pinner = None;
+                eprintln!("omniverb: who keeps pages of processes where they are has ended");
                 if !std::mem::take(&mut self.kept).is_empty() {
                     return Err(Lost);
                 }
             }
         }
         Ok(())
+    }
+
+    /// A session is over, and answers nothing.
+    pub(super) fn gone(&mut self, session: u32) {
+        self.asked_of.retain(|(of, _)| *of != session);
+    }
+
+    /// So are all.
+    pub(super) fn begin_anew(&mut self) {
+        self.asked_of.clear();
     }
 
     /// How many milliseconds may pass until there is something to do.
@@ -122,9 +153,11 @@ impl Keeping {
     /// Asks the host whether something need not be kept any more, if it is time, and there is
     /// somebody who has `begun`.
     pub(super) fn ask(&mut self, relay: &mut Relay) {
+        if self.kept.is_empty() || !relay.has_begun() {
+            return;
+        }
         let now = clock::now();
-        let due = now.saturating_sub(self.asked) >= ASK_MS * 1_000_000;
-        if self.kept.is_empty() || !due || !relay.has_begun() {
+        if now.saturating_sub(self.asked) < ASK_MS * 1_000_000 {
             return;
         }
         self.asked = now;

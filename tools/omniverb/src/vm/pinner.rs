@@ -96,6 +96,12 @@ impl Pinner {
         Ok(Some(Pinner { socket, process }))
     }
 
+    /// One that somebody else plays, at the other end of this socket.
+    #[cfg(test)]
+    pub(super) fn stand_in(socket: OwnedFd) -> Pinner {
+        Pinner { socket, process: Command::new("true").spawn().unwrap() }
+    }
+
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -165,7 +171,7 @@ pub(crate) fn serve(whose: Whose, folder: &Path) -> anyhow::Result<ExitCode> {
     let mut again = clock::now() + AGAIN.as_nanos() as u64;
     loop {
         // Without an agent it is there for what is pinned, and without that for nothing.
-        if agent.is_none() && (pins.kept.len() == 0 || heirs.is_err()) {
+        if agent.is_none() && pins.kept.len() == 0 {
             return Ok(ExitCode::SUCCESS);
         }
         // Somebody else keeps what was pinned for an agent before, which nobody asks about.

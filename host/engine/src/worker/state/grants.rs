@@ -70,9 +70,7 @@ impl State {
         let (hold, granted) = match found {
             Found::Mapped(hold, granted) => (hold, granted),
             Found::Later => return,
-            Found::Never(granted) => {
-                return connected.application.refused(granted.key, Denied::ForGood);
-            }
+            Found::Never(granted) => return self.cannot_map(&granted),
         };
         let Granted { key, access, start, region, .. } = *granted;
         let mut grant = Grant::new(key, access, start, hold).of_region(region);
@@ -91,9 +89,19 @@ impl State {
                 waiting.into_iter().for_each(|granted| self.granted(granted));
                 hold.release();
             }
-            Some((Err(_), waiting)) => self.not_mapped(waiting, Denied::ForGood),
+            Some((Err(_), waiting)) => waiting.iter().for_each(|granted| self.cannot_map(granted)),
         }
         any
+    }
+
+    /// What was granted stays with the application. Pages that it keeps where they are for this it
+    /// is to let go of. If there is no room to say so, it keeps them as long as their region.
+    fn cannot_map(&mut self, granted: &Granted) {
+        let Granted { qpn, peer_qpn, key, start, .. } = *granted;
+        if matches!(granted.memory, Pages::InPlace(_)) {
+            let _ = self.outbox.post(Event::NotMapped { qpn, peer_qpn, key, start });
+        }
+        self.denied((qpn, peer_qpn), key, Denied::ForGood);
     }
 
     fn not_mapped(&mut self, waiting: impl IntoIterator<Item = Box<Granted>>, denied: Denied) {

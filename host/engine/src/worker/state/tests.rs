@@ -2,7 +2,7 @@
 //! that it came by, or that the network led to.
 
 use super::State;
-use crate::command::{Attach, Command, Event, Memory, QpCounters};
+use crate::command::{Attach, Command, Event, Grant, Memory, Pages, QpCounters, Row};
 use crate::network::port::Arrival;
 use crate::pages::budget::Mappings;
 use crate::worker::counted::{Counters, Showing};
@@ -10,8 +10,9 @@ use crate::worker::link::{Ends, Link};
 use crate::worker::outbox::Outbox;
 use crate::worker::watcher::Watcher;
 use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
+use omniverb_sys::datagram::Port;
 use omniverb_sys::{EventFd, Extent, memfd};
-use omniverb_terms::{Qpn, RouteKey, Service, Underlay, VnicId};
+use omniverb_terms::{Qpn, Rkey, RouteKey, Service, Underlay, VnicId};
 use omniverb_transport::Ecn;
 use omniverb_wire::{DATAGRAM_MAX, Flow, PORT, write_notification};
 use std::net::IpAddr;
@@ -177,4 +178,42 @@ fn what_was_counted_is_forgotten_behind_the_links_that_were_to_end() {
     }
     assert_eq!(counters.ended(VICTIM), QpCounters::default());
     assert!(counters.is_empty(), "and nothing is kept of it");
+}
+
+/// Who keeps pages where they are is told if they cannot be mapped: for want of room, or since the
+/// kernel refuses.
+#[test]
+fn who_keeps_pages_that_are_not_mapped_is_told() {
+    const PAGE: u64 = 4096;
+    let (mut state, events) = bench();
+    let files = [(); 2].map(|()| EventFd::new().unwrap());
+    let watcher = Watcher::new(&files[0], &files[1]).unwrap();
+    let port = Arc::new(Port::carried_by_another(PORT, Box::new(drop)).unwrap());
+    state.obey(Command::OpenVnic { vnic: VICTIM, port }, &watcher);
+    victim(&mut state, Service::Rc, 99, None);
+    let file = Arc::new(memfd::create("memory", 8 * PAGE).unwrap());
+    let mut granted = |parts: usize, at: u64, start: u64| {
+        let part = Extent::new(file.clone(), at, PAGE);
+        let row = Arc::new(Row { parts: vec![part; parts], keep: None });
+        let left = Arc::downgrade(&row);
+        let bytes = parts as u64 * PAGE;
+        let (vnic, qpn, peer_qpn, key) = (VICTIM, Qpn(30), Qpn(99), Rkey(5));
+        let (region, memory) = ((start, bytes), Pages::InPlace(row));
+        let grant = Grant { vnic, qpn, peer_qpn, key, access: 7, region, start, epoch: 0, memory };
+        state.obey(Command::Grant(Box::new(grant)), &watcher);
+        while state.map_some() {}
+        let told = match events.try_recv() {
+            Ok(Event::NotMapped { qpn, peer_qpn, key, start }) => {
+                assert_eq!((qpn, peer_qpn, key), (Qpn(30), Qpn(99), Rkey(5)));
+                Some(start)
+            }
+            Ok(other) => panic!("{other:?}"),
+            Err(_) => None,
+        };
+        (told, left.strong_count() > 0)
+    };
+    assert_eq!(granted(512, 0, 0x10000).0, None, "there is room");
+    assert_eq!(granted(513, 0, 0x900000), (Some(0x900000), false), "there is none");
+    assert_eq!(granted(2, 8 * PAGE, 0xa00000), (Some(0xa00000), false), "behind the file's end");
+    assert_eq!(granted(2, 0, 0xb00000).0, None, "and there is room still");
 }

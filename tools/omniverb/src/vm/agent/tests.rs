@@ -182,26 +182,63 @@ fn what_is_said_of_pages_is_looked_at_here() {
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let length = omniverb_session::encode(0, &pinned.into(), &mut bytes);
     let Agent { keeping, relay, .. } = &mut bench.agent;
-    let mut takes = |channel| keeping.takes(relay, (SESSION, channel), &bytes[..length]);
-    assert!(!takes(Channel::Calls) && takes(Channel::Events));
+    let mut takes =
+        |speaker, channel| keeping.takes(relay, speaker, (SESSION, channel), &bytes[..length]);
+    assert!(!takes(Speaker::Process, Channel::Calls));
+    assert!(!takes(Speaker::Host, Channel::Events), "a host has no pages to keep");
+    assert!(takes(Speaker::Process, Channel::Events));
     bench.say(SESSION, &pin.into());
     bench.say(SESSION + 1, &pin.into());
     drop(bench.agent.relay.wait(&[], Some(0)).unwrap());
     let news = bench.host.wait(&[], Some(100)).unwrap();
-    assert_eq!(news.len(), 2, "nobody answers for who is gone");
-    for news in news {
-        let News::Frame(Frame { kind: FrameKind::Pinned, session: SESSION, bytes }) = news else {
-            panic!("{news:?}")
-        };
-        let Ok((_, AtDoor::TellPinned(told))) = machine::decode(&bytes) else { panic!("not that") };
-        assert_eq!((told.token, told.errno, told.count), (7, Errno::EPERM, 0));
-    }
+    // Nobody answers for who is gone, nor is anybody told what was not asked.
+    let [News::Frame(Frame { kind: FrameKind::Pinned, session: SESSION, bytes })] = &news[..]
+    else {
+        panic!("{news:?}")
+    };
+    let Ok((_, AtDoor::TellPinned(told))) = machine::decode(bytes) else { panic!("not that") };
+    assert_eq!((told.token, told.errno, told.count), (7, Errno::EPERM, 0));
     let heard = socket::receive(
         bench.process[1].as_fd(),
         &mut [0; MESSAGE_BYTES_MAX],
         socket::Mode::NonBlocking,
     );
     assert!(heard.is_err(), "it was asked");
+}
+
+/// A process that says it has pinned something is believed once, if it was asked for just that.
+#[test]
+fn only_who_was_asked_is_looked_at() {
+    use crate::vm::pinner::Pinner;
+    use omniverb_session::body::{Pin, Pinned};
+    use omniverb_session::written;
+    use omniverb_terms::Rkey;
+    let mut bench = bench();
+    let (ours, pinner) = socket::pair().unwrap();
+    let Agent { keeping, relay, .. } = &mut bench.agent;
+    *keeping = Keeping::of(Some(Pinner::stand_in(ours)));
+    let says = |keeping: &mut Keeping, relay: &mut Relay, session: u32, token: u64| {
+        let said = Pinned { token, epoch: 1, ring: 3, start: 4096, length: 4096 };
+        let from = (session, Channel::Events);
+        assert!(keeping.takes(relay, Speaker::Process, from, &written(0, &said.into())));
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        socket::receive(pinner.as_fd(), &mut bytes, socket::Mode::NonBlocking).is_ok()
+    };
+    let asked = |keeping: &mut Keeping, relay: &mut Relay, token: u64| {
+        let pin = Pin { token, rkey: Rkey(1), qpn: Qpn(2), start: 4096, length: 4096 };
+        socket::send(pinner.as_fd(), &written(SESSION.into(), &pin.into()), &[]).unwrap();
+        assert!(keeping.hear(relay).is_ok());
+    };
+    assert!(!says(keeping, relay, SESSION, 7), "nobody has asked");
+    asked(keeping, relay, 7);
+    for (session, token) in [(SESSION, 8), (SESSION + 1, 7)] {
+        assert!(!says(keeping, relay, session, token), "{session} {token}");
+    }
+    assert!(says(keeping, relay, SESSION, 7));
+    assert!(!says(keeping, relay, SESSION, 7), "once");
+    asked(keeping, relay, 9);
+    keeping.gone(SESSION);
+    assert!(!says(keeping, relay, SESSION, 9), "it is gone");
 }
 
 /// Who kept pages is gone: the host hears that no process is there any more, before we end.

@@ -108,7 +108,8 @@ impl Heirs {
     /// Takes over what the one before has, and waits for the next one.
     ///
     /// # Errors
-    /// The one before keeps what it has, or there is no such place.
+    /// The one before keeps what it has, or there is no such place. If the one before may have let
+    /// go all the same, `kept` has what it had.
     pub(super) fn begin(folder: &Path, kept: &mut Kept) -> anyhow::Result<Heirs> {
         make(folder)?;
         let path = folder.join(NAME);
@@ -216,27 +217,59 @@ impl Heir {
 }
 
 fn take_over(path: &Path, kept: &mut Kept) -> anyhow::Result<()> {
-    let deadline = clock::now() + PATIENCE;
-    let before = limited::connect(path, deadline)?;
-    ensure!(is_alike(before.as_fd()).is_some(), "somebody else is there");
-    let process = pidfd::of_peer(before.as_fd())?;
-    let ask = |message: &[u8]| limited::send(before.as_fd(), message, &[], deadline);
-    let hear = || {
-        let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let (length, _) = limited::receive(before.as_fd(), &mut bytes, deadline)?;
-        parts(bytes.get(..length).unwrap_or(&[])).context("the one before has ended")
-    };
+    let before = Before::find(path)?;
     for _ in 0..ROUNDS {
         let mut taken = Kept::default();
+        let all = before.copy(&mut taken);
+        // It may have let go of them, and not have been heard: two that keep them do no harm.
+        if !matches!(all, Ok(false)) {
+            kept.take(taken);
+        }
+        if all? {
+            return Ok(());
+        }
+    }
+    bail!("the one before does not let go")
+}
+
+/// Who keeps what an heir is to have.
+struct Before {
+    socket: OwnedFd,
+    process: OwnedFd,
+    deadline: u64,
+}
+
+impl Before {
+    fn find(path: &Path) -> anyhow::Result<Before> {
+        let deadline = clock::now() + PATIENCE;
+        let socket = limited::connect(path, deadline)?;
+        ensure!(is_alike(socket.as_fd()).is_some(), "somebody else is there");
+        let process = pidfd::of_peer(socket.as_fd())?;
+        Ok(Before { socket, process, deadline })
+    }
+
+    fn say(&self, message: &[u8]) -> anyhow::Result<()> {
+        Ok(limited::send(self.socket.as_fd(), message, &[], self.deadline)?)
+    }
+
+    fn hear(&self) -> anyhow::Result<(u8, Vec<u64>)> {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let (length, _) = limited::receive(self.socket.as_fd(), &mut bytes, self.deadline)?;
+        parts(bytes.get(..length).unwrap_or(&[])).context("the one before has ended")
+    }
+
+    /// Copies all that it keeps, and has it let go; false: there is more by now. `taken`: what was
+    /// copied, also if this fails.
+    fn copy(&self, taken: &mut Kept) -> anyhow::Result<bool> {
         let mut after = None;
         loop {
-            ask(&message(WHICH, after))?;
-            let (kind, words) = hear()?;
+            self.say(&message(WHICH, after))?;
+            let (kind, words) = self.hear()?;
             let (entries, _) = words.as_chunks();
             ensure!(kind == SOME && taken.len() + entries.len() <= PINS_MAX, "nonsense");
             for [token, bytes, number] in entries {
-                let ring = pinned::descriptor_of(process.as_fd(), u32::try_from(*number)?)?;
-                taken.add(*token, ring, *bytes);
+                let number = u32::try_from(*number)?;
+                taken.add(*token, pinned::descriptor_of(self.process.as_fd(), number)?, *bytes);
                 after = Some(*token);
             }
             if entries.is_empty() {
@@ -246,19 +279,15 @@ fn take_over(path: &Path, kept: &mut Kept) -> anyhow::Result<()> {
         let held: Vec<[u64; 2]> =
             taken.iter().map(|(token, ring, _)| [token, number(ring)]).collect();
         for some in held.chunks(AT_ONCE) {
-            ask(&message(HAVE, some.iter().flatten().copied()))?;
+            self.say(&message(HAVE, some.iter().flatten().copied()))?;
         }
-        ask(&message(ALL, []))?;
-        match hear()?.0 {
-            YES => {
-                kept.take(taken);
-                return Ok(());
-            }
-            // There is more by now.
-            _ => continue,
+        self.say(&message(ALL, []))?;
+        match self.hear()?.0 {
+            YES => Ok(true),
+            NO => Ok(false),
+            _ => bail!("nonsense"),
         }
     }
-    bail!("the one before does not let go")
 }
 
 #[cfg(test)]
