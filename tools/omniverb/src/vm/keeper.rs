@@ -9,7 +9,7 @@
 use super::later::{self, Later};
 use super::memory::Memory;
 use super::pairs::{Pair, Pairs, ledger};
-use super::pause::Pause;
+use super::pause::{End, Pause};
 use super::place::{Place, User};
 use super::porter::Over;
 use super::start::{KEEP, WORDS, Wanted, own_program};
@@ -233,8 +233,8 @@ impl Keeper {
             let lived = Duration::from_nanos(clock::now() - begun);
             // Its end is seen at the door first, perhaps.
             let died = [daemon.as_ref().map(|daemon| (daemon, PollFlags::IN))];
-            let daemon_died = wait(died, Some(LOOK))?[0];
-            let length = pause.after(lived, daemon_died);
+            let end = if wait(died, Some(LOOK))?[0] { End::Daemon } else { End::Other };
+            let length = pause.after(lived, end);
             // At once, so that the name is the machine's, and an operator can part with it.
             let Some(again) = self.attach_again(qemu.as_ref())? else { return Ok(()) };
             door = again;

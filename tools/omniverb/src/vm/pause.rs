@@ -9,6 +9,15 @@ const LONG: Duration = Duration::from_secs(60);
 /// A porter that was there for so long was no try.
 const TRIED: Duration = Duration::from_secs(30);
 
+/// Why a porter has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// The daemon had died, so there was nobody to carry to: no fault of the guest's.
+    Daemon,
+    /// Anything else.
+    Other,
+}
+
 /// Doubled with each porter that ended soon, whatever in the guest ends it.
 pub(super) struct Pause(Duration);
 
@@ -17,10 +26,9 @@ impl Pause {
         Pause(SHORT)
     }
 
-    /// After a porter that was there for so long. `daemon_died`: it had nobody to carry to any
-    /// more, which is no fault of the guest's.
-    pub(super) fn after(&mut self, lived: Duration, daemon_died: bool) -> Duration {
-        if daemon_died || lived > TRIED {
+    /// After a porter that was there for so long.
+    pub(super) fn after(&mut self, lived: Duration, end: End) -> Duration {
+        if end == End::Daemon || lived > TRIED {
             self.0 = SHORT;
         }
         let pause = self.0;
@@ -35,16 +43,16 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(3);
 
-    fn seconds(pause: &mut Pause, lived: Duration, daemon_died: bool) -> u64 {
-        pause.after(lived, daemon_died).as_secs()
+    fn seconds(pause: &mut Pause, lived: Duration, end: End) -> u64 {
+        pause.after(lived, end).as_secs()
     }
 
     #[test]
     fn porters_that_end_soon_are_started_less_and_less_often() {
         let mut pause = Pause::new();
-        let found = [(); 8].map(|()| seconds(&mut pause, SOON, false));
+        let found = [(); 8].map(|()| seconds(&mut pause, SOON, End::Other));
         assert_eq!(found, [1, 2, 4, 8, 16, 32, 60, 60]);
-        assert_eq!(seconds(&mut pause, 2 * TRIED, false), 1);
+        assert_eq!(seconds(&mut pause, 2 * TRIED, End::Other), 1);
     }
 
     /// Fifty daemons killed one after another, each a few seconds after the machine was attached,
@@ -52,7 +60,7 @@ mod tests {
     #[test]
     fn a_daemon_that_died_is_no_fault_of_the_guests() {
         let mut pause = Pause::new();
-        assert!((0..50).all(|_| seconds(&mut pause, SOON, true) == 1));
-        assert_eq!(seconds(&mut pause, SOON, false), 2);
+        assert!((0..50).all(|_| seconds(&mut pause, SOON, End::Daemon) == 1));
+        assert_eq!(seconds(&mut pause, SOON, End::Other), 2);
     }
 }
