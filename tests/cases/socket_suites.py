@@ -16,7 +16,8 @@ _FETCHED = staging.BUILT / "suites"
 _LOOKS = 4
 # Of CPython's, beside what sockets.py has: modules and, of each, seconds a run may take.
 _PYTHON = {"asyncio": 400, "ssl": 200, "ftplib": 100, "httpservers": 60, "smtplib": 60,
-           "poplib": 60, "xmlrpc": 60, "telnetlib": 60, "asynchat": 60, "multiprocessing_spawn": 600}
+           "poplib": 60, "xmlrpc": 60, "telnetlib": 60, "asynchat": 60,
+           "multiprocessing_spawn": 600}
 # libuv's tests that are about something else than sockets and processes would only cost time.
 _UV = re.compile(r"tcp|pipe|ipc|poll|listen|accept|connect|shutdown|close|spawn|fork|signal|embed|"
                  r"loop|udp|getaddrinfo|getnameinfo|osx|handle_fileno|fd|stream|active|ref|idle|"
@@ -25,9 +26,13 @@ _UV = re.compile(r"tcp|pipe|ipc|poll|listen|accept|connect|shutdown|close|spawn|
 _BACK_ENDS = {"epoll": [], "poll": ["EVENT_NOEPOLL=1"],
               "select": ["EVENT_NOEPOLL=1", "EVENT_NOPOLL=1"]}
 
+_ENDS = re.compile(r"(?:\.\.\. |^)(ok|skipped|FAIL|ERROR|expected failure|"
+                   r"unexpected success)\b",
+                   re.MULTILINE)
+
 
 class Suite:
-    """Tests by name; `all(ways, way)` runs all of them, `one(ways, way, name)` one: what they gave."""
+    """Tests by name: what all of them give (`all(ways, way)`), or one (`one(ways, way, name)`)."""
 
     def compare(self, ways):
         """All tests both ways, and again those that differ."""
@@ -35,7 +40,7 @@ class Suite:
         check(native, "no test ran")
         differ = sorted(name for name in native.keys() | ours.keys()
                         if native.get(name) != ours.get(name))
-        print(f"{len(native)} tests, {sum(word == 'ok' for word in native.values())} pass; to be "
+        print(f"{len(native)} tests, {sum(word.lower() == 'ok' for word in native.values())} pass; to be "
               f"looked at again: {differ}")
         check(len(differ) < max(10, len(native) // 10), f"{len(differ)} differ: {differ}")
         wrong = [found for name in differ if (found := self._look_again(ways, name))]
@@ -58,25 +63,23 @@ class Python(Suite):
     def __init__(self, module, limit):
         self.module, self.limit = module, limit
 
-    def _run(self, ways, way, *words):
-        text = ways.run(way, "/usr/bin/python3", "-B", "-m", f"test.test_{self.module}", "-v",
-                        *words, limit=self.limit, accept=range(-64, 256))
+    def _run(self, ways, way, name):
+        text = ways.run(way, "/usr/bin/python3", "-B", "-m", "unittest", "-v", name,
+                        limit=self.limit, accept=range(-64, 256))
         if re.search(r"No module named '?test", text):
             raise Skip("libpython3-testsuite is not installed")
-        found = re.findall(r"^(test\w+) \((\S+?)\)[^\n]*?(?:\n(?!test\w+ \()[^\n]*?)*? \.\.\. (?:[^\n]*?"
-                           r"\n)*?(?:[^\n]*?)(ok|skipped|FAIL|ERROR|expected failure)", text,
-                           re.MULTILINE)
-        return {f"{where}.{name}" if not where.endswith(f".{name}") else where: word
-                for name, where, word in found}
+        # A test's name, maybe a line about it, whatever it prints, and what became of it.
+        parts = re.split(r"^test\w+ \((\S+)\)", text, flags=re.MULTILINE)
+        return {name: " ".join(sorted(set(_ENDS.findall(said))))
+                for name, said in zip(parts[1::2], parts[2::2])}
 
     def all(self, ways, way):
         """All of it."""
-        return self._run(ways, way)
+        return self._run(ways, way, f"test.test_{self.module}")
 
     def one(self, ways, way, name):
         """One test."""
-        found = self._run(ways, way, name.removeprefix("__main__."))
-        return next(iter(found.values()), "nothing")
+        return self._run(ways, way, name).get(name, "nothing")
 
 
 class Uv(Suite):
@@ -119,9 +122,9 @@ class Event(Suite):
             raise Skip("libevent's tests are not built: make soak does it")
         text = ways.run(way, "env", *self.settings, self.program, *names, limit=500,
                         accept=range(-64, 256))
-        found = re.findall(r"^([\w/]+): (?:\[forking\] )?((?:[^\n]*\n(?![\w/]+: ))*?[^\n]*?)"
-                           r"(OK|SKIPPED|DISABLED|FAILED)\b", text, re.MULTILINE)
-        return {name: word for name, _, word in found}
+        parts = re.split(r"^([\w-]+/[\w/-]+): ", text, flags=re.MULTILINE)
+        return {name: " ".join(re.findall(r"\b(OK|SKIPPED|DISABLED|FAILED)\b", said)) or "nothing"
+                for name, said in zip(parts[1::2], parts[2::2])}
 
     def all(self, ways, way):
         """Each is a child."""

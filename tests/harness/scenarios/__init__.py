@@ -159,11 +159,5 @@ def gone(pid, limit=10):
     process.until(is_gone, limit, f"{pid} has ended")
 
 
-def shape(text, pattern=r"\d+(\.\d+)?"):
-    """A text without its numbers."""
-
-    return re.sub(pattern, "N", text)
-
-
 def _tail(path):
     return path.read_text(errors="replace")[-3000:]

@@ -111,7 +111,7 @@ def _ended(place):
         seen = [_psql(place, "-c", "set statement_timeout = 100", "-c", "select pg_sleep(20)",
                       accept=(1,))]
         with _sleeper(place) as (client, said, backend):
-            os.kill(_program(client), signal.SIGINT)
+            client.send_signal(signal.SIGINT)
             seen += [client.wait(10), said.read_text()]
         with _sleeper(place) as (client, said, backend):
             seen.append(_psql(place, "-c", f"select pg_terminate_backend({backend})"))
@@ -138,11 +138,6 @@ def _sleeper(place):
         query += "and state = 'active'"
         found = process.until(lambda: _psql(place, "-c", query).strip(), 10, "a query")
         yield client, said, int(found.split()[-1])
-
-
-def _program(running):
-    """The process of a Popen: what starts it has become it."""
-    return running.pid
 
 
 SCENARIOS = [

@@ -65,8 +65,9 @@ def _copied(place):
         seen = []
         for options in ("", "-O"):  # by sftp, and as it was before
             seen.append(place.shell(
-                f"rm -rf there back; scp -F ssh.conf {options} -q -r files there:{place.folder}/there"
-                f" && scp -F ssh.conf {options} -q -r there:{place.folder}/there back"
+                f"rm -rf there back; to=there:{place.folder}/there;"
+                f" scp -F ssh.conf {options} -q -r files $to"
+                f" && scp -F ssh.conf {options} -q -r $to back"
                 " && diff -r files back && echo same"))
         seen.append(place.shell(f"printf 'cd {place.folder}\\nget files/f9 f9\\nls -1 files\\n"
                                 "rename f9 f10\\nrm f10\\n' | sftp -F ssh.conf -q -b - there"))
@@ -116,8 +117,8 @@ def _forwarded(place):
             for port in (7063, 7064, 7065):
                 place.listening(port, client)
             seen = [place.python(_TALK, port) for port in (7063, 7064)]
-            with place.serve(7066, PYTHON, "-Bm", "http.server", "-b", "127.0.0.1", "-d", "/usr/lib",
-                             7066):
+            with place.serve(7066, PYTHON, "-Bm", "http.server", "-b", "127.0.0.1", "-d",
+                             "/usr/lib/python3", 7066):
                 seen.append(place.shell("curl -sS --max-time 9 --socks5-hostname 127.0.0.1:7065 "
                                         "-o /dev/null -w '%{http_code}' http://127.0.0.1:7066/"))
         place.silent(7063)

@@ -167,7 +167,8 @@ print(say(b"set big 0 0 %d\\r\\n" % len(big) + big + b"\\r\\n", b"STORED\\r\\n")
 print(big in say(b"get big a nothing\\r\\n", b"END\\r\\n"))
 many = b"".join(b"set k%d 0 0 3 noreply\\r\\nabc\\r\\n" % at for at in range(500))
 print(say(many + b"get k499\\r\\n", b"END\\r\\n"))
-print(say(b"get" + b"".join(b" k%d" % at for at in range(500)) + b"\\r\\n", b"END\\r\\n").count(b"abc"))
+names = b"".join(b" k%d" % at for at in range(500))
+print(say(b"get" + names + b"\\r\\n", b"END\\r\\n").count(b"abc"))
 print(say(b"nonsense\\r\\n", b"ERROR\\r\\n"))
 """
 

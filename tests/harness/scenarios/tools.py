@@ -13,7 +13,8 @@ _ROOT = staging.BUILT / "debian-bookworm"
 def _cloned(place):
     """Over HTTP: files only, and by git's own server."""
     place.shell("""
-        git init -q -b main origin && cd origin && git config user.email a@b && git config user.name a
+        git init -q -b main origin && cd origin
+        git config user.email a@b && git config user.name a
         export GIT_AUTHOR_DATE='2024-01-01 00:00 +0000' GIT_COMMITTER_DATE='2024-01-01 00:00 +0000'
         for at in 1 2 3 4 5; do head -c 100000 /dev/zero | tr '\\0' $at > f$at; git add .
             git commit -q -m $at; done

@@ -53,8 +53,8 @@ def fetched(place, port, names=("empty", "small", "middle", "large"), scheme="ht
     """Sums of what comes, by kept connections."""
     urls = " ".join(f"{scheme}://127.0.0.1:{port}/{name}" for name in names)
     return place.shell(f"curl -k -sS --max-time 20 {urls} | sha256sum; "
-                       f"curl -k -sS --max-time 20 -o /dev/null -w '%{{http_code}} %{{num_connects}} "
-                       f"%{{size_download}}\\n' {urls} -o /dev/null -o /dev/null -o /dev/null")
+                       f"curl -k -sS --max-time 20 {' -o /dev/null' * len(names)} -w "
+                       f"'%{{http_code}} %{{num_connects}} %{{size_download}}\\n' {urls}")
 
 
 def load(place, url, connections=16):

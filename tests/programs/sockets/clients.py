@@ -114,6 +114,7 @@ def as_file():
 def peeked():
     """What is looked at stays; what waits for all waits for all; gathered and scattered."""
     with _connect() as near:
+        near.settimeout(None)
         near.sendmsg([b"\0\0\0", b"\6", b"abc", b"def"])
         seen = [near.recv(10, socket.MSG_PEEK | socket.MSG_WAITALL),
                 near.recv(10, socket.MSG_WAITALL)]

@@ -1,5 +1,8 @@
-"""A server of one kind or another: `servers.py KIND PORT`. Each request is a length (4 bytes) and so
-many bytes, which come back in upper case, framed likewise; at its end a connection is closed."""
+"""A server of one kind or another: `servers.py KIND PORT`.
+
+Each request is a length (4 bytes) and so many bytes, which come back in upper case, framed
+likewise; at its end a connection is closed.
+"""
 
 import asyncio
 import multiprocessing
