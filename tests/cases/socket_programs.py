@@ -45,7 +45,9 @@ def _three_ways(scenario, kind):
 @contextlib.contextmanager
 def _place(kind, stage, way, kept):
     with kind(stage) as ways:
-        yield scenarios.Place(ways, *way, kept)
+        place = scenarios.Place(ways, *way, kept)
+        yield place
+        place.empty()
     shutil.rmtree(ways.folder / "place", ignore_errors=True)
 
 

@@ -40,8 +40,8 @@ class Suite:
         check(native, "no test ran")
         differ = sorted(name for name in native.keys() | ours.keys()
                         if native.get(name) != ours.get(name))
-        print(f"{len(native)} tests, {sum(word.lower() == 'ok' for word in native.values())} pass; to be "
-              f"looked at again: {differ}")
+        passed = sum(word.lower() == "ok" for word in native.values())
+        print(f"{len(native)} tests, {passed} pass; to be looked at again: {differ}")
         check(len(differ) < max(10, len(native) // 10), f"{len(differ)} differ: {differ}")
         wrong = [found for name in differ if (found := self._look_again(ways, name))]
         check(not wrong, "\n".join(wrong))

@@ -62,6 +62,18 @@ class Place:
         """A process in the namespace."""
         return self.ways.namespace.pid
 
+    def empty(self):
+        """Waits until all that the scenario has started has ended."""
+        ours = os.readlink(self.ways.namespace.path)
+        keeps = {self.pid}
+        if daemon := getattr(self.ways, "daemon", None):
+            keeps |= {daemon.pid, *process.descendants(daemon.pid)}
+
+        def left():
+            return [pid for pid in process.descendants() if pid not in keeps
+                    and _link(f"/proc/{pid}/ns/net") == ours]
+        process.until(lambda: not left(), 10, lambda: f"the end of {_commands(left())}")
+
     def _line(self, side, words):
         """The command line of a side: 0 is the server's, 1 the client's."""
         program = shutil.which(str(words[0]), path=_PATH) or words[0]
@@ -157,6 +169,21 @@ def gone(pid, limit=10):
             os.waitpid(pid, os.WNOHANG)
         return not pathlib.Path(f"/proc/{pid}").exists()
     process.until(is_gone, limit, f"{pid} has ended")
+
+
+def _link(path):
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None  # it has ended
+
+
+def _commands(pids):
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            found.append(pathlib.Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "))
+    return found
 
 
 def _tail(path):
