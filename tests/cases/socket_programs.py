@@ -9,6 +9,7 @@ import contextlib
 import pathlib
 import shutil
 import tempfile
+import time
 
 from cases import carry, sockets
 from harness import scenarios
@@ -28,11 +29,11 @@ def _three_ways(scenario, kind):
         kept = pathlib.Path(tempfile.mkdtemp(prefix="scenario-", dir=stage.path))
         kept.chmod(0o755)
         try:
-            with _place(sockets.Ways, stage, (False, False), kept) as place:
+            with _place(sockets.Ways, stage, (False, False), kept) as place, _timed("natively"):
                 expected = scenario.run(place)
-            print(f"natively: {expected}")
+            print(expected)
             for name, way in _WAYS.items():
-                with _place(kind, stage, way, kept) as place, _named(name):
+                with _place(kind, stage, way, kept) as place, _named(name), _timed(name):
                     seen = scenario.run(place)
                 check(seen == expected, f"the library {name}: {seen}\nnatively: {expected}")
                 if kind is carry.Carried:
@@ -49,6 +50,13 @@ def _place(kind, stage, way, kept):
         yield place
         place.empty()
     shutil.rmtree(ways.folder / "place", ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _timed(way):
+    began = time.monotonic()
+    yield
+    print(f"{way}: {time.monotonic() - began:.1f} s", flush=True)
 
 
 @contextlib.contextmanager

@@ -64,13 +64,15 @@ def processes():
 def workers():
     """Three processes that were forked accept from one listener."""
     server = Threads(("127.0.0.1", PORT), Handler)
-    children = [child for _ in range(3) if (child := os.fork())]
-    if len(children) == 3:
-        signal.signal(signal.SIGTERM, lambda *_: [os.kill(c, signal.SIGTERM) for c in children])
-        for child in children:
-            os.waitpid(child, 0)
-        return
-    server.serve_forever()
+    children = []
+    for _ in range(3):
+        child = os.fork()
+        if child == 0:
+            server.serve_forever()
+        children.append(child)
+    signal.signal(signal.SIGTERM, lambda *_: [os.kill(c, signal.SIGTERM) for c in children])
+    for child in children:
+        os.waitpid(child, 0)
 
 
 def passed():
