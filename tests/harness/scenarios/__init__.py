@@ -81,8 +81,9 @@ class Place:
                               program, *words[1:])
 
     def ask(self, *words, limit=30.0, accept=(0,), side=1):
-        """Runs a client; what it has printed."""
-        return process.run(self._line(side, words), limit=limit, accept=accept, cwd=self.folder)
+        """Runs a client; what it has printed, the folder's name apart."""
+        text = process.run(self._line(side, words), limit=limit, accept=accept, cwd=self.folder)
+        return text.replace(str(self.folder), "PLACE")
 
     def shell(self, script, limit=30.0, accept=(0,), side=1):
         """A client that is a line of a shell."""

@@ -78,8 +78,8 @@ def _benched(place):
     with _database(place):
         seen = [_said(_pgbench(place, *words)) for words in (
             ("--random-seed=7", "-t", 50, "-c", 4, "-j", 2),
-            ("--random-seed=8", "-t", 200, "-c", 4, "-j", 2, "-S", "-M", "prepared"),
-            ("--random-seed=9", "-t", 20, "-c", 2, "-S", "-C"))]
+            ("-n", "--random-seed=8", "-t", 200, "-c", 4, "-j", 2, "-S", "-M", "prepared"),
+            ("-n", "--random-seed=9", "-t", 20, "-c", 2, "-S", "-C"))]
         sums = _psql(place, "-c", "select (select sum(abalance) from pgbench_accounts), (select "
                      "sum(bbalance) from pgbench_branches), (select sum(tbalance) from "
                      "pgbench_tellers), (select sum(delta) from pgbench_history)")

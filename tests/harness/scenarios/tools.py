@@ -45,21 +45,21 @@ def _apt(place):
     site.mkdir()
     (place.folder / "p" / "DEBIAN").mkdir(parents=True)
     (place.folder / "p" / "DEBIAN" / "control").write_text(
-        "Package: hello-there\\nVersion: 1\\nArchitecture: all\\nMaintainer: a <a@b>\\n"
-        "Description: nothing\\n")
-    (place.folder / "p" / "there").write_text("there\\n")
+        "Package: hello-there\nVersion: 1\nArchitecture: all\nMaintainer: a <a@b>\n"
+        "Description: nothing\n")
+    (place.folder / "p" / "there").write_text("there\n")
     place.shell("dpkg-deb -b p site/hello-there_1_all.deb && cd site && dpkg-scanpackages . "
                 "> Packages", side=0)
     library = place.ways.library
     (root / str(library.parent)[1:]).mkdir(parents=True)
     shutil.copy(library, root / str(library)[1:])
-    (root / "etc/apt/sources.list").write_text("deb [trusted=yes] http://127.0.0.1:7083 ./\\n")
+    (root / "etc/apt/sources.list").write_text("deb [trusted=yes] http://127.0.0.1:7083 ./\n")
     shutil.rmtree(root / "etc/apt/sources.list.d", ignore_errors=True)
     with place.serve(7083, PYTHON, "-Bm", "http.server", "-b", "127.0.0.1", "-d", site, 7083):
         return place.shell(
             f"chroot {root} sh -c 'export DEBIAN_FRONTEND=noninteractive; apt-get -q update && "
             "apt-get -q -y install hello-there && cat /there' 2>&1 | grep -E "
-            "'^(Get|Hit|E:|W:|Setting|there|ERROR)' | sed 's/ in .*//; s/\\\\[.*//'", limit=60)
+            "'^(Get|Hit|E:|W:|Setting|there|ERROR)' | sed 's/ in .*//; s/\\[.*//'", limit=60)
 
 
 SCENARIOS = [

@@ -247,7 +247,7 @@ ServerName localhost
 PidFile {folder}/pid
 DefaultRuntimeDir {folder}
 Listen 127.0.0.1:7031
-LoadModule mpm_{how}_module {_MODULES}/mpm_{how}.so
+LoadModule mpm_{how}_module {_MODULES}/mod_mpm_{how}.so
 LoadModule authz_core_module {_MODULES}/mod_authz_core.so
 LoadModule proxy_module {_MODULES}/mod_proxy.so
 LoadModule proxy_http_module {_MODULES}/mod_proxy_http.so
