@@ -41,7 +41,8 @@ def _apt(place):
     if not (_ROOT / "usr/bin/apt-get").exists():
         raise Skip("no Debian to change the root to: make guest")
     root, site = place.folder / "root", place.folder / "site"
-    process.run(["cp", "-a", "--reflink=auto", _ROOT, root], limit=60)
+    # A copy also of what is behind a link: it is written to.
+    process.run(["cp", "-a", "--reflink=auto", f"{_ROOT}/.", root], limit=60)
     site.mkdir()
     (place.folder / "p" / "DEBIAN").mkdir(parents=True)
     (place.folder / "p" / "DEBIAN" / "control").write_text(
