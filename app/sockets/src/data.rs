@@ -225,7 +225,7 @@ functions! {
         count: u32,
         flags: c_int
     ) -> c_int {
-        carry::leave(number);
+        carry::stop_sending(number);
         if !messages.is_null() && carry::may_pass(number) {
             for index in 0..count.min(MESSAGES) as usize {
                 // SAFETY: the program's messages, which the kernel would read as well.
@@ -265,7 +265,7 @@ functions! {
     ov_poll(all: *mut libc::pollfd, count: u64, timeout: c_int) -> c_int {
         // SAFETY: the program's arguments, as they are.
         unsafe {
-            carry::poll(all, count, wait(timeout != 0), |waits| {
+            carry::poll(all, count, || wait(timeout != 0), |waits| {
                 next_poll(all, count, if waits { timeout } else { 0 })
             })
         }
@@ -289,8 +289,7 @@ functions! {
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the program's arguments, as they are.
         unsafe {
-            let waits = timeout.is_null() || (*timeout).tv_sec != 0 || (*timeout).tv_nsec != 0;
-            carry::poll(all, count, wait(waits), |waits| {
+            carry::poll(all, count, || wait_until(timeout), |waits| {
                 next_ppoll(all, count, if waits { timeout } else { &raw const zero }, mask)
             })
         }
@@ -320,8 +319,10 @@ functions! {
     ) -> c_int {
         // SAFETY: the program's arguments, as they are.
         unsafe {
-            let waits = timeout.is_null() || (*timeout).tv_sec != 0 || (*timeout).tv_usec != 0;
-            carry::select(end, [read, write], wait(waits), |waits| {
+            let has_time = || {
+                wait(timeout.is_null() || (*timeout).tv_sec != 0 || (*timeout).tv_usec != 0)
+            };
+            carry::select(end, [read, write], has_time, |waits| {
                 let mut zero = libc::timeval { tv_sec: 0, tv_usec: 0 };
                 let timeout = if waits { timeout } else { &raw mut zero };
                 next_select(end, read, write, except, timeout)
@@ -340,17 +341,67 @@ functions! {
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the program's arguments, as they are.
         unsafe {
-            let waits = timeout.is_null() || (*timeout).tv_sec != 0 || (*timeout).tv_nsec != 0;
-            carry::select(end, [read, write], wait(waits), |waits| {
+            carry::select(end, [read, write], || wait_until(timeout), |waits| {
                 let timeout = if waits { timeout } else { &raw const zero };
                 next_pselect(end, read, write, except, timeout, mask)
             })
         }
     }
+
+    ov_epoll_wait(
+        set: c_int,
+        events: *mut libc::epoll_event,
+        most: c_int,
+        timeout: c_int
+    ) -> c_int {
+        carry::wait_in_set(set, events, most, || wait(timeout != 0), |events, most, waits| {
+            // SAFETY: the program's arguments, or a part of its array.
+            unsafe { next_epoll_wait(set, events, most, if waits { timeout } else { 0 }) }
+        })
+    }
+
+    ov_epoll_pwait(
+        set: c_int,
+        events: *mut libc::epoll_event,
+        most: c_int,
+        timeout: c_int,
+        mask: *const libc::sigset_t
+    ) -> c_int {
+        carry::wait_in_set(set, events, most, || wait(timeout != 0), |events, most, waits| {
+            // SAFETY: as above.
+            unsafe { next_epoll_pwait(set, events, most, if waits { timeout } else { 0 }, mask) }
+        })
+    }
+
+    ov_epoll_pwait2(
+        set: c_int,
+        events: *mut libc::epoll_event,
+        most: c_int,
+        timeout: *const libc::timespec,
+        mask: *const libc::sigset_t
+    ) -> c_int {
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the program's limit, which the kernel would read as well.
+        let wait = || unsafe { wait_until(timeout) };
+        carry::wait_in_set(set, events, most, wait, |events, most, waits| {
+            let timeout = if waits { timeout } else { &raw const zero };
+            // SAFETY: as above.
+            unsafe { next_epoll_pwait2(set, events, most, timeout, mask) }
+        })
+    }
 }
 
 fn wait(has_time: bool) -> Wait {
     if has_time { Wait::Until } else { Wait::Never }
+}
+
+/// The same for a limit that may not be there.
+///
+/// # Safety
+/// It is there, or null.
+unsafe fn wait_until(limit: *const libc::timespec) -> Wait {
+    // SAFETY: as the caller says.
+    wait(limit.is_null() || unsafe { (*limit).tv_sec != 0 || (*limit).tv_nsec != 0 })
 }
 
 /// What was sent with flags of which some are for the kernel alone.

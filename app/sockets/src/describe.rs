@@ -61,5 +61,5 @@ fn describe(number: c_int, out: &mut Words<'_>) -> fmt::Result {
 /// Has the library keep a duplicate of a descriptor as one of its own; returns its number.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_omniverb_sockets_keep(number: c_int) -> c_int {
-    own::keep(number).unwrap_or(-1)
+    own::keep(number).and_then(own::number).unwrap_or(-1)
 }

@@ -241,38 +241,36 @@ functions! {
         number: c_int,
         event: *mut libc::epoll_event
     ) -> c_int {
-        if operation == libc::EPOLL_CTL_ADD {
-            carry::joins_set(number);
-        }
         let call = Call::Member { set, operation, number, event };
         // SAFETY: the program's arguments, as they are.
-        watched(call, || unsafe { next_epoll_ctl(set, operation, number, event) })
+        unsafe {
+            carry::change_set(set, operation, number, event, || {
+                watched(call, || next_epoll_ctl(set, operation, number, event))
+            })
+        }
     }
 
     ov_syscall(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> i64 {
         let first = a as c_int;
-        // The same calls, by their own names.
-        // SAFETY: the program's arguments, as they are.
-        unsafe {
-            match number {
-                libc::SYS_close => return i64::from(ov_close(first)),
-                libc::SYS_close_range => {
-                    return i64::from(ov_close_range(a as u32, b as u32, c as c_int));
-                }
-                libc::SYS_dup => return i64::from(ov_dup(first)),
-                libc::SYS_dup2 => return i64::from(ov_dup2(first, b as c_int)),
-                libc::SYS_dup3 => return i64::from(ov_dup3(first, b as c_int, c as c_int)),
-                libc::SYS_fcntl => return i64::from(ov_fcntl(first, b as c_int, c)),
-                libc::SYS_ioctl => return i64::from(ov_ioctl(first, b as u64, c)),
-                libc::SYS_shutdown => return i64::from(ov_shutdown(first, b as c_int)),
-                libc::SYS_sendmsg => {
-                    return ov_sendmsg(first, b as *const libc::msghdr, c as c_int) as i64;
-                }
-                libc::SYS_recvmsg => {
-                    return ov_recvmsg(first, b as *mut libc::msghdr, c as c_int) as i64;
-                }
-                _ => numbered::leave(number, [a, b, c]),
+        match number {
+            libc::SYS_close | libc::SYS_dup | libc::SYS_fcntl if is_own(first) => {
+                return i64::from(nothing_there());
             }
+            libc::SYS_dup2 | libc::SYS_dup3 if makes_way(first, b as c_int) => {
+                return i64::from(nothing_there());
+            }
+            // SAFETY: the same call, by its own name.
+            libc::SYS_close_range => unsafe {
+                return i64::from(ov_close_range(a as u32, b as u32, c as c_int));
+            },
+            _ if carry::is_on() => {
+                // SAFETY: the program's arguments, as they are.
+                if let Some(result) = unsafe { by_name(number, [a, b, c, d]) } {
+                    return result;
+                }
+                numbered::leave(number, a);
+            }
+            _ => {}
         }
         // SAFETY: the program's arguments, as they are.
         let make = || unsafe { next_syscall(number, a, b, c, d, e, f) };
@@ -280,6 +278,33 @@ functions! {
             Some(call) => watched(call, make),
             None => make(),
         }
+    }
+}
+
+/// Calls by number that are made by their own names where sockets are carried.
+///
+/// # Safety
+/// As of the call.
+unsafe fn by_name(number: i64, [a, b, c, d]: [usize; 4]) -> Option<i64> {
+    let first = a as c_int;
+    // SAFETY: as the caller says.
+    unsafe {
+        Some(match number {
+            libc::SYS_close => i64::from(ov_close(first)),
+            libc::SYS_dup => i64::from(ov_dup(first)),
+            libc::SYS_dup2 => i64::from(ov_dup2(first, b as c_int)),
+            libc::SYS_dup3 => i64::from(ov_dup3(first, b as c_int, c as c_int)),
+            libc::SYS_fcntl => i64::from(ov_fcntl(first, b as c_int, c)),
+            libc::SYS_ioctl => i64::from(ov_ioctl(first, b as u64, c)),
+            libc::SYS_shutdown => i64::from(ov_shutdown(first, b as c_int)),
+            libc::SYS_epoll_ctl => {
+                let event = d as *mut libc::epoll_event;
+                i64::from(ov_epoll_ctl(first, b as c_int, c as c_int, event))
+            }
+            libc::SYS_sendmsg => ov_sendmsg(first, b as *const libc::msghdr, c as c_int) as i64,
+            libc::SYS_recvmsg => ov_recvmsg(first, b as *mut libc::msghdr, c as c_int) as i64,
+            _ => return None,
+        })
     }
 }
 

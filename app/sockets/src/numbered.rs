@@ -39,9 +39,9 @@ pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
     false
 }
 
-/// Bytes of sockets are moved, or waited for.
+/// Bytes of sockets, of which some may be carried, are moved, or waited for.
 fn changes(number: i64) -> bool {
-    MOVES.contains(&number) || WAITS.contains(&number)
+    carry::is_on() && (MOVES.contains(&number) || WAITS.contains(&number))
 }
 
 /// By their first argument.
@@ -60,24 +60,25 @@ const MOVES: [i64; 12] = [
     libc::SYS_pwritev2,
 ];
 /// For many, or within the kernel.
-const WAITS: [i64; 7] = [
+const WAITS: [i64; 10] = [
     libc::SYS_poll,
     libc::SYS_ppoll,
     libc::SYS_select,
     libc::SYS_pselect6,
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
     libc::SYS_sendfile,
     libc::SYS_splice,
     libc::SYS_io_uring_enter,
 ];
 
 /// Before a call of this number: sockets that it is about are the kernel's from now on.
-pub(crate) fn leave(number: i64, arguments: [usize; 3]) {
+pub(crate) fn leave(number: i64, first: usize) {
     if MOVES.contains(&number) {
-        carry::leave(arguments[0] as c_int);
+        carry::leave(first as c_int);
     } else if WAITS.contains(&number) {
         carry::leave_all();
-    } else if number == libc::SYS_epoll_ctl {
-        carry::joins_set(arguments[2] as c_int);
     }
 }
 

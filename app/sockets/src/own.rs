@@ -11,8 +11,6 @@ use std::os::fd::{BorrowedFd, IntoRawFd};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, getrlimit};
 
-use crate::carry;
-
 /// The most there are.
 const MOST: usize = 8;
 /// How far below the limit they begin.
@@ -33,24 +31,29 @@ fn place_of(number: c_int) -> Option<&'static AtomicI32> {
     OWN.iter().find(|one| one.load(Ordering::Relaxed) == number)
 }
 
-/// Takes a duplicate of a descriptor for the library. `None` if there is no room.
-pub(crate) fn keep(number: c_int) -> Option<c_int> {
+/// Takes a duplicate of a descriptor for the library. Its place, or `None` if there is no room.
+pub(crate) fn keep(number: c_int) -> Option<usize> {
     let place = OWN.iter().position(|one| {
         one.compare_exchange(NONE, c_int::MIN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     })?;
     let new = high(number).unwrap_or(NONE);
     OWN[place].store(new, Ordering::Release);
     COUNT.fetch_max(place as c_int + 1, Ordering::AcqRel);
-    (new != NONE).then_some(new)
+    (new != NONE).then_some(place)
+}
+
+/// The number of what is in a place now, if there is anything.
+#[inline]
+pub(crate) fn number(place: usize) -> Option<c_int> {
+    let number = OWN.get(place)?.load(Ordering::Acquire);
+    (number >= 0).then_some(number)
 }
 
 /// A program is about to put something of its own at this number.
 pub(crate) fn give_way(number: c_int) {
     let Some(place) = place_of(number) else { return };
     // It is the program's even if ours has nowhere to go.
-    let new = high(number).unwrap_or(NONE);
-    place.store(new, Ordering::Release);
-    carry::own_moved(number, new);
+    place.store(high(number).unwrap_or(NONE), Ordering::Release);
 }
 
 /// A duplicate at a high number.

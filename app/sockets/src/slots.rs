@@ -122,6 +122,17 @@ next! {
     next_epoll_ctl = ov_next_epoll_ctl(
         set: c_int, operation: c_int, number: c_int, event: *mut libc::epoll_event
     ) -> c_int;
+    next_epoll_wait = ov_next_epoll_wait(
+        set: c_int, events: *mut libc::epoll_event, most: c_int, timeout: c_int
+    ) -> c_int;
+    next_epoll_pwait = ov_next_epoll_pwait(
+        set: c_int, events: *mut libc::epoll_event, most: c_int, timeout: c_int,
+        mask: *const libc::sigset_t
+    ) -> c_int;
+    next_epoll_pwait2 = ov_next_epoll_pwait2(
+        set: c_int, events: *mut libc::epoll_event, most: c_int, timeout: *const libc::timespec,
+        mask: *const libc::sigset_t
+    ) -> c_int;
     next_syscall = ov_next_syscall(
         number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize
     ) -> i64;

@@ -1,5 +1,5 @@
-//! The start, when the library is loaded, and the end, when the process returns from `main` or calls
-//! `exit`.
+//! The start, when the library is loaded, and the end, when the process returns from `main` or
+//! calls `exit`.
 
 use crate::{carry, next, place};
 

@@ -1,6 +1,11 @@
-/* Writes words of a link's memory that no correct side writes, as fast as it can, until it is
- * killed: `flip DESCRIPTOR SEED`. Half of the time only nearly wrong ones: there is always something
- * new, and never anything to be had. */
+/*
+ * Writes words of a link's memory that no correct side writes, as fast as it can, until killed:
+ *
+ *     flip DESCRIPTOR SEED
+ *
+ * Half of the time only nearly wrong ones: there is always something new, and never anything to be
+ * had.
+ */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdlib.h>

@@ -2,7 +2,8 @@
 """Random sequences of socket calls of two to four processes: `sequences.py FIRST COUNT [WHAT]`.
 
 With `pairs` for WHAT most calls are about bytes of connections between two processes, which is what
-a library can carry; then the last line says how many ends of connections it had, of how many.
+a library can carry, with `sets` also about sets of epoll; then the last line says how many ends of
+connections it had, of how many.
 
 Prints what every call gave, a line each. The same seed makes the same calls, so the output is the
 same with and without a library before them. With one that can say what it knows of descriptors,
@@ -268,6 +269,8 @@ KINDS = [("make", 2), ("listen", 2), ("connect", 2), ("connected", 5), ("accept"
 # Connections between two processes, what calls do with bytes, and what ends them.
 _PAIRS = [("connected", 3), ("send", 30), ("receive", 34), ("shutdown", 3), ("option", 6),
           ("events", 14), ("close", 2), ("rest", 6), ("spawn", 1), ("kill", 1)]
+# The same with sets of epoll.
+_SETS = [*_PAIRS, ("make_set", 1), ("member", 10), ("wait", 30)]
 _SELDOM = ("execute", 0.15)
 
 
@@ -275,9 +278,10 @@ def main():
     """Descendants of processes that are killed are ours, so that they can be waited for."""
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
     first, count = int(sys.argv[1]), int(sys.argv[2])
-    is_pairs, ways = "pairs" in sys.argv[3:], []
+    kinds, ways = {"pairs": _PAIRS, "sets": _SETS}.get((sys.argv[3:] or [""])[0]), []
+    is_pairs = kinds is not None
     if is_pairs:
-        KINDS[:] = _PAIRS
+        KINDS[:] = kinds
     for seed in range(first, first + count):
         sequence = Sequence(seed)
         if not is_pairs and sequence.random.random() < _SELDOM[1]:

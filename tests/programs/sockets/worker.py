@@ -178,7 +178,9 @@ class Process:
     def do_wait(self, chosen, most):
         events = (Event * most)()
         answer = call("epoll_wait", chosen, events, most, 0)
-        return [*answer, [(hex(e.events), e.data) for e in events[:max(0, answer[0])]]]
+        # In which order members are told of is nobody's promise.
+        told = sorted((e.data, hex(e.events)) for e in events[:max(0, answer[0])])
+        return [*answer, told]
 
     def do_give(self, number):
         try:

@@ -40,7 +40,7 @@ const WAITS: u32 = 1000;
 
 #[repr(C, align(4096))]
 struct State {
-    /// One more than its descriptor; 0: there is none.
+    /// One more than its place among our own descriptors; 0: there is none.
     socket: AtomicU64,
     /// Where the broker's page is; 0: it has not come.
     page: AtomicU64,
@@ -96,16 +96,10 @@ pub(super) unsafe fn begin(daemon: *const c_char) -> bool {
 }
 
 fn socket() -> Option<BorrowedFd<'static>> {
-    let number = STATE.socket.load(Ordering::Acquire).checked_sub(1)?;
-    let number = number as c_int;
+    let place = STATE.socket.load(Ordering::Acquire).checked_sub(1)?;
+    let number = own::number(place as usize)?;
     // SAFETY: ours for as long as the word names it; otherwise the call fails.
     Some(unsafe { BorrowedFd::borrow_raw(number) })
-}
-
-/// A program wanted the number: it is elsewhere now, or nowhere.
-pub(super) fn moved(from: c_int, to: c_int) {
-    let (old, new) = (from as u64 + 1, (i64::from(to) + 1) as u64);
-    _ = STATE.socket.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed);
 }
 
 /// Before a `fork`, in the child: it has a duplicate of its parent's, of no use to it.

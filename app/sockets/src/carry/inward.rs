@@ -14,6 +14,7 @@ use rustix::thread::sched_yield;
 
 use super::links::{self, Link, Note, Word};
 use super::look::{self, Seen};
+use super::members::Row;
 use super::memory::Memory;
 use super::parts::{self, Parts};
 use super::{clock, leaving, outward, shadow};
@@ -97,7 +98,9 @@ fn is_left_of_kernel(number: c_int, fence: u64, bytes: usize) -> bool {
 /// Whether the other end may be welcome: nobody else would have to be woken.
 fn may_welcome(link: Link) -> bool {
     let notes = Note::Unwelcoming as u64 | Note::Shared as u64 | Note::Broken as u64;
-    link.get(Word::Notes) & notes == 0 && link.word(Word::Sleeping).load(Ordering::SeqCst) == 0
+    let is_awake = link.word(Word::Sleeping).load(Ordering::SeqCst) == 0
+        && !Row::with(link).is_some_and(Row::has_sleepers);
+    is_awake && link.get(Word::Notes) & notes == 0
 }
 
 /// Welcomes it, unless somebody went to sleep at this moment.

@@ -56,6 +56,21 @@ fn hand_over(link: Link, number: c_int) {
     leave(link, number);
 }
 
+/// Nothing more is sent but by the kernel; what was sent is with it then. What comes in goes on as
+/// it did.
+pub(super) fn stop_sending(number: c_int) {
+    let Some(link) = links::enter(number) else { return };
+    link.note(Note::Left);
+    core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+    if let Some(outward) = link.outward() {
+        outward.stop();
+        if is_its(link, number) && !outward::flush(link, number) {
+            outward::flush_wholly(link, number);
+        }
+    }
+    link.let_go();
+}
+
 /// The same for a number, if it has a link.
 pub(super) fn leave_number(number: c_int) {
     if let Some(link) = links::enter(number) {

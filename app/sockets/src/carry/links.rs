@@ -76,6 +76,13 @@ pub(super) enum Word {
     Buffer,
     /// The number that it was offered by.
     Number,
+    /// One more than the row of the epoll set that it is in; 0: in none.
+    Set,
+    /// With which events, and which data.
+    Events,
+    Data,
+    /// One more than how far the other end had written when it was last told of there.
+    Told,
 }
 
 /// What is true of a link from some time on.
@@ -356,12 +363,6 @@ pub(super) fn count() -> (u64, u64) {
         }
     }
     (links, bytes)
-}
-
-/// There never was one.
-#[inline]
-pub(super) fn is_none_there() -> bool {
-    END.load(Ordering::Acquire) == 0
 }
 
 /// Another number is for the same.

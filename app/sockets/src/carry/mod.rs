@@ -6,16 +6,19 @@
 //!
 //! * [`links`]: what is known of each connection. [`broker`]: where links come from. [`offering`]:
 //!   which sockets are offered.
-//! * [`outward`], [`inward`]: sending, receiving. [`waits`]: `poll` and `select`.
+//! * [`outward`], [`inward`]: sending, receiving. [`waits`]: `poll` and `select`;
+//!   [`epoll`] and [`members`]: sets.
 //! * [`leaving`]: back to the kernel. [`look`], [`shadow`]: what the kernel says.
 //! * [`report`]: how much was carried.
 
 mod broker;
 mod clock;
+mod epoll;
 mod inward;
 mod leaving;
 mod links;
 mod look;
+mod members;
 mod memory;
 mod offering;
 mod outward;
@@ -27,11 +30,10 @@ mod waits;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 
+pub(crate) use epoll::Wait;
 use links::Word;
 use offering::Found;
-use omniverb_stream::descriptors::Why;
 use parts::Parts;
-pub(crate) use waits::Wait;
 
 use crate::place;
 
@@ -50,9 +52,10 @@ pub(crate) fn begin() {
     }
 }
 
-/// A descriptor of the library's own is somewhere else, or nowhere.
-pub(crate) fn own_moved(from: c_int, to: c_int) {
-    broker::moved(from, to);
+/// Sockets may be carried in this process.
+#[inline(always)]
+pub(crate) fn is_on() -> bool {
+    links::is_on()
 }
 
 /// A number has a link.
@@ -156,11 +159,14 @@ pub(crate) fn may_sleep() {
 pub(crate) unsafe fn poll(
     all: *mut libc::pollfd,
     count: u64,
-    wait: Wait,
+    wait: impl FnOnce() -> Wait,
     native: impl Fn(bool) -> c_int,
 ) -> c_int {
+    if !links::is_on() {
+        return native(true);
+    }
     // SAFETY: as the caller says.
-    unsafe { waits::poll(all, count, wait, native) }
+    unsafe { waits::poll(all, count, wait(), native) }
 }
 
 /// `select` and the like.
@@ -168,11 +174,14 @@ pub(crate) unsafe fn poll(
 pub(crate) fn select(
     end: c_int,
     sets: [*mut libc::fd_set; 2],
-    wait: Wait,
+    wait: impl FnOnce() -> Wait,
     native: impl Fn(bool) -> c_int,
 ) -> c_int {
+    if !links::is_on() {
+        return native(true);
+    }
     let [read, write] = sets;
-    waits::select(&waits::Sets { end, read, write }, wait, native)
+    waits::select(&waits::Sets { end, read, write }, wait(), native)
 }
 
 /// The kernel alone has to do with a socket from now on.
@@ -183,12 +192,54 @@ pub(crate) fn leave(number: c_int) {
     }
 }
 
-/// A descriptor is about to be in an epoll set: the kernel tells of it.
-pub(crate) fn joins_set(number: c_int) {
-    if links::is_on() && place::is_ours() && crate::table::look(number).kind().is_stream() {
-        crate::table::NUMBERS.keep(number, Why::Member);
-        leave(number);
+/// The kernel alone sends by a socket from now on.
+#[inline]
+pub(crate) fn stop_sending(number: c_int) {
+    if links::has(number) {
+        leaving::stop_sending(number);
     }
+}
+
+/// `epoll_ctl`.
+///
+/// # Safety
+/// As of the function.
+#[inline]
+pub(crate) unsafe fn change_set(
+    set: c_int,
+    operation: c_int,
+    number: c_int,
+    event: *const libc::epoll_event,
+    native: impl FnOnce() -> c_int,
+) -> c_int {
+    if !links::is_on() || !place::is_ours() {
+        return native();
+    }
+    if operation != libc::EPOLL_CTL_DEL {
+        // SAFETY: the kernel would read the event as well.
+        unsafe { epoll::joins(set, number, event) };
+    }
+    let result = native();
+    if result == 0 {
+        // SAFETY: the kernel has just read the event, unless it needs none.
+        unsafe { epoll::changed(set, operation, number, event) };
+    }
+    result
+}
+
+/// `epoll_wait` and the like.
+#[inline(always)]
+pub(crate) fn wait_in_set(
+    set: c_int,
+    events: *mut libc::epoll_event,
+    most: c_int,
+    wait: impl FnOnce() -> Wait,
+    native: impl Fn(*mut libc::epoll_event, c_int, bool) -> c_int,
+) -> c_int {
+    if !links::is_on() || !place::is_ours() {
+        return native(events, most, true);
+    }
+    epoll::wait(set, events, most, wait(), native)
 }
 
 /// With all of them.
@@ -288,7 +339,12 @@ pub(crate) fn duplicate(from: c_int, to: Option<c_int>) {
         Some(_) => {}
         None => {
             if let Some(link) = links::enter(from) {
-                leaving::escape(link, from);
+                // The kernel keeps a member for as long as one of its numbers is there.
+                if link.get(Word::Set) == 0 {
+                    leaving::escape(link, from);
+                } else {
+                    leaving::leave(link, from);
+                }
                 link.let_go();
             }
         }
@@ -341,7 +397,7 @@ pub(crate) fn take_error(number: c_int) -> Option<c_int> {
 /// A message by this socket may carry descriptors: only then is it looked at before the kernel has
 /// said that it is there.
 pub(crate) fn may_pass(number: c_int) -> bool {
-    links::is_on() && !links::is_none_there() && shadow::is_unix(number)
+    links::is_on() && shadow::is_unix(number)
 }
 
 /// Descriptors that a message is about to carry to somebody.
@@ -351,7 +407,12 @@ pub(crate) fn may_pass(number: c_int) -> bool {
 pub(crate) unsafe fn pass(message: *const libc::msghdr) {
     if !message.is_null() {
         // SAFETY: as the caller says.
-        unsafe { crate::messages::each(message, leaving::pass_number) };
+        unsafe {
+            crate::messages::each(message, |number| {
+                epoll::is_seen(number);
+                leaving::pass_number(number);
+            })
+        };
     }
 }
 

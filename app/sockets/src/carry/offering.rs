@@ -1,7 +1,7 @@
 //! Which sockets are offered to the broker: when they first send or receive.
 //!
-//! Only what one process has by one number, as far as is known; what is in no set of epoll; what no
-//! option, signal or stream of the C library has a part in.
+//! Only what one process has by one number, as far as is known; what is in one set of epoll at most
+//! ([`members`]); what no option, signal or stream of the C library has a part in.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -10,9 +10,9 @@ use omniverb_carry::layout::RING;
 use omniverb_stream::descriptors::{Kind, Why};
 
 use super::links::{self, Link, Word};
-use super::{broker, shadow};
+use super::{broker, members, shadow};
 use crate::place;
-use crate::table::{self, MEMBERS, NUMBERS};
+use crate::table::{self, NUMBERS};
 
 /// Numbers that the C library gives to other files unseen (`daemon`).
 const STANDARD: c_int = 2;
@@ -77,10 +77,12 @@ fn offer(number: c_int) -> bool {
 #[cold]
 fn offer_now(number: c_int) -> bool {
     let entry = NUMBERS.look(number);
-    let mut is_member = false;
-    MEMBERS.of_number(number, entry.id(), |_| is_member = true);
+    if members::membership(number, entry.id()).is_err() {
+        NUMBERS.keep(number, Why::Member);
+        return false;
+    }
     let is_open = shadow::Information::of(number).is_some_and(|of| of.is_established());
-    let Some(cookie) = shadow::cookie(number).filter(|_| is_open && !is_member) else {
+    let Some(cookie) = shadow::cookie(number).filter(|_| is_open) else {
         return false;
     };
     // What is taken back out of the ring must find room with the kernel.
@@ -97,7 +99,16 @@ fn offer_now(number: c_int) -> bool {
     // Whatever keeps a socket from being carried is noted before anybody looks for its link.
     let again = NUMBERS.look(number);
     let is_same = again.id() == entry.id() && again.why() == Why::Free && !again.is_duplicated();
-    let is_free = is_same && UNCOUNTED.load(Ordering::SeqCst) == 0;
+    // Whoever puts it into a set does that first, and looks for a link then.
+    let is_where_it_may_be = match members::membership(number, entry.id()) {
+        Ok(None) => true,
+        Ok(Some(member)) => members::put(link, &member),
+        Err(()) => false,
+    };
+    if !is_where_it_may_be {
+        NUMBERS.keep(number, Why::Member);
+    }
+    let is_free = is_same && is_where_it_may_be && UNCOUNTED.load(Ordering::SeqCst) == 0;
     let is_offered = is_free && broker::offer(number, link);
     if !is_offered {
         links::forget(number, link);
@@ -106,10 +117,12 @@ fn offer_now(number: c_int) -> bool {
     is_offered
 }
 
-/// Sockets that there are now are never offered: others have them, too.
+/// Sockets that there are now are never offered: others have them, too. And sets have no more
+/// members that are carried.
 pub(super) fn none_of_these() {
     for number in 0..NUMBERS.end() {
-        if NUMBERS.look(number).kind().is_stream() {
+        let kind = NUMBERS.look(number).kind();
+        if kind.is_stream() || kind == Kind::Set {
             NUMBERS.keep(number, Why::Shared);
         }
     }

@@ -43,7 +43,7 @@ pub(super) unsafe fn begin(file: *const c_char) {
     }
 }
 
-/// Once.
+/// Writes the line, if one is wanted that was not written.
 pub(super) fn write() {
     if !IS_WANTED.swap(false, Ordering::Relaxed) {
         return;

@@ -7,19 +7,11 @@
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 
+use super::epoll::Wait;
 use super::links::{self, Link, Note, Word};
 use super::look;
 use super::offering::{self, Found};
-use super::{broker, clock, inward, outward};
-
-/// Whether a call waits until something is there.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wait {
-    /// It does, perhaps for a time only.
-    Until,
-    /// It asks, and returns.
-    Never,
-}
+use super::{broker, clock, epoll, inward, outward};
 
 /// Descriptors of a call that are looked through.
 const MOST: usize = 1024;
@@ -139,9 +131,6 @@ pub(super) unsafe fn poll(
     wait: Wait,
     native: impl Fn(bool) -> c_int,
 ) -> c_int {
-    if !links::is_on() {
-        return native(true);
-    }
     broker::look();
     let is_list = !all.is_null() && all.is_aligned() && count <= MOST as u64;
     // SAFETY: as the caller says.
@@ -150,6 +139,7 @@ pub(super) unsafe fn poll(
         super::leave_all();
         return native(true);
     };
+    epoll::are_seen(all.iter().map(|one| one.fd));
     if wait == Wait::Never {
         let result = native(false);
         return add(all, result);
@@ -286,9 +276,6 @@ impl Sets {
 
 /// `select`. `native` does what the program has called, or the same without waiting.
 pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) -> c_int {
-    if !links::is_on() {
-        return native(true);
-    }
     broker::look();
     if sets.end > SET {
         // A set of another size.
@@ -302,6 +289,7 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
             libc::FD_ISSET(*number, &raw const read) || libc::FD_ISSET(*number, &raw const write)
         })
     };
+    epoll::are_seen(asked());
     let has_more = |number: c_int, link: Link| {
         // SAFETY: the set has a place for the number.
         let is_read = unsafe { libc::FD_ISSET(number, &raw const read) };

@@ -7,7 +7,7 @@
 mod memory;
 
 use crate::memory::Words;
-use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use loom::thread;
 use omniverb_carry::layout::{self, FENCE, HEAD, PLACE};
 use omniverb_carry::{Direction, Head};
@@ -174,5 +174,53 @@ fn bytes_that_nobody_has_taken_back_are_spoken_of() {
         is_dirty.store(true, Ordering::Release);
         let by_kernel = other.join().unwrap();
         assert!(by_kernel == 8 || is_dirty.load(Ordering::Relaxed));
+    });
+}
+
+/// A thread welcomes the other end while another one falls asleep on the socket, or in a set that
+/// has it: nobody is welcome while that one sleeps (`inward.rs`, `members.rs`). Loom takes what is
+/// sequentially consistent there for less, hence the fences.
+#[test]
+fn nobody_is_welcome_while_somebody_sleeps() {
+    loom::model(|| {
+        let readers = direction();
+        let others = readers.clone();
+        let sleeping = Arc::new(AtomicU64::new(0));
+        let seen = sleeping.clone();
+        let other = thread::spawn(move || {
+            if seen.load(Ordering::SeqCst) != 0 {
+                return;
+            }
+            others.welcome();
+            fence(Ordering::SeqCst);
+            if seen.load(Ordering::SeqCst) != 0 {
+                others.say_no_more();
+            }
+        });
+        sleeping.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        readers.say_no_more();
+        other.join().unwrap();
+        assert!(!readers.place().is_welcome());
+    });
+}
+
+/// Memory comes while a thread is about to send by the kernel: either that one sees the memory, or
+/// who has it sees that somebody sends (`mod.rs`, `outward.rs`).
+#[test]
+fn who_sends_by_the_kernel_is_seen() {
+    loom::model(|| {
+        let (sending, memory) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (seen, comes) = (sending.clone(), memory.clone());
+        let other = thread::spawn(move || {
+            comes.store(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            seen.load(Ordering::SeqCst) == 0
+        });
+        sending.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let by_kernel = memory.load(Ordering::SeqCst) == 0;
+        let by_ring = other.join().unwrap();
+        assert!(!(by_kernel && by_ring));
     });
 }
