@@ -14,9 +14,10 @@ import time
 from cases import carry, sockets
 from harness import scenarios
 from harness.case import WAITS, Case, Failure, Group, check
-from harness.scenarios import chain, database, interpreters, shell, stores, streams, tools, web
+from harness.scenarios import (chain, database, interpreters, own, shell, stores, streams, tools,
+                               web)
 
-_MODULES = [streams, stores, web, database, shell, interpreters, chain, tools]
+_MODULES = [own, streams, stores, web, database, shell, interpreters, chain, tools]
 # Server and client.
 _WAYS = {"at both ends": (True, True), "at the server's end": (True, False),
          "at the client's end": (False, True)}

@@ -26,7 +26,7 @@ def _node(how):
 
 
 SCENARIOS = [
-    *(Scenario(f"python.{how}", _python(how), daily=True)
+    *(Scenario(f"python.{how}", _python(how))
       for how in ("threads", "processes", "workers", "select", "poll", "epoll", "asyncio", "passed",
                   "pool")),
     *(Scenario(f"node.{how}", _node(how), _NODE)

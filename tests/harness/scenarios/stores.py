@@ -181,14 +181,14 @@ def _said(place):
 
 
 SCENARIOS = [
-    Scenario("redis", _benchmark(), _REDIS, daily=True),
+    Scenario("redis", _benchmark(), _REDIS),
     Scenario("redis.threads", _benchmark("--io-threads", 2, "--io-threads-do-reads", "yes"),
              _REDIS),
     Scenario("redis.saved", _saved, _REDIS),
     Scenario("redis.replicated", _replicated, _REDIS),
-    Scenario("redis.subscribed", _subscribed, _REDIS, daily=True),
+    Scenario("redis.subscribed", _subscribed, _REDIS),
     Scenario("redis.blocked", _blocked, _REDIS, daily=True),
-    Scenario("memcached", _said, _MEMCACHED, daily=True),
+    Scenario("memcached", _said, _MEMCACHED),
     Scenario("memcached.capable", _capable, _MEMCACHED | _TOOLS),
     Scenario("memcached.slap", _slap, _MEMCACHED | _TOOLS),
 ]

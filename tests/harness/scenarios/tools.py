@@ -64,7 +64,7 @@ def _apt(place):
 
 
 SCENARIOS = [
-    Scenario("git", _cloned, _GIT, daily=True),
-    Scenario("venv", _environment, daily=True),
+    Scenario("git", _cloned, _GIT),
+    Scenario("venv", _environment),
     Scenario("apt", _apt, {"dpkg-scanpackages": "dpkg-dev"}, limit=120),
 ]

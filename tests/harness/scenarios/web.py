@@ -294,7 +294,7 @@ def _listed(place):
 
 
 SCENARIOS = [
-    Scenario("nginx", _nginx(False), _NGINX, daily=True),
+    Scenario("nginx", _nginx(False), _NGINX),
     Scenario("nginx.daemon", _nginx(True), _NGINX),
     Scenario("nginx.loaded", _nginx_loaded, _NGINX | _WRK),
     Scenario("nginx.upgraded", _nginx_upgraded, _NGINX),
@@ -307,5 +307,5 @@ SCENARIOS = [
     Scenario("apache.event", _apache("event"), _APACHE),
     Scenario("apache.prefork", _apache("prefork"), _APACHE),
     Scenario("apache.worker", _apache("worker"), _APACHE),
-    Scenario("files", _listed, {"curl": "curl"}, daily=True),
+    Scenario("files", _listed, {"curl": "curl"}),
 ]
