@@ -108,7 +108,8 @@ class Uv(Suite):
 
     def names(self, ways):
         """Those that are about what the library stands before."""
-        return [name for name in self._run(ways, False, "--list").split() if _UV.search(name)]
+        listed = self._run(ways, False, "--list").splitlines()
+        return [line.split()[0] for line in listed if _UV.search(line)]
 
     def all(self, ways, way):
         """Each by itself."""
@@ -120,7 +121,7 @@ class Uv(Suite):
             text = self._run(ways, way, name)
         except Failure as late:
             return str(late).splitlines()[0]
-        said = re.search(rf"^(ok|not ok) 1 - {name}(?: # (SKIP|TODO))?", text, re.MULTILINE)
+        said = re.search(rf"^(ok|not ok) 1 - {re.escape(name)}(?: # (SKIP|TODO))?", text, re.MULTILINE)
         return " ".join(filter(None, said.groups())) if said else text[-500:]
 
 
