@@ -181,7 +181,7 @@ def _said(place):
 
 
 SCENARIOS = [
-    Scenario("redis", _benchmark(), _REDIS),
+    Scenario("redis", _benchmark(), _REDIS, carried=True),
     Scenario("redis.threads", _benchmark("--io-threads", 2, "--io-threads-do-reads", "yes"),
              _REDIS),
     Scenario("redis.saved", _saved, _REDIS),
@@ -190,5 +190,5 @@ SCENARIOS = [
     Scenario("redis.blocked", _blocked, _REDIS, daily=True),
     Scenario("memcached", _said, _MEMCACHED),
     Scenario("memcached.capable", _capable, _MEMCACHED | _TOOLS),
-    Scenario("memcached.slap", _slap, _MEMCACHED | _TOOLS),
+    Scenario("memcached.slap", _slap, _MEMCACHED | _TOOLS, carried=True),
 ]

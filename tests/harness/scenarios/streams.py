@@ -12,18 +12,18 @@ _SOCKPERF = {"sockperf": "sockperf"}
 _MIB = 1 << 20
 
 
-def _iperf(*options):
+def _iperf(*options, mebibytes=80):
     """So many bytes, so that a link is there before they have gone; and all that the report has."""
     def run(place):
         with place.serve(7003, "iperf3", "-s", "-1", "-p", 7003) as server:
-            text = place.ask("iperf3", "-c", "127.0.0.1", "-p", 7003, "-n", "80M", "--json",
+            text = place.ask("iperf3", "-c", "127.0.0.1", "-p", 7003, "-n", f"{mebibytes}M", "--json",
                              *options)
             status = server.wait(10)
         report = json.loads(text)
         end = report["end"]
         # Both ways, one may have sent them before the other has. Who receives may have counted less
         # when who sends says that this was all.
-        enough = end["sum_sent"]["bytes"] >= (1 if "--bidir" in options else 80 * _MIB)
+        enough = end["sum_sent"]["bytes"] >= (1 if "--bidir" in options else mebibytes * _MIB)
         return [status, report.get("error"), len(report["start"]["connected"]), sorted(end),
                 len(end["streams"]), enough]
     return run
@@ -77,9 +77,9 @@ SCENARIOS = [
     Scenario("iperf3.reverse", _iperf("-R"), _IPERF),
     Scenario("iperf3.both-ways", _iperf("--bidir"), _IPERF, daily=True),
     Scenario("iperf3.sendfile", _iperf("-Z"), _IPERF, daily=True),
-    Scenario("iperf3.small", _iperf("-l", 100, "-P", 2), _IPERF),
+    Scenario("iperf3.small", _iperf("-l", 100, "-P", 2, mebibytes=4), _IPERF),
     Scenario("iperf3.interrupted", _interrupted, _IPERF),
-    Scenario("qperf", _qperf, _QPERF),
+    Scenario("qperf", _qperf, _QPERF, carried=True),
     Scenario("sockperf.ping-pong", _sockperf("pp", "-m", 14), _SOCKPERF),
     Scenario("sockperf.throughput", _sockperf("tp", "-m", 1400), _SOCKPERF),
     Scenario("sockperf.under-load", _sockperf("ul", "--mps", 5000), _SOCKPERF),
