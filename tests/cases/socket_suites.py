@@ -121,7 +121,8 @@ class Uv(Suite):
             text = self._run(ways, way, name)
         except Failure as late:
             return str(late).splitlines()[0]
-        said = re.search(rf"^(ok|not ok) 1 - {re.escape(name)}(?: # (SKIP|TODO))?", text, re.MULTILINE)
+        said = re.search(rf"^(ok|not ok) 1 - {re.escape(name)}(?: # (SKIP|TODO))?", text,
+                         re.MULTILINE)
         return " ".join(filter(None, said.groups())) if said else text[-500:]
 
 

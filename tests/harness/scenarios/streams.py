@@ -16,8 +16,8 @@ def _iperf(*options, mebibytes=80):
     """So many bytes, so that a link is there before they have gone; and all that the report has."""
     def run(place):
         with place.serve(7003, "iperf3", "-s", "-1", "-p", 7003) as server:
-            text = place.ask("iperf3", "-c", "127.0.0.1", "-p", 7003, "-n", f"{mebibytes}M", "--json",
-                             *options)
+            text = place.ask("iperf3", "-c", "127.0.0.1", "-p", 7003, "--json", "-n",
+                             f"{mebibytes}M", *options)
             status = server.wait(10)
         report = json.loads(text)
         end = report["end"]

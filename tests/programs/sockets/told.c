@@ -1,8 +1,8 @@
 // Whom epoll has told of bytes gets bytes: `told serve PORT`, `told connect PORT ANSWERS`.
 //
 // The server answers each byte with 300, and sleeps now and then right behind; the client has 16
-// connections, which do not block, in a level-triggered set. A read behind an event that says EAGAIN
-// is counted: nobody else reads.
+// connections, which do not block, in a level-triggered set. A read behind an event that says
+// EAGAIN is counted: nobody else reads.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
