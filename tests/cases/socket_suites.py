@@ -18,7 +18,7 @@ _LOOKS = 4
 # Of nobody, who is known.
 _UID = 65534
 # Of CPython's, beside what sockets.py has: modules and, of each, seconds a run may take.
-_PYTHON = {"asyncio": 400, "ssl": 200, "ftplib": 100, "httpservers": 60, "smtplib": 60,
+_PYTHON = {"asyncio": 900, "ssl": 200, "ftplib": 100, "httpservers": 60, "smtplib": 60,
            "poplib": 60, "xmlrpc": 60, "telnetlib": 60, "asynchat": 60,
            "multiprocessing_spawn": 600}
 # libuv's tests that are about something else than sockets and processes would only cost time.
