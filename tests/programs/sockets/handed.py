@@ -333,8 +333,9 @@ def main():
     what, _, how = sys.argv[1].partition("-")
     has_library = how != "alone"
     other = Peer(has_library)
-    {"spawned": spawned, "forked": forked, "passed": passed, "duplicated": duplicated,
-     "reused": reused, "level": level, "edge": edge, "asleep": asleep, "seen": seen}[what](other, has_library)
+    tests = {"spawned": spawned, "forked": forked, "passed": passed, "duplicated": duplicated,
+             "reused": reused, "level": level, "edge": edge, "asleep": asleep, "seen": seen}
+    tests[what](other, has_library)
     other.process.stdin.close()
     assert other.process.wait() == 0
     print("ok")
