@@ -18,6 +18,9 @@ from harness.scenarios import (chain, database, interpreters, own, shell, stores
                                web)
 
 _MODULES = [own, streams, stores, web, database, shell, interpreters, chain, tools]
+# Times that a scenario is run until bytes were carried: on a busy machine a short one may be over
+# before there is a link.
+_TURNS = 6
 # Server and client.
 _WAYS = {"at both ends": (True, True), "at the server's end": (True, False),
          "at the client's end": (False, True)}
@@ -33,12 +36,12 @@ def _three_ways(scenario, kind):
             with _place(sockets.Ways, stage, (False, False), kept) as place, _timed("natively"):
                 expected = scenario.run(place)
             print(expected)
-            for name, way in _WAYS.items():
-                with _place(kind, stage, way, kept) as place, _named(name), _timed(name):
-                    seen = scenario.run(place)
-                check(seen == expected, f"the library {name}: {seen}\nnatively: {expected}")
-                if kind is carry.Carried:
-                    _count(scenario, name, place.ways.reports())
+            for name in _WAYS:
+                for _ in range(_TURNS):
+                    if _is_same(scenario, name, _place(kind, stage, _WAYS[name], kept), expected):
+                        break
+                else:
+                    raise Failure(f"the library {name}: it is not carried as it should be")
         finally:
             shutil.rmtree(kept, ignore_errors=True)
     return run
@@ -68,12 +71,18 @@ def _named(way):
         raise Failure(f"the library {way}: {failure}") from None
 
 
-def _count(scenario, way, reports):
-    """Without another end nothing is carried; with both, what is known of the scenario."""
+def _is_same(scenario, name, at, expected):
+    """What is seen must be what is expected. Whether bytes were carried as is known of it."""
+    with at as place, _named(name), _timed(name):
+        seen = scenario.run(place)
+    check(seen == expected, f"the library {name}: {seen}\nnatively: {expected}")
+    if not isinstance(place.ways, carry.Carried):
+        return True
+    reports = place.ways.reports()
     count = sum(count for _, count in reports)
-    print(f"the library {way}: {sum(links for links, _ in reports)} links, {count} bytes carried")
-    if all(_WAYS[way]) and scenario.carried is not None:
-        check((count > 0) == scenario.carried, f"{count} bytes carried: {reports}")
+    print(f"the library {name}: {sum(links for links, _ in reports)} links, {count} bytes carried")
+    is_known = all(_WAYS[name]) and scenario.carried is not None
+    return not is_known or (count > 0) == scenario.carried
 
 
 def groups():
