@@ -3,7 +3,7 @@
 from .. import process, staging
 from . import Scenario
 
-_PORT, _ANSWERS, _RUNS = 7091, 10_000, 2
+_PORT, _ANSWERS, _RUNS = 7091, 10_000, 3
 
 
 def _told(place):
