@@ -287,7 +287,7 @@ def groups():
     waits = [Case(f"carry.{name}", _carries(*what), 90) for name, what in programs.items()]
     waits += [Case(f"carry.{name}", _handed(name), 60)
               for name in ("spawned", "spawned-alone", "forked", "passed", "duplicated", "reused",
-                           "level", "edge", "asleep", "seen")]
+                           "level", "edge", "asleep", "seen", "ended", "stamped")]
     waits += [Case("carry.hostile", _hostile, 90), Case("carry.daemon", _daemon, 90),
               Case("carry.killed", _killed(_KILLS), 120),
               Case("carry.killed.long", _killed(_KILLS_SLOWLY), 1500, slow=True)]

@@ -9,6 +9,7 @@ it is checked besides that there is a link, or none.
 import ctypes
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -16,11 +17,14 @@ import threading
 import time
 
 DESCRIBE = getattr(ctypes.CDLL(None), "omniverb_sockets_describe", None)
-_ROUNDS = 300
 _TURNS = 50
 # How long bytes that are put somewhere stay there, and how long they are waited for at most; in
 # seconds.
 _HELD, _LONG = 0.05, 10
+# The last thing that is sent.
+# SO_TIMESTAMPNS (asm-generic/socket.h).
+_TIMESTAMPS = 35
+_LAST = bytes(range(250)) * 200
 
 
 def described(end):
@@ -72,7 +76,8 @@ class Peer:
 
     def carry(self, end, index):
         """Until the connection has a link."""
-        for _ in range(_ROUNDS):
+        until = time.monotonic() + _LONG
+        while time.monotonic() < until:
             self.swap(end, index)
             if not DESCRIBE or has_link(end):
                 return
@@ -94,6 +99,9 @@ def peer(port):
             while left and (got := end.recv(left)):
                 said += got.decode()
                 left -= len(got)
+        elif word == "end":
+            print(flush=True)
+            _end(ends[0], rest[0], float(rest[1]))
         elif word == "drop":
             ends.pop(0).close()
         elif word == "put":
@@ -107,6 +115,75 @@ def peer(port):
         elif word == "shut":
             ends[int(rest[0])].shutdown(socket.SHUT_WR)
         print(said, flush=True)
+
+
+def _end(end, how, later):
+    """Sends, and ends some time later."""
+    end.sendall(_LAST)
+    until = time.monotonic() + later
+    while time.monotonic() < until:
+        pass
+    if how == "exit":
+        sys.exit(0)
+    if how == "_exit":
+        os._exit(0)
+    if how == "exec":
+        os.execv("/bin/true", ["true"])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def ended(other, _):
+    """What was sent before a process ended comes, however it ended, also to who has left it to the
+    kernel in between."""
+    stop(other)
+    for how in ("exit", "_exit", "exec", "killed"):
+        for leaves in (False, True) if how != "killed" else (False,):
+            other = Peer(True)
+            end = other.connect()
+            other.carry(end, 0)
+            end.setblocking(False)
+            try:
+                raise AssertionError(f"there was {end.recv(1)}")
+            except BlockingIOError:
+                other.ask("end", how, _HELD if leaves else 0)
+            if leaves:
+                time.sleep(_HELD / 5)
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+            else:
+                other.process.wait()
+            end.setblocking(True)
+            end.settimeout(_LONG)
+            got = b""
+            while part := end.recv(7000):
+                got += part
+            assert got == _LAST, f"{how} {leaves}: {len(got)} of {len(_LAST)}"
+            other.process.stdin.close()
+            other.process.wait()
+
+
+def stamped(other, _):
+    """What the kernel says beside bytes that come by it is said, also if some came by the ring."""
+    end = other.connect()
+    other.carry(end, 0)
+
+    def control():
+        other.ask("send", 0, "ab")
+        data, said, _, address = end.recvmsg(10, 100)
+        assert data == b"ab" and not address, (data, address)
+        return len(said)
+    assert control() == 0
+    end.setsockopt(socket.SOL_SOCKET, _TIMESTAMPS, 1)
+    # The kernel begins to stamp a little later.
+    until = time.monotonic() + _LONG
+    while not control():
+        assert time.monotonic() < until, "no timestamp"
+    assert [control() for _ in range(5)] == [1] * 5
+
+
+def stop(other):
+    """Has a peer end."""
+    other.process.stdin.close()
+    assert other.process.wait() == 0
 
 
 def spawned(other, has_library):
@@ -334,10 +411,11 @@ def main():
     has_library = how != "alone"
     other = Peer(has_library)
     tests = {"spawned": spawned, "forked": forked, "passed": passed, "duplicated": duplicated,
-             "reused": reused, "level": level, "edge": edge, "asleep": asleep, "seen": seen}
+             "reused": reused, "level": level, "edge": edge, "asleep": asleep, "seen": seen,
+             "ended": ended, "stamped": stamped}
     tests[what](other, has_library)
-    other.process.stdin.close()
-    assert other.process.wait() == 0
+    if what != "ended":
+        stop(other)
     print("ok")
 
 

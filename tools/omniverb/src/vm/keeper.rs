@@ -9,6 +9,7 @@
 use super::later::{self, Later};
 use super::memory::Memory;
 use super::pairs::{Pair, Pairs, ledger};
+use super::pause::Pause;
 use super::place::{Place, User};
 use super::porter::Over;
 use super::start::{KEEP, WORDS, Wanted, own_program};
@@ -38,11 +39,6 @@ const LOOK: Duration = Duration::from_millis(250);
 /// How long, in nanoseconds, the name may be another machine's: longer than the daemon takes to see
 /// that a door is closed.
 const TAKEN: u64 = 10_000_000_000;
-/// How long a guest has to see that nobody is at the port, and how long at most after another try.
-const PAUSE: Duration = Duration::from_secs(1);
-const PAUSE_MOST: Duration = Duration::from_secs(60);
-/// A porter that was there for so long was no try.
-const LONG: u64 = 30_000_000_000;
 
 /// Bytes of the ledger of the machine's own window beside one for each page: which boot of the
 /// guest was the last, and which machine this is.
@@ -213,10 +209,11 @@ impl Keeper {
     /// it is known.
     fn serve(&mut self, mut door: OwnedFd, machine: Option<&OwnedFd>) -> anyhow::Result<()> {
         let Some(mut port) = self.machine(&mut door, machine)? else { return Ok(()) };
-        let mut pause = PAUSE;
+        let mut pause = Pause::new();
         loop {
             // Or who began to listen for it, as libvirt does.
             let qemu = pidfd::of_peer(port.as_fd()).ok();
+            let daemon = pidfd::of_peer(door.as_fd()).ok();
             let begun = clock::now();
             // A porter that ends may have left unread that the machine is parted with.
             let unread = door.try_clone();
@@ -233,17 +230,18 @@ impl Keeper {
                 Over::Machine if self.place.connect().is_err() => return Ok(()),
                 _ => {}
             }
-            if clock::now() - begun > LONG {
-                pause = PAUSE;
-            }
+            let lived = Duration::from_nanos(clock::now() - begun);
+            // Its end is seen at the door first, perhaps.
+            let died = [daemon.as_ref().map(|daemon| (daemon, PollFlags::IN))];
+            let daemon_died = wait(died, Some(LOOK))?[0];
+            let length = pause.after(lived, daemon_died);
             // At once, so that the name is the machine's, and an operator can part with it.
             let Some(again) = self.attach_again(qemu.as_ref())? else { return Ok(()) };
             door = again;
             // QEMU sees that nobody is there, and says so to the guest.
-            if !self.rest(&mut door, qemu.as_ref(), pause)? {
+            if !self.rest(&mut door, qemu.as_ref(), length)? {
                 return Ok(());
             }
-            pause = (2 * pause).min(PAUSE_MOST);
             let Ok(again) = self.place.connect() else { return Ok(()) };
             port = again;
         }

@@ -16,6 +16,7 @@ mod network;
 mod opener;
 mod options;
 mod pairs;
+mod pause;
 mod pinner;
 mod place;
 mod porter;

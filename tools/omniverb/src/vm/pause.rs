@@ -1,0 +1,58 @@
+//! How long a keeper waits before it starts the next porter.
+
+use std::time::Duration;
+
+/// How long a guest has to see that nobody is at the port.
+const SHORT: Duration = Duration::from_secs(1);
+/// How long at most, after porters that all ended soon.
+const LONG: Duration = Duration::from_secs(60);
+/// A porter that was there for so long was no try.
+const TRIED: Duration = Duration::from_secs(30);
+
+/// Doubled with each porter that ended soon, whatever in the guest ends it.
+pub(super) struct Pause(Duration);
+
+impl Pause {
+    pub(super) fn new() -> Self {
+        Pause(SHORT)
+    }
+
+    /// After a porter that was there for so long. `daemon_died`: it had nobody to carry to any
+    /// more, which is no fault of the guest's.
+    pub(super) fn after(&mut self, lived: Duration, daemon_died: bool) -> Duration {
+        if daemon_died || lived > TRIED {
+            self.0 = SHORT;
+        }
+        let pause = self.0;
+        self.0 = (2 * pause).min(LONG);
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(3);
+
+    fn seconds(pause: &mut Pause, lived: Duration, daemon_died: bool) -> u64 {
+        pause.after(lived, daemon_died).as_secs()
+    }
+
+    #[test]
+    fn porters_that_end_soon_are_started_less_and_less_often() {
+        let mut pause = Pause::new();
+        let found = [(); 8].map(|()| seconds(&mut pause, SOON, false));
+        assert_eq!(found, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(seconds(&mut pause, 2 * TRIED, false), 1);
+    }
+
+    /// Fifty daemons killed one after another, each a few seconds after the machine was attached,
+    /// left it without a device for a minute.
+    #[test]
+    fn a_daemon_that_died_is_no_fault_of_the_guests() {
+        let mut pause = Pause::new();
+        assert!((0..50).all(|_| seconds(&mut pause, SOON, true) == 1));
+        assert_eq!(seconds(&mut pause, SOON, false), 2);
+    }
+}
