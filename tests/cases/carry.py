@@ -12,11 +12,14 @@ import time
 
 from cases import sockets
 from harness import process, staging
-from harness.case import WAITS, Case, Group, check
+from harness.case import WAITS, Case, Failure, Group, check
 
 _SOURCES = staging.PROGRAMS / "sockets"
 # Sequences of a case.
-_PAIRS, _SEQUENCES, _SLOWLY = 150, 60, 3000
+_PAIRS, _SEQUENCES, _SLOWLY = 100, 60, 3000
+# Times that something is done until bytes were carried. What is over before the broker has had its
+# turn is the kernel's, and on a busy machine that takes its time.
+_TURNS = 6
 # Times that somebody is killed.
 _KILLS, _KILLS_SLOWLY = 12, 500
 
@@ -72,34 +75,42 @@ class Carried(sockets.Ways):
         return program
 
 
-def _carries(run, wanted):
+def _carries(run, wanted, is_its_own_peer=False):
     """Each way; and when both have the library, whether anything was carried is as it is known to
-    be of these programs: what was forked is the kernel's."""
+    be of these programs: what was forked is the kernel's. One of them connects with itself, too."""
     def all_ways(ways):
         for server, client in [(False, False), (True, False), (False, True)]:
             run(ways, server, client)
-            check(not sum(count for _, count in ways.reports()), "bytes without another end")
-        run(ways, True, True)
-        reports = ways.reports()
-        print(f"carried by each process: {reports}")
-        check(reports, "nobody has reported")
-        check((sum(count for _, count in reports) > 0) == wanted, f"{reports}")
+            found = sum(count for _, count in ways.reports())
+            check(not found or is_its_own_peer and server, "bytes without another end")
+        for _ in range(_TURNS):
+            run(ways, True, True)
+            reports = ways.reports()
+            print(f"carried by each process: {reports}")
+            check(reports, "nobody has reported")
+            if (sum(count for _, count in reports) > 0) == wanted:
+                return
+        raise Failure(f"{reports}")
     return all_ways
 
 
 def _handed(name):
     def run(ways):
         for way in (False, True):
+            ways.reports()
             text = ways.run(way, "/usr/bin/python3", "-B", _SOURCES / "handed.py", name)
             check(text == "ok\n", text)
+        if name in ("level", "edge"):
+            reports = ways.reports()
+            check(sum(count for _, count in reports) > 10, f"{reports}")
     return run
 
 
-def _pairs(first, count):
+def _pairs(first, count, what="pairs"):
     def run(ways):
         """The heart: what calls give between two processes, and that bytes were carried then."""
-        sockets.compare(ways, first, count, "pairs")
-        words = ["/usr/bin/python3", "-B", _SOURCES / "sequences.py", first, 20, "pairs"]
+        sockets.compare(ways, first, count, what)
+        words = ["/usr/bin/python3", "-B", _SOURCES / "sequences.py", first, 20, what]
         text = ways.run(True, "sh", "-c", f"exec {' '.join(map(str, words))} 2>&1 >/dev/null")
         there, of = map(int, re.search(r"(\d+) of (\d+) ends", text).groups())
         print(f"{there} of {of} ends had a link")
@@ -109,43 +120,57 @@ def _pairs(first, count):
 
 def _soak(connections, kilobytes, *how, wanted=True):
     def run(ways):
-        program, port = ways.program("soak"), 7200
-        line = [program, "serve", port, connections, kilobytes, 1, *how]
-        with open(ways.folder / "soak.out", "w+", encoding="utf-8") as said:
-            running = process.start(ways.line(True, *line), stdout=said, stderr=said)
-            try:
-                process.until(lambda: process.listens(ways.namespace.pid, port), 10,
-                              lambda: "it to listen")
-                text = ways.run(True, program, "connect", port, connections, kilobytes, 1, *how,
-                                limit=600)
-                check(running.wait(60) == 0, process.written(said))
-            finally:
-                process.end(running)
-        if wanted:
-            check(not text.startswith("0 of "), text)
+        turns = _TURNS if wanted else 1
+        check(any(_soak_once(ways, connections, kilobytes, *how) for _ in range(turns)) or
+              not wanted, "none of them had a link")
     return run
+
+
+def _soak_once(ways, connections, kilobytes, *how):
+    """Whether a connection had a link at its end."""
+    program, port = ways.program("soak"), 7200
+    line = [program, "serve", port, connections, kilobytes, 1, *how]
+    with open(ways.folder / "soak.out", "w+", encoding="utf-8") as said:
+        running = process.start(ways.line(True, *line), stdout=said, stderr=said)
+        try:
+            process.until(lambda: process.listens(ways.namespace.pid, port), 10,
+                          lambda: "it to listen")
+            text = ways.run(True, program, "connect", port, connections, kilobytes, 1, *how,
+                            limit=600)
+            check(running.wait(60) == 0, process.written(said))
+        finally:
+            process.end(running)
+    return not text.startswith("0 of ")
 
 
 def _sets(connections, kilobytes, *how):
     """Nobody moves bytes before a set of epoll has told him to; and they were carried."""
     def run(ways):
-        program, port = ways.program("sets"), 7250
-        line = [program, "serve", port, connections, kilobytes, 1, *how]
         ways.reports()
-        with open(ways.folder / "sets.out", "w+", encoding="utf-8") as said:
-            running = process.start(ways.line(True, *line), stdout=said, stderr=said)
-            try:
-                process.until(lambda: process.listens(ways.namespace.pid, port), 10,
-                              lambda: "it to listen")
-                ways.run(True, program, "connect", port, connections, kilobytes, 1, *how,
-                         limit=600)
-                check(running.wait(60) == 0, process.written(said))
-            finally:
-                process.end(running)
-        reports = ways.reports()
-        print(f"carried by each process: {reports}")
-        check(len(reports) == 2 and all(links and count for links, count in reports), reports)
+        for _ in range(_TURNS):
+            reports = _sets_once(ways, connections, kilobytes, *how)
+            print(f"carried by each process: {reports}")
+            if len(reports) == 2 and all(links and count for links, count in reports):
+                return
+        raise Failure(f"{reports}")
     return run
+
+
+def _sets_once(ways, connections, kilobytes, *how):
+    """What both have carried."""
+    program, port = ways.program("sets"), 7250
+    line = [program, "serve", port, connections, kilobytes, 1, *how]
+    with open(ways.folder / "sets.out", "w+", encoding="utf-8") as said:
+        running = process.start(ways.line(True, *line), stdout=said, stderr=said)
+        try:
+            process.until(lambda: process.listens(ways.namespace.pid, port), 10,
+                          lambda: "it to listen")
+            ways.run(True, program, "connect", port, connections, kilobytes, 1, *how,
+                     limit=600)
+            check(running.wait(60) == 0, process.written(said))
+        finally:
+            process.end(running)
+    return ways.reports()
 
 
 _STREAM = """
@@ -258,10 +283,11 @@ def groups():
     programs = {"nc": (sockets.nc(30), True), "socat": (sockets.socat, False),
                 "iperf3": (sockets.iperf(), True),
                 "iperf3-more": (sockets.iperf("-P", 4, "-R", "-Z"), True),
-                "redis": (sockets.redis, True), "nginx": (sockets.nginx, True)}
+                "redis": (sockets.redis, True), "nginx": (sockets.nginx, True, True)}
     waits = [Case(f"carry.{name}", _carries(*what), 90) for name, what in programs.items()]
     waits += [Case(f"carry.{name}", _handed(name), 60)
-              for name in ("spawned", "spawned-alone", "forked", "passed", "duplicated", "reused")]
+              for name in ("spawned", "spawned-alone", "forked", "passed", "duplicated", "reused",
+                           "level", "edge", "asleep", "seen", "ended", "stamped")]
     waits += [Case("carry.hostile", _hostile, 90), Case("carry.daemon", _daemon, 90),
               Case("carry.killed", _killed(_KILLS), 120),
               Case("carry.killed.long", _killed(_KILLS_SLOWLY), 1500, slow=True)]
@@ -273,6 +299,8 @@ def groups():
         Group("carry", waits, Carried, weight=WAITS),
         Group("carry.sequences",
               [Case("carry.pairs", _pairs(0, _PAIRS), 200),
+               Case("carry.pairs.sets", _pairs(0, _PAIRS // 2, "sets"), 200),
+               Case("carry.pairs.sets.long", _pairs(1000, _SLOWLY, "sets"), 3000, slow=True),
                Case("carry.sequences", sockets.sequences(0, _SEQUENCES), 200),
                Case("carry.soak", _soak(8, 1500), 120),
                Case("carry.soak.calm", _soak(2, 3000, "calm"), 120),

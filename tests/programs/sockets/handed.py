@@ -8,6 +8,8 @@ it is checked besides that there is a link, or none.
 
 import ctypes
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -15,8 +17,14 @@ import threading
 import time
 
 DESCRIBE = getattr(ctypes.CDLL(None), "omniverb_sockets_describe", None)
-_ROUNDS = 300
 _TURNS = 50
+# How long bytes that are put somewhere stay there, and how long they are waited for at most; in
+# seconds.
+_HELD, _LONG = 0.05, 10
+# The last thing that is sent.
+# SO_TIMESTAMPNS (asm-generic/socket.h).
+_TIMESTAMPS = 35
+_LAST = bytes(range(250)) * 200
 
 
 def described(end):
@@ -68,7 +76,8 @@ class Peer:
 
     def carry(self, end, index):
         """Until the connection has a link."""
-        for _ in range(_ROUNDS):
+        until = time.monotonic() + _LONG
+        while time.monotonic() < until:
             self.swap(end, index)
             if not DESCRIBE or has_link(end):
                 return
@@ -90,9 +99,91 @@ def peer(port):
             while left and (got := end.recv(left)):
                 said += got.decode()
                 left -= len(got)
+        elif word == "end":
+            print(flush=True)
+            _end(ends[0], rest[0], float(rest[1]))
+        elif word == "drop":
+            ends.pop(0).close()
+        elif word == "put":
+            # The answer first: who waits for the next word gives the kernel what nobody has read.
+            print(flush=True)
+            ends[int(rest[0])].sendall(rest[1].encode())
+            until = time.monotonic() + _HELD
+            while time.monotonic() < until:
+                pass
+            continue
         elif word == "shut":
             ends[int(rest[0])].shutdown(socket.SHUT_WR)
         print(said, flush=True)
+
+
+def _end(end, how, later):
+    """Sends, and ends some time later."""
+    end.sendall(_LAST)
+    until = time.monotonic() + later
+    while time.monotonic() < until:
+        pass
+    if how == "exit":
+        sys.exit(0)
+    if how == "_exit":
+        os._exit(0)
+    if how == "exec":
+        os.execv("/bin/true", ["true"])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def ended(other, _):
+    """What was sent before a process ended comes, however it ended, also to who has left it to the
+    kernel in between."""
+    stop(other)
+    for how in ("exit", "_exit", "exec", "killed"):
+        for leaves in (False, True) if how != "killed" else (False,):
+            other = Peer(True)
+            end = other.connect()
+            other.carry(end, 0)
+            end.setblocking(False)
+            try:
+                raise AssertionError(f"there was {end.recv(1)}")
+            except BlockingIOError:
+                other.ask("end", how, _HELD if leaves else 0)
+            if leaves:
+                time.sleep(_HELD / 5)
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+            else:
+                other.process.wait()
+            end.setblocking(True)
+            end.settimeout(_LONG)
+            got = b""
+            while part := end.recv(7000):
+                got += part
+            assert got == _LAST, f"{how} {leaves}: {len(got)} of {len(_LAST)}"
+            other.process.stdin.close()
+            other.process.wait()
+
+
+def stamped(other, _):
+    """What the kernel says beside bytes that come by it is said, also if some came by the ring."""
+    end = other.connect()
+    other.carry(end, 0)
+
+    def control():
+        other.ask("send", 0, "ab")
+        data, said, _, address = end.recvmsg(10, 100)
+        assert data == b"ab" and not address, (data, address)
+        return len(said)
+    assert control() == 0
+    end.setsockopt(socket.SOL_SOCKET, _TIMESTAMPS, 1)
+    # The kernel begins to stamp a little later.
+    until = time.monotonic() + _LONG
+    while not control():
+        assert time.monotonic() < until, "no timestamp"
+    assert [control() for _ in range(5)] == [1] * 5
+
+
+def stop(other):
+    """Has a peer end."""
+    other.process.stdin.close()
+    assert other.process.wait() == 0
 
 
 def spawned(other, has_library):
@@ -209,6 +300,108 @@ def reused(other, _):
     first.detach()
 
 
+def _member(other, events):
+    """A carried connection in a set."""
+    end, members = other.connect(), select.epoll()
+    other.carry(end, 0)
+    end.setblocking(False)
+    members.register(end, events)
+    return end, members
+
+
+def _put(other, end, text):
+    """Has bytes sent after nothing was there to be received, so that they come by the ring."""
+    try:
+        raise AssertionError(f"there was {end.recv(1)}")
+    except BlockingIOError:
+        other.ask("put", 0, text)
+
+
+def level(other, _):
+    """What is level-triggered is told of as long as there is something, and when it is changed."""
+    end, members = _member(other, select.EPOLLIN)
+    told, room = [(end.fileno(), select.EPOLLIN)], [(end.fileno(), select.EPOLLOUT)]
+    for _ in range(10):
+        assert members.poll(0) == []
+        _put(other, end, "abc")
+        assert members.poll(_LONG) == told and members.poll(0) == told
+        assert end.recv(1) == b"a" and members.poll(0, 1) == told
+        assert end.recv(9) == b"bc" and members.poll(0) == []
+        members.unregister(end)
+        _put(other, end, "d")
+        assert members.poll(0.02) == []
+        members.register(end, select.EPOLLIN)
+        assert members.poll(_LONG) == told and end.recv(9) == b"d"
+        members.modify(end, select.EPOLLOUT)
+        _put(other, end, "e")
+        assert members.poll(_LONG) == room and members.poll(0.02) == room
+        members.modify(end, select.EPOLLIN | select.EPOLLOUT)
+        while members.poll(_LONG) == room:
+            pass
+        both = [(end.fileno(), select.EPOLLIN | select.EPOLLOUT)]
+        assert members.poll(_LONG) == both and end.recv(9) == b"e"
+        members.modify(end, select.EPOLLIN)
+
+
+def edge(other, _):
+    """What is edge-triggered is told of whenever something has come, and when it is changed."""
+    end, members = _member(other, select.EPOLLIN | select.EPOLLET)
+    told = [(end.fileno(), select.EPOLLIN)]
+    for _ in range(10):
+        _put(other, end, "abc")
+        assert members.poll(_LONG) == told and end.recv(1) == b"a"
+        other.ask("put", 0, "d")
+        while members.poll(_LONG) == told and end.recv(9, socket.MSG_PEEK) != b"bcd":
+            pass
+        members.modify(end, select.EPOLLIN | select.EPOLLET)
+        assert members.poll(_LONG) == told and end.recv(9) == b"bcd"
+
+
+def asleep(other, _):
+    """It comes into a set, or is changed there, while another thread sleeps in that."""
+    for added in (True, False):
+        end, members = _member(other, 0) if not added else (other.connect(), select.epoll())
+        if added:
+            other.carry(end, 0)
+            end.setblocking(False)
+        got = []
+        thread = threading.Thread(target=lambda found=members: got.extend(found.poll(_LONG)))
+        thread.start()
+        time.sleep(0.1)
+        _put(other, end, "a")
+        if added:
+            members.register(end, select.EPOLLIN)
+        else:
+            members.modify(end, select.EPOLLIN)
+        thread.join()
+        assert got == [(end.fileno(), select.EPOLLIN)], got
+        assert end.recv(9) == b"a"
+        if added:
+            other.ask("drop")
+        end.close()
+
+
+def seen(other, _):
+    """The set is waited for by other means: `poll`, another set, a child."""
+    end, members = _member(other, select.EPOLLIN)
+    poll, outer = select.poll(), select.epoll()
+    poll.register(members, select.POLLIN)
+    ways = [lambda: poll.poll(_LONG * 1000), lambda: outer.poll(_LONG), lambda: _child(members)]
+    for way in ways:
+        if way is ways[1]:
+            outer.register(members, select.EPOLLIN)
+        _put(other, end, "a")
+        assert way(), "nothing came"
+        assert members.poll(_LONG) == [(end.fileno(), select.EPOLLIN)] and end.recv(9) == b"a"
+
+
+def _child(members):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if members.poll(_LONG) else 1)
+    return os.waitpid(pid, 0)[1] == 0
+
+
 def main():
     """One of them."""
     if sys.argv[1] == "peer":
@@ -217,10 +410,12 @@ def main():
     what, _, how = sys.argv[1].partition("-")
     has_library = how != "alone"
     other = Peer(has_library)
-    {"spawned": spawned, "forked": forked, "passed": passed, "duplicated": duplicated,
-     "reused": reused}[what](other, has_library)
-    other.process.stdin.close()
-    assert other.process.wait() == 0
+    tests = {"spawned": spawned, "forked": forked, "passed": passed, "duplicated": duplicated,
+             "reused": reused, "level": level, "edge": edge, "asleep": asleep, "seen": seen,
+             "ended": ended, "stamped": stamped}
+    tests[what](other, has_library)
+    if what != "ended":
+        stop(other)
     print("ok")
 
 

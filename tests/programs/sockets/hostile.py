@@ -33,7 +33,7 @@ def victim(port):
         for turn in range(_TURNS):
             try:
                 far.send(b"y" * (1 + turn * 37 % 5000))
-                got = far.recv(1 + turn * 91 % 7000, socket.MSG_PEEK if turn % 5 == 0 else 0)
+                got = far.recv(3 + turn * 91 % 7000, socket.MSG_PEEK if turn % 5 == 0 else 0)
                 first = first or got
                 if not got:
                     break

@@ -278,7 +278,10 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
                 asked = clock::now();
                 let told = self.ask();
                 if told != 0 {
-                    self.row.looked(Looked::Well);
+                    // Who had to give the processor away for long had better slept: the kernel
+                    // would have woken him.
+                    let is_late = clock::is_over(began, inward::LOOKING);
+                    self.row.looked(if is_late { Looked::InVain } else { Looked::Well });
                     return told;
                 }
             }

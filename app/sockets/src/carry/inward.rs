@@ -145,16 +145,17 @@ pub(super) fn is_worth_looking(link: Link) -> bool {
     }
 }
 
-/// Looking was in vain: it is left out for a while.
-pub(super) fn looked_in_vain(link: Link) {
+/// Looking, since `began`, has come to an end. If it took all of its time it was in vain, whatever
+/// was found: the processor was given away for long, and the kernel would have woken us. Then it is
+/// left out for a while.
+pub(super) fn looked(link: Link, began: u64) {
+    if !clock::is_over(began, LOOKING) {
+        link.set(Word::Vain, 0);
+        return;
+    }
     let vain = (link.get(Word::Vain) + 1).min(VAIN_MAX);
     link.set(Word::Vain, vain);
     link.set(Word::Skip, (1 << vain) - 1);
-}
-
-/// It was not.
-pub(super) fn looked_well(link: Link) {
-    link.set(Word::Vain, 0);
 }
 
 /// A call that receives.
@@ -277,7 +278,6 @@ impl<N: Fn() -> isize> Call<'_, N> {
         if !direction.take(place, length) {
             return Step::Again;
         }
-        self.link.set(Word::Vain, 0);
         self.got += length;
         if self.got == self.parts.total() { Step::Done(self.got as isize) } else { Step::Again }
     }
@@ -346,21 +346,21 @@ impl<N: Fn() -> isize> Call<'_, N> {
             welcome(self.link, &self.direction);
             return self.ask();
         } else if is_worth_looking(self.link) {
-            if self.look_for_a_moment(place) {
-                looked_well(self.link);
+            let began = clock::now();
+            let has_come = self.look_for_a_moment(place, began);
+            looked(self.link, began);
+            if has_come {
                 return Step::Again;
             }
-            looked_in_vain(self.link);
         }
         self.sleep()
     }
 
     /// Looks for a moment. `true`: something has come, or happened.
-    fn look_for_a_moment(&self, place: Place) -> bool {
+    fn look_for_a_moment(&self, place: Place, began: u64) -> bool {
         if !welcome(self.link, &self.direction) {
             return false;
         }
-        let began = clock::now();
         let mut looks = 0_u32;
         loop {
             if self.direction.head().position() != place.position() {

@@ -81,7 +81,12 @@ fn offer_now(number: c_int) -> bool {
         NUMBERS.keep(number, Why::Member);
         return false;
     }
-    let is_open = shadow::Information::of(number).is_some_and(|of| of.is_established());
+    let information = shadow::Information::of(number);
+    if information.as_ref().is_some_and(shadow::Information::is_ending) {
+        NUMBERS.keep(number, Why::Ended);
+        return false;
+    }
+    let is_open = information.is_some_and(|of| of.is_established());
     let Some(cookie) = shadow::cookie(number).filter(|_| is_open) else {
         return false;
     };

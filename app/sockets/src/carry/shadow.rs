@@ -78,6 +78,11 @@ impl Information {
         ENDED.contains(&self.0[0])
     }
 
+    /// An end sends no more: the states behind ESTABLISHED, but for CLOSE and LISTEN.
+    pub(super) fn is_ending(&self) -> bool {
+        matches!(self.0[0], 4..=6 | 8 | 9 | 11)
+    }
+
     /// Both ends may send.
     pub(super) fn is_established(&self) -> bool {
         self.0[0] == ESTABLISHED

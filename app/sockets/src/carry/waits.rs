@@ -214,12 +214,12 @@ fn look_for_a_moment(all: &mut [libc::pollfd], native: &impl Fn(bool) -> c_int) 
             let result = native(false);
             let result = add(all, result);
             if result != 0 {
-                each(all, |_, link| inward::looked_well(link));
+                each(all, |_, link| inward::looked(link, began));
                 return result;
             }
         }
         if clock::is_over(began, inward::LOOKING) {
-            each(all, |_, link| inward::looked_in_vain(link));
+            each(all, |_, link| inward::looked(link, began));
             return 0;
         }
         rustix::thread::sched_yield();

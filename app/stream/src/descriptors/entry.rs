@@ -96,12 +96,14 @@ pub enum Why {
     Passed,
     /// A process that was forked has it, too.
     Shared,
-    /// It is, or was, in an epoll set.
+    /// It is, or was, in an epoll set where it cannot be carried.
     Member,
+    /// One of its ends had ended before it could be carried.
+    Ended,
 }
 
 impl Why {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Free,
         Self::Stdio,
         Self::Asynchronous,
@@ -112,6 +114,7 @@ impl Why {
         Self::Passed,
         Self::Shared,
         Self::Member,
+        Self::Ended,
     ];
 
     /// How it is shown.
@@ -128,6 +131,7 @@ impl Why {
             Self::Passed => "passed",
             Self::Shared => "shared",
             Self::Member => "member",
+            Self::Ended => "ended",
         }
     }
 }
