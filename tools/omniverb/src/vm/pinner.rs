@@ -36,7 +36,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 pub(super) use taken_over::FOLDER;
-use taken_over::Heirs;
+use taken_over::{Agent, Heirs};
 
 /// What it is started as.
 const PIN: [&str; 2] = ["vm", "pin"];
@@ -204,8 +204,9 @@ pub(crate) fn serve(whose: Whose, folder: &Path) -> anyhow::Result<ExitCode> {
         {
             agent = None;
         }
+        let whose = if agent.is_some() { Agent::Lives } else { Agent::Gone };
         if let Ok(heirs) = &mut heirs
-            && heirs.serve(of_heirs, &pins.kept, agent.is_none())
+            && heirs.serve(of_heirs, &pins.kept, whose)
         {
             return Ok(ExitCode::SUCCESS);
         }

@@ -1,4 +1,4 @@
-//! What an agent begins with: the machine's windows, the port to the host, and where processes come.
+//! What an agent begins with: the machine's windows, its port, and the socket where processes come.
 
 use crate::vm::windows::{Found, names};
 use anyhow::{Context, bail};

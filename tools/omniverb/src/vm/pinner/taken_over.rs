@@ -116,6 +116,14 @@ pub(super) fn is_somebody_there(folder: &Path) -> bool {
     socket::is_alive(&folder.join(NAME))
 }
 
+/// Whether whoever it is kept for is there. While he lives it is not given to anybody: he would
+/// lose all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Agent {
+    Lives,
+    Gone,
+}
+
 /// Where the next one comes.
 pub(super) struct Heirs {
     door: OwnedFd,
@@ -174,15 +182,14 @@ impl Heirs {
         std::iter::once(self.door.as_fd()).chain(heirs)
     }
 
-    /// Some of these have something; true: somebody has it all. Whoever has an agent that lives
-    /// `may_give` nothing: that agent would hear nothing of it any more.
-    pub(super) fn serve(&mut self, ready: &[bool], kept: &Kept, may_give: bool) -> bool {
+    /// Some of these have something; true: somebody has it all, and we have let go.
+    pub(super) fn serve(&mut self, ready: &[bool], kept: &Kept, agent: Agent) -> bool {
         let mut over = false;
         let mut place = 1;
         self.heirs.retain_mut(|heir| {
             let said = ready.get(place) == Some(&true);
             place += 1;
-            match said.then(|| heir.serve(kept, may_give)) {
+            match said.then(|| heir.serve(kept, agent)) {
                 None | Some(Said::Something) => true,
                 Some(Said::Nonsense) => false,
                 Some(Said::All) => {
@@ -214,7 +221,7 @@ enum Said {
 }
 
 impl Heir {
-    fn serve(&mut self, kept: &Kept, may_give: bool) -> Said {
+    fn serve(&mut self, kept: &Kept, agent: Agent) -> Said {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let (socket, mode) = (self.socket.as_fd(), socket::Mode::NonBlocking);
         let length = match socket::receive(socket, &mut bytes, mode) {
@@ -225,7 +232,7 @@ impl Heir {
         let told = match parts(bytes.get(..length).unwrap_or(&[])) {
             Some((WHICH, words)) if words.len() <= 1 => self.tell(words.first().copied(), kept),
             Some((HAVE, words)) => self.hear(&words),
-            Some((ALL, _)) if may_give && self.has_all(kept) => {
+            Some((ALL, _)) if agent == Agent::Gone && self.has_all(kept) => {
                 // Whether it hears that or not: it has them.
                 let _ = socket::try_send(self.socket.as_fd(), &[YES], &[]);
                 return Said::All;
@@ -327,10 +334,10 @@ impl Before {
         })
     }
 
-    /// Copies all that it keeps, and has it let go; false: there is more by now, or it has an agent.
-    /// What was copied stays in `kept` whatever happens: it may have let go of it, and not have been
-    /// heard, and that two keep the same pages does no harm. What is there already is not copied
-    /// again: there may be no room for two of each.
+    /// Copies all that it keeps, and has it let go; false: there is more by now, or it has an
+    /// agent. What was copied stays in `kept` whatever happens: it may have let go of it, and not
+    /// have been heard, and that two keep the same pages does no harm. What is there already is not
+    /// copied again: there may be no room for two of each.
     fn copy(&self, kept: &mut Kept) -> anyhow::Result<bool> {
         let mut held = Vec::new();
         for (token, bytes, theirs) in self.entries()? {

@@ -48,7 +48,9 @@ fn bench(pins: u64) -> Option<Bench> {
             };
             let ready: Vec<bool> = sockets.iter().map(ready).collect();
             drop(sockets);
-            if heirs.serve(&ready, &kept, !agent.load(Ordering::Relaxed)) {
+            let has_agent = agent.load(Ordering::Relaxed);
+            let agent = if has_agent { Agent::Lives } else { Agent::Gone };
+            if heirs.serve(&ready, &kept, agent) {
                 return;
             }
             thread::yield_now();
