@@ -9,6 +9,7 @@
 //! (`keeping.rs`). Once it has its devices, it is nobody; those that are plugged in later another
 //! process opens for it (`opener.rs`), and another one keeps pages.
 
+mod devices;
 #[cfg(test)]
 mod tests;
 
@@ -22,29 +23,22 @@ use super::relay::{Channel, News, Reads, Relay};
 use super::sharing::Sharing;
 use super::start;
 use super::wakes::Wakes;
-use super::windows::{Found, names};
-use anyhow::{Context, bail};
+use anyhow::Context;
+use devices::{listen, port, wait_for, windows};
 use omniverb_session::begin::Begin;
 use omniverb_session::limits::GIDS_MAX;
 use omniverb_session::machine::{Enclosed, Frame, FrameKind, PORT_NAME, enclosed, written};
 use omniverb_session::{SYSTEM_SOCKET, decode};
 use omniverb_sys::addresses;
 use omniverb_sys::{clock, manager, privileges, random, socket};
-use rustix::fs::{Mode, OFlags, open};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where ports are.
-const PORTS: &str = "/sys/class/virtio-ports";
-/// How long to wait for devices, or for somebody at the other end, before looking again.
+/// How long to wait for somebody at the other end before looking again.
 const LOOK: Duration = Duration::from_millis(100);
-/// How often to look for devices.
-const LOOKS: usize = 100;
-/// The same for pair windows, when the machine's own is there.
-const PAIR_LOOKS: usize = 30;
 /// How long to wait, in milliseconds, before looking again whether there is room for a process.
 const FULL_MS: i64 = 100;
 /// How long it takes, in milliseconds, until a UDP port is tried again that somebody else has.
@@ -442,59 +436,4 @@ fn is_lack(error: &std::io::Error) -> bool {
     use rustix::io::Errno;
     let lack = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
     Errno::from_io_error(error).is_some_and(|errno| lack.contains(&errno))
-}
-
-/// Devices come a while after the machine has begun.
-fn wait_for<T>(what: &str, find: impl Fn() -> anyhow::Result<Option<T>>) -> anyhow::Result<T> {
-    for _ in 0..LOOKS {
-        if let Some(found) = find()? {
-            return Ok(found);
-        }
-        std::thread::sleep(LOOK);
-    }
-    bail!("this machine has no {what}")
-}
-
-/// The machine's windows, once one may be its own. Of pair windows there may be some that never
-/// come.
-fn windows() -> anyhow::Result<Option<Found>> {
-    let mut found = Found::look();
-    if found.own().is_empty() {
-        let Some(device) = found.other_version else { return Ok(None) };
-        bail!("{device}: the window of another version of Omniverb's");
-    }
-    for _ in 0..PAIR_LOOKS {
-        if found.is_complete() {
-            break;
-        }
-        std::thread::sleep(LOOK);
-        found = Found::look();
-    }
-    Ok(Some(found))
-}
-
-/// The port of our name.
-fn port() -> anyhow::Result<Option<OwnedFd>> {
-    for name in names(PORTS) {
-        let said = std::fs::read_to_string(Path::new(PORTS).join(&name).join("name"));
-        if said.is_ok_and(|said| said.trim_end() == PORT_NAME) {
-            let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
-            let device = PathBuf::from("/dev").join(&name);
-            let port = open(&device, flags, Mode::empty());
-            return Ok(Some(port.with_context(|| format!("cannot open {}", device.display()))?));
-        }
-    }
-    Ok(None)
-}
-
-/// Listens where the host's daemon would. Who listened there before and is gone left the name.
-fn listen(path: &Path) -> anyhow::Result<OwnedFd> {
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-    }
-    if socket::is_alive(path) {
-        bail!("a daemon listens at {}", path.display());
-    }
-    let _ = std::fs::remove_file(path);
-    socket::listen(path, 0o666).with_context(|| path.display().to_string())
 }

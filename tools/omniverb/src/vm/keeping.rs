@@ -68,7 +68,7 @@ impl Keeping {
     /// The host, or a process, has said something to the other; true: it was about pages of the
     /// process, and is looked at first. What the host asks is asked of who may have pages kept;
     /// what the process answers is not for the host to hear, but what was found then. What nobody
-    /// has asked is looked at by nobody.
+    /// has asked is looked at by nobody, and a process that has refused has been heard.
     pub(super) fn takes(
         &mut self,
         relay: &mut Relay,
@@ -80,6 +80,10 @@ impl Keeping {
             return false;
         }
         let (token, epoch) = match (speaker, decode_said(bytes)) {
+            (Speaker::Process, Ok((_, Said::Adopted(said)))) => {
+                self.asked_of.remove(&(session, said.token));
+                return false;
+            }
             (Speaker::Host, Ok((_, Said::Pin(asked)))) => (asked.token, 0),
             (Speaker::Process, Ok((_, Said::Pinned(said)))) => {
                 if !self.asked_of.remove(&(session, said.token)) {
@@ -137,7 +141,9 @@ impl Keeping {
 
     /// A session is over, and answers nothing.
     pub(super) fn gone(&mut self, session: u32) {
-        self.asked_of.retain(|(of, _)| *of != session);
+        let its: Vec<_> =
+            self.asked_of.range((session, 0)..=(session, u64::MAX)).copied().collect();
+        its.iter().for_each(|asked| _ = self.asked_of.remove(asked));
     }
 
     /// So are all.

@@ -14,7 +14,7 @@ const TRIED: Duration = Duration::from_secs(30);
 pub(super) enum End {
     /// The daemon had died, so there was nobody to carry to: no fault of the guest's.
     Daemon,
-    /// Anything else.
+    /// What the guest may have done.
     Other,
 }
 

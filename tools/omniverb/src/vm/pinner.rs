@@ -36,7 +36,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 pub(super) use taken_over::FOLDER;
-use taken_over::Heirs;
+use taken_over::{Agent, Heirs};
 
 /// What it is started as.
 const PIN: [&str; 2] = ["vm", "pin"];
@@ -176,7 +176,10 @@ pub(crate) fn serve(whose: Whose, folder: &Path) -> anyhow::Result<ExitCode> {
         }
         // Somebody else keeps what was pinned for an agent before, which nobody asks about.
         if heirs.is_err() && clock::now() >= again {
-            heirs = Heirs::begin(folder, &mut pins.kept);
+            heirs = match &agent {
+                Some(_) => Heirs::begin(folder, &mut pins.kept),
+                None => Heirs::begin_without_agent(folder, &mut pins.kept),
+            };
             pins.tell_kept(agent.as_ref());
             again = clock::now() + AGAIN.as_nanos() as u64;
         }
@@ -194,16 +197,18 @@ pub(crate) fn serve(whose: Whose, folder: &Path) -> anyhow::Result<ExitCode> {
         let ready: Vec<bool> = files.iter().map(|file| !file.revents().is_empty()).collect();
         drop(files);
         let (of_heirs, of_agent) = ready.split_at(at);
-        if let Ok(heirs) = &mut heirs
-            && heirs.serve(of_heirs, &pins.kept)
-        {
-            return Ok(ExitCode::SUCCESS);
-        }
+        // An heir may have come because the agent is gone.
         if of_agent == [true]
             && let Some(socket) = &agent
             && !pins.hear(socket.as_fd())
         {
             agent = None;
+        }
+        let whose = if agent.is_some() { Agent::Lives } else { Agent::Gone };
+        if let Ok(heirs) = &mut heirs
+            && heirs.serve(of_heirs, &pins.kept, whose)
+        {
+            return Ok(ExitCode::SUCCESS);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What an agent keeps of processes, and for how long.
 
 use super::*;
+use crate::vm::windows::Found;
 use omniverb_ring::{BellPage, bell};
 use omniverb_session::Message;
 use omniverb_session::body::{BellClosed, Extent as Said, LinkReady};
@@ -210,9 +211,9 @@ fn what_is_said_of_pages_is_looked_at_here() {
 #[test]
 fn only_who_was_asked_is_looked_at() {
     use crate::vm::pinner::Pinner;
-    use omniverb_session::body::{Pin, Pinned};
+    use omniverb_session::body::{Adopted, Pin, Pinned};
     use omniverb_session::written;
-    use omniverb_terms::Rkey;
+    use omniverb_terms::{Errno, Rkey};
     let mut bench = bench();
     let (ours, pinner) = socket::pair().unwrap();
     let Agent { keeping, relay, .. } = &mut bench.agent;
@@ -237,8 +238,17 @@ fn only_who_was_asked_is_looked_at() {
     assert!(says(keeping, relay, SESSION, 7));
     assert!(!says(keeping, relay, SESSION, 7), "once");
     asked(keeping, relay, 9);
+    asked(keeping, relay, 10);
+    let refused: Message = Adopted { token: 9, errno: Errno::EAGAIN, epoch: 0 }.into();
+    let from = (SESSION, Channel::Events);
+    let passed = !keeping.takes(relay, Speaker::Process, from, &written(0, &refused));
+    assert!(passed, "the host hears of it");
+    assert!(!says(keeping, relay, SESSION, 9), "it has refused");
+    keeping.gone(SESSION - 1);
+    assert!(says(keeping, relay, SESSION, 10), "another one is gone");
+    asked(keeping, relay, 11);
     keeping.gone(SESSION);
-    assert!(!says(keeping, relay, SESSION, 9), "it is gone");
+    assert!(!says(keeping, relay, SESSION, 11), "it is gone");
 }
 
 /// Who kept pages is gone: the host hears that no process is there any more, before we end.

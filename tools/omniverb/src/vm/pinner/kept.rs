@@ -26,6 +26,10 @@ impl Kept {
         self.rings.contains_key(&token)
     }
 
+    pub(super) fn ring(&self, token: u64) -> Option<&OwnedFd> {
+        self.rings.get(&token).map(|(ring, _)| ring)
+    }
+
     /// Numbers, rings, and how many bytes each keeps.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &OwnedFd, u64)> {
         self.rings.iter().map(|(token, (ring, bytes))| (*token, ring, *bytes))
@@ -41,10 +45,5 @@ impl Kept {
         if let Some((_, bytes)) = self.rings.remove(&token) {
             self.bytes = self.bytes.saturating_sub(bytes);
         }
-    }
-
-    /// All of somebody else's.
-    pub(super) fn take(&mut self, other: Kept) {
-        other.rings.into_iter().for_each(|(token, (ring, bytes))| self.add(token, ring, bytes));
     }
 }

@@ -4,17 +4,21 @@
 //! container is given ([`FOLDER`]). Rings cannot be sent, but taken from who has them by whoever
 //! may look into that. So the heir asks for their numbers, takes a copy of each, and says which
 //! descriptors of its own these are; whoever had them asks the kernel whether that is so (kcmp(2)),
-//! of each, and only then lets go. Heirs are answered between other things, one message at a time:
-//! who says nothing, or anything, holds up nobody.
+//! of each, and only then lets go, if its own agent is gone. Heirs are answered between other
+//! things, one message at a time: who says nothing, or anything, holds up nobody.
+//!
+//! Who could not take over, and whose agent is gone since, takes nothing from who is there, whose
+//! agent may live: it lets go of what that one has too, as the kernel says.
 
 use super::kept::{Kept, PINS_MAX};
 use super::pages::{self, LOOKS};
 use anyhow::{Context, bail, ensure};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_sys::{clock, limited, pidfd, pinned, socket};
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -35,7 +39,7 @@ const HEIRS_MAX: usize = 4;
 const WHICH: u8 = b'?';
 const HAVE: u8 = b'=';
 const ALL: u8 = b'.';
-/// What it is told: some; none behind that. It is so, and they are let go of. It is not.
+/// What it is told: some; none behind that. It is so, and they are let go of. They are not.
 const SOME: u8 = b'+';
 const YES: u8 = b'!';
 const NO: u8 = b'-';
@@ -86,9 +90,38 @@ fn try_to_make(folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Nobody else begins in this folder as long as this is there, so that nobody takes the name from
+/// somebody who has just begun.
+struct Alone(File);
+
+impl Alone {
+    /// # Errors
+    /// Somebody else begins.
+    fn at(folder: &Path) -> anyhow::Result<Alone> {
+        let place = File::open(folder)?;
+        flock(&place, FlockOperation::NonBlockingLockExclusive).context("somebody else begins")?;
+        Ok(Alone(place))
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        // Also if a child has a copy, until it runs its program.
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
 /// Whether there is somebody who keeps pins for an agent that is no more.
 pub(super) fn is_somebody_there(folder: &Path) -> bool {
     socket::is_alive(&folder.join(NAME))
+}
+
+/// Whether whoever it is kept for is there. While he lives it is not given to anybody: he would
+/// lose all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Agent {
+    Lives,
+    Gone,
 }
 
 /// Where the next one comes.
@@ -112,12 +145,34 @@ impl Heirs {
     /// go all the same, `kept` has what it had.
     pub(super) fn begin(folder: &Path, kept: &mut Kept) -> anyhow::Result<Heirs> {
         make(folder)?;
+        let _alone = Alone::at(folder)?;
         let path = folder.join(NAME);
         if socket::is_alive(&path) {
             take_over(&path, kept)?;
         }
-        let _ = fs::remove_file(&path);
-        let door = socket::listen(&path, 0o600).context("cannot listen")?;
+        Heirs::at(&path)
+    }
+
+    /// The same for who has no agent any more: takes nothing from anybody, but lets go of what
+    /// somebody else has, and waits for the next one if there is nobody.
+    ///
+    /// # Errors
+    /// Somebody is there, or there is no such place.
+    pub(super) fn begin_without_agent(folder: &Path, kept: &mut Kept) -> anyhow::Result<Heirs> {
+        let path = folder.join(NAME);
+        if socket::is_alive(&path) {
+            Before::find(&path)?.leave(kept)?;
+            bail!("somebody is there");
+        }
+        make(folder)?;
+        let _alone = Alone::at(folder)?;
+        ensure!(!socket::is_alive(&path), "somebody has come");
+        Heirs::at(&path)
+    }
+
+    fn at(path: &Path) -> anyhow::Result<Heirs> {
+        let _ = fs::remove_file(path);
+        let door = socket::listen(path, 0o600).context("cannot listen")?;
         Ok(Heirs { door, heirs: Vec::new() })
     }
 
@@ -127,14 +182,14 @@ impl Heirs {
         std::iter::once(self.door.as_fd()).chain(heirs)
     }
 
-    /// Some of these have something; true: somebody has it all.
-    pub(super) fn serve(&mut self, ready: &[bool], kept: &Kept) -> bool {
+    /// Some of these have something; true: somebody has it all, and we have let go.
+    pub(super) fn serve(&mut self, ready: &[bool], kept: &Kept, agent: Agent) -> bool {
         let mut over = false;
         let mut place = 1;
         self.heirs.retain_mut(|heir| {
             let said = ready.get(place) == Some(&true);
             place += 1;
-            match said.then(|| heir.serve(kept)) {
+            match said.then(|| heir.serve(kept, agent)) {
                 None | Some(Said::Something) => true,
                 Some(Said::Nonsense) => false,
                 Some(Said::All) => {
@@ -166,7 +221,7 @@ enum Said {
 }
 
 impl Heir {
-    fn serve(&mut self, kept: &Kept) -> Said {
+    fn serve(&mut self, kept: &Kept, agent: Agent) -> Said {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let (socket, mode) = (self.socket.as_fd(), socket::Mode::NonBlocking);
         let length = match socket::receive(socket, &mut bytes, mode) {
@@ -177,7 +232,7 @@ impl Heir {
         let told = match parts(bytes.get(..length).unwrap_or(&[])) {
             Some((WHICH, words)) if words.len() <= 1 => self.tell(words.first().copied(), kept),
             Some((HAVE, words)) => self.hear(&words),
-            Some((ALL, _)) if self.has_all(kept) => {
+            Some((ALL, _)) if agent == Agent::Gone && self.has_all(kept) => {
                 // Whether it hears that or not: it has them.
                 let _ = socket::try_send(self.socket.as_fd(), &[YES], &[]);
                 return Said::All;
@@ -219,13 +274,7 @@ impl Heir {
 fn take_over(path: &Path, kept: &mut Kept) -> anyhow::Result<()> {
     let before = Before::find(path)?;
     for _ in 0..ROUNDS {
-        let mut taken = Kept::default();
-        let all = before.copy(&mut taken);
-        // It may have let go of them, and not have been heard: two that keep them do no harm.
-        if !matches!(all, Ok(false)) {
-            kept.take(taken);
-        }
-        if all? {
+        if before.copy(kept)? {
             return Ok(());
         }
     }
@@ -236,6 +285,7 @@ fn take_over(path: &Path, kept: &mut Kept) -> anyhow::Result<()> {
 struct Before {
     socket: OwnedFd,
     process: OwnedFd,
+    pid: i32,
     deadline: u64,
 }
 
@@ -243,9 +293,9 @@ impl Before {
     fn find(path: &Path) -> anyhow::Result<Before> {
         let deadline = clock::now() + PATIENCE;
         let socket = limited::connect(path, deadline)?;
-        ensure!(is_alike(socket.as_fd()).is_some(), "somebody else is there");
+        let pid = is_alike(socket.as_fd()).context("somebody else is there")?;
         let process = pidfd::of_peer(socket.as_fd())?;
-        Ok(Before { socket, process, deadline })
+        Ok(Before { socket, process, pid, deadline })
     }
 
     fn say(&self, message: &[u8]) -> anyhow::Result<()> {
@@ -258,26 +308,44 @@ impl Before {
         parts(bytes.get(..length).unwrap_or(&[])).context("the one before has ended")
     }
 
-    /// Copies all that it keeps, and has it let go; false: there is more by now. `taken`: what was
-    /// copied, also if this fails.
-    fn copy(&self, taken: &mut Kept) -> anyhow::Result<bool> {
+    /// All that it keeps: numbers, how many bytes, its descriptors.
+    fn entries(&self) -> anyhow::Result<Vec<(u64, u64, u32)>> {
+        let mut all = Vec::new();
         let mut after = None;
         loop {
             self.say(&message(WHICH, after))?;
             let (kind, words) = self.hear()?;
             let (entries, _) = words.as_chunks();
-            ensure!(kind == SOME && taken.len() + entries.len() <= PINS_MAX, "nonsense");
+            ensure!(kind == SOME && all.len() + entries.len() <= PINS_MAX, "nonsense");
             for [token, bytes, number] in entries {
-                let number = u32::try_from(*number)?;
-                taken.add(*token, pinned::descriptor_of(self.process.as_fd(), number)?, *bytes);
+                all.push((*token, *bytes, u32::try_from(*number)?));
                 after = Some(*token);
             }
             if entries.is_empty() {
-                break;
+                return Ok(all);
             }
         }
-        let held: Vec<[u64; 2]> =
-            taken.iter().map(|(token, ring, _)| [token, number(ring)]).collect();
+    }
+
+    /// Whether what is kept under this number is what that one has as this descriptor.
+    fn has(&self, kept: &Kept, token: u64, number: u32) -> bool {
+        kept.ring(token).is_some_and(|ring| {
+            pinned::is_same_file(ring.as_fd(), self.pid, number).unwrap_or(false)
+        })
+    }
+
+    /// Copies all that it keeps, and has it let go; false: there is more by now, or it has an
+    /// agent. What was copied stays in `kept` whatever happens: it may have let go of it, and not
+    /// have been heard, and that two keep the same pages does no harm. What is there already is not
+    /// copied again: there may be no room for two of each.
+    fn copy(&self, kept: &mut Kept) -> anyhow::Result<bool> {
+        let mut held = Vec::new();
+        for (token, bytes, theirs) in self.entries()? {
+            if !self.has(kept, token, theirs) {
+                kept.add(token, pinned::descriptor_of(self.process.as_fd(), theirs)?, bytes);
+            }
+            held.extend(kept.ring(token).map(|ring| [token, number(ring)]));
+        }
         for some in held.chunks(AT_ONCE) {
             self.say(&message(HAVE, some.iter().flatten().copied()))?;
         }
@@ -287,6 +355,18 @@ impl Before {
             NO => Ok(false),
             _ => bail!("nonsense"),
         }
+    }
+
+    /// Lets go of what it has, too.
+    fn leave(&self, kept: &mut Kept) -> anyhow::Result<()> {
+        let mut entries = self.entries()?;
+        entries.retain(|(token, _, number)| self.has(kept, *token, *number));
+        // The number may be another process's by now: it is not, if the one before lives.
+        let same = is_alike(self.socket.as_fd()) == Some(self.pid);
+        let lives = pidfd::pid_of(self.process.as_fd()).is_ok_and(|now| now == self.pid);
+        ensure!(same && lives, "the one before has ended");
+        entries.iter().for_each(|(token, ..)| kept.let_go(*token));
+        Ok(())
     }
 }
 

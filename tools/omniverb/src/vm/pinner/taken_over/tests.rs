@@ -2,14 +2,17 @@
 //! there is nothing to see here.
 
 use super::*;
-use std::fs::File;
+use rustix::thread::{CapabilitySet, capabilities};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 /// A folder of its own, and somebody who keeps as many pins there, until an heir has them.
 struct Bench {
     folder: PathBuf,
+    /// Its agent lives.
+    has_agent: Arc<AtomicBool>,
     keeper: Option<thread::JoinHandle<()>>,
 }
 
@@ -24,14 +27,18 @@ fn kept(pins: u64) -> Kept {
 fn bench(pins: u64) -> Option<Bench> {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     if !pages::may(std::process::id().cast_signed(), LOOKS) {
-        assert!(!geteuid().is_root(), "root may not look into processes here");
-        eprintln!("not tested: only root may look into processes");
+        let looks = CapabilitySet::SYS_PTRACE | CapabilitySet::SYS_ADMIN;
+        let has = capabilities(None).unwrap().effective;
+        assert!(!has.contains(looks), "who may look into processes is not seen to");
+        eprintln!("not tested: only who may look into processes has anything to see here");
         return None;
     }
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let folder = format!("omniverb-pins-{}-{number}", std::process::id());
     let folder = std::env::temp_dir().join(folder);
     let mut heirs = Heirs::begin(&folder, &mut Kept::default()).unwrap();
+    let has_agent = Arc::new(AtomicBool::new(false));
+    let agent = Arc::clone(&has_agent);
     let keeper = thread::spawn(move || {
         let kept = kept(pins);
         loop {
@@ -41,13 +48,15 @@ fn bench(pins: u64) -> Option<Bench> {
             };
             let ready: Vec<bool> = sockets.iter().map(ready).collect();
             drop(sockets);
-            if heirs.serve(&ready, &kept) {
+            let has_agent = agent.load(Ordering::Relaxed);
+            let agent = if has_agent { Agent::Lives } else { Agent::Gone };
+            if heirs.serve(&ready, &kept, agent) {
                 return;
             }
             thread::yield_now();
         }
     });
-    Some(Bench { folder, keeper: Some(keeper) })
+    Some(Bench { folder, has_agent, keeper: Some(keeper) })
 }
 
 impl Bench {
@@ -157,6 +166,65 @@ fn an_heir_that_does_not_hear_the_last_word_keeps_its_copies() {
     before.join().unwrap();
     assert_eq!((found.len(), found.bytes()), (3, kept(3).bytes()));
     bench.ends_well(0);
+}
+
+/// Its agent would lose all that was kept for it.
+#[test]
+fn whose_agent_lives_gives_nothing() {
+    let Some(bench) = bench(3) else { return };
+    bench.has_agent.store(true, Ordering::Relaxed);
+    assert!(Heirs::begin(&bench.folder, &mut Kept::default()).is_err());
+    assert!(!bench.keeper.as_ref().unwrap().is_finished());
+    bench.has_agent.store(false, Ordering::Relaxed);
+    bench.ends_well(3);
+}
+
+/// It takes nothing from who is there, and keeps what that one has no copy of.
+#[test]
+fn who_has_no_agent_leaves_to_others_what_they_have() {
+    let Some(bench) = bench(3) else { return };
+    bench.has_agent.store(true, Ordering::Relaxed);
+    let mut ours = Kept::default();
+    assert!(Heirs::begin(&bench.folder, &mut ours).is_err());
+    assert_eq!(ours.len(), 3, "there are copies");
+    // Under a number of theirs, and under one that they have not.
+    for token in [7, 8] {
+        ours.add(token, File::open("/dev/null").unwrap().into(), 1);
+    }
+    bench.has_agent.store(false, Ordering::Relaxed);
+    assert!(Heirs::begin_without_agent(&bench.folder, &mut ours).is_err(), "somebody is there");
+    let left: Vec<u64> = ours.iter().map(|(token, ..)| token).collect();
+    assert_eq!(left, [7, 8]);
+    assert!(!bench.keeper.as_ref().unwrap().is_finished(), "it took all");
+    let folder = bench.folder.clone();
+    bench.ends_well(3);
+    // With nobody there it is found by the next one, unless that one has just begun.
+    make(&folder).unwrap();
+    let begins = Alone::at(&folder).unwrap();
+    assert!(Heirs::begin_without_agent(&folder, &mut ours).is_err());
+    drop(begins);
+    let door = Heirs::begin_without_agent(&folder, &mut ours).unwrap();
+    assert_eq!(ours.len(), 2);
+    assert!(is_somebody_there(&folder));
+    drop(door);
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+/// There may be no room for two of each.
+#[test]
+fn who_tries_again_copies_only_what_it_has_not() {
+    let Some(bench) = bench(3) else { return };
+    bench.has_agent.store(true, Ordering::Relaxed);
+    let mut ours = Kept::default();
+    let numbers = |ours: &Kept| ours.iter().map(|(_, ring, _)| number(ring)).collect::<Vec<_>>();
+    ours.add(7, File::open("/dev/null").unwrap().into(), 1);
+    assert!(Heirs::begin(&bench.folder, &mut ours).is_err());
+    assert_eq!(ours.bytes(), kept(3).bytes(), "what was something else is theirs now");
+    let before = numbers(&ours);
+    assert!(Heirs::begin(&bench.folder, &mut ours).is_err());
+    assert_eq!(numbers(&ours), before);
+    bench.has_agent.store(false, Ordering::Relaxed);
+    bench.ends_well(3);
 }
 
 #[test]
