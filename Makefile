@@ -9,9 +9,12 @@ BUILD_PACKAGES := gcc libc6-dev libibverbs-dev librdmacm-dev
 # Tests of CPython's own, of the release that is installed.
 PYTHON_TESTS := $(shell $(PYTHON) -c 'import sys; print("libpython%d.%d-testsuite" % sys.version_info[:2])' 2>/dev/null)
 RUN_PACKAGES := $(PYTHON_TESTS) python3 python3-cffi python3-pyverbs ibverbs-utils infiniband-diags perftest rdmacm-utils crun iproute2 nftables util-linux qperf strace ucx-utils \
-	iperf3 systemd valgrind netcat-openbsd socat redis-server redis-tools nginx-light
+	iperf3 systemd valgrind netcat-openbsd socat redis-server redis-tools nginx-light curl openssl haproxy
 # For a virtual machine with Linux's own software RNIC, and for a look at packets.
 GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ibverbs-providers tshark
+# Programs over sockets that only the long versions of tests start, and what builds tests of others.
+SOCKET_PACKAGES := sockperf git memcached libmemcached-tools wrk apache2-bin apache2-utils postgresql openssh-server \
+	openssh-client nodejs dpkg-dev cmake ninja-build
 # For machines that boot a stock Debian.
 STOCK_PACKAGES := debootstrap wget cpio
 # For the newest release of rdma-core's own tests.
@@ -22,7 +25,7 @@ COMPATIBILITY_PACKAGES := libfabric-bin fio openmpi-bin libopenmpi-dev mpich lib
 	tgt libiscsi-dev ceph-mon ceph-osd ceph-common libclang-dev cmake libfabric-dev \
 	libpsm2-dev libpsm-infinipath1-dev flex
 
-.PHONY: help deps guest guest-kernel guest-newest build package check test conformance compatibility demo demo-wire demo-vm bench bench-machines bench-scale clean
+.PHONY: help deps guest guest-kernel guest-newest socket-suites build package check test conformance compatibility demo demo-wire demo-vm bench bench-machines bench-scale clean
 
 help:
 	@echo "make build   library, daemon and command line into dist/"
@@ -68,6 +71,11 @@ guest-newest:
 	@tests/guest/fetch-kernel target/tests/kernel-trixie trixie || echo "the cases that need this are skipped"
 	@tests/guest/fetch-qemu target/tests/qemu sid || echo "the cases that need this are skipped"
 	@tests/guest/fetch-libvirt target/tests/libvirt || echo "the cases that need this are skipped"
+
+# Programs, and test suites of others, that the long versions of the sockets' tests run.
+socket-suites:
+	@tools/install-packages $(SOCKET_PACKAGES) || echo "the cases that need these are skipped"
+	@tests/programs/sockets/fetch-suites target/tests/suites || echo "the cases that need this are skipped"
 
 build:
 	@tools/install-packages $(BUILD_PACKAGES)
@@ -122,7 +130,7 @@ bench-scale: deps guest build
 
 SEEDS ?= 10000
 CYCLES ?= 20000
-soak: deps guest guest-newest build
+soak: deps guest guest-newest socket-suites build
 	OMNIVERB_SEEDS=$(SEEDS) cargo test --release --locked -p omniverb_transport --test simulator -- --nocapture
 	OMNIVERB_ADOPT_CYCLES=$(CYCLES) cargo test --release --locked -p omniverb_adopt --test adoption
 	@$(PYTHON) tests/run --slow
