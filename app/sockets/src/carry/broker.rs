@@ -37,6 +37,8 @@ const NAME: usize = 108;
 
 /// How often somebody waits for another thread that offers.
 const WAITS: u32 = 1000;
+/// Links that are over and the broker was not told so yet: of more than these it never hears.
+const OVER: usize = 256;
 
 #[repr(C, align(4096))]
 struct State {
@@ -52,7 +54,9 @@ struct State {
     busy: AtomicU64,
     /// This process is known not to be a copy of another one.
     known: AtomicU64,
-    rest: [u64; 506],
+    /// Links that are over, and the broker was not told so yet; 0: none.
+    over: [AtomicU64; OVER],
+    rest: [u64; 506 - OVER],
 }
 
 static STATE: State = State {
@@ -62,7 +66,8 @@ static STATE: State = State {
     failed: AtomicU64::new(0),
     busy: AtomicU64::new(0),
     known: AtomicU64::new(0),
-    rest: [0; 506],
+    over: [const { AtomicU64::new(0) }; OVER],
+    rest: [0; 506 - OVER],
 };
 
 struct Path(core::cell::UnsafeCell<[u8; NAME]>);
@@ -153,17 +158,30 @@ pub(super) fn offer(number: c_int, link: Link) -> bool {
     if socket().is_none() && !open() {
         return false;
     }
+    tell_of_the_ended();
     // SAFETY: the program's socket, for this call.
     let file = unsafe { BorrowedFd::borrow_raw(number) };
     tell(Request::Offer { tag: link.tag() }, &[file])
 }
 
-/// A link is over.
+/// A link is over: its memory is no more in this process.
 pub(super) fn ended(name: u64) {
-    if let Some(_alone) = Alone::try_be()
-        && socket().is_some()
-    {
-        tell(Request::Ended { link: name }, &[]);
+    let is_free = |word: &&AtomicU64| {
+        word.compare_exchange(0, name, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
+    _ = STATE.over.iter().find(is_free);
+    if let Some(_alone) = Alone::try_be() {
+        tell_of_the_ended();
+    }
+}
+
+/// For who is in here alone. What cannot be said now is said later.
+fn tell_of_the_ended() {
+    for word in &STATE.over {
+        let name = word.load(Ordering::Acquire);
+        if name != 0 && tell(Request::Ended { link: name }, &[]) {
+            word.store(0, Ordering::Release);
+        }
     }
 }
 
@@ -222,6 +240,8 @@ fn lost() {
     // The page stays mapped: somebody may be looking at it.
     STATE.page.store(0, Ordering::Release);
     STATE.failed.store(clock::now().max(1), Ordering::Relaxed);
+    // Another one knows nothing of its links.
+    STATE.over.iter().for_each(|name| name.store(0, Ordering::Relaxed));
     own::close(number);
 }
 
@@ -262,10 +282,11 @@ fn take() {
         match receive(socket) {
             Ok(Some((reply, file))) => came(reply, file),
             Ok(None) => return lost(),
-            Err(Errno::AGAIN | Errno::INTR) => return,
+            Err(Errno::AGAIN | Errno::INTR) => break,
             Err(_) => return lost(),
         }
     }
+    tell_of_the_ended();
 }
 
 /// The next message; `None` at the end of the connection, or for what is none.

@@ -9,7 +9,7 @@ use omniverb_carry::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 
 use super::links::{self, Link, Note, Word};
 use super::outward::{self, is_its};
-use super::{broker, inward, shadow};
+use super::{inward, members, offering, shadow};
 
 /// Neither direction goes on, now or, if it has no memory yet, ever. What was not received is still
 /// in the ring, for this process and those that it forks.
@@ -125,7 +125,6 @@ fn end(link: Link, number: c_int) {
     if !inward.place().is_taken() && inward.leave().is_ok_and(|bytes| bytes > 0) {
         shadow::close_will_reset(number);
     }
-    broker::ended(link.get(Word::Name));
 }
 
 /// A socket is about to be shut down.
@@ -137,6 +136,12 @@ pub(super) fn shut(number: c_int, how: c_int) {
         libc::SHUT_RDWR => (true, true),
         _ => (false, false),
     };
+    if !is_its(link, number) {
+        // Another socket's that came here unseen.
+        links::forget(number, link);
+        link.let_go();
+        return;
+    }
     if sends && let Some(outward) = link.outward() {
         outward.stop();
         outward::flush(link, number);
@@ -185,6 +190,8 @@ pub(super) fn finish() {
 
 /// In a child: threads that were at it are not there.
 pub(super) fn begin_anew() {
+    members::begin_anew();
+    offering::begin_anew();
     links::each(|_, link| {
         link.set(Word::Writer, 0);
         link.set(Word::Pump, 0);
