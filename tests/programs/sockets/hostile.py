@@ -5,6 +5,10 @@
 that comes of that may be anything but an answer of these calls. `hostile.py liar PORT BROKER
 COUNT FLIP`, without it: offers its ends by hand, and writes into the memory that it is given; with
 every other link the program FLIP (`flip.c`) does, which is faster.
+
+`hostile.py waiter PORT`, with the library: receives when it is told that there is something, by
+calls that would sleep otherwise, until its connection is reset. `hostile.py shower PORT BROKER`
+shows it bytes and takes them away again.
 """
 
 import array
@@ -47,6 +51,53 @@ def victim(port):
         far.close()
         if first[:3] == b"end":
             return
+
+
+def waiter(port):
+    """Never sleeps where it was told of bytes."""
+    listener = socket.create_server(("127.0.0.1", port))
+    far = listener.accept()[0]
+    poll, members = select.poll(), select.epoll()
+    poll.register(far, select.POLLIN)
+    members.register(far, select.EPOLLIN)
+    ways = [lambda: poll.poll(0), lambda: members.poll(0),
+            lambda: select.select([far], [], [], 0)[0]]
+    turn = 0
+    try:
+        while True:
+            while not ways[turn % 3]():
+                pass
+            if not far.recv(100):
+                raise AssertionError("it has ended")
+            turn += 1
+    except ConnectionResetError:
+        return
+
+
+def shower(port, broker):
+    """Until it is reset."""
+    with socket.create_connection(("127.0.0.1", port)) as near:
+        near.send(b"a")
+        words, file = link(broker, near)
+        assert words, "no link"
+        memory, side = mmap.mmap(file, BYTES), words[3]
+        place, head = (1 - side) * WORDS, side * WORDS + 0x40
+        until = time.monotonic() + 20
+        near.setblocking(False)
+        while time.monotonic() < until:
+            for shown, time_of in ((5, 0.0001), (0, 0.03)):
+                position = struct.unpack_from("Q", memory, place)[0] & (1 << 62) - 1
+                struct.pack_into("Q", memory, head, position + shown)
+                later = time.monotonic() + time_of
+                while time.monotonic() < later:
+                    pass
+            try:
+                near.recv(1)
+            except BlockingIOError:
+                continue
+            except ConnectionResetError:
+                return
+        raise AssertionError("nobody has reset it")
 
 
 def link(broker, end):
@@ -130,5 +181,9 @@ def liar(port, broker, count, flip):
 if __name__ == "__main__":
     if sys.argv[1] == "victim":
         victim(int(sys.argv[2]))
+    elif sys.argv[1] == "waiter":
+        waiter(int(sys.argv[2]))
+    elif sys.argv[1] == "shower":
+        shower(int(sys.argv[2]), sys.argv[3])
     else:
         liar(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5])
