@@ -85,7 +85,7 @@ def shower(port, broker):
         until = time.monotonic() + 20
         near.setblocking(False)
         while time.monotonic() < until:
-            for shown, time_of in ((5, 0.0001), (0, 0.03)):
+            for shown, time_of in ((5, 0.00003), (0, 0.001)):
                 position = struct.unpack_from("Q", memory, place)[0] & (1 << 62) - 1
                 struct.pack_into("Q", memory, head, position + shown)
                 later = time.monotonic() + time_of
