@@ -387,7 +387,9 @@ mod tests {
                             let mut pieces = Vec::new();
                             for (at, length) in direction.pieces(stretch, 0) {
                                 let mut piece = vec![0; length];
-                                UserMemory::lend_mut(&mut piece, |to| direction.memory.drain(at, to));
+                                UserMemory::lend_mut(&mut piece, |to| {
+                                    direction.memory.drain(at, to);
+                                });
                                 pieces.extend(piece);
                             }
                             prop_assert_eq!(&got, &pieces[..passed]);

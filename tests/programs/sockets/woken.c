@@ -1,7 +1,7 @@
 /*
- * Who is to be woken, or told, is, while the other end only computes: it makes no call behind the one
- * that has put the bytes, so that nothing makes up for an event that was lost, or for bytes that
- * were left. `woken WHAT` prints "ok"; a hang is ended by a signal.
+ * Who is to be woken, or told, is, while the other end only computes: it makes no call behind the
+ * one that has put the bytes, so that nothing makes up for an event that was lost, or for bytes
+ * that were left. `woken WHAT` prints "ok"; a hang is ended by a signal.
  *
  * The other end is a process that is there from the start, and is told what to do by a page that
  * both have. With the library it is said as well whether the connection has a link.

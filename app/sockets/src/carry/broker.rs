@@ -24,8 +24,8 @@ use rustix::net::{
     recvmsg, sendmsg, socket_with,
 };
 
-use super::clock;
 use super::links::{Link, Note, Word};
+use super::{clock, over};
 use crate::own;
 use crate::table::NUMBERS;
 
@@ -37,8 +37,6 @@ const NAME: usize = 108;
 
 /// How often somebody waits for another thread that offers.
 const WAITS: u32 = 1000;
-/// Links that are over and the broker was not told so yet: of more than these it never hears.
-const OVER: usize = 256;
 
 #[repr(C, align(4096))]
 struct State {
@@ -54,9 +52,7 @@ struct State {
     busy: AtomicU64,
     /// This process is known not to be a copy of another one.
     known: AtomicU64,
-    /// Links that are over, and the broker was not told so yet; 0: none.
-    over: [AtomicU64; OVER],
-    rest: [u64; 506 - OVER],
+    rest: [u64; 506],
 }
 
 static STATE: State = State {
@@ -66,8 +62,7 @@ static STATE: State = State {
     failed: AtomicU64::new(0),
     busy: AtomicU64::new(0),
     known: AtomicU64::new(0),
-    over: [const { AtomicU64::new(0) }; OVER],
-    rest: [0; 506 - OVER],
+    rest: [0; 506],
 };
 
 struct Path(core::cell::UnsafeCell<[u8; NAME]>);
@@ -164,25 +159,9 @@ pub(super) fn offer(number: c_int, link: Link) -> bool {
     tell(Request::Offer { tag: link.tag() }, &[file])
 }
 
-/// A link is over: its memory is no more in this process.
-pub(super) fn ended(name: u64) {
-    let is_free = |word: &&AtomicU64| {
-        word.compare_exchange(0, name, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    };
-    _ = STATE.over.iter().find(is_free);
-    if let Some(_alone) = Alone::try_be() {
-        tell_of_the_ended();
-    }
-}
-
-/// For who is in here alone. What cannot be said now is said later.
+/// For who is in here alone: of links that are over.
 fn tell_of_the_ended() {
-    for word in &STATE.over {
-        let name = word.load(Ordering::Acquire);
-        if name != 0 && tell(Request::Ended { link: name }, &[]) {
-            word.store(0, Ordering::Release);
-        }
-    }
+    over::each(|name| tell(Request::Ended { link: name }, &[]));
 }
 
 fn tell(request: Request, files: &[BorrowedFd<'_>]) -> bool {
@@ -241,7 +220,7 @@ fn lost() {
     STATE.page.store(0, Ordering::Release);
     STATE.failed.store(clock::now().max(1), Ordering::Relaxed);
     // Another one knows nothing of its links.
-    STATE.over.iter().for_each(|name| name.store(0, Ordering::Relaxed));
+    over::each(|_| true);
     own::close(number);
 }
 
@@ -259,10 +238,10 @@ fn has_mail() -> bool {
     }
 }
 
-/// Takes the mail, if there is some.
+/// Takes the mail, if there is some, and says what is to be said.
 #[inline(always)]
 pub(super) fn look() {
-    if has_mail() {
+    if has_mail() || over::are_many() {
         take();
     }
 }

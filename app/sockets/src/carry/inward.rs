@@ -34,8 +34,8 @@ const AWAKE: u32 = 200;
 /// power of that.
 const VAIN_MAX: u64 = 8;
 
-/// How long the other end may take to give the kernel what it had written into the ring. Once it took
-/// longer it is not waited for again.
+/// How long the other end may take to give the kernel what it had written into the ring. Once it
+/// took longer it is not waited for again.
 const PASSING: u64 = clock::SECOND >> 6;
 /// How long bytes of which we have told may be missing, in milliseconds.
 const MISSING: u32 = 1000;

@@ -9,7 +9,7 @@ use omniverb_carry::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 
 use super::links::{self, Link, Note, Word};
 use super::outward::{self, is_its};
-use super::{inward, members, offering, shadow};
+use super::{broker, inward, shadow};
 
 /// Neither direction goes on, now or, if it has no memory yet, ever. What was not received is still
 /// in the ring, for this process and those that it forks.
@@ -110,6 +110,7 @@ pub(super) fn close(number: c_int) {
         }
     }
     link.let_go();
+    broker::look();
 }
 
 /// The last number of this process is.
@@ -190,8 +191,6 @@ pub(super) fn finish() {
 
 /// In a child: threads that were at it are not there.
 pub(super) fn begin_anew() {
-    members::begin_anew();
-    offering::begin_anew();
     links::each(|_, link| {
         link.set(Word::Writer, 0);
         link.set(Word::Pump, 0);

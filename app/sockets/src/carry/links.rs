@@ -11,8 +11,8 @@ use omniverb_carry::{Direction, layout};
 use omniverb_ring::WordMemory;
 use omniverb_stream::descriptors::{PIECE, Room};
 
-use super::broker;
 use super::memory::Memory;
+use super::over;
 use crate::place;
 use crate::room::Pieces;
 
@@ -84,8 +84,8 @@ pub(super) enum Word {
     Data,
     /// One more than how far the other end had written when it was last told of there.
     Told,
-    /// One more than how far the other end had written when the program was last told that there are
-    /// bytes, of which it has received none since; 0: it was not.
+    /// One more than how far the other end had written when the program was last told that there
+    /// are bytes, of which it has received none since; 0: it was not.
     Shown,
 }
 
@@ -240,7 +240,7 @@ impl Link {
         let (has_put, name) = (self.has_put(), self.get(Word::Name));
         let base = self.word(Word::Memory).swap(0, Ordering::AcqRel);
         if base != 0 {
-            broker::ended(name);
+            over::put(name);
             CARRIED.fetch_add(1, Ordering::Relaxed);
             PUT.fetch_add(has_put, Ordering::Relaxed);
             // SAFETY: the link's own mapping, which nobody uses any more.

@@ -4,8 +4,8 @@
 //! It is switched on by `OMNIVERB_SOCKETS=carry`. What has no link is the kernel's, and everything
 //! in here is asked by the functions of `hooks` and `looks`.
 //!
-//! * [`links`]: what is known of each connection. [`broker`]: where links come from. [`offering`]:
-//!   which sockets are offered.
+//! * [`links`]: what is known of each connection; [`over`]: what is no more. [`broker`]: where
+//!   links come from. [`offering`]: which sockets are offered.
 //! * [`outward`], [`inward`]: sending, receiving. [`waits`]: `poll` and `select`;
 //!   [`epoll`] and [`members`]: sets.
 //! * [`leaving`]: back to the kernel. [`look`], [`shadow`]: what the kernel says.
@@ -22,19 +22,22 @@ mod members;
 mod memory;
 mod offering;
 mod outward;
+mod over;
 pub(crate) mod parts;
 mod report;
 mod shadow;
 mod waits;
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, fence};
 
 pub(crate) use epoll::Wait;
 use links::Word;
 use offering::Found;
+use omniverb_stream::descriptors::Why;
 use parts::Parts;
 
+use crate::table::{self, NUMBERS};
 use crate::{call, place};
 
 /// At the start of the program.
@@ -265,8 +268,10 @@ pub(crate) fn stop() {
 /// A message with these flags is about to be sent, of which only the kernel can honour some.
 #[inline(always)]
 pub(crate) fn stays_with_kernel(number: c_int, flags: c_int) {
-    if flags & call::FLAGS != 0 {
-        offering::stays_with_kernel(number);
+    if flags & call::FLAGS != 0 && place::is_ours() && table::look(number).kind().is_stream() {
+        NUMBERS.keep(number, Why::Flag);
+        fence(Ordering::SeqCst);
+        leaving::leave_number(number);
     }
 }
 
@@ -344,6 +349,8 @@ pub(crate) fn forked(parents: Option<c_int>) {
     if links::is_on() {
         _ = broker::is_copy();
         leaving::begin_anew();
+        members::begin_anew();
+        offering::begin_anew();
         broker::leave_to_parent(parents);
     }
 }

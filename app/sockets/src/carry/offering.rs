@@ -10,7 +10,7 @@ use omniverb_carry::layout::RING;
 use omniverb_stream::descriptors::{Kind, Why};
 
 use super::links::{self, Link, Word};
-use super::{broker, leaving, members, shadow};
+use super::{broker, members, shadow};
 use crate::place;
 use crate::table::{self, NUMBERS};
 
@@ -131,16 +131,6 @@ fn offer_now(number: c_int) -> bool {
     }
     link.let_go();
     is_offered
-}
-
-/// Only the kernel can do what is about to be done with a socket.
-#[cold]
-pub(super) fn stays_with_kernel(number: c_int) {
-    if place::is_ours() && table::look(number).kind().is_stream() {
-        NUMBERS.keep(number, Why::Flag);
-        fence(Ordering::SeqCst);
-        leaving::leave_number(number);
-    }
 }
 
 /// Sockets that there are now are never offered: others have them, too. And sets have no more

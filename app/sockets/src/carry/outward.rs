@@ -208,8 +208,8 @@ pub(super) fn flush_all() {
     }
 }
 
-/// Now and then, by calls that do not sleep: what is in the ring of whoever has left it goes through
-/// the kernel. Who looks for an answer, and does nothing else, would wait for it for ever otherwise.
+/// Now and then, by calls that do not sleep: what is in the ring of whoever has left it goes
+/// through the kernel. Who only looks for an answer would wait for it for ever otherwise.
 #[inline(always)]
 pub(super) fn give_back() {
     let is_long_ago =
