@@ -225,6 +225,7 @@ functions! {
         count: u32,
         flags: c_int
     ) -> c_int {
+        carry::stays_with_kernel(number, flags);
         carry::stop_sending(number);
         if !messages.is_null() && carry::may_pass(number) {
             for index in 0..count.min(MESSAGES) as usize {
@@ -322,7 +323,7 @@ functions! {
             let has_time = || {
                 wait(timeout.is_null() || (*timeout).tv_sec != 0 || (*timeout).tv_usec != 0)
             };
-            carry::select(end, [read, write], has_time, |waits| {
+            carry::select(end, [read, write, except], has_time, |waits| {
                 let mut zero = libc::timeval { tv_sec: 0, tv_usec: 0 };
                 let timeout = if waits { timeout } else { &raw mut zero };
                 next_select(end, read, write, except, timeout)
@@ -341,7 +342,7 @@ functions! {
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the program's arguments, as they are.
         unsafe {
-            carry::select(end, [read, write], || wait_until(timeout), |waits| {
+            carry::select(end, [read, write, except], || wait_until(timeout), |waits| {
                 let timeout = if waits { timeout } else { &raw const zero };
                 next_pselect(end, read, write, except, timeout, mask)
             })

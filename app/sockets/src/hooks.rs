@@ -210,17 +210,14 @@ functions! {
         }
         let call = Call::Request { number, request };
         // SAFETY: the program's arguments, as they are.
-        let result = watched(call, || unsafe { next_ioctl(number, request, argument) });
-        match request {
-            libc::FIONREAD if result == 0 => {
-                let more = carry::queued(number) as c_int;
-                if more > 0 {
-                    // SAFETY: where the kernel has just written a number.
-                    unsafe { *(argument as *mut c_int) += more };
-                }
-            }
-            libc::FIONBIO => carry::has_changed(number),
-            _ => {}
+        let native = || watched(call, || unsafe { next_ioctl(number, request, argument) });
+        if request == libc::FIONREAD {
+            // SAFETY: that is where the kernel writes it.
+            return unsafe { carry::queued(number, argument as *mut c_int, native) };
+        }
+        let result = native();
+        if request == libc::FIONBIO {
+            carry::has_changed(number);
         }
         result
     }
@@ -252,6 +249,7 @@ functions! {
 
     ov_syscall(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> i64 {
         let first = a as c_int;
+        let mut is_counted = false;
         match number {
             libc::SYS_close | libc::SYS_dup | libc::SYS_fcntl if is_own(first) => {
                 return i64::from(nothing_there());
@@ -268,16 +266,20 @@ functions! {
                 if let Some(result) = unsafe { by_name(number, [a, b, c, d]) } {
                     return result;
                 }
-                numbered::leave(number, a);
+                is_counted = numbered::leave(number, a);
             }
             _ => {}
         }
         // SAFETY: the program's arguments, as they are.
         let make = || unsafe { next_syscall(number, a, b, c, d, e, f) };
-        match numbered::call(number, [a, b, c, d, e, f]) {
+        let result = match numbered::call(number, [a, b, c, d, e, f]) {
             Some(call) => watched(call, make),
             None => make(),
+        };
+        if is_counted {
+            carry::uncount();
         }
+        result
     }
 }
 

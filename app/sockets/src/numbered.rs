@@ -41,7 +41,8 @@ pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
 
 /// Bytes of sockets, of which some may be carried, are moved, or waited for.
 fn changes(number: i64) -> bool {
-    carry::is_on() && (MOVES.contains(&number) || WAITS.contains(&number))
+    let is_one = MOVES.contains(&number) || WAITS.contains(&number) || IN_SETS.contains(&number);
+    carry::is_on() && is_one
 }
 
 /// By their first argument.
@@ -60,26 +61,34 @@ const MOVES: [i64; 12] = [
     libc::SYS_pwritev2,
 ];
 /// For many, or within the kernel.
-const WAITS: [i64; 10] = [
+const WAITS: [i64; 7] = [
     libc::SYS_poll,
     libc::SYS_ppoll,
     libc::SYS_select,
     libc::SYS_pselect6,
-    libc::SYS_epoll_wait,
-    libc::SYS_epoll_pwait,
-    libc::SYS_epoll_pwait2,
     libc::SYS_sendfile,
     libc::SYS_splice,
     libc::SYS_io_uring_enter,
 ];
+/// In the set that is their first argument.
+const IN_SETS: [i64; 3] = [libc::SYS_epoll_wait, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2];
 
-/// Before a call of this number: sockets that it is about are the kernel's from now on.
-pub(crate) fn leave(number: i64, first: usize) {
-    if MOVES.contains(&number) {
+/// Before a call of this number: sockets that it is about are the kernel's from now on. Whether
+/// none get links until it is over, which is to be said then ([`carry::uncount`]).
+pub(crate) fn leave(number: i64, first: usize) -> bool {
+    if IN_SETS.contains(&number) {
+        carry::is_seen(first as c_int);
+        carry::may_sleep();
+        return false;
+    }
+    let (moves, waits) = (MOVES.contains(&number), WAITS.contains(&number));
+    let is_counted = (moves || waits) && carry::count();
+    if moves {
         carry::leave(first as c_int);
-    } else if WAITS.contains(&number) {
+    } else if waits {
         carry::leave_all();
     }
+    is_counted
 }
 
 /// What a call of this number does to descriptors, if anything.

@@ -197,6 +197,16 @@ impl<M: WordMemory> Direction<M> {
         }
     }
 
+    /// Where in the link's memory the bytes of a stretch are, from `offset` on, and how many: up to
+    /// the end of the ring, and from its beginning on.
+    #[must_use]
+    pub fn pieces(&self, stretch: Stretch, offset: usize) -> [(usize, usize); 2] {
+        let at = (stretch.from as usize).wrapping_add(offset) & (RING - 1);
+        let length = stretch.bytes.saturating_sub(offset).min(RING);
+        let first = length.min(RING - at);
+        [(self.ring + at, first), (self.ring, length - first)]
+    }
+
     /// Of the writer: what it has copied in behind `head` is the reader's. How far that one is, as
     /// seen after that; `None` if the direction was stopped meanwhile, and nothing was published.
     #[inline]
@@ -374,6 +384,15 @@ mod tests {
                             UserMemory::lend_mut(&mut got, |to| {
                                 direction.drain(stretch.from, 0, to);
                             });
+                            let mut pieces = Vec::new();
+                            for (at, length) in direction.pieces(stretch, 0) {
+                                let mut piece = vec![0; length];
+                                UserMemory::lend_mut(&mut piece, |to| {
+                                    direction.memory.drain(at, to);
+                                });
+                                pieces.extend(piece);
+                            }
+                            prop_assert_eq!(&got, &pieces[..passed]);
                             kernel.extend(got);
                             direction.passed(stretch, passed).unwrap();
                         }

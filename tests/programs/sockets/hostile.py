@@ -5,6 +5,10 @@
 that comes of that may be anything but an answer of these calls. `hostile.py liar PORT BROKER
 COUNT FLIP`, without it: offers its ends by hand, and writes into the memory that it is given; with
 every other link the program FLIP (`flip.c`) does, which is faster.
+
+`hostile.py waiter PORT`, with the library: receives when it is told that there is something, by
+calls that would sleep otherwise, until its connection is reset. `hostile.py shower PORT BROKER`
+shows it bytes and takes them away again.
 """
 
 import array
@@ -21,6 +25,8 @@ import time
 WORDS, RING = 4096, 1 << 16
 BYTES = 2 * WORDS + 2 * RING
 _TURNS = 400
+# Connections of the shower.
+_SHOWN = 10
 
 
 def victim(port):
@@ -47,6 +53,69 @@ def victim(port):
         far.close()
         if first[:3] == b"end":
             return
+
+
+def waiter(port):
+    """Never sleeps where it was told of bytes."""
+    listener = socket.create_server(("127.0.0.1", port))
+    while not is_reset(listener.accept()[0]):
+        pass
+
+
+def is_reset(far):
+    """How a connection of the waiter's has ended."""
+    poll, members = select.poll(), select.epoll()
+    poll.register(far, select.POLLIN)
+    members.register(far, select.EPOLLIN)
+    ways = [lambda: poll.poll(0), lambda: members.poll(0),
+            lambda: select.select([far], [], [], 0)[0]]
+    turn = 0
+    try:
+        while True:
+            while not ways[turn % 3]():
+                pass
+            # By then it is taken away.
+            time.sleep(0.002)
+            if not far.recv(100):
+                return False
+            turn += 1
+    except ConnectionResetError:
+        return True
+
+
+def shower(port, broker):
+    """Until one of its connections is reset. One of which the other end has seen that it is
+    nonsense before it was told of anything is the kernel's, and no such."""
+    for _ in range(_SHOWN):
+        if shows(port, broker):
+            return
+    raise AssertionError("nobody has reset it")
+
+
+def shows(port, broker):
+    """Whether a connection was reset soon."""
+    with socket.create_connection(("127.0.0.1", port)) as near:
+        near.send(b"a")
+        words, file = link(broker, near)
+        assert words, "no link"
+        memory, side = mmap.mmap(file, BYTES), words[3]
+        place, head = (1 - side) * WORDS, side * WORDS + 0x40
+        until = time.monotonic() + 2
+        near.setblocking(False)
+        while time.monotonic() < until:
+            for shown, time_of in ((5, 0.00003), (0, 0.001)):
+                position = struct.unpack_from("Q", memory, place)[0] & (1 << 62) - 1
+                struct.pack_into("Q", memory, head, position + shown)
+                later = time.monotonic() + time_of
+                while time.monotonic() < later:
+                    pass
+            try:
+                near.recv(1)
+            except BlockingIOError:
+                continue
+            except ConnectionResetError:
+                return True
+    return False
 
 
 def link(broker, end):
@@ -130,5 +199,9 @@ def liar(port, broker, count, flip):
 if __name__ == "__main__":
     if sys.argv[1] == "victim":
         victim(int(sys.argv[2]))
+    elif sys.argv[1] == "waiter":
+        waiter(int(sys.argv[2]))
+    elif sys.argv[1] == "shower":
+        shower(int(sys.argv[2]), sys.argv[3])
     else:
         liar(int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5])

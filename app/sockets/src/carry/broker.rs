@@ -24,8 +24,8 @@ use rustix::net::{
     recvmsg, sendmsg, socket_with,
 };
 
-use super::clock;
 use super::links::{Link, Note, Word};
+use super::{clock, over};
 use crate::own;
 use crate::table::NUMBERS;
 
@@ -153,18 +153,15 @@ pub(super) fn offer(number: c_int, link: Link) -> bool {
     if socket().is_none() && !open() {
         return false;
     }
+    tell_of_the_ended();
     // SAFETY: the program's socket, for this call.
     let file = unsafe { BorrowedFd::borrow_raw(number) };
     tell(Request::Offer { tag: link.tag() }, &[file])
 }
 
-/// A link is over.
-pub(super) fn ended(name: u64) {
-    if let Some(_alone) = Alone::try_be()
-        && socket().is_some()
-    {
-        tell(Request::Ended { link: name }, &[]);
-    }
+/// For who is in here alone: of links that are over.
+fn tell_of_the_ended() {
+    over::each(|name| tell(Request::Ended { link: name }, &[]));
 }
 
 fn tell(request: Request, files: &[BorrowedFd<'_>]) -> bool {
@@ -222,6 +219,8 @@ fn lost() {
     // The page stays mapped: somebody may be looking at it.
     STATE.page.store(0, Ordering::Release);
     STATE.failed.store(clock::now().max(1), Ordering::Relaxed);
+    // Another one knows nothing of its links.
+    over::each(|_| true);
     own::close(number);
 }
 
@@ -239,10 +238,10 @@ fn has_mail() -> bool {
     }
 }
 
-/// Takes the mail, if there is some.
+/// Takes the mail, if there is some, and says what is to be said.
 #[inline(always)]
 pub(super) fn look() {
-    if has_mail() {
+    if has_mail() || over::are_many() {
         take();
     }
 }
@@ -262,10 +261,11 @@ fn take() {
         match receive(socket) {
             Ok(Some((reply, file))) => came(reply, file),
             Ok(None) => return lost(),
-            Err(Errno::AGAIN | Errno::INTR) => return,
+            Err(Errno::AGAIN | Errno::INTR) => break,
             Err(_) => return lost(),
         }
     }
+    tell_of_the_ended();
 }
 
 /// The next message; `None` at the end of the connection, or for what is none.

@@ -15,8 +15,9 @@ use omniverb_stream::descriptors::{Kind, Member, Why};
 use rustix::event::PollFlags;
 
 use super::links::{self, Link, Note, Word};
+use super::look::{self, Seen};
 use super::members::{self, Looked, NOT_OURS, Row, may_be_member};
-use super::{broker, clock, inward, leaving, look, outward, shadow};
+use super::{broker, clock, inward, leaving, outward, shadow};
 use crate::table::{self, NUMBERS};
 
 const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
@@ -24,6 +25,9 @@ const EDGE: u32 = libc::EPOLLET as u32;
 /// Bits that are no events.
 const PRIVATE: u32 = EDGE | NOT_OURS;
 const ENDING: u32 = (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP) as u32;
+
+/// How often a call that does not wait looks again for what has gone another way meanwhile.
+pub(super) const MOVES: u32 = 8;
 
 /// Whether a call waits until something is there.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -86,8 +90,12 @@ pub(super) unsafe fn changed(
         link.set(Word::Number, number as u64);
         if !members::put(link, &member) || !may_be_member(&member) {
             NUMBERS.keep(number, Why::Member);
+            members::take_out(link);
             leaving::leave(link, number);
         }
+    } else {
+        // What it was there with is no more: from now on the kernel tells of it.
+        members::take_out(link);
     }
     link.let_go();
 }
@@ -132,13 +140,13 @@ fn news(link: Link) -> u32 {
     let events = link.get(Word::Events) as u32;
     let error = if link.get(Word::Error) == 0 { 0 } else { libc::EPOLLERR as u32 };
     let is_wanted = events & READABLE != 0 && inward::waiting(link) > 0;
-    let is_news = is_wanted && (events & EDGE == 0 || link.get(Word::Told) != newest(link));
-    // Where the kernel has bytes that come first it has told of those, but not of this news.
-    let is_there = |link| {
-        let is_edge = events & EDGE != 0;
-        inward::is_readable(link, number_of(link)) || is_edge && kernels(link, READABLE) != 0
-    };
-    let bytes = is_news && is_there(link);
+    // Of bytes of the kernel's that come first that has told, but not of this news.
+    let bytes = is_wanted
+        && if events & EDGE == 0 {
+            inward::is_readable(link, number_of(link))
+        } else {
+            link.get(Word::Told) != newest(link)
+        };
     error | if bytes { events & READABLE } else { 0 }
 }
 
@@ -158,6 +166,7 @@ fn any_has_news(row: Row) -> bool {
 
 /// Where events are told, and the kernel's call for a part of it.
 struct Call<'a, N> {
+    set: u32,
     row: Row,
     events: *mut libc::epoll_event,
     most: usize,
@@ -202,13 +211,61 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
             count += self.tell(link, by_kernel, count);
             true
         });
+        if count == 0 && kept > 0 {
+            // What places were kept for another thread has told of.
+            let told = (self.native)(self.events, self.most as c_int, false);
+            self.settle(told.max(0) as usize);
+            return told;
+        }
+        self.complete(by_kernel);
         count as c_int
+    }
+
+    /// The same for a call that does not wait: what was there when it began, and goes another way
+    /// at this moment, is told of.
+    fn ask_once(&self) -> c_int {
+        for _ in 0..MOVES {
+            let before = self.marks();
+            let told = self.ask();
+            if told != 0 {
+                return told;
+            }
+            let mut is_passing = false;
+            self.row.each(|link| {
+                is_passing |= inward::settles(link);
+                true
+            });
+            if !is_passing && self.marks() == before {
+                break;
+            }
+        }
+        0
+    }
+
+    /// Changes when bytes that were in a ring are not there any more.
+    fn marks(&self) -> u64 {
+        let mut all = 0_u64;
+        self.row.each(|link| {
+            all = all.wrapping_add(inward::mark(link));
+            true
+        });
+        all
     }
 
     /// Tells what the ring has to say of a member, behind the `count` events that there are, of
     /// which the kernel has told the first. How many more there are.
     fn tell(&self, link: Link, by_kernel: usize, count: usize) -> usize {
         let (newest, told) = (newest(link), link.get(Word::Told));
+        if news(link) == 0 {
+            return 0;
+        }
+        let number = number_of(link);
+        if matches!(look::look(link, number), Seen::Another) {
+            // It was closed unseen.
+            links::forget(number, link);
+            members::take_out(link);
+            return 0;
+        }
         let bits = news(link);
         if bits == 0 {
             return 0;
@@ -221,8 +278,8 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
             true => kernels(link, events),
             false => 0,
         };
-        // Others may have the same data.
-        let same = same.filter(|_| kernels != 0);
+        // Others may have the same data. Otherwise it is what another thread has dealt with since.
+        let same = same.filter(|_| kernels != 0 || !self.has_another(link));
         if same.is_none() && count == self.most {
             return 0;
         }
@@ -234,11 +291,52 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
                 return 0;
             }
         }
+        if bits & READABLE != 0 {
+            link.set(Word::Shown, newest);
+        }
         match same {
             Some(at) => self.set(at, self.get(at).events | bits, data),
             None => self.set(count, bits | kernels, data),
         }
         usize::from(same.is_none())
+    }
+
+    /// Another member has the same data.
+    fn has_another(&self, link: Link) -> bool {
+        let mut found = false;
+        self.row.each(|other| {
+            let is_same = other.get(Word::Data) == link.get(Word::Data);
+            found = is_same && other.index() != link.index();
+            !found
+        });
+        found
+    }
+
+    /// An event tells all that is so, not only what is new. So those of the kernel's also tell of
+    /// bytes in the ring, of which was told before.
+    fn complete(&self, told: usize) {
+        if told == 0 {
+            return;
+        }
+        self.row.each(|link| {
+            let (data, events) = (link.get(Word::Data), link.get(Word::Events) as u32);
+            let readable = events & READABLE;
+            if readable == 0 || inward::waiting(link) == 0 {
+                return true;
+            }
+            let lacks = |event: libc::epoll_event| {
+                let (bits, its) = (event.events, event.u64);
+                its == data && bits & readable == 0
+            };
+            if let Some(at) = (0..told).find(|at| lacks(self.get(*at)))
+                && inward::is_readable(link, number_of(link))
+                && kernels(link, events) & self.get(at).events != 0
+            {
+                link.set(Word::Shown, newest(link));
+                self.set(at, self.get(at).events | readable, data);
+            }
+            true
+        });
     }
 
     /// Where the kernel has told of a member that its connection ends it may be a reset that only
@@ -295,7 +393,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
 
     /// Waits in the kernel, while no member is welcome.
     fn sleep(&self) -> c_int {
-        self.row.falls_asleep();
+        members::falls_asleep(self.set);
         self.row.each(|link| {
             if let Some(direction) = link.inward()
                 && direction.place().is_welcome()
@@ -316,8 +414,9 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
                 self.row.looked(Looked::Well);
             }
         }
-        self.row.wakes();
+        members::wakes(self.set);
         self.settle(told.max(0) as usize);
+        self.complete(told.max(0) as usize);
         told
     }
 }
@@ -326,6 +425,20 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
 fn kernels(link: Link, events: u32) -> u32 {
     let wanted = PollFlags::from_bits_retain((events & !PRIVATE) as u16);
     u32::from(shadow::events(number_of(link), wanted, 0).bits())
+}
+
+/// A set has no row. Who waits is counted then, so that nobody joins it who would not wake him; its
+/// row, if it has got one at this moment: then he is not.
+fn row_or_sleep(set: u32, wait: Wait) -> Option<Row> {
+    if wait == Wait::Never {
+        return None;
+    }
+    members::falls_asleep(set);
+    let row = Row::of(set);
+    if row.is_some() {
+        members::wakes(set);
+    }
+    row
 }
 
 /// `epoll_wait` and the like. `native` does what the program has called, for a part of the array
@@ -338,15 +451,30 @@ pub(super) fn wait(
     native: impl Fn(*mut libc::epoll_event, c_int, bool) -> c_int,
 ) -> c_int {
     broker::look();
-    let row = if members::is_none_there() { None } else { Row::of(NUMBERS.look(set).id()) };
-    let Some(row) = row.filter(|_| !events.is_null() && most > 0) else {
+    outward::give_back();
+    let entry = NUMBERS.look(set);
+    let id = if entry.kind() == Kind::Set { entry.id() } else { 0 };
+    let Some(row) = Row::of(id).or_else(|| row_or_sleep(id, wait)) else {
+        // Nobody is carried who is in it, and nobody will be before this is over.
+        outward::flush_all();
+        let told = native(events, most, true);
+        if wait == Wait::Until {
+            members::wakes(id);
+        }
+        return told;
+    };
+    if events.is_null() || most <= 0 {
+        is_seen(set);
         outward::flush_all();
         return native(events, most, true);
-    };
-    let call = Call { row, events, most: most as usize, native: &native };
-    if wait == Wait::Never || any_has_news(row) {
+    }
+    let call = Call { set: id, row, events, most: most as usize, native: &native };
+    if wait == Wait::Never {
+        return call.ask_once();
+    }
+    if any_has_news(row) {
         let told = call.ask();
-        if told != 0 || wait == Wait::Never {
+        if told != 0 {
             return told;
         }
     }

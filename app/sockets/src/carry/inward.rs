@@ -34,6 +34,12 @@ const AWAKE: u32 = 200;
 /// power of that.
 const VAIN_MAX: u64 = 8;
 
+/// How long the other end may take to give the kernel what it had written into the ring. Once it
+/// took longer it is not waited for again.
+const PASSING: u64 = clock::SECOND >> 6;
+/// How long bytes of which we have told may be missing, in milliseconds.
+const MISSING: u32 = 1000;
+
 /// Steps of a call that got nothing: far more than others who read the same socket cause.
 const STEPS: u32 = 1 << 12;
 
@@ -70,6 +76,65 @@ pub(super) fn waiting(link: Link) -> usize {
 /// There are bytes in the ring, and all that are before them were received.
 pub(super) fn is_readable(link: Link, number: c_int) -> bool {
     waiting(link) > 0 && link.inward().is_some_and(|direction| is_passed(link, number, &direction))
+}
+
+/// The program is told that there are bytes.
+pub(super) fn shows(link: Link) {
+    link.set(Word::Shown, mark(link).wrapping_add(waiting(link) as u64) + 1);
+}
+
+/// Changes when bytes that were in the ring are not there any more.
+#[inline]
+pub(super) fn mark(link: Link) -> u64 {
+    link.inward().map_or(0, |direction| direction.place().position())
+}
+
+/// The other end is taking back what it had written, and the kernel may not have it yet.
+fn is_passing(link: Link) -> bool {
+    let notes = Note::Unwelcoming as u64 | Note::Broken as u64 | Note::Slow as u64;
+    link.inward().is_some_and(|direction| {
+        let place = direction.place();
+        place.is_taken()
+            && link.get(Word::Notes) & notes == 0
+            && direction.head().since(place).is_ok_and(|bytes| bytes > 0)
+    })
+}
+
+/// Waits while that is so: whom we have told of bytes finds them. Whether it was so.
+pub(super) fn settles(link: Link) -> bool {
+    if !is_passing(link) {
+        return false;
+    }
+    let began = clock::now();
+    while is_passing(link) {
+        if clock::is_over(began, PASSING) {
+            link.note(Note::Slow);
+        }
+        sched_yield();
+    }
+    true
+}
+
+/// Bytes of which we have told are not there, not even after a second, and nobody of this process
+/// has received them: the other end, which no correct one does, has shown them and taken them away.
+/// Then the connection is reset, rather than that a call sleeps for ever that natively would not.
+fn are_missing(link: Link, number: c_int) -> bool {
+    let others = Note::Unwelcoming as u64 | Note::Shared as u64;
+    let shown = link.get(Word::Shown);
+    let is_shown = || link.get(Word::Shown) == shown && link.get(Word::Notes) & others == 0;
+    if shown == 0 || !is_shown() {
+        return false;
+    }
+    let began = clock::now();
+    let wanted = PollFlags::IN.union(PollFlags::RDHUP);
+    let is_there = !shadow::events(number, wanted, MISSING).is_empty();
+    // It may have been interrupted: then this call sleeps, and the next one finds it so.
+    if is_there || !is_shown() || !clock::is_over(began, clock::SECOND >> 2) {
+        return false;
+    }
+    link.note(Note::Broken);
+    shadow::reset(number);
+    true
 }
 
 /// All that went through the kernel before the ring's bytes was received.
@@ -167,6 +232,8 @@ struct Call<'a, N> {
     flags: c_int,
     native: N,
     got: usize,
+    /// Where the ring was read when the kernel was asked, by a call that does not wait.
+    seen: Option<u64>,
 }
 
 /// Receives. `native` does what the program has called, and the whole of it.
@@ -183,12 +250,20 @@ pub(super) fn receive(
     let is_plain = flags & !PLAIN == 0 && flags & looks_and_waits != looks_and_waits;
     let parts = parts.filter(|parts| parts.total() > 0 && is_plain);
     let Some(parts) = parts.filter(|_| !link.has(Note::Broken)) else {
+        if link.has(Note::Broken) && are_missing(link, number) {
+            shadow::set_errno(libc::ECONNRESET);
+            return -1;
+        }
         // What only the kernel can do it does with all bytes.
         leaving::leave(link, number);
         outward::flush_all();
         return native();
     };
-    Call { link, direction, number, parts, flags, native, got: 0 }.run()
+    let got = Call { link, direction, number, parts, flags, native, got: 0, seen: None }.run();
+    if got >= 0 && flags & libc::MSG_PEEK == 0 && link.get(Word::Shown) != 0 {
+        link.set(Word::Shown, 0);
+    }
+    got
 }
 
 /// What a step came to.
@@ -231,6 +306,10 @@ impl<N: Fn() -> isize> Call<'_, N> {
         self.link.note(Note::Broken);
         if self.got > 0 {
             return self.got as isize;
+        }
+        if are_missing(self.link, self.number) {
+            shadow::set_errno(libc::ECONNRESET);
+            return -1;
         }
         falls_asleep(self.link);
         outward::flush_all();
@@ -340,11 +419,11 @@ impl<N: Fn() -> isize> Call<'_, N> {
         let is_waiting = !self.has(libc::MSG_DONTWAIT) && !self.link.has(Note::NonBlocking);
         if events.intersects(PollFlags::IN | look::ENDING) {
             if !is_waiting || !self.has(libc::MSG_WAITALL) {
-                return self.ask();
+                return self.ask(place);
             }
         } else if !is_waiting {
             welcome(self.link, &self.direction);
-            return self.ask();
+            return self.ask(place);
         } else if is_worth_looking(self.link) {
             let began = clock::now();
             let has_come = self.look_for_a_moment(place, began);
@@ -387,19 +466,32 @@ impl<N: Fn() -> isize> Call<'_, N> {
     }
 
     /// Asks the kernel, which does not wait, or waits for all of it.
-    fn ask(&mut self) -> Step {
+    fn ask(&mut self, place: Place) -> Step {
+        self.seen = Some(place.position());
         let result = self.rest();
         self.told(result)
     }
 
+    /// Since then bytes have gone out of the ring to somewhere else: perhaps to the kernel.
+    fn has_moved(&self) -> bool {
+        let has_moved = |seen| settles(self.link) || mark(self.link) != seen;
+        self.seen.is_some_and(has_moved)
+    }
+
     /// Waits in the kernel.
     fn sleep(&mut self) -> Step {
+        self.seen = None;
         falls_asleep(self.link);
         if waiting(self.link) > 0 {
             wakes(self.link);
             return Step::Again;
         }
         outward::flush_all();
+        if self.got == 0 && are_missing(self.link, self.number) {
+            wakes(self.link);
+            shadow::set_errno(libc::ECONNRESET);
+            return Step::Done(-1);
+        }
         let began = clock::now();
         let result = self.rest();
         wakes(self.link);
@@ -430,7 +522,9 @@ impl<N: Fn() -> isize> Call<'_, N> {
         let error = if result < 0 { shadow::errno() } else { 0 };
         let is_passing = matches!(error, libc::EAGAIN | libc::EINTR);
         let has_bytes = matches!(ring(self.link, &self.direction), Ring::Bytes(..));
-        if error == libc::EAGAIN && has_bytes || error == 0 && (has_bytes || self.inherits()) {
+        if error == libc::EAGAIN && (has_bytes || self.has_moved())
+            || error == 0 && (has_bytes || self.inherits())
+        {
             return Step::Again;
         }
         if error != 0 && !is_passing && (has_bytes || self.got > 0) {

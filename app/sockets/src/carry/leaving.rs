@@ -110,6 +110,7 @@ pub(super) fn close(number: c_int) {
         }
     }
     link.let_go();
+    broker::look();
 }
 
 /// The last number of this process is.
@@ -125,7 +126,6 @@ fn end(link: Link, number: c_int) {
     if !inward.place().is_taken() && inward.leave().is_ok_and(|bytes| bytes > 0) {
         shadow::close_will_reset(number);
     }
-    broker::ended(link.get(Word::Name));
 }
 
 /// A socket is about to be shut down.
@@ -137,6 +137,12 @@ pub(super) fn shut(number: c_int, how: c_int) {
         libc::SHUT_RDWR => (true, true),
         _ => (false, false),
     };
+    if !is_its(link, number) {
+        // Another socket's that came here unseen.
+        links::forget(number, link);
+        link.let_go();
+        return;
+    }
     if sends && let Some(outward) = link.outward() {
         outward.stop();
         outward::flush(link, number);

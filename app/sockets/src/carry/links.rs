@@ -12,6 +12,7 @@ use omniverb_ring::WordMemory;
 use omniverb_stream::descriptors::{PIECE, Room};
 
 use super::memory::Memory;
+use super::over;
 use crate::place;
 use crate::room::Pieces;
 
@@ -83,6 +84,9 @@ pub(super) enum Word {
     Data,
     /// One more than how far the other end had written when it was last told of there.
     Told,
+    /// One more than how far the other end had written when the program was last told that there
+    /// are bytes, of which it has received none since; 0: it was not.
+    Shown,
 }
 
 /// What is true of a link from some time on.
@@ -102,6 +106,8 @@ pub(super) enum Note {
     Returned = 32,
     /// This side puts no bytes into the ring any more, and takes no memory if it has none yet.
     Left = 64,
+    /// The other end took long to take back what it had written: it is not waited for again.
+    Slow = 128,
 }
 
 /// One of them.
@@ -156,7 +162,7 @@ impl Link {
 
     /// Its memory, if it has come.
     #[inline(always)]
-    fn memory(self) -> Option<Memory> {
+    pub(super) fn memory(self) -> Option<Memory> {
         match self.get(Word::Memory) {
             0 => None,
             base => Some(Memory(base as usize)),
@@ -231,9 +237,10 @@ impl Link {
     /// Nobody holds it: but who wants the row has to win it first.
     #[cold]
     fn end(self) {
-        let has_put = self.has_put();
+        let (has_put, name) = (self.has_put(), self.get(Word::Name));
         let base = self.word(Word::Memory).swap(0, Ordering::AcqRel);
         if base != 0 {
+            over::put(name);
             CARRIED.fetch_add(1, Ordering::Relaxed);
             PUT.fetch_add(has_put, Ordering::Relaxed);
             // SAFETY: the link's own mapping, which nobody uses any more.

@@ -1,14 +1,15 @@
 //! Which links are in which epoll set.
 //!
-//! A set with such members has a row: how many sleep in it, and a place for each member. What a
-//! member was put there with is in its link's words, and a link is in one set at most. Whoever
-//! joins a set in which somebody sleeps is the kernel's: the sleeper has not looked for him.
+//! A set with such members has a row: a place for each member. What a member was put there with is
+//! in its link's words, and a link is in one set at most. Whoever joins a set in which somebody
+//! sleeps is the kernel's: the sleeper has not looked for him. So sleepers of all sets are counted,
+//! whether those have a row by then or not.
 //!
 //! A set is named by its id, which no other one gets ([`crate::table`]). So a row is of no use any
 //! more when no number has that id, and a place when nothing has its link.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use omniverb_stream::descriptors::{Kind, Member, PIECE, Room, Why};
 
@@ -27,21 +28,52 @@ pub(super) const NOT_OURS: u32 =
 
 /// Words of a row.
 const ID: usize = 0;
-const SLEEPERS: usize = 1;
-const VAIN: usize = 2;
-const SKIP: usize = 3;
-const TURN: usize = 4;
+const VAIN: usize = 1;
+const SKIP: usize = 2;
+const TURN: usize = 3;
 /// One more than the last place that was ever used.
-const END: usize = 5;
+const END: usize = 4;
 const PLACES: usize = 8;
 /// The longest time, in calls, that is not looked at all: two to the power of that.
 const VAIN_MAX: u64 = 8;
 /// Instead of an id: somebody makes the row.
 const BUSY: u64 = 1 << 63;
+/// How often a link is put where its socket is, which others change at the same time.
+const TRIES: u32 = 8;
 
 static ROWS: Pieces<SETS> = Pieces::new();
 /// One more than the last row that was ever used.
 static USED: AtomicU64 = AtomicU64::new(0);
+
+/// Who sleeps in sets, or is about to, by the last bits of their ids: who sleeps in another one
+/// that has the same is taken for a sleeper of both, which costs nothing but speed. A call that is
+/// left by `longjmp` or cancellation sleeps for good.
+static SLEEPERS: [AtomicU32; 1 << 10] = [const { AtomicU32::new(0) }; 1 << 10];
+
+fn sleepers(set: u32) -> &'static AtomicU32 {
+    &SLEEPERS[set as usize % SLEEPERS.len()]
+}
+
+/// A call of the kernel's that waits in a set is about to begin. Whether the set has a row, and how
+/// its members are, is to be looked at after this.
+#[inline]
+pub(super) fn falls_asleep(set: u32) {
+    sleepers(set).fetch_add(1, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+}
+
+/// It is over.
+#[inline]
+pub(super) fn wakes(set: u32) {
+    // In a child of this call's process nobody was asleep any more.
+    let less = |count: u32| count.checked_sub(1);
+    _ = sleepers(set).fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+}
+
+/// In a child: threads that were asleep are not there.
+pub(super) fn begin_anew() {
+    SLEEPERS.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+}
 
 /// What came of looking for a moment.
 #[derive(Clone, Copy)]
@@ -125,11 +157,12 @@ impl Row {
         }
         for place in &self.words[PLACES..PLACES + MOST] {
             if let Some(link) = Link::of_tag(place.swap(0, Ordering::AcqRel)) {
-                link.set(Word::Set, 0);
+                // It may be in another one by now.
+                let mine = self.index as u64 + 1;
+                _ = link.word(Word::Set).compare_exchange(mine, 0, ok, err);
                 link.let_go();
             }
         }
-        self.words[SLEEPERS].store(0, Ordering::Relaxed);
         word.store(u64::from(set), Ordering::Release);
         true
     }
@@ -167,20 +200,7 @@ impl Row {
     /// Somebody sleeps in the set, or is about to.
     #[inline]
     pub(super) fn has_sleepers(self) -> bool {
-        self.words[SLEEPERS].load(Ordering::SeqCst) != 0
-    }
-
-    /// A call of the kernel's that waits is about to begin.
-    pub(super) fn falls_asleep(self) {
-        self.words[SLEEPERS].fetch_add(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-    }
-
-    /// It is over.
-    pub(super) fn wakes(self) {
-        let less = |sleepers: u64| sleepers.checked_sub(1);
-        let word = &self.words[SLEEPERS];
-        _ = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        sleepers(self.words[ID].load(Ordering::Acquire) as u32).load(Ordering::SeqCst) != 0
     }
 
     /// This call is one that looks; those after some in vain do not.
@@ -199,12 +219,6 @@ impl Row {
         self.words[VAIN].store(vain, Ordering::Relaxed);
         self.words[SKIP].store((1 << vain) - 1, Ordering::Relaxed);
     }
-}
-
-/// Some set has, or had, such members.
-#[inline(always)]
-pub(super) fn is_none_there() -> bool {
-    USED.load(Ordering::Relaxed) == 0
 }
 
 /// Some number is for the set of this id.
@@ -250,6 +264,29 @@ pub(super) fn put(link: Link, member: &Member) -> bool {
         return false;
     }
     true
+}
+
+/// A link is in the set that its socket is in, as the table says, and alone there as far as others
+/// that wait are concerned. `false`: it cannot be carried where it is.
+pub(super) fn join(link: Link, number: c_int, id: u32) -> bool {
+    // What is read may be old by the time it is written: so it is read again until it is the same.
+    // Whoever changes the table does that first, and looks for the link then.
+    let mut found = membership(number, id);
+    for _ in 0..TRIES {
+        match found {
+            Err(()) => return false,
+            Ok(None) => take_out(link),
+            Ok(Some(member)) if !put(link, &member) => return false,
+            Ok(Some(_)) => {}
+        }
+        fence(Ordering::SeqCst);
+        let now = membership(number, id);
+        if now == found {
+            return true;
+        }
+        found = now;
+    }
+    false
 }
 
 /// It is in none any more.

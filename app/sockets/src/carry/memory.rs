@@ -1,6 +1,7 @@
 //! The memory of a link, where this process has it.
 
 use core::sync::atomic::AtomicU64;
+use std::io::IoSlice;
 
 use omniverb_carry::layout;
 use omniverb_ring::{UserMemory, WordMemory};
@@ -13,6 +14,14 @@ impl Memory {
     fn at(self, offset: usize, length: usize) -> usize {
         assert!(length <= layout::BYTES && offset <= layout::BYTES - length);
         self.0 + offset
+    }
+
+    /// Bytes for the kernel, which copies them once. Nothing in here looks at them.
+    pub(super) fn bytes<'a>(self, offset: usize, length: usize) -> IoSlice<'a> {
+        let at = self.at(offset, length) as *const u8;
+        // SAFETY: within the mapping. The other end may change them meanwhile: what is made of this
+        // is an address and a length.
+        IoSlice::new(unsafe { core::slice::from_raw_parts(at, length) })
     }
 }
 

@@ -4,8 +4,8 @@
 //! It is switched on by `OMNIVERB_SOCKETS=carry`. What has no link is the kernel's, and everything
 //! in here is asked by the functions of `hooks` and `looks`.
 //!
-//! * [`links`]: what is known of each connection. [`broker`]: where links come from. [`offering`]:
-//!   which sockets are offered.
+//! * [`links`]: what is known of each connection; [`over`]: what is no more. [`broker`]: where
+//!   links come from. [`offering`]: which sockets are offered.
 //! * [`outward`], [`inward`]: sending, receiving. [`waits`]: `poll` and `select`;
 //!   [`epoll`] and [`members`]: sets.
 //! * [`leaving`]: back to the kernel. [`look`], [`shadow`]: what the kernel says.
@@ -22,20 +22,23 @@ mod members;
 mod memory;
 mod offering;
 mod outward;
+mod over;
 pub(crate) mod parts;
 mod report;
 mod shadow;
 mod waits;
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, fence};
 
 pub(crate) use epoll::Wait;
 use links::Word;
 use offering::Found;
+use omniverb_stream::descriptors::Why;
 use parts::Parts;
 
-use crate::place;
+use crate::table::{self, NUMBERS};
+use crate::{call, place};
 
 /// At the start of the program.
 pub(crate) fn begin() {
@@ -75,6 +78,8 @@ pub(crate) fn send(
     if !links::is_on() {
         return native();
     }
+    outward::give_back();
+    stays_with_kernel(number, flags);
     let link = match offering::enter(number) {
         Found::Carried(link) => link,
         Found::Offered(link) => {
@@ -112,6 +117,7 @@ pub(crate) fn receive(
     if !links::is_on() {
         return native();
     }
+    outward::give_back();
     let found = offering::enter(number);
     if !matches!(found, Found::Carried(_)) {
         // It may sleep.
@@ -173,15 +179,15 @@ pub(crate) unsafe fn poll(
 #[inline(always)]
 pub(crate) fn select(
     end: c_int,
-    sets: [*mut libc::fd_set; 2],
+    sets: [*mut libc::fd_set; 3],
     wait: impl FnOnce() -> Wait,
     native: impl Fn(bool) -> c_int,
 ) -> c_int {
     if !links::is_on() {
         return native(true);
     }
-    let [read, write] = sets;
-    waits::select(&waits::Sets { end, read, write }, wait(), native)
+    let [read, write, except] = sets;
+    waits::select(&waits::Sets { end, read, write, except }, wait(), native)
 }
 
 /// The kernel alone has to do with a socket from now on.
@@ -251,8 +257,44 @@ pub(crate) fn leave_all() {
 
 /// With all of them, and with those that are to come.
 pub(crate) fn stop() {
-    leave_all();
-    links::turn_off();
+    if links::is_on() && place::is_ours() {
+        // From here on, for good, no link is made, and none gets its memory that is there.
+        offering::count();
+        leaving::all();
+        links::turn_off();
+    }
+}
+
+/// A message with these flags is about to be sent, of which only the kernel can honour some.
+#[inline(always)]
+pub(crate) fn stays_with_kernel(number: c_int, flags: c_int) {
+    if flags & call::FLAGS != 0 && place::is_ours() && table::look(number).kind().is_stream() {
+        NUMBERS.keep(number, Why::Flag);
+        fence(Ordering::SeqCst);
+        leaving::leave_number(number);
+    }
+}
+
+/// A set is about to be waited in where nobody looks at its members.
+pub(crate) fn is_seen(set: c_int) {
+    if links::is_on() && place::is_ours() {
+        epoll::is_seen(set);
+    }
+}
+
+/// A call that nobody looks at is about to begin. Whether it is to be said when it is over
+/// ([`uncount`]): no links are made meanwhile.
+pub(crate) fn count() -> bool {
+    let is_counted = links::is_on() && place::is_ours();
+    if is_counted {
+        offering::count();
+    }
+    is_counted
+}
+
+/// It is over.
+pub(crate) fn uncount() {
+    offering::uncount();
 }
 
 /// Another program is about to be executed in this process: it has those sockets that are not
@@ -307,6 +349,8 @@ pub(crate) fn forked(parents: Option<c_int>) {
     if links::is_on() {
         _ = broker::is_copy();
         leaving::begin_anew();
+        members::begin_anew();
+        offering::begin_anew();
         broker::leave_to_parent(parents);
     }
 }
@@ -373,12 +417,33 @@ pub(crate) fn has_changed(number: c_int) {
     }
 }
 
-/// Bytes that can be received and the kernel does not see.
-pub(crate) fn queued(number: c_int) -> usize {
-    let Some(link) = links::enter(number) else { return 0 };
-    let bytes = inward::waiting(link);
+/// `FIONREAD`. `native` asks the kernel.
+///
+/// # Safety
+/// If that gives 0 it has written a number there.
+pub(crate) unsafe fn queued(number: c_int, count: *mut c_int, native: impl Fn() -> c_int) -> c_int {
+    let Some(link) = links::enter(number) else { return native() };
+    outward::give_back();
+    let (mut turns, mut result) = (0, 0);
+    while turns < epoll::MOVES {
+        let before = inward::mark(link);
+        result = native();
+        let more = inward::waiting(link);
+        turns += 1;
+        // What goes another way at this moment is nowhere, or counted twice.
+        let is_passing = inward::settles(link);
+        let is_sure = !is_passing && inward::mark(link) == before || turns == epoll::MOVES;
+        if result != 0 || is_sure {
+            if result == 0 && more > 0 {
+                // SAFETY: as the caller says.
+                unsafe { *count += more as c_int };
+                inward::shows(link);
+            }
+            break;
+        }
+    }
     link.let_go();
-    bytes
+    result
 }
 
 /// `SO_ERROR`, as far as the kernel does not know of it.

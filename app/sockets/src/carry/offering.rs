@@ -42,11 +42,13 @@ pub(super) fn enter(number: c_int) -> Found {
             let is_there = link.get(Word::Memory) != 0;
             return if is_there { Found::Carried(link) } else { Found::Offered(link) };
         }
-        if !NUMBERS.look(number).kind().is_stream() || !place::is_ours() {
+        let kind = NUMBERS.look(number).kind();
+        // Who listens has no bytes, and never will.
+        if !kind.is_stream() || kind == Kind::Listening || !place::is_ours() {
             return Found::Other;
         }
         if !offer(number) {
-            UNCOUNTED.fetch_add(1, Ordering::SeqCst);
+            count();
             // Who makes a link makes it first, and looks then whether somebody is uncounted.
             if !links::has(number) {
                 return Found::Counted;
@@ -54,13 +56,26 @@ pub(super) fn enter(number: c_int) -> Found {
             uncount();
         }
     }
-    UNCOUNTED.fetch_add(1, Ordering::SeqCst);
+    count();
     Found::Counted
+}
+
+/// A call is about to begin of which no link will know: none is made meanwhile.
+pub(super) fn count() {
+    UNCOUNTED.fetch_add(1, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
 }
 
 /// The call is over.
 pub(super) fn uncount() {
-    UNCOUNTED.fetch_sub(1, Ordering::SeqCst);
+    // In a child of this call's process it was over before.
+    let less = |count: u64| count.checked_sub(1);
+    _ = UNCOUNTED.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+}
+
+/// In a child: threads that were at it are not there.
+pub(super) fn begin_anew() {
+    UNCOUNTED.store(0, Ordering::Relaxed);
 }
 
 /// Offers it, unless it is not to be carried. Whether it has a link now.
@@ -71,7 +86,8 @@ fn offer(number: c_int) -> bool {
     if !is_connected || !is_alone || number <= STANDARD || table::has_rings() {
         return false;
     }
-    !place::is_apart() && broker::may_be_there() && offer_now(number)
+    let is_apart = place::is_apart() || UNCOUNTED.load(Ordering::Relaxed) != 0;
+    !is_apart && broker::may_be_there() && offer_now(number)
 }
 
 #[cold]
@@ -104,12 +120,7 @@ fn offer_now(number: c_int) -> bool {
     // Whatever keeps a socket from being carried is noted before anybody looks for its link.
     let again = NUMBERS.look(number);
     let is_same = again.id() == entry.id() && again.why() == Why::Free && !again.is_duplicated();
-    // Whoever puts it into a set does that first, and looks for a link then.
-    let is_where_it_may_be = match members::membership(number, entry.id()) {
-        Ok(None) => true,
-        Ok(Some(member)) => members::put(link, &member),
-        Err(()) => false,
-    };
+    let is_where_it_may_be = members::join(link, number, entry.id());
     if !is_where_it_may_be {
         NUMBERS.keep(number, Why::Member);
     }

@@ -13,7 +13,6 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use omniverb_carry::layout::{CLOSED, RING, SHUT_RECEIVE, SHUT_SEND};
 use omniverb_carry::{Direction, direction::Stretch};
-use omniverb_ring::UserMemory;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::thread::sched_yield;
@@ -45,11 +44,13 @@ const FLUSH: u32 = 100;
 const WAITS: u32 = 12_000;
 const WAITS_AWAKE: u32 = 2000;
 const WAIT: i64 = 100_000;
-/// Bytes that are taken back at a time.
-const PIECE: usize = 8192;
 
 /// Some ring may have bytes that its reader has not read.
 static IS_DIRTY: AtomicBool = AtomicBool::new(false);
+/// When rings were looked through last that their readers may have left, and how long they are not
+/// then.
+static GIVEN_BACK: AtomicU64 = AtomicU64::new(0);
+static PAUSE: AtomicU64 = AtomicU64::new(clock::MOMENT);
 
 /// Has the turn. `false`: the direction was stopped instead.
 fn take_turn(link: Link, direction: &Direction<Memory>) -> bool {
@@ -145,10 +146,10 @@ fn take_pump(pump: &AtomicU64) -> bool {
 fn pass(link: Link, direction: &Direction<Memory>, number: c_int, stretch: Stretch) -> bool {
     let mut done = 0;
     while done < stretch.bytes {
-        let mut bytes = [0; PIECE];
-        let length = (stretch.bytes - done).min(PIECE);
-        UserMemory::lend_mut(&mut bytes[..length], |to| direction.drain(stretch.from, done, to));
-        match shadow::send(number, &bytes[..length]) {
+        // From where it is: this may be the stack of a handler, which has no room for it.
+        let Some(memory) = link.memory() else { break };
+        let pieces = direction.pieces(stretch, done).map(|(at, length)| memory.bytes(at, length));
+        match shadow::send(number, pieces) {
             Ok(sent) => done += sent,
             Err(Errno::INTR) => {}
             Err(error @ (Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM)) => {
@@ -205,6 +206,38 @@ pub(super) fn flush_all() {
     if IS_DIRTY.load(Ordering::Relaxed) {
         flush_each();
     }
+}
+
+/// Now and then, by calls that do not sleep: what is in the ring of whoever has left it goes
+/// through the kernel. Who only looks for an answer would wait for it for ever otherwise.
+#[inline(always)]
+pub(super) fn give_back() {
+    let is_long_ago =
+        || clock::is_over(GIVEN_BACK.load(Ordering::Relaxed), PAUSE.load(Ordering::Relaxed));
+    if IS_DIRTY.load(Ordering::Relaxed) && is_long_ago() {
+        give_back_each();
+    }
+}
+
+#[cold]
+fn give_back_each() {
+    let began = clock::now();
+    GIVEN_BACK.store(began, Ordering::Relaxed);
+    IS_DIRTY.swap(false, Ordering::SeqCst);
+    links::each(|number, link| {
+        let Some(direction) = link.outward() else { return };
+        let (place, head) = (direction.place(), direction.head());
+        if place.position() == head.position() {
+            return;
+        }
+        let is_left = place.is_taken() || !place.is_welcome();
+        if !is_left || is_its(link, number) && !flush(link, number) {
+            IS_DIRTY.store(true, Ordering::Relaxed);
+        }
+    });
+    // Who has many links is not to do this most of the time.
+    let took = clock::now().wrapping_sub(began).min(clock::SECOND);
+    PAUSE.store((16 * took).max(clock::MOMENT), Ordering::Relaxed);
 }
 
 #[cold]

@@ -4,11 +4,12 @@
 
 use core::ffi::{c_int, c_void};
 use core::time::Duration;
+use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::{SendFlags, sockopt};
+use rustix::net::{SendAncillaryBuffer, SendFlags, sockopt};
 
 use crate::slots::{next_getsockopt, next_ioctl, next_setsockopt};
 
@@ -191,8 +192,9 @@ pub(super) const ALL: PollFlags =
     PollFlags::IN.union(PollFlags::OUT).union(PollFlags::PRI).union(PollFlags::RDHUP);
 
 /// Sends without waiting, and without a signal.
-pub(super) fn send(number: c_int, bytes: &[u8]) -> Result<usize, Errno> {
-    rustix::net::send(borrow(number), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+pub(super) fn send(number: c_int, pieces: [IoSlice<'_>; 2]) -> Result<usize, Errno> {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    rustix::net::sendmsg(borrow(number), &pieces, &mut SendAncillaryBuffer::default(), flags)
 }
 
 /// Ends the connection as the last `close` would, which is about to follow, whoever has a duplicate

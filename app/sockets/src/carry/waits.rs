@@ -7,11 +7,12 @@
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 
-use super::epoll::Wait;
+use super::epoll::{MOVES, Wait};
 use super::links::{self, Link, Note, Word};
 use super::look;
 use super::offering::{self, Found};
 use super::{broker, clock, epoll, inward, outward};
+use crate::place;
 
 /// Descriptors of a call that are looked through.
 const MOST: usize = 1024;
@@ -108,8 +109,9 @@ fn add(all: &mut [libc::pollfd], result: c_int) -> c_int {
             _ = look::look_now(link, one.fd);
         }
         let before = one.revents;
-        if inward::is_readable(link, one.fd) {
+        if one.events & READABLE != 0 && inward::is_readable(link, one.fd) {
             one.revents |= one.events & READABLE;
+            inward::shows(link);
         }
         if link.get(Word::Error) != 0 {
             one.revents |= libc::POLLERR;
@@ -132,17 +134,19 @@ pub(super) unsafe fn poll(
     native: impl Fn(bool) -> c_int,
 ) -> c_int {
     broker::look();
+    outward::give_back();
+    if count == 0 {
+        // A way to sleep.
+        outward::flush_all();
+        return native(true);
+    }
     let is_list = !all.is_null() && all.is_aligned() && count <= MOST as u64;
     // SAFETY: as the caller says.
     let all = is_list.then(|| unsafe { core::slice::from_raw_parts_mut(all, count as usize) });
-    let Some(all) = all else {
-        super::leave_all();
-        return native(true);
-    };
+    let Some(all) = all else { return unknown(|| native(true)) };
     epoll::are_seen(all.iter().map(|one| one.fd));
     if wait == Wait::Never {
-        let result = native(false);
-        return add(all, result);
+        return ask_once(all, &native);
     }
     let uncounted = offer_all(all.iter().map(|one| one.fd));
     let result = if all.iter().any(|one| links::has(one.fd)) {
@@ -153,6 +157,42 @@ pub(super) unsafe fn poll(
     };
     (0..uncounted).for_each(|_| offering::uncount());
     result
+}
+
+/// A call for more than are looked through, or for we do not know which.
+fn unknown(native: impl Fn() -> c_int) -> c_int {
+    if !place::is_ours() {
+        return native();
+    }
+    offering::count();
+    super::leave_all();
+    let result = native();
+    offering::uncount();
+    result
+}
+
+/// Asks. What was there when that began, and goes another way at this moment, is told of.
+fn ask_once(all: &mut [libc::pollfd], native: &impl Fn(bool) -> c_int) -> c_int {
+    for _ in 0..MOVES {
+        let before = marks(all);
+        let result = native(false);
+        let result = add(all, result);
+        let mut is_passing = false;
+        if result == 0 {
+            each(all, |_, link| is_passing |= inward::settles(link));
+        }
+        if result != 0 || !is_passing && marks(all) == before {
+            return result;
+        }
+    }
+    0
+}
+
+/// Changes when bytes that were in a ring are not there any more.
+fn marks(all: &mut [libc::pollfd]) -> u64 {
+    let mut sum = 0_u64;
+    each(all, |_, link| sum = sum.wrapping_add(inward::mark(link)));
+    sum
 }
 
 /// Waits for some that have links.
@@ -231,6 +271,7 @@ pub(super) struct Sets {
     pub(super) end: c_int,
     pub(super) read: *mut libc::fd_set,
     pub(super) write: *mut libc::fd_set,
+    pub(super) except: *mut libc::fd_set,
 }
 
 /// The descriptors of a set, as many as it has for sure.
@@ -254,9 +295,28 @@ impl Sets {
         is_new
     }
 
-    fn copy(set: *mut libc::fd_set) -> libc::fd_set {
-        // SAFETY: a set of the program's, or none: then an empty one, which may be zero.
-        unsafe { if set.is_null() { core::mem::zeroed() } else { *set } }
+    /// Bytes that such a set has for sure: a program may have made it of so many words.
+    fn bytes(&self) -> usize {
+        self.end.max(0).unsigned_abs().div_ceil(u64::BITS) as usize * size_of::<u64>()
+    }
+
+    fn copy(&self, set: *const libc::fd_set) -> libc::fd_set {
+        // SAFETY: integers, which may be zero.
+        let mut copy: libc::fd_set = unsafe { core::mem::zeroed() };
+        if !set.is_null() {
+            let to = (&raw mut copy).cast::<u8>();
+            // SAFETY: so many bytes are there, and no more than a whole set has.
+            unsafe { core::ptr::copy(set.cast::<u8>(), to, self.bytes()) };
+        }
+        copy
+    }
+
+    fn restore(&self, set: *mut libc::fd_set, copy: &libc::fd_set) {
+        if !set.is_null() {
+            let from = core::ptr::from_ref(copy).cast::<u8>();
+            // SAFETY: as above.
+            unsafe { core::ptr::copy(from, set.cast::<u8>(), self.bytes()) };
+        }
     }
 
     /// Calls with each number that was asked for and has a link.
@@ -277,12 +337,13 @@ impl Sets {
 /// `select`. `native` does what the program has called, or the same without waiting.
 pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) -> c_int {
     broker::look();
+    outward::give_back();
     if sets.end > SET {
         // A set of another size.
-        super::leave_all();
-        return native(true);
+        return unknown(|| native(true));
     }
-    let (read, write) = (Sets::copy(sets.read), Sets::copy(sets.write));
+    let (read, write) = (sets.copy(sets.read), sets.copy(sets.write));
+    let except = sets.copy(sets.except);
     let asked = || {
         // SAFETY: the sets have places for all such numbers.
         (0..sets.end).filter(|number| unsafe {
@@ -305,25 +366,54 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
     if wait == Wait::Until && !found {
         outward::flush_all();
     }
-    let result = native(wait == Wait::Until && !found);
     if wait == Wait::Until {
+        let result = native(!found);
         asleep.wake();
         (0..uncounted).for_each(|_| offering::uncount());
+        return complete(sets, &read, &write, result);
     }
+    let marks = || {
+        let mut sum = 0_u64;
+        sets.each(&read, &write, |_, link| sum = sum.wrapping_add(inward::mark(link)));
+        sum
+    };
+    for _ in 0..MOVES {
+        let before = marks();
+        let result = native(false);
+        let result = complete(sets, &read, &write, result);
+        let mut is_passing = false;
+        if result == 0 {
+            sets.each(&read, &write, |_, link| is_passing |= inward::settles(link));
+        }
+        if result != 0 || !is_passing && marks() == before {
+            return result;
+        }
+        // What was there goes another way at this moment: it is to be told of.
+        sets.restore(sets.read, &read);
+        sets.restore(sets.write, &write);
+        sets.restore(sets.except, &except);
+    }
+    let result = native(false);
+    complete(sets, &read, &write, result)
+}
+
+/// Adds to what the kernel has said what it does not see.
+fn complete(sets: &Sets, read: &libc::fd_set, write: &libc::fd_set, result: c_int) -> c_int {
     if result < 0 {
         return result;
     }
     let mut count = result;
-    sets.each(&read, &write, |number, link| {
+    sets.each(read, write, |number, link| {
         if Sets::has(sets.read, number) && outward::has_bytes(link) {
             _ = look::look_now(link, number);
         }
         let has_error = link.get(Word::Error) != 0;
         if has_error || inward::is_readable(link, number) {
-            count += c_int::from(Sets::add(sets.read, &read, number));
+            count += c_int::from(Sets::add(sets.read, read, number));
+            inward::shows(link);
         }
         if has_error {
-            count += c_int::from(Sets::add(sets.write, &write, number));
+            count += c_int::from(Sets::add(sets.write, write, number));
         }
     });
     count

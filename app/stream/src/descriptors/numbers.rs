@@ -89,15 +89,20 @@ impl<R: Room> Numbers<R> {
 
     /// What is open there is something else now.
     pub fn turn(&self, number: i32, kind: Kind) {
-        self.change_all(number, |entry| entry.with_kind(kind));
+        if self.look(number).kind().is_stream() {
+            self.change_all(number, |entry| entry.with_kind(kind));
+        }
     }
 
-    /// It is not to be carried. The first reason stays.
+    /// It is not to be carried; of a set: no member of it is. The first reason stays.
     pub fn keep(&self, number: i32, why: Why) {
-        self.change_all(number, |entry| match entry.why() {
-            Why::Free => entry.with_why(why),
-            _ => entry,
-        });
+        let kind = self.look(number).kind();
+        if kind.is_stream() || kind == Kind::Set {
+            self.change_all(number, |entry| match entry.why() {
+                Why::Free => entry.with_why(why),
+                _ => entry,
+            });
+        }
     }
 
     /// Some number but this one is for `id`.
@@ -125,7 +130,8 @@ impl<R: Room> Numbers<R> {
     /// Changes a number's entry, and those of its duplicates.
     fn change_all(&self, number: i32, to: impl Fn(Entry) -> Entry + Copy) {
         let entry = self.look(number);
-        if !entry.kind().is_stream() {
+        // What is not known has no id, and nothing is known of it then either.
+        if entry.id() == 0 {
             return;
         }
         self.change(number, entry.id(), to);

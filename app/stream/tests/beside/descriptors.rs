@@ -46,9 +46,9 @@ proptest! {
         for (count, (what, number, other)) in steps.into_iter().enumerate() {
             match what {
                 0 => {
-                    numbers.put(number, Kind::Fresh);
-                    let new = Model { socket: count, kind: Kind::Fresh, why: Why::Free };
-                    model.insert(number, new);
+                    let kind = if other == 0 { Kind::Set } else { Kind::Fresh };
+                    numbers.put(number, kind);
+                    model.insert(number, Model { socket: count, kind, why: Why::Free });
                 }
                 1 => {
                     numbers.forget(number);
@@ -57,7 +57,9 @@ proptest! {
                 2 | 3 => {
                     let kind = if what == 2 { Kind::Connected } else { Kind::Listening };
                     numbers.turn(number, kind);
-                    change(&mut model, number, |one| one.kind = kind);
+                    change(&mut model, number, |one| {
+                        one.kind = if one.kind == Kind::Set { Kind::Set } else { kind };
+                    });
                 }
                 4 => {
                     numbers.keep(number, Why::Stdio);

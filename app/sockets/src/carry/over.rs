@@ -1,0 +1,39 @@
+//! Links that are over, whose memory this process has no more: until the broker is told.
+//!
+//! It is told when a socket is offered, which is when it matters, or mail is taken; and before when
+//! there are many. What finds no place here it never hears of.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Their names; 0: none.
+static NAMES: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
+/// From this place on there are many.
+const MANY: usize = 64;
+static ARE_MANY: AtomicBool = AtomicBool::new(false);
+
+/// One more name. That is all that is done when a link ends, wherever that is.
+pub(super) fn put(name: u64) {
+    let is_free = |word: &AtomicU64| {
+        word.compare_exchange(0, name, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
+    if NAMES.iter().position(is_free).is_none_or(|place| place >= MANY) {
+        ARE_MANY.store(true, Ordering::Release);
+    }
+}
+
+/// The broker is to be told soon.
+#[inline(always)]
+pub(super) fn are_many() -> bool {
+    ARE_MANY.load(Ordering::Relaxed)
+}
+
+/// Calls with each name, which is forgotten if that says so. For one thread at a time.
+pub(super) fn each(is_done: impl Fn(u64) -> bool) {
+    ARE_MANY.store(false, Ordering::Release);
+    for word in &NAMES {
+        let name = word.load(Ordering::Acquire);
+        if name != 0 && is_done(name) {
+            word.store(0, Ordering::Release);
+        }
+    }
+}
