@@ -16,11 +16,11 @@ use configuration::Configuration;
 use omniverb_broker::BROKER;
 use omniverb_carry::message::SUFFIX;
 use omniverb_control::{
-    Audience, DISPOSER, Form, Journal, Level, Place, Server, Settings, StartError, Unwanted,
-    dispose,
+    Audience, Form, Journal, Level, Place, Server, Settings, StartError, Unwanted,
 };
 use omniverb_netns::{self as netns, HELPER, STARTER};
 use omniverb_sys::child::{self, Helpers, OWN_PROGRAM};
+use omniverb_sys::disposal::{DISPOSER, dispose};
 use omniverb_sys::{manager, signals};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use std::os::fd::AsFd;
