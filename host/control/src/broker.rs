@@ -29,21 +29,17 @@ pub(crate) struct Broker {
 }
 
 impl Broker {
-    /// At that place, for those who are allowed.
-    pub(crate) fn open(
-        helpers: Helpers,
-        place: Place,
-        allowed: Option<People>,
-        reactor: &Reactor,
-    ) -> io::Result<Broker> {
-        let are_threads = helpers == Helpers::Threads;
-        let order = Order { are_threads, allowed }.encode()?;
-        let mut broker = Broker { helpers, place, order, helper: None, ending: Vec::new() };
-        broker.start(reactor)?;
-        Ok(broker)
+    /// What a helper is told; who is allowed, unless everybody is.
+    pub(crate) fn order(helpers: &Helpers, allowed: Option<People>) -> io::Result<Vec<u8>> {
+        Order { are_threads: *helpers == Helpers::Threads, allowed }.encode()
     }
 
-    fn start(&mut self, reactor: &Reactor) -> io::Result<()> {
+    /// At that place, with no helper so far.
+    pub(crate) fn new(helpers: Helpers, place: Place, order: Vec<u8>) -> Broker {
+        Broker { helpers, place, order, helper: None, ending: Vec::new() }
+    }
+
+    pub(crate) fn start(&mut self, reactor: &Reactor) -> io::Result<()> {
         let helper = self.helpers.start(BROKER, serve)?;
         socket::try_send(helper.socket(), &self.order, &[self.place.listener().as_fd()])?;
         reactor.watch(helper.socket(), Ready::Broker)?;
@@ -111,7 +107,10 @@ mod tests {
 
         fn open(&self) -> Broker {
             let place = Place::take(&self.folder.join("socket"), Audience::Owner).unwrap();
-            Broker::open(Helpers::Threads, place, None, &self.reactor).unwrap()
+            let order = Broker::order(&Helpers::Threads, None).unwrap();
+            let mut broker = Broker::new(Helpers::Threads, place, order);
+            broker.start(&self.reactor).unwrap();
+            broker
         }
     }
 

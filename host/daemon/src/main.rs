@@ -126,8 +126,7 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     journal.log(Level::Info, format_args!("serving at {}", path.display()));
     let mut server = Server::new(place, operators, settings, journal)?;
     if configuration.has_sockets() {
-        let place = sockets(&path, &at, audience);
-        let opened = place.and_then(|place| server.bring_sockets_together(place));
+        let opened = server.bring_sockets_together(|| sockets(&path, &at, audience));
         if let Err(error) = opened {
             // Programs with sockets go on by TCP then.
             eprintln!("omniverbd: no sockets are brought together: {error}");

@@ -133,12 +133,16 @@ impl Server {
         Ok(server)
     }
 
-    /// Sockets are brought together at `place` from now on, by a helper, for those who may use the
-    /// tenants' socket.
+    /// Sockets are brought together from now on, by a helper, for those who may use the tenants'
+    /// socket; at the place that is taken if that can be done.
     ///
     /// # Errors
     /// [`StartError::Os`]; also if that depends on cgroups: the broker does not look at processes.
-    pub fn bring_sockets_together(&mut self, place: Place) -> Result<(), StartError> {
+    /// Those of `take`.
+    pub fn bring_sockets_together(
+        &mut self,
+        take: impl FnOnce() -> Result<Place, StartError>,
+    ) -> Result<(), StartError> {
         let os = |source| StartError::Os { what: "start its broker", source };
         let allow = self.arrivals.admission().allow();
         if allow.is_some_and(|allow| !allow.cgroups.is_empty()) {
@@ -146,8 +150,13 @@ impl Server {
             return Err(os(io::Error::new(io::ErrorKind::Unsupported, text)));
         }
         let allowed = allow.map(|allow| allow.people.clone());
-        let opened = Broker::open(self.helpers.clone(), place, allowed, &self.reactor);
-        self.broker = Some(opened.map_err(os)?);
+        let order = Broker::order(&self.helpers, allowed).map_err(os)?;
+        let mut broker = Broker::new(self.helpers.clone(), take()?, order);
+        if let Err(error) = broker.start(&self.reactor) {
+            broker.close(&self.disposal);
+            return Err(os(error));
+        }
+        self.broker = Some(broker);
         Ok(())
     }
 
