@@ -23,7 +23,6 @@ pub use order::Order;
 use crate::client::Client;
 use crate::seats::Holder;
 use crate::shared::Broker;
-use omniverb_sys::child::{Helpers, OWN_PROGRAM};
 use omniverb_sys::disposal::Disposal;
 use omniverb_sys::people::People;
 use omniverb_sys::{Poller, clock, connection, lock, socket};
@@ -65,11 +64,7 @@ fn listen(
     const ORDER: u64 = 0;
     const CONNECTION: u64 = 1;
     const DISPOSAL: u64 = 2;
-    let helpers = match said.are_threads {
-        true => Helpers::Threads,
-        false => Helpers::Program(OWN_PROGRAM.into()),
-    };
-    let mut disposal = Disposal::new(helpers)?;
+    let mut disposal = Disposal::new(said.helpers)?;
     let poller = Poller::new()?;
     poller.add(order.as_fd(), ORDER)?;
     poller.add(listener.as_fd(), CONNECTION)?;

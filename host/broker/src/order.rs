@@ -1,5 +1,6 @@
 //! What the daemon tells the broker with the socket to listen at.
 
+use omniverb_sys::child::{Helpers, OWN_PROGRAM};
 use omniverb_sys::people::People;
 use std::io;
 
@@ -9,8 +10,9 @@ pub(crate) const BYTES: usize = 64 << 10;
 /// How it is to serve, and whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// Its own helpers are threads, too, see [`omniverb_sys::child::Helpers`].
-    pub are_threads: bool,
+    /// How it starts its own helpers. Whatever the daemon's program is called, the broker's is the
+    /// same: [`OWN_PROGRAM`].
+    pub helpers: Helpers,
     /// Who may connect; `None`: everybody.
     pub allowed: Option<People>,
 }
@@ -25,7 +27,8 @@ impl Order {
         let nobody = People::default();
         let people = self.allowed.as_ref().unwrap_or(&nobody);
         let users = u32::try_from(people.users.len()).unwrap_or(u32::MAX);
-        let head = [self.are_threads.into(), self.allowed.is_some().into(), users];
+        let are_threads = self.helpers == Helpers::Threads;
+        let head = [are_threads.into(), self.allowed.is_some().into(), users];
         let words = head.iter().chain(&people.users).chain(&people.groups);
         let bytes: Vec<u8> = words.flat_map(|word| word.to_ne_bytes()).collect();
         if bytes.len() > BYTES {
@@ -44,7 +47,11 @@ impl Order {
         let (users, groups) = people.split_at_checked(usize::try_from(*users).ok()?)?;
         let people = || People { users: users.to_vec(), groups: groups.to_vec() };
         let allowed = (*is_limited == 1).then(people);
-        rest.is_empty().then_some(Order { are_threads: *are_threads == 1, allowed })
+        let helpers = match are_threads {
+            1 => Helpers::Threads,
+            _ => Helpers::Program(OWN_PROGRAM.into()),
+        };
+        rest.is_empty().then_some(Order { helpers, allowed })
     }
 }
 
@@ -55,14 +62,16 @@ mod tests {
     #[test]
     fn an_order_is_what_it_was() {
         let people = People { users: vec![0, 7, u32::MAX], groups: vec![5] };
+        let helpers = Helpers::Program(OWN_PROGRAM.into());
         for allowed in [None, Some(People::default()), Some(people)] {
-            let order = Order { are_threads: allowed.is_some(), allowed };
+            let helpers = if allowed.is_some() { Helpers::Threads } else { helpers.clone() };
+            let order = Order { helpers, allowed };
             let bytes = order.encode().unwrap();
             assert_eq!(Order::decode(&bytes), Some(order));
             assert_eq!(Order::decode(&bytes[1..]), None);
         }
         let many = People { users: vec![1; BYTES / 4], groups: Vec::new() };
-        assert!(Order { are_threads: true, allowed: Some(many) }.encode().is_err());
+        assert!(Order { helpers, allowed: Some(many) }.encode().is_err());
         assert_eq!(Order::decode(b"L"), None);
     }
 }

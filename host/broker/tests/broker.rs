@@ -36,7 +36,7 @@ impl Broker {
         let listener = socket::listen(&path, 0o600).unwrap();
         let helper =
             Helpers::Threads.start(omniverb_broker::BROKER, omniverb_broker::serve).unwrap();
-        let order = Order { are_threads: true, allowed }.encode().unwrap();
+        let order = Order { helpers: Helpers::Threads, allowed }.encode().unwrap();
         socket::send(helper.socket(), &order, &[listener.as_fd()]).unwrap();
         Broker { path, _helper: helper }
     }

@@ -30,8 +30,8 @@ pub(crate) struct Broker {
 
 impl Broker {
     /// What a helper is told; who is allowed, unless everybody is.
-    pub(crate) fn order(helpers: &Helpers, allowed: Option<People>) -> io::Result<Vec<u8>> {
-        Order { are_threads: *helpers == Helpers::Threads, allowed }.encode()
+    pub(crate) fn order(helpers: Helpers, allowed: Option<People>) -> io::Result<Vec<u8>> {
+        Order { helpers, allowed }.encode()
     }
 
     /// At that place, with no helper so far.
@@ -107,7 +107,7 @@ mod tests {
 
         fn open(&self) -> Broker {
             let place = Place::take(&self.folder.join("socket"), Audience::Owner).unwrap();
-            let order = Broker::order(&Helpers::Threads, None).unwrap();
+            let order = Broker::order(Helpers::Threads, None).unwrap();
             let mut broker = Broker::new(Helpers::Threads, place, order);
             broker.start(&self.reactor).unwrap();
             broker

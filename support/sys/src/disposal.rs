@@ -132,7 +132,7 @@ pub struct Disposed {
 pub struct Trouble {
     /// More than one disposer is concerned.
     pub is_grave: bool,
-    /// In words.
+    /// What happened, and how many disposers hang.
     pub text: String,
 }
 

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 /// Some of them, by number as we see them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct People {
-    /// Users.
+    /// Those of a process that connects: the effective one.
     pub users: Vec<u32>,
     /// Groups: the effective one of a process, or one of the others it is in.
     pub groups: Vec<u32>,

@@ -150,7 +150,7 @@ impl Server {
             return Err(os(io::Error::new(io::ErrorKind::Unsupported, text)));
         }
         let allowed = allow.map(|allow| allow.people.clone());
-        let order = Broker::order(&self.helpers, allowed).map_err(os)?;
+        let order = Broker::order(self.helpers.clone(), allowed).map_err(os)?;
         let mut broker = Broker::new(self.helpers.clone(), take()?, order);
         if let Err(error) = broker.start(&self.reactor) {
             broker.close(&self.disposal);
