@@ -4,6 +4,8 @@ import contextlib
 import os
 import pathlib
 import signal
+import socket
+import struct
 import sys
 
 from harness import duet, process
@@ -18,7 +20,9 @@ _KEPT = 1 << 24  # CAP_SYS_RESOURCE
 @contextlib.contextmanager
 def _fixture(stage):
     enter = [sys.executable, _ROOT / "tests" / "harness" / "as_unit.py", _UNIT]
-    with Pair(stage, daemon_enter=enter) as pair:
+    settings = stage.folder("hardening") / "omniverbd.toml"
+    settings.write_text("sockets = true\n")
+    with Pair(stage, daemon_enter=enter, daemon_arguments=["--config", settings]) as pair:
         pair.gid_index = duet.gid_index(pair.server)
         yield pair
 
@@ -69,9 +73,52 @@ def _helper_comes_back(pair):
         pair.client.run("/opt/programs/guess", "view")
 
 
+def _broker_introduces(pair):
+    """It has no privilege, has all that it needs, and what it closes elsewhere hangs elsewhere."""
+    def brokers():
+        return [pid for pid in _children(pair.daemon.pid) if _field(pid, "Name") == "omni:broker"]
+
+    check(len(brokers()) == 1, brokers())
+    for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        left = int(_field(brokers()[0], name), 16) & ~_KEPT
+        check(left == 0, f"{name} of the broker: {left:x}")
+    check([_field(pid, "Name") for pid in _children(brokers()[0])] == ["omni:disposer"],
+          "it has no disposer")
+    with contextlib.ExitStack() as both:
+        listener = both.enter_context(socket.create_server(("127.0.0.1", 0)))
+        near = both.enter_context(socket.create_connection(listener.getsockname()))
+        far = both.enter_context(listener.accept()[0])
+        one, other = (both.enter_context(_hello(pair.daemon.socket)) for _ in range(2))
+        socket.send_fds(one, [struct.pack("4Q", 2, 7, 0, 0)], [near.fileno()])
+        check(_heard(one) == 20, "the other end has come already")
+        socket.send_fds(other, [struct.pack("4Q", 2, 8, 0, 0)], [far.fileno()])
+        check((_heard(one), _heard(other)) == (18, 18), "they are given no link")
+
+
+def _hello(place):
+    """A connection to the broker (support/carry/src/message.rs)."""
+    calls = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    calls.settimeout(10)
+    calls.connect(f"{place}.sockets")
+    # NETLINK_SOCK_DIAG.
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as diagnosis:
+        socket.send_fds(calls, [struct.pack("4Q", 1, 0x4f565301, 0, 0)], [diagnosis.fileno()])
+    check(_heard(calls) == 17, "it is not welcome")
+    return calls
+
+
+def _heard(calls):
+    """Which message has come."""
+    said, files, *_ = socket.recv_fds(calls, 32, 1)
+    for file in files:
+        os.close(file)
+    return struct.unpack("4Q", said)[0]
+
+
 def groups():
     """One daemon, two containers."""
     cases = [Case("hardening.serves", _serves, 60),
              Case("hardening.has_no_privilege", _has_no_privilege, 30),
+             Case("hardening.broker_introduces", _broker_introduces, 30),
              Case("hardening.helper_comes_back", _helper_comes_back, 60)]
     return [Group("hardening", cases, _fixture, weight=WAITS)]

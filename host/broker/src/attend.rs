@@ -11,19 +11,37 @@ use crate::shared::Broker;
 use omniverb_carry::layout;
 use omniverb_carry::message::{BYTES, Refusal, Request};
 use omniverb_sys::connection::{Connection, Diagnosis};
-use omniverb_sys::{lock, memfd, socket};
+use omniverb_sys::{descriptors, lock, memfd, socket};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// How long one is waited for that has sent what cannot be taken.
+const PAUSE: Duration = Duration::from_millis(100);
 
 static LINKS: AtomicU64 = AtomicU64::new(1);
 
-/// Until it goes, or says something that is none.
-pub(crate) fn attend(broker: &Broker, client: &Arc<Client>) {
-    _ = converse(broker, client);
-    lock(&broker.offers).gone(client);
-    socket::shut(client.socket.as_fd());
+/// Until it goes, or says something that is none. Others may find its offers meanwhile, and so may
+/// be the last to have its socket: nothing is in that any more when this thread lets go of it.
+pub(crate) fn attend(broker: &Broker, client: Arc<Client>) {
+    _ = converse(broker, &client);
+    lock(&broker.offers).gone(&client);
+    empty(&client.socket);
+    lock(&broker.seats).leave(client.number);
+}
+
+/// Ends a connection and lets go of what waits in its socket, which may take for ever.
+fn empty(socket: &OwnedFd) {
+    while !descriptors::is_spent(socket) {
+        let mode = socket::Mode::NonBlocking;
+        if socket::receive(socket.as_fd(), &mut [0; BYTES], mode).is_err() {
+            // It was none that we can take whole; who sent it can wait.
+            thread::sleep(PAUSE);
+        }
+    }
 }
 
 fn converse(broker: &Broker, client: &Arc<Client>) -> Option<()> {
@@ -31,7 +49,8 @@ fn converse(broker: &Broker, client: &Arc<Client>) -> Option<()> {
     let (request, diagnosis) = next(client)?;
     let diagnosis = diagnosis.filter(|_| request == Request::Hello)?;
     let namespace = Diagnosis::by(diagnosis.as_fd())?.namespace().ok()?;
-    broker.settles(client, namespace).then_some(())?;
+    (namespace == client.namespace).then_some(())?;
+    lock(&broker.seats).welcome(client.number);
     socket::limit_receiving(client.socket.as_fd(), None).ok()?;
     client.welcome().then_some(())?;
     loop {
@@ -68,10 +87,14 @@ fn offered(
     if !client.has_room() {
         return Err(Refusal::TooMany);
     }
-    let other = other_end(broker, client, diagnosis, tag, &socket)?;
+    let mut gone = Vec::new();
+    let other = other_end(broker, client, diagnosis, tag, &socket, &mut gone);
     // At once.
     drop(socket);
-    let Some((other, ours)) = other else {
+    for (one, why) in gone {
+        one.client.refuse(one.tag, why);
+    }
+    let Some((other, ours)) = other? else {
         client.wait(tag);
         return Ok(());
     };
@@ -80,18 +103,19 @@ fn offered(
 
 /// Who has the other end of the socket, if he has offered that and still has it; otherwise this
 /// offer waits for him. Both being there at one time with these names, while the socket is here,
-/// they are the ends of one connection.
+/// they are the ends of one connection. Those who offered what is no more are to be told.
 fn other_end(
     broker: &Broker,
     client: &Arc<Client>,
     diagnosis: &OwnedFd,
     tag: u64,
     socket: &OwnedFd,
+    gone: &mut Vec<(Offer, Refusal)>,
 ) -> Result<Option<(Offer, Offer)>, Refusal> {
     let found = Connection::of(socket.as_fd()).ok().flatten();
     let connection = found.ok_or(Refusal::NotConnected)?;
     let by = Diagnosis::by(diagnosis.as_fd()).ok_or(Refusal::NotProven)?;
-    if by.namespace().ok() != Some(connection.namespace) {
+    if connection.namespace != client.namespace {
         return Err(Refusal::Elsewhere);
     }
     if connection.is_bound {
@@ -109,9 +133,9 @@ fn other_end(
         match is_there(&other.connection) {
             Ok(true) if is_another => return Ok(Some((other, ours))),
             // It was offered by who had these names before.
-            Ok(_) => other.client.refuse(other.tag, Refusal::NotProven),
+            Ok(_) => gone.push((other, Refusal::NotProven)),
             Err(why) => {
-                other.client.refuse(other.tag, why);
+                gone.push((other, why));
                 return Err(why);
             }
         }
@@ -120,11 +144,11 @@ fn other_end(
 
 /// Gives both the memory of a link.
 fn introduce(first: &Offer, second: &Offer) -> io::Result<()> {
-    if !first.client.has_room() {
-        first.client.refuse(first.tag, Refusal::TooMany);
-        return Err(io::ErrorKind::OutOfMemory.into());
-    }
-    let memory = memfd::create("omniverb link", layout::BYTES as u64)?;
+    let memory = match first.client.has_room() {
+        true => memfd::create("omniverb link", layout::BYTES as u64),
+        false => Err(io::ErrorKind::OutOfMemory.into()),
+    };
+    let memory = memory.inspect_err(|_| first.client.refuse(first.tag, Refusal::TooMany))?;
     let link = LINKS.fetch_add(1, Ordering::Relaxed);
     // Who has not read his messages for long gets no link, and then the other one needs none.
     if !first.client.give(first.tag, link, 0, memory.as_fd()) {
@@ -133,4 +157,50 @@ fn introduce(first: &Offer, second: &Offer) -> io::Result<()> {
     // For the first it is a link on which nobody ever is, should the second not take it.
     second.client.give(second.tag, link, 1, memory.as_fd());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::mpsc;
+
+    /// A socket that takes a minute to close, and its other end.
+    fn lingering() -> (OwnedFd, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let theirs = listener.accept().unwrap().0;
+        rustix::net::sockopt::set_socket_linger(&ours, Some(Duration::from_secs(60))).unwrap();
+        ours.set_nonblocking(true).unwrap();
+        while (&ours).write(&[0; 65536]).is_ok() {}
+        (ours.into(), theirs)
+    }
+
+    /// Somebody has found a process's offer when that ends with something behind its last word.
+    #[test]
+    fn what_one_has_sent_is_let_go_of_by_its_own_thread() {
+        let (ours, theirs) = socket::pair().unwrap();
+        let client = Arc::new(Client::new(ours, 0).unwrap());
+        let (slow, _peer) = lingering();
+        socket::send(theirs.as_fd(), &[9; BYTES], &[]).unwrap();
+        // An empty message looks like the end.
+        socket::send(theirs.as_fd(), b"", &[]).unwrap();
+        socket::send(theirs.as_fd(), b"text", &[slow.as_fd()]).unwrap();
+        drop(slow);
+        let others = client.clone();
+        thread::spawn(move || attend(&Broker::default(), client));
+        // Until it is shut.
+        while socket::receive(theirs.as_fd(), &mut [0; BYTES], socket::Mode::Blocking)
+            .is_ok_and(|(bytes, _)| bytes > 0)
+        {}
+        // Its own thread has let go of it, if it does not hang.
+        thread::sleep(Duration::from_millis(200));
+        let (done, is_done) = mpsc::channel();
+        thread::spawn(move || {
+            drop(others);
+            done.send(()).unwrap();
+        });
+        is_done.recv_timeout(Duration::from_secs(20)).expect("hangs with what another one sent");
+    }
 }

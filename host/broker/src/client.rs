@@ -9,8 +9,8 @@ use omniverb_sys::{Access, Extent, lock, memfd, socket};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Mutex;
 use std::sync::atomic::{self, AtomicU64};
-use std::sync::{Mutex, OnceLock};
 
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
@@ -20,9 +20,8 @@ pub(crate) struct Client {
     /// Never given again.
     pub(crate) number: u64,
     pub(crate) socket: OwnedFd,
-    pub(crate) user: u32,
-    /// The network namespace that it has proven to be in: its vNIC.
-    pub(crate) namespace: OnceLock<u64>,
+    /// The network namespace that it has connected from: its vNIC.
+    pub(crate) namespace: u64,
     page: OwnedFd,
     post: Mutex<Post>,
     links: Mutex<BTreeSet<u64>>,
@@ -40,17 +39,21 @@ impl std::fmt::Debug for Post {
     }
 }
 
+fn open_post(socket: &OwnedFd) -> io::Result<(OwnedFd, Post)> {
+    socket::limit_sending(socket.as_fd(), UNREAD)?;
+    let page = memfd::create_sealable("omniverb mail", PAGE as u64)?;
+    let ours = Extent::new(page.as_fd(), 0, PAGE as u64).map(Access::ReadWrite)?;
+    memfd::seal_future_write(page.as_fd())?;
+    Ok((page, Post { page: ours, sent: 0 }))
+}
+
 impl Client {
-    pub(crate) fn new(socket: OwnedFd, user: u32) -> io::Result<Client> {
-        socket::limit_sending(socket.as_fd(), UNREAD)?;
-        let page = memfd::create_sealable("omniverb mail", PAGE as u64)?;
-        let ours = Extent::new(page.as_fd(), 0, PAGE as u64).map(Access::ReadWrite)?;
-        memfd::seal_future_write(page.as_fd())?;
+    /// The socket comes back if there is no memory.
+    pub(crate) fn new(socket: OwnedFd, namespace: u64) -> Result<Client, OwnedFd> {
+        let Ok((page, post)) = open_post(&socket) else { return Err(socket) };
         let number = NUMBERS.fetch_add(1, atomic::Ordering::Relaxed);
-        let post = Mutex::new(Post { page: ours, sent: 0 });
-        let namespace = OnceLock::new();
-        let links = Mutex::default();
-        Ok(Client { number, socket, user, namespace, page, post, links })
+        let (post, links) = (Mutex::new(post), Mutex::default());
+        Ok(Client { number, socket, namespace, page, post, links })
     }
 
     /// The first thing it is told.

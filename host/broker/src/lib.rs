@@ -6,21 +6,29 @@
 //! What processes send are descriptors of any kind, and letting go of one can take as long as who
 //! sent it likes (docs/decisions/0019). So this is a process of its own, which holds nothing else,
 //! and each process that connects has a thread here: it can keep that waiting, and nobody else.
-//! Nothing waits for a process: what one does not take is not sent.
+//! Nothing waits for a process: what one does not take is not sent. The thread that lets them in
+//! closes nothing in which descriptors wait: who is refused is left to a disposer.
 #![forbid(unsafe_code)]
 
 mod attend;
 mod client;
 mod limits;
 mod offers;
+mod order;
+mod seats;
 mod shared;
 
+pub use order::Order;
+
 use crate::client::Client;
+use crate::seats::Holder;
 use crate::shared::Broker;
-use omniverb_sys::{Poller, lock, socket};
+use omniverb_sys::disposal::Disposal;
+use omniverb_sys::people::People;
+use omniverb_sys::{Poller, clock, connection, lock, socket};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -31,56 +39,75 @@ const STACK: usize = 128 << 10;
 /// How long nobody is let in when there is no room for another.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The helper's own life: it is sent the socket to listen at, and ends with `order`.
+/// The helper's own life: it is sent an [`Order`] and the socket to listen at, and ends with
+/// `order`.
 pub fn serve(order: OwnedFd) {
-    let mut byte = [0; 1];
-    let received = socket::receive(order.as_fd(), &mut byte, socket::Mode::Blocking);
-    let Ok((1, mut files)) = received else { return };
-    let Some(listener) = files.pop() else { return };
+    let mut bytes = vec![0; order::BYTES];
+    let received = socket::receive(order.as_fd(), &mut bytes, socket::Mode::Blocking);
+    let Ok((length, mut files)) = received else { return };
+    let (Some(listener), Some(said)) = (files.pop(), Order::decode(&bytes[..length])) else {
+        return;
+    };
     let broker = Arc::new(Broker::default());
-    _ = listen(&order, &listener, &broker);
+    _ = listen(&order, &listener, said, &broker);
     // Threads that attend to somebody end with his connection.
-    for client in lock(&broker.clients).drain(..).filter_map(|client| client.upgrade()) {
-        socket::shut(client.socket.as_fd());
-    }
+    let clients = lock(&broker.seats).clients();
+    clients.iter().for_each(|client| socket::shut(client.socket.as_fd()));
 }
 
-fn listen(order: &OwnedFd, listener: &OwnedFd, broker: &Arc<Broker>) -> io::Result<()> {
+fn listen(
+    order: &OwnedFd,
+    listener: &OwnedFd,
+    said: Order,
+    broker: &Arc<Broker>,
+) -> io::Result<()> {
     const ORDER: u64 = 0;
     const CONNECTION: u64 = 1;
+    const DISPOSAL: u64 = 2;
+    let mut disposal = Disposal::new(said.helpers)?;
     let poller = Poller::new()?;
     poller.add(order.as_fd(), ORDER)?;
     poller.add(listener.as_fd(), CONNECTION)?;
+    poller.add(disposal.ready(), DISPOSAL)?;
     let mut ready = Vec::new();
     loop {
-        poller.wait(None, &mut ready)?;
+        let until = disposal.next_deadline();
+        let time = until.map(|at| Duration::from_nanos(at.saturating_sub(clock::now())));
+        poller.wait(time, &mut ready)?;
         if ready.contains(&ORDER) {
             return Ok(());
         }
         match socket::accept(listener.as_fd()) {
-            Ok(Some(calls)) => admit(calls, broker),
+            Ok(Some(calls)) => {
+                if let Err(refused) = admit(calls, said.allowed.as_ref(), broker) {
+                    disposal.close_socket(refused);
+                }
+            }
             Ok(None) => {}
             Err(_) => thread::sleep(PAUSE),
         }
+        _ = disposal.turn();
     }
 }
 
-fn admit(calls: OwnedFd, broker: &Arc<Broker>) {
-    let Ok(peer) = socket::peer(calls.as_fd()) else { return };
-    let Ok(client) = Client::new(calls, peer.uid) else { return };
-    let client = Arc::new(client);
-    {
-        let mut clients = lock(&broker.clients);
-        clients.retain(|one| one.strong_count() > 0);
-        let of_user = clients.iter().filter_map(Weak::upgrade);
-        let of_user = of_user.filter(|one| one.user == peer.uid).count();
-        if clients.len() >= limits::PROCESSES || of_user >= limits::PROCESSES_OF_USER {
-            return;
-        }
-        clients.push(Arc::downgrade(&client));
+/// Somebody has connected. His socket, if he is not let in: he may have sent something.
+fn admit(calls: OwnedFd, allowed: Option<&People>, broker: &Arc<Broker>) -> Result<(), OwnedFd> {
+    let Ok(peer) = socket::peer(calls.as_fd()) else { return Err(calls) };
+    let Ok(namespace) = connection::namespace(calls.as_fd()) else { return Err(calls) };
+    if allowed.is_some_and(|people| !people.have(&peer, calls.as_fd())) {
+        return Err(calls);
     }
-    let broker = broker.clone();
-    let thread = thread::Builder::new().name("attend".into()).stack_size(STACK);
-    // Who finds no room sees the end of his connection.
-    _ = thread.spawn(move || attend::attend(&broker, &client));
+    let client = Arc::new(Client::new(calls, namespace)?);
+    let (number, holder) = (client.number, Holder { user: peer.uid, namespace });
+    if lock(&broker.seats).take(number, holder, Arc::downgrade(&client)) {
+        let (broker, client) = (broker.clone(), client.clone());
+        let thread = thread::Builder::new().name("attend".into()).stack_size(STACK);
+        let attend = move || attend::attend(&broker, client);
+        if thread.spawn(attend).is_ok() {
+            return Ok(());
+        }
+    }
+    // Nobody else has it.
+    lock(&broker.seats).leave(number);
+    Arc::into_inner(client).map_or(Ok(()), |client| Err(client.socket))
 }

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-/// Processes at a time: a thread each, two descriptors, a page.
+/// Processes at a time: a thread each, three descriptors, a page.
 pub(crate) const PROCESSES: usize = 1024;
 /// Of these of one user.
 pub(crate) const PROCESSES_OF_USER: usize = 512;
 /// Of these in one network namespace, whoever they are: a container may have many users.
 pub(crate) const PROCESSES_OF_NAMESPACE: usize = 256;
+/// Of one user in one network namespace that have not said hello.
+pub(crate) const SILENT: usize = 32;
 /// How long who has connected may take to say who he is. Until then he has a thread already.
 pub(crate) const HELLO: Duration = Duration::from_secs(2);
 /// What of the messages to one process waits to be read, as the kernel counts it: some 64 of them.
@@ -17,5 +19,9 @@ pub(crate) const UNREAD: usize = 48 << 10;
 /// Offers of a process whose other end has not come. Nearly all of these never come, since there
 /// the library is not loaded, so the oldest are given up.
 pub(crate) const OFFERS: usize = 1024;
+/// Of all processes in one network namespace. Then whoever has the most gives up his oldest.
+pub(crate) const OFFERS_OF_NAMESPACE: usize = 16 << 10;
+/// Of all, in the same way: some 300 bytes each.
+pub(crate) const OFFERS_OF_ALL: usize = 128 << 10;
 /// Links of a process. Their memory is its own and its peers'.
 pub(crate) const LINKS: usize = 4096;

@@ -1,9 +1,10 @@
 //! Offers whose other end has not come yet.
 
 use crate::client::Client;
-use crate::limits::OFFERS;
+use crate::limits::{OFFERS, OFFERS_OF_ALL, OFFERS_OF_NAMESPACE};
 use omniverb_sys::connection::{Connection, Names};
 use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 /// A socket that somebody had when he sent it.
@@ -16,11 +17,18 @@ pub(crate) struct Offer {
 
 type Place = (u64, Names);
 
+/// A process: its network namespace and its number.
+type Process = (u64, u64);
+
+fn process(client: &Client) -> Process {
+    (client.namespace, client.number)
+}
+
 /// All of them: by network namespace and names; and each process's, the oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Offers {
     all: HashMap<Place, (u64, Offer)>,
-    of: HashMap<u64, BTreeMap<u64, Place>>,
+    of: BTreeMap<Process, BTreeMap<u64, Place>>,
     last: u64,
 }
 
@@ -44,19 +52,32 @@ impl Offers {
         let place = (offer.connection.namespace, offer.connection.names);
         self.remove(&place);
         self.last += 1;
-        let own = self.of.entry(offer.client.number).or_default();
-        own.insert(self.last, place);
-        let oldest = if own.len() > OFFERS { own.first_key_value() } else { None };
-        let oldest = oldest.map(|(_, place)| *place);
+        let who = process(&offer.client);
+        self.of.entry(who).or_default().insert(self.last, place);
         self.all.insert(place, (self.last, offer));
-        if let Some(oldest) = oldest {
+        let here = (who.0, 0)..=(who.0, u64::MAX);
+        self.limit(who..=who, OFFERS);
+        self.limit(here, OFFERS_OF_NAMESPACE);
+        if self.all.len() > OFFERS_OF_ALL {
+            self.limit(.., OFFERS_OF_ALL);
+        }
+    }
+
+    /// Of so many processes the one with the most offers gives up its oldest if all have more than
+    /// that.
+    fn limit(&mut self, processes: impl RangeBounds<Process>, most: usize) {
+        let mut count = 0;
+        let of = self.of.range(processes).map(|(_, own)| own);
+        let largest = of.inspect(|own| count += own.len()).max_by_key(|own| own.len());
+        let oldest = largest.and_then(|own| own.values().next().copied());
+        if let Some(oldest) = oldest.filter(|_| count > most) {
             self.remove(&oldest);
         }
     }
 
     fn remove(&mut self, place: &Place) -> Option<Offer> {
         let (number, offer) = self.all.remove(place)?;
-        if let Some(own) = self.of.get_mut(&offer.client.number) {
+        if let Some(own) = self.of.get_mut(&process(&offer.client)) {
             own.remove(&number);
         }
         Some(offer)
@@ -64,7 +85,7 @@ impl Offers {
 
     /// A process has gone.
     pub(crate) fn gone(&mut self, client: &Client) {
-        for place in self.of.remove(&client.number).unwrap_or_default().into_values() {
+        for place in self.of.remove(&process(client)).unwrap_or_default().into_values() {
             self.all.remove(&place);
         }
     }
@@ -80,6 +101,10 @@ mod tests {
     use super::*;
     use omniverb_sys::socket;
 
+    fn client(namespace: u64) -> Arc<Client> {
+        Arc::new(Client::new(socket::pair().unwrap().0, namespace).unwrap())
+    }
+
     fn connection(port: u16) -> Connection {
         let of = |port| ([127, 0, 0, 1], port).into();
         let names = Names { local: of(port), remote: of(80) };
@@ -88,8 +113,7 @@ mod tests {
 
     #[test]
     fn offers_are_found_by_the_other_end_and_go_with_their_process() {
-        let client = |_| Arc::new(Client::new(socket::pair().unwrap().0, 0).unwrap());
-        let [one, two] = [0, 1].map(client);
+        let [one, two] = [5, 5].map(client);
         let mut offers = Offers::default();
         for port in 1..=OFFERS as u16 + 10 {
             offers.add(Offer { client: one.clone(), tag: 7, connection: connection(port) });
@@ -107,5 +131,29 @@ mod tests {
         offers.gone(&one);
         assert_eq!(offers.len(), 1);
         assert_eq!(offers.other(&far(40000)).unwrap().tag, 8);
+    }
+
+    #[test]
+    fn who_has_the_most_gives_up_his_oldest() {
+        let mut offers = Offers::default();
+        let mut offer = |client: &Arc<Client>, port| {
+            let connection = Connection { namespace: client.namespace, ..connection(port) };
+            offers.add(Offer { client: client.clone(), tag: 7, connection });
+            offers.len()
+        };
+        let few = client(5);
+        offer(&few, 60_000);
+        let many: Vec<_> = (0..20).map(|_| client(5)).collect();
+        let ports = 1..=OFFERS as u16;
+        for (number, one) in many.iter().enumerate() {
+            let from = number as u16 * OFFERS as u16;
+            ports.clone().for_each(|port| _ = offer(one, from + port));
+        }
+        let elsewhere = client(6);
+        assert_eq!(offer(&elsewhere, 1), OFFERS_OF_NAMESPACE + 1);
+        let names = connection(60_000).names.swapped();
+        let other = Connection { names, ..connection(60_000) };
+        assert!(offers.other(&other).is_some(), "who has few keeps them");
+        assert!(many.iter().all(|one| offers.of[&process(one)].len() > OFFERS / 2));
     }
 }

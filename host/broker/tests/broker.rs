@@ -1,10 +1,12 @@
 //! Processes that offer sockets, by hand.
 
+use omniverb_broker::Order;
 use omniverb_carry::layout;
 use omniverb_carry::message::{BYTES, Refusal, Reply, Request};
 use omniverb_ring::WordMemory;
 use omniverb_ring::sync::Ordering;
 use omniverb_sys::child::{Helper, Helpers};
+use omniverb_sys::people::People;
 use omniverb_sys::{Access, Extent, socket};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -12,6 +14,10 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// Who is not answered within this waits for a close; each of the lingering sockets takes a minute.
+const HANGS: Duration = Duration::from_secs(20);
 
 /// A broker on a thread.
 struct Broker {
@@ -21,17 +27,29 @@ struct Broker {
 
 impl Broker {
     fn start(name: &str) -> Broker {
+        Broker::start_for(name, None)
+    }
+
+    /// For some only.
+    fn start_for(name: &str, allowed: Option<People>) -> Broker {
         let path = std::env::temp_dir().join(format!("broker-{}-{name}", std::process::id()));
         let listener = socket::listen(&path, 0o600).unwrap();
         let helper =
             Helpers::Threads.start(omniverb_broker::BROKER, omniverb_broker::serve).unwrap();
-        socket::send(helper.socket(), b"L", &[listener.as_fd()]).unwrap();
+        let order = Order { helpers: Helpers::Threads, allowed }.encode().unwrap();
+        socket::send(helper.socket(), &order, &[listener.as_fd()]).unwrap();
         Broker { path, _helper: helper }
     }
 
-    fn connect(&self) -> Process {
+    /// Without a word.
+    fn call(&self) -> Process {
         let calls = socket::connect(&self.path).unwrap();
-        let mut process = Process { calls, page: None };
+        socket::limit_receiving(calls.as_fd(), Some(HANGS)).unwrap();
+        Process { calls, page: None }
+    }
+
+    fn connect(&self) -> Process {
+        let mut process = self.call();
         let by = diagnosis();
         process.say(Request::Hello, &[by.as_fd()]);
         let (reply, page) = process.hear().unwrap();
@@ -94,6 +112,20 @@ impl Process {
         let page = Extent::new(page.as_fd(), 0, 4096).map(Access::ReadOnly).unwrap();
         page.load(0, Ordering::Acquire)
     }
+}
+
+/// A socket that takes a minute to close, and its other end.
+fn lingering() -> (OwnedFd, TcpStream) {
+    let (ours, theirs) = ends();
+    rustix::net::sockopt::set_socket_linger(&ours, Some(Duration::from_secs(60))).unwrap();
+    ours.set_nonblocking(true).unwrap();
+    while (&ours).write(&[0; 65536]).is_ok() {}
+    (ours.into(), theirs)
+}
+
+/// Where the last reference is ours, because the sending was refused, this takes long.
+fn close_elsewhere(files: impl Send + 'static) {
+    std::thread::spawn(move || drop(files));
 }
 
 fn ends() -> (TcpStream, TcpStream) {
@@ -184,11 +216,10 @@ fn what_is_no_connection_is_refused_and_who_talks_nonsense_is_parted_with() {
     socket::send(one.calls.as_fd(), &[9; BYTES], &[]).unwrap();
     assert!(one.hear().is_none());
     // Hello has to come with the right socket, and soon.
-    let calls = socket::connect(&broker.path).unwrap();
-    let two = Process { calls, page: None };
+    let two = broker.call();
     two.say(Request::Hello, &[listener.as_fd()]);
     assert!(two.hear().is_none());
-    let three = Process { calls: socket::connect(&broker.path).unwrap(), page: None };
+    let three = broker.call();
     assert!(three.hear().is_none(), "who says nothing is parted with");
 }
 
@@ -205,17 +236,70 @@ fn who_reads_nothing_is_told_no_more() {
     assert!((10..150).contains(&told), "{told}");
 }
 
-#[test]
-fn one_network_namespace_has_a_share() {
+/// Descriptors for hundreds of processes and a broker.
+fn have_many_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let more = Rlimit { current: limit.maximum.or(limit.current), maximum: limit.maximum };
     setrlimit(Resource::Nofile, more).unwrap();
+}
+
+#[test]
+fn one_network_namespace_has_a_share() {
+    have_many_descriptors();
     let broker = Broker::start("share");
     let all: Vec<Process> = (0..256).map(|_| broker.connect()).collect();
-    let calls = socket::connect(&broker.path).unwrap();
-    let one_more = Process { calls, page: None };
+    let one_more = broker.call();
     let by = diagnosis();
     one_more.say(Request::Hello, &[by.as_fd()]);
     assert!(one_more.hear().is_none());
     drop(all);
+}
+
+/// Who is let in no more has sent something, which takes a minute to close.
+#[test]
+fn who_is_refused_holds_up_nobody() {
+    have_many_descriptors();
+    let broker = Broker::start("lingers");
+    let silent: Vec<Process> = (0..512).map(|_| broker.call()).collect();
+    let mut peers = Vec::new();
+    for _ in 0..20 {
+        let (slow, peer) = lingering();
+        let one = broker.call();
+        _ = socket::send(one.calls.as_fd(), b"text", &[slow.as_fd()]);
+        close_elsewhere((slow, one));
+        peers.push(peer);
+    }
+    // All of these are parted with, and then there is room.
+    silent.iter().for_each(|one| assert!(one.hear().is_none()));
+    let (near, far) = ends();
+    let [one, two] = [(); 2].map(|()| broker.connect());
+    one.offer_first(1, &near);
+    two.offer(2, &far);
+    assert!(matches!(one.hear().unwrap().0, Reply::Link { tag: 1, .. }));
+}
+
+#[test]
+fn who_is_not_allowed_is_parted_with() {
+    let uid = rustix::process::geteuid().as_raw();
+    let only = |uid| Some(People { users: vec![uid], groups: Vec::new() });
+    Broker::start_for("allowed", only(uid)).connect();
+    let broker = Broker::start_for("denied", only(uid + 1));
+    let one = broker.call();
+    let by = diagnosis();
+    _ = socket::send(one.calls.as_fd(), &Request::Hello.encode(), &[by.as_fd()]);
+    assert!(one.hear().is_none());
+}
+
+/// What comes with hello takes a minute to close; others say hello meanwhile.
+#[test]
+fn who_hangs_before_hello_takes_a_small_share() {
+    have_many_descriptors();
+    let broker = Broker::start("silent");
+    let (slow, _peer) = lingering();
+    let hanging: Vec<Process> = (0..20).map(|_| broker.call()).collect();
+    for one in &hanging {
+        _ = socket::send(one.calls.as_fd(), &Request::Hello.encode(), &[slow.as_fd()]);
+    }
+    close_elsewhere(slow);
+    broker.connect().settle();
 }

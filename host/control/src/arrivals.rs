@@ -41,6 +41,11 @@ impl Arrivals {
         Arrivals { door, admission, waiting: BTreeMap::new(), of: Holders::default() }
     }
 
+    /// Who may come in.
+    pub(crate) fn admission(&self) -> &Admission {
+        &self.admission
+    }
+
     /// Where they come in.
     pub(crate) fn door(&self) -> &Door {
         &self.door

@@ -5,14 +5,16 @@ use crate::journal::{Journal, Level};
 use crate::place::Place;
 use crate::reactor::{Reactor, Timer};
 use crate::ready::Ready;
-use omniverb_broker::{BROKER, serve};
+use omniverb_broker::{BROKER, Order, serve};
 use omniverb_sys::child::{Helper, Helpers};
+use omniverb_sys::disposal::Disposal;
+use omniverb_sys::people::People;
 use omniverb_sys::socket;
 use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// When one that has died is started again.
+/// When one that has died is started again, and how often those are looked at that have not ended.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// The place where processes find it, and the helper.
@@ -20,20 +22,26 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub(crate) struct Broker {
     helpers: Helpers,
     place: Place,
+    order: Vec<u8>,
     helper: Option<Helper>,
+    /// They have died, or were told to: what others sent them can keep them from ending.
+    ending: Vec<Helper>,
 }
 
 impl Broker {
-    /// At that place.
-    pub(crate) fn open(helpers: Helpers, place: Place, reactor: &Reactor) -> io::Result<Broker> {
-        let mut broker = Broker { helpers, place, helper: None };
-        broker.start(reactor)?;
-        Ok(broker)
+    /// What a helper is told; who is allowed, unless everybody is.
+    pub(crate) fn order(helpers: Helpers, allowed: Option<People>) -> io::Result<Vec<u8>> {
+        Order { helpers, allowed }.encode()
     }
 
-    fn start(&mut self, reactor: &Reactor) -> io::Result<()> {
+    /// At that place, with no helper so far.
+    pub(crate) fn new(helpers: Helpers, place: Place, order: Vec<u8>) -> Broker {
+        Broker { helpers, place, order, helper: None, ending: Vec::new() }
+    }
+
+    pub(crate) fn start(&mut self, reactor: &Reactor) -> io::Result<()> {
         let helper = self.helpers.start(BROKER, serve)?;
-        socket::try_send(helper.socket(), b"L", &[self.place.listener().as_fd()])?;
+        socket::try_send(helper.socket(), &self.order, &[self.place.listener().as_fd()])?;
         reactor.watch(helper.socket(), Ready::Broker)?;
         self.helper = Some(helper);
         Ok(())
@@ -41,8 +49,10 @@ impl Broker {
 
     /// It has nothing to say: so it has died.
     pub(crate) fn died(&mut self, reactor: &mut Reactor, journal: &mut Journal) {
-        let Some(helper) = self.helper.take() else { return };
+        let Some(mut helper) = self.helper.take() else { return };
         reactor.forget(helper.socket());
+        helper.kill();
+        self.ending.push(helper);
         let text = "the broker of sockets has ended; another one is started";
         journal.log(Level::Warning, format_args!("{text}"));
         reactor.set(AGAIN, Timer::Broker);
@@ -50,17 +60,118 @@ impl Broker {
 
     /// It is time for another one.
     pub(crate) fn again(&mut self, reactor: &mut Reactor, journal: &mut Journal) {
+        self.ending.retain_mut(|helper| !helper.has_ended());
         if self.helper.is_none()
             && let Err(error) = self.start(reactor)
         {
             journal.log(Level::Error, format_args!("cannot start the broker: {error}"));
+        }
+        if self.helper.is_none() || !self.ending.is_empty() {
             reactor.set(AGAIN, Timer::Broker);
         }
     }
 
-    /// Nobody finds it any more.
-    pub(crate) fn close(&mut self) {
+    /// Nobody finds it any more. Who had connected and was not let in may have sent something.
+    pub(crate) fn close(&mut self, disposal: &Disposal) {
         self.place.close();
         self.helper = None;
+        while let Some(left) = socket::accept(self.place.listener().as_fd()).ok().flatten() {
+            disposal.close_socket(left);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::Form;
+    use crate::place::Audience;
+    use omniverb_sys::pulse::Pulses;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::OwnedFd;
+
+    struct Fixture {
+        folder: std::path::PathBuf,
+        reactor: Reactor,
+        journal: Journal,
+    }
+
+    impl Fixture {
+        fn new(name: &str) -> Fixture {
+            let folder = format!("omniverb-broker-{}-{name}", std::process::id());
+            let reactor = Reactor::new(Pulses::default().vital("test")).unwrap();
+            let journal = Journal::new(Level::Error, Form::Words);
+            Fixture { folder: std::env::temp_dir().join(folder), reactor, journal }
+        }
+
+        fn open(&self) -> Broker {
+            let place = Place::take(&self.folder.join("socket"), Audience::Owner).unwrap();
+            let order = Broker::order(Helpers::Threads, None).unwrap();
+            let mut broker = Broker::new(Helpers::Threads, place, order);
+            broker.start(&self.reactor).unwrap();
+            broker
+        }
+    }
+
+    impl Drop for Fixture {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
+    }
+
+    /// A socket that takes a minute to close, and its other end.
+    fn lingering() -> (OwnedFd, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let theirs = listener.accept().unwrap().0;
+        rustix::net::sockopt::set_socket_linger(&ours, Some(Duration::from_secs(60))).unwrap();
+        ours.set_nonblocking(true).unwrap();
+        while (&ours).write(&[0; 65536]).is_ok() {}
+        (ours.into(), theirs)
+    }
+
+    /// Who waits while there is no broker has sent something that takes a minute to close.
+    #[test]
+    fn who_was_not_let_in_is_not_let_go_of_here() {
+        let mut fixture = Fixture::new("left");
+        let mut broker = fixture.open();
+        broker.died(&mut fixture.reactor, &mut fixture.journal);
+        while broker.ending.iter_mut().any(|helper| !helper.has_ended()) {
+            std::thread::yield_now();
+        }
+        let clients: Vec<_> = (0..3)
+            .map(|_| {
+                let client = socket::connect(broker.place.path()).unwrap();
+                let (slow, peer) = lingering();
+                socket::send(client.as_fd(), b"text", &[slow.as_fd()]).unwrap();
+                (client, peer)
+            })
+            .collect();
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut disposal = Disposal::new(Helpers::Threads).unwrap();
+            broker.close(&disposal);
+            drop(broker);
+            let _ = disposal.turn();
+            done.send(()).unwrap();
+        });
+        is_done.recv_timeout(Duration::from_secs(20)).expect("hangs with what was sent");
+        drop(clients);
+    }
+
+    #[test]
+    fn one_that_has_died_is_replaced_and_reaped() {
+        let mut fixture = Fixture::new("again");
+        let mut broker = fixture.open();
+        broker.died(&mut fixture.reactor, &mut fixture.journal);
+        assert!(broker.helper.is_none());
+        while !broker.ending.is_empty() {
+            broker.again(&mut fixture.reactor, &mut fixture.journal);
+        }
+        let client = socket::connect(broker.place.path()).unwrap();
+        socket::send(client.as_fd(), b"nonsense", &[]).unwrap();
+        let heard = socket::receive(client.as_fd(), &mut [0; 8], socket::Mode::Blocking);
+        assert!(heard.is_err() || heard.is_ok_and(|(bytes, _)| bytes == 0), "it is parted with");
     }
 }

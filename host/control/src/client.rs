@@ -1,6 +1,5 @@
 //! One connected process: its sockets, what waits to be sent, its statistics area.
 
-use crate::disposal::Bin;
 use crate::holds::Hold;
 use crate::lent::Lent;
 use crate::memory::{Memory, Shared, Source};
@@ -10,6 +9,7 @@ use crate::tally::Tally;
 use omniverb_session::body;
 use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS, STATISTICS_WORDS};
 use omniverb_sys::descriptors::{self, Plain};
+use omniverb_sys::disposal::Bin;
 use omniverb_sys::pidfd::Peer;
 use omniverb_sys::{Access, Mapping, socket};
 use omniverb_tenancy::{Channel, Pace, VnicId};

@@ -4,8 +4,8 @@
 //! In: files that the machine's keeper brings. Out: whether some window is one of them, which the
 //! kernel says by the file. Each is kept open, so that no other file is taken for it.
 
-use crate::disposal::Bin;
 use omniverb_sys::Extent;
+use omniverb_sys::disposal::Bin;
 use omniverb_sys::extent::FileId;
 use std::collections::BTreeMap;
 use std::io;

@@ -96,10 +96,10 @@ impl<T> Lent<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disposal::Bin;
     use crate::ledger::Ledger;
     use crate::pieces::PAGE;
     use omniverb_session::pair;
+    use omniverb_sys::disposal::Bin;
     use omniverb_sys::memfd;
 
     fn pieces() -> Arc<Pieces> {

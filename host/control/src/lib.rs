@@ -20,7 +20,6 @@ mod captures;
 mod client;
 mod clients;
 mod counted;
-mod disposal;
 mod door;
 mod engine;
 mod errors;
@@ -63,7 +62,6 @@ mod vnics;
 mod watchdog;
 
 pub use allow::Allow;
-pub use disposal::{DISPOSER, dispose};
 pub use errors::StartError;
 pub use journal::{Form, Journal, Level};
 pub use place::{Audience, Place};

@@ -213,8 +213,8 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disposal::Bin;
     use crate::ledger::Ledger;
+    use omniverb_sys::disposal::Bin;
 
     #[test]
     fn both_have_memory_if_it_is_of_one_window_or_of_none() {

@@ -3,10 +3,10 @@
 //! What the socket has no room for is kept here, up to a bound; a client that lets more pile up
 //! is dropped.
 
-use crate::disposal::Bin;
 use crate::tally::{Tally, Token};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, encode};
+use omniverb_sys::disposal::Bin;
 use omniverb_sys::{memfd, socket};
 use rustix::fs::fstat;
 use rustix::io::Errno;

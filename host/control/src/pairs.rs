@@ -4,7 +4,6 @@
 //! neighbour the one that is his, or one that becomes it, for good: whose it is stands in its
 //! ledger, before any of it is given away, so that the next daemon gives it to nobody else.
 
-use crate::disposal::Bin;
 use crate::joined::Joined;
 use crate::ledger::Ledger;
 use crate::memory::{Memory, Shared};
@@ -15,6 +14,7 @@ use omniverb_ring::bell::PAGE_BYTES;
 use omniverb_ring::sync::Ordering;
 use omniverb_session::body::{Extent, LinkReady};
 use omniverb_session::pair::{self, BELL_BYTES, DATA_BYTES_MIN, PAIRS_MAX, PlugTrouble};
+use omniverb_sys::disposal::Bin;
 use omniverb_sys::extent::FileId;
 use omniverb_sys::{Access, Extent as Pages, random};
 use omniverb_tenancy::{Neighbour, PairWindows, SessionId};

@@ -9,10 +9,10 @@
 //! machine's. So they do with what a daemon before this one gave them, until the guest is booted
 //! afresh.
 
-use crate::disposal::Bin;
 use crate::ledger::{Ledger, State};
 use crate::left::{Left, Retired};
 use omniverb_session::body;
+use omniverb_sys::disposal::Bin;
 use omniverb_sys::{Extent, lock};
 use std::collections::BTreeMap;
 use std::io;

@@ -6,9 +6,9 @@
 //! are, nobody here can know: a guest that lies about it lets the engine write into itself. Nobody
 //! else ever gets the file.
 
-use crate::disposal::Bin;
 use crate::engine::Row;
 use omniverb_session::pinned::{Layout, Refused, Run};
+use omniverb_sys::disposal::Bin;
 use omniverb_sys::{Extent, clock};
 use omniverb_tenancy::{FileId, VnicId};
 use std::collections::HashMap;

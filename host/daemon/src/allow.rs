@@ -2,6 +2,7 @@
 //! `/etc/passwd` and `/etc/group`.
 
 use omniverb_control::Allow;
+use omniverb_sys::people::People;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
@@ -36,7 +37,7 @@ impl TryFrom<Written> for AllowTable {
         if users.is_empty() && groups.is_empty() && cgroups.is_empty() {
             return Err("[allow] names nobody; without it, everybody is allowed");
         }
-        Ok(AllowTable(Allow { users, groups, cgroups }))
+        Ok(AllowTable(Allow { people: People { users, groups }, cgroups }))
     }
 }
 

@@ -217,7 +217,7 @@ mod tests {
         let configuration = Configuration::parse(text, "x").unwrap();
         assert_eq!(configuration.audit, Some(true));
         let allow = configuration.allow().unwrap();
-        assert_eq!((allow.users, allow.groups), (vec![1000, 0], vec![7]));
+        assert_eq!((allow.people.users, allow.people.groups), (vec![1000, 0], vec![7]));
         assert_eq!(allow.cgroups, ["/kubepods.slice"]);
         assert_eq!(Configuration::default().allow(), None);
     }

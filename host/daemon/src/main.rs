@@ -16,11 +16,11 @@ use configuration::Configuration;
 use omniverb_broker::BROKER;
 use omniverb_carry::message::SUFFIX;
 use omniverb_control::{
-    Audience, DISPOSER, Form, Journal, Level, Place, Server, Settings, StartError, Unwanted,
-    dispose,
+    Audience, Form, Journal, Level, Place, Server, Settings, StartError, Unwanted,
 };
 use omniverb_netns::{self as netns, HELPER, STARTER};
 use omniverb_sys::child::{self, Helpers, OWN_PROGRAM};
+use omniverb_sys::disposal::{DISPOSER, dispose};
 use omniverb_sys::{manager, signals};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use std::os::fd::AsFd;
@@ -126,8 +126,7 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     journal.log(Level::Info, format_args!("serving at {}", path.display()));
     let mut server = Server::new(place, operators, settings, journal)?;
     if configuration.has_sockets() {
-        let place = sockets(&path, &at, audience);
-        let opened = place.and_then(|place| server.bring_sockets_together(place));
+        let opened = server.bring_sockets_together(|| sockets(&path, &at, audience));
         if let Err(error) = opened {
             // Programs with sockets go on by TCP then.
             eprintln!("omniverbd: no sockets are brought together: {error}");

@@ -24,6 +24,8 @@ const ESTABLISHED: u8 = 1;
 /// `SOCK_DIAG_BY_FAMILY`, `NLM_F_REQUEST`.
 const BY_FAMILY: u16 = 20;
 const REQUEST: u16 = 1;
+/// Bytes of an answer up to the end of `struct inet_diag_sockid`.
+const FOUND: usize = 68;
 /// Messages of a netlink socket that are looked at for one answer: its owner may have caused more.
 const LOOKS: usize = 16;
 
@@ -123,10 +125,34 @@ impl Connection {
             let word =
                 |at: usize| u32::from_ne_bytes(answer[at..at + 4].try_into().unwrap_or([0; 4]));
             if is_kernel && bytes >= 16 && word(8) == sequence {
-                return Ok(short(4) == BY_FAMILY && bytes > 17 && answer[17] == ESTABLISHED);
+                let is_found = short(4) == BY_FAMILY && bytes >= FOUND;
+                return Ok(is_found && answer[17] == ESTABLISHED && self.is_told_of(&answer));
             }
         }
         Ok(false)
+    }
+
+    /// Whether an answer (`struct nlmsghdr`, `struct inet_diag_msg`) is about this connection: who
+    /// asks by the same socket about another one may guess the sequence.
+    fn is_told_of(&self, answer: &[u8; 512]) -> bool {
+        let port = |at: usize| u16::from_be_bytes([answer[at], answer[at + 1]]);
+        let ip = |at: usize| -> IpAddr {
+            let bytes: [u8; 16] = answer[at..at + 16].try_into().unwrap_or([0; 16]);
+            let [a, b, c, d, ..] = bytes;
+            match libc::c_int::from(answer[16]) {
+                libc::AF_INET => [a, b, c, d].into(),
+                _ => IpAddr::from(bytes).to_canonical(),
+            }
+        };
+        let local = SocketAddr::new(ip(24), port(20));
+        let remote = SocketAddr::new(ip(40), port(22));
+        Names { local, remote } == self.names && answer[60..68] == self.cookie_words()
+    }
+
+    /// The lower word first.
+    fn cookie_words(&self) -> [u8; 8] {
+        let words = [self.cookie as u32, (self.cookie >> 32) as u32].map(u32::to_ne_bytes);
+        words.concat().try_into().unwrap_or([0; 8])
     }
 
     /// `struct nlmsghdr`, `struct inet_diag_req_v2`.
@@ -151,8 +177,7 @@ impl Connection {
                 IpAddr::V6(address) => put(at, &address.octets()),
             }
         }
-        put(64, &(self.cookie as u32).to_ne_bytes());
-        put(68, &((self.cookie >> 32) as u32).to_ne_bytes());
+        put(64, &self.cookie_words());
         out
     }
 }
@@ -181,7 +206,12 @@ impl<'a> Diagnosis<'a> {
     }
 }
 
-fn namespace(socket: BorrowedFd<'_>) -> io::Result<u64> {
+/// The cookie of the network namespace that a socket is in. One that was accepted is in that of the
+/// socket that connected to it, also if it is one of the unix family.
+///
+/// # Errors
+/// `ENOPROTOOPT` before Linux 5.14, and what else the kernel says.
+pub fn namespace(socket: BorrowedFd<'_>) -> io::Result<u64> {
     option(socket, libc::SOL_SOCKET, SO_NETNS_COOKIE)
 }
 
@@ -205,9 +235,10 @@ mod tests {
             .unwrap()
     }
 
-    fn check(address: &str) {
-        let listener = TcpListener::bind(address).unwrap();
-        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    fn check(listening: &str, to: &str) {
+        let listener = TcpListener::bind((listening, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let near = TcpStream::connect((to, port)).unwrap();
         let far = listener.accept().unwrap().0;
         assert_eq!(Connection::of(listener.as_fd()).unwrap(), None);
         let [one, other] = [&near, &far].map(|end| Connection::of(end.as_fd()).unwrap().unwrap());
@@ -219,6 +250,15 @@ mod tests {
         assert!(one.is_there(&by).unwrap() && other.is_there(&by).unwrap());
         // Another cookie is another socket, whatever its names are.
         assert!(!Connection { cookie: one.cookie + 1, ..one }.is_there(&by).unwrap());
+        let is_told_of = |connection: &Connection| {
+            send(by.0, &one.question(7), SendFlags::empty()).unwrap();
+            let mut answer = [0; 512];
+            recvfrom(by.0, &mut answer, RecvFlags::empty()).unwrap();
+            connection.is_told_of(&answer)
+        };
+        assert!(is_told_of(&one) && !is_told_of(&other));
+        assert!(!is_told_of(&Connection { names: one.names.swapped(), ..one }));
+        assert!(!is_told_of(&Connection { cookie: other.cookie, ..one }));
         drop(near);
         assert!(!one.is_there(&by).unwrap());
         assert_eq!(Connection::of(far.as_fd()).unwrap(), None, "its other end has closed");
@@ -226,8 +266,10 @@ mod tests {
 
     #[test]
     fn a_connection_is_known_by_names_and_cookie() {
-        check("127.0.0.1:0");
-        check("[::1]:0");
+        check("127.0.0.1", "127.0.0.1");
+        check("::1", "::1");
+        // An end whose addresses of IPv4 are written as such of IPv6.
+        check("::", "127.0.0.1");
     }
 
     #[test]
@@ -237,5 +279,29 @@ mod tests {
         assert_eq!(Connection::of(file.as_fd()).unwrap(), None);
         assert_eq!(Connection::of(one.as_fd()).unwrap(), None);
         assert!(Diagnosis::by(one.as_fd()).is_none() && Diagnosis::by(file.as_fd()).is_none());
+    }
+
+    #[test]
+    fn who_has_connected_is_in_the_namespace_that_he_came_from() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let path = std::env::temp_dir().join(format!("omniverb-from-{}", std::process::id()));
+        let listener = crate::socket::listen(&path, 0o600).unwrap();
+        let ours = namespace(listener.as_fd()).unwrap();
+        let there = std::thread::spawn({
+            let path = path.clone();
+            move || {
+                // SAFETY: of this thread only, which ends.
+                assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
+                let socket = crate::socket::connect(&path).unwrap();
+                (namespace(socket.as_fd()).unwrap(), socket)
+            }
+        });
+        let (theirs, _socket) = there.join().unwrap();
+        let accepted = crate::socket::accept(listener.as_fd()).unwrap().unwrap();
+        assert_eq!(namespace(accepted.as_fd()).unwrap(), theirs);
+        assert_ne!(ours, theirs);
+        std::fs::remove_file(path).unwrap();
     }
 }

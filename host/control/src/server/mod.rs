@@ -31,7 +31,6 @@ use crate::broker::Broker;
 use crate::captures::Captures;
 use crate::clients::Clients;
 use crate::counted::Counted;
-use crate::disposal::Disposal;
 use crate::engine::Packets;
 use crate::extents::Extents;
 use crate::idle::Idle;
@@ -49,6 +48,7 @@ use crate::vnics::Vnics;
 use crate::watchdog::Watchdog;
 use omniverb_sys::child::Helpers;
 use omniverb_sys::clock;
+use omniverb_sys::disposal::Disposal;
 use omniverb_tenancy::SessionId;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -144,7 +144,7 @@ impl Server {
             Ready::Helper => self.helper_ready()?,
             Ready::Engine => self.engine_ready(),
             Ready::Recorder => self.recorder_ready(),
-            Ready::Disposal => self.disposal.turn(&mut self.journal),
+            Ready::Disposal => self.dispose(),
             Ready::Broker => {
                 if let Some(broker) = &mut self.broker {
                     broker.died(&mut self.reactor, &mut self.journal);
@@ -216,14 +216,15 @@ impl Server {
             }
         }
         if self.disposal.next_deadline().is_some_and(|at| at <= now) {
-            self.disposal.turn(&mut self.journal);
+            self.dispose();
         }
         self.settle();
     }
 
+    /// Who is at the broker is not known here, so that counts as somebody.
     fn is_alone(&self) -> bool {
         let nobody = self.clients.is_empty() && self.arrivals.is_empty();
-        nobody && self.operators.is_empty() && self.machines.is_empty()
+        nobody && self.operators.is_empty() && self.machines.is_empty() && self.broker.is_none()
     }
 
     fn is_idle(&mut self) -> bool {

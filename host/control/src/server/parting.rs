@@ -44,7 +44,7 @@ impl Server {
             self.part_with_machine(id, "the daemon ends");
         }
         if let Some(broker) = &mut self.broker {
-            broker.close();
+            broker.close(&self.disposal);
         }
         // Nobody can connect any more; those who have may have sent something.
         let (operators, left) = self.operators.close();
@@ -54,6 +54,14 @@ impl Server {
         for id in operators {
             self.end_operator(id);
         }
-        self.disposal.turn(&mut self.journal);
+        self.dispose();
+    }
+
+    /// Has closed what is to be closed by others.
+    pub(super) fn dispose(&mut self) {
+        for trouble in self.disposal.turn() {
+            let level = if trouble.is_grave { Level::Error } else { Level::Warning };
+            self.journal.log(level, format_args!("{}", trouble.text));
+        }
     }
 }

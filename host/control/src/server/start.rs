@@ -9,7 +9,6 @@ use crate::broker::Broker;
 use crate::captures::Captures;
 use crate::clients::Clients;
 use crate::counted::Counted;
-use crate::disposal::Disposal;
 use crate::door::Door;
 use crate::engine::{Packets, Recorder};
 use crate::errors::StartError;
@@ -35,9 +34,11 @@ use crate::vnics::Vnics;
 use crate::watchdog::Watchdog;
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES};
 use omniverb_sys::child::Helpers;
+use omniverb_sys::disposal::Disposal;
 use omniverb_sys::privileges::{Privilege, keep_only};
 use omniverb_sys::{clock, descriptors, random};
 use omniverb_tenancy::{Entropy, Limits, Tenancy};
+use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -132,14 +133,30 @@ impl Server {
         Ok(server)
     }
 
-    /// Sockets are brought together at `place` from now on, by a helper.
+    /// Sockets are brought together from now on, by a helper, for those who may use the tenants'
+    /// socket; at the place that is taken if that can be done.
     ///
     /// # Errors
-    /// [`StartError::Os`].
-    pub fn bring_sockets_together(&mut self, place: Place) -> Result<(), StartError> {
-        let opened = Broker::open(self.helpers.clone(), place, &self.reactor);
+    /// [`StartError::Os`]; also if that depends on cgroups: the broker does not look at processes.
+    /// Those of `take`.
+    pub fn bring_sockets_together(
+        &mut self,
+        take: impl FnOnce() -> Result<Place, StartError>,
+    ) -> Result<(), StartError> {
         let os = |source| StartError::Os { what: "start its broker", source };
-        self.broker = Some(opened.map_err(os)?);
+        let allow = self.arrivals.admission().allow();
+        if allow.is_some_and(|allow| !allow.cgroups.is_empty()) {
+            let text = "cgroups in [allow] are not known to it: name users and groups";
+            return Err(os(io::Error::new(io::ErrorKind::Unsupported, text)));
+        }
+        let allowed = allow.map(|allow| allow.people.clone());
+        let order = Broker::order(self.helpers.clone(), allowed).map_err(os)?;
+        let mut broker = Broker::new(self.helpers.clone(), take()?, order);
+        if let Err(error) = broker.start(&self.reactor) {
+            broker.close(&self.disposal);
+            return Err(os(error));
+        }
+        self.broker = Some(broker);
         Ok(())
     }
 

@@ -9,6 +9,7 @@ use omniverb_session::body::*;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::operator::{self, Message as Said};
 use omniverb_session::{Header, Message};
+use omniverb_sys::people::People;
 use omniverb_sys::socket;
 use omniverb_terms::{Errno, Qpn, Service};
 use std::os::fd::AsFd;
@@ -234,7 +235,10 @@ fn whoever_asks_for_status_all_the_time_holds_up_nobody() {
 #[test]
 fn who_is_not_allowed_is_told_so_and_takes_nobodys_place() {
     let uid = rustix::process::geteuid().as_raw();
-    let allow = |uid| Some(Allow { users: vec![uid], ..Allow::default() });
+    let allow = |uid| {
+        let people = People { users: vec![uid], ..People::default() };
+        Some(Allow { people, ..Allow::default() })
+    };
     let daemon = Daemon::start(Settings { allow: allow(uid + 1), ..Settings::default() });
     let hello = Hello { role: ROLE_VERBS, resume: 0, name: [0; 16] };
     let mut refused = Client::connect(&daemon.path);

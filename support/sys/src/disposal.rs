@@ -8,9 +8,8 @@
 //! own: closing ours never lets go of the last reference. One that does not report a file as
 //! closed in time is abandoned to its fate and replaced. While too many hang, files are kept.
 
-use crate::journal::{Journal, Level};
-use omniverb_sys::child::{Helper, Helpers};
-use omniverb_sys::{EventFd, Poller, clock, descriptors, lock, memfd, socket};
+use crate::child::{Helper, Helpers};
+use crate::{EventFd, Poller, clock, descriptors, lock, memfd, socket};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -36,7 +35,7 @@ const CLOSE: [u8; 1] = [b'C'];
 
 /// Files to be closed, from any thread.
 #[derive(Clone, Debug)]
-pub(crate) struct Bin(Arc<Heap>);
+pub struct Bin(Arc<Heap>);
 
 #[derive(Debug)]
 struct Heap {
@@ -45,19 +44,23 @@ struct Heap {
 }
 
 impl Bin {
-    pub(crate) fn new() -> io::Result<Bin> {
+    /// An empty one, of which nobody knows.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`, `ENOMEM`.
+    pub fn new() -> io::Result<Bin> {
         Ok(Bin(Arc::new(Heap { files: Mutex::default(), ready: EventFd::new()? })))
     }
 
     /// Has this closed. Never waits.
-    pub(crate) fn put(&self, file: OwnedFd) {
+    pub fn put(&self, file: OwnedFd) {
         lock(&self.0.files).push(file);
         self.0.ready.signal();
     }
 
     /// For what is about to close this, and may have the last descriptor of a file that the kernel
     /// takes long to close.
-    pub(crate) fn put_copy(&self, file: &OwnedFd) {
+    pub fn put_copy(&self, file: &OwnedFd) {
         if let Ok(copy) = file.try_clone() {
             self.put(copy);
         }
@@ -99,7 +102,7 @@ impl Disposer {
 
 /// What is to be closed by others, and the processes that do so.
 #[derive(Debug)]
-pub(crate) struct Disposal {
+pub struct Disposal {
     helpers: Helpers,
     bin: Bin,
     poller: Poller,
@@ -115,14 +118,31 @@ pub(crate) struct Disposal {
 
 /// How many files wait and disposers hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Disposed {
-    pub(crate) lost: u64,
-    pub(crate) hanging: usize,
-    pub(crate) kept: usize,
+pub struct Disposed {
+    /// Disposers that were ever abandoned.
+    pub lost: u64,
+    /// Of these, those that have not ended.
+    pub hanging: usize,
+    /// Files that wait for a disposer.
+    pub kept: usize,
+}
+
+/// Something that went wrong, for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// More than one disposer is concerned.
+    pub is_grave: bool,
+    /// What happened, and how many disposers hang.
+    pub text: String,
 }
 
 impl Disposal {
-    pub(crate) fn new(helpers: Helpers) -> io::Result<Disposal> {
+    /// With a first disposer, which is started in that way. Call it from a thread that lives as
+    /// long, see [`Helpers::start`].
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn new(helpers: Helpers) -> io::Result<Disposal> {
         let bin = Bin::new()?;
         let poller = Poller::new()?;
         poller.add(&bin.0.ready, 0)?;
@@ -142,17 +162,19 @@ impl Disposal {
     }
 
     /// Readable when there is something to do.
-    pub(crate) fn ready(&self) -> BorrowedFd<'_> {
+    #[must_use]
+    pub fn ready(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
     }
 
     /// For those who have something closed.
-    pub(crate) fn bin(&self) -> Bin {
+    #[must_use]
+    pub fn bin(&self) -> Bin {
         self.bin.clone()
     }
 
     /// Has a socket closed whose other end somebody else has.
-    pub(crate) fn close_socket(&self, socket: OwnedFd) {
+    pub fn close_socket(&self, socket: OwnedFd) {
         if !descriptors::is_spent(&socket) {
             self.bin.put(socket);
         }
@@ -160,14 +182,16 @@ impl Disposal {
 
     /// Has a memory file closed. What is none stays open: closing even a copy of it may ask a file
     /// system that never answers.
-    pub(crate) fn close_memory(&self, file: OwnedFd) {
+    pub fn close_memory(&self, file: OwnedFd) {
         match memfd::seals(file.as_fd()) {
             Ok(_) => self.bin.put(file),
             Err(_) => std::mem::forget(file),
         }
     }
 
-    pub(crate) fn counts(&self) -> Disposed {
+    /// What has come of it so far.
+    #[must_use]
+    pub fn counts(&self) -> Disposed {
         let (hanging, kept) = (self.abandoned.len(), self.waiting.len());
         Disposed { lost: self.lost, hanging, kept }
     }
@@ -179,8 +203,9 @@ impl Disposal {
         Ok(())
     }
 
-    /// When [`turn`](Self::turn) is due even if nothing is ready.
-    pub(crate) fn next_deadline(&self) -> Option<u64> {
+    /// When [`turn`](Self::turn) is due even if nothing is ready: nanoseconds of [`clock::now`].
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<u64> {
         let patience = self.disposer.as_ref().filter(|d| d.out() > 0).map(|d| d.since + PATIENCE);
         let again =
             (!self.abandoned.is_empty() || !self.waiting.is_empty()).then_some(self.looked + AGAIN);
@@ -188,10 +213,11 @@ impl Disposal {
     }
 
     /// Does what there is to do; never waits.
-    pub(crate) fn turn(&mut self, journal: &mut Journal) {
+    pub fn turn(&mut self) -> Vec<Trouble> {
         let now = clock::now();
+        let mut troubles = Vec::new();
         self.waiting.extend(self.bin.empty());
-        self.hear(now, journal);
+        self.hear(now, &mut troubles);
         if self.looked + AGAIN <= now {
             self.looked = now;
             self.abandoned.retain_mut(|helper| !helper.has_ended());
@@ -202,13 +228,15 @@ impl Disposal {
             && let Err(error) = self.start()
         {
             self.not_before = now + AGAIN;
-            journal.log(Level::Error, format_args!("cannot start a disposer: {error}"));
+            let text = format!("cannot start a disposer: {error}");
+            troubles.push(Trouble { is_grave: true, text });
         }
         self.hand_out(now);
+        troubles
     }
 
     /// Takes the reports of the disposer, or gives it up.
-    fn hear(&mut self, now: u64, journal: &mut Journal) {
+    fn hear(&mut self, now: u64, troubles: &mut Vec<Trouble>) {
         let Some(disposer) = &mut self.disposer else { return };
         let mut ended = false;
         loop {
@@ -235,13 +263,11 @@ impl Disposal {
         self.lost += 1;
         let what = if ended { "ended" } else { "hangs with a file that somebody sent" };
         let (lost, hanging) = (self.lost, self.abandoned.len() + 1);
-        journal.log(
-            Level::Warning,
-            format_args!("a disposer {what}: abandoned ({lost} so far, {hanging} at the moment)"),
-        );
+        let text = format!("a disposer {what}: abandoned ({lost} so far, {hanging} at the moment)");
+        troubles.push(Trouble { is_grave: false, text });
         if hanging == ABANDONED_MAX {
             let text = "too many disposers hang: files that others sent are kept until one ends";
-            journal.log(Level::Error, text);
+            troubles.push(Trouble { is_grave: true, text: text.into() });
         }
         // Those that ended are dropped by the next look.
         self.abandoned.push(disposer.helper);
@@ -306,13 +332,9 @@ pub fn dispose(socket: OwnedFd) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omniverb_sys::event::readable;
+    use crate::event::readable;
     use std::net::{TcpListener, TcpStream};
     use std::time::{Duration, Instant};
-
-    fn journal() -> Journal {
-        Journal::new(Level::Error, crate::journal::Form::Words)
-    }
 
     fn turn_until(disposal: &mut Disposal, seconds: u64, done: impl Fn(&Disposal) -> bool) -> bool {
         let begun = Instant::now();
@@ -320,7 +342,7 @@ mod tests {
             if begun.elapsed() > Duration::from_secs(seconds) {
                 return false;
             }
-            disposal.turn(&mut journal());
+            disposal.turn();
             std::thread::sleep(Duration::from_millis(2));
         }
         true
@@ -352,7 +374,7 @@ mod tests {
         let idle = |d: &Disposal| {
             d.waiting.is_empty() && d.disposer.as_ref().is_some_and(|d| d.out() == 0)
         };
-        disposal.turn(&mut journal());
+        disposal.turn();
         assert!(turn_until(&mut disposal, 10, idle));
         for end in ends {
             assert!(readable(end.as_fd(), Some(Duration::from_secs(5))).unwrap());
@@ -366,12 +388,12 @@ mod tests {
         let (slow, peer) = lingering(30);
         disposal.bin().put(slow);
         let begun = Instant::now();
-        disposal.turn(&mut journal());
+        disposal.turn();
         assert!(begun.elapsed() < Duration::from_secs(15), "nothing is closed here");
         assert!(turn_until(&mut disposal, 10, |d| d.lost == 1 && d.disposer.is_some()));
         let (ours, theirs) = socket::pair().unwrap();
         disposal.bin().put(ours);
-        disposal.turn(&mut journal());
+        disposal.turn();
         assert!(readable(theirs.as_fd(), Some(Duration::from_secs(5))).unwrap());
         assert_eq!(disposal.counts().hanging, 1);
         // The connection is reset; the disposer finds its end and is forgotten.
@@ -396,7 +418,7 @@ mod tests {
         disposal.poller.remove(old.helper.socket()).unwrap();
         let (ours, theirs) = socket::pair().unwrap();
         disposal.bin().put(ours);
-        disposal.turn(&mut journal());
+        disposal.turn();
         assert_eq!((disposal.counts().kept, disposal.disposer.is_none()), (1, true));
         assert!(!readable(theirs.as_fd(), Some(Duration::from_millis(20))).unwrap());
         disposal.abandoned.truncate(3);

@@ -1,0 +1,126 @@
+//! The broker of sockets as a helper of the daemon: there if it is wanted, and again if it dies.
+
+use omniverb_carry::message::{BYTES, Reply, Request, SUFFIX};
+use omniverb_sys::socket;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
+use std::fs;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_omniverbd");
+
+struct Daemon {
+    child: Child,
+    folder: PathBuf,
+}
+
+impl Daemon {
+    fn start(name: &str, configuration: &str, more: &[&str]) -> Daemon {
+        let folder =
+            std::env::temp_dir().join(format!("omniverbd-sockets-{name}-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let written = folder.join("omniverbd.toml");
+        fs::write(&written, configuration).unwrap();
+        let mut command = Command::new(PROGRAM);
+        command.arg("--socket").arg(folder.join("socket")).arg("--operator-socket");
+        command.arg(folder.join("operators")).arg("--config").arg(written).args(more);
+        let child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let daemon = Daemon { child, folder };
+        // The broker's place is taken before anybody is answered.
+        let path = daemon.folder.join("socket");
+        until(|| socket::is_alive(&path));
+        let calls = socket::connect(&path).unwrap();
+        socket::send(calls.as_fd(), b"nonsense", &[]).unwrap();
+        let _ = socket::receive(calls.as_fd(), &mut [0; 1024], socket::Mode::Blocking);
+        daemon
+    }
+
+    fn place(&self) -> PathBuf {
+        self.folder.join(format!("socket{SUFFIX}"))
+    }
+
+    /// The processes of that name that it has started.
+    fn helpers(&self, name: &str) -> Vec<u32> {
+        children(self.child.id(), name)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn until(mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn field(pid: u32, name: &str) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"));
+    Some(line?.trim().to_owned())
+}
+
+fn children(pid: u32, name: &str) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_one = |child: &u32| {
+        let of = (field(*child, "PPid"), field(*child, "Name"));
+        of == (Some(pid.to_string()), Some(format!("omni:{name}")))
+    };
+    pids.filter(is_one).collect()
+}
+
+/// Whether it answers hello.
+fn is_welcoming(daemon: &Daemon) -> bool {
+    let Ok(calls) = socket::connect(&daemon.place()) else { return false };
+    let (protocol, flags) = (Some(netlink::SOCK_DIAG), SocketFlags::CLOEXEC);
+    let by = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol).unwrap();
+    socket::send(calls.as_fd(), &Request::Hello.encode(), &[by.as_fd()]).is_ok() && {
+        let mut bytes = [0; BYTES];
+        let heard = socket::receive(calls.as_fd(), &mut bytes, socket::Mode::Blocking);
+        heard.is_ok() && Reply::decode(&bytes) == Some(Reply::Welcome)
+    }
+}
+
+#[test]
+fn a_broker_that_is_killed_comes_back() {
+    // Nor does the daemon think that nobody needs it.
+    let daemon = Daemon::start("killed", "sockets = true\n", &["--idle-exit", "1"]);
+    until(|| is_welcoming(&daemon));
+    let [first] = daemon.helpers("broker")[..] else { panic!("one broker") };
+    until(|| children(first, "disposer").len() == 1);
+    let killed = Command::new("kill").args(["-KILL", &first.to_string()]).status().unwrap();
+    assert!(killed.success());
+    until(|| is_welcoming(&daemon));
+    // The dead one is reaped.
+    until(|| daemon.helpers("broker").len() == 1);
+    assert_ne!(daemon.helpers("broker"), [first]);
+}
+
+#[test]
+fn without_sockets_there_is_no_broker() {
+    let daemon = Daemon::start("none", "", &[]);
+    assert!(!daemon.place().exists() && daemon.helpers("broker").is_empty());
+}
+
+/// It asks who somebody is, not where.
+#[test]
+fn where_cgroups_are_allowed_there_is_none() {
+    let configuration = "sockets = true\n[allow]\ncgroups = [\"/\"]\n";
+    let mut daemon = Daemon::start("cgroups", configuration, &[]);
+    assert!(!daemon.place().exists() && daemon.helpers("broker").is_empty());
+    daemon.child.kill().unwrap();
+    let mut said = String::new();
+    daemon.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("no sockets") && said.contains("cgroups"), "{said}");
+}
