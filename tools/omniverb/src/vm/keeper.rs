@@ -231,13 +231,12 @@ impl Keeper {
                 _ => {}
             }
             let lived = Duration::from_nanos(clock::now() - begun);
-            // Its end is seen at the door first, perhaps.
-            let died = [daemon.as_ref().map(|daemon| (daemon, PollFlags::IN))];
-            let end = if wait(died, Some(LOOK))?[0] { End::Daemon } else { End::Other };
-            let length = pause.after(lived, end);
             // At once, so that the name is the machine's, and an operator can part with it.
             let Some(again) = self.attach_again(qemu.as_ref())? else { return Ok(()) };
             door = again;
+            let died = [daemon.as_ref().map(|daemon| (daemon, PollFlags::IN))];
+            let end = if wait(died, Some(Duration::ZERO))?[0] { End::Daemon } else { End::Other };
+            let length = pause.after(lived, end);
             // QEMU sees that nobody is there, and says so to the guest.
             if !self.rest(&mut door, qemu.as_ref(), length)? {
                 return Ok(());
