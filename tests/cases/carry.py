@@ -321,7 +321,8 @@ def groups():
     waits += [Case(f"carry.woken.{name}", _woken(name), 60)
               for name in ("level", "edge", "seen", "offered", "left", "nap", "words", "stack",
                            "child")]
-    waits += [Case("carry.shown", _shown, 90),
+    waits += [Case("carry.many.long", _handed("many"), 1500, slow=True),
+              Case("carry.shown", _shown, 90),
               Case("carry.hostile", _hostile, 90), Case("carry.daemon", _daemon, 90),
               Case("carry.killed", _killed(_KILLS), 120),
               Case("carry.killed.long", _killed(_KILLS_SLOWLY), 1500, slow=True)]

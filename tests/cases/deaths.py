@@ -141,7 +141,8 @@ def _daemon_dies_below_a_domain(pair):
         process.until(lambda: pair.daemon.totals().get("links", 0) >= 3, 20, "links")
         pair.daemon.kill()
         time.sleep(1)
-        check(running.poll() is None, "ended with the daemon")
+        if running.poll() is not None:
+            raise Failure(f"ended with the daemon: {running.communicate(timeout=10)[0]}")
         pair.daemon.start()
         text, _ = running.communicate(timeout=30)
         check(running.returncode == 0, text)

@@ -18,6 +18,8 @@ import time
 
 DESCRIBE = getattr(ctypes.CDLL(None), "omniverb_sockets_describe", None)
 _TURNS = 50
+# More than the broker gives a process at a time (host/broker/src/limits.rs, LINKS).
+_LINKS = 4096 + 200
 # How long bytes that are put somewhere stay there, and how long they are waited for at most; in
 # seconds.
 _HELD, _LONG = 0.05, 10
@@ -300,6 +302,16 @@ def reused(other, _):
     first.detach()
 
 
+def many(other, _):
+    """Links of sockets that were shared come back, too: there is always another one."""
+    for _ in range(_LINKS):
+        end = other.connect()
+        other.carry(end, 0)
+        with end.dup():
+            end.close()
+        other.ask("drop")
+
+
 def _member(other, events):
     """A carried connection in a set."""
     end, members = other.connect(), select.epoll()
@@ -411,8 +423,8 @@ def main():
     has_library = how != "alone"
     other = Peer(has_library)
     tests = {"spawned": spawned, "forked": forked, "passed": passed, "duplicated": duplicated,
-             "reused": reused, "level": level, "edge": edge, "asleep": asleep, "seen": seen,
-             "ended": ended, "stamped": stamped}
+             "reused": reused, "many": many, "level": level, "edge": edge, "asleep": asleep,
+             "seen": seen, "ended": ended, "stamped": stamped}
     tests[what](other, has_library)
     if what != "ended":
         stop(other)
