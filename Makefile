@@ -35,7 +35,7 @@ help:
 	@echo "make demo-vm  a virtual machine, a container and a process, between each two (needs root, QEMU;"
 	@echo "             about 2 minutes)"
 	@echo "make check   unit and property tests, lints (no root; three minutes once built)"
-	@echo "make test    all tests (needs root; about 30 minutes the first time, 15 later)"
+	@echo "make test    all tests (needs root; about 40 minutes the first time, 28 later)"
 	@echo "make conformance  the tests of rdma-core's newest release, fetched and built (needs root;"
 	@echo "             some minutes the first time)"
 	@echo "make compatibility  programs of others, each as a row of docs/compatibility.md (needs root;"
