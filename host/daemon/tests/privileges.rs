@@ -1,16 +1,19 @@
 //! Who may do what: the process that serves clients has no privilege over the host; its helper has,
 //! and comes back when it dies.
 
+mod processes;
+
 use omniverb_session::body::{Hello, ROLE_VERBS};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode, encode};
 use omniverb_sys::event::readable;
 use omniverb_sys::socket;
+use processes::{children, field, until};
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_omniverbd");
 /// CAP_SYS_RESOURCE.
@@ -48,29 +51,8 @@ impl Drop for Daemon {
     }
 }
 
-fn until(mut done: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !done() {
-        assert!(begun.elapsed() < Duration::from_secs(20));
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// A field of a process's status.
-fn field(pid: u32, name: &str) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"));
-    Some(line?.trim().to_owned())
-}
-
 fn set(pid: u32, name: &str) -> u64 {
     u64::from_str_radix(&field(pid, name).unwrap(), 16).unwrap()
-}
-
-fn children(pid: u32) -> Vec<u32> {
-    let processes = fs::read_dir("/proc").unwrap().flatten();
-    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|child| field(*child, "PPid").is_some_and(|p| p == pid.to_string())).collect()
 }
 
 /// The process that enters namespaces: the child of the child that is its starter.

@@ -1,14 +1,16 @@
 //! The broker of sockets as a helper of the daemon: there if it is wanted, and again if it dies.
 
+mod processes;
+
 use omniverb_carry::message::{BYTES, Reply, Request, SUFFIX};
 use omniverb_sys::socket;
+use processes::{children, field, until};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
 use std::fs;
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_omniverbd");
 
@@ -44,8 +46,14 @@ impl Daemon {
 
     /// The processes of that name that it has started.
     fn helpers(&self, name: &str) -> Vec<u32> {
-        children(self.child.id(), name)
+        named(self.child.id(), name)
     }
+}
+
+/// The children of that name.
+fn named(pid: u32, name: &str) -> Vec<u32> {
+    let is_one = |child: &u32| field(*child, "Name").is_some_and(|is| is == format!("omni:{name}"));
+    children(pid).into_iter().filter(is_one).collect()
 }
 
 impl Drop for Daemon {
@@ -54,30 +62,6 @@ impl Drop for Daemon {
         let _ = self.child.wait();
         let _ = fs::remove_dir_all(&self.folder);
     }
-}
-
-fn until(mut done: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !done() {
-        assert!(begun.elapsed() < Duration::from_secs(20));
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn field(pid: u32, name: &str) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"));
-    Some(line?.trim().to_owned())
-}
-
-fn children(pid: u32, name: &str) -> Vec<u32> {
-    let processes = fs::read_dir("/proc").unwrap().flatten();
-    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let is_one = |child: &u32| {
-        let of = (field(*child, "PPid"), field(*child, "Name"));
-        of == (Some(pid.to_string()), Some(format!("omni:{name}")))
-    };
-    pids.filter(is_one).collect()
 }
 
 /// Whether it answers hello.
@@ -98,7 +82,7 @@ fn a_broker_that_is_killed_comes_back() {
     let daemon = Daemon::start("killed", "sockets = true\n", &["--idle-exit", "1"]);
     until(|| is_welcoming(&daemon));
     let [first] = daemon.helpers("broker")[..] else { panic!("one broker") };
-    until(|| children(first, "disposer").len() == 1);
+    until(|| named(first, "disposer").len() == 1);
     let killed = Command::new("kill").args(["-KILL", &first.to_string()]).status().unwrap();
     assert!(killed.success());
     until(|| is_welcoming(&daemon));
