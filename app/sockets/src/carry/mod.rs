@@ -32,7 +32,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{Ordering, fence};
 
 pub(crate) use epoll::Wait;
-use links::Word;
+use links::{Link, Word};
 use offering::Found;
 use omniverb_stream::descriptors::Why;
 use parts::Parts;
@@ -80,30 +80,40 @@ pub(crate) fn send(
     }
     outward::give_back();
     stays_with_kernel(number, flags);
-    let link = match offering::enter(number) {
-        Found::Carried(link) => link,
-        Found::Offered(link) => {
-            link.word(Word::Sending).fetch_add(1, Ordering::SeqCst);
-            // Its memory may have come before that was said: then there may be bytes in the ring.
-            let has_come = link.word(Word::Memory).load(Ordering::SeqCst) != 0;
-            let sent = if has_come { None } else { Some(native()) };
-            link.word(Word::Sending).fetch_sub(1, Ordering::SeqCst);
-            if let Some(sent) = sent {
-                link.let_go();
-                return sent;
-            }
-            link
-        }
-        Found::Counted => {
-            let sent = native();
-            offering::uncount();
-            return sent;
-        }
-        Found::Other => return native(),
+    let link = match link_of(offering::enter(number), Word::Sending, &native) {
+        Ok(link) => link,
+        Err(sent) => return sent,
     };
     let sent = outward::send(link, number, parts(), flags, native);
     link.let_go();
     sent
+}
+
+/// The link that a call uses; or what the kernel's call gave where there is none. `counts`: the word
+/// of those that are in such a call, while its link may come.
+#[inline(always)]
+fn link_of(found: Found, counts: Word, native: &impl Fn() -> isize) -> Result<Link, isize> {
+    match found {
+        Found::Carried(link) => Ok(link),
+        Found::Offered(link) => {
+            link.word(counts).fetch_add(1, Ordering::SeqCst);
+            // Its memory may have come before that was said: then there may be bytes in the ring,
+            // or the other end may be welcome already.
+            let has_come = link.word(Word::Memory).load(Ordering::SeqCst) != 0;
+            let result = if has_come { None } else { Some(native()) };
+            link.word(counts).fetch_sub(1, Ordering::SeqCst);
+            result.map_or(Ok(link), |result| {
+                link.let_go();
+                Err(result)
+            })
+        }
+        Found::Counted => {
+            let result = native();
+            offering::uncount();
+            Err(result)
+        }
+        Found::Other => Err(native()),
+    }
 }
 
 /// A call that receives.
@@ -123,26 +133,9 @@ pub(crate) fn receive(
         // It may sleep.
         outward::flush_all();
     }
-    let link = match found {
-        Found::Carried(link) => link,
-        Found::Offered(link) => {
-            link.word(Word::Sleeping).fetch_add(1, Ordering::SeqCst);
-            // As above: the other end may be welcome already.
-            let has_come = link.word(Word::Memory).load(Ordering::SeqCst) != 0;
-            let got = if has_come { None } else { Some(native()) };
-            link.word(Word::Sleeping).fetch_sub(1, Ordering::SeqCst);
-            if let Some(got) = got {
-                link.let_go();
-                return got;
-            }
-            link
-        }
-        Found::Counted => {
-            let got = native();
-            offering::uncount();
-            return got;
-        }
-        Found::Other => return native(),
+    let link = match link_of(found, Word::Sleeping, &native) {
+        Ok(link) => link,
+        Err(got) => return got,
     };
     let got = inward::receive(link, number, parts(), flags, native);
     link.let_go();
