@@ -89,8 +89,8 @@ pub(crate) fn send(
     sent
 }
 
-/// The link that a call uses; or what the kernel's call gave where there is none. `counts`: the word
-/// of those that are in such a call, while its link may come.
+/// The link that a call uses; or what the kernel's call gave where there is none. `counts`: the
+/// word of those that are in such a call, while its link may come.
 #[inline(always)]
 fn link_of(found: Found, counts: Word, native: &impl Fn() -> isize) -> Result<Link, isize> {
     match found {
