@@ -1,10 +1,10 @@
 /*
  * Bytes between two processes, by different ways, one message each call:
  *
- *     streams tcp|unix|ring rtt|rate COUNT
+ *     streams tcp|unix|ring rtt|rate COUNT [BYTES]
  *
- * prints nanoseconds for a message of 8 bytes and its answer, or messages a second in one
- * direction. `tcp` is what is carried if a library that does so is preloaded; then it says on
+ * prints nanoseconds for a message of 8 bytes (or so many) and its answer, or messages a second in
+ * one direction. `tcp` is what is carried if a library that does so is preloaded; then it says on
  * stderr what became of it. `ring` is what memory itself gives: each message published and taken
  * by itself.
  */
@@ -25,6 +25,10 @@
 #include <unistd.h>
 
 enum { BYTES = 8, SLOTS = 4096 };
+
+/* Of a message; the ring's have eight. */
+static size_t size = BYTES;
+static char *buffer;
 
 /* One direction of the bare ring. */
 struct ring {
@@ -59,21 +63,17 @@ static uint64_t take(struct ring *ring)
 
 static void out(int number, int side)
 {
-	char bytes[BYTES] = { 1 };
-
 	if (number < 0)
 		put(&rings[side], 1);
-	else if (send(number, bytes, BYTES, MSG_NOSIGNAL) != BYTES)
+	else if (send(number, buffer, size, MSG_NOSIGNAL) != (ssize_t)size)
 		exit(1);
 }
 
 static void in(int number, int side)
 {
-	char bytes[BYTES];
-
 	if (number < 0)
 		take(&rings[1 - side]);
-	else if (recv(number, bytes, BYTES, MSG_WAITALL) != BYTES)
+	else if (recv(number, buffer, size, MSG_WAITALL) != (ssize_t)size)
 		exit(1);
 }
 
@@ -115,8 +115,14 @@ int main(int words, char **word)
 	int pair[2] = { -1, -1 }, listener = -1, is_tcp, is_rate, side, number = -1, one = 1;
 	long count;
 
-	if (words != 4)
+	if (words != 4 && words != 5)
 		return 2;
+	if (words == 5)
+		size = strtoul(word[4], NULL, 10);
+	buffer = malloc(size);
+	if (!buffer)
+		return 1;
+	memset(buffer, 1, size);
 	is_tcp = strcmp(word[1], "tcp") == 0;
 	is_rate = strcmp(word[2], "rate") == 0;
 	count = atol(word[3]);

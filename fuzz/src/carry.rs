@@ -1,7 +1,7 @@
 //! The memory of a carried socket's link, written by a hostile peer while we send and receive; and
 //! what is said to the broker, and by it.
 
-use omniverb_carry::layout::{self, FENCE, HEAD, PLACE, RING, SAID};
+use omniverb_carry::layout::{self, FENCE, HEAD, PLACE, RING, SAID, WELCOME};
 use omniverb_carry::message::{Reply, Request};
 use omniverb_carry::{Broken, Direction};
 use omniverb_ring::sync::Ordering;
@@ -15,21 +15,22 @@ pub fn carry(bytes: &[u8]) {
     let memory = Window::private(layout::BYTES);
     let ours = Direction::new(memory.clone(), 0);
     let theirs = Direction::new(memory.clone(), 1);
+    let (mut seen_head, mut seen_place) = (0, 0);
     for step in bytes.chunks_exact(STEP) {
         let mut word = [0; 8];
         word.copy_from_slice(&step[1..]);
         let value = u64::from_ne_bytes(word);
-        match step[0] % 10 {
-            what @ 0..=3 => {
-                let at = [PLACE, HEAD, FENCE, SAID][usize::from(what)];
-                let side = usize::from(step[0] / 10) % 2;
+        match step[0] % 11 {
+            what @ 0..=4 => {
+                let at = [PLACE, HEAD, FENCE, SAID, WELCOME][usize::from(what)];
+                let side = usize::from(step[0] / 11) % 2;
                 memory.store(layout::word(side, at), value, Ordering::Relaxed);
             }
-            4 => _ = receive(&theirs, value as usize % (2 * RING)),
-            5 => _ = send(&ours, value as usize % (2 * RING)),
-            6 => _ = take_back(&ours, value as usize),
-            7 => _ = theirs.leave(),
-            8 => _ = theirs.inherit(value as usize),
+            5 => _ = receive(&theirs, &mut seen_head, value as usize % (2 * RING)),
+            6 => _ = send(&ours, &mut seen_place, value as usize % (2 * RING)),
+            7 => _ = take_back(&ours, value as usize),
+            8 => _ = theirs.leave(),
+            9 => _ = theirs.inherit(value as usize),
             _ => {
                 theirs.welcome();
                 theirs.say_no_more();
@@ -41,8 +42,9 @@ pub fn carry(bytes: &[u8]) {
     }
 }
 
-fn receive(direction: &Direction<Window>, most: usize) -> Result<(), Broken> {
-    let (place, waiting) = direction.waiting()?;
+fn receive(direction: &Direction<Window>, seen: &mut u64, most: usize) -> Result<(), Broken> {
+    let (place, waiting) = direction.waiting_by(seen, most)?;
+    assert!(waiting <= RING);
     let mut bytes = vec![0; waiting.min(most)];
     let length = bytes.len();
     UserMemory::lend_mut(&mut bytes, |to| direction.drain(place.position(), 0, to));
@@ -50,9 +52,9 @@ fn receive(direction: &Direction<Window>, most: usize) -> Result<(), Broken> {
     Ok(())
 }
 
-fn send(direction: &Direction<Window>, most: usize) -> Result<(), Broken> {
-    let (head, place) = (direction.head(), direction.place());
-    let room = RING - head.since(place)?;
+fn send(direction: &Direction<Window>, seen: &mut u64, most: usize) -> Result<(), Broken> {
+    let head = direction.head();
+    let room = RING - direction.used(head, seen, most)?;
     let bytes = vec![7; room.min(most)];
     UserMemory::lend(&bytes, |bytes| direction.fill(head.position(), 0, bytes));
     direction.publish(head, bytes.len());

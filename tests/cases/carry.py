@@ -264,6 +264,65 @@ def _killed(count):
     return run
 
 
+_FILLER = """
+import select, socket, sys
+near = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+near.setblocking(sys.argv[2] == "waits")
+left, poll = int(sys.argv[3]), select.poll()
+poll.register(near, select.POLLOUT)
+block = bytes(range(251)) * 1000
+while left:
+    if sys.argv[2] != "waits":
+        poll.poll()
+    try:
+        left -= near.send(block[-left % 251:][:min(left, 100_000)])
+    except BlockingIOError:
+        pass
+"""
+
+_EMPTIER = """
+import socket, sys, time
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+far = listener.accept()[0]
+# Until then the kernel has all that it takes, and the other end has more.
+time.sleep(0.1)
+got, block = 0, bytes(range(251)) * 1000
+while part := far.recv(1 << 16):
+    assert part == block[got % 251:][:len(part)], got
+    got += len(part)
+print(got)
+"""
+
+# Bytes of it.
+_AHEAD = 100_000_000
+
+
+def _ahead(how):
+    def run(ways):
+        """Who sends more than is read, from the start, does not stay with the kernel for that."""
+        python = ["/usr/bin/python3", "-Bc"]
+        for _ in range(_TURNS):
+            ways.reports()
+            with open(ways.folder / "ahead", "w+", encoding="utf-8") as said:
+                reader = process.start(ways.line(True, *python, _EMPTIER, 7302), stdout=said,
+                                       stderr=said)
+                try:
+                    process.until(lambda: process.listens(ways.namespace.pid, 7302), 10,
+                                  lambda: f"a reader: {process.written(said)}")
+                    ways.run(True, *python, _FILLER, 7302, how, _AHEAD)
+                    check(reader.wait(30) == 0, process.written(said))
+                    text = process.written(said)
+                    check(text == f"{_AHEAD}\n", text)
+                finally:
+                    process.end(reader)
+            carried = sum(count for _, count in ways.reports())
+            print(f"{carried} of {_AHEAD} bytes were carried")
+            if carried > _AHEAD // 2:
+                return
+        raise Failure(f"{carried} of {_AHEAD} bytes were carried")
+    return run
+
+
 def _daemon(ways):
     """What is carried goes on when the daemon is killed, and new connections work at once."""
     with _stream(ways, 7301) as (writer, reader, said):
@@ -324,6 +383,8 @@ def groups():
     waits += [Case("carry.many.long", _handed("many"), 1500, slow=True),
               Case("carry.shown", _shown, 90),
               Case("carry.hostile", _hostile, 90), Case("carry.daemon", _daemon, 90),
+              Case("carry.ahead", _ahead("waits"), 120),
+              Case("carry.ahead.asks", _ahead("asks"), 120),
               Case("carry.killed", _killed(_KILLS), 120),
               Case("carry.killed.long", _killed(_KILLS_SLOWLY), 1500, slow=True)]
     waits += [Case(f"carry.python.{name}", sockets.suite(name), 200)

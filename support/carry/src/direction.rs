@@ -5,12 +5,14 @@
 //! any instant: who writes it takes back what is not read, and gives it to the kernel, in order.
 //!
 //! ```text
-//! place, of the reader: welcome:1 | taken:1 | position:62
-//! head, of the writer:  stopped:1 | 0:1 | position:62
+//! place, of the reader:   0:1 | taken:1 | position:62
+//! welcome, of the reader: 0, or not
+//! head, of the writer:    stopped:1 | 0:1 | position:62
 //! ```
 //!
 //! * *Welcome*: the reader looks at the ring, and the writer may put bytes there. Who is about to
-//!   sleep takes it away, so that what comes then comes by the kernel, which wakes.
+//!   sleep takes it away, so that what comes then comes by the kernel, which wakes. It is a word
+//!   by itself since it seldom changes: so both ends have it at hand.
 //! * *Taken*: from the position on the bytes are the writer's again. The reader sets it when it
 //!   leaves (whoever has the socket next can only ask the kernel), the writer when it has to send
 //!   by the kernel. The reader takes none of them any more. When the kernel has them the position
@@ -25,23 +27,29 @@
 //! compare-and-swap, too, so that whoever interrupted it (a signal handler that sends) can stop the
 //! direction and go another way: then nothing was published.
 //!
+//! **Who is behind.** A position only grows. So the writer goes by where it has last seen the
+//! reader as long as there is room by that ([`Direction::used`]), and the reader by where it has
+//! last seen the head as long as there are bytes up to there ([`Direction::waiting_by`]): what
+//! either changes with each message it then has to itself.
+//!
 //! **Ordering.** Bytes are copied into the ring, then the head is stored with release (SYNC:
 //! published); the reader loads it with acquire (SYNC: published) before it copies them out. It
 //! moves its position with release (SYNC: read), which the writer loads with acquire (SYNC: read)
 //! before it overwrites what was there. *Two looks*: the writer publishes and then looks whether it
-//! is welcome; the reader takes its welcome away and then looks for bytes. Each store is a locked
-//! instruction with a full fence behind it, so at least one of the two looks finds what the other
-//! has stored: no byte stays in the ring of somebody asleep.
+//! is welcome; the reader takes its welcome away and then looks for bytes, at the head itself
+//! ([`Direction::waiting`]). Each store is a locked instruction with a full fence behind it, so at
+//! least one of the two looks finds what the other has stored: no byte stays in the ring of
+//! somebody asleep. Who leaves takes its welcome away before it says that the rest is taken: who
+//! publishes and finds itself welcome still does so before, and finds that by its next call.
 //!
-//! **Trust.** Both words may be anything. A position counts for how far it is behind the head, and
+//! **Trust.** All words may be anything. A position counts for how far it is behind the head, and
 //! that for no more than the ring has; everything else is [`Broken`], and so is a word that changes
 //! without end. Offsets are masked.
 
-use crate::layout::{self, FENCE, HEAD, PLACE, RING};
+use crate::layout::{self, FENCE, HEAD, PLACE, RING, WELCOME};
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{UserMemory, WordMemory};
 
-const WELCOME: u64 = 1 << 63;
 const TAKEN: u64 = 1 << 62;
 const STOPPED: u64 = 1 << 63;
 const POSITION: u64 = TAKEN - 1;
@@ -61,12 +69,6 @@ impl Place {
     #[must_use]
     pub fn position(self) -> u64 {
         self.0 & POSITION
-    }
-
-    /// The reader looks at the ring.
-    #[must_use]
-    pub fn is_welcome(self) -> bool {
-        self.0 & WELCOME != 0
     }
 
     /// What is not read is the writer's again.
@@ -118,6 +120,7 @@ pub struct Stretch {
 pub struct Direction<M> {
     memory: M,
     place: usize,
+    welcome: usize,
     head: usize,
     fence: usize,
     ring: usize,
@@ -133,9 +136,16 @@ fn fence() {
 impl<M: WordMemory> Direction<M> {
     /// Of the side `from`; the memory is the link's ([`layout`]).
     pub fn new(memory: M, from: usize) -> Self {
-        let (place, head) = (layout::word(1 - (from & 1), PLACE), layout::word(from, HEAD));
-        let (fence, ring) = (layout::word(from, FENCE), layout::ring(from));
-        Self { memory, place, head, fence, ring }
+        let to = 1 - (from & 1);
+        let (place, welcome) = (layout::word(to, PLACE), layout::word(to, WELCOME));
+        let (head, fence) = (layout::word(from, HEAD), layout::word(from, FENCE));
+        Self { memory, place, welcome, head, fence, ring: layout::ring(from) }
+    }
+
+    /// The reader looks at the ring.
+    #[inline]
+    pub fn is_welcome(&self) -> bool {
+        self.memory.load(self.welcome, Ordering::Acquire) != 0
     }
 
     /// How far the reader is.
@@ -161,6 +171,42 @@ impl<M: WordMemory> Direction<M> {
         let place = self.place();
         let bytes = if place.is_taken() { 0 } else { self.head().since(place)? };
         Ok((place, bytes))
+    }
+
+    /// The same for who has seen the head at `seen` once: whether there are as many as `wanted` is
+    /// told by that if it can be.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    #[inline]
+    pub fn waiting_by(&self, seen: &mut u64, wanted: usize) -> Result<(Place, usize), Broken> {
+        let place = self.place();
+        if place.is_taken() {
+            return Ok((place, 0));
+        }
+        let bytes = seen.wrapping_sub(place.position()) & POSITION;
+        if bytes >= wanted as u64 && bytes <= RING as u64 {
+            return Ok((place, bytes as usize));
+        }
+        let head = self.head();
+        *seen = head.position();
+        Ok((place, head.since(place)?))
+    }
+
+    /// Bytes of the ring that are in use, of the writer that has seen the reader at `seen` once:
+    /// by that, if there is room for `wanted` more then.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    #[inline]
+    pub fn used(&self, head: Head, seen: &mut u64, wanted: usize) -> Result<usize, Broken> {
+        let bytes = head.position().wrapping_sub(*seen) & POSITION;
+        if bytes.saturating_add(wanted as u64) <= RING as u64 {
+            return Ok(bytes as usize);
+        }
+        let place = self.place();
+        *seen = place.position();
+        head.since(place)
     }
 
     /// How many bytes went through the kernel before those in the ring. To be asked when there are
@@ -197,6 +243,20 @@ impl<M: WordMemory> Direction<M> {
         }
     }
 
+    /// Has the processor fetch what who looks for bytes behind `position` will need then.
+    #[inline(always)]
+    pub fn expect(&self, position: u64) {
+        let at = self.ring + (position as usize & (RING - 1));
+        self.memory.prefetch(at..at + 1);
+    }
+
+    /// Has the processor fetch what who is about to publish behind `head` will write.
+    #[inline(always)]
+    pub fn prepare(&self, head: Head) {
+        self.memory.prefetch_for_write(self.ring + (head.position() as usize & (RING - 1)));
+        self.memory.prefetch_for_write(self.head);
+    }
+
     /// Where in the link's memory the bytes of a stretch are, from `offset` on, and how many: up to
     /// the end of the ring, and from its beginning on.
     #[must_use]
@@ -207,10 +267,11 @@ impl<M: WordMemory> Direction<M> {
         [(self.ring + at, first), (self.ring, length - first)]
     }
 
-    /// Of the writer: what it has copied in behind `head` is the reader's. How far that one is, as
-    /// seen after that; `None` if the direction was stopped meanwhile, and nothing was published.
+    /// Of the writer: what it has copied in behind `head` is the reader's. Whether it is welcome,
+    /// as seen after that; `None` if the direction was stopped meanwhile, and nothing was
+    /// published.
     #[inline]
-    pub fn publish(&self, head: Head, bytes: usize) -> Option<Place> {
+    pub fn publish(&self, head: Head, bytes: usize) -> Option<bool> {
         let next = head.position().wrapping_add(bytes as u64) & POSITION;
         let word = self.memory.word(self.head);
         if head.is_stopped() {
@@ -219,7 +280,7 @@ impl<M: WordMemory> Direction<M> {
         // SYNC: published
         word.compare_exchange(head.0, next, Ordering::SeqCst, Ordering::Relaxed).ok()?;
         fence();
-        Some(self.place())
+        Some(self.is_welcome())
     }
 
     /// Of anybody of the writer's side: nothing more is published. How far it was.
@@ -233,7 +294,7 @@ impl<M: WordMemory> Direction<M> {
     /// there for it any more.
     #[inline]
     pub fn take(&self, place: Place, bytes: usize) -> bool {
-        let next = place.position().wrapping_add(bytes as u64) & POSITION | place.0 & WELCOME;
+        let next = place.position().wrapping_add(bytes as u64) & POSITION;
         let word = self.memory.word(self.place);
         // SYNC: read
         !place.is_taken()
@@ -242,21 +303,22 @@ impl<M: WordMemory> Direction<M> {
 
     /// Of the reader: it looks at the ring from now on.
     pub fn welcome(&self) {
-        self.memory.word(self.place).fetch_or(WELCOME, Ordering::SeqCst);
+        self.memory.word(self.welcome).swap(1, Ordering::SeqCst);
     }
 
     /// Of the reader: no more. What came before is found by looking after this.
     pub fn say_no_more(&self) {
-        self.memory.word(self.place).fetch_and(!WELCOME, Ordering::SeqCst);
+        self.memory.word(self.welcome).swap(0, Ordering::SeqCst);
         fence();
     }
 
-    /// Of the reader: what it has not read is to go through the kernel. How much that is, as far as
-    /// it was published.
+    /// Of the reader: what it has not read is to go through the kernel, and nothing more is to
+    /// come. How much that is, as far as it was published.
     ///
     /// # Errors
     /// [`Broken`].
     pub fn leave(&self) -> Result<usize, Broken> {
+        self.say_no_more();
         let place = self.change(|word| Some(word & POSITION | TAKEN))?;
         fence();
         self.head().since(Place(place))
@@ -347,6 +409,7 @@ mod tests {
         ) {
             let direction = direction();
             let (mut sent, mut received) = (0_u64, 0_u64);
+            let (mut seen_head, mut seen_place) = (0, 0);
             let mut kernel = std::collections::VecDeque::new();
             for (what, count) in steps {
                 let (place, waiting) = direction.waiting().unwrap();
@@ -354,12 +417,18 @@ mod tests {
                     0 | 1 if !place.is_taken() && kernel.is_empty() => {
                         let count = count.min(RING - waiting);
                         let (head, new) = (direction.head(), bytes(sent, count));
+                        let used = direction.used(head, &mut seen_place, count).unwrap();
+                        prop_assert!(used >= waiting && used + count <= RING);
                         UserMemory::lend(&new, |new| direction.fill(head.position(), 0, new));
                         direction.publish(head, count).unwrap();
                         sent += count as u64;
                     }
                     2 if kernel.is_empty() => {
-                        let mut got = vec![0; count.min(waiting)];
+                        let by = direction.waiting_by(&mut seen_head, count).unwrap();
+                        // All that there is, or enough.
+                        prop_assert!(by.0 == place && by.1 <= waiting);
+                        prop_assert!(by.1 == waiting || by.1 >= count);
+                        let mut got = vec![0; count.min(by.1)];
                         let length = got.len();
                         UserMemory::lend_mut(&mut got, |to| {
                             direction.drain(place.position(), 0, to);
@@ -411,7 +480,10 @@ mod tests {
         /// Whatever both words are, nothing is touched outside the ring, and nothing goes on for
         /// ever.
         #[test]
-        fn nonsense_harms_nobody(place in any::<u64>(), head in any::<u64>(), count in 0..RING) {
+        fn nonsense_harms_nobody(
+            (place, head, mut seen) in any::<(u64, u64, u64)>(),
+            count in 0..RING,
+        ) {
             let memory = Window::private(layout::BYTES);
             memory.store(layout::word(1, PLACE), place, Ordering::Relaxed);
             memory.store(layout::word(0, HEAD), head, Ordering::Relaxed);
@@ -420,6 +492,12 @@ mod tests {
                 prop_assert!(waiting <= RING);
                 let mut got = vec![0; waiting.min(count)];
                 UserMemory::lend_mut(&mut got, |to| direction.drain(place.position(), 0, to));
+            }
+            if let Ok((_, waiting)) = direction.waiting_by(&mut seen, count) {
+                prop_assert!(waiting <= RING);
+            }
+            if let Ok(used) = direction.used(direction.head(), &mut seen, count) {
+                prop_assert!(used <= RING);
             }
             if let Ok(Some(stretch)) = direction.take_back() {
                 prop_assert!(stretch.bytes <= RING);

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Side 0 is whoever the broker says. A side's words are written by that side, but for [`PLACE`],
-//! which both change (`direction.rs`).
+//! which both change (`direction.rs`). What changes with each message is two cache lines away from
+//! anything else: processors fetch lines in pairs.
 
 /// Bytes of the words of a side.
 pub const WORDS: usize = 4096;
@@ -20,11 +21,13 @@ pub const BYTES: usize = 2 * WORDS + 2 * RING;
 /// Of the side that receives: how far it has read; see [`crate::Place`].
 pub const PLACE: usize = 0x00;
 /// Of the side that sends: how far it has written; see [`crate::Head`].
-pub const HEAD: usize = 0x40;
+pub const HEAD: usize = 0x80;
 /// Of the side that sends: how many bytes went through the kernel before those in the ring.
-pub const FENCE: usize = 0x48;
+pub const FENCE: usize = 0x100;
 /// What a side says of itself: [`SHUT_RECEIVE`] and so on.
-pub const SAID: usize = 0x80;
+pub const SAID: usize = 0x108;
+/// Of the side that receives: not 0 while it looks at the ring.
+pub const WELCOME: usize = 0x180;
 
 /// It was shut down for receiving.
 pub const SHUT_RECEIVE: u64 = 1;

@@ -163,7 +163,18 @@ pub fn prefetch_for_write(address: usize) {
     prefetch!("prefetchw", address);
 }
 
+/// Asks the processor to get the cache line at `address`, meanwhile.
+#[inline(always)]
+pub fn prefetch_for_read(address: usize) {
+    prefetch!("prefetcht0", address);
+}
+
 impl WordMemory for Window {
+    #[inline(always)]
+    fn prefetch_for_write(&self, offset: usize) {
+        prefetch_for_write(self.address().wrapping_add(offset));
+    }
+
     #[inline(always)]
     fn prefetch(&self, offsets: Range<usize>) {
         for offset in offsets.step_by(LINE_BYTES) {

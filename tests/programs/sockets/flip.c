@@ -15,8 +15,8 @@
 
 /* support/carry/src/layout.rs */
 enum { WORDS = 4096, RING = 1 << 16, BYTES = 2 * WORDS + 2 * RING };
-enum { PLACE = 0x00, HEAD = 0x40, FENCE = 0x48, SAID = 0x80 };
-static const uint64_t WELCOME = 1ull << 63, TAKEN = 1ull << 62;
+enum { PLACE = 0x00, HEAD = 0x80, FENCE = 0x100, SAID = 0x108, WELCOME = 0x180 };
+static const uint64_t STOPPED = 1ull << 63, TAKEN = 1ull << 62;
 
 static uint64_t state;
 
@@ -38,9 +38,9 @@ int main(int count, char **words)
 		return 1;
 	state = (uint64_t)atoi(words[2]) * 0x9e3779b97f4a7c15ull + 1;
 	for (;;) {
-		static const int at[] = { PLACE, PLACE, HEAD, HEAD, FENCE, SAID };
+		static const int at[] = { PLACE, PLACE, HEAD, HEAD, FENCE, SAID, WELCOME };
 		volatile uint64_t *side = (volatile uint64_t *)(memory + (pick() & 1 ? WORDS : 0));
-		volatile uint64_t *word = side + at[pick() % 6] / 8;
+		volatile uint64_t *word = side + at[pick() % 7] / 8;
 		uint64_t was = *word;
 
 		switch (pick() % 6) {
@@ -51,14 +51,14 @@ int main(int count, char **words)
 			*word = pick() % (2 * RING);
 			break;
 		case 2:
-			*word = was ^ WELCOME;
+			*word = was ^ STOPPED;
 			break;
 		case 3:
 			*word = was ^ TAKEN;
 			break;
 		default:
-			/* A little further, welcome, not taken: it looks like progress. */
-			*word = (((was & (TAKEN - 1)) + pick() % 64) & (TAKEN - 1)) | WELCOME;
+			/* A little further, not stopped, not taken: it looks like progress. */
+			*word = ((was & (TAKEN - 1)) + pick() % 64) & (TAKEN - 1);
 		}
 	}
 }

@@ -99,7 +99,7 @@ def shows(port, broker):
         words, file = link(broker, near)
         assert words, "no link"
         memory, side = mmap.mmap(file, BYTES), words[3]
-        place, head = (1 - side) * WORDS, side * WORDS + 0x40
+        place, head = (1 - side) * WORDS, side * WORDS + 0x80
         until = time.monotonic() + 2
         near.setblocking(False)
         while time.monotonic() < until:
@@ -124,7 +124,7 @@ def link(broker, end):
             socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as diagnosis:
         calls.connect(broker)
         calls.settimeout(2)
-        send(calls, [1, 0x4f565301, 0, 0], diagnosis)
+        send(calls, [1, 0x4f565302, 0, 0], diagnosis)
         receive(calls)
         send(calls, [2, 7, 0, 0], end)
         words, file = receive(calls)
@@ -152,7 +152,7 @@ def receive(calls):
 
 def lie(memory, pick):
     """Some of the words that a correct side would never write; sometimes only nearly wrong ones."""
-    words = [0x00, 0x40, 0x48, 0x80, 0x1000, 0x1040, 0x1048, 0x1080]
+    words = [side + word for side in (0, WORDS) for word in (0x00, 0x80, 0x100, 0x108, 0x180)]
     values = [pick.getrandbits(64), pick.randrange(1 << 18), 1 << 63, 1 << 62, 3 << 62, 0,
               (1 << 62) - 1, pick.randrange(1 << 18) | 1 << 63]
     for _ in range(pick.randrange(1, 4)):

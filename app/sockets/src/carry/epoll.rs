@@ -396,7 +396,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
         members::falls_asleep(self.set);
         self.row.each(|link| {
             if let Some(direction) = link.inward()
-                && direction.place().is_welcome()
+                && direction.is_welcome()
             {
                 direction.say_no_more();
             }

@@ -8,6 +8,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{Ordering, fence};
 
+use omniverb_carry::layout::RING;
 use omniverb_carry::{Direction, Place};
 use rustix::event::PollFlags;
 use rustix::thread::sched_yield;
@@ -28,8 +29,13 @@ const PLAIN: c_int = libc::MSG_PEEK
     | libc::MSG_CMSG_CLOEXEC;
 /// How long a call looks before it sleeps.
 pub(super) const LOOKING: u64 = 3 * clock::MOMENT;
-/// Looks without giving the processor away, at first.
+/// Looks without giving the processor away, at first. Before the first one there are pauses of the
+/// processor: if the other end writes all the time it is to have written more than one message by
+/// then, since each look takes what it writes to away from it.
 const AWAKE: u32 = 200;
+const PAUSES: u32 = 4;
+/// Bytes that are taken at a time: while some are copied out, the other end copies more in.
+const PIECE: usize = RING / 4;
 /// The longest time, in calls, that is not looked at all after looks that were in vain: two to the
 /// power of that.
 const VAIN_MAX: u64 = 8;
@@ -51,10 +57,13 @@ pub(super) enum Ring {
     Bytes(Place, usize),
 }
 
-/// What is there; nothing if the ring makes no sense.
+/// What is there for who wants so many; nothing if the ring makes no sense.
 #[inline]
-pub(super) fn ring(link: Link, direction: &Direction<Memory>) -> Ring {
-    match direction.waiting() {
+fn ring(link: Link, direction: &Direction<Memory>, wanted: usize) -> Ring {
+    let mut seen = link.get(Word::SeenHead);
+    let waiting = direction.waiting_by(&mut seen, wanted);
+    link.set(Word::SeenHead, seen);
+    match waiting {
         Ok((place, 0)) => Ring::Empty(place),
         Ok((place, bytes)) => Ring::Bytes(place, bytes),
         Err(_) => {
@@ -146,18 +155,26 @@ fn is_passed(link: Link, number: c_int, direction: &Direction<Memory>) -> bool {
 
 #[cold]
 fn is_passed_now(link: Link, number: c_int, fence: u64) -> bool {
-    let is_passed = is_left_of_kernel(number, fence, 0);
-    if is_passed {
+    if !has_come(number, fence) {
+        return false;
+    }
+    let queued = shadow::queued(number);
+    link.set(Word::Before, queued.unwrap_or(0) as u64);
+    if queued == Some(0) {
         link.set(Word::Passed, fence.wrapping_add(1));
     }
-    is_passed
+    queued == Some(0)
 }
 
 /// All that was to come before the ring's bytes has come, and so many of them were not received.
 fn is_left_of_kernel(number: c_int, fence: u64, bytes: usize) -> bool {
+    has_come(number, fence) && shadow::queued(number) == Some(bytes)
+}
+
+/// All that was to come before the ring's bytes has come.
+fn has_come(number: c_int, fence: u64) -> bool {
     let information = shadow::Information::of(number);
-    let has_come = information.is_some_and(|information| information.received() >= fence);
-    has_come && shadow::queued(number) == Some(bytes)
+    information.is_some_and(|information| information.received() >= fence)
 }
 
 /// Whether the other end may be welcome: nobody else would have to be woken.
@@ -173,7 +190,7 @@ pub(super) fn welcome(link: Link, direction: &Direction<Memory>) -> bool {
     if !may_welcome(link) {
         return false;
     }
-    if direction.place().is_welcome() {
+    if direction.is_welcome() {
         return true;
     }
     direction.welcome();
@@ -237,6 +254,7 @@ struct Call<'a, N> {
 }
 
 /// Receives. `native` does what the program has called, and the whole of it.
+#[inline(always)]
 pub(super) fn receive(
     link: Link,
     number: c_int,
@@ -245,6 +263,50 @@ pub(super) fn receive(
     native: impl Fn() -> isize,
 ) -> isize {
     let Some(direction) = link.inward() else { return native() };
+    if let Some(parts) = &parts
+        && flags & (!PLAIN | libc::MSG_PEEK) == 0
+        && take_all(link, &direction, parts)
+    {
+        return parts.total() as isize;
+    }
+    receive_in_steps(link, direction, number, parts, flags, native)
+}
+
+/// What many calls come to: all that they want is in the ring. `false`: nothing was taken.
+#[inline(always)]
+fn take_all(link: Link, direction: &Direction<Memory>, parts: &Parts<'_>) -> bool {
+    let length = parts.total();
+    let mut seen = link.get(Word::SeenHead);
+    let waiting = direction.waiting_by(&mut seen, length);
+    link.set(Word::SeenHead, seen);
+    let Ok((place, bytes)) = waiting else { return false };
+    let is_quick = length > 0
+        && length <= bytes.min(PIECE)
+        && link.get(Word::Passed) == direction.fence().wrapping_add(1)
+        && !link.has(Note::Broken);
+    if !is_quick {
+        return false;
+    }
+    parts.each(0, length, |done, piece| direction.drain(place.position(), done, piece));
+    if !direction.take(place, length) {
+        return false;
+    }
+    if link.get(Word::Shown) != 0 {
+        link.set(Word::Shown, 0);
+    }
+    true
+}
+
+/// The same, whatever it takes.
+#[inline(never)]
+fn receive_in_steps(
+    link: Link,
+    direction: Direction<Memory>,
+    number: c_int,
+    parts: Option<Parts<'_>>,
+    flags: c_int,
+    native: impl Fn() -> isize,
+) -> isize {
     // A look at bytes that waits for all of them is the kernel's affair, too.
     let looks_and_waits = libc::MSG_PEEK | libc::MSG_WAITALL;
     let is_plain = flags & !PLAIN == 0 && flags & looks_and_waits != looks_and_waits;
@@ -280,7 +342,8 @@ impl<N: Fn() -> isize> Call<'_, N> {
     fn run(mut self) -> isize {
         let (mut steps, mut had) = (0, 0);
         loop {
-            let step = match ring(self.link, &self.direction) {
+            let wanted = self.parts.total() - self.got;
+            let step = match ring(self.link, &self.direction, wanted) {
                 Ring::Bytes(place, bytes) => self.take_of_ring(place, bytes),
                 Ring::Empty(_) if self.got > 0 && !self.has(libc::MSG_WAITALL) => {
                     Step::Done(self.got as isize)
@@ -321,7 +384,8 @@ impl<N: Fn() -> isize> Call<'_, N> {
     /// There are bytes in the ring. Those of the kernel come first.
     fn take_of_ring(&mut self, place: Place, bytes: usize) -> Step {
         let mut peeked = 0;
-        if !is_passed(self.link, self.number, &self.direction) {
+        let has_before = self.link.get(Word::Before) > 0;
+        if has_before || !is_passed(self.link, self.number, &self.direction) {
             match self.before_fence() {
                 Ok(0) => {}
                 Ok(got) if self.has(libc::MSG_PEEK) => {
@@ -333,6 +397,8 @@ impl<N: Fn() -> isize> Call<'_, N> {
                     peeked = got;
                 }
                 Ok(got) => {
+                    let left = self.link.get(Word::Before).saturating_sub(got as u64);
+                    self.link.set(Word::Before, left);
                     self.got += got;
                     if self.got == self.parts.total() {
                         return Step::Done(self.got as isize);
@@ -343,7 +409,8 @@ impl<N: Fn() -> isize> Call<'_, N> {
             }
         }
         let skip = self.got + peeked;
-        let length = bytes.min(self.parts.total() - skip);
+        let most = if self.has(libc::MSG_PEEK) { RING } else { PIECE };
+        let length = bytes.min(self.parts.total() - skip).min(most);
         let direction = &self.direction;
         self.parts.each(skip, length, |done, piece| {
             direction.drain(place.position(), done, piece);
@@ -370,6 +437,10 @@ impl<N: Fn() -> isize> Call<'_, N> {
         let before = shadow::errno();
         // SAFETY: the message lives across the call, and so do the program's parts.
         let got = unsafe { next_recvmsg(self.number, &raw mut message, flags) };
+        if got <= 0 {
+            // What was known is old.
+            self.link.set(Word::Before, 0);
+        }
         match got {
             1.. => Ok(got as usize),
             // Somebody else has had them, or they are still on the way.
@@ -425,6 +496,9 @@ impl<N: Fn() -> isize> Call<'_, N> {
             welcome(self.link, &self.direction);
             return self.ask(place);
         } else if is_worth_looking(self.link) {
+            if self.look_awake(place) {
+                return Step::Again;
+            }
             let began = clock::now();
             let has_come = self.look_for_a_moment(place, began);
             looked(self.link, began);
@@ -435,20 +509,35 @@ impl<N: Fn() -> isize> Call<'_, N> {
         self.sleep()
     }
 
+    /// Looks without giving the processor away. `true`: something has come.
+    #[inline(always)]
+    fn look_awake(&self, place: Place) -> bool {
+        if !welcome(self.link, &self.direction) {
+            return false;
+        }
+        (0..PAUSES).for_each(|_| core::hint::spin_loop());
+        let has_come = (0..AWAKE).any(|_| {
+            self.direction.expect(place.position());
+            let has_come = self.direction.head().position() != place.position();
+            if !has_come {
+                core::hint::spin_loop();
+            }
+            has_come
+        });
+        if has_come && self.link.get(Word::Vain) != 0 {
+            self.link.set(Word::Vain, 0);
+        }
+        has_come
+    }
+
     /// Looks for a moment. `true`: something has come, or happened.
     fn look_for_a_moment(&self, place: Place, began: u64) -> bool {
         if !welcome(self.link, &self.direction) {
             return false;
         }
-        let mut looks = 0_u32;
         loop {
             if self.direction.head().position() != place.position() {
                 return true;
-            }
-            looks += 1;
-            if looks < AWAKE {
-                core::hint::spin_loop();
-                continue;
             }
             match look::look(self.link, self.number) {
                 Seen::Events(events) if !events.intersects(PollFlags::IN | look::ENDING) => {}
@@ -517,11 +606,14 @@ impl<N: Fn() -> isize> Call<'_, N> {
     /// The kernel's answer is the call's, but for what it cannot know.
     fn told(&mut self, result: isize) -> Step {
         if result > 0 {
+            // Whoever has more than we read gives it to the ring from now on, rather than that we
+            // never are without bytes of the kernel's.
+            welcome(self.link, &self.direction);
             return Step::Done(self.got as isize + result);
         }
         let error = if result < 0 { shadow::errno() } else { 0 };
         let is_passing = matches!(error, libc::EAGAIN | libc::EINTR);
-        let has_bytes = matches!(ring(self.link, &self.direction), Ring::Bytes(..));
+        let has_bytes = matches!(ring(self.link, &self.direction, 1), Ring::Bytes(..));
         if error == libc::EAGAIN && (has_bytes || self.has_moved())
             || error == 0 && (has_bytes || self.inherits())
         {

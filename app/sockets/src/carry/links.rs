@@ -35,7 +35,8 @@ static GIVEN: AtomicU64 = AtomicU64::new(0);
 static CARRIED: AtomicU64 = AtomicU64::new(0);
 static PUT: AtomicU64 = AtomicU64::new(0);
 
-/// Words of a row.
+/// Words of a row: a cache line each of what seldom changes but for the first word, of what who
+/// sends writes, of what who receives writes, and the rest.
 #[derive(Clone, Copy)]
 pub(super) enum Word {
     /// Who holds it; 0: it is free.
@@ -54,27 +55,44 @@ pub(super) enum Word {
     Name,
     /// See [`Note`].
     Notes,
+
     /// The thread that puts bytes into the ring.
     Writer,
     /// The thread that takes bytes back.
     Pump,
     /// Calls of the kernel that send, under way.
     Sending,
-    /// Calls of the kernel that wait for bytes to come, under way.
-    Sleeping,
     /// The fence is what the kernel was given: nothing was since.
     IsFenced,
+    /// How far the other end had read when that was looked at last.
+    SeenPlace,
+    /// How long room in the ring was waited for in vain; how often in a row that was given up, and
+    /// until when the ring is left out for that.
+    WaitedForRoom,
+    LeftOut,
+    LeftOutUntil,
+
+    /// Calls of the kernel that wait for bytes to come, under way.
+    Sleeping,
     /// One more than the fence up to which the kernel's bytes were received.
     Passed,
+    /// Bytes that the kernel has before the fence, at least: so many need not be asked about.
+    Before,
+    /// How far the other end had written when that was looked at last.
+    SeenHead,
+    /// Waits in a row that were in vain, and how many more are to be left out.
+    Vain,
+    Skip,
+    /// One more than how far the other end had written when it was last told of there.
+    Told,
+    /// One more than how far the other end had written when the program was last told that there
+    /// are bytes, of which it has received none since; 0: it was not.
+    Shown,
+
     /// An error that the next call is to give.
     Error,
     /// When the shadow was looked at last.
     Looked,
-    /// Waits in a row that were in vain, and how many more are to be left out.
-    Vain,
-    Skip,
-    /// What the kernel keeps of what is sent, in bytes.
-    Buffer,
     /// The number that it was offered by.
     Number,
     /// One more than the row of the epoll set that it is in; 0: in none.
@@ -82,11 +100,6 @@ pub(super) enum Word {
     /// With which events, and which data.
     Events,
     Data,
-    /// One more than how far the other end had written when it was last told of there.
-    Told,
-    /// One more than how far the other end had written when the program was last told that there
-    /// are bytes, of which it has received none since; 0: it was not.
-    Shown,
 }
 
 /// What is true of a link from some time on.

@@ -44,7 +44,7 @@ impl WordMemory for Memory {
         let length = source.len();
         // SAFETY: the target is within the mapping; the source is the program's, who said that it
         // is there. Somebody may change either meanwhile: bytes are bytes.
-        unsafe { core::ptr::copy(source.address() as *const u8, to as *mut u8, length) }
+        unsafe { copy(source.address() as *const u8, to as *mut u8, length) }
     }
 
     #[inline(always)]
@@ -52,6 +52,40 @@ impl WordMemory for Memory {
         let from = self.at(offset, target.len());
         let length = target.len();
         // SAFETY: as above.
-        unsafe { core::ptr::copy(from as *const u8, target.address() as *mut u8, length) }
+        unsafe { copy(from as *const u8, target.address() as *mut u8, length) }
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, offsets: core::ops::Range<usize>) {
+        omniverb_ring::window::prefetch_for_read(self.0.wrapping_add(offsets.start));
+    }
+
+    #[inline(always)]
+    fn prefetch_for_write(&self, offset: usize) {
+        omniverb_ring::window::prefetch_for_write(self.0.wrapping_add(offset));
+    }
+}
+
+/// Copies bytes, of which others may change any meanwhile. Few are moved without a call.
+///
+/// # Safety
+/// So many are there at both places.
+#[inline(always)]
+unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
+    // SAFETY: as the caller says. Both ends of them are read before any is written, so the two
+    // places may be the same.
+    unsafe {
+        match length {
+            8..=16 => {
+                let last = length - 8;
+                let (begin, end) = (from.cast::<u64>(), from.add(last).cast::<u64>());
+                let (begin, end) = (begin.read_unaligned(), end.read_unaligned());
+                to.cast::<u64>().write_unaligned(begin);
+                to.add(last).cast::<u64>().write_unaligned(end);
+            }
+            4 => to.cast::<u32>().write_unaligned(from.cast::<u32>().read_unaligned()),
+            1 => to.write(from.read()),
+            _ => core::ptr::copy(from, to, length),
+        }
     }
 }

@@ -78,13 +78,14 @@ pub(crate) fn send(
     if !links::is_on() {
         return native();
     }
-    outward::give_back();
+    let now = clock::now();
+    outward::give_back_at(now);
     stays_with_kernel(number, flags);
     let link = match link_of(offering::enter(number), Word::Sending, &native) {
         Ok(link) => link,
         Err(sent) => return sent,
     };
-    let sent = outward::send(link, number, parts(), flags, native);
+    let sent = outward::send(link, number, parts(), flags, now, native);
     link.let_go();
     sent
 }
@@ -478,7 +479,7 @@ pub(crate) unsafe fn pass(message: *const libc::msghdr) {
 pub(crate) fn describe(number: c_int) -> Option<&'static str> {
     let link = links::enter(number)?;
     let is_there = link.get(Word::Memory) != 0;
-    let is_welcome = link.inward().is_some_and(|direction| direction.place().is_welcome());
+    let is_welcome = link.inward().is_some_and(|direction| direction.is_welcome());
     let is_stopped = link.outward().is_some_and(|direction| direction.head().is_stopped());
     link.let_go();
     Some(match (is_there, is_welcome, is_stopped) {

@@ -114,7 +114,6 @@ fn offer_now(number: c_int) -> bool {
     }
     let Some(link) = links::make(number) else { return false };
     link.set(Word::Cookie, cookie);
-    link.set(Word::Buffer, buffer as u64);
     link.set(Word::Number, number as u64);
     fence(Ordering::SeqCst);
     // Whatever keeps a socket from being carried is noted before anybody looks for its link.

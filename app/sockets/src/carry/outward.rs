@@ -12,7 +12,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use omniverb_carry::layout::{CLOSED, RING, SHUT_RECEIVE, SHUT_SEND};
-use omniverb_carry::{Direction, direction::Stretch};
+use omniverb_carry::{Direction, Head, direction::Stretch};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::thread::sched_yield;
@@ -30,11 +30,22 @@ const PLAIN: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_MORE;
 /// How often the turn is tried, and how many of these times without giving the processor away.
 const TRIES: u32 = 20_000;
 const TRIES_AWAKE: u32 = 100;
-/// How long room in the ring is waited for, of an end that reads; for a call that does not wait,
-/// all in all.
+/// Bytes that are published at a time: while the other end copies some, more are copied in.
+const PIECE: usize = RING / 4;
+/// How long room in the ring is waited for by a call that does not wait, all in all. Who reads all
+/// the time makes some sooner.
 const ROOM: u64 = 8 * clock::MOMENT;
+/// How long it is waited for by calls in a row that find none sooner: longer than the other end
+/// needs to read all that the kernel may have before. Then the ring is left out for that time, and
+/// for twice as long each time after that, up to two to this power.
+const PATIENCE: u64 = 200 * clock::MOMENT;
+const LEFT_OUT_MAX: u64 = 8;
 /// Rounds of a call that put nothing into the ring: far more than the ends of a correct link make.
 const ROUNDS: u32 = 1 << 10;
+/// How long it is between two looks for room, in pauses of the processor; and how many of them are
+/// done without giving the processor away.
+const PAUSES: u32 = 16;
+const LOOKS_AWAKE: u32 = 20;
 /// How often a flush that has to succeed is tried, and how long the kernel has each time to make
 /// room, in milliseconds.
 const FLUSHES: u32 = 50;
@@ -212,9 +223,16 @@ pub(super) fn flush_all() {
 /// through the kernel. Who only looks for an answer would wait for it for ever otherwise.
 #[inline(always)]
 pub(super) fn give_back() {
-    let is_long_ago =
-        || clock::is_over(GIVEN_BACK.load(Ordering::Relaxed), PAUSE.load(Ordering::Relaxed));
-    if IS_DIRTY.load(Ordering::Relaxed) && is_long_ago() {
+    if IS_DIRTY.load(Ordering::Relaxed) {
+        give_back_at(clock::now());
+    }
+}
+
+/// The same for who knows what time it is.
+#[inline(always)]
+pub(super) fn give_back_at(now: u64) {
+    let since = now.wrapping_sub(GIVEN_BACK.load(Ordering::Relaxed));
+    if IS_DIRTY.load(Ordering::Relaxed) && since >= PAUSE.load(Ordering::Relaxed) {
         give_back_each();
     }
 }
@@ -230,7 +248,7 @@ fn give_back_each() {
         if place.position() == head.position() {
             return;
         }
-        let is_left = place.is_taken() || !place.is_welcome();
+        let is_left = place.is_taken() || !direction.is_welcome();
         if !is_left || is_its(link, number) && !flush(link, number) {
             IS_DIRTY.store(true, Ordering::Relaxed);
         }
@@ -263,15 +281,90 @@ pub(super) fn is_its(link: Link, number: c_int) -> bool {
     shadow::cookie(number) == Some(link.get(Word::Cookie))
 }
 
-/// Sends. `native` does what the program has called, and the whole of it.
+/// Sends. `native` does what the program has called, and the whole of it. The call began at `now`.
+#[inline(always)]
 pub(super) fn send(
     link: Link,
     number: c_int,
     parts: Option<Parts<'_>>,
     flags: c_int,
+    now: u64,
     native: impl Fn() -> isize,
 ) -> isize {
     let Some(direction) = link.outward() else { return native() };
+    if let Some(parts) = &parts
+        && flags & !PLAIN == 0
+        && now.wrapping_sub(link.get(Word::Looked)) < clock::MOMENT
+        && put_all(link, &direction, number, parts)
+    {
+        return parts.total() as isize;
+    }
+    send_in_parts(link, &direction, number, parts, flags, native)
+}
+
+/// What most calls come to: all of it goes into the ring, and there is nothing else to be thought
+/// of. `false`: nothing has gone there.
+#[inline(always)]
+fn put_all(link: Link, direction: &Direction<Memory>, number: c_int, parts: &Parts<'_>) -> bool {
+    let length = parts.total();
+    if length == 0 || length > PIECE || !direction.is_welcome() {
+        return false;
+    }
+    let head = direction.head();
+    direction.prepare(head);
+    let (word, me) = (link.word(Word::Writer), place::this_thread());
+    if word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        return false;
+    }
+    let head = direction.head();
+    let mut seen = link.get(Word::SeenPlace);
+    let used = direction.used(head, &mut seen, length);
+    link.set(Word::SeenPlace, seen);
+    let has_room = used.is_ok_and(|bytes| bytes + length <= RING);
+    let notes = Note::Broken as u64 | Note::Left as u64;
+    let is_open = link.get(Word::IsFenced) != 0
+        && link.get(Word::Notes) & notes == 0
+        && link.get(Word::Error) == 0
+        && link.word(Word::Sending).load(Ordering::SeqCst) == 0;
+    let is_published = has_room && is_open && {
+        parts.each(0, length, |done, piece| direction.fill(head.position(), done, piece));
+        publish(link, direction, number, head, length).is_some()
+    };
+    give_turn(link);
+    is_published
+}
+
+/// What was copied in is the other end's. Whether that looks there still; if it does not, it has
+/// read that, or the kernel has it. `None`: the direction was stopped, and nothing has happened.
+#[inline(always)]
+fn publish(
+    link: Link,
+    direction: &Direction<Memory>,
+    number: c_int,
+    head: Head,
+    length: usize,
+) -> Option<bool> {
+    IS_DIRTY.store(true, Ordering::Relaxed);
+    let is_welcome = direction.publish(head, length)?;
+    // Somebody may have looked before these were there.
+    IS_DIRTY.store(true, Ordering::Release);
+    if !is_welcome {
+        // It went to sleep, or left, at this moment.
+        take_back(link, direction, number);
+    }
+    Some(is_welcome)
+}
+
+/// The same, whatever it takes.
+#[inline(never)]
+fn send_in_parts(
+    link: Link,
+    direction: &Direction<Memory>,
+    number: c_int,
+    parts: Option<Parts<'_>>,
+    flags: c_int,
+    native: impl Fn() -> isize,
+) -> isize {
     if link.has(Note::Broken) {
         return native();
     }
@@ -286,15 +379,15 @@ pub(super) fn send(
     }
     let Some(parts) = parts.filter(|parts| parts.total() > 0 && flags & !PLAIN == 0) else {
         direction.stop();
-        return by_kernel(link, &direction, number, flags, native);
+        return by_kernel(link, direction, number, flags, native);
     };
     let is_waiting = flags & libc::MSG_DONTWAIT == 0 && !link.has(Note::NonBlocking);
-    let sent = put(link, &direction, number, &parts, is_waiting);
+    let sent = put(link, direction, number, &parts, is_waiting);
     if sent == parts.total() {
         return sent as isize;
     }
     if sent == 0 {
-        return by_kernel(link, &direction, number, flags, native);
+        return by_kernel(link, direction, number, flags, native);
     }
     let mut list = parts::list();
     let count = parts.rest(sent, &mut list);
@@ -302,7 +395,7 @@ pub(super) fn send(
     // What was sent counts: an error is for the next call.
     let flags = flags | libc::MSG_NOSIGNAL;
     let before = shadow::errno();
-    let more = by_kernel(link, &direction, number, flags, || {
+    let more = by_kernel(link, direction, number, flags, || {
         // SAFETY: the message lives across the call, and so do the program's parts.
         unsafe { next_sendmsg(number, &raw const message, flags) }
     });
@@ -335,16 +428,15 @@ fn put(
     parts: &Parts<'_>,
     is_waiting: bool,
 ) -> usize {
-    let mut place = direction.place();
-    if !place.is_welcome() || direction.head().is_stopped() || !take_turn(link, direction) {
+    let is_open = direction.is_welcome() && !direction.head().is_stopped() && !is_left_out(link);
+    if !is_open || !take_turn(link, direction) {
         return 0;
     }
-    let (mut sent, mut rounds, mut began) = (0, 0, None);
+    let (mut sent, mut rounds, mut left) = (0, 0, if is_waiting { PATIENCE } else { ROOM });
     loop {
-        let head = direction.head();
-        place = direction.place();
+        let (head, place) = (direction.head(), direction.place());
         let is_ours = !link.has(Note::Left) && link.word(Word::Sending).load(Ordering::SeqCst) == 0;
-        let is_open = place.is_welcome() && !place.is_taken() && is_ours;
+        let is_open = direction.is_welcome() && !place.is_taken() && is_ours;
         let Ok(bytes) = head.since(place) else {
             link.note(Note::Broken);
             break;
@@ -352,35 +444,26 @@ fn put(
         if !is_open || link.get(Word::IsFenced) == 0 && !fence(link, direction, number, bytes) {
             break;
         }
-        let length = (RING - bytes).min(parts.total() - sent);
-        if length == 0 {
+        link.set(Word::SeenPlace, place.position());
+        let length = (parts.total() - sent).min(PIECE);
+        if RING - bytes < length {
             rounds += 1;
             if rounds > ROUNDS {
                 // Its reader says what no reader says.
                 link.note(Note::Broken);
                 break;
             }
-            let first = *began.get_or_insert_with(clock::now);
-            if wait_for_room(direction, if is_waiting { clock::now() } else { first }) {
+            // Others take back what is there before they sleep.
+            give_turn(link);
+            if wait_for_room(link, direction, &mut left) && take_turn(link, direction) {
                 continue;
             }
-            break;
+            return sent;
         }
         parts.each(sent, length, |done, piece| direction.fill(head.position(), done, piece));
-        IS_DIRTY.store(true, Ordering::Relaxed);
-        let Some(after) = direction.publish(head, length) else { break };
-        // Somebody may have looked before these were there.
-        IS_DIRTY.store(true, Ordering::Release);
+        let Some(is_seen) = publish(link, direction, number, head, length) else { break };
         (sent, rounds) = (sent + length, 0);
-        let is_seen = after.is_welcome() && !after.is_taken();
-        if !is_seen {
-            // It went to sleep, or left, at this moment.
-            if after.position() != head.position().wrapping_add(length as u64) {
-                take_back(link, direction, number);
-            }
-            break;
-        }
-        if sent == parts.total() {
+        if !is_seen || sent == parts.total() {
             break;
         }
     }
@@ -388,11 +471,10 @@ fn put(
     sent
 }
 
-/// From here on bytes go into the ring. The kernel keeps so little of what went before that it has
-/// room for all of the ring, should that be taken back.
+/// From here on bytes go into the ring. The kernel has room for all of the ring, should that be
+/// taken back.
 fn fence(link: Link, direction: &Direction<Memory>, number: c_int, bytes: usize) -> bool {
-    let most = link.get(Word::Buffer) as usize / 4;
-    if bytes > 0 || shadow::unsent(number).is_none_or(|unsent| unsent > most) {
+    if bytes > 0 || !shadow::has_room(number, RING) {
         return false;
     }
     let Some(information) = shadow::Information::of(number) else { return false };
@@ -401,26 +483,52 @@ fn fence(link: Link, direction: &Direction<Memory>, number: c_int, bytes: usize)
     true
 }
 
-/// The reader makes room, since `began`. Who has waited long enough does not look again.
-fn wait_for_room(direction: &Direction<Memory>, began: u64) -> bool {
-    loop {
-        for _ in 0..64 {
+/// The ring was full for long, not long ago.
+fn is_left_out(link: Link) -> bool {
+    let until = link.get(Word::LeftOutUntil);
+    until != 0 && (until.wrapping_sub(clock::now()) as i64) > 0
+}
+
+/// The reader makes room, in the time that is `left` to this call.
+fn wait_for_room(link: Link, direction: &Direction<Memory>, left: &mut u64) -> bool {
+    let (began, before) = (clock::now(), link.get(Word::WaitedForRoom));
+    let limit = (*left).min(PATIENCE.saturating_sub(before));
+    let mut looks = 0_u32;
+    let (has_room, took) = loop {
+        for _ in 0..PAUSES {
             core::hint::spin_loop();
         }
         let place = direction.place();
-        match direction.head().since(place) {
-            Ok(bytes) if place.is_welcome() && !place.is_taken() => {
-                if bytes <= RING / 2 {
-                    return true;
-                }
-            }
-            _ => return false,
-        }
-        if clock::is_over(began, ROOM) {
+        let Ok(bytes) = direction.head().since(place) else { return false };
+        if !direction.is_welcome() || place.is_taken() {
             return false;
         }
-        sched_yield();
+        let took = clock::now().wrapping_sub(began);
+        if bytes <= RING / 2 || took >= limit {
+            break (bytes <= RING / 2, took);
+        }
+        looks += 1;
+        if looks > LOOKS_AWAKE {
+            sched_yield();
+        }
+    };
+    *left = left.saturating_sub(took);
+    if has_room && took < ROOM {
+        link.set(Word::WaitedForRoom, 0);
+        link.set(Word::LeftOut, 0);
+        return true;
     }
+    let waited = before + took;
+    if waited < PATIENCE {
+        link.set(Word::WaitedForRoom, waited);
+        return has_room;
+    }
+    // It reads slowly, or not at all: who has to wait for it had better sleep, in the kernel.
+    let times = link.get(Word::LeftOut).min(LEFT_OUT_MAX);
+    link.set(Word::LeftOut, times + 1);
+    link.set(Word::LeftOutUntil, clock::now().wrapping_add(PATIENCE << times).max(1));
+    link.set(Word::WaitedForRoom, 0);
+    false
 }
 
 /// Sends by the kernel, behind what is in the ring.

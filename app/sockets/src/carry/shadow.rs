@@ -114,9 +114,23 @@ pub(super) fn queued(number: c_int) -> Option<usize> {
     count(number, libc::FIONREAD)
 }
 
-/// Bytes that the other end has not acknowledged.
-pub(super) fn unsent(number: c_int) -> Option<usize> {
-    count(number, libc::TIOCOUTQ)
+/// `SO_MEMINFO` of asm-generic/socket.h, and the words of linux/sock_diag.h that it gives.
+const SO_MEMINFO: c_int = 55;
+const SEND_BUFFER: usize = 3;
+const SEND_QUEUED: usize = 5;
+const MEMORY_WORDS: usize = 9;
+
+/// The kernel has room for so many bytes more that are sent, with what it needs to keep them.
+pub(super) fn has_room(number: c_int, bytes: usize) -> bool {
+    let mut words = [0_u32; MEMORY_WORDS];
+    let mut length = size_of_val(&words) as u32;
+    let to = words.as_mut_ptr().cast::<c_void>();
+    // SAFETY: both live across the call.
+    let got = keeping_errno(|| unsafe {
+        next_getsockopt(number, libc::SOL_SOCKET, SO_MEMINFO, to, &raw mut length)
+    });
+    let room = words[SEND_BUFFER].saturating_sub(words[SEND_QUEUED]);
+    got == 0 && length as usize > SEND_QUEUED * size_of::<u32>() && room as usize >= 2 * bytes
 }
 
 /// It is one of those that descriptors travel by.
