@@ -190,7 +190,7 @@ functions! {
     ) -> isize {
         let mut place = EMPTY;
         let parts = || {
-            let is_plain = address.is_null();
+            let is_plain = address.is_null() || is_no_matter(address_length);
             if is_plain { carry::one_part(bytes, length, &mut place) } else { None }
         };
         let sent = carry::send(number, parts, flags, || {
@@ -205,7 +205,7 @@ functions! {
         // SAFETY: the program's message, which the kernel would read as well.
         let parts = || unsafe {
             let is_plain = !message.is_null()
-                && (*message).msg_name.is_null()
+                && ((*message).msg_name.is_null() || is_no_matter((*message).msg_namelen))
                 && (*message).msg_controllen == 0;
             if is_plain { Parts::of((*message).msg_iov, (*message).msg_iovlen) } else { None }
         };
@@ -390,6 +390,11 @@ functions! {
             unsafe { next_epoll_pwait2(set, events, most, timeout, mask) }
         })
     }
+}
+
+/// The kernel does not look at an address of this length where a stream of TCP is connected.
+fn is_no_matter(address_length: u32) -> bool {
+    address_length as usize <= size_of::<libc::sockaddr_storage>()
 }
 
 fn wait(has_time: bool) -> Wait {

@@ -66,7 +66,7 @@ pub(crate) fn begin() {
 }
 
 /// What this thread does with descriptors concerns the tables in this memory.
-#[inline]
+#[inline(always)]
 pub(crate) fn is_ours() -> bool {
     let doubts = DOUBTS.load(Ordering::Relaxed);
     if doubts == 0 && thread().load(Ordering::Relaxed) == 0 {

@@ -23,7 +23,7 @@ impl<const COUNT: usize> Pieces<COUNT> {
 }
 
 impl<const COUNT: usize> Room for Pieces<COUNT> {
-    #[inline]
+    #[inline(always)]
     fn piece(&self, index: usize) -> Option<&Piece> {
         let piece = self.0.get(index)?.load(Ordering::Acquire);
         // SAFETY: what is in the list is a mapping of this size that is never unmapped, and all of

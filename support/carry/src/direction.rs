@@ -145,7 +145,23 @@ impl<M: WordMemory> Direction<M> {
     /// The reader looks at the ring.
     #[inline]
     pub fn is_welcome(&self) -> bool {
-        self.memory.load(self.welcome, Ordering::Acquire) != 0
+        self.life() != 0
+    }
+
+    /// The same; it changes when the reader does something that does not show otherwise.
+    #[inline]
+    pub fn life(&self) -> u64 {
+        self.memory.load(self.welcome, Ordering::Acquire)
+    }
+
+    /// Of the reader: the writer is welcome already, and sees that the reader does something.
+    #[inline]
+    pub fn goes_on(&self) -> bool {
+        let word = self.memory.word(self.welcome);
+        let was = word.load(Ordering::Acquire);
+        // Whoever takes the welcome away at this moment has done so.
+        let next = was.wrapping_add(1).max(1);
+        was != 0 && word.compare_exchange(was, next, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
     /// How far the reader is.

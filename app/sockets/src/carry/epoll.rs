@@ -164,6 +164,15 @@ fn any_has_news(row: Row) -> bool {
     found
 }
 
+fn any_is_welcome(row: Row) -> bool {
+    let mut found = false;
+    row.each(|link| {
+        found = inward::is_welcoming(link);
+        !found
+    });
+    found
+}
+
 /// Where events are told, and the kernel's call for a part of it.
 struct Call<'a, N> {
     set: u32,
@@ -478,11 +487,16 @@ pub(super) fn wait(
             return told;
         }
     }
-    if row.is_worth_looking() {
-        let told = call.look_for_a_moment();
-        if told != 0 {
-            return told;
-        }
+    let told = if row.is_worth_looking() {
+        call.look_for_a_moment()
+    } else if any_is_welcome(row) {
+        // If there is something by the kernel they need not be sent away.
+        call.ask()
+    } else {
+        0
+    };
+    if told != 0 {
+        return told;
     }
     call.sleep()
 }

@@ -185,9 +185,14 @@ fn may_welcome(link: Link) -> bool {
     is_awake && link.get(Word::Notes) & notes == 0
 }
 
-/// Welcomes it, unless somebody went to sleep at this moment.
+/// The other end is welcome.
+pub(super) fn is_welcoming(link: Link) -> bool {
+    link.inward().is_some_and(|direction| direction.is_welcome())
+}
+
+/// Welcomes it, unless somebody went to sleep at this moment, or it puts nothing there any more.
 pub(super) fn welcome(link: Link, direction: &Direction<Memory>) -> bool {
-    if !may_welcome(link) {
+    if !may_welcome(link) || direction.head().is_stopped() {
         return false;
     }
     if direction.is_welcome() {
@@ -399,6 +404,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
                 Ok(got) => {
                     let left = self.link.get(Word::Before).saturating_sub(got as u64);
                     self.link.set(Word::Before, left);
+                    self.direction.goes_on();
                     self.got += got;
                     if self.got == self.parts.total() {
                         return Step::Done(self.got as isize);
@@ -608,7 +614,9 @@ impl<N: Fn() -> isize> Call<'_, N> {
         if result > 0 {
             // Whoever has more than we read gives it to the ring from now on, rather than that we
             // never are without bytes of the kernel's.
-            welcome(self.link, &self.direction);
+            if !self.direction.goes_on() {
+                welcome(self.link, &self.direction);
+            }
             return Step::Done(self.got as isize + result);
         }
         let error = if result < 0 { shadow::errno() } else { 0 };

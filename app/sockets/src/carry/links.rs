@@ -126,18 +126,22 @@ pub(super) enum Note {
 /// One of them.
 #[derive(Clone, Copy)]
 pub(crate) struct Link {
-    row: &'static [AtomicU64],
+    row: &'static [AtomicU64; WORDS],
     index: u32,
 }
 
 impl Link {
     /// The row of an index. Whoever has it by that must hold it already.
+    #[inline(always)]
     pub(super) fn at(index: u32) -> Option<Link> {
-        let index_of = index as usize;
-        let at = index_of % IN_PIECE * WORDS;
-        let row = ROWS.make(index_of / IN_PIECE)?.get(at..at + WORDS)?;
+        let (piece, at) = (index as usize / IN_PIECE, index as usize % IN_PIECE);
+        let rows = match ROWS.piece(piece) {
+            Some(rows) => rows,
+            None => ROWS.make(piece)?,
+        };
+        let row = &rows.as_chunks::<WORDS>().0[at];
         // SAFETY: pieces stay for good.
-        let row = unsafe { core::slice::from_raw_parts(row.as_ptr(), row.len()) };
+        let row = unsafe { &*core::ptr::from_ref(row) };
         Some(Link { row, index })
     }
 
@@ -183,13 +187,13 @@ impl Link {
     }
 
     /// Bytes that go out.
-    #[inline]
+    #[inline(always)]
     pub(super) fn outward(self) -> Option<Direction<Memory>> {
         Some(Direction::new(self.memory()?, self.get(Word::Side) as usize))
     }
 
     /// Bytes that come in.
-    #[inline]
+    #[inline(always)]
     pub(super) fn inward(self) -> Option<Direction<Memory>> {
         Some(Direction::new(self.memory()?, 1 - self.get(Word::Side) as usize))
     }
@@ -229,13 +233,14 @@ impl Link {
     }
 
     /// Holds it, if anybody does.
+    #[inline(always)]
     fn hold(self) -> bool {
         let more = |holders: u64| (holders > 0).then_some(holders + 1);
         self.word(Word::Holders).fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
     /// Holds it no more.
-    #[inline]
+    #[inline(always)]
     pub(super) fn let_go(self) {
         if self.word(Word::Holders).fetch_sub(1, Ordering::AcqRel) == 1 {
             self.end();
@@ -278,6 +283,7 @@ pub(super) fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
+#[inline(always)]
 fn word_of(number: c_int) -> Option<&'static AtomicU64> {
     let number = usize::try_from(number).ok()?;
     let word = NUMBERS.piece(number / PIECE)?.get(number % PIECE)?;
@@ -292,7 +298,7 @@ pub(super) fn has(number: c_int) -> bool {
 }
 
 /// The link of a number, held until it is let go.
-#[inline]
+#[inline(always)]
 pub(super) fn enter(number: c_int) -> Option<Link> {
     if !is_on() {
         return None;

@@ -81,18 +81,32 @@ pub(crate) fn send(
     let now = clock::now();
     outward::give_back_at(now);
     stays_with_kernel(number, flags);
-    let link = match link_of(offering::enter(number), Word::Sending, &native) {
-        Ok(link) => link,
-        Err(sent) => return sent,
+    let link = match carried(number) {
+        Some(link) => link,
+        None => match link_of(offering::enter(number), Word::Sending, &native) {
+            Ok(link) => link,
+            Err(sent) => return sent,
+        },
     };
     let sent = outward::send(link, number, parts(), flags, now, native);
     link.let_go();
     sent
 }
 
+/// The link of a number that has one with memory, held.
+#[inline(always)]
+fn carried(number: c_int) -> Option<Link> {
+    broker::look();
+    let link = links::enter(number)?;
+    if link.get(Word::Memory) != 0 {
+        return Some(link);
+    }
+    link.let_go();
+    None
+}
+
 /// The link that a call uses; or what the kernel's call gave where there is none. `counts`: the
 /// word of those that are in such a call, while its link may come.
-#[inline(always)]
 fn link_of(found: Found, counts: Word, native: &impl Fn() -> isize) -> Result<Link, isize> {
     match found {
         Found::Carried(link) => Ok(link),
@@ -129,14 +143,19 @@ pub(crate) fn receive(
         return native();
     }
     outward::give_back();
-    let found = offering::enter(number);
-    if !matches!(found, Found::Carried(_)) {
-        // It may sleep.
-        outward::flush_all();
-    }
-    let link = match link_of(found, Word::Sleeping, &native) {
-        Ok(link) => link,
-        Err(got) => return got,
+    let link = match carried(number) {
+        Some(link) => link,
+        None => {
+            let found = offering::enter(number);
+            if !matches!(found, Found::Carried(_)) {
+                // It may sleep.
+                outward::flush_all();
+            }
+            match link_of(found, Word::Sleeping, &native) {
+                Ok(link) => link,
+                Err(got) => return got,
+            }
+        }
     };
     let got = inward::receive(link, number, parts(), flags, native);
     link.let_go();

@@ -35,13 +35,14 @@ const PIECE: usize = RING / 4;
 /// How long room in the ring is waited for by a call that does not wait, all in all. Who reads all
 /// the time makes some sooner.
 const ROOM: u64 = 8 * clock::MOMENT;
-/// How long it is waited for by calls in a row that find none sooner: longer than the other end
-/// needs to read all that the kernel may have before. Then the ring is left out for that time, and
-/// for twice as long each time after that, up to two to this power.
-const PATIENCE: u64 = 200 * clock::MOMENT;
+/// The same for one that waits: longer than the other end needs to read all that the kernel may
+/// have before. And how long it may show no sign of reading meanwhile.
+const PATIENCE: u64 = clock::SECOND >> 3;
+const SILENCE: u64 = clock::SECOND >> 8;
+/// After so long in vain the ring is left out for as long, and each time in a row for twice as long
+/// as before, up to two to this power.
+const IN_VAIN: u64 = clock::SECOND >> 9;
 const LEFT_OUT_MAX: u64 = 8;
-/// Rounds of a call that put nothing into the ring: far more than the ends of a correct link make.
-const ROUNDS: u32 = 1 << 10;
 /// How long it is between two looks for room, in pauses of the processor; and how many of them are
 /// done without giving the processor away.
 const PAUSES: u32 = 16;
@@ -489,22 +490,27 @@ fn is_left_out(link: Link) -> bool {
     until != 0 && (until.wrapping_sub(clock::now()) as i64) > 0
 }
 
-/// The reader makes room, in the time that is `left` to this call.
+/// The reader makes room, in the time that is `left` to this call, and as long as it shows that it
+/// reads, be it from the kernel what was sent before.
 fn wait_for_room(link: Link, direction: &Direction<Memory>, left: &mut u64) -> bool {
-    let (began, before) = (clock::now(), link.get(Word::WaitedForRoom));
-    let limit = (*left).min(PATIENCE.saturating_sub(before));
+    let (began, mut seen, mut seen_at) = (clock::now(), (0, direction.place()), clock::now());
     let mut looks = 0_u32;
     let (has_room, took) = loop {
         for _ in 0..PAUSES {
             core::hint::spin_loop();
         }
-        let place = direction.place();
+        let (place, life) = (direction.place(), direction.life());
         let Ok(bytes) = direction.head().since(place) else { return false };
-        if !direction.is_welcome() || place.is_taken() {
+        if life == 0 || place.is_taken() {
             return false;
         }
-        let took = clock::now().wrapping_sub(began);
-        if bytes <= RING / 2 || took >= limit {
+        let now = clock::now();
+        if seen != (life, place) {
+            (seen, seen_at) = ((life, place), now);
+        }
+        let took = now.wrapping_sub(began);
+        let is_over = took >= *left || now.wrapping_sub(seen_at) >= SILENCE;
+        if bytes <= RING / 2 || is_over {
             break (bytes <= RING / 2, took);
         }
         looks += 1;
@@ -513,21 +519,23 @@ fn wait_for_room(link: Link, direction: &Direction<Memory>, left: &mut u64) -> b
         }
     };
     *left = left.saturating_sub(took);
-    if has_room && took < ROOM {
+    if has_room {
         link.set(Word::WaitedForRoom, 0);
-        link.set(Word::LeftOut, 0);
+        if took < ROOM {
+            link.set(Word::LeftOut, 0);
+        }
         return true;
     }
-    let waited = before + took;
-    if waited < PATIENCE {
-        link.set(Word::WaitedForRoom, waited);
-        return has_room;
+    let waited = link.get(Word::WaitedForRoom).saturating_add(took);
+    link.set(Word::WaitedForRoom, waited);
+    if waited >= IN_VAIN {
+        // It reads slowly, or not at all: who has to wait for it had better sleep, in the kernel.
+        let times = link.get(Word::LeftOut);
+        link.set(Word::LeftOut, (times + 1).min(LEFT_OUT_MAX));
+        let time = (waited << times).min(clock::SECOND);
+        link.set(Word::LeftOutUntil, clock::now().wrapping_add(time).max(1));
+        link.set(Word::WaitedForRoom, 0);
     }
-    // It reads slowly, or not at all: who has to wait for it had better sleep, in the kernel.
-    let times = link.get(Word::LeftOut).min(LEFT_OUT_MAX);
-    link.set(Word::LeftOut, times + 1);
-    link.set(Word::LeftOutUntil, clock::now().wrapping_add(PATIENCE << times).max(1));
-    link.set(Word::WaitedForRoom, 0);
     false
 }
 

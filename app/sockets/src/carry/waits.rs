@@ -209,6 +209,13 @@ fn wait_for_any(all: &mut [libc::pollfd], native: &impl Fn(bool) -> c_int) -> c_
         if result != 0 {
             return result;
         }
+    } else if any_is_welcome(all) {
+        // If there is something by the kernel they need not be sent away.
+        let result = native(false);
+        let result = add(all, result);
+        if result != 0 {
+            return result;
+        }
     }
     let mut asleep = Asleep::new();
     asleep.fall(all.iter().map(|one| one.fd));
@@ -236,15 +243,26 @@ fn looks(all: &mut [libc::pollfd]) -> bool {
     found
 }
 
+/// Some other end is welcome.
+fn any_is_welcome(all: &mut [libc::pollfd]) -> bool {
+    let mut found = false;
+    each(all, |_, link| found |= inward::is_welcoming(link));
+    found
+}
+
 /// Looks for a moment, with all other ends welcome. What there is to tell; 0: nothing.
 fn look_for_a_moment(all: &mut [libc::pollfd], native: &impl Fn(bool) -> c_int) -> c_int {
+    let mut is_any_welcome = false;
     each(all, |one, link| {
         if one.events & READABLE != 0
             && let Some(direction) = link.inward()
         {
-            inward::welcome(link, &direction);
+            is_any_welcome |= inward::welcome(link, &direction);
         }
     });
+    if !is_any_welcome {
+        return 0;
+    }
     let began = clock::now();
     let mut asked = 0;
     loop {
@@ -358,6 +376,22 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
     };
     let mut found = false;
     let uncounted = if wait == Wait::Until { offer_all(asked()) } else { 0 };
+    let mut is_any_welcome = false;
+    if wait == Wait::Until {
+        sets.each(&read, &write, |_, link| is_any_welcome |= inward::is_welcoming(link));
+    }
+    if is_any_welcome {
+        // If there is something they need not be sent away.
+        let result = native(false);
+        let result = complete(sets, &read, &write, result);
+        if result != 0 {
+            (0..uncounted).for_each(|_| offering::uncount());
+            return result;
+        }
+        sets.restore(sets.read, &read);
+        sets.restore(sets.write, &write);
+        sets.restore(sets.except, &except);
+    }
     let mut asleep = Asleep::new();
     if wait == Wait::Until {
         asleep.fall(asked());
