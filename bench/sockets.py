@@ -1,4 +1,5 @@
-"""Sockets, carried and not, beside what memory gives: one message each call, 8 bytes.
+"""Sockets, carried and not, beside what memory gives: one message each call, 8 bytes; and streams
+of messages of 1 MiB.
 
 All in one run, interleaved by the driver: TCP over the loopback interface, a pair of UNIX sockets,
 the same TCP with libomniverb_sockets.so carrying it, and a bare ring. `make bench` takes them with
@@ -11,21 +12,32 @@ from plan import Measurement, said
 # Key, what it is, the way that bench/streams.c takes, and whether the library carries it.
 _WAYS = [("tcp", "TCP", "tcp", False), ("unix", "UNIX socket", "unix", False),
          ("carried", "TCP carried", "tcp", True), ("ring", "bare ring", "ring", False)]
+# Bytes of a large message.
+_LARGE = 1 << 20
 
 
 def plan(program, dist, environment):
     """Round trips and rates of all ways. `environment` leads to a daemon."""
     library = dist / "lib/libomniverb_sockets.so"
 
-    def sample(way, is_carried, what):
+    def sample(way, is_carried, what, *size):
         def run(count):
             if is_carried and not library.exists():
                 raise Failure("there is no such library for this processor")
             more = {"LD_PRELOAD": str(library), "OMNIVERB_SOCKETS": "carry"} if is_carried else {}
-            return float(said({**environment, **more}, program, way, what, count))
+            return float(said({**environment, **more}, program, way, what, count,
+                              *size))
         return run
 
-    return [Measurement(f"streams_{key}_{what}", f"{label} 8 B {title}", unit,
-                        sample(way, is_carried, what))
-            for key, label, way, is_carried in _WAYS
-            for what, title, unit in (("rtt", "and back", "ns"), ("rate", "stream", "msg/s"))]
+    small = [Measurement(f"streams_{key}_{what}", f"{label} 8 B {title}", unit,
+                         sample(way, is_carried, what))
+             for key, label, way, is_carried in _WAYS
+             for what, title, unit in (("rtt", "and back", "ns"), ("rate", "stream", "msg/s"))]
+
+    def large(way, is_carried):
+        rate = sample(way, is_carried, "rate", _LARGE)
+        return lambda count: rate(count) * _LARGE
+
+    return small + [Measurement(f"streams_{key}_large", f"{label} 1 MiB stream", "B/s",
+                                large(way, is_carried), 500, (100, 100_000), _LARGE)
+                    for key, label, way, is_carried in _WAYS if way != "ring"]

@@ -267,34 +267,42 @@ def _killed(count):
 _FILLER = """
 import select, socket, sys
 near = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
-near.setblocking(sys.argv[2] == "waits")
+near.setblocking(sys.argv[2] != "asks")
+# An address is no matter where a stream is connected.
+far = [near.getpeername()] if sys.argv[2] == "addressed" else []
+send = near.sendto if far else near.send
 left, poll = int(sys.argv[3]), select.poll()
 poll.register(near, select.POLLOUT)
 block = bytes(range(251)) * 1000
 while left:
-    if sys.argv[2] != "waits":
+    if sys.argv[2] == "asks":
         poll.poll()
     try:
-        left -= near.send(block[-left % 251:][:min(left, 100_000)])
+        left -= send(block[-left % 251:][:min(left, 100_000)], *far)
     except BlockingIOError:
         pass
 """
 
 _EMPTIER = """
-import socket, sys, time
+import select, socket, sys, time
 listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
 far = listener.accept()[0]
 # Until then the kernel has all that it takes, and the other end has more.
 time.sleep(0.1)
 got, block = 0, bytes(range(251)) * 1000
-while part := far.recv(1 << 16):
+while True:
+    if sys.argv[2] == "selects":
+        select.select([far], [], [])
+    part = far.recv(1 << 16)
+    if not part:
+        break
     assert part == block[got % 251:][:len(part)], got
     got += len(part)
 print(got)
 """
 
 # Bytes of it.
-_AHEAD = 100_000_000
+_AHEAD = 251 * 400_000
 
 
 def _ahead(how):
@@ -304,7 +312,7 @@ def _ahead(how):
         for _ in range(_TURNS):
             ways.reports()
             with open(ways.folder / "ahead", "w+", encoding="utf-8") as said:
-                reader = process.start(ways.line(True, *python, _EMPTIER, 7302), stdout=said,
+                reader = process.start(ways.line(True, *python, _EMPTIER, 7302, how), stdout=said,
                                        stderr=said)
                 try:
                     process.until(lambda: process.listens(ways.namespace.pid, 7302), 10,
@@ -380,11 +388,11 @@ def groups():
     waits += [Case(f"carry.woken.{name}", _woken(name), 60)
               for name in ("level", "edge", "seen", "offered", "left", "nap", "words", "stack",
                            "child")]
+    waits += [Case(f"carry.ahead.{how}", _ahead(how), 120)
+              for how in ("waits", "selects", "addressed", "asks")]
     waits += [Case("carry.many.long", _handed("many"), 1500, slow=True),
               Case("carry.shown", _shown, 90),
               Case("carry.hostile", _hostile, 90), Case("carry.daemon", _daemon, 90),
-              Case("carry.ahead", _ahead("waits"), 120),
-              Case("carry.ahead.asks", _ahead("asks"), 120),
               Case("carry.killed", _killed(_KILLS), 120),
               Case("carry.killed.long", _killed(_KILLS_SLOWLY), 1500, slow=True)]
     waits += [Case(f"carry.python.{name}", sockets.suite(name), 200)
