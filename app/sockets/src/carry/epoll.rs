@@ -17,7 +17,7 @@ use rustix::event::PollFlags;
 use super::links::{self, Link, Note, Word};
 use super::look::{self, Seen};
 use super::members::{self, Looked, NOT_OURS, Row, may_be_member};
-use super::{broker, clock, inward, leaving, outward, shadow};
+use super::{broker, clock, inward, leaving, outward, shadow, welcome};
 use crate::table::{self, NUMBERS};
 
 const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
@@ -167,7 +167,7 @@ fn any_has_news(row: Row) -> bool {
 fn any_is_welcome(row: Row) -> bool {
     let mut found = false;
     row.each(|link| {
-        found = inward::is_welcoming(link);
+        found = welcome::is_welcoming(link);
         !found
     });
     found
@@ -372,7 +372,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
             if link.get(Word::Events) as u32 & READABLE != 0
                 && let Some(direction) = link.inward()
             {
-                is_any_welcome |= inward::welcome(link, &direction);
+                is_any_welcome |= welcome::welcome(link, &direction);
             }
             true
         });
@@ -387,12 +387,12 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
                 if told != 0 {
                     // Who had to give the processor away for long had better slept: the kernel
                     // would have woken him.
-                    let is_late = clock::is_over(began, inward::LOOKING);
+                    let is_late = clock::is_over(began, welcome::LOOKING);
                     self.row.looked(if is_late { Looked::InVain } else { Looked::Well });
                     return told;
                 }
             }
-            if clock::is_over(began, inward::LOOKING) {
+            if clock::is_over(began, welcome::LOOKING) {
                 self.row.looked(Looked::InVain);
                 return 0;
             }
@@ -418,7 +418,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
             outward::flush_all();
             let began = clock::now();
             told = (self.native)(self.events, self.most as c_int, true);
-            if told > 0 && !clock::is_over(began, inward::LOOKING) {
+            if told > 0 && !clock::is_over(began, welcome::LOOKING) {
                 // Looking would have found it.
                 self.row.looked(Looked::Well);
             }

@@ -6,7 +6,6 @@
 //! signals, restarts and cancellation are the kernel's own.
 
 use core::ffi::c_int;
-use core::sync::atomic::{Ordering, fence};
 
 use omniverb_carry::layout::RING;
 use omniverb_carry::{Direction, Place};
@@ -15,9 +14,9 @@ use rustix::thread::sched_yield;
 
 use super::links::{self, Link, Note, Word};
 use super::look::{self, Seen};
-use super::members::Row;
 use super::memory::Memory;
 use super::parts::{self, Parts};
+use super::welcome::{LOOKING, falls_asleep, is_worth_looking, looked, wakes, welcome};
 use super::{clock, leaving, outward, shadow};
 use crate::slots::next_recvmsg;
 
@@ -27,8 +26,6 @@ const PLAIN: c_int = libc::MSG_PEEK
     | libc::MSG_WAITALL
     | libc::MSG_NOSIGNAL
     | libc::MSG_CMSG_CLOEXEC;
-/// How long a call looks before it sleeps.
-pub(super) const LOOKING: u64 = 3 * clock::MOMENT;
 /// Looks without giving the processor away, at first. Before the first one there are pauses of the
 /// processor: if the other end writes all the time it is to have written more than one message by
 /// then, since each look takes what it writes to away from it.
@@ -36,9 +33,6 @@ const AWAKE: u32 = 200;
 const PAUSES: u32 = 4;
 /// Bytes that are taken at a time: while some are copied out, the other end copies more in.
 const PIECE: usize = RING / 4;
-/// The longest time, in calls, that is not looked at all after looks that were in vain: two to the
-/// power of that.
-const VAIN_MAX: u64 = 8;
 
 /// How long the other end may take to give the kernel what it had written into the ring. Once it
 /// took longer it is not waited for again.
@@ -50,7 +44,7 @@ const MISSING: u32 = 1000;
 const STEPS: u32 = 1 << 12;
 
 /// What there is in the ring.
-pub(super) enum Ring {
+enum Ring {
     /// It has nothing that the reader could take.
     Empty(Place),
     /// So many bytes.
@@ -155,15 +149,13 @@ fn is_passed(link: Link, number: c_int, direction: &Direction<Memory>) -> bool {
 
 #[cold]
 fn is_passed_now(link: Link, number: c_int, fence: u64) -> bool {
-    if !has_come(number, fence) {
-        return false;
-    }
-    let queued = shadow::queued(number);
+    let (has_come, queued) = (has_come(number, fence), shadow::queued(number));
     link.set(Word::Before, queued.unwrap_or(0) as u64);
-    if queued == Some(0) {
+    let is_passed = has_come && queued == Some(0);
+    if is_passed {
         link.set(Word::Passed, fence.wrapping_add(1));
     }
-    queued == Some(0)
+    is_passed
 }
 
 /// All that was to come before the ring's bytes has come, and so many of them were not received.
@@ -175,74 +167,6 @@ fn is_left_of_kernel(number: c_int, fence: u64, bytes: usize) -> bool {
 fn has_come(number: c_int, fence: u64) -> bool {
     let information = shadow::Information::of(number);
     information.is_some_and(|information| information.received() >= fence)
-}
-
-/// Whether the other end may be welcome: nobody else would have to be woken.
-fn may_welcome(link: Link) -> bool {
-    let notes = Note::Unwelcoming as u64 | Note::Shared as u64 | Note::Broken as u64;
-    let is_awake = link.word(Word::Sleeping).load(Ordering::SeqCst) == 0
-        && !Row::with(link).is_some_and(Row::has_sleepers);
-    is_awake && link.get(Word::Notes) & notes == 0
-}
-
-/// The other end is welcome.
-pub(super) fn is_welcoming(link: Link) -> bool {
-    link.inward().is_some_and(|direction| direction.is_welcome())
-}
-
-/// Welcomes it, unless somebody went to sleep at this moment, or it puts nothing there any more.
-pub(super) fn welcome(link: Link, direction: &Direction<Memory>) -> bool {
-    if !may_welcome(link) || direction.head().is_stopped() {
-        return false;
-    }
-    if direction.is_welcome() {
-        return true;
-    }
-    direction.welcome();
-    fence(Ordering::SeqCst);
-    // Who goes to sleep counts himself first and takes the welcome away then.
-    if may_welcome(link) {
-        return true;
-    }
-    direction.say_no_more();
-    false
-}
-
-/// A call of the kernel's that waits is about to begin, unless there are bytes in the ring now.
-pub(super) fn falls_asleep(link: Link) {
-    link.word(Word::Sleeping).fetch_add(1, Ordering::SeqCst);
-    if let Some(direction) = link.inward() {
-        direction.say_no_more();
-    }
-}
-
-/// It is over.
-pub(super) fn wakes(link: Link) {
-    link.word(Word::Sleeping).fetch_sub(1, Ordering::AcqRel);
-}
-
-/// This call is one that looks; those after some in vain do not.
-pub(super) fn is_worth_looking(link: Link) -> bool {
-    match link.get(Word::Skip) {
-        0 => true,
-        left => {
-            link.set(Word::Skip, left - 1);
-            false
-        }
-    }
-}
-
-/// Looking, since `began`, has come to an end. If it took all of its time it was in vain, whatever
-/// was found: the processor was given away for long, and the kernel would have woken us. Then it is
-/// left out for a while.
-pub(super) fn looked(link: Link, began: u64) {
-    if !clock::is_over(began, LOOKING) {
-        link.set(Word::Vain, 0);
-        return;
-    }
-    let vain = (link.get(Word::Vain) + 1).min(VAIN_MAX);
-    link.set(Word::Vain, vain);
-    link.set(Word::Skip, (1 << vain) - 1);
 }
 
 /// A call that receives.

@@ -6,7 +6,7 @@
 //!
 //! * [`links`]: what is known of each connection; [`over`]: what is no more. [`broker`]: where
 //!   links come from. [`offering`]: which sockets are offered.
-//! * [`outward`], [`inward`]: sending, receiving. [`waits`]: `poll` and `select`;
+//! * [`outward`], [`full`], [`inward`], [`welcome`]: sending, receiving. [`waits`]: `poll` and `select`;
 //!   [`epoll`] and [`members`]: sets.
 //! * [`leaving`]: back to the kernel. [`look`], [`shadow`]: what the kernel says.
 //! * [`report`]: how much was carried.
@@ -14,6 +14,7 @@
 mod broker;
 mod clock;
 mod epoll;
+mod full;
 mod inward;
 mod leaving;
 mod links;
@@ -27,6 +28,7 @@ pub(crate) mod parts;
 mod report;
 mod shadow;
 mod waits;
+mod welcome;
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{Ordering, fence};

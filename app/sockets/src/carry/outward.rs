@@ -17,6 +17,7 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::thread::sched_yield;
 
+use super::full::{PATIENCE, ROOM, is_left_out, limit, wait_for_room};
 use super::links::{self, Link, Note, Word};
 use super::look::{self, ENDING, Seen};
 use super::memory::Memory;
@@ -32,21 +33,6 @@ const TRIES: u32 = 20_000;
 const TRIES_AWAKE: u32 = 100;
 /// Bytes that are published at a time: while the other end copies some, more are copied in.
 const PIECE: usize = RING / 4;
-/// How long room in the ring is waited for by a call that does not wait, all in all. Who reads all
-/// the time makes some sooner.
-const ROOM: u64 = 8 * clock::MOMENT;
-/// The same for one that waits: longer than the other end needs to read all that the kernel may
-/// have before. And how long it may show no sign of reading meanwhile.
-const PATIENCE: u64 = clock::SECOND >> 3;
-const SILENCE: u64 = clock::SECOND >> 8;
-/// After so long in vain the ring is left out for as long, and each time in a row for twice as long
-/// as before, up to two to this power.
-const IN_VAIN: u64 = clock::SECOND >> 9;
-const LEFT_OUT_MAX: u64 = 8;
-/// How long it is between two looks for room, in pauses of the processor; and how many of them are
-/// done without giving the processor away.
-const PAUSES: u32 = 16;
-const LOOKS_AWAKE: u32 = 20;
 /// How often a flush that has to succeed is tried, and how long the kernel has each time to make
 /// room, in milliseconds.
 const FLUSHES: u32 = 50;
@@ -454,6 +440,9 @@ fn put(
                 link.note(Note::Broken);
                 break;
             }
+            if is_waiting && rounds == 1 {
+                left = left.min(limit(number));
+            }
             // Others take back what is there before they sleep.
             give_turn(link);
             if wait_for_room(link, direction, &mut left) && take_turn(link, direction) {
@@ -482,61 +471,6 @@ fn fence(link: Link, direction: &Direction<Memory>, number: c_int, bytes: usize)
     direction.set_fence(information.given());
     link.set(Word::IsFenced, 1);
     true
-}
-
-/// The ring was full for long, not long ago.
-fn is_left_out(link: Link) -> bool {
-    let until = link.get(Word::LeftOutUntil);
-    until != 0 && (until.wrapping_sub(clock::now()) as i64) > 0
-}
-
-/// The reader makes room, in the time that is `left` to this call, and as long as it shows that it
-/// reads, be it from the kernel what was sent before.
-fn wait_for_room(link: Link, direction: &Direction<Memory>, left: &mut u64) -> bool {
-    let (began, mut seen, mut seen_at) = (clock::now(), (0, direction.place()), clock::now());
-    let mut looks = 0_u32;
-    let (has_room, took) = loop {
-        for _ in 0..PAUSES {
-            core::hint::spin_loop();
-        }
-        let (place, life) = (direction.place(), direction.life());
-        let Ok(bytes) = direction.head().since(place) else { return false };
-        if life == 0 || place.is_taken() {
-            return false;
-        }
-        let now = clock::now();
-        if seen != (life, place) {
-            (seen, seen_at) = ((life, place), now);
-        }
-        let took = now.wrapping_sub(began);
-        let is_over = took >= *left || now.wrapping_sub(seen_at) >= SILENCE;
-        if bytes <= RING / 2 || is_over {
-            break (bytes <= RING / 2, took);
-        }
-        looks += 1;
-        if looks > LOOKS_AWAKE {
-            sched_yield();
-        }
-    };
-    *left = left.saturating_sub(took);
-    if has_room {
-        link.set(Word::WaitedForRoom, 0);
-        if took < ROOM {
-            link.set(Word::LeftOut, 0);
-        }
-        return true;
-    }
-    let waited = link.get(Word::WaitedForRoom).saturating_add(took);
-    link.set(Word::WaitedForRoom, waited);
-    if waited >= IN_VAIN {
-        // It reads slowly, or not at all: who has to wait for it had better sleep, in the kernel.
-        let times = link.get(Word::LeftOut);
-        link.set(Word::LeftOut, (times + 1).min(LEFT_OUT_MAX));
-        let time = (waited << times).min(clock::SECOND);
-        link.set(Word::LeftOutUntil, clock::now().wrapping_add(time).max(1));
-        link.set(Word::WaitedForRoom, 0);
-    }
-    false
 }
 
 /// Sends by the kernel, behind what is in the ring.

@@ -11,7 +11,7 @@ use super::epoll::{MOVES, Wait};
 use super::links::{self, Link, Note, Word};
 use super::look;
 use super::offering::{self, Found};
-use super::{broker, clock, epoll, inward, outward};
+use super::{broker, clock, epoll, inward, outward, welcome};
 use crate::place;
 
 /// Descriptors of a call that are looked through.
@@ -45,7 +45,7 @@ impl Asleep {
         for link in numbers.filter_map(links::enter) {
             match self.links.get_mut(self.count) {
                 Some(place) => {
-                    inward::falls_asleep(link);
+                    welcome::falls_asleep(link);
                     place.write(link.index());
                     self.count += 1;
                 }
@@ -64,7 +64,7 @@ impl Asleep {
             // SAFETY: so many were written.
             let index = unsafe { index.assume_init() };
             if let Some(link) = Link::at(index) {
-                inward::wakes(link);
+                welcome::wakes(link);
                 link.let_go();
             }
         }
@@ -238,7 +238,7 @@ fn wait_for_any(all: &mut [libc::pollfd], native: &impl Fn(bool) -> c_int) -> c_
 fn looks(all: &mut [libc::pollfd]) -> bool {
     let mut found = false;
     each(all, |one, link| {
-        found |= one.events & READABLE != 0 && inward::is_worth_looking(link);
+        found |= one.events & READABLE != 0 && welcome::is_worth_looking(link);
     });
     found
 }
@@ -246,7 +246,7 @@ fn looks(all: &mut [libc::pollfd]) -> bool {
 /// Some other end is welcome.
 fn any_is_welcome(all: &mut [libc::pollfd]) -> bool {
     let mut found = false;
-    each(all, |_, link| found |= inward::is_welcoming(link));
+    each(all, |_, link| found |= welcome::is_welcoming(link));
     found
 }
 
@@ -257,7 +257,7 @@ fn look_for_a_moment(all: &mut [libc::pollfd], native: &impl Fn(bool) -> c_int) 
         if one.events & READABLE != 0
             && let Some(direction) = link.inward()
         {
-            is_any_welcome |= inward::welcome(link, &direction);
+            is_any_welcome |= welcome::welcome(link, &direction);
         }
     });
     if !is_any_welcome {
@@ -272,12 +272,12 @@ fn look_for_a_moment(all: &mut [libc::pollfd], native: &impl Fn(bool) -> c_int) 
             let result = native(false);
             let result = add(all, result);
             if result != 0 {
-                each(all, |_, link| inward::looked(link, began));
+                each(all, |_, link| welcome::looked(link, began));
                 return result;
             }
         }
-        if clock::is_over(began, inward::LOOKING) {
-            each(all, |_, link| inward::looked(link, began));
+        if clock::is_over(began, welcome::LOOKING) {
+            each(all, |_, link| welcome::looked(link, began));
             return 0;
         }
         rustix::thread::sched_yield();
@@ -378,7 +378,7 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
     let uncounted = if wait == Wait::Until { offer_all(asked()) } else { 0 };
     let mut is_any_welcome = false;
     if wait == Wait::Until {
-        sets.each(&read, &write, |_, link| is_any_welcome |= inward::is_welcoming(link));
+        sets.each(&read, &write, |_, link| is_any_welcome |= welcome::is_welcoming(link));
     }
     if is_any_welcome {
         // If there is something they need not be sent away.

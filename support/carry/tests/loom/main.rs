@@ -252,6 +252,20 @@ fn what_was_seen_is_enough() {
     });
 }
 
+/// A thread shows that it reads while another one falls asleep: nobody is welcome for that.
+#[test]
+fn who_shows_that_it_reads_welcomes_nobody() {
+    loom::model(|| {
+        let readers = direction();
+        readers.welcome();
+        let others = readers.clone();
+        let other = thread::spawn(move || others.goes_on());
+        readers.say_no_more();
+        other.join().unwrap();
+        assert!(!readers.is_welcome() && !readers.goes_on());
+    });
+}
+
 /// Memory comes while a thread is about to send by the kernel: either that one sees the memory, or
 /// who has it sees that somebody sends (`mod.rs`, `outward.rs`).
 #[test]

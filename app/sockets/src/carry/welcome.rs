@@ -1,0 +1,85 @@
+//! Whether the other end is welcome to put bytes into the ring: while somebody looks there, and
+//! nobody sleeps who would have to be woken. And whether looking is worth the time.
+
+use core::sync::atomic::{Ordering, fence};
+
+use omniverb_carry::Direction;
+
+use super::clock;
+use super::links::{Link, Note, Word};
+use super::members::Row;
+use super::memory::Memory;
+
+/// How long a call looks before it sleeps.
+pub(super) const LOOKING: u64 = 3 * clock::MOMENT;
+/// The longest time, in calls, that is not looked at all after looks that were in vain: two to the
+/// power of that.
+const VAIN_MAX: u64 = 8;
+
+/// Whether the other end may be welcome: nobody else would have to be woken.
+fn may_welcome(link: Link) -> bool {
+    let notes = Note::Unwelcoming as u64 | Note::Shared as u64 | Note::Broken as u64;
+    let is_awake = link.word(Word::Sleeping).load(Ordering::SeqCst) == 0
+        && !Row::with(link).is_some_and(Row::has_sleepers);
+    is_awake && link.get(Word::Notes) & notes == 0
+}
+
+/// The other end is welcome.
+pub(super) fn is_welcoming(link: Link) -> bool {
+    link.inward().is_some_and(|direction| direction.is_welcome())
+}
+
+/// Welcomes it, unless somebody went to sleep at this moment, or it puts nothing there any more.
+pub(super) fn welcome(link: Link, direction: &Direction<Memory>) -> bool {
+    if !may_welcome(link) || direction.head().is_stopped() {
+        return false;
+    }
+    if direction.is_welcome() {
+        return true;
+    }
+    direction.welcome();
+    fence(Ordering::SeqCst);
+    // Who goes to sleep counts himself first and takes the welcome away then.
+    if may_welcome(link) {
+        return true;
+    }
+    direction.say_no_more();
+    false
+}
+
+/// A call of the kernel's that waits is about to begin, unless there are bytes in the ring now.
+pub(super) fn falls_asleep(link: Link) {
+    link.word(Word::Sleeping).fetch_add(1, Ordering::SeqCst);
+    if let Some(direction) = link.inward() {
+        direction.say_no_more();
+    }
+}
+
+/// It is over.
+pub(super) fn wakes(link: Link) {
+    link.word(Word::Sleeping).fetch_sub(1, Ordering::AcqRel);
+}
+
+/// This call is one that looks; those after some in vain do not.
+pub(super) fn is_worth_looking(link: Link) -> bool {
+    match link.get(Word::Skip) {
+        0 => true,
+        left => {
+            link.set(Word::Skip, left - 1);
+            false
+        }
+    }
+}
+
+/// Looking, since `began`, has come to an end. If it took all of its time it was in vain, whatever
+/// was found: the processor was given away for long, and the kernel would have woken us. Then it is
+/// left out for a while.
+pub(super) fn looked(link: Link, began: u64) {
+    if !clock::is_over(began, LOOKING) {
+        link.set(Word::Vain, 0);
+        return;
+    }
+    let vain = (link.get(Word::Vain) + 1).min(VAIN_MAX);
+    link.set(Word::Vain, vain);
+    link.set(Word::Skip, (1 << vain) - 1);
+}
