@@ -33,6 +33,8 @@ const TRIES: u32 = 20_000;
 const TRIES_AWAKE: u32 = 100;
 /// Bytes that are published at a time: while the other end copies some, more are copied in.
 const PIECE: usize = RING / 4;
+/// Rounds of a call that put nothing into the ring: far more than the ends of a correct link make.
+const ROUNDS: u32 = 1 << 10;
 /// How often a flush that has to succeed is tried, and how long the kernel has each time to make
 /// room, in milliseconds.
 const FLUSHES: u32 = 50;
