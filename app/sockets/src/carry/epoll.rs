@@ -164,15 +164,6 @@ fn any_has_news(row: Row) -> bool {
     found
 }
 
-fn any_is_welcome(row: Row) -> bool {
-    let mut found = false;
-    row.each(|link| {
-        found = welcome::is_welcoming(link);
-        !found
-    });
-    found
-}
-
 /// Where events are told, and the kernel's call for a part of it.
 struct Call<'a, N> {
     set: u32,
@@ -379,10 +370,11 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
         if !is_any_welcome {
             return 0;
         }
-        let (began, mut asked) = (clock::now(), clock::now());
+        let (began, mut asked) = (clock::now(), None);
         loop {
-            if any_has_news(self.row) || clock::is_over(asked, clock::MOMENT) {
-                asked = clock::now();
+            let is_time = asked.is_none_or(|asked| clock::is_over(asked, clock::MOMENT));
+            if any_has_news(self.row) || is_time {
+                asked = Some(clock::now());
                 let told = self.ask();
                 if told != 0 {
                     // Who had to give the processor away for long had better slept: the kernel
@@ -489,9 +481,6 @@ pub(super) fn wait(
     }
     let told = if row.is_worth_looking() {
         call.look_for_a_moment()
-    } else if any_is_welcome(row) {
-        // If there is something by the kernel they need not be sent away.
-        call.ask()
     } else {
         0
     };

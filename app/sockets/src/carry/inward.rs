@@ -37,6 +37,8 @@ const PIECE: usize = RING / 4;
 /// How long the other end may take to give the kernel what it had written into the ring. Once it
 /// took longer it is not waited for again.
 const PASSING: u64 = clock::SECOND >> 6;
+/// How long a socket is taken for one that does not wait, as it was when it was looked at.
+const KNOWN: u64 = clock::SECOND >> 10;
 /// How long bytes of which we have told may be missing, in milliseconds.
 const MISSING: u32 = 1000;
 
@@ -397,6 +399,11 @@ impl<N: Fn() -> isize> Call<'_, N> {
 
     /// There is nothing in the ring.
     fn turn_to_kernel(&mut self, place: Place) -> Step {
+        if self.got == 0
+            && let Some(step) = self.leaves_to_kernel(place)
+        {
+            return step;
+        }
         let seen = match self.link.get(Word::Vain) {
             0 => look::look(self.link, self.number),
             _ => look::look_now(self.link, self.number),
@@ -437,6 +444,26 @@ impl<N: Fn() -> isize> Call<'_, N> {
             }
         }
         self.sleep()
+    }
+
+    /// Where the kernel's own call says all that a look would it is made at once: by who does not
+    /// wait, as far as that was seen not long ago, and by who sleeps without looking for bytes.
+    #[inline]
+    fn leaves_to_kernel(&mut self, place: Place) -> Option<Step> {
+        let link = self.link;
+        if link.get(Word::Error) != 0 || link.get(Word::Looked) == 0 {
+            return None;
+        }
+        let is_known = !clock::is_over(link.get(Word::Looked), KNOWN);
+        if self.has(libc::MSG_DONTWAIT) || link.has(Note::NonBlocking) && is_known {
+            welcome(link, &self.direction);
+            return Some(self.ask(place));
+        }
+        if link.has(Note::NonBlocking) || self.has(libc::MSG_WAITALL) || link.get(Word::Skip) == 0 {
+            return None;
+        }
+        is_worth_looking(link);
+        Some(self.sleep())
     }
 
     /// Looks without giving the processor away. `true`: something has come.

@@ -64,7 +64,8 @@ pub(super) fn stop_sending(number: c_int) {
     core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
     if let Some(outward) = link.outward() {
         outward.stop();
-        if is_its(link, number) && !outward::flush(link, number) {
+        let is_left = outward::has_bytes(link) && is_its(link, number);
+        if is_left && !outward::flush(link, number) {
             outward::flush_wholly(link, number);
         }
     }

@@ -357,6 +357,9 @@ fn send_in_parts(
     if link.has(Note::Broken) {
         return native();
     }
+    if is_kernels(link, direction, flags) {
+        return by_kernel(link, direction, number, flags, native);
+    }
     match look::look(link, number) {
         Seen::Another => return another(number, link, native),
         Seen::Events(events) if events.intersects(ENDING) => _ = direction.stop(),
@@ -396,6 +399,16 @@ fn send_in_parts(
     }
     shadow::set_errno(before);
     sent as isize
+}
+
+/// The kernel has to send it, and there is nothing that it would have to come behind: its own call
+/// says all that a look would.
+fn is_kernels(link: Link, direction: &Direction<Memory>, flags: c_int) -> bool {
+    let (head, place) = (direction.head(), direction.place());
+    let is_empty = !place.is_taken() && place.position() == head.position();
+    let is_plain = flags & !PLAIN == 0 || head.is_stopped();
+    let may_put = direction.is_welcome() && !head.is_stopped();
+    is_empty && is_plain && !may_put && link.get(Word::Error) == 0
 }
 
 /// A number is for another socket than the call began with. If nobody has seen how that came, it
