@@ -99,7 +99,7 @@ impl Head {
     ///
     /// # Errors
     /// [`Broken`], if these are more than the ring holds.
-    #[inline]
+    #[inline(always)]
     pub fn since(self, place: Place) -> Result<usize, Broken> {
         let bytes = self.position().wrapping_sub(place.position()) & POSITION;
         if bytes <= RING as u64 { Ok(bytes as usize) } else { Err(Broken) }
@@ -143,13 +143,13 @@ impl<M: WordMemory> Direction<M> {
     }
 
     /// The reader looks at the ring.
-    #[inline]
+    #[inline(always)]
     pub fn is_welcome(&self) -> bool {
         self.life() != 0
     }
 
     /// The same; it changes when the reader does something that does not show otherwise.
-    #[inline]
+    #[inline(always)]
     pub fn life(&self) -> u64 {
         self.memory.load(self.welcome, Ordering::Acquire)
     }
@@ -165,14 +165,14 @@ impl<M: WordMemory> Direction<M> {
     }
 
     /// How far the reader is.
-    #[inline]
+    #[inline(always)]
     pub fn place(&self) -> Place {
         // SYNC: read
         Place(self.memory.load(self.place, Ordering::Acquire))
     }
 
     /// How far the writer is.
-    #[inline]
+    #[inline(always)]
     pub fn head(&self) -> Head {
         // SYNC: published
         Head(self.memory.load(self.head, Ordering::Acquire))
@@ -194,7 +194,7 @@ impl<M: WordMemory> Direction<M> {
     ///
     /// # Errors
     /// [`Broken`].
-    #[inline]
+    #[inline(always)]
     pub fn waiting_by(&self, seen: &mut u64, wanted: usize) -> Result<(Place, usize), Broken> {
         let place = self.place();
         if place.is_taken() {
@@ -214,7 +214,7 @@ impl<M: WordMemory> Direction<M> {
     ///
     /// # Errors
     /// [`Broken`].
-    #[inline]
+    #[inline(always)]
     pub fn used(&self, head: Head, seen: &mut u64, wanted: usize) -> Result<usize, Broken> {
         let bytes = head.position().wrapping_sub(*seen) & POSITION;
         if bytes.saturating_add(wanted as u64) <= RING as u64 {
@@ -227,7 +227,7 @@ impl<M: WordMemory> Direction<M> {
 
     /// How many bytes went through the kernel before those in the ring. To be asked when there are
     /// some: it stays the same until they are read.
-    #[inline]
+    #[inline(always)]
     pub fn fence(&self) -> u64 {
         self.memory.load(self.fence, Ordering::Acquire)
     }
@@ -238,7 +238,7 @@ impl<M: WordMemory> Direction<M> {
     }
 
     /// Copies bytes in, `offset` behind a position.
-    #[inline]
+    #[inline(always)]
     pub fn fill(&self, position: u64, offset: usize, source: UserMemory) {
         let at = (position as usize).wrapping_add(offset) & (RING - 1);
         let until_end = RING - at;
@@ -249,7 +249,7 @@ impl<M: WordMemory> Direction<M> {
     }
 
     /// Copies bytes out, from `offset` behind a position on.
-    #[inline]
+    #[inline(always)]
     pub fn drain(&self, position: u64, offset: usize, target: UserMemory) {
         let at = (position as usize).wrapping_add(offset) & (RING - 1);
         let until_end = RING - at;
@@ -286,7 +286,7 @@ impl<M: WordMemory> Direction<M> {
     /// Of the writer: what it has copied in behind `head` is the reader's. Whether it is welcome,
     /// as seen after that; `None` if the direction was stopped meanwhile, and nothing was
     /// published.
-    #[inline]
+    #[inline(always)]
     pub fn publish(&self, head: Head, bytes: usize) -> Option<bool> {
         let next = head.position().wrapping_add(bytes as u64) & POSITION;
         let word = self.memory.word(self.head);
@@ -308,7 +308,7 @@ impl<M: WordMemory> Direction<M> {
 
     /// Of the reader: it has copied out so many bytes behind `place`. `false` if they were not
     /// there for it any more.
-    #[inline]
+    #[inline(always)]
     pub fn take(&self, place: Place, bytes: usize) -> bool {
         let next = place.position().wrapping_add(bytes as u64) & POSITION;
         let word = self.memory.word(self.place);

@@ -17,9 +17,10 @@ pub(super) const ROOM: u64 = 8 * clock::MOMENT;
 /// have before. And how long it may show no sign of reading meanwhile.
 pub(super) const PATIENCE: u64 = clock::SECOND >> 3;
 const SILENCE: u64 = clock::SECOND >> 8;
-/// After so long in vain the ring is left out for as long, and each time in a row for twice as long
-/// as before, up to two to this power.
-const IN_VAIN: u64 = clock::SECOND >> 9;
+/// After so long in vain, all in all, the ring is left out for as long, and each time in a row for
+/// twice as long as before, up to two to this power. Calls that do not wait need several to see the
+/// other end through what the kernel has.
+const IN_VAIN: u64 = clock::SECOND >> 7;
 const LEFT_OUT_MAX: u64 = 8;
 /// How long it is between two looks for room, in pauses of the processor; and how many of them are
 /// done without giving the processor away.

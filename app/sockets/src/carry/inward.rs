@@ -27,10 +27,11 @@ const PLAIN: c_int = libc::MSG_PEEK
     | libc::MSG_NOSIGNAL
     | libc::MSG_CMSG_CLOEXEC;
 /// Looks without giving the processor away, at first. Before the first one there are pauses of the
-/// processor: if the other end writes all the time it is to have written more than one message by
-/// then, since each look takes what it writes to away from it.
+/// processor, few where each message is waited for, more where several came without waiting: then
+/// more are to come at a time, since each look takes what the other end writes to away from it.
 const AWAKE: u32 = 200;
-const PAUSES: u32 = 4;
+const PAUSES: u64 = 2;
+const PAUSES_MAX: u64 = 16;
 /// Bytes that are taken at a time: while some are copied out, the other end copies more in.
 const PIECE: usize = RING / 4;
 
@@ -472,7 +473,13 @@ impl<N: Fn() -> isize> Call<'_, N> {
         if !welcome(self.link, &self.direction) {
             return false;
         }
-        (0..PAUSES).for_each(|_| core::hint::spin_loop());
+        let taken = place.position().wrapping_sub(self.link.get(Word::EmptyAt));
+        let is_stream = taken > self.parts.total() as u64;
+        let more = if is_stream { 2 * self.link.get(Word::Pauses) } else { 0 };
+        let pauses = more.clamp(PAUSES, PAUSES_MAX);
+        self.link.set(Word::EmptyAt, place.position());
+        self.link.set(Word::Pauses, pauses);
+        (0..pauses).for_each(|_| core::hint::spin_loop());
         let has_come = (0..AWAKE).any(|_| {
             self.direction.expect(place.position());
             let has_come = self.direction.head().position() != place.position();

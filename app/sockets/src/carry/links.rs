@@ -100,6 +100,9 @@ pub(super) enum Word {
     /// With which events, and which data.
     Events,
     Data,
+    /// Where the ring was found empty last, and the pauses that were made then.
+    EmptyAt,
+    Pauses,
 }
 
 /// What is true of a link from some time on.

@@ -6,8 +6,9 @@
 //!
 //! * [`links`]: what is known of each connection; [`over`]: what is no more. [`broker`]: where
 //!   links come from. [`offering`]: which sockets are offered.
-//! * [`outward`], [`full`], [`inward`], [`welcome`]: sending, receiving. [`waits`]: `poll` and `select`;
-//!   [`epoll`] and [`members`]: sets.
+//! * [`outward`], [`inward`]: sending, receiving; [`full`]: where there is no room;
+//!   [`welcome`]: who may put bytes there. [`waits`]: `poll` and `select`; [`epoll`] and
+//!   [`members`]: sets.
 //! * [`leaving`]: back to the kernel. [`look`], [`shadow`]: what the kernel says.
 //! * [`report`]: how much was carried.
 

@@ -58,6 +58,7 @@ impl<'a> Parts<'a> {
     }
 
     /// Calls with each piece of `length` bytes from `from` on, and how many were before it.
+    #[inline(always)]
     pub(super) fn each(&self, from: usize, length: usize, mut with: impl FnMut(usize, UserMemory)) {
         let (mut skip, mut left, mut done) = (from, length, 0);
         for part in self.all {

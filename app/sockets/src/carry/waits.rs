@@ -376,21 +376,22 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
     };
     let mut found = false;
     let uncounted = if wait == Wait::Until { offer_all(asked()) } else { 0 };
-    let mut is_any_welcome = false;
     if wait == Wait::Until {
-        sets.each(&read, &write, |_, link| is_any_welcome |= welcome::is_welcoming(link));
-    }
-    if is_any_welcome {
-        // If there is something they need not be sent away.
-        let result = native(false);
-        let result = complete(sets, &read, &write, result);
+        let ask = || {
+            let result = native(false);
+            let result = complete(sets, &read, &write, result);
+            if result == 0 {
+                sets.restore(sets.read, &read);
+                sets.restore(sets.write, &write);
+                sets.restore(sets.except, &except);
+            }
+            result
+        };
+        let result = look_at_sets(sets, &read, &write, &has_more, &ask);
         if result != 0 {
             (0..uncounted).for_each(|_| offering::uncount());
             return result;
         }
-        sets.restore(sets.read, &read);
-        sets.restore(sets.write, &write);
-        sets.restore(sets.except, &except);
     }
     let mut asleep = Asleep::new();
     if wait == Wait::Until {
@@ -429,6 +430,59 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
     }
     let result = native(false);
     complete(sets, &read, &write, result)
+}
+
+/// The same for the sets of `select`. If there is nothing they are as they were.
+fn look_at_sets(
+    sets: &Sets,
+    read: &libc::fd_set,
+    write: &libc::fd_set,
+    has_more: &impl Fn(c_int, Link) -> bool,
+    ask: &impl Fn() -> c_int,
+) -> c_int {
+    // SAFETY: the set has a place for each number that is asked for.
+    let is_read = |number: c_int| unsafe { libc::FD_ISSET(number, read) };
+    let (mut is_any_welcome, mut is_worth_looking) = (false, false);
+    sets.each(read, write, |number, link| {
+        is_any_welcome |= welcome::is_welcoming(link);
+        is_worth_looking |= is_read(number) && welcome::is_worth_looking(link);
+    });
+    if is_worth_looking {
+        is_any_welcome = false;
+        sets.each(read, write, |number, link| {
+            if is_read(number)
+                && let Some(direction) = link.inward()
+            {
+                is_any_welcome |= welcome::welcome(link, &direction);
+            }
+        });
+    }
+    if !is_any_welcome {
+        return 0;
+    }
+    let began = clock::now();
+    let mut asked = 0;
+    loop {
+        let mut found = false;
+        sets.each(read, write, |number, link| found |= has_more(number, link));
+        if found || clock::is_over(asked, clock::MOMENT) {
+            asked = clock::now();
+            let result = ask();
+            if !is_worth_looking {
+                // If there is something by the kernel they need not be sent away.
+                return result;
+            }
+            if result != 0 {
+                sets.each(read, write, |_, link| welcome::looked(link, began));
+                return result;
+            }
+        }
+        if clock::is_over(began, welcome::LOOKING) {
+            sets.each(read, write, |_, link| welcome::looked(link, began));
+            return 0;
+        }
+        rustix::thread::sched_yield();
+    }
 }
 
 /// Adds to what the kernel has said what it does not see.
