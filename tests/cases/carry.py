@@ -369,6 +369,52 @@ def _shown(ways):
         process.end(waiter)
 
 
+def _had(process_number):
+    """Descriptors and kilobytes of somebody."""
+    of = pathlib.Path(f"/proc/{process_number}")
+    rollup = (of / "smaps_rollup").read_text(encoding="ascii")
+    return len(list((of / "fd").iterdir())), int(re.search(r"Rss: +(\d+)", rollup)[1])
+
+
+def _leaks(connections):
+    def run(ways):
+        """Who has had many connections has nothing of them; so do the daemon and its helpers."""
+        program, port = ways.program("leaks"), 7500
+        daemons = [ways.daemon.pid, *process.descendants(ways.daemon.pid)]
+        _leaks_once(ways, program, port, connections // 10)
+        before = {number: _had(number) for number in daemons}
+        said = _leaks_once(ways, program, port, connections)
+        print(said, before)
+        for text in said:
+            memory, memory_then, files, files_then, parts, parts_then = (
+                int(word) for word in re.findall(r"\d+", text))
+            check(memory_then <= memory + 2000, text)
+            check(files_then <= files and parts_then <= parts + 20, text)
+        links = ways.reports()
+        print(f"carried: {links}")
+        check(all(count > connections // 50 for count, _ in links), f"{links}")
+        for number, (files, memory) in before.items():
+            process.until(lambda: _had(number)[0] <= files, 20, lambda: f"{_had(number)}")
+            check(_had(number)[1] <= memory + 4000, f"{_had(number)}")
+    return run
+
+
+def _leaks_once(ways, program, port, connections):
+    """What both ends say of themselves."""
+    ways.reports()
+    with open(ways.folder / "leaks.out", "w+", encoding="utf-8") as said:
+        running = process.start(ways.line(True, program, "serve", port, connections), stdout=said,
+                                stderr=said)
+        try:
+            process.until(lambda: process.listens(ways.namespace.pid, port), 10,
+                          lambda: "it to listen")
+            text = ways.run(True, program, "connect", port, connections, limit=3000)
+            check(running.wait(60) == 0, process.written(said))
+            return text, process.written(said)
+        finally:
+            process.end(running)
+
+
 def groups():
     """All wait."""
     programs = {"nc": (sockets.nc(30), True), "socat": (sockets.socat, False),
@@ -388,6 +434,8 @@ def groups():
               Case("carry.shown", _shown, 90),
               Case("carry.hostile", _hostile, 90), Case("carry.daemon", _daemon, 90),
               Case("carry.killed", _killed(_KILLS), 120),
+              Case("carry.leaks", _leaks(1200), 120),
+              Case("carry.leaks.million", _leaks(1_000_000), 3500, slow=True),
               Case("carry.killed.long", _killed(_KILLS_SLOWLY), 1500, slow=True)]
     waits += [Case(f"carry.python.{name}", sockets.suite(name), 200)
               for name in ("epoll", "select")]

@@ -151,11 +151,39 @@ class Event(Suite):
         return self._run(ways, way, name).get(name, "nothing")
 
 
+class Tokio(Suite):
+    """Tokio's tests of sockets: a program for each file of them."""
+
+    def _run(self, ways, way, pattern, *words):
+        programs = [path for path in sorted((_FETCHED / "tokio/built/debug/deps").glob(pattern))
+                    if not path.suffix]
+        if not programs:
+            raise Skip("Tokio's tests are not built: make soak does it")
+        found = {}
+        for path in programs:
+            name = path.name.rpartition("-")[0]
+            text = ways.run(way, path, *words, limit=120, accept=range(-64, 256))
+            found |= {f"{name}/{test}": end for test, end in
+                      re.findall(r"^test (\S+)(?: - should panic)? \.\.\. (\w+)", text,
+                                 re.MULTILINE)}
+        return found
+
+    def all(self, ways, way):
+        """All of the files."""
+        return self._run(ways, way, "[tuni]*_*-*")
+
+    def one(self, ways, way, name):
+        """One test, alone."""
+        file, _, test = name.partition("/")
+        return self._run(ways, way, f"{file}-*", "--exact", test).get(name, "nothing")
+
+
 def groups():
     """Many of these tests have limits of their own: they run alone."""
     suites = {f"python.{name}": (Python(name, limit), 3 * limit)
               for name, limit in _PYTHON.items()}
     suites["libuv"] = (Uv(), 1500)
+    suites["tokio"] = (Tokio(), 900)
     suites |= {f"libevent.{name}": (Event(name), 1500) for name in _BACK_ENDS}
     return [Group(family, [Case(f"{family}.{name}", suite.compare, limit, slow=True)
                            for name, (suite, limit) in suites.items()], kind, weight=ALONE)

@@ -267,10 +267,16 @@ def nginx(ways, server, client):
                 os.kill(running.pid, signal)  # new workers, with the same listeners
 
 
+# Sockets of virtual machines are of no network namespace, so that two who test these meet.
+_WITHOUT_VSOCK = ["unshare", "--mount", "sh", "-c",
+                  "[ ! -e /dev/vsock ] || mount --bind /dev/null /dev/vsock; exec \"$@\"", "sh"]
+
+
 def suite(*words):
     """Tests of CPython's own: what becomes of each, both ways."""
     def run(ways):
-        line = ["/usr/bin/python3", "-B", "-m", "test.test_" + words[0], "-v", *words[1:]]
+        line = [*_WITHOUT_VSOCK, "/usr/bin/python3", "-B", "-m", "test.test_" + words[0], "-v",
+                *words[1:]]
         found = []
         for way in (False, True):
             text = ways.run(way, *line, limit=150, accept=range(256))

@@ -6,7 +6,7 @@ from . import PYTHON, Scenario, stores, web
 _NEEDS = {"haproxy": "haproxy", "redis-server": "redis-server", "redis-cli": "redis-tools",
           "curl": "curl", "wrk": "wrk"}
 
-_APPLICATION = """
+APPLICATION = """
 import http.server, socket, sys
 class Store:
     def __init__(self):
@@ -73,8 +73,8 @@ def _chain(place):
     library on one of them each connection has one end with it."""
     configuration = web.haproxy_configuration(place, [7071, 7072])
     with stores.served(place), \
-            place.serve(7071, PYTHON, "-Bc", _APPLICATION, 7071, side=1), \
-            place.serve(7072, PYTHON, "-Bc", _APPLICATION, 7072, side=1), \
+            place.serve(7071, PYTHON, "-Bc", APPLICATION, 7071, side=1), \
+            place.serve(7072, PYTHON, "-Bc", APPLICATION, 7072, side=1), \
             place.serve(7021, "haproxy", "-db", "-f", configuration):
         seen = [place.python(_CLIENT), stores.cli(place, 7010, "get", "changes"),
                 web.load(place, "http://127.0.0.1:7021/3/1"),

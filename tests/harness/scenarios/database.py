@@ -13,12 +13,12 @@ from . import Scenario, read_pid
 _PORT, _UID = 7051, 65534
 _FOLDERS = sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin"))
 _BIN = _FOLDERS[-1] if _FOLDERS else pathlib.Path("/usr/lib/postgresql/15/bin")
-_NEEDS = {str(_BIN / name): "postgresql" for name in ("postgres", "initdb", "pgbench", "psql")}
+NEEDS = {str(_BIN / name): "postgresql" for name in ("postgres", "initdb", "pgbench", "psql")}
 _AS_NOBODY = ["setpriv", f"--reuid={_UID}", f"--regid={_UID}", "--clear-groups"]
 
 
 @contextlib.contextmanager
-def _database(place):
+def served(place):
     """A server with pgbench's tables. They are made once, and copied."""
     first = place.kept / "data"
     if not first.exists():
@@ -54,11 +54,11 @@ def _make(place, first):
     place.ask(*_AS_NOBODY, _BIN / "initdb", "-A", "trust", "-U", "postgres", "--no-sync", "-D",
               first, limit=60)
     with _started(place, first):
-        _pgbench(place, "-i", "-q", "-s", 1)
+        pgbench(place, "-i", "-q", "-s", 1)
     place.has_library = natively
 
 
-def _pgbench(place, *words, limit=60.0):
+def pgbench(place, *words, limit=60.0):
     return place.ask(_BIN / "pgbench", "-h", "127.0.0.1", "-p", _PORT, "-U", "postgres", *words,
                      "postgres", limit=limit)
 
@@ -75,8 +75,8 @@ def _said(text):
 
 def _benched(place):
     """Transactions that are the same each time; prepared, by threads, with a connection each."""
-    with _database(place):
-        seen = [_said(_pgbench(place, *words)) for words in (
+    with served(place):
+        seen = [_said(pgbench(place, *words)) for words in (
             ("--random-seed=7", "-t", 50, "-c", 4, "-j", 2),
             ("-n", "--random-seed=8", "-t", 200, "-c", 4, "-j", 2, "-S", "-M", "prepared"),
             ("-n", "--random-seed=9", "-t", 20, "-c", 2, "-S", "-C"))]
@@ -89,7 +89,7 @@ def _benched(place):
 
 def _copied(place):
     """Large results and large copies, both directions, and a notice."""
-    with _database(place):
+    with served(place):
         source = place.folder / "numbers"
         source.write_text("".join(f"{at}\t{'x' * (at % 200)}\n" for at in range(30_000)))
         return [
@@ -107,7 +107,7 @@ def _copied(place):
 def _ended(place):
     """A query that is cancelled (by a connection of its own), a client that is sent away, and a
     server process that is killed, so that all the others are started anew."""
-    with _database(place) as running:
+    with served(place) as running:
         seen = [_psql(place, "-c", "set statement_timeout = 100", "-c", "select pg_sleep(20)",
                       accept=(1,))]
         with _sleeper(place) as (client, said, backend):
@@ -141,7 +141,7 @@ def _sleeper(place):
 
 
 SCENARIOS = [
-    Scenario("postgres", _benched, _NEEDS, limit=90),
-    Scenario("postgres.copied", _copied, _NEEDS, limit=90),
-    Scenario("postgres.ended", _ended, _NEEDS, limit=90),
+    Scenario("postgres", _benched, NEEDS, limit=90),
+    Scenario("postgres.copied", _copied, NEEDS, limit=90),
+    Scenario("postgres.ended", _ended, NEEDS, limit=90),
 ]
