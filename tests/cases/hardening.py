@@ -102,7 +102,7 @@ def _hello(place):
     calls.connect(f"{place}.sockets")
     # NETLINK_SOCK_DIAG.
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as diagnosis:
-        socket.send_fds(calls, [struct.pack("4Q", 1, 0x4f565301, 0, 0)], [diagnosis.fileno()])
+        socket.send_fds(calls, [struct.pack("4Q", 1, 0x4f565302, 0, 0)], [diagnosis.fileno()])
     check(_heard(calls) == 17, "it is not welcome")
     return calls
 
@@ -112,7 +112,9 @@ def _heard(calls):
     said, files, *_ = socket.recv_fds(calls, 32, 1)
     for file in files:
         os.close(file)
-    return struct.unpack("4Q", said)[0]
+    kind = struct.unpack("4Q", said)[0]
+    # A ledger (22) follows the welcome.
+    return _heard(calls) if kind == 22 else kind
 
 
 def groups():

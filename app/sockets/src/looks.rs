@@ -7,7 +7,7 @@ use core::ffi::{c_int, c_void};
 
 use omniverb_stream::descriptors::Why;
 
-use crate::table::{self, NUMBERS};
+use crate::table;
 use crate::{carry, next, numbered, place};
 
 /// Descriptors that `daemon` and `login_tty` give to something else.
@@ -16,7 +16,7 @@ const STANDARD: u32 = 2;
 fn keep(number: c_int, why: Why) {
     if place::is_ours() && table::look(number).kind().is_stream() {
         carry::leave(number);
-        NUMBERS.keep(number, why);
+        carry::keep(number, why);
     }
 }
 

@@ -124,7 +124,7 @@ def link(broker, end):
             socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as diagnosis:
         calls.connect(broker)
         calls.settimeout(2)
-        send(calls, [1, 0x4f565301, 0, 0], diagnosis)
+        send(calls, [1, 0x4f565302, 0, 0], diagnosis)
         receive(calls)
         send(calls, [2, 7, 0, 0], end)
         words, file = receive(calls)
@@ -144,6 +144,8 @@ def receive(calls):
     """A message, and its descriptor."""
     try:
         data, rights, _, _ = calls.recvmsg(32, 64)
+        if data[:1] == b"\x16":  # A ledger, which we keep none of.
+            data, rights, _, _ = calls.recvmsg(32, 64)
     except TimeoutError:
         return None, None
     files = array.array("i", rights[0][2][:4]) if rights else [None]

@@ -9,7 +9,7 @@ use omniverb_carry::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 
 use super::links::{self, Link, Note, Word};
 use super::outward::{self, is_its};
-use super::{broker, inward, shadow};
+use super::{broker, inward, ledger, shadow};
 
 /// Neither direction goes on, now or, if it has no memory yet, ever. What was not received is still
 /// in the ring, for this process and those that it forks.
@@ -69,6 +69,25 @@ pub(super) fn stop_sending(number: c_int) {
         }
     }
     link.let_go();
+}
+
+/// The same for those that the broker has said are over. What the kernel has no room for now it
+/// gets by the next calls: nobody sends behind it but us.
+pub(super) fn those_that_are_over() {
+    links::each(|number, link| {
+        if link.has(Note::Parted) {
+            ledger::parted(number);
+            link.unnote(Note::Parted);
+            escape(link, number);
+            outward::may_have_bytes();
+            if inward::waiting(link) > 0
+                && let Some(inward) = link.inward()
+                && inward.leave().is_err()
+            {
+                link.note(Note::Broken);
+            }
+        }
+    });
 }
 
 /// The same for a number, if it has a link.

@@ -108,6 +108,11 @@ pub(super) enum Note {
     Left = 64,
     /// The other end took long to take back what it had written: it is not waited for again.
     Slow = 128,
+    /// The other end is in another network namespace: the link is only for as long as the broker
+    /// says.
+    Across = 256,
+    /// The broker has said that it is over.
+    Parted = 512,
 }
 
 /// One of them.

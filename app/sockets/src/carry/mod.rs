@@ -9,13 +9,14 @@
 //! * [`outward`], [`inward`]: sending, receiving. [`waits`]: `poll` and `select`;
 //!   [`epoll`] and [`members`]: sets.
 //! * [`leaving`]: back to the kernel. [`look`], [`shadow`]: what the kernel says.
-//! * [`report`]: how much was carried.
+//! * [`report`]: how much was carried; [`ledger`]: what is not, and why.
 
 mod broker;
 mod clock;
 mod epoll;
 mod inward;
 mod leaving;
+mod ledger;
 mod links;
 mod look;
 mod members;
@@ -32,6 +33,7 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{Ordering, fence};
 
 pub(crate) use epoll::Wait;
+pub(crate) use ledger::keep;
 use links::{Link, Word};
 use offering::Found;
 use omniverb_stream::descriptors::Why;
@@ -262,7 +264,7 @@ pub(crate) fn stop() {
 #[inline(always)]
 pub(crate) fn stays_with_kernel(number: c_int, flags: c_int) {
     if flags & call::FLAGS != 0 && place::is_ours() && table::look(number).kind().is_stream() {
-        NUMBERS.keep(number, Why::Flag);
+        ledger::keep(number, Why::Flag);
         fence(Ordering::SeqCst);
         leaving::leave_number(number);
     }
@@ -341,6 +343,7 @@ pub(crate) fn forks() -> Option<c_int> {
 pub(crate) fn forked(parents: Option<c_int>) {
     if links::is_on() {
         _ = broker::is_copy();
+        ledger::begin_anew();
         leaving::begin_anew();
         members::begin_anew();
         offering::begin_anew();

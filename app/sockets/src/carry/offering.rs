@@ -10,7 +10,7 @@ use omniverb_carry::layout::RING;
 use omniverb_stream::descriptors::{Kind, Why};
 
 use super::links::{self, Link, Word};
-use super::{broker, members, shadow};
+use super::{broker, ledger, members, shadow};
 use crate::place;
 use crate::table::{self, NUMBERS};
 
@@ -94,12 +94,12 @@ fn offer(number: c_int) -> bool {
 fn offer_now(number: c_int) -> bool {
     let entry = NUMBERS.look(number);
     if members::membership(number, entry.id()).is_err() {
-        NUMBERS.keep(number, Why::Member);
+        ledger::keep(number, Why::Member);
         return false;
     }
     let information = shadow::Information::of(number);
     if information.as_ref().is_some_and(shadow::Information::is_ending) {
-        NUMBERS.keep(number, Why::Ended);
+        ledger::keep(number, Why::Ended);
         return false;
     }
     let is_open = information.is_some_and(|of| of.is_established());
@@ -109,7 +109,7 @@ fn offer_now(number: c_int) -> bool {
     // What is taken back out of the ring must find room with the kernel.
     let buffer = shadow::send_buffer(number);
     if shadow::low_water(number) != 1 || buffer < 4 * RING {
-        NUMBERS.keep(number, Why::Option);
+        ledger::keep(number, Why::Option);
         return false;
     }
     let Some(link) = links::make(number) else { return false };
@@ -122,7 +122,7 @@ fn offer_now(number: c_int) -> bool {
     let is_same = again.id() == entry.id() && again.why() == Why::Free && !again.is_duplicated();
     let is_where_it_may_be = members::join(link, number, entry.id());
     if !is_where_it_may_be {
-        NUMBERS.keep(number, Why::Member);
+        ledger::keep(number, Why::Member);
     }
     let is_free = is_same && is_where_it_may_be && UNCOUNTED.load(Ordering::SeqCst) == 0;
     let is_offered = is_free && broker::offer(number, link);
@@ -136,9 +136,13 @@ fn offer_now(number: c_int) -> bool {
 /// Sockets that there are now are never offered: others have them, too. And sets have no more
 /// members that are carried.
 pub(super) fn none_of_these() {
+    let mut written = 0;
     for number in 0..NUMBERS.end() {
         let kind = NUMBERS.look(number).kind();
-        if kind.is_stream() || kind == Kind::Set {
+        if kind.is_stream() && written < ledger::AT_ONCE {
+            ledger::keep(number, Why::Shared);
+            written += 1;
+        } else if kind.is_stream() || kind == Kind::Set {
             NUMBERS.keep(number, Why::Shared);
         }
     }

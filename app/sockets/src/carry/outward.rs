@@ -199,6 +199,11 @@ pub(super) fn flush_wholly(link: Link, number: c_int) {
     shadow::reset(number);
 }
 
+/// Some ring may have bytes that its reader has not read, and that are to go through the kernel.
+pub(super) fn may_have_bytes() {
+    IS_DIRTY.store(true, Ordering::Release);
+}
+
 /// Before this thread sleeps, or does something for long: nobody is left who would have to wait for
 /// us to get what was sent.
 #[inline(always)]

@@ -21,6 +21,11 @@ pub(super) fn put(name: u64) {
     }
 }
 
+/// The broker is to be looked for soon.
+pub(super) fn hurry() {
+    ARE_MANY.store(true, Ordering::Release);
+}
+
 /// The broker is to be told soon.
 #[inline(always)]
 pub(super) fn are_many() -> bool {
