@@ -76,6 +76,12 @@ class Across:
         for part in reversed(self.parts):
             part.close()
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
     def line(self, namespace, report, *words, with_library=True):
         """Runs across.py in a namespace."""
         carried = [f"LD_PRELOAD={self.library}", "OMNIVERB_SOCKETS=carry",

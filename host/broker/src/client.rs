@@ -24,7 +24,7 @@ pub(crate) struct Client {
     /// Never given again.
     pub(crate) number: u64,
     pub(crate) socket: OwnedFd,
-    /// Who connected.
+    /// Who connected, as the kernel says.
     pub(crate) peer: Peer,
     /// What it calls itself.
     name: Mutex<[u64; 2]>,

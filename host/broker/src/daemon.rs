@@ -15,7 +15,7 @@ pub const BYTES: usize = 128;
 pub struct Place {
     /// As the kernel calls the namespace.
     pub namespace: u64,
-    /// In it.
+    /// The address, in that.
     pub address: IpAddr,
 }
 
@@ -27,7 +27,7 @@ pub enum ToDaemon {
     Ask {
         /// Names the question, and what follows; never given again.
         number: u64,
-        /// Both ends.
+        /// Where the two sockets are.
         places: [Place; 2],
         /// The users of those processes.
         users: [u32; 2],

@@ -30,9 +30,10 @@ pub(crate) fn introduce(
         true => memfd::create("omniverb link", layout::BYTES as u64),
         false => Err(io::ErrorKind::OutOfMemory.into()),
     };
-    let ours = memory.and_then(|memory| Ok((memory.try_clone()?, memory)));
     let refuse = |_: &io::Error| first.client.refuse(first.tag, Refusal::TooMany);
-    let (ours, memory) = ours.inspect_err(refuse)?;
+    let memory = memory.inspect_err(refuse)?;
+    let may_keep = lock(&broker.links).may_keep_file();
+    let ours = if may_keep { memory.try_clone().ok() } else { None };
     let link = LINKS.fetch_add(1, Ordering::Relaxed);
     lock(&broker.links).add(link, [first, second], pair, ours);
     let may = pair.is_none_or(|[one, other]| lock(&broker.relations).join(one, other, link));

@@ -4,11 +4,12 @@ use crate::client::Client;
 use crate::daemon::Place;
 use crate::offers::Offer;
 use omniverb_sys::connection::Connection;
+use omniverb_sys::process;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
-/// One link.
+/// A link that was given to two processes.
 #[derive(Debug)]
 pub(crate) struct Given {
     /// Who has which side; `None`: he has it no more.
@@ -17,8 +18,8 @@ pub(crate) struct Given {
     pub(crate) ends: [Connection; 2],
     /// The pair that it lives by, if its ends are in two network namespaces.
     pub(crate) pair: Option<[Place; 2]>,
-    /// What both share.
-    pub(crate) memory: OwnedFd,
+    /// What both share, if it is kept: it is only shown.
+    pub(crate) memory: Option<OwnedFd>,
 }
 
 #[derive(Debug)]
@@ -42,7 +43,7 @@ impl Links {
         link: u64,
         [first, second]: [&Offer; 2],
         pair: Option<[Place; 2]>,
-        memory: OwnedFd,
+        memory: Option<OwnedFd>,
     ) {
         let holder = |offer: &Offer| {
             let client = Arc::downgrade(&offer.client);
@@ -51,6 +52,11 @@ impl Links {
         let holders = [holder(first), holder(second)];
         let ends = [first.connection, second.connection];
         self.all.insert(link, Given { holders, ends, pair, memory });
+    }
+
+    /// Another file may be kept: others need descriptors more.
+    pub(crate) fn may_keep_file(&self) -> bool {
+        self.all.len() < process::files_max() / 2
     }
 
     /// One of a number.

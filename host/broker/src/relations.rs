@@ -43,7 +43,7 @@ pub(crate) enum Known {
     Ask(u64),
     /// It was, or cannot be now.
     Wait,
-    /// They may.
+    /// The daemon says that they may.
     Together,
 }
 

@@ -113,27 +113,26 @@ fn linked(broker: &Broker, client: &Client, link: u64) -> Vec<(Connection, Socke
     let (sides, ends, is_across, memory) = {
         let links = lock(&broker.links);
         let Some(given) = links.get(link) else { return Vec::new() };
-        let Ok(memory) = given.memory.try_clone() else { return Vec::new() };
+        let memory = given.memory.as_ref().and_then(|memory| memory.try_clone().ok());
         (given.sides(client.number).collect::<Vec<_>>(), given.ends, given.pair.is_some(), memory)
     };
-    let extent = || Extent::new(memory.as_fd(), 0, layout::BYTES as u64);
     let way = |side| {
-        let memory = extent().map_exactly(layout::BYTES, Access::ReadOnly)?;
-        Ok::<_, io::Error>(Direction::new(memory, side))
+        let extent = Extent::new(memory.as_ref()?.as_fd(), 0, layout::BYTES as u64);
+        let memory = extent.map_exactly(layout::BYTES, Access::ReadOnly).ok()?;
+        Some(Direction::new(memory, side))
     };
-    let (Ok(one), Ok(other)) = (way(0), way(1)) else { return Vec::new() };
-    let ways = [one, other];
+    let ways = [way(0), way(1)];
+    let sent = |side: usize| ways[side].as_ref().map_or(0, |way| way.head().position());
     // Both words may be anything: a way in which they make no sense has nothing that is not read.
     let unread = |side: usize| {
-        let (head, place) = (ways[side].head(), ways[side].place());
-        head.since(place).ok().and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(0)
+        let bytes = ways[side].as_ref().and_then(|way| way.head().since(way.place()).ok());
+        bytes.and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(0)
     };
     let shown = sides.into_iter().map(|side| {
         let (connection, mut shown) = row(client, &ends[side], Reason::None);
         shown.state = State::Carried;
         (shown.link, shown.is_across) = (link, is_across);
-        shown.sent = ways[side].head().position();
-        shown.received = ways[1 - side].head().position();
+        (shown.sent, shown.received) = (sent(side), sent(1 - side));
         shown.unread = [unread(side), unread(1 - side)];
         (connection, shown)
     });

@@ -24,7 +24,7 @@ pub(crate) enum Stage {
     Known(SessionId, Hold),
 }
 
-/// A namespace.
+/// A network namespace that is in some pair.
 #[derive(Debug)]
 struct Entry {
     stage: Stage,
@@ -167,8 +167,46 @@ impl Related {
         }
     }
 
-    /// All pairs.
+    /// The numbers of all pairs.
     pub(crate) fn numbers(&self) -> Vec<u64> {
         self.pairs.keys().copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::holds;
+    use omniverb_tenancy::VnicId;
+
+    fn places(one: u64, other: u64) -> [Place; 2] {
+        [one, other].map(|namespace| Place { namespace, address: [10, 0, 0, 1].into() })
+    }
+
+    #[test]
+    fn a_namespace_is_sought_once_and_let_go_of_with_its_last_pair() {
+        let (mut related, left) = (Related::default(), holds::Left::default());
+        assert!(related.add(1, places(7, 8)) && !related.add(1, places(7, 8)));
+        assert!(!related.add(2, places(7, 7)), "within one nobody asks");
+        let first = related.join(1, 7, 5).unwrap();
+        let second = related.join(1, 8, 6).unwrap();
+        assert!(related.add(2, places(7, 9)) && related.join(2, 7, 5).is_none());
+        assert_eq!((related.sought(first), related.sought(99)), (Some((7, 5)), None));
+        for (number, namespace) in [(1, 7), (2, 8)] {
+            let (hold, _) = left.hold(VnicId(number));
+            related.opened(namespace, SessionId(number), hold);
+        }
+        assert!(related.sought(second).is_none() && related.has(SessionId(2)));
+        assert_eq!((related.known(7), related.ends(1)), (vec![1, 2], None));
+        assert_eq!(related.known(8), [1]);
+        let ends = related.ends(1).unwrap();
+        assert_eq!(ends.map(|(vnic, _)| vnic), [VnicId(1), VnicId(2)]);
+        assert!(related.ends(1).is_none(), "once");
+        let gone = related.remove(1).unwrap();
+        assert_eq!((gone.pairs, gone.sessions.len()), (vec![1], 1), "one is in another pair");
+        assert!(related.pairs_of(8).is_empty() && related.pairs_of(7) == [2]);
+        let gone = related.remove(2).unwrap();
+        assert_eq!((gone.pairs, gone.sessions.len()), (vec![], 1));
+        assert!(related.namespaces.is_empty() && related.numbers().is_empty());
     }
 }

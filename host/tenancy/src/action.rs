@@ -2,7 +2,7 @@
 
 use crate::ids::{ProbeId, SessionId};
 use crate::links::path::Path;
-use crate::links::relations::Unrelated;
+use crate::links::unrelated::Unrelated;
 use crate::memory::layout::{FileId, Home, Place};
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady, Pin, Welcome};
@@ -280,9 +280,9 @@ pub enum Action {
     ///
     /// [`Tenancy::relate`]: crate::Tenancy::relate
     Related {
-        /// Its number.
+        /// As the tables were asked.
         number: u64,
-        /// Why not.
+        /// Whether they may; what stands in the way.
         verdict: Result<(), Unrelated>,
     },
     /// Send a handshake datagram, a few times, and report back with `Tenancy::probe_arrived`,

@@ -19,7 +19,7 @@ use core::net::SocketAddr;
 pub const BYTES: usize = 16 << 10;
 /// Words of a row.
 pub const ROW: usize = 8;
-/// Rows.
+/// How many rows there is room for.
 pub const ROWS: usize = BYTES / 8 / ROW;
 
 const IS_THERE: u64 = 1 << 63;
@@ -33,7 +33,7 @@ pub struct Kept {
     pub local: SocketAddr,
     /// The address of the other one.
     pub remote: SocketAddr,
-    /// Why.
+    /// Why it is the kernel's.
     pub reason: Reason,
 }
 

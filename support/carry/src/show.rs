@@ -72,7 +72,7 @@ macro_rules! reasons {
         }
 
         impl Reason {
-            /// Every one.
+            /// All of them, by their numbers.
             pub const ALL: &[Reason] = &[$(Reason::$name,)*];
 
             /// What `omniverb status` says.
@@ -140,7 +140,7 @@ impl State {
     }
 }
 
-/// A message.
+/// What the broker says, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Row {
     /// A process; its sockets follow.

@@ -8,7 +8,7 @@
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -25,9 +25,9 @@ use rustix::net::{
 };
 
 use super::links::{Link, Note, Word};
-use super::{clock, leaving, ledger, links, over, shadow};
-use crate::own;
+use super::{clock, links, over, shadow};
 use crate::table::NUMBERS;
+use crate::{ledger, own};
 
 /// Where the host's daemon listens, unless `OMNIVERB_SOCKET` says otherwise
 /// (`rnic/session/src/lib.rs`).
@@ -64,9 +64,6 @@ static STATE: State = State {
     known: AtomicU64::new(0),
     rest: [0; 506],
 };
-
-/// Some links are over, and have not been left so far.
-static ARE_PARTED: AtomicBool = AtomicBool::new(false);
 
 struct Path(core::cell::UnsafeCell<[u8; NAME]>);
 // SAFETY: written at the start of the program, before anything is carried.
@@ -252,34 +249,28 @@ fn has_mail() -> bool {
     }
 }
 
-/// Takes the mail, if there is some, and says what is to be said.
+/// Takes the mail, if there is some, and says what is to be said. Whether there was anything.
 #[inline(always)]
-pub(super) fn look() {
-    if has_mail() || over::are_many() {
+pub(super) fn look() -> bool {
+    let is_any = has_mail() || over::are_many();
+    if is_any {
         take();
     }
+    is_any
 }
 
-#[cold]
-fn take() {
-    take_mail();
-    if ARE_PARTED.swap(false, Ordering::AcqRel) {
-        leaving::those_that_are_over();
-    }
-}
-
-/// Links that are over are left when nobody is in here: by this thread, at its next look.
+/// Links that are over are left when nobody is in here ([`super::mail`]).
 fn part(is_over: impl Fn(Link) -> bool) {
     links::each(|_, link| {
         if link.get(Word::Memory) != 0 && is_over(link) {
             link.note(Note::Parted);
-            ARE_PARTED.store(true, Ordering::Release);
-            over::hurry();
+            over::part();
         }
     });
 }
 
-fn take_mail() {
+#[cold]
+fn take() {
     let Some(_alone) = Alone::try_be() else { return };
     let page = STATE.page.load(Ordering::Acquire);
     if page != 0 {

@@ -17,7 +17,8 @@ use rustix::event::PollFlags;
 use super::links::{self, Link, Note, Word};
 use super::look::{self, Seen};
 use super::members::{self, Looked, NOT_OURS, Row, may_be_member};
-use super::{broker, clock, inward, leaving, ledger, outward, shadow};
+use super::{clock, inward, leaving, mail, outward, shadow};
+use crate::ledger;
 use crate::table::{self, NUMBERS};
 
 const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
@@ -450,7 +451,7 @@ pub(super) fn wait(
     wait: Wait,
     native: impl Fn(*mut libc::epoll_event, c_int, bool) -> c_int,
 ) -> c_int {
-    broker::look();
+    mail::look();
     outward::give_back();
     let entry = NUMBERS.look(set);
     let id = if entry.kind() == Kind::Set { entry.id() } else { 0 };

@@ -9,7 +9,8 @@ use omniverb_carry::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 
 use super::links::{self, Link, Note, Word};
 use super::outward::{self, is_its};
-use super::{broker, inward, ledger, shadow};
+use super::{broker, inward, shadow};
+use crate::ledger;
 
 /// Neither direction goes on, now or, if it has no memory yet, ever. What was not received is still
 /// in the ring, for this process and those that it forks.
@@ -129,7 +130,7 @@ pub(super) fn close(number: c_int) {
         }
     }
     link.let_go();
-    broker::look();
+    _ = broker::look();
 }
 
 /// The last number of this process is.

@@ -9,16 +9,16 @@
 //! * [`outward`], [`inward`]: sending, receiving. [`waits`]: `poll` and `select`;
 //!   [`epoll`] and [`members`]: sets.
 //! * [`leaving`]: back to the kernel. [`look`], [`shadow`]: what the kernel says.
-//! * [`report`]: how much was carried; [`ledger`]: what is not, and why.
+//! * [`report`]: how much was carried; `crate::ledger`: what is not, and why.
 
 mod broker;
 mod clock;
 mod epoll;
 mod inward;
 mod leaving;
-mod ledger;
 mod links;
 mod look;
+mod mail;
 mod members;
 mod memory;
 mod offering;
@@ -33,14 +33,13 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{Ordering, fence};
 
 pub(crate) use epoll::Wait;
-pub(crate) use ledger::keep;
 use links::{Link, Word};
 use offering::Found;
 use omniverb_stream::descriptors::Why;
 use parts::Parts;
 
 use crate::table::{self, NUMBERS};
-use crate::{call, place};
+use crate::{call, ledger, place};
 
 /// At the start of the program.
 pub(crate) fn begin() {

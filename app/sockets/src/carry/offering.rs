@@ -10,9 +10,9 @@ use omniverb_carry::layout::RING;
 use omniverb_stream::descriptors::{Kind, Why};
 
 use super::links::{self, Link, Word};
-use super::{broker, ledger, members, shadow};
-use crate::place;
+use super::{broker, mail, members, shadow};
 use crate::table::{self, NUMBERS};
+use crate::{ledger, place};
 
 /// Numbers that the C library gives to other files unseen (`daemon`).
 const STANDARD: c_int = 2;
@@ -36,7 +36,7 @@ pub(super) enum Found {
 /// The link of a number; the socket is offered if it never was.
 #[inline]
 pub(super) fn enter(number: c_int) -> Found {
-    broker::look();
+    mail::look();
     for _ in 0..2 {
         if let Some(link) = links::enter(number) {
             let is_there = link.get(Word::Memory) != 0;

@@ -17,7 +17,7 @@ use super::neighbours::{Answer, Question, Waiter};
 use crate::accounts::Kind;
 use crate::action::Action;
 use crate::ids::ProbeId;
-use crate::links::relations::Unrelated;
+use crate::links::unrelated::Unrelated;
 use crate::tenancy::Tenancy;
 use omniverb_terms::{Gid, Underlay, VnicId};
 use std::net::IpAddr;

@@ -8,7 +8,7 @@
 //! that lead to another vNIC of this host. Within one vNIC there is nobody to ask.
 
 use super::consents::Rest;
-use super::relations::Unrelated;
+use super::unrelated::Unrelated;
 use crate::accounts::Kind;
 use crate::directory::asking::Resolved;
 use crate::directory::neighbours::{Answer, Question, Waiter};

@@ -5,7 +5,7 @@
 use super::engine_link::Cause;
 use crate::action::Action;
 use crate::ids::LinkKey;
-use crate::links::relations::Unrelated;
+use crate::links::unrelated::Unrelated;
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{CLOSED_BY_NETWORK, LinkClosed};
 use omniverb_terms::{Qpn, VnicId};

@@ -1,4 +1,5 @@
-//! What the file of a program says of itself (elf(5)): who loads it, what it needs, and whether it makes system calls of its own.
+//! What the file of a program says of itself (elf(5)): who loads it, what it needs, and whether it
+//! makes system calls of its own.
 //!
 //! The file is anybody's: every place in it is checked.
 

@@ -13,14 +13,13 @@ use omniverb_carry::ledger::{BYTES, Kept, ROW, ROWS};
 use omniverb_carry::message::Refusal;
 use omniverb_carry::show::Reason;
 use omniverb_stream::descriptors::Why;
-use rustix::net::{getpeername, getsockname};
+use rustix::net::{getpeername, getsockname, sockopt};
 
-use super::{links, shadow};
 use crate::place;
 use crate::table::{self, NUMBERS};
 
 /// Sockets of one process that are written down when all of them become the kernel's at once.
-pub(super) const AT_ONCE: usize = 64;
+pub(crate) const AT_ONCE: usize = 64;
 
 /// Where it is; 0: there is none.
 static PLACE: AtomicUsize = AtomicUsize::new(0);
@@ -28,19 +27,18 @@ static PLACE: AtomicUsize = AtomicUsize::new(0);
 static WRITTEN: AtomicU64 = AtomicU64::new(0);
 
 /// It has come.
-pub(super) fn begin(place: usize) {
+pub(crate) fn begin(place: usize) {
     PLACE.store(place, Ordering::Release);
 }
 
 /// In a child: it is the parent's, which has another connection. It stays mapped.
-pub(super) fn begin_anew() {
+pub(crate) fn begin_anew() {
     PLACE.store(0, Ordering::Release);
 }
 
 /// A socket is the kernel's from now on, for this reason.
 pub(crate) fn keep(number: c_int, why: Why) {
-    let is_new = links::is_on()
-        && PLACE.load(Ordering::Relaxed) != 0
+    let is_new = PLACE.load(Ordering::Relaxed) != 0
         && NUMBERS.look(number).why() == Why::Free
         && table::look(number).kind().is_stream();
     NUMBERS.keep(number, why);
@@ -50,7 +48,7 @@ pub(crate) fn keep(number: c_int, why: Why) {
 }
 
 /// The broker does not take it.
-pub(super) fn refused(number: c_int, why: Refusal) {
+pub(crate) fn refused(number: c_int, why: Refusal) {
     write(
         number,
         match why {
@@ -65,7 +63,7 @@ pub(super) fn refused(number: c_int, why: Refusal) {
 }
 
 /// Its link is over since the broker says so.
-pub(super) fn parted(number: c_int) {
+pub(crate) fn parted(number: c_int) {
     write(number, Reason::Over);
 }
 
@@ -95,7 +93,7 @@ fn write(number: c_int, reason: Reason) {
     let address = |any| SocketAddr::try_from(any).ok();
     let names = (getsockname(file).ok().and_then(address), getpeername(file).ok().flatten());
     let (Some(local), Some(remote)) = (names.0, names.1.and_then(address)) else { return };
-    let Some(cookie) = shadow::cookie(number) else { return };
+    let Ok(cookie) = sockopt::socket_cookie(file) else { return };
     let canonical = |of: SocketAddr| SocketAddr::new(of.ip().to_canonical(), of.port());
     let kept = Kept { cookie, local: canonical(local), remote: canonical(remote), reason };
     let row = WRITTEN.fetch_add(1, Ordering::Relaxed) as usize % ROWS;
