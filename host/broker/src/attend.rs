@@ -121,8 +121,9 @@ enum Found {
 }
 
 /// Who has the other end of the socket in the same network namespace, if he has offered that and
-/// still has it; otherwise this offer waits for him. Both being there at one time with these names, while the socket is here,
-/// they are the ends of one connection. Those who offered what is no more are to be told.
+/// still has it; otherwise this offer waits for him. Both being there at one time with these names,
+/// while the socket is here, they are the ends of one connection. Those who offered what is no more
+/// are to be told.
 fn other_end(
     broker: &Broker,
     client: &Arc<Client>,

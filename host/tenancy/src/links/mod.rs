@@ -6,9 +6,9 @@
 //! groups. `path.rs`: the words for both. `pairs.rs`: memory that a virtual machine shares with
 //! another (`pair_windows.rs`). `bells.rs`: places of links in what processes wake each other with.
 //! `consents.rs`, `consent.rs`: the network is asked as long as a link lives; `parting.rs`: links
-//! that somebody else ends. `relations.rs`: sockets that may share memory; `unrelated.rs`: why not.
-//! `room.rs`: which link makes way for another, of those in `uninvited.rs` (direct ones) or
-//! `seniority.rs` (to the engine).
+//! that somebody else ends. `relating.rs`: sockets that may share memory (`relations.rs`), and why
+//! not (`unrelated.rs`). `room.rs`: which link makes way for another, of those in `uninvited.rs`
+//! (direct ones) or `seniority.rs` (to the engine).
 
 mod bells;
 mod consent;
@@ -26,6 +26,7 @@ mod pairing;
 mod pairs;
 mod parting;
 pub(crate) mod path;
+mod relating;
 pub(crate) mod relations;
 mod room;
 mod seniority;
