@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import tempfile
 import time
@@ -89,9 +90,9 @@ class Across:
         return [*namespace.enter(), "env", *(carried if with_library else []),
                 "/usr/bin/python3", "-B", _PROGRAM, *words]
 
-    def omniverb(self, *words, enter=()):
+    def omniverb(self, *words, accept=(0,)):
         """The command line, as an operator."""
-        return process.run([*enter, self.stage.dist / "bin" / "omniverb", *words], limit=30,
+        return process.run([self.stage.dist / "bin" / "omniverb", *words], limit=30, accept=accept,
                            env=environment(OMNIVERB_SOCKET=self.socket,
                                            OMNIVERB_OPERATOR_SOCKET=self.operators))
 
@@ -288,6 +289,41 @@ def _load(across):
             talk.end()
 
 
+_RAW = r"""
+int main(void)
+{
+	long result;
+	__asm__ volatile("movl $44, %%eax\n\tsyscall" : "=a"(result) : "D"(-1L) :
+			 "rcx", "r11", "memory");
+	return result == 0;
+}
+"""
+
+
+def _doctor(across):
+    """Each kind of program is told what stands in its way."""
+    source = across.folder / "raw.c"
+    source.write_text(_RAW)
+    usual = across.folder / "usual.c"
+    usual.write_text("int main(void) { return 0; }\n")
+    for name, options, code in (("raw", [], source), ("usual", [], usual),
+                                ("static", ["-static"], usual)):
+        process.run(["gcc", "-O2", *options, "-o", across.folder / name, code], limit=60)
+    shutil.copy(across.folder / "usual", across.folder / "other-user")
+    os.chmod(across.folder / "other-user", 0o4755)
+    script = across.folder / "script"
+    script.write_text(f"#!/usr/bin/env {across.folder / 'static'}\n")
+    for name, wanted in (("usual", "can be carried"), ("static", "linked statically"),
+                         ("raw", "among its own instructions"),
+                         ("other-user", "changes its user"),
+                         ("script", f"its interpreter, {across.folder / 'static'}")):
+        text = across.omniverb("doctor", across.folder / name, accept=(0, 1))
+        found = [line for line in text.splitlines() if f"sockets of {across.folder / name}" in line]
+        check(found and any(wanted in line for line in found), f"{name}: {text}")
+    text = across.omniverb("doctor", accept=(0, 1))
+    check("the daemon brings sockets together" in text, text)
+
+
 def groups():
     """All wait."""
     cases = [Case("across.both", _both(_ONE, 7500), 90),
@@ -296,5 +332,6 @@ def groups():
              Case("across.disconnected", _detached, 60), Case("across.twice", _twice, 60),
              Case("across.impostor", _impostor, 60),
              Case("across.translated", _translated, 60),
+             Case("across.doctor", _doctor, 60),
              Case("across.load.long", _load, 600, slow=True)]
     return [Group("across", cases, Across, weight=WAITS)]

@@ -140,6 +140,15 @@ impl Relations {
         }
     }
 
+    /// A link lives by what the daemon says of two places.
+    pub(crate) fn has(&self, one: Place, other: Place, link: u64) -> bool {
+        let relation = self.by_pair.get(&pair(one, other));
+        relation.is_some_and(|relation| match &relation.state {
+            State::Together(links) => links.contains(&link),
+            _ => false,
+        })
+    }
+
     /// A link is no more.
     pub(crate) fn leave(&mut self, one: Place, other: Place, link: u64, now: u64) {
         if let Some(relation) = self.by_pair.get_mut(&pair(one, other))
@@ -203,11 +212,12 @@ mod tests {
         assert_eq!(all.together(number), Some([one, other]));
         assert_eq!(all.together(number), None);
         assert_eq!(all.of(other, one, 5), Known::Together);
-        assert!(all.join(other, one, 70));
+        assert!(all.join(other, one, 70) && all.has(one, other, 70) && !all.has(one, other, 71));
         // The same addresses elsewhere are another pair.
         assert!(matches!(all.of(place(3, 1), place(2, 2), 5), Known::Ask(_)));
         assert!(!all.join(place(3, 1), place(2, 2), 71));
         assert_eq!(all.apart(number, WhyApart::Policy, 5), BTreeSet::from([70]));
+        assert!(!all.has(one, other, 70));
         assert_eq!(
             (all.why(one, other), all.of(one, other, 6)),
             (Some(WhyApart::Policy), Known::Wait)

@@ -48,6 +48,8 @@ struct Pair {
 pub(crate) struct Related {
     /// By their cookies.
     namespaces: BTreeMap<u64, Entry>,
+    /// Whose sessions these are.
+    sessions: BTreeMap<SessionId, u64>,
     pairs: BTreeMap<u64, Pair>,
     last: u64,
 }
@@ -96,21 +98,18 @@ impl Related {
     pub(crate) fn opened(&mut self, namespace: u64, session: SessionId, hold: Hold) {
         if let Some(entry) = self.namespaces.get_mut(&namespace) {
             entry.stage = Stage::Opened(session, hold);
+            self.sessions.insert(session, namespace);
         }
     }
 
     /// The namespace of a session of ours.
     pub(crate) fn of(&self, session: SessionId) -> Option<u64> {
-        let is_it = |entry: &Entry| match &entry.stage {
-            Stage::Opened(id, _) | Stage::Known(id, _) => *id == session,
-            Stage::Sought => false,
-        };
-        self.namespaces.iter().find(|(_, entry)| is_it(entry)).map(|(namespace, _)| *namespace)
+        self.sessions.get(&session).copied()
     }
 
     /// It is one of ours.
     pub(crate) fn has(&self, session: SessionId) -> bool {
-        self.of(session).is_some()
+        self.sessions.contains_key(&session)
     }
 
     /// The tables know a namespace now: pairs that they can be asked about.
@@ -162,7 +161,10 @@ impl Related {
     /// Nothing is kept of a namespace.
     fn lose(&mut self, namespace: u64) -> Option<(SessionId, Hold)> {
         match self.namespaces.remove(&namespace)?.stage {
-            Stage::Opened(session, hold) | Stage::Known(session, hold) => Some((session, hold)),
+            Stage::Opened(session, hold) | Stage::Known(session, hold) => {
+                self.sessions.remove(&session);
+                Some((session, hold))
+            }
             Stage::Sought => None,
         }
     }
@@ -207,6 +209,7 @@ mod tests {
         assert!(related.pairs_of(8).is_empty() && related.pairs_of(7) == [2]);
         let gone = related.remove(2).unwrap();
         assert_eq!((gone.pairs, gone.sessions.len()), (vec![], 1));
-        assert!(related.namespaces.is_empty() && related.numbers().is_empty());
+        assert!(related.namespaces.is_empty() && related.sessions.is_empty());
+        assert!(related.numbers().is_empty());
     }
 }
