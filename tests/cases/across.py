@@ -170,7 +170,7 @@ def _both(address, port):
         """Both directions go through memory, and the status says so, to an operator all and to a
         tenant his own."""
         for turn in range(_TURNS):
-            with Talk(across, port + turn, 1.5, address=address) as talk:
+            with Talk(across, port + turn, 3, address=address) as talk:
                 process.until(lambda: _are_carried(across.state(port + turn)), 5,
                               lambda: across.state(port + turn))
                 rows = [one for one in across.shown() if f":{port + turn}" in one["local"]]

@@ -7,6 +7,7 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use omniverb_carry::layout::RING;
 use omniverb_carry::{Direction, layout};
 use omniverb_ring::WordMemory;
 use omniverb_stream::descriptors::{PIECE, Room};
@@ -163,6 +164,13 @@ impl Link {
 
     pub(super) fn unnote(self, note: Note) {
         self.word(Word::Notes).fetch_and(!(note as u64), Ordering::AcqRel);
+    }
+
+    /// Bytes that may be in the ring: should they be taken back the kernel has to have room for
+    /// them, behind what it has already. Over a link of a network it has little at first.
+    #[inline(always)]
+    pub(super) fn room(self) -> usize {
+        RING.min(self.get(Word::Buffer) as usize / 4)
     }
 
     /// Its memory, if it has come.

@@ -38,7 +38,7 @@ use offering::Found;
 use omniverb_stream::descriptors::Why;
 use parts::Parts;
 
-use crate::table::{self, NUMBERS};
+use crate::table;
 use crate::{call, ledger, place};
 
 /// At the start of the program.

@@ -6,7 +6,6 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-use omniverb_carry::layout::RING;
 use omniverb_stream::descriptors::{Kind, Why};
 
 use super::links::{self, Link, Word};
@@ -14,6 +13,8 @@ use super::{broker, mail, members, shadow};
 use crate::table::{self, NUMBERS};
 use crate::{ledger, place};
 
+/// Bytes of the ring that have to be of use.
+const LEAST: usize = 4096;
 /// Numbers that the C library gives to other files unseen (`daemon`).
 const STANDARD: c_int = 2;
 
@@ -106,9 +107,9 @@ fn offer_now(number: c_int) -> bool {
     let Some(cookie) = shadow::cookie(number).filter(|_| is_open) else {
         return false;
     };
-    // What is taken back out of the ring must find room with the kernel.
+    // What is taken back out of the ring must find room with the kernel ([`Link::room`]).
     let buffer = shadow::send_buffer(number);
-    if shadow::low_water(number) != 1 || buffer < 4 * RING {
+    if shadow::low_water(number) != 1 || buffer < 4 * LEAST {
         ledger::keep(number, Why::Option);
         return false;
     }

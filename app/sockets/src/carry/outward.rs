@@ -357,7 +357,8 @@ fn put(
         if !is_open || link.get(Word::IsFenced) == 0 && !fence(link, direction, number, bytes) {
             break;
         }
-        let length = (RING - bytes).min(parts.total() - sent);
+        let room = link.room();
+        let length = room.saturating_sub(bytes).min(parts.total() - sent);
         if length == 0 {
             rounds += 1;
             if rounds > ROUNDS {
@@ -366,7 +367,7 @@ fn put(
                 break;
             }
             let first = *began.get_or_insert_with(clock::now);
-            if wait_for_room(direction, if is_waiting { clock::now() } else { first }) {
+            if wait_for_room(direction, room, if is_waiting { clock::now() } else { first }) {
                 continue;
             }
             break;
@@ -396,6 +397,10 @@ fn put(
 /// From here on bytes go into the ring. The kernel keeps so little of what went before that it has
 /// room for all of the ring, should that be taken back.
 fn fence(link: Link, direction: &Direction<Memory>, number: c_int, bytes: usize) -> bool {
+    if link.room() < RING {
+        // It grows with what goes through the kernel.
+        link.set(Word::Buffer, shadow::send_buffer(number) as u64);
+    }
     let most = link.get(Word::Buffer) as usize / 4;
     if bytes > 0 || shadow::unsent(number).is_none_or(|unsent| unsent > most) {
         return false;
@@ -406,8 +411,9 @@ fn fence(link: Link, direction: &Direction<Memory>, number: c_int, bytes: usize)
     true
 }
 
-/// The reader makes room, since `began`. Who has waited long enough does not look again.
-fn wait_for_room(direction: &Direction<Memory>, began: u64) -> bool {
+/// The reader makes room, of so much, since `began`. Who has waited long enough does not look
+/// again.
+fn wait_for_room(direction: &Direction<Memory>, room: usize, began: u64) -> bool {
     loop {
         for _ in 0..64 {
             core::hint::spin_loop();
@@ -415,7 +421,7 @@ fn wait_for_room(direction: &Direction<Memory>, began: u64) -> bool {
         let place = direction.place();
         match direction.head().since(place) {
             Ok(bytes) if place.is_welcome() && !place.is_taken() => {
-                if bytes <= RING / 2 {
+                if bytes <= room / 2 {
                     return true;
                 }
             }
