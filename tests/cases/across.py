@@ -196,7 +196,7 @@ def _policy(across):
     kernel, without losing a byte, and what comes later is not carried."""
     with Talk(across, 7601, 4) as talk:
         _until(across, 7601, _are_carried, "carried")
-        across.omniverb("vnic", "set", f"pid:{across.server.pid}", "--datapath", "forwarded")
+        across.omniverb("vnic", "set", f"pid:{across.server.pid}", "datapath", "forwarded")
         _until(across, 7601, lambda state: state and
                all(one == ("left", "the daemon has ended it") for one in state), "left")
         links, _ = talk.end()
@@ -205,7 +205,7 @@ def _policy(across):
         _until(across, 7602, lambda state: len(state) == 2 and all("not allowed" in why
                for _, why in state), "not allowed")
         check(talk.end() == (0, 0), "it was carried")
-    across.omniverb("vnic", "set", f"pid:{across.server.pid}", "--datapath", "direct")
+    across.omniverb("vnic", "set", f"pid:{across.server.pid}", "datapath", "direct")
 
 
 def _killed(across):
@@ -285,7 +285,7 @@ def _load(across):
         with Talk(across, 7700 + number, 1 + number % 3, seed=number) as talk:
             time.sleep(number % 7 * 0.2)
             way = ["forwarded", "direct"][number % 2]
-            across.omniverb("vnic", "set", f"pid:{across.client.pid}", "--datapath", way)
+            across.omniverb("vnic", "set", f"pid:{across.client.pid}", "datapath", way)
             talk.end()
 
 
