@@ -51,7 +51,8 @@ pub(crate) fn introduce(
     if !second.client.give(second.tag, (link, 1, reach), memory.as_fd()) {
         ended(broker, &second.client, link);
     }
-    // The daemon may have said meanwhile that it is over, and they heard of that before they had it.
+    // The daemon may have said meanwhile that it is over, and they have heard of that before they
+    // had it.
     if pair.is_some_and(|[one, other]| !lock(&broker.relations).has(one, other, link)) {
         lock(&broker.links).part(link);
     }

@@ -68,7 +68,7 @@ macro_rules! reasons {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum Reason {
-            $(#[doc = $phrase] $name = $number,)*
+            $(#[doc = concat!("Shown as: ", $phrase)] $name = $number,)*
         }
 
         impl Reason {
