@@ -59,8 +59,8 @@ impl Relations {
     /// What is known of two places; if that is nothing it is to be asked now.
     pub(crate) fn of(&mut self, one: Place, other: Place, now: u64) -> Known {
         let pair = pair(one, other);
-        match self.by_pair.get_mut(&pair) {
-            Some(relation) => match relation.state {
+        if let Some(relation) = self.by_pair.get_mut(&pair) {
+            match relation.state {
                 State::Asked => return Known::Wait,
                 State::Together(_) => {
                     relation.until = now.saturating_add(RELATION_KEPT);
@@ -68,8 +68,7 @@ impl Relations {
                 }
                 State::Apart(_) if relation.until > now => return Known::Wait,
                 State::Apart(_) => self.remove(&pair),
-            },
-            None => {}
+            }
         }
         if !self.has_room(pair) {
             return Known::Wait;
