@@ -2,7 +2,9 @@
 //! what is said to the broker, and by it.
 
 use omniverb_carry::layout::{self, FENCE, HEAD, PLACE, RING, SAID, WELCOME};
+use omniverb_carry::ledger::Kept;
 use omniverb_carry::message::{Reply, Request};
+use omniverb_carry::show::Row;
 use omniverb_carry::{Broken, Direction};
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{UserMemory, Window, WordMemory};
@@ -75,5 +77,14 @@ pub fn offers(bytes: &[u8]) {
     }
     if let Some(reply) = Reply::decode(bytes) {
         assert_eq!(reply.encode(), bytes);
+    }
+    // What is shown is as others have written it.
+    if let Some(row) = Row::decode(bytes) {
+        assert_eq!(Row::decode(&row.encode()), Some(row));
+    }
+    let (words, _) = bytes.as_chunks::<8>();
+    let words: Vec<u64> = words.iter().copied().map(u64::from_ne_bytes).collect();
+    if let Some(kept) = words.first_chunk().and_then(Kept::decode) {
+        assert_eq!(Kept::decode(&kept.encode()), Some(kept));
     }
 }

@@ -112,7 +112,9 @@ def _heard(calls):
     said, files, *_ = socket.recv_fds(calls, 32, 1)
     for file in files:
         os.close(file)
-    return struct.unpack("4Q", said)[0]
+    kind = struct.unpack("4Q", said)[0]
+    # A ledger (22) follows the welcome.
+    return _heard(calls) if kind == 22 else kind
 
 
 def groups():

@@ -8,7 +8,7 @@ use core::ffi::c_int;
 use omniverb_stream::descriptors::{Entry, Kind, Why};
 
 use crate::table::{self, NUMBERS};
-use crate::{messages, place, sets};
+use crate::{ledger, messages, place, sets};
 
 /// A call that changes what is known.
 #[derive(Clone, Copy)]
@@ -202,7 +202,7 @@ impl Call {
                 NUMBERS.put(result, Kind::Accepted);
                 // It has its options of the one that listens.
                 if was.why() == Why::Option {
-                    NUMBERS.keep(result, was.why());
+                    ledger::keep(result, was.why());
                 }
             }
             Self::Accept(_) => table::forget(result),
@@ -211,7 +211,7 @@ impl Call {
                 table::forget(number);
             }
             Self::Option { number, level, name } if OPTIONS.contains(&(level, name)) => {
-                NUMBERS.keep(number, Why::Option);
+                ledger::keep(number, Why::Option);
             }
             Self::Flags { number, flags } => odd(number, flags),
             Self::Send { number, message, flags } => {
@@ -238,7 +238,7 @@ impl Call {
                 control(number, command, argument, result);
             }
             Self::Request { number, request } if SIGNAL_REQUESTS.contains(&request) => {
-                NUMBERS.keep(number, Why::Signals);
+                ledger::keep(number, Why::Signals);
             }
             Self::Member { set, operation, number, event } => {
                 // SAFETY: the kernel has just read the event there, unless it needs none.
@@ -269,7 +269,7 @@ fn turn(number: c_int, kind: Kind) {
 
 fn odd(number: c_int, flags: c_int) {
     if flags & FLAGS != 0 && table::look(number).kind().is_stream() {
-        NUMBERS.keep(number, Why::Flag);
+        ledger::keep(number, Why::Flag);
     }
 }
 
@@ -280,7 +280,7 @@ fn control(number: c_int, command: c_int, argument: usize, result: c_int) {
         libc::F_SETFL | libc::F_SETOWN | F_SETSIG | F_SETOWN_EX
             if table::look(number).kind().is_stream() =>
         {
-            NUMBERS.keep(number, Why::Signals);
+            ledger::keep(number, Why::Signals);
         }
         _ => {}
     }

@@ -7,8 +7,8 @@ use core::ffi::{c_int, c_void};
 
 use omniverb_stream::descriptors::Why;
 
-use crate::table::{self, NUMBERS};
-use crate::{carry, next, numbered, place};
+use crate::table;
+use crate::{carry, ledger, next, numbered, place};
 
 /// Descriptors that `daemon` and `login_tty` give to something else.
 const STANDARD: u32 = 2;
@@ -16,7 +16,7 @@ const STANDARD: u32 = 2;
 fn keep(number: c_int, why: Why) {
     if place::is_ours() && table::look(number).kind().is_stream() {
         carry::leave(number);
-        NUMBERS.keep(number, why);
+        ledger::keep(number, why);
     }
 }
 

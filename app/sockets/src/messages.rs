@@ -7,7 +7,7 @@ use core::ffi::c_int;
 
 use omniverb_stream::descriptors::Why;
 
-use crate::table::{self, NUMBERS};
+use crate::{ledger, table};
 
 /// A message was sent.
 ///
@@ -18,7 +18,7 @@ pub(crate) unsafe fn sent(message: *const libc::msghdr) {
     unsafe {
         each(message, |number| {
             if table::look(number).kind().is_stream() {
-                NUMBERS.keep(number, Why::Passed);
+                ledger::keep(number, Why::Passed);
             }
         });
     }

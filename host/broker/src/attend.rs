@@ -4,31 +4,30 @@
 //! descriptor came is closed before anybody is told anything: nobody's end of a connection is put
 //! off by a duplicate that is here.
 
+use crate::across;
 use crate::client::Client;
+use crate::introduce::{ended, introduce};
 use crate::limits::HELLO;
 use crate::offers::Offer;
 use crate::shared::Broker;
-use omniverb_carry::layout;
+use crate::show;
 use omniverb_carry::message::{BYTES, Refusal, Request};
-use omniverb_sys::connection::{Connection, Diagnosis};
-use omniverb_sys::{descriptors, lock, memfd, socket};
-use std::io;
+use omniverb_sys::connection::Connection;
+use omniverb_sys::{descriptors, lock, socket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 /// How long one is waited for that has sent what cannot be taken.
 const PAUSE: Duration = Duration::from_millis(100);
 
-static LINKS: AtomicU64 = AtomicU64::new(1);
-
 /// Until it goes, or says something that is none. Others may find its offers meanwhile, and so may
 /// be the last to have its socket: nothing is in that any more when this thread lets go of it.
 pub(crate) fn attend(broker: &Broker, client: Arc<Client>) {
     _ = converse(broker, &client);
     lock(&broker.offers).gone(&client);
+    client.links().into_iter().for_each(|link| ended(broker, &client, link));
     empty(&client.socket);
     lock(&broker.seats).leave(client.number);
 }
@@ -47,20 +46,28 @@ fn empty(socket: &OwnedFd) {
 fn converse(broker: &Broker, client: &Arc<Client>) -> Option<()> {
     socket::limit_receiving(client.socket.as_fd(), Some(HELLO)).ok()?;
     let (request, diagnosis) = next(client)?;
-    let diagnosis = diagnosis.filter(|_| request == Request::Hello)?;
-    let namespace = Diagnosis::by(diagnosis.as_fd())?.namespace().ok()?;
-    (namespace == client.namespace).then_some(())?;
+    match (request, diagnosis) {
+        (Request::Hello { name }, Some(diagnosis)) => {
+            client.take_diagnosis(diagnosis)?;
+            client.set_name(name);
+        }
+        (Request::Show, None) => {
+            show::show(broker, client.socket.as_fd(), Some(client.namespace));
+            return None;
+        }
+        _ => return None,
+    }
     lock(&broker.seats).welcome(client.number);
     socket::limit_receiving(client.socket.as_fd(), None).ok()?;
     client.welcome().then_some(())?;
     loop {
         match next(client)? {
             (Request::Offer { tag }, Some(socket)) => {
-                if let Err(why) = offered(broker, client, &diagnosis, tag, socket) {
+                if let Err(why) = offered(broker, client, tag, socket) {
                     client.refuse(tag, why);
                 }
             }
-            (Request::Ended { link }, None) => client.ended(link),
+            (Request::Ended { link }, None) => ended(broker, client, link),
             _ => return None,
         }
     }
@@ -80,7 +87,6 @@ fn next(client: &Client) -> Option<(Request, Option<OwnedFd>)> {
 fn offered(
     broker: &Broker,
     client: &Arc<Client>,
-    diagnosis: &OwnedFd,
     tag: u64,
     socket: OwnedFd,
 ) -> Result<(), Refusal> {
@@ -88,50 +94,64 @@ fn offered(
         return Err(Refusal::TooMany);
     }
     let mut gone = Vec::new();
-    let other = other_end(broker, client, diagnosis, tag, &socket, &mut gone);
+    let other = other_end(broker, client, tag, &socket, &mut gone);
     // At once.
     drop(socket);
     for (one, why) in gone {
         one.client.refuse(one.tag, why);
     }
-    let Some((other, ours)) = other? else {
-        client.wait(tag);
-        return Ok(());
-    };
-    introduce(&other, &ours).map_err(|_| Refusal::TooMany)
+    match other? {
+        Found::Both(other, ours) => {
+            introduce(broker, &other, &ours, None).map_err(|_| Refusal::TooMany)
+        }
+        Found::Waits(ours) => {
+            client.wait(tag);
+            across::seek(broker, &ours);
+            Ok(())
+        }
+    }
 }
 
-/// Who has the other end of the socket, if he has offered that and still has it; otherwise this
-/// offer waits for him. Both being there at one time with these names, while the socket is here,
-/// they are the ends of one connection. Those who offered what is no more are to be told.
+/// What an offer is.
+enum Found {
+    /// The second of two: here are both, the other one first.
+    Both(Offer, Offer),
+    /// It waits for the other end.
+    Waits(Offer),
+}
+
+/// Who has the other end of the socket in the same network namespace, if he has offered that and
+/// still has it; otherwise this offer waits for him. Both being there at one time with these names,
+/// while the socket is here, they are the ends of one connection. Those who offered what is no more
+/// are to be told.
 fn other_end(
     broker: &Broker,
     client: &Arc<Client>,
-    diagnosis: &OwnedFd,
     tag: u64,
     socket: &OwnedFd,
     gone: &mut Vec<(Offer, Refusal)>,
-) -> Result<Option<(Offer, Offer)>, Refusal> {
+) -> Result<Found, Refusal> {
     let found = Connection::of(socket.as_fd()).ok().flatten();
     let connection = found.ok_or(Refusal::NotConnected)?;
-    let by = Diagnosis::by(diagnosis.as_fd()).ok_or(Refusal::NotProven)?;
     if connection.namespace != client.namespace {
         return Err(Refusal::Elsewhere);
     }
     if connection.is_bound {
         return Err(Refusal::Bound);
     }
-    let is_there = |one: &Connection| one.is_there(&by).map_err(|_| Refusal::NotProven);
+    let is_there = |one: &Connection| {
+        client.look(one).map(|traffic| traffic.is_some()).map_err(|_| Refusal::NotProven)
+    };
     if !is_there(&connection)? {
         return Err(Refusal::NotProven);
     }
     let ours = Offer { client: client.clone(), tag, connection };
     loop {
         let other = lock(&broker.offers).other_or_add(&ours);
-        let Some(other) = other else { return Ok(None) };
+        let Some(other) = other else { return Ok(Found::Waits(ours)) };
         let is_another = other.connection.cookie != connection.cookie;
         match is_there(&other.connection) {
-            Ok(true) if is_another => return Ok(Some((other, ours))),
+            Ok(true) if is_another => return Ok(Found::Both(other, ours)),
             // It was offered by who had these names before.
             Ok(_) => gone.push((other, Refusal::NotProven)),
             Err(why) => {
@@ -140,23 +160,6 @@ fn other_end(
             }
         }
     }
-}
-
-/// Gives both the memory of a link.
-fn introduce(first: &Offer, second: &Offer) -> io::Result<()> {
-    let memory = match first.client.has_room() {
-        true => memfd::create("omniverb link", layout::BYTES as u64),
-        false => Err(io::ErrorKind::OutOfMemory.into()),
-    };
-    let memory = memory.inspect_err(|_| first.client.refuse(first.tag, Refusal::TooMany))?;
-    let link = LINKS.fetch_add(1, Ordering::Relaxed);
-    // Who has not read his messages for long gets no link, and then the other one needs none.
-    if !first.client.give(first.tag, link, 0, memory.as_fd()) {
-        return Err(io::ErrorKind::WouldBlock.into());
-    }
-    // For the first it is a link on which nobody ever is, should the second not take it.
-    second.client.give(second.tag, link, 1, memory.as_fd());
-    Ok(())
 }
 
 #[cfg(test)]
@@ -181,7 +184,8 @@ mod tests {
     #[test]
     fn what_one_has_sent_is_let_go_of_by_its_own_thread() {
         let (ours, theirs) = socket::pair().unwrap();
-        let client = Arc::new(Client::new(ours, 0).unwrap());
+        let peer = socket::peer(ours.as_fd()).unwrap();
+        let client = Arc::new(Client::new(ours, peer, 0).unwrap());
         let (slow, _peer) = lingering();
         socket::send(theirs.as_fd(), &[9; BYTES], &[]).unwrap();
         // An empty message looks like the end.

@@ -1,12 +1,16 @@
 //! A process that has connected.
 
 use crate::limits::{LINKS, UNREAD};
-use omniverb_carry::message::{PAGE, Refusal, Reply};
+use omniverb_carry::ledger::{self, Kept};
+use omniverb_carry::message::{PAGE, Reach, Refusal, Reply};
+use omniverb_carry::show::{NAME, Process};
 use omniverb_ring::Window;
 use omniverb_ring::WordMemory;
 use omniverb_ring::sync::Ordering;
+use omniverb_sys::connection::{Connection, Diagnosis, Traffic};
+use omniverb_sys::socket::Peer;
 use omniverb_sys::{Access, Extent, lock, memfd, socket};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
@@ -20,9 +24,18 @@ pub(crate) struct Client {
     /// Never given again.
     pub(crate) number: u64,
     pub(crate) socket: OwnedFd,
+    /// Who connected, as the kernel says.
+    pub(crate) peer: Peer,
+    /// What it calls itself.
+    name: Mutex<[u64; 2]>,
+    /// Where it writes down which sockets are the kernel's.
+    ledger: OwnedFd,
     /// The network namespace that it has connected from: its vNIC.
     pub(crate) namespace: u64,
     page: OwnedFd,
+    /// By which the kernel is asked about its sockets, once it has said hello. One question at a
+    /// time: an answer is whose turn it is.
+    diagnosis: Mutex<Option<OwnedFd>>,
     post: Mutex<Post>,
     links: Mutex<BTreeSet<u64>>,
 }
@@ -49,16 +62,62 @@ fn open_post(socket: &OwnedFd) -> io::Result<(OwnedFd, Post)> {
 
 impl Client {
     /// The socket comes back if there is no memory.
-    pub(crate) fn new(socket: OwnedFd, namespace: u64) -> Result<Client, OwnedFd> {
-        let Ok((page, post)) = open_post(&socket) else { return Err(socket) };
+    pub(crate) fn new(socket: OwnedFd, peer: Peer, namespace: u64) -> Result<Client, OwnedFd> {
+        let ledger = memfd::create("omniverb ledger", ledger::BYTES as u64);
+        let opened = open_post(&socket).and_then(|(page, post)| Ok((page, post, ledger?)));
+        let Ok((page, post, ledger)) = opened else { return Err(socket) };
         let number = NUMBERS.fetch_add(1, atomic::Ordering::Relaxed);
-        let (post, links) = (Mutex::new(post), Mutex::default());
-        Ok(Client { number, socket, namespace, page, post, links })
+        let (links, diagnosis, name) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let post = Mutex::new(post);
+        Ok(Client { number, socket, peer, name, ledger, namespace, page, diagnosis, post, links })
+    }
+
+    /// Takes the socket by which the kernel is asked, if it is one, and in its namespace.
+    pub(crate) fn take_diagnosis(&self, file: OwnedFd) -> Option<()> {
+        let namespace = Diagnosis::by(file.as_fd())?.namespace().ok()?;
+        (namespace == self.namespace).then(|| *lock(&self.diagnosis) = Some(file))
+    }
+
+    /// What has passed at a socket in its namespace; `None`: it is not there, or no more.
+    pub(crate) fn look(&self, connection: &Connection) -> io::Result<Option<Traffic>> {
+        let diagnosis = lock(&self.diagnosis);
+        let by = diagnosis.as_ref().and_then(|file| Diagnosis::by(file.as_fd()));
+        by.map_or(Err(io::ErrorKind::NotConnected.into()), |by| connection.look(&by))
     }
 
     /// The first thing it is told.
     pub(crate) fn welcome(&self) -> bool {
         self.tell(Reply::Welcome, &[self.page.as_fd()])
+            && self.tell(Reply::Ledger, &[self.ledger.as_fd()])
+    }
+
+    /// What it calls itself.
+    pub(crate) fn set_name(&self, name: [u64; 2]) {
+        *lock(&self.name) = name;
+    }
+
+    /// How it is shown.
+    pub(crate) fn row(&self) -> Process {
+        let [first, last] = lock(&self.name).map(u64::to_ne_bytes);
+        let mut name = [0; NAME];
+        name[..8].copy_from_slice(&first);
+        name[8..].copy_from_slice(&last);
+        let (pid, uid) = (self.peer.pid, self.peer.uid);
+        Process { number: self.number, pid, uid, namespace: self.namespace, name }
+    }
+
+    /// What it says of sockets that are the kernel's, the last for each.
+    pub(crate) fn kept(&self) -> BTreeMap<u64, Kept> {
+        let length = ledger::BYTES as u64;
+        let extent = Extent::new(self.ledger.as_fd(), 0, length);
+        let Ok(memory) = extent.map_exactly(ledger::BYTES, Access::ReadOnly) else {
+            return BTreeMap::new();
+        };
+        let row = |row: usize| {
+            let word = |at| memory.load((row * ledger::ROW + at) * 8, Ordering::Acquire);
+            Kept::decode(&std::array::from_fn(word))
+        };
+        (0..ledger::ROWS).filter_map(row).map(|kept| (kept.cookie, kept)).collect()
     }
 
     /// Its offer waits for the other end.
@@ -72,12 +131,27 @@ impl Client {
     }
 
     /// Here is a link. `false` if it does not take it.
-    pub(crate) fn give(&self, tag: u64, link: u64, side: u64, memory: BorrowedFd<'_>) -> bool {
-        let is_told = self.tell(Reply::Link { tag, link, side }, &[memory]);
+    pub(crate) fn give(
+        &self,
+        tag: u64,
+        (link, side, reach): (u64, u64, Reach),
+        memory: BorrowedFd<'_>,
+    ) -> bool {
+        let is_told = self.tell(Reply::Link { tag, link, side, reach }, &[memory]);
         if is_told {
             lock(&self.links).insert(link);
         }
         is_told
+    }
+
+    /// One is over. `false`: it does not take that now.
+    pub(crate) fn part(&self, link: u64) -> bool {
+        self.tell(Reply::Over { link }, &[])
+    }
+
+    /// All that it has.
+    pub(crate) fn links(&self) -> BTreeSet<u64> {
+        lock(&self.links).clone()
     }
 
     /// Whether it may have another one.

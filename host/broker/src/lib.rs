@@ -10,17 +10,25 @@
 //! closes nothing in which descriptors wait: who is refused is left to a disposer.
 #![forbid(unsafe_code)]
 
+mod across;
 mod attend;
 mod client;
+pub mod daemon;
+mod evidence;
+mod introduce;
 mod limits;
+mod links;
 mod offers;
 mod order;
+mod relations;
 mod seats;
 mod shared;
+mod show;
 
 pub use order::Order;
 
 use crate::client::Client;
+use crate::daemon::{FromDaemon, ToDaemon};
 use crate::seats::Holder;
 use crate::shared::Broker;
 use omniverb_sys::disposal::Disposal;
@@ -36,6 +44,8 @@ use std::time::Duration;
 pub const BROKER: &str = "broker";
 /// Bytes of the stack of a thread.
 const STACK: usize = 128 << 10;
+/// How often it is looked whether something is of no use any more, while there is such.
+const TIDY: Duration = Duration::from_secs(1);
 /// How long nobody is let in when there is no room for another.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -48,7 +58,8 @@ pub fn serve(order: OwnedFd) {
     let (Some(listener), Some(said)) = (files.pop(), Order::decode(&bytes[..length])) else {
         return;
     };
-    let broker = Arc::new(Broker::default());
+    let Ok(daemon) = order.try_clone() else { return };
+    let broker = Arc::new(Broker { daemon: Some(daemon), ..Broker::default() });
     _ = listen(&order, &listener, said, &broker);
     // Threads that attend to somebody end with his connection.
     let clients = lock(&broker.seats).clients();
@@ -73,9 +84,10 @@ fn listen(
     loop {
         let until = disposal.next_deadline();
         let time = until.map(|at| Duration::from_nanos(at.saturating_sub(clock::now())));
+        let time = if tidy(broker) { time } else { Some(time.map_or(TIDY, |time| time.min(TIDY))) };
         poller.wait(time, &mut ready)?;
         if ready.contains(&ORDER) {
-            return Ok(());
+            hear(order, broker)?;
         }
         match socket::accept(listener.as_fd()) {
             Ok(Some(calls)) => {
@@ -90,6 +102,48 @@ fn listen(
     }
 }
 
+/// Forgets what is of no use any more, and says what is still to be said. Whether nothing is left.
+fn tidy(broker: &Broker) -> bool {
+    let over = lock(&broker.relations).sweep(clock::now());
+    for number in over {
+        if let Some(daemon) = &broker.daemon {
+            // It has as much room as there are pairs; what it does not hear ends with us.
+            _ = socket::try_send(daemon.as_fd(), &ToDaemon::NoMore { number }.encode(), &[]);
+        }
+    }
+    let mut links = lock(&broker.links);
+    links.tell();
+    links.are_told() && lock(&broker.relations).is_empty()
+}
+
+/// What the daemon says.
+///
+/// # Errors
+/// If there is none any more.
+fn hear(order: &OwnedFd, broker: &Arc<Broker>) -> io::Result<()> {
+    loop {
+        let mut bytes = [0; daemon::BYTES];
+        match socket::receive(order.as_fd(), &mut bytes, socket::Mode::NonBlocking) {
+            Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok((length, mut files)) => match FromDaemon::decode(&bytes[..length]) {
+                Some(FromDaemon::Together { number }) => across::together(broker, number),
+                Some(FromDaemon::Apart { number, why }) => {
+                    let links = lock(&broker.relations).apart(number, why, clock::now());
+                    links.into_iter().for_each(|link| lock(&broker.links).part(link));
+                }
+                Some(FromDaemon::Operator) => {
+                    if let Some(operator) = files.pop() {
+                        show::to_operator(broker, operator);
+                    }
+                }
+                None => {}
+            },
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// Somebody has connected. His socket, if he is not let in: he may have sent something.
 fn admit(calls: OwnedFd, allowed: Option<&People>, broker: &Arc<Broker>) -> Result<(), OwnedFd> {
     let Ok(peer) = socket::peer(calls.as_fd()) else { return Err(calls) };
@@ -97,8 +151,9 @@ fn admit(calls: OwnedFd, allowed: Option<&People>, broker: &Arc<Broker>) -> Resu
     if allowed.is_some_and(|people| !people.have(&peer, calls.as_fd())) {
         return Err(calls);
     }
-    let client = Arc::new(Client::new(calls, namespace)?);
-    let (number, holder) = (client.number, Holder { user: peer.uid, namespace });
+    let holder = Holder { user: peer.uid, namespace };
+    let client = Arc::new(Client::new(calls, peer, namespace)?);
+    let number = client.number;
     if lock(&broker.seats).take(number, holder, Arc::downgrade(&client)) {
         let (broker, client) = (broker.clone(), client.clone());
         let thread = thread::Builder::new().name("attend".into()).stack_size(STACK);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Processes at a time: a thread each, three descriptors, a page.
+/// Processes at a time: a thread each, four descriptors, a page, and four that they may touch.
 pub(crate) const PROCESSES: usize = 1024;
 /// Of these of one user.
 pub(crate) const PROCESSES_OF_USER: usize = 512;
@@ -12,6 +12,10 @@ pub(crate) const PROCESSES_OF_NAMESPACE: usize = 256;
 pub(crate) const SILENT: usize = 32;
 /// How long who has connected may take to say who he is. Until then he has a thread already.
 pub(crate) const HELLO: Duration = Duration::from_secs(2);
+/// Operators that are shown something at a time: a thread each.
+pub(crate) const OPERATORS: usize = 8;
+/// How long who is shown something may take to read it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// What of the messages to one process waits to be read, as the kernel counts it: some 64 of them.
 /// Each link's has a descriptor, and those that are under way are limited for the whole of the
 /// daemon's user (`RLIMIT_NOFILE`, unless it has `CAP_SYS_RESOURCE`).
@@ -25,3 +29,14 @@ pub(crate) const OFFERS_OF_NAMESPACE: usize = 16 << 10;
 pub(crate) const OFFERS_OF_ALL: usize = 128 << 10;
 /// Links of a process. Their memory is its own and its peers'.
 pub(crate) const LINKS: usize = 4096;
+/// Pairs of addresses in two network namespaces, of which the daemon has an entry each.
+pub(crate) const RELATIONS: usize = 4096;
+/// Of these, with one namespace.
+pub(crate) const RELATIONS_OF_NAMESPACE: usize = 512;
+/// Of these, that the daemon is being asked about.
+pub(crate) const ASKED_OF_NAMESPACE: usize = 16;
+/// How long one without links is kept, in nanoseconds.
+pub(crate) const RELATION_KEPT: u64 = 10_000_000_000;
+/// Other network namespaces that have offered the other end of one offer, of which the daemon is
+/// asked.
+pub(crate) const ELSEWHERE: usize = 8;

@@ -1,9 +1,10 @@
 //! Offers whose other end has not come yet.
 
 use crate::client::Client;
-use crate::limits::{OFFERS, OFFERS_OF_ALL, OFFERS_OF_NAMESPACE};
+use crate::daemon::Place as Address;
+use crate::limits::{ELSEWHERE, OFFERS, OFFERS_OF_ALL, OFFERS_OF_NAMESPACE};
 use omniverb_sys::connection::{Connection, Names};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
@@ -13,6 +14,13 @@ pub(crate) struct Offer {
     pub(crate) client: Arc<Client>,
     pub(crate) tag: u64,
     pub(crate) connection: Connection,
+}
+
+impl Offer {
+    /// The namespace that it is from, and its address there.
+    pub(crate) fn address(&self) -> Address {
+        Address { namespace: self.connection.namespace, address: self.connection.names.local.ip() }
+    }
 }
 
 type Place = (u64, Names);
@@ -29,6 +37,8 @@ fn process(client: &Client) -> Process {
 pub(crate) struct Offers {
     all: HashMap<Place, (u64, Offer)>,
     of: BTreeMap<Process, BTreeMap<u64, Place>>,
+    /// In which network namespaces these names were offered.
+    named: HashMap<Names, BTreeSet<u64>>,
     last: u64,
 }
 
@@ -55,6 +65,7 @@ impl Offers {
         let who = process(&offer.client);
         self.of.entry(who).or_default().insert(self.last, place);
         self.all.insert(place, (self.last, offer));
+        self.named.entry(place.1).or_default().insert(place.0);
         let here = (who.0, 0)..=(who.0, u64::MAX);
         self.limit(who..=who, OFFERS);
         self.limit(here, OFFERS_OF_NAMESPACE);
@@ -77,6 +88,7 @@ impl Offers {
 
     fn remove(&mut self, place: &Place) -> Option<Offer> {
         let (number, offer) = self.all.remove(place)?;
+        self.unname(place);
         if let Some(own) = self.of.get_mut(&process(&offer.client)) {
             own.remove(&number);
         }
@@ -87,7 +99,65 @@ impl Offers {
     pub(crate) fn gone(&mut self, client: &Client) {
         for place in self.of.remove(&process(client)).unwrap_or_default().into_values() {
             self.all.remove(&place);
+            self.unname(&place);
         }
+    }
+
+    fn unname(&mut self, (namespace, names): &Place) {
+        if let Some(namespaces) = self.named.get_mut(names) {
+            namespaces.remove(namespace);
+            if namespaces.is_empty() {
+                self.named.remove(names);
+            }
+        }
+    }
+
+    /// What was offered in other network namespaces by who has the other end, as far as names say
+    /// that: a few of them.
+    pub(crate) fn elsewhere(&self, connection: &Connection) -> Vec<Offer> {
+        let names = connection.names.swapped();
+        let namespaces = self.named.get(&names).into_iter().flatten().copied();
+        let others = namespaces.filter(|namespace| *namespace != connection.namespace);
+        let found = others.filter_map(|namespace| self.all.get(&(namespace, names)));
+        found.map(|(_, offer)| offer.clone()).take(ELSEWHERE).collect()
+    }
+
+    /// Names of connections that both ends of a pair have offered, as the first has them.
+    pub(crate) fn between(&self, [one, other]: [Address; 2]) -> Vec<Names> {
+        let processes = (one.namespace, 0)..=(one.namespace, u64::MAX);
+        let places = self.of.range(processes).flat_map(|(_, own)| own.values());
+        let names = places.map(|(_, names)| *names).filter(|names| {
+            names.local.ip() == one.address
+                && names.remote.ip() == other.address
+                && self.all.contains_key(&(other.namespace, names.swapped()))
+        });
+        names.collect()
+    }
+
+    /// Takes out both ends of a connection between two network namespaces, as the first has its
+    /// names; neither if one is not there.
+    pub(crate) fn both(&mut self, names: Names, namespaces: [u64; 2]) -> Option<[Offer; 2]> {
+        let [one, other] = namespaces;
+        let places = [(one, names), (other, names.swapped())];
+        if !places.iter().all(|place| self.all.contains_key(place)) {
+            return None;
+        }
+        let [one, other] = places.map(|place| self.remove(&place));
+        Some([one?, other?])
+    }
+
+    /// One that was taken out waits again, unless there is another of its names.
+    pub(crate) fn put_back(&mut self, offer: Offer) {
+        let place = (offer.connection.namespace, offer.connection.names);
+        if !self.all.contains_key(&place) {
+            self.add(offer);
+        }
+    }
+
+    /// What waits of a process.
+    pub(crate) fn of(&self, client: &Client) -> Vec<Offer> {
+        let places = self.of.get(&process(client)).into_iter().flat_map(|own| own.values());
+        places.filter_map(|place| self.all.get(place)).map(|(_, offer)| offer.clone()).collect()
     }
 
     #[cfg(test)]
@@ -100,9 +170,12 @@ impl Offers {
 mod tests {
     use super::*;
     use omniverb_sys::socket;
+    use std::os::fd::AsFd;
 
     fn client(namespace: u64) -> Arc<Client> {
-        Arc::new(Client::new(socket::pair().unwrap().0, namespace).unwrap())
+        let (socket, _) = socket::pair().unwrap();
+        let peer = socket::peer(socket.as_fd()).unwrap();
+        Arc::new(Client::new(socket, peer, namespace).unwrap())
     }
 
     fn connection(port: u16) -> Connection {
@@ -129,8 +202,36 @@ mod tests {
         assert!(offers.other(&far(11)).is_none());
         assert!(offers.other(&Connection { namespace: 6, ..far(12) }).is_none());
         offers.gone(&one);
-        assert_eq!(offers.len(), 1);
+        assert_eq!((offers.len(), offers.named.len()), (1, 1));
         assert_eq!(offers.other(&far(40000)).unwrap().tag, 8);
+    }
+
+    #[test]
+    fn the_other_end_may_be_in_another_namespace() {
+        let [one, two, three] = [5, 6, 7].map(client);
+        let mut offers = Offers::default();
+        let names = connection(9).names;
+        let offer = |client: &Arc<Client>, names| {
+            let connection = Connection { namespace: client.namespace, names, ..connection(9) };
+            Offer { client: client.clone(), tag: client.namespace, connection }
+        };
+        for client in [&two, &three] {
+            offers.add(offer(client, names.swapped()));
+        }
+        let ours = offer(&one, names);
+        assert!(offers.other_or_add(&ours).is_none(), "in its own there is none");
+        let found: Vec<u64> =
+            offers.elsewhere(&ours.connection).iter().map(|other| other.tag).collect();
+        assert_eq!(found, [6, 7]);
+        let address = |namespace| Address { namespace, address: [127, 0, 0, 1].into() };
+        assert_eq!(offers.between([address(5), address(7)]), [names]);
+        assert_eq!(offers.between([address(5), address(8)]), []);
+        let [first, second] = offers.both(names, [5, 7]).unwrap();
+        assert_eq!((first.tag, second.tag), (5, 7));
+        assert!(offers.both(names, [5, 6]).is_none() && offers.len() == 1);
+        offers.put_back(first);
+        assert!(offers.both(names, [5, 6]).is_some());
+        assert!(offers.elsewhere(&ours.connection).is_empty() && offers.named.is_empty());
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! What all threads have.
 
+use crate::links::Links;
 use crate::offers::Offers;
+use crate::relations::Relations;
 use crate::seats::Seats;
+use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
 /// All that the threads share.
@@ -9,4 +12,8 @@ use std::sync::Mutex;
 pub(crate) struct Broker {
     pub(crate) offers: Mutex<Offers>,
     pub(crate) seats: Mutex<Seats>,
+    pub(crate) links: Mutex<Links>,
+    pub(crate) relations: Mutex<Relations>,
+    /// By which the daemon is asked.
+    pub(crate) daemon: Option<OwnedFd>,
 }

@@ -20,6 +20,8 @@ use std::time::Duration;
 /// Who is not answered within this waits for a close; each of the lingering sockets takes a minute.
 const HANGS: Duration = Duration::from_secs(20);
 
+const HELLO: Request = Request::Hello { name: [0; 2] };
+
 /// A broker on a thread.
 struct Broker {
     path: PathBuf,
@@ -52,10 +54,11 @@ impl Broker {
     fn connect(&self) -> Process {
         let mut process = self.call();
         let by = diagnosis();
-        process.say(Request::Hello, &[by.as_fd()]);
+        process.say(HELLO, &[by.as_fd()]);
         let (reply, page) = process.hear().unwrap();
         assert_eq!(reply, Reply::Welcome);
         process.page = page;
+        assert_eq!(process.hear().unwrap().0, Reply::Ledger);
         process
     }
 }
@@ -144,8 +147,10 @@ fn both_ends_are_given_the_same_memory() {
     two.offer(6, &far);
     let (first, memory) = one.hear().unwrap();
     let (second, same) = two.hear().unwrap();
-    let (Reply::Link { tag: 5, link, side: 0 }, Reply::Link { tag: 6, link: other, side: 1 }) =
-        (first, second)
+    let (
+        Reply::Link { tag: 5, link, side: 0, .. },
+        Reply::Link { tag: 6, link: other, side: 1, .. },
+    ) = (first, second)
     else {
         panic!("{first:?} {second:?}")
     };
@@ -218,7 +223,7 @@ fn what_is_no_connection_is_refused_and_who_talks_nonsense_is_parted_with() {
     assert!(one.hear().is_none());
     // Hello has to come with the right socket, and soon.
     let two = broker.call();
-    two.say(Request::Hello, &[listener.as_fd()]);
+    two.say(HELLO, &[listener.as_fd()]);
     assert!(two.hear().is_none());
     let three = broker.call();
     assert!(three.hear().is_none(), "who says nothing is parted with");
@@ -254,7 +259,7 @@ fn one_network_namespace_has_a_share() {
     let all: Vec<Process> = (0..256).map(|_| broker.connect()).collect();
     let one_more = broker.call();
     let by = diagnosis();
-    one_more.say(Request::Hello, &[by.as_fd()]);
+    one_more.say(HELLO, &[by.as_fd()]);
     assert!(one_more.hear().is_none());
     drop(all);
 }
@@ -290,7 +295,7 @@ fn who_is_not_allowed_is_parted_with() {
     let broker = Broker::start_for("denied", only(uid + 1));
     let one = broker.call();
     let by = diagnosis();
-    _ = socket::send(one.calls.as_fd(), &Request::Hello.encode(), &[by.as_fd()]);
+    _ = socket::send(one.calls.as_fd(), &HELLO.encode(), &[by.as_fd()]);
     assert!(one.hear().is_none());
 }
 
@@ -302,7 +307,7 @@ fn who_hangs_before_hello_takes_a_small_share() {
     let (slow, _peer) = lingering();
     let hanging: Vec<Process> = (0..20).map(|_| broker.call()).collect();
     for one in &hanging {
-        _ = socket::send(one.calls.as_fd(), &Request::Hello.encode(), &[slow.as_fd()]);
+        _ = socket::send(one.calls.as_fd(), &HELLO.encode(), &[slow.as_fd()]);
     }
     close_elsewhere(slow);
     broker.connect().settle();

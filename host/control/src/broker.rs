@@ -5,17 +5,25 @@ use crate::journal::{Journal, Level};
 use crate::place::Place;
 use crate::reactor::{Reactor, Timer};
 use crate::ready::Ready;
+use omniverb_broker::daemon::{BYTES, FromDaemon, ToDaemon};
 use omniverb_broker::{BROKER, Order, serve};
 use omniverb_sys::child::{Helper, Helpers};
 use omniverb_sys::disposal::Disposal;
 use omniverb_sys::people::People;
 use omniverb_sys::socket;
+use std::collections::VecDeque;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 /// When one that has died is started again, and how often those are looked at that have not ended.
 const AGAIN: Duration = Duration::from_secs(1);
+/// When it is told again what there was no room for.
+const SOON: Duration = Duration::from_millis(10);
+/// Answers that wait, of which it has asked for fewer: it does not listen.
+const UNHEARD: usize = 16 << 10;
+/// Questions that are heard before others get their turn.
+pub(crate) const PER_TURN: usize = 64;
 
 /// The place where processes find it, and the helper.
 #[derive(Debug)]
@@ -26,6 +34,17 @@ pub(crate) struct Broker {
     helper: Option<Helper>,
     /// They have died, or were told to: what others sent them can keep them from ending.
     ending: Vec<Helper>,
+    /// What it is to be told, and had no room for; an operator's socket with it.
+    unheard: VecDeque<(FromDaemon, Option<OwnedFd>)>,
+}
+
+/// What the daemon hears of it.
+#[derive(Debug)]
+pub(crate) enum FromBroker {
+    /// A question, and descriptors of processes.
+    Said(ToDaemon, Vec<OwnedFd>),
+    /// It has died, or talks nonsense.
+    Died,
 }
 
 impl Broker {
@@ -36,7 +55,8 @@ impl Broker {
 
     /// At that place, with no helper so far.
     pub(crate) fn new(helpers: Helpers, place: Place, order: Vec<u8>) -> Broker {
-        Broker { helpers, place, order, helper: None, ending: Vec::new() }
+        let (ending, unheard) = (Vec::new(), VecDeque::new());
+        Broker { helpers, place, order, helper: None, ending, unheard }
     }
 
     pub(crate) fn start(&mut self, reactor: &Reactor) -> io::Result<()> {
@@ -47,9 +67,52 @@ impl Broker {
         Ok(())
     }
 
-    /// It has nothing to say: so it has died.
+    /// Its process; 0: it is none.
+    pub(crate) fn pid(&self) -> i32 {
+        let pid = self.helper.as_ref().and_then(Helper::pid);
+        pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or(0)
+    }
+
+    /// What it says; `None`: nothing now.
+    pub(crate) fn hear(&self) -> Option<FromBroker> {
+        let helper = self.helper.as_ref()?;
+        let mut bytes = [0; BYTES];
+        match socket::receive(helper.socket(), &mut bytes, socket::Mode::NonBlocking) {
+            Ok((length, files)) => match ToDaemon::decode(&bytes[..length]) {
+                Some(said) => Some(FromBroker::Said(said, files)),
+                None => Some(FromBroker::Died),
+            },
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Err(_) => Some(FromBroker::Died),
+        }
+    }
+
+    /// Tells it something, at once or as soon as it has room.
+    pub(crate) fn tell(&mut self, what: FromDaemon, file: Option<OwnedFd>, reactor: &mut Reactor) {
+        if self.unheard.len() < UNHEARD {
+            self.unheard.push_back((what, file));
+        }
+        self.tell_what_waits(reactor);
+    }
+
+    fn tell_what_waits(&mut self, reactor: &mut Reactor) {
+        let Some(helper) = &self.helper else { return };
+        while let Some((what, file)) = self.unheard.front() {
+            let files: Vec<_> = file.iter().map(AsFd::as_fd).collect();
+            match socket::try_send(helper.socket(), &what.encode(), &files) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return reactor.set(SOON, Timer::Broker);
+                }
+                // If it has died that is seen elsewhere.
+                _ => _ = self.unheard.pop_front(),
+            }
+        }
+    }
+
+    /// It has died, or is to.
     pub(crate) fn died(&mut self, reactor: &mut Reactor, journal: &mut Journal) {
         let Some(mut helper) = self.helper.take() else { return };
+        self.unheard.clear();
         reactor.forget(helper.socket());
         helper.kill();
         self.ending.push(helper);
@@ -66,6 +129,7 @@ impl Broker {
         {
             journal.log(Level::Error, format_args!("cannot start the broker: {error}"));
         }
+        self.tell_what_waits(reactor);
         if self.helper.is_none() || !self.ending.is_empty() {
             reactor.set(AGAIN, Timer::Broker);
         }

@@ -52,6 +52,7 @@ mod ram;
 mod reactor;
 mod ready;
 mod registry;
+mod related;
 mod secret;
 mod server;
 mod settings;

@@ -202,6 +202,12 @@ impl Registry {
         self.entries.get(&id)?.evidence.inode()
     }
 
+    /// What tells its attachment from others for ever, where the kernel says: of a network
+    /// namespace its cookie.
+    pub(crate) fn serial(&self, id: VnicId) -> Option<u64> {
+        self.entries.get(&id)?.evidence.serial
+    }
+
     /// Who is called that, of those who are there or whom something is set for. `net-INODE` is a
     /// name, too, of a namespace that is held: only then that number is certainly its own.
     pub(crate) fn named(&self, name: &str) -> Option<VnicId> {

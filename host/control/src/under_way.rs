@@ -30,6 +30,8 @@ pub(crate) enum Subject {
     Named(SessionId),
     /// A vNIC: its addresses, or its sockets.
     Vnic(VnicId),
+    /// A process whose sockets are to be brought together with others: its network namespace.
+    Sockets(u64),
 }
 
 /// What goes with a request.

@@ -69,11 +69,12 @@ fn is_welcoming(daemon: &Daemon) -> bool {
     let Ok(calls) = socket::connect(&daemon.place()) else { return false };
     let (protocol, flags) = (Some(netlink::SOCK_DIAG), SocketFlags::CLOEXEC);
     let by = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol).unwrap();
-    socket::send(calls.as_fd(), &Request::Hello.encode(), &[by.as_fd()]).is_ok() && {
-        let mut bytes = [0; BYTES];
-        let heard = socket::receive(calls.as_fd(), &mut bytes, socket::Mode::Blocking);
-        heard.is_ok() && Reply::decode(&bytes) == Some(Reply::Welcome)
-    }
+    socket::send(calls.as_fd(), &Request::Hello { name: [0; 2] }.encode(), &[by.as_fd()]).is_ok()
+        && {
+            let mut bytes = [0; BYTES];
+            let heard = socket::receive(calls.as_fd(), &mut bytes, socket::Mode::Blocking);
+            heard.is_ok() && Reply::decode(&bytes) == Some(Reply::Welcome)
+        }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use crate::ids::{ProbeId, SessionId};
 use crate::links::path::Path;
+use crate::links::unrelated::Unrelated;
 use crate::memory::layout::{FileId, Home, Place};
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady, Pin, Welcome};
@@ -273,6 +274,16 @@ pub enum Action {
         vnic: VnicId,
         /// `qpn` of it is the owner's queue pair.
         denied: GrantDenied,
+    },
+    /// Sockets may be brought together as [`Tenancy::relate`] asked, or may not, or not any more:
+    /// then it is over.
+    ///
+    /// [`Tenancy::relate`]: crate::Tenancy::relate
+    Related {
+        /// As the tables were asked.
+        number: u64,
+        /// Whether they may; what stands in the way.
+        verdict: Result<(), Unrelated>,
     },
     /// Send a handshake datagram, a few times, and report back with `Tenancy::probe_arrived`,
     /// `probe_replied`, `probe_unanswered` or `probe_failed`.

@@ -39,6 +39,7 @@ pub use ids::{ProbeId, SessionId};
 pub use limits::Limits;
 pub use links::pair_windows::{Neighbour, PairWindows};
 pub use links::path::{Path, Why};
+pub use links::unrelated::{RelationEnd, Unrelated};
 pub use memory::layout::{Apart, FileId, Freed, Home, Layout, Place, Placed};
 pub use omniverb_terms::{Underlay, VnicId};
 pub use policy::adoption::Adoption;

@@ -199,6 +199,7 @@ impl Tenancy {
                     self.event(session, GidsChanged { reserved: 0 });
                 }
                 self.review_groups(key, &before);
+                self.review_relations(key);
             }
             for session in read.waiting {
                 self.addresses_known(session);

@@ -198,6 +198,11 @@ bodies! {
         /// Where the guest has it.
         layout: Layout,
     }
+    /// Show sockets. Answered with `SocketsShown`; `ENOENT` if the daemon brings none together.
+    ShowSockets { reserved: u64 }
+    /// Answer to `ShowSockets`. Descriptor: a socket by which the rows come, from the broker
+    /// itself (`support/carry/src/show.rs`).
+    SocketsShown { reserved: u64 }
     /// Part with a machine: its door is closed, and so are the sessions of its processes. Answered
     /// with `Done`, or `ENOENT`.
     DetachMachine {
@@ -211,7 +216,8 @@ messages! {
     0x4006 DisconnectVnic, 0x4007 Disconnected, 0x4008 Capture, 0x4009 EndCapture,
     0x400a Captured, 0x400b Done, 0x400c AttachMachine, 0x400d MachineAttached,
     0x400e DetachMachine, 0x400f AttachPair, 0x4010 AwaitPair, 0x4011 PairWanted,
-    0x4012 PairOffered, 0x4013 JoinPair, 0x4014 AttachMemory,
+    0x4012 PairOffered, 0x4013 JoinPair, 0x4014 AttachMemory, 0x4015 ShowSockets,
+    0x4016 SocketsShown,
 }
 
 /// Whose daemon it is: that says where it has its files.

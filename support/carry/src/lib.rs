@@ -3,9 +3,12 @@
 //! * [`layout`]: where what is in the link's memory.
 //! * [`direction`]: a stream of bytes through it, which either end can end at any instant.
 //! * [`message`]: what is said to the broker, who gives both the memory, and by it.
+//! * [`ledger`]: which sockets have none, and why. [`show`]: what the broker shows of all.
 
 pub mod direction;
 pub mod layout;
+pub mod ledger;
 pub mod message;
+pub mod show;
 
 pub use direction::{Broken, Direction, Head, Place};

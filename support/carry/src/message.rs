@@ -17,7 +17,13 @@ const VERSION: u64 = 0x4f56_5302;
 pub enum Request {
     /// First of all, with a netlink socket of `NETLINK_SOCK_DIAG`: by it the kernel is asked who
     /// has a connection.
-    Hello,
+    Hello {
+        /// What the process calls itself, for people.
+        name: [u64; 2],
+    },
+    /// First of all, and nothing behind it: sockets in the network namespace are to be shown
+    /// ([`crate::show`]).
+    Show,
     /// With a duplicate of a connected socket of TCP. The tag comes back with what becomes of it.
     Offer {
         /// The process's own name for it.
@@ -43,7 +49,16 @@ pub enum Reply {
         link: u64,
         /// Which side the process is.
         side: u64,
+        /// How far away the other end is.
+        reach: Reach,
     },
+    /// A link is not to be used any more: what it has goes back to the kernel.
+    Over {
+        /// What the link is called.
+        link: u64,
+    },
+    /// With a file: the process's [`crate::ledger`].
+    Ledger,
     /// The other end has not come yet. The duplicate is closed, as it is before the other two.
     Waiting {
         /// As it was offered.
@@ -72,11 +87,30 @@ pub enum Refusal {
     TooMany = 4,
     /// It is bound to an interface, where the same names may be two connections.
     Bound = 5,
+    /// Both ends are there, but what the kernel has counted at one does not fit the other: they
+    /// may be ends of two connections.
+    NotOne = 6,
+}
+
+/// How far away the other end of a link is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Reach {
+    /// In the same network namespace.
+    Within = 0,
+    /// In another one of this host: only as long as the daemon says so.
+    Across = 1,
 }
 
 impl Refusal {
-    const ALL: [Self; 5] =
-        [Self::NotConnected, Self::Elsewhere, Self::NotProven, Self::TooMany, Self::Bound];
+    const ALL: [Self; 6] = [
+        Self::NotConnected,
+        Self::Elsewhere,
+        Self::NotProven,
+        Self::TooMany,
+        Self::Bound,
+        Self::NotOne,
+    ];
 }
 
 fn pack(words: [u64; 4]) -> [u8; BYTES] {
@@ -101,9 +135,10 @@ impl Request {
     #[must_use]
     pub fn encode(self) -> [u8; BYTES] {
         pack(match self {
-            Self::Hello => [1, VERSION, 0, 0],
+            Self::Hello { name: [first, last] } => [1, VERSION, first, last],
             Self::Offer { tag } => [2, tag, 0, 0],
             Self::Ended { link } => [3, link, 0, 0],
+            Self::Show => [4, VERSION, 0, 0],
         })
     }
 
@@ -111,9 +146,10 @@ impl Request {
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         Some(match unpack(bytes)? {
-            [1, VERSION, 0, 0] => Self::Hello,
+            [1, VERSION, first, last] => Self::Hello { name: [first, last] },
             [2, tag, 0, 0] => Self::Offer { tag },
             [3, link, 0, 0] => Self::Ended { link },
+            [4, VERSION, 0, 0] => Self::Show,
             _ => return None,
         })
     }
@@ -125,9 +161,11 @@ impl Reply {
     pub fn encode(self) -> [u8; BYTES] {
         pack(match self {
             Self::Welcome => [17, VERSION, 0, 0],
-            Self::Link { tag, link, side } => [18, tag, link, side],
+            Self::Link { tag, link, side, reach } => [18, tag, link, side | (reach as u64) << 1],
             Self::Refused { tag, why } => [19, tag, why as u64, 0],
             Self::Waiting { tag } => [20, tag, 0, 0],
+            Self::Over { link } => [21, link, 0, 0],
+            Self::Ledger => [22, 0, 0, 0],
         })
     }
 
@@ -136,12 +174,17 @@ impl Reply {
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         Some(match unpack(bytes)? {
             [17, VERSION, 0, 0] => Self::Welcome,
-            [18, tag, link, side @ 0..=1] => Self::Link { tag, link, side },
+            [18, tag, link, side @ 0..=3] => {
+                let reach = if side & 2 == 0 { Reach::Within } else { Reach::Across };
+                Self::Link { tag, link, side: side & 1, reach }
+            }
             [19, tag, why, 0] => {
                 let why = Refusal::ALL.into_iter().find(|one| *one as u64 == why)?;
                 Self::Refused { tag, why }
             }
             [20, tag, 0, 0] => Self::Waiting { tag },
+            [21, link, 0, 0] => Self::Over { link },
+            [22, 0, 0, 0] => Self::Ledger,
             _ => return None,
         })
     }
@@ -153,9 +196,12 @@ mod tests {
 
     #[test]
     fn messages_are_what_they_were() {
-        for request in
-            [Request::Hello, Request::Offer { tag: u64::MAX }, Request::Ended { link: 7 }]
-        {
+        for request in [
+            Request::Hello { name: [1, 2] },
+            Request::Offer { tag: u64::MAX },
+            Request::Ended { link: 7 },
+            Request::Show,
+        ] {
             assert_eq!(Request::decode(&request.encode()), Some(request));
             assert_eq!(Reply::decode(&request.encode()), None);
         }
@@ -163,10 +209,20 @@ mod tests {
             let reply = Reply::Refused { tag: 3, why };
             assert_eq!(Reply::decode(&reply.encode()), Some(reply));
         }
-        for reply in [Reply::Link { tag: 1, link: 2, side: 1 }, Reply::Waiting { tag: 4 }] {
+        let links = [Reach::Within, Reach::Across].map(|reach| Reply::Link {
+            tag: 1,
+            link: 2,
+            side: 1,
+            reach,
+        });
+        for reply in links.into_iter().chain([
+            Reply::Waiting { tag: 4 },
+            Reply::Over { link: 5 },
+            Reply::Ledger,
+        ]) {
             assert_eq!(Reply::decode(&reply.encode()), Some(reply));
         }
-        assert_eq!(Reply::decode(&pack([18, 1, 2, 2])), None);
+        assert_eq!(Reply::decode(&pack([18, 1, 2, 4])), None);
         assert_eq!(Request::decode(&[0; BYTES - 1]), None);
     }
 }

@@ -24,8 +24,13 @@ const ESTABLISHED: u8 = 1;
 /// `SOCK_DIAG_BY_FAMILY`, `NLM_F_REQUEST`.
 const BY_FAMILY: u16 = 20;
 const REQUEST: u16 = 1;
-/// Bytes of an answer up to the end of `struct inet_diag_sockid`.
-const FOUND: usize = 68;
+/// `INET_DIAG_INFO`, and how it is asked for.
+const INFORMATION: u16 = 2;
+const WITH_INFORMATION: u8 = 1 << (INFORMATION - 1);
+/// Bytes of an answer up to the end of `struct inet_diag_msg`, where its attributes begin.
+const FOUND: usize = 88;
+/// Bytes of a whole one: that of `struct tcp_info`, and others that are never asked for.
+const ANSWER: usize = 1024;
 /// Messages of a netlink socket that are looked at for one answer: its owner may have caused more.
 const LOOKS: usize = 16;
 
@@ -57,6 +62,46 @@ pub struct Connection {
     pub namespace: u64,
     /// It is bound to an interface.
     pub is_bound: bool,
+}
+
+/// What has passed at one end of a connection, as `TCP_INFO` counts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes that were sent, each once.
+    pub sent: u64,
+    /// Of these, how many the other end has acknowledged; at the end that connected one more.
+    pub acknowledged: u64,
+    /// Bytes that have come, in order.
+    pub received: u64,
+    /// How long ago bytes were sent last, or the connection was made, in milliseconds.
+    pub sent_ago: u32,
+    /// The same of bytes that came.
+    pub received_ago: u32,
+    /// How long the way there and back is, in microseconds.
+    pub round_trip: u32,
+    /// What both ends have agreed on: `TCPI_OPT_*`.
+    pub options: u8,
+    /// By how many bits this end's windows are scaled, as they are sent and as they come.
+    pub scales: [u8; 2],
+}
+
+impl Traffic {
+    /// From a `struct tcp_info`, as long as it was with Linux 4.19 at least.
+    fn of(bytes: &[u8]) -> Option<Traffic> {
+        let bytes: &[u8; 216] = bytes.get(..216)?.try_into().ok()?;
+        let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap_or([0; 4]));
+        let long = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap_or([0; 8]));
+        Some(Traffic {
+            sent: long(200).wrapping_sub(long(208)),
+            acknowledged: long(120),
+            received: long(128),
+            sent_ago: word(44),
+            received_ago: word(52),
+            round_trip: word(68),
+            options: bytes[5],
+            scales: [bytes[6] >> 4, bytes[6] & 15],
+        })
+    }
 }
 
 fn option<T: Copy + Default>(
@@ -114,9 +159,17 @@ impl Connection {
     /// # Errors
     /// What the kernel says where it cannot be asked.
     pub fn is_there(&self, by: &Diagnosis<'_>) -> io::Result<bool> {
+        Ok(self.look(by)?.is_some())
+    }
+
+    /// The same, and what has passed; `None`: it is not there.
+    ///
+    /// # Errors
+    /// What the kernel says where it cannot be asked.
+    pub fn look(&self, by: &Diagnosis<'_>) -> io::Result<Option<Traffic>> {
         let sequence = crate::random::number() as u32;
         send(by.0, &self.question(sequence), SendFlags::DONTWAIT)?;
-        let mut answer = [0; 512];
+        let mut answer = [0; ANSWER];
         for _ in 0..LOOKS {
             let (bytes, _, from) = recvfrom(by.0, &mut answer, RecvFlags::DONTWAIT)?;
             // Others can send to it; the kernel's own number is 0.
@@ -126,15 +179,16 @@ impl Connection {
                 |at: usize| u32::from_ne_bytes(answer[at..at + 4].try_into().unwrap_or([0; 4]));
             if is_kernel && bytes >= 16 && word(8) == sequence {
                 let is_found = short(4) == BY_FAMILY && bytes >= FOUND;
-                return Ok(is_found && answer[17] == ESTABLISHED && self.is_told_of(&answer));
+                let is_it = is_found && answer[17] == ESTABLISHED && self.is_told_of(&answer);
+                return Ok(is_it.then(|| traffic(&answer[..bytes.min(ANSWER)])).flatten());
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// Whether an answer (`struct nlmsghdr`, `struct inet_diag_msg`) is about this connection: who
     /// asks by the same socket about another one may guess the sequence.
-    fn is_told_of(&self, answer: &[u8; 512]) -> bool {
+    fn is_told_of(&self, answer: &[u8; ANSWER]) -> bool {
         let port = |at: usize| u16::from_be_bytes([answer[at], answer[at + 1]]);
         let ip = |at: usize| -> IpAddr {
             let bytes: [u8; 16] = answer[at..at + 16].try_into().unwrap_or([0; 16]);
@@ -167,7 +221,7 @@ impl Connection {
             SocketAddr::V4(_) => libc::AF_INET,
             SocketAddr::V6(_) => libc::AF_INET6,
         };
-        put(16, &[family as u8, libc::IPPROTO_TCP as u8]);
+        put(16, &[family as u8, libc::IPPROTO_TCP as u8, WITH_INFORMATION]);
         put(20, &u32::MAX.to_ne_bytes());
         put(24, &self.names.local.port().to_be_bytes());
         put(26, &self.names.remote.port().to_be_bytes());
@@ -180,6 +234,20 @@ impl Connection {
         put(64, &self.cookie_words());
         out
     }
+}
+
+/// The `struct tcp_info` among the attributes of an answer (netlink(7)).
+fn traffic(answer: &[u8]) -> Option<Traffic> {
+    let mut rest = answer.get(FOUND..)?;
+    while let [length, more, kind, other, ..] = *rest {
+        let length = usize::from(u16::from_ne_bytes([length, more]));
+        let value = rest.get(4..length)?;
+        if u16::from_ne_bytes([kind, other]) == INFORMATION {
+            return Traffic::of(value);
+        }
+        rest = rest.get(length.next_multiple_of(4)..)?;
+    }
+    None
 }
 
 /// A socket by which the kernel is asked, whoever made it.
@@ -252,13 +320,19 @@ mod tests {
         assert!(!Connection { cookie: one.cookie + 1, ..one }.is_there(&by).unwrap());
         let is_told_of = |connection: &Connection| {
             send(by.0, &one.question(7), SendFlags::empty()).unwrap();
-            let mut answer = [0; 512];
+            let mut answer = [0; ANSWER];
             recvfrom(by.0, &mut answer, RecvFlags::empty()).unwrap();
             connection.is_told_of(&answer)
         };
         assert!(is_told_of(&one) && !is_told_of(&other));
         assert!(!is_told_of(&Connection { names: one.names.swapped(), ..one }));
         assert!(!is_told_of(&Connection { cookie: other.cookie, ..one }));
+        assert_eq!(rustix::io::write(&near, &[7; 99]), Ok(99));
+        let [here, there] = [&one, &other].map(|end| end.look(&by).unwrap().unwrap());
+        assert_eq!((here.sent, here.received, there.sent, there.received), (99, 0, 0, 99));
+        assert_eq!(here.options, there.options);
+        assert_eq!(here.scales, [there.scales[1], there.scales[0]]);
+        assert!(here.sent_ago < 1000 && there.received_ago < 1000);
         drop(near);
         assert!(!one.is_there(&by).unwrap());
         assert_eq!(Connection::of(far.as_fd()).unwrap(), None, "its other end has closed");

@@ -186,6 +186,14 @@ pub fn limit_receiving(socket: BorrowedFd<'_>, time: Option<Duration>) -> io::Re
     Ok(sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, time)?)
 }
 
+/// How long a call that waits for room does that.
+///
+/// # Errors
+/// What the kernel says.
+pub fn limit_sending_time(socket: BorrowedFd<'_>, time: Duration) -> io::Result<()> {
+    Ok(sockopt::set_socket_timeout(socket, sockopt::Timeout::Send, Some(time))?)
+}
+
 /// How many bytes of messages may wait to be read by the other end, as the kernel counts them: with
 /// what it needs for each. At least 4608.
 ///

@@ -12,6 +12,7 @@ mod output;
 mod pages;
 mod present;
 mod run;
+mod sockets;
 mod status;
 mod table;
 mod vm;
@@ -145,7 +146,8 @@ enum Command {
     },
     /// Say what is wrong, one line a finding, and how to mend it.
     Doctor {
-        /// Also look at how this program would find the library.
+        /// Also look at how this program would find the library, and whether its sockets can be
+        /// carried.
         program: Option<OsString>,
     },
 }

@@ -7,8 +7,8 @@ use omniverb_session::body::Extent;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::operator::{
     AttachMachine, AttachMemory, AttachPair, AwaitPair, Capture, Captured, DetachMachine,
-    DisconnectVnic, EndCapture, JoinPair, Message, QueryAll, QueryVnics, SetVnic, VNIC_NAME_BYTES,
-    VnicChanged, decode, encode,
+    DisconnectVnic, EndCapture, JoinPair, Message, QueryAll, QueryVnics, SetVnic, ShowSockets,
+    VNIC_NAME_BYTES, VnicChanged, decode, encode,
 };
 use omniverb_session::pair::PlugTrouble;
 use omniverb_session::pinned::Layout;
@@ -91,6 +91,17 @@ impl Operator {
     /// What the daemon says about vNICs.
     pub(crate) fn vnics(&self) -> anyhow::Result<Value> {
         Ok(pages(|from| self.page(&QueryVnics { from }.into()))?.vnics())
+    }
+
+    /// A socket by which the broker shows all sockets; `None`: there is no broker.
+    pub(crate) fn sockets(&self) -> anyhow::Result<Option<OwnedFd>> {
+        let question = ShowSockets { reserved: 0 }.into();
+        match self.call_for_files(&question, &[], PATIENCE)? {
+            (Message::SocketsShown(_), mut files) => Ok(files.pop()),
+            // An older daemon does not know of it.
+            (Message::Failed(_), _) => Ok(None),
+            (other, _) => refused(&other, ""),
+        }
     }
 
     fn page(&self, question: &Message) -> anyhow::Result<omniverb_session::body::Status> {

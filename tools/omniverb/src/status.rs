@@ -1,8 +1,8 @@
 //! `omniverb status`: who uses a device, for people or as JSON.
 
 use crate::operator::Operator;
-use crate::table::Table;
-use crate::{client, daemon, output};
+use crate::table::{Table, amount};
+use crate::{client, daemon, output, sockets};
 use omniverb_session::rate::show_rate;
 use omniverb_terms::Qpn;
 use serde_json::Value;
@@ -10,9 +10,18 @@ use std::process::ExitCode;
 
 pub(crate) fn status(json: bool) -> anyhow::Result<ExitCode> {
     let status = match Operator::connect() {
-        Ok(operator) => operator.status()?,
+        Ok(operator) => {
+            let mut status = operator.status()?;
+            sockets::add(&mut status, || operator.sockets());
+            status
+        }
         // A tenant is shown what is its own.
-        Err(_) => client::status(&daemon::serving()?)?,
+        Err(_) => {
+            let path = daemon::serving()?;
+            let mut status = client::status(&path)?;
+            sockets::add(&mut status, || sockets::connect(&path));
+            status
+        }
     };
     let text = if json { serde_json::to_string_pretty(&status)? + "\n" } else { people(&status) };
     output::write(&text)
@@ -65,7 +74,7 @@ fn people(status: &Value) -> String {
             out += &one_process(process);
         }
     }
-    out
+    out + &sockets::people(status)
 }
 
 /// What was set for a vNIC, if that is not what holds for most.
@@ -176,17 +185,6 @@ fn peers(qp: &Value) -> String {
     }
 }
 
-fn amount(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -230,13 +228,5 @@ mod tests {
             assert!(text.contains(part), "{part} in {text}");
         }
         assert!(people(&json!({})).contains("no process"));
-    }
-
-    #[test]
-    fn amounts_have_units() {
-        assert_eq!(amount(0), "0 B");
-        assert_eq!(amount(1023), "1023 B");
-        assert_eq!(amount(1536), "1.5 KiB");
-        assert_eq!(amount(u64::MAX), "16384.0 PiB");
     }
 }

@@ -40,6 +40,18 @@ impl Table {
     }
 }
 
+/// Bytes, in the largest unit of which there is one.
+pub(crate) fn amount(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,5 +64,13 @@ mod tests {
         assert_eq!(table.render("> "), "> a     long\n> wide  x\n");
         table.row(vec!["\u{202e}\n".into(), "\x1b[2J".into()]);
         assert!(table.render("").ends_with("\n??    ?[2J\n"));
+    }
+
+    #[test]
+    fn amounts_have_units() {
+        assert_eq!(amount(0), "0 B");
+        assert_eq!(amount(1023), "1023 B");
+        assert_eq!(amount(1536), "1.5 KiB");
+        assert_eq!(amount(u64::MAX), "16384.0 PiB");
     }
 }

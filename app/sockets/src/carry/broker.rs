@@ -12,8 +12,8 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use omniverb_carry::layout;
-use omniverb_carry::message::{BYTES, PAGE, Reply, Request, SUFFIX};
+use omniverb_carry::message::{BYTES, PAGE, Reach, Reply, Request, SUFFIX};
+use omniverb_carry::{layout, ledger as files};
 use omniverb_stream::descriptors::Why;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::Errno;
@@ -25,9 +25,9 @@ use rustix::net::{
 };
 
 use super::links::{Link, Note, Word};
-use super::{clock, over};
-use crate::own;
+use super::{clock, links, over, shadow};
 use crate::table::NUMBERS;
+use crate::{ledger, own};
 
 /// Where the host's daemon listens, unless `OMNIVERB_SOCKET` says otherwise
 /// (`rnic/session/src/lib.rs`).
@@ -197,7 +197,16 @@ fn open() -> bool {
     let Some(kept) = kept else { return false };
     STATE.seen.store(0, Ordering::Relaxed);
     STATE.socket.store(kept as u64 + 1, Ordering::Release);
-    tell(Request::Hello, &[diagnosis.as_fd()])
+    tell(Request::Hello { name: name() }, &[diagnosis.as_fd()])
+}
+
+/// What this thread calls itself, which is how the program is called, mostly.
+fn name() -> [u64; 2] {
+    let mut name = [0_u64; 2];
+    let to = name.as_mut_ptr();
+    // SAFETY: the kernel writes sixteen bytes.
+    shadow::keeping_errno(|| unsafe { libc::prctl(libc::PR_GET_NAME, to) });
+    name
 }
 
 fn make() -> Option<(OwnedFd, OwnedFd)> {
@@ -219,8 +228,10 @@ fn lost() {
     // The page stays mapped: somebody may be looking at it.
     STATE.page.store(0, Ordering::Release);
     STATE.failed.store(clock::now().max(1), Ordering::Relaxed);
-    // Another one knows nothing of its links.
+    // Another one knows nothing of its links. Nobody would say that those to other namespaces are
+    // over.
     over::each(|_| true);
+    part(|link| link.has(Note::Across));
     own::close(number);
 }
 
@@ -238,12 +249,24 @@ fn has_mail() -> bool {
     }
 }
 
-/// Takes the mail, if there is some, and says what is to be said.
+/// Takes the mail, if there is some, and says what is to be said. Whether there was anything.
 #[inline(always)]
-pub(super) fn look() {
-    if has_mail() || over::are_many() {
+pub(super) fn look() -> bool {
+    let is_any = has_mail() || over::are_many();
+    if is_any {
         take();
     }
+    is_any
+}
+
+/// Links that are over are left when nobody is in here ([`super::mail`]).
+fn part(is_over: impl Fn(Link) -> bool) {
+    links::each(|_, link| {
+        if link.get(Word::Memory) != 0 && is_over(link) {
+            link.note(Note::Parted);
+            over::part();
+        }
+    });
 }
 
 #[cold]
@@ -293,8 +316,11 @@ fn came(reply: Reply, file: Option<OwnedFd>) {
                 STATE.failed.store(0, Ordering::Relaxed);
             }
         }
-        (Reply::Link { tag, link: name, side }, Some(file)) => {
+        (Reply::Link { tag, link: name, side, reach }, Some(file)) => {
             let link = Link::of_tag(tag);
+            if let Some(link) = link.filter(|_| reach == Reach::Across) {
+                link.note(Note::Across);
+            }
             let is_taken = link.is_some_and(|link| take_link(link, &file, name, side));
             if let Some(link) = link {
                 link.note(Note::Returned);
@@ -304,8 +330,18 @@ fn came(reply: Reply, file: Option<OwnedFd>) {
                 tell(Request::Ended { link: name }, &[]);
             }
         }
-        (Reply::Refused { tag, .. }, _) => {
+        (Reply::Over { link: name }, None) => {
+            part(|link| link.get(Word::Name) == name);
+        }
+        (Reply::Ledger, Some(file)) => {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            if let Some(place) = map(&file, files::BYTES, access) {
+                ledger::begin(place as usize);
+            }
+        }
+        (Reply::Refused { tag, why }, _) => {
             if let Some(link) = Link::of_tag(tag) {
+                ledger::refused(link.get(Word::Number) as c_int, why);
                 link.note(Note::Left);
                 link.note(Note::Unwelcoming);
                 link.note(Note::Returned);

@@ -17,7 +17,8 @@ use rustix::event::PollFlags;
 use super::links::{self, Link, Note, Word};
 use super::look::{self, Seen};
 use super::members::{self, Looked, NOT_OURS, Row, may_be_member};
-use super::{broker, clock, inward, leaving, outward, shadow, welcome};
+use super::{clock, inward, leaving, mail, outward, shadow, welcome};
+use crate::ledger;
 use crate::table::{self, NUMBERS};
 
 const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
@@ -59,7 +60,7 @@ pub(super) unsafe fn joins(set: c_int, number: c_int, event: *const libc::epoll_
         may_be_member(&Member { set, number, id: entry.id(), events, data: 0 })
     };
     if !may {
-        NUMBERS.keep(number, Why::Member);
+        ledger::keep(number, Why::Member);
         leaving::leave_number(number);
     }
 }
@@ -89,7 +90,7 @@ pub(super) unsafe fn changed(
         let member = Member { set, number, id, events: event.events, data: event.u64 };
         link.set(Word::Number, number as u64);
         if !members::put(link, &member) || !may_be_member(&member) {
-            NUMBERS.keep(number, Why::Member);
+            ledger::keep(number, Why::Member);
             members::take_out(link);
             leaving::leave(link, number);
         }
@@ -451,7 +452,7 @@ pub(super) fn wait(
     wait: Wait,
     native: impl Fn(*mut libc::epoll_event, c_int, bool) -> c_int,
 ) -> c_int {
-    broker::look();
+    mail::look();
     outward::give_back();
     let entry = NUMBERS.look(set);
     let id = if entry.kind() == Kind::Set { entry.id() } else { 0 };

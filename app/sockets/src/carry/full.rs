@@ -3,7 +3,6 @@
 use core::ffi::c_int;
 
 use omniverb_carry::Direction;
-use omniverb_carry::layout::RING;
 use rustix::thread::sched_yield;
 
 use super::links::{Link, Word};
@@ -39,9 +38,14 @@ pub(super) fn is_left_out(link: Link) -> bool {
     until != 0 && (until.wrapping_sub(clock::now()) as i64) > 0
 }
 
-/// The reader makes room, in the time that is `left` to this call, and as long as it shows that it
+/// The reader makes room, for half of `room`, in the time that is `left` to this call, and as long as it shows that it
 /// reads, be it from the kernel what was sent before.
-pub(super) fn wait_for_room(link: Link, direction: &Direction<Memory>, left: &mut u64) -> bool {
+pub(super) fn wait_for_room(
+    link: Link,
+    direction: &Direction<Memory>,
+    room: usize,
+    left: &mut u64,
+) -> bool {
     let (began, mut seen, mut seen_at) = (clock::now(), (0, direction.place()), clock::now());
     let mut looks = 0_u32;
     let (has_room, took) = loop {
@@ -59,8 +63,8 @@ pub(super) fn wait_for_room(link: Link, direction: &Direction<Memory>, left: &mu
         }
         let took = now.wrapping_sub(began);
         let is_over = took >= *left || now.wrapping_sub(seen_at) >= SILENCE;
-        if bytes <= RING / 2 || is_over {
-            break (bytes <= RING / 2, took);
+        if bytes <= room / 2 || is_over {
+            break (bytes <= room / 2, took);
         }
         looks += 1;
         if looks > LOOKS_AWAKE {

@@ -10,6 +10,7 @@ use omniverb_carry::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 use super::links::{self, Link, Note, Word};
 use super::outward::{self, is_its};
 use super::{broker, inward, shadow};
+use crate::ledger;
 
 /// Neither direction goes on, now or, if it has no memory yet, ever. What was not received is still
 /// in the ring, for this process and those that it forks.
@@ -72,6 +73,25 @@ pub(super) fn stop_sending(number: c_int) {
     link.let_go();
 }
 
+/// The same for those that the broker has said are over. What the kernel has no room for now it
+/// gets by the next calls: nobody sends behind it but us.
+pub(super) fn those_that_are_over() {
+    links::each(|number, link| {
+        if link.has(Note::Parted) {
+            ledger::parted(number);
+            link.unnote(Note::Parted);
+            escape(link, number);
+            outward::may_have_bytes();
+            if inward::waiting(link) > 0
+                && let Some(inward) = link.inward()
+                && inward.leave().is_err()
+            {
+                link.note(Note::Broken);
+            }
+        }
+    });
+}
+
 /// The same for a number, if it has a link.
 pub(super) fn leave_number(number: c_int) {
     if let Some(link) = links::enter(number) {
@@ -111,7 +131,7 @@ pub(super) fn close(number: c_int) {
         }
     }
     link.let_go();
-    broker::look();
+    _ = broker::look();
 }
 
 /// The last number of this process is.

@@ -7,6 +7,7 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use omniverb_carry::layout::RING;
 use omniverb_carry::{Direction, layout};
 use omniverb_ring::WordMemory;
 use omniverb_stream::descriptors::{PIECE, Room};
@@ -64,6 +65,8 @@ pub(super) enum Word {
     Sending,
     /// The fence is what the kernel was given: nothing was since.
     IsFenced,
+    /// Bytes that the kernel had room for then.
+    Room,
     /// How far the other end had read when that was looked at last.
     SeenPlace,
     /// How long room in the ring was waited for in vain; how often in a row that was given up, and
@@ -124,6 +127,11 @@ pub(super) enum Note {
     Left = 64,
     /// The other end took long to take back what it had written: it is not waited for again.
     Slow = 128,
+    /// The other end is in another network namespace: the link is only for as long as the broker
+    /// says.
+    Across = 256,
+    /// The broker has said that it is over.
+    Parted = 512,
 }
 
 /// One of them.
@@ -178,6 +186,13 @@ impl Link {
 
     pub(super) fn unnote(self, note: Note) {
         self.word(Word::Notes).fetch_and(!(note as u64), Ordering::AcqRel);
+    }
+
+    /// Bytes that may be in the ring: should they be taken back the kernel has to have room for
+    /// them, with what it needs to keep them.
+    #[inline(always)]
+    pub(super) fn room(self) -> usize {
+        RING.min(self.get(Word::Room) as usize / 2)
     }
 
     /// Its memory, if it has come.

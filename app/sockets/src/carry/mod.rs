@@ -10,7 +10,7 @@
 //!   [`welcome`]: who may put bytes there. [`waits`]: `poll` and `select`; [`epoll`] and
 //!   [`members`]: sets.
 //! * [`leaving`]: back to the kernel. [`look`], [`shadow`]: what the kernel says.
-//! * [`report`]: how much was carried.
+//! * [`report`]: how much was carried; `crate::ledger`: what is not, and why.
 
 mod broker;
 mod clock;
@@ -20,6 +20,7 @@ mod inward;
 mod leaving;
 mod links;
 mod look;
+mod mail;
 mod members;
 mod memory;
 mod offering;
@@ -40,8 +41,8 @@ use offering::Found;
 use omniverb_stream::descriptors::Why;
 use parts::Parts;
 
-use crate::table::{self, NUMBERS};
-use crate::{call, place};
+use crate::table;
+use crate::{call, ledger, place};
 
 /// At the start of the program.
 pub(crate) fn begin() {
@@ -99,7 +100,7 @@ pub(crate) fn send(
 /// The link of a number that has one with memory, held.
 #[inline(always)]
 fn carried(number: c_int) -> Option<Link> {
-    broker::look();
+    mail::look();
     let link = links::enter(number)?;
     if link.get(Word::Memory) != 0 {
         return Some(link);
@@ -285,7 +286,7 @@ pub(crate) fn stop() {
 #[inline(always)]
 pub(crate) fn stays_with_kernel(number: c_int, flags: c_int) {
     if flags & call::FLAGS != 0 && place::is_ours() && table::look(number).kind().is_stream() {
-        NUMBERS.keep(number, Why::Flag);
+        ledger::keep(number, Why::Flag);
         fence(Ordering::SeqCst);
         leaving::leave_number(number);
     }
@@ -364,6 +365,7 @@ pub(crate) fn forks() -> Option<c_int> {
 pub(crate) fn forked(parents: Option<c_int>) {
     if links::is_on() {
         _ = broker::is_copy();
+        ledger::begin_anew();
         leaving::begin_anew();
         members::begin_anew();
         offering::begin_anew();

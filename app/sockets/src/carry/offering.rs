@@ -6,14 +6,15 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-use omniverb_carry::layout::RING;
 use omniverb_stream::descriptors::{Kind, Why};
 
 use super::links::{self, Link, Word};
-use super::{broker, members, shadow};
-use crate::place;
+use super::{broker, mail, members, shadow};
 use crate::table::{self, NUMBERS};
+use crate::{ledger, place};
 
+/// Bytes of the ring that have to be of use.
+const LEAST: usize = 4096;
 /// Numbers that the C library gives to other files unseen (`daemon`).
 const STANDARD: c_int = 2;
 
@@ -36,7 +37,7 @@ pub(super) enum Found {
 /// The link of a number; the socket is offered if it never was.
 #[inline]
 pub(super) fn enter(number: c_int) -> Found {
-    broker::look();
+    mail::look();
     for _ in 0..2 {
         if let Some(link) = links::enter(number) {
             let is_there = link.get(Word::Memory) != 0;
@@ -94,22 +95,22 @@ fn offer(number: c_int) -> bool {
 fn offer_now(number: c_int) -> bool {
     let entry = NUMBERS.look(number);
     if members::membership(number, entry.id()).is_err() {
-        NUMBERS.keep(number, Why::Member);
+        ledger::keep(number, Why::Member);
         return false;
     }
     let information = shadow::Information::of(number);
     if information.as_ref().is_some_and(shadow::Information::is_ending) {
-        NUMBERS.keep(number, Why::Ended);
+        ledger::keep(number, Why::Ended);
         return false;
     }
     let is_open = information.is_some_and(|of| of.is_established());
     let Some(cookie) = shadow::cookie(number).filter(|_| is_open) else {
         return false;
     };
-    // What is taken back out of the ring must find room with the kernel.
+    // What is taken back out of the ring must find room with the kernel ([`Link::room`]).
     let buffer = shadow::send_buffer(number);
-    if shadow::low_water(number) != 1 || buffer < 4 * RING {
-        NUMBERS.keep(number, Why::Option);
+    if shadow::low_water(number) != 1 || buffer < 4 * LEAST {
+        ledger::keep(number, Why::Option);
         return false;
     }
     let Some(link) = links::make(number) else { return false };
@@ -121,7 +122,7 @@ fn offer_now(number: c_int) -> bool {
     let is_same = again.id() == entry.id() && again.why() == Why::Free && !again.is_duplicated();
     let is_where_it_may_be = members::join(link, number, entry.id());
     if !is_where_it_may_be {
-        NUMBERS.keep(number, Why::Member);
+        ledger::keep(number, Why::Member);
     }
     let is_free = is_same && is_where_it_may_be && UNCOUNTED.load(Ordering::SeqCst) == 0;
     let is_offered = is_free && broker::offer(number, link);
@@ -135,9 +136,13 @@ fn offer_now(number: c_int) -> bool {
 /// Sockets that there are now are never offered: others have them, too. And sets have no more
 /// members that are carried.
 pub(super) fn none_of_these() {
+    let mut written = 0;
     for number in 0..NUMBERS.end() {
         let kind = NUMBERS.look(number).kind();
-        if kind.is_stream() || kind == Kind::Set {
+        if kind.is_stream() && written < ledger::AT_ONCE {
+            ledger::keep(number, Why::Shared);
+            written += 1;
+        } else if kind.is_stream() || kind == Kind::Set {
             NUMBERS.keep(number, Why::Shared);
         }
     }

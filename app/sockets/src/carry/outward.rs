@@ -28,6 +28,8 @@ use crate::slots::{next_poll, next_sendmsg};
 
 /// Flags of messages that change nothing about bytes in the ring.
 const PLAIN: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_MORE;
+/// The fewest bytes that the kernel has to have room for.
+const LEAST: usize = 4096;
 /// How often the turn is tried, and how many of these times without giving the processor away.
 const TRIES: u32 = 20_000;
 const TRIES_AWAKE: u32 = 100;
@@ -199,6 +201,11 @@ pub(super) fn flush_wholly(link: Link, number: c_int) {
     shadow::reset(number);
 }
 
+/// Some ring may have bytes that its reader has not read, and that are to go through the kernel.
+pub(super) fn may_have_bytes() {
+    IS_DIRTY.store(true, Ordering::Release);
+}
+
 /// Before this thread sleeps, or does something for long: nobody is left who would have to wait for
 /// us to get what was sent.
 #[inline(always)]
@@ -307,9 +314,11 @@ fn put_all(link: Link, direction: &Direction<Memory>, number: c_int, parts: &Par
     }
     let head = direction.head();
     let mut seen = link.get(Word::SeenPlace);
-    let used = direction.used(head, &mut seen, length);
+    // As if what the kernel has no room for were in use.
+    let (room, wanted) = (link.room(), length + RING - link.room());
+    let used = direction.used(head, &mut seen, wanted);
     link.set(Word::SeenPlace, seen);
-    let has_room = used.is_ok_and(|bytes| bytes + length <= RING);
+    let has_room = used.is_ok_and(|bytes| bytes + length <= room);
     let notes = Note::Broken as u64 | Note::Left as u64;
     let is_open = link.get(Word::IsFenced) != 0
         && link.get(Word::Notes) & notes == 0
@@ -447,8 +456,9 @@ fn put(
             break;
         }
         link.set(Word::SeenPlace, place.position());
-        let length = (parts.total() - sent).min(PIECE);
-        if RING - bytes < length {
+        let room = link.room();
+        let length = (parts.total() - sent).min(PIECE).min(room / 2);
+        if room.saturating_sub(bytes) < length {
             rounds += 1;
             if rounds > ROUNDS {
                 // Its reader says what no reader says.
@@ -460,7 +470,7 @@ fn put(
             }
             // Others take back what is there before they sleep.
             give_turn(link);
-            if wait_for_room(link, direction, &mut left) && take_turn(link, direction) {
+            if wait_for_room(link, direction, room, &mut left) && take_turn(link, direction) {
                 continue;
             }
             return sent;
@@ -476,10 +486,12 @@ fn put(
     sent
 }
 
-/// From here on bytes go into the ring. The kernel has room for all of the ring, should that be
-/// taken back.
+/// From here on bytes go into the ring: as many as the kernel has room for, should they be taken
+/// back. Over a link of a network that is little at first.
 fn fence(link: Link, direction: &Direction<Memory>, number: c_int, bytes: usize) -> bool {
-    if bytes > 0 || !shadow::has_room(number, RING) {
+    // It grows with what goes through the kernel.
+    link.set(Word::Room, shadow::room(number) as u64);
+    if bytes > 0 || link.room() < LEAST {
         return false;
     }
     let Some(information) = shadow::Information::of(number) else { return false };

@@ -10,6 +10,8 @@ static NAMES: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
 /// From this place on there are many.
 const MANY: usize = 64;
 static ARE_MANY: AtomicBool = AtomicBool::new(false);
+/// Some are over that have not been left so far.
+static ARE_PARTED: AtomicBool = AtomicBool::new(false);
 
 /// One more name. That is all that is done when a link ends, wherever that is.
 pub(super) fn put(name: u64) {
@@ -21,6 +23,17 @@ pub(super) fn put(name: u64) {
     }
 }
 
+/// Some are over since the broker says so, and this process has them still.
+pub(super) fn part() {
+    ARE_PARTED.store(true, Ordering::Release);
+    ARE_MANY.store(true, Ordering::Release);
+}
+
+/// Whether there are such, for who leaves them now.
+pub(super) fn take_parted() -> bool {
+    ARE_PARTED.swap(false, Ordering::AcqRel)
+}
+
 /// The broker is to be told soon.
 #[inline(always)]
 pub(super) fn are_many() -> bool {
@@ -29,7 +42,7 @@ pub(super) fn are_many() -> bool {
 
 /// Calls with each name, which is forgotten if that says so. For one thread at a time.
 pub(super) fn each(is_done: impl Fn(u64) -> bool) {
-    ARE_MANY.store(false, Ordering::Release);
+    ARE_MANY.store(ARE_PARTED.load(Ordering::Acquire), Ordering::Release);
     for word in &NAMES {
         let name = word.load(Ordering::Acquire);
         if name != 0 && is_done(name) {

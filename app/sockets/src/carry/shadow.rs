@@ -120,8 +120,8 @@ const SEND_BUFFER: usize = 3;
 const SEND_QUEUED: usize = 5;
 const MEMORY_WORDS: usize = 9;
 
-/// The kernel has room for so many bytes more that are sent, with what it needs to keep them.
-pub(super) fn has_room(number: c_int, bytes: usize) -> bool {
+/// Bytes that the kernel has room for, what it needs to keep them included.
+pub(super) fn room(number: c_int) -> usize {
     let mut words = [0_u32; MEMORY_WORDS];
     let mut length = size_of_val(&words) as u32;
     let to = words.as_mut_ptr().cast::<c_void>();
@@ -129,8 +129,9 @@ pub(super) fn has_room(number: c_int, bytes: usize) -> bool {
     let got = keeping_errno(|| unsafe {
         next_getsockopt(number, libc::SOL_SOCKET, SO_MEMINFO, to, &raw mut length)
     });
+    let is_told = got == 0 && length as usize > SEND_QUEUED * size_of::<u32>();
     let room = words[SEND_BUFFER].saturating_sub(words[SEND_QUEUED]);
-    got == 0 && length as usize > SEND_QUEUED * size_of::<u32>() && room as usize >= 2 * bytes
+    if is_told { room as usize } else { 0 }
 }
 
 /// It is one of those that descriptors travel by.

@@ -11,7 +11,7 @@ use super::epoll::{MOVES, Wait};
 use super::links::{self, Link, Note, Word};
 use super::look;
 use super::offering::{self, Found};
-use super::{broker, clock, epoll, inward, outward, welcome};
+use super::{clock, epoll, inward, mail, outward, welcome};
 use crate::place;
 
 /// Descriptors of a call that are looked through.
@@ -133,7 +133,7 @@ pub(super) unsafe fn poll(
     wait: Wait,
     native: impl Fn(bool) -> c_int,
 ) -> c_int {
-    broker::look();
+    mail::look();
     outward::give_back();
     if count == 0 {
         // A way to sleep.
@@ -354,7 +354,7 @@ impl Sets {
 
 /// `select`. `native` does what the program has called, or the same without waiting.
 pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) -> c_int {
-    broker::look();
+    mail::look();
     outward::give_back();
     if sets.end > SET {
         // A set of another size.

@@ -16,6 +16,16 @@ use std::io;
 impl Server {
     pub(super) fn execute(&mut self, action: Action) {
         match action {
+            Action::Welcome { session, .. } if self.related.has(session) => {
+                self.sockets_welcome(session);
+            }
+            Action::Reply { session, .. } if self.related.has(session) => {
+                self.sockets_unwelcome(session);
+            }
+            Action::Drop { session, .. } if self.related.has(session) => {
+                self.sockets_unwelcome(session);
+            }
+            Action::Related { number, verdict } => self.related(number, verdict),
             Action::Welcome { session, tag, welcome } => self.welcome(session, tag, &welcome),
             Action::Reply { session, tag, message } => {
                 self.answer(session, tag, Letter::of(message));

@@ -44,6 +44,7 @@ impl Server {
                 match subject {
                     Subject::Arrival(id) => self.identified(id, found),
                     Subject::Named(id) => self.name_found(id, found),
+                    Subject::Sockets(number) => self.sockets_found(number, found),
                     Subject::Vnic(_) => {}
                 }
             }

@@ -20,6 +20,7 @@ mod packets;
 mod pairs;
 mod parting;
 mod ram;
+mod sockets;
 mod start;
 mod status;
 mod vnics;
@@ -42,6 +43,7 @@ use crate::probes::{Due, Probes};
 use crate::ram::Pins;
 use crate::reactor::{Reactor, Timer};
 use crate::ready::{Entrance, Ready};
+use crate::related::Related;
 use crate::settings::Ended;
 use crate::tables::Tables;
 use crate::vnics::Vnics;
@@ -69,6 +71,8 @@ pub struct Server {
     helpers: Helpers,
     /// Introduces the ends of sockets to each other, if that was wanted.
     broker: Option<Broker>,
+    /// What it has asked.
+    related: Related,
     machines: Machines,
     leavers: Leavers,
     /// Who the vNICs are, and how they are reached.
@@ -145,11 +149,7 @@ impl Server {
             Ready::Engine => self.engine_ready(),
             Ready::Recorder => self.recorder_ready(),
             Ready::Disposal => self.dispose(),
-            Ready::Broker => {
-                if let Some(broker) = &mut self.broker {
-                    broker.died(&mut self.reactor, &mut self.journal);
-                }
-            }
+            Ready::Broker => self.broker_ready(),
             Ready::Termination => {}
         }
         Ok(())

@@ -14,7 +14,7 @@ use crate::vnics::Named;
 use omniverb_netns::{Kind, Process};
 use omniverb_session::body::Done;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
-use omniverb_session::operator::{Message, decode, encode};
+use omniverb_session::operator::{Message, SocketsShown, decode, encode};
 use omniverb_sys::{clock, pidfd, socket};
 use omniverb_tenancy::SessionId;
 use omniverb_terms::Errno;
@@ -140,6 +140,14 @@ impl Server {
             Message::DetachMachine(m) => {
                 Some(self.detach_machine(&m).map(|()| Done { take_back: 0 }.into()))
             }
+            Message::ShowSockets(_) => match self.show_sockets() {
+                Ok(socket) => {
+                    let shown = SocketsShown { reserved: 0 }.into();
+                    self.answer_operator_with(id, call.tag, &shown, &[socket.as_fd()]);
+                    None
+                }
+                Err(errno) => Some(Err(errno)),
+            },
             Message::EndCapture(_) => {
                 self.end_capture(id, call.tag);
                 None

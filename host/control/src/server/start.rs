@@ -26,6 +26,7 @@ use crate::ram::Pins;
 use crate::reactor::Reactor;
 use crate::ready::{Entrance, Ready};
 use crate::registry::Registry;
+use crate::related::Related;
 use crate::secret;
 use crate::server::Server;
 use crate::settings::{Settings, Unwanted};
@@ -112,6 +113,7 @@ impl Server {
             operators,
             helpers: settings.helpers,
             broker: None,
+            related: Related::default(),
             machines: Machines::default(),
             leavers: Leavers::default(),
             vnics: Vnics::new(registry),

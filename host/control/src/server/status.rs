@@ -121,6 +121,7 @@ impl Server {
         json!({
             "name": vnic.name,
             "namespace": self.vnics.registry().inode(vnic.key),
+            "cookie": self.vnics.registry().serial(vnic.key),
             "node_guid": guid.join(":"),
             "gids": gids,
             "cm_ids": vnic.cm_ids,

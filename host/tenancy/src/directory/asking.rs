@@ -17,6 +17,7 @@ use super::neighbours::{Answer, Question, Waiter};
 use crate::accounts::Kind;
 use crate::action::Action;
 use crate::ids::ProbeId;
+use crate::links::unrelated::Unrelated;
 use crate::tenancy::Tenancy;
 use omniverb_terms::{Gid, Underlay, VnicId};
 use std::net::IpAddr;
@@ -191,6 +192,7 @@ impl Tenancy {
         for waiter in waiters {
             match waiter {
                 Waiter::Wish { qpn, peer } => self.advance_wish(qpn, peer, now),
+                Waiter::Relation(number) => self.advance_relation(number, now),
                 Waiter::Consent => {
                     let answer = self.network.neighbours.recall(&question, now);
                     self.consent_answered(question, answer, now);
@@ -207,6 +209,7 @@ impl Tenancy {
     /// A vNIC is gone: what was known of it, and what was asked from it, is void.
     pub(crate) fn forget_vnic(&mut self, key: VnicId, now: u64) {
         self.forget_answers(key);
+        self.end_relations(key, Unrelated::Gone);
         for question in self.network.neighbours.of(key) {
             self.settle(question, now);
         }

@@ -35,6 +35,8 @@ pub(crate) enum Waiter {
     Wish { qpn: Qpn, peer: Qpn },
     /// Links that rest on the answer.
     Consent,
+    /// Sockets that are to be brought together.
+    Relation(u64),
 }
 
 /// What the network said.

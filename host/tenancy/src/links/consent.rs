@@ -8,6 +8,7 @@
 //! that lead to another vNIC of this host. Within one vNIC there is nobody to ask.
 
 use super::consents::Rest;
+use super::unrelated::Unrelated;
 use crate::accounts::Kind;
 use crate::directory::asking::Resolved;
 use crate::directory::neighbours::{Answer, Question, Waiter};
@@ -112,12 +113,17 @@ impl Tenancy {
                 Some(if first == from { second } else { first })
             }
             Rest::Engine(qpn, peer) => self.links.engine.get(qpn, peer)?.within,
+            Rest::Relation(number) => {
+                let [first, second] = self.links.relations.vnics(number)?;
+                Some(if first == from { second } else { first })
+            }
         }
     }
 
     fn withdraw(&mut self, rest: Rest) {
         match rest {
             Rest::Link(key) => self.part_link(key),
+            Rest::Relation(number) => self.end_relation(number, Unrelated::NotThere),
             Rest::Engine(qpn, (peer, _)) => {
                 self.end_engine_links(qpn, peer, Some(CLOSED_BY_NETWORK));
             }

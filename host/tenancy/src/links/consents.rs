@@ -17,6 +17,8 @@ pub(crate) enum Rest {
     Link(LinkKey),
     /// A queue pair's link to the engine.
     Engine(Qpn, RemotePeer),
+    /// A relation of sockets.
+    Relation(u64),
 }
 
 #[derive(Debug, Default)]

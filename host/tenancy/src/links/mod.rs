@@ -6,8 +6,9 @@
 //! groups. `path.rs`: the words for both. `pairs.rs`: memory that a virtual machine shares with
 //! another (`pair_windows.rs`). `bells.rs`: places of links in what processes wake each other with.
 //! `consents.rs`, `consent.rs`: the network is asked as long as a link lives; `parting.rs`: links
-//! that somebody else ends. `room.rs`: which link makes way for another, of those in
-//! `uninvited.rs` (direct ones) or `seniority.rs` (to the engine).
+//! that somebody else ends. `relating.rs`: sockets that may share memory (`relations.rs`), and why
+//! not (`unrelated.rs`). `room.rs`: which link makes way for another, of those in `uninvited.rs`
+//! (direct ones) or `seniority.rs` (to the engine).
 
 mod bells;
 mod consent;
@@ -25,9 +26,12 @@ mod pairing;
 mod pairs;
 mod parting;
 pub(crate) mod path;
+mod relating;
+pub(crate) mod relations;
 mod room;
 mod seniority;
 mod uninvited;
+pub(crate) mod unrelated;
 
 use crate::accounts::Paid;
 use crate::ids::{LinkKey, RemotePeer, SessionId};
@@ -39,6 +43,7 @@ use engine_links::EngineLinks;
 use link::Link;
 use omniverb_terms::{Gid, Qpn, VnicId};
 use pair_windows::{Pairs, Windows};
+use relations::Relations;
 
 /// All links. The files of this folder change them; others look.
 #[derive(Debug, Default)]
@@ -50,6 +55,8 @@ pub(crate) struct Links {
     consents: Consents,
     /// Windows that machines share with others.
     pairs: Pairs,
+    /// Where sockets may share memory.
+    relations: Relations,
 }
 
 impl Links {

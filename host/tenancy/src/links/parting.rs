@@ -5,6 +5,7 @@
 use super::engine_link::Cause;
 use crate::action::Action;
 use crate::ids::LinkKey;
+use crate::links::unrelated::Unrelated;
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{CLOSED_BY_NETWORK, LinkClosed};
 use omniverb_terms::{Qpn, VnicId};
@@ -28,6 +29,7 @@ impl Tenancy {
         for (qpn, peer) in engine {
             self.end_engine_links(qpn, peer, Some(CLOSED_BY_NETWORK));
         }
+        self.end_relations(key, Unrelated::Gone);
         self.forget_answers(key);
         self.queue_pairs.forget_targets(key);
         self.decided()

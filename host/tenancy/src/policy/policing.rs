@@ -33,6 +33,7 @@ impl Tenancy {
         let before = self.policy(key);
         self.policies.set(key, policy);
         self.adoption_changed(key, before);
+        self.review_relations(key);
         (self.direct_links(key), self.decided())
     }
 
@@ -43,6 +44,7 @@ impl Tenancy {
         let before = self.policy(key);
         self.policies.unset(key);
         self.adoption_changed(key, before);
+        self.review_relations(key);
         self.decided()
     }
 

@@ -21,6 +21,7 @@ mod pair_pages;
 mod pairing;
 mod pairs;
 mod parting;
+mod relations;
 mod strangers;
 mod support;
 mod uninvited;

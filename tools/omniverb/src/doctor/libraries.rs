@@ -120,7 +120,8 @@ pub(super) fn files(findings: &mut Findings, socket: &Path) {
     }
 }
 
-fn locate(program: &OsStr) -> Option<std::path::PathBuf> {
+/// Where a program is, by its path or by `PATH`.
+pub(super) fn locate(program: &OsStr) -> Option<std::path::PathBuf> {
     let direct = Path::new(program);
     if direct.components().count() > 1 {
         return direct.exists().then(|| direct.into());

@@ -1,5 +1,7 @@
 //! `omniverb doctor`: looks at everything that has to be right, one line a finding.
 
+mod carried;
+mod elf;
 mod findings;
 mod kernel;
 mod libraries;
@@ -18,11 +20,13 @@ pub(crate) fn doctor(program: Option<&OsStr>) -> anyhow::Result<ExitCode> {
         network::gids(&mut findings, path);
         network::port(&mut findings, path);
         libraries::files(&mut findings, path);
+        carried::broker(&mut findings, path);
     }
     libraries::library(&mut findings);
     libraries::stock(&mut findings);
     if let Some(program) = program {
         libraries::program(&mut findings, program);
+        carried::program(&mut findings, program);
     }
     kernel::memory_files(&mut findings);
     kernel::userfaultfd(&mut findings);

@@ -1,0 +1,97 @@
+//! Connections between two network namespaces: matched when the daemon says that they may be.
+//!
+//! Names prove nothing there: somebody may have given himself another's address, or stand between
+//! the two. So both ends are where the network brings what is sent to them, which the daemon finds
+//! out as for verbs; both sockets are there at this moment, by their cookies; and what the kernel
+//! has counted at one fits the other ([`crate::evidence`]).
+
+use crate::client::Client;
+use crate::daemon::{Place, ToDaemon};
+use crate::evidence;
+use crate::introduce::introduce;
+use crate::offers::Offer;
+use crate::relations::Known;
+use crate::shared::Broker;
+use omniverb_carry::message::Refusal;
+use omniverb_sys::connection::Names;
+use omniverb_sys::{clock, lock, pidfd, socket};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+
+/// An offer waits: its other end may have been offered in another namespace.
+pub(crate) fn seek(broker: &Broker, ours: &Offer) {
+    let names = ours.connection.names;
+    if is_own(names.local.ip()) || is_own(names.remote.ip()) {
+        return;
+    }
+    let others = lock(&broker.offers).elsewhere(&ours.connection);
+    for other in others {
+        let places = [ours.address(), other.address()];
+        let known = lock(&broker.relations).of(places[0], places[1], clock::now());
+        match known {
+            Known::Together => bring_together(broker, names, places),
+            Known::Wait => {}
+            Known::Ask(number) => {
+                let clients = [&*ours.client, &*other.client];
+                if ask(broker, number, places, clients).is_err() {
+                    lock(&broker.relations).unasked(number);
+                }
+            }
+        }
+    }
+}
+
+/// An address that each namespace has for itself.
+fn is_own(address: IpAddr) -> bool {
+    let is_link_local = match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    // The same of the link on two interfaces are two connections.
+    address.is_loopback() || is_link_local
+}
+
+fn ask(broker: &Broker, number: u64, places: [Place; 2], clients: [&Client; 2]) -> io::Result<()> {
+    let daemon = broker.daemon.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+    let users = clients.map(|client| client.peer.uid);
+    let [one, other] = clients.map(|client| pidfd::of_peer(client.socket.as_fd()));
+    let (one, other) = (one?, other?);
+    let question = ToDaemon::Ask { number, places, users }.encode();
+    socket::try_send(daemon.as_fd(), &question, &[one.as_fd(), other.as_fd()])
+}
+
+/// The daemon says that two places may be brought together: those who wait are.
+pub(crate) fn together(broker: &Broker, number: u64) {
+    let Some(places) = lock(&broker.relations).together(number) else { return };
+    let waiting = lock(&broker.offers).between(places);
+    for names in waiting {
+        bring_together(broker, names, places);
+    }
+}
+
+/// Gives a link to who waits at both ends of a connection, if it is one.
+fn bring_together(broker: &Broker, names: Names, places: [Place; 2]) {
+    let namespaces = places.map(|place| place.namespace);
+    let Some(both) = lock(&broker.offers).both(names, namespaces) else { return };
+    let [one, other] = &both;
+    let seen = [one, other, one].map(|offer| offer.client.look(&offer.connection).ok().flatten());
+    let [Some(before), Some(between), Some(after)] = seen else {
+        // Who is there still may have another end.
+        let is_there = [seen[0].is_some() && seen[2].is_some(), seen[1].is_some()];
+        for (offer, is_there) in both.into_iter().zip(is_there) {
+            match is_there {
+                true => lock(&broker.offers).put_back(offer),
+                false => offer.client.refuse(offer.tag, Refusal::NotProven),
+            }
+        }
+        return;
+    };
+    if !evidence::fits([&before, &after], &between) {
+        both.iter().for_each(|offer| offer.client.refuse(offer.tag, Refusal::NotOne));
+        return;
+    }
+    if introduce(broker, one, other, Some(places)).is_err() {
+        other.client.refuse(other.tag, Refusal::TooMany);
+    }
+}

@@ -1,0 +1,248 @@
+//! Pairs of addresses in two network namespaces: what the daemon was asked, and has said.
+//!
+//! Of what is asked little is under way for one namespace at a time, and little is kept for it:
+//! nobody stops others by asking. What is not answered stays as it is without us.
+
+use crate::daemon::{Place, WhyApart};
+use crate::limits::{ASKED_OF_NAMESPACE, RELATION_KEPT, RELATIONS, RELATIONS_OF_NAMESPACE};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+/// How long it is not asked again what was denied.
+const DENIED: Duration = Duration::from_secs(1);
+
+/// Both places, the smaller one first.
+type Pair = [Place; 2];
+
+fn pair(one: Place, other: Place) -> Pair {
+    [one.min(other), one.max(other)]
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    /// The daemon has not answered yet.
+    Asked,
+    /// It has said yes. These links live by it.
+    Together(BTreeSet<u64>),
+    /// It has said no.
+    Apart(WhyApart),
+}
+
+#[derive(Debug)]
+struct Relation {
+    number: u64,
+    state: State,
+    /// When it is of no use any more, unless it has links; in nanoseconds.
+    until: u64,
+}
+
+/// What is known of a pair.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// The daemon is to be asked, with this number.
+    Ask(u64),
+    /// It was, or cannot be now.
+    Wait,
+    /// The daemon says that they may.
+    Together,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct Relations {
+    by_pair: HashMap<Pair, Relation>,
+    by_number: BTreeMap<u64, Pair>,
+    last: u64,
+}
+
+impl Relations {
+    /// What is known of two places; if that is nothing it is to be asked now.
+    pub(crate) fn of(&mut self, one: Place, other: Place, now: u64) -> Known {
+        let pair = pair(one, other);
+        if let Some(relation) = self.by_pair.get_mut(&pair) {
+            match relation.state {
+                State::Asked => return Known::Wait,
+                State::Together(_) => {
+                    relation.until = now.saturating_add(RELATION_KEPT);
+                    return Known::Together;
+                }
+                State::Apart(_) if relation.until > now => return Known::Wait,
+                State::Apart(_) => self.remove(&pair),
+            }
+        }
+        if !self.has_room(pair) {
+            return Known::Wait;
+        }
+        self.last += 1;
+        let until = now.saturating_add(RELATION_KEPT);
+        self.by_pair.insert(pair, Relation { number: self.last, state: State::Asked, until });
+        self.by_number.insert(self.last, pair);
+        Known::Ask(self.last)
+    }
+
+    /// For one more, in each of its namespaces.
+    fn has_room(&self, pair: Pair) -> bool {
+        let is_of = |other: &Pair, namespace| other.iter().any(|one| one.namespace == namespace);
+        self.by_pair.len() < RELATIONS
+            && pair.iter().all(|place| {
+                let of = self.by_pair.iter().filter(|(other, _)| is_of(other, place.namespace));
+                let (mut all, mut asked) = (0, 0);
+                of.for_each(|(_, one)| {
+                    all += 1;
+                    asked += usize::from(one.state == State::Asked);
+                });
+                all < RELATIONS_OF_NAMESPACE && asked < ASKED_OF_NAMESPACE
+            })
+    }
+
+    fn remove(&mut self, pair: &Pair) {
+        if let Some(relation) = self.by_pair.remove(pair) {
+            self.by_number.remove(&relation.number);
+        }
+    }
+
+    /// It could not be asked.
+    pub(crate) fn unasked(&mut self, number: u64) {
+        if let Some(pair) = self.by_number.get(&number).copied() {
+            self.remove(&pair);
+        }
+    }
+
+    /// The daemon says yes: the places.
+    pub(crate) fn together(&mut self, number: u64) -> Option<[Place; 2]> {
+        let pair = self.by_number.get(&number)?;
+        let relation = self.by_pair.get_mut(pair)?;
+        (relation.state == State::Asked).then(|| {
+            relation.state = State::Together(BTreeSet::new());
+            *pair
+        })
+    }
+
+    /// The daemon says no: the links that lived by what it said before.
+    pub(crate) fn apart(&mut self, number: u64, why: WhyApart, now: u64) -> BTreeSet<u64> {
+        let pair = self.by_number.get(&number);
+        let Some(relation) = pair.and_then(|pair| self.by_pair.get_mut(pair)) else {
+            return BTreeSet::new();
+        };
+        relation.until = now.saturating_add(DENIED.as_nanos() as u64);
+        match std::mem::replace(&mut relation.state, State::Apart(why)) {
+            State::Together(links) => links,
+            _ => BTreeSet::new(),
+        }
+    }
+
+    /// A link is about to be given to two places. `false`: they may not have it any more.
+    pub(crate) fn join(&mut self, one: Place, other: Place, link: u64) -> bool {
+        match self.by_pair.get_mut(&pair(one, other)).map(|relation| &mut relation.state) {
+            Some(State::Together(links)) => links.insert(link),
+            _ => false,
+        }
+    }
+
+    /// A link lives by what the daemon says of two places.
+    pub(crate) fn has(&self, one: Place, other: Place, link: u64) -> bool {
+        let relation = self.by_pair.get(&pair(one, other));
+        relation.is_some_and(|relation| match &relation.state {
+            State::Together(links) => links.contains(&link),
+            _ => false,
+        })
+    }
+
+    /// A link is no more.
+    pub(crate) fn leave(&mut self, one: Place, other: Place, link: u64, now: u64) {
+        if let Some(relation) = self.by_pair.get_mut(&pair(one, other))
+            && let State::Together(links) = &mut relation.state
+        {
+            links.remove(&link);
+            relation.until = now.saturating_add(RELATION_KEPT);
+        }
+    }
+
+    /// Why two places have no links.
+    pub(crate) fn why(&self, one: Place, other: Place) -> Option<WhyApart> {
+        match self.by_pair.get(&pair(one, other))?.state {
+            State::Apart(why) => Some(why),
+            _ => None,
+        }
+    }
+
+    /// What is of no use any more goes; of these, whom the daemon is to be told of.
+    pub(crate) fn sweep(&mut self, now: u64) -> Vec<u64> {
+        let is_over = |relation: &Relation| {
+            let is_used = match &relation.state {
+                State::Together(links) => !links.is_empty(),
+                _ => false,
+            };
+            relation.until <= now && !is_used
+        };
+        let over = self.by_pair.iter().filter(|(_, relation)| is_over(relation));
+        let over: Vec<Pair> = over.map(|(pair, _)| *pair).collect();
+        let mut told = Vec::new();
+        for pair in over {
+            let relation = self.by_pair.get(&pair);
+            let is_denied = |one: &&Relation| matches!(one.state, State::Apart(_));
+            told.extend(relation.filter(|one| !is_denied(one)).map(|one| one.number));
+            self.remove(&pair);
+        }
+        told
+    }
+
+    /// Nothing is kept.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_pair.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(namespace: u64, last: u8) -> Place {
+        Place { namespace, address: [10, 0, 0, last].into() }
+    }
+
+    #[test]
+    fn a_pair_is_asked_for_once_and_links_live_by_what_was_said() {
+        let mut all = Relations::default();
+        let (one, other) = (place(1, 1), place(2, 2));
+        let Known::Ask(number) = all.of(one, other, 5) else { panic!("not asked") };
+        assert_eq!(all.of(other, one, 5), Known::Wait);
+        assert!(!all.join(one, other, 70));
+        assert_eq!(all.together(number), Some([one, other]));
+        assert_eq!(all.together(number), None);
+        assert_eq!(all.of(other, one, 5), Known::Together);
+        assert!(all.join(other, one, 70) && all.has(one, other, 70) && !all.has(one, other, 71));
+        // The same addresses elsewhere are another pair.
+        assert!(matches!(all.of(place(3, 1), place(2, 2), 5), Known::Ask(_)));
+        assert!(!all.join(place(3, 1), place(2, 2), 71));
+        assert_eq!(all.apart(number, WhyApart::Policy, 5), BTreeSet::from([70]));
+        assert!(!all.has(one, other, 70));
+        assert_eq!(
+            (all.why(one, other), all.of(one, other, 6)),
+            (Some(WhyApart::Policy), Known::Wait)
+        );
+        assert!(matches!(all.of(one, other, 2_000_000_000), Known::Ask(_)));
+    }
+
+    #[test]
+    fn who_asks_a_lot_stops_nobody() {
+        let mut all = Relations::default();
+        let asked = |all: &mut Relations, namespace, from: u64| {
+            let is_asked = |last: &u64| {
+                let other = place(1000 + last, 2);
+                matches!(all.of(place(namespace, 1), other, 5), Known::Ask(_))
+            };
+            (from..from + 1000).filter(is_asked).count()
+        };
+        assert_eq!(asked(&mut all, 1, 0), ASKED_OF_NAMESPACE);
+        assert_eq!(asked(&mut all, 2, 2000), ASKED_OF_NAMESPACE);
+        for number in 1..=ASKED_OF_NAMESPACE as u64 {
+            assert!(all.together(number).is_some());
+        }
+        assert_eq!(asked(&mut all, 1, 4000), ASKED_OF_NAMESPACE);
+        // What nobody uses goes, and the daemon is told.
+        assert_eq!(all.sweep(5).len(), 0);
+        assert_eq!(all.sweep(u64::MAX).len(), 3 * ASKED_OF_NAMESPACE);
+        assert!(all.is_empty() && all.by_number.is_empty());
+    }
+}

@@ -1,0 +1,164 @@
+//! What there is to see: each process with its sockets, and why those are not carried that are not.
+//!
+//! Nothing is kept for this but what there is anyway: links have their positions in their memory,
+//! processes have written down which sockets are the kernel's, and the kernel is asked whether
+//! these are there still. Who asks is told by a thread of his own, and waits for his own rows.
+
+use crate::client::Client;
+use crate::daemon::{Place, WhyApart};
+use crate::limits::{OPERATORS, PATIENCE};
+use crate::offers::Offer;
+use crate::shared::Broker;
+use omniverb_carry::Direction;
+use omniverb_carry::layout;
+use omniverb_carry::show::{Reason, Row, Socket, State};
+use omniverb_sys::connection::{Connection, Names};
+use omniverb_sys::{Access, Extent, lock, socket};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+static SHOWN: AtomicUsize = AtomicUsize::new(0);
+
+/// An operator is shown everything.
+pub(crate) fn to_operator(broker: &Arc<Broker>, operator: OwnedFd) {
+    if SHOWN.fetch_add(1, Ordering::Relaxed) >= OPERATORS {
+        SHOWN.fetch_sub(1, Ordering::Relaxed);
+        return;
+    }
+    let broker = broker.clone();
+    let shows = move || {
+        show(&broker, operator.as_fd(), None);
+        SHOWN.fetch_sub(1, Ordering::Relaxed);
+    };
+    if thread::Builder::new().name("show".into()).spawn(shows).is_err() {
+        SHOWN.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// All sockets in a network namespace, or everywhere. Who does not read is shown no more.
+pub(crate) fn show(broker: &Broker, to: BorrowedFd<'_>, namespace: Option<u64>) {
+    if socket::limit_sending_time(to, PATIENCE).is_err() {
+        return;
+    }
+    let mut clients = lock(&broker.seats).clients();
+    clients.retain(|client| namespace.is_none_or(|namespace| client.namespace == namespace));
+    clients.sort_by_key(|client| client.number);
+    let say = |row: Row| socket::send(to, &row.encode(), &[]);
+    let all = || -> io::Result<()> {
+        for client in clients {
+            say(Row::Process(client.row()))?;
+            for socket in sockets(broker, &client) {
+                say(Row::Socket(socket))?;
+            }
+        }
+        say(Row::End)
+    };
+    _ = all();
+}
+
+/// Those of a process, each once.
+fn sockets(broker: &Broker, client: &Client) -> Vec<Socket> {
+    let kept = client.kept();
+    let mut rows = BTreeMap::new();
+    for (cookie, kept) in &kept {
+        let names = Names { local: kept.local, remote: kept.remote };
+        let connection =
+            Connection { names, cookie: *cookie, namespace: client.namespace, is_bound: false };
+        rows.insert(*cookie, row(client, &connection, kept.reason));
+    }
+    let waiting = lock(&broker.offers).of(client);
+    for offer in waiting {
+        let shown = row(client, &offer.connection, why_waiting(broker, &offer));
+        rows.insert(offer.connection.cookie, shown);
+    }
+    for link in client.links() {
+        for (connection, mut shown) in linked(broker, client, link) {
+            if let Some(kept) = kept.get(&connection.cookie) {
+                shown.state = State::Left;
+                shown.reason = kept.reason;
+            }
+            rows.insert(connection.cookie, (connection, shown));
+        }
+    }
+    let is_there = |(connection, _): &(Connection, Socket)| {
+        client.look(connection).is_ok_and(|traffic| traffic.is_some())
+    };
+    rows.into_values().filter(is_there).map(|(_, socket)| socket).collect()
+}
+
+/// One that is the kernel's.
+fn row(client: &Client, connection: &Connection, reason: Reason) -> (Connection, Socket) {
+    let Names { local, remote } = connection.names;
+    let shown = Socket {
+        process: client.number,
+        local,
+        remote,
+        state: State::Shadow,
+        reason,
+        is_across: false,
+        link: 0,
+        sent: 0,
+        received: 0,
+        unread: [0; 2],
+    };
+    (*connection, shown)
+}
+
+/// The ends of a link that a process has.
+fn linked(broker: &Broker, client: &Client, link: u64) -> Vec<(Connection, Socket)> {
+    let (sides, ends, is_across, memory) = {
+        let links = lock(&broker.links);
+        let Some(given) = links.get(link) else { return Vec::new() };
+        let memory = given.memory.as_ref().and_then(|memory| memory.try_clone().ok());
+        (given.sides(client.number).collect::<Vec<_>>(), given.ends, given.pair.is_some(), memory)
+    };
+    let way = |side| {
+        let extent = Extent::new(memory.as_ref()?.as_fd(), 0, layout::BYTES as u64);
+        let memory = extent.map_exactly(layout::BYTES, Access::ReadOnly).ok()?;
+        Some(Direction::new(memory, side))
+    };
+    let ways = [way(0), way(1)];
+    let sent = |side: usize| ways[side].as_ref().map_or(0, |way| way.head().position());
+    // Both words may be anything: a way in which they make no sense has nothing that is not read.
+    let unread = |side: usize| {
+        let bytes = ways[side].as_ref().and_then(|way| way.head().since(way.place()).ok());
+        bytes.and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(0)
+    };
+    let shown = sides.into_iter().map(|side| {
+        let (connection, mut shown) = row(client, &ends[side], Reason::None);
+        shown.state = State::Carried;
+        (shown.link, shown.is_across) = (link, is_across);
+        (shown.sent, shown.received) = (sent(side), sent(1 - side));
+        shown.unread = [unread(side), unread(1 - side)];
+        (connection, shown)
+    });
+    shown.collect()
+}
+
+/// Why an offer waits.
+fn why_waiting(broker: &Broker, offer: &Offer) -> Reason {
+    let names = offer.connection.names;
+    let others = lock(&broker.offers).elsewhere(&offer.connection);
+    let relations = lock(&broker.relations);
+    let why = |other: &Offer| {
+        let place =
+            |offer: &Offer, address| Place { namespace: offer.connection.namespace, address };
+        let (one, other) = (place(offer, names.local.ip()), place(other, names.remote.ip()));
+        relations.why(one, other)
+    };
+    match (others.is_empty(), others.iter().find_map(why)) {
+        (true, _) => Reason::Alone,
+        (false, None) => Reason::Asking,
+        (false, Some(why)) => match why {
+            WhyApart::NotServed => Reason::NotServed,
+            WhyApart::NotItsAddress => Reason::NotItsAddress,
+            WhyApart::NotThere => Reason::NotThere,
+            WhyApart::Busy => Reason::Busy,
+            WhyApart::Policy => Reason::Policy,
+        },
+    }
+}

@@ -1,0 +1,166 @@
+//! The broker of sockets asks: may two addresses in two network namespaces be brought together?
+//!
+//! Both namespaces are found by a process in each, whose cookie has to be that of its socket, and
+//! become vNICs, if they were none; then the tables decide, by the rules of direct links.
+
+use crate::broker::{FromBroker, PER_TURN};
+use crate::server::Server;
+use crate::under_way::{Enclosed, Subject};
+use omniverb_broker::daemon::{FromDaemon, Place, ToDaemon, WhyApart};
+use omniverb_netns::{Kind, Process};
+use omniverb_session::body::{Hello, ROLE_VERBS};
+use omniverb_sys::{clock, socket};
+use omniverb_tenancy::{Arrived, Channel, Client, Holder, SessionId, Unrelated};
+use omniverb_terms::Errno;
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// What such a session is called where people see it.
+const NAME: [u8; 16] = *b"(sockets)\0\0\0\0\0\0\0";
+
+impl Server {
+    pub(super) fn broker_ready(&mut self) {
+        for _ in 0..PER_TURN {
+            let Some(heard) = self.broker.as_ref().and_then(|broker| broker.hear()) else { break };
+            match heard {
+                FromBroker::Said(ToDaemon::Ask { number, places, users }, files) => {
+                    self.sockets_ask(number, places, users, files);
+                }
+                FromBroker::Said(ToDaemon::NoMore { number }, _) => self.unrelate(number),
+                FromBroker::Died => {
+                    for number in self.related.numbers() {
+                        self.unrelate(number);
+                    }
+                    if let Some(broker) = &mut self.broker {
+                        broker.died(&mut self.reactor, &mut self.journal);
+                    }
+                    break;
+                }
+            }
+        }
+    }
+
+    /// A socket by which the broker shows an operator what there is.
+    pub(super) fn show_sockets(&mut self) -> Result<OwnedFd, Errno> {
+        let broker = self.broker.as_mut().ok_or(Errno::ENOENT)?;
+        let (ours, theirs) = socket::pair().map_err(|_| Errno::ENOMEM)?;
+        broker.tell(FromDaemon::Operator, Some(theirs), &mut self.reactor);
+        Ok(ours)
+    }
+
+    fn sockets_ask(
+        &mut self,
+        number: u64,
+        places: [Place; 2],
+        users: [u32; 2],
+        files: Vec<OwnedFd>,
+    ) {
+        if files.len() != 2 || !self.related.add(number, places) {
+            return self.tell_apart(number, WhyApart::Busy);
+        }
+        for ((place, user), file) in places.into_iter().zip(users).zip(files) {
+            let holder = Holder::new("", user);
+            if let Some(sought) = self.related.join(number, place.namespace, user) {
+                let (subject, process) = (Subject::Sockets(sought), Enclosed::Process(file.into()));
+                self.helper.ask(Kind::Process, subject, &holder, process, clock::now());
+            }
+        }
+        self.relate(number);
+    }
+
+    /// Asks the tables, if they know both.
+    fn relate(&mut self, number: u64) {
+        if let Some(ends) = self.related.ends(number) {
+            self.tables.decide(|tables| tables.relate(number, ends, clock::now()));
+        }
+    }
+
+    /// The helper has found a namespace, or not.
+    pub(super) fn sockets_found(&mut self, number: u64, found: io::Result<Process>) {
+        let Some((namespace, user)) = self.related.sought(number) else { return };
+        let process = found.ok().filter(|process| process.cookie == Some(namespace));
+        let known = process.and_then(|process| {
+            let holder = Holder::new(&process.cgroup, user);
+            self.served(process.namespace, process.cookie).ok().map(|known| (known, holder))
+        });
+        let Some((known, holder)) = known else { return self.lose_namespace(namespace) };
+        let hold = self.vnics.join(known, &holder);
+        self.tell_registered();
+        let (id, vnic) = (self.next_session(), hold.vnic());
+        let pid = self.broker.as_ref().map_or(0, |broker| broker.pid());
+        let uid = rustix::process::geteuid().as_raw();
+        self.related.opened(namespace, id, hold);
+        let client = Client { vnic, pid, uid, circle: None, holder };
+        self.tables.note(|tables| tables.open(id, client));
+        let message = Hello { role: ROLE_VERBS, resume: 0, name: NAME }.into();
+        let hello = Arrived { channel: Channel::Calls, tag: 0, message, memory: None };
+        self.tables.decide(|tables| tables.handle(id, &hello, clock::now()));
+    }
+
+    /// A namespace's addresses are known.
+    pub(super) fn sockets_welcome(&mut self, session: SessionId) {
+        let Some(namespace) = self.related.of(session) else { return };
+        for number in self.related.known(namespace) {
+            self.relate(number);
+        }
+    }
+
+    /// There is no room for a namespace, or no more.
+    pub(super) fn sockets_unwelcome(&mut self, session: SessionId) {
+        if let Some(namespace) = self.related.of(session) {
+            self.lose_namespace(namespace);
+        }
+    }
+
+    fn lose_namespace(&mut self, namespace: u64) {
+        for number in self.related.pairs_of(namespace) {
+            self.unrelate(number);
+            self.tell_apart(number, WhyApart::NotServed);
+        }
+    }
+
+    /// What the tables say.
+    pub(super) fn related(&mut self, number: u64, verdict: Result<(), Unrelated>) {
+        match verdict {
+            Ok(()) => self.tell_broker(FromDaemon::Together { number }),
+            Err(why) => {
+                self.unrelate(number);
+                self.tell_apart(
+                    number,
+                    match why {
+                        Unrelated::Gone | Unrelated::NoMemory => WhyApart::NotServed,
+                        Unrelated::NotItsAddress => WhyApart::NotItsAddress,
+                        Unrelated::NotThere => WhyApart::NotThere,
+                        Unrelated::Busy => WhyApart::Busy,
+                        Unrelated::Policy(_) => WhyApart::Policy,
+                    },
+                );
+            }
+        }
+    }
+
+    fn tell_apart(&mut self, number: u64, why: WhyApart) {
+        self.tell_broker(FromDaemon::Apart { number, why });
+    }
+
+    fn tell_broker(&mut self, what: FromDaemon) {
+        if let Some(broker) = &mut self.broker {
+            broker.tell(what, None, &mut self.reactor);
+        }
+    }
+
+    /// Nobody needs a pair any more.
+    fn unrelate(&mut self, number: u64) {
+        let Some(left) = self.related.remove(number) else { return };
+        for number in left.pairs {
+            self.tables.note(|tables| tables.relate_no_more(number));
+        }
+        for (session, hold) in left.sessions {
+            self.tables.decide(|tables| tables.end(session, clock::now()));
+            // While its namespace is still known: the engine must hear of what is closed.
+            self.carry_on();
+            drop(hold);
+            self.tell_registered();
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Two addresses of two vNICs between which bytes of TCP may go through memory
+//! (docs/decisions/0046): what queue pairs with a link have, sockets have by a relation.
+//!
+//! The rules are those of direct links: each address is its vNIC's, the network brings what is
+//! sent from each to the other, and no administrator wants to have what goes between the two seen
+//! by the engine. It is asked for by whoever brings sockets together, which is the daemon's own,
+//! and ends as links do: with a vNIC, an address, a policy, or the network's consent.
+
+use super::consents::Rest;
+use super::relations::Relation;
+use super::unrelated::{RelationEnd, Unrelated};
+use crate::action::Action;
+use crate::directory::Common;
+use crate::directory::asking::Resolved;
+use crate::directory::neighbours::{Answer, Question, Waiter};
+use crate::tenancy::Tenancy;
+use omniverb_terms::{Gid, VnicId};
+
+enum Judgement {
+    Asking,
+    Unrelated(Unrelated),
+    Together([Question; 2]),
+}
+
+impl Tenancy {
+    /// Asks whether two addresses of two vNICs may be brought together; [`Action::Related`] says
+    /// so, and when that has ended. `number`: not in use.
+    #[must_use]
+    pub fn relate(&mut self, number: u64, ends: [RelationEnd; 2], now: u64) -> Vec<Action> {
+        self.advance(now);
+        self.links.relations.0.insert(number, Relation { ends, rests_on: None });
+        for (vnic, _) in ends {
+            self.open_port(vnic);
+        }
+        self.advance_relation(number, now);
+        self.decided()
+    }
+
+    /// Nobody needs this one any more.
+    pub fn relate_no_more(&mut self, number: u64) {
+        let relation = self.links.relations.0.remove(&number);
+        let questions = relation.and_then(|relation| relation.rests_on);
+        for question in questions.into_iter().flatten() {
+            self.rest_no_more(question, Rest::Relation(number));
+        }
+    }
+
+    /// What was waited for has come, or has not.
+    pub(crate) fn advance_relation(&mut self, number: u64, now: u64) {
+        let Some(relation) = self.links.relations.0.get(&number) else { return };
+        if relation.rests_on.is_some() {
+            return;
+        }
+        match self.judge(number, relation.ends, now) {
+            Judgement::Asking => {}
+            Judgement::Unrelated(why) => self.end_relation(number, why),
+            Judgement::Together(questions) => {
+                if let Some(relation) = self.links.relations.0.get_mut(&number) {
+                    relation.rests_on = Some(questions);
+                }
+                for question in questions {
+                    self.rest_on(question, Rest::Relation(number), now);
+                }
+                self.act(Action::Related { number, verdict: Ok(()) });
+            }
+        }
+    }
+
+    /// What the rules say that need no asking.
+    fn forbids(&self, ends: [RelationEnd; 2]) -> Option<Unrelated> {
+        let [one, other] = ends.map(|(vnic, _)| vnic);
+        if !self.has_vnic(one) || !self.has_vnic(other) || one == other {
+            return Some(Unrelated::Gone);
+        }
+        if self.network.common([one, other]) != Common::Any {
+            return Some(Unrelated::NoMemory);
+        }
+        if let Some(why) = self.through_engine(one, other) {
+            return Some(Unrelated::Policy(why));
+        }
+        let has = |(vnic, address): RelationEnd| self.owns(vnic, self.network.name_of(address));
+        (!ends.into_iter().all(has)).then_some(Unrelated::NotItsAddress)
+    }
+
+    fn judge(&mut self, number: u64, ends: [RelationEnd; 2], now: u64) -> Judgement {
+        if let Some(why) = self.forbids(ends) {
+            if why == Unrelated::NotItsAddress {
+                // It may have one since a moment.
+                ends.into_iter().for_each(|(vnic, _)| self.read_addresses(vnic, None));
+            }
+            return Judgement::Unrelated(why);
+        }
+        let [one, other] = ends;
+        let mut questions = Vec::new();
+        let mut is_asking = false;
+        for (from, to) in [(one, other), (other, one)] {
+            let names: [Gid; 2] = [from.1, to.1].map(|address| self.network.name_of(address));
+            let Some(question) = self.question_of(from.0, names[0], names[1]) else {
+                return Judgement::Unrelated(Unrelated::NotThere);
+            };
+            questions.push(question);
+            let waiter = Some(Waiter::Relation(number));
+            match self.resolve((from.0, names[0], names[1]), from.0, waiter, now) {
+                Resolved::To(Answer::Is(vnic)) if vnic == to.0 => {}
+                Resolved::To(_) => return Judgement::Unrelated(Unrelated::NotThere),
+                Resolved::Busy => return Judgement::Unrelated(Unrelated::Busy),
+                Resolved::Asking => is_asking = true,
+            }
+        }
+        match <[Question; 2]>::try_from(questions) {
+            Ok(questions) if !is_asking => Judgement::Together(questions),
+            _ => Judgement::Asking,
+        }
+    }
+
+    /// It ends, or never begins.
+    pub(crate) fn end_relation(&mut self, number: u64, why: Unrelated) {
+        if self.links.relations.0.contains_key(&number) {
+            self.relate_no_more(number);
+            self.act(Action::Related { number, verdict: Err(why) });
+        }
+    }
+
+    /// All of a vNIC's end.
+    pub(crate) fn end_relations(&mut self, key: VnicId, why: Unrelated) {
+        for number in self.links.relations.of(key) {
+            self.end_relation(number, why);
+        }
+    }
+
+    /// What holds for a vNIC, or which addresses it has, has changed: what is forbidden now ends.
+    pub(crate) fn review_relations(&mut self, key: VnicId) {
+        for number in self.links.relations.of(key) {
+            let ends = self.links.relations.0.get(&number).map(|relation| relation.ends);
+            if let Some(why) = ends.and_then(|ends| self.forbids(ends)) {
+                self.end_relation(number, why);
+            }
+        }
+    }
+}

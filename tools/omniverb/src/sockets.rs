@@ -1,0 +1,252 @@
+//! Sockets in `omniverb status`: whose they are, and whether their bytes go through memory.
+//!
+//! The broker shows rows (`support/carry/src/show.rs`): an operator all, others those of their own
+//! network namespace. Where there are links it is asked twice, a moment apart: the difference is
+//! the rate.
+
+use crate::client::PATIENCE;
+use crate::table::{Table, amount};
+use anyhow::bail;
+use omniverb_carry::layout::RING;
+use omniverb_carry::message::{Request, SUFFIX};
+use omniverb_carry::show::{BYTES, Process, Row, Socket, State};
+use omniverb_sys::{event, socket};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Between the two looks.
+const MOMENT: Duration = Duration::from_millis(200);
+/// Rows that are read: more than a broker has.
+const MOST: usize = 1 << 23;
+
+type Rows = Vec<(Process, Vec<Socket>)>;
+
+/// To the broker, as a tenant; `None`: there is none.
+pub(crate) fn connect(daemon: &Path) -> anyhow::Result<Option<OwnedFd>> {
+    let mut path = daemon.as_os_str().to_owned();
+    path.push(SUFFIX);
+    let Ok(broker) = socket::connect(Path::new(&path)) else { return Ok(None) };
+    socket::send(broker.as_fd(), &Request::Show.encode(), &[])?;
+    Ok(Some(broker))
+}
+
+/// Adds what the broker shows to a document; a broker that does not answer adds why.
+pub(crate) fn add(status: &mut Value, ask: impl Fn() -> anyhow::Result<Option<OwnedFd>>) {
+    match twice(ask) {
+        Ok(Some((rows, before, time))) => {
+            status["sockets"] = document(status, &rows, &before, time)
+        }
+        Ok(None) => {}
+        Err(error) => status["sockets_trouble"] = error.to_string().into(),
+    }
+}
+
+/// What there is, what there was a moment before, and how long that is.
+fn twice(
+    ask: impl Fn() -> anyhow::Result<Option<OwnedFd>>,
+) -> anyhow::Result<Option<(Rows, Rows, Duration)>> {
+    let Some(broker) = ask()? else { return Ok(None) };
+    let (rows, began) = (read(&broker)?, Instant::now());
+    if !rows.iter().flat_map(|(_, sockets)| sockets).any(|socket| socket.link != 0) {
+        return Ok(Some((rows, Vec::new(), Duration::ZERO)));
+    }
+    thread::sleep(MOMENT);
+    let Some(broker) = ask()? else { return Ok(None) };
+    let after = read(&broker)?;
+    Ok(Some((after, rows, began.elapsed())))
+}
+
+fn read(broker: &OwnedFd) -> anyhow::Result<Rows> {
+    let mut rows: Rows = Vec::new();
+    for _ in 0..MOST {
+        if !event::readable(broker.as_fd(), Some(PATIENCE))? {
+            bail!("the broker of sockets does not answer");
+        }
+        let mut bytes = [0; BYTES];
+        let (length, _) = socket::receive(broker.as_fd(), &mut bytes, socket::Mode::NonBlocking)?;
+        match Row::decode(&bytes[..length]) {
+            Some(Row::Process(process)) => rows.push((process, Vec::new())),
+            Some(Row::Socket(socket)) => {
+                if let Some((_, sockets)) = rows.last_mut() {
+                    sockets.push(socket);
+                }
+            }
+            Some(Row::End) => return Ok(rows),
+            None if length == 0 => bail!("the broker of sockets has ended"),
+            None => bail!("the broker of sockets is of another version"),
+        }
+    }
+    bail!("the broker of sockets comes to no end")
+}
+
+fn document(status: &Value, rows: &Rows, before: &Rows, time: Duration) -> Value {
+    let earlier = before.iter().flat_map(|(_, sockets)| sockets);
+    let earlier: HashMap<_, _> = earlier.map(|socket| (key(socket), socket)).collect();
+    let vnics = status["vnics"].as_array().map_or(&[][..], Vec::as_slice);
+    let vnic = |namespace: u64| {
+        let found = vnics.iter().find(|vnic| vnic["cookie"].as_u64() == Some(namespace));
+        found.map_or(Value::Null, |vnic| vnic["name"].clone())
+    };
+    let process = |(process, sockets): &(Process, Vec<Socket>)| {
+        let all: Vec<Value> = sockets
+            .iter()
+            .map(|socket| one(socket, earlier.get(&key(socket)).copied(), time))
+            .collect();
+        json!({
+            "pid": process.pid,
+            "uid": process.uid,
+            "name": name(process),
+            "namespace_cookie": process.namespace,
+            "vnic": vnic(process.namespace),
+            "sockets": all,
+        })
+    };
+    rows.iter().map(process).collect()
+}
+
+/// What tells an end of a link from others.
+fn key(socket: &Socket) -> (u64, std::net::SocketAddr) {
+    (socket.link, socket.local)
+}
+
+fn name(process: &Process) -> String {
+    let name = process.name.split(|byte| *byte == 0).next().unwrap_or_default();
+    omniverb_session::text::clean(&String::from_utf8_lossy(name))
+}
+
+fn one(socket: &Socket, before: Option<&Socket>, time: Duration) -> Value {
+    let rate = |now: u64, before: Option<u64>| {
+        let bytes = now.saturating_sub(before?);
+        (time > Duration::ZERO).then(|| (bytes as f64 / time.as_secs_f64()) as u64)
+    };
+    let before = before.filter(|_| socket.link != 0);
+    let full = |bytes: u32| (f64::from(bytes) * 100.0 / RING as f64).round() as u64;
+    json!({
+        "local": socket.local.to_string(),
+        "remote": socket.remote.to_string(),
+        "state": socket.state.name(),
+        "why": socket.reason.phrase(),
+        "reach": if socket.is_across { "another network namespace" } else { "" },
+        "bytes_sent": socket.sent,
+        "bytes_received": socket.received,
+        "sent_per_second": rate(socket.sent, before.map(|one| one.sent)),
+        "received_per_second": rate(socket.received, before.map(|one| one.received)),
+        "unread_by_peer": socket.unread[0],
+        "unread": socket.unread[1],
+        "ring_full_percent": socket.unread.map(full),
+    })
+}
+
+/// The same for people.
+pub(crate) fn people(status: &Value) -> String {
+    if let Some(trouble) = status["sockets_trouble"].as_str() {
+        return format!("\nsockets: {trouble}\n");
+    }
+    let Some(processes) = status["sockets"].as_array() else { return String::new() };
+    let mut out = String::from("\nsockets");
+    if processes.is_empty() {
+        out += ": no process has any that could be carried";
+    }
+    out.push('\n');
+    let text = |value: &Value, key: &str| value[key].as_str().unwrap_or("").to_owned();
+    let number = |value: &Value, key: &str| value[key].as_u64().unwrap_or(0);
+    for process in processes {
+        let sockets = process["sockets"].as_array().map_or(&[][..], Vec::as_slice);
+        let carried = sockets.iter().filter(|socket| socket["state"] == State::Carried.name());
+        out += &format!(
+            "  process {} {}  user {}  {}  {} sockets, {} carried\n",
+            process["pid"].as_i64().unwrap_or(0),
+            text(process, "name"),
+            number(process, "uid"),
+            process["vnic"].as_str().unwrap_or("no vNIC"),
+            sockets.len(),
+            carried.count(),
+        );
+        let mut table = Table::new(&[
+            "local", "remote", "bytes go", "sent", "per s", "received", "per s", "full", "why",
+        ]);
+        for socket in sockets {
+            let has_link = socket["sent_per_second"].is_u64()
+                || number(socket, "bytes_sent") > 0
+                || number(socket, "bytes_received") > 0;
+            let shown = |key: &str| match has_link {
+                true => amount(number(socket, key)),
+                false => "-".into(),
+            };
+            let full = socket["ring_full_percent"].as_array().map_or(&[][..], Vec::as_slice);
+            let full: Vec<String> = full.iter().map(|part| format!("{part}%")).collect();
+            table.row(vec![
+                text(socket, "local"),
+                text(socket, "remote"),
+                match (socket["state"].as_str(), socket["reach"].as_str()) {
+                    (Some("carried"), Some("")) => "through memory".into(),
+                    (Some("carried"), _) => "through memory, across".into(),
+                    (Some("left"), _) => "by the kernel again".into(),
+                    _ => "by the kernel".into(),
+                },
+                shown("bytes_sent"),
+                shown("sent_per_second"),
+                shown("bytes_received"),
+                shown("received_per_second"),
+                if has_link { full.join("/") } else { "-".into() },
+                text(socket, "why"),
+            ]);
+        }
+        out += &table.render("    ");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use omniverb_carry::show::{NAME, Reason};
+
+    fn rows() -> Rows {
+        let mut name = [0; NAME];
+        name[..6].copy_from_slice(b"re\x1bdis");
+        let process = Process { number: 1, pid: 77, uid: 5, namespace: 9, name };
+        let carried = Socket {
+            process: 1,
+            local: ([10, 0, 0, 1], 80).into(),
+            remote: ([10, 0, 0, 2], 40000).into(),
+            state: State::Carried,
+            reason: Reason::None,
+            is_across: true,
+            link: 3,
+            sent: 3 << 20,
+            received: 100,
+            unread: [RING as u32 / 2, 0],
+        };
+        let shared = Socket { state: State::Shadow, reason: Reason::Shared, link: 0, ..carried };
+        vec![(process, vec![carried, Socket { sent: 0, received: 0, ..shared }])]
+    }
+
+    #[test]
+    fn a_socket_is_shown_with_its_reason_and_its_rate() {
+        let mut status = json!({ "vnics": [{ "name": "vnic-5", "cookie": 9 }] });
+        let mut before = rows();
+        before[0].1[0].sent = 1 << 20;
+        status["sockets"] = document(&status, &rows(), &before, Duration::from_secs(2));
+        let process = &status["sockets"][0];
+        assert_eq!((&process["vnic"], &process["name"]), (&json!("vnic-5"), &json!("re?dis")));
+        assert_eq!(process["sockets"][0]["sent_per_second"], 1 << 20);
+        assert_eq!(process["sockets"][0]["ring_full_percent"], json!([50, 0]));
+        let text = people(&status);
+        for part in [
+            "process 77 re?dis  user 5  vnic-5  2 sockets, 1 carried",
+            "through memory, across",
+            "3.0 MiB",
+            "1.0 MiB",
+            "50%/0%",
+            "other processes have it, too",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert_eq!(people(&json!({})), "");
+    }
+}
