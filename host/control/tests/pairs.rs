@@ -48,7 +48,7 @@ fn what_is_no_pair_window_is_refused() {
 }
 
 fn can_plug(text: &str, left: u32) -> AwaitPair {
-    AwaitPair { name: name(text), left, trouble: 0, others: 0 }
+    AwaitPair { name: name(text), left, trouble: 0, can: 0 }
 }
 
 /// The operator has no answer, whatever else was done since he asked.

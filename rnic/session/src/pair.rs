@@ -52,12 +52,18 @@ pub enum PlugTrouble {
     Device = 5,
     /// The host has no memory, process or descriptor for it.
     Host = 6,
+    /// Who maps windows for QEMU is gone.
+    NoMapper = 7,
+    /// Windows are plugged in, since the guest has no driver for those that are mapped.
+    NoRegion = 8,
 }
 
 impl PlugTrouble {
-    const ALL: [PlugTrouble; 6] = {
-        use PlugTrouble::{Device, Host, Memory, NoMonitor, Nonsense, Silent};
-        [NoMonitor, Silent, Nonsense, Memory, Device, Host]
+    const ALL: [PlugTrouble; 8] = {
+        use PlugTrouble::{
+            Device, Host, Memory, NoMapper, NoMonitor, NoRegion, Nonsense, Silent,
+        };
+        [NoMonitor, Silent, Nonsense, Memory, Device, Host, NoMapper, NoRegion]
     };
 
     /// The one of this number, if there is one.
@@ -76,6 +82,10 @@ impl PlugTrouble {
             PlugTrouble::Memory => "QEMU does not take the memory",
             PlugTrouble::Device => "QEMU has no place for the device",
             PlugTrouble::Host => "the host has not what it takes",
+            PlugTrouble::NoMapper => "who maps windows for QEMU is gone",
+            PlugTrouble::NoRegion => {
+                "the guest's virtio_pmem knows no memory that is mapped: windows are plugged in"
+            }
         }
     }
 }
@@ -287,7 +297,7 @@ mod tests {
         for trouble in PlugTrouble::ALL {
             assert_eq!(PlugTrouble::of(trouble as u32), Some(trouble));
         }
-        assert_eq!([0, 7, u32::MAX].map(PlugTrouble::of), [None; 3]);
+        assert_eq!([0, 9, u32::MAX].map(PlugTrouble::of), [None; 3]);
     }
 
     #[test]
