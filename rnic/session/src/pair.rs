@@ -145,6 +145,13 @@ impl PairNames {
         PairNames::new(bytes.chunks_exact(8).map(word))
     }
 
+    /// Whether there is a window of this number.
+    #[must_use]
+    pub fn has(&self, number: u8) -> bool {
+        let at = usize::from(number).checked_sub(1);
+        at.and_then(|at| self.0.get(at)).is_some_and(|name| *name != 0)
+    }
+
     /// How many windows there are.
     #[must_use]
     pub fn count(&self) -> usize {
@@ -231,6 +238,8 @@ mod tests {
         let own = WindowHead::new(machine, 7, 1 << 20);
         let names = PairNames::new([11, 12, 13]);
         assert_eq!((PairNames::read(&names.written()), names.count()), (names, 3));
+        let there = [0, 1, 3, 4, 61].map(|number| names.has(number));
+        assert_eq!(there, [false, true, true, false, false]);
         const { assert!(WindowHead::BYTES <= PairNames::OFFSET) };
         let pair = head(&own, 12, 1 << 21);
         assert_eq!((names.number(&pair), pair.bytes), (Some((2, Whose::Own)), 1 << 21));

@@ -392,6 +392,11 @@ impl Agent {
                 }
                 FrameKind::Word => self.woken = true,
                 FrameKind::Rung => self.sharing.hear(&bytes),
+                FrameKind::Pairs => {
+                    let bits = bytes.first_chunk().map_or(0, |bits| u64::from_le_bytes(*bits));
+                    self.sharing.look_again(bits);
+                    self.tell_pairs();
+                }
                 FrameKind::PinsOver => self.keeping.answered(&bytes),
                 _ => {}
             },

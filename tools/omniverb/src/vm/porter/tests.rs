@@ -4,7 +4,7 @@ use super::*;
 use crate::vm::border::Side;
 
 fn border() -> PairWindows {
-    PairWindows { border: Border::new(Side::Host).unwrap(), count: 0, more: None }
+    PairWindows { border: Border::new(Side::Host).unwrap(), present: 0, going: 0, more: None }
 }
 
 /// What an agent begins with that goes by this window, in this boot.
