@@ -309,13 +309,13 @@ impl Pairs {
         is_there: impl Fn(&Neighbour) -> bool,
     ) -> Option<(SessionId, u64, u8)> {
         let waits = self.plugger.is_some_and(|plugger| plugger.tag.is_some());
-        if !waits || !self.is_full() || self.windows.values().any(|pair| pair.whose == Whose::Over) {
+        if !waits || !self.is_full() || self.windows.values().any(|pair| pair.whose == Whose::Over)
+        {
             return None;
         }
         let unused = |pair: &Pair| {
             // What is in another machine, too, is not taken out there.
-            let left =
-                pair.of().is_some_and(|of| of.uid != Neighbour::ALL_USERS || !is_there(of));
+            let left = pair.of().is_some_and(|of| of.uid != Neighbour::ALL_USERS || !is_there(of));
             left && pair.pieces.sizes().1 == 0
         };
         let (number, pair) = self.windows.iter_mut().find(|(_, pair)| unused(pair))?;

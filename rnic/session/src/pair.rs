@@ -60,9 +60,7 @@ pub enum PlugTrouble {
 
 impl PlugTrouble {
     const ALL: [PlugTrouble; 8] = {
-        use PlugTrouble::{
-            Device, Host, Memory, NoMapper, NoMonitor, NoRegion, Nonsense, Silent,
-        };
+        use PlugTrouble::{Device, Host, Memory, NoMapper, NoMonitor, NoRegion, Nonsense, Silent};
         [NoMonitor, Silent, Nonsense, Memory, Device, Host, NoMapper, NoRegion]
     };
 

@@ -177,7 +177,10 @@ fn nobody_keeps_others_from_having_a_window() {
     pairs.found(1);
     assert_eq!(pairs.wanted(), None, "there is one that is nobody's");
     pairs.make(neighbour(1), "one", &ready()).unwrap();
-    pairs.joined_mut().add(Place { number: 2, at: 0 }, memfd::create("x", 4096).unwrap(), Bin::new().unwrap()).unwrap();
+    pairs
+        .joined_mut()
+        .add(Place { number: 2, at: 0 }, memfd::create("x", 4096).unwrap(), Bin::new().unwrap())
+        .unwrap();
     pairs.found(0);
     assert_eq!(pairs.wanted(), Some((SessionId(7), 3)));
     assert_eq!(pairs.wanted(), None, "it has its answer");
@@ -233,5 +236,8 @@ fn a_machine_is_told_where_in_its_device_a_piece_is() {
     assert_eq!(pair::number(&said), Some(3));
     assert_eq!(pair::plain(said).offset, outside.offset - DATA.offset + (1 << 21));
     let other = shared.link.said_as(Place { number: 9, at: 0 });
-    assert_eq!((pair::number(&other), pair::plain(other).offset), (Some(9), outside.offset - DATA.offset));
+    assert_eq!(
+        (pair::number(&other), pair::plain(other).offset),
+        (Some(9), outside.offset - DATA.offset)
+    );
 }

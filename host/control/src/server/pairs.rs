@@ -77,8 +77,7 @@ impl Server {
     fn check_window(&self, asked: &AttachPair, window: &OwnedFd) -> Result<(SessionId, u8), Errno> {
         let name = MachineName::read(&asked.name).ok_or(Errno::EINVAL)?;
         let number = u8::try_from(asked.number).map_err(|_| Errno::EINVAL)?;
-        let sound =
-            Pair::is_sound(asked) && Pieces::check(window, asked.data).is_ok();
+        let sound = Pair::is_sound(asked) && Pieces::check(window, asked.data).is_ok();
         if !sound {
             return Err(Errno::EINVAL);
         }
@@ -157,9 +156,10 @@ impl Server {
     pub(super) fn look_for_unused(&mut self) {
         for id in self.machines.full_ones() {
             self.machines.look_at_pairs(id);
-            let begun = self.machines.get_mut(id).map(|record| {
-                std::mem::replace(&mut record.looks, UNUSED_LOOKS)
-            });
+            let begun = self
+                .machines
+                .get_mut(id)
+                .map(|record| std::mem::replace(&mut record.looks, UNUSED_LOOKS));
             if begun == Some(0) {
                 self.reactor.set(UNUSED_TIME, Timer::Unused(id));
             }

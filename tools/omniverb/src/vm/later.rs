@@ -78,7 +78,9 @@ impl Later {
         }
         let operator = self.home.connect()?;
         // Those that are to be there from the beginning.
-        while self.mapped.is_some() && self.pairs.len() < self.wanted.count.into() && self.left() > 0
+        while self.mapped.is_some()
+            && self.pairs.len() < self.wanted.count.into()
+            && self.left() > 0
         {
             self.bring(None, &operator)?;
         }

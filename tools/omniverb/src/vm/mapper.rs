@@ -11,14 +11,13 @@
 mod tests;
 
 use super::slots::Slots;
-use super::vhost::{
-    ANSWER_BYTES, Change, Device, HEAD_BYTES, Head, News, Nonsense, Part,
-};
+use super::vhost::{ANSWER_BYTES, Change, Device, HEAD_BYTES, Head, News, Nonsense, Part};
 use super::window::DATA_OFFSET;
 use omniverb_sys::{memfd, socket};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, pread, pwrite};
 use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -94,7 +93,7 @@ struct Mapper {
 }
 
 /// Serves until QEMU, or the keeper, is gone, or one of them says what makes no sense.
-pub(super) fn serve(qemu: OwnedFd, keeper: OwnedFd, slots: Slots) -> Result<(), Over> {
+pub(super) fn serve(qemu: OwnedFd, keeper: OwnedFd, slots: Slots) -> Result<Infallible, Over> {
     let mut mapper = Mapper {
         slots,
         keeper,

@@ -239,8 +239,8 @@ pub(crate) fn plug(number: u8, bytes: u64) -> anyhow::Result<ExitCode> {
 /// many bytes: see [`mapper`].
 pub(crate) fn map(bytes: u64, count: u8) -> anyhow::Result<ExitCode> {
     let [qemu, keeper] = become_nobody_with_two()?;
-    let over = mapper::serve(qemu, keeper, slots::Slots { bytes, count });
-    Ok(if over.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let Err(mapper::Over) = mapper::serve(qemu, keeper, slots::Slots { bytes, count });
+    Ok(ExitCode::SUCCESS)
 }
 
 /// For who is started so: see [`opener`].

@@ -88,9 +88,8 @@ impl Sharing {
     /// mapped the machine sees nothing by itself. It is let go of those that are to go, before they
     /// do.
     pub(super) fn look_again(&mut self, present: u64) {
-        let gone = |number: &u8, shared: &mut Shared| {
-            shared.is_mapped && present >> (number - 1) & 1 == 0
-        };
+        let gone =
+            |number: &u8, shared: &mut Shared| shared.is_mapped && present >> (number - 1) & 1 == 0;
         for (number, _) in self.pairs.extract_if(.., gone) {
             self.border.remove(number);
         }

@@ -97,7 +97,9 @@ pub(crate) enum News {
     Channel,
     /// A driver of the guest's begins, and nothing is mapped unless it began before. It knows of
     /// memory in a region, or does not.
-    Begun { knows: bool },
+    Begun {
+        knows: bool,
+    },
 }
 
 /// The device, as far as QEMU has come with it.
