@@ -85,7 +85,7 @@ impl Later {
             self.bring(None, &operator)?;
         }
         loop {
-            let can_take_out = self.way() == Way::Mapped;
+            let can_take_out = self.way() == Way::Mapped && self.tries > 0;
             let trouble = self.trouble.or_else(|| self.why_not_mapped());
             let room = (self.left(), can_take_out);
             match operator.await_pair(self.machine, room, trouble)? {
