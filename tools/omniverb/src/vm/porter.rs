@@ -338,7 +338,9 @@ impl Porter {
         self.relay.restart();
         if begin.is_some() {
             self.relay.say(FrameKind::Begin, 0, bytes);
-            self.say_windows();
+            if self.windows.present != 0 {
+                self.say_windows();
+            }
         }
         Ok(())
     }

@@ -102,7 +102,7 @@ fn a_window_that_comes_later_has_bells() {
     let length = encode(tag, &omniverb_session::body::Done { take_back: 0 }.into(), &mut bytes);
     socket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
     let file = memfd::create("pair", 4 << 20).unwrap();
-    socket::send(keeper.as_fd(), b"+", &[file.as_fd()]).unwrap();
+    socket::send(keeper.as_fd(), b"+\x01", &[file.as_fd()]).unwrap();
     let mut rung = |milliseconds| {
         let news = agent.wait(&[], Some(milliseconds)).unwrap();
         news.iter().any(|one| matches!(one, News::Frame(frame) if frame.kind == FrameKind::Rung))
