@@ -41,10 +41,6 @@ class Old(Mapped):
 
     suite = None
 
-    def devices(self):
-        # Memory for windows that are plugged in, beside what was said of it.
-        return super().devices()
-
 
 def _pairs(lab):
     row = lab.machine.row()
@@ -103,8 +99,9 @@ def _pages(lab):
     """So are pages that they grant each other."""
     sides = lab.sides("machine", "container")
     for places in (sides, SimpleNamespace(server=sides.client, client=sides.server)):
-        machine_neighbours.stores(lab, places)
-        machine_neighbours.deregistered(lab, places)
+        for test in (machine_neighbours.stores, machine_neighbours.deregistered):
+            machine_neighbours.all_back(lab)
+            test(lab, places)
 
 
 def _shared(lab):
@@ -245,7 +242,9 @@ def _two(lab):
     """Two machines have a window in common, which is mapped into both."""
     with contextlib.closing(Mapped(lab.stage, lab.host, name="web-2",
                                    address="10.77.0.201")) as other:
-        rows = lambda name: [machine.row()["pairs"][name] for machine in (lab.machine, other)]
+        def rows(name):
+            return [machine.row()["pairs"][name] for machine in (lab.machine, other)]
+
         process.until(lambda: min(rows("present")) >= 1, 40, lambda: f"{_said(lab)}")
         sides = SimpleNamespace(server=Device(other), client=Device(lab.machine))
         machines._between(sides, "rc", "-e")
