@@ -138,6 +138,7 @@ def _taken_out(lab):
                                         buffering=0))
         kept.append(mmap.mmap(os.dup(file.fileno()), 0))
         with machines._long(lab, "machine", "fourth", "rc", "-e"):
+            process.until(lambda: len(list(machines._ways(lab))) > _PLACES, 30, "another link")
             ways = [path for path, _ in machines._ways(lab)]
             check(sorted(ways) == ["direct", "direct", "forwarded"], f"{ways}")
     for name in ("fourth", "container", "fourth", "third"):
