@@ -131,7 +131,12 @@ pub(super) fn words(
         "device",
         format!("virtserialport,bus=omniverb-serial.0,chardev=omniverb-control,name={PORT_NAME}"),
     );
-    words.extend(maps.into_iter().flat_map(Maps::words));
+    if let Some(maps) = maps {
+        words.extend(maps.words());
+        // QEMU 11.1.3 does not live through the next boot of a guest into which something was
+        // mapped (SIGSEGV): it shall end as it should.
+        words.extend(["-action".into(), "reboot=shutdown".into()]);
+    }
     words
 }
 
@@ -231,7 +236,8 @@ pub(super) fn xml(
             "<!-- In <domain>, which says xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'. \
              Windows that it shares with neighbours are mapped into it, by QEMU 11.1 or newer; \
              libvirt knows nothing of this socket: what keeps QEMU in its bounds (AppArmor, \
-             SELinux) has to let it connect there. -->\n\
+             SELinux) has to let it connect there. QEMU 11.1.3 does not live through a reset then: \
+             <on_reboot>destroy</on_reboot>. -->\n\
              <qemu:commandline>\n{words}</qemu:commandline>\n"
         )
     });
@@ -359,7 +365,8 @@ mod tests {
         let line = words(&all, "/run/port", Room::default(), (None, maps)).join(" ");
         assert!(line.contains("-chardev socket,id=omniverb-mapped,path=/run/a,,b/mapped -"));
         assert!(line.contains("-device vhost-user-test-device-pci,id=omniverb-mapped-here,"));
-        assert!(line.ends_with(",virtio-id=27,num_vqs=1,vq_size=64,config_size=16"), "{line}");
+        let device = ",virtio-id=27,num_vqs=1,vq_size=64,config_size=16 -action reboot=shutdown";
+        assert!(line.ends_with(device), "{line}");
     }
 
     #[test]
