@@ -114,7 +114,7 @@ pub(crate) fn run(
     command: &[OsString],
 ) -> anyhow::Result<ExitCode> {
     let Some((program, arguments)) = command.split_first() else { bail!("no QEMU to run") };
-    let mut wanted = wanted(Windows { way: windows.way.with(program), ..windows })?;
+    let mut wanted = wanted(Windows { way: windows.way.with(program, arguments), ..windows })?;
     name(text)?;
     if shared {
         wanted.memory = Some(memory::bytes(arguments, all_bytes(wanted))?);

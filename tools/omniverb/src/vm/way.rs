@@ -1,7 +1,7 @@
 //! How pair windows come into a machine: as devices of their own, or mapped into one (decision
 //! 0048). That takes a QEMU which can do it.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -11,7 +11,8 @@ const FIRST: (u32, u32) = (11, 1);
 /// How.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Way {
-    /// Mapped, if QEMU is new enough, for all that it says itself; else plugged in.
+    /// Mapped, if QEMU is new enough, for all that it says itself, and ends at a reset anyway; else
+    /// plugged in.
     Auto,
     /// Mapped, with QEMU 11.1 or newer, and plugged in if the guest's driver knows of no such
     /// memory.
@@ -38,14 +39,24 @@ impl Way {
         [Way::Plugged, Way::Mapped, Way::MappedOnly].into_iter().find(|way| way.word() == word)
     }
 
-    /// Which it is, of a QEMU that is started by this word.
-    pub(super) fn with(self, program: &OsStr) -> Way {
+    /// Which it is, of a QEMU that is started by this word and these.
+    pub(super) fn with(self, program: &OsStr, arguments: &[OsString]) -> Way {
         match self {
-            Way::Auto if maps(program) => Way::Mapped,
+            Way::Auto if ends_at_reset(arguments) && maps(program) => Way::Mapped,
             Way::Auto => Way::Plugged,
             chosen => chosen,
         }
     }
+}
+
+/// Whether QEMU is told to end when its guest is reset, as it has to where windows are mapped.
+fn ends_at_reset(arguments: &[OsString]) -> bool {
+    let says = |word: &OsString| {
+        let word = word.to_str().unwrap_or("");
+        word.trim_start_matches('-') == "no-reboot"
+            || word.split(',').any(|w| w == "reboot=shutdown")
+    };
+    arguments.iter().any(says)
 }
 
 /// Whether a program is a QEMU that is new enough. One that is called otherwise is not asked: it
@@ -86,10 +97,25 @@ mod tests {
     }
 
     #[test]
+    fn a_guest_that_may_be_reset_is_known_by_its_words() {
+        for (words, expected) in [
+            (&["-m", "512"][..], false),
+            (&["-action", "reboot=reset"], false),
+            (&["-action", "panic=none,reboot=shutdown"], true),
+            (&["--no-reboot"], true),
+        ] {
+            let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+            assert_eq!(ends_at_reset(&words), expected, "{words:?}");
+        }
+    }
+
+    #[test]
     fn nobody_is_asked_who_is_called_otherwise() {
-        assert_eq!(Way::Auto.with(OsStr::new("/bin/true")), Way::Plugged);
-        assert_eq!(Way::Auto.with(OsStr::new("/nowhere/qemu-system-x86_64")), Way::Plugged);
-        assert_eq!(Way::Mapped.with(OsStr::new("/bin/true")), Way::Mapped);
+        let words = [OsString::from("-no-reboot")];
+        let with = |way: Way, program| way.with(OsStr::new(program), &words);
+        assert_eq!(with(Way::Auto, "/bin/true"), Way::Plugged);
+        assert_eq!(with(Way::Auto, "/nowhere/qemu-system-x86_64"), Way::Plugged);
+        assert_eq!(with(Way::Mapped, "/bin/true"), Way::Mapped);
         for way in [Way::Mapped, Way::MappedOnly, Way::Plugged] {
             assert_eq!(Way::read(way.word()), Some(way));
         }
