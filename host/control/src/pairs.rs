@@ -302,8 +302,8 @@ impl Pairs {
         none && self.windows.values().all(|pair| pair.whose != Whose::Nobodys)
     }
 
-    /// Whose call is to be answered, and the number of a window that is to be taken out: there is no
-    /// place for another, and nobody has anything in this one. `is_there`: whether that machine is.
+    /// Whose call is to be answered, and the number of a window that is to be taken out: there is
+    /// no place for another, and nobody has anything in this one. `is_there`: whether that machine is.
     pub(crate) fn over(
         &mut self,
         is_there: impl Fn(&Neighbour) -> bool,

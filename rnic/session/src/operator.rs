@@ -196,7 +196,7 @@ bodies! {
     /// machine's own any more, and nobody is given any of it. The keeper takes it out, says so
     /// (`PartPair`), and waits again.
     PairOver {
-        /// Its number.
+        /// That window's number, from 1 on.
         number: u64,
     }
     /// A window that was said to be over is not in the machine any more: its file is nobody's, and

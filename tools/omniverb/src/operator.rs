@@ -214,7 +214,7 @@ impl Operator {
     }
 
     /// Waits until the machine of this name wants another pair window. There may be so many more,
-    /// and this went wrong with the last one. `can_take_out`: such a window, while the machine runs.
+    /// and this went wrong with the last one. `can_take_out`: such a window, while it runs.
     pub(crate) fn await_pair(
         &self,
         name: [u8; VNIC_NAME_BYTES],

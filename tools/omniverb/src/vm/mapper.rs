@@ -260,6 +260,9 @@ impl Mapper {
     }
 }
 
+/// A message of QEMU's: its head, what is behind that, descriptors.
+type Heard = (Head, Vec<u8>, Vec<OwnedFd>);
+
 /// A socket by which bytes come, of which so many belong together.
 struct Stream {
     socket: OwnedFd,
@@ -299,7 +302,7 @@ impl Stream {
     }
 
     /// A message, and the descriptors beside it.
-    fn message(&mut self) -> Result<Option<(Head, Vec<u8>, Vec<OwnedFd>)>, Over> {
+    fn message(&mut self) -> Result<Option<Heard>, Over> {
         if !self.fill(HEAD_BYTES)? {
             return Ok(None);
         }

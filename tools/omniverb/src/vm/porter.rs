@@ -3,8 +3,8 @@
 //!
 //! In: frames of the agent. Out: sessions at the door, messages in them; datagrams and words of the
 //! machine's UDP port, for the engine, and back; words of pair windows, of which it has the bells
-//! (`border.rs`), also of those that its keeper hands it later, and which of them there are. What the agent says is a
-//! hostile guest's word; what it can do by it is what a tenant's processes can.
+//! (`border.rs`), also of those that its keeper hands it later, and which of them there are. What
+//! the agent says is a hostile guest's word; what it can do by it is what a tenant's processes can.
 
 #[cfg(test)]
 mod tests;
@@ -152,7 +152,7 @@ pub(super) struct PairWindows {
 }
 
 impl PairWindows {
-    /// Adds one.
+    /// Adds a window that the machine has: nobody else has its number.
     pub(super) fn add(&mut self, number: u8, file: &OwnedFd, whose: Whose) -> Result<(), Over> {
         let bit = bit(number).filter(|bit| self.present & bit == 0).ok_or(Over::Broken)?;
         let bytes = memfd::size(file.as_fd()).map_err(|_| Over::Broken)?;

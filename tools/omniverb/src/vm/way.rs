@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 /// The first release of QEMU that maps what a device asks for.
 const FIRST: (u32, u32) = (11, 1);
 
-/// How.
+/// How a machine's pair windows come into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Way {
     /// Mapped, if QEMU is new enough, for all that it says itself, and ends at a reset anyway; else
@@ -20,7 +20,7 @@ pub(crate) enum Way {
     /// The same, of a machine into which nothing can be plugged: then there are none.
     #[value(skip)]
     MappedOnly,
-    /// Plugged in.
+    /// Plugged in, each as a device of its own.
     Plugged,
 }
 
