@@ -118,8 +118,8 @@ def _shared(lab):
 
 def _taken_out(lab):
     """With all places taken the next neighbour is reached by the engine; when one has gone his
-    window is taken out, and the next one has another file in its place: who had the first one keeps that,
-    and reaches nothing of the second."""
+    window is taken out, and the next one has another file in its place: who had the first one keeps
+    that, and reaches nothing of the second."""
     _is_found(lab)
     seen, kept = set(), []
     with contextlib.ExitStack() as stack:

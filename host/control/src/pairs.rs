@@ -303,7 +303,8 @@ impl Pairs {
     }
 
     /// Whose call is to be answered, and the number of a window that is to be taken out: there is
-    /// no place for another, and nobody has anything in this one. `is_there`: whether that machine is.
+    /// no place for another, and nobody has anything in this one. `is_there`: whether that machine
+    /// is.
     pub(crate) fn over(
         &mut self,
         is_there: impl Fn(&Neighbour) -> bool,

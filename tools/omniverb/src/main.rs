@@ -182,8 +182,8 @@ enum Vm {
         pair_size: String,
         /// How windows for neighbours come into the machine: mapped, which takes QEMU 11.1 or newer
         /// and a guest with Linux 6.9 or newer (else they are plugged in), or plugged in. One that
-        /// is mapped goes again when its neighbour is gone and there is no place left. Where they are
-        /// mapped QEMU ends when the guest is reset.
+        /// is mapped goes again when its neighbour is gone and there is no place left. QEMU ends
+        /// when the guest is reset, then.
         #[arg(long, value_name = "WAY", default_value = "auto", hide_possible_values = true)]
         windows: vm::Way,
         /// Share all of the machine's memory with the daemon, and with nobody else: so what peers
@@ -246,8 +246,8 @@ enum Vm {
         pair_size: String,
         /// How windows for neighbours come into the machine: mapped, which takes QEMU 11.1 or newer
         /// and a guest with Linux 6.9 or newer (else they are plugged in), or plugged in. One that
-        /// is mapped goes again when its neighbour is gone and there is no place left. Where they are
-        /// mapped QEMU ends when the guest is reset.
+        /// is mapped goes again when its neighbour is gone and there is no place left. QEMU ends
+        /// when the guest is reset, then.
         #[arg(long, value_name = "WAY", default_value = "auto", hide_possible_values = true)]
         windows: vm::Way,
         /// How much memory the machine has, at most: QEMU makes room for the window beyond it.
