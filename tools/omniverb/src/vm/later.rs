@@ -4,8 +4,8 @@
 //! (decision 0042), or that nobody uses one. Out: one more, or one less, in QEMU and at the daemon.
 //! There are two ways into a machine (decision 0048). A window is *mapped*, where somebody does
 //! that (`mapped.rs`) and the guest's driver knows of such memory; else it is *plugged in*, as a
-//! device of its own, by a process started for that, which is nobody ([`talk`]): what runs a hostile guest
-//! may say anything. What is refused some times is not tried again.
+//! device of its own, by a process started for that, which is nobody ([`talk`]): what runs a
+//! hostile guest may say anything. What is refused some times is not tried again.
 
 use super::mapped::{Driver, Mapped};
 use super::monitor::{Beside, Next, Refusal, Talk};
