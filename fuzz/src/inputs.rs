@@ -44,6 +44,7 @@ pub fn input(target: &str, random: &mut Random) -> Vec<u8> {
         "configuration" => text(random, &SETTINGS),
         "words" => text(random, &WORDS),
         "monitor" => conversation(random),
+        "vhost" => (0..random.below(20)).flat_map(|_| vhost(random)).collect(),
         "pins" => pins(random),
         _ => {
             let length = random.below(3000);
@@ -86,6 +87,19 @@ fn conversation(random: &mut Random) -> Vec<u8> {
         bytes.extend(b"\r\n");
     }
     bytes
+}
+
+/// A message of QEMU's to a device, mostly of a right length.
+fn vhost(random: &mut Random) -> Vec<u8> {
+    let request = random.below(46) as u32;
+    let length = [0, 8, 8, 12, 28, random.below(520)][random.below(6)];
+    let flags = if random.below(12) == 0 { random.number() as u32 } else { 1 | 8 * (request % 2) };
+    let mut body = random.bytes(length);
+    if random.below(2) == 0 {
+        body.iter_mut().skip(random.below(9)).for_each(|byte| *byte = 0);
+    }
+    let head = [request, flags, length as u32].map(u32::to_ne_bytes).concat();
+    [head, body].concat()
 }
 
 /// Kinds of messages and their lengths, found out by asking.

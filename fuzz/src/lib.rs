@@ -48,6 +48,11 @@ mod vnics;
 #[path = "../../tools/omniverb/src/vm/monitor.rs"]
 mod monitor;
 
+// What QEMU says to who maps memory into a machine.
+#[allow(dead_code)]
+#[path = "../../tools/omniverb/src/vm/vhost.rs"]
+mod vhost;
+
 pub use carry::{carry, offers};
 pub use dma::dma_peer;
 pub use inputs::{Random, input, mutated};
@@ -79,6 +84,7 @@ pub const TARGETS: &[Target] = &[
     ("configuration", configuration_file),
     ("helper", helper),
     ("monitor", qemu_monitor),
+    ("vhost", qemu_vhost),
     ("words", words),
     ("carry", carry),
     ("offers", offers),
@@ -109,6 +115,31 @@ pub fn qemu_monitor(bytes: &[u8]) {
                 Next::Over(_) => return,
             }
         }
+    }
+}
+
+/// What QEMU says to a device that is played, a message after the other: each is answered once at
+/// most, by a message of the same kind; and what is said to be an answer to the device's requests.
+pub fn qemu_vhost(bytes: &[u8]) {
+    use vhost::{Change, Device, HEAD_BYTES, Head};
+    for change in [Change::Map, Change::Unmap] {
+        if let Some(answer) = bytes.first_chunk() {
+            let _ = change.is_done(answer);
+        }
+    }
+    let mut device = Device::new(4 << 30);
+    let mut rest = bytes;
+    while let Some((first, more)) = rest.split_first_chunk::<HEAD_BYTES>() {
+        let Ok(head) = Head::read(first) else { return };
+        let Some((body, next)) = more.split_at_checked(head.length) else { return };
+        rest = next;
+        let files = body.first().map_or(0, |byte| usize::from(byte % 3));
+        let Ok((answer, _)) = device.hear(head, body, files) else { return };
+        let Some(answer) = answer else { continue };
+        let field = |at: usize| u32::from_ne_bytes(answer[at..at + 4].try_into().unwrap());
+        assert_eq!((&answer[..4], field(4)), (&first[..4], 5));
+        assert_eq!(answer.len(), HEAD_BYTES + field(8) as usize);
+        assert!(answer.len() <= HEAD_BYTES + 2056);
     }
 }
 

@@ -4,6 +4,7 @@
 //! In: files that the machine's keeper brings. Out: whether some window is one of them, which the
 //! kernel says by the file. Each is kept open, so that no other file is taken for it.
 
+use crate::pieces::Place;
 use omniverb_sys::Extent;
 use omniverb_sys::disposal::Bin;
 use omniverb_sys::extent::FileId;
@@ -20,6 +21,8 @@ pub(crate) struct Joined(BTreeMap<u8, Other>);
 struct Other {
     file: OwnedFd,
     id: FileId,
+    /// Where in the guest's device it begins.
+    at: u64,
     /// Where the file goes in the end.
     bin: Bin,
 }
@@ -33,15 +36,16 @@ impl Joined {
     ///
     /// # Errors
     /// What the kernel says of the file.
-    pub(crate) fn add(&mut self, number: u8, file: OwnedFd, bin: Bin) -> io::Result<()> {
+    pub(crate) fn add(&mut self, place: Place, file: OwnedFd, bin: Bin) -> io::Result<()> {
         let id = Extent::new(&file, 0, 0).file_id()?;
-        self.0.insert(number, Other { file, id, bin });
+        self.0.insert(place.number, Other { file, id, at: place.at, bin });
         Ok(())
     }
 
-    /// The number of the window that is this file.
-    pub(crate) fn number_of(&self, file: FileId) -> Option<u8> {
-        self.0.iter().find(|(_, other)| other.id == file).map(|(number, _)| *number)
+    /// Where the machine has the window that is this file.
+    pub(crate) fn place_of(&self, file: FileId) -> Option<Place> {
+        let (number, other) = self.0.iter().find(|(_, other)| other.id == file)?;
+        Some(Place { number: *number, at: other.at })
     }
 
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u8> {

@@ -54,6 +54,19 @@ pub(crate) struct Record {
     /// What it has said since; heard when the timer that is set is due.
     pub(crate) said: Option<Vec<VnicAddress>>,
     pub(crate) timer: bool,
+    /// How often more it is looked whether it has windows that nobody uses.
+    pub(crate) looks: u8,
+}
+
+/// What keepers are told that wait: whose calls are to be answered.
+#[derive(Default)]
+pub(crate) struct Wanted {
+    /// Another window is wanted.
+    pub(crate) wanted: Vec<(SessionId, u64)>,
+    /// Another machine's is to be plugged in.
+    pub(crate) offers: Vec<Offer>,
+    /// The one of this number is to be taken out.
+    pub(crate) over: Vec<(SessionId, u64, u8)>,
 }
 
 impl Record {
@@ -79,6 +92,7 @@ impl Record {
             addresses: Vec::new(),
             said: None,
             timer: false,
+            looks: 0,
         }
     }
 
@@ -191,15 +205,26 @@ impl Machines {
         records.map(|record| (record.vnic(), record.pairs.known(link_bytes, is_in))).collect()
     }
 
-    /// Whose calls are to be answered, of machines that have changed: some want another window, and
-    /// some are to have another machine's.
-    pub(crate) fn wanted_pairs(&mut self) -> (Vec<(SessionId, u64)>, Vec<Offer>) {
+    /// Whose calls are to be answered, of machines that have changed.
+    pub(crate) fn wanted_pairs(&mut self) -> Wanted {
         self.spread_changes();
         self.share();
         let offers = self.offers();
-        let (all, changed) = (&mut self.all, &self.changed);
-        let wanted = |id: &SessionId| all.get_mut(id)?.pairs.wanted();
-        (changed.iter().filter_map(wanted).collect(), offers)
+        let there: BTreeSet<Neighbour> =
+            self.all.values().filter_map(|record| record.pairs.this()).collect();
+        let (mut wanted, mut over) = (Vec::new(), Vec::new());
+        for id in &self.changed {
+            let Some(record) = self.all.get_mut(id) else { continue };
+            wanted.extend(record.pairs.wanted());
+            over.extend(record.pairs.over(|machine| there.contains(machine)));
+        }
+        Wanted { wanted, offers, over }
+    }
+
+    /// Those that have no place for another pair window, but would if one were taken out.
+    pub(crate) fn full_ones(&self) -> Vec<SessionId> {
+        let full = self.all.iter().filter(|(_, record)| record.pairs.is_full());
+        full.map(|(id, _)| *id).collect()
     }
 
     /// An operator is gone, who may have been a machine's keeper.

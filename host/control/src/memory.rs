@@ -6,7 +6,7 @@
 //! said (decision 0036).
 
 use crate::outbox::{Letter, Parcel};
-use crate::pieces::{Piece, Pieces};
+use crate::pieces::{Piece, Pieces, Place};
 use omniverb_link::layout::link_bytes;
 use omniverb_ring::Window;
 use omniverb_session::body::{self, LinkReady};
@@ -77,8 +77,8 @@ pub(crate) struct Memory {
     pub(crate) extent: Extent,
     /// That of a window which it is.
     piece: Option<Arc<Piece>>,
-    /// The window is a pair window, of this number.
-    pair: Option<u8>,
+    /// The window is a pair window, which its machine has there.
+    pair: Option<Place>,
 }
 
 impl Memory {
@@ -86,18 +86,18 @@ impl Memory {
         Memory { extent: Extent::new(Arc::new(file), 0, bytes), piece: None, pair: None }
     }
 
-    fn of_piece(piece: Piece, pair: Option<u8>) -> Memory {
+    fn of_piece(piece: Piece, pair: Option<Place>) -> Memory {
         Memory { extent: piece.extent(), piece: Some(Arc::new(piece)), pair }
     }
 
     /// A piece of a pair window, in this part of it.
     pub(crate) fn in_pair(
-        number: u8,
+        place: Place,
         pieces: &Arc<Pieces>,
         part: body::Extent,
         bytes: u64,
     ) -> io::Result<Memory> {
-        Ok(Memory::of_piece(pieces.take_in(part, bytes)?, Some(number)))
+        Ok(Memory::of_piece(pieces.take_in(part, bytes)?, Some(place)))
     }
 
     /// Maps it. It is kept as long as the mapping, so that whoever has one finds nothing of others.
@@ -113,16 +113,15 @@ impl Memory {
     /// As others are told of it.
     pub(crate) fn said(&self) -> body::Extent {
         match (&self.piece, self.pair) {
-            (Some(piece), Some(number)) => pair::numbered(number, piece.in_guest()),
+            (Some(piece), Some(place)) => in_device(place, piece),
             (Some(piece), None) => piece.in_guest(),
             (None, _) => self.said_outside(),
         }
     }
 
-    /// As another machine is told of it that has the pair window with this number.
-    pub(crate) fn said_as(&self, number: u8) -> body::Extent {
-        let in_guest = self.piece.as_ref().map(|piece| piece.in_guest());
-        in_guest.map_or(body::Extent::NONE, |extent| pair::numbered(number, extent))
+    /// As another machine is told of it that has the pair window there.
+    pub(crate) fn said_as(&self, place: Place) -> body::Extent {
+        self.piece.as_ref().map_or(body::Extent::NONE, |piece| in_device(place, piece))
     }
 
     /// The file, if it is all of one that nobody else has.
@@ -151,6 +150,12 @@ impl Memory {
     }
 }
 
+/// A piece of a pair window, as a machine is told of it that has the window there.
+fn in_device(Place { number, at }: Place, piece: &Piece) -> body::Extent {
+    let body::Extent { offset, length } = piece.in_guest();
+    pair::numbered(number, body::Extent { offset: at + offset, length })
+}
+
 /// What the ends of a new link get: its memory and, if the bell between these two processes is new,
 /// that of the bell.
 pub(crate) struct Shared {
@@ -170,14 +175,14 @@ impl Shared {
 
     /// The same in a pair window: links and bells have their parts of it.
     pub(crate) fn make_in_pair(
-        number: u8,
+        place: Place,
         pieces: &Arc<Pieces>,
         (links, bells): (body::Extent, body::Extent),
         ready: &LinkReady,
     ) -> io::Result<Shared> {
         let bytes = link_bytes(ready.request_bytes as usize, ready.response_bytes as usize);
-        let link = Memory::in_pair(number, pieces, links, bytes as u64)?;
-        let bell = || Memory::in_pair(number, pieces, bells, pair::BELL_BYTES);
+        let link = Memory::in_pair(place, pieces, links, bytes as u64)?;
+        let bell = || Memory::in_pair(place, pieces, bells, pair::BELL_BYTES);
         let bell = (ready.bell_new != 0).then(bell).transpose()?;
         Ok(Shared { link, bell })
     }
@@ -190,11 +195,11 @@ impl Shared {
         Letter::with(ready, files)
     }
 
-    /// What a process of another machine's is told, which has the pair window with this number.
-    pub(crate) fn letter_as(&self, number: u8, ready: &LinkReady) -> Letter {
+    /// What a process of another machine's is told, which has the pair window there.
+    pub(crate) fn letter_as(&self, place: Place, ready: &LinkReady) -> Letter {
         let bell = self.bell.as_ref();
-        let bell_memory = bell.map_or(body::Extent::NONE, |bell| bell.said_as(number));
-        Letter::of(LinkReady { memory: self.link.said_as(number), bell_memory, ..*ready })
+        let bell_memory = bell.map_or(body::Extent::NONE, |bell| bell.said_as(place));
+        Letter::of(LinkReady { memory: self.link.said_as(place), bell_memory, ..*ready })
     }
 
     /// What an end is told.

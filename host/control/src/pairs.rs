@@ -2,17 +2,20 @@
 //!
 //! In: windows that an operator brings, which of them the machine's agent has found. Out: for a
 //! neighbour the one that is his, or one that becomes it, for good: whose it is stands in its
-//! ledger, before any of it is given away, so that the next daemon gives it to nobody else.
+//! ledger, before any of it is given away, so that the next daemon gives it to nobody else. Where
+//! windows can be taken out of the machine again (decision 0048) one that nobody uses is, when
+//! there is no place for another: what is put there then is another file.
 
 use crate::joined::Joined;
 use crate::ledger::Ledger;
 use crate::memory::{Memory, Shared};
-use crate::pieces::{PAGE, Pieces};
+use crate::pieces::{PAGE, Pieces, Place};
 use crate::plugger::Plugger;
 use omniverb_ring::BellPage;
 use omniverb_ring::bell::PAGE_BYTES;
 use omniverb_ring::sync::Ordering;
 use omniverb_session::body::{Extent, LinkReady};
+use omniverb_session::operator::AttachPair;
 use omniverb_session::pair::{self, BELL_BYTES, DATA_BYTES_MIN, PAIRS_MAX, PlugTrouble};
 use omniverb_sys::disposal::Bin;
 use omniverb_sys::extent::FileId;
@@ -26,6 +29,8 @@ use std::sync::Arc;
 
 /// Neighbours that are named in a row of status: there is not room for all.
 const SHOWN_MAX: usize = 8;
+/// Where a window begins in a guest's device is said with its number in the top byte.
+const AT_MAX: u64 = 1 << 48;
 
 /// Whose a window is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +40,8 @@ enum Whose {
     Of(Neighbour, Option<String>),
     /// Somebody's; nobody says whose.
     Forgotten,
+    /// Nobody's any more: it is taken out of the machine.
+    Over,
 }
 
 /// A pair window, and whose it is.
@@ -44,6 +51,8 @@ pub(crate) struct Pair {
     ledger: Ledger,
     pages: u64,
     whose: Whose,
+    /// Where in the guest's device its data part begins.
+    at: u64,
     /// Its file, by which another machine that has it is known.
     file: FileId,
 }
@@ -52,16 +61,23 @@ impl Pair {
     /// Bytes that a ledger has beyond those for pages: who has the window.
     pub(crate) const LEDGER_BYTES: u64 = 64;
 
-    /// Whether a window can have this number and size.
-    pub(crate) fn is_sound(number: u64, data: Extent) -> bool {
-        (1..=u64::from(PAIRS_MAX)).contains(&number) && data.length >= DATA_BYTES_MIN
+    /// Whether a window can have this number, place and size.
+    pub(crate) fn is_sound(asked: &AttachPair) -> bool {
+        let AttachPair { number, data, at, .. } = *asked;
+        let placed = at.is_multiple_of(PAGE) && at < AT_MAX;
+        placed && (1..=u64::from(PAIRS_MAX)).contains(&number) && data.length >= DATA_BYTES_MIN
     }
 
-    /// A window, and what was noted of it.
+    /// A window, which part of it its machine sees, and where; and what was noted of it.
     ///
     /// # Errors
     /// As [`Pieces::new`].
-    pub(crate) fn new(window: OwnedFd, data: Extent, ledger: Ledger, bin: Bin) -> io::Result<Pair> {
+    pub(crate) fn new(
+        window: OwnedFd,
+        (data, at): (Extent, u64),
+        ledger: Ledger,
+        bin: Bin,
+    ) -> io::Result<Pair> {
         let pieces = Pieces::made_fresh(window, data, ledger.clone(), bin, count_anew)?;
         let (bytes, used) = pieces.sizes();
         let pages = bytes / PAGE;
@@ -73,7 +89,7 @@ impl Pair {
             None => Whose::Nobodys,
         };
         let file = Pages::new(pieces.file(), 0, 0).file_id()?;
-        Ok(Pair { pieces, ledger, pages, whose, file })
+        Ok(Pair { pieces, ledger, pages, whose, at, file })
     }
 
     /// Where links are.
@@ -87,7 +103,7 @@ impl Pair {
     fn of(&self) -> Option<&Neighbour> {
         match &self.whose {
             Whose::Of(neighbour, _) => Some(neighbour),
-            Whose::Nobodys | Whose::Forgotten => None,
+            Whose::Nobodys | Whose::Forgotten | Whose::Over => None,
         }
     }
 
@@ -230,9 +246,9 @@ impl Pairs {
         &mut self.joined
     }
 
-    /// The number of a window of another machine's, if it has that and has found it.
-    pub(crate) fn number_of_found(&self, file: FileId) -> Option<u8> {
-        self.joined.number_of(file).filter(|number| self.is_present(*number))
+    /// Where it has a window of another machine's, if it has that and has found it.
+    pub(crate) fn place_of_found(&self, file: FileId) -> Option<Place> {
+        self.joined.place_of(file).filter(|place| self.is_present(place.number))
     }
 
     /// Whether another machine's window can be plugged in: its agent looks, and its keeper would.
@@ -280,6 +296,45 @@ impl Pairs {
         (self.present.is_some() && given && left).then(|| self.take_call()).flatten()
     }
 
+    /// Whether there is no place for another one, but would be if one were taken out.
+    pub(crate) fn is_full(&self) -> bool {
+        let none = self.plugger.is_some_and(|plugger| plugger.can_take_out && plugger.left == 0);
+        none && self.windows.values().all(|pair| pair.whose != Whose::Nobodys)
+    }
+
+    /// Whose call is to be answered, and the number of a window that is to be taken out: there is
+    /// no place for another, and nobody has anything in this one. `is_there`: whether that machine
+    /// is.
+    pub(crate) fn over(
+        &mut self,
+        is_there: impl Fn(&Neighbour) -> bool,
+    ) -> Option<(SessionId, u64, u8)> {
+        let waits = self.plugger.is_some_and(|plugger| plugger.tag.is_some());
+        if !waits || !self.is_full() || self.windows.values().any(|pair| pair.whose == Whose::Over)
+        {
+            return None;
+        }
+        let unused = |pair: &Pair| {
+            // What is in another machine, too, is not taken out there.
+            let left = pair.of().is_some_and(|of| of.uid != Neighbour::ALL_USERS || !is_there(of));
+            left && pair.pieces.sizes().1 == 0
+        };
+        let (number, pair) = self.windows.iter_mut().find(|(_, pair)| unused(pair))?;
+        pair.whose = Whose::Over;
+        let number = *number;
+        let (operator, tag) = self.take_call()?;
+        Some((operator, tag, number))
+    }
+
+    /// A window that is over is not in the machine any more; false: there is none such.
+    pub(crate) fn take_out(&mut self, number: u8) -> bool {
+        let over = self.windows.get(&number).is_some_and(|pair| pair.whose == Whose::Over);
+        if over {
+            self.windows.remove(&number);
+        }
+        over
+    }
+
     /// As the tables know them. `link_bytes`: of each link. `is_in`: whether another machine has
     /// that window, too.
     pub(crate) fn known(
@@ -303,7 +358,7 @@ impl Pairs {
                     known.coming.insert(*machine);
                 }
                 Whose::Of(neighbour, _) => _ = known.given.insert(*neighbour, room),
-                Whose::Nobodys | Whose::Forgotten => {}
+                Whose::Nobodys | Whose::Forgotten | Whose::Over => {}
             }
         }
         known
@@ -334,7 +389,8 @@ impl Pairs {
             Some(_) => pair.whose = Whose::Of(neighbour, Some(name.to_owned())),
         }
         let bells = pair::bell_pages(pair.pages * PAGE);
-        Shared::make_in_pair(number, &pair.pieces, (pair.links(), bells), ready)
+        let place = Place { number, at: pair.at };
+        Shared::make_in_pair(place, &pair.pieces, (pair.links(), bells), ready)
     }
 
     /// Memory for pages that are granted, in the window that is this neighbour's, unless the next
@@ -355,7 +411,10 @@ impl Pairs {
         // Of places for links so many are gone at most.
         let taken = usize::try_from(bytes / link_bytes).map_or(usize::MAX, |taken| taken + 2);
         match pair.pieces.room(pair.links(), link_bytes) > taken {
-            true => Memory::in_pair(*number, &pair.pieces, pair.for_pages(), bytes),
+            true => {
+                let place = Place { number: *number, at: pair.at };
+                Memory::in_pair(place, &pair.pieces, pair.for_pages(), bytes)
+            }
             false => Err(io::ErrorKind::OutOfMemory.into()),
         }
     }
@@ -373,7 +432,8 @@ impl Pairs {
     /// What there is to see of them. `links`: how many are in them. `others`: machines whose
     /// windows it has.
     pub(crate) fn row(&self, links: usize, others: &[String]) -> Value {
-        let given = self.windows.values().filter(|pair| pair.whose != Whose::Nobodys);
+        let somebodys = |pair: &&Pair| !matches!(pair.whose, Whose::Nobodys | Whose::Over);
+        let given = self.windows.values().filter(somebodys);
         let names = given.clone().filter_map(|pair| match &pair.whose {
             Whose::Of(_, name) => name.as_deref(),
             _ => None,
@@ -391,6 +451,7 @@ impl Pairs {
             "used": self.windows.values().map(|pair| pair.pieces.sizes().1).sum::<u64>(),
             "links": links,
             "more": self.plugger.map_or(0, |plugger| plugger.left),
+            "way": if self.plugger.is_some_and(|p| p.can_take_out) { "mapped" } else { "plugged" },
             "trouble": self.plugger.and_then(|plugger| plugger.trouble).map(PlugTrouble::phrase),
             "neighbours": names.take(SHOWN_MAX).collect::<Vec<_>>(),
         })

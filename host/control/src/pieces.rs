@@ -27,6 +27,14 @@ pub(crate) const PAGE: u64 = 4096;
 /// Bytes of the stack of a thread that empties.
 const STACK_BYTES: usize = 64 << 10;
 
+/// Where a guest has a pair window: which of its windows that is, and where in the device that it
+/// has it by the window's data part begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) number: u8,
+    pub(crate) at: u64,
+}
+
 /// The window of a machine, or one that it shares with a neighbour.
 #[derive(Debug)]
 pub(crate) struct Pieces {
@@ -337,7 +345,7 @@ impl Piece {
         *lock(&self.of.room.over)
     }
 
-    /// Where the guest finds it.
+    /// Where in what the guest sees of the window it is.
     pub(crate) fn in_guest(&self) -> body::Extent {
         body::Extent { offset: self.offset - self.of.data.offset, length: self.length }
     }

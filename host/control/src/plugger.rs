@@ -13,6 +13,8 @@ pub(crate) struct Plugger {
     pub(crate) left: u32,
     /// Also another machine's.
     pub(crate) may_join: bool,
+    /// It can take one out, too.
+    pub(crate) can_take_out: bool,
     /// What went wrong with the last one.
     pub(crate) trouble: Option<PlugTrouble>,
 }

@@ -24,6 +24,8 @@ pub(crate) enum Timer {
     Port(VnicId),
     /// What a machine has said of its addresses is heard again.
     Addresses(SessionId),
+    /// It is looked again whether a machine has windows that nobody uses.
+    Unused(SessionId),
     /// It is said how many lines of the audit were left out.
     Audit,
     /// A broker that has died is started again.

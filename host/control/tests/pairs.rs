@@ -7,11 +7,13 @@ use omniverb_control::Settings;
 use omniverb_session::Message;
 use omniverb_session::body::{Extent, *};
 use omniverb_session::machine::{self, TellPairs};
-use omniverb_session::operator::{AwaitPair, DetachMachine, Message as Said};
+use omniverb_session::operator::{
+    AttachPair, AwaitPair, CAN_TAKE_OUT, DetachMachine, Message as Said, PartPair,
+};
 use omniverb_session::pair::PlugTrouble;
 use omniverb_sys::memfd;
 use omniverb_terms::{Errno, Service};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use support::machine::{Machine, PAGE, seen, until};
 use support::net::{Net, is_root};
 use support::operator::{Operator, name};
@@ -30,6 +32,13 @@ fn what_is_no_pair_window_is_refused() {
     }
     refused(1, Extent { length: DATA.length + PAGE, ..DATA }, &files());
     refused(1, Extent { length: PAGE, ..DATA }, &files());
+    for at in [1, PAGE + 1, 1 << 48, u64::MAX] {
+        let asked = AttachPair { name: name("one"), data: DATA, number: 1, at };
+        let files = files();
+        let said =
+            Operator::connect(&daemon).call_for_files(asked, &files.each_ref().map(AsFd::as_fd));
+        assert_eq!(said.0, Said::Failed(Errno::EINVAL), "{at}");
+    }
     let [window, _] = files();
     let short = memfd::create("ledger", DATA.length / PAGE).unwrap();
     refused(1, DATA, &[window, short]);
@@ -48,7 +57,7 @@ fn what_is_no_pair_window_is_refused() {
 }
 
 fn can_plug(text: &str, left: u32) -> AwaitPair {
-    AwaitPair { name: name(text), left, trouble: 0, others: 0 }
+    AwaitPair { name: name(text), left, trouble: 0, can: 0 }
 }
 
 /// The operator has no answer, whatever else was done since he asked.
@@ -164,6 +173,48 @@ fn a_neighbour_and_a_machine_share_a_window_of_their_own() {
     let (mut c, _) = far.machine.process();
     let [(third, _), _] = far.link(&mut c, &mut again);
     assert_eq!((third.engine, third.memory.offset >> 56), (0, 1));
+}
+
+/// Where there is no place left for another one, a window that nobody uses goes, if it can.
+#[test]
+fn what_nobody_uses_is_taken_out_where_that_can_be() {
+    if !is_root() {
+        return;
+    }
+    let (daemon, [here, _there], mut far) = two_networks(files());
+    let keeper = Operator::connect(&daemon);
+    let full = AwaitPair { can: CAN_TAKE_OUT, ..can_plug("one", 0) };
+    keeper.say(full);
+    let mut other = Operator::connect(&daemon);
+    let part = PartPair { name: name("one"), number: 1 };
+    let mut parts = || other.call(part);
+    let mut a = here.client(&daemon);
+    let (mut b, _) = far.machine.process();
+    let session = far.machine.last;
+    far.link(&mut b, &mut a);
+    waits(&keeper);
+    assert_eq!(row(&daemon, "way"), "mapped");
+    assert_eq!(parts(), Said::Failed(Errno::ENOENT), "it is in use");
+    far.machine.end(session);
+    drop(b);
+    waits(&keeper);
+    a.kill();
+    let said = keeper.heard(SOON);
+    assert!(matches!(said, Some(Ok(Said::PairOver(over))) if over.number == 1), "{said:?}");
+    // Nobody is given any of it.
+    let mut again = here.client(&daemon);
+    let (mut c, _) = far.machine.process();
+    let [(third, _), _] = far.link(&mut c, &mut again);
+    assert_eq!((third.engine, row(&daemon, "given")), (1, 0.into()));
+    assert!(matches!(parts(), Said::Done(_)));
+    assert_eq!(parts(), Said::Failed(Errno::ENOENT));
+    assert_eq!(row(&daemon, "windows"), 0);
+    // Another file has its number.
+    keeper.say(AwaitPair { left: 1, ..full });
+    is_asked(&keeper);
+    assert!(matches!(give(&daemon, "one", 1, DATA, &files()), Said::Done(_)));
+    let [(fourth, _), _] = far.link(&mut c, &mut again);
+    assert_eq!((fourth.engine, fourth.memory.offset >> 56), (0, 1));
 }
 
 /// The machine's end of a place in a window is over when its guest is booted afresh; the

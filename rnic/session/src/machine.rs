@@ -272,7 +272,8 @@ pub enum FrameKind {
     /// Something was rung on the side that says so: who sleeps on the other side is to be woken.
     Word = 10,
     /// The pair windows ([`crate::pair`]) that the agent has found: bit `number - 1` of eight
-    /// bytes. Said by one that has found some.
+    /// bytes. Said by one that has found some. Porter: those that there are; the agent looks
+    /// again, lets go of those that are not among them, and says what it has.
     Pairs = 11,
     /// The same as `Word`, in a pair window: who sleeps on one of its bells is to be woken. Which
     /// bells these are: [`BellName`]s; none: any may be.

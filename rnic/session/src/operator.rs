@@ -153,10 +153,13 @@ bodies! {
         data: Extent,
         /// The window's number, from 1 on.
         number: u64,
+        /// Where the data part begins in the device that the guest has it by: 0 in one of its own.
+        at: u64,
     }
     /// The keeper of a machine can plug in another pair window, and waits until one is wanted.
-    /// Answered with `PairWanted` then, with `Done` at once if there are to be no more; `ENOENT` if
-    /// there is no such machine. One for each machine waits: whoever did before is hung up on.
+    /// Answered with `PairWanted` then; with `Done` at once if there are to be no more, and none
+    /// can be taken out; `ENOENT` if there is no such machine. One for each machine waits: whoever
+    /// did before is hung up on.
     AwaitPair {
         /// As in `AttachMachine`.
         name: [u8; VNIC_NAME_BYTES],
@@ -166,8 +169,8 @@ bodies! {
         ///
         /// [`PlugTrouble`]: crate::pair::PlugTrouble
         trouble: u16,
-        /// Not 0: it would plug in another machine's, too.
-        others: u16,
+        /// What it can do beside: [`CAN_JOIN`], [`CAN_TAKE_OUT`].
+        can: u16,
     }
     /// Answer to `AwaitPair`: the machine has no window left for somebody new. The keeper plugs one
     /// in, brings it (`AttachPair`), and waits again.
@@ -185,6 +188,24 @@ bodies! {
         /// As in `AttachMachine`.
         data: Extent,
         /// The number that the window has in this machine, from 1 on; none of its own has it.
+        number: u64,
+        /// As in `AttachPair`, in this machine.
+        at: u64,
+    }
+    /// Another answer to `AwaitPair` of one that can take windows out: nobody uses this one of the
+    /// machine's own any more, and nobody is given any of it. The keeper takes it out, says so
+    /// (`PartPair`), and waits again.
+    PairOver {
+        /// That window's number, from 1 on.
+        number: u64,
+    }
+    /// A window that was said to be over is not in the machine any more: its file is nobody's, and
+    /// another one may have its number. Answered with `Done`; `ENOENT` if there is no such machine,
+    /// or none of its windows of this number is over.
+    PartPair {
+        /// As in `AttachMachine`.
+        name: [u8; VNIC_NAME_BYTES],
+        /// As in `PairOver`.
         number: u64,
     }
     /// Give a machine that is attached its own memory: the file, a memfd that can neither shrink
@@ -217,8 +238,13 @@ messages! {
     0x400a Captured, 0x400b Done, 0x400c AttachMachine, 0x400d MachineAttached,
     0x400e DetachMachine, 0x400f AttachPair, 0x4010 AwaitPair, 0x4011 PairWanted,
     0x4012 PairOffered, 0x4013 JoinPair, 0x4014 AttachMemory, 0x4015 ShowSockets,
-    0x4016 SocketsShown,
+    0x4016 SocketsShown, 0x4017 PairOver, 0x4018 PartPair,
 }
+
+/// `AwaitPair::can`: plug in another machine's window.
+pub const CAN_JOIN: u16 = 1;
+/// `AwaitPair::can`: take a window out of the machine while that runs.
+pub const CAN_TAKE_OUT: u16 = 2;
 
 /// Whose daemon it is: that says where it has its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -304,7 +330,7 @@ mod tests {
             };
             let (ours, theirs) = unknown(&bytes);
             assert!(kind == 0 || !(ours && theirs), "{kind}");
-            assert!(kind == 0 || ours == (0x4001..=0x4014).contains(&kind), "{kind}");
+            assert!(kind == 0 || ours == (0x4001..=0x4016).contains(&kind), "{kind}");
         }
     }
 }

@@ -52,12 +52,16 @@ pub enum PlugTrouble {
     Device = 5,
     /// The host has no memory, process or descriptor for it.
     Host = 6,
+    /// Who maps windows for QEMU is gone.
+    NoMapper = 7,
+    /// Windows are plugged in, since the guest has no driver for those that are mapped.
+    NoRegion = 8,
 }
 
 impl PlugTrouble {
-    const ALL: [PlugTrouble; 6] = {
-        use PlugTrouble::{Device, Host, Memory, NoMonitor, Nonsense, Silent};
-        [NoMonitor, Silent, Nonsense, Memory, Device, Host]
+    const ALL: [PlugTrouble; 8] = {
+        use PlugTrouble::{Device, Host, Memory, NoMapper, NoMonitor, NoRegion, Nonsense, Silent};
+        [NoMonitor, Silent, Nonsense, Memory, Device, Host, NoMapper, NoRegion]
     };
 
     /// The one of this number, if there is one.
@@ -76,6 +80,10 @@ impl PlugTrouble {
             PlugTrouble::Memory => "QEMU does not take the memory",
             PlugTrouble::Device => "QEMU has no place for the device",
             PlugTrouble::Host => "the host has not what it takes",
+            PlugTrouble::NoMapper => "who maps windows for QEMU is gone",
+            PlugTrouble::NoRegion => {
+                "the guest's virtio_pmem knows no memory that is mapped: windows are plugged in"
+            }
         }
     }
 }
@@ -133,6 +141,13 @@ impl PairNames {
     pub fn read(bytes: &[u8; PairNames::BYTES]) -> PairNames {
         let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
         PairNames::new(bytes.chunks_exact(8).map(word))
+    }
+
+    /// Whether there is a window of this number.
+    #[must_use]
+    pub fn has(&self, number: u8) -> bool {
+        let at = usize::from(number).checked_sub(1);
+        at.and_then(|at| self.0.get(at)).is_some_and(|name| *name != 0)
     }
 
     /// How many windows there are.
@@ -221,6 +236,8 @@ mod tests {
         let own = WindowHead::new(machine, 7, 1 << 20);
         let names = PairNames::new([11, 12, 13]);
         assert_eq!((PairNames::read(&names.written()), names.count()), (names, 3));
+        let there = [0, 1, 3, 4, 61].map(|number| names.has(number));
+        assert_eq!(there, [false, true, true, false, false]);
         const { assert!(WindowHead::BYTES <= PairNames::OFFSET) };
         let pair = head(&own, 12, 1 << 21);
         assert_eq!((names.number(&pair), pair.bytes), (Some((2, Whose::Own)), 1 << 21));
@@ -287,7 +304,7 @@ mod tests {
         for trouble in PlugTrouble::ALL {
             assert_eq!(PlugTrouble::of(trouble as u32), Some(trouble));
         }
-        assert_eq!([0, 7, u32::MAX].map(PlugTrouble::of), [None; 3]);
+        assert_eq!([0, 9, u32::MAX].map(PlugTrouble::of), [None; 3]);
     }
 
     #[test]

@@ -104,6 +104,14 @@ impl<F: AsFd> Extent<F> {
         })
     }
 
+    /// Bytes of all of the file.
+    ///
+    /// # Errors
+    /// If it is none of memory that can never be cut short.
+    pub fn file_bytes(&self) -> Result<u64, VerifyError> {
+        size(self.file.as_fd())
+    }
+
     /// Which file it is in.
     ///
     /// # Errors

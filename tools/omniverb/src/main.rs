@@ -182,6 +182,12 @@ enum Vm {
         /// How much memory it shares with each: about 640 KiB for a link.
         #[arg(long, value_name = "SIZE", default_value = "8m")]
         pair_size: String,
+        /// How windows for neighbours come into the machine: mapped, which takes QEMU 11.1 or newer
+        /// and a guest with Linux 6.9 or newer (else they are plugged in), or plugged in. One that
+        /// is mapped goes again when its neighbour is gone and there is no place left. QEMU ends
+        /// when the guest is reset, then.
+        #[arg(long, value_name = "WAY", default_value = "auto", hide_possible_values = true)]
+        windows: vm::Way,
         /// Share all of the machine's memory with the daemon, and with nobody else: so what peers
         /// that are reached by the engine do to memory regions is done without asking the machine's
         /// processes, and pages stay where they are, if the agent in it is told so (`omniverb agent
@@ -240,6 +246,12 @@ enum Vm {
         /// How much memory it shares with each: about 640 KiB for a link.
         #[arg(long, value_name = "SIZE", default_value = "8m")]
         pair_size: String,
+        /// How windows for neighbours come into the machine: mapped, which takes QEMU 11.1 or newer
+        /// and a guest with Linux 6.9 or newer (else they are plugged in), or plugged in. One that
+        /// is mapped goes again when its neighbour is gone and there is no place left. QEMU ends
+        /// when the guest is reset, then.
+        #[arg(long, value_name = "WAY", default_value = "auto", hide_possible_values = true)]
+        windows: vm::Way,
         /// How much memory the machine has, at most: QEMU makes room for the window beyond it.
         #[arg(long, value_name = "SIZE", default_value = "32g")]
         memory: String,
@@ -264,6 +276,9 @@ enum Vm {
         most: u8,
         #[arg(long, default_value = "0")]
         pair_bytes: u64,
+        /// How these come into it.
+        #[arg(long)]
+        windows: String,
         /// Of its own memory, if the daemon is to have it.
         #[arg(long)]
         memory: Option<u64>,
@@ -294,6 +309,14 @@ enum Vm {
         number: u8,
         /// How large it is.
         bytes: u64,
+    },
+    /// For the same: map windows into it.
+    #[command(hide = true)]
+    Map {
+        /// How large each place is.
+        bytes: u64,
+        /// How many there are.
+        count: u8,
     },
     /// For `omniverb agent`: open devices that are plugged in.
     #[command(hide = true)]
@@ -399,11 +422,12 @@ fn command(command: Command) -> (anyhow::Result<ExitCode>, u8) {
             neighbours,
             most_neighbours,
             pair_size,
+            windows,
             shared_memory,
             command,
         }) => {
             let (own, most, pair) = (&window[..], most_neighbours, &pair_size[..]);
-            let windows = vm::Windows { own, neighbours, most, pair };
+            let windows = vm::Windows { own, neighbours, most, pair, way: windows };
             (vm::run(&name, windows, shared_memory, &command), OWN_FAILURE)
         }
         Command::Vm(Vm::List { json }) => (vm::list(None, json), 1),
@@ -415,12 +439,13 @@ fn command(command: Command) -> (anyhow::Result<ExitCode>, u8) {
             neighbours,
             most_neighbours,
             pair_size,
+            windows,
             memory,
             user,
             libvirt,
         }) => {
             let (own, most, pair) = (&window[..], most_neighbours, &pair_size[..]);
-            let windows = vm::Windows { own, neighbours, most, pair };
+            let windows = vm::Windows { own, neighbours, most, pair, way: windows };
             (vm::args(&name, windows, &memory, user.as_deref(), libvirt), 1)
         }
         Command::Vm(Vm::Keep {
@@ -429,16 +454,18 @@ fn command(command: Command) -> (anyhow::Result<ExitCode>, u8) {
             neighbours,
             most,
             pair_bytes,
+            windows,
             memory,
             user,
             alone,
         }) => {
             let pairs = vm::Neighbours { count: neighbours, most, bytes: pair_bytes };
-            (vm::keep(&name, (bytes, pairs, memory), user.as_deref(), alone), 1)
+            (vm::keep(&name, (bytes, pairs, memory), &windows, user.as_deref(), alone), 1)
         }
         Command::Vm(Vm::Hold) => (vm::hold(), 1),
         Command::Vm(Vm::Carry { number, more, pairs }) => (vm::carry(number, more, &pairs), 1),
         Command::Vm(Vm::Plug { number, bytes }) => (vm::plug(number, bytes), 1),
+        Command::Vm(Vm::Map { bytes, count }) => (vm::map(bytes, count), 1),
         Command::Vm(Vm::Open) => (vm::open(), 1),
         Command::Vm(Vm::Pin { whose, folder }) => (vm::pin(whose, &folder), 1),
         Command::Agent { socket, in_place } => (vm::agent(socket.as_deref(), in_place), 1),

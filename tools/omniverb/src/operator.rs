@@ -6,9 +6,9 @@ use anyhow::{Context, bail};
 use omniverb_session::body::Extent;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::operator::{
-    AttachMachine, AttachMemory, AttachPair, AwaitPair, Capture, Captured, DetachMachine,
-    DisconnectVnic, EndCapture, JoinPair, Message, QueryAll, QueryVnics, SetVnic, ShowSockets,
-    VNIC_NAME_BYTES, VnicChanged, decode, encode,
+    AttachMachine, AttachMemory, AttachPair, AwaitPair, CAN_JOIN, CAN_TAKE_OUT, Capture, Captured,
+    DetachMachine, DisconnectVnic, EndCapture, JoinPair, Message, PartPair, QueryAll, QueryVnics,
+    SetVnic, ShowSockets, VNIC_NAME_BYTES, VnicChanged, decode, encode,
 };
 use omniverb_session::pair::PlugTrouble;
 use omniverb_session::pinned::Layout;
@@ -32,6 +32,8 @@ pub(crate) enum PairCall {
     Own,
     /// This one, another machine's.
     Another(OwnedFd),
+    /// Nobody uses the one of this number: it is to be taken out.
+    Over(u8),
     /// There are to be no more.
     Nothing,
 }
@@ -168,15 +170,16 @@ impl Operator {
         }
     }
 
-    /// Gives the machine of this name a pair window, with its ledger.
+    /// Gives the machine of this name a pair window, with its ledger: of this number, and where in
+    /// the guest's device it begins.
     pub(crate) fn attach_pair(
         &self,
         name: [u8; VNIC_NAME_BYTES],
-        number: u64,
+        (number, at): (u64, u64),
         data: Extent,
         files: [&OwnedFd; 2],
     ) -> anyhow::Result<()> {
-        let attach = AttachPair { name, data, number };
+        let attach = AttachPair { name, data, number, at };
         match self.call(&attach.into(), &files.map(AsFd::as_fd), PATIENCE)? {
             Message::Done(_) => Ok(()),
             other => refused(&other, "a machine"),
@@ -197,31 +200,41 @@ impl Operator {
         }
     }
 
-    /// The machine of this name has another machine's window, with this number.
+    /// The machine of this name has another machine's window, with this number, there.
     pub(crate) fn join_pair(
         &self,
         name: [u8; VNIC_NAME_BYTES],
-        number: u64,
+        (number, at): (u64, u64),
         data: Extent,
         file: &OwnedFd,
     ) -> anyhow::Result<()> {
-        let join = JoinPair { name, data, number };
+        let join = JoinPair { name, data, number, at };
         match self.call(&join.into(), &[file.as_fd()], PATIENCE)? {
             Message::Done(_) => Ok(()),
             other => refused(&other, "a machine"),
         }
     }
 
+    /// A window of this machine's that was over is not in it any more.
+    pub(crate) fn part_pair(&self, name: [u8; VNIC_NAME_BYTES], number: u8) -> anyhow::Result<()> {
+        let part = PartPair { name, number: number.into() };
+        match self.call(&part.into(), &[], PATIENCE)? {
+            Message::Done(_) => Ok(()),
+            other => refused(&other, "a machine"),
+        }
+    }
+
     /// Waits until the machine of this name wants another pair window. There may be so many more,
-    /// and this went wrong with the last one.
+    /// and this went wrong with the last one. `can_take_out`: such a window, while it runs.
     pub(crate) fn await_pair(
         &self,
         name: [u8; VNIC_NAME_BYTES],
-        left: u32,
+        (left, can_take_out): (u32, bool),
         trouble: Option<PlugTrouble>,
     ) -> anyhow::Result<PairCall> {
         let trouble = trouble.and_then(|trouble| u16::try_from(trouble as u32).ok()).unwrap_or(0);
-        self.say(&AwaitPair { name, left, trouble, others: 1 }.into(), &[])?;
+        let can = CAN_JOIN | if can_take_out { CAN_TAKE_OUT } else { 0 };
+        self.say(&AwaitPair { name, left, trouble, can }.into(), &[])?;
         while !event::readable(self.0.as_fd(), None)? {}
         match self.hear(PATIENCE)? {
             (Message::PairWanted(_), _) => Ok(PairCall::Own),
@@ -229,6 +242,7 @@ impl Operator {
                 let file = files.into_iter().next().context("the daemon answers something else")?;
                 Ok(PairCall::Another(file))
             }
+            (Message::PairOver(over), _) => Ok(PairCall::Over(u8::try_from(over.number)?)),
             (Message::Done(_), _) => Ok(PairCall::Nothing),
             (other, _) => refused(&other, "a machine"),
         }

@@ -6,6 +6,7 @@
 //! whenever its keeper waits, by whichever daemon.
 
 use super::{Machines, Record};
+use crate::pieces::Place;
 use omniverb_sys::extent::FileId;
 use omniverb_tenancy::{Neighbour, SessionId};
 use std::collections::BTreeSet;
@@ -26,8 +27,8 @@ pub(crate) struct InBoth {
     pub(crate) end: usize,
     /// The other one.
     pub(crate) whose: Neighbour,
-    /// The window's number there.
-    pub(crate) number: u8,
+    /// Where that one has the window.
+    pub(crate) place: Place,
 }
 
 impl Machines {
@@ -91,7 +92,7 @@ impl Machines {
             let others = self.all.iter().filter(|(other, _)| *other != id);
             let all = others.flat_map(|(_, other)| other.pairs.given_to(this));
             let missing = |(file, _): &(FileId, Arc<OwnedFd>)| {
-                record.pairs.joined().number_of(*file).is_none()
+                record.pairs.joined().place_of(*file).is_none()
             };
             let Some((_, file)) = all.into_iter().find(missing) else { continue };
             if let Some((operator, tag)) =
@@ -118,7 +119,7 @@ impl Machines {
     pub(super) fn is_in(&self, whose: &Neighbour, file: FileId) -> bool {
         let mut all = self.all.values();
         let record = all.find(|record| record.pairs.this() == Some(*whose));
-        record.is_some_and(|record| record.pairs.number_of_found(file).is_some())
+        record.is_some_and(|record| record.pairs.place_of_found(file).is_some())
     }
 
     /// The window that is in both of these, if one is.
@@ -129,8 +130,8 @@ impl Machines {
             let (here, there) = if end == 0 { (one, other) } else { (other, one) };
             let whose = there.pairs.this()?;
             let mut files = here.pairs.given_to(whose).into_iter().map(|(file, _)| file);
-            let number = files.find_map(|file| there.pairs.number_of_found(file))?;
-            Some(InBoth { end, whose, number })
+            let place = files.find_map(|file| there.pairs.place_of_found(file))?;
+            Some(InBoth { end, whose, place })
         };
         way(0).or_else(|| way(1))
     }

@@ -14,7 +14,7 @@ fn files() -> [OwnedFd; 2] {
 
 fn pair(files: &[OwnedFd; 2]) -> Pair {
     let [file, notes] = [&files[0], &files[1]].map(|file| file.try_clone().unwrap());
-    Pair::new(file, DATA, Ledger::of(notes), Bin::new().unwrap()).unwrap()
+    Pair::new(file, (DATA, 0), Ledger::of(notes), Bin::new().unwrap()).unwrap()
 }
 
 fn pairs(files: &[[OwnedFd; 2]]) -> Pairs {
@@ -161,22 +161,83 @@ fn a_window_that_another_machine_is_to_have_is_nobody_s_to_use_until_it_has_it()
     assert!(second.is_given(&machine(1)));
 }
 
+/// A keeper that waits and has places for so many more.
+fn plugger(left: u32) -> Plugger {
+    let (operator, tag) = (SessionId(7), Some(3));
+    Plugger { operator, tag, left, may_join: true, can_take_out: false, trouble: None }
+}
+
 /// Who has one may write anything into it, so that the machine does not find it again.
 #[test]
 fn nobody_keeps_others_from_having_a_window() {
     let files = [files(), files()];
     let mut pairs = pairs(&files[..1]);
-    let plugger =
-        Plugger { operator: SessionId(7), tag: Some(3), left: 2, may_join: true, trouble: None };
+    let plugger = plugger(2);
     pairs.set_plugger(Some(plugger));
     pairs.found(1);
     assert_eq!(pairs.wanted(), None, "there is one that is nobody's");
     pairs.make(neighbour(1), "one", &ready()).unwrap();
-    pairs.joined_mut().add(2, memfd::create("x", 4096).unwrap(), Bin::new().unwrap()).unwrap();
+    pairs
+        .joined_mut()
+        .add(Place { number: 2, at: 0 }, memfd::create("x", 4096).unwrap(), Bin::new().unwrap())
+        .unwrap();
     pairs.found(0);
     assert_eq!(pairs.wanted(), Some((SessionId(7), 3)));
     assert_eq!(pairs.wanted(), None, "it has its answer");
     pairs.set_plugger(Some(plugger));
     pairs.add(3, pair(&files[1]));
     assert_eq!(pairs.wanted(), None, "the last one is not found");
+}
+
+/// Where windows can be taken out one goes that nobody uses, and only when there is no place left.
+#[test]
+fn what_nobody_uses_makes_room_where_windows_can_be_taken_out() {
+    let files = [files(), files()];
+    let mut pairs = pairs(&files);
+    pairs.found(0b11);
+    let shared = pairs.make(neighbour(1), "one", &ready()).unwrap();
+    pairs.give(machine(1), "vm-one").unwrap();
+    let gone = |_: &Neighbour| false;
+    pairs.set_plugger(Some(plugger(0)));
+    assert_eq!(pairs.over(gone), None, "it is plugged in");
+    let full = Plugger { can_take_out: true, ..plugger(0) };
+    pairs.set_plugger(Some(Plugger { left: 1, ..full }));
+    assert_eq!(pairs.over(gone), None, "there is room");
+    pairs.set_plugger(Some(full));
+    assert!(pairs.is_full());
+    assert_eq!(pairs.over(|_| true), None, "one is in use, one in a machine that is there");
+    assert_eq!(pairs.over(gone), Some((SessionId(7), 3, 2)));
+    assert!(!pairs.known(LINK, |_, _| true).given.contains_key(&machine(1)));
+    pairs.set_plugger(Some(full));
+    assert_eq!(pairs.over(gone), None, "one at a time");
+    assert!(!pairs.take_out(1) && pairs.take_out(2) && !pairs.has(2) && !pairs.take_out(2));
+    // Its neighbour gets another one, once there is one.
+    drop(shared);
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while pairs.windows[&1].pieces.sizes().1 > 0 {
+        assert!(std::time::Instant::now() < end, "not in time");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_eq!(pairs.over(gone), Some((SessionId(7), 3, 1)));
+    assert!(pairs.make(neighbour(1), "one", &ready()).is_err());
+    assert!(pairs.make_for_pages(&neighbour(1), 4096, LINK).is_err());
+}
+
+/// What a machine is told of a piece counts from where its device begins.
+#[test]
+fn a_machine_is_told_where_in_its_device_a_piece_is() {
+    let [file, notes] = files();
+    let pair = Pair::new(file, (DATA, 1 << 21), Ledger::of(notes), Bin::new().unwrap()).unwrap();
+    let mut pairs = Pairs::default();
+    pairs.add(3, pair);
+    pairs.found(0b100);
+    let shared = pairs.make(neighbour(1), "one", &ready()).unwrap();
+    let (outside, said) = (shared.link.outside().0, shared.link.said());
+    assert_eq!(pair::number(&said), Some(3));
+    assert_eq!(pair::plain(said).offset, outside.offset - DATA.offset + (1 << 21));
+    let other = shared.link.said_as(Place { number: 9, at: 0 });
+    assert_eq!(
+        (pair::number(&other), pair::plain(other).offset),
+        (Some(9), outside.offset - DATA.offset)
+    );
 }

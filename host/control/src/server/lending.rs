@@ -103,7 +103,7 @@ impl Server {
         }
         let pairs = self.machines.pairs(machine)?;
         let file = memory.extent.file_id().ok()?;
-        let number = pairs.number_of_found(file).filter(|_| pairs.this() == Some(by.neighbour))?;
-        Some((memory.said_as(number), None, Origin::AnotherMachine))
+        let place = pairs.place_of_found(file).filter(|_| pairs.this() == Some(by.neighbour))?;
+        Some((memory.said_as(place), None, Origin::AnotherMachine))
     }
 }

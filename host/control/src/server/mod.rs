@@ -144,7 +144,10 @@ impl Server {
             Ready::Process(session) => self.clients.part(session, "its process has ended"),
             Ready::Operator(session) => self.operator_ready(session),
             Ready::Machine(machine) => self.door_ready(machine),
-            Ready::Leaver(session) => self.leavers.ended(session, &self.reactor),
+            Ready::Leaver(session) => {
+                self.leavers.ended(session, &self.reactor);
+                self.look_for_unused();
+            }
             Ready::Helper => self.helper_ready()?,
             Ready::Engine => self.engine_ready(),
             Ready::Recorder => self.recorder_ready(),
@@ -195,6 +198,7 @@ impl Server {
                 }
                 Timer::Port(vnic) => self.vnics.try_port_again(vnic, &mut self.helper, now),
                 Timer::Addresses(machine) => self.hear_addresses(machine),
+                Timer::Unused(machine) => self.look_again_for_unused(machine),
                 Timer::Audit => self.audit_due(),
                 Timer::Broker => {
                     if let Some(broker) = &mut self.broker {

@@ -136,6 +136,7 @@ impl Server {
                 let done = self.attach_memory(&m, files);
                 Some(done.map(|()| Done { take_back: 0 }.into()))
             }
+            Message::PartPair(m) => Some(self.part_pair(&m).map(|()| Done { take_back: 0 }.into())),
             Message::AwaitPair(m) => self.await_pair(id, call.tag, &m).transpose(),
             Message::DetachMachine(m) => {
                 Some(self.detach_machine(&m).map(|()| Done { take_back: 0 }.into()))

@@ -8,26 +8,34 @@
 use crate::client::{Leaver, Origin};
 use crate::journal::Level;
 use crate::ledger::Ledger;
-use crate::machines::InBoth;
+use crate::machines::{InBoth, Wanted};
 use crate::memory::Shared;
 use crate::pairs::Pair;
-use crate::pieces::{PAGE, Pieces};
+use crate::pieces::{PAGE, Pieces, Place};
 use crate::plugger::Plugger;
+use crate::reactor::Timer;
 use crate::server::Server;
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES, link_bytes};
 use omniverb_session::body::{Done, LinkReady};
 use omniverb_session::machine::MachineName;
 use omniverb_session::operator::{
-    AttachPair, AwaitPair, JoinPair, Message as Said, PairOffered, PairWanted,
+    AttachPair, AwaitPair, CAN_JOIN, CAN_TAKE_OUT, JoinPair, Message as Said, PairOffered,
+    PairOver, PairWanted, PartPair,
 };
 use omniverb_session::pair::PlugTrouble;
 use omniverb_tenancy::{LinkEnd, Neighbour, SessionId};
 use omniverb_terms::Errno;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 /// Bytes of a link.
 pub(super) const LINK_BYTES: u64 = link_bytes(REQUEST_BYTES, RESPONSE_BYTES) as u64;
+
+/// How long after somebody has let go of something it is looked whether a window is unused, and how
+/// often: whoever has the file can make it take long to empty it.
+const UNUSED_TIME: Duration = Duration::from_millis(250);
+const UNUSED_LOOKS: u8 = 20;
 
 impl Server {
     /// An operator brings a pair window, and its ledger, for a machine that is attached.
@@ -48,7 +56,8 @@ impl Server {
             return Err(Errno::EINVAL);
         };
         let (ledger, bin) = (Ledger::of(ledger), self.disposal.bin());
-        let pair = Pair::new(window, asked.data, ledger, bin).map_err(|_| Errno::ENOMEM)?;
+        let place = (asked.data, asked.at);
+        let pair = Pair::new(window, place, ledger, bin).map_err(|_| Errno::ENOMEM)?;
         if let Some(pairs) = self.machines.pairs_mut(id) {
             pairs.add(number, pair);
         }
@@ -68,8 +77,7 @@ impl Server {
     fn check_window(&self, asked: &AttachPair, window: &OwnedFd) -> Result<(SessionId, u8), Errno> {
         let name = MachineName::read(&asked.name).ok_or(Errno::EINVAL)?;
         let number = u8::try_from(asked.number).map_err(|_| Errno::EINVAL)?;
-        let sound =
-            Pair::is_sound(asked.number, asked.data) && Pieces::check(window, asked.data).is_ok();
+        let sound = Pair::is_sound(asked) && Pieces::check(window, asked.data).is_ok();
         if !sound {
             return Err(Errno::EINVAL);
         }
@@ -86,11 +94,12 @@ impl Server {
         asked: &JoinPair,
         mut files: Vec<OwnedFd>,
     ) -> Result<(), Errno> {
-        let JoinPair { name, data, number } = *asked;
+        let JoinPair { name, data, number, at } = *asked;
         let file = if files.len() == 1 { files.pop() } else { None };
         self.captures.discard(files);
         let file = file.ok_or(Errno::EINVAL)?;
-        let (id, number) = match self.check_window(&AttachPair { name, data, number }, &file) {
+        let asked = AttachPair { name, data, number, at };
+        let (id, number) = match self.check_window(&asked, &file) {
             Ok(found) => found,
             Err(errno) => {
                 self.captures.discard(vec![file]);
@@ -99,7 +108,7 @@ impl Server {
         };
         let bin = self.disposal.bin();
         let pairs = self.machines.pairs_mut(id).ok_or(Errno::ENOENT)?;
-        pairs.joined_mut().add(number, file, bin).map_err(|_| Errno::ENOMEM)
+        pairs.joined_mut().add(Place { number, at }, file, bin).map_err(|_| Errno::ENOMEM)
     }
 
     /// A machine's agent has found these.
@@ -120,13 +129,53 @@ impl Server {
         let id = self.machines.named(name).ok_or(Errno::ENOENT)?;
         let pairs = self.machines.pairs_mut(id).ok_or(Errno::ENOENT)?;
         let (left, trouble) = (asked.left, PlugTrouble::of(asked.trouble.into()));
-        let (tag, may_join) = ((left > 0).then_some(tag), asked.others != 0);
-        let before = pairs.set_plugger(Some(Plugger { operator, tag, left, may_join, trouble }));
+        let [may_join, can_take_out] = [CAN_JOIN, CAN_TAKE_OUT].map(|bit| asked.can & bit != 0);
+        let tag = (left > 0 || can_take_out).then_some(tag);
+        let plugger = Plugger { operator, tag, left, may_join, can_take_out, trouble };
+        let before = pairs.set_plugger(Some(plugger));
         if let Some(before) = before.filter(|before| before.operator != operator) {
             self.end_operator(before.operator);
         }
         self.operators.keeps(operator);
+        self.look_for_unused();
         Ok(tag.is_none().then(|| Done { take_back: 0 }.into()))
+    }
+
+    /// A machine's keeper has taken a window out that was over.
+    pub(super) fn part_pair(&mut self, asked: &PartPair) -> Result<(), Errno> {
+        let name = MachineName::read(&asked.name).ok_or(Errno::EINVAL)?;
+        let number = u8::try_from(asked.number).map_err(|_| Errno::EINVAL)?;
+        let id = self.machines.named(name).ok_or(Errno::ENOENT)?;
+        let pairs = self.machines.pairs_mut(id).ok_or(Errno::ENOENT)?;
+        if pairs.take_out(number) { Ok(()) } else { Err(Errno::ENOENT) }
+    }
+
+    /// Somebody may have let go of what he had in a window, of a machine that has no place left for
+    /// another one: it is looked for windows that nobody uses. What comes back is emptied first, by
+    /// threads of their own, so more than once.
+    pub(super) fn look_for_unused(&mut self) {
+        for id in self.machines.full_ones() {
+            self.machines.look_at_pairs(id);
+            let begun = self
+                .machines
+                .get_mut(id)
+                .map(|record| std::mem::replace(&mut record.looks, UNUSED_LOOKS));
+            if begun == Some(0) {
+                self.reactor.set(UNUSED_TIME, Timer::Unused(id));
+            }
+        }
+    }
+
+    /// It is time to look again whether a machine has windows that nobody uses.
+    pub(super) fn look_again_for_unused(&mut self, id: SessionId) {
+        let Some(record) = self.machines.get_mut(id) else { return };
+        record.looks = record.looks.saturating_sub(1);
+        let more = record.looks > 0 && record.pairs().is_full();
+        record.looks = if more { record.looks } else { 0 };
+        self.machines.look_at_pairs(id);
+        if more {
+            self.reactor.set(UNUSED_TIME, Timer::Unused(id));
+        }
     }
 
     /// Has the tables know what has changed of pair windows. They count what they decide to give
@@ -139,9 +188,12 @@ impl Server {
                 self.machines.want_shared([one, other]);
             }
         }
-        let (wanted, offers) = self.machines.wanted_pairs();
+        let Wanted { wanted, offers, over } = self.machines.wanted_pairs();
         for (operator, tag) in wanted {
             self.answer_operator(operator, tag, &PairWanted { reserved: 0 }.into());
+        }
+        for (operator, tag, number) in over {
+            self.answer_operator(operator, tag, &PairOver { number: number.into() }.into());
         }
         for offer in offers {
             let offered = PairOffered { reserved: 0 }.into();
@@ -193,7 +245,7 @@ impl Server {
         both.into_iter().for_each(|id| self.machines.look_at_pairs(id));
         let found = self.machines.in_both(both).ok_or(io::ErrorKind::Unsupported.into());
         let made = found.and_then(|found| Ok((found, self.memory_in_both(both, found, ends[0])?)));
-        let (InBoth { end, number, .. }, shared) = match made {
+        let (InBoth { end, place, .. }, shared) = match made {
             Ok(made) => made,
             Err(error) => return self.link_failed(ends[0], ends[1], &error),
         };
@@ -202,7 +254,7 @@ impl Server {
         self.tell(here.session, shared.letter(&here.ready));
         let another = Origin::AnotherMachine;
         self.clients.keep_link(there.session, there.ready.qpn, &shared, another);
-        self.tell(there.session, shared.letter_as(number, &there.ready));
+        self.tell(there.session, shared.letter_as(place, &there.ready));
     }
 
     fn memory_in_both(

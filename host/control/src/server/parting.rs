@@ -26,6 +26,7 @@ impl Server {
             self.wait_for_end(id, leaver);
         }
         client.into_sockets().for_each(|socket| self.disposal.close_socket(socket));
+        self.look_for_unused();
         self.tell_registered();
     }
 

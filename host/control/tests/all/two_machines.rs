@@ -62,7 +62,7 @@ impl There {
         let window = kept.own[0].try_clone().unwrap();
         let mut machine = Machine { door: doors.remove(0), window, tag: 0, last: 0 };
         let mut keeper = Operator::connect(daemon);
-        let asked = AttachPair { name: name(text), data: DATA, number: 1 };
+        let asked = AttachPair { name: name(text), data: DATA, number: 1, at: 0 };
         let files = [kept.pair[0].as_fd(), kept.pair[1].as_fd()];
         done(&keeper.call_for_files(asked, &files).0);
         let network = Carried::new(&mut machine, net, address);
@@ -77,8 +77,8 @@ impl There {
     }
 
     /// Its keeper waits.
-    fn waits(&self, left: u32, others: u16, trouble: u16) {
-        self.keeper.say(AwaitPair { name: name(self.text), left, trouble, others });
+    fn waits(&self, left: u32, can: u16, trouble: u16) {
+        self.keeper.say(AwaitPair { name: name(self.text), left, trouble, can });
     }
 
     /// What it is offered.
@@ -95,7 +95,7 @@ impl There {
 
     /// It has that one plugged in, as window 2.
     fn joins(&mut self, file: &OwnedFd) {
-        let asked = JoinPair { name: name(self.text), data: DATA, number: 2 };
+        let asked = JoinPair { name: name(self.text), data: DATA, number: 2, at: 0 };
         done(&self.keeper.call_with(asked, &[file.as_fd()]));
     }
 }
@@ -164,7 +164,7 @@ fn the_second_link_of_two_machines_is_in_a_window_that_is_in_both() {
     two.waits(2, 1, PlugTrouble::Device as u16);
     assert_eq!(id(&two.offered()), id(&window));
     two.joins(&window);
-    let same = JoinPair { name: name("two"), data: DATA, number: 2 };
+    let same = JoinPair { name: name("two"), data: DATA, number: 2, at: 0 };
     assert_eq!(two.keeper.call_with(same, &[window.as_fd()]), Said::Failed(Errno::EBUSY));
     two.waits(1, 1, 0);
     assert_eq!(two.keeper.heard(MOMENT), None, "it has that, and one that is nobody's");
@@ -307,7 +307,7 @@ fn what_is_no_window_of_another_s_is_refused() {
     let window = memfd::create("pair", BYTES).unwrap();
     let mut join = |text, number, files: &[&OwnedFd]| {
         let files: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
-        operator.call_with(JoinPair { name: name(text), data: DATA, number }, &files)
+        operator.call_with(JoinPair { name: name(text), data: DATA, number, at: 0 }, &files)
     };
     let open = memfd::unsealed("pair", BYTES).unwrap();
     for (number, files) in [(0, vec![&window]), (61, vec![&window]), (1, vec![]), (1, vec![&open])]

@@ -201,10 +201,14 @@ impl Agent {
     /// Tells the host which windows it shares with neighbours; also that there are none, if more
     /// can come.
     fn tell_pairs(&mut self) {
-        let bits = self.sharing.bits();
-        if bits != 0 || self.opener.is_some() {
-            self.relay.say(FrameKind::Pairs, 0, bits.to_le_bytes().to_vec());
+        if self.sharing.bits() != 0 || self.opener.is_some() {
+            self.say_pairs();
         }
+    }
+
+    fn say_pairs(&mut self) {
+        let bits = self.sharing.bits().to_le_bytes().to_vec();
+        self.relay.say(FrameKind::Pairs, 0, bits);
     }
 
     /// A device was plugged in.
@@ -392,6 +396,12 @@ impl Agent {
                 }
                 FrameKind::Word => self.woken = true,
                 FrameKind::Rung => self.sharing.hear(&bytes),
+                FrameKind::Pairs => {
+                    let bits = bytes.first_chunk().map_or(0, |bits| u64::from_le_bytes(*bits));
+                    self.sharing.look_again(bits);
+                    // Also that there are none any more: somebody waits for that.
+                    self.say_pairs();
+                }
                 FrameKind::PinsOver => self.keeping.answered(&bytes),
                 _ => {}
             },

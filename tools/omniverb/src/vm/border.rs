@@ -89,8 +89,8 @@ impl Far {
 
 /// Pages of this side.
 struct Near {
-    /// With their counters when they were looked at last.
-    pages: Mutex<Vec<(BellPage<Window>, u32)>>,
+    /// With the numbers of their windows, and their counters when they were looked at last.
+    pages: Mutex<Vec<(u8, BellPage<Window>, u32)>>,
     /// They are to be looked at.
     asked: EventFd,
     /// Whoever sleeps on any is to be woken.
@@ -109,7 +109,7 @@ impl Near {
     }
 
     fn wake(&self, all: bool) {
-        for (page, seen) in lock(&self.pages).iter_mut() {
+        for (_, page, seen) in lock(&self.pages).iter_mut() {
             let before = std::mem::replace(seen, futex::low(page.rung()));
             if all || before != *seen {
                 futex::wake(page.rung(), 1);
@@ -155,7 +155,7 @@ impl Border {
             lock(&self.far.names).insert(heard_as, name);
             self.named.insert(name, near.clone());
             let seen = futex::low(near.rung());
-            lock(&self.near.pages).push((near, seen));
+            lock(&self.near.pages).push((number, near, seen));
         }
         if !self.begun {
             let near = self.near.clone();
@@ -163,6 +163,17 @@ impl Border {
             self.begun = true;
         }
         Ok(())
+    }
+
+    /// Without this one any more: nothing of it is looked at, and soon nothing of it is mapped.
+    pub(super) fn remove(&mut self, number: u8) {
+        let is_of = |name: &BellName| name[0] == number;
+        self.named.retain(|name, _| !is_of(name));
+        lock(&self.near.pages).retain(|(of, _, _)| *of != number);
+        let mut names = lock(&self.far.names);
+        for (heard_as, _) in names.extract_if(.., |_, name| is_of(name)) {
+            self.listener.remove(heard_as);
+        }
     }
 
     /// Has what is rung be said by this, at once; `None`: by who serves the port.
@@ -341,6 +352,30 @@ mod tests {
             assert!(omniverb_sys::event::readable(others.rung(), Some(LIMIT)).unwrap());
             there.wake();
         }
+    }
+
+    /// Of a window that is gone nothing is heard and nobody woken, and another one may have its
+    /// number.
+    #[test]
+    fn a_window_can_be_left_out_again() {
+        let file = memfd::create("pair", DATA.offset + DATA.length).unwrap();
+        let mut host = border(&file, Side::Host);
+        host.remove(1);
+        let [_, theirs] = bell(&file, 5);
+        assert!(host.named.is_empty() && lock(&host.near.pages).is_empty());
+        assert!(lock(&host.far.names).is_empty());
+        // The last word is that of the change.
+        let moment = Some(Duration::from_millis(300));
+        while omniverb_sys::event::readable(host.rung(), moment).unwrap() {
+            host.take();
+        }
+        listener::ring(&theirs);
+        assert!(!omniverb_sys::event::readable(host.rung(), moment).unwrap());
+        let other = memfd::create("pair", DATA.offset + DATA.length).unwrap();
+        host.add(1, &other, DATA, Whose::Own).unwrap();
+        host.take();
+        listener::ring(&bell(&other, 5)[1]);
+        assert!(omniverb_sys::event::readable(host.rung(), Some(LIMIT)).unwrap());
     }
 
     #[test]

@@ -7,13 +7,16 @@
 //! that a guest says: of the port it only sees whether QEMU is there.
 
 use super::later::{self, Later};
+use super::mapped::{Mapped, Starter};
 use super::memory::Memory;
 use super::pairs::{Pair, Pairs, ledger};
 use super::pause::{End, Pause};
 use super::place::{Place, User};
 use super::porter::Over;
+use super::slots::Slots;
 use super::start::{KEEP, WORDS, Wanted, own_program};
-use super::window::{Neighbours, Window};
+use super::way::Way;
+use super::window::Window;
 use crate::operator::{Home, Operator};
 use crate::vnic;
 use anyhow::{Context, bail};
@@ -102,6 +105,10 @@ struct Keeper {
     pairs: Arc<Pairs>,
     /// Who plugs in more, if anybody does, is told whenever the machine is attached.
     later: Option<Sender<()>>,
+    /// QEMU is to have a monitor for that.
+    has_monitor: bool,
+    /// Who maps windows, if that is how they come.
+    mapped: Option<Arc<Mapped>>,
     place: Place,
     /// Who has the window for QEMU to open, if it is not to inherit it.
     holder: Option<Holder>,
@@ -128,7 +135,8 @@ impl Keeper {
         let program = own_program()?;
         let window = Window::new(name, wanted.bytes)?;
         let ledger = ledger(&window, BOOT_BYTES)?;
-        let numbers = 1..=wanted.pairs.count;
+        // What is mapped comes when QEMU is there.
+        let numbers = 1..=wanted.plugged();
         let pairs = numbers.map(|number| Pair::make(&window, number, wanted.pairs.bytes));
         let pairs = Pairs::new(pairs.collect::<anyhow::Result<Vec<Pair>>>()?);
         let memory = wanted.memory.map(Memory::new).transpose()?;
@@ -141,11 +149,22 @@ impl Keeper {
         // From here on the name is ours.
         let place = Place::make(&home.machines(), name, user)?;
         let (window, pairs) = (Arc::new(window), Arc::new(pairs));
-        let (later, holder) = (None, None);
-        let mut keeper =
-            Keeper { name, window, ledger, memory, pairs, later, holder, place, home, program };
-        if wanted.pairs.most > wanted.pairs.count {
-            keeper.plug_later(wanted.pairs)?;
+        let mut keeper = Keeper {
+            name,
+            window,
+            ledger,
+            memory,
+            pairs,
+            later: None,
+            has_monitor: false,
+            mapped: None,
+            place,
+            holder: None,
+            home,
+            program,
+        };
+        if wanted.may_grow() {
+            keeper.plug_later(wanted, user)?;
         }
         if let Some(user) = user {
             keeper.hold(user)?;
@@ -154,14 +173,27 @@ impl Keeper {
     }
 
     /// Has a thread plug in windows as they are wanted.
-    fn plug_later(&mut self, wanted: Neighbours) -> anyhow::Result<()> {
+    fn plug_later(&mut self, wanted: Wanted, user: Option<User>) -> anyhow::Result<()> {
         let (attached, hears) = channel();
+        if wanted.way != Way::Plugged {
+            let slots = Slots { bytes: wanted.pairs.bytes, count: wanted.pairs.most };
+            let starter = Starter {
+                listener: self.place.listen(user)?,
+                own: self.window.clone(),
+                pairs: self.pairs.clone(),
+                program: self.program.clone(),
+            };
+            self.mapped = Some(Mapped::start(slots, starter)?);
+        }
+        let monitor = wanted.has_monitor().then(|| self.place.monitor()).transpose()?;
+        self.has_monitor = monitor.is_some();
         let later = Later {
             machine: vnic::name_bytes(self.name.text())?,
             own: self.window.clone(),
-            wanted,
+            wanted: wanted.pairs,
             pairs: self.pairs.clone(),
-            monitor: self.place.monitor()?,
+            monitor,
+            mapped: self.mapped.clone(),
             home: self.home.clone(),
             program: self.program.clone(),
             tries: later::TRIES,
@@ -201,7 +233,8 @@ impl Keeper {
             "window": holder.map(|_| self.place.window()),
             "pairs": pairs.map(|number| self.place.pair(number)).collect::<Vec<_>>(),
             "port": self.place.port(),
-            "monitor": self.later.is_some().then(|| self.place.monitor_path()),
+            "monitor": self.has_monitor.then(|| self.place.monitor_path()),
+            "mapped": self.mapped.is_some().then(|| self.place.mapped_path()),
         })
     }
 

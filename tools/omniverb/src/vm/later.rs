@@ -1,15 +1,18 @@
-//! Windows that are plugged into a machine while it runs: a thread of its keeper's.
+//! Windows that come into a machine while it runs, and go: a thread of its keeper's.
 //!
-//! In: the daemon's word that one is wanted, or another machine's that is to be in this one, too
-//! (decision 0042). Out: one more, in QEMU and at the daemon. Who talks to
-//! QEMU is a process started for that, which is nobody ([`talk`]): what runs a hostile guest may
-//! say anything. What is refused some times is not tried again.
+//! In: the daemon's word that one is wanted, that another machine's is to be in this one, too
+//! (decision 0042), or that nobody uses one. Out: one more, or one less, in QEMU and at the daemon.
+//! There are two ways into a machine (decision 0048). A window is *mapped*, where somebody does
+//! that (`mapped.rs`) and the guest's driver knows of such memory; else it is *plugged in*, as a
+//! device of its own, by a process started for that, which is nobody ([`talk`]): what runs a
+//! hostile guest may say anything. What is refused some times is not tried again.
 
+use super::mapped::{Driver, Mapped};
 use super::monitor::{Beside, Next, Refusal, Talk};
 use super::pairs::{Pair, Pairs};
 use super::place::Monitor;
 use super::window::{Neighbours, Window};
-use crate::operator::{Home, PairCall};
+use crate::operator::{Home, Operator, PairCall};
 use anyhow::Context;
 use omniverb_session::operator::VNIC_NAME_BYTES;
 use omniverb_session::pair::PlugTrouble;
@@ -33,6 +36,14 @@ const CHILD: Duration = Duration::from_secs(20);
 /// Bytes that are read at a time.
 const PIECE: usize = 4096;
 
+/// How a window comes into a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Mapped,
+    Plugged,
+    None,
+}
+
 /// What plugs in windows.
 pub(super) struct Later {
     pub(super) machine: [u8; VNIC_NAME_BYTES],
@@ -40,7 +51,10 @@ pub(super) struct Later {
     pub(super) own: Arc<Window>,
     pub(super) wanted: Neighbours,
     pub(super) pairs: Arc<Pairs>,
-    pub(super) monitor: Monitor,
+    /// Where windows are plugged in, if they can be.
+    pub(super) monitor: Option<Monitor>,
+    /// Who maps them, if somebody does.
+    pub(super) mapped: Option<Arc<Mapped>>,
     pub(super) home: Home,
     pub(super) program: PathBuf,
     pub(super) tries: u32,
@@ -58,32 +72,83 @@ impl Later {
     }
 
     fn serve_one(&mut self) -> anyhow::Result<()> {
+        // Which way they come the guest's driver says.
+        if let Some(mapped) = &self.mapped {
+            mapped.driver();
+        }
         let operator = self.home.connect()?;
+        // Those that are to be there from the beginning.
+        while self.mapped.is_some()
+            && self.pairs.len() < self.wanted.count.into()
+            && self.left() > 0
+        {
+            self.bring(None, &operator)?;
+        }
         loop {
-            let another = match operator.await_pair(self.machine, self.left(), self.trouble)? {
-                PairCall::Own => None,
-                PairCall::Another(file) => Some(file),
+            let can_take_out = self.way() == Way::Mapped && self.tries > 0;
+            let trouble = self.trouble.or_else(|| self.why_not_mapped());
+            let room = (self.left(), can_take_out);
+            match operator.await_pair(self.machine, room, trouble)? {
+                PairCall::Own => self.bring(None, &operator)?,
+                PairCall::Another(file) => self.bring(Some(file), &operator)?,
+                PairCall::Over(number) => self.take_out(number, &operator)?,
                 PairCall::Nothing => break,
-            };
-            match self.plug(another) {
-                Ok(pair) => {
-                    self.trouble = None;
-                    self.pairs.add(pair, &operator, self.machine)?;
-                }
-                Err(trouble) => {
-                    (self.trouble, self.tries) = (Some(trouble), self.tries - 1);
-                    std::thread::sleep(PAUSE);
-                }
             }
         }
         // It knows how many there are, and why, for as long as we are there.
         operator.wait_over()
     }
 
+    /// One more, or one try less.
+    fn bring(&mut self, another: Option<OwnedFd>, operator: &Operator) -> anyhow::Result<()> {
+        match self.plug(another) {
+            Ok((number, pair)) => {
+                self.trouble = None;
+                self.pairs.add(number, pair, operator, self.machine)?;
+            }
+            Err(trouble) => {
+                (self.trouble, self.tries) = (Some(trouble), self.tries.saturating_sub(1));
+                std::thread::sleep(PAUSE);
+            }
+        }
+        Ok(())
+    }
+
+    /// The way that a window comes now.
+    fn way(&self) -> Way {
+        match self.mapped.as_ref().map(|mapped| mapped.driver_now()) {
+            Some(Driver::Knows) => Way::Mapped,
+            _ if self.monitor.is_some() => Way::Plugged,
+            _ => Way::None,
+        }
+    }
+
+    /// Why windows are not mapped that should be.
+    fn why_not_mapped(&self) -> Option<PlugTrouble> {
+        match self.mapped.as_ref()?.driver_now() {
+            Driver::KnowsNot => Some(PlugTrouble::NoRegion),
+            Driver::Gone => Some(PlugTrouble::NoMapper),
+            Driver::Knows | Driver::Unknown => None,
+        }
+    }
+
     /// How many more there may be.
     fn left(&self) -> u32 {
-        let left = usize::from(self.wanted.most).saturating_sub(self.pairs.len());
-        if self.tries == 0 { 0 } else { u32::try_from(left).unwrap_or(0) }
+        let left = usize::from(self.wanted.most).saturating_sub(self.pairs.taken());
+        let none = self.tries == 0 || self.way() == Way::None;
+        if none { 0 } else { u32::try_from(left).unwrap_or(0) }
+    }
+
+    /// Takes one out that nobody uses: the machine's agent lets go of it before it goes.
+    fn take_out(&self, number: u8, operator: &Operator) -> anyhow::Result<()> {
+        let is_mapped = self.pairs.is_mapped(number);
+        self.own.forget(number)?;
+        self.pairs.let_go(number);
+        // What was plugged in stays there; so does what QEMU does not let go of.
+        if is_mapped && self.mapped.as_ref().is_some_and(|mapped| mapped.unmap(number).is_ok()) {
+            self.pairs.is_gone(number);
+        }
+        operator.part_pair(self.machine, number)
     }
 
     /// The next window: one of this machine's, or this one of another's.
@@ -94,14 +159,21 @@ impl Later {
         Pair::of_another(&self.own, number, file, |called| self.pairs.has(called))
     }
 
-    /// Plugs in another one.
-    fn plug(&self, another: Option<OwnedFd>) -> Result<Pair, PlugTrouble> {
-        let number = u8::try_from(self.pairs.len() + 1).map_err(|_| PlugTrouble::Host)?;
-        let monitor = self.monitor.connect().map_err(|_| PlugTrouble::NoMonitor)?;
+    /// Plugs in another one, or maps it: its number.
+    fn plug(&self, another: Option<OwnedFd>) -> Result<(u8, Pair), PlugTrouble> {
+        let number = self.pairs.free_number(self.wanted.most).ok_or(PlugTrouble::Host)?;
+        if let Some(mapped) = self.mapped.as_ref().filter(|_| self.way() == Way::Mapped) {
+            let mut pair = self.make(number, another).map_err(|_| PlugTrouble::Host)?;
+            mapped.map(number, &pair.window.file)?;
+            pair.at = Some(mapped.slots.at(number));
+            return Ok((number, pair));
+        }
+        let monitor = self.monitor.as_ref().ok_or(PlugTrouble::NoMapper)?;
+        let monitor = monitor.connect().map_err(|_| PlugTrouble::NoMonitor)?;
         let pair = self.make(number, another).map_err(|_| PlugTrouble::Host)?;
         let code = self.have_it_plugged(number, monitor, &pair);
         match code.map_err(|_| PlugTrouble::Host)? {
-            Some(0) => Ok(pair),
+            Some(0) => Ok((number, pair)),
             code => Err(code.and_then(trouble_of).unwrap_or(PlugTrouble::Host)),
         }
     }

@@ -10,6 +10,8 @@ mod border;
 mod keeper;
 mod keeping;
 mod later;
+mod mapped;
+mod mapper;
 mod memory;
 mod monitor;
 mod network;
@@ -23,8 +25,11 @@ mod porter;
 mod processors;
 mod relay;
 mod sharing;
+mod slots;
 mod start;
+mod vhost;
 mod wakes;
+mod way;
 mod window;
 mod windows;
 
@@ -39,8 +44,8 @@ use anyhow::{Context, bail};
 use border::{Border, Side};
 use omniverb_session::machine::MachineName;
 use omniverb_session::rate::{show_size, size};
-use omniverb_sys::{inherit, memfd, privileges};
-use options::{Plugged, Room};
+use omniverb_sys::{inherit, privileges};
+use options::{Maps, Plugged, Room};
 use place::User;
 use porter::PairWindows;
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -51,6 +56,7 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
+pub(crate) use way::Way;
 pub(crate) use window::Neighbours;
 use window::STEP;
 
@@ -76,13 +82,18 @@ pub(crate) struct Windows<'a> {
     pub(crate) most: u8,
     /// How large each of these is to be.
     pub(crate) pair: &'a str,
+    /// How they come into the machine.
+    pub(crate) way: Way,
 }
 
 /// What is asked for.
 fn wanted(windows: Windows<'_>) -> anyhow::Result<Wanted> {
-    let Windows { own, neighbours: count, most, pair } = windows;
+    let Windows { own, neighbours: count, most, pair, way } = windows;
     let pairs = Neighbours { count, most: most.max(count), bytes: window_bytes(pair)? };
-    Ok(Wanted { bytes: window_bytes(own)?, pairs, memory: None })
+    // Where there are none to be, nothing is needed for them.
+    let none = pairs.most == 0 || way == Way::Auto;
+    let way = if none { Way::Plugged } else { way };
+    Ok(Wanted { bytes: window_bytes(own)?, pairs, way, memory: None })
 }
 
 fn all_bytes(wanted: Wanted) -> u64 {
@@ -103,7 +114,7 @@ pub(crate) fn run(
     command: &[OsString],
 ) -> anyhow::Result<ExitCode> {
     let Some((program, arguments)) = command.split_first() else { bail!("no QEMU to run") };
-    let mut wanted = wanted(windows)?;
+    let mut wanted = wanted(Windows { way: windows.way.with(program, arguments), ..windows })?;
     name(text)?;
     if shared {
         wanted.memory = Some(memory::bytes(arguments, all_bytes(wanted))?);
@@ -118,7 +129,8 @@ pub(crate) fn run(
         windows.push(plugged(wanted, index, path));
     }
     let later = later(wanted, kept.monitor_path.as_deref());
-    let mut words = options::words(&windows, &kept.port_path, room, later);
+    let more = (later, kept.mapped_path.as_deref().map(Maps));
+    let mut words = options::words(&windows, &kept.port_path, room, more);
     if let (Some(file), Some(bytes)) = (&kept.memory, wanted.memory) {
         fcntl_setfd(file, FdFlags::empty())?;
         words.extend(memory::words(&format!("/proc/self/fd/{}", file.as_raw_fd()), bytes));
@@ -136,10 +148,16 @@ pub(crate) fn args(
     user: Option<&str>,
     libvirt: bool,
 ) -> anyhow::Result<ExitCode> {
-    let wanted = wanted(windows)?;
+    let mut wanted = wanted(windows)?;
     name(text)?;
-    if libvirt && wanted.pairs.most > wanted.pairs.count {
-        bail!("libvirt has QEMU's monitor: nothing can be plugged in later but by it");
+    if libvirt && wanted.way == Way::Mapped {
+        wanted.way = Way::MappedOnly;
+    }
+    if libvirt && wanted.has_monitor() {
+        bail!(
+            "libvirt has QEMU's monitor: nothing can be plugged in later but by it; with QEMU 11.1 \
+             or newer --windows mapped needs none"
+        );
     }
     let memory = size(memory).map_err(anyhow::Error::msg)?;
     let user = user.map(str::parse).transpose().map_err(anyhow::Error::msg)?;
@@ -147,14 +165,15 @@ pub(crate) fn args(
     let paths = std::iter::once(kept.window_path).chain(kept.pair_paths).enumerate();
     let windows: Vec<_> = paths.map(|(index, path)| plugged(wanted, index, path)).collect();
     let port = &kept.port_path;
+    let maps = kept.mapped_path.as_deref().map(Maps);
     output::write(&match libvirt {
-        true => options::xml(text, &windows, port, memory),
+        true => options::xml(text, &windows, port, memory, maps),
         false => {
             // How many processors it has he says, who starts it.
             let memory = Some(options::room(memory, all_bytes(wanted)));
             let room = Room { memory, processors: None };
             let later = later(wanted, kept.monitor_path.as_deref());
-            let words = options::words(&windows, port, room, later);
+            let words = options::words(&windows, port, room, (later, maps));
             let quoted: Vec<String> = words.iter().map(|word| options::quoted(word)).collect();
             quoted.join(" ") + "\n"
         }
@@ -163,8 +182,8 @@ pub(crate) fn args(
 
 /// What is to be said about windows that are plugged in later, if there are to be any.
 fn later(wanted: Wanted, monitor: Option<&str>) -> Option<options::Later<'_>> {
-    let Neighbours { count, most, .. } = wanted.pairs;
-    monitor.map(|monitor| options::Later { monitor, first: count.saturating_add(1), last: most })
+    let (first, last) = (wanted.plugged().saturating_add(1), wanted.pairs.most);
+    monitor.map(|monitor| options::Later { monitor, first, last })
 }
 
 fn window_bytes(text: &str) -> anyhow::Result<u64> {
@@ -176,10 +195,12 @@ fn window_bytes(text: &str) -> anyhow::Result<u64> {
 pub(crate) fn keep(
     text: &str,
     (bytes, pairs, memory): (u64, Neighbours, Option<u64>),
+    way: &str,
     user: Option<&str>,
     alone: bool,
 ) -> anyhow::Result<ExitCode> {
-    let wanted = Wanted { bytes, pairs, memory };
+    let way = Way::read(way).context("not started so")?;
+    let wanted = Wanted { bytes, pairs, way, memory };
     let user = user.map(str::parse).transpose().map_err(anyhow::Error::msg)?;
     keeper::keep(name(text)?, wanted, user, alone)
 }
@@ -197,13 +218,13 @@ pub(crate) fn carry(number: u64, more: Option<i32>, pairs: &[String]) -> anyhow:
     let sessions = sessions();
     let [door, port] = become_nobody_with_two()?;
     // Its threads are nobody's, too.
-    let mut border = Border::new(Side::Host)?;
-    for (number, word) in (1..).zip(pairs) {
-        let (descriptor, whose) = pairs::whose_of_word(word).context("not started as a porter")?;
-        let file = inherit::taken(descriptor).context("not started as a porter")?;
-        border.add(number, &file, window::data(memfd::size(file.as_fd())?), whose)?;
+    let mut windows = PairWindows { border: Border::new(Side::Host)?, present: 0, going: 0, more };
+    for word in pairs {
+        let one = pairs::Handed::read(word).context("not started as a porter")?;
+        let file = inherit::taken(one.descriptor).context("not started as a porter")?;
+        let added = windows.add(one.number, &file, one.whose);
+        added.ok().context("not started as a porter")?;
     }
-    let windows = PairWindows { border, count: pairs.len(), more };
     Ok(porter::serve(port, door, number, sessions, windows).code())
 }
 
@@ -212,6 +233,14 @@ pub(crate) fn carry(number: u64, more: Option<i32>, pairs: &[String]) -> anyhow:
 pub(crate) fn plug(number: u8, bytes: u64) -> anyhow::Result<ExitCode> {
     let [monitor, window] = become_nobody_with_two()?;
     Ok(ExitCode::from(later::code(later::talk(&monitor, &window, number, bytes))))
+}
+
+/// For who is started so, with QEMU as its input and its keeper as its output, and places of so
+/// many bytes: see [`mapper`].
+pub(crate) fn map(bytes: u64, count: u8) -> anyhow::Result<ExitCode> {
+    let [qemu, keeper] = become_nobody_with_two()?;
+    let Err(mapper::Over) = mapper::serve(qemu, keeper, slots::Slots { bytes, count });
+    Ok(ExitCode::SUCCESS)
 }
 
 /// For who is started so: see [`opener`].
@@ -334,6 +363,9 @@ fn neighbours(pairs: &Value) -> String {
     let names = pairs["neighbours"].as_array().map_or(&[][..], Vec::as_slice);
     let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
     let mut text = format!("{} of {}", number("given"), number("windows"));
+    if pairs["way"] == "mapped" {
+        text += " mapped";
+    }
     if number("more") > 0 {
         text += &format!(" and {} more", number("more"));
     }
@@ -361,7 +393,10 @@ mod tests {
         assert!(text.contains("1 of 2: net-5"), "{text}");
         assert!(text.contains("2, 1 of them in pair windows"), "{text}");
         assert!(people(&[]).contains("no machine"));
-        let more = serde_json::json!({"windows": 1, "given": 1, "more": 3, "trouble": "no room"});
+        let mut more =
+            serde_json::json!({"windows": 1, "given": 1, "more": 3, "trouble": "no room"});
         assert_eq!(neighbours(&more), "1 of 1 and 3 more (no room)");
+        more["way"] = "mapped".into();
+        assert_eq!(neighbours(&more), "1 of 1 mapped and 3 more (no room)");
     }
 }

@@ -44,6 +44,27 @@ pub(super) struct Later<'a> {
     pub(super) last: u8,
 }
 
+/// Where QEMU is to connect to who maps windows into its machine.
+#[derive(Clone, Copy)]
+pub(super) struct Maps<'a>(pub(super) &'a str);
+
+impl Maps<'_> {
+    /// The words. What plays the device is ours; QEMU calls it one for tests, since it knows
+    /// nothing of what it is: virtio-pmem (27), of which one queue and 16 bytes of configuration
+    /// are never used.
+    fn words(self) -> [String; 4] {
+        let path = self.0.replace(',', ",,");
+        [
+            "-chardev".into(),
+            format!("socket,id=omniverb-mapped,path={path}"),
+            "-device".into(),
+            "vhost-user-test-device-pci,id=omniverb-mapped-here,chardev=omniverb-mapped,\
+             virtio-id=27,num_vqs=1,vq_size=64,config_size=16"
+                .into(),
+        ]
+    }
+}
+
 /// What is still to be said about how much there may be: with `-m`, and with `-smp`.
 #[derive(Default)]
 pub(super) struct Room {
@@ -56,7 +77,7 @@ pub(super) fn words(
     windows: &[Plugged],
     port: &str,
     room: Room,
-    later: Option<Later<'_>>,
+    (later, maps): (Option<Later<'_>>, Option<Maps<'_>>),
 ) -> Vec<String> {
     // What has commas is said with two of each.
     let doubled = |path: &str| path.replace(',', ",,");
@@ -110,6 +131,12 @@ pub(super) fn words(
         "device",
         format!("virtserialport,bus=omniverb-serial.0,chardev=omniverb-control,name={PORT_NAME}"),
     );
+    if let Some(maps) = maps {
+        words.extend(maps.words());
+        // QEMU 11.1.3 does not live through the next boot of a guest into which something was
+        // mapped (SIGSEGV): it shall end as it should.
+        words.extend(["-action".into(), "reboot=shutdown".into()]);
+    }
     words
 }
 
@@ -179,7 +206,13 @@ pub(super) fn quoted(word: &str) -> String {
 }
 
 /// What a domain of libvirt has for it: as nvdimms, since libvirt 9.0 starts no virtio-pmem.
-pub(super) fn xml(name: &str, windows: &[Plugged], port: &str, memory: u64) -> String {
+pub(super) fn xml(
+    name: &str,
+    windows: &[Plugged],
+    port: &str,
+    memory: u64,
+    maps: Option<Maps<'_>>,
+) -> String {
     let escaped = |text: &str| {
         let text = text.replace('&', "&amp;").replace('<', "&lt;");
         text.replace('\'', "&apos;")
@@ -196,6 +229,18 @@ pub(super) fn xml(name: &str, windows: &[Plugged], port: &str, memory: u64) -> S
         )
     };
     let memories: String = windows.iter().map(one).collect();
+    let word = |word: String| format!("\x20 <qemu:arg value='{}'/>\n", escaped(&word));
+    let maps = maps.map_or_else(String::new, |maps| {
+        let words: String = maps.words().into_iter().map(word).collect();
+        format!(
+            "<!-- In <domain>, which says xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'. \
+             Windows that it shares with neighbours are mapped into it, by QEMU 11.1 or newer; \
+             libvirt knows nothing of this socket: what keeps QEMU in its bounds (AppArmor, \
+             SELinux) has to let it connect there. QEMU 11.1.3 does not live through a reset then: \
+             <on_reboot>destroy</on_reboot>. -->\n\
+             <qemu:commandline>\n{words}</qemu:commandline>\n"
+        )
+    });
     format!(
         "<!-- In <domain>. Its <memory> counts {kib} KiB of windows, too; <cpu> has a \
          cell 0 in <numa>, without them. A processor that is emulated (type='qemu') is one of \
@@ -215,7 +260,8 @@ pub(super) fn xml(name: &str, windows: &[Plugged], port: &str, memory: u64) -> S
          <channel type='unix'>\n\
          \x20 <source mode='bind' path='{port}'/>\n\
          \x20 <target type='virtio' name='{PORT_NAME}'/>\n\
-         </channel>\n"
+         </channel>\n\
+         {maps}"
     )
 }
 
@@ -268,7 +314,7 @@ mod tests {
     fn a_guest_is_given_a_window_and_a_port() {
         let room =
             Room { memory: Some("maxmem=2G".into()), processors: Some("1,maxcpus=2".into()) };
-        let words = words(&windows("/proc/self/fd/5", 1), "/run/a,b/port", room, None);
+        let words = words(&windows("/proc/self/fd/5", 1), "/run/a,b/port", room, (None, None));
         let line = words.join(" ");
         assert!(line.starts_with("-m maxmem=2G -smp 1,maxcpus=2 -object "), "{line}");
         assert!(line.contains("mem-path=/proc/self/fd/5,size=4194304,share=on"), "{line}");
@@ -285,7 +331,7 @@ mod tests {
     fn there_is_a_place_for_every_window() {
         for count in [1, 3, 5, 6, 35, 36, 61] {
             let all = windows("/proc/self/fd/5", count);
-            let line = words(&all, "/run/port", Room::default(), None).join(" ");
+            let line = words(&all, "/run/port", Room::default(), (None, None)).join(" ");
             assert_eq!(bytes(&all), count as u64 * (4 << 20));
             assert_eq!(line.matches("virtio-pmem-pci").count(), count);
             let bridges = count.saturating_sub(5).div_ceil(30);
@@ -302,7 +348,7 @@ mod tests {
         let all = windows("/proc/self/fd/5", 3);
         for (first, last, buses) in [(3, 4, 1), (3, 30, 1), (3, 31, 2), (31, 60, 1), (1, 60, 2)] {
             let later = Later { monitor: "/run/a,b/monitor", first, last };
-            let line = words(&all, "/run/port", Room::default(), Some(later)).join(" ");
+            let line = words(&all, "/run/port", Room::default(), (Some(later), None)).join(" ");
             assert_eq!(line.matches("pci-bridge,id=omniverb-later").count(), buses, "{line}");
             for number in first..=last {
                 assert!(line.contains(&format!("id={},", monitor::bus_id(number))), "{number}");
@@ -310,6 +356,17 @@ mod tests {
             assert!(line.contains("path=/run/a,,b/monitor,server=on,wait=off"), "{line}");
             assert!(line.contains("-mon chardev=omniverb-monitor,mode=control"), "{line}");
         }
+    }
+
+    #[test]
+    fn windows_that_are_mapped_have_a_device() {
+        let all = windows("/proc/self/fd/5", 1);
+        let maps = Some(Maps("/run/a,b/mapped"));
+        let line = words(&all, "/run/port", Room::default(), (None, maps)).join(" ");
+        assert!(line.contains("-chardev socket,id=omniverb-mapped,path=/run/a,,b/mapped -"));
+        assert!(line.contains("-device vhost-user-test-device-pci,id=omniverb-mapped-here,"));
+        let device = ",virtio-id=27,num_vqs=1,vq_size=64,config_size=16 -action reboot=shutdown";
+        assert!(line.ends_with(device), "{line}");
     }
 
     #[test]
@@ -324,7 +381,10 @@ mod tests {
     fn libvirt_is_told_the_same() {
         let mut windows = windows("/run/a&b/window", 1);
         windows[0].bytes = 64 << 20;
-        let text = xml("one", &windows, "/run/a&b/port", 4 << 30);
+        let maps = Maps("/run/a&b/mapped");
+        let text = xml("one", &windows, "/run/a&b/port", 4 << 30, Some(maps));
+        let without = xml("one", &windows, "/run/a&b/port", 4 << 30, None);
+        assert!(text.starts_with(&without) && !without.contains("qemu:"));
         for part in [
             "<path>/run/a&amp;b/window</path>",
             "<size unit='KiB'>65536</size>",
@@ -332,6 +392,8 @@ mod tests {
             "name='omniverb.control'",
             "<shmem name='omniverb-stays-one' role='peer'>",
             "<maxMemory slots='4' unit='KiB'>6291456<",
+            "<qemu:arg value='socket,id=omniverb-mapped,path=/run/a&amp;b/mapped'/>",
+            "<qemu:arg value='vhost-user-test-device-pci,",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }

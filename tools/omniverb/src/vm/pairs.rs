@@ -1,5 +1,5 @@
 //! The pair windows that a keeper has: those that its machine is started with, and those that are
-//! plugged in while it runs (`later.rs`), some of which may be another machine's.
+//! plugged in, or mapped, while it runs (`later.rs`), some of which may be another machine's.
 //!
 //! Two threads use them: the keeper's, which starts porters and tells daemons of all, and the one
 //! that plugs in. A process that is started inherits the windows that are meant for it and no
@@ -10,17 +10,23 @@ use crate::operator::Operator;
 use anyhow::Context;
 use omniverb_session::operator::VNIC_NAME_BYTES;
 use omniverb_session::pair::Whose;
-use omniverb_sys::{lock, memfd, socket};
+use omniverb_sys::{event, lock, memfd, socket};
 use rustix::io::{FdFlags, fcntl_setfd};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::{Child, Command};
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 /// Bytes of a pair window's ledger beside one for each page.
 const WHOSE_BYTES: u64 = 64;
 /// What stands before the number of a descriptor of another machine's window.
 const ANOTHERS: &str = "+";
+/// What a porter is told of a window that goes, and says when the machine has let go of it.
+pub(super) const GOES: u8 = b'-';
+/// How long the machine's agent may take for that; then the window goes nevertheless.
+const LET_GO: Duration = Duration::from_secs(2);
 
 /// As a porter is told whose a window is that it is handed.
 fn said(whose: Whose) -> u8 {
@@ -35,14 +41,35 @@ pub(super) fn whose_said(byte: u8) -> Option<Whose> {
     [Whose::Own, Whose::Another].into_iter().find(|whose| said(*whose) == byte)
 }
 
-/// The number of a descriptor, as a porter is told it when it is started, and whose window it is.
-pub(super) fn whose_of_word(word: &str) -> Option<(i32, Whose)> {
-    let (number, whose) = match word.strip_prefix(ANOTHERS) {
-        Some(number) => (number, Whose::Another),
-        None => (word, Whose::Own),
-    };
-    let digits = number.bytes().all(|digit| digit.is_ascii_digit());
-    number.parse().ok().filter(|_| digits).map(|number| (number, whose))
+/// A window as a porter is told of it when it is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Handed {
+    pub(super) number: u8,
+    /// The number of its descriptor.
+    pub(super) descriptor: i32,
+    pub(super) whose: Whose,
+}
+
+impl Handed {
+    fn word(self) -> String {
+        let mark = if self.whose == Whose::Another { ANOTHERS } else { "" };
+        format!("{}={mark}{}", self.number, self.descriptor)
+    }
+
+    /// As that says.
+    pub(super) fn read(word: &str) -> Option<Handed> {
+        let (number, descriptor) = word.split_once('=')?;
+        let (descriptor, whose) = match descriptor.strip_prefix(ANOTHERS) {
+            Some(descriptor) => (descriptor, Whose::Another),
+            None => (descriptor, Whose::Own),
+        };
+        let digits = |text: &str| text.bytes().all(|digit| digit.is_ascii_digit());
+        if !digits(number) || !digits(descriptor) {
+            return None;
+        }
+        let (number, descriptor) = (number.parse().ok()?, descriptor.parse().ok()?);
+        Some(Handed { number, descriptor, whose })
+    }
 }
 
 /// What a daemon notes of a window, with so many bytes beside one for each page.
@@ -55,6 +82,9 @@ pub(super) fn ledger(window: &Window, more: u64) -> anyhow::Result<OwnedFd> {
 pub(super) struct Pair {
     pub(super) window: Window,
     ledger: Option<OwnedFd>,
+    /// Where in the guest's device its data part begins, if it is mapped there with others; `None`:
+    /// it has a device of its own.
+    pub(super) at: Option<u64>,
 }
 
 impl Pair {
@@ -62,7 +92,7 @@ impl Pair {
     pub(super) fn make(own: &Window, number: u8, bytes: u64) -> anyhow::Result<Pair> {
         let window = own.pair(bytes)?;
         own.tell(number, &window, Whose::Own)?;
-        Ok(Pair { ledger: Some(ledger(&window, WHOSE_BYTES)?), window })
+        Ok(Pair { ledger: Some(ledger(&window, WHOSE_BYTES)?), window, at: None })
     }
 
     /// One that is another machine's: the machine with this window is told of it. `known`: whether
@@ -75,7 +105,7 @@ impl Pair {
     ) -> anyhow::Result<Pair> {
         let window = Window::of_another(file, known)?;
         own.tell(number, &window, Whose::Another)?;
-        Ok(Pair { window, ledger: None })
+        Ok(Pair { window, ledger: None, at: None })
     }
 
     fn whose(&self) -> Whose {
@@ -89,12 +119,11 @@ impl Pair {
         machine: [u8; VNIC_NAME_BYTES],
         number: u8,
     ) -> anyhow::Result<()> {
-        let (window, number) = (&self.window, number.into());
+        let Window { file, data, .. } = &self.window;
+        let place = (number.into(), self.at.unwrap_or(0));
         match &self.ledger {
-            Some(ledger) => {
-                operator.attach_pair(machine, number, window.data, [&window.file, ledger])
-            }
-            None => operator.join_pair(machine, number, window.data, &window.file),
+            Some(ledger) => operator.attach_pair(machine, place, *data, [file, ledger]),
+            None => operator.join_pair(machine, place, *data, file),
         }
     }
 }
@@ -103,23 +132,50 @@ impl Pair {
 pub(super) struct Pairs(Mutex<Inner>);
 
 struct Inner {
-    all: Vec<Pair>,
+    all: BTreeMap<u8, Pair>,
+    /// Numbers that no window can have any more: what has one is still in the machine.
+    lost: BTreeSet<u8>,
     /// Where the porter that runs is told of more.
     porter: Option<OwnedFd>,
 }
 
 impl Pairs {
     pub(super) fn new(all: Vec<Pair>) -> Pairs {
-        Pairs(Mutex::new(Inner { all, porter: None }))
+        let all = (1..).zip(all).collect();
+        Pairs(Mutex::new(Inner { all, lost: BTreeSet::new(), porter: None }))
     }
 
     pub(super) fn len(&self) -> usize {
         lock(&self.0).all.len()
     }
 
+    /// How many numbers are not to be had for others.
+    pub(super) fn taken(&self) -> usize {
+        let inner = lock(&self.0);
+        inner.all.len() + inner.lost.len()
+    }
+
+    /// The first number up to `most` that is to be had.
+    pub(super) fn free_number(&self, most: u8) -> Option<u8> {
+        let inner = lock(&self.0);
+        (1..=most).find(|number| !inner.all.contains_key(number) && !inner.lost.contains(number))
+    }
+
     /// Whether there is one that is called so.
     pub(super) fn has(&self, called: u64) -> bool {
-        lock(&self.0).all.iter().any(|pair| pair.window.head.number == called)
+        lock(&self.0).all.values().any(|pair| pair.window.head.number == called)
+    }
+
+    /// Whether the one of this number is mapped.
+    pub(super) fn is_mapped(&self, number: u8) -> bool {
+        lock(&self.0).all.get(&number).is_some_and(|pair| pair.at.is_some())
+    }
+
+    /// Those that are mapped, and their numbers.
+    pub(super) fn mapped(&self) -> io::Result<Vec<(u8, OwnedFd)>> {
+        let inner = lock(&self.0);
+        let mapped = inner.all.iter().filter(|(_, pair)| pair.at.is_some());
+        mapped.map(|(number, pair)| Ok((*number, pair.window.file.try_clone()?))).collect()
     }
 
     /// Hands each to somebody, one at a time: a message has not many descriptors.
@@ -127,13 +183,13 @@ impl Pairs {
         &self,
         mut to: impl FnMut(&OwnedFd) -> io::Result<()>,
     ) -> io::Result<()> {
-        lock(&self.0).all.iter().try_for_each(|pair| to(&pair.window.file))
+        lock(&self.0).all.values().try_for_each(|pair| to(&pair.window.file))
     }
 
     /// Starts a process that has the windows, too: with the numbers of their descriptors there.
     pub(super) fn start(&self, command: &mut Command) -> anyhow::Result<(Child, Vec<i32>)> {
         let inner = lock(&self.0);
-        let copies = copies(inner.all.iter().map(|pair| &pair.window.file))?;
+        let copies = copies(inner.all.values().map(|pair| &pair.window.file))?;
         let numbers = copies.iter().map(AsRawFd::as_raw_fd).collect();
         Ok((command.spawn()?, numbers))
     }
@@ -149,12 +205,12 @@ impl Pairs {
     pub(super) fn start_porter(&self, command: &mut Command) -> anyhow::Result<Child> {
         let mut inner = lock(&self.0);
         let (ours, theirs) = socket::pair()?;
-        let windows = inner.all.iter().map(|pair| &pair.window.file);
-        let copies = copies(std::iter::once(&theirs).chain(windows))?;
-        let whose = std::iter::once(Whose::Own).chain(inner.all.iter().map(Pair::whose));
-        command.args(copies.iter().zip(whose).map(|(file, whose)| {
-            let mark = if whose == Whose::Another { ANOTHERS } else { "" };
-            format!("{mark}{}", file.as_raw_fd())
+        let socket = copies([&theirs].into_iter())?;
+        let copies = copies(inner.all.values().map(|pair| &pair.window.file))?;
+        command.args(socket.iter().map(|file| file.as_raw_fd().to_string()));
+        command.args(copies.iter().zip(&inner.all).map(|(file, (number, pair))| {
+            let (number, descriptor) = (*number, file.as_raw_fd());
+            Handed { number, descriptor, whose: pair.whose() }.word()
         }));
         let porter = command.spawn()?;
         inner.porter = Some(ours);
@@ -164,6 +220,7 @@ impl Pairs {
     /// Another one, which the machine has. The porter that runs has it before the daemon does.
     pub(super) fn add(
         &self,
+        number: u8,
         pair: Pair,
         operator: &Operator,
         machine: [u8; VNIC_NAME_BYTES],
@@ -171,22 +228,49 @@ impl Pairs {
         let mut inner = lock(&self.0);
         if let Some(porter) = &inner.porter {
             // One that has ended is followed by another, which has all.
-            let word = [said(pair.whose())];
+            let word = [said(pair.whose()), number];
             let _ = socket::try_send(porter.as_fd(), &word, &[pair.window.file.as_fd()]);
         }
-        inner.all.push(pair);
-        let number = u8::try_from(inner.all.len()).context("too many")?;
-        let pair = inner.all.last().context("none")?;
+        inner.all.insert(number, pair);
+        let pair = inner.all.get(&number).context("none")?;
         // A daemon that follows this one is told of all by the other thread.
         pair.attach(operator, machine, number)
     }
 
+    /// One is to go: no other porter has it, and the machine is told. Until it has let go of it, or
+    /// has had time to.
+    pub(super) fn let_go(&self, number: u8) {
+        let porter = {
+            let mut inner = lock(&self.0);
+            inner.all.remove(&number);
+            inner.lost.insert(number);
+            inner.porter.as_ref().and_then(|porter| porter.try_clone().ok())
+        };
+        let Some(porter) = porter else { return };
+        let until = Instant::now() + LET_GO;
+        let mut said = socket::try_send(porter.as_fd(), &[GOES, number], &[]).is_ok();
+        while said {
+            let left = until.saturating_duration_since(Instant::now());
+            let mut word = [0; 2];
+            let came = event::readable(porter.as_fd(), Some(left)).unwrap_or(false);
+            let mode = socket::Mode::NonBlocking;
+            let heard = came.then(|| socket::receive(porter.as_fd(), &mut word, mode));
+            // Of one before that took too long.
+            said = matches!(heard, Some(Ok((2, _)))) && word != [GOES, number];
+        }
+    }
+
+    /// What has gone is not in the machine any more: its number is to be had.
+    pub(super) fn is_gone(&self, number: u8) {
+        lock(&self.0).lost.remove(&number);
+    }
+
     /// Brings all to a daemon.
     pub(super) fn attach(&self, operator: &Operator, machine: [u8; VNIC_NAME_BYTES]) {
-        for (number, pair) in (1..).zip(&lock(&self.0).all) {
+        for (number, pair) in &lock(&self.0).all {
             // A daemon that knows of none hangs up: then there are none, and all goes by the
             // engine.
-            if pair.attach(operator, machine, number).is_err() {
+            if pair.attach(operator, machine, *number).is_err() {
                 break;
             }
         }
@@ -209,10 +293,12 @@ mod tests {
 
     #[test]
     fn a_porter_is_told_whose_a_window_is() {
-        assert_eq!(whose_of_word("12"), Some((12, Whose::Own)));
-        assert_eq!(whose_of_word("+12"), Some((12, Whose::Another)));
-        for wrong in ["", "+", "-1", "++3", "x"] {
-            assert_eq!(whose_of_word(wrong), None, "{wrong}");
+        let own = Handed { number: 3, descriptor: 12, whose: Whose::Own };
+        let another = Handed { whose: Whose::Another, ..own };
+        assert_eq!((own.word(), another.word()), ("3=12".to_owned(), "3=+12".to_owned()));
+        assert_eq!([own, another].map(|one| Handed::read(&one.word())), [Some(own), Some(another)]);
+        for wrong in ["", "3", "3=", "3=+", "=12", "3=-1", "-3=1", "3=++3", "3=x", "300=1"] {
+            assert_eq!(Handed::read(wrong), None, "{wrong}");
         }
         for whose in [Whose::Own, Whose::Another] {
             assert_eq!(whose_said(said(whose)), Some(whose));

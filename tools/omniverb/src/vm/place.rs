@@ -1,7 +1,8 @@
 //! Where QEMU finds a machine's window, and where it listens for its porter: a folder for each
 //! machine, in one of the daemon's machines, beside the operators' socket.
 //!
-//! `NAME/window` is a link of the keeper's own, and so are `pair-1` and so on. `NAME/qemu`, where
+//! `NAME/window` is a link of the keeper's own, and so are `pair-1` and so on; `NAME/mapped` is a
+//! socket of its own, to which QEMU's user may connect. `NAME/qemu`, where
 //! QEMU makes `port` (and `monitor`, if windows may be plugged in later), is its user's, who may
 //! put anything there, and keep it there: so what was left is moved aside, and whoever starts a
 //! machine does not depend on its removal.
@@ -10,11 +11,13 @@ use anyhow::{Context, bail, ensure};
 use omniverb_session::machine::MachineName;
 use omniverb_sys::random;
 use rustix::fs::{
-    AtFlags, CWD, Dir, Gid, Mode, OFlags, Stat, Uid, fchmod, fchown, fstat, mkdirat, open, openat,
-    renameat, stat, statat, symlinkat, unlinkat,
+    AtFlags, CWD, Dir, Gid, Mode, OFlags, Stat, Uid, chmodat, chownat, fchmod, fchown, fstat,
+    mkdirat, open, openat, renameat, stat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, socket_with,
+};
 use rustix::process::geteuid;
 use std::ffi::OsStr;
 use std::fmt;
@@ -27,6 +30,7 @@ const PAIR: &str = "pair-";
 const QEMU: &str = "qemu";
 const PORT: &str = "port";
 const MONITOR: &str = "monitor";
+const MAPPED: &str = "mapped";
 /// How a folder is opened that is to be itself, and no link to another.
 const FOLDER: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -175,6 +179,28 @@ impl Place {
     /// The same, for who connects to it.
     pub(super) fn monitor(&self) -> std::io::Result<Monitor> {
         Ok(Monitor(self.qemu.try_clone()?))
+    }
+
+    /// Where QEMU connects that windows are mapped into.
+    pub(super) fn mapped_path(&self) -> String {
+        self.path.join(MAPPED).display().to_string()
+    }
+
+    /// The same, for who waits for it; it is as long as this place there.
+    pub(super) fn listen(&mut self, user: Option<User>) -> std::io::Result<OwnedFd> {
+        let listener =
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        // By way of what is open, so it is ours that it is in.
+        let path = format!("/proc/self/fd/{}/{MAPPED}", self.folder.as_raw_fd());
+        bind(&listener, &SocketAddrUnix::new(path)?)?;
+        self.shown.push(MAPPED.to_owned());
+        if let Some(User { uid, gid }) = user.filter(|user| *user != User::ourselves()) {
+            let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+            chownat(&self.folder, MAPPED, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+        chmodat(&self.folder, MAPPED, Mode::RUSR | Mode::WUSR, AtFlags::empty())?;
+        rustix::net::listen(&listener, 1)?;
+        Ok(listener)
     }
 
     /// Where it finds the window.

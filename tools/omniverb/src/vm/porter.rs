@@ -3,8 +3,8 @@
 //!
 //! In: frames of the agent. Out: sessions at the door, messages in them; datagrams and words of the
 //! machine's UDP port, for the engine, and back; words of pair windows, of which it has the bells
-//! (`border.rs`), also of those that its keeper hands it later. What the agent says is a
-//! hostile guest's word; what it can do by it is what a tenant's processes can.
+//! (`border.rs`), also of those that its keeper hands it later, and which of them there are. What
+//! the agent says is a hostile guest's word; what it can do by it is what a tenant's processes can.
 
 #[cfg(test)]
 mod tests;
@@ -19,6 +19,7 @@ use omniverb_session::machine::{
     Booted, EndSession, Frame, FrameKind, Message, OpenPort, OpenSession, PACKET_BYTES_MAX,
     TellPairs, TellPinned, decode, encode, written,
 };
+use omniverb_session::pair::Whose;
 use omniverb_session::{Message as Said, decode as decode_said};
 use omniverb_sys::{carried, clock, limited, memfd, socket};
 use std::collections::BTreeMap;
@@ -142,10 +143,71 @@ fn serve_by(
 /// A machine's pair windows, as its porter has them.
 pub(super) struct PairWindows {
     pub(super) border: Border,
-    /// How many there are: they are numbered from one on, as they come.
-    pub(super) count: usize,
-    /// Where its keeper hands it others that were plugged in, if any are.
+    /// Which there are: bit `number - 1` of each.
+    pub(super) present: u64,
+    /// Those that go, of which the machine may still have something.
+    pub(super) going: u64,
+    /// Where its keeper hands it others that have come, if any do, and says which go.
     pub(super) more: Option<OwnedFd>,
+}
+
+impl PairWindows {
+    /// Adds a window that the machine has: nobody else has its number.
+    pub(super) fn add(&mut self, number: u8, file: &OwnedFd, whose: Whose) -> Result<(), Over> {
+        let bit = bit(number).filter(|bit| self.present & bit == 0).ok_or(Over::Broken)?;
+        let bytes = memfd::size(file.as_fd()).map_err(|_| Over::Broken)?;
+        let added = self.border.add(number, file, window::data(bytes), whose);
+        added.map_err(|_| Over::Broken)?;
+        self.present |= bit;
+        Ok(())
+    }
+
+    /// The keeper has another one, or one less. `false`: nothing came.
+    fn take(&mut self) -> Result<bool, Over> {
+        let Some(from) = &self.more else { return Ok(false) };
+        let mut word = [0; 2];
+        match socket::receive(from.as_fd(), &mut word, socket::Mode::NonBlocking) {
+            Ok((2, files)) => match (word, files.into_iter().next()) {
+                ([pairs::GOES, number], None) => {
+                    let bit = bit(number).ok_or(Over::Broken)?;
+                    self.border.remove(number);
+                    self.present &= !bit;
+                    self.going |= bit;
+                }
+                ([whose, number], Some(file)) => {
+                    let whose = pairs::whose_said(whose).ok_or(Over::Broken)?;
+                    // Another porter has all.
+                    self.add(number, &file, whose)?;
+                    self.going &= !bit(number).unwrap_or(0);
+                    self.border.wake_all();
+                }
+                _ => return Err(Over::Broken),
+            },
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(false),
+            // The keeper was killed.
+            Ok(_) | Err(_) => {
+                self.more = None;
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The machine's agent has these, and nothing of the others.
+    fn found(&mut self, found: u64) {
+        let gone = self.going & !found;
+        self.going &= found;
+        let Some(to) = &self.more else { return };
+        for number in (1..=u64::BITS as u8).filter(|number| bit(*number).unwrap_or(0) & gone != 0) {
+            // A keeper that does not hear it waits no longer.
+            let _ = socket::try_send(to.as_fd(), &[pairs::GOES, number], &[]);
+        }
+    }
+}
+
+/// The bit of a window of this number.
+fn bit(number: u8) -> Option<u64> {
+    1_u64.checked_shl(u32::from(number).checked_sub(1)?)
 }
 
 struct Porter {
@@ -221,8 +283,11 @@ impl Porter {
             }
             FrameKind::Packet | FrameKind::Word => {}
             FrameKind::Pairs => {
-                let present = bytes.first_chunk().map_or(0, |bits| u64::from_le_bytes(*bits));
+                let found = bytes.first_chunk().map_or(0, |bits| u64::from_le_bytes(*bits));
+                // Not what goes: the daemon may give its number to another.
+                let present = found & self.windows.present;
                 self.ask(&TellPairs { present }.into())?;
+                self.windows.found(found);
                 self.has_pairs = true;
                 self.windows.border.speak_by(Some(self.relay.voice()));
                 // Nobody has passed anything on for a while.
@@ -273,32 +338,23 @@ impl Porter {
         self.relay.restart();
         if begin.is_some() {
             self.relay.say(FrameKind::Begin, 0, bytes);
+            if self.windows.present != 0 {
+                self.say_windows();
+            }
         }
         Ok(())
     }
 
-    /// The machine has another pair window.
+    /// Which windows there are, of which an agent sees by itself only those that are plugged in.
+    fn say_windows(&mut self) {
+        let bits = self.windows.present.to_le_bytes().to_vec();
+        self.relay.say(FrameKind::Pairs, 0, bits);
+    }
+
+    /// The machine has another pair window, or one less.
     fn take_window(&mut self) -> Result<(), Over> {
-        let PairWindows { border, count, more } = &mut self.windows;
-        let Some(from) = more else { return Ok(()) };
-        let mode = socket::Mode::NonBlocking;
-        let mut word = [0; 1];
-        match socket::receive(from.as_fd(), &mut word, mode) {
-            Ok((1, files)) => {
-                let whose = pairs::whose_said(word[0]).ok_or(Over::Broken)?;
-                for file in files {
-                    // Another porter has all.
-                    let bytes = memfd::size(file.as_fd()).map_err(|_| Over::Broken)?;
-                    *count += 1;
-                    let number = u8::try_from(*count).map_err(|_| Over::Broken)?;
-                    let added = border.add(number, &file, window::data(bytes), whose);
-                    added.map_err(|_| Over::Broken)?;
-                }
-                border.wake_all();
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            // The keeper was killed.
-            Ok(_) | Err(_) => *more = None,
+        if self.windows.take()? && self.begun == Some(true) {
+            self.say_windows();
         }
         Ok(())
     }

@@ -63,6 +63,11 @@ impl Sharing {
         if self.found.add(device).is_err() {
             return false;
         }
+        self.add_found()
+    }
+
+    /// Whether the machine has another one than before.
+    fn add_found(&mut self) -> bool {
         // Those that may be its own are as many as before, but say more: what comes later is none.
         let mut all = self.found.own();
         all.truncate(self.claims.len());
@@ -77,6 +82,19 @@ impl Sharing {
             }
         }
         self.pairs.len() > before
+    }
+
+    /// The host says which pair windows there are, bit `number - 1` of each: of those that are
+    /// mapped the machine sees nothing by itself. It is let go of those that are to go, before they
+    /// do.
+    pub(super) fn look_again(&mut self, present: u64) {
+        let gone =
+            |number: &u8, shared: &mut Shared| shared.is_mapped && present >> (number - 1) & 1 == 0;
+        for (number, _) in self.pairs.extract_if(.., gone) {
+            self.border.remove(number);
+        }
+        self.found.look_at_places(present);
+        self.add_found();
     }
 
     /// The machine's own window, for all that is known, and its number.

@@ -1,6 +1,7 @@
 //! A machine's keeper is started: by whom becomes QEMU, or prints what QEMU is to be told.
 
 use super::place::User;
+use super::way::Way;
 use super::window::Neighbours;
 use anyhow::{Context, bail};
 use omniverb_sys::socket;
@@ -28,6 +29,8 @@ pub(super) struct Kept {
     pub(super) port_path: String,
     /// Where it is to have a monitor, if windows may be plugged in later.
     pub(super) monitor_path: Option<String>,
+    /// Where it is to connect, if windows are mapped.
+    pub(super) mapped_path: Option<String>,
     /// Its own memory, if that is to be shared with the daemon.
     pub(super) memory: Option<OwnedFd>,
 }
@@ -37,6 +40,8 @@ pub(super) struct Kept {
 pub(super) struct Wanted {
     pub(super) bytes: u64,
     pub(super) pairs: Neighbours,
+    /// How these come into the machine.
+    pub(super) way: Way,
     /// Bytes of its own memory, if that is to be shared with the daemon.
     pub(super) memory: Option<u64>,
 }
@@ -44,13 +49,30 @@ pub(super) struct Wanted {
 impl Wanted {
     /// As a keeper is told.
     pub(super) fn words(self) -> Vec<String> {
-        let Wanted { bytes, pairs, memory } = self;
+        let Wanted { bytes, pairs, way, memory } = self;
         let [bytes, pair_bytes] = [bytes, pairs.bytes].map(|bytes| bytes.to_string());
         let [count, most] = [pairs.count, pairs.most].map(|count| count.to_string());
         let [neighbours, later, pair] = ["--neighbours", "--most", "--pair-bytes"].map(Into::into);
         let mut words = vec![bytes, neighbours, count, later, most, pair, pair_bytes];
+        words.push(format!("--windows={}", way.word()));
         words.extend(memory.map(|bytes| format!("--memory={bytes}")));
         words
+    }
+
+    /// Whether windows come, or go, while it runs.
+    pub(super) fn may_grow(self) -> bool {
+        let Neighbours { count, most, .. } = self.pairs;
+        most > count || self.way != Way::Plugged
+    }
+
+    /// Whether they are plugged in by QEMU's monitor, if nothing else can be.
+    pub(super) fn has_monitor(self) -> bool {
+        self.may_grow() && self.way != Way::MappedOnly
+    }
+
+    /// How many it has as devices from the beginning.
+    pub(super) fn plugged(self) -> u8 {
+        if self.way == Way::Plugged { self.pairs.count } else { 0 }
     }
 }
 
@@ -80,7 +102,7 @@ pub(super) fn start(name: &str, wanted: Wanted, user: Option<User>) -> anyhow::R
     let window = files.into_iter().next().context("the keeper said something else")?;
     let (window_path, port_path) = (text("window"), text("port"));
     let port_path = port_path.context("the keeper said something else")?;
-    let monitor_path = text("monitor");
+    let (monitor_path, mapped_path) = (text("monitor"), text("mapped"));
     let paths = said["pairs"].as_array().map_or(&[][..], Vec::as_slice);
     let pair_paths = paths.iter().filter_map(Value::as_str).map(str::to_owned).collect();
     let next = || {
@@ -90,11 +112,19 @@ pub(super) fn start(name: &str, wanted: Wanted, user: Option<User>) -> anyhow::R
         let files = files.ok().filter(|_| came).map(|(_, files)| files).unwrap_or_default();
         files.into_iter().next().context("the keeper said something else")
     };
-    let pairs =
-        (0..wanted.pairs.count).map(|_| next()).collect::<anyhow::Result<Vec<OwnedFd>>>()?;
+    let pairs = (0..wanted.plugged()).map(|_| next()).collect::<anyhow::Result<Vec<OwnedFd>>>()?;
     let memory = wanted.memory.map(|_| next()).transpose()?;
     let window_path = window_path.unwrap_or_default();
-    Ok(Kept { window, pairs, window_path, pair_paths, port_path, monitor_path, memory })
+    Ok(Kept {
+        window,
+        pairs,
+        window_path,
+        pair_paths,
+        port_path,
+        monitor_path,
+        mapped_path,
+        memory,
+    })
 }
 
 /// What the kernel has of who is not ended when memory runs out.

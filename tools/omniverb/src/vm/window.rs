@@ -17,9 +17,9 @@ use std::os::fd::{AsFd, OwnedFd};
 pub(super) const STEP: u64 = 2 << 20;
 const PAGE: u64 = 4096;
 /// Where the info block is.
-const INFO_OFFSET: u64 = 4096;
+pub(super) const INFO_OFFSET: u64 = 4096;
 /// Where the data part begins.
-const DATA_OFFSET: u64 = 8192;
+pub(super) const DATA_OFFSET: u64 = 8192;
 const INFO_BYTES: usize = 4096;
 const SIGNATURE: &[u8; 16] = b"NVDIMM_DAX_INFO\0";
 /// The version of the format that the kernel reads, with [`MINOR`].
@@ -79,6 +79,11 @@ impl Window {
         put(&self.file, at, &(pair.head.number | mark).to_ne_bytes())
     }
 
+    /// Pair window `number` is to be taken out: the machine does not find it again.
+    pub(super) fn forget(&self, number: u8) -> anyhow::Result<()> {
+        put(&self.file, DATA_OFFSET + PairNames::offset_of(number) as u64, &[0; 8])
+    }
+
     fn made(
         what: &str,
         bytes: u64,
@@ -88,7 +93,7 @@ impl Window {
         let data = data(bytes);
         let head = head(data.length);
         let file = memfd::create(what, bytes).context("cannot make a window")?;
-        let info = info_block(bytes, [random::number(), random::number()]);
+        let info = info_block(bytes, bytes, [random::number(), random::number()]);
         put(&file, INFO_OFFSET, &info)?;
         put(&file, DATA_OFFSET, &head.written())?;
         Ok(Window { file, data, head })
@@ -115,14 +120,15 @@ pub(crate) struct Neighbours {
     pub(crate) bytes: u64,
 }
 
-fn put(file: &OwnedFd, offset: u64, bytes: &[u8]) -> anyhow::Result<()> {
+pub(super) fn put(file: &OwnedFd, offset: u64, bytes: &[u8]) -> anyhow::Result<()> {
     let written = pwrite(file, bytes, offset).context("cannot write to a window")?;
     ensure!(written == bytes.len(), "cannot write to a window");
     Ok(())
 }
 
-/// The info block of a window of so many bytes, with this number of its own.
-fn info_block(bytes: u64, uuid: [u64; 2]) -> [u8; INFO_BYTES] {
+/// The info block of a device of so many bytes, of which so many are used, with this number of its
+/// own.
+pub(super) fn info_block(bytes: u64, used: u64, uuid: [u64; 2]) -> [u8; INFO_BYTES] {
     let mut block = [0; INFO_BYTES];
     let mut put = |offset: usize, field: &[u8]| {
         block[offset..offset + field.len()].copy_from_slice(field);
@@ -134,9 +140,12 @@ fn info_block(bytes: u64, uuid: [u64; 2]) -> [u8; INFO_BYTES] {
     put(52, &MAJOR.to_le_bytes());
     put(54, &MINOR.to_le_bytes());
     put(56, &DATA_OFFSET.to_le_bytes());
-    put(64, &((bytes - DATA_OFFSET) / PAGE).to_le_bytes());
+    // What cannot be said to be left out is noted for nothing.
+    let left_out = u32::try_from(bytes - used).unwrap_or(u32::MAX / STEP as u32 * STEP as u32);
+    put(64, &((bytes - u64::from(left_out) - DATA_OFFSET) / PAGE).to_le_bytes());
     put(72, &NOTES_IN_MEMORY.to_le_bytes());
-    // At 76 and 80: nothing is left out at either end.
+    // At 76: nothing is left out where it begins.
+    put(80, &left_out.to_le_bytes());
     put(84, &(PAGE as u32).to_le_bytes());
     put(88, &(PAGE as u32).to_le_bytes());
     put(92, &NOTE_BYTES.to_le_bytes());
@@ -228,7 +237,7 @@ mod tests {
 
     #[test]
     fn the_info_block_is_what_the_kernel_reads() {
-        let block = info_block(128 << 20, [1, 2]);
+        let block = info_block(128 << 20, 128 << 20, [1, 2]);
         assert_eq!(&block[..16], SIGNATURE);
         let word = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().unwrap());
         let pages = (128 << 20) / 4096 - 2;

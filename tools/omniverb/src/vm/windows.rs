@@ -6,6 +6,7 @@
 //! the own window knows, if there is one of that name only; and of several that claim to be the
 //! machine's own it is the one whose number the host knows ([`Found::others`]).
 
+use super::slots::Slots;
 use omniverb_session::body::Extent as Part;
 use omniverb_session::machine::{WINDOW_MAGIC, WindowHead};
 use omniverb_session::pair::{DATA_BYTES_MIN, PairNames, Whose};
@@ -24,6 +25,10 @@ const PAGE: u64 = 4096;
 /// A device, and what it begins with.
 struct Device {
     file: Arc<OwnedFd>,
+    /// Where in it this begins: where windows are mapped they have places in one device.
+    offset: u64,
+    /// Bytes that it has there.
+    room: u64,
     head: WindowHead,
     names: PairNames,
 }
@@ -38,8 +43,10 @@ pub(super) struct Own {
 /// A pair window.
 pub(super) struct Shared {
     pub(super) file: Arc<OwnedFd>,
-    /// What there is of it: all of the device.
+    /// Where in the device it is: all of that, or a place in it.
     pub(super) data: Part,
+    /// It is mapped there with others, and may go again.
+    pub(super) is_mapped: bool,
     /// This machine's, or another one's that is plugged in here, too.
     pub(super) whose: Whose,
 }
@@ -48,6 +55,8 @@ pub(super) struct Shared {
 #[derive(Default)]
 pub(super) struct Found {
     devices: Vec<Device>,
+    /// The device that windows are mapped into, if there is one, and where.
+    places: Option<(Arc<OwnedFd>, Slots)>,
     /// One that begins as a window does, of another version.
     pub(super) other_version: Option<String>,
 }
@@ -60,13 +69,57 @@ impl Found {
             let device = PathBuf::from("/dev").join(&name);
             let flags = OFlags::RDWR | OFlags::CLOEXEC;
             let Ok(file) = open(&device, flags, Mode::empty()) else { continue };
-            let Some((head, names)) = beginning(&file) else { continue };
+            let Some((head, names)) = beginning(&file, 0) else { continue };
+            if found.is_for_places(&file, &head) {
+                continue;
+            }
             if head.magic == WINDOW_MAGIC && WindowHead::read(&head.written()).is_none() {
                 found.other_version = Some(device.display().to_string());
             }
-            found.devices.push(Device { file: Arc::new(file), head, names });
+            found.devices.push(Device::whole(file, head, names));
         }
+        found.look_at_places(u64::MAX);
         found
+    }
+
+    /// Whether it is the device that windows are mapped into: that is kept, once.
+    fn is_for_places(&mut self, file: &OwnedFd, head: &WindowHead) -> bool {
+        let Some(slots) = Slots::read(head, bytes_of(file)) else { return false };
+        if self.places.is_none()
+            && let Ok(file) = file.try_clone()
+        {
+            self.places = Some((Arc::new(file), slots));
+        }
+        true
+    }
+
+    /// Looks which windows are mapped, of those that there are (bit `number - 1` of each): those
+    /// that the machine's own window has names for. At a place without one there may be nothing.
+    pub(super) fn look_at_places(&mut self, present: u64) {
+        let Some((places, slots)) = self.places.clone() else { return };
+        self.devices.retain(|device| device.offset == 0);
+        self.look_at_names();
+        let named = |number: u8| {
+            let own = self.devices.iter().filter(|device| device.is_own());
+            own.map(|device| &device.names).any(|names| names.has(number))
+        };
+        let is_there = |number: &u8| present >> (number - 1) & 1 != 0 && named(*number);
+        let numbers: Vec<u8> = (1..=slots.count).filter(is_there).collect();
+        for number in numbers {
+            let (file, offset) = (places.clone(), slots.at(number));
+            let Some((head, names)) = beginning(&file, offset) else { continue };
+            let room = slots.room();
+            self.devices.push(Device { file, offset, room, head, names });
+        }
+    }
+
+    /// What the machine's own window says may be more than before.
+    fn look_at_names(&mut self) {
+        for device in &mut self.devices {
+            if let Some((_, names)) = beginning(&device.file, device.offset) {
+                device.names = names;
+            }
+        }
     }
 
     /// With one that has come later. What the machine's own window says of pair windows may be
@@ -86,20 +139,19 @@ impl Found {
         if self.devices.iter().any(known) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        let (head, names) = beginning(&file).ok_or(io::ErrorKind::InvalidData)?;
-        self.devices.push(Device { file: Arc::new(file), head, names });
-        for device in &mut self.devices {
-            if let Some((_, names)) = beginning(&device.file) {
-                device.names = names;
-            }
+        let (head, names) = beginning(&file, 0).ok_or(io::ErrorKind::InvalidData)?;
+        if self.is_for_places(&file, &head) {
+            self.look_at_places(u64::MAX);
+            return Ok(());
         }
+        self.devices.push(Device::whole(file, head, names));
+        self.look_at_names();
         Ok(())
     }
 
     /// Those that may be the machine's own.
     pub(super) fn own(&self) -> Vec<Own> {
-        let own = |device: &&Device| WindowHead::read(&device.head.written()).is_some();
-        let all = self.devices.iter().filter(own);
+        let all = self.devices.iter().filter(|device| device.is_own());
         all.map(|device| Own {
             file: device.file.clone(),
             number: device.head.number,
@@ -129,12 +181,24 @@ impl Found {
     }
 }
 
-/// A pair window as large as it says, and as its device is.
+impl Device {
+    fn whole(file: OwnedFd, head: WindowHead, names: PairNames) -> Device {
+        Device { file: Arc::new(file), offset: 0, room: u64::MAX, head, names }
+    }
+
+    /// Whether it may be the machine's own window. What is mapped with others never is.
+    fn is_own(&self) -> bool {
+        self.offset == 0 && WindowHead::read(&self.head.written()).is_some()
+    }
+}
+
+/// A pair window as large as it says, and as its device is, or its place in that.
 fn shared(device: &Device, whose: Whose) -> Option<Shared> {
-    let data = Part { offset: 0, length: device.head.bytes };
-    let sound = data.length >= DATA_BYTES_MIN
+    let data = Part { offset: device.offset, length: device.head.bytes };
+    let sound = (DATA_BYTES_MIN..=device.room).contains(&data.length)
         && Extent::new(&device.file, data.offset, data.length).verify().is_ok();
-    sound.then(|| Shared { file: device.file.clone(), data, whose })
+    let is_mapped = data.offset != 0;
+    sound.then(|| Shared { file: device.file.clone(), data, is_mapped, whose })
 }
 
 /// What is in a folder.
@@ -146,9 +210,14 @@ pub(super) fn names(folder: &str) -> Vec<String> {
     names
 }
 
-/// What a device begins with.
-fn beginning(file: &OwnedFd) -> Option<(WindowHead, PairNames)> {
-    let first = Extent::new(file, 0, PAGE).mapping(Access::ReadOnly).ok()?;
+/// Bytes of a device; none, if it is none.
+fn bytes_of(file: &OwnedFd) -> u64 {
+    Extent::new(file, 0, PAGE).file_bytes().unwrap_or(0)
+}
+
+/// What a device begins with, or a place in it.
+fn beginning(file: &OwnedFd, offset: u64) -> Option<(WindowHead, PairNames)> {
+    let first = Extent::new(file, offset, PAGE).mapping(Access::ReadOnly).ok()?;
     let read = |from: usize, bytes: &mut [u8]| {
         for (at, word) in bytes.chunks_exact_mut(8).enumerate() {
             let found = first.load_u64(from + 8 * at).unwrap_or(0).to_ne_bytes();
@@ -174,8 +243,8 @@ mod tests {
         rustix::io::pread(&window.file, &mut bytes, window.data.offset).unwrap();
         let seen = omniverb_sys::memfd::create("seen", window.data.length).unwrap();
         pwrite(&seen, &bytes, 0).unwrap();
-        let (head, names) = beginning(&seen).unwrap();
-        Device { file: Arc::new(seen), head, names }
+        let (head, names) = beginning(&seen, 0).unwrap();
+        Device::whole(seen, head, names)
     }
 
     fn machine(name: &str) -> (Window, Vec<Window>) {
@@ -190,7 +259,8 @@ mod tests {
     }
 
     fn found(windows: &[&Window]) -> Found {
-        Found { devices: windows.iter().map(|one| device(one)).collect(), other_version: None }
+        let devices = windows.iter().map(|one| device(one)).collect();
+        Found { devices, places: None, other_version: None }
     }
 
     fn numbers(found: &Found, own: &Own) -> Vec<u8> {
@@ -253,5 +323,48 @@ mod tests {
         write(&WindowHead { bytes: u64::MAX, ..pairs[0].head }.written(), 0);
         let all = found(&[&own, &pairs[0]]);
         assert_eq!(numbers(&all, &all.own()[0]), [] as [u8; 0]);
+    }
+
+    /// Where windows are mapped into one device each has its place, and may come and go.
+    #[test]
+    fn windows_have_places_in_one_device() {
+        let (own, pairs) = machine("web-1");
+        let slots = Slots { bytes: STEP, count: 3 };
+        let beginning = slots.beginning(&own.head).unwrap();
+        let bytes = slots.at(4);
+        let places = omniverb_sys::memfd::create("places", bytes).unwrap();
+        let copy = |from: &OwnedFd, from_at: u64, to: u64| {
+            let mut page = vec![0; PAGE as usize];
+            rustix::io::pread(from, &mut page, from_at).unwrap();
+            pwrite(&places, &page, to).unwrap();
+        };
+        copy(&beginning, own.data.offset, 0);
+        let map = |number: u8| {
+            let pair = &pairs[usize::from(number) - 1];
+            copy(&pair.file, pair.data.offset, slots.at(number));
+        };
+        map(1);
+        map(3);
+        let mut all = found(&[&own]);
+        all.add(places.try_clone().unwrap()).unwrap();
+        let one = |all: &Found| all.own().into_iter().next().unwrap();
+        let seen = all.pairs(&one(&all));
+        assert_eq!(seen.keys().copied().collect::<Vec<_>>(), [1, 3]);
+        let third = &seen[&3];
+        assert!(third.is_mapped && third.data.offset == slots.at(3), "{:?}", third.data);
+        assert_eq!(third.data.length, pairs[2].data.length);
+        // One comes, one goes.
+        map(2);
+        all.look_at_places(0b011);
+        assert_eq!(numbers(&all, &one(&all)), [1, 2]);
+        // One that says it reaches into its neighbour's place, and one that says it is the
+        // machine's own.
+        let write = |head: WindowHead, number| {
+            pwrite(&places, &head.written(), slots.at(number)).unwrap();
+        };
+        write(WindowHead { bytes: STEP, ..pairs[0].head }, 1);
+        write(own.head, 2);
+        all.look_at_places(u64::MAX);
+        assert_eq!((numbers(&all, &one(&all)), all.own().len()), (vec![3], 1));
     }
 }

@@ -30,7 +30,7 @@ pub fn files_named(name: &str) -> [OwnedFd; 2] {
 
 pub fn give(daemon: &Daemon, text: &str, number: u64, data: Extent, files: &[OwnedFd]) -> Said {
     let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-    let asked = AttachPair { name: name(text), data, number };
+    let asked = AttachPair { name: name(text), data, number, at: 0 };
     Operator::connect(daemon).call_for_files(asked, &files).0
 }
 

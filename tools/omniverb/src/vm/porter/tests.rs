@@ -4,7 +4,7 @@ use super::*;
 use crate::vm::border::Side;
 
 fn border() -> PairWindows {
-    PairWindows { border: Border::new(Side::Host).unwrap(), count: 0, more: None }
+    PairWindows { border: Border::new(Side::Host).unwrap(), present: 0, going: 0, more: None }
 }
 
 /// What an agent begins with that goes by this window, in this boot.
@@ -102,7 +102,7 @@ fn a_window_that_comes_later_has_bells() {
     let length = encode(tag, &omniverb_session::body::Done { take_back: 0 }.into(), &mut bytes);
     socket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
     let file = memfd::create("pair", 4 << 20).unwrap();
-    socket::send(keeper.as_fd(), b"+", &[file.as_fd()]).unwrap();
+    socket::send(keeper.as_fd(), b"+\x01", &[file.as_fd()]).unwrap();
     let mut rung = |milliseconds| {
         let news = agent.wait(&[], Some(milliseconds)).unwrap();
         news.iter().any(|one| matches!(one, News::Frame(frame) if frame.kind == FrameKind::Rung))
@@ -168,4 +168,66 @@ fn packets_and_words_pass_both_ways_and_what_is_no_packet_does_not() {
     assert_eq!(came, [(FrameKind::Packet, 100), (FrameKind::Word, 0)]);
     drop(agent);
     assert_eq!(serving.join().unwrap(), Over::Machine);
+}
+
+/// What comes and goes the agent is told, and when it has let go of what goes the keeper hears it.
+#[test]
+fn windows_come_and_go() {
+    let ((ours, theirs), (more, keeper)) = (socket::pair().unwrap(), socket::pair().unwrap());
+    let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
+    let windows = PairWindows { more: Some(more), ..border() };
+    let serving = std::thread::spawn(move || serve(port.into(), ours, 7, 4, windows));
+    let mut frames = omniverb_session::machine::Frames::default();
+    let mut hear = || {
+        let mut bytes = [0; 256];
+        loop {
+            if let Some(frame) = frames.next_frame().unwrap() {
+                break frame;
+            }
+            let length = rustix::io::read(&far, &mut bytes).unwrap();
+            frames.feed(&bytes[..length]);
+        }
+    };
+    let mut told = || loop {
+        let frame = hear();
+        if frame.kind == FrameKind::Pairs {
+            break u64::from_le_bytes(frame.bytes.try_into().unwrap());
+        }
+    };
+    let file = memfd::create("pair", 2 << 20).unwrap();
+    let give = |number| socket::send(keeper.as_fd(), &[b'+', number], &[file.as_fd()]).unwrap();
+    give(2);
+    rustix::io::write(&far, &begin(7, 0)).unwrap();
+    while told() != 0b10 {}
+    give(3);
+    assert_eq!(told(), 0b110);
+    let says = |bits: u64, told| {
+        let bytes = bits.to_le_bytes().to_vec();
+        let frame = Frame { kind: FrameKind::Pairs, session: 0, bytes };
+        rustix::io::write(&far, &frame.encode()).unwrap();
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let mode = socket::Mode::Blocking;
+        let length = socket::receive(theirs.as_fd(), &mut bytes, mode).unwrap().0;
+        let (tag, Message::TellPairs(tells)) = decode(&bytes[..length]).unwrap() else { panic!() };
+        assert_eq!(tells.present, told);
+        let done = omniverb_session::body::Done { take_back: 0 };
+        let length = encode(tag, &done.into(), &mut bytes);
+        socket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
+    };
+    says(0b110, 0b110);
+    socket::send(keeper.as_fd(), &[pairs::GOES, 2], &[]).unwrap();
+    assert_eq!(told(), 0b100);
+    // It has not let go yet; nobody is given any of it.
+    says(0b110, 0b100);
+    let moment = Some(std::time::Duration::from_millis(100));
+    assert!(!omniverb_sys::event::readable(keeper.as_fd(), moment).unwrap());
+    says(0b100, 0b100);
+    let mut word = [0; 2];
+    socket::receive(keeper.as_fd(), &mut word, socket::Mode::Blocking).unwrap();
+    assert_eq!(word, [pairs::GOES, 2]);
+    give(2);
+    assert_eq!(told(), 0b110);
+    // What has a number already makes no sense.
+    give(3);
+    assert_eq!(serving.join().unwrap(), Over::Broken);
 }

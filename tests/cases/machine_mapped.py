@@ -1,0 +1,269 @@
+"""Windows of neighbours that are mapped into a machine while it runs, by QEMU 11.1 and the kernel
+of the newest stable Debian: they come, carry links, and go again, so that a machine with few places
+has many neighbours in its life."""
+
+import contextlib
+import mmap
+import os
+import re
+from types import SimpleNamespace
+
+from harness import image, process
+from harness.attached import NAME, OMNIVERB, Device, Lab, Machine, files, porters, started
+from harness.case import WAITS, Case, Group, check
+
+from cases import machine_neighbours, machine_programs, machines
+
+_SUITE = "trixie"
+_MAPPED = ("direct", "in a pair window of the virtual machine")
+_PLACES = 2
+
+
+class Mapped(Machine):
+    """A machine with places for two windows, the first of which is there when it has booted."""
+
+    suite = _SUITE
+
+    def __init__(self, stage, host, **options):
+        emulator = image.newest_emulator()
+        kernel = image.Kernel(self.suite)
+        archive = image.archive(files(stage), image.DAX, f"mapped-{self.suite}", kernel)
+        super().__init__(stage, host, archive, kernel=kernel, emulator=emulator, **options)
+
+    def command(self, stage):
+        line = super().command(stage)
+        at = line.index("--")
+        return [*line[:at], "--most-neighbours", str(_PLACES), "--windows", "mapped", "--"]
+
+
+class Old(Mapped):
+    """The same, whose kernel is older than such memory."""
+
+    suite = None
+
+
+def _pairs(lab):
+    row = lab.machine.row()
+    return row["pairs"] if row else {name: -1 for name in ("present", "given", "used", "windows")}
+
+
+def _said(lab):
+    return f"{lab.machine.row()}\n{lab.machine.said()}"
+
+
+def _is_found(lab, least=1):
+    process.until(lambda: _pairs(lab)["present"] >= least, 40, lambda: f"windows\n{_said(lab)}")
+
+
+def _device(lab):
+    """One device of the machine's own, and one with places; no window is a device of its own."""
+    _is_found(lab)
+    found = lab.machine.run("ls", "/sys/bus/dax/devices").split()
+    check(len(found) == 2, f"{found}")
+    shown = lab.host.daemon.omniverb("vm", "show", NAME)
+    check("0 of 1 mapped and 1 more" in shown, shown)
+    check(_pairs(lab)["way"] == "mapped", f"{_pairs(lab)}")
+    # The kernel keeps notes of those pages only that there can be.
+    with open(f"/proc/{lab.machine.machine.pid}/cmdline", encoding="utf-8") as file:
+        check("vhost-user-test-device-pci" in file.read(), "another way")
+
+
+def _mapper(lab):
+    """Who maps them is nobody, and has nothing but sockets and the windows."""
+    [folder] = started(lab.host.daemon, "map")
+    with open(f"{folder}/status", encoding="utf-8") as file:
+        status = dict(line.split(":\t") for line in file.read().splitlines() if ":\t" in line)
+    check(min(map(int, status["Uid"].split() + status["Gid"].split())) >= machines._NOBODY,
+          f"{status}")
+    check(int(status["CapPrm"], 16) == 0 and status["NoNewPrivs"] == "1", f"{status}")
+    names = sorted(os.readlink(f"{folder}/fd/{name}") for name in os.listdir(f"{folder}/fd"))
+    rest = [name for name in names if name != "/dev/null" and not name.startswith("socket:")]
+    check(all(name.startswith(("/memfd:omniverb-pair", "/memfd:omniverb-places"))
+              for name in rest), f"{names}")
+
+
+def _neighbour(lab):
+    """Links of the machine's processes and a container's are in a window that is mapped."""
+    _is_found(lab)
+    for server, client in (("machine", "container"), ("container", "machine")):
+        with machines._long(lab, server, client, "rc", "-e"):
+            ways = set(machines._ways(lab))
+            check(ways == {_MAPPED}, f"{ways}")
+            names = set(machines._memory(lab))
+            check("omniverb-pair" in names and "omniverb-window" not in names, f"{names}")
+    for program, *options in (("rc", "-c"), ("ud", "-c", "-e"), ("uc", "-c", "-e")):
+        machines._across("machine", "container", program, *options)(lab)
+
+
+def _pages(lab):
+    """So are pages that they grant each other."""
+    sides = lab.sides("machine", "container")
+    for places in (sides, SimpleNamespace(server=sides.client, client=sides.server)):
+        for test in (machine_neighbours.stores, machine_neighbours.deregistered):
+            machine_neighbours.all_back(lab)
+            test(lab, places)
+
+
+def _shared(lab):
+    """What memory that a process outside shares with the machine is called, and itself."""
+    for vnic in lab.host.daemon.status()["vnics"]:
+        for program in vnic["processes"]:
+            if not vnic["name"].startswith("vm-"):
+                with open(f"/proc/{program['pid']}/maps", encoding="utf-8") as file:
+                    for line in file:
+                        if "/memfd:omniverb-pair" in line:
+                            return program["pid"], line.split()[0], line.split()[4]
+    return None
+
+
+def _taken_out(lab):
+    """With all places taken the next neighbour is reached by the engine; when one has gone his
+    window is taken out, and the next one has another file in its place: who had the first one keeps
+    that, and reaches nothing of the second."""
+    _is_found(lab)
+    seen, kept = set(), []
+    with contextlib.ExitStack() as stack:
+        for number, name in enumerate(("container", "third")):
+            process.until(lambda number=number: _pairs(lab)["present"] > number, 30,
+                          lambda: f"a place\n{_said(lab)}")
+            stack.enter_context(machines._long(lab, "machine", name, "rc", "-e"))
+            process.until(lambda number=number: len(list(machines._ways(lab))) > number, 30,
+                          "a link")
+        check(set(machines._ways(lab)) == {_MAPPED}, f"{list(machines._ways(lab))}")
+        check((_pairs(lab)["given"], _pairs(lab)["more"]) == (_PLACES, 0), f"{_pairs(lab)}")
+        process_id, addresses, inode = _shared(lab)
+        seen.add(inode)
+        # As somebody who keeps what he had.
+        file = stack.enter_context(open(f"/proc/{process_id}/map_files/{addresses}", "r+b",
+                                        buffering=0))
+        kept.append(mmap.mmap(os.dup(file.fileno()), 0))
+        with machines._long(lab, "machine", "fourth", "rc", "-e"):
+            process.until(lambda: len(list(machines._ways(lab))) > _PLACES, 30, "another link")
+            ways = [path for path, _ in machines._ways(lab)]
+            check(sorted(ways) == ["direct", "direct", "forwarded"], f"{ways}")
+    for name in ("fourth", "container", "fourth", "third"):
+        process.until(lambda: _pairs(lab)["present"] > 0 and
+                      _pairs(lab)["given"] < _PLACES, 30, lambda: f"a place\n{_said(lab)}")
+        with machines._long(lab, "machine", name, "rc", "-e"):
+            check(set(machines._ways(lab)) == {_MAPPED}, f"{name}: {list(machines._ways(lab))}")
+            seen.add(_shared(lab)[2])
+            for memory in kept:
+                for at in range(0, len(memory), 4096):
+                    memory[at:at + 8] = b"\xff" * 8
+        machines._across("machine", name, "rc", "-c", "-e")(lab)
+    check(len(seen) >= 3, f"the same files: {seen}")
+    [memory] = kept
+    check(all(memory[at:at + 8] == b"\xff" * 8 for at in range(0, len(memory), 4096)),
+          "somebody else writes there")
+    memory.close()
+
+
+def _daemon_again(lab):
+    """Links go on when the daemon is killed, and the next one knows what is mapped where."""
+    _is_found(lab)
+    with machines._long(lab, "machine", "container", "rc", "-e"):
+        lab.host.daemon.kill()
+        lab.host.daemon.start()
+        process.until(lambda: len(list(machines._ways(lab))) == 1, 40, "the link to be announced")
+        before = machines._sent(lab)
+        process.until(lambda: machines._sent(lab) > before + 100, 60, "messages on the link")
+    process.until(lambda: _pairs(lab)["present"] > 0, 40, lambda: f"windows\n{_said(lab)}")
+    process.until(lab.machine.has_device, 20, "a device")
+
+
+def _porter_again(lab):
+    """Nor does the end of a porter change what is mapped."""
+    before = started(lab.host.daemon, "map")
+    [folder] = porters(lab.host.daemon)
+    process.kill(int(os.path.basename(folder)))
+    process.until(lambda: porters(lab.host.daemon) not in ([], [folder]), 20, "another porter")
+    process.until(lambda: _pairs(lab)["present"] > 0, 40, lambda: f"windows\n{_said(lab)}")
+    check(started(lab.host.daemon, "map") == before, "another mapper")
+
+
+def _mapper_killed(lab):
+    """What is mapped stays when who maps it is killed, and links with it; QEMU takes nothing more,
+    so the next windows are plugged in, and people are told."""
+    _is_found(lab)
+    [folder] = started(lab.host.daemon, "map")
+    with machines._long(lab, "machine", "container", "rc", "-e"):
+        check(set(machines._ways(lab)) == {_MAPPED}, f"{list(machines._ways(lab))}")
+        process.kill(int(os.path.basename(folder)))
+        process.until(lambda: not os.path.exists(folder), 10, "its end")
+        before = machines._sent(lab)
+        process.until(lambda: machines._sent(lab) > before + 100, 60, "messages on the link")
+    check(lab.machine.machine.poll() is None, "QEMU has ended")
+    lab.machine.run("true")
+
+
+def _reset(lab):
+    """A guest that is booted afresh ends QEMU, which would not live through it, and with it go its
+    mapper and its place."""
+    lab.machine.start("sh", "-c", "echo b > /proc/sysrq-trigger")
+    status = lab.machine.machine.wait(60)
+    check(status == 0, process.how(status))
+    process.until(lambda: not lab.machine.row() and not started(lab.host.daemon, "map"), 20,
+                  "everything to be gone")
+
+
+def _old_kernel(lab):
+    """A guest whose driver knows of no such memory has windows that are plugged in, and people are
+    told why."""
+    process.until(lambda: _pairs(lab)["present"] > 0, 60, lambda: f"windows\n{_said(lab)}")
+    shown = lab.host.daemon.omniverb("vm", "show", NAME)
+    check("knows no memory that is mapped: windows are plugged in" in shown, shown)
+    check(_pairs(lab)["way"] == "plugged", f"{_pairs(lab)}")
+    _neighbour(lab)
+
+
+class _Lab(Lab):
+    """With one container more."""
+
+    def __init__(self, stage, kind):
+        super().__init__(stage, kind)
+        try:
+            self.fourth = self.host.add(4)
+        except BaseException:
+            self.close()
+            raise
+
+    def places(self):
+        return {**super().places(), "fourth": self.fourth}
+
+
+def _two(lab):
+    """Two machines have a window in common, which is mapped into both."""
+    with contextlib.closing(Mapped(lab.stage, lab.host, name="web-2",
+                                   address="10.77.0.201")) as other:
+        def rows(name):
+            return [machine.row()["pairs"][name] for machine in (lab.machine, other)]
+
+        process.until(lambda: min(rows("present")) >= 1, 40, lambda: f"{_said(lab)}")
+        sides = SimpleNamespace(server=Device(other), client=Device(lab.machine))
+        machines._between(sides, "rc", "-e")
+        process.until(lambda: sorted(rows("others")) == [0, 1] and min(rows("present")) >= 1, 40,
+                      lambda: f"{_said(lab)} {other.row()}")
+        process.until(lambda: rows("given") == [1, 1], 30, lambda: f"{_said(lab)} {other.row()}")
+        for program, options in (("rc", ["-c", "-e"]), ("ud", ["-c"])):
+            machines._between(sides, program, *options)
+        with machines._long_between(lab, sides, "rc", "-e"):
+            check(set(machines._ways(lab)) == {_MAPPED}, f"{list(machines._ways(lab))}")
+        machine_neighbours.stores(lab, sides)
+
+
+def _lab(kind):
+    return lambda stage: contextlib.closing(_Lab(stage, kind))
+
+
+def groups():
+    """All before a release only: this QEMU is not what every day's tests have."""
+    cases = [("device", _device), ("mapper", _mapper), ("neighbour", _neighbour),
+             ("pages", _pages), ("taken out", _taken_out), ("daemon killed", _daemon_again),
+             ("porter killed", _porter_again), ("mapper killed", _mapper_killed),
+             ("reset", _reset)]
+    def group(name, kind, found):
+        return Group(f"machines.{name}",
+                     [Case(f"machines.{name}.{what}", run, 500, slow=True) for what, run in found],
+                     _lab(kind), weight=WAITS)
+    return [group("mapped", Mapped, cases), group("mapped old", Old, [("way", _old_kernel)]),
+            group("mapped two", Mapped, [("window", _two)])]

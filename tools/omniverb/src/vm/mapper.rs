@@ -1,0 +1,327 @@
+//! Who maps windows into a machine's memory: a process that plays a device for QEMU, as which it
+//! asks QEMU to map files, and to take them away (decision 0048). One for each machine, for as long
+//! as QEMU runs; it is nobody, and has QEMU's socket, its keeper's, and the windows.
+//!
+//! In: what QEMU says, which runs a hostile guest (`vhost.rs`); windows of its keeper's. Out: those
+//! windows in the guest, and again whenever a driver of the guest's begins: by then QEMU has taken
+//! away all. It looks at nothing in them but what the machine's own file begins with, which it
+//! writes anew for each boot.
+
+#[cfg(test)]
+mod tests;
+
+use super::slots::Slots;
+use super::vhost::{ANSWER_BYTES, Change, Device, HEAD_BYTES, Head, News, Nonsense, Part};
+use super::window::DATA_OFFSET;
+use omniverb_sys::{memfd, socket};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::{Errno, pread, pwrite};
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// The number of the machine's own file among windows.
+pub(super) const OWN: u8 = 0;
+/// Bytes of it that the guest reads.
+const OWN_BYTES: usize = DATA_OFFSET as usize + 4096;
+/// What is to be done that nobody has done yet: more than a keeper asks for.
+const JOBS_MAX: usize = 256;
+
+/// What a keeper asks for: this byte, and the number of a window.
+pub(super) const MAP: u8 = b'+';
+pub(super) const UNMAP: u8 = b'-';
+/// What it is told: this byte, and one more. Whether what it asked for was done; whether the
+/// driver of the guest's that has begun knows of memory that is mapped.
+pub(super) const DONE: u8 = b'=';
+pub(super) const BEGUN: u8 = b'!';
+
+/// Why it is over.
+#[derive(Debug)]
+pub(super) struct Over;
+
+impl From<Nonsense> for Over {
+    fn from(_: Nonsense) -> Over {
+        Over
+    }
+}
+
+impl From<io::Error> for Over {
+    fn from(_: io::Error) -> Over {
+        Over
+    }
+}
+
+impl From<Errno> for Over {
+    fn from(_: Errno) -> Over {
+        Over
+    }
+}
+
+/// A window, and where it belongs.
+struct Window {
+    file: OwnedFd,
+    part: Part,
+    /// QEMU has it, for all that is known.
+    mapped: bool,
+}
+
+/// A change that QEMU is to be asked for.
+#[derive(Clone, Copy)]
+struct Job {
+    change: Change,
+    number: u8,
+    /// The keeper waits until it is done.
+    awaited: bool,
+}
+
+struct Mapper {
+    slots: Slots,
+    keeper: OwnedFd,
+    qemu: Stream,
+    /// Where QEMU is asked, once it has said where.
+    channel: Option<Stream>,
+    device: Device,
+    windows: BTreeMap<u8, Window>,
+    /// What the guest reads of the machine's own file.
+    beginning: Vec<u8>,
+    jobs: VecDeque<Job>,
+    /// The first one is under way.
+    asked: bool,
+    /// A driver of the guest's has begun that knows of memory which is mapped.
+    begun: bool,
+}
+
+/// Serves until QEMU, or the keeper, is gone, or one of them says what makes no sense.
+pub(super) fn serve(qemu: OwnedFd, keeper: OwnedFd, slots: Slots) -> Result<Infallible, Over> {
+    let mut mapper = Mapper {
+        slots,
+        keeper,
+        qemu: Stream::new(qemu),
+        channel: None,
+        device: Device::new(slots.region()),
+        windows: BTreeMap::new(),
+        beginning: Vec::new(),
+        jobs: VecDeque::new(),
+        asked: false,
+        begun: false,
+    };
+    loop {
+        mapper.ask()?;
+        let [qemu, keeper, answered] = mapper.wait()?;
+        if keeper {
+            mapper.hear_keeper()?;
+        }
+        if answered {
+            mapper.hear_answer()?;
+        }
+        if qemu {
+            mapper.hear_qemu()?;
+        }
+    }
+}
+
+impl Mapper {
+    fn wait(&self) -> Result<[bool; 3], Over> {
+        let sockets = [Some(&self.qemu.socket), Some(&self.keeper)];
+        let channel = self.channel.as_ref().map(|channel| &channel.socket);
+        let mut polled: Vec<PollFd<'_>> =
+            sockets.iter().flatten().map(|socket| PollFd::new(*socket, PollFlags::IN)).collect();
+        polled.extend(channel.map(|socket| PollFd::new(socket, PollFlags::IN)));
+        match poll(&mut polled, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let came = |at: usize| polled.get(at).is_some_and(|one| !one.revents().is_empty());
+        Ok([came(0), came(1), came(2)])
+    }
+
+    /// Has QEMU do the next thing. While it does it may ask and tell others: that is heard, too.
+    fn ask(&mut self) -> Result<(), Over> {
+        while !self.asked {
+            let (Some(channel), Some(job)) = (&self.channel, self.jobs.front().copied()) else {
+                break;
+            };
+            // It may be gone meanwhile.
+            let Some(window) = self.windows.get(&job.number) else {
+                self.jobs.pop_front();
+                continue;
+            };
+            let file = [window.file.as_fd()];
+            let files = if job.change == Change::Map { &file[..] } else { &[] };
+            socket::try_send(channel.socket.as_fd(), &job.change.of(window.part), files)?;
+            self.asked = true;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, change: Change, number: u8, awaited: bool) -> Result<(), Over> {
+        if self.jobs.len() >= JOBS_MAX {
+            return Err(Over);
+        }
+        self.jobs.push_back(Job { change, number, awaited });
+        Ok(())
+    }
+
+    fn tell(&self, what: u8, value: bool) -> Result<(), Over> {
+        Ok(socket::try_send(self.keeper.as_fd(), &[what, value.into()], &[])?)
+    }
+
+    fn hear_keeper(&mut self) -> Result<(), Over> {
+        let mut said = [0; 2];
+        let mode = socket::Mode::NonBlocking;
+        let (length, mut files) = match socket::receive(self.keeper.as_fd(), &mut said, mode) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            heard => heard?,
+        };
+        match (&said[..length], files.pop()) {
+            ([MAP, number], Some(file)) => self.take(*number, file),
+            ([UNMAP, number], None) => match self.windows.get(number) {
+                Some(window) if window.mapped => self.add(Change::Unmap, *number, true),
+                _ => {
+                    self.windows.remove(number);
+                    self.tell(DONE, true)
+                }
+            },
+            _ => Err(Over),
+        }
+    }
+
+    /// A window is to be mapped: now, or when a driver of the guest's begins.
+    fn take(&mut self, number: u8, file: OwnedFd) -> Result<(), Over> {
+        let bytes = memfd::size(file.as_fd()).map_err(|_| Over)?;
+        let part = if number == OWN {
+            self.beginning = vec![0; OWN_BYTES];
+            pread(&file, &mut self.beginning, 0)?;
+            Some(Part { at: 0, in_file: 0, length: bytes })
+        } else {
+            let place = self.slots.place(number, bytes);
+            place.map(|place| Part { at: place.offset, in_file: DATA_OFFSET, length: place.length })
+        };
+        let Some(part) = part.filter(|_| !self.windows.contains_key(&number)) else {
+            return self.tell(DONE, false);
+        };
+        self.windows.insert(number, Window { file, part, mapped: false });
+        if self.begun {
+            return self.add(Change::Map, number, true);
+        }
+        self.tell(DONE, true)
+    }
+
+    /// QEMU has answered.
+    fn hear_answer(&mut self) -> Result<(), Over> {
+        let Some(channel) = &mut self.channel else { return Ok(()) };
+        let Some(answer) = channel.read(ANSWER_BYTES)? else { return Ok(()) };
+        let job = self.jobs.pop_front().filter(|_| std::mem::take(&mut self.asked)).ok_or(Over)?;
+        let Job { change, number, awaited } = job;
+        let done = change.is_done(answer.first_chunk().ok_or(Over)?)?;
+        match (change, self.windows.get_mut(&number)) {
+            (Change::Map, Some(window)) => {
+                // Who had stood still finds all as it was: what is there is not mapped again.
+                window.mapped |= done;
+                if !window.mapped {
+                    self.windows.remove(&number);
+                }
+            }
+            (Change::Unmap, _) => _ = self.windows.remove(&number),
+            (Change::Map, None) => {}
+        }
+        if awaited { self.tell(DONE, done) } else { Ok(()) }
+    }
+
+    fn hear_qemu(&mut self) -> Result<(), Over> {
+        let Some((head, body, mut files)) = self.qemu.message()? else { return Ok(()) };
+        let (answer, news) = self.device.hear(head, &body, files.len())?;
+        match news {
+            News::Nothing => {}
+            News::Channel => self.channel = files.pop().map(Stream::new),
+            News::Begun { knows } => self.begin(knows)?,
+        }
+        if let Some(answer) = answer {
+            socket::try_send(self.qemu.socket.as_fd(), &answer, &[])?;
+        }
+        Ok(())
+    }
+
+    /// A driver of the guest's has begun.
+    fn begin(&mut self, knows: bool) -> Result<(), Over> {
+        self.begun = knows;
+        if knows {
+            if let Some(own) = self.windows.get(&OWN) {
+                pwrite(&own.file, &self.beginning, 0)?;
+            }
+            // First the machine's own, which the guest looks for.
+            let numbers: Vec<u8> = self.windows.keys().copied().collect();
+            for number in numbers {
+                self.add(Change::Map, number, false)?;
+            }
+        }
+        self.tell(BEGUN, knows)
+    }
+}
+
+/// A message of QEMU's: its head, what is behind that, descriptors.
+type Heard = (Head, Vec<u8>, Vec<OwnedFd>);
+
+/// A socket by which bytes come, of which so many belong together.
+struct Stream {
+    socket: OwnedFd,
+    /// What has come of it.
+    bytes: Vec<u8>,
+    files: Vec<OwnedFd>,
+}
+
+impl Stream {
+    fn new(socket: OwnedFd) -> Stream {
+        Stream { socket, bytes: Vec::new(), files: Vec::new() }
+    }
+
+    /// So many bytes, once they are there. Nothing behind them is read, so that no descriptors come
+    /// that belong beside others.
+    fn fill(&mut self, length: usize) -> Result<bool, Over> {
+        while self.bytes.len() < length {
+            let mut piece = vec![0; length - self.bytes.len()];
+            match receive(self.socket.as_fd(), &mut piece)? {
+                None => return Ok(false),
+                Some((0, _)) => return Err(Over),
+                Some((length, files)) => {
+                    self.bytes.extend_from_slice(&piece[..length]);
+                    self.files.extend(files);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn read(&mut self, length: usize) -> Result<Option<Vec<u8>>, Over> {
+        if !self.fill(length)? {
+            return Ok(None);
+        }
+        self.files.clear();
+        Ok(Some(std::mem::take(&mut self.bytes)))
+    }
+
+    /// A message, and the descriptors beside it.
+    fn message(&mut self) -> Result<Option<Heard>, Over> {
+        if !self.fill(HEAD_BYTES)? {
+            return Ok(None);
+        }
+        let head = Head::read(self.bytes.first_chunk().ok_or(Over)?)?;
+        if !self.fill(HEAD_BYTES + head.length)? {
+            return Ok(None);
+        }
+        let bytes = std::mem::take(&mut self.bytes);
+        Ok(Some((head, bytes[HEAD_BYTES..].to_vec(), std::mem::take(&mut self.files))))
+    }
+}
+
+/// Nothing, if there is nothing now.
+fn receive(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+) -> Result<Option<(usize, Vec<OwnedFd>)>, Over> {
+    match socket::receive(socket, bytes, socket::Mode::NonBlocking) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        heard => Ok(Some(heard?)),
+    }
+}

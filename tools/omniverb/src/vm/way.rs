@@ -1,0 +1,124 @@
+//! How pair windows come into a machine: as devices of their own, or mapped into one (decision
+//! 0048). That takes a QEMU which can do it.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// The first release of QEMU that maps what a device asks for.
+const FIRST: (u32, u32) = (11, 1);
+
+/// How a machine's pair windows come into it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Way {
+    /// Mapped, if QEMU is new enough, for all that it says itself, and ends at a reset anyway; else
+    /// plugged in.
+    Auto,
+    /// Mapped, with QEMU 11.1 or newer, and plugged in if the guest's driver knows of no such
+    /// memory.
+    Mapped,
+    /// The same, of a machine into which nothing can be plugged: then there are none.
+    #[value(skip)]
+    MappedOnly,
+    /// Plugged in, each as a device of its own.
+    Plugged,
+}
+
+impl Way {
+    /// As a keeper is told it.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Way::Auto | Way::Plugged => "plugged",
+            Way::Mapped => "mapped",
+            Way::MappedOnly => "mapped-only",
+        }
+    }
+
+    /// As that says.
+    pub(crate) fn read(word: &str) -> Option<Way> {
+        [Way::Plugged, Way::Mapped, Way::MappedOnly].into_iter().find(|way| way.word() == word)
+    }
+
+    /// Which it is, of a QEMU that is started by this word and these.
+    pub(super) fn with(self, program: &OsStr, arguments: &[OsString]) -> Way {
+        match self {
+            Way::Auto if ends_at_reset(arguments) && maps(program) => Way::Mapped,
+            Way::Auto => Way::Plugged,
+            chosen => chosen,
+        }
+    }
+}
+
+/// Whether QEMU is told to end when its guest is reset, as it has to where windows are mapped.
+fn ends_at_reset(arguments: &[OsString]) -> bool {
+    let says = |word: &OsString| {
+        let word = word.to_str().unwrap_or("");
+        word.trim_start_matches('-') == "no-reboot"
+            || word.split(',').any(|w| w == "reboot=shutdown")
+    };
+    arguments.iter().any(says)
+}
+
+/// Whether a program is a QEMU that is new enough. One that is called otherwise is not asked: it
+/// may do anything.
+fn maps(program: &OsStr) -> bool {
+    let name = Path::new(program).file_name().and_then(OsStr::to_str);
+    if !name.is_some_and(|name| name.starts_with("qemu-system-")) {
+        return false;
+    }
+    let mut asked = Command::new(program);
+    asked.arg("--version").stdin(Stdio::null()).stderr(Stdio::null());
+    let said = asked.output().ok().and_then(|output| String::from_utf8(output.stdout).ok());
+    said.and_then(|said| version(&said)).is_some_and(|version| version >= FIRST)
+}
+
+fn version(said: &str) -> Option<(u32, u32)> {
+    let mut numbers = said.strip_prefix("QEMU emulator version ")?.split(['.', ' ']);
+    let mut next = || numbers.next()?.parse().ok();
+    Some((next()?, next()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_read() {
+        for (said, expected) in [
+            ("QEMU emulator version 11.1.3 (Debian 1:11.1.3+ds-1)\nCopyright", Some((11, 1))),
+            ("QEMU emulator version 7.2.22 (Debian)", Some((7, 2))),
+            ("QEMU emulator version 12.0.50", Some((12, 0))),
+            ("ld.so (Debian GLIBC 2.43-1) stable release version 2.43.", None),
+            ("QEMU emulator version x", None),
+        ] {
+            assert_eq!(version(said), expected, "{said}");
+        }
+        assert!((11, 1) >= FIRST && (11, 0) < FIRST && (12, 0) >= FIRST);
+    }
+
+    #[test]
+    fn a_guest_that_may_be_reset_is_known_by_its_words() {
+        for (words, expected) in [
+            (&["-m", "512"][..], false),
+            (&["-action", "reboot=reset"], false),
+            (&["-action", "panic=none,reboot=shutdown"], true),
+            (&["--no-reboot"], true),
+        ] {
+            let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+            assert_eq!(ends_at_reset(&words), expected, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_asked_who_is_called_otherwise() {
+        let words = [OsString::from("-no-reboot")];
+        let with = |way: Way, program| way.with(OsStr::new(program), &words);
+        assert_eq!(with(Way::Auto, "/bin/true"), Way::Plugged);
+        assert_eq!(with(Way::Auto, "/nowhere/qemu-system-x86_64"), Way::Plugged);
+        assert_eq!(with(Way::Mapped, "/bin/true"), Way::Mapped);
+        for way in [Way::Mapped, Way::MappedOnly, Way::Plugged] {
+            assert_eq!(Way::read(way.word()), Some(way));
+        }
+        assert_eq!(Way::read("auto"), None);
+    }
+}
