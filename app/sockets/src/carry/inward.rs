@@ -442,7 +442,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
             if !is_waiting {
                 return self.ask(place);
             }
-            if !self.has(libc::MSG_WAITALL) {
+            if !self.has(libc::MSG_WAITALL) && !self.parts.has_control() {
                 return self.ask_without_waiting(place);
             }
         } else if !is_waiting {
