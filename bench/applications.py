@@ -246,6 +246,7 @@ def main():
     parser = argparse.ArgumentParser(description="Measures programs over TCP, carried and not.")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="only loads whose name contains this")
+    parser.add_argument("--first", type=int, help="only so many runs of each load")
     parser.add_argument("--out", type=pathlib.Path,
                         default=ROOT / "target/bench/applications.json")
     chosen = parser.parse_args()
@@ -255,6 +256,8 @@ def main():
     kept = pathlib.Path(tempfile.mkdtemp(prefix="kept-", dir=stage.path))
     kept.chmod(0o755)
     loads = [load for load in LOADS if chosen.only in load.name]
+    for load in loads:
+        load.runs = load.runs[:chosen.first]
     try:
         for load in loads:
             if lacks := missing(load):

@@ -502,6 +502,8 @@ fn fence(link: Link, direction: &Direction<Memory>, number: c_int, bytes: usize)
     }
     let Some(information) = shadow::Information::of(number) else { return false };
     direction.set_fence(information.given());
+    // Nothing that goes by the kernel says so any more.
+    shadow::acknowledge(number);
     link.set(Word::IsFenced, 1);
     true
 }
