@@ -46,6 +46,8 @@ pub const BROKER: &str = "broker";
 const STACK: usize = 128 << 10;
 /// How often it is looked whether something is of no use any more, while there is such.
 const TIDY: Duration = Duration::from_secs(1);
+/// When is tried again to say what there was no room for.
+const SOON: Duration = Duration::from_millis(10);
 /// How long nobody is let in when there is no room for another.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -84,7 +86,7 @@ fn listen(
     loop {
         let until = disposal.next_deadline();
         let time = until.map(|at| Duration::from_nanos(at.saturating_sub(clock::now())));
-        let time = if tidy(broker) { time } else { Some(time.map_or(TIDY, |time| time.min(TIDY))) };
+        let time = time.into_iter().chain(tidy(broker)).min();
         poller.wait(time, &mut ready)?;
         if ready.contains(&ORDER) {
             hear(order, broker)?;
@@ -102,18 +104,25 @@ fn listen(
     }
 }
 
-/// Forgets what is of no use any more, and says what is still to be said. Whether nothing is left.
-fn tidy(broker: &Broker) -> bool {
-    let over = lock(&broker.relations).sweep(clock::now());
-    for number in over {
-        if let Some(daemon) = &broker.daemon {
-            // It has as much room as there are pairs; what it does not hear ends with us.
-            _ = socket::try_send(daemon.as_fd(), &ToDaemon::NoMore { number }.encode(), &[]);
-        }
-    }
+/// Forgets what is of no use any more, and says what is still to be said. When that is to be done
+/// again, if something is left.
+fn tidy(broker: &Broker) -> Option<Duration> {
+    let mut relations = lock(&broker.relations);
+    relations.sweep(clock::now());
+    let is_said = relations.say_no_more(|number| {
+        let message = ToDaemon::NoMore { number }.encode();
+        let daemon = broker.daemon.as_ref();
+        daemon.is_none_or(|daemon| socket::try_send(daemon.as_fd(), &message, &[]).is_ok())
+    });
+    let is_empty = relations.is_empty();
+    drop(relations);
     let mut links = lock(&broker.links);
     links.tell();
-    links.are_told() && lock(&broker.relations).is_empty()
+    match () {
+        () if !is_said => Some(SOON),
+        () if !is_empty || !links.are_told() => Some(TIDY),
+        () => None,
+    }
 }
 
 /// What the daemon says.

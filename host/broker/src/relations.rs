@@ -5,7 +5,7 @@
 
 use crate::daemon::{Place, WhyApart};
 use crate::limits::{ASKED_OF_NAMESPACE, RELATION_KEPT, RELATIONS, RELATIONS_OF_NAMESPACE};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 /// How long it is not asked again what was denied.
@@ -52,6 +52,8 @@ pub(crate) enum Known {
 pub(crate) struct Relations {
     by_pair: HashMap<Pair, Relation>,
     by_number: BTreeMap<u64, Pair>,
+    /// Those that the daemon has still, and is to be told that nobody needs.
+    unsaid: VecDeque<u64>,
     last: u64,
 }
 
@@ -83,7 +85,8 @@ impl Relations {
     /// For one more, in each of its namespaces.
     fn has_room(&self, pair: Pair) -> bool {
         let is_of = |other: &Pair, namespace| other.iter().any(|one| one.namespace == namespace);
-        self.by_pair.len() < RELATIONS
+        // As many as the daemon has.
+        self.by_pair.len() + self.unsaid.len() < RELATIONS
             && pair.iter().all(|place| {
                 let of = self.by_pair.iter().filter(|(other, _)| is_of(other, place.namespace));
                 let (mut all, mut asked) = (0, 0);
@@ -166,8 +169,8 @@ impl Relations {
         }
     }
 
-    /// What is of no use any more goes; of these, whom the daemon is to be told of.
-    pub(crate) fn sweep(&mut self, now: u64) -> Vec<u64> {
+    /// What is of no use any more goes; of these, whom the daemon is to be told of wait for that.
+    pub(crate) fn sweep(&mut self, now: u64) {
         let is_over = |relation: &Relation| {
             let is_used = match &relation.state {
                 State::Together(links) => !links.is_empty(),
@@ -177,25 +180,37 @@ impl Relations {
         };
         let over = self.by_pair.iter().filter(|(_, relation)| is_over(relation));
         let over: Vec<Pair> = over.map(|(pair, _)| *pair).collect();
-        let mut told = Vec::new();
         for pair in over {
             let relation = self.by_pair.get(&pair);
             let is_denied = |one: &&Relation| matches!(one.state, State::Apart(_));
-            told.extend(relation.filter(|one| !is_denied(one)).map(|one| one.number));
+            self.unsaid.extend(relation.filter(|one| !is_denied(one)).map(|one| one.number));
             self.remove(&pair);
         }
-        told
     }
 
-    /// Nothing is kept.
+    /// Has the daemon told of those that nobody needs, until `say` cannot. Whether all are said.
+    pub(crate) fn say_no_more(&mut self, mut say: impl FnMut(u64) -> bool) -> bool {
+        while let Some(number) = self.unsaid.front() {
+            if !say(*number) {
+                return false;
+            }
+            self.unsaid.pop_front();
+        }
+        true
+    }
+
+    /// Nothing is kept, and nothing is to be said.
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_pair.is_empty()
+        self.by_pair.is_empty() && self.unsaid.is_empty()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::daemon::{BYTES, ToDaemon};
+    use omniverb_sys::socket;
+    use std::os::fd::AsFd;
 
     fn place(namespace: u64, last: u8) -> Place {
         Place { namespace, address: [10, 0, 0, last].into() }
@@ -241,8 +256,40 @@ mod tests {
         }
         assert_eq!(asked(&mut all, 1, 4000), ASKED_OF_NAMESPACE);
         // What nobody uses goes, and the daemon is told.
-        assert_eq!(all.sweep(5).len(), 0);
-        assert_eq!(all.sweep(u64::MAX).len(), 3 * ASKED_OF_NAMESPACE);
-        assert!(all.is_empty() && all.by_number.is_empty());
+        all.sweep(5);
+        assert_eq!(all.unsaid.len(), 0);
+        all.sweep(u64::MAX);
+        assert_eq!(all.unsaid.len(), 3 * ASKED_OF_NAMESPACE);
+        assert!(all.by_pair.is_empty() && all.by_number.is_empty());
+    }
+
+    /// The daemon keeps what it has not been told of, and what that is about.
+    #[test]
+    fn what_there_was_no_room_for_is_said_later() {
+        let mut all = Relations::default();
+        for namespace in 0..700 {
+            let asked = all.of(place(1000 + namespace, 1), place(5000 + namespace, 2), 5);
+            assert!(matches!(asked, Known::Ask(_)));
+        }
+        all.sweep(u64::MAX);
+        let (ours, theirs) = socket::pair().unwrap();
+        let say = |number: u64| {
+            socket::try_send(ours.as_fd(), &ToDaemon::NoMore { number }.encode(), &[]).is_ok()
+        };
+        assert!(!all.say_no_more(say) && !all.is_empty(), "it fits");
+        let mut said = Vec::new();
+        while said.len() < 700 {
+            let mut bytes = [0; BYTES];
+            match socket::receive(theirs.as_fd(), &mut bytes, socket::Mode::NonBlocking) {
+                Ok((length, _)) => said.push(ToDaemon::decode(&bytes[..length]).unwrap()),
+                Err(_) => _ = all.say_no_more(say),
+            }
+        }
+        assert!(all.is_empty());
+        let numbers = (1..=700).map(|number| ToDaemon::NoMore { number });
+        said.sort_by_key(|one| match one {
+            ToDaemon::NoMore { number } | ToDaemon::Ask { number, .. } => *number,
+        });
+        assert!(said.into_iter().eq(numbers), "each once");
     }
 }
