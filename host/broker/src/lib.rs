@@ -34,6 +34,7 @@ use crate::shared::Broker;
 use omniverb_sys::disposal::Disposal;
 use omniverb_sys::people::People;
 use omniverb_sys::{Poller, clock, connection, lock, socket};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -47,7 +48,9 @@ const STACK: usize = 128 << 10;
 /// How often it is looked whether something is of no use any more, while there is such.
 const TIDY: Duration = Duration::from_secs(1);
 /// When is tried again to say what there was no room for.
-const SOON: Duration = Duration::from_millis(10);
+const SOON: Duration = Duration::from_millis(50);
+/// What is heard of the daemon before others get their turn.
+const PER_TURN: usize = 1024;
 /// How long nobody is let in when there is no room for another.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -117,10 +120,10 @@ fn tidy(broker: &Broker) -> Option<Duration> {
     let is_empty = relations.is_empty();
     drop(relations);
     let mut links = lock(&broker.links);
-    links.tell();
+    links.tell_all(clock::now());
     match () {
-        () if !is_said => Some(SOON),
-        () if !is_empty || !links.are_told() => Some(TIDY),
+        () if !is_said || !links.are_told() => Some(SOON),
+        () if !is_empty => Some(TIDY),
         () => None,
     }
 }
@@ -130,15 +133,22 @@ fn tidy(broker: &Broker) -> Option<Duration> {
 /// # Errors
 /// If there is none any more.
 fn hear(order: &OwnedFd, broker: &Arc<Broker>) -> io::Result<()> {
-    loop {
+    let mut over = BTreeSet::new();
+    let heard = hear_all(order, broker, &mut over);
+    lock(&broker.links).part(over);
+    heard
+}
+
+/// The same; links that are `over` then.
+fn hear_all(order: &OwnedFd, broker: &Arc<Broker>, over: &mut BTreeSet<u64>) -> io::Result<()> {
+    for _ in 0..PER_TURN {
         let mut bytes = [0; daemon::BYTES];
         match socket::receive(order.as_fd(), &mut bytes, socket::Mode::NonBlocking) {
             Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok((length, mut files)) => match FromDaemon::decode(&bytes[..length]) {
                 Some(FromDaemon::Together { number }) => across::together(broker, number),
                 Some(FromDaemon::Apart { number, why }) => {
-                    let links = lock(&broker.relations).apart(number, why, clock::now());
-                    links.into_iter().for_each(|link| lock(&broker.links).part(link));
+                    over.extend(lock(&broker.relations).apart(number, why, clock::now()));
                 }
                 Some(FromDaemon::Operator) => {
                     if let Some(operator) = files.pop() {
@@ -151,6 +161,7 @@ fn hear(order: &OwnedFd, broker: &Arc<Broker>) -> io::Result<()> {
             Err(error) => return Err(error),
         }
     }
+    Ok(())
 }
 
 /// Somebody has connected. His socket, if he is not let in: he may have sent something.
