@@ -8,7 +8,7 @@
 use crate::holds::Hold;
 use omniverb_broker::daemon::Place;
 use omniverb_tenancy::{RelationEnd, SessionId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Pairs that are kept: as many as the broker keeps.
 const MOST: usize = 4096;
@@ -51,6 +51,10 @@ pub(crate) struct Related {
     /// Whose sessions these are.
     sessions: BTreeMap<SessionId, u64>,
     pairs: BTreeMap<u64, Pair>,
+    /// Sessions that are to end.
+    leaving: VecDeque<(SessionId, Hold)>,
+    /// The namespace of the one that ends now.
+    ending: Option<Hold>,
     last: u64,
 }
 
@@ -167,6 +171,23 @@ impl Related {
             }
             Stage::Sought => None,
         }
+    }
+
+    /// Sessions are to end.
+    pub(crate) fn leave(&mut self, sessions: Vec<(SessionId, Hold)>) {
+        self.leaving.extend(sessions);
+    }
+
+    /// The next one of these; its namespace is kept until it has ended.
+    pub(crate) fn end_next(&mut self) -> Option<SessionId> {
+        let (session, hold) = self.leaving.pop_front()?;
+        self.ending = Some(hold);
+        Some(session)
+    }
+
+    /// It has.
+    pub(crate) fn ended(&mut self) -> Option<Hold> {
+        self.ending.take()
     }
 
     /// The numbers of all pairs.

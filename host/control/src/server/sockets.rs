@@ -149,18 +149,13 @@ impl Server {
         }
     }
 
-    /// Nobody needs a pair any more.
+    /// Nobody needs a pair any more. Sessions that nobody needs then are ended later, one by one
+    /// ([`Server::carry_on`]): much of what follows from that are other pairs that are no more.
     fn unrelate(&mut self, number: u64) {
         let Some(left) = self.related.remove(number) else { return };
         for number in left.pairs {
             self.tables.note(|tables| tables.relate_no_more(number));
         }
-        for (session, hold) in left.sessions {
-            self.tables.decide(|tables| tables.end(session, clock::now()));
-            // While its namespace is still known: the engine must hear of what is closed.
-            self.carry_on();
-            drop(hold);
-            self.tell_registered();
-        }
+        self.related.leave(left.sessions);
     }
 }
