@@ -480,11 +480,7 @@ pub(super) fn wait(
             return told;
         }
     }
-    let told = if row.is_worth_looking() {
-        call.look_for_a_moment()
-    } else {
-        0
-    };
+    let told = if row.is_worth_looking() { call.look_for_a_moment() } else { 0 };
     if told != 0 {
         return told;
     }
