@@ -110,6 +110,7 @@ fn listen(
 /// Forgets what is of no use any more, and says what is still to be said. When that is to be done
 /// again, if something is left.
 fn tidy(broker: &Broker) -> Option<Duration> {
+    across::seek_again(broker);
     let mut relations = lock(&broker.relations);
     relations.sweep(clock::now());
     let is_said = relations.say_no_more(|number| {

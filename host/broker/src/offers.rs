@@ -134,6 +134,14 @@ impl Offers {
         names.collect()
     }
 
+    /// Who has offered both ends of one of these, if there is one.
+    pub(crate) fn clients_between(&self, places: [Address; 2]) -> Option<[Arc<Client>; 2]> {
+        let names = self.between(places).first().copied()?;
+        let [one, other] = places.map(|place| place.namespace);
+        let client = |place| Some(self.all.get(&place)?.1.client.clone());
+        Some([client((one, names))?, client((other, names.swapped()))?])
+    }
+
     /// Takes out both ends of a connection between two network namespaces, as the first has its
     /// names; neither if one is not there.
     pub(crate) fn both(&mut self, names: Names, namespaces: [u64; 2]) -> Option<[Offer; 2]> {
@@ -226,6 +234,9 @@ mod tests {
         let address = |namespace| Address { namespace, address: [127, 0, 0, 1].into() };
         assert_eq!(offers.between([address(5), address(7)]), [names]);
         assert_eq!(offers.between([address(5), address(8)]), []);
+        let clients = offers.clients_between([address(5), address(7)]).unwrap();
+        assert_eq!(clients.map(|client| client.namespace), [5, 7]);
+        assert!(offers.clients_between([address(5), address(8)]).is_none());
         let [first, second] = offers.both(names, [5, 7]).unwrap();
         assert_eq!((first.tag, second.tag), (5, 7));
         assert!(offers.both(names, [5, 6]).is_none() && offers.len() == 1);
