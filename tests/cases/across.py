@@ -230,7 +230,7 @@ def _computing(across):
                                       stdout=file, stderr=file))
             if len(ends) == 1:
                 process.until(lambda: process.listens(across.server.pid, 7660), 10, str)
-        for turn in range(1, 200):
+        for turn in range(1, 50):
             process.until(lambda turn=turn: process.written(said[1]).count("holds") == turn, 10,
                           lambda: process.written(said[1]))
             held = [one for one in across.shown() if ":7660" in one["local"]]
