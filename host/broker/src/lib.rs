@@ -159,6 +159,8 @@ fn hear_all(order: &OwnedFd, broker: &Arc<Broker>, over: &mut BTreeSet<u64>) -> 
                 None => {}
             },
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            // An operator's, for whose socket there is no room.
+            Err(error) if socket::is_lost(&error) => {}
             Err(error) => return Err(error),
         }
     }
