@@ -60,6 +60,10 @@ impl Offers {
     /// Keeps one. What has the same names is no more: it was another connection, or is the same.
     fn add(&mut self, offer: Offer) {
         let place = (offer.connection.namespace, offer.connection.names);
+        if offer.client.is_gone() {
+            // Another thread had it in its hands meanwhile: nobody would ever take it out.
+            return;
+        }
         self.remove(&place);
         self.last += 1;
         let who = process(&offer.client);
@@ -95,8 +99,9 @@ impl Offers {
         Some(offer)
     }
 
-    /// A process has gone.
+    /// A process has gone, and what of its is in somebody's hands does not come back.
     pub(crate) fn gone(&mut self, client: &Client) {
+        client.go();
         for place in self.of.remove(&process(client)).unwrap_or_default().into_values() {
             self.all.remove(&place);
             self.unname(&place);
@@ -241,8 +246,14 @@ mod tests {
         assert_eq!((first.tag, second.tag), (5, 7));
         assert!(offers.both(names, [5, 6]).is_none() && offers.len() == 1);
         offers.put_back(first);
-        assert!(offers.both(names, [5, 6]).is_some());
+        let [first, second] = offers.both(names, [5, 6]).unwrap();
         assert!(offers.elsewhere(&ours.connection).is_empty() && offers.named.is_empty());
+        // One of them ends meanwhile.
+        offers.gone(&one);
+        offers.put_back(first);
+        offers.put_back(second);
+        assert_eq!((offers.len(), offers.of.get(&process(&one)).is_none()), (1, true));
+        assert_eq!(Arc::strong_count(&one), 2, "this and what was looked for");
     }
 
     #[test]
