@@ -191,7 +191,8 @@ fn many_pairs_of_sockets_end_at_once() {
         let server = &mut bench.server;
         assert!(server.related.add(number, [address(0), address(number)]));
         for namespace in [0, number] {
-            if server.related.join(number, namespace, 5).is_some() {
+            let file = std::fs::File::open("/dev/null").unwrap().into();
+            if server.related.join(number, namespace, 5, file).is_some() {
                 let (vnic, id) = (VnicId(1 << 40 | namespace), server.next_session());
                 let holder = Holder::new("", 5);
                 server.related.opened(namespace, id, left.hold(vnic).0);
