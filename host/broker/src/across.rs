@@ -9,6 +9,7 @@ use crate::client::Client;
 use crate::daemon::{Place, ToDaemon, WhyApart};
 use crate::evidence;
 use crate::introduce::introduce;
+use crate::limits::ELSEWHERE;
 use crate::offers::Offer;
 use crate::relations::Known;
 use crate::shared::Broker;
@@ -25,7 +26,18 @@ pub(crate) fn seek(broker: &Broker, ours: &Offer) {
     if is_own(names.local.ip()) || is_own(names.remote.ip()) {
         return;
     }
-    let others = lock(&broker.offers).elsewhere(&ours.connection);
+    let others = {
+        let (offers, relations) = (lock(&broker.offers), lock(&broker.relations));
+        // Who was denied does not stand before others.
+        let is_denied = |namespace| {
+            let other = Place { namespace, address: names.remote.ip() };
+            relations.why(ours.address(), other).is_some()
+        };
+        let mut others = offers.elsewhere_where(&ours.connection, |one| !is_denied(one));
+        others.extend(offers.elsewhere_where(&ours.connection, is_denied));
+        others.truncate(ELSEWHERE);
+        others
+    };
     for other in others {
         let places = [ours.address(), other.address()];
         let known = lock(&broker.relations).of(places[0], places[1], clock::now());

@@ -120,9 +120,19 @@ impl Offers {
     /// What was offered in other network namespaces by who has the other end, as far as names say
     /// that: a few of them.
     pub(crate) fn elsewhere(&self, connection: &Connection) -> Vec<Offer> {
+        self.elsewhere_where(connection, |_| true)
+    }
+
+    /// The same, in those namespaces only that `may`.
+    pub(crate) fn elsewhere_where(
+        &self,
+        connection: &Connection,
+        may: impl Fn(u64) -> bool,
+    ) -> Vec<Offer> {
         let names = connection.names.swapped();
         let namespaces = self.named.get(&names).into_iter().flatten().copied();
         let others = namespaces.filter(|namespace| *namespace != connection.namespace);
+        let others = others.filter(|namespace| may(*namespace));
         let found = others.filter_map(|namespace| self.all.get(&(namespace, names)));
         found.map(|(_, offer)| offer.clone()).take(ELSEWHERE).collect()
     }
@@ -236,6 +246,8 @@ mod tests {
         let found: Vec<u64> =
             offers.elsewhere(&ours.connection).iter().map(|other| other.tag).collect();
         assert_eq!(found, [6, 7]);
+        let found = offers.elsewhere_where(&ours.connection, |namespace| namespace != 6);
+        assert_eq!(found.len(), 1, "who was denied takes nobody's place");
         let address = |namespace| Address { namespace, address: [127, 0, 0, 1].into() };
         assert_eq!(offers.between([address(5), address(7)]), [names]);
         assert_eq!(offers.between([address(5), address(8)]), []);

@@ -130,7 +130,7 @@ impl Relations {
         })
     }
 
-    /// Some of the pairs that were denied, and that it is time to ask about again if somebody waits.
+    /// Some of those that were denied, and that it is time to ask about again if somebody waits.
     pub(crate) fn denied(&self, now: u64) -> Vec<[Place; 2]> {
         let is_due = |one: &Relation| matches!(one.state, State::Apart(_)) && one.until <= now;
         let due = self.by_pair.iter().filter(|(_, relation)| is_due(relation));

@@ -234,7 +234,7 @@ impl Related {
         Some(session)
     }
 
-    /// It has.
+    /// That one has ended: its namespace is to be let go of.
     pub(crate) fn ended(&mut self) -> Option<Hold> {
         self.ending.take()
     }

@@ -155,7 +155,7 @@ pub fn receive(
     }
 }
 
-/// Whether [`receive`] has failed for one message only, which is lost: the next one may be received.
+/// Whether [`receive`] has failed for one message only, which is lost: the next may be received.
 #[must_use]
 pub fn is_lost(error: &io::Error) -> bool {
     [Errno::MFILE, Errno::MSGSIZE]

@@ -345,7 +345,8 @@ fn came(reply: Reply, file: Option<OwnedFd>) {
         }
         (Reply::Refused { tag, why }, _) => {
             if let Some(link) = Link::of_tag(tag) {
-                ledger::refused(link.get(Word::Number) as c_int, why);
+                let number = link.get(Word::Number) as c_int;
+                ledger::refused(number, link.get(Word::Cookie), why);
                 link.note(Note::Left);
                 link.note(Note::Unwelcoming);
                 link.note(Note::Returned);

@@ -86,7 +86,7 @@ pub(super) fn stop_sending(number: c_int) {
 pub(super) fn those_that_are_over() {
     links::each(|number, link| {
         if link.has(Note::Parted) {
-            ledger::parted(number);
+            ledger::parted(number, link.get(Word::Cookie));
             link.unnote(Note::Parted);
             link.note(Note::Over);
             close_both(link, number);
