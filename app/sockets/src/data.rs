@@ -118,7 +118,9 @@ functions! {
         // SAFETY: the program's message, which the kernel would read as well.
         let parts = || unsafe {
             let is_one = !message.is_null();
-            if is_one { Parts::of((*message).msg_iov, (*message).msg_iovlen) } else { None }
+            let all =
+                if is_one { Parts::of((*message).msg_iov, (*message).msg_iovlen) } else { None };
+            all.map(|all| all.with_control((*message).msg_controllen > 0))
         };
         let is_kernels = Cell::new(false);
         let got = carry::receive(number, parts, flags, || {

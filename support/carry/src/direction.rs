@@ -6,13 +6,15 @@
 //!
 //! ```text
 //! place, of the reader:   0:1 | taken:1 | position:62
-//! welcome, of the reader: 0, or not
+//! welcome, of the reader: trying:1 | life:63
 //! head, of the writer:    stopped:1 | 0:1 | position:62
 //! ```
 //!
 //! * *Welcome*: the reader looks at the ring, and the writer may put bytes there. Who is about to
-//!   sleep takes it away, so that what comes then comes by the kernel, which wakes. It is a word
-//!   by itself since it seldom changes: so both ends have it at hand.
+//!   sleep takes it away, so that what comes then comes by the kernel, which wakes. Who welcomes
+//!   *tries* that first, and looks then whether somebody sleeps: so the writer is never welcome
+//!   for a moment that nobody looks after. It is a word by itself since it seldom changes: so both
+//!   ends have it at hand.
 //! * *Taken*: from the position on the bytes are the writer's again. The reader sets it when it
 //!   leaves (whoever has the socket next can only ask the kernel), the writer when it has to send
 //!   by the kernel. The reader takes none of them any more. When the kernel has them the position
@@ -53,6 +55,7 @@ use omniverb_ring::{UserMemory, WordMemory};
 const TAKEN: u64 = 1 << 62;
 const STOPPED: u64 = 1 << 63;
 const POSITION: u64 = TAKEN - 1;
+const TRYING: u64 = 1 << 63;
 /// Changes of one word by others during one of ours: far more than correct ends make.
 const TRIES: u32 = 1 << 12;
 
@@ -151,7 +154,8 @@ impl<M: WordMemory> Direction<M> {
     /// The same; it changes when the reader does something that does not show otherwise.
     #[inline(always)]
     pub fn life(&self) -> u64 {
-        self.memory.load(self.welcome, Ordering::Acquire)
+        let word = self.memory.load(self.welcome, Ordering::Acquire);
+        if word & TRYING == 0 { word } else { 0 }
     }
 
     /// Of the reader: the writer is welcome already, and sees that the reader does something.
@@ -160,8 +164,10 @@ impl<M: WordMemory> Direction<M> {
         let word = self.memory.word(self.welcome);
         let was = word.load(Ordering::Acquire);
         // Whoever takes the welcome away at this moment has done so.
-        let next = was.wrapping_add(1).max(1);
-        was != 0 && word.compare_exchange(was, next, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        let next = (was.wrapping_add(1) & !TRYING).max(1);
+        was != 0
+            && was & TRYING == 0
+            && word.compare_exchange(was, next, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
     /// How far the reader is.
@@ -317,9 +323,18 @@ impl<M: WordMemory> Direction<M> {
             && word.compare_exchange(place.0, next, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// Of the reader: it looks at the ring from now on.
-    pub fn welcome(&self) {
-        self.memory.word(self.welcome).swap(1, Ordering::SeqCst);
+    /// Of the reader: it looks at the ring from now on, if `may` says so. Who goes to sleep says so
+    /// to `may` first, and takes the welcome away then: one of the two finds the other. Whether the
+    /// writer is welcome.
+    pub fn welcome(&self, may: impl FnOnce() -> bool) -> bool {
+        let word = self.memory.word(self.welcome);
+        if word.compare_exchange(0, TRYING, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+            return self.is_welcome();
+        }
+        fence();
+        let next = u64::from(may());
+        let is_said = word.compare_exchange(TRYING, next, Ordering::SeqCst, Ordering::Relaxed);
+        is_said.is_ok() && next == 1
     }
 
     /// Of the reader: no more. What came before is found by looking after this.

@@ -38,8 +38,8 @@ pub(super) fn is_left_out(link: Link) -> bool {
     until != 0 && (until.wrapping_sub(clock::now()) as i64) > 0
 }
 
-/// The reader makes room, for half of `room`, in the time that is `left` to this call, and as long as it shows that it
-/// reads, be it from the kernel what was sent before.
+/// The reader makes room, for half of `room`, in the time that is `left` to this call, and as long
+/// as it shows that it reads, be it from the kernel what was sent before.
 pub(super) fn wait_for_room(
     link: Link,
     direction: &Direction<Memory>,

@@ -378,10 +378,14 @@ impl<N: Fn() -> isize> Call<'_, N> {
             1.. => Ok(got as usize),
             // Somebody else has had them, or they are still on the way.
             _ if is_passed(self.link, self.number, &self.direction) => {
+                self.keep_error(got);
                 shadow::set_errno(before);
                 Ok(0)
             }
-            _ if self.got > 0 => Err(Step::Done(self.got as isize)),
+            _ if self.got > 0 => {
+                self.keep_error(got);
+                Err(Step::Done(self.got as isize))
+            }
             // What only the kernel can tell it does. It may sleep, until the bytes come that are
             // before those in the ring; if somebody else has had them meanwhile, it must not.
             _ => {
@@ -395,6 +399,14 @@ impl<N: Fn() -> isize> Call<'_, N> {
                 wakes(self.link);
                 Err(step)
             }
+        }
+    }
+
+    /// What the kernel has told us it does not tell again: it is for the next call.
+    fn keep_error(&self, got: isize) {
+        let error = shadow::errno();
+        if got < 0 && !matches!(error, libc::EAGAIN | libc::EINTR) {
+            self.link.set(Word::Error, error as u64);
         }
     }
 
@@ -427,13 +439,16 @@ impl<N: Fn() -> isize> Call<'_, N> {
         }
         let is_waiting = !self.has(libc::MSG_DONTWAIT) && !self.link.has(Note::NonBlocking);
         if events.intersects(PollFlags::IN | look::ENDING) {
-            if !is_waiting || !self.has(libc::MSG_WAITALL) {
+            if !is_waiting {
                 return self.ask(place);
+            }
+            if !self.has(libc::MSG_WAITALL) && !self.parts.has_control() {
+                return self.ask_without_waiting(place);
             }
         } else if !is_waiting {
             welcome(self.link, &self.direction);
             return self.ask(place);
-        } else if is_worth_looking(self.link) {
+        } else if !place.is_taken() && is_worth_looking(self.link) {
             if self.look_awake(place) {
                 return Step::Again;
             }
@@ -456,11 +471,12 @@ impl<N: Fn() -> isize> Call<'_, N> {
             return None;
         }
         let is_known = !clock::is_over(link.get(Word::Looked), KNOWN);
-        if self.has(libc::MSG_DONTWAIT) || link.has(Note::NonBlocking) && is_known {
+        if is_known && (self.has(libc::MSG_DONTWAIT) || link.has(Note::NonBlocking)) {
             welcome(link, &self.direction);
             return Some(self.ask(place));
         }
-        if link.has(Note::NonBlocking) || self.has(libc::MSG_WAITALL) || link.get(Word::Skip) == 0 {
+        let is_waiting = !link.has(Note::NonBlocking) && !self.has(libc::MSG_DONTWAIT);
+        if !is_waiting || self.has(libc::MSG_WAITALL) || link.get(Word::Skip) == 0 {
             return None;
         }
         is_worth_looking(link);
@@ -525,6 +541,23 @@ impl<N: Fn() -> isize> Call<'_, N> {
         self.told(result)
     }
 
+    /// The same for a call that waits: another thread may have had what the kernel has shown, and
+    /// nobody sleeps while the other end is welcome.
+    fn ask_without_waiting(&mut self, place: Place) -> Step {
+        self.seen = Some(place.position());
+        let mut list = parts::list();
+        let count = self.parts.rest(self.got, &mut list);
+        let mut message = parts::message(&mut list, count);
+        let (before, flags) = (shadow::errno(), self.flags | libc::MSG_DONTWAIT);
+        // SAFETY: the message lives across the call, and so do the program's parts.
+        let result = unsafe { next_recvmsg(self.number, &raw mut message, flags) };
+        if result < 0 && shadow::errno() == libc::EAGAIN {
+            shadow::set_errno(before);
+            return self.sleep();
+        }
+        self.told(result)
+    }
+
     /// Since then bytes have gone out of the ring to somewhere else: perhaps to the kernel.
     fn has_moved(&self) -> bool {
         let has_moved = |seen| settles(self.link) || mark(self.link) != seen;
@@ -570,6 +603,8 @@ impl<N: Fn() -> isize> Call<'_, N> {
     /// The kernel's answer is the call's, but for what it cannot know.
     fn told(&mut self, result: isize) -> Step {
         if result > 0 {
+            let left = self.link.get(Word::Before).saturating_sub(result as u64);
+            self.link.set(Word::Before, left);
             // Whoever has more than we read gives it to the ring from now on, rather than that we
             // never are without bytes of the kernel's.
             if !self.direction.goes_on() {

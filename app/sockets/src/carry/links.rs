@@ -20,7 +20,7 @@ use crate::room::Pieces;
 /// Sockets are carried at all.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
-const WORDS: usize = 32;
+const WORDS: usize = 64;
 const IN_PIECE: usize = PIECE / WORDS;
 /// Links at a time.
 const MOST: usize = 1 << 14;
@@ -36,8 +36,8 @@ static GIVEN: AtomicU64 = AtomicU64::new(0);
 static CARRIED: AtomicU64 = AtomicU64::new(0);
 static PUT: AtomicU64 = AtomicU64::new(0);
 
-/// Words of a row: a cache line each of what seldom changes but for the first word, of what who
-/// sends writes, of what who receives writes, and the rest.
+/// Words of a row: cache lines, of eight words each, of what seldom changes but for the first word,
+/// of what who sends writes, of what who receives writes, and of the rest.
 #[derive(Clone, Copy)]
 pub(super) enum Word {
     /// Who holds it; 0: it is free.
@@ -58,7 +58,7 @@ pub(super) enum Word {
     Notes,
 
     /// The thread that puts bytes into the ring.
-    Writer,
+    Writer = 8,
     /// The thread that takes bytes back.
     Pump,
     /// Calls of the kernel that send, under way.
@@ -76,7 +76,7 @@ pub(super) enum Word {
     LeftOutUntil,
 
     /// Calls of the kernel that wait for bytes to come, under way.
-    Sleeping,
+    Sleeping = 24,
     /// One more than the fence up to which the kernel's bytes were received.
     Passed,
     /// Bytes that the kernel has before the fence, at least: so many need not be asked about.
@@ -93,7 +93,7 @@ pub(super) enum Word {
     Shown,
 
     /// An error that the next call is to give.
-    Error,
+    Error = 32,
     /// When the shadow was looked at last.
     Looked,
     /// The number that it was offered by.
@@ -107,6 +107,8 @@ pub(super) enum Word {
     EmptyAt,
     Pauses,
 }
+
+const _: () = assert!((Word::Pauses as usize) < WORDS && PIECE.is_multiple_of(WORDS));
 
 /// What is true of a link from some time on.
 #[derive(Clone, Copy)]

@@ -6,6 +6,7 @@
 //! noticed that the number is for another socket than we know.
 
 use core::ffi::c_int;
+use core::sync::atomic::Ordering;
 
 use omniverb_carry::layout::{CLOSED, SHUT_SEND};
 use rustix::event::PollFlags;
@@ -41,6 +42,9 @@ pub(super) fn look(link: Link, number: c_int) -> Seen {
 /// Looks, whenever that was done last.
 #[cold]
 pub(super) fn look_now(link: Link, number: c_int) -> Seen {
+    // Who changes how it waits says so by another word here: then what is seen below is old.
+    let began = clock::now().max(1);
+    link.set(Word::Looked, began);
     let mut one = libc::pollfd { fd: number, events: shadow::ALL.bits() as i16, revents: 0 };
     // SAFETY: the structure lives across the call, which may be left: nothing is held here.
     shadow::keeping_errno(|| unsafe { next_poll(&raw mut one, 1, 0) });
@@ -48,12 +52,15 @@ pub(super) fn look_now(link: Link, number: c_int) -> Seen {
     if shadow::cookie(number) != Some(link.get(Word::Cookie)) {
         return Seen::Another;
     }
-    if shadow::is_non_blocking(number) {
-        link.note(Note::NonBlocking);
-    } else {
-        link.unnote(Note::NonBlocking);
+    let is_non_blocking = shadow::is_non_blocking(number);
+    let (word, now) = (link.word(Word::Looked), clock::now().max(1));
+    if word.compare_exchange(began, now, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if is_non_blocking {
+            link.note(Note::NonBlocking);
+        } else {
+            link.unnote(Note::NonBlocking);
+        }
     }
-    link.set(Word::Looked, clock::now());
     if events.intersects(ENDING) {
         settle(link, number, events);
     }
@@ -91,6 +98,6 @@ pub(super) fn take_error(link: Link) -> Option<c_int> {
     if link.get(Word::Error) == 0 {
         return None;
     }
-    let error = link.word(Word::Error).swap(0, core::sync::atomic::Ordering::AcqRel);
+    let error = link.word(Word::Error).swap(0, Ordering::AcqRel);
     (error != 0).then_some(error as c_int)
 }

@@ -456,8 +456,14 @@ fn put(
             break;
         }
         link.set(Word::SeenPlace, place.position());
+        let wanted = (parts.total() - sent).min(PIECE);
+        if RING > link.room() && link.room().saturating_sub(bytes) < wanted {
+            // What the kernel had has gone on since.
+            let room = shadow::room(number) as u64;
+            link.set(Word::Room, room.max(link.get(Word::Room)));
+        }
         let room = link.room();
-        let length = (parts.total() - sent).min(PIECE).min(room / 2);
+        let length = wanted.min(room / 2);
         if room.saturating_sub(bytes) < length {
             rounds += 1;
             if rounds > ROUNDS {

@@ -12,6 +12,7 @@ pub(crate) const MOST: usize = 64;
 pub(crate) struct Parts<'a> {
     all: &'a [libc::iovec],
     total: usize,
+    has_control: bool,
 }
 
 /// The one part of a call that has one.
@@ -30,7 +31,7 @@ impl<'a> Parts<'a> {
             total = total.checked_add(part.iov_len)?;
         }
         let is_few = all.len() <= MOST && isize::try_from(total).is_ok();
-        is_few.then_some(Self { all, total })
+        is_few.then_some(Self { all, total, has_control: false })
     }
 
     /// Of a pointer and a count.
@@ -51,6 +52,15 @@ impl<'a> Parts<'a> {
     pub(crate) unsafe fn of_count(all: *const libc::iovec, count: c_int) -> Option<Parts<'a>> {
         // SAFETY: as the caller says.
         usize::try_from(count).ok().and_then(|count| unsafe { Parts::of(all, count) })
+    }
+
+    /// The call has room for what the kernel says of the bytes that it gives.
+    pub(crate) fn with_control(self, has_control: bool) -> Self {
+        Self { has_control, ..self }
+    }
+
+    pub(super) fn has_control(&self) -> bool {
+        self.has_control
     }
 
     pub(super) fn total(&self) -> usize {

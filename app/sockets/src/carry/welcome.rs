@@ -1,7 +1,7 @@
 //! Whether the other end is welcome to put bytes into the ring: while somebody looks there, and
 //! nobody sleeps who would have to be woken. And whether looking is worth the time.
 
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::Ordering;
 
 use omniverb_carry::Direction;
 
@@ -38,14 +38,7 @@ pub(super) fn welcome(link: Link, direction: &Direction<Memory>) -> bool {
     if direction.is_welcome() {
         return true;
     }
-    direction.welcome();
-    fence(Ordering::SeqCst);
-    // Who goes to sleep counts himself first and takes the welcome away then.
-    if may_welcome(link) {
-        return true;
-    }
-    direction.say_no_more();
-    false
+    direction.welcome(|| may_welcome(link))
 }
 
 /// A call of the kernel's that waits is about to begin, unless there are bytes in the ring now.

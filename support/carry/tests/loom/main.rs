@@ -80,7 +80,7 @@ fn take_back(direction: &Direction<Words>) -> u64 {
 fn nobody_sleeps_beside_bytes_in_the_ring() {
     loom::model(|| {
         let writers = direction();
-        writers.welcome();
+        writers.welcome(|| true);
         let readers = writers.clone();
         let writer = thread::spawn(move || {
             let head = fill(&writers);
@@ -157,7 +157,7 @@ fn what_is_stopped_is_not_published() {
 fn who_leaves_leaves_bytes_to_the_writer() {
     loom::model(|| {
         let writers = direction();
-        writers.welcome();
+        writers.welcome(|| true);
         let readers = writers.clone();
         let reader = thread::spawn(move || readers.leave().unwrap());
         let head = fill(&writers);
@@ -205,20 +205,47 @@ fn nobody_is_welcome_while_somebody_sleeps() {
         let sleeping = Arc::new(AtomicU64::new(0));
         let seen = sleeping.clone();
         let other = thread::spawn(move || {
-            if seen.load(Ordering::SeqCst) != 0 {
-                return;
-            }
-            others.welcome();
-            fence(Ordering::SeqCst);
-            if seen.load(Ordering::SeqCst) != 0 {
-                others.say_no_more();
-            }
+            others.welcome(|| {
+                fence(Ordering::SeqCst);
+                seen.load(Ordering::SeqCst) == 0
+            })
         });
         sleeping.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         readers.say_no_more();
         other.join().unwrap();
         assert!(!readers.is_welcome());
+    });
+}
+
+/// The same, and the other end puts bytes there as soon as it is welcome: who sleeps has looked
+/// after that, or is woken by the kernel.
+#[test]
+fn nobody_is_shown_a_welcome_beside_a_sleeper() {
+    loom::model(|| {
+        let readers = direction();
+        let (others, writers) = (readers.clone(), readers.clone());
+        let sleeping = Arc::new(AtomicU64::new(0));
+        let seen = sleeping.clone();
+        let other = thread::spawn(move || {
+            others.welcome(|| {
+                fence(Ordering::SeqCst);
+                seen.load(Ordering::SeqCst) == 0
+            });
+        });
+        let writer = thread::spawn(move || {
+            let head = fill(&writers);
+            // Not welcome: by the kernel. It is only looked at here, before and behind.
+            let was_welcome = writers.is_welcome();
+            was_welcome && writers.publish(head, 8) == Some(true)
+        });
+        sleeping.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        readers.say_no_more();
+        let has_bytes = readers.waiting().unwrap().1 > 0;
+        other.join().unwrap();
+        let is_in_ring = writer.join().unwrap();
+        assert!(has_bytes || !is_in_ring, "it sleeps beside bytes");
     });
 }
 
@@ -255,7 +282,7 @@ fn what_was_seen_is_enough() {
 fn who_shows_that_it_reads_welcomes_nobody() {
     loom::model(|| {
         let readers = direction();
-        readers.welcome();
+        readers.welcome(|| true);
         let others = readers.clone();
         let other = thread::spawn(move || others.goes_on());
         readers.say_no_more();
