@@ -208,6 +208,51 @@ def _policy(across):
     across.omniverb("vnic", "set", f"pid:{across.server.pid}", "datapath", "direct")
 
 
+def _computing(across):
+    """A policy changes when one end has sent and does nothing but compute since: the other end
+    reads what it was told of, all of it, and waits for nobody."""
+    flags = across.folder / "flags"
+    flags.write_bytes(bytes(4096))
+
+    def say(*values):
+        with open(flags, "r+b", buffering=0) as file:
+            for at, value in values:
+                file.seek(at)
+                file.write(bytes([value]))
+
+    said = [open(across.folder / who, "w+", encoding="utf-8")  # noqa: SIM115
+            for who in ("computes", "reads")]
+    ends = []
+    try:
+        for where, who, file in ((across.server, "computes", said[0]),
+                                 (across.client, "reads", said[1])):
+            ends.append(process.start(across.line(where, "-", who, _ONE, 7660, flags),
+                                      stdout=file, stderr=file))
+            if len(ends) == 1:
+                process.until(lambda: process.listens(across.server.pid, 7660), 10, str)
+        for turn in range(1, 50):
+            process.until(lambda turn=turn: process.written(said[1]).count("holds") == turn, 10,
+                          lambda: process.written(said[1]))
+            held = [one for one in across.shown() if ":7660" in one["local"]]
+            if any(one["unread_by_peer"] == 5000 for one in held):
+                break
+            say((1, 1), (0, turn % 250 + 1))
+        else:
+            check(False, f"nothing is in a ring: {held}")
+        say((1, 2))
+        across.omniverb("vnic", "set", f"pid:{across.server.pid}", "datapath", "forwarded")
+        _until(across, 7660, lambda state: ("left", "the daemon has ended it") in state, "left")
+        say((1, 3))
+        check(ends[1].wait(10) == 0 and "sound" in process.written(said[1]),
+              process.written(said[1]))
+    finally:
+        across.omniverb("vnic", "set", f"pid:{across.server.pid}", "datapath", "direct")
+        for one in ends:
+            process.end(one)
+        for one in said:
+            one.close()
+
+
 def _killed(across):
     """The survivor has had a beginning of the stream, and nothing else."""
     for number in range(3):
@@ -219,14 +264,16 @@ def _killed(across):
 
 
 def _detached(across):
-    """A namespace loses its address under load: the connection ends as it does natively, and what
-    was carried is given up."""
+    """An operator disconnects a vNIC under load: what was carried goes back to the kernel without
+    losing a byte, and the connection goes on there."""
     server, client = across.pair()
-    with Talk(across, 7620, 60, ends=(server, client)) as talk:
+    with Talk(across, 7620, 5, ends=(server, client)) as talk:
         _until(across, 7620, _are_carried, "carried")
         across.omniverb("vnic", "disconnect", f"pid:{client.pid}")
         _until(across, 7620, lambda state: [one for one, _ in state] == ["left", "left"], "left")
         check(talk.client.poll() is None, talk.written())
+        # Both have had all bytes, and the right ones.
+        talk.end()
 
 
 def _twice(across):
@@ -329,6 +376,7 @@ def groups():
     cases = [Case("across.both", _both(_ONE, 7500), 90),
              Case("across.both6", _both(_ONE6, 7520), 90),
              Case("across.policy", _policy, 60), Case("across.killed", _killed, 60),
+             Case("across.computing", _computing, 60),
              Case("across.disconnected", _detached, 60), Case("across.twice", _twice, 60),
              Case("across.impostor", _impostor, 60),
              Case("across.translated", _translated, 60),

@@ -43,14 +43,15 @@ pub(crate) fn keep(number: c_int, why: Why) {
         && table::look(number).kind().is_stream();
     NUMBERS.keep(number, why);
     if is_new {
-        write(number, reason(why));
+        write(number, None, reason(why));
     }
 }
 
-/// The broker does not take it.
-pub(crate) fn refused(number: c_int, why: Refusal) {
+/// The broker does not take the socket of this cookie, which had that number when it was offered.
+pub(crate) fn refused(number: c_int, cookie: u64, why: Refusal) {
     write(
         number,
+        Some(cookie),
         match why {
             Refusal::NotConnected => Reason::NotConnected,
             Refusal::Elsewhere => Reason::Elsewhere,
@@ -63,8 +64,8 @@ pub(crate) fn refused(number: c_int, why: Refusal) {
 }
 
 /// Its link is over since the broker says so.
-pub(crate) fn parted(number: c_int) {
-    write(number, Reason::Over);
+pub(crate) fn parted(number: c_int, cookie: u64) {
+    write(number, Some(cookie), Reason::Over);
 }
 
 fn reason(why: Why) -> Reason {
@@ -83,7 +84,8 @@ fn reason(why: Why) -> Reason {
     }
 }
 
-fn write(number: c_int, reason: Reason) {
+/// Unless the number is another socket's by now than the one that is meant.
+fn write(number: c_int, meant: Option<u64>, reason: Reason) {
     let place = PLACE.load(Ordering::Acquire);
     if place == 0 || number < 0 || !place::is_ours() {
         return;
@@ -94,6 +96,9 @@ fn write(number: c_int, reason: Reason) {
     let names = (getsockname(file).ok().and_then(address), getpeername(file).ok().flatten());
     let (Some(local), Some(remote)) = (names.0, names.1.and_then(address)) else { return };
     let Ok(cookie) = sockopt::socket_cookie(file) else { return };
+    if meant.is_some_and(|meant| meant != cookie) {
+        return;
+    }
     let canonical = |of: SocketAddr| SocketAddr::new(of.ip().to_canonical(), of.port());
     let kept = Kept { cookie, local: canonical(local), remote: canonical(remote), reason };
     let row = WRITTEN.fetch_add(1, Ordering::Relaxed) as usize % ROWS;

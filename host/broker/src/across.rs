@@ -6,9 +6,10 @@
 //! has counted at one fits the other ([`crate::evidence`]).
 
 use crate::client::Client;
-use crate::daemon::{Place, ToDaemon};
+use crate::daemon::{Place, ToDaemon, WhyApart};
 use crate::evidence;
 use crate::introduce::introduce;
+use crate::limits::ELSEWHERE;
 use crate::offers::Offer;
 use crate::relations::Known;
 use crate::shared::Broker;
@@ -25,19 +26,42 @@ pub(crate) fn seek(broker: &Broker, ours: &Offer) {
     if is_own(names.local.ip()) || is_own(names.remote.ip()) {
         return;
     }
-    let others = lock(&broker.offers).elsewhere(&ours.connection);
+    let others = {
+        let (offers, relations) = (lock(&broker.offers), lock(&broker.relations));
+        // Who was denied does not stand before others.
+        let is_denied = |namespace| {
+            let other = Place { namespace, address: names.remote.ip() };
+            relations.why(ours.address(), other).is_some()
+        };
+        let mut others = offers.elsewhere_where(&ours.connection, |one| !is_denied(one));
+        others.extend(offers.elsewhere_where(&ours.connection, is_denied));
+        others.truncate(ELSEWHERE);
+        others
+    };
     for other in others {
         let places = [ours.address(), other.address()];
         let known = lock(&broker.relations).of(places[0], places[1], clock::now());
         match known {
             Known::Together => bring_together(broker, names, places),
             Known::Wait => {}
-            Known::Ask(number) => {
-                let clients = [&*ours.client, &*other.client];
-                if ask(broker, number, places, clients).is_err() {
-                    lock(&broker.relations).unasked(number);
-                }
-            }
+            Known::Ask(number) => ask(broker, number, places, [&ours.client, &other.client]),
+        }
+    }
+}
+
+/// What was denied is asked again where somebody waits still: it may have been for a moment only.
+pub(crate) fn seek_again(broker: &Broker) {
+    let now = clock::now();
+    let denied = lock(&broker.relations).denied(now);
+    for places in denied {
+        let waiting = lock(&broker.offers).clients_between(places);
+        let Some([one, other]) = waiting else {
+            lock(&broker.relations).forget(places);
+            continue;
+        };
+        let known = lock(&broker.relations).again(places, now);
+        if let Known::Ask(number) = known {
+            ask(broker, number, places, [&one, &other]);
         }
     }
 }
@@ -52,7 +76,20 @@ fn is_own(address: IpAddr) -> bool {
     address.is_loopback() || is_link_local
 }
 
-fn ask(broker: &Broker, number: u64, places: [Place; 2], clients: [&Client; 2]) -> io::Result<()> {
+/// Asks the daemon; if it does not listen now, a while later.
+fn ask(broker: &Broker, number: u64, places: [Place; 2], clients: [&Client; 2]) {
+    if try_ask(broker, number, places, clients).is_err() {
+        // It was never told yes: there are no links.
+        lock(&broker.relations).apart(number, WhyApart::Busy, clock::now());
+    }
+}
+
+fn try_ask(
+    broker: &Broker,
+    number: u64,
+    places: [Place; 2],
+    clients: [&Client; 2],
+) -> io::Result<()> {
     let daemon = broker.daemon.as_ref().ok_or(io::ErrorKind::NotConnected)?;
     let users = clients.map(|client| client.peer.uid);
     let [one, other] = clients.map(|client| pidfd::of_peer(client.socket.as_fd()));

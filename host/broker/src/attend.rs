@@ -61,7 +61,10 @@ fn converse(broker: &Broker, client: &Arc<Client>) -> Option<()> {
     socket::limit_receiving(client.socket.as_fd(), None).ok()?;
     client.welcome().then_some(())?;
     loop {
-        match next(client)? {
+        let said = next(client)?;
+        // Who says something may have read before.
+        lock(&broker.links).tell(client.number);
+        match said {
             (Request::Offer { tag }, Some(socket)) => {
                 if let Err(why) = offered(broker, client, tag, socket) {
                     client.refuse(tag, why);

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
-use std::sync::atomic::{self, AtomicU64};
+use std::sync::atomic::{self, AtomicBool, AtomicU64};
 
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
@@ -38,6 +38,8 @@ pub(crate) struct Client {
     diagnosis: Mutex<Option<OwnedFd>>,
     post: Mutex<Post>,
     links: Mutex<BTreeSet<u64>>,
+    /// No offer of its is kept any more. Set and looked at with the lock of all offers.
+    is_gone: AtomicBool,
 }
 
 /// By which it is told something: messages, and a word that says that there are some.
@@ -69,7 +71,30 @@ impl Client {
         let number = NUMBERS.fetch_add(1, atomic::Ordering::Relaxed);
         let (links, diagnosis, name) = (Mutex::default(), Mutex::default(), Mutex::default());
         let post = Mutex::new(post);
-        Ok(Client { number, socket, peer, name, ledger, namespace, page, diagnosis, post, links })
+        let is_gone = AtomicBool::new(false);
+        Ok(Client {
+            number,
+            socket,
+            peer,
+            name,
+            ledger,
+            namespace,
+            page,
+            diagnosis,
+            post,
+            links,
+            is_gone,
+        })
+    }
+
+    /// No offer of its is to be kept from now on.
+    pub(crate) fn go(&self) {
+        self.is_gone.store(true, atomic::Ordering::Relaxed);
+    }
+
+    /// That was said.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_gone.load(atomic::Ordering::Relaxed)
     }
 
     /// Takes the socket by which the kernel is asked, if it is one, and in its namespace.

@@ -54,7 +54,7 @@ pub(crate) fn introduce(
     // The daemon may have said meanwhile that it is over, and they have heard of that before they
     // had it.
     if pair.is_some_and(|[one, other]| !lock(&broker.relations).has(one, other, link)) {
-        lock(&broker.links).part(link);
+        lock(&broker.links).part([link]);
     }
     Ok(())
 }

@@ -34,6 +34,7 @@ use crate::shared::Broker;
 use omniverb_sys::disposal::Disposal;
 use omniverb_sys::people::People;
 use omniverb_sys::{Poller, clock, connection, lock, socket};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -46,6 +47,10 @@ pub const BROKER: &str = "broker";
 const STACK: usize = 128 << 10;
 /// How often it is looked whether something is of no use any more, while there is such.
 const TIDY: Duration = Duration::from_secs(1);
+/// When is tried again to say what there was no room for.
+const SOON: Duration = Duration::from_millis(50);
+/// What is heard of the daemon before others get their turn.
+const PER_TURN: usize = 1024;
 /// How long nobody is let in when there is no room for another.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -84,7 +89,7 @@ fn listen(
     loop {
         let until = disposal.next_deadline();
         let time = until.map(|at| Duration::from_nanos(at.saturating_sub(clock::now())));
-        let time = if tidy(broker) { time } else { Some(time.map_or(TIDY, |time| time.min(TIDY))) };
+        let time = time.into_iter().chain(tidy(broker)).min();
         poller.wait(time, &mut ready)?;
         if ready.contains(&ORDER) {
             hear(order, broker)?;
@@ -102,18 +107,26 @@ fn listen(
     }
 }
 
-/// Forgets what is of no use any more, and says what is still to be said. Whether nothing is left.
-fn tidy(broker: &Broker) -> bool {
-    let over = lock(&broker.relations).sweep(clock::now());
-    for number in over {
-        if let Some(daemon) = &broker.daemon {
-            // It has as much room as there are pairs; what it does not hear ends with us.
-            _ = socket::try_send(daemon.as_fd(), &ToDaemon::NoMore { number }.encode(), &[]);
-        }
-    }
+/// Forgets what is of no use any more, and says what is still to be said. When that is to be done
+/// again, if something is left.
+fn tidy(broker: &Broker) -> Option<Duration> {
+    across::seek_again(broker);
+    let mut relations = lock(&broker.relations);
+    relations.sweep(clock::now());
+    let is_said = relations.say_no_more(|number| {
+        let message = ToDaemon::NoMore { number }.encode();
+        let daemon = broker.daemon.as_ref();
+        daemon.is_none_or(|daemon| socket::try_send(daemon.as_fd(), &message, &[]).is_ok())
+    });
+    let is_empty = relations.is_empty();
+    drop(relations);
     let mut links = lock(&broker.links);
-    links.tell();
-    links.are_told() && lock(&broker.relations).is_empty()
+    links.tell_all(clock::now());
+    match () {
+        () if !is_said || !links.are_told() => Some(SOON),
+        () if !is_empty => Some(TIDY),
+        () => None,
+    }
 }
 
 /// What the daemon says.
@@ -121,15 +134,22 @@ fn tidy(broker: &Broker) -> bool {
 /// # Errors
 /// If there is none any more.
 fn hear(order: &OwnedFd, broker: &Arc<Broker>) -> io::Result<()> {
-    loop {
+    let mut over = BTreeSet::new();
+    let heard = hear_all(order, broker, &mut over);
+    lock(&broker.links).part(over);
+    heard
+}
+
+/// The same; links that are `over` then.
+fn hear_all(order: &OwnedFd, broker: &Arc<Broker>, over: &mut BTreeSet<u64>) -> io::Result<()> {
+    for _ in 0..PER_TURN {
         let mut bytes = [0; daemon::BYTES];
         match socket::receive(order.as_fd(), &mut bytes, socket::Mode::NonBlocking) {
             Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok((length, mut files)) => match FromDaemon::decode(&bytes[..length]) {
                 Some(FromDaemon::Together { number }) => across::together(broker, number),
                 Some(FromDaemon::Apart { number, why }) => {
-                    let links = lock(&broker.relations).apart(number, why, clock::now());
-                    links.into_iter().for_each(|link| lock(&broker.links).part(link));
+                    over.extend(lock(&broker.relations).apart(number, why, clock::now()));
                 }
                 Some(FromDaemon::Operator) => {
                     if let Some(operator) = files.pop() {
@@ -139,9 +159,12 @@ fn hear(order: &OwnedFd, broker: &Arc<Broker>) -> io::Result<()> {
                 None => {}
             },
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            // An operator's, for whose socket there is no room.
+            Err(error) if socket::is_lost(&error) => {}
             Err(error) => return Err(error),
         }
     }
+    Ok(())
 }
 
 /// Somebody has connected. His socket, if he is not let in: he may have sent something.

@@ -14,8 +14,8 @@ pub(crate) const SILENT: usize = 32;
 pub(crate) const HELLO: Duration = Duration::from_secs(2);
 /// Operators that are shown something at a time: a thread each.
 pub(crate) const OPERATORS: usize = 8;
-/// How long who is shown something may take to read it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+/// How long who is shown something may take to read all of it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// What of the messages to one process waits to be read, as the kernel counts it: some 64 of them.
 /// Each link's has a descriptor, and those that are under way are limited for the whole of the
 /// daemon's user (`RLIMIT_NOFILE`, unless it has `CAP_SYS_RESOURCE`).

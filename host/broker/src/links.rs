@@ -5,9 +5,12 @@ use crate::daemon::Place;
 use crate::offers::Offer;
 use omniverb_sys::connection::Connection;
 use omniverb_sys::process;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
+
+/// How long nobody is told again who had no room, in nanoseconds.
+const AGAIN: u64 = 100_000_000;
 
 /// A link that was given to two processes.
 #[derive(Debug)]
@@ -32,8 +35,31 @@ struct Holder {
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     all: BTreeMap<u64, Given>,
-    /// Who is to be told that one is over, and had no room for that.
-    untold: Vec<(Weak<Client>, u64)>,
+    /// Who is to be told that some are over, and had no room for that, by its number.
+    untold: BTreeMap<u64, Untold>,
+    /// When these are tried again, in nanoseconds: until then who does not read costs nothing.
+    again: u64,
+}
+
+/// What a process is to be told.
+#[derive(Debug)]
+struct Untold {
+    client: Weak<Client>,
+    links: VecDeque<u64>,
+}
+
+impl Untold {
+    /// Until it has no room. Whether all is said, or there is nobody any more.
+    fn tell(&mut self) -> bool {
+        let Some(client) = self.client.upgrade() else { return true };
+        while let Some(link) = self.links.front() {
+            if !client.part(*link) {
+                return false;
+            }
+            self.links.pop_front();
+        }
+        true
+    }
 }
 
 impl Links {
@@ -82,18 +108,33 @@ impl Links {
         self.all.remove(&link)
     }
 
-    /// Who has one is told that it is over.
-    pub(crate) fn part(&mut self, link: u64) {
-        let holders = self.all.get(&link).into_iter().flat_map(|given| &given.holders);
-        let clients = holders.flatten().map(|holder| (holder.client.clone(), link));
-        self.untold.extend(clients);
-        self.tell();
+    /// Who has these is told that they are over: at once, if it has room.
+    pub(crate) fn part(&mut self, links: impl IntoIterator<Item = u64>) {
+        let mut clients = BTreeSet::new();
+        for link in links {
+            let holders = self.all.get(&link).into_iter().flat_map(|given| &given.holders);
+            for Holder { number, client } in holders.flatten() {
+                let client = || Untold { client: client.clone(), links: VecDeque::new() };
+                self.untold.entry(*number).or_insert_with(client).links.push_back(link);
+                clients.insert(*number);
+            }
+        }
+        clients.into_iter().for_each(|client| self.tell(client));
     }
 
-    /// Those are told who had no room for it before.
-    pub(crate) fn tell(&mut self) {
-        self.untold
-            .retain(|(client, link)| client.upgrade().is_some_and(|client| !client.part(*link)));
+    /// A process is told what it had no room for before.
+    pub(crate) fn tell(&mut self, client: u64) {
+        if self.untold.get_mut(&client).is_some_and(Untold::tell) {
+            self.untold.remove(&client);
+        }
+    }
+
+    /// All are, if it is time again.
+    pub(crate) fn tell_all(&mut self, now: u64) {
+        if now >= self.again && !self.untold.is_empty() {
+            self.untold.retain(|_, untold| !untold.tell());
+            self.again = now.saturating_add(AGAIN);
+        }
     }
 
     /// Everybody has been told.
@@ -110,5 +151,55 @@ impl Given {
         };
         let is_its = [is_its(&self.holders[0]), is_its(&self.holders[1])];
         (0..2).filter(move |side| is_its[*side])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use omniverb_carry::message::{BYTES, Reply};
+    use omniverb_sys::connection::Names;
+    use omniverb_sys::socket;
+    use std::os::fd::AsFd;
+
+    /// Who reads nothing has room for some 64 messages.
+    #[test]
+    fn who_has_no_room_is_told_later_and_each_once() {
+        let (ours, theirs) = socket::pair().unwrap();
+        let peer = socket::peer(ours.as_fd()).unwrap();
+        let client = Arc::new(Client::new(ours, peer, 5).unwrap());
+        let address = ([127, 0, 0, 1], 9).into();
+        let names = Names { local: address, remote: address };
+        let connection = Connection { names, cookie: 1, namespace: 5, is_bound: false };
+        let offer = Offer { client: client.clone(), tag: 7, connection };
+        let mut links = Links::default();
+        (0..1000).for_each(|link| links.add(link, [&offer, &offer], None, None));
+        links.part(0..1000);
+        let heard = || {
+            let mut bytes = [0; BYTES];
+            let mode = socket::Mode::NonBlocking;
+            let (length, _) = socket::receive(theirs.as_fd(), &mut bytes, mode).ok()?;
+            match Reply::decode(&bytes[..length]) {
+                Some(Reply::Over { link }) => Some(link),
+                other => panic!("{other:?}"),
+            }
+        };
+        let mut told: Vec<u64> = std::iter::from_fn(heard).collect();
+        assert!((10..500).contains(&told.len()), "{}", told.len());
+        links.tell_all(5);
+        told.extend(std::iter::from_fn(heard));
+        let had = told.len();
+        links.tell_all(6);
+        assert_eq!(heard(), None, "not so soon");
+        links.tell(client.number);
+        told.extend(std::iter::from_fn(heard));
+        assert!(told.len() > had, "who says something is told at once");
+        for round in 1..1000 {
+            links.tell_all(round * AGAIN + 5);
+            told.extend(std::iter::from_fn(heard));
+        }
+        assert!(links.are_told());
+        let all = (0..1000).flat_map(|link| [link; 2]);
+        assert!(told.into_iter().eq(all), "both sides of each");
     }
 }

@@ -60,6 +60,10 @@ impl Offers {
     /// Keeps one. What has the same names is no more: it was another connection, or is the same.
     fn add(&mut self, offer: Offer) {
         let place = (offer.connection.namespace, offer.connection.names);
+        if offer.client.is_gone() {
+            // Another thread had it in its hands meanwhile: nobody would ever take it out.
+            return;
+        }
         self.remove(&place);
         self.last += 1;
         let who = process(&offer.client);
@@ -95,8 +99,9 @@ impl Offers {
         Some(offer)
     }
 
-    /// A process has gone.
+    /// A process has gone, and what of its is in somebody's hands does not come back.
     pub(crate) fn gone(&mut self, client: &Client) {
+        client.go();
         for place in self.of.remove(&process(client)).unwrap_or_default().into_values() {
             self.all.remove(&place);
             self.unname(&place);
@@ -115,9 +120,19 @@ impl Offers {
     /// What was offered in other network namespaces by who has the other end, as far as names say
     /// that: a few of them.
     pub(crate) fn elsewhere(&self, connection: &Connection) -> Vec<Offer> {
+        self.elsewhere_where(connection, |_| true)
+    }
+
+    /// The same, in those namespaces only that `may`.
+    pub(crate) fn elsewhere_where(
+        &self,
+        connection: &Connection,
+        may: impl Fn(u64) -> bool,
+    ) -> Vec<Offer> {
         let names = connection.names.swapped();
         let namespaces = self.named.get(&names).into_iter().flatten().copied();
         let others = namespaces.filter(|namespace| *namespace != connection.namespace);
+        let others = others.filter(|namespace| may(*namespace));
         let found = others.filter_map(|namespace| self.all.get(&(namespace, names)));
         found.map(|(_, offer)| offer.clone()).take(ELSEWHERE).collect()
     }
@@ -132,6 +147,14 @@ impl Offers {
                 && self.all.contains_key(&(other.namespace, names.swapped()))
         });
         names.collect()
+    }
+
+    /// Who has offered both ends of one of these, if there is one.
+    pub(crate) fn clients_between(&self, places: [Address; 2]) -> Option<[Arc<Client>; 2]> {
+        let names = self.between(places).first().copied()?;
+        let [one, other] = places.map(|place| place.namespace);
+        let client = |place| Some(self.all.get(&place)?.1.client.clone());
+        Some([client((one, names))?, client((other, names.swapped()))?])
     }
 
     /// Takes out both ends of a connection between two network namespaces, as the first has its
@@ -223,15 +246,26 @@ mod tests {
         let found: Vec<u64> =
             offers.elsewhere(&ours.connection).iter().map(|other| other.tag).collect();
         assert_eq!(found, [6, 7]);
+        let found = offers.elsewhere_where(&ours.connection, |namespace| namespace != 6);
+        assert_eq!(found.len(), 1, "who was denied takes nobody's place");
         let address = |namespace| Address { namespace, address: [127, 0, 0, 1].into() };
         assert_eq!(offers.between([address(5), address(7)]), [names]);
         assert_eq!(offers.between([address(5), address(8)]), []);
+        let clients = offers.clients_between([address(5), address(7)]).unwrap();
+        assert_eq!(clients.map(|client| client.namespace), [5, 7]);
+        assert!(offers.clients_between([address(5), address(8)]).is_none());
         let [first, second] = offers.both(names, [5, 7]).unwrap();
         assert_eq!((first.tag, second.tag), (5, 7));
         assert!(offers.both(names, [5, 6]).is_none() && offers.len() == 1);
         offers.put_back(first);
-        assert!(offers.both(names, [5, 6]).is_some());
+        let [first, second] = offers.both(names, [5, 6]).unwrap();
         assert!(offers.elsewhere(&ours.connection).is_empty() && offers.named.is_empty());
+        // One of them ends meanwhile.
+        offers.gone(&one);
+        offers.put_back(first);
+        offers.put_back(second);
+        assert_eq!((offers.len(), offers.of.get(&process(&one)).is_none()), (1, true));
+        assert_eq!(Arc::strong_count(&one), 2, "this and what was looked for");
     }
 
     #[test]

@@ -56,6 +56,12 @@ impl Seats {
         self.0.remove(&number);
     }
 
+    /// Who has one in a network namespace, or everywhere, by number; nobody is held by that.
+    pub(crate) fn seen(&self, namespace: Option<u64>) -> Vec<Weak<Client>> {
+        let is_here = |seat: &&Seat| namespace.is_none_or(|here| seat.holder.namespace == here);
+        self.0.values().filter(is_here).map(|seat| seat.client.clone()).collect()
+    }
+
     /// Who has one.
     pub(crate) fn clients(&self) -> Vec<Arc<Client>> {
         self.0.values().filter_map(|seat| seat.client.upgrade()).collect()

@@ -20,6 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::Instant;
 
 static SHOWN: AtomicUsize = AtomicUsize::new(0);
 
@@ -41,23 +42,35 @@ pub(crate) fn to_operator(broker: &Arc<Broker>, operator: OwnedFd) {
 
 /// All sockets in a network namespace, or everywhere. Who does not read is shown no more.
 pub(crate) fn show(broker: &Broker, to: BorrowedFd<'_>, namespace: Option<u64>) {
-    if socket::limit_sending_time(to, PATIENCE).is_err() {
-        return;
-    }
-    let mut clients = lock(&broker.seats).clients();
-    clients.retain(|client| namespace.is_none_or(|namespace| client.namespace == namespace));
-    clients.sort_by_key(|client| client.number);
-    let say = |row: Row| socket::send(to, &row.encode(), &[]);
-    let all = || -> io::Result<()> {
-        for client in clients {
-            say(Row::Process(client.row()))?;
-            for socket in sockets(broker, &client) {
-                say(Row::Socket(socket))?;
-            }
+    _ = show_until(broker, to, namespace, Instant::now() + PATIENCE);
+}
+
+/// The same; while a row waits to be read nobody's descriptors are kept.
+fn show_until(
+    broker: &Broker,
+    to: BorrowedFd<'_>,
+    namespace: Option<u64>,
+    until: Instant,
+) -> io::Result<()> {
+    let say = |row: Row| {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
         }
-        say(Row::End)
+        socket::limit_sending_time(to, left)?;
+        socket::send(to, &row.encode(), &[])
     };
-    _ = all();
+    let clients = lock(&broker.seats).seen(namespace);
+    for client in clients {
+        let Some(client) = client.upgrade() else { continue };
+        let (process, sockets) = (client.row(), sockets(broker, &client));
+        drop(client);
+        say(Row::Process(process))?;
+        for socket in sockets {
+            say(Row::Socket(socket))?;
+        }
+    }
+    say(Row::End)
 }
 
 /// Those of a process, each once.
@@ -160,5 +173,49 @@ fn why_waiting(broker: &Broker, offer: &Offer) -> Reason {
             WhyApart::Busy => Reason::Busy,
             WhyApart::Policy => Reason::Policy,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seats::Holder;
+    use omniverb_carry::show::BYTES;
+    use std::time::Duration;
+
+    /// Who reads a row now and then, and never the last.
+    #[test]
+    fn who_reads_slowly_is_shown_no_more_and_keeps_nobody() {
+        let broker = Arc::new(Broker::default());
+        let mut gone = Vec::new();
+        for _ in 0..300 {
+            let (ours, theirs) = socket::pair().unwrap();
+            let peer = socket::peer(ours.as_fd()).unwrap();
+            let client = Arc::new(Client::new(ours, peer, 5).unwrap());
+            let (number, holder) = (client.number, Holder { user: number_of(&gone), namespace: 5 });
+            _ = lock(&broker.seats).take(number, holder, Arc::downgrade(&client));
+            gone.push((client, theirs));
+        }
+        let (ours, theirs) = socket::pair().unwrap();
+        socket::limit_sending(ours.as_fd(), 4608).unwrap();
+        let shown = broker.clone();
+        let until = Instant::now() + Duration::from_millis(300);
+        let shows = thread::spawn(move || show_until(&shown, ours.as_fd(), Some(5), until));
+        let mut rows = 0;
+        while !shows.is_finished() {
+            let mode = socket::Mode::NonBlocking;
+            let mut bytes = [0; BYTES];
+            let row = socket::receive(theirs.as_fd(), &mut bytes, mode);
+            rows += usize::from(row.is_ok_and(|(length, _)| length > 0));
+            // Nobody is held but who is looked at, for a moment.
+            let held = gone.iter().filter(|(client, _)| Arc::strong_count(client) > 1).count();
+            assert!(held <= 1, "{held}");
+            thread::sleep(Duration::from_millis(20));
+        }
+        assert!(shows.join().unwrap().is_err() && rows < 200, "{rows}");
+    }
+
+    fn number_of<T>(all: &[T]) -> u32 {
+        all.len() as u32
     }
 }

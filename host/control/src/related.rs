@@ -8,10 +8,13 @@
 use crate::holds::Hold;
 use omniverb_broker::daemon::Place;
 use omniverb_tenancy::{RelationEnd, SessionId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::os::fd::OwnedFd;
 
 /// Pairs that are kept: as many as the broker keeps.
 const MOST: usize = 4096;
+/// Processes that are kept for a namespace: as many as the broker asks about at a time.
+const OTHERS: usize = 16;
 
 /// How far a namespace is.
 #[derive(Debug)]
@@ -32,8 +35,13 @@ struct Entry {
     number: u64,
     /// For whom it is sought.
     user: u32,
+    /// The pair whose process it is sought by.
+    by: u64,
     /// The pairs that it is in.
     pairs: BTreeSet<u64>,
+    /// Some of those whose process was not needed so far, with that and its user: until it is
+    /// known, since the first one may have ended, or have too much already.
+    others: BTreeMap<u64, (u32, OwnedFd)>,
 }
 
 #[derive(Debug)]
@@ -51,7 +59,22 @@ pub(crate) struct Related {
     /// Whose sessions these are.
     sessions: BTreeMap<SessionId, u64>,
     pairs: BTreeMap<u64, Pair>,
+    /// Sessions that are to end.
+    leaving: VecDeque<(SessionId, Hold)>,
+    /// The namespace of the one that ends now.
+    ending: Option<Hold>,
     last: u64,
+}
+
+/// A namespace that is to be sought.
+#[derive(Debug)]
+pub(crate) struct ToSeek {
+    /// By which the helper's answer is known.
+    pub(crate) number: u64,
+    /// For whom, in whose turn.
+    pub(crate) user: u32,
+    /// A process in it.
+    pub(crate) process: OwnedFd,
 }
 
 /// What is to be let go of.
@@ -74,17 +97,45 @@ impl Related {
         is_new && one != other
     }
 
-    /// The same pair is of this namespace. `Some`: it is to be sought, by this number.
-    pub(crate) fn join(&mut self, pair: u64, namespace: u64, user: u32) -> Option<u64> {
+    /// The same pair is of this namespace, in which this process is.
+    pub(crate) fn join(
+        &mut self,
+        pair: u64,
+        namespace: u64,
+        user: u32,
+        process: OwnedFd,
+    ) -> Option<ToSeek> {
         if let Some(entry) = self.namespaces.get_mut(&namespace) {
             entry.pairs.insert(pair);
+            if !matches!(entry.stage, Stage::Known(..)) && entry.others.len() < OTHERS {
+                entry.others.insert(pair, (user, process));
+            }
             return None;
         }
         self.last += 1;
-        let (stage, pairs) = (Stage::Sought, BTreeSet::from([pair]));
+        let (stage, pairs, number) = (Stage::Sought, BTreeSet::from([pair]), self.last);
+        let entry = Entry { stage, number, user, by: pair, pairs, others: BTreeMap::new() };
+        self.namespaces.insert(namespace, entry);
+        Some(ToSeek { number, user, process })
+    }
+
+    /// A namespace was not found by a process, or there is no room for who that is: it is sought by
+    /// the next one's, if there is one. The pair that it was sought for before comes with that.
+    pub(crate) fn next(&mut self, namespace: u64) -> Option<(u64, ToSeek)> {
+        let entry = self.namespaces.get_mut(&namespace)?;
+        let (pair, (user, process)) = entry.others.pop_first()?;
+        self.last += 1;
         let number = self.last;
-        self.namespaces.insert(namespace, Entry { stage, number, user, pairs });
-        Some(number)
+        (entry.number, entry.user) = (number, user);
+        let before = std::mem::replace(&mut entry.by, pair);
+        match std::mem::replace(&mut entry.stage, Stage::Sought) {
+            Stage::Opened(session, hold) | Stage::Known(session, hold) => {
+                self.sessions.remove(&session);
+                self.leaving.push_back((session, hold));
+            }
+            Stage::Sought => {}
+        }
+        Some((before, ToSeek { number, user, process }))
     }
 
     /// The namespace that is sought by this number, and for whom.
@@ -115,6 +166,7 @@ impl Related {
     /// The tables know a namespace now: pairs that they can be asked about.
     pub(crate) fn known(&mut self, namespace: u64) -> Vec<u64> {
         let Some(entry) = self.namespaces.get_mut(&namespace) else { return Vec::new() };
+        entry.others.clear();
         match std::mem::replace(&mut entry.stage, Stage::Sought) {
             Stage::Opened(session, hold) => entry.stage = Stage::Known(session, hold),
             other => entry.stage = other,
@@ -145,6 +197,7 @@ impl Related {
         for place in pair.places {
             let Some(entry) = self.namespaces.get_mut(&place.namespace) else { continue };
             entry.pairs.remove(&number);
+            entry.others.remove(&number);
             if entry.pairs.is_empty() {
                 left.sessions.extend(self.lose(place.namespace));
             }
@@ -169,6 +222,23 @@ impl Related {
         }
     }
 
+    /// Sessions are to end.
+    pub(crate) fn leave(&mut self, sessions: Vec<(SessionId, Hold)>) {
+        self.leaving.extend(sessions);
+    }
+
+    /// The next one of these; its namespace is kept until it has ended.
+    pub(crate) fn end_next(&mut self) -> Option<SessionId> {
+        let (session, hold) = self.leaving.pop_front()?;
+        self.ending = Some(hold);
+        Some(session)
+    }
+
+    /// That one has ended: its namespace is to be let go of.
+    pub(crate) fn ended(&mut self) -> Option<Hold> {
+        self.ending.take()
+    }
+
     /// The numbers of all pairs.
     pub(crate) fn numbers(&self) -> Vec<u64> {
         self.pairs.keys().copied().collect()
@@ -185,14 +255,48 @@ mod tests {
         [one, other].map(|namespace| Place { namespace, address: [10, 0, 0, 1].into() })
     }
 
+    fn process() -> OwnedFd {
+        std::fs::File::open("/dev/null").unwrap().into()
+    }
+
+    /// The first has ended when it is looked for, the second has too many vNICs.
+    #[test]
+    fn a_namespace_is_sought_by_the_next_process() {
+        let (mut related, left) = (Related::default(), holds::Left::default());
+        for number in 1..=4 {
+            assert!(related.add(number, places(7, 7 + number)));
+        }
+        let first = related.join(1, 7, 5, process()).unwrap();
+        for number in 2..=4 {
+            assert!(related.join(number, 7, 5 + number as u32, process()).is_none());
+        }
+        let (by, second) = related.next(7).unwrap();
+        assert_eq!((by, second.user), (1, 7));
+        assert!(related.sought(first.number).is_none(), "what it answers is too late");
+        assert_eq!(related.sought(second.number), Some((7, 7)));
+        // Nobody needs this one any more.
+        related.remove(3).unwrap();
+        related.opened(7, SessionId(1), left.hold(VnicId(1)).0);
+        let (by, third) = related.next(7).unwrap();
+        assert_eq!((by, third.user, related.has(SessionId(1))), (2, 9, false));
+        assert_eq!(related.end_next(), Some(SessionId(1)));
+        drop(related.ended());
+        assert_eq!(left.take(), [VnicId(1)]);
+        assert!(related.next(7).is_none());
+        related.opened(7, SessionId(2), left.hold(VnicId(1)).0);
+        assert_eq!(related.known(7), [1, 2, 4]);
+        assert!(related.add(5, places(7, 20)) && related.join(5, 7, 5, process()).is_none());
+        assert!(related.next(7).is_none(), "who is known needs no other process");
+    }
+
     #[test]
     fn a_namespace_is_sought_once_and_let_go_of_with_its_last_pair() {
         let (mut related, left) = (Related::default(), holds::Left::default());
         assert!(related.add(1, places(7, 8)) && !related.add(1, places(7, 8)));
         assert!(!related.add(2, places(7, 7)), "within one nobody asks");
-        let first = related.join(1, 7, 5).unwrap();
-        let second = related.join(1, 8, 6).unwrap();
-        assert!(related.add(2, places(7, 9)) && related.join(2, 7, 5).is_none());
+        let first = related.join(1, 7, 5, process()).unwrap().number;
+        let second = related.join(1, 8, 6, process()).unwrap().number;
+        assert!(related.add(2, places(7, 9)) && related.join(2, 7, 5, process()).is_none());
         assert_eq!((related.sought(first), related.sought(99)), (Some((7, 5)), None));
         for (number, namespace) in [(1, 7), (2, 8)] {
             let (hold, _) = left.hold(VnicId(number));

@@ -155,6 +155,14 @@ pub fn receive(
     }
 }
 
+/// Whether [`receive`] has failed for one message only, which is lost: the next may be received.
+#[must_use]
+pub fn is_lost(error: &io::Error) -> bool {
+    [Errno::MFILE, Errno::MSGSIZE]
+        .iter()
+        .any(|one| error.raw_os_error() == Some(one.raw_os_error()))
+}
+
 /// The beginning of the next message, which stays there: bytes of it in `buffer`. Never waits.
 ///
 /// # Errors

@@ -3,12 +3,19 @@
     across.py serve ADDRESS PORT SEED
     across.py connect ADDRESS PORT SEED SECONDS [OWN_ADDRESS OWN_PORT]
     across.py impostor ADDRESS PORT PEER PEER_PORT BROKER
+    across.py computes ADDRESS PORT FLAGS
+    across.py reads ADDRESS PORT FLAGS
 
 The two take turns: each sends a part of its stream and reads one of the other's. They say `going`
 once bytes pass, and `sound N` at the end. The impostor has both addresses to itself, and offers
-the broker an end that has the names of somebody else's; it says what it was given.
+the broker an end that has the names of somebody else's; it says what it was given. One that
+computes makes no call behind what it has sent until the first byte of a file is changed; its reader
+does with these bytes what the second byte says: 1, it takes them and asks for more; 2, it looks at
+them; 3, it takes them and ends.
 """
 
+import mmap
+import select
 import socket
 import sys
 import time
@@ -17,6 +24,8 @@ sys.path.insert(0, __file__.rsplit("/", 1)[0])
 import hostile  # noqa: E402
 
 _BLOCK = 251
+# Bytes that nobody has read while their writer computes.
+_HELD = 5000
 
 
 def _pattern(seed):
@@ -35,10 +44,10 @@ class _End:
         self.end.sendall(self.own[at:at + size])
         self.sent += size
 
-    def receive(self, size):
+    def receive(self, size, flags=0):
         """The next part of theirs; whether there is one."""
         while size:
-            part = self.end.recv(size)
+            part = self.end.recv(size, flags)
             if not part:
                 return False
             at = self.got % _BLOCK
@@ -93,6 +102,60 @@ def _impostor(address, port, peer, peer_port, broker):
     print("linked" if words else "not linked", flush=True)
 
 
+def _flags(path):
+    with open(path, "r+b") as file:
+        return mmap.mmap(file.fileno(), 0)
+
+
+def _computes(address, port, flags):
+    listener = socket.create_server((address, port))
+    end = _End(listener.accept()[0], 1, 2)
+    # The kernel's room grows by what goes through it, and so does what a ring may hold.
+    for _ in range(50):
+        end.send(_HELD)
+        end.receive(1)
+    while end.receive(1):
+        seen = flags[0]
+        end.send(1 + _HELD)
+        while flags[0] == seen:
+            pass
+
+
+def _reads(address, port, flags):
+    near = socket.create_connection((address, port), 10)
+    near.settimeout(None)
+    end, sets = _End(near, 2, 1), select.poll()
+    sets.register(near, select.POLLIN)
+    for _ in range(50):
+        end.receive(_HELD)
+        end.send(1)
+    while True:
+        end.send(1)
+        while not _has_come(near):
+            pass
+        end.receive(1)
+        seen = flags[0]
+        print(f"holds {end.got}", flush=True)
+        while flags[0] == seen and flags[1] < 2:
+            pass
+        while flags[1] == 2:
+            assert sets.poll(0), "what was there is not"
+            time.sleep(0.01)
+        is_last = flags[1] == 3
+        end.receive(_HELD, socket.MSG_DONTWAIT if is_last else 0)
+        if is_last:
+            break
+    print(f"sound {end.got}", flush=True)
+
+
+def _has_come(near):
+    """Asks without waiting, so that the other end always may use the ring."""
+    try:
+        return near.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+
+
 def main():
     """As the arguments say."""
     what, address, port, seed, *more = sys.argv[1:]
@@ -100,6 +163,10 @@ def main():
         _serve(address, int(port), int(seed))
     elif what == "connect":
         _connect(address, int(port), int(seed), *more)
+    elif what == "computes":
+        _computes(address, int(port), _flags(seed))
+    elif what == "reads":
+        _reads(address, int(port), _flags(seed))
     else:
         _impostor(address, port, seed, *more)
 

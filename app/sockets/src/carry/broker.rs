@@ -272,6 +272,10 @@ fn part(is_over: impl Fn(Link) -> bool) {
 #[cold]
 fn take() {
     let Some(_alone) = Alone::try_be() else { return };
+    if socket().is_none() {
+        // Calls are not to come here for ever. Those that are parted with are left by the next one.
+        return over::not_now();
+    }
     let page = STATE.page.load(Ordering::Acquire);
     if page != 0 {
         // SAFETY: the page stays mapped.
@@ -341,7 +345,8 @@ fn came(reply: Reply, file: Option<OwnedFd>) {
         }
         (Reply::Refused { tag, why }, _) => {
             if let Some(link) = Link::of_tag(tag) {
-                ledger::refused(link.get(Word::Number) as c_int, why);
+                let number = link.get(Word::Number) as c_int;
+                ledger::refused(number, link.get(Word::Cookie), why);
                 link.note(Note::Left);
                 link.note(Note::Unwelcoming);
                 link.note(Note::Returned);

@@ -15,9 +15,14 @@ use crate::ledger;
 /// Neither direction goes on, now or, if it has no memory yet, ever. What was not received is still
 /// in the ring, for this process and those that it forks.
 pub(super) fn escape(link: Link, number: c_int) {
+    link.note(Note::Unwelcoming);
+    close_both(link, number);
+}
+
+/// The same for one whose bytes this process reads on.
+fn close_both(link: Link, number: c_int) {
     // Whoever brings the memory brings it and looks then whether this was said.
     link.note(Note::Left);
-    link.note(Note::Unwelcoming);
     core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
     if let Some(inward) = link.inward() {
         inward.say_no_more();
@@ -73,21 +78,19 @@ pub(super) fn stop_sending(number: c_int) {
     link.let_go();
 }
 
-/// The same for those that the broker has said are over. What the kernel has no room for now it
-/// gets by the next calls: nobody sends behind it but us.
+/// Those end that the broker has said are over: nothing more comes by them, either way. What we
+/// have sent goes through the kernel; what it has no room for now it gets by the next calls, since
+/// nobody sends behind it but us. What we have not received stays in the ring and is read there,
+/// unless the other end takes it back: that may do nothing but compute from now on, and who was
+/// told of bytes would not find them.
 pub(super) fn those_that_are_over() {
     links::each(|number, link| {
         if link.has(Note::Parted) {
-            ledger::parted(number);
+            ledger::parted(number, link.get(Word::Cookie));
             link.unnote(Note::Parted);
-            escape(link, number);
+            link.note(Note::Over);
+            close_both(link, number);
             outward::may_have_bytes();
-            if inward::waiting(link) > 0
-                && let Some(inward) = link.inward()
-                && inward.leave().is_err()
-            {
-                link.note(Note::Broken);
-            }
         }
     });
 }

@@ -134,6 +134,8 @@ pub(super) enum Note {
     Across = 256,
     /// The broker has said that it is over.
     Parted = 512,
+    /// That was done: neither side puts anything there any more. What is there is read.
+    Over = 1024,
 }
 
 /// One of them.

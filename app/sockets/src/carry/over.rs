@@ -40,9 +40,14 @@ pub(super) fn are_many() -> bool {
     ARE_MANY.load(Ordering::Relaxed)
 }
 
+/// There is nobody who could be told. For the one thread that calls [`part`] or [`each`].
+pub(super) fn not_now() {
+    ARE_MANY.store(ARE_PARTED.load(Ordering::Acquire), Ordering::Release);
+}
+
 /// Calls with each name, which is forgotten if that says so. For one thread at a time.
 pub(super) fn each(is_done: impl Fn(u64) -> bool) {
-    ARE_MANY.store(ARE_PARTED.load(Ordering::Acquire), Ordering::Release);
+    not_now();
     for word in &NAMES {
         let name = word.load(Ordering::Acquire);
         if name != 0 && is_done(name) {

@@ -18,7 +18,8 @@ const VAIN_MAX: u64 = 8;
 
 /// Whether the other end may be welcome: nobody else would have to be woken.
 fn may_welcome(link: Link) -> bool {
-    let notes = Note::Unwelcoming as u64 | Note::Shared as u64 | Note::Broken as u64;
+    let closed = Note::Unwelcoming as u64 | Note::Over as u64;
+    let notes = closed | Note::Shared as u64 | Note::Broken as u64;
     let is_awake = link.word(Word::Sleeping).load(Ordering::SeqCst) == 0
         && !Row::with(link).is_some_and(Row::has_sleepers);
     is_awake && link.get(Word::Notes) & notes == 0

@@ -169,8 +169,18 @@ impl Server {
 
     /// Does what the tables want done.
     fn carry_on(&mut self) {
-        while let Some(action) = self.tables.next_action() {
-            self.execute(action);
+        loop {
+            while let Some(action) = self.tables.next_action() {
+                self.execute(action);
+            }
+            // The last one's namespace is known until here: the engine must hear of what is closed.
+            if let Some(hold) = self.related.ended() {
+                drop(hold);
+                self.tell_registered();
+                continue;
+            }
+            let Some(session) = self.related.end_next() else { break };
+            self.tables.decide(|tables| tables.end(session, clock::now()));
         }
         self.tell_pairs();
     }

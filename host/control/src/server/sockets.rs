@@ -4,6 +4,7 @@
 //! become vNICs, if they were none; then the tables decide, by the rules of direct links.
 
 use crate::broker::{FromBroker, PER_TURN};
+use crate::related::ToSeek;
 use crate::server::Server;
 use crate::under_way::{Enclosed, Subject};
 use omniverb_broker::daemon::{FromDaemon, Place, ToDaemon, WhyApart};
@@ -59,13 +60,27 @@ impl Server {
             return self.tell_apart(number, WhyApart::Busy);
         }
         for ((place, user), file) in places.into_iter().zip(users).zip(files) {
-            let holder = Holder::new("", user);
-            if let Some(sought) = self.related.join(number, place.namespace, user) {
-                let (subject, process) = (Subject::Sockets(sought), Enclosed::Process(file.into()));
-                self.helper.ask(Kind::Process, subject, &holder, process, clock::now());
+            if let Some(sought) = self.related.join(number, place.namespace, user, file) {
+                self.seek(sought);
             }
         }
         self.relate(number);
+    }
+
+    fn seek(&mut self, ToSeek { number, user, process }: ToSeek) {
+        let (subject, process) = (Subject::Sockets(number), Enclosed::Process(process.into()));
+        self.helper.ask(Kind::Process, subject, &Holder::new("", user), process, clock::now());
+    }
+
+    /// A namespace's process is not there, or not in it any more, or has too much: what it has
+    /// asked for is in vain. Others in there may be asked still.
+    fn seek_another(&mut self, namespace: u64) {
+        let Some((before, sought)) = self.related.next(namespace) else {
+            return self.lose_namespace(namespace);
+        };
+        self.seek(sought);
+        self.unrelate(before);
+        self.tell_apart(before, WhyApart::NotServed);
     }
 
     /// Asks the tables, if they know both.
@@ -83,7 +98,7 @@ impl Server {
             let holder = Holder::new(&process.cgroup, user);
             self.served(process.namespace, process.cookie).ok().map(|known| (known, holder))
         });
-        let Some((known, holder)) = known else { return self.lose_namespace(namespace) };
+        let Some((known, holder)) = known else { return self.seek_another(namespace) };
         let hold = self.vnics.join(known, &holder);
         self.tell_registered();
         let (id, vnic) = (self.next_session(), hold.vnic());
@@ -108,7 +123,7 @@ impl Server {
     /// There is no room for a namespace, or no more.
     pub(super) fn sockets_unwelcome(&mut self, session: SessionId) {
         if let Some(namespace) = self.related.of(session) {
-            self.lose_namespace(namespace);
+            self.seek_another(namespace);
         }
     }
 
@@ -149,18 +164,13 @@ impl Server {
         }
     }
 
-    /// Nobody needs a pair any more.
+    /// Nobody needs a pair any more. Sessions that nobody needs then are ended later, one by one
+    /// ([`Server::carry_on`]): much of what follows from that are other pairs that are no more.
     fn unrelate(&mut self, number: u64) {
         let Some(left) = self.related.remove(number) else { return };
         for number in left.pairs {
             self.tables.note(|tables| tables.relate_no_more(number));
         }
-        for (session, hold) in left.sessions {
-            self.tables.decide(|tables| tables.end(session, clock::now()));
-            // While its namespace is still known: the engine must hear of what is closed.
-            self.carry_on();
-            drop(hold);
-            self.tell_registered();
-        }
+        self.related.leave(left.sessions);
     }
 }

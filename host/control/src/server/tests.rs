@@ -6,11 +6,12 @@ use crate::attached::Attached;
 use crate::journal::{Form, Level};
 use crate::place::{Audience, Place};
 use crate::settings::Settings;
+use omniverb_broker::daemon::Place as Address;
 use omniverb_session::body::{ConnectQp, CreateQp, Hello, QpCreated, ROLE_VERBS, Welcome};
 use omniverb_session::operator::{SET_RATE, SetVnic, VNIC_NAME_BYTES};
 use omniverb_session::{Message, decode, encode, limits::MESSAGE_BYTES_MAX};
 use omniverb_sys::{event::readable, socket};
-use omniverb_tenancy::{Holder, Reach, VnicAddress};
+use omniverb_tenancy::{Action, Client, Holder, Reach, Unrelated, VnicAddress, VnicId};
 use omniverb_terms::{Errno, Gid, Qpn, Service};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -176,4 +177,33 @@ fn its_processes_are_linked_with_each_other_and_with_nobody_elses() {
         bench.server.tables.direct_links(vnic)
     };
     assert!(links(&one) > 0 && links(&other) == 0);
+}
+
+/// One tenant's address goes, and with it its pairs with thousands of others, each of which was the
+/// last of its other end.
+#[test]
+fn many_pairs_of_sockets_end_at_once() {
+    const PAIRS: u64 = 4000;
+    let mut bench = Bench::new("double-pairs");
+    let left = crate::holds::Left::default();
+    let address = |namespace| Address { namespace, address: [10, 9, 0, 1].into() };
+    for number in 1..=PAIRS {
+        let server = &mut bench.server;
+        assert!(server.related.add(number, [address(0), address(number)]));
+        for namespace in [0, number] {
+            let file = std::fs::File::open("/dev/null").unwrap().into();
+            if server.related.join(number, namespace, 5, file).is_some() {
+                let (vnic, id) = (VnicId(1 << 40 | namespace), server.next_session());
+                let holder = Holder::new("", 5);
+                server.related.opened(namespace, id, left.hold(vnic).0);
+                let client = Client { vnic, pid: 1, uid: 5, circle: None, holder };
+                server.tables.note(|tables| tables.open(id, client));
+            }
+        }
+    }
+    let gone = |number| Action::Related { number, verdict: Err(Unrelated::NotItsAddress) };
+    bench.server.tables.decide(|_| (1..=PAIRS).map(gone).collect());
+    bench.server.settle();
+    assert!(bench.server.related.numbers().is_empty() && bench.server.tables.is_empty());
+    assert_eq!(left.take().len() as u64, PAIRS + 1);
 }
