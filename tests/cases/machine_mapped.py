@@ -23,6 +23,7 @@ class Mapped(Machine):
     """A machine with places for two windows, the first of which is there when it has booted."""
 
     suite = _SUITE
+    places = _PLACES
 
     def __init__(self, stage, host, **options):
         emulator = image.newest_emulator()
@@ -33,7 +34,13 @@ class Mapped(Machine):
     def command(self, stage):
         line = super().command(stage)
         at = line.index("--")
-        return [*line[:at], "--most-neighbours", str(_PLACES), "--windows", "mapped", "--"]
+        return [*line[:at], "--most-neighbours", str(self.places), "--windows", "mapped", "--"]
+
+
+class Three(Mapped):
+    """The same with one place more."""
+
+    places = 3
 
 
 class Old(Mapped):
@@ -55,10 +62,14 @@ def _is_found(lab, least=1):
     process.until(lambda: _pairs(lab)["present"] >= least, 40, lambda: f"windows\n{_said(lab)}")
 
 
+def _devices(lab):
+    return lab.machine.run("ls", "/sys/bus/dax/devices").split()
+
+
 def _device(lab):
     """One device of the machine's own, and one with places; no window is a device of its own."""
     _is_found(lab)
-    found = lab.machine.run("ls", "/sys/bus/dax/devices").split()
+    found = _devices(lab)
     check(len(found) == 2, f"{found}")
     shown = lab.host.daemon.omniverb("vm", "show", NAME)
     check("0 of 1 mapped and 1 more" in shown, shown)
@@ -183,17 +194,33 @@ def _porter_again(lab):
 
 def _mapper_killed(lab):
     """What is mapped stays when who maps it is killed, and links with it; QEMU takes nothing more,
-    so the next windows are plugged in, and people are told."""
+    so the next window is plugged in, and people are told."""
     _is_found(lab)
     [folder] = started(lab.host.daemon, "map")
     with machines._long(lab, "machine", "container", "rc", "-e"):
         check(set(machines._ways(lab)) == {_MAPPED}, f"{list(machines._ways(lab))}")
+        # One is his; the other, which is mapped, too, is nobody's.
+        _is_found(lab, 2)
+        check((_pairs(lab)["given"], _pairs(lab)["more"]) == (1, 1), f"{_pairs(lab)}")
+        before = _devices(lab)
+        check(len(before) == 2, f"{before}")
         process.kill(int(os.path.basename(folder)))
         process.until(lambda: not os.path.exists(folder), 10, "its end")
-        before = machines._sent(lab)
-        process.until(lambda: machines._sent(lab) > before + 100, 60, "messages on the link")
+        sent = machines._sent(lab)
+        process.until(lambda: machines._sent(lab) > sent + 100, 60, "messages on the link")
+        # The second neighbour has what was mapped before, and so another one is wanted.
+        machines._across("machine", "third", "rc", "-c", "-e")(lab)
+        _is_found(lab, 3)
+        after = _devices(lab)
+        check(len(after) == 3 and set(before) < set(after), f"{before} {after}")
+        # Which is like the others.
+        machines._across("machine", "fourth", "rc", "-c", "-e")(lab)
+        check(_pairs(lab)["given"] == 3, f"{_pairs(lab)}")
+        check(set(machines._ways(lab)) == {_MAPPED}, f"{list(machines._ways(lab))}")
+    shown = lab.host.daemon.omniverb("vm", "show", NAME)
+    check("who maps windows for QEMU is gone" in shown, shown)
+    check(_pairs(lab)["way"] == "plugged", f"{_pairs(lab)}")
     check(lab.machine.machine.poll() is None, "QEMU has ended")
-    lab.machine.run("true")
 
 
 def _reset(lab):
@@ -259,11 +286,11 @@ def groups():
     """All before a release only: this QEMU is not what every day's tests have."""
     cases = [("device", _device), ("mapper", _mapper), ("neighbour", _neighbour),
              ("pages", _pages), ("taken out", _taken_out), ("daemon killed", _daemon_again),
-             ("porter killed", _porter_again), ("mapper killed", _mapper_killed),
-             ("reset", _reset)]
+             ("porter killed", _porter_again), ("reset", _reset)]
     def group(name, kind, found):
         return Group(f"machines.{name}",
                      [Case(f"machines.{name}.{what}", run, 500, slow=True) for what, run in found],
                      _lab(kind), weight=WAITS)
     return [group("mapped", Mapped, cases), group("mapped old", Old, [("way", _old_kernel)]),
+            group("mapped gone", Three, [("mapper killed", _mapper_killed)]),
             group("mapped two", Mapped, [("window", _two)])]

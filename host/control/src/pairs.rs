@@ -317,7 +317,8 @@ impl Pairs {
         let unused = |pair: &Pair| {
             // What is in another machine, too, is not taken out there.
             let left = pair.of().is_some_and(|of| of.uid != Neighbour::ALL_USERS || !is_there(of));
-            left && pair.pieces.sizes().1 == 0
+            // Nor is a device of its own, which stays as long as QEMU does.
+            pair.at != 0 && left && pair.pieces.sizes().1 == 0
         };
         let (number, pair) = self.windows.iter_mut().find(|(_, pair)| unused(pair))?;
         pair.whose = Whose::Over;

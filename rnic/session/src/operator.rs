@@ -330,7 +330,7 @@ mod tests {
             };
             let (ours, theirs) = unknown(&bytes);
             assert!(kind == 0 || !(ours && theirs), "{kind}");
-            assert!(kind == 0 || ours == (0x4001..=0x4016).contains(&kind), "{kind}");
+            assert!(kind == 0 || ours == (0x4001..=0x4018).contains(&kind), "{kind}");
         }
     }
 }

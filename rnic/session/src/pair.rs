@@ -56,12 +56,17 @@ pub enum PlugTrouble {
     NoMapper = 7,
     /// Windows are plugged in, since the guest has no driver for those that are mapped.
     NoRegion = 8,
+    /// Another machine's is longer than the places that windows have here, and there is no monitor.
+    TooLong = 9,
+    /// None of the guest's drivers has begun that says how windows come.
+    NoDriver = 10,
 }
 
 impl PlugTrouble {
-    const ALL: [PlugTrouble; 8] = {
-        use PlugTrouble::{Device, Host, Memory, NoMapper, NoMonitor, NoRegion, Nonsense, Silent};
-        [NoMonitor, Silent, Nonsense, Memory, Device, Host, NoMapper, NoRegion]
+    const ALL: [PlugTrouble; 10] = {
+        use PlugTrouble::{Device, Host, Memory, NoDriver, NoMapper, NoMonitor, NoRegion};
+        use PlugTrouble::{Nonsense, Silent, TooLong};
+        [NoMonitor, Silent, Nonsense, Memory, Device, Host, NoMapper, NoRegion, TooLong, NoDriver]
     };
 
     /// The one of this number, if there is one.
@@ -84,6 +89,8 @@ impl PlugTrouble {
             PlugTrouble::NoRegion => {
                 "the guest's virtio_pmem knows no memory that is mapped: windows are plugged in"
             }
+            PlugTrouble::TooLong => "another machine's window is longer than places are here",
+            PlugTrouble::NoDriver => "the guest's virtio_pmem has not begun yet",
         }
     }
 }
@@ -304,7 +311,7 @@ mod tests {
         for trouble in PlugTrouble::ALL {
             assert_eq!(PlugTrouble::of(trouble as u32), Some(trouble));
         }
-        assert_eq!([0, 9, u32::MAX].map(PlugTrouble::of), [None; 3]);
+        assert_eq!([0, 11, u32::MAX].map(PlugTrouble::of), [None; 3]);
     }
 
     #[test]

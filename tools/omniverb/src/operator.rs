@@ -51,6 +51,12 @@ impl Home {
         self.path.with_extension("machines")
     }
 
+    /// One where nobody is.
+    #[cfg(test)]
+    pub(crate) fn nowhere() -> Home {
+        Home { path: PathBuf::from("/nowhere/operator.sock"), uid: 0 }
+    }
+
     /// Connects to the daemon that is there now, if it is the same user's.
     pub(crate) fn connect(&self) -> io::Result<Operator> {
         let socket = socket::connect(&self.path)?;
@@ -225,15 +231,17 @@ impl Operator {
     }
 
     /// Waits until the machine of this name wants another pair window. There may be so many more,
-    /// and this went wrong with the last one. `can_take_out`: such a window, while it runs.
+    /// and this went wrong with the last one. `can_join`: it may be another machine's.
+    /// `can_take_out`: such a window, while it runs.
     pub(crate) fn await_pair(
         &self,
         name: [u8; VNIC_NAME_BYTES],
-        (left, can_take_out): (u32, bool),
+        (left, can_join, can_take_out): (u32, bool, bool),
         trouble: Option<PlugTrouble>,
     ) -> anyhow::Result<PairCall> {
         let trouble = trouble.and_then(|trouble| u16::try_from(trouble as u32).ok()).unwrap_or(0);
-        let can = CAN_JOIN | if can_take_out { CAN_TAKE_OUT } else { 0 };
+        let bit = |can, bit| if can { bit } else { 0 };
+        let can = bit(can_join, CAN_JOIN) | bit(can_take_out, CAN_TAKE_OUT);
         self.say(&AwaitPair { name, left, trouble, can }.into(), &[])?;
         while !event::readable(self.0.as_fd(), None)? {}
         match self.hear(PATIENCE)? {

@@ -12,9 +12,14 @@ fn files() -> [OwnedFd; 2] {
         .map(|bytes| memfd::create("pair", bytes).unwrap())
 }
 
+/// One that is plugged in, as a device of its own.
 fn pair(files: &[OwnedFd; 2]) -> Pair {
+    pair_at(files, 0)
+}
+
+fn pair_at(files: &[OwnedFd; 2], at: u64) -> Pair {
     let [file, notes] = [&files[0], &files[1]].map(|file| file.try_clone().unwrap());
-    Pair::new(file, (DATA, 0), Ledger::of(notes), Bin::new().unwrap()).unwrap()
+    Pair::new(file, (DATA, at), Ledger::of(notes), Bin::new().unwrap()).unwrap()
 }
 
 fn pairs(files: &[[OwnedFd; 2]]) -> Pairs {
@@ -189,11 +194,31 @@ fn nobody_keeps_others_from_having_a_window() {
     assert_eq!(pairs.wanted(), None, "the last one is not found");
 }
 
+/// Where windows that are mapped begin in their device.
+const AT: u64 = 1 << 21;
+
+/// What was plugged in, since the machine had no other way then, stays there.
+#[test]
+fn what_is_plugged_in_is_not_taken_out() {
+    let files = [files(), files()];
+    let mut pairs = pairs(&files[..1]);
+    pairs.found(0b11);
+    pairs.give(machine(1), "vm-one").unwrap();
+    pairs.set_plugger(Some(Plugger { can_take_out: true, ..plugger(0) }));
+    assert!(pairs.is_full());
+    assert_eq!(pairs.over(|_| false), None);
+    // Another one beside it, which is mapped.
+    pairs.add(2, pair_at(&files[1], AT));
+    pairs.give(machine(2), "vm-two").unwrap();
+    assert_eq!(pairs.over(|_| false), Some((SessionId(7), 3, 2)));
+}
+
 /// Where windows can be taken out one goes that nobody uses, and only when there is no place left.
 #[test]
 fn what_nobody_uses_makes_room_where_windows_can_be_taken_out() {
     let files = [files(), files()];
-    let mut pairs = pairs(&files);
+    let mut pairs = Pairs::default();
+    (1..).zip(&files).for_each(|(number, files)| pairs.add(number, pair_at(files, AT)));
     pairs.found(0b11);
     let shared = pairs.make(neighbour(1), "one", &ready()).unwrap();
     pairs.give(machine(1), "vm-one").unwrap();

@@ -93,6 +93,7 @@ pub(crate) fn agent(path: Option<&Path>, in_place: Whose) -> anyhow::Result<Exit
         relay,
         window,
         sharing,
+        has_said_pairs: false,
         opener: opener.ok(),
         keeping,
         sockets: 0,
@@ -145,6 +146,8 @@ struct Agent {
     window: Arc<OwnedFd>,
     /// The other windows, and which is this machine's own.
     sharing: Sharing,
+    /// The host has ever been told which of them there are.
+    has_said_pairs: bool,
     /// Where devices come from that are plugged in now, and who opens them.
     opener: Option<(OwnedFd, Child)>,
     /// Pages of processes that stay where they are.
@@ -207,6 +210,7 @@ impl Agent {
     }
 
     fn say_pairs(&mut self) {
+        self.has_said_pairs = true;
         let bits = self.sharing.bits().to_le_bytes().to_vec();
         self.relay.say(FrameKind::Pairs, 0, bits);
     }
@@ -399,8 +403,11 @@ impl Agent {
                 FrameKind::Pairs => {
                     let bits = bytes.first_chunk().map_or(0, |bits| u64::from_le_bytes(*bits));
                     self.sharing.look_again(bits);
-                    // Also that there are none any more: somebody waits for that.
-                    self.say_pairs();
+                    // Also that there are none any more: somebody waits for that. Who never said
+                    // anything of windows, since it cannot find any, does not begin to now.
+                    if bits != 0 || self.has_said_pairs {
+                        self.say_pairs();
+                    }
                 }
                 FrameKind::PinsOver => self.keeping.answered(&bytes),
                 _ => {}

@@ -197,6 +197,7 @@ impl Keeper {
             home: self.home.clone(),
             program: self.program.clone(),
             tries: later::TRIES,
+            tries_of_others: later::TRIES,
             trouble: None,
         };
         later::start(later, hears)?;

@@ -15,8 +15,8 @@ use super::window::{Neighbours, Window};
 use crate::operator::{Home, Operator, PairCall};
 use anyhow::Context;
 use omniverb_session::operator::VNIC_NAME_BYTES;
-use omniverb_session::pair::PlugTrouble;
-use omniverb_sys::{clock, event, pidfd, socket};
+use omniverb_session::pair::{PlugTrouble, Whose};
+use omniverb_sys::{clock, event, memfd, pidfd, socket};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -58,6 +58,9 @@ pub(super) struct Later {
     pub(super) home: Home,
     pub(super) program: PathBuf,
     pub(super) tries: u32,
+    /// The same of other machines' windows: how long those are is not for this machine to say, so
+    /// they keep none of its own from it.
+    pub(super) tries_of_others: u32,
     pub(super) trouble: Option<PlugTrouble>,
 }
 
@@ -72,11 +75,15 @@ impl Later {
     }
 
     fn serve_one(&mut self) -> anyhow::Result<()> {
+        let operator = self.home.connect()?;
         // Which way they come the guest's driver says.
         if let Some(mapped) = &self.mapped {
+            if mapped.driver_now() == Driver::Unknown {
+                let none = (0, false, false);
+                operator.await_pair(self.machine, none, Some(PlugTrouble::NoDriver))?;
+            }
             mapped.driver();
         }
-        let operator = self.home.connect()?;
         // Those that are to be there from the beginning.
         while self.mapped.is_some()
             && self.pairs.len() < self.wanted.count.into()
@@ -87,7 +94,7 @@ impl Later {
         loop {
             let can_take_out = self.way() == Way::Mapped && self.tries > 0;
             let trouble = self.trouble.or_else(|| self.why_not_mapped());
-            let room = (self.left(), can_take_out);
+            let room = (self.left(), self.tries_of_others > 0, can_take_out);
             match operator.await_pair(self.machine, room, trouble)? {
                 PairCall::Own => self.bring(None, &operator)?,
                 PairCall::Another(file) => self.bring(Some(file), &operator)?,
@@ -101,17 +108,27 @@ impl Later {
 
     /// One more, or one try less.
     fn bring(&mut self, another: Option<OwnedFd>, operator: &Operator) -> anyhow::Result<()> {
+        let whose = if another.is_some() { Whose::Another } else { Whose::Own };
         match self.plug(another) {
             Ok((number, pair)) => {
                 self.trouble = None;
                 self.pairs.add(number, pair, operator, self.machine)?;
             }
             Err(trouble) => {
-                (self.trouble, self.tries) = (Some(trouble), self.tries.saturating_sub(1));
+                self.is_in_vain(whose, trouble);
                 std::thread::sleep(PAUSE);
             }
         }
         Ok(())
+    }
+
+    fn is_in_vain(&mut self, whose: Whose, trouble: PlugTrouble) {
+        self.trouble = Some(trouble);
+        let tries = match whose {
+            Whose::Own => &mut self.tries,
+            Whose::Another => &mut self.tries_of_others,
+        };
+        *tries = tries.saturating_sub(1);
     }
 
     /// The way that a window comes now.
@@ -162,18 +179,34 @@ impl Later {
     /// Plugs in another one, or maps it: its number.
     fn plug(&self, another: Option<OwnedFd>) -> Result<(u8, Pair), PlugTrouble> {
         let number = self.pairs.free_number(self.wanted.most).ok_or(PlugTrouble::Host)?;
-        if let Some(mapped) = self.mapped.as_ref().filter(|_| self.way() == Way::Mapped) {
+        let made = self.plug_as(number, another);
+        if made.is_err() {
+            // The machine looks for none of that number.
+            let _ = self.own.forget(number);
+        }
+        Ok((number, made?))
+    }
+
+    fn plug_as(&self, number: u8, another: Option<OwnedFd>) -> Result<Pair, PlugTrouble> {
+        let bytes = match &another {
+            Some(file) => memfd::size(file.as_fd()).map_err(|_| PlugTrouble::Host)?,
+            None => self.wanted.bytes,
+        };
+        let mapped = self.mapped.as_ref().filter(|_| self.way() == Way::Mapped);
+        if let Some(mapped) = mapped.filter(|mapped| mapped.slots.holds(bytes)) {
             let mut pair = self.make(number, another).map_err(|_| PlugTrouble::Host)?;
             mapped.map(number, &pair.window.file)?;
             pair.at = Some(mapped.slots.at(number));
-            return Ok((number, pair));
+            return Ok(pair);
         }
-        let monitor = self.monitor.as_ref().ok_or(PlugTrouble::NoMapper)?;
+        // What has no place there may have a device of its own.
+        let why_not = if mapped.is_some() { PlugTrouble::TooLong } else { PlugTrouble::NoMapper };
+        let monitor = self.monitor.as_ref().ok_or(why_not)?;
         let monitor = monitor.connect().map_err(|_| PlugTrouble::NoMonitor)?;
         let pair = self.make(number, another).map_err(|_| PlugTrouble::Host)?;
         let code = self.have_it_plugged(number, monitor, &pair);
         match code.map_err(|_| PlugTrouble::Host)? {
-            Some(0) => Ok((number, pair)),
+            Some(0) => Ok(pair),
             code => Err(code.and_then(trouble_of).unwrap_or(PlugTrouble::Host)),
         }
     }
@@ -279,8 +312,10 @@ pub(super) fn start(later: Later, attached: Receiver<()>) -> anyhow::Result<()> 
 
 #[cfg(test)]
 mod tests {
+    use super::super::slots::Slots;
+    use super::super::window::STEP;
     use super::*;
-    use omniverb_sys::memfd;
+    use omniverb_session::machine::MachineName;
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixStream;
 
@@ -338,6 +373,47 @@ mod tests {
         assert_eq!(outcome(keep, 10_000_000), Err(PlugTrouble::Silent));
         let talks = |mut socket: UnixStream| while socket.write_all(b"{\"event\": 1}\n").is_ok() {};
         assert_eq!(outcome(talks, LONG), Err(PlugTrouble::Nonsense));
+    }
+
+    /// How long another machine's window is that one says: it keeps nothing from this one.
+    #[test]
+    fn another_machine_s_window_that_is_too_long_ends_nothing() {
+        let own = Window::new(MachineName::new("web-1").unwrap(), STEP).unwrap();
+        let (ours, mapper) = socket::pair().unwrap();
+        let slots = Slots { bytes: 2 * STEP, count: 3 };
+        let mut later = Later {
+            machine: [0; VNIC_NAME_BYTES],
+            own: Arc::new(own),
+            wanted: Neighbours { count: 1, most: slots.count, bytes: slots.bytes },
+            pairs: Arc::new(Pairs::new(Vec::new())),
+            monitor: None,
+            mapped: Some(Mapped::played(slots, ours)),
+            home: Home::nowhere(),
+            program: PathBuf::from("/nowhere"),
+            tries: TRIES,
+            tries_of_others: TRIES,
+            trouble: None,
+        };
+        let plug = |later: &Later, bytes| {
+            later.plug(Some(memfd::create("another", bytes).unwrap())).err().unwrap()
+        };
+        assert_eq!(plug(&later, 3 * STEP), PlugTrouble::TooLong);
+        // Where there is a monitor it goes there; here nobody listens at it.
+        let folder = std::fs::File::open("/proc/self").unwrap();
+        later.monitor = Some(Monitor(folder.into()));
+        assert_eq!(plug(&later, 3 * STEP), PlugTrouble::NoMonitor);
+        assert!(!event::readable(mapper.as_fd(), Some(Duration::ZERO)).unwrap(), "it was asked");
+        for _ in 0..TRIES {
+            later.is_in_vain(Whose::Another, PlugTrouble::NoMonitor);
+        }
+        assert_eq!((later.tries_of_others, later.left()), (0, 3));
+        // One that has a place goes to who maps.
+        drop(mapper);
+        assert_eq!(plug(&later, 2 * STEP), PlugTrouble::NoMapper);
+        for _ in 0..TRIES {
+            later.is_in_vain(Whose::Own, PlugTrouble::NoMapper);
+        }
+        assert_eq!(later.left(), 0);
     }
 
     #[test]

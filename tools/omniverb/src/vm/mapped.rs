@@ -70,6 +70,13 @@ impl Mapped {
         Ok(mapped)
     }
 
+    /// One whose mapper is played, of a guest whose driver knows of such memory.
+    #[cfg(test)]
+    pub(super) fn played(slots: Slots, mapper: OwnedFd) -> Arc<Mapped> {
+        let inner = Inner { mapper: Some(mapper), driver: Driver::Knows, done: None };
+        Arc::new(Mapped { slots, inner: inner.into(), changed: Condvar::new() })
+    }
+
     fn serve(&self, starter: &Starter, file: &OwnedFd) {
         // Nobody but QEMU's user may connect: one that is gone may come again.
         while let Ok(qemu) = rustix::net::accept_with(

@@ -247,16 +247,8 @@ impl Pairs {
             inner.porter.as_ref().and_then(|porter| porter.try_clone().ok())
         };
         let Some(porter) = porter else { return };
-        let until = Instant::now() + LET_GO;
-        let mut said = socket::try_send(porter.as_fd(), &[GOES, number], &[]).is_ok();
-        while said {
-            let left = until.saturating_duration_since(Instant::now());
-            let mut word = [0; 2];
-            let came = event::readable(porter.as_fd(), Some(left)).unwrap_or(false);
-            let mode = socket::Mode::NonBlocking;
-            let heard = came.then(|| socket::receive(porter.as_fd(), &mut word, mode));
-            // Of one before that took too long.
-            said = matches!(heard, Some(Ok((2, _)))) && word != [GOES, number];
+        if socket::try_send(porter.as_fd(), &[GOES, number], &[]).is_ok() {
+            wait_for_word(&porter, number, Instant::now() + LET_GO);
         }
     }
 
@@ -277,6 +269,30 @@ impl Pairs {
     }
 }
 
+/// Waits until a porter says that the machine has let go of window `number`, or it is time, or the
+/// porter says what makes no sense: it hears a hostile guest, and may say anything, without end.
+fn wait_for_word(porter: &OwnedFd, number: u8, until: Instant) {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || !event::readable(porter.as_fd(), Some(left)).unwrap_or(false) {
+            return;
+        }
+        let mut word = [0; 2];
+        match socket::receive(porter.as_fd(), &mut word, socket::Mode::NonBlocking) {
+            Ok((2, files)) if files.is_empty() && word != [GOES, number] => {
+                // Of one before that took too long.
+            }
+            Ok((_, files)) if !files.is_empty() => {
+                // It has no reason to send any, and closing them can take as long as it likes.
+                let thread = std::thread::Builder::new().name("omniverb-closes".into());
+                let _ = thread.spawn(move || drop(files));
+                return;
+            }
+            _ => return,
+        }
+    }
+}
+
 /// Copies of descriptors that a process has, too, that is started while they are there.
 fn copies<'a>(files: impl Iterator<Item = &'a OwnedFd>) -> io::Result<Vec<OwnedFd>> {
     let copy = |file: &OwnedFd| {
@@ -290,6 +306,41 @@ fn copies<'a>(files: impl Iterator<Item = &'a OwnedFd>) -> io::Result<Vec<OwnedF
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A porter that never stops talking is heard for as long as it may take, and no longer.
+    #[test]
+    fn nobody_waits_for_a_porter_that_says_other_things() {
+        let (ours, theirs) = socket::pair().unwrap();
+        let (over, stop) = std::sync::mpsc::channel::<()>();
+        let talker = std::thread::spawn(move || {
+            let other = || socket::try_send(theirs.as_fd(), &[GOES, 7], &[]);
+            let full = |said: &io::Result<()>| {
+                said.is_ok() || matches!(said, Err(e) if e.kind() == io::ErrorKind::WouldBlock)
+            };
+            while full(&other()) && stop.try_recv().is_err() {}
+        });
+        wait_for_word(&ours, 3, Instant::now() + Duration::from_millis(50));
+        drop((over, ours));
+        talker.join().unwrap();
+    }
+
+    #[test]
+    fn a_word_that_has_been_waited_for_ends_it() {
+        let (ours, theirs) = socket::pair().unwrap();
+        let far = || Instant::now() + Duration::from_secs(3600);
+        for word in [[GOES, 2], [GOES, 3], [GOES, 4]] {
+            socket::send(theirs.as_fd(), &word, &[]).unwrap();
+        }
+        wait_for_word(&ours, 3, far());
+        let mut word = [0; 2];
+        socket::receive(ours.as_fd(), &mut word, socket::Mode::NonBlocking).unwrap();
+        assert_eq!(word, [GOES, 4], "what is behind it stays");
+        // What makes no sense ends it, too: too short, with a descriptor, nobody there.
+        socket::send(theirs.as_fd(), &[GOES], &[]).unwrap();
+        wait_for_word(&ours, 3, far());
+        socket::send(theirs.as_fd(), &[GOES, 4], &[theirs.as_fd()]).unwrap();
+        wait_for_word(&ours, 3, far());
+    }
 
     #[test]
     fn a_porter_is_told_whose_a_window_is() {

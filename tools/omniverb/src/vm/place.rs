@@ -237,7 +237,7 @@ impl Place {
 }
 
 /// Where QEMU has its monitor: its part of a machine's folder.
-pub(super) struct Monitor(OwnedFd);
+pub(super) struct Monitor(pub(super) OwnedFd);
 
 impl Monitor {
     pub(super) fn connect(&self) -> std::io::Result<OwnedFd> {

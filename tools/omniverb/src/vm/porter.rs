@@ -338,9 +338,8 @@ impl Porter {
         self.relay.restart();
         if begin.is_some() {
             self.relay.say(FrameKind::Begin, 0, bytes);
-            if self.windows.present != 0 {
-                self.say_windows();
-            }
+            // Also that there are none: of one that went meanwhile it may have something.
+            self.say_windows();
         }
         Ok(())
     }

@@ -66,12 +66,16 @@ impl Sharing {
         self.add_found()
     }
 
-    /// Whether the machine has another one than before.
-    fn add_found(&mut self) -> bool {
-        // Those that may be its own are as many as before, but say more: what comes later is none.
+    /// Those that may be its own are as many as before, but say more: what comes later is none.
+    fn renew_claims(&mut self) {
         let mut all = self.found.own();
         all.truncate(self.claims.len());
         self.claims = all;
+    }
+
+    /// Whether the machine has another one than before.
+    fn add_found(&mut self) -> bool {
+        self.renew_claims();
         let own = self.claims.get(self.claim);
         let before = self.pairs.len();
         for (number, shared) in own.map(|own| self.found.pairs(own)).unwrap_or_default() {
@@ -86,10 +90,17 @@ impl Sharing {
 
     /// The host says which pair windows there are, bit `number - 1` of each: of those that are
     /// mapped the machine sees nothing by itself. It is let go of those that are to go, before they
-    /// do.
+    /// do; and of those in whose place there is another one by now, which this machine was not told
+    /// of in time.
     pub(super) fn look_again(&mut self, present: u64) {
-        let gone =
-            |number: &u8, shared: &mut Shared| shared.is_mapped && present >> (number - 1) & 1 == 0;
+        self.found.look_at_names();
+        self.renew_claims();
+        let own = self.claims.get(self.claim);
+        let gone = |number: &u8, shared: &mut Shared| {
+            let is_there = present >> (number - 1) & 1 != 0
+                && own.is_some_and(|own| shared.is_called(*number, own));
+            shared.is_mapped && !is_there
+        };
         for (number, _) in self.pairs.extract_if(.., gone) {
             self.border.remove(number);
         }

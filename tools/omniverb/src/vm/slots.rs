@@ -51,9 +51,14 @@ impl Slots {
 
     /// Where in the region the data part of window `number` is, if it is of so many bytes.
     pub(super) fn place(self, number: u8, bytes: u64) -> Option<Extent> {
-        let fits = (1..=self.count).contains(&number) && bytes <= self.bytes;
+        let fits = (1..=self.count).contains(&number) && self.holds(bytes);
         let Extent { length, .. } = data(bytes);
         (fits && length > 0).then_some(Extent { offset: self.start(number), length })
+    }
+
+    /// Whether a window of so many bytes is no longer than a place.
+    pub(super) fn holds(self, bytes: u64) -> bool {
+        bytes <= self.bytes
     }
 
     /// Where in the guest's device it begins.

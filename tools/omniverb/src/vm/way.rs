@@ -11,8 +11,8 @@ const FIRST: (u32, u32) = (11, 1);
 /// How a machine's pair windows come into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Way {
-    /// Mapped, if QEMU is new enough, for all that it says itself, and ends at a reset anyway; else
-    /// plugged in.
+    /// Mapped, if QEMU is new enough, for all that it says itself, ends at a reset anyway, and is
+    /// not told to use KVM, with which that was never tried; else plugged in.
     Auto,
     /// Mapped, with QEMU 11.1 or newer, and plugged in if the guest's driver knows of no such
     /// memory.
@@ -42,7 +42,9 @@ impl Way {
     /// Which it is, of a QEMU that is started by this word and these.
     pub(super) fn with(self, program: &OsStr, arguments: &[OsString]) -> Way {
         match self {
-            Way::Auto if ends_at_reset(arguments) && maps(program) => Way::Mapped,
+            Way::Auto if ends_at_reset(arguments) && !names_kvm(arguments) && maps(program) => {
+                Way::Mapped
+            }
             Way::Auto => Way::Plugged,
             chosen => chosen,
         }
@@ -57,6 +59,20 @@ fn ends_at_reset(arguments: &[OsString]) -> bool {
             || word.split(',').any(|w| w == "reboot=shutdown")
     };
     arguments.iter().any(says)
+}
+
+/// Whether QEMU is told to use KVM, or a processor that there is only with it. A word too many that
+/// looks so costs nothing: windows are plugged in.
+fn names_kvm(arguments: &[OsString]) -> bool {
+    let words: Vec<&str> = arguments.iter().map(|word| word.to_str().unwrap_or("")).collect();
+    let says = |word: &&str| {
+        word.trim_start_matches('-') == "enable-kvm"
+            || word.split([',', ':', '=']).any(|part| part == "kvm")
+    };
+    let is_host = |pair: &[&str]| {
+        pair[0].trim_start_matches('-') == "cpu" && pair[1].split(',').next() == Some("host")
+    };
+    words.iter().any(says) || words.windows(2).any(is_host)
 }
 
 /// Whether a program is a QEMU that is new enough. One that is called otherwise is not asked: it
@@ -106,6 +122,26 @@ mod tests {
         ] {
             let words: Vec<OsString> = words.iter().map(OsString::from).collect();
             assert_eq!(ends_at_reset(&words), expected, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn kvm_is_known_by_its_words() {
+        for (words, expected) in [
+            (&["-m", "512", "-machine", "q35", "-no-reboot"][..], false),
+            (&["-accel", "tcg,thread=multi", "-cpu", "max"], false),
+            (&["-cpu", "qemu64", "-name", "host"], false),
+            (&["-enable-kvm"], true),
+            (&["--enable-kvm"], true),
+            (&["-accel", "kvm"], true),
+            (&["-accel", "kvm,dirty-ring-size=4096"], true),
+            (&["-machine", "type=q35,accel=kvm:tcg"], true),
+            (&["-M", "q35,accel=tcg:kvm"], true),
+            (&["-cpu", "host"], true),
+            (&["--cpu", "host,pmu=off"], true),
+        ] {
+            let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+            assert_eq!(names_kvm(&words), expected, "{words:?}");
         }
     }
 

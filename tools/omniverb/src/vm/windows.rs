@@ -49,14 +49,32 @@ pub(super) struct Shared {
     pub(super) is_mapped: bool,
     /// This machine's, or another one's that is plugged in here, too.
     pub(super) whose: Whose,
+    /// What it began with when it was found.
+    head: WindowHead,
+}
+
+impl Shared {
+    /// Whether the machine's own window says of this one what it said when it was found.
+    pub(super) fn is_called(&self, number: u8, own: &Own) -> bool {
+        own.names.number(&self.head) == Some((number, self.whose))
+    }
+}
+
+/// A device that windows are mapped into, and where: or a neighbour's window that begins so.
+#[derive(Clone)]
+struct Places {
+    file: Arc<OwnedFd>,
+    slots: Slots,
+    /// What the host calls the machine's own window, which no neighbour knows.
+    number: u64,
 }
 
 /// All that there are.
 #[derive(Default)]
 pub(super) struct Found {
     devices: Vec<Device>,
-    /// The device that windows are mapped into, if there is one, and where.
-    places: Option<(Arc<OwnedFd>, Slots)>,
+    /// What may be the device that windows are mapped into.
+    places: Vec<Places>,
     /// One that begins as a window does, of another version.
     pub(super) other_version: Option<String>,
 }
@@ -82,13 +100,14 @@ impl Found {
         found
     }
 
-    /// Whether it is the device that windows are mapped into: that is kept, once.
+    /// Whether it may be the device that windows are mapped into: that is kept, once.
     fn is_for_places(&mut self, file: &OwnedFd, head: &WindowHead) -> bool {
         let Some(slots) = Slots::read(head, bytes_of(file)) else { return false };
-        if self.places.is_none()
+        let number = head.number;
+        if self.places.iter().all(|places| places.number != number)
             && let Ok(file) = file.try_clone()
         {
-            self.places = Some((Arc::new(file), slots));
+            self.places.push(Places { file: Arc::new(file), slots, number });
         }
         true
     }
@@ -96,25 +115,26 @@ impl Found {
     /// Looks which windows are mapped, of those that there are (bit `number - 1` of each): those
     /// that the machine's own window has names for. At a place without one there may be nothing.
     pub(super) fn look_at_places(&mut self, present: u64) {
-        let Some((places, slots)) = self.places.clone() else { return };
         self.devices.retain(|device| device.offset == 0);
         self.look_at_names();
-        let named = |number: u8| {
-            let own = self.devices.iter().filter(|device| device.is_own());
-            own.map(|device| &device.names).any(|names| names.has(number))
-        };
-        let is_there = |number: &u8| present >> (number - 1) & 1 != 0 && named(*number);
-        let numbers: Vec<u8> = (1..=slots.count).filter(is_there).collect();
-        for number in numbers {
-            let (file, offset) = (places.clone(), slots.at(number));
-            let Some((head, names)) = beginning(&file, offset) else { continue };
-            let room = slots.room();
-            self.devices.push(Device { file, offset, room, head, names });
+        for Places { file, slots, number: whose } in self.places.clone() {
+            let named = |number: u8| {
+                let mut own = self.devices.iter().filter(|device| device.is_own());
+                own.any(|own| own.head.number == whose && own.names.has(number))
+            };
+            let is_there = |number: &u8| present >> (number - 1) & 1 != 0 && named(*number);
+            let numbers: Vec<u8> = (1..=slots.count).filter(is_there).collect();
+            for number in numbers {
+                let (file, offset) = (file.clone(), slots.at(number));
+                let Some((head, names)) = beginning(&file, offset) else { continue };
+                let room = slots.room();
+                self.devices.push(Device { file, offset, room, head, names });
+            }
         }
     }
 
-    /// What the machine's own window says may be more than before.
-    fn look_at_names(&mut self) {
+    /// What the machine's own window says may be more than before, or something else.
+    pub(super) fn look_at_names(&mut self) {
         for device in &mut self.devices {
             if let Some((_, names)) = beginning(&device.file, device.offset) {
                 device.names = names;
@@ -197,8 +217,8 @@ fn shared(device: &Device, whose: Whose) -> Option<Shared> {
     let data = Part { offset: device.offset, length: device.head.bytes };
     let sound = (DATA_BYTES_MIN..=device.room).contains(&data.length)
         && Extent::new(&device.file, data.offset, data.length).verify().is_ok();
-    let is_mapped = data.offset != 0;
-    sound.then(|| Shared { file: device.file.clone(), data, is_mapped, whose })
+    let (is_mapped, head) = (data.offset != 0, device.head);
+    sound.then(|| Shared { file: device.file.clone(), data, is_mapped, whose, head })
 }
 
 /// What is in a folder.
@@ -260,7 +280,7 @@ mod tests {
 
     fn found(windows: &[&Window]) -> Found {
         let devices = windows.iter().map(|one| device(one)).collect();
-        Found { devices, places: None, other_version: None }
+        Found { devices, places: Vec::new(), other_version: None }
     }
 
     fn numbers(found: &Found, own: &Own) -> Vec<u8> {
@@ -357,6 +377,28 @@ mod tests {
         map(2);
         all.look_at_places(0b011);
         assert_eq!(numbers(&all, &one(&all)), [1, 2]);
+        // A neighbour's window that begins as that device does, whatever it says of itself: which it
+        // cannot say is what the own one is called.
+        for all in [&mut all, &mut found(&[&own])] {
+            let forged = WindowHead { number: 5, ..super::beginning(&places, 0).unwrap().0 };
+            let claims = omniverb_sys::memfd::create("claims", bytes).unwrap();
+            pwrite(&claims, &forged.written(), 0).unwrap();
+            all.add(claims).unwrap();
+            let _ = all.add(places.try_clone().unwrap());
+            all.look_at_places(u64::MAX);
+            assert_eq!(numbers(all, &one(all)), [1, 2, 3]);
+        }
+        // Another window has come to a place: it is not called what that one was.
+        let seen = all.pairs(&one(&all));
+        assert!(seen.iter().all(|(number, shared)| shared.is_called(*number, &one(&all))));
+        let own_device = all.devices.iter().position(Device::is_own).unwrap();
+        let name = PairNames::offset_of(3) as u64;
+        pwrite(&all.devices[own_device].file, &7_u64.to_ne_bytes(), name).unwrap();
+        all.look_at_names();
+        let called = |number: u8| seen[&number].is_called(number, &one(&all));
+        assert_eq!([1, 2, 3].map(called), [true, true, false]);
+        let names = pairs[2].head.number.to_ne_bytes();
+        pwrite(&all.devices[own_device].file, &names, name).unwrap();
         // One that says it reaches into its neighbour's place, and one that says it is the
         // machine's own.
         let write = |head: WindowHead, number| {

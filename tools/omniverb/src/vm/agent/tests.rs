@@ -38,6 +38,7 @@ fn bench() -> Bench {
         relay,
         window,
         sharing: Sharing::new(Found::default()).unwrap(),
+        has_said_pairs: false,
         listener,
         network: None,
         tried: clock::now(),
@@ -168,6 +169,23 @@ fn a_word_wakes_who_sleeps_on_a_bell_and_a_ring_is_said() {
         bench.agent.other(RUNG).unwrap();
         assert_eq!(bench.said(), [FrameKind::Word]);
     }
+}
+
+/// Who finds no windows, and cannot find any, is not brought one because it is told of none.
+#[test]
+fn an_agent_answers_what_the_host_says_of_windows() {
+    let mut bench = bench();
+    let mut hears = |bits: u64| {
+        let bytes = bits.to_le_bytes().to_vec();
+        bench.agent.frame(Frame { kind: FrameKind::Pairs, session: 0, bytes });
+        // Something that is said in any case.
+        bench.agent.relay.say(FrameKind::Word, 0, Vec::new());
+        bench.said()
+    };
+    assert_eq!(hears(0), [FrameKind::Word]);
+    assert_eq!(hears(1), [FrameKind::Pairs, FrameKind::Word]);
+    // Somebody may wait for it.
+    assert_eq!(hears(0), [FrameKind::Pairs, FrameKind::Word]);
 }
 
 /// What a process is asked, and what it says, of its pages is looked at first: here, where nobody
