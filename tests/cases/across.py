@@ -226,8 +226,8 @@ def _computing(across):
     try:
         for where, who, file in ((across.server, "computes", said[0]),
                                  (across.client, "reads", said[1])):
-            ends.append(process.start(across.line(where, "-", who, _ONE, 7660, flags),
-                                      stdout=file, stderr=file))
+            line = across.line(where, across.folder / "report-computing", who, _ONE, 7660, flags)
+            ends.append(process.start(line, stdout=file, stderr=file))
             if len(ends) == 1:
                 process.until(lambda: process.listens(across.server.pid, 7660), 10, str)
         for turn in range(1, 50):

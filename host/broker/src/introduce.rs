@@ -14,6 +14,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 static LINKS: AtomicU64 = AtomicU64::new(1);
 
+/// Links are called by other names than by a broker that was here before: processes have links of
+/// its still, and would say to this one that they have ended.
+pub(crate) fn begin() {
+    LINKS.fetch_max(clock::now(), Ordering::Relaxed);
+}
+
 /// Gives both the memory of a link; `pair`: it lives by that, if the two are in two network
 /// namespaces. The first is told if there is none.
 ///

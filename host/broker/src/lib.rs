@@ -64,6 +64,7 @@ pub fn serve(order: OwnedFd) {
         return;
     };
     let Ok(daemon) = order.try_clone() else { return };
+    introduce::begin();
     let broker = Arc::new(Broker { daemon: Some(daemon), ..Broker::default() });
     _ = listen(&order, &listener, said, &broker);
     // Threads that attend to somebody end with his connection.
