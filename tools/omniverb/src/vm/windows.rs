@@ -377,8 +377,8 @@ mod tests {
         map(2);
         all.look_at_places(0b011);
         assert_eq!(numbers(&all, &one(&all)), [1, 2]);
-        // A neighbour's window that begins as that device does, whatever it says of itself: which it
-        // cannot say is what the own one is called.
+        // A neighbour's window that begins as that device does, but for what the host calls the
+        // own one.
         for all in [&mut all, &mut found(&[&own])] {
             let forged = WindowHead { number: 5, ..super::beginning(&places, 0).unwrap().0 };
             let claims = omniverb_sys::memfd::create("claims", bytes).unwrap();
