@@ -188,8 +188,8 @@ LOADS = [
                           wrk("file of 30 kB", "http://127.0.0.1:7013/middle", 16),
                           wrk("proxied", "http://127.0.0.1:7014/small", 16)],
          {"nginx": "nginx-light", "wrk": "wrk"}),
-    Load("PostgreSQL", database.served, [pgbench("-c", 1), pgbench("-c", 8), pgbench("-c", 4, "-C")],
-         database.NEEDS),
+    Load("PostgreSQL", database.served,
+         [pgbench("-c", 1), pgbench("-c", 8), pgbench("-c", 4, "-C")], database.NEEDS),
     Load("chain", behind, [wrk("chain", "http://127.0.0.1:7021/page", 8)],
          {"haproxy": "haproxy", "wrk": "wrk", "redis-server": "redis-server"}),
 ]

@@ -120,7 +120,7 @@ functions! {
             let is_one = !message.is_null();
             let all =
                 if is_one { Parts::of((*message).msg_iov, (*message).msg_iovlen) } else { None };
-            all.map(|all| all.with_control((*message).msg_controllen > 0))
+            all.map(|all| all.and_control((*message).msg_controllen))
         };
         let is_kernels = Cell::new(false);
         let got = carry::receive(number, parts, flags, || {

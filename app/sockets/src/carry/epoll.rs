@@ -17,7 +17,7 @@ use rustix::event::PollFlags;
 use super::links::{self, Link, Note, Word};
 use super::look::{self, Seen};
 use super::members::{self, Looked, NOT_OURS, Row, may_be_member};
-use super::{clock, inward, leaving, mail, outward, shadow, welcome};
+use super::{arrived, clock, leaving, mail, outward, shadow, welcome};
 use crate::ledger;
 use crate::table::{self, NUMBERS};
 
@@ -140,11 +140,11 @@ fn news(link: Link) -> u32 {
     }
     let events = link.get(Word::Events) as u32;
     let error = if link.get(Word::Error) == 0 { 0 } else { libc::EPOLLERR as u32 };
-    let is_wanted = events & READABLE != 0 && inward::waiting(link) > 0;
+    let is_wanted = events & READABLE != 0 && arrived::waiting(link) > 0;
     // Of bytes of the kernel's that come first that has told, but not of this news.
     let bytes = is_wanted
         && if events & EDGE == 0 {
-            inward::is_readable(link, number_of(link))
+            arrived::is_readable(link, number_of(link))
         } else {
             link.get(Word::Told) != newest(link)
         };
@@ -233,7 +233,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
             }
             let mut is_passing = false;
             self.row.each(|link| {
-                is_passing |= inward::settles(link);
+                is_passing |= arrived::settles(link);
                 true
             });
             if !is_passing && self.marks() == before {
@@ -247,7 +247,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
     fn marks(&self) -> u64 {
         let mut all = 0_u64;
         self.row.each(|link| {
-            all = all.wrapping_add(inward::mark(link));
+            all = all.wrapping_add(arrived::mark(link));
             true
         });
         all
@@ -322,7 +322,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
         self.row.each(|link| {
             let (data, events) = (link.get(Word::Data), link.get(Word::Events) as u32);
             let readable = events & READABLE;
-            if readable == 0 || inward::waiting(link) == 0 {
+            if readable == 0 || arrived::waiting(link) == 0 {
                 return true;
             }
             let lacks = |event: libc::epoll_event| {
@@ -330,7 +330,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
                 its == data && bits & readable == 0
             };
             if let Some(at) = (0..told).find(|at| lacks(self.get(*at)))
-                && inward::is_readable(link, number_of(link))
+                && arrived::is_readable(link, number_of(link))
                 && kernels(link, events) & self.get(at).events != 0
             {
                 link.set(Word::Shown, newest(link));

@@ -9,7 +9,7 @@ use omniverb_carry::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 
 use super::links::{self, Link, Note, Word};
 use super::outward::{self, is_its};
-use super::{broker, inward, shadow};
+use super::{arrived, broker, shadow};
 use crate::ledger;
 
 /// Neither direction goes on, now or, if it has no memory yet, ever. What was not received is still
@@ -48,7 +48,7 @@ fn escape_wholly(link: Link, number: c_int) {
 /// thing that it does.
 pub(super) fn leave(link: Link, number: c_int) {
     escape_wholly(link, number);
-    if inward::waiting(link) > 0
+    if arrived::waiting(link) > 0
         && let Some(inward) = link.inward()
         && inward.leave().is_err()
     {

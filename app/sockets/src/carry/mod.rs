@@ -9,9 +9,11 @@
 //! * [`outward`], [`inward`]: sending, receiving; [`full`]: where there is no room;
 //!   [`welcome`]: who may put bytes there. [`waits`]: `poll` and `select`; [`epoll`] and
 //!   [`members`]: sets.
-//! * [`leaving`]: back to the kernel. [`look`], [`shadow`]: what the kernel says.
+//! * [`arrived`]: what was not received yet. [`leaving`]: back to the kernel. [`look`], [`shadow`]:
+//!   what the kernel says.
 //! * [`report`]: how much was carried; `crate::ledger`: what is not, and why.
 
+mod arrived;
 mod broker;
 mod clock;
 mod epoll;
@@ -444,18 +446,18 @@ pub(crate) unsafe fn queued(number: c_int, count: *mut c_int, native: impl Fn() 
     outward::give_back();
     let (mut turns, mut result) = (0, 0);
     while turns < epoll::MOVES {
-        let before = inward::mark(link);
+        let before = arrived::mark(link);
         result = native();
-        let more = inward::waiting(link);
+        let more = arrived::waiting(link);
         turns += 1;
         // What goes another way at this moment is nowhere, or counted twice.
-        let is_passing = inward::settles(link);
-        let is_sure = !is_passing && inward::mark(link) == before || turns == epoll::MOVES;
+        let is_passing = arrived::settles(link);
+        let is_sure = !is_passing && arrived::mark(link) == before || turns == epoll::MOVES;
         if result != 0 || is_sure {
             if result == 0 && more > 0 {
                 // SAFETY: as the caller says.
                 unsafe { *count += more as c_int };
-                inward::shows(link);
+                arrived::shows(link);
             }
             break;
         }

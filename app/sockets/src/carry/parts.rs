@@ -55,8 +55,8 @@ impl<'a> Parts<'a> {
     }
 
     /// The call has room for what the kernel says of the bytes that it gives.
-    pub(crate) fn with_control(self, has_control: bool) -> Self {
-        Self { has_control, ..self }
+    pub(crate) fn and_control(self, bytes: usize) -> Self {
+        Self { has_control: bytes > 0, ..self }
     }
 
     pub(super) fn has_control(&self) -> bool {

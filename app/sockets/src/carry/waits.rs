@@ -11,7 +11,7 @@ use super::epoll::{MOVES, Wait};
 use super::links::{self, Link, Note, Word};
 use super::look;
 use super::offering::{self, Found};
-use super::{clock, epoll, inward, mail, outward, welcome};
+use super::{arrived, clock, epoll, mail, outward, welcome};
 use crate::place;
 
 /// Descriptors of a call that are looked through.
@@ -87,7 +87,7 @@ fn offer_all(numbers: impl Iterator<Item = c_int>) -> u32 {
 
 /// A socket that has something that the kernel does not see.
 fn has_more(one: &libc::pollfd, link: Link) -> bool {
-    one.events & READABLE != 0 && inward::is_readable(link, one.fd) || link.get(Word::Error) != 0
+    one.events & READABLE != 0 && arrived::is_readable(link, one.fd) || link.get(Word::Error) != 0
 }
 
 fn any_has_more(all: &mut [libc::pollfd]) -> bool {
@@ -109,9 +109,9 @@ fn add(all: &mut [libc::pollfd], result: c_int) -> c_int {
             _ = look::look_now(link, one.fd);
         }
         let before = one.revents;
-        if one.events & READABLE != 0 && inward::is_readable(link, one.fd) {
+        if one.events & READABLE != 0 && arrived::is_readable(link, one.fd) {
             one.revents |= one.events & READABLE;
-            inward::shows(link);
+            arrived::shows(link);
         }
         if link.get(Word::Error) != 0 {
             one.revents |= libc::POLLERR;
@@ -179,7 +179,7 @@ fn ask_once(all: &mut [libc::pollfd], native: &impl Fn(bool) -> c_int) -> c_int 
         let result = add(all, result);
         let mut is_passing = false;
         if result == 0 {
-            each(all, |_, link| is_passing |= inward::settles(link));
+            each(all, |_, link| is_passing |= arrived::settles(link));
         }
         if result != 0 || !is_passing && marks(all) == before {
             return result;
@@ -191,7 +191,7 @@ fn ask_once(all: &mut [libc::pollfd], native: &impl Fn(bool) -> c_int) -> c_int 
 /// Changes when bytes that were in a ring are not there any more.
 fn marks(all: &mut [libc::pollfd]) -> u64 {
     let mut sum = 0_u64;
-    each(all, |_, link| sum = sum.wrapping_add(inward::mark(link)));
+    each(all, |_, link| sum = sum.wrapping_add(arrived::mark(link)));
     sum
 }
 
@@ -372,7 +372,7 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
     let has_more = |number: c_int, link: Link| {
         // SAFETY: the set has a place for the number.
         let is_read = unsafe { libc::FD_ISSET(number, &raw const read) };
-        is_read && inward::is_readable(link, number) || link.get(Word::Error) != 0
+        is_read && arrived::is_readable(link, number) || link.get(Word::Error) != 0
     };
     let mut found = false;
     let uncounted = if wait == Wait::Until { offer_all(asked()) } else { 0 };
@@ -409,7 +409,7 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
     }
     let marks = || {
         let mut sum = 0_u64;
-        sets.each(&read, &write, |_, link| sum = sum.wrapping_add(inward::mark(link)));
+        sets.each(&read, &write, |_, link| sum = sum.wrapping_add(arrived::mark(link)));
         sum
     };
     for _ in 0..MOVES {
@@ -418,7 +418,7 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
         let result = complete(sets, &read, &write, result);
         let mut is_passing = false;
         if result == 0 {
-            sets.each(&read, &write, |_, link| is_passing |= inward::settles(link));
+            sets.each(&read, &write, |_, link| is_passing |= arrived::settles(link));
         }
         if result != 0 || !is_passing && marks() == before {
             return result;
@@ -496,9 +496,9 @@ fn complete(sets: &Sets, read: &libc::fd_set, write: &libc::fd_set, result: c_in
             _ = look::look_now(link, number);
         }
         let has_error = link.get(Word::Error) != 0;
-        if has_error || inward::is_readable(link, number) {
+        if has_error || arrived::is_readable(link, number) {
             count += c_int::from(Sets::add(sets.read, read, number));
-            inward::shows(link);
+            arrived::shows(link);
         }
         if has_error {
             count += c_int::from(Sets::add(sets.write, write, number));
