@@ -3,7 +3,6 @@
 use crate::support::*;
 use omniverb_tenancy::testing::exercise::{Bench, ip, vnic};
 use omniverb_tenancy::{Action, Datapath, Policy, Unrelated, Why};
-use std::net::IpAddr;
 
 const PERIOD: u64 = 10_000_000_000;
 
@@ -19,7 +18,7 @@ fn bench_of(sessions: &[u64]) -> Bench {
 
 /// Asks for a relation between the addresses of two numbers in two vNICs.
 fn relate(bench: &mut Bench, number: u64, ends: [(u64, u64); 2]) -> Vec<Result<(), Unrelated>> {
-    let ends = ends.map(|(at, address)| (vnic(at), IpAddr::from(ip(address))));
+    let ends = ends.map(|(at, address)| (vnic(at), ip(address)));
     let actions = bench.tenancy.relate(number, ends, bench.now);
     bench.carry_out(actions);
     verdicts(bench, number)
@@ -62,7 +61,7 @@ fn an_address_that_two_have_is_whose_the_network_says() {
     let both = [(2, 2), (3, 2)];
     for (at, address) in both {
         let list = [omniverb_tenancy::VnicAddress {
-            ip: ip(address).into(),
+            ip: ip(address),
             interface: 2,
             reach: omniverb_tenancy::Reach::Global,
             is_loopback: false,
