@@ -181,7 +181,7 @@ fn what_nobody_uses_is_taken_out_where_that_can_be() {
     if !is_root() {
         return;
     }
-    let (daemon, [here, _there], mut far) = two_networks(files());
+    let (daemon, [here, _there], mut far) = two_networks_at(files(), BYTES);
     let keeper = Operator::connect(&daemon);
     let full = AwaitPair { can: CAN_TAKE_OUT, ..can_plug("one", 0) };
     keeper.say(full);
@@ -212,7 +212,7 @@ fn what_nobody_uses_is_taken_out_where_that_can_be() {
     // Another file has its number.
     keeper.say(AwaitPair { left: 1, ..full });
     is_asked(&keeper);
-    assert!(matches!(give(&daemon, "one", 1, DATA, &files()), Said::Done(_)));
+    assert!(matches!(give_at(&daemon, "one", 1, (DATA, BYTES), &files()), Said::Done(_)));
     let [(fourth, _), _] = far.link(&mut c, &mut again);
     assert_eq!((fourth.engine, fourth.memory.offset >> 56), (0, 1));
 }

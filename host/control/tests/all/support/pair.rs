@@ -29,8 +29,19 @@ pub fn files_named(name: &str) -> [OwnedFd; 2] {
 }
 
 pub fn give(daemon: &Daemon, text: &str, number: u64, data: Extent, files: &[OwnedFd]) -> Said {
+    give_at(daemon, text, number, (data, 0), files)
+}
+
+/// The same for a window that is somewhere in its machine's device.
+pub fn give_at(
+    daemon: &Daemon,
+    text: &str,
+    number: u64,
+    (data, at): (Extent, u64),
+    files: &[OwnedFd],
+) -> Said {
     let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-    let asked = AttachPair { name: name(text), data, number, at: 0 };
+    let asked = AttachPair { name: name(text), data, number, at };
     Operator::connect(daemon).call_for_files(asked, &files).0
 }
 
@@ -42,10 +53,15 @@ pub struct There {
 
 impl There {
     pub fn new(daemon: &Daemon, net: &Net, pairs: &[[OwnedFd; 2]]) -> There {
+        There::with(daemon, net, pairs, 0)
+    }
+
+    fn with(daemon: &Daemon, net: &Net, pairs: &[[OwnedFd; 2]], at: u64) -> There {
         let mut machine = Machine::attach(daemon, "one");
         for (number, [window, ledger]) in (1..).zip(pairs) {
             let files = [window, ledger].map(|file| file.try_clone().unwrap());
-            assert!(matches!(give(daemon, "one", number, DATA, &files), Said::Done(_)));
+            let said = give_at(daemon, "one", number, (DATA, at), &files);
+            assert!(matches!(said, Said::Done(_)));
         }
         let present = (1 << pairs.len()) - 1;
         assert!(matches!(machine.ask(TellPairs { present }).0, machine::Message::Done(_)));
@@ -88,10 +104,14 @@ impl There {
 
 /// A daemon, two networks that reach each other, and in the second one a machine with this window.
 pub fn two_networks(window: [OwnedFd; 2]) -> (Daemon, [Net; 2], There) {
+    two_networks_at(window, 0)
+}
+
+pub fn two_networks_at(window: [OwnedFd; 2], at: u64) -> (Daemon, [Net; 2], There) {
     let daemon = Daemon::start(Settings::default());
     let (here, there) = (Net::new(), Net::new());
     here.join(&there, A, B);
-    let far = There::new(&daemon, &there, &[window]);
+    let far = There::with(&daemon, &there, &[window], at);
     (daemon, [here, there], far)
 }
 
