@@ -361,36 +361,20 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
     fn look_for_a_moment(&self) -> c_int {
         let mut is_any_welcome = false;
         self.row.each(|link| {
-            if link.get(Word::Events) as u32 & READABLE != 0
-                && let Some(direction) = link.inward()
-            {
-                is_any_welcome |= welcome::welcome(link, &direction);
-            }
+            let is_wanted = link.get(Word::Events) as u32 & READABLE != 0;
+            is_any_welcome |= is_wanted && welcome::welcome_sender(link);
             true
         });
         if !is_any_welcome {
             return 0;
         }
-        let (began, mut asked) = (clock::now(), None);
-        loop {
-            let is_time = asked.is_none_or(|asked| clock::is_over(asked, clock::MOMENT));
-            if any_has_news(self.row) || is_time {
-                asked = Some(clock::now());
-                let told = self.ask();
-                if told != 0 {
-                    // Who had to give the processor away for long had better slept: the kernel
-                    // would have woken him.
-                    let is_late = clock::is_over(began, welcome::LOOKING);
-                    self.row.looked(if is_late { Looked::InVain } else { Looked::Well });
-                    return told;
-                }
-            }
-            if clock::is_over(began, welcome::LOOKING) {
-                self.row.looked(Looked::InVain);
-                return 0;
-            }
-            rustix::thread::sched_yield();
-        }
+        let began = clock::now();
+        let told = welcome::look_for_a_moment(began, || any_has_news(self.row), || self.ask());
+        // Who had to give the processor away for long had better slept: the kernel would have woken
+        // him.
+        let is_late = clock::is_over(began, welcome::LOOKING);
+        self.row.looked(if is_late { Looked::InVain } else { Looked::Well });
+        told
     }
 
     /// Waits in the kernel, while no member is welcome.

@@ -4,6 +4,7 @@
 //! an error that is ours to tell. Before the kernel sleeps no other end is welcome any more, so
 //! that bytes that come wake.
 
+use core::cell::RefCell;
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 
@@ -254,34 +255,20 @@ fn any_is_welcome(all: &mut [libc::pollfd]) -> bool {
 fn look_for_a_moment(all: &mut [libc::pollfd], native: &impl Fn(bool) -> c_int) -> c_int {
     let mut is_any_welcome = false;
     each(all, |one, link| {
-        if one.events & READABLE != 0
-            && let Some(direction) = link.inward()
-        {
-            is_any_welcome |= welcome::welcome(link, &direction);
-        }
+        is_any_welcome |= one.events & READABLE != 0 && welcome::welcome_sender(link);
     });
     if !is_any_welcome {
         return 0;
     }
-    let began = clock::now();
-    let mut asked = 0;
-    loop {
-        let has_more = any_has_more(all);
-        if has_more || clock::is_over(asked, clock::MOMENT) {
-            asked = clock::now();
-            let result = native(false);
-            let result = add(all, result);
-            if result != 0 {
-                each(all, |_, link| welcome::looked(link, began));
-                return result;
-            }
-        }
-        if clock::is_over(began, welcome::LOOKING) {
-            each(all, |_, link| welcome::looked(link, began));
-            return 0;
-        }
-        rustix::thread::sched_yield();
-    }
+    let (began, all) = (clock::now(), RefCell::new(all));
+    let has_more = || any_has_more(&mut all.borrow_mut());
+    let ask = || {
+        let result = native(false);
+        add(&mut all.borrow_mut(), result)
+    };
+    let result = welcome::look_for_a_moment(began, has_more, ask);
+    each(&mut all.borrow_mut(), |_, link| welcome::looked(link, began));
+    result
 }
 
 /// The sets of a `select`.
@@ -450,39 +437,25 @@ fn look_at_sets(
     if is_worth_looking {
         is_any_welcome = false;
         sets.each(read, write, |number, link| {
-            if is_read(number)
-                && let Some(direction) = link.inward()
-            {
-                is_any_welcome |= welcome::welcome(link, &direction);
-            }
+            is_any_welcome |= is_read(number) && welcome::welcome_sender(link);
         });
     }
     if !is_any_welcome {
         return 0;
     }
+    if !is_worth_looking {
+        // If there is something by the kernel they need not be sent away.
+        return ask();
+    }
     let began = clock::now();
-    let mut asked = 0;
-    loop {
+    let any_has_more = || {
         let mut found = false;
         sets.each(read, write, |number, link| found |= has_more(number, link));
-        if found || clock::is_over(asked, clock::MOMENT) {
-            asked = clock::now();
-            let result = ask();
-            if !is_worth_looking {
-                // If there is something by the kernel they need not be sent away.
-                return result;
-            }
-            if result != 0 {
-                sets.each(read, write, |_, link| welcome::looked(link, began));
-                return result;
-            }
-        }
-        if clock::is_over(began, welcome::LOOKING) {
-            sets.each(read, write, |_, link| welcome::looked(link, began));
-            return 0;
-        }
-        rustix::thread::sched_yield();
-    }
+        found
+    };
+    let result = welcome::look_for_a_moment(began, any_has_more, ask);
+    sets.each(read, write, |_, link| welcome::looked(link, began));
+    result
 }
 
 /// Adds to what the kernel has said what it does not see.

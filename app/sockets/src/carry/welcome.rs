@@ -1,6 +1,7 @@
 //! Whether the other end is welcome to put bytes into the ring: while somebody looks there, and
 //! nobody sleeps who would have to be woken. And whether looking is worth the time.
 
+use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
 use omniverb_carry::Direction;
@@ -39,6 +40,35 @@ pub(super) fn welcome(link: Link, direction: &Direction<Memory>) -> bool {
         return true;
     }
     direction.welcome(|| may_welcome(link))
+}
+
+/// The same for whoever sends by this link.
+pub(super) fn welcome_sender(link: Link) -> bool {
+    link.inward().is_some_and(|direction| welcome(link, &direction))
+}
+
+/// Looks for a moment, since `began`: at memory all the time, and first of all, and now and then,
+/// by asking. The first answer that is not 0; 0: there was nothing.
+pub(super) fn look_for_a_moment(
+    began: u64,
+    mut is_there: impl FnMut() -> bool,
+    mut ask: impl FnMut() -> c_int,
+) -> c_int {
+    let mut asked = None;
+    loop {
+        let is_time = asked.is_none_or(|asked| clock::is_over(asked, clock::MOMENT));
+        if is_there() || is_time {
+            asked = Some(clock::now());
+            let told = ask();
+            if told != 0 {
+                return told;
+            }
+        }
+        if clock::is_over(began, LOOKING) {
+            return 0;
+        }
+        rustix::thread::sched_yield();
+    }
 }
 
 /// A call of the kernel's that waits is about to begin, unless there are bytes in the ring now.
