@@ -14,6 +14,7 @@
 
 pub mod array;
 pub mod bell;
+pub mod copy;
 pub mod memory;
 pub mod spsc;
 pub mod sync;
@@ -24,6 +25,7 @@ pub mod window;
 
 pub use array::{Array, Lender, Lending, NoMemory};
 pub use bell::BellPage;
+pub use copy::copy_many;
 pub use memory::WordMemory;
 pub use spsc::{Broken, Consumer, Producer, Record, room_of};
 pub use user::UserMemory;

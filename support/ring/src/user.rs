@@ -146,8 +146,8 @@ pub(crate) unsafe fn copy(source: *const u8, target: *mut u8, length: usize) {
             4 => target.cast::<u32>().write_unaligned(source.cast::<u32>().read_unaligned()),
             2 => target.cast::<u16>().write_unaligned(source.cast::<u16>().read_unaligned()),
             1 => target.write(source.read()),
-            // `copy`, not `copy_nonoverlapping`: both ends may be one buffer of one process.
-            _ => core::ptr::copy(source, target, length),
+            // Both ends may be one buffer of one process.
+            _ => crate::copy_many(source, target, length),
         }
     }
 }

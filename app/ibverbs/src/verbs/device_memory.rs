@@ -142,7 +142,7 @@ unsafe extern "C" fn memcpy_to_dm(
     // SAFETY: the inline's arguments.
     unsafe {
         let Some(place) = place(dm, offset, length) else { return Errno::EFAULT.raw() };
-        core::ptr::copy(source, place, length);
+        omniverb_ring::copy_many(source.cast(), place.cast(), length);
     }
     0
 }
@@ -156,7 +156,7 @@ unsafe extern "C" fn memcpy_from_dm(
     // SAFETY: the inline's arguments.
     unsafe {
         let Some(place) = place(dm, offset, length) else { return Errno::EFAULT.raw() };
-        core::ptr::copy(place, target, length);
+        omniverb_ring::copy_many(place.cast(), target.cast(), length);
     }
     0
 }

@@ -51,7 +51,7 @@ impl<'a> Vector<'a> {
         self.go(count, |from, bytes| {
             // SAFETY: the promises of the caller and of `new`; a program may well receive into
             // what it sends from.
-            unsafe { core::ptr::copy(from, to, bytes) };
+            unsafe { omniverb_ring::copy_many(from, to, bytes) };
             to = to.wrapping_add(bytes);
         });
     }
@@ -63,7 +63,7 @@ impl<'a> Vector<'a> {
     pub(crate) unsafe fn copy_from(&mut self, mut from: *const u8, count: usize) {
         self.go(count, |to, bytes| {
             // SAFETY: as above.
-            unsafe { core::ptr::copy(from, to, bytes) };
+            unsafe { omniverb_ring::copy_many(from, to, bytes) };
             from = from.wrapping_add(bytes);
         });
     }

@@ -4,7 +4,7 @@ use core::sync::atomic::AtomicU64;
 use std::io::IoSlice;
 
 use omniverb_carry::layout;
-use omniverb_ring::{UserMemory, WordMemory};
+use omniverb_ring::{UserMemory, WordMemory, copy_many};
 
 /// It is there as long as its link is held ([`super::links::enter`]).
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +85,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
             }
             4 => to.cast::<u32>().write_unaligned(from.cast::<u32>().read_unaligned()),
             1 => to.write(from.read()),
-            _ => core::ptr::copy(from, to, length),
+            _ => copy_many(from, to, length),
         }
     }
 }
