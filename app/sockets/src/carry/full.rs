@@ -3,11 +3,10 @@
 use core::ffi::c_int;
 
 use omniverb_carry::Direction;
-use rustix::thread::sched_yield;
 
 use super::links::{Link, Word};
 use super::memory::Memory;
-use super::{clock, shadow};
+use super::{aside, clock, shadow};
 
 /// How long room in the ring is waited for by a call that does not wait, all in all. Who reads all
 /// the time makes some sooner.
@@ -47,7 +46,7 @@ pub(super) fn wait_for_room(
     left: &mut u64,
 ) -> bool {
     let (began, mut seen, mut seen_at) = (clock::now(), (0, direction.place()), clock::now());
-    let mut looks = 0_u32;
+    let (mut looks, mut had_others) = (0_u32, false);
     let (has_room, took) = loop {
         for _ in 0..PAUSES {
             core::hint::spin_loop();
@@ -68,11 +67,12 @@ pub(super) fn wait_for_room(
         }
         looks += 1;
         if looks > LOOKS_AWAKE {
-            sched_yield();
+            had_others = aside::give_way();
         }
     };
     *left = left.saturating_sub(took);
     if has_room {
+        aside::has_come(had_others);
         link.set(Word::WaitedForRoom, 0);
         if took < ROOM {
             link.set(Word::LeftOut, 0);

@@ -10,7 +10,6 @@ use core::ffi::c_int;
 use omniverb_carry::layout::RING;
 use omniverb_carry::{Direction, Place};
 use rustix::event::PollFlags;
-use rustix::thread::sched_yield;
 
 use super::arrived::{are_missing, is_left_of_kernel, is_passed, mark, settles, waiting};
 use super::links::{self, Link, Note, Word};
@@ -18,7 +17,7 @@ use super::look::{self, Seen};
 use super::memory::Memory;
 use super::parts::{self, Parts};
 use super::welcome::{LOOKING, falls_asleep, is_worth_looking, looked, wakes, welcome};
-use super::{clock, leaving, outward, shadow};
+use super::{aside, clock, leaving, outward, shadow};
 use crate::slots::next_recvmsg;
 
 /// Flags that are understood here; all others are for the kernel alone.
@@ -409,8 +408,10 @@ impl<N: Fn() -> isize> Call<'_, N> {
         if !welcome(self.link, &self.direction) {
             return false;
         }
+        let mut had_others = false;
         loop {
             if self.direction.head().position() != place.position() {
+                aside::has_come(had_others);
                 return true;
             }
             match look::look(self.link, self.number) {
@@ -424,7 +425,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
             if clock::is_over(began, LOOKING) {
                 return false;
             }
-            sched_yield();
+            had_others = aside::give_way();
         }
     }
 

@@ -7,13 +7,14 @@
 //! * [`links`]: what is known of each connection; [`over`]: what is no more. [`broker`]: where
 //!   links come from. [`offering`]: which sockets are offered.
 //! * [`outward`], [`inward`]: sending, receiving; [`full`]: where there is no room;
-//!   [`welcome`]: who may put bytes there. [`waits`]: `poll` and `select`; [`epoll`] and
+//!   [`welcome`]: who may put bytes there; [`aside`]: who waits for them. [`waits`]: `poll` and `select`; [`epoll`] and
 //!   [`members`]: sets.
 //! * [`arrived`]: what was not received yet. [`leaving`]: back to the kernel. [`look`], [`shadow`]:
 //!   what the kernel says.
 //! * [`report`]: how much was carried; `crate::ledger`: what is not, and why.
 
 mod arrived;
+mod aside;
 mod broker;
 mod clock;
 mod epoll;

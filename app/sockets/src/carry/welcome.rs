@@ -6,10 +6,10 @@ use core::sync::atomic::Ordering;
 
 use omniverb_carry::Direction;
 
-use super::clock;
 use super::links::{Link, Note, Word};
 use super::members::Row;
 use super::memory::Memory;
+use super::{aside, clock};
 
 /// How long a call looks before it sleeps.
 pub(super) const LOOKING: u64 = 3 * clock::MOMENT;
@@ -54,20 +54,21 @@ pub(super) fn look_for_a_moment(
     mut is_there: impl FnMut() -> bool,
     mut ask: impl FnMut() -> c_int,
 ) -> c_int {
-    let mut asked = None;
+    let (mut asked, mut had_others) = (None, false);
     loop {
         let is_time = asked.is_none_or(|asked| clock::is_over(asked, clock::MOMENT));
         if is_there() || is_time {
             asked = Some(clock::now());
             let told = ask();
             if told != 0 {
+                aside::has_come(had_others);
                 return told;
             }
         }
         if clock::is_over(began, LOOKING) {
             return 0;
         }
-        rustix::thread::sched_yield();
+        had_others = aside::give_way();
     }
 }
 
