@@ -29,6 +29,10 @@ pub const SAID: usize = 0x108;
 /// Of the side that receives: not 0 while it looks at the ring.
 pub const WELCOME: usize = 0x180;
 
+/// Of the side that sends: when it last sent by the kernel to whoever does not look, as its
+/// processor counts.
+pub const RANG: usize = 0x200;
+
 /// It was shut down for receiving.
 pub const SHUT_RECEIVE: u64 = 1;
 /// It was shut down for sending.

@@ -17,7 +17,7 @@ use rustix::event::PollFlags;
 use super::links::{self, Link, Note, Word};
 use super::look::{self, Seen};
 use super::members::{self, Looked, NOT_OURS, Row, may_be_member};
-use super::{arrived, clock, leaving, mail, outward, shadow, welcome};
+use super::{arrived, clock, leaving, mail, outward, shadow, waking, welcome};
 use crate::ledger;
 use crate::table::{self, NUMBERS};
 
@@ -372,7 +372,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
         let told = welcome::look_for_a_moment(began, || any_has_news(self.row), || self.ask());
         // Who had to give the processor away for long had better slept: the kernel would have woken
         // him.
-        let is_late = clock::is_over(began, welcome::LOOKING);
+        let is_late = clock::is_over(began, waking::looking());
         self.row.looked(if is_late { Looked::InVain } else { Looked::Well });
         told
     }
@@ -393,9 +393,10 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
         // nothing.
         if told == 0 {
             outward::flush_all();
-            let began = clock::now();
-            told = (self.native)(self.events, self.most as c_int, true);
-            if told > 0 && !clock::is_over(began, welcome::LOOKING) {
+            let sleep = || (self.native)(self.events, self.most as c_int, true);
+            let was_short;
+            (told, was_short) = waking::asleep(sleep);
+            if told > 0 && was_short {
                 // Looking would have found it.
                 self.row.looked(Looked::Well);
             }

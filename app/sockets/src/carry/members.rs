@@ -14,6 +14,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use omniverb_stream::descriptors::{Kind, Member, PIECE, Room, Why};
 
 use super::links::{Link, Word};
+use super::welcome;
 use crate::room::Pieces;
 use crate::table::{MEMBERS, NUMBERS};
 
@@ -34,8 +35,6 @@ const TURN: usize = 3;
 /// One more than the last place that was ever used.
 const END: usize = 4;
 const PLACES: usize = 8;
-/// The longest time, in calls, that is not looked at all: two to the power of that.
-const VAIN_MAX: u64 = 8;
 /// Instead of an id: somebody makes the row.
 const BUSY: u64 = 1 << 63;
 /// How often a link is put where its socket is, which others change at the same time.
@@ -214,7 +213,7 @@ impl Row {
     pub(super) fn looked(self, how: Looked) {
         let vain = match how {
             Looked::Well => 0,
-            Looked::InVain => (self.words[VAIN].load(Ordering::Relaxed) + 1).min(VAIN_MAX),
+            Looked::InVain => (self.words[VAIN].load(Ordering::Relaxed) + 1).min(welcome::VAIN_MAX),
         };
         self.words[VAIN].store(vain, Ordering::Relaxed);
         self.words[SKIP].store((1 << vain) - 1, Ordering::Relaxed);

@@ -7,8 +7,8 @@
 //! * [`links`]: what is known of each connection; [`over`]: what is no more. [`broker`]: where
 //!   links come from. [`offering`]: which sockets are offered.
 //! * [`outward`], [`inward`]: sending, receiving; [`full`]: where there is no room;
-//!   [`welcome`]: who may put bytes there; [`aside`]: who waits for them. [`waits`]: `poll` and `select`; [`epoll`] and
-//!   [`members`]: sets.
+//!   [`welcome`]: who may put bytes there; [`aside`], [`waking`]: who waits for them. [`waits`]:
+//!   `poll` and `select`; [`epoll`] and [`members`]: sets.
 //! * [`arrived`]: what was not received yet. [`leaving`]: back to the kernel. [`look`], [`shadow`]:
 //!   what the kernel says.
 //! * [`report`]: how much was carried; `crate::ledger`: what is not, and why.
@@ -33,6 +33,7 @@ pub(crate) mod parts;
 mod report;
 mod shadow;
 mod waits;
+mod waking;
 mod welcome;
 
 use core::ffi::{c_int, c_void};

@@ -12,7 +12,7 @@ use super::epoll::{MOVES, Wait};
 use super::links::{self, Link, Note, Word};
 use super::look;
 use super::offering::{self, Found};
-use super::{arrived, clock, epoll, mail, outward, welcome};
+use super::{arrived, clock, epoll, mail, outward, waking, welcome};
 use crate::place;
 
 /// Descriptors of a call that are looked through.
@@ -228,7 +228,12 @@ fn wait_for_any(all: &mut [libc::pollfd], native: &impl Fn(bool) -> c_int) -> c_
     // What there was another thread may have had: a call that waits does not end for nothing.
     if result == 0 {
         outward::flush_all();
-        result = native(true);
+        let was_short;
+        (result, was_short) = waking::asleep(|| native(true));
+        if result > 0 && was_short {
+            // Looking would have found it.
+            each(all, |_, link| link.set(Word::Skip, 0));
+        }
         result = add(all, result);
     }
     asleep.wake();
@@ -389,7 +394,10 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
         outward::flush_all();
     }
     if wait == Wait::Until {
-        let result = native(!found);
+        let (result, was_short) = waking::asleep(|| native(!found));
+        if result > 0 && was_short {
+            sets.each(&read, &write, |_, link| link.set(Word::Skip, 0));
+        }
         asleep.wake();
         (0..uncounted).for_each(|_| offering::uncount());
         return complete(sets, &read, &write, result);

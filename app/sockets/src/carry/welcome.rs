@@ -2,20 +2,23 @@
 //! nobody sleeps who would have to be woken. And whether looking is worth the time.
 
 use core::ffi::c_int;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use omniverb_carry::Direction;
 
 use super::links::{Link, Note, Word};
 use super::members::Row;
 use super::memory::Memory;
+use super::waking::looking;
 use super::{aside, clock};
 
-/// How long a call looks before it sleeps.
-pub(super) const LOOKING: u64 = 3 * clock::MOMENT;
+/// How long is looked at memory alone at first, if what came last came there.
+const AWAKE: u64 = clock::MOMENT >> 4;
+/// What came last came there.
+static IS_BY_RING: AtomicBool = AtomicBool::new(false);
 /// The longest time, in calls, that is not looked at all after looks that were in vain: two to the
 /// power of that.
-const VAIN_MAX: u64 = 8;
+pub(super) const VAIN_MAX: u64 = 5;
 
 /// Whether the other end may be welcome: nobody else would have to be woken.
 fn may_welcome(link: Link) -> bool {
@@ -55,9 +58,16 @@ pub(super) fn look_for_a_moment(
     mut ask: impl FnMut() -> c_int,
 ) -> c_int {
     let (mut asked, mut had_others) = (None, false);
+    // Where it was there last time it is likely to be there soon, and the kernel need not be asked
+    // before.
+    while IS_BY_RING.load(Ordering::Relaxed) && !is_there() && !clock::is_over(began, AWAKE) {
+        core::hint::spin_loop();
+    }
     loop {
         let is_time = asked.is_none_or(|asked| clock::is_over(asked, clock::MOMENT));
-        if is_there() || is_time {
+        let is_by_ring = is_there();
+        if is_by_ring || is_time {
+            IS_BY_RING.store(is_by_ring, Ordering::Relaxed);
             asked = Some(clock::now());
             let told = ask();
             if told != 0 {
@@ -65,7 +75,7 @@ pub(super) fn look_for_a_moment(
                 return told;
             }
         }
-        if clock::is_over(began, LOOKING) {
+        if clock::is_over(began, looking()) {
             return 0;
         }
         had_others = aside::give_way();
@@ -100,7 +110,7 @@ pub(super) fn is_worth_looking(link: Link) -> bool {
 /// was found: the processor was given away for long, and the kernel would have woken us. Then it is
 /// left out for a while.
 pub(super) fn looked(link: Link, began: u64) {
-    if !clock::is_over(began, LOOKING) {
+    if !clock::is_over(began, looking()) {
         link.set(Word::Vain, 0);
         return;
     }
