@@ -366,7 +366,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
             true
         });
         if !is_any_welcome {
-            return 0;
+            return self.ask_first();
         }
         let began = clock::now();
         let told = welcome::look_for_a_moment(began, || any_has_news(self.row), || self.ask());
@@ -375,6 +375,17 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
         let is_late = clock::is_over(began, waking::looking());
         self.row.looked(if is_late { Looked::InVain } else { Looked::Well });
         told
+    }
+
+    /// If there is something by the kernel no member need be sent away: who asks whether he may send
+    /// is told at once, and looks for an answer soon.
+    fn ask_first(&self) -> c_int {
+        let mut is_any_welcome = false;
+        self.row.each(|link| {
+            is_any_welcome = welcome::is_welcoming(link);
+            !is_any_welcome
+        });
+        if is_any_welcome { self.ask() } else { 0 }
     }
 
     /// Waits in the kernel, while no member is welcome.
@@ -465,7 +476,7 @@ pub(super) fn wait(
             return told;
         }
     }
-    let told = if row.is_worth_looking() { call.look_for_a_moment() } else { 0 };
+    let told = if row.is_worth_looking() { call.look_for_a_moment() } else { call.ask_first() };
     if told != 0 {
         return told;
     }
