@@ -7,7 +7,8 @@
 //! * [`links`]: what is known of each connection; [`over`]: what is no more. [`broker`]: where
 //!   links come from. [`offering`]: which sockets are offered; [`worth`]: and how soon.
 //! * [`outward`], [`inward`]: sending, receiving; [`full`]: where there is no room;
-//!   [`welcome`]: who may put bytes there; [`aside`]: who waits for them. [`waits`]: `poll` and `select`; [`epoll`] and
+//!   [`welcome`]: who may put bytes there; [`aside`]: who waits for them. [`waits`]: `poll` and
+//!   `select`; [`epoll`] and
 //!   [`members`]: sets.
 //! * [`arrived`]: what was not received yet. [`leaving`]: back to the kernel. [`look`], [`shadow`]:
 //!   what the kernel says.

@@ -25,7 +25,7 @@ static SHORT: AtomicU64 = AtomicU64::new(0);
 /// Sockets that had to wait, or would have had to.
 static SEEN: AtomicU64 = AtomicU64::new(0);
 /// By the last bits of a number: the id of the socket that it was counted for, and how many calls
-/// are left. Two that have the same begin anew in turns, which costs them the link and nothing else.
+/// are left. Two that have the same begin anew in turns, which costs them the link and no more.
 static WAITING: [AtomicU64; 1 << 10] = [const { AtomicU64::new(0) }; 1 << 10];
 
 /// One has ended that had been offered, and has carried so many bytes.
