@@ -15,6 +15,8 @@ GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ibverbs-providers tshark
 # Programs over sockets that only the long versions of tests start, and what builds tests of others.
 SOCKET_PACKAGES := sockperf git memcached libmemcached-tools wrk apache2-bin apache2-utils postgresql openssh-server \
 	openssh-client nodejs dpkg-dev cmake ninja-build
+# Programs over sockets that `make bench` loads.
+BENCH_PACKAGES := sockperf memcached libmemcached-tools wrk postgresql
 # For machines that boot a stock Debian.
 STOCK_PACKAGES := debootstrap wget cpio
 # For the newest release of rdma-core's own tests.
@@ -114,6 +116,7 @@ demo-vm: deps guest build
 	@$(PYTHON) demo/vm.py
 
 bench: deps guest-kernel build
+	@tools/install-packages $(BENCH_PACKAGES) || echo "what needs these is left out"
 	@failed=0; $(PYTHON) bench/bench.py $(BENCH) || failed=1; \
 	$(PYTHON) bench/wire.py $(BENCH_WIRE) || failed=1; \
 	$(PYTHON) bench/wire.py --mtu 9000 --out target/bench/wire-9000.json $(BENCH_WIRE) || failed=1; \

@@ -325,6 +325,56 @@ def _ahead(how):
     return run
 
 
+# As many connections as it is told, each with a few messages and answers; then one with many.
+_ASKED = """
+import socket, sys
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+for _ in range(int(sys.argv[2]) + 1):
+    with listener.accept()[0] as far:
+        while part := far.recv(1 << 16):
+            far.sendall(part)
+"""
+
+_ASKS = """
+import os, socket, sys, time
+def ask(turns, length):
+    with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as near:
+        near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(turns):
+            near.sendall(bytes(length))
+            left = length
+            while left:
+                left -= len(near.recv(left))
+for _ in range(int(sys.argv[2])):
+    ask(20, 100)
+ask(3000, 200)
+"""
+# Of these.
+_BRIEF = 400
+
+
+def _brief(ways):
+    """Who has had connections that were over soon makes links for few more of them, and one for
+    the next that lasts."""
+    python = ["/usr/bin/python3", "-Bc"]
+    for _ in range(_TURNS):
+        ways.reports()
+        reader = process.start(ways.line(True, *python, _ASKED, 7303, _BRIEF))
+        try:
+            process.until(lambda: process.listens(ways.namespace.pid, 7303), 10,
+                          lambda: "it to listen")
+            ways.run(True, *python, _ASKS, 7303, _BRIEF, limit=60)
+            check(reader.wait(30) == 0, "it has failed")
+        finally:
+            process.end(reader)
+        reports = ways.reports()
+        print(f"carried by each process: {reports}")
+        check(all(links < _BRIEF // 8 for links, _ in reports), f"{reports}")
+        if any(count > 100_000 for _, count in reports):
+            return
+    raise Failure(f"{reports}")
+
+
 def _daemon(ways):
     """What is carried goes on when the daemon is killed, and new connections work at once."""
     with _stream(ways, 7301) as (writer, reader, said):
@@ -431,7 +481,7 @@ def groups():
     waits += [Case(f"carry.ahead.{how}", _ahead(how), 120)
               for how in ("waits", "selects", "addressed")]
     waits += [Case("carry.many.long", _handed("many"), 1500, slow=True),
-              Case("carry.shown", _shown, 90),
+              Case("carry.brief", _brief, 90), Case("carry.shown", _shown, 90),
               Case("carry.hostile", _hostile, 90), Case("carry.daemon", _daemon, 90),
               Case("carry.killed", _killed(_KILLS), 120),
               Case("carry.leaks", _leaks(1200), 120),

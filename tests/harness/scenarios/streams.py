@@ -80,9 +80,10 @@ SCENARIOS = [
     Scenario("iperf3.small", _iperf("-l", 100, "-P", 2, mebibytes=4), _IPERF),
     Scenario("iperf3.interrupted", _interrupted, _IPERF),
     Scenario("qperf", _qperf, _QPERF, carried=True),
-    Scenario("sockperf.ping-pong", _sockperf("pp", "-m", 14), _SOCKPERF),
+    Scenario("sockperf.ping-pong", _sockperf("pp", "-m", 14, "--mps", 5_000_000), _SOCKPERF),
     Scenario("sockperf.throughput", _sockperf("tp", "-m", 1400), _SOCKPERF),
     Scenario("sockperf.under-load", _sockperf("ul", "--mps", 5000), _SOCKPERF),
-    *(Scenario(f"sockperf.{name}", _sockperf("pp", "-m", 14, feed=name[0]), _SOCKPERF)
+    *(Scenario(f"sockperf.{name}",
+               _sockperf("pp", "-m", 14, "--mps", 5_000_000, feed=name[0]), _SOCKPERF)
       for name in ("epoll", "poll", "select")),
 ]

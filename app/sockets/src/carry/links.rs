@@ -13,7 +13,7 @@ use omniverb_ring::WordMemory;
 use omniverb_stream::descriptors::{PIECE, Room};
 
 use super::memory::Memory;
-use super::over;
+use super::{over, worth};
 use crate::place;
 use crate::room::Pieces;
 
@@ -282,6 +282,10 @@ impl Link {
     #[cold]
     fn end(self) {
         let (has_put, name) = (self.has_put(), self.get(Word::Name));
+        if !self.has(Note::Shared) {
+            let has_had = self.inward().map_or(0, |direction| direction.place().position());
+            worth::ended(has_put.wrapping_add(has_had));
+        }
         let base = self.word(Word::Memory).swap(0, Ordering::AcqRel);
         if base != 0 {
             over::put(name);

@@ -5,7 +5,7 @@
 //! in here is asked by the functions of `hooks` and `looks`.
 //!
 //! * [`links`]: what is known of each connection; [`over`]: what is no more. [`broker`]: where
-//!   links come from. [`offering`]: which sockets are offered.
+//!   links come from. [`offering`]: which sockets are offered; [`worth`]: and how soon.
 //! * [`outward`], [`inward`]: sending, receiving; [`full`]: where there is no room;
 //!   [`welcome`]: who may put bytes there; [`aside`], [`waking`]: who waits for them. [`waits`]:
 //!   `poll` and `select`; [`epoll`] and [`members`]: sets.
@@ -35,6 +35,7 @@ mod shadow;
 mod waits;
 mod waking;
 mod welcome;
+mod worth;
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{Ordering, fence};
@@ -91,7 +92,7 @@ pub(crate) fn send(
     stays_with_kernel(number, flags);
     let link = match carried(number) {
         Some(link) => link,
-        None => match link_of(offering::enter(number), Word::Sending, &native) {
+        None => match link_of(number, offering::enter(number), Word::Sending, &native) {
             Ok(link) => link,
             Err(sent) => return sent,
         },
@@ -115,7 +116,12 @@ fn carried(number: c_int) -> Option<Link> {
 
 /// The link that a call uses; or what the kernel's call gave where there is none. `counts`: the
 /// word of those that are in such a call, while its link may come.
-fn link_of(found: Found, counts: Word, native: &impl Fn() -> isize) -> Result<Link, isize> {
+fn link_of(
+    number: c_int,
+    found: Found,
+    counts: Word,
+    native: &impl Fn() -> isize,
+) -> Result<Link, isize> {
     match found {
         Found::Carried(link) => Ok(link),
         Found::Offered(link) => {
@@ -132,7 +138,7 @@ fn link_of(found: Found, counts: Word, native: &impl Fn() -> isize) -> Result<Li
         }
         Found::Counted => {
             let result = native();
-            offering::uncount();
+            offering::uncount_one(number);
             Err(result)
         }
         Found::Other => Err(native()),
@@ -159,7 +165,7 @@ pub(crate) fn receive(
                 // It may sleep.
                 outward::flush_all();
             }
-            match link_of(found, Word::Sleeping, &native) {
+            match link_of(number, found, Word::Sleeping, &native) {
                 Ok(link) => link,
                 Err(got) => return got,
             }

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 use omniverb_stream::descriptors::{Kind, Why};
 
 use super::links::{self, Link, Word};
-use super::{broker, mail, members, shadow};
+use super::{broker, mail, members, shadow, worth};
 use crate::table::{self, NUMBERS};
 use crate::{ledger, place};
 
@@ -21,6 +21,9 @@ const STANDARD: c_int = 2;
 /// Calls of the kernel that send, receive or wait, under way, for sockets that have no link. No
 /// link is made meanwhile: nobody would know of them.
 static UNCOUNTED: AtomicU64 = AtomicU64::new(0);
+/// The same where it is known which socket a call is about, by the last bits of its number: others
+/// get links meanwhile.
+static UNCOUNTED_OF: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
 /// What is known of a number.
 pub(super) enum Found {
@@ -28,7 +31,7 @@ pub(super) enum Found {
     Carried(Link),
     /// It has one without memory, held: so far all is the kernel's.
     Offered(Link),
-    /// A socket without one; a call is counted: [`uncount`].
+    /// A socket without one; a call is counted: [`uncount_one`].
     Counted,
     /// It is none.
     Other,
@@ -49,15 +52,15 @@ pub(super) fn enter(number: c_int) -> Found {
             return Found::Other;
         }
         if !offer(number) {
-            count();
+            count_one(number);
             // Who makes a link makes it first, and looks then whether somebody is uncounted.
             if !links::has(number) {
                 return Found::Counted;
             }
-            uncount();
+            uncount_one(number);
         }
     }
-    count();
+    count_one(number);
     Found::Counted
 }
 
@@ -69,14 +72,39 @@ pub(super) fn count() {
 
 /// The call is over.
 pub(super) fn uncount() {
+    less(&UNCOUNTED);
+}
+
+fn less(count: &AtomicU64) {
     // In a child of this call's process it was over before.
     let less = |count: u64| count.checked_sub(1);
-    _ = UNCOUNTED.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+    _ = count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+}
+
+fn of(number: c_int) -> &'static AtomicU64 {
+    &UNCOUNTED_OF[number as usize % UNCOUNTED_OF.len()]
+}
+
+/// As [`count`], for a call that is about this socket only.
+fn count_one(number: c_int) {
+    of(number).fetch_add(1, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+}
+
+/// That call is over.
+pub(super) fn uncount_one(number: c_int) {
+    less(of(number));
+}
+
+/// A call is under way of which a link of this number would not know.
+fn is_any_uncounted(number: c_int) -> bool {
+    UNCOUNTED.load(Ordering::SeqCst) != 0 || of(number).load(Ordering::SeqCst) != 0
 }
 
 /// In a child: threads that were at it are not there.
 pub(super) fn begin_anew() {
     UNCOUNTED.store(0, Ordering::Relaxed);
+    UNCOUNTED_OF.iter().for_each(|count| count.store(0, Ordering::Relaxed));
 }
 
 /// Offers it, unless it is not to be carried. Whether it has a link now.
@@ -87,8 +115,9 @@ fn offer(number: c_int) -> bool {
     if !is_connected || !is_alone || number <= STANDARD || table::has_rings() {
         return false;
     }
-    let is_apart = place::is_apart() || UNCOUNTED.load(Ordering::Relaxed) != 0;
-    !is_apart && broker::may_be_there() && offer_now(number)
+    let is_apart = place::is_apart() || is_any_uncounted(number);
+    let is_free = !is_apart && broker::may_be_there();
+    is_free && worth::is_due(number, entry.id()) && offer_now(number)
 }
 
 #[cold]
@@ -124,7 +153,7 @@ fn offer_now(number: c_int) -> bool {
     if !is_where_it_may_be {
         ledger::keep(number, Why::Member);
     }
-    let is_free = is_same && is_where_it_may_be && UNCOUNTED.load(Ordering::SeqCst) == 0;
+    let is_free = is_same && is_where_it_may_be && !is_any_uncounted(number);
     let is_offered = is_free && broker::offer(number, link);
     if !is_offered {
         links::forget(number, link);

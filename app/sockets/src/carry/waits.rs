@@ -73,17 +73,37 @@ impl Asleep {
     }
 }
 
-/// Offers sockets that were not, and says how many calls are counted that are about none.
-fn offer_all(numbers: impl Iterator<Item = c_int>) -> u32 {
-    let mut uncounted = 0;
+/// What is counted of a call that is about sockets without links: the first by its number, so that
+/// others get links meanwhile; if there are more nobody does.
+struct Counted {
+    first: Option<c_int>,
+    more: u32,
+}
+
+impl Counted {
+    /// The call is over.
+    fn end(self) {
+        self.first.into_iter().for_each(offering::uncount_one);
+        (0..self.more).for_each(|_| offering::uncount());
+    }
+}
+
+/// Offers sockets that were not, and counts a call that is about those without links.
+fn offer_all(numbers: impl Iterator<Item = c_int>) -> Counted {
+    let mut counted = Counted { first: None, more: 0 };
     for number in numbers {
         match offering::enter(number) {
             Found::Carried(link) | Found::Offered(link) => link.let_go(),
-            Found::Counted => uncounted += 1,
+            Found::Counted if counted.first.is_none() => counted.first = Some(number),
+            Found::Counted => {
+                offering::count();
+                offering::uncount_one(number);
+                counted.more += 1;
+            }
             Found::Other => {}
         }
     }
-    uncounted
+    counted
 }
 
 /// A socket that has something that the kernel does not see.
@@ -149,14 +169,14 @@ pub(super) unsafe fn poll(
     if wait == Wait::Never {
         return ask_once(all, &native);
     }
-    let uncounted = offer_all(all.iter().map(|one| one.fd));
+    let counted = offer_all(all.iter().map(|one| one.fd));
     let result = if all.iter().any(|one| links::has(one.fd)) {
         wait_for_any(all, &native)
     } else {
         outward::flush_all();
         native(true)
     };
-    (0..uncounted).for_each(|_| offering::uncount());
+    counted.end();
     result
 }
 
@@ -367,7 +387,7 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
         is_read && arrived::is_readable(link, number) || link.get(Word::Error) != 0
     };
     let mut found = false;
-    let uncounted = if wait == Wait::Until { offer_all(asked()) } else { 0 };
+    let counted = (wait == Wait::Until).then(|| offer_all(asked()));
     if wait == Wait::Until {
         let ask = || {
             let result = native(false);
@@ -381,7 +401,7 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
         };
         let result = look_at_sets(sets, &read, &write, &has_more, &ask);
         if result != 0 {
-            (0..uncounted).for_each(|_| offering::uncount());
+            counted.into_iter().for_each(Counted::end);
             return result;
         }
     }
@@ -399,7 +419,7 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
             sets.each(&read, &write, |_, link| link.set(Word::Skip, 0));
         }
         asleep.wake();
-        (0..uncounted).for_each(|_| offering::uncount());
+        counted.into_iter().for_each(Counted::end);
         return complete(sets, &read, &write, result);
     }
     let marks = || {

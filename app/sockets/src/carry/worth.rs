@@ -1,0 +1,58 @@
+//! Whether a new connection is worth a link.
+//!
+//! A link costs two processes and the broker some dozens of system calls and page faults, which a
+//! connection of a few messages does not give back: a server that asks another one by connections
+//! that are closed soon is slower with links than without. How long a connection will last nobody
+//! knows, but those of one program are much alike. So it is counted how those have ended that had
+//! been offered. Once most of them have carried little, a socket is offered only when the program
+//! has made some calls with it, or if it is its turn to be tried at once, so that a change is seen.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes that a link has to have carried, both ways together, to have been worth it.
+const WORTH: u64 = 16 << 10;
+/// So many more that were not than that were: from then on new ones have to wait. The count goes
+/// no further than twice that.
+const ENOUGH: u64 = 8;
+/// Calls that move bytes, or wait for them, before a socket that has to wait is offered.
+const CALLS: u64 = 64;
+/// One in so many sockets need not wait.
+const TRIED: u64 = 16;
+
+/// How many more have ended that were not worth it than that were.
+static SHORT: AtomicU64 = AtomicU64::new(0);
+/// Sockets that had to wait, or would have had to.
+static SEEN: AtomicU64 = AtomicU64::new(0);
+/// By the last bits of a number: the id of the socket that it was counted for, and how many calls
+/// are left. Two that have the same begin anew in turns, which costs them the link and no more.
+static WAITING: [AtomicU64; 1 << 10] = [const { AtomicU64::new(0) }; 1 << 10];
+
+/// One has ended that had been offered, and has carried so many bytes.
+pub(super) fn ended(bytes: u64) {
+    let next = |short: u64| match bytes >= WORTH {
+        true => short.checked_sub(1),
+        false => (short < 2 * ENOUGH).then_some(short + 1),
+    };
+    _ = SHORT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+}
+
+/// The socket of this id is to be offered by the call that is made with it now.
+#[inline]
+pub(super) fn is_due(number: c_int, id: u32) -> bool {
+    SHORT.load(Ordering::Relaxed) < ENOUGH || has_waited(number, id)
+}
+
+fn has_waited(number: c_int, id: u32) -> bool {
+    let place = &WAITING[number as usize % WAITING.len()];
+    let word = place.load(Ordering::Relaxed);
+    let left = if word >> 32 == u64::from(id) {
+        (word as u32).saturating_sub(1).into()
+    } else if SEEN.fetch_add(1, Ordering::Relaxed).is_multiple_of(TRIED) {
+        0
+    } else {
+        CALLS
+    };
+    place.store(u64::from(id) << 32 | left, Ordering::Relaxed);
+    left == 0
+}
