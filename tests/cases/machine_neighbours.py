@@ -34,11 +34,6 @@ def _is_watched(lab):
     return any(vnic["processes"] and not vnic["name"].startswith("vm-") for vnic in vnics)
 
 
-def _is_alone(lab):
-    """Nobody has a device but who watches."""
-    return sum(len(vnic["processes"]) for vnic in lab.host.daemon.status()["vnics"]) == 1
-
-
 def _used(lab):
     return lab.machine.row()["pairs"]["used"]
 
@@ -56,8 +51,6 @@ def run(lab, sides, program, test, *arguments, limit=150):
     watch = Side(lab.container, ["ibv_asyncwatch"])
     try:
         process.until(lambda: _is_watched(lab) or not watch.is_there(), 20, watch.text)
-        # Of those that ran before it hears a moment later that they have ended.
-        process.until(lambda: _is_alone(lab), 30, "programs that ran before to be gone")
         before = _operations(lab)
         elsewhere(sides, program, test, *arguments, limit=limit)
         # Of a machine's processes the daemon hears a moment later that they have ended.
