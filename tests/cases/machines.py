@@ -414,7 +414,7 @@ def _porter_again(lab):
     _goes_on(lab)
 
 
-def _booted_afresh(lab):
+def boots_afresh(lab):
     """Of a guest that is booted afresh nobody is there: who exchanged messages with its processes
     ends with an error, and what those had comes back, of processes that had lost their agent,
     too."""
@@ -441,6 +441,11 @@ def _booted_afresh(lab):
                   lab.machine.row()["pairs"]["used"] == 0, 30,
                   lambda: f"all to come back, {lab.machine.row()}")
     _device(lab)
+
+
+def _booted_afresh(lab):
+    """The same, and its neighbours find it."""
+    boots_afresh(lab)
     _neighbour(lab)
 
 

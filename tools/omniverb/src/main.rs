@@ -184,10 +184,10 @@ enum Vm {
         pair_size: String,
         /// How windows for neighbours come into the machine: mapped, which takes QEMU 11.1 or newer
         /// and a guest with Linux 6.9 or newer (else they are plugged in), or plugged in. One that
-        /// is mapped goes again when its neighbour is gone and there is no place left. QEMU ends
-        /// when the guest is reset, then; and a process of the guest that has a link in one can
-        /// read and write them all, links of other processes and neighbours included. auto maps
-        /// where QEMU is new enough, ends at a reset anyway and is not told to use KVM.
+        /// is mapped goes again when its neighbour is gone and there is no place left. QEMU plugs
+        /// in few other devices with memory, then; and a process of the guest that has a link in
+        /// one can read and write them all, links of other processes and neighbours included. auto
+        /// maps where QEMU is new enough, ends at a reset anyway and is not told to use KVM.
         #[arg(long, value_name = "WAY", default_value = "auto", hide_possible_values = true)]
         windows: vm::Way,
         /// Share all of the machine's memory with the daemon, and with nobody else: so what peers
@@ -250,10 +250,10 @@ enum Vm {
         pair_size: String,
         /// How windows for neighbours come into the machine: mapped, which takes QEMU 11.1 or newer
         /// and a guest with Linux 6.9 or newer (else they are plugged in), or plugged in. One that
-        /// is mapped goes again when its neighbour is gone and there is no place left. QEMU ends
-        /// when the guest is reset, then; and a process of the guest that has a link in one can
-        /// read and write them all, links of other processes and neighbours included. auto maps
-        /// where QEMU is new enough, ends at a reset anyway and is not told to use KVM.
+        /// is mapped goes again when its neighbour is gone and there is no place left. QEMU plugs
+        /// in few other devices with memory, then; and a process of the guest that has a link in
+        /// one can read and write them all, links of other processes and neighbours included. auto
+        /// maps where QEMU is new enough, ends at a reset anyway and is not told to use KVM.
         #[arg(long, value_name = "WAY", default_value = "auto", hide_possible_values = true)]
         windows: vm::Way,
         /// How much memory the machine has, at most: QEMU makes room for the window beyond it.

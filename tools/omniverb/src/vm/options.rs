@@ -133,9 +133,6 @@ pub(super) fn words(
     );
     if let Some(maps) = maps {
         words.extend(maps.words());
-        // QEMU 11.1.3 does not live through the next boot of a guest into which something was
-        // mapped (SIGSEGV): it shall end as it should.
-        words.extend(["-action".into(), "reboot=shutdown".into()]);
     }
     words
 }
@@ -236,8 +233,7 @@ pub(super) fn xml(
             "<!-- In <domain>, which says xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'. \
              Windows that it shares with neighbours are mapped into it, by QEMU 11.1 or newer; \
              libvirt knows nothing of this socket: what keeps QEMU in its bounds (AppArmor, \
-             SELinux) has to let it connect there. QEMU 11.1.3 does not live through a reset then: \
-             <on_reboot>destroy</on_reboot>. -->\n\
+             SELinux) has to let it connect there. -->\n\
              <qemu:commandline>\n{words}</qemu:commandline>\n"
         )
     });
@@ -365,7 +361,7 @@ mod tests {
         let line = words(&all, "/run/port", Room::default(), (None, maps)).join(" ");
         assert!(line.contains("-chardev socket,id=omniverb-mapped,path=/run/a,,b/mapped -"));
         assert!(line.contains("-device vhost-user-test-device-pci,id=omniverb-mapped-here,"));
-        let device = ",virtio-id=27,num_vqs=1,vq_size=64,config_size=16 -action reboot=shutdown";
+        let device = ",virtio-id=27,num_vqs=1,vq_size=64,config_size=16";
         assert!(line.ends_with(device), "{line}");
     }
 

@@ -183,7 +183,7 @@ fn qemu_is_answered_while_it_is_asked() {
     assert_eq!(ends.heard(), [DONE, 1]);
     ends.begins(KNOWS);
     ends.asked();
-    let said = message(36, &[]);
+    let said = message(17, &[]);
     for piece in said.chunks(5) {
         socket::send(ends.qemu.as_fd(), piece, &[]).unwrap();
         std::thread::sleep(Duration::from_millis(5));
@@ -209,7 +209,7 @@ fn nonsense_of_either_ends_it() {
     for say in says {
         let ends = Ends::new();
         // Once it is known where QEMU is asked.
-        ends.tell(36, &[]);
+        ends.tell(17, &[]);
         assert!(event::readable(ends.qemu.as_fd(), Some(LIMIT)).unwrap());
         say(&ends);
         ends.mapper.join().unwrap();
