@@ -60,6 +60,25 @@ mod tests {
     }
 
     proptest! {
+        /// Near each other as the processor sees them, either way.
+        #[test]
+        fn all_bytes_of_parts_come(
+            (behind, parts, rest, back) in (1..BEHIND, 1..4_usize, 0..4_usize, any::<bool>()),
+        ) {
+            let length = parts * PART + rest - 1;
+            let far = ALIASES * length.div_ceil(ALIASES) + behind;
+            let mut bytes: Vec<u8> = (0..3 * far).map(|at| (at % 251) as u8).collect();
+            let (from, to) = if back { (far, 0) } else { (0, far) };
+            let before = bytes.clone();
+            let base = bytes.as_mut_ptr();
+            let (source, target) = (base.wrapping_add(from), base.wrapping_add(to));
+            prop_assert!(back || is_slow(source.addr(), target.addr(), length));
+            // SAFETY: both are within the bytes.
+            unsafe { copy_many(source, target, length) };
+            prop_assert_eq!(&bytes[to..to + length], &before[from..from + length]);
+            prop_assert_eq!(&bytes[to + length..], &before[to + length..]);
+        }
+
         /// Wherever both are, in one buffer too.
         #[test]
         fn all_bytes_come((from, to, length) in (0..9000_usize, 0..9000_usize, 0..9000_usize)) {

@@ -29,12 +29,12 @@ static TOGETHER: AtomicU64 = AtomicU64::new(0);
 static SLEPT: AtomicU64 = AtomicU64::new(0);
 static PAUSE: AtomicU64 = AtomicU64::new(PAUSE_MIN);
 
-/// Gives the processor away. Whether others had it then.
-pub(super) fn give_way() -> bool {
+/// Gives the processor away. Whether others had it then. A call that does not wait may not sleep.
+pub(super) fn give_way(may_sleep: bool) -> bool {
     let began = clock::now();
-    if TOGETHER.load(Ordering::Relaxed) >= ENOUGH && is_time(began) {
+    if may_sleep && TOGETHER.load(Ordering::Relaxed) >= ENOUGH && is_time(began) {
         TOGETHER.store(0, Ordering::Relaxed);
-        // As short as can be, which the kernel makes 50 us.
+        // As short as can be: the kernel makes that 50 us, or what the thread's timer slack is.
         let time = rustix::event::Timespec { tv_sec: 0, tv_nsec: 1 };
         _ = rustix::thread::nanosleep(&time);
         return false;
@@ -59,9 +59,28 @@ fn is_time(now: u64) -> bool {
     if since < pause {
         return false;
     }
-    let has_helped = since >= PAUSE_MAX.min(16 * pause);
-    let next = if has_helped { PAUSE_MIN } else { (2 * pause).min(PAUSE_MAX) };
-    PAUSE.store(next, Ordering::Relaxed);
+    PAUSE.store(next(since, pause), Ordering::Relaxed);
     SLEPT.store(now, Ordering::Relaxed);
     true
+}
+
+/// How long it has to be until the next one, if it was so long since the last, and had to be
+/// `pause`.
+fn next(since: u64, pause: u64) -> u64 {
+    let has_helped = since >= (16 * pause).min(4 * PAUSE_MAX);
+    if has_helped { PAUSE_MIN } else { (2 * pause).min(PAUSE_MAX) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_help_is_done_seldom() {
+        // Both ends are together again at once, for ever.
+        let pause = (0..100).fold(PAUSE_MIN, |pause, _| next(pause + 1, pause));
+        assert_eq!(pause, PAUSE_MAX);
+        // They were apart for long.
+        assert_eq!(next(4 * PAUSE_MAX, PAUSE_MAX), PAUSE_MIN);
+    }
 }

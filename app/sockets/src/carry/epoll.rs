@@ -378,11 +378,12 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
     }
 
     /// If there is something by the kernel no member need be sent away: who asks whether he may send
-    /// is told at once, and looks for an answer soon.
+    /// is told at once, and looks for an answer soon. Of others that is not worth a call.
     fn ask_first(&self) -> c_int {
         let mut is_any_welcome = false;
         self.row.each(|link| {
-            is_any_welcome = welcome::is_welcoming(link);
+            let asks = link.get(Word::Events) as u32 & libc::EPOLLOUT as u32 != 0;
+            is_any_welcome = asks && welcome::is_welcoming(link);
             !is_any_welcome
         });
         if is_any_welcome { self.ask() } else { 0 }

@@ -67,7 +67,7 @@ pub(super) fn wait_for_room(
         }
         looks += 1;
         if looks > LOOKS_AWAKE {
-            had_others = aside::give_way();
+            had_others = aside::give_way(*left > ROOM);
         }
     };
     *left = left.saturating_sub(took);

@@ -18,7 +18,7 @@ use super::memory::Memory;
 use super::parts::{self, Parts};
 use super::waking::looking;
 use super::welcome::{falls_asleep, is_worth_looking, looked, wakes, welcome};
-use super::{aside, clock, leaving, outward, shadow, waking};
+use super::{aside, clock, leaving, members, outward, shadow, waking};
 use crate::slots::next_recvmsg;
 
 /// Flags that are understood here; all others are for the kernel alone.
@@ -35,6 +35,9 @@ const PAUSES: u64 = 2;
 const PAUSES_MAX: u64 = 16;
 /// Bytes that are taken at a time: while some are copied out, the other end copies more in.
 const PIECE: usize = RING / 4;
+
+/// How long a socket is taken for one that does not wait, as it was when it was looked at.
+const KNOWN: u64 = clock::SECOND >> 10;
 
 /// Steps of a call that got nothing: far more than others who read the same socket cause.
 const STEPS: u32 = 1 << 12;
@@ -361,7 +364,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         if link.get(Word::Error) != 0 || link.get(Word::Looked) == 0 {
             return None;
         }
-        let is_known = !clock::is_over(link.get(Word::Looked), look::KNOWN);
+        let is_known = !clock::is_over(link.get(Word::Looked), KNOWN);
         if is_known && (self.has(libc::MSG_DONTWAIT) || link.has(Note::NonBlocking)) {
             welcome(link, &self.direction);
             return Some(self.ask(place));
@@ -423,7 +426,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
             if clock::is_over(began, looking()) {
                 return false;
             }
-            had_others = aside::give_way();
+            had_others = aside::give_way(true);
         }
     }
 
@@ -495,7 +498,10 @@ impl<N: Fn() -> isize> Call<'_, N> {
     /// The kernel's answer is the call's, but for what it cannot know.
     fn told(&mut self, result: isize) -> Step {
         if result > 0 {
-            waking::heard(self.link);
+            if waking::heard(self.link) {
+                self.link.set(Word::Skip, 0);
+                members::looks_again(self.link);
+            }
             let left = self.link.get(Word::Before).saturating_sub(result as u64);
             self.link.set(Word::Before, left);
             // Whoever has more than we read gives it to the ring from now on, rather than that we

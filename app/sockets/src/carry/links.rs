@@ -108,11 +108,9 @@ pub(super) enum Word {
     Pauses,
     /// When the other end had rung, as it said, when that was looked at last.
     Heard,
-    /// When it was last asked whether the number is for this socket, and whether that waits.
-    Checked,
 }
 
-const _: () = assert!((Word::Checked as usize) < WORDS && PIECE.is_multiple_of(WORDS));
+const _: () = assert!((Word::Heard as usize) < WORDS && PIECE.is_multiple_of(WORDS));
 
 /// What is true of a link from some time on.
 #[derive(Clone, Copy)]

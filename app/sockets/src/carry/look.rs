@@ -26,9 +26,6 @@ pub(super) enum Seen {
 
 /// The connection is ending, or was reset.
 pub(super) const ENDING: PollFlags = PollFlags::RDHUP.union(PollFlags::ERR).union(PollFlags::HUP);
-/// How long a number is taken for the same socket's, and that for one that does not wait, or waits,
-/// as it was: what changes either says so, but for system calls that no library sees.
-pub(super) const KNOWN: u64 = clock::SECOND >> 10;
 /// How long the kernel has for a reset by its own interface: it is there at once.
 const RESET: u32 = 50;
 
@@ -47,24 +44,17 @@ pub(super) fn look(link: Link, number: c_int) -> Seen {
 pub(super) fn look_now(link: Link, number: c_int) -> Seen {
     // Who changes how it waits says so by another word here: then what is seen below is old.
     let began = clock::now().max(1);
-    let has_changed = link.word(Word::Looked).swap(began, Ordering::AcqRel) == 0;
+    link.set(Word::Looked, began);
     let mut one = libc::pollfd { fd: number, events: shadow::ALL.bits() as i16, revents: 0 };
     // SAFETY: the structure lives across the call, which may be left: nothing is held here.
     shadow::keeping_errno(|| unsafe { next_poll(&raw mut one, 1, 0) });
     let events = PollFlags::from_bits_retain(one.revents as u16);
-    let is_known = !has_changed
-        && !events.intersects(ENDING)
-        && !clock::is_over(link.get(Word::Checked), KNOWN);
-    if is_known {
-        return Seen::Events(events);
-    }
     if shadow::cookie(number) != Some(link.get(Word::Cookie)) {
         return Seen::Another;
     }
     let is_non_blocking = shadow::is_non_blocking(number);
     let (word, now) = (link.word(Word::Looked), clock::now().max(1));
     if word.compare_exchange(began, now, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-        link.set(Word::Checked, now);
         if is_non_blocking {
             link.note(Note::NonBlocking);
         } else {

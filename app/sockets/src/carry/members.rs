@@ -220,6 +220,13 @@ impl Row {
     }
 }
 
+/// Looking would have been worth it for who waits in the set that a link is in.
+pub(super) fn looks_again(link: Link) {
+    if let Some(row) = Row::with(link) {
+        row.looked(Looked::Well);
+    }
+}
+
 /// Some number is for the set of this id.
 pub(super) fn is_open(set: u32) -> bool {
     NUMBERS.numbers_of(set).next().is_some()

@@ -17,7 +17,7 @@ use super::links::{Link, Word};
 
 /// How long is looked at least, and at most.
 const LEAST: u64 = 3 * clock::MOMENT;
-const MOST: u64 = 16 * clock::MOMENT;
+const MOST: u64 = 8 * clock::MOMENT;
 
 /// The last sleep of any thread.
 static FELL_ASLEEP: AtomicU64 = AtomicU64::new(0);
@@ -31,15 +31,15 @@ pub(super) fn looking() -> u64 {
     (2 * TAKES.load(Ordering::Relaxed)).clamp(LEAST, MOST)
 }
 
-/// Makes a call of the kernel's that waits. What it gave, and whether looking would have found what
-/// it waited for.
+/// Makes a call of the kernel's that waits. What it gave, and whether that was there so soon that
+/// looking would have found it, whatever a wake takes.
 pub(super) fn asleep<R>(call: impl FnOnce() -> R) -> (R, bool) {
     let began = clock::now();
     FELL_ASLEEP.store(began, Ordering::Relaxed);
     let result = call();
     let woke = clock::now();
     WOKE.store(woke, Ordering::Relaxed);
-    (result, woke.wrapping_sub(began) < looking())
+    (result, woke.wrapping_sub(began) < LEAST)
 }
 
 /// Bytes are about to go by the kernel to somebody who does not look.
@@ -50,23 +50,43 @@ pub(super) fn rings(link: Link) {
     }
 }
 
-/// Bytes of the kernel's were received.
-pub(super) fn heard(link: Link) {
-    let Some(memory) = link.memory() else { return };
+/// Bytes of the kernel's were received. `true`: looking for them would have found them, rather than
+/// the sleep that just was.
+pub(super) fn heard(link: Link) -> bool {
+    let Some(memory) = link.memory() else { return false };
     let word = layout::word(1 - link.get(Word::Side) as usize, RANG);
     let rang = memory.load(word, Ordering::Relaxed);
     if rang == link.get(Word::Heard) {
-        return;
+        return false;
     }
     link.set(Word::Heard, rang);
     let asleep = FELL_ASLEEP.load(Ordering::Relaxed);
+    let woke = WOKE.load(Ordering::Relaxed);
     if rang.wrapping_sub(asleep) as i64 <= 0 {
-        return;
+        return false;
     }
-    let took = WOKE.load(Ordering::Relaxed).wrapping_sub(rang);
+    let took = woke.wrapping_sub(rang);
     // More is no wake, but somebody else's turn.
     if took < MOST {
-        let was = TAKES.load(Ordering::Relaxed);
-        TAKES.store(was - was / 4 + took / 4, Ordering::Relaxed);
+        TAKES.store(more_like(TAKES.load(Ordering::Relaxed), took), Ordering::Relaxed);
+    }
+    woke.wrapping_sub(asleep) < looking()
+}
+
+/// Grows more slowly than it falls: some threads may have had no processor for a moment.
+fn more_like(was: u64, took: u64) -> u64 {
+    if took < was { was - (was - took) / 4 } else { was + (took - was) / 8 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_wake_takes_is_learned_and_forgotten() {
+        let slow = (0..40).fold(0, |was, _| more_like(was, 1000));
+        assert!((950..=1000).contains(&slow), "{slow}");
+        let fast = (0..40).fold(slow, |was, _| more_like(was, 100));
+        assert!((100..150).contains(&fast), "{fast}");
     }
 }

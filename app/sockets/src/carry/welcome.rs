@@ -18,7 +18,7 @@ const AWAKE: u64 = clock::MOMENT >> 4;
 static IS_BY_RING: AtomicBool = AtomicBool::new(false);
 /// The longest time, in calls, that is not looked at all after looks that were in vain: two to the
 /// power of that.
-pub(super) const VAIN_MAX: u64 = 5;
+pub(super) const VAIN_MAX: u64 = 7;
 
 /// Whether the other end may be welcome: nobody else would have to be woken.
 fn may_welcome(link: Link) -> bool {
@@ -78,7 +78,7 @@ pub(super) fn look_for_a_moment(
         if clock::is_over(began, looking()) {
             return 0;
         }
-        had_others = aside::give_way();
+        had_others = aside::give_way(true);
     }
 }
 
