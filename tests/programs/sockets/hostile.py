@@ -154,7 +154,8 @@ def receive(calls):
 
 def lie(memory, pick):
     """Some of the words that a correct side would never write; sometimes only nearly wrong ones."""
-    words = [side + word for side in (0, WORDS) for word in (0x00, 0x80, 0x100, 0x108, 0x180, 0x200)]
+    words = [side + word for side in (0, WORDS)
+             for word in (0x00, 0x80, 0x100, 0x108, 0x180, 0x200)]
     values = [pick.getrandbits(64), pick.randrange(1 << 18), 1 << 63, 1 << 62, 3 << 62, 0,
               (1 << 62) - 1, pick.randrange(1 << 18) | 1 << 63]
     for _ in range(pick.randrange(1, 4)):

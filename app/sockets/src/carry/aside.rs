@@ -29,23 +29,41 @@ static TOGETHER: AtomicU64 = AtomicU64::new(0);
 static SLEPT: AtomicU64 = AtomicU64::new(0);
 static PAUSE: AtomicU64 = AtomicU64::new(PAUSE_MIN);
 
-/// Gives the processor away. Whether others had it then. A call that does not wait may not sleep.
-pub(super) fn give_way(may_sleep: bool) -> bool {
+/// Whether a call may sleep for an instant.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sleep {
+    /// It waits.
+    May,
+    /// It does not wait.
+    Never,
+}
+
+/// Who has had the processor.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Had {
+    /// This thread, as far as can be told.
+    Us,
+    /// Others, for some time.
+    Others,
+}
+
+/// Gives the processor away. Who had it then.
+pub(super) fn give_way(sleep: Sleep) -> Had {
     let began = clock::now();
-    if may_sleep && TOGETHER.load(Ordering::Relaxed) >= ENOUGH && is_time(began) {
+    if sleep == Sleep::May && TOGETHER.load(Ordering::Relaxed) >= ENOUGH && is_time(began) {
         TOGETHER.store(0, Ordering::Relaxed);
         // As short as can be: the kernel makes that 50 us, or what the thread's timer slack is.
         let time = rustix::event::Timespec { tv_sec: 0, tv_nsec: 1 };
         _ = rustix::thread::nanosleep(&time);
-        return false;
+        return Had::Us;
     }
     sched_yield();
-    clock::is_over(began, SWITCH)
+    if clock::is_over(began, SWITCH) { Had::Others } else { Had::Us }
 }
 
-/// What was waited for has come; whether others had the processor just before.
-pub(super) fn has_come(had_others: bool) {
-    if had_others {
+/// What was waited for has come; who had the processor just before.
+pub(super) fn has_come(had: Had) {
+    if had == Had::Others {
         TOGETHER.fetch_add(1, Ordering::Relaxed);
     } else if TOGETHER.load(Ordering::Relaxed) != 0 {
         TOGETHER.store(0, Ordering::Relaxed);

@@ -377,8 +377,8 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
         told
     }
 
-    /// If there is something by the kernel no member need be sent away: who asks whether he may send
-    /// is told at once, and looks for an answer soon. Of others that is not worth a call.
+    /// If there is something by the kernel no member need be sent away: who asks whether he may
+    /// send is told at once, and looks for an answer soon. Of others that is not worth a call.
     fn ask_first(&self) -> c_int {
         let mut is_any_welcome = false;
         self.row.each(|link| {

@@ -46,7 +46,8 @@ pub(super) fn wait_for_room(
     left: &mut u64,
 ) -> bool {
     let (began, mut seen, mut seen_at) = (clock::now(), (0, direction.place()), clock::now());
-    let (mut looks, mut had_others) = (0_u32, false);
+    let sleep = if *left > ROOM { aside::Sleep::May } else { aside::Sleep::Never };
+    let (mut looks, mut had) = (0_u32, aside::Had::Us);
     let (has_room, took) = loop {
         for _ in 0..PAUSES {
             core::hint::spin_loop();
@@ -67,12 +68,12 @@ pub(super) fn wait_for_room(
         }
         looks += 1;
         if looks > LOOKS_AWAKE {
-            had_others = aside::give_way(*left > ROOM);
+            had = aside::give_way(sleep);
         }
     };
     *left = left.saturating_sub(took);
     if has_room {
-        aside::has_come(had_others);
+        aside::has_come(had);
         link.set(Word::WaitedForRoom, 0);
         if took < ROOM {
             link.set(Word::LeftOut, 0);

@@ -409,10 +409,10 @@ impl<N: Fn() -> isize> Call<'_, N> {
         if !welcome(self.link, &self.direction) {
             return false;
         }
-        let mut had_others = false;
+        let mut had = aside::Had::Us;
         loop {
             if self.direction.head().position() != place.position() {
-                aside::has_come(had_others);
+                aside::has_come(had);
                 return true;
             }
             match look::look(self.link, self.number) {
@@ -426,7 +426,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
             if clock::is_over(began, looking()) {
                 return false;
             }
-            had_others = aside::give_way(true);
+            had = aside::give_way(aside::Sleep::May);
         }
     }
 

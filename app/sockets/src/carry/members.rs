@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use omniverb_stream::descriptors::{Kind, Member, PIECE, Room, Why};
 
 use super::links::{Link, Word};
-use super::welcome;
+use super::waking;
 use crate::room::Pieces;
 use crate::table::{MEMBERS, NUMBERS};
 
@@ -213,7 +213,7 @@ impl Row {
     pub(super) fn looked(self, how: Looked) {
         let vain = match how {
             Looked::Well => 0,
-            Looked::InVain => (self.words[VAIN].load(Ordering::Relaxed) + 1).min(welcome::VAIN_MAX),
+            Looked::InVain => (self.words[VAIN].load(Ordering::Relaxed) + 1).min(waking::VAIN_MAX),
         };
         self.words[VAIN].store(vain, Ordering::Relaxed);
         self.words[SKIP].store((1 << vain) - 1, Ordering::Relaxed);

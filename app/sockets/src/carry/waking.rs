@@ -1,6 +1,6 @@
-//! How long it takes to wake who sleeps, and so how long is looked before that: whoever looks for as
-//! long as a wake takes never takes more than twice the time that he would have needed, whatever he
-//! should have done.
+//! How long it takes to wake who sleeps, and so how long is looked before that: whoever looks for
+//! as long as a wake takes never takes more than twice the time that he would have needed,
+//! whatever he should have done.
 //!
 //! It is measured: who sends by the kernel to an end that sleeps says when, by the processor's
 //! count, in the link; whoever was asleep then and gets bytes of the kernel sees how long that
@@ -18,6 +18,10 @@ use super::links::{Link, Word};
 /// How long is looked at least, and at most.
 const LEAST: u64 = 3 * clock::MOMENT;
 const MOST: u64 = 8 * clock::MOMENT;
+
+/// The longest time, in calls, that is not looked at all after looks that were in vain: two to the
+/// power of that.
+pub(super) const VAIN_MAX: u64 = 7;
 
 /// The last sleep of any thread.
 static FELL_ASLEEP: AtomicU64 = AtomicU64::new(0);

@@ -9,16 +9,13 @@ use omniverb_carry::Direction;
 use super::links::{Link, Note, Word};
 use super::members::Row;
 use super::memory::Memory;
-use super::waking::looking;
+use super::waking::{VAIN_MAX, looking};
 use super::{aside, clock};
 
 /// How long is looked at memory alone at first, if what came last came there.
 const AWAKE: u64 = clock::MOMENT >> 4;
 /// What came last came there.
 static IS_BY_RING: AtomicBool = AtomicBool::new(false);
-/// The longest time, in calls, that is not looked at all after looks that were in vain: two to the
-/// power of that.
-pub(super) const VAIN_MAX: u64 = 7;
 
 /// Whether the other end may be welcome: nobody else would have to be woken.
 fn may_welcome(link: Link) -> bool {
@@ -57,7 +54,7 @@ pub(super) fn look_for_a_moment(
     mut is_there: impl FnMut() -> bool,
     mut ask: impl FnMut() -> c_int,
 ) -> c_int {
-    let (mut asked, mut had_others) = (None, false);
+    let (mut asked, mut had) = (None, aside::Had::Us);
     // Where it was there last time it is likely to be there soon, and the kernel need not be asked
     // before.
     while IS_BY_RING.load(Ordering::Relaxed) && !is_there() && !clock::is_over(began, AWAKE) {
@@ -71,14 +68,14 @@ pub(super) fn look_for_a_moment(
             asked = Some(clock::now());
             let told = ask();
             if told != 0 {
-                aside::has_come(had_others);
+                aside::has_come(had);
                 return told;
             }
         }
         if clock::is_over(began, looking()) {
             return 0;
         }
-        had_others = aside::give_way(true);
+        had = aside::give_way(aside::Sleep::May);
     }
 }
 
