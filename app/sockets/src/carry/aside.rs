@@ -32,7 +32,7 @@ static PAUSE: AtomicU64 = AtomicU64::new(PAUSE_MIN);
 /// Whether a call may sleep for an instant.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sleep {
-    /// It waits.
+    /// It waits: an instant more is nothing to it.
     May,
     /// It does not wait.
     Never,
