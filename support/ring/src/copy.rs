@@ -2,7 +2,7 @@
 // UNSAFETY: reads and writes through raw pointers for whoever vouches for them.
 #![expect(unsafe_code)]
 
-/// Bytes of a part, if it has to be parts: less than what any C library copies by one instruction.
+/// Bytes of a part, if it has to be parts: less than what glibc copies by one instruction.
 const PART: usize = 2048;
 /// Bytes after which places in memory are the same for the processor as far as it looks at first.
 const ALIASES: usize = 4096;

@@ -211,12 +211,12 @@ impl Row {
 
     /// How looking went.
     pub(super) fn looked(self, how: Looked) {
-        let vain = match how {
-            Looked::Well => 0,
-            Looked::InVain => (self.words[VAIN].load(Ordering::Relaxed) + 1).min(waking::VAIN_MAX),
+        let (vain, skip) = match how {
+            Looked::Well => (0, 0),
+            Looked::InVain => waking::in_vain(self.words[VAIN].load(Ordering::Relaxed)),
         };
         self.words[VAIN].store(vain, Ordering::Relaxed);
-        self.words[SKIP].store((1 << vain) - 1, Ordering::Relaxed);
+        self.words[SKIP].store(skip, Ordering::Relaxed);
     }
 }
 

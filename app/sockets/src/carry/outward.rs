@@ -266,10 +266,8 @@ fn flush_each() {
         let Some(direction) = link.outward() else { return };
         // Who looks has them in an instant, and for less than what the kernel takes for them. This
         // may be left by `longjmp`.
-        if is_about_to_read(&direction) {
-            IS_DIRTY.store(true, Ordering::Release);
-        }
         while is_about_to_read(&direction) && !clock::is_over(began, INSTANT) {
+            IS_DIRTY.store(true, Ordering::Release);
             core::hint::spin_loop();
         }
         let is_there = direction.place().position() != direction.head().position();

@@ -21,7 +21,7 @@ const MOST: u64 = 8 * clock::MOMENT;
 
 /// The longest time, in calls, that is not looked at all after looks that were in vain: two to the
 /// power of that.
-pub(super) const VAIN_MAX: u64 = 7;
+const VAIN_MAX: u64 = 7;
 
 /// The last sleep of any thread.
 static FELL_ASLEEP: AtomicU64 = AtomicU64::new(0);
@@ -33,6 +33,13 @@ static TAKES: AtomicU64 = AtomicU64::new(0);
 #[inline]
 pub(super) fn looking() -> u64 {
     (2 * TAKES.load(Ordering::Relaxed)).clamp(LEAST, MOST)
+}
+
+/// One more look was in vain than `vain` in a row: how many that are, and how many calls do not
+/// look then.
+pub(super) fn in_vain(vain: u64) -> (u64, u64) {
+    let vain = (vain + 1).min(VAIN_MAX);
+    (vain, (1 << vain) - 1)
 }
 
 /// Makes a call of the kernel's that waits. What it gave, and whether that was there so soon that

@@ -9,7 +9,7 @@ use omniverb_carry::Direction;
 use super::links::{Link, Note, Word};
 use super::members::Row;
 use super::memory::Memory;
-use super::waking::{VAIN_MAX, looking};
+use super::waking::{in_vain, looking};
 use super::{aside, clock};
 
 /// How long is looked at memory alone at first, if what came last came there.
@@ -111,7 +111,7 @@ pub(super) fn looked(link: Link, began: u64) {
         link.set(Word::Vain, 0);
         return;
     }
-    let vain = (link.get(Word::Vain) + 1).min(VAIN_MAX);
+    let (vain, skip) = in_vain(link.get(Word::Vain));
     link.set(Word::Vain, vain);
-    link.set(Word::Skip, (1 << vain) - 1);
+    link.set(Word::Skip, skip);
 }
