@@ -241,6 +241,15 @@ mod tests {
         border
     }
 
+    const QUIET: Duration = Duration::from_millis(300);
+
+    /// The last word was that of a change.
+    fn until_quiet(border: &Border) {
+        while omniverb_sys::event::readable(border.rung(), Some(QUIET)).unwrap() {
+            border.take();
+        }
+    }
+
     fn bell(file: &OwnedFd, number: u64) -> [BellPage<Window>; 2] {
         let at = DATA.offset + pair::bell_pages(DATA.length).offset + number * pair::BELL_BYTES;
         let memory = Extent::new(file, at, pair::BELL_BYTES).map(Access::ReadWrite).unwrap();
@@ -344,7 +353,8 @@ mod tests {
             let mut border = Border::new(side).unwrap();
             border.add(1, &file, DATA, whose).unwrap();
             assert!(omniverb_sys::event::readable(border.rung(), Some(LIMIT)).unwrap());
-            border.take();
+            // It sleeps before the next one does: a ring wakes who has slept for longest.
+            until_quiet(&border);
             border
         };
         let [first, second] = bell(&file, 3);
@@ -374,13 +384,9 @@ mod tests {
         let [_, theirs] = bell(&file, 5);
         assert!(host.named.is_empty() && lock(&host.near.pages).is_empty());
         assert!(lock(&host.far.names).is_empty());
-        // The last word is that of the change.
-        let moment = Some(Duration::from_millis(300));
-        while omniverb_sys::event::readable(host.rung(), moment).unwrap() {
-            host.take();
-        }
+        until_quiet(&host);
         listener::ring(&theirs);
-        assert!(!omniverb_sys::event::readable(host.rung(), moment).unwrap());
+        assert!(!omniverb_sys::event::readable(host.rung(), Some(QUIET)).unwrap());
         let other = memfd::create("pair", DATA.offset + DATA.length).unwrap();
         host.add(1, &other, DATA, Whose::Own).unwrap();
         host.take();
