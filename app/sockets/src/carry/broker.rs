@@ -27,7 +27,7 @@ use rustix::net::{
 use super::links::{Link, Note, Word};
 use super::{clock, links, over, shadow};
 use crate::table::NUMBERS;
-use crate::{ledger, own};
+use crate::{ledger, own, sole};
 
 /// Where the host's daemon listens, unless `OMNIVERB_SOCKET` says otherwise
 /// (`rnic/session/src/lib.rs`).
@@ -366,8 +366,10 @@ fn came(reply: Reply, file: Option<OwnedFd>) {
 /// Whether a link is to have memory: nobody has done anything with its socket that only the kernel
 /// can go on with, since it was offered.
 fn may_have_memory(link: Link) -> bool {
-    let entry = NUMBERS.look(link.get(Word::Number) as c_int);
-    !link.has(Note::Left) && entry.why() == Why::Free && !entry.is_duplicated()
+    let number = link.get(Word::Number) as c_int;
+    let entry = NUMBERS.look(number);
+    let is_alone = !entry.is_shared() || sole::has(number, entry, Some(link.get(Word::Cookie)));
+    is_alone && !link.has(Note::Left) && entry.why() == Why::Free && !entry.is_duplicated()
 }
 
 /// A link has come. `false` if it is of no use any more.

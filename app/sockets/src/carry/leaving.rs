@@ -204,6 +204,15 @@ pub(super) fn share() {
     });
 }
 
+/// In a child: links that its parent has got while it was made are the parent's alone.
+pub(super) fn forget_unshared() {
+    links::each(|number, link| {
+        if !link.has(Note::Shared) {
+            forget(number);
+        }
+    });
+}
+
 /// The process ends: what becomes of each socket is what becomes of one that is closed.
 pub(super) fn finish() {
     links::each(|number, link| {

@@ -9,6 +9,7 @@
 //! * [`outward`], [`inward`]: sending, receiving; [`full`]: where there is no room;
 //!   [`welcome`]: who may put bytes there. [`waits`]: `poll` and `select`; [`epoll`] and
 //!   [`members`]: sets.
+//! * [`forking`]: processes that are made of this one.
 //! * [`arrived`]: what was not received yet. [`leaving`]: back to the kernel. [`look`], [`shadow`]:
 //!   what the kernel says.
 //! * [`report`]: how much was carried; `crate::ledger`: what is not, and why.
@@ -17,6 +18,7 @@ mod arrived;
 mod broker;
 mod clock;
 mod epoll;
+mod forking;
 mod full;
 mod inward;
 mod leaving;
@@ -38,13 +40,14 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{Ordering, fence};
 
 pub(crate) use epoll::Wait;
+pub(crate) use forking::{clones, forked, forks, forks_unseen, lends};
 use links::{Link, Word};
 use offering::Found;
 use omniverb_stream::descriptors::Why;
 use parts::Parts;
 
 use crate::table;
-use crate::{call, ledger, place};
+use crate::{call, ledger, place, sole};
 
 /// At the start of the program.
 pub(crate) fn begin() {
@@ -279,6 +282,7 @@ pub(crate) fn stop() {
     if links::is_on() && place::is_ours() {
         // From here on, for good, no link is made, and none gets its memory that is there.
         offering::count();
+        sole::spread_all();
         leaving::all();
         links::turn_off();
     }
@@ -311,6 +315,11 @@ pub(crate) fn count() -> bool {
     is_counted
 }
 
+/// Some call of the kernel's is under way that no link knows of.
+pub(crate) fn is_counting() -> bool {
+    offering::is_counting()
+}
+
 /// It is over.
 pub(crate) fn uncount() {
     offering::uncount();
@@ -324,54 +333,12 @@ pub(crate) fn executes() {
     }
 }
 
-/// A process is about to be made that has this one's memory until it becomes another program, or
-/// that the C library makes: nobody sees which sockets it duplicates meanwhile. So it has them all.
-pub(crate) fn lends() {
-    if links::is_on() && place::is_ours() {
-        offering::none_of_these();
-        leaving::hand_all_over(|_| true);
-    }
-}
-
-/// `clone`, with these flags.
-pub(crate) fn clones(flags: c_int) {
-    if flags & libc::CLONE_THREAD != 0 {
-        return;
-    }
-    if flags & libc::CLONE_VM != 0 {
-        lends();
-    } else {
-        _ = forks();
-    }
-}
-
-/// The process is about to end.
-pub(crate) fn ends() {
+/// The process is about to end: at once, or behind what other libraries do last.
+pub(crate) fn ends(is_now: bool) {
     if links::is_on() && place::is_ours() {
         report::write();
         leaving::finish();
-    }
-}
-
-/// This process is about to be two. What is to be closed in the new one.
-pub(crate) fn forks() -> Option<c_int> {
-    if !links::is_on() || !place::is_ours() {
-        return None;
-    }
-    offering::none_of_these();
-    leaving::share();
-    broker::number()
-}
-
-/// It is the new one.
-pub(crate) fn forked(parents: Option<c_int>) {
-    if links::is_on() {
-        _ = broker::is_copy();
-        ledger::begin_anew();
-        leaving::begin_anew();
-        members::begin_anew();
-        offering::begin_anew();
-        broker::leave_to_parent(parents);
+        sole::ends(is_now);
     }
 }
 
@@ -494,6 +461,7 @@ pub(crate) unsafe fn pass(message: *const libc::msghdr) {
         // SAFETY: as the caller says.
         unsafe {
             crate::messages::each(message, |number| {
+                sole::spread(number);
                 epoll::is_seen(number);
                 leaving::pass_number(number);
             })

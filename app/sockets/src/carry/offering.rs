@@ -1,17 +1,18 @@
 //! Which sockets are offered to the broker: when they first send or receive.
 //!
-//! Only what one process has by one number, as far as is known; what is in one set of epoll at most
+//! Only what one process has by one number, for all that is known, whoever may have had it before
+//! (`crate::sole`); what is in one set of epoll at most
 //! ([`members`]); what no option, signal or stream of the C library has a part in.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-use omniverb_stream::descriptors::{Kind, Why};
+use omniverb_stream::descriptors::{Entry, Kind, Why};
 
 use super::links::{self, Link, Word};
 use super::{broker, mail, members, shadow};
 use crate::table::{self, NUMBERS};
-use crate::{ledger, place};
+use crate::{ledger, place, sole};
 
 /// Bytes of the ring that have to be of use.
 const LEAST: usize = 4096;
@@ -67,6 +68,11 @@ pub(super) fn count() {
     fence(Ordering::SeqCst);
 }
 
+/// Some such call is under way.
+pub(super) fn is_counting() -> bool {
+    UNCOUNTED.load(Ordering::SeqCst) != 0
+}
+
 /// The call is over.
 pub(super) fn uncount() {
     // In a child of this call's process it was over before.
@@ -82,13 +88,20 @@ pub(super) fn begin_anew() {
 /// Offers it, unless it is not to be carried. Whether it has a link now.
 fn offer(number: c_int) -> bool {
     let entry = NUMBERS.look(number);
-    let is_connected = matches!(entry.kind(), Kind::Connected | Kind::Accepted | Kind::Connecting);
-    let is_alone = !entry.was_found() && !entry.is_duplicated() && entry.why() == Why::Free;
-    if !is_connected || !is_alone || number <= STANDARD || table::has_rings() {
+    let is_alone = !entry.is_shared() || sole::has(number, entry, None);
+    if !is_alone || !may_be(number, entry) {
         return false;
     }
-    let is_apart = place::is_apart() || UNCOUNTED.load(Ordering::Relaxed) != 0;
-    !is_apart && broker::may_be_there() && offer_now(number)
+    let is_free = UNCOUNTED.load(Ordering::Relaxed) == 0;
+    is_free && broker::may_be_there() && offer_now(number)
+}
+
+/// It may be carried, if no other process has it.
+pub(super) fn may_be(number: c_int, entry: Entry) -> bool {
+    let is_connected = matches!(entry.kind(), Kind::Connected | Kind::Accepted | Kind::Connecting);
+    let is_alone = !entry.was_found() && !entry.is_duplicated() && entry.why() == Why::Free;
+    let is_sure = number > STANDARD && !table::has_rings() && !place::is_apart();
+    is_connected && is_alone && is_sure
 }
 
 #[cold]
@@ -119,7 +132,9 @@ fn offer_now(number: c_int) -> bool {
     fence(Ordering::SeqCst);
     // Whatever keeps a socket from being carried is noted before anybody looks for its link.
     let again = NUMBERS.look(number);
-    let is_same = again.id() == entry.id() && again.why() == Why::Free && !again.is_duplicated();
+    let is_alone = !again.is_shared() || sole::has(number, again, Some(cookie));
+    let is_same =
+        is_alone && again.id() == entry.id() && again.why() == Why::Free && !again.is_duplicated();
     let is_where_it_may_be = members::join(link, number, entry.id());
     if !is_where_it_may_be {
         ledger::keep(number, Why::Member);
@@ -131,19 +146,4 @@ fn offer_now(number: c_int) -> bool {
     }
     link.let_go();
     is_offered
-}
-
-/// Sockets that there are now are never offered: others have them, too. And sets have no more
-/// members that are carried.
-pub(super) fn none_of_these() {
-    let mut written = 0;
-    for number in 0..NUMBERS.end() {
-        let kind = NUMBERS.look(number).kind();
-        if kind.is_stream() && written < ledger::AT_ONCE {
-            ledger::keep(number, Why::Shared);
-            written += 1;
-        } else if kind.is_stream() || kind == Kind::Set {
-            NUMBERS.keep(number, Why::Shared);
-        }
-    }
 }
