@@ -10,7 +10,8 @@ from harness.case import WAITS, Case, Failure, Group, check
 _SOURCES = staging.PROGRAMS / "sockets"
 _TURNS = 6
 _TESTS = ("alone", "later", "parent", "killed", "both", "fails", "again", "executes", "passed",
-          "duplicated", "spawned", "threads", "handled")
+          "duplicated", "spawned", "renewed", "inherited", "used", "members", "changed", "shell",
+          "threads")
 
 _ECHO = """
 import socketserver, sys

@@ -8,7 +8,7 @@ use core::ffi::c_int;
 use omniverb_stream::descriptors::{Entry, Kind, Why};
 
 use crate::table::{self, NUMBERS};
-use crate::{ledger, messages, place, sets, sole};
+use crate::{kernel, ledger, messages, place, sets, sole};
 
 /// A call that changes what is known.
 #[derive(Clone, Copy)]
@@ -210,9 +210,12 @@ impl Call {
                 }
             }
             Self::Accept(_) => table::forget(result),
-            // A listener that is shut down listens no more.
+            // A listener that is shut down listens no more, mostly, by none of its numbers.
             Self::Shutdown(number) if NUMBERS.look(number).kind() == Kind::Listening => {
-                table::forget(number);
+                match kernel::kind(number) {
+                    Some(kind) => turn(number, kind),
+                    None => table::forget(number),
+                }
             }
             Self::Option { number, level, name } if OPTIONS.contains(&(level, name)) => {
                 ledger::keep(number, Why::Option);

@@ -15,8 +15,8 @@ use omniverb_carry::show::Reason;
 use omniverb_stream::descriptors::Why;
 use rustix::net::{getpeername, getsockname, sockopt};
 
-use crate::{place, sole};
 use crate::table::{self, NUMBERS};
+use crate::{place, sole};
 
 /// Sockets of one process that are written down when all of them become the kernel's at once.
 pub(crate) const AT_ONCE: usize = 64;

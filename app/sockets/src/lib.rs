@@ -48,4 +48,5 @@ mod slots;
 mod sole;
 pub mod start;
 mod table;
+mod uncounted;
 mod words;

@@ -55,19 +55,26 @@ pub extern "C" fn ov_look_exec() {
 /// What ends the process without what `exit` does.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_end() {
-    carry::ends(true);
+    carry::ends(sole::End::Now);
 }
 
 /// `quick_exit`: calls what the program has asked for first.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_quick() {
-    carry::ends(false);
+    carry::ends(sole::End::Later);
 }
 
 /// `posix_spawn`, `popen` and the like: a child that becomes another program.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_spawn() {
     carry::lends();
+    carry::may_sleep();
+}
+
+/// `system`, `popen`: one of which is known what it does.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_run() {
+    carry::runs();
     carry::may_sleep();
 }
 

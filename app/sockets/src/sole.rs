@@ -14,14 +14,15 @@ use core::ptr;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::os::fd::BorrowedFd;
 
-use omniverb_stream::descriptors::{Entry, PIECE, Room, Why};
+use omniverb_stream::descriptors::{Entry, Kind, PIECE, Room, Why};
 use omniverb_stream::holders::{Holders, WORDS};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::net::sockopt;
+use rustix::process::getpid;
 
 use crate::room::Pieces;
 use crate::table::NUMBERS;
-use crate::{carry, place};
+use crate::{place, uncounted};
 
 /// Sockets that all processes of a family share at a time; what finds no place is the kernel's.
 const SOCKETS: usize = 1 << 17;
@@ -178,7 +179,7 @@ impl Fork {
             return false;
         }
         row.set(FORK, self.name);
-        let index = cookie(number).and_then(|cookie| {
+        let index = name(number, entry).and_then(|cookie| {
             row.set(COOKIE, cookie);
             holders().claim(cookie, 2)
         });
@@ -222,7 +223,12 @@ pub(crate) fn is_copy() {
     COPIES.fetch_add(1, Ordering::SeqCst);
 }
 
-fn cookie(number: c_int) -> Option<u64> {
+/// What names a socket, or a set, for those who share it.
+fn name(number: c_int, entry: Entry) -> Option<u64> {
+    if entry.kind() == Kind::Set {
+        let process = getpid().as_raw_nonzero().get().unsigned_abs();
+        return Some(1 << 63 | u64::from(process) << 32 | u64::from(entry.id()));
+    }
     // SAFETY: the program's socket, for this call, which fails if there is none.
     let file = unsafe { BorrowedFd::borrow_raw(number.max(0)) };
     sockopt::socket_cookie(file).ok()
@@ -268,7 +274,7 @@ pub(crate) fn closed(number: c_int) {
     let Some(row) = Row::of(number) else { return };
     let tied = row.get(TIED);
     if tied != 0 && id(tied) != NUMBERS.look(number).id() {
-        row.retire(tied, !carry::is_counting());
+        row.retire(tied, !uncounted::is_any());
     }
 }
 
@@ -276,12 +282,23 @@ pub(crate) fn closed(number: c_int) {
 pub(crate) fn closed_range(first: u32, last: u32) {
     if PLACE.load(Ordering::Relaxed) != 0 {
         let end = NUMBERS.end().unsigned_abs();
-        (first..=last).take_while(|number| *number < end).for_each(|number| closed(number as c_int));
+        (first..=last)
+            .take_while(|number| *number < end)
+            .for_each(|number| closed(number as c_int));
     }
 }
 
-/// The process is about to end: at once, or behind what other libraries do last.
-pub(crate) fn ends(is_now: bool) {
-    let is_sure = is_now || is_single() && !carry::is_counting();
+/// How a process is about to end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// At once.
+    Now,
+    /// Behind what other libraries do last.
+    Later,
+}
+
+/// The process is about to end.
+pub(crate) fn ends(end: End) {
+    let is_sure = end == End::Now || is_single() && !uncounted::is_any();
     each(|row| row.retire(row.get(TIED), is_sure));
 }

@@ -16,5 +16,5 @@ pub extern "C" fn ov_sockets_start() {
 /// they send goes by the kernel.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_sockets_end() {
-    carry::ends(false);
+    carry::ends(sole::End::Later);
 }

@@ -26,7 +26,7 @@ const UNKNOWN: u64 = 1 << 31;
 /// Rows that are looked at for a free one. If none is, the socket is the kernel's.
 const TRIES: u64 = 64;
 
-/// The memory.
+/// Memory that a family of processes has.
 #[derive(Clone, Copy, Debug)]
 pub struct Holders<'a> {
     rows: &'a [[AtomicU64; WORDS]],

@@ -9,17 +9,21 @@ one holder, and none before.
 import ctypes
 import os
 import resource
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 import traceback
 
 import handed
 from handed import Peer, described, has_link
 
 _TURNS = 20
+# Seconds that something may take.
+_LONG = 10
 # Processes that are made in a row, and connections meanwhile.
 _FORKS = 60
 # Programs that go on with a socket, as their standard input and output are not it.
@@ -287,6 +291,138 @@ def spawned(other):
     child.join()
 
 
+def carries_again(other, end, index=0, swap=None):
+    """It has a link by which both ends send."""
+    until = time.monotonic() + _LONG
+    while time.monotonic() < until:
+        (swap or other.swap)(end, index)
+        if not handed.DESCRIBE or {"carried", "linked"} & set(described(end).split()):
+            break
+    else:
+        raise AssertionError(f"no new link: {described(end)}")
+    for _ in range(_TURNS if not swap else 3):
+        (swap or other.swap)(end, index)
+
+
+def renewed(other):
+    """What was carried is the kernel's while a child has it, and is carried again then, with what
+    nobody had read before it was made."""
+    end = other.connect()
+    goes_on(other, end)
+    for _ in range(3):
+        carries_again(other, end)
+        end.setblocking(False)
+        try:
+            raise AssertionError(f"there was {end.recv(1)}")
+        except BlockingIOError:
+            other.ask("put", 0, "rest")
+        child = Child(lambda _: None)
+        end.setblocking(True)
+        got = b""
+        while len(got) < 4:
+            got += end.recv(1)
+        assert got == b"rest", got
+        for _ in range(_TURNS):
+            other.swap(end, 0)
+            assert not handed.DESCRIBE or "left" in described(end).split(), described(end)
+        child.join()
+        carries_again(other, end)
+
+
+def inherited(other):
+    """What the parent has carried, or offered, its child carries when that has closed it."""
+    end, second = other.connect(), other.connect()
+    goes_on(other, end)
+    other.swap(second, 1)
+    # Whether the link has come, or was only seen to have come by the fork.
+    time.sleep(0.1)
+
+    def act(_):
+        carries_again(other, end)
+        carries_again(other, second, 1)
+    child = Child(act)
+    end.close()
+    second.close()
+    child.join()
+
+
+def used(other):
+    """A child uses what its parent carries, and sends and receives in turn with it."""
+    end = other.connect()
+    goes_on(other, end)
+    for _ in range(3):
+        carries_again(other, end)
+
+        def act(control):
+            for _ in range(_TURNS):
+                other.swap(end, 0)
+                control.sendall(b"d")
+                control.recv(1)
+        child = Child(act)
+        child.go()
+        for _ in range(_TURNS):
+            child.control.recv(1)
+            other.swap(end, 0)
+            child.go()
+        child.wait()
+
+
+def members(other):
+    """The same in a set, which the child has for as long."""
+    for events in (select.EPOLLIN, select.EPOLLIN | select.EPOLLET):
+        end, found = other.connect(), select.epoll()
+        index = 0 if events == select.EPOLLIN else 1
+        found.register(end, events)
+        end.setblocking(False)
+
+        def swap(end, index, found=found):
+            end.sendall(b"p")
+            assert other.ask("get", index, 1) == "p"
+            other.ask("put", index, "q")
+            told = found.poll(_LONG)
+            assert told == [(end.fileno(), select.EPOLLIN)], told
+            assert end.recv(9) == b"q"
+        for _ in range(3):
+            carries_again(other, end, index, swap)
+            child = Child(lambda _: None)
+            for _ in range(3):
+                swap(end, index)
+            found.modify(end, events)
+            child.join()
+            carries_again(other, end, index, swap)
+
+
+def changed(other):
+    """A child changes the set that both have."""
+    end, found = other.connect(), select.epoll()
+    found.register(end, select.EPOLLIN)
+    goes_on(other, end)
+    child = Child(lambda _: found.unregister(end))
+    child.join()
+    time.sleep(0.3)
+    for _ in range(_TURNS):
+        other.ask("put", 0, "q")
+        assert found.poll(0.001) == []
+        assert end.recv(1) == b"q"
+
+
+def shell(other):
+    """A shell that is started does not get what an exec closes: that goes on."""
+    end, second = other.connect(), other.connect()
+    os.set_inheritable(second.fileno(), True)
+    goes_on(other, end)
+    goes_on(other, second, 1)
+    for _ in range(_TURNS):
+        carries_again(other, end)
+        libc = ctypes.CDLL(None)
+        assert libc.system(b"true") == 0
+        said = described(end).split()
+        assert not handed.DESCRIBE or {"carried", "linked"} & set(said), said
+        other.swap(end, 0)
+        other.swap(second, 1)
+    assert not handed.DESCRIBE or "left" in described(second).split(), described(second)
+
+
 def threads(other):
     """Forks, while another thread opens and closes, and is at it with some."""
     count, failed = [0], []
@@ -318,33 +454,9 @@ def threads(other):
     goes_on(other, end, count[0])
 
 
-def handled(other):
-    """Handlers of signals fork in the middle of what makes processes."""
-    end = other.connect()
-    made = []
-
-    def handler(*_):
-        pid = os.fork()
-        if pid == 0:
-            os._exit(0)
-        made.append(pid)
-    signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
-    for _ in range(_FORKS):
-        pid = os.fork()
-        if pid == 0:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            os._exit(0)
-        assert os.waitpid(pid, 0)[1] == 0
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    for pid in made:
-        assert os.waitpid(pid, 0)[1] == 0
-    for _ in range(_TURNS):
-        other.swap(end, 0)
-
-
 TESTS = {act.__name__: act for act in (alone, later, parent, killed, both, fails, again, executes,
-                                       passed, duplicated, spawned, threads, handled)}
+                                       passed, duplicated, spawned, renewed, inherited, used,
+                                       members, changed, shell, threads)}
 
 
 def main():

@@ -13,7 +13,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use omniverb_carry::message::{BYTES, PAGE, Reach, Reply, Request, SUFFIX};
-use omniverb_carry::{layout, ledger as files};
+use omniverb_carry::{Direction, layout, ledger as files};
 use omniverb_stream::descriptors::Why;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::Errno;
@@ -25,6 +25,7 @@ use rustix::net::{
 };
 
 use super::links::{Link, Note, Word};
+use super::memory::Memory;
 use super::{clock, links, over, shadow};
 use crate::table::NUMBERS;
 use crate::{ledger, own, sole};
@@ -331,6 +332,7 @@ fn came(reply: Reply, file: Option<OwnedFd>) {
                 link.let_go();
             }
             if !is_taken {
+                refuse_link(&file, side);
                 tell(Request::Ended { link: name }, &[]);
             }
         }
@@ -394,6 +396,17 @@ fn take_link(link: Link, file: &OwnedFd, name: u64, side: u64) -> bool {
         }
     }
     true
+}
+
+/// A link is of no use here: the other end, if it comes to that, need not keep it either.
+fn refuse_link(file: &OwnedFd, side: u64) {
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let Some(base) = map(file, layout::BYTES, access) else { return };
+    for from in [side as usize, 1 - (side as usize & 1)] {
+        Direction::new(Memory(base as usize), from).stop();
+    }
+    // SAFETY: the mapping that was just made, which nobody else knows of.
+    _ = unsafe { rustix::mm::munmap(base, layout::BYTES) };
 }
 
 /// Maps a memory file that can be neither cut short nor grown.

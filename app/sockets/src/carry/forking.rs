@@ -1,16 +1,18 @@
 //! Processes that are made of this one.
 //!
-//! A child of `fork` has the same sockets. Each that may be carried is counted (`crate::sole`); all
-//! others are the kernel's from then on, and so are those that have a link already.
+//! A child of `fork` has the same sockets. Each that may be carried is counted (`crate::sole`), and
+//! so are sets; all others are the kernel's from then on. Links are over then: who has the socket
+//! alone again gets another one ([`super::renewing`]).
 
 use core::ffi::c_int;
 
 use omniverb_stream::descriptors::{Entry, Kind, Why};
 
-use super::{broker, leaving, links, members, offering};
+use super::leaving::Sharing;
+use super::{broker, leaving, links, mail, members, offering, renewing, shadow};
 use crate::sole::{self, Fork};
-use crate::table::{self, NUMBERS};
-use crate::{ledger, place};
+use crate::table::NUMBERS;
+use crate::{ledger, place, uncounted};
 
 /// A `fork` that is about to be made.
 pub(crate) struct Forking {
@@ -24,13 +26,14 @@ pub(crate) fn forks() -> Option<Forking> {
     if !links::is_on() || !place::is_ours() {
         return None;
     }
+    // A link that has come ends properly, so that the other end can forget it, too.
+    mail::look();
     let fork = Fork::begin();
     let mut written = 0;
     for number in 0..NUMBERS.end() {
         let entry = NUMBERS.look(number);
         match entry.kind() {
-            Kind::Set => NUMBERS.keep(number, Why::Shared),
-            kind if kind.is_stream() => {
+            kind if kind.is_stream() || kind == Kind::Set => {
                 if !may_be_counted(number, entry) || !fork.count(number, entry) {
                     keep(number, &mut written);
                 }
@@ -39,20 +42,25 @@ pub(crate) fn forks() -> Option<Forking> {
             _ => sole::spread(number),
         }
     }
-    leaving::share();
+    renewing::forks();
+    leaving::share(Sharing::Counted);
     if !fork.is_one_process() {
         sole::spread_all();
     }
     Some(Forking { fork, socket: broker::number() })
 }
 
+/// It may be carried when this process has it alone again. Of a set: its members may.
 fn may_be_counted(number: c_int, entry: Entry) -> bool {
-    offering::may_be(number, entry) && !links::has(number)
+    if entry.kind() != Kind::Set {
+        return offering::may_be(number, entry);
+    }
+    !entry.is_duplicated() && !entry.was_found() && entry.why() == Why::Free
 }
 
 /// It is the kernel's for good. The first ones are written down.
 fn keep(number: c_int, written: &mut usize) {
-    if *written < ledger::AT_ONCE {
+    if *written < ledger::AT_ONCE && NUMBERS.look(number).kind() != Kind::Set {
         ledger::keep(number, Why::Shared);
         *written += 1;
     } else {
@@ -71,7 +79,7 @@ pub(crate) fn forked(forking: Option<Forking>, child: c_int) {
         ledger::begin_anew();
         leaving::begin_anew();
         members::begin_anew();
-        offering::begin_anew();
+        uncounted::begin_anew();
         broker::leave_to_parent(forking.as_ref().and_then(|forking| forking.socket));
     }
     let Some(Forking { fork, .. }) = forking else { return };
@@ -85,6 +93,16 @@ pub(crate) fn forked(forking: Option<Forking>, child: c_int) {
     }
     if child == 0 {
         sole::is_copy();
+        keep_sets();
+    }
+}
+
+/// In a child: who has made a set may have it alone again, and then knows what is in it.
+fn keep_sets() {
+    for number in 0..NUMBERS.end() {
+        if NUMBERS.look(number).kind() == Kind::Set {
+            NUMBERS.keep(number, Why::Shared);
+        }
     }
 }
 
@@ -106,15 +124,15 @@ fn share_the_new(fork: Fork, is_child: bool) {
         // The link is the parent's alone, who leaves it.
         leaving::forget_unshared();
     } else {
-        leaving::share();
+        leaving::share(Sharing::Counted);
     }
 }
 
 /// The same by a call of which nothing is said then: everybody may have everything.
 pub(crate) fn forks_unseen() {
     if links::is_on() && place::is_ours() {
-        none_of_these();
-        leaving::share();
+        none_of_these(|_| true);
+        leaving::share(Sharing::ForGood);
     }
 }
 
@@ -122,22 +140,32 @@ pub(crate) fn forks_unseen() {
 /// that the C library makes: nobody sees which sockets it duplicates meanwhile. So it has them all.
 pub(crate) fn lends() {
     if links::is_on() && place::is_ours() {
-        none_of_these();
+        none_of_these(|_| true);
         leaving::hand_all_over(|_| true);
     }
 }
 
-/// Sockets that there are now are never offered: others have them, too. And sets have no more
-/// members that are carried.
-fn none_of_these() {
-    sole::spread_all();
+/// `system`, `popen`: the C library makes a process that executes a shell, and does nothing with
+/// sockets before. So it gets those that an exec does not close.
+pub(crate) fn runs() {
+    if links::is_on() && place::is_ours() {
+        let has = |number: c_int| !shadow::is_close_on_exec(number);
+        none_of_these(has);
+        leaving::hand_over_those(has);
+    }
+}
+
+/// Sockets that there are now are never offered, if `which` says so: others have them, too. And
+/// sets have no more members that are carried.
+fn none_of_these(which: impl Fn(c_int) -> bool) {
     let mut written = 0;
     for number in 0..NUMBERS.end() {
-        let kind = table::NUMBERS.look(number).kind();
-        if kind.is_stream() {
+        let entry = NUMBERS.look(number);
+        let is_any = entry.kind().is_stream() || entry.kind() == Kind::Set;
+        if !is_any {
+            sole::spread(number);
+        } else if which(number) {
             keep(number, &mut written);
-        } else if kind == Kind::Set {
-            NUMBERS.keep(number, Why::Shared);
         }
     }
 }

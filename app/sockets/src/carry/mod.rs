@@ -10,6 +10,7 @@
 //!   [`welcome`]: who may put bytes there. [`waits`]: `poll` and `select`; [`epoll`] and
 //!   [`members`]: sets.
 //! * [`forking`]: processes that are made of this one.
+//!   [`renewing`]: links that come again after that.
 //! * [`arrived`]: what was not received yet. [`leaving`]: back to the kernel. [`look`], [`shadow`]:
 //!   what the kernel says.
 //! * [`report`]: how much was carried; `crate::ledger`: what is not, and why.
@@ -17,6 +18,7 @@
 mod arrived;
 mod broker;
 mod clock;
+mod ended;
 mod epoll;
 mod forking;
 mod full;
@@ -31,6 +33,7 @@ mod offering;
 mod outward;
 mod over;
 pub(crate) mod parts;
+mod renewing;
 mod report;
 mod shadow;
 mod waits;
@@ -40,14 +43,14 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{Ordering, fence};
 
 pub(crate) use epoll::Wait;
-pub(crate) use forking::{clones, forked, forks, forks_unseen, lends};
-use links::{Link, Word};
+pub(crate) use forking::{clones, forked, forks, forks_unseen, lends, runs};
+use links::{Link, Note, Word};
 use offering::Found;
 use omniverb_stream::descriptors::Why;
 use parts::Parts;
 
 use crate::table;
-use crate::{call, ledger, place, sole};
+use crate::{call, ledger, place, sole, uncounted};
 
 /// At the start of the program.
 pub(crate) fn begin() {
@@ -107,7 +110,8 @@ pub(crate) fn send(
 fn carried(number: c_int) -> Option<Link> {
     mail::look();
     let link = links::enter(number)?;
-    if link.get(Word::Memory) != 0 {
+    let is_over = link.has(Note::Renewable) && renewing::forgets(link, number);
+    if link.get(Word::Memory) != 0 && !is_over {
         return Some(link);
     }
     link.let_go();
@@ -133,7 +137,7 @@ fn link_of(found: Found, counts: Word, native: &impl Fn() -> isize) -> Result<Li
         }
         Found::Counted => {
             let result = native();
-            offering::uncount();
+            uncounted::uncount();
             Err(result)
         }
         Found::Other => Err(native()),
@@ -243,6 +247,10 @@ pub(crate) unsafe fn change_set(
     if !links::is_on() || !place::is_ours() {
         return native();
     }
+    if table::look(set).why() != Why::Free {
+        // Whoever has made it does not know what is in it any more.
+        sole::spread(set);
+    }
     if operation != libc::EPOLL_CTL_DEL {
         // SAFETY: the kernel would read the event as well.
         unsafe { epoll::joins(set, number, event) };
@@ -281,7 +289,7 @@ pub(crate) fn leave_all() {
 pub(crate) fn stop() {
     if links::is_on() && place::is_ours() {
         // From here on, for good, no link is made, and none gets its memory that is there.
-        offering::count();
+        uncounted::count();
         sole::spread_all();
         leaving::all();
         links::turn_off();
@@ -310,19 +318,14 @@ pub(crate) fn is_seen(set: c_int) {
 pub(crate) fn count() -> bool {
     let is_counted = links::is_on() && place::is_ours();
     if is_counted {
-        offering::count();
+        uncounted::count();
     }
     is_counted
 }
 
-/// Some call of the kernel's is under way that no link knows of.
-pub(crate) fn is_counting() -> bool {
-    offering::is_counting()
-}
-
 /// It is over.
 pub(crate) fn uncount() {
-    offering::uncount();
+    uncounted::uncount();
 }
 
 /// Another program is about to be executed in this process: it has those sockets that are not
@@ -333,12 +336,12 @@ pub(crate) fn executes() {
     }
 }
 
-/// The process is about to end: at once, or behind what other libraries do last.
-pub(crate) fn ends(is_now: bool) {
+/// The process is about to end.
+pub(crate) fn ends(end: sole::End) {
     if links::is_on() && place::is_ours() {
         report::write();
         leaving::finish();
-        sole::ends(is_now);
+        sole::ends(end);
     }
 }
 

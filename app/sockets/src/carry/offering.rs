@@ -5,13 +5,15 @@
 //! ([`members`]); what no option, signal or stream of the C library has a part in.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU64, Ordering, fence};
+use core::sync::atomic::{Ordering, fence};
 
 use omniverb_stream::descriptors::{Entry, Kind, Why};
 
 use super::links::{self, Link, Word};
-use super::{broker, mail, members, shadow};
+use super::members::Apart;
+use super::{broker, ended, mail, members, shadow};
 use crate::table::{self, NUMBERS};
+use crate::uncounted::{self, count, uncount};
 use crate::{ledger, place, sole};
 
 /// Bytes of the ring that have to be of use.
@@ -19,17 +21,13 @@ const LEAST: usize = 4096;
 /// Numbers that the C library gives to other files unseen (`daemon`).
 const STANDARD: c_int = 2;
 
-/// Calls of the kernel that send, receive or wait, under way, for sockets that have no link. No
-/// link is made meanwhile: nobody would know of them.
-static UNCOUNTED: AtomicU64 = AtomicU64::new(0);
-
 /// What is known of a number.
 pub(super) enum Found {
     /// It has a link, held.
     Carried(Link),
     /// It has one without memory, held: so far all is the kernel's.
     Offered(Link),
-    /// A socket without one; a call is counted: [`uncount`].
+    /// A socket without one; a call is counted: [`uncounted::uncount`].
     Counted,
     /// It is none.
     Other,
@@ -62,29 +60,6 @@ pub(super) fn enter(number: c_int) -> Found {
     Found::Counted
 }
 
-/// A call is about to begin of which no link will know: none is made meanwhile.
-pub(super) fn count() {
-    UNCOUNTED.fetch_add(1, Ordering::SeqCst);
-    fence(Ordering::SeqCst);
-}
-
-/// Some such call is under way.
-pub(super) fn is_counting() -> bool {
-    UNCOUNTED.load(Ordering::SeqCst) != 0
-}
-
-/// The call is over.
-pub(super) fn uncount() {
-    // In a child of this call's process it was over before.
-    let less = |count: u64| count.checked_sub(1);
-    _ = UNCOUNTED.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
-}
-
-/// In a child: threads that were at it are not there.
-pub(super) fn begin_anew() {
-    UNCOUNTED.store(0, Ordering::Relaxed);
-}
-
 /// Offers it, unless it is not to be carried. Whether it has a link now.
 fn offer(number: c_int) -> bool {
     let entry = NUMBERS.look(number);
@@ -92,7 +67,7 @@ fn offer(number: c_int) -> bool {
     if !is_alone || !may_be(number, entry) {
         return false;
     }
-    let is_free = UNCOUNTED.load(Ordering::Relaxed) == 0;
+    let is_free = !uncounted::is_any();
     is_free && broker::may_be_there() && offer_now(number)
 }
 
@@ -107,9 +82,13 @@ pub(super) fn may_be(number: c_int, entry: Entry) -> bool {
 #[cold]
 fn offer_now(number: c_int) -> bool {
     let entry = NUMBERS.look(number);
-    if members::membership(number, entry.id()).is_err() {
-        ledger::keep(number, Why::Member);
-        return false;
+    match members::membership(number, entry.id()) {
+        Err(Apart::Now) => return false,
+        Err(Apart::Ever) => {
+            ledger::keep(number, Why::Member);
+            return false;
+        }
+        Ok(_) => {}
     }
     let information = shadow::Information::of(number);
     if information.as_ref().is_some_and(shadow::Information::is_ending) {
@@ -136,10 +115,11 @@ fn offer_now(number: c_int) -> bool {
     let is_same =
         is_alone && again.id() == entry.id() && again.why() == Why::Free && !again.is_duplicated();
     let is_where_it_may_be = members::join(link, number, entry.id());
-    if !is_where_it_may_be {
+    if !is_where_it_may_be && members::membership(number, entry.id()) != Err(Apart::Now) {
         ledger::keep(number, Why::Member);
     }
-    let is_free = is_same && is_where_it_may_be && UNCOUNTED.load(Ordering::SeqCst) == 0;
+    let is_quiet = !uncounted::is_any() && !ended::has_old(link);
+    let is_free = is_same && is_where_it_may_be && is_quiet;
     let is_offered = is_free && broker::offer(number, link);
     if !is_offered {
         links::forget(number, link);

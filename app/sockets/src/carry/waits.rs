@@ -13,7 +13,7 @@ use super::links::{self, Link, Note, Word};
 use super::look;
 use super::offering::{self, Found};
 use super::{arrived, clock, epoll, mail, outward, welcome};
-use crate::place;
+use crate::{place, uncounted};
 
 /// Descriptors of a call that are looked through.
 const MOST: usize = 1024;
@@ -156,7 +156,7 @@ pub(super) unsafe fn poll(
         outward::flush_all();
         native(true)
     };
-    (0..uncounted).for_each(|_| offering::uncount());
+    (0..uncounted).for_each(|_| uncounted::uncount());
     result
 }
 
@@ -165,10 +165,10 @@ fn unknown(native: impl Fn() -> c_int) -> c_int {
     if !place::is_ours() {
         return native();
     }
-    offering::count();
+    uncounted::count();
     super::leave_all();
     let result = native();
-    offering::uncount();
+    uncounted::uncount();
     result
 }
 
@@ -376,7 +376,7 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
         };
         let result = look_at_sets(sets, &read, &write, &has_more, &ask);
         if result != 0 {
-            (0..uncounted).for_each(|_| offering::uncount());
+            (0..uncounted).for_each(|_| uncounted::uncount());
             return result;
         }
     }
@@ -391,7 +391,7 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
     if wait == Wait::Until {
         let result = native(!found);
         asleep.wake();
-        (0..uncounted).for_each(|_| offering::uncount());
+        (0..uncounted).for_each(|_| uncounted::uncount());
         return complete(sets, &read, &write, result);
     }
     let marks = || {

@@ -6,10 +6,10 @@ use core::sync::atomic::Ordering;
 
 use omniverb_carry::Direction;
 
-use super::clock;
 use super::links::{Link, Note, Word};
 use super::members::Row;
 use super::memory::Memory;
+use super::{clock, ended};
 
 /// How long a call looks before it sleeps.
 pub(super) const LOOKING: u64 = 3 * clock::MOMENT;
@@ -33,7 +33,11 @@ pub(super) fn is_welcoming(link: Link) -> bool {
 
 /// Welcomes it, unless somebody went to sleep at this moment, or it puts nothing there any more.
 pub(super) fn welcome(link: Link, direction: &Direction<Memory>) -> bool {
-    if !may_welcome(link) || direction.head().is_stopped() {
+    if direction.head().is_stopped() {
+        ended::is_ended(link);
+        return false;
+    }
+    if !may_welcome(link) {
         return false;
     }
     if direction.is_welcome() {
