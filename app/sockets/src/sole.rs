@@ -291,7 +291,7 @@ pub(crate) fn closed_range(first: u32, last: u32) {
 /// How a process is about to end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// At once.
+    /// Nothing of the program runs after this.
     Now,
     /// Behind what other libraries do last.
     Later,
