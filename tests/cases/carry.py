@@ -473,7 +473,8 @@ def groups():
                 "redis": (sockets.redis, True), "nginx": (sockets.nginx, True, True)}
     waits = [Case(f"carry.{name}", _carries(*what), 90) for name, what in programs.items()]
     waits += [Case(f"carry.{name}", _handed(name), 60)
-              for name in ("spawned", "spawned-alone", "forked", "passed", "duplicated", "reused",
+              for name in ("spawned", "spawned-alone", "forked", "passed", "duplicated", "halved",
+                       "reused",
                            "level", "edge", "asleep", "seen", "ended", "stamped")]
     waits += [Case(f"carry.woken.{name}", _woken(name), 60)
               for name in ("level", "edge", "seen", "offered", "left", "nap", "words", "stack",

@@ -8,7 +8,7 @@ use core::ffi::c_int;
 use omniverb_stream::descriptors::{Entry, Kind, Why};
 
 use crate::table::{self, NUMBERS};
-use crate::{ledger, messages, place, sets};
+use crate::{kernel, ledger, messages, place, sets, sole};
 
 /// A call that changes what is known.
 #[derive(Clone, Copy)]
@@ -162,6 +162,8 @@ impl Call {
             Self::Close(number) => NUMBERS.forget(number),
             Self::DupTo { from, to } if from != to => {
                 table::look(from);
+                // One process is counted once.
+                sole::spread(from);
                 NUMBERS.forget(to)
             }
             Self::CloseRange { first, last, flags } => {
@@ -173,8 +175,10 @@ impl Call {
                 Entry::default()
             }
             // What both are for has one name, which it must have before there are two.
-            Self::Dup(number) | Self::Accept(number) => table::look(number),
-            Self::Control { number, command: libc::F_DUPFD | libc::F_DUPFD_CLOEXEC, .. } => {
+            Self::Accept(number) => table::look(number),
+            Self::Dup(number)
+            | Self::Control { number, command: libc::F_DUPFD | libc::F_DUPFD_CLOEXEC, .. } => {
+                sole::spread(number);
                 table::look(number)
             }
             _ => Entry::default(),
@@ -206,9 +210,12 @@ impl Call {
                 }
             }
             Self::Accept(_) => table::forget(result),
-            // A listener that is shut down listens no more.
+            // A listener that is shut down listens no more, mostly, by none of its numbers.
             Self::Shutdown(number) if NUMBERS.look(number).kind() == Kind::Listening => {
-                table::forget(number);
+                match kernel::kind(number) {
+                    Some(kind) => turn(number, kind),
+                    None => table::forget(number),
+                }
             }
             Self::Option { number, level, name } if OPTIONS.contains(&(level, name)) => {
                 ledger::keep(number, Why::Option);
@@ -228,11 +235,16 @@ impl Call {
             Self::Receive(message) => unsafe { messages::received(message) },
             // SAFETY: the kernel has just written so many messages there.
             Self::ReceiveMany(messages) => unsafe { messages::received_many(messages, result) },
-            Self::Close(number) => table::left(number, was),
+            Self::Close(number) => {
+                table::left(number, was);
+                sole::closed(number);
+            }
+            Self::CloseRange { first, last, flags: 0 } => sole::closed_range(first, last),
             Self::Dup(from) => NUMBERS.copy(from, result),
             Self::DupTo { from, to } if from != to => {
                 table::left(to, was);
                 NUMBERS.copy(from, to);
+                sole::closed(to);
             }
             Self::Control { number, command, argument } => {
                 control(number, command, argument, result);
@@ -255,7 +267,10 @@ impl Call {
             // It goes on by itself, or somebody else has it done.
             Self::Connect(number) if is_under_way() => turn(number, Kind::Connecting),
             // `close` has closed, whatever it says, if there was anything.
-            Self::Close(number) => table::left(number, was),
+            Self::Close(number) => {
+                table::left(number, was);
+                sole::closed(number);
+            }
             _ => {}
         }
     }

@@ -5,7 +5,7 @@ use core::fmt::{self, Write};
 
 use crate::table::{self, MEMBERS, NUMBERS};
 use crate::words::Words;
-use crate::{own, place};
+use crate::{own, place, sole};
 
 /// Writes what is known of a descriptor, as a string of at most `size` bytes; asks the kernel where
 /// nothing is. Returns the length.
@@ -36,6 +36,9 @@ fn describe(number: c_int, out: &mut Words<'_>) -> fmt::Result {
     write!(out, "{} id={} why={}", entry.kind().name(), entry.id(), entry.why().name())?;
     if entry.is_duplicated() {
         out.write_str(" duplicated")?;
+    }
+    if entry.is_shared() {
+        out.write_str(if sole::has(number, entry, None) { " alone" } else { " shared" })?;
     }
     if entry.was_found() {
         out.write_str(" found")?;

@@ -3,7 +3,7 @@
 
 use core::ffi::{c_int, c_void};
 
-use omniverb_stream::descriptors::Kind;
+use omniverb_stream::descriptors::{Entry, Kind};
 
 use crate::call::{self, Call};
 use crate::data::{ov_recvmsg, ov_sendmsg};
@@ -83,22 +83,18 @@ functions! {
     }
 
     ov_fork() -> c_int {
-        let parents = carry::forks();
+        let forking = carry::forks();
         // SAFETY: the program's call.
         let child = unsafe { next_fork() };
-        if child == 0 {
-            carry::forked(parents);
-        }
+        carry::forked(forking, child);
         child
     }
 
     ov_raw_fork() -> c_int {
-        let parents = carry::forks();
+        let forking = carry::forks();
         // SAFETY: the program's call.
         let child = unsafe { next__Fork() };
-        if child == 0 {
-            carry::forked(parents);
-        }
+        carry::forked(forking, child);
         child
     }
 
@@ -139,7 +135,9 @@ functions! {
         call.before();
         if !own::is_among(begin, u32::MAX) || !place::is_ours() {
             // SAFETY: the program's argument, as it is.
-            return unsafe { next_closefrom(first) };
+            unsafe { next_closefrom(first) };
+            call.after(Entry::default(), 0);
+            return;
         }
         own::between(begin, u32::MAX, |first, last| {
             // SAFETY: a part of what the program has closed. Where the kernel has no such call,
@@ -150,6 +148,7 @@ functions! {
                 }
             }
         });
+        call.after(Entry::default(), 0);
     }
 
     ov_dup(number: c_int) -> c_int {

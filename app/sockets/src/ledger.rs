@@ -15,8 +15,8 @@ use omniverb_carry::show::Reason;
 use omniverb_stream::descriptors::Why;
 use rustix::net::{getpeername, getsockname, sockopt};
 
-use crate::place;
 use crate::table::{self, NUMBERS};
+use crate::{place, sole};
 
 /// Sockets of one process that are written down when all of them become the kernel's at once.
 pub(crate) const AT_ONCE: usize = 64;
@@ -42,6 +42,8 @@ pub(crate) fn keep(number: c_int, why: Why) {
         && NUMBERS.look(number).why() == Why::Free
         && table::look(number).kind().is_stream();
     NUMBERS.keep(number, why);
+    // What other processes may not know of it.
+    sole::spread(number);
     if is_new {
         write(number, None, reason(why));
     }

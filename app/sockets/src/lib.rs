@@ -14,6 +14,7 @@
 //!   `syscall()` are found out by `numbered`.
 //! * `table` has what is known; `kernel` asks the kernel where nothing is.
 //! * `place` knows whether this memory is this process's: a child of `vfork` runs in its parent's.
+//! * `sole` knows which sockets no other process has that it has shared.
 //! * `next` finds the next library's functions; `own` keeps descriptors that are the library's own.
 //!
 //! # Rules for code in here
@@ -44,6 +45,8 @@ mod place;
 mod room;
 mod sets;
 mod slots;
+mod sole;
 pub mod start;
 mod table;
+mod uncounted;
 mod words;

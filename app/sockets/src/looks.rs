@@ -8,7 +8,7 @@ use core::ffi::{c_int, c_void};
 use omniverb_stream::descriptors::Why;
 
 use crate::table;
-use crate::{carry, ledger, next, numbered, place};
+use crate::{carry, ledger, next, numbered, place, sole};
 
 /// Descriptors that `daemon` and `login_tty` give to something else.
 const STANDARD: u32 = 2;
@@ -23,6 +23,13 @@ fn keep(number: c_int, why: Why) {
 /// `sendfile`: bytes that move within the kernel.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_sendfile(to: c_int) {
+    if place::is_ours() {
+        let entry = table::look(to);
+        if entry.is_shared() && !sole::has(to, entry, None) {
+            // It goes on when this number is closed by another thread.
+            sole::spread(to);
+        }
+    }
     carry::stop_sending(to);
     carry::may_sleep();
 }
@@ -48,13 +55,26 @@ pub extern "C" fn ov_look_exec() {
 /// What ends the process without what `exit` does.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_end() {
-    carry::ends();
+    carry::ends(sole::End::Now);
+}
+
+/// `quick_exit`: calls what the program has asked for first.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_quick() {
+    carry::ends(sole::End::Later);
 }
 
 /// `posix_spawn`, `popen` and the like: a child that becomes another program.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_spawn() {
     carry::lends();
+    carry::may_sleep();
+}
+
+/// `system`, `popen`: one of which is known what it does.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_run() {
+    carry::runs();
     carry::may_sleep();
 }
 
@@ -148,15 +168,18 @@ unsafe fn forget(stream: *mut libc::FILE) {
         *libc::__errno_location() = errno;
         number
     };
+    // It is closed in a moment.
+    sole::spread(number);
     carry::forget(number);
     table::forget(number);
+    sole::closed(number);
 }
 
 /// `daemon`: goes on in a child, whose standard descriptors are another file's.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_daemon(_: c_int, keeps_standard: c_int) {
     // It goes on in a child.
-    carry::forks();
+    carry::forks_unseen();
     if keeps_standard == 0 && place::is_ours() {
         table::forget_range(0, STANDARD);
     }
@@ -167,8 +190,10 @@ pub extern "C" fn ov_look_daemon(_: c_int, keeps_standard: c_int) {
 pub extern "C" fn ov_look_login_tty(number: c_int) {
     carry::close(number);
     if place::is_ours() {
+        sole::spread(number);
         table::forget_range(0, STANDARD);
         table::forget(number);
+        sole::closed(number);
     }
 }
 

@@ -6,13 +6,13 @@ use core::ffi::c_int;
 use omniverb_stream::descriptors::Kind;
 
 use crate::call::Call;
-use crate::{carry, place, table};
+use crate::{carry, place, sole, table};
 
 /// Whether a call changes what is known. What makes processes, or rings, is noted at once: that
 /// call must be made from where the program made it.
 pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
     match number {
-        libc::SYS_fork => _ = carry::forks(),
+        libc::SYS_fork => carry::forks_unseen(),
         libc::SYS_vfork => carry::lends(),
         libc::SYS_clone => carry::clones(first as c_int),
         libc::SYS_clone3 if first != 0 && second >= size_of::<u64>() => {
@@ -20,7 +20,7 @@ pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
             carry::clones(unsafe { *(first as *const u64) } as c_int);
         }
         libc::SYS_execve | libc::SYS_execveat => carry::executes(),
-        libc::SYS_exit_group => carry::ends(),
+        libc::SYS_exit_group => carry::ends(sole::End::Now),
         libc::SYS_io_uring_setup => carry::leave_all(),
         libc::SYS_unshare | libc::SYS_seccomp => carry::stop(),
         _ => {}
@@ -33,7 +33,10 @@ pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
             place::clones(unsafe { *(first as *const u64) } as c_int);
         }
         libc::SYS_unshare if first as c_int & libc::CLONE_FILES != 0 => place::parts(),
-        libc::SYS_io_uring_setup => table::has_rings_now(),
+        libc::SYS_io_uring_setup => {
+            table::has_rings_now();
+            sole::spread_all();
+        }
         _ => return changes(number) || call(number, [first, second, 0, 0, 0, 0]).is_some(),
     }
     false

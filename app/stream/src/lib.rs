@@ -1,6 +1,7 @@
 //! What carried sockets mean, without a call to anybody (docs/decisions/0046).
 //!
 //! * [`descriptors`]: what a process knows of its descriptors.
+//! * [`holders`]: how many processes have a socket.
 //! * [`carried`]: one connection whose bytes take the way through shared memory: which way the
 //!   next ones go, and what calls answer.
 //! * [`set`]: which events an epoll set tells, and when.
@@ -11,5 +12,6 @@
 
 pub mod carried;
 pub mod descriptors;
+pub mod holders;
 pub mod set;
 pub mod turn;

@@ -273,6 +273,23 @@ def passed(other, _):
     assert os.waitpid(child, 0)[1] == 0
 
 
+def halved(other, _):
+    """It is shut down between the offer and the link."""
+    for index in range(_TURNS):
+        end = other.connect()
+        end.sendall(b"1")
+        assert other.ask("get", index, 1) == "1"
+        time.sleep(0.002)
+        end.shutdown(socket.SHUT_WR)
+        try:
+            raise AssertionError(f"{end.send(b'2')} bytes were sent")
+        except BrokenPipeError:
+            pass
+        assert other.ask("get", index, 1) == ""
+        other.ask("send", index, "3")
+        assert end.recv(2) == b"3"
+
+
 def duplicated(other, _):
     """Another number is for it, too, between the offer and the link."""
     end = _offered(other)
@@ -423,6 +440,7 @@ def main():
     has_library = how != "alone"
     other = Peer(has_library)
     tests = {"spawned": spawned, "forked": forked, "passed": passed, "duplicated": duplicated,
+             "halved": halved,
              "reused": reused, "many": many, "level": level, "edge": edge, "asleep": asleep,
              "seen": seen, "ended": ended, "stamped": stamped}
     tests[what](other, has_library)

@@ -22,7 +22,7 @@ import time
 import worker
 
 OPERATIONS = 70
-WORKERS = 4
+WORKERS = 5
 
 
 class Worker:
@@ -210,6 +210,21 @@ class Sequence:
         self.workers.append(new)
         self.say(who, f"{how} makes {name}", "")
 
+    def part(self, who):
+        """One is made, and what both have one of them closes, mostly."""
+        before = len(self.workers)
+        self.fork(who)
+        if len(self.workers) == before:
+            return
+        new = self.workers[-1]
+        for number in list(dict.fromkeys([*who.sockets, *who.sets])):
+            one = self.random.choice([who, who, new, new, None])
+            if one:
+                one.sets = [other for other in one.sets if other != number]
+                one.sockets = [other for other in one.sockets if other != number]
+                how = self.random.choice(worker.CLOSES)
+                self.say(one, f"{how} {number}", one.ask("close", how, number))
+
     def execute(self, who):
         who.shares = True
         self.say(who, "becomes another program", who.ask("execute"))
@@ -268,7 +283,7 @@ KINDS = [("make", 2), ("listen", 2), ("connect", 2), ("connected", 5), ("accept"
           ("spawn", 1), ("kill", 1)]
 # Connections between two processes, what calls do with bytes, and what ends them.
 _PAIRS = [("connected", 3), ("send", 30), ("receive", 34), ("shutdown", 3), ("option", 6),
-          ("events", 14), ("close", 2), ("rest", 6), ("spawn", 1), ("kill", 1)]
+          ("events", 14), ("close", 2), ("rest", 6), ("spawn", 1), ("kill", 1), ("part", 2)]
 # The same with sets of epoll.
 _SETS = [*_PAIRS, ("make_set", 1), ("member", 10), ("wait", 30)]
 _SELDOM = ("execute", 0.15)

@@ -13,7 +13,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use omniverb_carry::message::{BYTES, PAGE, Reach, Reply, Request, SUFFIX};
-use omniverb_carry::{layout, ledger as files};
+use omniverb_carry::{Direction, layout, ledger as files};
 use omniverb_stream::descriptors::Why;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::Errno;
@@ -25,9 +25,10 @@ use rustix::net::{
 };
 
 use super::links::{Link, Note, Word};
+use super::memory::Memory;
 use super::{clock, links, over, shadow};
 use crate::table::NUMBERS;
-use crate::{ledger, own};
+use crate::{ledger, own, sole};
 
 /// Where the host's daemon listens, unless `OMNIVERB_SOCKET` says otherwise
 /// (`rnic/session/src/lib.rs`).
@@ -331,6 +332,7 @@ fn came(reply: Reply, file: Option<OwnedFd>) {
                 link.let_go();
             }
             if !is_taken {
+                refuse_link(&file, side);
                 tell(Request::Ended { link: name }, &[]);
             }
         }
@@ -366,8 +368,10 @@ fn came(reply: Reply, file: Option<OwnedFd>) {
 /// Whether a link is to have memory: nobody has done anything with its socket that only the kernel
 /// can go on with, since it was offered.
 fn may_have_memory(link: Link) -> bool {
-    let entry = NUMBERS.look(link.get(Word::Number) as c_int);
-    !link.has(Note::Left) && entry.why() == Why::Free && !entry.is_duplicated()
+    let number = link.get(Word::Number) as c_int;
+    let entry = NUMBERS.look(number);
+    let is_alone = !entry.is_shared() || sole::has(number, entry, Some(link.get(Word::Cookie)));
+    is_alone && !link.has(Note::Left) && entry.why() == Why::Free && !entry.is_duplicated()
 }
 
 /// A link has come. `false` if it is of no use any more.
@@ -392,6 +396,17 @@ fn take_link(link: Link, file: &OwnedFd, name: u64, side: u64) -> bool {
         }
     }
     true
+}
+
+/// A link is of no use here: the other end, if it comes to that, need not keep it either.
+fn refuse_link(file: &OwnedFd, side: u64) {
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let Some(base) = map(file, layout::BYTES, access) else { return };
+    for from in [side as usize, 1 - (side as usize & 1)] {
+        Direction::new(Memory(base as usize), from).stop();
+    }
+    // SAFETY: the mapping that was just made, which nobody else knows of.
+    _ = unsafe { rustix::mm::munmap(base, layout::BYTES) };
 }
 
 /// Maps a memory file that can be neither cut short nor grown.

@@ -16,10 +16,10 @@ use rustix::event::PollFlags;
 
 use super::links::{self, Link, Note, Word};
 use super::look::{self, Seen};
-use super::members::{self, Looked, NOT_OURS, Row, may_be_member};
+use super::members::{self, Apart, Looked, NOT_OURS, Row, may_be_member};
 use super::{arrived, clock, leaving, mail, outward, shadow, waking, welcome};
-use crate::ledger;
 use crate::table::{self, NUMBERS};
+use crate::{ledger, sole};
 
 const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
@@ -57,7 +57,16 @@ pub(super) unsafe fn joins(set: c_int, number: c_int, event: *const libc::epoll_
         // SAFETY: as the caller says; a reader of C may have left it anywhere.
         let events = unsafe { event.read_unaligned() }.events;
         let set = table::look(set).id();
-        may_be_member(&Member { set, number, id: entry.id(), events, data: 0 })
+        match may_be_member(&Member { set, number, id: entry.id(), events, data: 0 }) {
+            Ok(()) => true,
+            // It may be carried later, if it is not now.
+            Err(Apart::Now) => links::enter(number).is_none_or(|link| {
+                let is_over = nothing_comes(link);
+                link.let_go();
+                is_over
+            }),
+            Err(Apart::Ever) => false,
+        }
     };
     if !may {
         ledger::keep(number, Why::Member);
@@ -89,7 +98,12 @@ pub(super) unsafe fn changed(
         let id = NUMBERS.look(number).id();
         let member = Member { set, number, id, events: event.events, data: event.u64 };
         link.set(Word::Number, number as u64);
-        if !members::put(link, &member) || !may_be_member(&member) {
+        let (is_in, may) = (members::put(link, &member), may_be_member(&member));
+        if nothing_comes(link) && may != Err(Apart::Ever) {
+            if may.is_err() {
+                members::take_out(link);
+            }
+        } else if !is_in || may.is_err() {
             ledger::keep(number, Why::Member);
             members::take_out(link);
             leaving::leave(link, number);
@@ -110,6 +124,7 @@ pub(super) fn is_seen(set: c_int) {
         return;
     }
     NUMBERS.keep(set, Why::Shared);
+    sole::spread(set);
     fence(Ordering::SeqCst);
     if let Some(row) = Row::of(entry.id()) {
         row.each(|link| {
@@ -127,6 +142,14 @@ pub(super) fn are_seen(numbers: impl Iterator<Item = c_int>) {
             is_seen(number);
         }
     }
+}
+
+/// The ring has nothing to say of it, now or ever: what it was is over.
+fn nothing_comes(link: Link) -> bool {
+    let is_done = |direction: omniverb_carry::Direction<_>| {
+        direction.head().is_stopped() && arrived::waiting(link) == 0
+    };
+    link.has(Note::Renewable) && link.inward().is_none_or(is_done)
 }
 
 fn number_of(link: Link) -> c_int {

@@ -23,6 +23,7 @@ pub(super) fn escape(link: Link, number: c_int) {
 fn close_both(link: Link, number: c_int) {
     // Whoever brings the memory brings it and looks then whether this was said.
     link.note(Note::Left);
+    link.unnote(Note::Renewable);
     core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
     if let Some(inward) = link.inward() {
         inward.say_no_more();
@@ -67,6 +68,7 @@ fn hand_over(link: Link, number: c_int) {
 pub(super) fn stop_sending(number: c_int) {
     let Some(link) = links::enter(number) else { return };
     link.note(Note::Left);
+    link.unnote(Note::Renewable);
     core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
     if let Some(outward) = link.outward() {
         outward.stop();
@@ -167,6 +169,11 @@ pub(super) fn shut(number: c_int, how: c_int) {
         link.let_go();
         return;
     }
+    if (sends || receives) && link.get(Word::Memory) == 0 {
+        // Then it gets none: the other end would have to be told of this in it.
+        link.note(Note::Left);
+        core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+    }
     if sends && let Some(outward) = link.outward() {
         outward.stop();
         outward::flush(link, number);
@@ -196,11 +203,45 @@ pub(super) fn hand_all_over(is_handed_over: impl Fn(c_int) -> bool) {
     });
 }
 
-/// Other processes are about to have all sockets that this one has, and the links, too.
-pub(super) fn share() {
+/// The same; nothing happens to all others.
+pub(super) fn hand_over_those(which: impl Fn(c_int) -> bool) {
     links::each(|number, link| {
+        if which(number) {
+            hand_over(link, number);
+        }
+    });
+}
+
+/// How long other processes have what this one has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// Nobody will ever know when they have it no more.
+    ForGood,
+    /// They are counted. The other end sends no more either, so that both can forget the link.
+    Counted,
+}
+
+/// Other processes are about to have all sockets that this one has, and the links, too.
+pub(super) fn share(how: Sharing) {
+    links::each(|number, link| {
+        let renews = !link.has(Note::Left) || link.has(Note::Renewable);
         link.note(Note::Shared);
         escape_wholly(link, number);
+        if renews && how == Sharing::Counted {
+            if let Some(inward) = link.inward() {
+                inward.stop();
+            }
+            link.note(Note::Renewable);
+        }
+    });
+}
+
+/// In a child: links that its parent has got while it was made are the parent's alone.
+pub(super) fn forget_unshared() {
+    links::each(|number, link| {
+        if !link.has(Note::Shared) {
+            forget(number);
+        }
     });
 }
 

@@ -138,6 +138,9 @@ pub(super) enum Note {
     Parted = 512,
     /// That was done: neither side puts anything there any more. What is there is read.
     Over = 1024,
+    /// Both directions were ended since a process was made, and for no other reason: when nothing
+    /// is left in it the link may be forgotten, and the socket offered anew.
+    Renewable = 2048,
 }
 
 /// One of them.
@@ -254,6 +257,12 @@ impl Link {
         }
         link.let_go();
         None
+    }
+
+    /// The row that a tag names, or once named.
+    fn was_of_tag(tag: u64) -> Option<Link> {
+        let index = tag as u32;
+        if index < END.load(Ordering::Acquire) { Link::at(index) } else { None }
     }
 
     /// Holds it, if anybody does.
@@ -404,6 +413,18 @@ pub(super) fn forget(number: c_int, link: Link) -> bool {
         link.let_go();
     }
     is_ours
+}
+
+/// Somebody holds the link of a tag, be it a number or a call.
+pub(super) fn is_held(tag: u64) -> bool {
+    Link::was_of_tag(tag).is_some_and(|link| {
+        link.word(Word::Holders).load(Ordering::SeqCst) != 0 && link.tag() == tag
+    })
+}
+
+/// The cookie of its socket.
+pub(super) fn cookie_of(tag: u64) -> u64 {
+    Link::was_of_tag(tag).map_or(0, |link| link.get(Word::Cookie))
 }
 
 /// How many there were with memory, and how many bytes were put into their rings: for reports.

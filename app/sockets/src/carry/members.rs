@@ -16,6 +16,7 @@ use omniverb_stream::descriptors::{Kind, Member, PIECE, Room, Why};
 use super::links::{Link, Word};
 use super::waking;
 use crate::room::Pieces;
+use crate::sole;
 use crate::table::{MEMBERS, NUMBERS};
 
 /// Sets with carried members, at a time.
@@ -280,7 +281,7 @@ pub(super) fn join(link: Link, number: c_int, id: u32) -> bool {
     let mut found = membership(number, id);
     for _ in 0..TRIES {
         match found {
-            Err(()) => return false,
+            Err(_) => return false,
             Ok(None) => take_out(link),
             Ok(Some(member)) if !put(link, &member) => return false,
             Ok(Some(_)) => {}
@@ -307,21 +308,36 @@ pub(super) fn take_out(link: Link) {
     link.set(Word::Set, 0);
 }
 
+/// Why what is open at a number cannot be carried while it is a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Apart {
+    /// Others have the set, too, for the time being.
+    Now,
+    /// It never can be.
+    Ever,
+}
+
 /// Whether what is open at a number may be carried while it is a member: alone in one set, which
 /// only this process has, and in nothing else that waits.
-pub(super) fn may_be_member(member: &Member) -> bool {
-    let set = NUMBERS.numbers_of(member.set).next().map(|number| NUMBERS.look(number));
-    let is_known = set
-        .is_some_and(|set| set.kind() == Kind::Set && !set.was_found() && set.why() == Why::Free);
+pub(super) fn may_be_member(member: &Member) -> Result<(), Apart> {
+    let number = NUMBERS.numbers_of(member.set).next();
+    let set = number.map(|number| (number, NUMBERS.look(number)));
+    let is_known = set.is_some_and(|(_, set)| {
+        set.kind() == Kind::Set && !set.was_found() && set.why() == Why::Free
+    });
     let mut is_alone = true;
     MEMBERS.of_number(member.number, member.id, |other| {
         is_alone &= other.set == member.set || !is_open(other.set);
     });
-    is_known && is_alone && member.events & NOT_OURS == 0
+    if !is_known || !is_alone || member.events & NOT_OURS != 0 {
+        return Err(Apart::Ever);
+    }
+    let is_ours = set.is_some_and(|(number, set)| !set.is_shared() || sole::has(number, set, None));
+    if is_ours { Ok(()) } else { Err(Apart::Now) }
 }
 
 /// The set that what is open at a number is in; `Err` if it cannot be carried there.
-pub(super) fn membership(number: c_int, id: u32) -> Result<Option<Member>, ()> {
+pub(super) fn membership(number: c_int, id: u32) -> Result<Option<Member>, Apart> {
     let mut found = None;
     MEMBERS.of_number(number, id, |member| {
         if is_open(member.set) {
@@ -329,7 +345,7 @@ pub(super) fn membership(number: c_int, id: u32) -> Result<Option<Member>, ()> {
         }
     });
     match found {
-        Some(member) if !may_be_member(&member) => Err(()),
-        found => Ok(found),
+        Some(member) => may_be_member(&member).map(|()| found),
+        None => Ok(None),
     }
 }

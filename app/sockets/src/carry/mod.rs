@@ -9,6 +9,8 @@
 //! * [`outward`], [`inward`]: sending, receiving; [`full`]: where there is no room;
 //!   [`welcome`]: who may put bytes there; [`aside`], [`waking`]: who waits for them. [`waits`]:
 //!   `poll` and `select`; [`epoll`] and [`members`]: sets.
+//! * [`forking`]: processes that are made of this one.
+//!   [`renewing`]: links that come again after that.
 //! * [`arrived`]: what was not received yet. [`leaving`]: back to the kernel. [`look`], [`shadow`]:
 //!   what the kernel says.
 //! * [`report`]: how much was carried; `crate::ledger`: what is not, and why.
@@ -17,7 +19,9 @@ mod arrived;
 mod aside;
 mod broker;
 mod clock;
+mod ended;
 mod epoll;
+mod forking;
 mod full;
 mod inward;
 mod leaving;
@@ -30,6 +34,7 @@ mod offering;
 mod outward;
 mod over;
 pub(crate) mod parts;
+mod renewing;
 mod report;
 mod shadow;
 mod waits;
@@ -41,13 +46,14 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{Ordering, fence};
 
 pub(crate) use epoll::Wait;
-use links::{Link, Word};
+pub(crate) use forking::{clones, forked, forks, forks_unseen, lends, runs};
+use links::{Link, Note, Word};
 use offering::Found;
 use omniverb_stream::descriptors::Why;
 use parts::Parts;
 
 use crate::table;
-use crate::{call, ledger, place};
+use crate::{call, ledger, place, sole, uncounted};
 
 /// At the start of the program.
 pub(crate) fn begin() {
@@ -107,7 +113,8 @@ pub(crate) fn send(
 fn carried(number: c_int) -> Option<Link> {
     mail::look();
     let link = links::enter(number)?;
-    if link.get(Word::Memory) != 0 {
+    let is_over = link.has(Note::Renewable) && renewing::forgets(link, number);
+    if link.get(Word::Memory) != 0 && !is_over {
         return Some(link);
     }
     link.let_go();
@@ -138,7 +145,7 @@ fn link_of(
         }
         Found::Counted => {
             let result = native();
-            offering::uncount_one(number);
+            uncounted::uncount_one(number);
             Err(result)
         }
         Found::Other => Err(native()),
@@ -248,6 +255,10 @@ pub(crate) unsafe fn change_set(
     if !links::is_on() || !place::is_ours() {
         return native();
     }
+    if table::look(set).why() != Why::Free {
+        // Whoever has made it does not know what is in it any more.
+        sole::spread(set);
+    }
     if operation != libc::EPOLL_CTL_DEL {
         // SAFETY: the kernel would read the event as well.
         unsafe { epoll::joins(set, number, event) };
@@ -286,7 +297,8 @@ pub(crate) fn leave_all() {
 pub(crate) fn stop() {
     if links::is_on() && place::is_ours() {
         // From here on, for good, no link is made, and none gets its memory that is there.
-        offering::count();
+        uncounted::count();
+        sole::spread_all();
         leaving::all();
         links::turn_off();
     }
@@ -314,14 +326,14 @@ pub(crate) fn is_seen(set: c_int) {
 pub(crate) fn count() -> bool {
     let is_counted = links::is_on() && place::is_ours();
     if is_counted {
-        offering::count();
+        uncounted::count();
     }
     is_counted
 }
 
 /// It is over.
 pub(crate) fn uncount() {
-    offering::uncount();
+    uncounted::uncount();
 }
 
 /// Another program is about to be executed in this process: it has those sockets that are not
@@ -332,54 +344,12 @@ pub(crate) fn executes() {
     }
 }
 
-/// A process is about to be made that has this one's memory until it becomes another program, or
-/// that the C library makes: nobody sees which sockets it duplicates meanwhile. So it has them all.
-pub(crate) fn lends() {
-    if links::is_on() && place::is_ours() {
-        offering::none_of_these();
-        leaving::hand_all_over(|_| true);
-    }
-}
-
-/// `clone`, with these flags.
-pub(crate) fn clones(flags: c_int) {
-    if flags & libc::CLONE_THREAD != 0 {
-        return;
-    }
-    if flags & libc::CLONE_VM != 0 {
-        lends();
-    } else {
-        _ = forks();
-    }
-}
-
 /// The process is about to end.
-pub(crate) fn ends() {
+pub(crate) fn ends(end: sole::End) {
     if links::is_on() && place::is_ours() {
         report::write();
         leaving::finish();
-    }
-}
-
-/// This process is about to be two. What is to be closed in the new one.
-pub(crate) fn forks() -> Option<c_int> {
-    if !links::is_on() || !place::is_ours() {
-        return None;
-    }
-    offering::none_of_these();
-    leaving::share();
-    broker::number()
-}
-
-/// It is the new one.
-pub(crate) fn forked(parents: Option<c_int>) {
-    if links::is_on() {
-        _ = broker::is_copy();
-        ledger::begin_anew();
-        leaving::begin_anew();
-        members::begin_anew();
-        offering::begin_anew();
-        broker::leave_to_parent(parents);
+        sole::ends(end);
     }
 }
 
@@ -502,6 +472,7 @@ pub(crate) unsafe fn pass(message: *const libc::msghdr) {
         // SAFETY: as the caller says.
         unsafe {
             crate::messages::each(message, |number| {
+                sole::spread(number);
                 epoll::is_seen(number);
                 leaving::pass_number(number);
             })

@@ -22,7 +22,7 @@ use super::links::{self, Link, Note, Word};
 use super::look::{self, ENDING, Seen};
 use super::memory::Memory;
 use super::parts::{self, Parts};
-use super::{broker, clock, leaving, shadow, waking};
+use super::{broker, clock, ended, leaving, shadow, waking};
 use crate::place;
 use crate::slots::{next_poll, next_sendmsg};
 
@@ -430,6 +430,9 @@ fn send_in_parts(
 /// says all that a look would.
 fn is_kernels(link: Link, direction: &Direction<Memory>, flags: c_int) -> bool {
     let (head, place) = (direction.head(), direction.place());
+    if head.is_stopped() {
+        ended::is_ended(link);
+    }
     let is_empty = !place.is_taken() && place.position() == head.position();
     let is_plain = flags & !PLAIN == 0 || head.is_stopped();
     let may_put = direction.is_welcome() && !head.is_stopped();

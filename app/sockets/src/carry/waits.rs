@@ -13,7 +13,7 @@ use super::links::{self, Link, Note, Word};
 use super::look;
 use super::offering::{self, Found};
 use super::{arrived, clock, epoll, mail, outward, waking, welcome};
-use crate::place;
+use crate::{place, uncounted};
 
 /// Descriptors of a call that are looked through.
 const MOST: usize = 1024;
@@ -83,8 +83,8 @@ struct Counted {
 impl Counted {
     /// The call is over.
     fn end(self) {
-        self.first.into_iter().for_each(offering::uncount_one);
-        (0..self.more).for_each(|_| offering::uncount());
+        self.first.into_iter().for_each(uncounted::uncount_one);
+        (0..self.more).for_each(|_| uncounted::uncount());
     }
 }
 
@@ -96,8 +96,8 @@ fn offer_all(numbers: impl Iterator<Item = c_int>) -> Counted {
             Found::Carried(link) | Found::Offered(link) => link.let_go(),
             Found::Counted if counted.first.is_none() => counted.first = Some(number),
             Found::Counted => {
-                offering::count();
-                offering::uncount_one(number);
+                uncounted::count();
+                uncounted::uncount_one(number);
                 counted.more += 1;
             }
             Found::Other => {}
@@ -185,10 +185,10 @@ fn unknown(native: impl Fn() -> c_int) -> c_int {
     if !place::is_ours() {
         return native();
     }
-    offering::count();
+    uncounted::count();
     super::leave_all();
     let result = native();
-    offering::uncount();
+    uncounted::uncount();
     result
 }
 

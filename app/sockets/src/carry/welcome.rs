@@ -10,7 +10,7 @@ use super::links::{Link, Note, Word};
 use super::members::Row;
 use super::memory::Memory;
 use super::waking::{in_vain, looking};
-use super::{aside, clock};
+use super::{aside, clock, ended};
 
 /// How long is looked at memory alone at first, if what came last came there.
 const AWAKE: u64 = clock::MOMENT >> 4;
@@ -33,7 +33,11 @@ pub(super) fn is_welcoming(link: Link) -> bool {
 
 /// Welcomes it, unless somebody went to sleep at this moment, or it puts nothing there any more.
 pub(super) fn welcome(link: Link, direction: &Direction<Memory>) -> bool {
-    if !may_welcome(link) || direction.head().is_stopped() {
+    if direction.head().is_stopped() {
+        ended::is_ended(link);
+        return false;
+    }
+    if !may_welcome(link) {
         return false;
     }
     if direction.is_welcome() {

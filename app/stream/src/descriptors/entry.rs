@@ -17,6 +17,8 @@ const GENERATION_SHIFT: u32 = 56;
 const DUPLICATED: u64 = 1 << FLAGS_SHIFT;
 /// It was found open, not seen to be made: others may have it, too.
 const FOUND: u64 = 2 << FLAGS_SHIFT;
+/// Processes that were forked had it, too, and were counted then: they may have closed it since.
+const SHARED: u64 = 4 << FLAGS_SHIFT;
 
 /// What is open at a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +96,7 @@ pub enum Why {
     Flag,
     /// It was passed to whoever is at the other end of a unix socket.
     Passed,
-    /// A process that was forked has it, too.
+    /// Another process has it, too, and nobody counts which.
     Shared,
     /// It is, or was, in an epoll set where it cannot be carried.
     Member,
@@ -178,6 +180,13 @@ impl Entry {
         self.0 & FOUND != 0
     }
 
+    /// Processes that were forked had it, too: how many have it is counted elsewhere
+    /// ([`crate::holders`]).
+    #[must_use]
+    pub fn is_shared(self) -> bool {
+        self.0 & SHARED != 0
+    }
+
     /// Changes whenever the number may be for something else.
     #[must_use]
     pub fn generation(self) -> u8 {
@@ -186,6 +195,10 @@ impl Entry {
 
     pub(super) fn duplicated(self) -> Self {
         Self(self.0 | DUPLICATED)
+    }
+
+    pub(super) fn shared(self) -> Self {
+        Self(self.0 | SHARED)
     }
 
     pub(super) fn found(self) -> Self {

@@ -105,6 +105,16 @@ impl<R: Room> Numbers<R> {
         }
     }
 
+    /// Another process is about to have it, too, and is counted.
+    pub fn share(&self, number: i32, id: u32) {
+        self.change(number, id, Entry::shared);
+    }
+
+    /// How many were ever made or found: nothing is new as long as it is the same.
+    pub fn given(&self) -> u32 {
+        self.ids.load(Ordering::SeqCst)
+    }
+
     /// Some number but this one is for `id`.
     pub fn has_another(&self, id: u32, number: i32) -> bool {
         self.numbers_of(id).any(|other| other != number)

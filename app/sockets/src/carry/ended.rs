@@ -1,0 +1,45 @@
+//! Links that both ends need no more, and those that were forgotten while calls went on by them
+//! ([`super::renewing`]).
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use omniverb_carry::Direction;
+
+use super::links::{self, Link, Note, Word};
+use super::memory::Memory;
+
+/// Links that were forgotten, by which calls may be under way still; 0: none. What finds no place
+/// here is not forgotten.
+static OLD: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+
+/// Whether the other end has ended both directions, of one that this end has not left by itself:
+/// then it is noted.
+pub(super) fn is_ended(link: Link) {
+    let is_stopped =
+        |one: Option<Direction<Memory>>| one.is_some_and(|one| one.head().is_stopped());
+    if !link.has(Note::Left) && is_stopped(link.outward()) && is_stopped(link.inward()) {
+        link.note(Note::Left);
+        link.note(Note::Renewable);
+    }
+}
+
+/// Notes that a link is about to be forgotten, if there is room.
+pub(super) fn is_noted(tag: u64) -> bool {
+    let tag = tag.wrapping_add(1);
+    OLD.iter().any(|word| {
+        let was = word.load(Ordering::Acquire);
+        let is_free = was == 0 || !links::is_held(was.wrapping_sub(1));
+        is_free && word.compare_exchange(was, tag, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    })
+}
+
+/// Some call is under way by a link that the socket had before: no new one is made.
+pub(super) fn has_old(link: Link) -> bool {
+    OLD.iter().any(|word| {
+        let was = word.load(Ordering::SeqCst);
+        was != 0
+            && was.wrapping_sub(1) != link.tag()
+            && links::is_held(was.wrapping_sub(1))
+            && links::cookie_of(was.wrapping_sub(1)) == link.get(Word::Cookie)
+    })
+}
