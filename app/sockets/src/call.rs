@@ -4,11 +4,12 @@
 //! the call, by its own name or by `syscall()`, does [`Call::before`], the call, [`Call::after`].
 
 use core::ffi::c_int;
+use core::sync::atomic::{Ordering, fence};
 
 use omniverb_stream::descriptors::{Entry, Kind, Why};
 
 use crate::table::{self, NUMBERS};
-use crate::{kernel, ledger, messages, place, sets, sole};
+use crate::{carry, kernel, ledger, messages, place, sets, sole, uncounted};
 
 /// A call that changes what is known.
 #[derive(Clone, Copy)]
@@ -151,21 +152,59 @@ pub(crate) fn is_about_signals(command: c_int, argument: usize) -> bool {
 pub(crate) const FLAGS: c_int =
     libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN | libc::MSG_ERRQUEUE;
 
+/// What was known before a call.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Was {
+    entry: Entry,
+    /// How many forks were begun ([`sole::forks`]).
+    forks: u64,
+}
+
 impl Call {
     /// Before the call. What it returns is for [`Self::after`].
-    pub(crate) fn before(self) -> Entry {
+    pub(crate) fn before(self) -> Was {
         if !place::is_ours() {
-            return Entry::default();
+            return Was::default();
         }
+        let forks = sole::forks();
+        if let Some(number) = self.uses() {
+            table::look(number);
+            uncounted::count_one(number);
+        }
+        if let Some(from) = self.duplicates() {
+            // One process is counted once.
+            sole::slips(from);
+        }
+        Was { entry: self.changes(), forks }
+    }
+
+    /// The number of which it makes a duplicate.
+    fn duplicates(self) -> Option<c_int> {
+        match self {
+            Self::DupTo { from, to } if from != to => Some(from),
+            Self::Dup(from)
+            | Self::Control {
+                number: from, command: libc::F_DUPFD | libc::F_DUPFD_CLOEXEC, ..
+            } => Some(from),
+            _ => None,
+        }
+    }
+
+    /// The number of which it uses what is open there, be that closed meanwhile or not: then nobody
+    /// is to take this process for one that has it no more.
+    fn uses(self) -> Option<c_int> {
+        match self {
+            Self::Shutdown(number) => Some(number),
+            _ => self.duplicates(),
+        }
+    }
+
+    /// What is known of descriptors is as it will be, where that must be before.
+    fn changes(self) -> Entry {
         match self {
             // Another thread may be given the number as soon as it is closed.
             Self::Close(number) => NUMBERS.forget(number),
-            Self::DupTo { from, to } if from != to => {
-                table::look(from);
-                // One process is counted once.
-                sole::spread(from);
-                NUMBERS.forget(to)
-            }
+            Self::DupTo { from, to } if from != to => NUMBERS.forget(to),
             Self::CloseRange { first, last, flags } => {
                 if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
                     place::parts();
@@ -174,27 +213,36 @@ impl Call {
                 }
                 Entry::default()
             }
-            // What both are for has one name, which it must have before there are two.
             Self::Accept(number) => table::look(number),
-            Self::Dup(number)
-            | Self::Control { number, command: libc::F_DUPFD | libc::F_DUPFD_CLOEXEC, .. } => {
-                sole::spread(number);
-                table::look(number)
-            }
             _ => Entry::default(),
         }
     }
 
     /// After it. `errno` is what it is then.
-    pub(crate) fn after(self, was: Entry, result: isize) {
-        if place::is_ours() {
-            if result >= 0 { self.done(was, result as c_int) } else { self.failed(was) }
+    pub(crate) fn after(self, was: Was, result: isize) {
+        if !place::is_ours() {
+            return;
+        }
+        if result >= 0 {
+            self.done(was, result as c_int)
+        } else {
+            self.failed(was)
+        }
+        if let Some(from) = self.duplicates().filter(|_| result >= 0) {
+            // It may be for something else than before, of which the duplicate is.
+            sole::slips(from);
+        }
+        if let Some(number) = self.uses() {
+            uncounted::uncount_one(number);
         }
     }
 
-    fn done(self, was: Entry, result: c_int) {
+    fn done(self, Was { entry: was, forks }: Was, result: c_int) {
         match self {
-            Self::Made(kind) => NUMBERS.put(result, kind),
+            Self::Made(kind) => {
+                NUMBERS.put(result, kind);
+                shared_since(result, forks);
+            }
             Self::Pair(numbers) => {
                 // SAFETY: the kernel has just written two numbers there.
                 let numbers = unsafe { [*numbers, *numbers.add(1)] };
@@ -208,6 +256,7 @@ impl Call {
                 if was.why() == Why::Option {
                     ledger::keep(result, was.why());
                 }
+                shared_since(result, forks);
             }
             Self::Accept(_) => table::forget(result),
             // A listener that is shut down listens no more, mostly, by none of its numbers.
@@ -260,10 +309,15 @@ impl Call {
         }
     }
 
-    fn failed(self, was: Entry) {
+    fn failed(self, Was { entry: was, forks }: Was) {
         match self {
             // It is still what it was.
-            Self::DupTo { from, to } if from != to => NUMBERS.restore(to, was),
+            Self::DupTo { from, to } if from != to => {
+                NUMBERS.restore(to, was);
+                if shared_since(to, forks) {
+                    carry::leave(to);
+                }
+            }
             // It goes on by itself, or somebody else has it done.
             Self::Connect(number) if is_under_way() => turn(number, Kind::Connecting),
             // `close` has closed, whatever it says, if there was anything.
@@ -274,6 +328,18 @@ impl Call {
             _ => {}
         }
     }
+}
+
+/// What a call has made, or left, has its number now. A fork that was begun since before the call
+/// may not have seen it there, and the new process has it: also if this is that process, which came
+/// out of the call as a copy.
+fn shared_since(number: c_int, forks: u64) -> bool {
+    fence(Ordering::SeqCst);
+    let is_shared = sole::forks() != forks;
+    if is_shared {
+        ledger::keep(number, Why::Shared);
+    }
+    is_shared
 }
 
 fn turn(number: c_int, kind: Kind) {

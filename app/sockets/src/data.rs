@@ -9,6 +9,7 @@ use crate::carry::Wait;
 use crate::carry::parts::Parts;
 use crate::functions::watched;
 use crate::slots::*;
+use crate::sole;
 
 /// The kernel looks at no more messages of one call (sendmmsg(2)).
 const MESSAGES: u32 = 1024;
@@ -150,6 +151,7 @@ functions! {
         flags: c_int,
         timeout: *mut libc::timespec
     ) -> c_int {
+        sole::outlasts(number);
         carry::leave(number);
         carry::may_sleep();
         let call = Call::ReceiveMany(messages);
@@ -228,6 +230,7 @@ functions! {
         flags: c_int
     ) -> c_int {
         carry::stays_with_kernel(number, flags);
+        sole::outlasts(number);
         carry::stop_sending(number);
         if !messages.is_null() && carry::may_pass(number) {
             for index in 0..count.min(MESSAGES) as usize {
@@ -416,7 +419,7 @@ unsafe fn wait_until(limit: *const libc::timespec) -> Wait {
 #[inline(always)]
 fn flagged(number: c_int, flags: c_int, sent: isize) -> isize {
     if flags & call::FLAGS != 0 {
-        Call::Flags { number, flags }.after(omniverb_stream::descriptors::Entry::default(), sent);
+        Call::Flags { number, flags }.after(call::Was::default(), sent);
     }
     sent
 }

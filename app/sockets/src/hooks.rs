@@ -3,7 +3,7 @@
 
 use core::ffi::{c_int, c_void};
 
-use omniverb_stream::descriptors::{Entry, Kind};
+use omniverb_stream::descriptors::Kind;
 
 use crate::call::{self, Call};
 use crate::data::{ov_recvmsg, ov_sendmsg};
@@ -136,7 +136,7 @@ functions! {
         if !own::is_among(begin, u32::MAX) || !place::is_ours() {
             // SAFETY: the program's argument, as it is.
             unsafe { next_closefrom(first) };
-            call.after(Entry::default(), 0);
+            call.after(call::Was::default(), 0);
             return;
         }
         own::between(begin, u32::MAX, |first, last| {
@@ -148,7 +148,7 @@ functions! {
                 }
             }
         });
-        call.after(Entry::default(), 0);
+        call.after(call::Was::default(), 0);
     }
 
     ov_dup(number: c_int) -> c_int {

@@ -14,7 +14,8 @@
 //!   `syscall()` are found out by `numbered`.
 //! * `table` has what is known; `kernel` asks the kernel where nothing is.
 //! * `place` knows whether this memory is this process's: a child of `vfork` runs in its parent's.
-//! * `sole` knows which sockets no other process has that it has shared.
+//! * `sole` knows which sockets no other process has that it has shared, by `rows`; `ending` when
+//!   this one has them no more.
 //! * `next` finds the next library's functions; `own` keeps descriptors that are the library's own.
 //!
 //! # Rules for code in here
@@ -33,6 +34,7 @@ mod call;
 mod carry;
 pub mod data;
 mod describe;
+mod ending;
 pub mod hooks;
 mod kernel;
 pub mod ledger;
@@ -43,6 +45,7 @@ mod numbered;
 mod own;
 mod place;
 mod room;
+mod rows;
 mod sets;
 mod slots;
 mod sole;

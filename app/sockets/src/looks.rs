@@ -7,6 +7,7 @@ use core::ffi::{c_int, c_void};
 
 use omniverb_stream::descriptors::Why;
 
+use crate::ending::End;
 use crate::table;
 use crate::{carry, ledger, next, numbered, place, sole};
 
@@ -23,13 +24,7 @@ fn keep(number: c_int, why: Why) {
 /// `sendfile`: bytes that move within the kernel.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_sendfile(to: c_int) {
-    if place::is_ours() {
-        let entry = table::look(to);
-        if entry.is_shared() && !sole::has(to, entry, None) {
-            // It goes on when this number is closed by another thread.
-            sole::spread(to);
-        }
-    }
+    sole::outlasts(to);
     carry::stop_sending(to);
     carry::may_sleep();
 }
@@ -37,6 +32,7 @@ pub extern "C" fn ov_look_sendfile(to: c_int) {
 /// `preadv2`, `pwritev2`: what has no offset is read and written, too.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_vector(number: c_int) {
+    sole::outlasts(number);
     carry::leave(number);
 }
 
@@ -55,13 +51,13 @@ pub extern "C" fn ov_look_exec() {
 /// What ends the process without what `exit` does.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_end() {
-    carry::ends(sole::End::Now);
+    carry::ends(End::Now);
 }
 
 /// `quick_exit`: calls what the program has asked for first.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_quick() {
-    carry::ends(sole::End::Later);
+    carry::ends(End::Quick);
 }
 
 /// `posix_spawn`, `popen` and the like: a child that becomes another program.

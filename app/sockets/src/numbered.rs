@@ -6,6 +6,7 @@ use core::ffi::c_int;
 use omniverb_stream::descriptors::Kind;
 
 use crate::call::Call;
+use crate::ending::End;
 use crate::{carry, place, sole, table};
 
 /// Whether a call changes what is known. What makes processes, or rings, is noted at once: that
@@ -20,7 +21,7 @@ pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
             carry::clones(unsafe { *(first as *const u64) } as c_int);
         }
         libc::SYS_execve | libc::SYS_execveat => carry::executes(),
-        libc::SYS_exit_group => carry::ends(sole::End::Now),
+        libc::SYS_exit_group => carry::ends(End::Now),
         libc::SYS_io_uring_setup => carry::leave_all(),
         libc::SYS_unshare | libc::SYS_seccomp => carry::stop(),
         _ => {}

@@ -349,6 +349,7 @@ fn came(reply: Reply, file: Option<OwnedFd>) {
             if let Some(link) = Link::of_tag(tag) {
                 let number = link.get(Word::Number) as c_int;
                 ledger::refused(number, link.get(Word::Cookie), why);
+                link.note(Note::Kept);
                 link.note(Note::Left);
                 link.note(Note::Unwelcoming);
                 link.note(Note::Returned);
@@ -393,6 +394,8 @@ fn take_link(link: Link, file: &OwnedFd, name: u64, side: u64) -> bool {
         if let (Some(outward), Some(inward)) = (link.outward(), link.inward()) {
             outward.stop();
             inward.say_no_more();
+            // The other end need not keep it either.
+            inward.stop();
         }
     }
     true

@@ -12,6 +12,11 @@ use super::memory::Memory;
 /// here is not forgotten.
 static OLD: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
+/// In a child: calls that were under way are not there.
+pub(super) fn begin_anew() {
+    OLD.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+}
+
 /// Whether the other end has ended both directions, of one that this end has not left by itself:
 /// then it is noted.
 pub(super) fn is_ended(link: Link) {

@@ -5,11 +5,12 @@
 //! alone again gets another one ([`super::renewing`]).
 
 use core::ffi::c_int;
+use core::sync::atomic::{Ordering, fence};
 
 use omniverb_stream::descriptors::{Entry, Kind, Why};
 
 use super::leaving::Sharing;
-use super::{broker, leaving, links, mail, members, offering, renewing, shadow};
+use super::{broker, ended, leaving, links, mail, members, offering, renewing, shadow};
 use crate::sole::{self, Fork};
 use crate::table::NUMBERS;
 use crate::{ledger, place, uncounted};
@@ -39,9 +40,11 @@ pub(crate) fn forks() -> Option<Forking> {
                 }
             }
             // It may be closing at this moment.
-            _ => sole::spread(number),
+            _ => sole::uses_unknown(number),
         }
     }
+    // Who makes a link makes it first, and looks then whether its socket is counted.
+    fence(Ordering::SeqCst);
     renewing::forks();
     leaving::share(Sharing::Counted);
     if !fork.is_one_process() {
@@ -64,8 +67,8 @@ fn keep(number: c_int, written: &mut usize) {
         ledger::keep(number, Why::Shared);
         *written += 1;
     } else {
-        sole::spread(number);
         NUMBERS.keep(number, Why::Shared);
+        sole::spread(number);
     }
 }
 
@@ -79,6 +82,7 @@ pub(crate) fn forked(forking: Option<Forking>, child: c_int) {
         ledger::begin_anew();
         leaving::begin_anew();
         members::begin_anew();
+        ended::begin_anew();
         uncounted::begin_anew();
         broker::leave_to_parent(forking.as_ref().and_then(|forking| forking.socket));
     }
@@ -113,8 +117,8 @@ fn share_the_new(fork: Fork, is_child: bool) {
         let entry = NUMBERS.look(number);
         let is_new = entry.kind() == Kind::Set || entry.kind().is_stream();
         if is_new && !fork.has(number, entry) {
-            sole::spread(number);
             NUMBERS.keep(number, Why::Shared);
+            sole::spread(number);
         }
     }
     if !fork.is_one_process() {
@@ -131,6 +135,7 @@ fn share_the_new(fork: Fork, is_child: bool) {
 /// The same by a call of which nothing is said then: everybody may have everything.
 pub(crate) fn forks_unseen() {
     if links::is_on() && place::is_ours() {
+        sole::forks_unseen();
         none_of_these(|_| true);
         leaving::share(Sharing::ForGood);
     }
@@ -163,7 +168,7 @@ fn none_of_these(which: impl Fn(c_int) -> bool) {
         let entry = NUMBERS.look(number);
         let is_any = entry.kind().is_stream() || entry.kind() == Kind::Set;
         if !is_any {
-            sole::spread(number);
+            sole::uses_unknown(number);
         } else if which(number) {
             keep(number, &mut written);
         }
@@ -172,7 +177,13 @@ fn none_of_these(which: impl Fn(c_int) -> bool) {
 
 /// `clone`, with these flags.
 pub(crate) fn clones(flags: c_int) {
-    if flags & libc::CLONE_THREAD != 0 {
+    let has = |flag: c_int| flags & flag != 0;
+    let is_thread = has(libc::CLONE_THREAD);
+    if has(libc::CLONE_FILES) != has(libc::CLONE_VM) && (is_thread || has(libc::CLONE_FILES)) {
+        // Nothing is known of who has what.
+        super::stop();
+    }
+    if is_thread {
         return;
     }
     if flags & libc::CLONE_VM != 0 {

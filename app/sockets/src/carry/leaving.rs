@@ -10,7 +10,7 @@ use omniverb_carry::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 use super::links::{self, Link, Note, Word};
 use super::outward::{self, is_its};
 use super::{arrived, broker, shadow};
-use crate::ledger;
+use crate::{ledger, sole};
 
 /// Neither direction goes on, now or, if it has no memory yet, ever. What was not received is still
 /// in the ring, for this process and those that it forks.
@@ -21,9 +21,14 @@ pub(super) fn escape(link: Link, number: c_int) {
 
 /// The same for one whose bytes this process reads on.
 fn close_both(link: Link, number: c_int) {
+    link.note(Note::Kept);
+    stop(link, number);
+}
+
+/// The same for one that may come again.
+fn stop(link: Link, number: c_int) {
     // Whoever brings the memory brings it and looks then whether this was said.
     link.note(Note::Left);
-    link.unnote(Note::Renewable);
     core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
     if let Some(inward) = link.inward() {
         inward.say_no_more();
@@ -40,6 +45,11 @@ fn close_both(link: Link, number: c_int) {
 /// nothing of it.
 fn escape_wholly(link: Link, number: c_int) {
     escape(link, number);
+    pass_all(link, number);
+}
+
+/// What was sent is with the kernel then.
+fn pass_all(link: Link, number: c_int) {
     if outward::has_bytes(link) && is_its(link, number) {
         outward::flush_wholly(link, number);
     }
@@ -67,8 +77,8 @@ fn hand_over(link: Link, number: c_int) {
 /// it did.
 pub(super) fn stop_sending(number: c_int) {
     let Some(link) = links::enter(number) else { return };
+    link.note(Note::Kept);
     link.note(Note::Left);
-    link.unnote(Note::Renewable);
     core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
     if let Some(outward) = link.outward() {
         outward.stop();
@@ -127,6 +137,10 @@ pub(super) fn close(number: c_int) {
         return;
     }
     let Some((link, is_last)) = links::take(number) else { return };
+    if link.is_in_use() {
+        // Its call may use the socket for as long as it likes.
+        sole::spread(number);
+    }
     if is_last && is_its(link, number) {
         if link.get(Word::Memory) != 0 {
             end(link, number);
@@ -171,6 +185,7 @@ pub(super) fn shut(number: c_int, how: c_int) {
     }
     if (sends || receives) && link.get(Word::Memory) == 0 {
         // Then it gets none: the other end would have to be told of this in it.
+        link.note(Note::Kept);
         link.note(Note::Left);
         core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
     }
@@ -224,10 +239,17 @@ pub(super) enum Sharing {
 /// Other processes are about to have all sockets that this one has, and the links, too.
 pub(super) fn share(how: Sharing) {
     links::each(|number, link| {
-        let renews = !link.has(Note::Left) || link.has(Note::Renewable);
+        let renews = how == Sharing::Counted;
         link.note(Note::Shared);
-        escape_wholly(link, number);
-        if renews && how == Sharing::Counted {
+        link.note(Note::Unwelcoming);
+        if renews {
+            stop(link, number)
+        } else {
+            close_both(link, number)
+        }
+        pass_all(link, number);
+        // Whatever it was left for besides is noted, before this or behind it.
+        if renews && !link.has(Note::Kept) {
             if let Some(inward) = link.inward() {
                 inward.stop();
             }

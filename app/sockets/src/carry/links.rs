@@ -141,6 +141,8 @@ pub(super) enum Note {
     /// Both directions were ended since a process was made, and for no other reason: when nothing
     /// is left in it the link may be forgotten, and the socket offered anew.
     Renewable = 2048,
+    /// It was left for another reason besides: it is not, whatever else is true of it.
+    Kept = 4096,
 }
 
 /// One of them.
@@ -269,7 +271,14 @@ impl Link {
     #[inline(always)]
     fn hold(self) -> bool {
         let more = |holders: u64| (holders > 0).then_some(holders + 1);
-        self.word(Word::Holders).fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+        // In one order with who takes a number's link away, and looks then who holds it.
+        self.word(Word::Holders).fetch_update(Ordering::SeqCst, Ordering::Acquire, more).is_ok()
+    }
+
+    /// Somebody holds it but the caller, and but numbers: a call is under way.
+    pub(super) fn is_in_use(self) -> bool {
+        let holders = self.word(Word::Holders).load(Ordering::SeqCst);
+        holders > 1 + self.get(Word::Numbers)
     }
 
     /// Holds it no more.
@@ -289,7 +298,8 @@ impl Link {
     #[cold]
     fn end(self) {
         let (has_put, name) = (self.has_put(), self.get(Word::Name));
-        if !self.has(Note::Shared) {
+        // Otherwise it had no time to carry anything.
+        if !self.has(Note::Shared) && !self.has(Note::Renewable) {
             let has_had = self.inward().map_or(0, |direction| direction.place().position());
             worth::ended(has_put.wrapping_add(has_had));
         }
@@ -350,7 +360,7 @@ pub(super) fn enter(number: c_int) -> Option<Link> {
         return None;
     }
     // It may have got another one meanwhile.
-    if word.load(Ordering::Acquire) == found {
+    if word.load(Ordering::SeqCst) == found {
         return Some(link);
     }
     link.let_go();
@@ -394,7 +404,7 @@ pub(super) fn make(number: c_int) -> Option<Link> {
 /// A number is for something else, or nothing, from now on: its link, held, and whether no other
 /// number is for it.
 pub(super) fn take(number: c_int) -> Option<(Link, bool)> {
-    let found = word_of(number)?.swap(0, Ordering::AcqRel);
+    let found = word_of(number)?.swap(0, Ordering::SeqCst);
     let link = Link::at(u32::try_from(found.checked_sub(1)?).ok()?)?;
     let is_last = link.word(Word::Numbers).fetch_sub(1, Ordering::AcqRel) == 1;
     Some((link, is_last))

@@ -54,6 +54,11 @@ fn sleepers(set: u32) -> &'static AtomicU32 {
     &SLEEPERS[set as usize % SLEEPERS.len()]
 }
 
+/// Somebody does, or in a set that has the same last bits.
+pub(super) fn is_slept_in(set: u32) -> bool {
+    sleepers(set).load(Ordering::SeqCst) != 0
+}
+
 /// A call of the kernel's that waits in a set is about to begin. Whether the set has a row, and how
 /// its members are, is to be looked at after this.
 #[inline]

@@ -52,8 +52,9 @@ use offering::Found;
 use omniverb_stream::descriptors::Why;
 use parts::Parts;
 
+use crate::rows::Gone;
 use crate::table;
-use crate::{call, ledger, place, sole, uncounted};
+use crate::{call, ending, ledger, place, sole, uncounted};
 
 /// At the start of the program.
 pub(crate) fn begin() {
@@ -286,6 +287,16 @@ pub(crate) fn wait_in_set(
     epoll::wait(set, events, most, wait(), native)
 }
 
+/// Somebody sleeps in the set of this id, or in one that looks the same.
+pub(crate) fn is_slept_in(set: u32) -> bool {
+    members::is_slept_in(set)
+}
+
+/// The thread's error is what it was before.
+pub(crate) fn keeping_errno<R>(act: impl FnOnce() -> R) -> R {
+    shadow::keeping_errno(act)
+}
+
 /// With all of them.
 pub(crate) fn leave_all() {
     if links::is_on() && place::is_ours() {
@@ -298,9 +309,11 @@ pub(crate) fn stop() {
     if links::is_on() && place::is_ours() {
         // From here on, for good, no link is made, and none gets its memory that is there.
         uncounted::count();
-        sole::spread_all();
         leaving::all();
         links::turn_off();
+        // Nothing is counted from here on. A fork that is under way sees that, or is seen.
+        fence(Ordering::SeqCst);
+        sole::spread_all();
     }
 }
 
@@ -341,15 +354,18 @@ pub(crate) fn uncount() {
 pub(crate) fn executes() {
     if links::is_on() && place::is_ours() {
         leaving::hand_all_over(|number| !shadow::is_close_on_exec(number));
+        // The program that comes counts nothing. If none comes this one has them still, and nobody
+        // is alone.
+        sole::retires(Gone::Perhaps);
     }
 }
 
 /// The process is about to end.
-pub(crate) fn ends(end: sole::End) {
+pub(crate) fn ends(end: ending::End) {
     if links::is_on() && place::is_ours() {
         report::write();
         leaving::finish();
-        sole::ends(end);
+        ending::ends(end);
     }
 }
 
@@ -472,7 +488,7 @@ pub(crate) unsafe fn pass(message: *const libc::msghdr) {
         // SAFETY: as the caller says.
         unsafe {
             crate::messages::each(message, |number| {
-                sole::spread(number);
+                sole::slips(number);
                 epoll::is_seen(number);
                 leaving::pass_number(number);
             })

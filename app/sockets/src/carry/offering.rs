@@ -45,6 +45,7 @@ pub(super) fn enter(number: c_int) -> Found {
         let kind = NUMBERS.look(number).kind();
         // Who listens has no bytes, and never will.
         if !kind.is_stream() || kind == Kind::Listening || !place::is_ours() {
+            sole::uses_unknown(number);
             return Found::Other;
         }
         if !offer(number) {

@@ -13,6 +13,7 @@ use omniverb_carry::Direction;
 
 use super::links::{self, Link, Note, Word};
 use super::memory::Memory;
+use super::worth::WORTH;
 use super::{clock, ended, members, offering, outward};
 use crate::sole;
 use crate::table::NUMBERS;
@@ -22,6 +23,36 @@ use crate::table::NUMBERS;
 const FORKED: u64 = clock::SECOND >> 2;
 /// When this process was made, or has made another one.
 static LAST: AtomicU64 = AtomicU64::new(0);
+
+/// By the last bits of a number: how often in a row something was offered anew there for little,
+/// and when that was last. Who is at the other end says when a link is over, and may say so for
+/// ever; it may write how much was carried as well, so each has to wait a while.
+static RENEWED: [[AtomicU64; 2]; 1 << 10] = [const { [const { AtomicU64::new(0) }; 2] }; 1 << 10];
+/// Two to the power of this is how much longer the longest wait is than the first.
+const OFTEN: u64 = 8;
+
+/// What was offered anew at a number is to be so again, after a link that has carried so many
+/// bytes.
+fn is_time(number: c_int, bytes: u64, now: u64) -> bool {
+    let [often, last] = &RENEWED[number as usize % RENEWED.len()];
+    let (times, since) =
+        (often.load(Ordering::Relaxed), now.wrapping_sub(last.load(Ordering::Relaxed)));
+    let wait = FORKED << times.saturating_sub(1).min(OFTEN);
+    if times != 0 && since <= wait {
+        return false;
+    }
+    let is_forgotten = times == 0 || since > 16 * wait;
+    let next = if is_forgotten || bytes >= WORTH { 1 } else { (times + 1).min(OFTEN + 1) };
+    often.store(next, Ordering::Relaxed);
+    last.store(now, Ordering::Relaxed);
+    true
+}
+
+/// Bytes that a link has carried, as it says.
+fn carried(link: Link) -> u64 {
+    let out = link.outward().map_or(0, |one| one.head().position());
+    out.wrapping_add(link.inward().map_or(0, |one| one.place().position()))
+}
 
 /// A process is being made.
 pub(super) fn forks() {
@@ -39,7 +70,9 @@ pub(super) fn forgets(link: Link, number: c_int) -> bool {
         && (!entry.is_shared()
             || sole::has(number, entry, Some(link.get(Word::Cookie)))
                 && clock::is_over(LAST.load(Ordering::Relaxed), FORKED));
-    if !is_free || !outward::is_its(link, number) || !ended::is_noted(link.tag()) {
+    // Without memory there was none: it is not the other end that has ended it.
+    let is_due = || link.get(Word::Memory) == 0 || is_time(number, carried(link), clock::now());
+    if !is_free || !outward::is_its(link, number) || !is_due() || !ended::is_noted(link.tag()) {
         return false;
     }
     fence(Ordering::SeqCst);
@@ -69,4 +102,31 @@ fn is_over(link: Link) -> bool {
 fn is_done(direction: &Direction<Memory>) -> bool {
     let (head, place) = (direction.head(), direction.place());
     head.is_stopped() && !place.is_taken() && place.position() == head.position()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_ends_links_for_nothing_waits_longer_each_time() {
+        let (number, mut now, mut times) = (5, clock::SECOND, 0);
+        let began = now;
+        while now - began < 3600 * clock::SECOND {
+            times += u64::from(is_time(number, 0, now));
+            now += clock::SECOND / 8;
+        }
+        assert!((60..80).contains(&times), "{times} in an hour");
+        assert!(!is_time(number, u64::MAX, now), "also for who says that it was much");
+    }
+
+    #[test]
+    fn what_has_carried_much_is_renewed_soon() {
+        let (number, mut now) = (6, clock::SECOND);
+        for _ in 0..100 {
+            assert!(is_time(number, WORTH, now));
+            assert!(!is_time(number, WORTH, now + FORKED));
+            now += FORKED + 1;
+        }
+    }
 }

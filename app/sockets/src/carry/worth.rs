@@ -11,7 +11,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes that a link has to have carried, both ways together, to have been worth it.
-const WORTH: u64 = 16 << 10;
+pub(super) const WORTH: u64 = 16 << 10;
 /// So many more that were not than that were: from then on new ones have to wait. The count goes
 /// no further than twice that.
 const ENOUGH: u64 = 8;

@@ -19,6 +19,8 @@ const DUPLICATED: u64 = 1 << FLAGS_SHIFT;
 const FOUND: u64 = 2 << FLAGS_SHIFT;
 /// Processes that were forked had it, too, and were counted then: they may have closed it since.
 const SHARED: u64 = 4 << FLAGS_SHIFT;
+/// Somebody who is not counted may have it, or is at it with a call that outlasts its number.
+const LOOSE: u64 = 8 << FLAGS_SHIFT;
 
 /// What is open at a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,6 +189,13 @@ impl Entry {
         self.0 & SHARED != 0
     }
 
+    /// Somebody who is counted nowhere may have it, or may be at it: so whoever counts who has it
+    /// does not know.
+    #[must_use]
+    pub fn is_loose(self) -> bool {
+        self.0 & LOOSE != 0
+    }
+
     /// Changes whenever the number may be for something else.
     #[must_use]
     pub fn generation(self) -> u8 {
@@ -199,6 +208,10 @@ impl Entry {
 
     pub(super) fn shared(self) -> Self {
         Self(self.0 | SHARED)
+    }
+
+    pub(super) fn loose(self) -> Self {
+        Self(self.0 | LOOSE)
     }
 
     pub(super) fn found(self) -> Self {

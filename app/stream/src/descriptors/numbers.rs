@@ -67,9 +67,11 @@ impl<R: Room> Numbers<R> {
         _ = word.compare_exchange(seen.0, entry.0, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// What was forgotten is still open after all, unless somebody has written since.
+    /// What was forgotten is still open after all, unless somebody has written since. It counts as
+    /// given: who has looked through all numbers meanwhile has not seen it.
     pub fn restore(&self, number: i32, was: Entry) {
         let Some(word) = self.place(number) else { return };
+        _ = self.id();
         let generation = was.generation().wrapping_add(1);
         let now = Entry::default().with_generation(generation);
         let again = was.with_generation(generation);
@@ -108,6 +110,15 @@ impl<R: Room> Numbers<R> {
     /// Another process is about to have it, too, and is counted.
     pub fn share(&self, number: i32, id: u32) {
         self.change(number, id, Entry::shared);
+    }
+
+    /// Somebody who is not counted may have it, or is about to be at it.
+    pub fn loosen(&self, number: i32) {
+        let entry = self.look(number);
+        let is_known = entry.kind().is_stream() || entry.kind() == Kind::Set;
+        if is_known && !entry.is_loose() {
+            self.change_all(number, Entry::loose);
+        }
     }
 
     /// How many were ever made or found: nothing is new as long as it is the same.

@@ -1,0 +1,93 @@
+//! When a process that ends is counted off ([`crate::sole`]).
+//!
+//! Who is counted off must not use a socket any more: somebody else may take himself for the only
+//! one then, and carry. So it is counted off for sure only when nothing of the program runs from
+//! there on: no other thread, no handler of a signal, nothing of another library. In doubt it is
+//! counted off all the same, so that its rows can be used again, but nobody is alone then.
+
+use core::ffi::{c_int, c_void};
+use core::ptr;
+
+use rustix::fs::{PROC_SUPER_MAGIC, stat, statfs};
+
+use crate::rows::{self, Gone};
+use crate::{carry, place, sole, uncounted};
+
+/// How a process is about to end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// By `_exit`: this thread does nothing of the program any more.
+    Now,
+    /// By `exit`, behind what the program has asked for: destructors of other libraries come.
+    Later,
+    /// By `quick_exit`, which calls what the program has asked for first.
+    Quick,
+}
+
+/// It is.
+pub(crate) fn ends(end: End) {
+    if !rows::are_any() || !sole::is_counted() {
+        return;
+    }
+    match end {
+        End::Now => {
+            keep_signals();
+            sole::retires(if is_lone() { Gone::Surely } else { Gone::Perhaps });
+        }
+        // What is asked for while libraries are ended comes when that has been done.
+        End::Later if comes_last() => {}
+        _ => sole::retires(Gone::Perhaps),
+    }
+}
+
+unsafe extern "C" {
+    fn __cxa_atexit(
+        act: extern "C" fn(*mut c_void),
+        argument: *mut c_void,
+        library: *mut c_void,
+    ) -> c_int;
+}
+
+fn comes_last() -> bool {
+    // SAFETY: the library is not unloaded when a process ends.
+    unsafe { __cxa_atexit(last, ptr::null_mut(), ptr::null_mut()) == 0 }
+}
+
+/// What comes now is the C library's: it writes what is in its streams, whose sockets are known.
+extern "C" fn last(_: *mut c_void) {
+    if carry::is_on() && place::is_ours() {
+        let is_sure = is_lone() && !has_handlers();
+        sole::retires(if is_sure { Gone::Surely } else { Gone::Perhaps });
+    }
+}
+
+/// No handler comes any more. What a signal does to a process is done at its end, too.
+fn keep_signals() {
+    // SAFETY: a set of signals, which may be zero, of this thread only.
+    carry::keeping_errno(|| unsafe {
+        let mut all: libc::sigset_t = core::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const all, ptr::null_mut())
+    });
+}
+
+/// There is no other thread, whoever would have made it, and no call is under way that one has
+/// left: the kernel has a folder for each in this one.
+fn is_lone() -> bool {
+    let tasks = c"/proc/self/task";
+    let is_proc = statfs(tasks).is_ok_and(|found| found.f_type == PROC_SUPER_MAGIC);
+    is_proc && !uncounted::is_any() && stat(tasks).is_ok_and(|found| found.st_nlink == 3)
+}
+
+/// Something of the program may interrupt.
+fn has_handlers() -> bool {
+    let is_handled = |signal: c_int| {
+        // SAFETY: zeros are such a structure, and the C library writes another one.
+        let mut now: libc::sigaction = unsafe { core::mem::zeroed() };
+        // SAFETY: nothing is changed; what is none of the program's signals fails.
+        let found =
+            carry::keeping_errno(|| unsafe { libc::sigaction(signal, ptr::null(), &raw mut now) });
+        found == 0 && !matches!(now.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
+    };
+    (1..=libc::SIGRTMAX()).any(is_handled)
+}
