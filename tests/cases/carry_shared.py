@@ -11,7 +11,7 @@ _SOURCES = staging.PROGRAMS / "sockets"
 _TURNS = 6
 _TESTS = ("alone", "later", "parent", "killed", "both", "fails", "again", "executes", "passed",
           "duplicated", "spawned", "renewed", "inherited", "used", "members", "changed", "shell",
-          "threads")
+          "threads", "copying", "sleeping", "files", "ending", "restored", "mixed")
 
 _ECHO = """
 import socketserver, sys

@@ -94,6 +94,8 @@ def peer(port):
         said = ""
         if word == "connect":
             ends.append(socket.create_connection(("127.0.0.1", port)))
+        elif word == "count":
+            said = str(len(ends))
         elif word == "send":
             ends[int(rest[0])].sendall(rest[1].encode())
         elif word == "get":
