@@ -29,7 +29,7 @@ _LONG = 10
 # Processes that are made in a row, and connections meanwhile.
 _FORKS = 60
 # Seconds for which there is no link where there must be none.
-_WHILE = 0.5
+_WHILE = 1
 # Processes, connections and steps of one random order.
 _CROWD, _ENDS, _STEPS = 5, 6, 250
 # Programs that go on with a socket, as their standard input and output are not it.
@@ -525,11 +525,9 @@ def sleeping(other):
         end = other.connect()
         if links:
             goes_on(other, end, index)
-        got = ctypes.create_string_buffer(1)
-        receive = threading.Thread(target=ctypes.CDLL(None).recv,
-                                   args=(end.fileno(), got, 1, 0))
-        receive.start()
-        time.sleep(0.1)
+        else:
+            end.sendall(b"p")
+            assert other.ask("get", index, 1) == "p"
 
         def act(_, end=end, index=index):
             def says():
@@ -537,6 +535,11 @@ def sleeping(other):
                 assert other.ask("get", index, 1) == "p"
             _never(end, says)
         child = Child(act)
+        got = ctypes.create_string_buffer(1)
+        receive = threading.Thread(target=ctypes.CDLL(None).recv,
+                                   args=(end.fileno(), got, 1, 0))
+        receive.start()
+        time.sleep(0.1)
         os.close(end.detach())
         child.join()
         other.ask("send", index, "q")
