@@ -9,7 +9,7 @@ use core::sync::atomic::{Ordering, fence};
 use omniverb_stream::descriptors::{Entry, Kind, Why};
 
 use crate::table::{self, NUMBERS};
-use crate::{carry, kernel, ledger, messages, place, sets, sole, uncounted};
+use crate::{kernel, ledger, messages, place, sets, sole, uncounted};
 
 /// A call that changes what is known.
 #[derive(Clone, Copy)]
@@ -314,9 +314,7 @@ impl Call {
             // It is still what it was.
             Self::DupTo { from, to } if from != to => {
                 NUMBERS.restore(to, was);
-                if shared_since(to, forks) {
-                    carry::leave(to);
-                }
+                shared_since(to, forks);
             }
             // It goes on by itself, or somebody else has it done.
             Self::Connect(number) if is_under_way() => turn(number, Kind::Connecting),
@@ -333,13 +331,11 @@ impl Call {
 /// What a call has made, or left, has its number now. A fork that was begun since before the call
 /// may not have seen it there, and the new process has it: also if this is that process, which came
 /// out of the call as a copy.
-fn shared_since(number: c_int, forks: u64) -> bool {
+fn shared_since(number: c_int, forks: u64) {
     fence(Ordering::SeqCst);
-    let is_shared = sole::forks() != forks;
-    if is_shared {
+    if sole::forks() != forks {
         ledger::keep(number, Why::Shared);
     }
-    is_shared
 }
 
 fn turn(number: c_int, kind: Kind) {

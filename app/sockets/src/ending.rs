@@ -11,7 +11,7 @@ use core::ptr;
 use rustix::fs::{PROC_SUPER_MAGIC, stat, statfs};
 
 use crate::rows::{self, Gone};
-use crate::{carry, place, sole, uncounted};
+use crate::{place, sole, uncounted};
 
 /// How a process is about to end.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(crate) enum End {
     Quick,
 }
 
-/// It is.
+/// The process is about to end so.
 pub(crate) fn ends(end: End) {
     if !rows::are_any() || !sole::is_counted() {
         return;
@@ -55,7 +55,7 @@ fn comes_last() -> bool {
 
 /// What comes now is the C library's: it writes what is in its streams, whose sockets are known.
 extern "C" fn last(_: *mut c_void) {
-    if carry::is_on() && place::is_ours() {
+    if !sole::is_over() && place::is_ours() {
         let is_sure = is_lone() && !has_handlers();
         sole::retires(if is_sure { Gone::Surely } else { Gone::Perhaps });
     }
@@ -64,7 +64,7 @@ extern "C" fn last(_: *mut c_void) {
 /// No handler comes any more. What a signal does to a process is done at its end, too.
 fn keep_signals() {
     // SAFETY: a set of signals, which may be zero, of this thread only.
-    carry::keeping_errno(|| unsafe {
+    keeping_errno(|| unsafe {
         let mut all: libc::sigset_t = core::mem::zeroed();
         libc::sigfillset(&raw mut all);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const all, ptr::null_mut())
@@ -85,9 +85,18 @@ fn has_handlers() -> bool {
         // SAFETY: zeros are such a structure, and the C library writes another one.
         let mut now: libc::sigaction = unsafe { core::mem::zeroed() };
         // SAFETY: nothing is changed; what is none of the program's signals fails.
-        let found =
-            carry::keeping_errno(|| unsafe { libc::sigaction(signal, ptr::null(), &raw mut now) });
+        let found = keeping_errno(|| unsafe { libc::sigaction(signal, ptr::null(), &raw mut now) });
         found == 0 && !matches!(now.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
     };
     (1..=libc::SIGRTMAX()).any(is_handled)
+}
+
+fn keeping_errno<R>(act: impl FnOnce() -> R) -> R {
+    // SAFETY: libc returns a valid pointer to this thread's own variable.
+    unsafe {
+        let before = *libc::__errno_location();
+        let result = act();
+        *libc::__errno_location() = before;
+        result
+    }
 }

@@ -3,12 +3,13 @@
 
 use core::ffi::{c_int, c_void};
 
-use omniverb_stream::descriptors::Kind;
+use omniverb_stream::descriptors::{Kind, Why};
 
 use crate::call::{self, Call};
 use crate::data::{ov_recvmsg, ov_sendmsg};
 use crate::functions::watched;
 use crate::slots::*;
+use crate::table::NUMBERS;
 use crate::{carry, numbered, own, place};
 
 /// For the program there is nothing at this number.
@@ -317,6 +318,10 @@ fn put(from: c_int, to: c_int, make: impl FnOnce() -> c_int) -> c_int {
         carry::close(to);
     }
     let result = make();
+    if result < 0 && carry::has(to) && NUMBERS.look(to).why() == Why::Shared {
+        // What there was is there still, and a process was made meanwhile.
+        carry::leave(to);
+    }
     carry::duplicate(from, Some(result));
     result
 }

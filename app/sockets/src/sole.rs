@@ -12,7 +12,7 @@
 //! Each of these is two threads that write one word and read the other's, with a fence between (or
 //! by operations that are all sequentially consistent): so one of the two sees the other at least.
 //!
-//! * *Counts* (the row), looks whether the entry says that somebody has it uncounted, or that it is
+//! * *Counts* (the row), looks whether the entry says that somebody has it uncounted, or is
 //!   forgotten / *says so in the entry* ([`slips`], `forget`), looks for the row.
 //! * *Counts*, then looks for links / *makes a link*, then looks whether it is counted ([`has`]).
 //! * *Begins a fork* ([`forks`]), looks through the entries / *writes an entry*, then looks whether
@@ -21,7 +21,7 @@
 //!   number* by the kernel, then looks whether any is. The kernel puts the two in order.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::os::fd::BorrowedFd;
 
 use omniverb_stream::descriptors::{Entry, Kind, Why};
@@ -30,7 +30,7 @@ use rustix::process::getpid;
 
 use crate::rows::{self, Gone, Row, holders};
 use crate::table::{self, NUMBERS};
-use crate::{carry, place, uncounted};
+use crate::{place, uncounted};
 
 /// In the name of what is no socket.
 const SET: u64 = 1 << 63;
@@ -39,6 +39,21 @@ const SET: u64 = 1 << 63;
 static FORKS: AtomicU64 = AtomicU64::new(0);
 /// How often it was a new one: another thread of control may come out of any call as a copy.
 static COPIES: AtomicU64 = AtomicU64::new(0);
+
+/// From here on nobody says what is shared, and what calls are under way.
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+
+/// Nothing is carried any more in this process, nor counted.
+pub(crate) fn stops() {
+    IS_OVER.store(true, Ordering::SeqCst);
+    // A fork that is under way sees that, or is seen.
+    fence(Ordering::SeqCst);
+    spread_all();
+}
+
+pub(crate) fn is_over() -> bool {
+    IS_OVER.load(Ordering::SeqCst)
+}
 
 /// How many forks were begun: what is found the same before a call and behind what it has made is
 /// shared with nobody.
@@ -99,7 +114,7 @@ impl Fork {
         }
         // The last three are said of everything, which is looked through then.
         let is_known = now.why() == Why::Free && !now.is_duplicated() && !now.is_loose();
-        let is_sure = carry::is_on() && !table::has_rings() && !place::is_apart();
+        let is_sure = !is_over() && !table::has_rings() && !place::is_apart();
         if !is_known || !is_sure {
             row.spread();
         }
@@ -237,10 +252,10 @@ pub(crate) fn closed(number: c_int) {
     }
     let is_used = match tie.name.cookie & SET {
         0 => uncounted::is_any_of(number),
-        _ => carry::is_slept_in(tie.id()),
+        _ => uncounted::is_slept_in(tie.id()),
     };
     // Otherwise nobody says what calls are under way.
-    let is_used = is_used || !carry::is_on();
+    let is_used = is_used || is_over();
     row.retire(tie, if is_used { Gone::Perhaps } else { Gone::Surely });
 }
 

@@ -1,7 +1,7 @@
-//! Calls of which no link knows, while they are under way.
+//! Calls of which no link knows, and calls that sleep in sets, while they are under way.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Calls of the kernel that send, receive or wait, under way, for sockets that have no link. No
 /// link is made meanwhile: nobody would know of them.
@@ -53,8 +53,40 @@ pub(crate) fn is_any() -> bool {
         || UNCOUNTED_OF.iter().any(|count| count.load(Ordering::SeqCst) != 0)
 }
 
+/// Who sleeps in sets, or is about to, by the last bits of their ids: who sleeps in another one
+/// that has the same is taken for a sleeper of both, which costs nothing but speed. A call that is
+/// left by `longjmp` or cancellation sleeps for good.
+static SLEEPERS: [AtomicU32; 1 << 10] = [const { AtomicU32::new(0) }; 1 << 10];
+
+fn sleepers(set: u32) -> &'static AtomicU32 {
+    &SLEEPERS[set as usize % SLEEPERS.len()]
+}
+
+/// Somebody sleeps in a set, or in one that has the same last bits, or is about to.
+#[inline]
+pub(crate) fn is_slept_in(set: u32) -> bool {
+    sleepers(set).load(Ordering::SeqCst) != 0
+}
+
+/// A call of the kernel's that waits in a set is about to begin. Whether the set has a row, and how
+/// its members are, is to be looked at after this.
+#[inline]
+pub(crate) fn falls_asleep(set: u32) {
+    sleepers(set).fetch_add(1, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+}
+
+/// It is over.
+#[inline]
+pub(crate) fn wakes(set: u32) {
+    // In a child of this call's process nobody was asleep any more.
+    let less = |count: u32| count.checked_sub(1);
+    _ = sleepers(set).fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+}
+
 /// In a child: threads that were at it are not there.
 pub(crate) fn begin_anew() {
     UNCOUNTED.store(0, Ordering::Relaxed);
     UNCOUNTED_OF.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+    SLEEPERS.iter().for_each(|count| count.store(0, Ordering::Relaxed));
 }

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! A row is free when nobody is counted. It is named by its index and its *generation*, which is
-//! another one whenever the row is given to a socket, and which is in the same word as the count: so
-//! who has kept a name for too long changes nothing, however late he comes between two looks.
+//! another one whenever the row is given to a socket, and which is in the same word as the count:
+//! so who has kept a name for too long changes nothing, however late he comes between two looks.
 //!
 //! **Trust.** Whoever has the memory is of the same family of processes. Any word may be anything:
 //! an index that is too high is nobody's, and nothing here goes on for ever.
@@ -40,7 +40,7 @@ pub struct Holders<'a> {
 /// A socket's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// Which row.
+    /// The row's place in the memory; 0 is nobody's.
     pub index: u32,
     /// Which of those sockets that were there one after the other.
     pub generation: u32,

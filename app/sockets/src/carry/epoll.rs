@@ -19,7 +19,7 @@ use super::look::{self, Seen};
 use super::members::{self, Apart, Looked, NOT_OURS, Row, may_be_member};
 use super::{arrived, clock, leaving, mail, outward, shadow, waking, welcome};
 use crate::table::{self, NUMBERS};
-use crate::{ledger, sole};
+use crate::{ledger, sole, uncounted};
 
 const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
@@ -414,7 +414,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
 
     /// Waits in the kernel, while no member is welcome.
     fn sleep(&self) -> c_int {
-        members::falls_asleep(self.set);
+        uncounted::falls_asleep(self.set);
         self.row.each(|link| {
             if let Some(direction) = link.inward()
                 && direction.is_welcome()
@@ -436,7 +436,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
                 self.row.looked(Looked::Well);
             }
         }
-        members::wakes(self.set);
+        uncounted::wakes(self.set);
         self.settle(told.max(0) as usize);
         self.complete(told.max(0) as usize);
         told
@@ -455,10 +455,10 @@ fn row_or_sleep(set: u32, wait: Wait) -> Option<Row> {
     if wait == Wait::Never {
         return None;
     }
-    members::falls_asleep(set);
+    uncounted::falls_asleep(set);
     let row = Row::of(set);
     if row.is_some() {
-        members::wakes(set);
+        uncounted::wakes(set);
     }
     row
 }
@@ -481,7 +481,7 @@ pub(super) fn wait(
         outward::flush_all();
         let told = native(events, most, true);
         if wait == Wait::Until {
-            members::wakes(id);
+            uncounted::wakes(id);
         }
         return told;
     };

@@ -10,7 +10,7 @@ use core::sync::atomic::{Ordering, fence};
 use omniverb_stream::descriptors::{Entry, Kind, Why};
 
 use super::leaving::Sharing;
-use super::{broker, ended, leaving, links, mail, members, offering, renewing, shadow};
+use super::{broker, ended, leaving, links, mail, offering, renewing, shadow};
 use crate::sole::{self, Fork};
 use crate::table::NUMBERS;
 use crate::{ledger, place, uncounted};
@@ -81,7 +81,6 @@ pub(crate) fn forked(forking: Option<Forking>, child: c_int) {
         _ = broker::is_copy();
         ledger::begin_anew();
         leaving::begin_anew();
-        members::begin_anew();
         ended::begin_anew();
         uncounted::begin_anew();
         broker::leave_to_parent(forking.as_ref().and_then(|forking| forking.socket));

@@ -9,15 +9,15 @@
 //! more when no number has that id, and a place when nothing has its link.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use omniverb_stream::descriptors::{Kind, Member, PIECE, Room, Why};
 
 use super::links::{Link, Word};
 use super::waking;
 use crate::room::Pieces;
-use crate::sole;
 use crate::table::{MEMBERS, NUMBERS};
+use crate::{sole, uncounted};
 
 /// Sets with carried members, at a time.
 const SETS: usize = 64;
@@ -44,41 +44,6 @@ const TRIES: u32 = 8;
 static ROWS: Pieces<SETS> = Pieces::new();
 /// One more than the last row that was ever used.
 static USED: AtomicU64 = AtomicU64::new(0);
-
-/// Who sleeps in sets, or is about to, by the last bits of their ids: who sleeps in another one
-/// that has the same is taken for a sleeper of both, which costs nothing but speed. A call that is
-/// left by `longjmp` or cancellation sleeps for good.
-static SLEEPERS: [AtomicU32; 1 << 10] = [const { AtomicU32::new(0) }; 1 << 10];
-
-fn sleepers(set: u32) -> &'static AtomicU32 {
-    &SLEEPERS[set as usize % SLEEPERS.len()]
-}
-
-/// Somebody does, or in a set that has the same last bits.
-pub(super) fn is_slept_in(set: u32) -> bool {
-    sleepers(set).load(Ordering::SeqCst) != 0
-}
-
-/// A call of the kernel's that waits in a set is about to begin. Whether the set has a row, and how
-/// its members are, is to be looked at after this.
-#[inline]
-pub(super) fn falls_asleep(set: u32) {
-    sleepers(set).fetch_add(1, Ordering::SeqCst);
-    fence(Ordering::SeqCst);
-}
-
-/// It is over.
-#[inline]
-pub(super) fn wakes(set: u32) {
-    // In a child of this call's process nobody was asleep any more.
-    let less = |count: u32| count.checked_sub(1);
-    _ = sleepers(set).fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
-}
-
-/// In a child: threads that were asleep are not there.
-pub(super) fn begin_anew() {
-    SLEEPERS.iter().for_each(|count| count.store(0, Ordering::Relaxed));
-}
 
 /// What came of looking for a moment.
 #[derive(Clone, Copy)]
@@ -205,7 +170,7 @@ impl Row {
     /// Somebody sleeps in the set, or is about to.
     #[inline]
     pub(super) fn has_sleepers(self) -> bool {
-        sleepers(self.words[ID].load(Ordering::Acquire) as u32).load(Ordering::SeqCst) != 0
+        uncounted::is_slept_in(self.words[ID].load(Ordering::Acquire) as u32)
     }
 
     /// This call is one that looks; those after some in vain do not.

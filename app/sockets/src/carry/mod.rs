@@ -287,16 +287,6 @@ pub(crate) fn wait_in_set(
     epoll::wait(set, events, most, wait(), native)
 }
 
-/// Somebody sleeps in the set of this id, or in one that looks the same.
-pub(crate) fn is_slept_in(set: u32) -> bool {
-    members::is_slept_in(set)
-}
-
-/// The thread's error is what it was before.
-pub(crate) fn keeping_errno<R>(act: impl FnOnce() -> R) -> R {
-    shadow::keeping_errno(act)
-}
-
 /// With all of them.
 pub(crate) fn leave_all() {
     if links::is_on() && place::is_ours() {
@@ -311,9 +301,7 @@ pub(crate) fn stop() {
         uncounted::count();
         leaving::all();
         links::turn_off();
-        // Nothing is counted from here on. A fork that is under way sees that, or is seen.
-        fence(Ordering::SeqCst);
-        sole::spread_all();
+        sole::stops();
     }
 }
 
