@@ -17,8 +17,8 @@
 //! * *Counts*, then looks for links / *makes a link*, then looks whether it is counted ([`has`]).
 //! * *Begins a fork* ([`forks`]), looks through the entries / *writes an entry*, then looks whether
 //!   a fork was begun since before its call.
-//! * *Says that a call is under way* (`crate::uncounted`, or holds the link), makes it / *closes the
-//!   number* by the kernel, then looks whether any is. The kernel puts the two in order.
+//! * *Says that a call is under way* (`crate::uncounted`, or holds the link), makes it / *closes
+//!   the number* by the kernel, then looks whether any is. The kernel puts the two in order.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
