@@ -433,7 +433,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
             (told, was_short) = waking::asleep(sleep);
             if told > 0 && was_short {
                 // Looking would have found it.
-                self.row.looked(Looked::Well);
+                self.row.looked(Looked::Missed);
             }
         }
         uncounted::wakes(self.set);

@@ -48,8 +48,11 @@ static USED: AtomicU64 = AtomicU64::new(0);
 /// What came of looking for a moment.
 #[derive(Clone, Copy)]
 pub(super) enum Looked {
-    /// Something was found, or would have been.
+    /// Something was found.
     Well,
+    /// It was not looked, and something would have been found: so it is worth another look. What was
+    /// in vain before that still counts: where processes are many a sleep is short now and then.
+    Missed,
     /// All the time was spent for nothing.
     InVain,
 }
@@ -184,6 +187,7 @@ impl Row {
     pub(super) fn looked(self, how: Looked) {
         let (vain, skip) = match how {
             Looked::Well => (0, 0),
+            Looked::Missed => (self.words[VAIN].load(Ordering::Relaxed), 0),
             Looked::InVain => waking::in_vain(self.words[VAIN].load(Ordering::Relaxed)),
         };
         self.words[VAIN].store(vain, Ordering::Relaxed);
@@ -194,7 +198,7 @@ impl Row {
 /// Looking would have been worth it for who waits in the set that a link is in.
 pub(super) fn looks_again(link: Link) {
     if let Some(row) = Row::with(link) {
-        row.looked(Looked::Well);
+        row.looked(Looked::Missed);
     }
 }
 
