@@ -12,7 +12,7 @@ _TURNS = 6
 _TESTS = ("alone", "later", "parent", "killed", "both", "fails", "again", "executes", "passed",
           "duplicated", "spawned", "renewed", "inherited", "used", "members", "changed", "shell",
           "threads")
-_UNSURE = ("copying", "sleeping", "files", "ending", "restored", "mixed")
+_UNSURE = ("copying", "sleeping", "older", "files", "ending", "restored", "mixed")
 
 _ECHO = """
 import socketserver, sys

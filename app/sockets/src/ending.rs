@@ -5,13 +5,12 @@
 //! there on: no other thread, no handler of a signal, nothing of another library. In doubt it is
 //! counted off all the same, so that its rows can be used again, but nobody is alone then.
 
-use core::ffi::{c_int, c_void};
 use core::ptr;
 
 use rustix::fs::{PROC_SUPER_MAGIC, stat, statfs};
 
 use crate::rows::{self, Gone};
-use crate::{place, sole, uncounted};
+use crate::{sole, uncounted};
 
 /// How a process is about to end.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -34,30 +33,7 @@ pub(crate) fn ends(end: End) {
             keep_signals();
             sole::retires(if is_lone() { Gone::Surely } else { Gone::Perhaps });
         }
-        // What is asked for while libraries are ended comes when that has been done.
-        End::Later if comes_last() => {}
         _ => sole::retires(Gone::Perhaps),
-    }
-}
-
-unsafe extern "C" {
-    fn __cxa_atexit(
-        act: extern "C" fn(*mut c_void),
-        argument: *mut c_void,
-        library: *mut c_void,
-    ) -> c_int;
-}
-
-fn comes_last() -> bool {
-    // SAFETY: the library is not unloaded when a process ends.
-    unsafe { __cxa_atexit(last, ptr::null_mut(), ptr::null_mut()) == 0 }
-}
-
-/// What comes now is the C library's: it writes what is in its streams, whose sockets are known.
-extern "C" fn last(_: *mut c_void) {
-    if !sole::is_over() && place::is_ours() {
-        let is_sure = is_lone() && !has_handlers();
-        sole::retires(if is_sure { Gone::Surely } else { Gone::Perhaps });
     }
 }
 
@@ -77,18 +53,6 @@ fn is_lone() -> bool {
     let tasks = c"/proc/self/task";
     let is_proc = statfs(tasks).is_ok_and(|found| found.f_type == PROC_SUPER_MAGIC);
     is_proc && !uncounted::is_any() && stat(tasks).is_ok_and(|found| found.st_nlink == 3)
-}
-
-/// Something of the program may interrupt.
-fn has_handlers() -> bool {
-    let is_handled = |signal: c_int| {
-        // SAFETY: zeros are such a structure, and the C library writes another one.
-        let mut now: libc::sigaction = unsafe { core::mem::zeroed() };
-        // SAFETY: nothing is changed; what is none of the program's signals fails.
-        let found = keeping_errno(|| unsafe { libc::sigaction(signal, ptr::null(), &raw mut now) });
-        found == 0 && !matches!(now.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
-    };
-    (1..=libc::SIGRTMAX()).any(is_handled)
 }
 
 fn keeping_errno<R>(act: impl FnOnce() -> R) -> R {

@@ -137,9 +137,9 @@ impl Row {
         }
     }
 
-    /// Ties it to a socket for which `claim` finds a row of the family's. `false` if there is
-    /// none, or somebody else is at it.
-    pub(crate) fn ties(self, id: u32, claim: impl FnOnce() -> Option<Name>) -> bool {
+    /// Ties it to a socket for which `claim` finds a row of the family's, for a fork. `false` if
+    /// there is none, or somebody else is at it.
+    pub(crate) fn ties(self, id: u32, fork: u64, claim: impl FnOnce() -> Option<Name>) -> bool {
         let mine = u64::from(id) << 32;
         // From here on nobody else writes the name: a tie without an index is left alone.
         if !self.change(0, mine) {
@@ -151,6 +151,7 @@ impl Row {
         };
         self.set(COOKIE, name.cookie);
         self.set(GENERATION, u64::from(name.generation));
+        self.set(FORK, fork);
         self.change(mine, mine | u64::from(name.index))
     }
 

@@ -89,7 +89,7 @@ impl Fork {
         let is_there = entry.id() != 0 && rows::is_made();
         let Some(row) = is_there.then(|| Row::make(number)).flatten() else { return false };
         // Who looks whether it is alone, after it has said that it offers, sees this.
-        NUMBERS.share(number, entry.id());
+        let is_first = NUMBERS.share(number, entry.id());
         let tie = row.tie();
         let is_counted = if tie.id() == entry.id() {
             // Without a row of the family's somebody else is at it at this moment, and will see
@@ -99,7 +99,8 @@ impl Fork {
             // What this process was counted for once, and is no more, it is not counted for anew:
             // others may have it.
             row.retire(tie, Gone::Perhaps);
-            !entry.is_shared() && row.ties(entry.id(), || holders().claim(name(number, entry)?, 2))
+            let claim = || holders().claim(name(number, entry)?, 2);
+            is_first && row.ties(entry.id(), self.name, claim)
         };
         if !is_counted {
             return false;
@@ -139,9 +140,11 @@ impl Fork {
     /// It has failed: nobody has got anything.
     pub(crate) fn undo(self) {
         each(|row| {
+            // Read in this order: what is tied since has another fork's name.
+            let tie = row.tie();
             if row.fork() == self.name {
                 row.set_fork(0);
-                holders().less(row.tie().name);
+                holders().less(tie.name);
             }
         });
     }
@@ -194,6 +197,8 @@ pub(crate) fn spread(number: c_int) {
 
 /// The same for all.
 pub(crate) fn spread_all() {
+    // Whatever it is said for is written before: who counts at this moment sees that, or is seen.
+    fence(Ordering::SeqCst);
     if place::is_ours() {
         each(Row::spread);
     }

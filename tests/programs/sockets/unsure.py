@@ -109,6 +109,30 @@ def sleeping(other):
         assert got.raw == b"q", got.raw
 
 
+def older(other):
+    """The same by a link that the socket had before: it was forgotten as its process forked."""
+    end = other.connect()
+    shared.goes_on(other, end, 0)
+    got = ctypes.create_string_buffer(1)
+    receive = threading.Thread(target=ctypes.CDLL(None).recv, args=(end.fileno(), got, 1, 0))
+    receive.start()
+    time.sleep(0.1)
+    Child(lambda _: None).join()
+
+    def says():
+        end.sendall(b"p")
+        assert other.ask("get", 0, 1) == "p"
+    until = time.monotonic() + _WHILE
+    while time.monotonic() < until:
+        says()
+    child = Child(lambda _: _never(end, says))
+    os.close(end.detach())
+    child.join()
+    other.ask("send", 0, "q")
+    receive.join()
+    assert got.raw == b"q", got.raw
+
+
 def files(other):
     """The same with a call of which nobody is told when it is over."""
     end, size = other.connect(), 24 << 20
@@ -143,13 +167,17 @@ def ending(other):
         threading.Thread(target=time.sleep, args=(LONG,), daemon=True).start()
     Child(many).join()
     _never(end, lambda: other.swap(end, 0))
+    # Something of other libraries may come behind the end of ours.
+    by_exit = other.connect()
+    Child(lambda _: ctypes.CDLL(None).exit(0)).join()
+    _never(by_exit, lambda: other.swap(by_exit, 1))
     second = other.connect()
-    first = Child(lambda _: _never(second, lambda: other.swap(second, 1)))
+    first = Child(lambda _: _never(second, lambda: other.swap(second, 2)))
     try:
         os.execv("/nowhere/at/all", ["nothing"])
     except FileNotFoundError:
         pass
-    last = Child(lambda _: _never(second, lambda: other.swap(second, 1)))
+    last = Child(lambda _: _never(second, lambda: other.swap(second, 2)))
     second.close()
     last.join()
     first.join()
@@ -345,7 +373,7 @@ class _Numbered:
         return self.other.ask(word, self.base + index, *rest)
 
 
-TESTS = {act.__name__: act for act in (copying, sleeping, files, ending, restored, mixed)}
+TESTS = {act.__name__: act for act in (copying, sleeping, older, files, ending, restored, mixed)}
 
 
 if __name__ == "__main__":

@@ -40,11 +40,21 @@ pub(super) fn is_noted(tag: u64) -> bool {
 
 /// Some call is under way by a link that the socket had before: no new one is made.
 pub(super) fn has_old(link: Link) -> bool {
-    OLD.iter().any(|word| {
-        let was = word.load(Ordering::SeqCst);
-        was != 0
-            && was.wrapping_sub(1) != link.tag()
-            && links::is_held(was.wrapping_sub(1))
-            && links::cookie_of(was.wrapping_sub(1)) == link.get(Word::Cookie)
-    })
+    held().any(|tag| tag != link.tag() && links::cookie_of(tag) == link.get(Word::Cookie))
+}
+
+/// Some call is under way by a link that was forgotten.
+pub(super) fn are_any() -> bool {
+    held().next().is_some()
+}
+
+/// The same by one that the socket of this cookie had.
+pub(super) fn is_used(cookie: u64) -> bool {
+    held().any(|tag| links::cookie_of(tag) == cookie)
+}
+
+/// Tags of those that somebody still holds.
+fn held() -> impl Iterator<Item = u64> {
+    let noted = OLD.iter().map(|word| word.load(Ordering::SeqCst)).filter(|tag| *tag != 0);
+    noted.map(|tag| tag.wrapping_sub(1)).filter(|tag| links::is_held(*tag))
 }

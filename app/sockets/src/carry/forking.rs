@@ -86,12 +86,15 @@ pub(crate) fn forked(forking: Option<Forking>, child: c_int) {
         broker::leave_to_parent(forking.as_ref().and_then(|forking| forking.socket));
     }
     let Some(Forking { fork, .. }) = forking else { return };
+    // Who writes an entry for what was there before the fork sees this, or is seen.
+    sole::forks_unseen();
     let is_one_process = fork.is_one_process();
     if child < 0 && is_one_process {
         fork.undo();
         return;
     }
-    if !fork.is_whole() {
+    // A child's memory is no picture of one instant: other threads write while it is copied.
+    if child == 0 || !fork.is_whole() {
         share_the_new(fork, child == 0);
     }
     if child == 0 {
@@ -178,7 +181,11 @@ fn none_of_these(which: impl Fn(c_int) -> bool) {
 pub(crate) fn clones(flags: c_int) {
     let has = |flag: c_int| flags & flag != 0;
     let is_thread = has(libc::CLONE_THREAD);
-    if has(libc::CLONE_FILES) != has(libc::CLONE_VM) && (is_thread || has(libc::CLONE_FILES)) {
+    let has_parts =
+        has(libc::CLONE_FILES) != has(libc::CLONE_VM) && (is_thread || has(libc::CLONE_FILES));
+    // It is no thread, but has whatever this process opens from now on.
+    let has_later = has(libc::CLONE_FILES) && !is_thread && !has(libc::CLONE_VFORK);
+    if has_parts || has_later {
         // Nothing is known of who has what.
         super::stop();
     }

@@ -9,7 +9,7 @@ use omniverb_carry::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 
 use super::links::{self, Link, Note, Word};
 use super::outward::{self, is_its};
-use super::{arrived, broker, shadow};
+use super::{arrived, broker, ended, shadow};
 use crate::{ledger, sole};
 
 /// Neither direction goes on, now or, if it has no memory yet, ever. What was not received is still
@@ -133,14 +133,15 @@ pub(super) fn forget(number: c_int) {
 
 /// A number is about to be closed.
 pub(super) fn close(number: c_int) {
-    if !links::has(number) {
-        return;
+    let taken = links::take(number);
+    // A call that is under way, by this link or by one that the socket had before, may use the
+    // socket for as long as it likes. A fork that is counting at this moment is to see that, too.
+    let is_in_use = taken.is_some_and(|(link, _)| link.is_in_use())
+        || ended::are_any() && shadow::cookie(number).is_some_and(ended::is_used);
+    if is_in_use {
+        sole::slips(number);
     }
-    let Some((link, is_last)) = links::take(number) else { return };
-    if link.is_in_use() {
-        // Its call may use the socket for as long as it likes.
-        sole::spread(number);
-    }
+    let Some((link, is_last)) = taken else { return };
     if is_last && is_its(link, number) {
         if link.get(Word::Memory) != 0 {
             end(link, number);
@@ -183,8 +184,12 @@ pub(super) fn shut(number: c_int, how: c_int) {
         link.let_go();
         return;
     }
+    if receives {
+        // The other end is told of this in the link's memory: it would not be in another one.
+        link.note(Note::Kept);
+    }
     if (sends || receives) && link.get(Word::Memory) == 0 {
-        // Then it gets none: the other end would have to be told of this in it.
+        // Then it gets none, for the same reason.
         link.note(Note::Kept);
         link.note(Note::Left);
         core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);

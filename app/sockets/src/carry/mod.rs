@@ -52,7 +52,7 @@ use offering::Found;
 use omniverb_stream::descriptors::Why;
 use parts::Parts;
 
-use crate::rows::Gone;
+use crate::rows::{self, Gone};
 use crate::table;
 use crate::{call, ending, ledger, place, sole, uncounted};
 
@@ -360,7 +360,7 @@ pub(crate) fn ends(end: ending::End) {
 /// A number is about to be closed.
 #[inline]
 pub(crate) fn close(number: c_int) {
-    if links::has(number) && place::is_ours() {
+    if (links::has(number) || links::is_on() && rows::are_any()) && place::is_ours() {
         leaving::close(number);
     }
 }

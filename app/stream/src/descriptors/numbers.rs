@@ -85,7 +85,7 @@ impl<R: Room> Numbers<R> {
             self.forget(to);
             return;
         }
-        self.change(from, entry.id(), Entry::duplicated);
+        _ = self.change(from, entry.id(), Entry::duplicated);
         self.write(to, self.look_as(from, entry).duplicated());
     }
 
@@ -107,9 +107,11 @@ impl<R: Room> Numbers<R> {
         }
     }
 
-    /// Another process is about to have it, too, and is counted.
-    pub fn share(&self, number: i32, id: u32) {
-        self.change(number, id, Entry::shared);
+    /// Another process is about to have it, too, and is counted. Whether this is the first time,
+    /// which it is for one of those who say so at the same time.
+    #[must_use]
+    pub fn share(&self, number: i32, id: u32) -> bool {
+        self.change(number, id, Entry::shared).is_some_and(|was| !was.is_shared())
     }
 
     /// Somebody who is not counted may have it, or is about to be at it.
@@ -155,17 +157,18 @@ impl<R: Room> Numbers<R> {
         if entry.id() == 0 {
             return;
         }
-        self.change(number, entry.id(), to);
+        _ = self.change(number, entry.id(), to);
         // By the time that was done it may have got a duplicate: look again.
         if self.look(number).is_duplicated() || entry.is_duplicated() {
-            self.numbers_of(entry.id()).for_each(|other| self.change(other, entry.id(), to));
+            self.numbers_of(entry.id()).for_each(|other| _ = self.change(other, entry.id(), to));
         }
     }
 
-    fn change(&self, number: i32, id: u32, to: impl Fn(Entry) -> Entry) {
-        let Some(word) = self.place(number) else { return };
+    /// What it was, if that was changed.
+    fn change(&self, number: i32, id: u32, to: impl Fn(Entry) -> Entry) -> Option<Entry> {
         let next = |was: u64| (Entry(was).id() == id).then(|| to(Entry(was)).0);
-        _ = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+        let word = self.place(number)?;
+        word.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).ok().map(Entry)
     }
 
     fn write(&self, number: i32, entry: Entry) {
