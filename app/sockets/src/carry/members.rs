@@ -50,8 +50,8 @@ static USED: AtomicU64 = AtomicU64::new(0);
 pub(super) enum Looked {
     /// Something was found.
     Well,
-    /// It was not looked, and something would have been found: so it is worth another look. What was
-    /// in vain before that still counts: where processes are many a sleep is short now and then.
+    /// It was not looked, and something would have been found: so it is worth another look. What
+    /// was in vain before still counts: where processes are many a sleep is short now and then.
     Missed,
     /// All the time was spent for nothing.
     InVain,
