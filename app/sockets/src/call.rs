@@ -8,6 +8,7 @@ use core::sync::atomic::{Ordering, fence};
 
 use omniverb_stream::descriptors::{Entry, Kind, Why};
 
+use crate::errno::errno;
 use crate::table::{self, NUMBERS};
 use crate::{kernel, ledger, messages, place, sets, sole, uncounted};
 
@@ -364,7 +365,5 @@ fn control(number: c_int, command: c_int, argument: usize, result: c_int) {
 }
 
 fn is_under_way() -> bool {
-    // SAFETY: libc returns a valid pointer to this thread's own variable.
-    let errno = unsafe { *libc::__errno_location() };
-    matches!(errno, libc::EINPROGRESS | libc::EINTR)
+    matches!(errno(), libc::EINPROGRESS | libc::EINTR)
 }

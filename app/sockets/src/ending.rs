@@ -9,6 +9,7 @@ use core::ptr;
 
 use rustix::fs::{PROC_SUPER_MAGIC, stat, statfs};
 
+use crate::errno::keeping_errno;
 use crate::rows::{self, Gone};
 use crate::{sole, uncounted};
 
@@ -17,10 +18,9 @@ use crate::{sole, uncounted};
 pub(crate) enum End {
     /// By `_exit`: this thread does nothing of the program any more.
     Now,
-    /// By `exit`, behind what the program has asked for: destructors of other libraries come.
+    /// By `exit`, behind what the program has asked for: destructors of other libraries come. Or by
+    /// `quick_exit`, which calls what the program has asked for first.
     Later,
-    /// By `quick_exit`, which calls what the program has asked for first.
-    Quick,
 }
 
 /// The process is about to end so.
@@ -33,7 +33,7 @@ pub(crate) fn ends(end: End) {
             keep_signals();
             sole::retires(if is_lone() { Gone::Surely } else { Gone::Perhaps });
         }
-        _ => sole::retires(Gone::Perhaps),
+        End::Later => sole::retires(Gone::Perhaps),
     }
 }
 
@@ -53,14 +53,4 @@ fn is_lone() -> bool {
     let tasks = c"/proc/self/task";
     let is_proc = statfs(tasks).is_ok_and(|found| found.f_type == PROC_SUPER_MAGIC);
     is_proc && !uncounted::is_any() && stat(tasks).is_ok_and(|found| found.st_nlink == 3)
-}
-
-fn keeping_errno<R>(act: impl FnOnce() -> R) -> R {
-    // SAFETY: libc returns a valid pointer to this thread's own variable.
-    unsafe {
-        let before = *libc::__errno_location();
-        let result = act();
-        *libc::__errno_location() = before;
-        result
-    }
 }

@@ -7,6 +7,7 @@ use omniverb_stream::descriptors::{Kind, Why};
 
 use crate::call::{self, Call};
 use crate::data::{ov_recvmsg, ov_sendmsg};
+use crate::errno::set_errno;
 use crate::functions::watched;
 use crate::slots::*;
 use crate::table::NUMBERS;
@@ -14,8 +15,7 @@ use crate::{carry, numbered, own, place};
 
 /// For the program there is nothing at this number.
 fn nothing_there() -> c_int {
-    // SAFETY: libc returns a valid pointer to this thread's own variable.
-    unsafe { *libc::__errno_location() = libc::EBADF };
+    set_errno(libc::EBADF);
     -1
 }
 

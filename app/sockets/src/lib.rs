@@ -35,6 +35,7 @@ mod carry;
 pub mod data;
 mod describe;
 mod ending;
+mod errno;
 pub mod hooks;
 mod kernel;
 pub mod ledger;

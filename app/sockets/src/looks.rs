@@ -8,6 +8,7 @@ use core::ffi::{c_int, c_void};
 use omniverb_stream::descriptors::Why;
 
 use crate::ending::End;
+use crate::errno::keeping_errno;
 use crate::table;
 use crate::{carry, ledger, next, numbered, place, sole};
 
@@ -57,7 +58,7 @@ pub extern "C" fn ov_look_end() {
 /// `quick_exit`: calls what the program has asked for first.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_quick() {
-    carry::ends(End::Quick);
+    carry::ends(End::Later);
 }
 
 /// `posix_spawn`, `popen` and the like: a child that becomes another program.
@@ -156,14 +157,9 @@ unsafe fn forget(stream: *mut libc::FILE) {
     if stream.is_null() || !place::is_ours() {
         return;
     }
-    // SAFETY: the stream of a caller who has it closed; errno is put back, since a stream without a
-    // descriptor is no error of the caller's.
-    let number = unsafe {
-        let errno = *libc::__errno_location();
-        let number = libc::fileno(stream);
-        *libc::__errno_location() = errno;
-        number
-    };
+    // SAFETY: the stream of a caller who has it closed. One without a descriptor is no error of
+    // his.
+    let number = keeping_errno(|| unsafe { libc::fileno(stream) });
     // It is closed in a moment.
     sole::spread(number);
     carry::forget(number);

@@ -66,8 +66,7 @@ pub(crate) fn finish() {
 
 /// What an older C library does not have, a program asked for by the name that we have.
 extern "C" fn missing() -> c_int {
-    // SAFETY: libc returns a valid pointer to this thread's own variable.
-    unsafe { *libc::__errno_location() = libc::ENOSYS };
+    crate::errno::set_errno(libc::ENOSYS);
     -1
 }
 

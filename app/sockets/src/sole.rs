@@ -46,8 +46,6 @@ static IS_OVER: AtomicBool = AtomicBool::new(false);
 /// Nothing is carried any more in this process, nor counted.
 pub(crate) fn stops() {
     IS_OVER.store(true, Ordering::SeqCst);
-    // A fork that is under way sees that, or is seen.
-    fence(Ordering::SeqCst);
     spread_all();
 }
 
@@ -55,16 +53,18 @@ pub(crate) fn is_over() -> bool {
     IS_OVER.load(Ordering::SeqCst)
 }
 
-/// How many forks were begun: what is found the same before a call and behind what it has made is
-/// shared with nobody.
+/// How often a fork was begun, or came to its end: what is found the same before a call and behind
+/// what it has made is shared with nobody.
 pub(crate) fn forks() -> u64 {
     FORKS.load(Ordering::SeqCst)
 }
 
-/// One is begun that is not counted.
-pub(crate) fn forks_unseen() {
-    FORKS.fetch_add(1, Ordering::SeqCst);
+/// One is begun, or comes to its end: who writes an entry sees that, or is seen by who looks
+/// through them now. A name for it.
+pub(crate) fn tells_of_fork() -> u64 {
+    let name = FORKS.fetch_add(1, Ordering::SeqCst) + 1;
     fence(Ordering::SeqCst);
+    name
 }
 
 /// A fork that is being made.
@@ -79,8 +79,7 @@ impl Fork {
     /// Before the sockets are looked through.
     pub(crate) fn begin() -> Fork {
         let copies = COPIES.load(Ordering::SeqCst);
-        let name = FORKS.fetch_add(1, Ordering::SeqCst) + 1;
-        fence(Ordering::SeqCst);
+        let name = tells_of_fork();
         Fork { name, given: NUMBERS.given(), copies }
     }
 
@@ -186,6 +185,11 @@ pub(crate) fn has(number: c_int, entry: Entry, cookie: Option<u64>) -> bool {
     })
 }
 
+/// The same of one that was never shared by `fork`, too.
+pub(crate) fn is_alone(number: c_int, entry: Entry, cookie: Option<u64>) -> bool {
+    !entry.is_shared() || has(number, entry, cookie)
+}
+
 /// Somebody may have it, or do something with it, of whom nobody knows. Whoever notes that in the
 /// entry does so before: who is about to count sees it there if there is no row yet.
 pub(crate) fn spread(number: c_int) {
@@ -267,10 +271,7 @@ pub(crate) fn closed(number: c_int) {
 /// The same for all from `first` to `last`.
 pub(crate) fn closed_range(first: u32, last: u32) {
     if rows::are_any() {
-        let end = NUMBERS.end().unsigned_abs();
-        (first..=last)
-            .take_while(|number| *number < end)
-            .for_each(|number| closed(number as c_int));
+        table::between(first, last).for_each(closed);
     }
 }
 

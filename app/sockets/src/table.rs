@@ -59,8 +59,13 @@ pub(crate) fn forget(number: c_int) {
 
 /// The same for all from `first` to `last`, which are about to be closed.
 pub(crate) fn forget_range(first: u32, last: u32) {
+    between(first, last).for_each(forget);
+}
+
+/// Numbers from `first` to `last` of which anything may be known.
+pub(crate) fn between(first: u32, last: u32) -> impl Iterator<Item = c_int> {
     let end = NUMBERS.end().unsigned_abs();
-    (first..=last).take_while(|number| *number < end).for_each(|number| forget(number as c_int));
+    (first..=last).take_while(move |number| *number < end).map(|number| number as c_int)
 }
 
 /// This process has an `io_uring`, by which anything may be done with any descriptor.

@@ -371,7 +371,7 @@ fn came(reply: Reply, file: Option<OwnedFd>) {
 fn may_have_memory(link: Link) -> bool {
     let number = link.get(Word::Number) as c_int;
     let entry = NUMBERS.look(number);
-    let is_alone = !entry.is_shared() || sole::has(number, entry, Some(link.get(Word::Cookie)));
+    let is_alone = sole::is_alone(number, entry, Some(link.get(Word::Cookie)));
     is_alone && !link.has(Note::Left) && entry.why() == Why::Free && !entry.is_duplicated()
 }
 

@@ -86,8 +86,7 @@ pub(crate) fn forked(forking: Option<Forking>, child: c_int) {
         broker::leave_to_parent(forking.as_ref().and_then(|forking| forking.socket));
     }
     let Some(Forking { fork, .. }) = forking else { return };
-    // Who writes an entry for what was there before the fork sees this, or is seen.
-    sole::forks_unseen();
+    _ = sole::tells_of_fork();
     let is_one_process = fork.is_one_process();
     if child < 0 && is_one_process {
         fork.undo();
@@ -99,27 +98,24 @@ pub(crate) fn forked(forking: Option<Forking>, child: c_int) {
     }
     if child == 0 {
         sole::is_copy();
-        keep_sets();
     }
 }
 
-/// In a child: who has made a set may have it alone again, and then knows what is in it.
-fn keep_sets() {
-    for number in 0..NUMBERS.end() {
-        if NUMBERS.look(number).kind() == Kind::Set {
-            NUMBERS.keep(number, Why::Shared);
-        }
-    }
-}
-
-/// What has come since the fork was begun both may have, and nobody has counted them.
+/// What has come since the fork was begun both may have, and nobody has counted them. And a child's
+/// sets are the kernel's: who has made one may have it alone again, and then knows what is in it.
 #[cold]
 fn share_the_new(fork: Fork, is_child: bool) {
     for number in 0..NUMBERS.end() {
         let entry = NUMBERS.look(number);
-        let is_new = entry.kind() == Kind::Set || entry.kind().is_stream();
-        if is_new && !fork.has(number, entry) {
+        let is_set = entry.kind() == Kind::Set;
+        if !is_set && !entry.kind().is_stream() {
+            continue;
+        }
+        let is_new = !fork.has(number, entry);
+        if is_new || is_child && is_set {
             NUMBERS.keep(number, Why::Shared);
+        }
+        if is_new {
             sole::spread(number);
         }
     }
@@ -137,7 +133,7 @@ fn share_the_new(fork: Fork, is_child: bool) {
 /// The same by a call of which nothing is said then: everybody may have everything.
 pub(crate) fn forks_unseen() {
     if links::is_on() && place::is_ours() {
-        sole::forks_unseen();
+        _ = sole::tells_of_fork();
         none_of_these(|_| true);
         leaving::share(Sharing::ForGood);
     }

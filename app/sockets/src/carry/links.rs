@@ -294,14 +294,19 @@ impl Link {
         self.outward().map_or(0, |direction| direction.head().position())
     }
 
+    /// Bytes that it has carried both ways, as it says.
+    pub(super) fn has_carried(self) -> u64 {
+        let had = self.inward().map_or(0, |direction| direction.place().position());
+        self.has_put().wrapping_add(had)
+    }
+
     /// Nobody holds it: but who wants the row has to win it first.
     #[cold]
     fn end(self) {
         let (has_put, name) = (self.has_put(), self.get(Word::Name));
         // Otherwise it had no time to carry anything.
         if !self.has(Note::Shared) && !self.has(Note::Renewable) {
-            let has_had = self.inward().map_or(0, |direction| direction.place().position());
-            worth::ended(has_put.wrapping_add(has_had));
+            worth::ended(self.has_carried());
         }
         let base = self.word(Word::Memory).swap(0, Ordering::AcqRel);
         if base != 0 {

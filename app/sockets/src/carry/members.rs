@@ -306,7 +306,7 @@ pub(super) fn may_be_member(member: &Member) -> Result<(), Apart> {
     if !is_known || !is_alone || member.events & NOT_OURS != 0 {
         return Err(Apart::Ever);
     }
-    let is_ours = set.is_some_and(|(number, set)| !set.is_shared() || sole::has(number, set, None));
+    let is_ours = set.is_some_and(|(number, set)| sole::is_alone(number, set, None));
     if is_ours { Ok(()) } else { Err(Apart::Now) }
 }
 

@@ -368,10 +368,7 @@ pub(crate) fn close(number: c_int) {
 /// All from `first` to `last` are.
 pub(crate) fn close_range(first: u32, last: u32) {
     if links::is_on() && place::is_ours() {
-        let end = crate::table::NUMBERS.end().unsigned_abs();
-        (first..=last).take_while(|number| *number < end).for_each(|number| {
-            leaving::close(number as c_int);
-        });
+        table::between(first, last).for_each(leaving::close);
     }
 }
 

@@ -64,7 +64,7 @@ pub(super) fn enter(number: c_int) -> Found {
 /// Offers it, unless it is not to be carried. Whether it has a link now.
 fn offer(number: c_int) -> bool {
     let entry = NUMBERS.look(number);
-    let is_alone = !entry.is_shared() || sole::has(number, entry, None);
+    let is_alone = sole::is_alone(number, entry, None);
     if !is_alone || !may_be(number, entry) {
         return false;
     }
@@ -112,7 +112,7 @@ fn offer_now(number: c_int) -> bool {
     fence(Ordering::SeqCst);
     // Whatever keeps a socket from being carried is noted before anybody looks for its link.
     let again = NUMBERS.look(number);
-    let is_alone = !again.is_shared() || sole::has(number, again, Some(cookie));
+    let is_alone = sole::is_alone(number, again, Some(cookie));
     let is_same =
         is_alone && again.id() == entry.id() && again.why() == Why::Free && !again.is_duplicated();
     let is_where_it_may_be = members::join(link, number, entry.id());

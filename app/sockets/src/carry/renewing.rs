@@ -56,12 +56,6 @@ fn renews(number: c_int, bytes: u64, now: u64) {
     last.store(now, Ordering::Relaxed);
 }
 
-/// Bytes that a link has carried, as it says.
-fn carried(link: Link) -> u64 {
-    let out = link.outward().map_or(0, |one| one.head().position());
-    out.wrapping_add(link.inward().map_or(0, |one| one.place().position()))
-}
-
 /// A process is being made.
 pub(super) fn forks() {
     LAST.store(clock::now(), Ordering::Relaxed);
@@ -85,7 +79,7 @@ pub(super) fn forgets(link: Link, number: c_int) -> bool {
         return false;
     }
     if has_memory {
-        renews(number, carried(link), now);
+        renews(number, link.has_carried(), now);
     }
     fence(Ordering::SeqCst);
     members::take_out(link);

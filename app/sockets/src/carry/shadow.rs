@@ -24,29 +24,12 @@ const ESTABLISHED: u8 = 1;
 /// TIME_WAIT, CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING. The other end has ended.
 const ENDED: [u8; 5] = [6, 7, 8, 9, 11];
 
+pub(super) use crate::errno::{errno, keeping_errno, set_errno};
+
 /// A descriptor of the program's, for one call.
 fn borrow(number: c_int) -> BorrowedFd<'static> {
     // SAFETY: it is used for one system call, which fails if there is nothing at this number.
     unsafe { BorrowedFd::borrow_raw(number.max(0)) }
-}
-
-/// `errno`.
-pub(super) fn errno() -> c_int {
-    // SAFETY: libc returns a valid pointer to this thread's own variable.
-    unsafe { *libc::__errno_location() }
-}
-
-pub(super) fn set_errno(value: c_int) {
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = value }
-}
-
-/// Does something that may set `errno`, which is then as before.
-pub(super) fn keeping_errno<R>(act: impl FnOnce() -> R) -> R {
-    let before = errno();
-    let result = act();
-    set_errno(before);
-    result
 }
 
 /// What `TCP_INFO` says.

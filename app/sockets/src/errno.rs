@@ -1,0 +1,23 @@
+//! `errno` of the calling thread.
+
+use core::ffi::c_int;
+
+/// What it is.
+pub(crate) fn errno() -> c_int {
+    // SAFETY: libc returns a valid pointer to this thread's own variable.
+    unsafe { *libc::__errno_location() }
+}
+
+/// The program sees this value from now on.
+pub(crate) fn set_errno(value: c_int) {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = value }
+}
+
+/// Does something that may set it; it is then as before.
+pub(crate) fn keeping_errno<R>(act: impl FnOnce() -> R) -> R {
+    let before = errno();
+    let result = act();
+    set_errno(before);
+    result
+}
