@@ -475,7 +475,7 @@ def groups():
     waits += [Case(f"carry.{name}", _handed(name), 60)
               for name in ("spawned", "spawned-alone", "forked", "passed", "duplicated", "halved",
                        "reused",
-                           "level", "edge", "asleep", "seen", "ended", "stamped")]
+                           "level", "edge", "asleep", "seen", "ended", "stamped", "rests")]
     waits += [Case(f"carry.woken.{name}", _woken(name), 60)
               for name in ("level", "edge", "seen", "offered", "left", "nap", "words", "stack",
                            "child")]

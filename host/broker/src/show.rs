@@ -141,9 +141,17 @@ fn linked(broker: &Broker, client: &Client, link: u64) -> Vec<(Connection, Socke
         let bytes = ways[side].as_ref().and_then(|way| way.head().since(way.place()).ok());
         bytes.and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(0)
     };
+    let is_stopped = |way: &Option<Direction<_>>| {
+        way.as_ref().is_some_and(|way| way.head().is_stopped())
+    };
+    let rests = ways.iter().all(is_stopped);
     let shown = sides.into_iter().map(|side| {
-        let (connection, mut shown) = row(client, &ends[side], Reason::None);
-        shown.state = State::Carried;
+        let (state, reason) = match rests {
+            true => (State::Shadow, Reason::Rests),
+            false => (State::Carried, Reason::None),
+        };
+        let (connection, mut shown) = row(client, &ends[side], reason);
+        shown.state = state;
         (shown.link, shown.is_across) = (link, is_across);
         (shown.sent, shown.received) = (sent(side), sent(1 - side));
         shown.unread = [unread(side), unread(1 - side)];

@@ -99,6 +99,7 @@ reasons! {
     Member = 9 "it is in an epoll set where it cannot be carried",
     Ended = 10 "one of its ends had ended before",
     Unknown = 11 "another reason of the library's",
+    Rests = 12 "its link has ended, carrying little or by a fork, and may come again",
     Alone = 20
         "nobody offers the other end: no library there, another host, or addresses are translated",
     Asking = 21 "the daemon is being asked",

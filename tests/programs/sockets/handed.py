@@ -23,9 +23,11 @@ _LINKS = 4096 + 200
 # How long bytes that are put somewhere stay there, and how long they are waited for at most; in
 # seconds.
 _HELD, _LONG = 0.05, 10
-# The last thing that is sent.
+# Messages to somebody asleep: more than twice as many as make a link rest.
+_ASLEEP = 1500
 # SO_TIMESTAMPNS (asm-generic/socket.h).
 _TIMESTAMPS = 35
+# The last thing that is sent.
 _LAST = bytes(range(250)) * 200
 
 
@@ -182,6 +184,38 @@ def stamped(other, _):
     while not control():
         assert time.monotonic() < until, "no timestamp"
     assert [control() for _ in range(5)] == [1] * 5
+
+
+def rests(other, has_library):
+    """Who always sends to somebody asleep has the kernel do it by itself for a while, without a byte
+    lost; once bytes are looked for again they are carried again."""
+    end = other.connect()
+    other.carry(end, 0)
+    got, has_rested = bytearray(), False
+
+    def reads():
+        while len(got) < _ASLEEP and (part := end.recv(1)):
+            got.extend(part)
+    reader = threading.Thread(target=reads)
+    reader.start()
+    for count in range(_ASLEEP):
+        other.ask("send", 0, chr(ord("a") + count % 26))
+        has_rested |= "rests" in described(end).split()
+        until = time.monotonic() + _LONG
+        while len(got) <= count:
+            assert time.monotonic() < until, f"{len(got)} of {count}"
+            time.sleep(0)
+    reader.join()
+    assert got == bytes(ord("a") + count % 26 for count in range(_ASLEEP)), bytes(got)
+    assert has_rested == bool(DESCRIBE and has_library), described(end)
+    other.carry(end, 0)
+    until = time.monotonic() + _LONG
+    while DESCRIBE and "rests" in described(end).split():
+        other.swap(end, 0)
+        assert time.monotonic() < until, described(end)
+    other.carry(end, 0)
+    for _ in range(_TURNS):
+        other.swap(end, 0)
 
 
 def stop(other):
@@ -444,7 +478,7 @@ def main():
     tests = {"spawned": spawned, "forked": forked, "passed": passed, "duplicated": duplicated,
              "halved": halved,
              "reused": reused, "many": many, "level": level, "edge": edge, "asleep": asleep,
-             "seen": seen, "ended": ended, "stamped": stamped}
+             "seen": seen, "ended": ended, "stamped": stamped, "rests": rests}
     tests[what](other, has_library)
     if what != "ended":
         stop(other)

@@ -11,6 +11,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use omniverb_stream::pace;
 use rustix::thread::sched_yield;
 
 use super::clock;
@@ -77,28 +78,7 @@ fn is_time(now: u64) -> bool {
     if since < pause {
         return false;
     }
-    PAUSE.store(next(since, pause), Ordering::Relaxed);
+    PAUSE.store(pace::pause(since, pause, PAUSE_MIN, PAUSE_MAX), Ordering::Relaxed);
     SLEPT.store(now, Ordering::Relaxed);
     true
-}
-
-/// How long it has to be until the next one, if it was so long since the last, and had to be
-/// `pause`.
-fn next(since: u64, pause: u64) -> u64 {
-    let has_helped = since >= (16 * pause).min(4 * PAUSE_MAX);
-    if has_helped { PAUSE_MIN } else { (2 * pause).min(PAUSE_MAX) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_does_not_help_is_done_seldom() {
-        // Both ends are together again at once, for ever.
-        let pause = (0..100).fold(PAUSE_MIN, |pause, _| next(pause + 1, pause));
-        assert_eq!(pause, PAUSE_MAX);
-        // They were apart for long.
-        assert_eq!(next(4 * PAUSE_MAX, PAUSE_MAX), PAUSE_MIN);
-    }
 }

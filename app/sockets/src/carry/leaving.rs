@@ -253,14 +253,29 @@ pub(super) fn share(how: Sharing) {
             close_both(link, number)
         }
         pass_all(link, number);
-        // Whatever it was left for besides is noted, before this or behind it.
-        if renews && !link.has(Note::Kept) {
-            if let Some(inward) = link.inward() {
-                inward.stop();
-            }
-            link.note(Note::Renewable);
+        if renews {
+            ends_both_ways(link);
         }
     });
+}
+
+/// What this side does not send any more the other one does not, either: it may come again.
+fn ends_both_ways(link: Link) {
+    // Whatever it was left for besides is noted, before this or behind it.
+    if !link.has(Note::Kept) {
+        if let Some(inward) = link.inward() {
+            inward.stop();
+        }
+        link.note(Note::Renewable);
+    }
+}
+
+/// A link is not worth its while: the kernel has its socket for some time. What is in it is read
+/// there.
+pub(super) fn rest(link: Link, number: c_int) {
+    link.note(Note::Rested);
+    stop(link, number);
+    ends_both_ways(link);
 }
 
 /// In a child: links that its parent has got while it was made are the parent's alone.

@@ -74,6 +74,10 @@ pub(super) enum Word {
     WaitedForRoom,
     LeftOut,
     LeftOutUntil,
+    /// Calls that the kernel had to send, since the other end did not look; and bytes that the link
+    /// had carried when those were looked at last.
+    ByKernel,
+    CarriedThen,
 
     /// Calls of the kernel that wait for bytes to come, under way.
     Sleeping = 24,
@@ -143,6 +147,8 @@ pub(super) enum Note {
     Renewable = 2048,
     /// It was left for another reason besides: it is not, whatever else is true of it.
     Kept = 4096,
+    /// Both directions were ended since it carried too little.
+    Rested = 8192,
 }
 
 /// One of them.

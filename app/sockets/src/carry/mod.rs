@@ -10,7 +10,7 @@
 //!   [`welcome`]: who may put bytes there; [`aside`], [`waking`]: who waits for them. [`waits`]:
 //!   `poll` and `select`; [`epoll`] and [`members`]: sets.
 //! * [`forking`]: processes that are made of this one.
-//!   [`renewing`]: links that come again after that.
+//!   [`renewing`]: links that come again after that, or after they have rested ([`resting`]).
 //! * [`arrived`]: what was not received yet. [`leaving`]: back to the kernel. [`look`], [`shadow`]:
 //!   what the kernel says.
 //! * [`report`]: how much was carried; `crate::ledger`: what is not, and why.
@@ -36,6 +36,7 @@ mod over;
 pub(crate) mod parts;
 mod renewing;
 mod report;
+mod resting;
 mod shadow;
 mod waits;
 mod waking;
@@ -51,6 +52,7 @@ use links::{Link, Note, Word};
 use offering::Found;
 use omniverb_stream::descriptors::Why;
 use parts::Parts;
+use renewing::Next;
 
 use crate::rows::{self, Gone};
 use crate::table;
@@ -98,8 +100,9 @@ pub(crate) fn send(
     outward::give_back_at(now);
     stays_with_kernel(number, flags);
     let link = match carried(number) {
-        Some(link) => link,
-        None => match link_of(number, offering::enter(number), Word::Sending, &native) {
+        Way::Ring(link) => link,
+        Way::Rests(link) => return by_resting(link, native),
+        Way::Unknown => match link_of(number, offering::enter(number), Word::Sending, &native) {
             Ok(link) => link,
             Err(sent) => return sent,
         },
@@ -109,17 +112,40 @@ pub(crate) fn send(
     sent
 }
 
-/// The link of a number that has one with memory, held.
+/// Which way bytes of a number go.
+enum Way {
+    /// It has a link with memory, held.
+    Ring(Link),
+    /// The same, by which nothing comes any more: all is the kernel's.
+    Rests(Link),
+    /// It has none, so far.
+    Unknown,
+}
+
+/// Which way those of this number do.
 #[inline(always)]
-fn carried(number: c_int) -> Option<Link> {
+fn carried(number: c_int) -> Way {
     mail::look();
-    let link = links::enter(number)?;
-    let is_over = link.has(Note::Renewable) && renewing::forgets(link, number);
-    if link.get(Word::Memory) != 0 && !is_over {
-        return Some(link);
+    let Some(link) = links::enter(number) else { return Way::Unknown };
+    let next = match link.has(Note::Renewable) {
+        true => renewing::next(link, number),
+        false => Next::GoesOn,
+    };
+    let has_memory = link.get(Word::Memory) != 0;
+    match next {
+        Next::GoesOn if has_memory => return Way::Ring(link),
+        Next::Rests if has_memory => return Way::Rests(link),
+        _ => link.let_go(),
     }
+    Way::Unknown
+}
+
+/// A call by a link that rests. It is held meanwhile, so that no other one comes.
+#[cold]
+fn by_resting(link: Link, native: impl Fn() -> isize) -> isize {
+    let result = native();
     link.let_go();
-    None
+    result
 }
 
 /// The link that a call uses; or what the kernel's call gave where there is none. `counts`: the
@@ -166,8 +192,13 @@ pub(crate) fn receive(
     }
     outward::give_back();
     let link = match carried(number) {
-        Some(link) => link,
-        None => {
+        Way::Ring(link) => link,
+        Way::Rests(link) => {
+            // It may sleep.
+            outward::flush_all();
+            return by_resting(link, native);
+        }
+        Way::Unknown => {
             let found = offering::enter(number);
             if !matches!(found, Found::Carried(_)) {
                 // It may sleep.
@@ -487,7 +518,11 @@ pub(crate) fn describe(number: c_int) -> Option<&'static str> {
     let is_there = link.get(Word::Memory) != 0;
     let is_welcome = link.inward().is_some_and(|direction| direction.is_welcome());
     let is_stopped = link.outward().is_some_and(|direction| direction.head().is_stopped());
+    let rests = link.has(Note::Renewable) && !link.has(Note::Shared);
     link.let_go();
+    if rests && is_there {
+        return Some("rests");
+    }
     Some(match (is_there, is_welcome, is_stopped) {
         (false, ..) => "offered",
         (true, true, false) => "carried",

@@ -22,7 +22,7 @@ use super::links::{self, Link, Note, Word};
 use super::look::{self, ENDING, Seen};
 use super::memory::Memory;
 use super::parts::{self, Parts};
-use super::{broker, clock, ended, leaving, shadow, waking};
+use super::{broker, clock, ended, leaving, resting, shadow, waking};
 use crate::place;
 use crate::slots::{next_poll, next_sendmsg};
 
@@ -566,10 +566,14 @@ fn by_kernel(
             _ => {}
         }
     }
-    if !direction.is_welcome() {
+    let is_welcome = direction.is_welcome();
+    if !is_welcome {
         waking::rings(link);
     }
     let result = native();
     link.word(Word::Sending).fetch_sub(1, Ordering::AcqRel);
+    if !is_welcome {
+        resting::goes_by_kernel(link, number);
+    }
     result
 }

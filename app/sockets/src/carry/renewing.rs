@@ -4,12 +4,14 @@
 //! will ever come by that link: whatever is sent since goes through the kernel, and each end may
 //! forget it by itself, whatever the other one does. Each offers its socket anew: who has forked,
 //! when nobody else has it any more. What a new link carries comes behind all that the kernel was
-//! given before, as with a first one.
+//! given before, as with a first one. A link that carries too little ends in the same way
+//! ([`super::resting`]).
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use omniverb_carry::Direction;
+use omniverb_stream::pace::Pace;
 
 use super::links::{self, Link, Note, Word};
 use super::memory::Memory;
@@ -25,35 +27,26 @@ const FORKED: u64 = clock::SECOND >> 2;
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// By the last bits of a number: how often in a row something was offered anew there for little,
-/// and when that was last. Who is at the other end says when a link is over, and may say so for
-/// ever; it may write how much was carried as well, so each has to wait a while.
+/// or came to rest, and when that was last ([`Pace`]). Who is at the other end says when a link is
+/// over, and may say so for ever; it may write how much was carried as well, so each has to wait a
+/// while.
 static RENEWED: [[AtomicU64; 2]; 1 << 10] = [const { [const { AtomicU64::new(0) }; 2] }; 1 << 10];
-/// Two to the power of this is how much longer the longest wait is than the first.
-const OFTEN: u64 = 8;
 
-/// How often in a row something was offered anew at a number, how long ago the last time was, and
-/// how long it has to be.
-fn renewed(number: c_int, now: u64) -> (u64, u64, u64) {
-    let [often, last] = &RENEWED[number as usize % RENEWED.len()];
-    let times = often.load(Ordering::Relaxed);
-    let since = now.wrapping_sub(last.load(Ordering::Relaxed));
-    (times, since, FORKED << times.saturating_sub(1).min(OFTEN))
+fn words(number: c_int) -> &'static [AtomicU64; 2] {
+    &RENEWED[number as usize % RENEWED.len()]
 }
 
-/// What was offered anew at a number may be so again.
-fn is_time(number: c_int, now: u64) -> bool {
-    let (times, since, wait) = renewed(number, now);
-    times == 0 || since > wait
+fn pace(number: c_int) -> Pace {
+    let [times, last] = words(number).each_ref().map(|word| word.load(Ordering::Relaxed));
+    Pace { times, last }
 }
 
-/// It is, after a link that has carried so many bytes.
-fn renews(number: c_int, bytes: u64, now: u64) {
-    let (times, since, wait) = renewed(number, now);
-    let is_forgotten = times == 0 || since > 16 * wait;
-    let next = if is_forgotten || bytes >= WORTH { 1 } else { (times + 1).min(OFTEN + 1) };
-    let [often, last] = &RENEWED[number as usize % RENEWED.len()];
-    often.store(next, Ordering::Relaxed);
-    last.store(now, Ordering::Relaxed);
+/// What is at a number is offered anew, or rests, after it has carried so many bytes.
+pub(super) fn ends_one(number: c_int, bytes: u64, now: u64) {
+    let next = pace(number).next(now, FORKED, bytes >= WORTH);
+    let [times, last] = words(number);
+    times.store(next.times, Ordering::Relaxed);
+    last.store(next.last, Ordering::Relaxed);
 }
 
 /// A process is being made.
@@ -61,10 +54,33 @@ pub(super) fn forks() {
     LAST.store(clock::now(), Ordering::Relaxed);
 }
 
-/// A link may come again; it is over now, and forgotten. For who holds it.
+/// What becomes of a link that may come again.
+pub(super) enum Next {
+    /// Something may come by it still.
+    GoesOn,
+    /// Nothing does: its socket is the kernel's until the link is forgotten.
+    Rests,
+    /// It is forgotten.
+    Forgotten,
+}
+
+/// What becomes of it now. For who holds it.
 #[cold]
-pub(super) fn forgets(link: Link, number: c_int) -> bool {
+pub(super) fn next(link: Link, number: c_int) -> Next {
     if !is_over(link) {
+        Next::GoesOn
+    } else if forgets(link, number) {
+        Next::Forgotten
+    } else {
+        Next::Rests
+    }
+}
+
+/// It is forgotten, if its socket may be offered now.
+fn forgets(link: Link, number: c_int) -> bool {
+    // Without memory there was none: it is not the other end that has ended it.
+    let (has_memory, now) = (link.get(Word::Memory) != 0, clock::now());
+    if has_memory && !pace(number).is_due(now, FORKED) {
         return false;
     }
     let entry = NUMBERS.look(number);
@@ -72,14 +88,11 @@ pub(super) fn forgets(link: Link, number: c_int) -> bool {
         && (!entry.is_shared()
             || sole::has(number, entry, Some(link.get(Word::Cookie)))
                 && clock::is_over(LAST.load(Ordering::Relaxed), FORKED));
-    // Without memory there was none: it is not the other end that has ended it.
-    let (has_memory, now) = (link.get(Word::Memory) != 0, clock::now());
-    let is_due = !has_memory || is_time(number, now);
-    if !is_free || !is_due || !outward::is_its(link, number) || !ended::is_noted(link.tag()) {
+    if !is_free || !outward::is_its(link, number) || !ended::is_noted(link.tag()) {
         return false;
     }
-    if has_memory {
-        renews(number, link.has_carried(), now);
+    if has_memory && !link.has(Note::Rested) {
+        ends_one(number, link.has_carried(), now);
     }
     fence(Ordering::SeqCst);
     members::take_out(link);
@@ -94,7 +107,8 @@ fn is_over(link: Link) -> bool {
         | Note::Returned as u64
         | Note::Left as u64
         | Note::Renewable as u64
-        | Note::Slow as u64;
+        | Note::Slow as u64
+        | Note::Rested as u64;
     if link.get(Word::Notes) & !harmless != 0 || link.get(Word::Error) != 0 {
         return false;
     }

@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use omniverb_carry::layout::{self, RANG};
 use omniverb_ring::WordMemory;
+use omniverb_stream::pace::{self, learned};
 
 use super::clock;
 use super::links::{Link, Word};
@@ -38,8 +39,7 @@ pub(super) fn looking() -> u64 {
 /// One more look was in vain than `vain` in a row: how many that are, and how many calls do not
 /// look then.
 pub(super) fn in_vain(vain: u64) -> (u64, u64) {
-    let vain = (vain + 1).min(VAIN_MAX);
-    (vain, (1 << vain) - 1)
+    pace::in_vain(vain, VAIN_MAX)
 }
 
 /// Makes a call of the kernel's that waits. What it gave, and whether that was there so soon that
@@ -79,25 +79,7 @@ pub(super) fn heard(link: Link) -> bool {
     let took = woke.wrapping_sub(rang);
     // More is no wake, but somebody else's turn.
     if took < MOST {
-        TAKES.store(more_like(TAKES.load(Ordering::Relaxed), took), Ordering::Relaxed);
+        TAKES.store(learned(TAKES.load(Ordering::Relaxed), took), Ordering::Relaxed);
     }
     woke.wrapping_sub(asleep) < looking()
-}
-
-/// Grows more slowly than it falls: some threads may have had no processor for a moment.
-fn more_like(was: u64, took: u64) -> u64 {
-    if took < was { was - (was - took) / 4 } else { was + (took - was) / 8 }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_wake_takes_is_learned_and_forgotten() {
-        let slow = (0..40).fold(0, |was, _| more_like(was, 1000));
-        assert!((950..=1000).contains(&slow), "{slow}");
-        let fast = (0..40).fold(slow, |was, _| more_like(was, 100));
-        assert!((100..150).contains(&fast), "{fast}");
-    }
 }
