@@ -48,7 +48,7 @@
 //! that for no more than the ring has; everything else is [`Broken`], and so is a word that changes
 //! without end. Offsets are masked.
 
-use crate::layout::{self, FENCE, HEAD, NEAR, NEAR_AT, PLACE, RING, WELCOME};
+use crate::layout::{self, FENCE, HEAD, PLACE, RING, WELCOME};
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{UserMemory, WordMemory};
 
@@ -121,15 +121,12 @@ pub struct Stretch {
 /// The bytes that a side sends.
 #[derive(Clone, Debug)]
 pub struct Direction<M> {
-    pub(crate) memory: M,
+    memory: M,
     place: usize,
     welcome: usize,
     head: usize,
     fence: usize,
     ring: usize,
-    /// See `near.rs`.
-    pub(crate) near_at: usize,
-    pub(crate) near: usize,
 }
 
 /// A full fence behind a locked instruction, which is one by itself on x86-64.
@@ -145,8 +142,7 @@ impl<M: WordMemory> Direction<M> {
         let to = 1 - (from & 1);
         let (place, welcome) = (layout::word(to, PLACE), layout::word(to, WELCOME));
         let (head, fence) = (layout::word(from, HEAD), layout::word(from, FENCE));
-        let (near_at, near) = (layout::word(from, NEAR_AT), layout::word(from, NEAR));
-        Self { memory, place, welcome, head, fence, ring: layout::ring(from), near_at, near }
+        Self { memory, place, welcome, head, fence, ring: layout::ring(from) }
     }
 
     /// The reader looks at the ring.

@@ -22,13 +22,6 @@ pub const BYTES: usize = 2 * WORDS + 2 * RING;
 pub const PLACE: usize = 0x00;
 /// Of the side that sends: how far it has written; see [`crate::Head`].
 pub const HEAD: usize = 0x80;
-/// Of the side that sends, beside its head: one more than the position of the bytes that are in
-/// [`NEAR`]; 0: none are (`near.rs`).
-pub const NEAR_AT: usize = 0x88;
-/// Bytes that are in the ring as well.
-pub const NEAR: usize = 0x90;
-/// So many at most: what is left of the head's cache line.
-pub const NEAR_BYTES: usize = 48;
 /// Of the side that sends: how many bytes went through the kernel before those in the ring.
 pub const FENCE: usize = 0x100;
 /// What a side says of itself: [`SHUT_RECEIVE`] and so on.

@@ -2,7 +2,6 @@
 //!
 //! * [`layout`]: where what is in the link's memory.
 //! * [`direction`]: a stream of bytes through it, which either end can end at any instant.
-//!   [`near`]: where the last few bytes of it are as well.
 //! * [`message`]: what is said to the broker, who gives both the memory, and by it.
 //! * [`ledger`]: which sockets have none, and why. [`show`]: what the broker shows of all.
 
@@ -10,7 +9,6 @@ pub mod direction;
 pub mod layout;
 pub mod ledger;
 pub mod message;
-pub mod near;
 pub mod show;
 
 pub use direction::{Broken, Direction, Head, Place};

@@ -46,43 +46,19 @@ const STEPS: u32 = 1 << 12;
 enum Ring {
     /// It has nothing that the reader could take.
     Empty(Place),
-    /// Some bytes.
-    Bytes(Bytes),
-}
-
-/// Bytes that are in the ring.
-#[derive(Clone, Copy)]
-struct Bytes {
-    place: Place,
-    /// So many.
-    count: usize,
-    /// The head was looked at for that, so what lies beside it is at hand, too.
-    is_new: bool,
-}
-
-impl Bytes {
-    /// Copies the first `length` of them behind the first `skip` of a call's. Others may have them
-    /// first.
-    #[inline(always)]
-    fn copy(self, direction: &Direction<Memory>, parts: &Parts<'_>, skip: usize, length: usize) {
-        let near = || parts.each(skip, length, |done, piece| direction.drain_near(done, piece));
-        if !self.is_new || !direction.reads_near(self.place, self.count, near) {
-            let position = self.place.position();
-            parts.each(skip, length, |done, piece| direction.drain(position, done, piece));
-        }
-    }
+    /// So many bytes.
+    Bytes(Place, usize),
 }
 
 /// What is there for who wants so many; nothing if the ring makes no sense.
 #[inline]
 fn ring(link: Link, direction: &Direction<Memory>, wanted: usize) -> Ring {
-    let was = link.get(Word::SeenHead);
-    let mut seen = was;
+    let mut seen = link.get(Word::SeenHead);
     let waiting = direction.waiting_by(&mut seen, wanted);
     link.set(Word::SeenHead, seen);
     match waiting {
         Ok((place, 0)) => Ring::Empty(place),
-        Ok((place, count)) => Ring::Bytes(Bytes { place, count, is_new: seen != was }),
+        Ok((place, bytes)) => Ring::Bytes(place, bytes),
         Err(_) => {
             link.note(Note::Broken);
             Ring::Empty(direction.place())
@@ -126,16 +102,19 @@ pub(super) fn receive(
 #[inline(always)]
 fn take_all(link: Link, direction: &Direction<Memory>, parts: &Parts<'_>) -> bool {
     let length = parts.total();
-    let Ring::Bytes(bytes) = ring(link, direction, length) else { return false };
+    let mut seen = link.get(Word::SeenHead);
+    let waiting = direction.waiting_by(&mut seen, length);
+    link.set(Word::SeenHead, seen);
+    let Ok((place, bytes)) = waiting else { return false };
     let is_quick = length > 0
-        && length <= bytes.count.min(PIECE)
+        && length <= bytes.min(PIECE)
         && link.get(Word::Passed) == direction.fence().wrapping_add(1)
         && !link.has(Note::Broken);
     if !is_quick {
         return false;
     }
-    bytes.copy(direction, parts, 0, length);
-    if !direction.take(bytes.place, length) {
+    parts.each(0, length, |done, piece| direction.drain(place.position(), done, piece));
+    if !direction.take(place, length) {
         return false;
     }
     if link.get(Word::Shown) != 0 {
@@ -191,7 +170,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         loop {
             let wanted = self.parts.total() - self.got;
             let step = match ring(self.link, &self.direction, wanted) {
-                Ring::Bytes(bytes) => self.take_of_ring(bytes),
+                Ring::Bytes(place, bytes) => self.take_of_ring(place, bytes),
                 Ring::Empty(_) if self.got > 0 && !self.has(libc::MSG_WAITALL) => {
                     Step::Done(self.got as isize)
                 }
@@ -229,7 +208,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     }
 
     /// There are bytes in the ring. Those of the kernel come first.
-    fn take_of_ring(&mut self, bytes: Bytes) -> Step {
+    fn take_of_ring(&mut self, place: Place, bytes: usize) -> Step {
         let mut peeked = 0;
         let has_before = self.link.get(Word::Before) > 0;
         if has_before || !is_passed(self.link, self.number, &self.direction) {
@@ -258,9 +237,11 @@ impl<N: Fn() -> isize> Call<'_, N> {
         }
         let skip = self.got + peeked;
         let most = if self.has(libc::MSG_PEEK) { RING } else { PIECE };
-        let (length, place) = (bytes.count.min(self.parts.total() - skip).min(most), bytes.place);
-        bytes.copy(&self.direction, &self.parts, skip, length);
+        let length = bytes.min(self.parts.total() - skip).min(most);
         let direction = &self.direction;
+        self.parts.each(skip, length, |done, piece| {
+            direction.drain(place.position(), done, piece);
+        });
         if self.has(libc::MSG_PEEK) {
             // Not if they are being taken back: the kernel may have shown some of them as its own.
             let now = direction.place();
@@ -410,10 +391,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         self.link.set(Word::Pauses, pauses);
         (0..pauses).for_each(|_| core::hint::spin_loop());
         let has_come = (0..AWAKE).any(|_| {
-            // What lies beside the head comes with it.
-            if !self.direction.was_near() {
-                self.direction.expect(place.position());
-            }
+            self.direction.expect(place.position());
             let has_come = self.direction.head().position() != place.position();
             if !has_come {
                 core::hint::spin_loop();

@@ -11,7 +11,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use omniverb_carry::layout::{CLOSED, NEAR_BYTES, RING, SHUT_RECEIVE, SHUT_SEND};
+use omniverb_carry::layout::{CLOSED, RING, SHUT_RECEIVE, SHUT_SEND};
 use omniverb_carry::{Direction, Head, direction::Stretch};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -341,12 +341,7 @@ fn put_all(link: Link, direction: &Direction<Memory>, number: c_int, parts: &Par
         && link.get(Word::Error) == 0
         && link.word(Word::Sending).load(Ordering::SeqCst) == 0;
     let is_published = has_room && is_open && {
-        direction.clear_near();
         parts.each(0, length, |done, piece| direction.fill(head.position(), done, piece));
-        if length <= NEAR_BYTES {
-            parts.each(0, length, |done, piece| direction.fill_near(done, piece));
-            direction.set_near(head.position());
-        }
         publish(link, direction, number, head, length).is_some()
     };
     give_turn(link);
@@ -505,7 +500,6 @@ fn put(
             }
             return sent;
         }
-        direction.clear_near();
         parts.each(sent, length, |done, piece| direction.fill(head.position(), done, piece));
         let Some(is_seen) = publish(link, direction, number, head, length) else { break };
         (sent, rounds) = (sent + length, 0);
