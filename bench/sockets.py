@@ -3,7 +3,8 @@ of messages of 1 MiB.
 
 All in one run, interleaved by the driver: TCP over the loopback interface, a pair of UNIX sockets,
 the same TCP with libomniverb_sockets.so carrying it, and a bare ring. `make bench` takes them with
-the rest; `bench/bench.py --only streams` takes them alone.
+the rest; `bench/bench.py --only streams` takes them alone. And what one copy would give instead of
+two (docs/decisions/0051): `--only copies`.
 """
 
 from pairs import Failure
@@ -12,6 +13,10 @@ from plan import Measurement, said
 # Key, what it is, the way that bench/streams.c takes, and whether the library carries it.
 _WAYS = [("tcp", "TCP", "tcp", False), ("unix", "UNIX socket", "unix", False),
          ("carried", "TCP carried", "tcp", True), ("ring", "bare ring", "ring", False)]
+# How messages are copied, as bench/copies.c has it, and their bytes.
+_COPIES = [("twice", "two copies"), ("read", "one copy, process_vm_readv"),
+           ("splice", "one copy, vmsplice")]
+_COPIED = [1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24]
 # Bytes of a large message.
 _LARGE = 1 << 20
 
@@ -41,3 +46,13 @@ def plan(program, dist, environment):
     return small + [Measurement(f"streams_{key}_large", f"{label} 1 MiB stream", "B/s",
                                 large(way, is_carried), 500, (100, 100_000), _LARGE)
                     for key, label, way, is_carried in _WAYS if way != "ring"]
+
+
+def copies_plan(program):
+    """One copy by the kernel, of memory that is handed over, beside two through memory."""
+    def rate(way, size):
+        return lambda count: float(said(None, program, way, count, size)) * size
+
+    return [Measurement(f"copies_{way}_{size >> 10}k", f"{title} {size >> 10} KiB", "B/s",
+                        rate(way, size), max(20, (64 << 20) // size), (10, 100_000), size)
+            for size in _COPIED for way, title in _COPIES]

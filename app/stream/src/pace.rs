@@ -23,6 +23,12 @@ impl Pace {
         first << self.times.saturating_sub(1).min(DOUBLED)
     }
 
+    /// Nothing was in vain for long.
+    #[must_use]
+    pub fn is_forgotten(self, now: u64, first: u64) -> bool {
+        self.times == 0 || now.wrapping_sub(self.last) > FORGOTTEN * self.pause(first)
+    }
+
     /// It may be tried again.
     #[must_use]
     pub fn is_due(self, now: u64, first: u64) -> bool {
@@ -32,9 +38,7 @@ impl Pace {
     /// It is, or was found to be in vain, after a time that `was_well` or was not.
     #[must_use]
     pub fn next(self, now: u64, first: u64, was_well: bool) -> Pace {
-        let since = now.wrapping_sub(self.last);
-        let is_forgotten = self.times == 0 || since > FORGOTTEN * self.pause(first);
-        let is_new = is_forgotten || was_well;
+        let is_new = was_well || self.is_forgotten(now, first);
         Pace { times: if is_new { 1 } else { (self.times + 1).min(DOUBLED + 1) }, last: now }
     }
 }

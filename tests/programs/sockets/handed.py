@@ -24,7 +24,7 @@ _LINKS = 4096 + 200
 # seconds.
 _HELD, _LONG = 0.05, 10
 # Messages to somebody asleep: more than twice as many as make a link rest.
-_ASLEEP = 1500
+_ASLEEP = 2500
 # SO_TIMESTAMPNS (asm-generic/socket.h).
 _TIMESTAMPS = 35
 # The last thing that is sent.

@@ -573,7 +573,7 @@ fn by_kernel(
     let result = native();
     link.word(Word::Sending).fetch_sub(1, Ordering::AcqRel);
     if !is_welcome {
-        resting::goes_by_kernel(link, number);
+        resting::goes_by_kernel(link, number, result);
     }
     result
 }

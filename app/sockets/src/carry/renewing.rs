@@ -41,6 +41,11 @@ fn pace(number: c_int) -> Pace {
     Pace { times, last }
 }
 
+/// Nothing was offered anew at a number of late.
+pub(super) fn is_first(number: c_int) -> bool {
+    pace(number).is_forgotten(clock::now(), FORKED)
+}
+
 /// What is at a number is offered anew, or rests, after it has carried so many bytes.
 pub(super) fn ends_one(number: c_int, bytes: u64, now: u64) {
     let next = pace(number).next(now, FORKED, bytes >= WORTH);

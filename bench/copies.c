@@ -1,0 +1,227 @@
+/*
+ * Bytes of large messages from one process to another, with one copy or two:
+ *
+ *     copies memcpy|twice|read|splice COUNT BYTES
+ *
+ * prints messages a second. `twice`: through memory that both have, in pieces, each copied in and
+ * copied out, both at the same time; as carried sockets do. `read`: the receiver copies out of the
+ * sender's memory, by process_vm_readv; it may read all of that, so it is no way between processes
+ * that do not trust each other. `splice`: the sender lends these pages and no others to a pipe,
+ * and the receiver reads that: one copy by the kernel. With both, who sends waits until it was
+ * received. `memcpy`: one copy within one process.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { RING = 1 << 16, PIECE = RING / 4, LOOKS = 1000 };
+
+static struct shared {
+	_Alignas(128) _Atomic uint64_t head;
+	_Alignas(128) _Atomic uint64_t tail;
+	_Alignas(128) char ring[RING];
+} *shared;
+
+static char *from, *to;
+static size_t size;
+static int ends[2];
+
+static void fail(const char *what)
+{
+	perror(what);
+	exit(1);
+}
+
+/* Waits until a word is at least that; gives the processor away if that takes long. */
+static void await(_Atomic uint64_t *word, uint64_t least)
+{
+	for (unsigned looks = 0; atomic_load_explicit(word, memory_order_acquire) < least; looks++) {
+		__builtin_ia32_pause();
+		if (looks % LOOKS == LOOKS - 1)
+			sched_yield();
+	}
+}
+
+static void set(_Atomic uint64_t *word, uint64_t value)
+{
+	atomic_store_explicit(word, value, memory_order_release);
+}
+
+static size_t piece(uint64_t at, uint64_t end)
+{
+	return end - at < PIECE ? end - at : PIECE;
+}
+
+static void send_twice(uint64_t count)
+{
+	for (uint64_t at = 0, end = count * size; at < end; at += piece(at, end)) {
+		size_t length = piece(at, end);
+
+		await(&shared->tail, at + length < RING ? 0 : at + length - RING);
+		memcpy(shared->ring + at % RING, from + at % size, length);
+		set(&shared->head, at + length);
+	}
+}
+
+static void receive_twice(uint64_t count)
+{
+	for (uint64_t at = 0, end = count * size; at < end; at += piece(at, end)) {
+		size_t length = piece(at, end);
+
+		await(&shared->head, at + length);
+		memcpy(to + at % size, shared->ring + at % RING, length);
+		set(&shared->tail, at + length);
+	}
+}
+
+static void send_to_read(uint64_t count)
+{
+	for (uint64_t turn = 1; turn <= count; turn++) {
+		set(&shared->head, turn);
+		await(&shared->tail, turn);
+	}
+}
+
+static void receive_read(uint64_t count, pid_t sender)
+{
+	for (uint64_t turn = 1; turn <= count; turn++) {
+		await(&shared->head, turn);
+		for (size_t had = 0; had < size;) {
+			struct iovec ours = { to + had, size - had }, theirs = { from + had, size - had };
+			ssize_t got = process_vm_readv(sender, &ours, 1, &theirs, 1, 0);
+
+			if (got <= 0)
+				fail("process_vm_readv");
+			had += got;
+		}
+		set(&shared->tail, turn);
+	}
+}
+
+static void send_spliced(uint64_t count)
+{
+	for (uint64_t turn = 1; turn <= count; turn++) {
+		for (size_t lent = 0; lent < size;) {
+			struct iovec part = { from + lent, size - lent };
+			ssize_t more = vmsplice(ends[1], &part, 1, 0);
+
+			if (more <= 0)
+				fail("vmsplice");
+			lent += more;
+		}
+		await(&shared->tail, turn);
+	}
+}
+
+static void receive_spliced(uint64_t count)
+{
+	for (uint64_t turn = 1; turn <= count; turn++) {
+		for (size_t had = 0; had < size;) {
+			ssize_t got = read(ends[0], to + had, size - had);
+
+			if (got <= 0)
+				fail("read");
+			had += got;
+		}
+		set(&shared->tail, turn);
+	}
+}
+
+/* The receiver has failed. */
+static void ended(int number)
+{
+	(void)number;
+	_exit(1);
+}
+
+static void *memory(size_t bytes)
+{
+	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	if (at == MAP_FAILED)
+		fail("mmap");
+	return at;
+}
+
+static double now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return time.tv_sec + time.tv_nsec / 1e9;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 4)
+		return 2;
+	const char *way = argv[1];
+	uint64_t count = strtoull(argv[2], NULL, 10);
+
+	size = strtoull(argv[3], NULL, 10);
+	if (size < PIECE || size % PIECE != 0)
+		return 2;
+	shared = memory(sizeof *shared);
+	/* Each has its own, as programs do. */
+	from = aligned_alloc(4096, size);
+	to = aligned_alloc(4096, size);
+	if (!from || !to || pipe(ends) < 0)
+		return 1;
+	fcntl(ends[1], F_SETPIPE_SZ, 1 << 20);
+	memset(from, 1, size);
+	memset(to, 2, size);
+	if (strcmp(way, "memcpy") == 0) {
+		double began = now();
+
+		for (uint64_t turn = 0; turn < count; turn++) {
+			memcpy(to, from, size);
+			__asm__ volatile("" : : "r"(to) : "memory");
+		}
+		printf("%.3f\n", count / (now() - began));
+		return 0;
+	}
+	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+	signal(SIGCHLD, ended);
+	pid_t sender = getpid(), receiver = fork();
+
+	if (receiver < 0)
+		fail("fork");
+	if (receiver == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (strcmp(way, "twice") == 0)
+			receive_twice(count);
+		else if (strcmp(way, "read") == 0)
+			receive_read(count, sender);
+		else
+			receive_spliced(count);
+		/* What came is what was sent. */
+		if (memcmp(to, from, size) != 0)
+			_exit(1);
+		set(&shared->tail, UINT64_MAX);
+		pause();
+	}
+	double began = now();
+
+	if (strcmp(way, "twice") == 0)
+		send_twice(count);
+	else if (strcmp(way, "read") == 0)
+		send_to_read(count);
+	else
+		send_spliced(count);
+	await(&shared->tail, UINT64_MAX);
+	printf("%.3f\n", count / (now() - began));
+	signal(SIGCHLD, SIG_DFL);
+	kill(receiver, SIGKILL);
+	return 0;
+}
