@@ -7,6 +7,15 @@ const DOUBLED: u64 = 6;
 /// A pause is forgotten when nothing was in vain for so many times as long.
 const FORGOTTEN: u64 = 16;
 
+/// How it was with something that ends now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Was {
+    /// It has given back what it took.
+    Well,
+    /// It has taken more.
+    InVain,
+}
+
 /// When something was tried last that is done at most every `first` units, and seldomer each time
 /// that it was in vain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,10 +44,10 @@ impl Pace {
         self.times == 0 || now.wrapping_sub(self.last) > self.pause(first)
     }
 
-    /// It is, or was found to be in vain, after a time that `was_well` or was not.
+    /// It is, or was found to be in vain.
     #[must_use]
-    pub fn next(self, now: u64, first: u64, was_well: bool) -> Pace {
-        let is_new = was_well || self.is_forgotten(now, first);
+    pub fn next(self, now: u64, first: u64, was: Was) -> Pace {
+        let is_new = was == Was::Well || self.is_forgotten(now, first);
         Pace { times: if is_new { 1 } else { (self.times + 1).min(DOUBLED + 1) }, last: now }
     }
 }
@@ -76,7 +85,7 @@ mod tests {
         for _ in 0..100_000 {
             now += 1;
             if pace.is_due(now, 10) {
-                pace = pace.next(now, 10, false);
+                pace = pace.next(now, 10, Was::InVain);
                 tries += 1;
             }
         }
@@ -86,12 +95,12 @@ mod tests {
 
     #[test]
     fn what_was_well_is_tried_soon() {
-        let vain = (0..20).fold(Pace::default(), |pace, now| pace.next(now, 10, false));
+        let vain = (0..20).fold(Pace::default(), |pace, now| pace.next(now, 10, Was::InVain));
         assert!(!vain.is_due(19 + 640, 10) && vain.is_due(20 + 640, 10));
-        let well = vain.next(700, 10, true);
+        let well = vain.next(700, 10, Was::Well);
         assert!(!well.is_due(710, 10) && well.is_due(711, 10));
         // And so is what was not in vain for long.
-        let long = vain.next(19 + 16 * 640 + 1, 10, false);
+        let long = vain.next(19 + 16 * 640 + 1, 10, Was::InVain);
         assert_eq!(long.times, 1);
     }
 

@@ -141,9 +141,8 @@ fn linked(broker: &Broker, client: &Client, link: u64) -> Vec<(Connection, Socke
         let bytes = ways[side].as_ref().and_then(|way| way.head().since(way.place()).ok());
         bytes.and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(0)
     };
-    let is_stopped = |way: &Option<Direction<_>>| {
-        way.as_ref().is_some_and(|way| way.head().is_stopped())
-    };
+    let is_stopped =
+        |way: &Option<Direction<_>>| way.as_ref().is_some_and(|way| way.head().is_stopped());
     let rests = ways.iter().all(is_stopped);
     let shown = sides.into_iter().map(|side| {
         let (state, reason) = match rests {

@@ -187,8 +187,8 @@ def stamped(other, _):
 
 
 def rests(other, has_library):
-    """Who always sends to somebody asleep has the kernel do it by itself for a while, without a byte
-    lost; once bytes are looked for again they are carried again."""
+    """Who always sends to somebody asleep has the kernel do it for a while, and no byte is lost;
+    once bytes are looked for again they are carried."""
     end = other.connect()
     other.carry(end, 0)
     got, has_rested = bytearray(), False

@@ -5,8 +5,9 @@
  *     soak serve PORT CONNECTIONS KILOBYTES SEED [calm]
  *     soak connect PORT CONNECTIONS KILOBYTES SEED [calm]
  *
- * Every other connection does not block. Unless it is `calm` (then all stay as they are), some are duplicated, put into epoll sets and taken out,
- * given options, and there are a fork, a process that is started, and signals.
+ * Every other connection does not block. Unless it is `calm` (then all stay as they are), some are
+ * duplicated, put into epoll sets and taken out, given options, and there are a fork, a process
+ * that is started, and signals.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>

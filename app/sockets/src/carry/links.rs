@@ -74,9 +74,10 @@ pub(super) enum Word {
     WaitedForRoom,
     LeftOut,
     LeftOutUntil,
-    /// Calls that the kernel had to send, since the other end did not look; and bytes that the link
-    /// had carried when those were looked at last.
+    /// Small messages that the kernel had to send, since the other end did not look; whether these
+    /// are to be looked at; and bytes that the link had carried when they were last.
     ByKernel,
+    IsCounted,
     CarriedThen,
 
     /// Calls of the kernel that wait for bytes to come, under way.

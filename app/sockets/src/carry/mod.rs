@@ -108,6 +108,7 @@ pub(crate) fn send(
         },
     };
     let sent = outward::send(link, number, parts(), flags, now, native);
+    resting::look(link, number);
     link.let_go();
     sent
 }

@@ -22,7 +22,7 @@ use super::links::{self, Link, Note, Word};
 use super::look::{self, ENDING, Seen};
 use super::memory::Memory;
 use super::parts::{self, Parts};
-use super::{broker, clock, ended, leaving, resting, shadow, waking};
+use super::{broker, clock, ended, leaving, shadow, waking};
 use crate::place;
 use crate::slots::{next_poll, next_sendmsg};
 
@@ -46,6 +46,12 @@ const FLUSH: u32 = 100;
 const WAITS: u32 = 12_000;
 const WAITS_AWAKE: u32 = 2000;
 const WAIT: i64 = 100_000;
+
+/// Calls of so many bytes do not count: what the link costs is little beside their copies, and a
+/// reader who has much to do may come to look for more.
+const LARGE: isize = 1 << 10;
+/// After so many it is looked whether the link is worth it ([`super::resting`]).
+pub(super) const AT_ONCE: u64 = 1 << 7;
 
 /// How long who is about to sleep lets others, who look, read what he has sent them: all in all.
 const INSTANT: u64 = clock::MOMENT >> 3;
@@ -572,8 +578,16 @@ fn by_kernel(
     }
     let result = native();
     link.word(Word::Sending).fetch_sub(1, Ordering::AcqRel);
-    if !is_welcome {
-        resting::goes_by_kernel(link, number, result);
+    if !is_welcome && result < LARGE {
+        counts(link);
     }
     result
+}
+
+/// The kernel has sent a small message, since the other end does not look.
+fn counts(link: Link) {
+    let calls = link.word(Word::ByKernel).fetch_add(1, Ordering::Relaxed) + 1;
+    if calls.is_multiple_of(AT_ONCE) {
+        link.set(Word::IsCounted, 1);
+    }
 }

@@ -11,7 +11,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use omniverb_carry::Direction;
-use omniverb_stream::pace::Pace;
+use omniverb_stream::pace::{Pace, Was};
 
 use super::links::{self, Link, Note, Word};
 use super::memory::Memory;
@@ -48,7 +48,8 @@ pub(super) fn is_first(number: c_int) -> bool {
 
 /// What is at a number is offered anew, or rests, after it has carried so many bytes.
 pub(super) fn ends_one(number: c_int, bytes: u64, now: u64) {
-    let next = pace(number).next(now, FORKED, bytes >= WORTH);
+    let was = if bytes >= WORTH { Was::Well } else { Was::InVain };
+    let next = pace(number).next(now, FORKED, was);
     let [times, last] = words(number);
     times.store(next.times, Ordering::Relaxed);
     last.store(next.last, Ordering::Relaxed);

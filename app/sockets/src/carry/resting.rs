@@ -10,17 +10,15 @@ use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
 use super::links::{Link, Note, Word};
+use super::outward::AT_ONCE;
 use super::{clock, leaving, renewing, shadow};
 
-/// Calls that the kernel had to send, after which it is looked what the link has carried meanwhile:
-/// of a first link, whose ends may have to find together, and of one that has come again.
+/// Small messages that the kernel had to send, after which it is looked what the link has carried
+/// meanwhile: of a first link, whose ends may have to find together, and of one that has come again.
 const CALLS: u64 = 1 << 10;
-const AGAIN: u64 = 1 << 7;
+const AGAIN: u64 = AT_ONCE;
 /// Bytes for each of them, both ways together, that are worth a link.
 const WORTH: u64 = 32;
-/// Calls of so many bytes do not count: what the link costs is little beside their copies, and a
-/// reader who has much to do may come to look for more.
-const LARGE: isize = 1 << 10;
 /// What makes a link the kernel's for good, or is more than that it carries little.
 const OTHERWISE: u64 = Note::Kept as u64
     | Note::Left as u64
@@ -29,22 +27,19 @@ const OTHERWISE: u64 = Note::Kept as u64
     | Note::Parted as u64
     | Note::Over as u64;
 
-/// The kernel has sent so many bytes, as the program has called, since the other end does not look.
-#[inline]
-pub(super) fn goes_by_kernel(link: Link, number: c_int, bytes: isize) {
-    if bytes >= LARGE {
-        return;
-    }
-    let calls = link.word(Word::ByKernel).fetch_add(1, Ordering::Relaxed) + 1;
-    if calls.is_multiple_of(AGAIN) {
-        looks(link, number, calls);
+/// Looks at a link after a call that has sent, if that is due.
+#[inline(always)]
+pub(super) fn look(link: Link, number: c_int) {
+    if link.get(Word::IsCounted) != 0 {
+        look_now(link, number);
     }
 }
 
 #[cold]
-fn looks(link: Link, number: c_int, calls: u64) {
+fn look_now(link: Link, number: c_int) {
+    link.set(Word::IsCounted, 0);
     let often = if renewing::is_first(number) { CALLS } else { AGAIN };
-    if !calls.is_multiple_of(often) {
+    if !link.get(Word::ByKernel).is_multiple_of(often) {
         return;
     }
     let carried = link.has_carried();
