@@ -14,7 +14,7 @@ use super::outward::AT_ONCE;
 use super::{clock, leaving, renewing, shadow};
 
 /// Small messages that the kernel had to send, after which it is looked what the link has carried
-/// meanwhile: of a first link, whose ends may have to find together, and of one that has come again.
+/// meanwhile: of a first link, whose ends may have to find together, and of one that comes again.
 const CALLS: u64 = 1 << 10;
 const AGAIN: u64 = AT_ONCE;
 /// Bytes for each of them, both ways together, that are worth a link.
