@@ -1,25 +1,29 @@
 //! What a keeper has of windows that are mapped into its machine: who does it (`mapper.rs`), a
-//! process that it starts when QEMU connects.
+//! process that it starts when QEMU connects, and whenever the one before was killed
+//! (`mapped/mappers.rs`).
 //!
 //! In: windows; that QEMU is there. Out: whether they are in the machine. One thread starts mappers
 //! and hears them, another one asks them (`later.rs`).
 
-use super::mapper::{BEGUN, DONE, MAP, OWN, UNMAP};
-use super::pairs::Pairs;
+mod mappers;
+#[cfg(test)]
+mod tests;
+
+pub(super) use self::mappers::Starter;
+
+use self::mappers::close;
+use super::mapper::{MAP, UNMAP, beginning};
 use super::slots::Slots;
-use super::window::Window;
 use anyhow::Context;
 use omniverb_session::pair::PlugTrouble;
 use omniverb_sys::{lock, socket};
+use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// What a mapper is started as.
-const MAPS: [&str; 2] = ["vm", "map"];
-/// How long QEMU may take for a window.
+/// How long QEMU may take for a window, and a mapper to be followed by another meanwhile.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a driver of the guest's can do.
@@ -45,86 +49,81 @@ pub(super) struct Mapped {
 struct Inner {
     mapper: Option<OwnedFd>,
     driver: Driver,
+    /// What is to be done, and nobody has said whether it is.
+    asked: Option<Asked>,
     /// What was asked last was done, or not.
     done: Option<bool>,
+    /// What QEMU's mappers have, by number: whoever comes next is told. One that goes is among them
+    /// until it has gone, so that whoever comes next takes it out.
+    windows: BTreeMap<u8, OwnedFd>,
+    /// Where QEMU is asked, once it has said where.
+    channel: Option<OwnedFd>,
 }
 
-/// What starts mappers.
-pub(super) struct Starter {
-    /// Where QEMU connects.
-    pub(super) listener: OwnedFd,
-    pub(super) own: Arc<Window>,
-    pub(super) pairs: Arc<Pairs>,
-    pub(super) program: PathBuf,
+/// A window that is to be mapped, if it is a file, or to be taken away.
+struct Asked {
+    number: u8,
+    file: Option<OwnedFd>,
+}
+
+impl Asked {
+    fn tell(&self, mapper: &OwnedFd) -> io::Result<()> {
+        let what = if self.file.is_some() { MAP } else { UNMAP };
+        let files: Vec<_> = self.file.iter().map(AsFd::as_fd).collect();
+        socket::try_send(mapper.as_fd(), &[what, self.number], &files)
+    }
+}
+
+impl Inner {
+    fn new(mapper: Option<OwnedFd>, driver: Driver) -> Inner {
+        let windows = BTreeMap::new();
+        Inner { mapper, driver, asked: None, done: None, windows, channel: None }
+    }
+
+    /// What was asked is done, or not.
+    fn is_done(&mut self, done: bool) {
+        let Some(Asked { number, file }) = self.asked.take() else { return };
+        self.done = Some(done);
+        match file {
+            Some(file) if done => _ = self.windows.insert(number, file),
+            Some(_) => {}
+            None => _ = self.windows.remove(&number),
+        }
+    }
 }
 
 impl Mapped {
     /// Has a thread wait for QEMU.
     pub(super) fn start(slots: Slots, starter: Starter) -> anyhow::Result<Arc<Mapped>> {
-        let inner = Inner { mapper: None, driver: Driver::Unknown, done: None };
+        let inner = Inner::new(None, Driver::Unknown);
         let mapped = Arc::new(Mapped { slots, inner: inner.into(), changed: Condvar::new() });
         let ours = mapped.clone();
-        let file = slots.beginning(&starter.own.head)?;
+        let own = slots.beginning(&starter.own.head)?;
+        // Before any guest writes there.
+        let begins = beginning(&own)?;
         let thread = std::thread::Builder::new().name("omniverb-mapped".into());
-        thread.spawn(move || ours.serve(&starter, &file)).context("cannot start a thread")?;
+        thread
+            .spawn(move || ours.serve(&starter, &own, &begins))
+            .context("cannot start a thread")?;
         Ok(mapped)
     }
 
     /// One whose mapper is played, of a guest whose driver knows of such memory.
     #[cfg(test)]
     pub(super) fn played(slots: Slots, mapper: OwnedFd) -> Arc<Mapped> {
-        let inner = Inner { mapper: Some(mapper), driver: Driver::Knows, done: None };
+        let inner = Inner::new(Some(mapper), Driver::Knows);
         Arc::new(Mapped { slots, inner: inner.into(), changed: Condvar::new() })
     }
 
-    fn serve(&self, starter: &Starter, file: &OwnedFd) {
-        // Nobody but QEMU's user may connect: one that is gone may come again.
-        while let Ok(qemu) = rustix::net::accept_with(
-            &starter.listener,
-            rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK,
-        ) {
-            let _ = self.serve_one(starter, file, qemu);
-            let mut inner = lock(&self.inner);
-            (inner.mapper, inner.driver) = (None, Driver::Gone);
-            self.changed.notify_all();
-        }
-    }
-
-    fn serve_one(&self, starter: &Starter, file: &OwnedFd, qemu: OwnedFd) -> anyhow::Result<()> {
-        let (ours, theirs) = socket::pair()?;
-        let mut mapper = Command::new(&starter.program);
-        mapper.args(MAPS).arg(self.slots.bytes.to_string()).arg(self.slots.count.to_string());
-        mapper.stdin(qemu).stdout(theirs).stderr(Stdio::null()).env_clear().current_dir("/");
-        let mut running = starter.pairs.start_without(&mut mapper)?;
-        drop(mapper);
-        let ask = |number: u8, file: &OwnedFd| {
-            socket::send(ours.as_fd(), &[MAP, number], &[file.as_fd()])
-        };
-        ask(OWN, file)?;
-        let all = starter.pairs.mapped()?;
-        for (number, file) in &all {
-            ask(*number, file)?;
-        }
-        let mut unanswered = 1 + all.len();
-        drop(all);
-        lock(&self.inner).mapper = Some(ours.try_clone()?);
-        let mut said = [0; 2];
-        while let Ok((2, _)) = socket::receive(ours.as_fd(), &mut said, socket::Mode::Blocking) {
-            let mut inner = lock(&self.inner);
-            match said {
-                // Of what it was given at first.
-                [DONE, _] if unanswered > 0 => unanswered -= 1,
-                [DONE, done] => inner.done = Some(done == 1),
-                [BEGUN, knows] => {
-                    inner.driver = if knows == 1 { Driver::Knows } else { Driver::KnowsNot };
-                }
-                _ => break,
-            }
-            self.changed.notify_all();
-        }
-        let _ = running.kill();
-        running.wait()?;
-        Ok(())
+    /// Nobody maps any more, until another QEMU comes.
+    pub(super) fn is_over(&self) {
+        let mut inner = lock(&self.inner);
+        (inner.mapper, inner.driver) = (None, Driver::Gone);
+        inner.windows.clear();
+        let channel = inner.channel.take();
+        self.changed.notify_all();
+        drop(inner);
+        close(channel);
     }
 
     /// What the guest's driver can do, when one has begun.
@@ -141,36 +140,43 @@ impl Mapped {
 
     /// Maps a window.
     pub(super) fn map(&self, number: u8, file: &OwnedFd) -> Result<(), PlugTrouble> {
-        self.ask(MAP, number, Some(file))
+        let file = file.try_clone().map_err(|_| PlugTrouble::Host)?;
+        self.ask(Asked { number, file: Some(file) })
     }
 
     /// Takes one away.
     pub(super) fn unmap(&self, number: u8) -> Result<(), PlugTrouble> {
-        self.ask(UNMAP, number, None)
+        self.ask(Asked { number, file: None })
     }
 
-    fn ask(&self, what: u8, number: u8, file: Option<&OwnedFd>) -> Result<(), PlugTrouble> {
+    fn ask(&self, asked: Asked) -> Result<(), PlugTrouble> {
         let mut inner = lock(&self.inner);
-        let mapper = inner.mapper.as_ref().ok_or(PlugTrouble::NoMapper)?;
-        let files: Vec<_> = file.iter().map(AsFd::as_fd).collect();
-        let said = socket::try_send(mapper.as_fd(), &[what, number], &files);
-        said.map_err(|_| PlugTrouble::NoMapper)?;
-        inner.done = None;
+        if let Some(Err(error)) = inner.mapper.as_ref().map(|mapper| asked.tell(mapper)) {
+            // Who is gone is followed by another, or it is over: that is heard by the other thread.
+            let kinds = [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset];
+            if !kinds.contains(&error.kind()) {
+                return Err(PlugTrouble::Host);
+            }
+        }
+        (inner.asked, inner.done) = (Some(asked), None);
         let until = Instant::now() + PATIENCE;
-        while inner.done.is_none() && inner.driver != Driver::Gone {
+        let outcome = loop {
+            if let Some(done) = inner.done.take() {
+                return if done { Ok(()) } else { Err(PlugTrouble::Memory) };
+            }
+            if inner.driver == Driver::Gone {
+                break PlugTrouble::NoMapper;
+            }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 // What it says of this one must not be taken for what it says of the next.
                 inner.mapper.take().iter().for_each(|mapper| socket::shut(mapper.as_fd()));
-                return Err(PlugTrouble::Silent);
+                break PlugTrouble::Silent;
             }
             let waited = self.changed.wait_timeout(inner, left);
             inner = waited.map_err(|_| PlugTrouble::Host)?.0;
-        }
-        match inner.done.take() {
-            Some(true) => Ok(()),
-            Some(false) => Err(PlugTrouble::Memory),
-            None => Err(PlugTrouble::NoMapper),
-        }
+        };
+        inner.asked = None;
+        Err(outcome)
     }
 }

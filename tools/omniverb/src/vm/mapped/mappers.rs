@@ -1,0 +1,212 @@
+//! A machine's mappers, one after the other.
+//!
+//! A device that has lost its other end is none any more for QEMU, which takes no other. So QEMU's
+//! sockets are kept here, unread, as long as a mapper lives, and one that is killed is followed by
+//! another, which goes on where that one was; if that one was in the middle of something, it ends
+//! at once, and so does the device. What ends by itself, by what QEMU said or because QEMU or the
+//! keeper is gone, is followed by nobody.
+//!
+//! In: QEMU's sockets; what mappers say, which hear a hostile QEMU. Out: what a mapper begins with.
+
+use super::{Driver, Inner, Mapped};
+use crate::vm::mapper::{BEGUN, CHANNEL, DONE, HAS, NOTES, OWN, notes};
+use crate::vm::pairs::Pairs;
+use crate::vm::window::Window;
+use anyhow::Context;
+use omniverb_sys::{event, lock, pidfd, socket};
+use rustix::net::SocketFlags;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What a mapper is started as.
+const MAPS: [&str; 2] = ["vm", "map"];
+/// How long a mapper may take to be gone that has closed its socket.
+const GOES: Duration = Duration::from_secs(10);
+/// What lives for less is no use; before another one, then; and how many such there are in a row
+/// before it is over, since QEMU waits meanwhile.
+const SOON: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 250 });
+const IN_VAIN: u32 = 16;
+
+/// What starts mappers.
+pub(in crate::vm) struct Starter {
+    /// Where QEMU connects.
+    pub(in crate::vm) listener: OwnedFd,
+    pub(in crate::vm) own: Arc<Window>,
+    pub(in crate::vm) pairs: Arc<Pairs>,
+    pub(in crate::vm) program: PathBuf,
+}
+
+/// What all of a QEMU's mappers have.
+pub(super) struct Kept<'a> {
+    pub(super) qemu: &'a OwnedFd,
+    /// The machine's own file.
+    pub(super) own: &'a OwnedFd,
+    /// What they leave each other.
+    pub(super) notes: OwnedFd,
+}
+
+/// How one has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Killed,
+    ByItself,
+}
+
+/// A process that ends with whoever has it.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Mapped {
+    /// Serves QEMU, and the next one. `own`: the machine's own file, and what it began with.
+    pub(super) fn serve(&self, starter: &Starter, own: &OwnedFd, begins: &[u8]) {
+        // Nobody but QEMU's user may connect: one that is gone may come again.
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        while let Ok(qemu) = rustix::net::accept_with(&starter.listener, flags) {
+            if let Ok(notes) = notes(begins) {
+                let _ = self.serve_qemu(starter, &Kept { qemu: &qemu, own, notes });
+            }
+            // QEMU is not to wait for an answer of nobody's, nor by what others may have of it.
+            socket::shut(qemu.as_fd());
+            self.is_over();
+            close([qemu]);
+        }
+    }
+
+    /// Starts a mapper, and another one as long as they are killed.
+    pub(super) fn serve_qemu(&self, starter: &Starter, kept: &Kept<'_>) -> io::Result<()> {
+        {
+            // What is taken out from here on is asked of its mappers.
+            let mut inner = lock(&self.inner);
+            inner.windows = starter.pairs.mapped()?.into_iter().collect();
+            inner.driver = Driver::Unknown;
+        }
+        let mut in_vain = 0;
+        while in_vain < IN_VAIN {
+            let begun = Instant::now();
+            // One that cannot be started now may be in a moment.
+            if self.serve_one(starter, kept).is_ok_and(|end| end == End::ByItself) {
+                break;
+            }
+            lock(&self.inner).mapper = None;
+            in_vain += 1;
+            if begun.elapsed() >= SOON {
+                in_vain = 0;
+            } else {
+                std::thread::sleep(PAUSE);
+            }
+        }
+        Ok(())
+    }
+
+    fn serve_one(&self, starter: &Starter, kept: &Kept<'_>) -> anyhow::Result<End> {
+        let (ours, theirs) = socket::pair()?;
+        let mut mapper = Command::new(&starter.program);
+        mapper.args(MAPS).arg(self.slots.bytes.to_string()).arg(self.slots.count.to_string());
+        mapper.stdin(kept.qemu.try_clone()?).stdout(theirs).stderr(Stdio::null());
+        mapper.env_clear().current_dir("/");
+        let mut running = Running(starter.pairs.start_without(&mut mapper)?);
+        drop(mapper);
+        self.tell_all(ours.try_clone()?, kept)?;
+        let makes_sense = self.hear(&ours)?;
+        let life = pidfd::of(running.0.id().cast_signed())?;
+        if !makes_sense || !event::readable(life.as_fd(), Some(GOES))? {
+            return Ok(End::ByItself);
+        }
+        let is_killed = running.0.wait()?.signal().is_some();
+        Ok(if is_killed { End::Killed } else { End::ByItself })
+    }
+
+    /// Tells a mapper what there is, and what is to be done: from here on it is the one that maps.
+    pub(super) fn tell_all(&self, ours: OwnedFd, kept: &Kept<'_>) -> anyhow::Result<()> {
+        let mut inner = lock(&self.inner);
+        // One that does not go on is gone before it has heard all: that is heard from itself.
+        if inner.tell_all(&ours, kept)?.is_err() {
+            socket::shut(ours.as_fd());
+        }
+        inner.mapper = Some(ours);
+        Ok(())
+    }
+
+    /// Hears a mapper until its socket is closed: whether all that it said makes sense.
+    pub(super) fn hear(&self, ours: &OwnedFd) -> io::Result<bool> {
+        loop {
+            let mut said = [0; 2];
+            let heard = socket::receive(ours.as_fd(), &mut said, socket::Mode::Blocking);
+            let (length, mut files) = match heard {
+                // Said once if it has left something unread, before what it had said itself.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => continue,
+                // A word that is longer, or with more beside it, than any.
+                Err(error) if socket::is_lost(&error) => return Ok(false),
+                heard => heard?,
+            };
+            let mut inner = lock(&self.inner);
+            match (&said[..length], files.pop()) {
+                ([], None) => return Ok(true),
+                ([DONE, done], None) => inner.is_done(*done == 1),
+                ([BEGUN, knows], None) => {
+                    inner.driver = if *knows == 1 { Driver::Knows } else { Driver::KnowsNot };
+                }
+                ([CHANNEL, 0], Some(file))
+                    if files.is_empty() && inner.channel.is_none() && is_stream(&file) =>
+                {
+                    inner.channel = Some(file);
+                }
+                (_, file) => {
+                    drop(inner);
+                    files.extend(file);
+                    close(files);
+                    return Ok(false);
+                }
+            }
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl Inner {
+    /// Says it: what the other end has to hear before anything else. The inner outcome is what
+    /// became of sending it.
+    fn tell_all(&self, mapper: &OwnedFd, kept: &Kept<'_>) -> anyhow::Result<io::Result<()>> {
+        let count = u8::try_from(1 + self.windows.len()).context("too many windows")?;
+        let mut beside = vec![kept.notes.as_fd()];
+        beside.extend(self.channel.as_ref().map(AsFd::as_fd));
+        let say = || {
+            socket::try_send(mapper.as_fd(), &[NOTES, count], &beside)?;
+            for (number, file) in std::iter::once((&OWN, kept.own)).chain(&self.windows) {
+                socket::try_send(mapper.as_fd(), &[HAS, *number], &[file.as_fd()])?;
+            }
+            // What nobody has answered nobody has heard, or there is nobody any more who hears.
+            self.asked.as_ref().map_or(Ok(()), |asked| asked.tell(mapper))
+        };
+        Ok(say())
+    }
+}
+
+/// Whether it is a socket as QEMU makes them. No file system is asked: what is behind it may be a
+/// file that never answers.
+fn is_stream(file: &OwnedFd) -> bool {
+    use rustix::net::{AddressFamily, SocketType, sockopt};
+    let kind = sockopt::socket_domain(file).and_then(|of| Ok((of, sockopt::socket_type(file)?)));
+    kind == Ok((AddressFamily::UNIX, SocketType::STREAM))
+}
+
+/// Closes what somebody has sent who may be hostile: that can take as long as it likes.
+pub(super) fn close(files: impl IntoIterator<Item = OwnedFd>) {
+    let files: Vec<OwnedFd> = files.into_iter().collect();
+    if !files.is_empty() {
+        let thread = std::thread::Builder::new().name("omniverb-closes".into());
+        let _ = thread.spawn(move || drop(files));
+    }
+}
