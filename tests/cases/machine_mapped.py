@@ -6,10 +6,13 @@ import contextlib
 import mmap
 import os
 import re
+import signal
+import time
 from types import SimpleNamespace
 
 from harness import image, process
-from harness.attached import NAME, OMNIVERB, Device, Lab, Machine, files, porters, started
+from harness.attached import (NAME, OMNIVERB, Device, Lab, Machine, files, keepers, porters,
+                              started)
 from harness.case import WAITS, Case, Group, check
 
 from cases import machine_neighbours, machine_programs, machines
@@ -17,6 +20,7 @@ from cases import machine_neighbours, machine_programs, machines
 _SUITE = "trixie"
 _MAPPED = ("direct", "in a pair window of the virtual machine")
 _PLACES = 2
+_KILLS = 10
 
 
 class Mapped(Machine):
@@ -55,7 +59,9 @@ def _pairs(lab):
 
 
 def _said(lab):
-    return f"{lab.machine.row()}\n{lab.machine.said()}"
+    seen = lab.machine.run("sh", "-c", "ls /sys/bus/dax/devices /sys/bus/nd/devices; dmesg",
+                           accept=range(256))
+    return f"{lab.machine.row()}\n{lab.machine.said()}\n{seen[-3000:]}"
 
 
 def _is_found(lab, least=1):
@@ -89,7 +95,8 @@ def _mapper(lab):
     check(int(status["CapPrm"], 16) == 0 and status["NoNewPrivs"] == "1", f"{status}")
     names = sorted(os.readlink(f"{folder}/fd/{name}") for name in os.listdir(f"{folder}/fd"))
     rest = [name for name in names if name != "/dev/null" and not name.startswith("socket:")]
-    check(all(name.startswith(("/memfd:omniverb-pair", "/memfd:omniverb-places"))
+    check(all(name.startswith(("/memfd:omniverb-pair", "/memfd:omniverb-places",
+                               "/memfd:omniverb-notes"))
               for name in rest), f"{names}")
 
 
@@ -192,11 +199,150 @@ def _porter_again(lab):
     check(started(lab.host.daemon, "map") == before, "another mapper")
 
 
-def _mapper_killed(lab):
-    """What is mapped stays when who maps it is killed, and links with it; QEMU takes nothing more,
-    so the next window is plugged in, and people are told."""
-    _is_found(lab)
+def _descriptors(lab):
+    """How many descriptors the keeper has."""
+    [folder] = keepers(lab.host.daemon)
+    return len(os.listdir(f"{folder}/fd"))
+
+
+def _kill_mapper(lab):
+    """Kills who maps, and returns its folder."""
     [folder] = started(lab.host.daemon, "map")
+    process.kill(int(os.path.basename(folder)))
+    process.until(lambda: not os.path.exists(folder), 10, "its end")
+    return folder
+
+
+def _follows(lab, *before):
+    """Another one than these maps."""
+    process.until(lambda: [folder for folder in started(lab.host.daemon, "map")
+                           if folder not in before], 20, "another mapper")
+
+
+def _in_qemu(lab):
+    """Windows that QEMU has mapped, by the numbers of their files."""
+    with open(f"/proc/{lab.machine.machine.pid}/maps", encoding="utf-8") as file:
+        return {line.split()[4] for line in file if "/memfd:omniverb-pair" in line}
+
+
+def _goes_on(lab):
+    """Messages on the link."""
+    sent = machines._sent(lab)
+    process.until(lambda: machines._sent(lab) > sent + 20, 60, "messages on the link")
+
+
+def _mapper_again(lab):
+    """Who maps is killed again and again, and is followed by another one: links go on, windows come
+    and go, and nothing is left."""
+    _is_found(lab)
+    with machines._long(lab, "machine", "container", "rc", "-e"):
+        check(set(machines._ways(lab)) == {_MAPPED}, f"{list(machines._ways(lab))}")
+        _is_found(lab, 2)
+        before = _descriptors(lab)
+        for _ in range(_KILLS):
+            _follows(lab, _kill_mapper(lab))
+            _goes_on(lab)
+        process.until(lambda: _descriptors(lab) <= before, 10,
+                      lambda: f"descriptors: {before} {_descriptors(lab)}")
+        # The third window is mapped by whoever came last.
+        machines._across("machine", "third", "rc", "-c", "-e")(lab)
+        _is_found(lab, 3)
+        check(len(_devices(lab)) == 2, f"{_devices(lab)}")
+        check(_pairs(lab)["way"] == "mapped", f"{_pairs(lab)}")
+        machines._across("machine", "fourth", "rc", "-c", "-e")(lab)
+        # There is no place left, so a window that nobody uses any more is taken out, by the same.
+        process.until(lambda: _pairs(lab)["given"] < 3, 30, lambda: f"a place\n{_said(lab)}")
+        _follows(lab, _kill_mapper(lab))
+        _goes_on(lab)
+
+
+def _has_place(lab):
+    """The next neighbour has a window that is there already."""
+    process.until(lambda: _pairs(lab)["present"] > _pairs(lab)["given"], 30,
+                  lambda: f"a place\n{_said(lab)}")
+
+
+def _gone_meanwhile(lab):
+    """The neighbour of a window goes when who maps hears nothing any more: whoever follows takes
+    the window out of QEMU, and the next one has another in its place."""
+    _is_found(lab)
+    with contextlib.ExitStack() as stack:
+        for name in ("container", "third"):
+            _has_place(lab)
+            stack.enter_context(machines._long(lab, "machine", name, "rc", "-e"))
+        _has_place(lab)
+        with machines._long(lab, "machine", "fourth", "rc", "-e"):
+            process.until(lambda: _pairs(lab)["given"] == 3, 30, lambda: f"windows\n{_said(lab)}")
+            before = _in_qemu(lab)
+            check(len(before) == 3, f"{before}")
+            [folder] = started(lab.host.daemon, "map")
+            os.kill(int(os.path.basename(folder)), signal.SIGSTOP)
+        process.until(lambda: _pairs(lab)["given"] < 3, 30, lambda: f"a window\n{_said(lab)}")
+        # Until it is asked; if it is not by then whoever follows will be.
+        time.sleep(1)
+        check(_in_qemu(lab) == before, "who stands still has heard it")
+        _follows(lab, _kill_mapper(lab))
+        process.until(lambda: len(before - _in_qemu(lab)) == 1, 30,
+                      lambda: f"a window to go: {before} {_in_qemu(lab)}\n{_said(lab)}")
+        process.until(lambda: _pairs(lab)["present"] == 3, 40, lambda: f"windows\n{_said(lab)}")
+        check(len(_in_qemu(lab)) == 3, f"{_in_qemu(lab)}")
+        check(_pairs(lab)["way"] == "mapped", f"{_pairs(lab)}")
+        machines._across("machine", "fourth", "rc", "-c", "-e")(lab)
+        _goes_on(lab)
+
+
+def _with_daemon(lab):
+    """The daemon is killed, too, and the next one comes when somebody maps again."""
+    _is_found(lab)
+    with machines._long(lab, "machine", "container", "rc", "-e"):
+        lab.host.daemon.kill()
+        folder = _kill_mapper(lab)
+        lab.host.daemon.start()
+        _follows(lab, folder)
+        process.until(lambda: len(list(machines._ways(lab))) == 1, 60, "the link to be announced")
+        _goes_on(lab)
+    process.until(lambda: _pairs(lab)["present"] > 0, 60, lambda: f"windows\n{_said(lab)}")
+    process.until(lab.machine.has_device, 30, "a device")
+    check(_pairs(lab)["way"] == "mapped", f"{_pairs(lab)}")
+    machines._across("machine", "third", "rc", "-c", "-e")(lab)
+
+
+def _ends(lab, end):
+    """Who maps is killed, and by `end` all the machine has on the host is over: nobody maps then,
+    however many have begun to."""
+    [keeper], seen = keepers(lab.host.daemon), set(started(lab.host.daemon, "map"))
+
+    def is_over():
+        seen.update(started(lab.host.daemon, "map"))
+        return not os.path.exists(keeper)
+
+    process.kill(int(os.path.basename(*seen)))
+    end()
+    process.until(is_over, 30, "its keeper to end")
+    process.until(lambda: not any(map(os.path.exists, seen)), 20, f"mappers to end: {seen}")
+    check(lab.machine.row() is None, f"{lab.machine.row()}")
+
+
+def _detached(lab):
+    """The machine is parted with in the moment in which another one is to map."""
+    _ends(lab, lambda: lab.host.daemon.omniverb("vm", "detach", NAME))
+    check(lab.machine.machine.poll() is None, "QEMU has ended")
+
+
+def _qemu_killed(lab):
+    """QEMU is killed in that moment."""
+    def end():
+        process.kill(lab.machine.machine.pid)
+        lab.machine.machine.wait(20)
+
+    _ends(lab, end)
+
+
+def _mapper_lost(lab):
+    """Who maps is killed in the middle of something, and nobody knows where it was: what is mapped
+    stays, and links with it; QEMU takes nothing more, so the next window is plugged in, and people
+    are told."""
+    _is_found(lab)
     with machines._long(lab, "machine", "container", "rc", "-e"):
         check(set(machines._ways(lab)) == {_MAPPED}, f"{list(machines._ways(lab))}")
         # One is his; the other, which is mapped, too, is nobody's.
@@ -204,13 +350,19 @@ def _mapper_killed(lab):
         check((_pairs(lab)["given"], _pairs(lab)["more"]) == (1, 1), f"{_pairs(lab)}")
         before = _devices(lab)
         check(len(before) == 2, f"{before}")
-        process.kill(int(os.path.basename(folder)))
-        process.until(lambda: not os.path.exists(folder), 10, "its end")
+        [folder] = started(lab.host.daemon, "map")
+        [notes] = [name for name in os.listdir(f"{folder}/fd")
+                   if "omniverb-notes" in os.readlink(f"{folder}/fd/{name}")]
+        with open(f"{folder}/fd/{notes}", "r+b", buffering=0) as file:
+            # As it says itself: it is busy.
+            file.write(b"\x02")
+            _kill_mapper(lab)
         sent = machines._sent(lab)
         process.until(lambda: machines._sent(lab) > sent + 100, 60, "messages on the link")
         # The second neighbour has what was mapped before, and so another one is wanted.
         machines._across("machine", "third", "rc", "-c", "-e")(lab)
         _is_found(lab, 3)
+        check(not started(lab.host.daemon, "map"), "another mapper")
         after = _devices(lab)
         check(len(after) == 3 and set(before) < set(after), f"{before} {after}")
         # Which is like the others.
@@ -316,12 +468,17 @@ def groups():
     cases = [("device", _device), ("mapper", _mapper), ("neighbour", _neighbour),
              ("pages", _pages), ("taken out", _taken_out), ("daemon killed", _daemon_again),
              ("porter killed", _porter_again), ("driver again", _again),
-             ("reset", _reset)]
+             ("reset", _reset), ("QEMU killed", _qemu_killed)]
+
     def group(name, kind, found):
         return Group(f"machines.{name}",
                      [Case(f"machines.{name}.{what}", run, 500, slow=True) for what, run in found],
                      _lab(kind), weight=WAITS)
     return [group("mapped", Mapped, cases), group("mapped old", Old, [("way", _old_kernel)]),
+            group("mapped again", Three,
+                  [("mapper killed", _mapper_again), ("gone meanwhile", _gone_meanwhile),
+                   ("with the daemon", _with_daemon), ("reset", _reset),
+                   ("detached", _detached)]),
             group("mapped gone", Three,
-                  [("mapper killed", _mapper_killed), ("reset", _reset_without)]),
+                  [("mapper lost", _mapper_lost), ("reset", _reset_without)]),
             group("mapped two", Mapped, [("window", _two)])]
