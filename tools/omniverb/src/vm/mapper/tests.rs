@@ -319,10 +319,45 @@ fn nobody_goes_on_where_one_was_in_the_middle_of_something() {
 }
 
 #[test]
+fn nobody_begins_with_what_does_not_fit() {
+    let (_far, near) = stream();
+    let (one, long) = (file(STEP), file(3 * STEP));
+    let begun = Left { begun: true, has_channel: true, ..Left::default() };
+    type Fits<'a> = (Left, Option<&'a OwnedFd>, &'a [(u8, &'a OwnedFd)]);
+    let cases: [(bool, Fits<'_>); 6] = [
+        (true, (begun, Some(&near), &[(1, &one)])),
+        // Without where QEMU is asked, or with it before it has said so.
+        (false, (begun, None, &[(1, &one)])),
+        (false, (Left::default(), Some(&near), &[(1, &one)])),
+        // One twice, one that is too long, one without a place.
+        (false, (begun, Some(&near), &[(1, &one), (1, &one)])),
+        (false, (begun, Some(&near), &[(1, &long)])),
+        (false, (begun, Some(&near), &[(4, &one)])),
+    ];
+    for (fits, (left, channel, windows)) in cases {
+        let (qemu, theirs) = stream();
+        let notes = notes(&beginning(&file(STEP)).unwrap()).unwrap();
+        Notes::new(notes.try_clone().unwrap()).unwrap().at_rest(left).unwrap();
+        let (keeper, mapper) = start(&theirs, (&notes, channel), windows);
+        if fits {
+            socket::send(qemu.as_fd(), &message(17, &[]), &[]).unwrap();
+            assert!(event::readable(qemu.as_fd(), Some(LIMIT)).unwrap(), "no answer");
+            drop(keeper);
+        }
+        mapper.join().unwrap();
+    }
+}
+
+#[test]
 fn nonsense_of_either_ends_it() {
     type Says = fn(&Ends);
-    let says: [Says; 6] = [
+    let says: [Says; 7] = [
         |ends| ends.tell(99, &[]),
+        // Where it is asked it says once.
+        |ends| {
+            let (_channel, asks) = stream();
+            socket::send(ends.qemu.as_fd(), &message(21, &[]), &[asks.as_fd()]).unwrap();
+        },
         |ends| socket::send(ends.qemu.as_fd(), &[0xff; 12], &[]).unwrap(),
         |ends| ends.tell(2, &[1]),
         |ends| ends.answers(9, 0),
