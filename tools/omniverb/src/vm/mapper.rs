@@ -128,7 +128,7 @@ impl Mapper {
             let file = files.pop().filter(|_| files.is_empty()).ok_or(Over)?;
             let part = part(slots, number, &file)?.ok_or(Over)?;
             // Whatever there is has been mapped since a driver began.
-            let window = Window { file, part, mapped: left.begun };
+            let window = Window { file, part, mapped: left.has_begun };
             if windows.insert(number, window).is_some() {
                 return Err(Over);
             }
@@ -144,7 +144,7 @@ impl Mapper {
             windows,
             jobs: VecDeque::new(),
             asked: false,
-            begun: left.begun,
+            begun: left.has_begun,
         })
     }
 
@@ -156,7 +156,7 @@ impl Mapper {
             return Ok(());
         }
         let (state, has_channel) = (self.device.state(), self.channel.is_some());
-        self.notes.at_rest(Left { state, begun: self.begun, has_channel })
+        self.notes.at_rest(Left { state, has_begun: self.begun, has_channel })
     }
 
     fn wait(&self) -> Result<[bool; 3], Over> {

@@ -1,23 +1,17 @@
 //! A keeper whose mappers are played.
 
-use super::mappers::{Kept, close};
 use super::*;
-use crate::vm::mapper::{BEGUN, CHANNEL, DONE, HAS, NOTES, OWN, notes};
-use crate::vm::pairs::{Pair, Pairs};
-use crate::vm::window::{STEP, Window};
+use crate::vm::mapper::{MAP, UNMAP};
+use crate::vm::pairs::Pair;
+use crate::vm::window::STEP;
 use omniverb_session::machine::MachineName;
-use omniverb_sys::{event, memfd};
+use omniverb_session::pair::PlugTrouble;
+use omniverb_sys::memfd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use std::path::PathBuf;
 use std::thread::{JoinHandle, spawn};
 
 const SLOTS: Slots = Slots { bytes: 2 * STEP, count: 3 };
 const LIMIT: Duration = Duration::from_secs(20);
-
-fn mapped() -> Arc<Mapped> {
-    let inner = Inner::new(None, Driver::Unknown);
-    Arc::new(Mapped { slots: SLOTS, inner: inner.into(), changed: Condvar::new() })
-}
 
 /// QEMU, its keeper's end, and the machine's own file.
 fn qemu() -> [OwnedFd; 3] {
@@ -34,7 +28,7 @@ fn id(file: &OwnedFd) -> omniverb_sys::extent::FileId {
     omniverb_sys::Extent::new(file, 0, 0).file_id().unwrap()
 }
 
-/// A mapper.
+/// A mapper's end, and the thread that hears it.
 struct Played {
     end: OwnedFd,
     heard: JoinHandle<bool>,
@@ -69,7 +63,7 @@ impl Played {
 
 #[test]
 fn whoever_follows_hears_what_there_is_and_what_is_to_be_done() {
-    let (mapped, ends) = (mapped(), qemu());
+    let (mapped, ends) = (Mapped::new(SLOTS), qemu());
     let (kept, window) = (kept(&ends), memfd::create("window", STEP).unwrap());
     let one = Played::new(&mapped, &kept);
     let (word, files) = one.hears();
@@ -126,7 +120,7 @@ fn whoever_follows_hears_what_there_is_and_what_is_to_be_done() {
 /// The kernel says first that something was left unread.
 #[test]
 fn what_a_mapper_has_said_is_heard_although_it_has_not_heard_all() {
-    let (mapped, ends) = (mapped(), qemu());
+    let (mapped, ends) = (Mapped::new(SLOTS), qemu());
     let kept = kept(&ends);
     let (ours, end) = socket::pair().unwrap();
     mapped.tell_all(ours.try_clone().unwrap(), &kept).unwrap();
@@ -156,7 +150,7 @@ fn a_mapper_that_makes_no_sense_is_heard_no_more() {
     let twice = vec![(&[CHANNEL, 0][..], &beside[..1]); 2];
     let file = vec![(&[CHANNEL, 0][..], &beside[1..])];
     for words in all.chain([twice, file]) {
-        let (mapped, ends) = (mapped(), qemu());
+        let (mapped, ends) = (Mapped::new(SLOTS), qemu());
         let one = Played::new(&mapped, &kept(&ends));
         words.iter().for_each(|(word, beside)| one.says(word, beside));
         assert!(!one.heard.join().unwrap(), "{words:?}");
@@ -173,7 +167,7 @@ fn a_mapper_that_ends_by_itself_or_never_begins_has_no_end_of_followers() {
     let pairs = Arc::new(Pairs::new(made.into()));
     let mut starter =
         Starter { listener, own: own.into(), pairs: pairs.clone(), program: "/bin/false".into() };
-    let (mapped, ends) = (mapped(), qemu());
+    let (mapped, ends) = (Mapped::new(SLOTS), qemu());
     mapped.serve_qemu(&starter, &kept(&ends)).unwrap();
     let numbers = || lock(&mapped.inner).windows.keys().copied().collect::<Vec<_>>();
     assert_eq!((numbers(), mapped.driver_now()), (vec![1, 2], Driver::Unknown));

@@ -4,8 +4,8 @@
 //! all that it had heard was answered, and all that it had asked for. Otherwise nobody knows which
 //! word would be the next.
 //!
-//! In and out: bytes of that file. It was written by a process that heard a hostile QEMU, and it may
-//! be of another version of this program: what is read is checked, all of it.
+//! In and out: bytes of that file. Who wrote it heard a hostile QEMU, and may have been of another
+//! version of this program: what is read is checked, all of it.
 
 use super::over::Over;
 use crate::vm::vhost::State;
@@ -36,7 +36,7 @@ pub(super) struct Notes(OwnedFd);
 pub(super) struct Left {
     pub(super) state: State,
     /// A driver of the guest's has begun that knows of memory which is mapped: all windows are.
-    pub(super) begun: bool,
+    pub(super) has_begun: bool,
     /// QEMU has said where it is asked.
     pub(super) has_channel: bool,
 }
@@ -48,7 +48,7 @@ impl Left {
         head[1..8].copy_from_slice(&KIND);
         head[8..16].copy_from_slice(&self.state.protocol.to_ne_bytes());
         head[16..20].copy_from_slice(&self.state.base.to_ne_bytes());
-        head[20..22].copy_from_slice(&[self.begun.into(), self.has_channel.into()]);
+        head[20..22].copy_from_slice(&[self.has_begun.into(), self.has_channel.into()]);
         head
     }
 
@@ -57,10 +57,10 @@ impl Left {
         let protocol = u64::from_ne_bytes(*head[8..].first_chunk()?);
         let base = u32::from_ne_bytes(*head[16..].first_chunk()?);
         let state = State { protocol, base };
-        let left = Left { state, begun: flag(head[20])?, has_channel: flag(head[21])? };
+        let left = Left { state, has_begun: flag(head[20])?, has_channel: flag(head[21])? };
         let sound = head[1..8] == KIND && head[22..] == REST && state.is_sound();
         // Who is asked nothing has nothing mapped.
-        let sound = sound && (left.has_channel || !left.begun);
+        let sound = sound && (left.has_channel || !left.has_begun);
         match head[0] {
             NOBODY if left == Left::default() => Some(left),
             AT_REST => Some(left),
@@ -145,7 +145,7 @@ mod tests {
 
     const LEFT: Left = Left {
         state: State { protocol: 1 << 22 | 1 << 3, base: 77 },
-        begun: true,
+        has_begun: true,
         has_channel: true,
     };
 
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(notes.read().ok(), Some(Left::default()));
         notes.busy().unwrap();
         assert!(notes.read().is_err(), "of the first one, too");
-        for left in [LEFT, Left { begun: false, ..LEFT }, Left::default()] {
+        for left in [LEFT, Left { has_begun: false, ..LEFT }, Left::default()] {
             notes.at_rest(left).unwrap();
             assert_eq!(notes.read().ok(), Some(left));
             notes.busy().unwrap();

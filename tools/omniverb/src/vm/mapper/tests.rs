@@ -322,7 +322,7 @@ fn nobody_goes_on_where_one_was_in_the_middle_of_something() {
 fn nobody_begins_with_what_does_not_fit() {
     let (_far, near) = stream();
     let (one, long) = (file(STEP), file(3 * STEP));
-    let begun = Left { begun: true, has_channel: true, ..Left::default() };
+    let begun = Left { has_begun: true, has_channel: true, ..Left::default() };
     type Fits<'a> = (Left, Option<&'a OwnedFd>, &'a [(u8, &'a OwnedFd)]);
     let cases: [(bool, Fits<'_>); 6] = [
         (true, (begun, Some(&near), &[(1, &one)])),
