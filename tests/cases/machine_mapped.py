@@ -21,6 +21,9 @@ MAPPED = ("direct", "in a pair window of the virtual machine")
 _UNANSWERED = ("roce", "nobody answered the handshake")
 _ANSWERS = 6
 _PLACES = 2
+# How long a test of pages may take (s), and a case with six of them, which have taken 95 s in all. A
+# guest that is emulated has no processor for itself.
+_PAGES, _ALL_PAGES = 400, 1700
 
 
 class Mapped(Machine):
@@ -137,7 +140,7 @@ def _pages(lab):
     for places in (sides, SimpleNamespace(server=sides.client, client=sides.server)):
         for test in (machine_neighbours.stores, machine_neighbours.deregistered):
             machine_neighbours.all_back(lab)
-            test(lab, places)
+            test(lab, places, _PAGES)
 
 
 def _shared(lab):
@@ -290,13 +293,14 @@ def _two(lab):
             machines._between(sides, program, *options)
         with machines._long_between(lab, sides, "rc", "-e"):
             check(set(machines._ways(lab)) == {MAPPED}, f"{list(machines._ways(lab))}")
-        machine_neighbours.stores(lab, sides)
+        machine_neighbours.stores(lab, sides, _PAGES)
 
 
 def group(name, kind, found):
     """Cases with one machine of this kind, one after the other."""
     return Group(f"machines.{name}",
-                 [Case(f"machines.{name}.{what}", run, 500, slow=True) for what, run in found],
+                 [Case(f"machines.{name}.{what}", run, _ALL_PAGES if run is _pages else 500,
+                       slow=True) for what, run in found],
                  lambda stage: contextlib.closing(WithFourth(stage, kind)), weight=WAITS)
 
 

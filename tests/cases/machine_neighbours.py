@@ -65,18 +65,19 @@ def run(lab, sides, program, test, *arguments, limit=150):
     return mapped, mediated
 
 
-def stores(lab, sides):
+def stores(lab, sides, limit=150):
     """Threads store while pages move to the window and back, and a peer writes and reads there."""
     more = _MUCH_MORE if isinstance(sides.client, Device) else _MORE
-    mapped, mediated = run(lab, sides, "adoption", "no_store_is_lost", _CYCLES, 7, more)
+    mapped, mediated = run(lab, sides, "adoption", "no_store_is_lost", _CYCLES, 7, more,
+                           limit=limit)
     check(mapped >= 3, f"{mapped} of {mapped + mediated} were mapped")
 
 
-def deregistered(lab, sides):
+def deregistered(lab, sides, limit=150):
     """After ibv_dereg_mr no peer reaches the memory, whatever it keeps."""
-    mapped, _ = run(lab, sides, "across", "what_is_deregistered_no_peer_reaches")
+    mapped, _ = run(lab, sides, "across", "what_is_deregistered_no_peer_reaches", limit=limit)
     check(mapped >= 3000, f"{mapped} operations were mapped")
-    mapped, mediated = run(lab, sides, "across", "what_may_only_be_read_stays")
+    mapped, mediated = run(lab, sides, "across", "what_may_only_be_read_stays", limit=limit)
     check(mapped == 0 and mediated >= 1000, f"{mapped} were mapped, {mediated} mediated")
 
 
