@@ -21,8 +21,8 @@ MAPPED = ("direct", "in a pair window of the virtual machine")
 _UNANSWERED = ("roce", "nobody answered the handshake")
 _ANSWERS = 6
 _PLACES = 2
-# How long a test of pages may take (s), and a case with six of them, which have taken 95 s in all. A
-# guest that is emulated has no processor for itself.
+# How long a test of pages may take (s), and a case with six of them, which have taken 95 s in all:
+# a guest that is emulated has no processor for itself.
 _PAGES, _ALL_PAGES = 400, 1700
 
 

@@ -21,19 +21,17 @@ _KILLS = 2
 _ports = itertools.count(17900)
 
 
-def _operations(lab):
-    """How many operations of processes that have ended were mapped, and how many were mediated."""
-    ended = [vnic["ended"] for vnic in lab.host.daemon.vnics()]
-    return [sum(one[f"operations_{kind}"] for one in ended) for kind in ("mapped", "mediated")]
+def _operations(lab, count):
+    """How many operations of processes that have ended were mapped, and how many were mediated, by
+    vNIC, once so many processes have a device: all others are counted as of those that have ended.
+    Of a machine's processes the daemon hears that a moment later."""
+    def seen():
+        found = lab.host.daemon.vnics()
+        return found if sum(vnic["processes"] for vnic in found) == count else None
 
-
-def _have_devices(lab, count):
-    """So many processes have a device: what others did is counted as of those that have ended. Of a
-    machine's processes the daemon hears that a moment later."""
-    def had():
-        return sum(len(vnic["processes"]) for vnic in lab.host.daemon.status()["vnics"])
-
-    process.until(lambda: had() == count, 30, lambda: f"{count} processes, {had()}")
+    vnics = process.until(seen, 30, lambda: f"{count} processes: {lab.host.daemon.vnics()}")
+    return {vnic["name"]: [vnic["ended"][f"operations_{kind}"] for kind in ("mapped", "mediated")]
+            for vnic in vnics}
 
 
 def _used(lab):
@@ -49,19 +47,20 @@ def all_back(lab, used=_used, left=0):
 def run(lab, sides, program, test, *arguments, limit=150):
     """Runs a test whose owner is the client, and whose peer is the server: a count of operations
     that were mapped, and of those that were mediated."""
-    # What is counted of a network namespace is forgotten when nobody there has a device: so one has
-    # all the time, and nobody else before, nor when it is over.
-    _have_devices(lab, 0)
+    # What is counted of a network namespace is not shown when nobody there has a device, and is
+    # forgotten some time after: so one has all the time, and nobody else before or afterwards.
+    process.until(lambda: not any(vnic["processes"] for vnic in lab.host.daemon.vnics()), 30,
+                  "programs that ran before to be gone")
     watch = Side(lab.container, ["ibv_asyncwatch"])
     try:
-        _have_devices(lab, 1)
-        before = _operations(lab)
+        before = _operations(lab, 1)
         elsewhere(sides, program, test, *arguments, limit=limit)
-        _have_devices(lab, 1)
-        mapped, mediated = (now - then for now, then in zip(_operations(lab), before))
+        after = _operations(lab, 1)
+        mapped, mediated = (sum(counts[kind] for counts in after.values()) -
+                            sum(counts[kind] for counts in before.values()) for kind in (0, 1))
     finally:
         watch.end()
-    print(f"{mapped} operations were mapped, {mediated} mediated", flush=True)
+    print(f"{mapped} operations were mapped, {mediated} mediated: {before} {after}", flush=True)
     return mapped, mediated
 
 
