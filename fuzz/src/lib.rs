@@ -121,13 +121,13 @@ pub fn qemu_monitor(bytes: &[u8]) {
 /// What QEMU says to a device that is played, a message after the other: each is answered once at
 /// most, by a message of the same kind; and what is said to be an answer to the device's requests.
 pub fn qemu_vhost(bytes: &[u8]) {
-    use vhost::{Change, Device, HEAD_BYTES, Head};
+    use vhost::{Change, Device, HEAD_BYTES, Head, State};
     for change in [Change::Map, Change::Unmap] {
         if let Some(answer) = bytes.first_chunk() {
             let _ = change.is_done(answer);
         }
     }
-    let mut device = Device::new(4 << 30);
+    let mut device = Device::new(4 << 30, State::default());
     let mut rest = bytes;
     while let Some((first, more)) = rest.split_first_chunk::<HEAD_BYTES>() {
         let Ok(head) = Head::read(first) else { return };

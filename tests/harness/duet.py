@@ -40,7 +40,8 @@ class Duet:
         port = [port_option, str(self.port)]
         self.server = self._start(pair.server, 0, *(server_argv or argv), *port)
         self.client = None
-        process.until(lambda: self.listens() or self.server.poll() is not None, 15,
+        # In a guest that is emulated a program begins as fast as others let it.
+        process.until(lambda: self.listens() or self.server.poll() is not None, 60,
                       f"{argv[0]} to listen")
         if self.server.poll() is not None:
             raise Failure(f"{argv[0]} (server) ended at once: "

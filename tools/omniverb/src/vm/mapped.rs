@@ -1,53 +1,47 @@
 //! What a keeper has of windows that are mapped into its machine: who does it (`mapper.rs`), a
-//! process that it starts when QEMU connects.
+//! process that it starts when QEMU connects, and whenever the one before was killed.
 //!
-//! In: windows; that QEMU is there. Out: whether they are in the machine. One thread starts mappers
-//! and hears them, another one asks them (`later.rs`).
+//! A device that has lost its other end is none any more for QEMU, which takes no other. So QEMU's
+//! sockets are kept here, unread, as long as a mapper lives, and one that is killed is followed by
+//! another, which goes on where that one was; if that one was in the middle of something, it ends
+//! at once, and so does the device. What ends by itself, by what QEMU said or because QEMU or the
+//! keeper is gone, is followed by nobody.
+//!
+//! In: QEMU's sockets; what mappers say, which hear a hostile QEMU; windows. Out: what a mapper
+//! begins with; whether windows are in the machine. One thread starts mappers and hears them,
+//! another one asks them (`later.rs`, by `mapped/asks.rs`).
 
-use super::mapper::{BEGUN, DONE, MAP, OWN, UNMAP};
+mod asks;
+#[cfg(test)]
+mod tests;
+
+pub(super) use self::asks::{Driver, Mapped};
+
+use self::asks::{Inner, close};
+use super::mapper::{BEGUN, CHANNEL, DONE, HAS, NOTES, OWN, beginning, notes};
 use super::pairs::Pairs;
 use super::slots::Slots;
 use super::window::Window;
 use anyhow::Context;
-use omniverb_session::pair::PlugTrouble;
-use omniverb_sys::{lock, socket};
+use omniverb_sys::{event, lock, pidfd, socket};
+use rustix::net::SocketFlags;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::sync::{Arc, Condvar, Mutex};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What a mapper is started as.
 const MAPS: [&str; 2] = ["vm", "map"];
-/// How long QEMU may take for a window.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// What a driver of the guest's can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Driver {
-    /// None has begun.
-    Unknown,
-    /// It knows of memory that is mapped.
-    Knows,
-    /// It does not.
-    KnowsNot,
-    /// Nobody maps any more.
-    Gone,
-}
-
-/// Who maps, if somebody does.
-pub(super) struct Mapped {
-    pub(super) slots: Slots,
-    inner: Mutex<Inner>,
-    changed: Condvar,
-}
-
-struct Inner {
-    mapper: Option<OwnedFd>,
-    driver: Driver,
-    /// What was asked last was done, or not.
-    done: Option<bool>,
-}
+/// How long a mapper may take to be gone that has closed its socket.
+const GOES: Duration = Duration::from_secs(10);
+/// What lives for less is no use; before another one, then; and how many such there are in a row
+/// before it is over, since QEMU waits meanwhile.
+const SOON: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 250 });
+const IN_VAIN: u32 = 16;
 
 /// What starts mappers.
 pub(super) struct Starter {
@@ -58,119 +52,176 @@ pub(super) struct Starter {
     pub(super) program: PathBuf,
 }
 
+/// What all of a QEMU's mappers have.
+struct Kept<'a> {
+    qemu: &'a OwnedFd,
+    /// The machine's own file.
+    own: &'a OwnedFd,
+    /// What they leave each other.
+    notes: OwnedFd,
+}
+
+/// How one has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Killed,
+    ByItself,
+}
+
+/// A process that ends with whoever has it.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 impl Mapped {
     /// Has a thread wait for QEMU.
     pub(super) fn start(slots: Slots, starter: Starter) -> anyhow::Result<Arc<Mapped>> {
-        let inner = Inner { mapper: None, driver: Driver::Unknown, done: None };
-        let mapped = Arc::new(Mapped { slots, inner: inner.into(), changed: Condvar::new() });
+        let mapped = Mapped::new(slots);
         let ours = mapped.clone();
-        let file = slots.beginning(&starter.own.head)?;
+        let own = slots.beginning(&starter.own.head)?;
+        // Before any guest writes there.
+        let begins = beginning(&own)?;
         let thread = std::thread::Builder::new().name("omniverb-mapped".into());
-        thread.spawn(move || ours.serve(&starter, &file)).context("cannot start a thread")?;
+        thread
+            .spawn(move || ours.serve(&starter, &own, &begins))
+            .context("cannot start a thread")?;
         Ok(mapped)
     }
 
-    /// One whose mapper is played, of a guest whose driver knows of such memory.
-    #[cfg(test)]
-    pub(super) fn played(slots: Slots, mapper: OwnedFd) -> Arc<Mapped> {
-        let inner = Inner { mapper: Some(mapper), driver: Driver::Knows, done: None };
-        Arc::new(Mapped { slots, inner: inner.into(), changed: Condvar::new() })
-    }
-
-    fn serve(&self, starter: &Starter, file: &OwnedFd) {
+    /// Serves QEMU, and the next one. `own`: the machine's own file, and what it began with.
+    fn serve(&self, starter: &Starter, own: &OwnedFd, begins: &[u8]) {
         // Nobody but QEMU's user may connect: one that is gone may come again.
-        while let Ok(qemu) = rustix::net::accept_with(
-            &starter.listener,
-            rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK,
-        ) {
-            let _ = self.serve_one(starter, file, qemu);
-            let mut inner = lock(&self.inner);
-            (inner.mapper, inner.driver) = (None, Driver::Gone);
-            self.changed.notify_all();
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        while let Ok(qemu) = rustix::net::accept_with(&starter.listener, flags) {
+            if let Ok(notes) = notes(begins) {
+                let _ = self.serve_qemu(starter, &Kept { qemu: &qemu, own, notes });
+            }
+            // QEMU is not to wait for an answer of nobody's, nor by what others may have of it.
+            socket::shut(qemu.as_fd());
+            self.is_over();
+            close([qemu]);
         }
     }
 
-    fn serve_one(&self, starter: &Starter, file: &OwnedFd, qemu: OwnedFd) -> anyhow::Result<()> {
-        let (ours, theirs) = socket::pair()?;
-        let mut mapper = Command::new(&starter.program);
-        mapper.args(MAPS).arg(self.slots.bytes.to_string()).arg(self.slots.count.to_string());
-        mapper.stdin(qemu).stdout(theirs).stderr(Stdio::null()).env_clear().current_dir("/");
-        let mut running = starter.pairs.start_without(&mut mapper)?;
-        drop(mapper);
-        let ask = |number: u8, file: &OwnedFd| {
-            socket::send(ours.as_fd(), &[MAP, number], &[file.as_fd()])
-        };
-        ask(OWN, file)?;
-        let all = starter.pairs.mapped()?;
-        for (number, file) in &all {
-            ask(*number, file)?;
-        }
-        let mut unanswered = 1 + all.len();
-        drop(all);
-        lock(&self.inner).mapper = Some(ours.try_clone()?);
-        let mut said = [0; 2];
-        while let Ok((2, _)) = socket::receive(ours.as_fd(), &mut said, socket::Mode::Blocking) {
+    /// Starts a mapper, and another one as long as they are killed.
+    fn serve_qemu(&self, starter: &Starter, kept: &Kept<'_>) -> io::Result<()> {
+        {
+            // What is taken out from here on is asked of its mappers.
             let mut inner = lock(&self.inner);
-            match said {
-                // Of what it was given at first.
-                [DONE, _] if unanswered > 0 => unanswered -= 1,
-                [DONE, done] => inner.done = Some(done == 1),
-                [BEGUN, knows] => {
-                    inner.driver = if knows == 1 { Driver::Knows } else { Driver::KnowsNot };
-                }
-                _ => break,
-            }
-            self.changed.notify_all();
+            inner.windows = starter.pairs.mapped()?.into_iter().collect();
+            inner.driver = Driver::Unknown;
         }
-        let _ = running.kill();
-        running.wait()?;
+        let mut in_vain = 0;
+        while in_vain < IN_VAIN {
+            let begun = Instant::now();
+            // One that cannot be started now may be in a moment.
+            if self.serve_one(starter, kept).is_ok_and(|end| end == End::ByItself) {
+                break;
+            }
+            lock(&self.inner).mapper = None;
+            in_vain += 1;
+            if begun.elapsed() >= SOON {
+                in_vain = 0;
+            } else {
+                std::thread::sleep(PAUSE);
+            }
+        }
         Ok(())
     }
 
-    /// What the guest's driver can do, when one has begun.
-    pub(super) fn driver(&self) -> Driver {
-        let inner = lock(&self.inner);
-        let begun = self.changed.wait_while(inner, |inner| inner.driver == Driver::Unknown);
-        begun.map_or(Driver::Gone, |inner| inner.driver)
+    fn serve_one(&self, starter: &Starter, kept: &Kept<'_>) -> anyhow::Result<End> {
+        let (ours, theirs) = socket::pair()?;
+        let mut mapper = Command::new(&starter.program);
+        mapper.args(MAPS).arg(self.slots.bytes.to_string()).arg(self.slots.count.to_string());
+        mapper.stdin(kept.qemu.try_clone()?).stdout(theirs).stderr(Stdio::null());
+        mapper.env_clear().current_dir("/");
+        let mut running = Running(starter.pairs.start_without(&mut mapper)?);
+        drop(mapper);
+        self.tell_all(ours.try_clone()?, kept)?;
+        let makes_sense = self.hear(&ours)?;
+        let life = pidfd::of(running.0.id().cast_signed())?;
+        if !makes_sense || !event::readable(life.as_fd(), Some(GOES))? {
+            return Ok(End::ByItself);
+        }
+        let is_killed = running.0.wait()?.signal().is_some();
+        Ok(if is_killed { End::Killed } else { End::ByItself })
     }
 
-    /// The same, as it is now.
-    pub(super) fn driver_now(&self) -> Driver {
-        lock(&self.inner).driver
-    }
-
-    /// Maps a window.
-    pub(super) fn map(&self, number: u8, file: &OwnedFd) -> Result<(), PlugTrouble> {
-        self.ask(MAP, number, Some(file))
-    }
-
-    /// Takes one away.
-    pub(super) fn unmap(&self, number: u8) -> Result<(), PlugTrouble> {
-        self.ask(UNMAP, number, None)
-    }
-
-    fn ask(&self, what: u8, number: u8, file: Option<&OwnedFd>) -> Result<(), PlugTrouble> {
+    /// Tells a mapper what there is, and what is to be done: from here on it is the one that maps.
+    fn tell_all(&self, ours: OwnedFd, kept: &Kept<'_>) -> anyhow::Result<()> {
         let mut inner = lock(&self.inner);
-        let mapper = inner.mapper.as_ref().ok_or(PlugTrouble::NoMapper)?;
-        let files: Vec<_> = file.iter().map(AsFd::as_fd).collect();
-        let said = socket::try_send(mapper.as_fd(), &[what, number], &files);
-        said.map_err(|_| PlugTrouble::NoMapper)?;
-        inner.done = None;
-        let until = Instant::now() + PATIENCE;
-        while inner.done.is_none() && inner.driver != Driver::Gone {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                // What it says of this one must not be taken for what it says of the next.
-                inner.mapper.take().iter().for_each(|mapper| socket::shut(mapper.as_fd()));
-                return Err(PlugTrouble::Silent);
-            }
-            let waited = self.changed.wait_timeout(inner, left);
-            inner = waited.map_err(|_| PlugTrouble::Host)?.0;
+        // One that does not go on is gone before it has heard all: that is heard from itself.
+        if inner.tell_all(&ours, kept)?.is_err() {
+            socket::shut(ours.as_fd());
         }
-        match inner.done.take() {
-            Some(true) => Ok(()),
-            Some(false) => Err(PlugTrouble::Memory),
-            None => Err(PlugTrouble::NoMapper),
+        inner.mapper = Some(ours);
+        Ok(())
+    }
+
+    /// Hears a mapper until its socket is closed: whether all that it said makes sense.
+    fn hear(&self, ours: &OwnedFd) -> io::Result<bool> {
+        loop {
+            let mut said = [0; 2];
+            let heard = socket::receive(ours.as_fd(), &mut said, socket::Mode::Blocking);
+            let (length, mut files) = match heard {
+                // Said once if it has left something unread, before what it had said itself.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => continue,
+                // A word that is longer, or with more beside it, than any.
+                Err(error) if socket::is_lost(&error) => return Ok(false),
+                heard => heard?,
+            };
+            let mut inner = lock(&self.inner);
+            match (&said[..length], files.pop()) {
+                ([], None) => return Ok(true),
+                ([DONE, done], None) => inner.is_done(*done == 1),
+                ([BEGUN, knows], None) => {
+                    inner.driver = if *knows == 1 { Driver::Knows } else { Driver::KnowsNot };
+                }
+                ([CHANNEL, 0], Some(file))
+                    if files.is_empty() && inner.channel.is_none() && is_stream(&file) =>
+                {
+                    inner.channel = Some(file);
+                }
+                (_, file) => {
+                    drop(inner);
+                    files.extend(file);
+                    close(files);
+                    return Ok(false);
+                }
+            }
+            self.changed.notify_all();
         }
     }
+}
+
+impl Inner {
+    /// Says it: what the other end has to hear before anything else. The inner outcome is what
+    /// became of sending it.
+    fn tell_all(&self, mapper: &OwnedFd, kept: &Kept<'_>) -> anyhow::Result<io::Result<()>> {
+        let count = u8::try_from(1 + self.windows.len()).context("too many windows")?;
+        let mut beside = vec![kept.notes.as_fd()];
+        beside.extend(self.channel.as_ref().map(AsFd::as_fd));
+        let say = || {
+            socket::try_send(mapper.as_fd(), &[NOTES, count], &beside)?;
+            for (number, file) in std::iter::once((&OWN, kept.own)).chain(&self.windows) {
+                socket::try_send(mapper.as_fd(), &[HAS, *number], &[file.as_fd()])?;
+            }
+            // What nobody has answered nobody has heard, or there is nobody any more who hears.
+            self.asked.as_ref().map_or(Ok(()), |asked| asked.tell(mapper))
+        };
+        Ok(say())
+    }
+}
+
+/// Whether it is a socket as QEMU makes them. No file system is asked: what is behind it may be a
+/// file that never answers.
+fn is_stream(file: &OwnedFd) -> bool {
+    use rustix::net::{AddressFamily, SocketType, sockopt};
+    let kind = sockopt::socket_domain(file).and_then(|of| Ok((of, sockopt::socket_type(file)?)));
+    kind == Ok((AddressFamily::UNIX, SocketType::STREAM))
 }

@@ -1,6 +1,7 @@
 //! Who maps windows into a machine's memory: a process that plays a device for QEMU, as which it
 //! asks QEMU to map files, and to take them away (decision 0048). One for each machine, for as long
-//! as QEMU runs; it is nobody, and has QEMU's socket, its keeper's, and the windows.
+//! as QEMU runs; it is nobody, and has QEMU's socket, its keeper's, and the windows. One that is
+//! killed at rest is followed by another, which goes on where it was (`notes.rs`).
 //!
 //! In: what QEMU says, which runs a hostile guest (`vhost.rs`); windows of its keeper's. Out: those
 //! windows in the guest, and again whenever a driver of the guest's begins: by then QEMU has taken
@@ -10,53 +11,45 @@
 #[cfg(test)]
 mod tests;
 
+mod notes;
+mod over;
+mod stream;
+
+pub(super) use self::notes::{beginning, notes};
+pub(super) use self::over::Over;
+
+use self::notes::{Left, Notes};
+use self::stream::Stream;
 use super::slots::Slots;
-use super::vhost::{ANSWER_BYTES, Change, Device, HEAD_BYTES, Head, News, Nonsense, Part};
+use super::vhost::{ANSWER_BYTES, Change, Device, News, Part};
 use super::window::DATA_OFFSET;
 use omniverb_sys::{memfd, socket};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::{Errno, pread, pwrite};
+use rustix::io::{Errno, pwrite};
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 /// The number of the machine's own file among windows.
 pub(super) const OWN: u8 = 0;
-/// Bytes of it that the guest reads.
-const OWN_BYTES: usize = DATA_OFFSET as usize + 4096;
 /// What is to be done that nobody has done yet: more than a keeper asks for.
 const JOBS_MAX: usize = 256;
 
-/// What a keeper asks for: this byte, and the number of a window.
+/// What a keeper says first: this byte, and how many windows follow. Beside it are the notes, and
+/// where QEMU is asked, if somebody was there before.
+pub(super) const NOTES: u8 = b'n';
+/// Those windows: this byte, and the number of each.
+pub(super) const HAS: u8 = b'h';
+/// What it asks for: this byte, and the number of a window.
 pub(super) const MAP: u8 = b'+';
 pub(super) const UNMAP: u8 = b'-';
 /// What it is told: this byte, and one more. Whether what it asked for was done; whether the
-/// driver of the guest's that has begun knows of memory that is mapped.
+/// driver of the guest's that has begun knows of memory that is mapped; where QEMU is asked, which
+/// is beside it.
 pub(super) const DONE: u8 = b'=';
 pub(super) const BEGUN: u8 = b'!';
-
-/// Why it is over.
-#[derive(Debug)]
-pub(super) struct Over;
-
-impl From<Nonsense> for Over {
-    fn from(_: Nonsense) -> Over {
-        Over
-    }
-}
-
-impl From<io::Error> for Over {
-    fn from(_: io::Error) -> Over {
-        Over
-    }
-}
-
-impl From<Errno> for Over {
-    fn from(_: Errno) -> Over {
-        Over
-    }
-}
+pub(super) const CHANNEL: u8 = b'c';
 
 /// A window, and where it belongs.
 struct Window {
@@ -81,6 +74,7 @@ struct Mapper {
     qemu: Stream,
     /// Where QEMU is asked, once it has said where.
     channel: Option<Stream>,
+    notes: Notes,
     device: Device,
     windows: BTreeMap<u8, Window>,
     /// What the guest reads of the machine's own file.
@@ -94,21 +88,12 @@ struct Mapper {
 
 /// Serves until QEMU, or the keeper, is gone, or one of them says what makes no sense.
 pub(super) fn serve(qemu: OwnedFd, keeper: OwnedFd, slots: Slots) -> Result<Infallible, Over> {
-    let mut mapper = Mapper {
-        slots,
-        keeper,
-        qemu: Stream::new(qemu),
-        channel: None,
-        device: Device::new(slots.region()),
-        windows: BTreeMap::new(),
-        beginning: Vec::new(),
-        jobs: VecDeque::new(),
-        asked: false,
-        begun: false,
-    };
+    let mut mapper = Mapper::new(qemu, keeper, slots)?;
     loop {
         mapper.ask()?;
+        mapper.note()?;
         let [qemu, keeper, answered] = mapper.wait()?;
+        mapper.notes.busy()?;
         if keeper {
             mapper.hear_keeper()?;
         }
@@ -122,6 +107,58 @@ pub(super) fn serve(qemu: OwnedFd, keeper: OwnedFd, slots: Slots) -> Result<Infa
 }
 
 impl Mapper {
+    /// As the keeper says, and as whoever was there before has left it.
+    fn new(qemu: OwnedFd, keeper: OwnedFd, slots: Slots) -> Result<Mapper, Over> {
+        let mut said = [0; 2];
+        let mut hear = || {
+            let heard = socket::receive(keeper.as_fd(), &mut said, socket::Mode::Blocking)?;
+            if heard.0 == 2 { Ok((said, heard.1)) } else { Err(Over) }
+        };
+        let ([NOTES, count], files) = hear()? else { return Err(Over) };
+        let mut files = files.into_iter();
+        let notes = Notes::new(files.next().ok_or(Over)?)?;
+        let channel = files.next().map(Stream::new);
+        let left = notes.read()?;
+        if left.has_channel != channel.is_some() || files.next().is_some() {
+            return Err(Over);
+        }
+        let mut windows = BTreeMap::new();
+        for _ in 0..count {
+            let ([HAS, number], mut files) = hear()? else { return Err(Over) };
+            let file = files.pop().filter(|_| files.is_empty()).ok_or(Over)?;
+            let part = part(slots, number, &file)?.ok_or(Over)?;
+            // Whatever there is has been mapped since a driver began.
+            let window = Window { file, part, mapped: left.has_begun };
+            if windows.insert(number, window).is_some() {
+                return Err(Over);
+            }
+        }
+        Ok(Mapper {
+            slots,
+            keeper,
+            qemu: Stream::new(qemu),
+            channel,
+            beginning: notes.beginning()?,
+            notes,
+            device: Device::new(slots.region(), left.state),
+            windows,
+            jobs: VecDeque::new(),
+            asked: false,
+            begun: left.has_begun,
+        })
+    }
+
+    /// Notes that nothing is under way, if so.
+    fn note(&self) -> Result<(), Over> {
+        let none_is_half =
+            self.qemu.is_at_rest() && self.channel.as_ref().is_none_or(Stream::is_at_rest);
+        if !none_is_half || !self.jobs.is_empty() {
+            return Ok(());
+        }
+        let (state, has_channel) = (self.device.state(), self.channel.is_some());
+        self.notes.at_rest(Left { state, has_begun: self.begun, has_channel })
+    }
+
     fn wait(&self) -> Result<[bool; 3], Over> {
         let sockets = [Some(&self.qemu.socket), Some(&self.keeper)];
         let channel = self.channel.as_ref().map(|channel| &channel.socket);
@@ -189,15 +226,7 @@ impl Mapper {
 
     /// A window is to be mapped: now, or when a driver of the guest's begins.
     fn take(&mut self, number: u8, file: OwnedFd) -> Result<(), Over> {
-        let bytes = memfd::size(file.as_fd()).map_err(|_| Over)?;
-        let part = if number == OWN {
-            self.beginning = vec![0; OWN_BYTES];
-            pread(&file, &mut self.beginning, 0)?;
-            Some(Part { at: 0, in_file: 0, length: bytes })
-        } else {
-            let place = self.slots.place(number, bytes);
-            place.map(|place| Part { at: place.offset, in_file: DATA_OFFSET, length: place.length })
-        };
+        let part = part(self.slots, number, &file)?;
         let Some(part) = part.filter(|_| !self.windows.contains_key(&number)) else {
             return self.tell(DONE, false);
         };
@@ -234,7 +263,12 @@ impl Mapper {
         let (answer, news) = self.device.hear(head, &body, files.len())?;
         match news {
             News::Nothing => {}
-            News::Channel => self.channel = files.pop().map(Stream::new),
+            News::Channel => {
+                let channel = files.pop().filter(|_| self.channel.is_none()).ok_or(Over)?;
+                // Whoever follows this one asks there, too.
+                socket::try_send(self.keeper.as_fd(), &[CHANNEL, 0], &[channel.as_fd()])?;
+                self.channel = Some(Stream::new(channel));
+            }
             News::Begun { knows } => self.begin(knows)?,
         }
         if let Some(answer) = answer {
@@ -260,68 +294,12 @@ impl Mapper {
     }
 }
 
-/// A message of QEMU's: its head, what is behind that, descriptors.
-type Heard = (Head, Vec<u8>, Vec<OwnedFd>);
-
-/// A socket by which bytes come, of which so many belong together.
-struct Stream {
-    socket: OwnedFd,
-    /// What has come of it.
-    bytes: Vec<u8>,
-    files: Vec<OwnedFd>,
-}
-
-impl Stream {
-    fn new(socket: OwnedFd) -> Stream {
-        Stream { socket, bytes: Vec::new(), files: Vec::new() }
+/// Where window `number` belongs, if it has a place, and what of its file belongs there.
+fn part(slots: Slots, number: u8, file: &OwnedFd) -> Result<Option<Part>, Over> {
+    let bytes = memfd::size(file.as_fd()).map_err(|_| Over)?;
+    if number == OWN {
+        return Ok(Some(Part { at: 0, in_file: 0, length: bytes }));
     }
-
-    /// So many bytes, once they are there. Nothing behind them is read, so that no descriptors come
-    /// that belong beside others.
-    fn fill(&mut self, length: usize) -> Result<bool, Over> {
-        while self.bytes.len() < length {
-            let mut piece = vec![0; length - self.bytes.len()];
-            match receive(self.socket.as_fd(), &mut piece)? {
-                None => return Ok(false),
-                Some((0, _)) => return Err(Over),
-                Some((length, files)) => {
-                    self.bytes.extend_from_slice(&piece[..length]);
-                    self.files.extend(files);
-                }
-            }
-        }
-        Ok(true)
-    }
-
-    fn read(&mut self, length: usize) -> Result<Option<Vec<u8>>, Over> {
-        if !self.fill(length)? {
-            return Ok(None);
-        }
-        self.files.clear();
-        Ok(Some(std::mem::take(&mut self.bytes)))
-    }
-
-    /// A message, and the descriptors beside it.
-    fn message(&mut self) -> Result<Option<Heard>, Over> {
-        if !self.fill(HEAD_BYTES)? {
-            return Ok(None);
-        }
-        let head = Head::read(self.bytes.first_chunk().ok_or(Over)?)?;
-        if !self.fill(HEAD_BYTES + head.length)? {
-            return Ok(None);
-        }
-        let bytes = std::mem::take(&mut self.bytes);
-        Ok(Some((head, bytes[HEAD_BYTES..].to_vec(), std::mem::take(&mut self.files))))
-    }
-}
-
-/// Nothing, if there is nothing now.
-fn receive(
-    socket: BorrowedFd<'_>,
-    bytes: &mut [u8],
-) -> Result<Option<(usize, Vec<OwnedFd>)>, Over> {
-    match socket::receive(socket, bytes, socket::Mode::NonBlocking) {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        heard => Ok(Some(heard?)),
-    }
+    let place = slots.place(number, bytes);
+    Ok(place.map(|place| Part { at: place.offset, in_file: DATA_OFFSET, length: place.length }))
 }

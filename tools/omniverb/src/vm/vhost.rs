@@ -106,16 +106,40 @@ pub(crate) enum News {
 pub(crate) struct Device {
     /// Bytes of its region.
     region: u64,
+    state: State,
+}
+
+/// How far that is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct State {
     /// Features of the protocol that QEMU has taken.
-    protocol: u64,
+    pub(crate) protocol: u64,
     /// Where the queue begins, which nobody serves.
-    base: u32,
+    pub(crate) base: u32,
+}
+
+impl State {
+    /// Whether a device can be so.
+    pub(crate) fn is_sound(self) -> bool {
+        self.protocol == 0 || may_be_taken(self.protocol)
+    }
+}
+
+/// Whether QEMU may take these features of the protocol: such as are offered. One that does not
+/// know of mappings has no use for this device.
+fn may_be_taken(protocol: u64) -> bool {
+    protocol & !OFFERED == 0 && protocol & MAPS != 0
 }
 
 impl Device {
-    /// One with a region of so many bytes.
-    pub(crate) fn new(region: u64) -> Device {
-        Device { region, protocol: 0, base: 0 }
+    /// One with a region of so many bytes, with which QEMU has come so far.
+    pub(crate) fn new(region: u64, state: State) -> Device {
+        Device { region, state }
+    }
+
+    /// How far QEMU has come.
+    pub(crate) fn state(&self) -> State {
+        self.state
     }
 
     /// What to answer, if anything, and what follows. `files`: descriptors that came along.
@@ -136,7 +160,7 @@ impl Device {
             request::GET_QUEUE_NUM => number(1),
             request::GET_VRING_BASE => {
                 let index = word(body, 0).ok_or(Nonsense)?;
-                answer(&[index.to_ne_bytes(), self.base.to_ne_bytes()].concat())
+                answer(&[index.to_ne_bytes(), self.state.base.to_ne_bytes()].concat())
             }
             request::GET_CONFIG => answer(&config(body)?),
             request::GET_SHMEM_CONFIG => answer(&regions(self.region)),
@@ -159,18 +183,17 @@ impl Device {
             }
             request::SET_PROTOCOL_FEATURES => {
                 let taken = long(body).ok_or(Nonsense)?;
-                // One that does not know of mappings has no use for this device.
-                if taken & !OFFERED != 0 || taken & MAPS == 0 {
+                if !may_be_taken(taken) {
                     return Err(Nonsense);
                 }
-                self.protocol = taken;
+                self.state.protocol = taken;
             }
-            request::SET_VRING_BASE => self.base = word(body, 4).ok_or(Nonsense)?,
+            request::SET_VRING_BASE => self.state.base = word(body, 4).ok_or(Nonsense)?,
             request::SET_BACKEND_REQ_FD if files == 1 => news = News::Channel,
             other if request::HEARD.contains(&other) => {}
             _ => return Err(Nonsense),
         }
-        let wanted = head.wants_answer && self.protocol & REPLY_ACK != 0;
+        let wanted = head.wants_answer && self.state.protocol & REPLY_ACK != 0;
         let heard = || message(head.request, VERSION | REPLY, &0_u64.to_ne_bytes());
         Ok((wanted.then(heard), news))
     }
@@ -279,7 +302,7 @@ mod tests {
     /// As QEMU 11.1 begins with such a device, and as its guest's driver does.
     #[test]
     fn qemu_is_answered_what_it_asks() {
-        let mut device = Device::new(4 * GIB);
+        let mut device = Device::new(4 * GIB, State::default());
         let mut asked = |request, body: &[u8]| {
             let (answer, news) = hear(&mut device, request, 1, body, 0).unwrap();
             assert_eq!(news, News::Nothing);
@@ -309,7 +332,7 @@ mod tests {
 
     #[test]
     fn what_is_told_has_its_consequences() {
-        let mut device = Device::new(4 * GIB);
+        let mut device = Device::new(4 * GIB, State::default());
         let taken = OFFERED.to_ne_bytes();
         assert_eq!(hear(&mut device, 3, 9, &[], 0).unwrap().0, None, "not agreed on yet");
         assert_eq!(hear(&mut device, 16, 1, &taken, 0).unwrap(), (None, News::Nothing));
@@ -327,7 +350,7 @@ mod tests {
         {
             assert_eq!(Head::read(&wrong), Err(Nonsense));
         }
-        let mut device = Device::new(GIB);
+        let mut device = Device::new(GIB, State::default());
         let long = |number: u64| number.to_ne_bytes().to_vec();
         for (request, body, files) in [
             (0, vec![], 0),

@@ -51,8 +51,8 @@ impl Way {
     }
 }
 
-/// Whether QEMU is told to end when its guest is reset: who is reset after its mapper was killed
-/// ends anyway, which nobody is to have who did not ask for it.
+/// Whether QEMU is told to end when its guest is reset: who is reset after it has lost its mapper
+/// for good ends anyway, which nobody is to have who did not ask for it.
 fn ends_at_reset(arguments: &[OsString]) -> bool {
     let says = |word: &OsString| {
         let word = word.to_str().unwrap_or("");

@@ -91,9 +91,15 @@ fn another_machine_s_window_that_is_too_long_ends_nothing() {
         later.is_in_vain(Whose::Another, PlugTrouble::NoMonitor);
     }
     assert_eq!((later.tries_of_others, later.left()), (0, 3));
-    // One that has a place goes to who maps.
-    drop(mapper);
+    // One that has a place goes to who maps; here nobody follows that one.
+    let mapped = later.mapped.clone().unwrap();
+    let ends = std::thread::spawn(move || {
+        let asked = event::readable(mapper.as_fd(), Some(Duration::from_secs(20))).unwrap();
+        mapped.is_over();
+        asked
+    });
     assert_eq!(plug(&later, 2 * STEP), PlugTrouble::NoMapper);
+    assert!(ends.join().unwrap());
     for _ in 0..TRIES {
         later.is_in_vain(Whose::Own, PlugTrouble::NoMapper);
     }

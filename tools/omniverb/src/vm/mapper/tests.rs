@@ -1,8 +1,10 @@
 //! A mapper between a QEMU and a keeper that are played.
 
 use super::*;
+use crate::vm::vhost::HEAD_BYTES;
 use crate::vm::window::STEP;
 use omniverb_sys::event;
+use rustix::io::pread;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::time::Duration;
 
@@ -13,11 +15,15 @@ const MOMENT: Duration = Duration::from_millis(100);
 const OLD: u64 = 1 << 32;
 const KNOWS: u64 = OLD | 1;
 
-/// The far ends of a mapper's sockets.
+/// The far ends of a mapper's sockets, and what it and its keeper have.
 struct Ends {
     qemu: OwnedFd,
+    /// The mapper's end of that, which its keeper has, too.
+    theirs: OwnedFd,
     channel: OwnedFd,
     keeper: OwnedFd,
+    notes: OwnedFd,
+    own: OwnedFd,
     mapper: std::thread::JoinHandle<()>,
 }
 
@@ -30,17 +36,45 @@ fn message(request: u32, body: &[u8]) -> Vec<u8> {
     [&[request, 1, length].map(u32::to_ne_bytes).concat()[..], body].concat()
 }
 
+/// Starts one that has these windows; `channel`: where its predecessor asked.
+fn start(
+    qemu: &OwnedFd,
+    (notes, channel): (&OwnedFd, Option<&OwnedFd>),
+    windows: &[(u8, &OwnedFd)],
+) -> (OwnedFd, std::thread::JoinHandle<()>) {
+    let (keeper, keepers) = socket::pair().unwrap();
+    let qemu = qemu.try_clone().unwrap();
+    let mapper = std::thread::spawn(move || {
+        let Err(Over) = serve(qemu, keepers, SLOTS);
+    });
+    let mut files = vec![notes.as_fd()];
+    files.extend(channel.map(AsFd::as_fd));
+    let count = u8::try_from(windows.len()).unwrap();
+    socket::send(keeper.as_fd(), &[NOTES, count], &files).unwrap();
+    for (number, file) in windows {
+        // One that does not go on hears none of it.
+        let _ = socket::send(keeper.as_fd(), &[HAS, *number], &[file.as_fd()]);
+    }
+    (keeper, mapper)
+}
+
 impl Ends {
-    /// As QEMU begins, up to where the device asks.
-    fn new() -> Ends {
-        let ((qemu, theirs), (keeper, keepers)) = (stream(), socket::pair().unwrap());
-        let mapper = std::thread::spawn(move || {
-            let Err(Over) = serve(theirs, keepers, SLOTS);
-        });
-        let (channel, theirs) = stream();
-        let ends = Ends { qemu, channel, keeper, mapper };
-        socket::send(ends.qemu.as_fd(), &message(21, &[]), &[theirs.as_fd()]).unwrap();
-        ends
+    /// As QEMU begins, up to where the device asks; with that place, which the keeper has now.
+    fn new(more: &[(u8, &OwnedFd)]) -> (Ends, OwnedFd) {
+        let (qemu, theirs) = stream();
+        let own = file(STEP);
+        pwrite(&own, b"first", 4096).unwrap();
+        let notes = notes(&beginning(&own).unwrap()).unwrap();
+        let windows: Vec<_> = [(OWN, &own)].into_iter().chain(more.iter().copied()).collect();
+        let (keeper, mapper) = start(&theirs, (&notes, None), &windows);
+        let (channel, asks) = stream();
+        socket::send(qemu.as_fd(), &message(21, &[]), &[asks.as_fd()]).unwrap();
+        assert!(event::readable(keeper.as_fd(), Some(LIMIT)).unwrap(), "nothing");
+        let mut said = [0; 2];
+        let mode = socket::Mode::NonBlocking;
+        let (length, mut files) = socket::receive(keeper.as_fd(), &mut said, mode).unwrap();
+        assert_eq!((length, said[0], files.len()), (2, CHANNEL, 1));
+        (Ends { qemu, theirs, channel, keeper, notes, own, mapper }, files.remove(0))
     }
 
     fn tell(&self, request: u32, body: &[u8]) {
@@ -90,6 +124,25 @@ impl Ends {
     fn is_asked_nothing(&self) {
         assert!(!event::readable(self.channel.as_fd(), Some(MOMENT)).unwrap());
     }
+
+    /// Asks QEMU's question how many queues there are: whether it is answered.
+    fn is_answered(&self) -> bool {
+        self.tell(17, &[]);
+        let mut answer = [0; 64];
+        event::readable(self.qemu.as_fd(), Some(LIMIT)).unwrap()
+            && socket::receive(self.qemu.as_fd(), &mut answer, socket::Mode::NonBlocking)
+                .is_ok_and(|(length, _)| length == HEAD_BYTES + 8)
+    }
+
+    /// What the notes begin with, once that is this.
+    fn is_noted(&self, what: u8) {
+        let until = std::time::Instant::now() + LIMIT;
+        let mut byte = [0];
+        while pread(&self.notes, &mut byte, 0).is_err() || byte != [what] {
+            assert!(std::time::Instant::now() < until, "{byte:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 fn file(bytes: u64) -> OwnedFd {
@@ -102,22 +155,19 @@ fn id(file: &OwnedFd) -> omniverb_sys::extent::FileId {
 
 #[test]
 fn windows_are_mapped_when_a_driver_begins_and_as_they_come() {
-    let ends = Ends::new();
-    let (own, one, two) = (file(STEP), file(2 * STEP), file(STEP));
-    pwrite(&own, b"first", 4096).unwrap();
-    for (number, file) in [(OWN, &own), (1, &one)] {
-        ends.gives(number, file);
-        assert_eq!(ends.heard(), [DONE, 1]);
-    }
+    let (one, two) = (file(2 * STEP), file(STEP));
+    let (ends, _) = Ends::new(&[]);
+    ends.gives(1, &one);
+    assert_eq!(ends.heard(), [DONE, 1]);
     ends.is_asked_nothing();
     // What the guest has made of the machine's own file is mended before it looks.
-    pwrite(&own, b"other", 4096).unwrap();
+    pwrite(&ends.own, b"other", 4096).unwrap();
     ends.begins(KNOWS);
     let (request, place, came) = ends.asked();
     assert_eq!((request, place), (9, [0, 0, STEP]));
     let mut bytes = [0; 5];
-    pread(&own, &mut bytes, 4096).unwrap();
-    assert_eq!((id(&came.unwrap()), &bytes), (id(&own), b"first"));
+    pread(&ends.own, &mut bytes, 4096).unwrap();
+    assert_eq!((id(&came.unwrap()), &bytes), (id(&ends.own), b"first"));
     ends.is_asked_nothing();
     ends.answers(9, 0);
     let (request, place, came) = ends.asked();
@@ -150,9 +200,7 @@ fn windows_are_mapped_when_a_driver_begins_and_as_they_come() {
 
 #[test]
 fn what_qemu_refuses_and_what_has_no_place_the_keeper_hears() {
-    let ends = Ends::new();
-    ends.gives(OWN, &file(STEP));
-    assert_eq!(ends.heard(), [DONE, 1]);
+    let (ends, _) = Ends::new(&[]);
     ends.begins(OLD);
     ends.is_asked_nothing();
     ends.begins(KNOWS);
@@ -178,9 +226,7 @@ fn what_qemu_refuses_and_what_has_no_place_the_keeper_hears() {
 /// What QEMU asks and tells while it maps is heard: it would wait for ever.
 #[test]
 fn qemu_is_answered_while_it_is_asked() {
-    let ends = Ends::new();
-    ends.gives(OWN, &file(STEP));
-    assert_eq!(ends.heard(), [DONE, 1]);
+    let (ends, _) = Ends::new(&[]);
     ends.begins(KNOWS);
     ends.asked();
     let said = message(17, &[]);
@@ -195,11 +241,123 @@ fn qemu_is_answered_while_it_is_asked() {
     ends.answers(9, 0);
 }
 
+/// Ends a mapper as if it were killed: here by its keeper, which is heard only by who is at rest.
+fn another(ends: Ends, channel: &OwnedFd, windows: &[(u8, &OwnedFd)]) -> Ends {
+    drop(ends.keeper);
+    ends.mapper.join().unwrap();
+    // What hears that its keeper is gone is busy with it.
+    pwrite(&ends.notes, &[1], 0).unwrap();
+    let all: Vec<_> = [(OWN, &ends.own)].into_iter().chain(windows.iter().copied()).collect();
+    let (keeper, mapper) = start(&ends.theirs, (&ends.notes, Some(channel)), &all);
+    Ends { keeper, mapper, ..ends }
+}
+
+#[test]
+fn another_one_goes_on_where_one_was_at_rest() {
+    let (one, two) = (file(STEP), file(STEP));
+    let (ends, channel) = Ends::new(&[(1, &one)]);
+    let taken: u64 = 1 << 22 | 1 << 3;
+    ends.tell(16, &taken.to_ne_bytes());
+    ends.begins(KNOWS);
+    for _ in 0..2 {
+        ends.asked();
+        ends.answers(9, 0);
+    }
+    assert!(ends.is_answered());
+    ends.is_noted(1);
+    pwrite(&ends.own, b"other", 4096).unwrap();
+    let ends = another(ends, &channel, &[(1, &one)]);
+    // It knows what is mapped, and that a driver has begun.
+    assert!(ends.is_answered());
+    ends.is_asked_nothing();
+    ends.gives(2, &two);
+    assert_eq!(ends.asked().1, [3 * STEP, 8192, STEP - 8192]);
+    ends.answers(9, 0);
+    assert_eq!(ends.heard(), [DONE, 1]);
+    ends.takes_out(1);
+    assert_eq!(ends.asked().0, 10);
+    ends.answers(10, 0);
+    assert_eq!(ends.heard(), [DONE, 1]);
+    // And what the machine's own file began with, and that QEMU wants answers.
+    let told = [3_u32, 9, 0].map(u32::to_ne_bytes).concat();
+    socket::send(ends.qemu.as_fd(), &told, &[]).unwrap();
+    assert!(event::readable(ends.qemu.as_fd(), Some(LIMIT)).unwrap(), "no answer");
+    ends.begins(KNOWS);
+    assert_eq!(ends.asked().1[0], 0);
+    let mut bytes = [0; 5];
+    pread(&ends.own, &mut bytes, 4096).unwrap();
+    assert_eq!(&bytes, b"first");
+    drop(ends.keeper);
+    ends.mapper.join().unwrap();
+}
+
+#[test]
+fn nobody_goes_on_where_one_was_in_the_middle_of_something() {
+    type Begins = fn(&Ends);
+    let middles: [Begins; 3] = [
+        // A word half heard.
+        |ends| socket::send(ends.qemu.as_fd(), &message(17, &[])[..5], &[]).unwrap(),
+        // Asked, and not answered; an answer half heard.
+        |ends| ends.begins(KNOWS),
+        |ends| {
+            ends.begins(KNOWS);
+            socket::send(ends.channel.as_fd(), &[0; 3], &[]).unwrap();
+        },
+    ];
+    for begin in middles {
+        let (ends, channel) = Ends::new(&[]);
+        assert!(ends.is_answered());
+        ends.is_noted(1);
+        begin(&ends);
+        ends.is_noted(2);
+        let windows = [(OWN, &ends.own)];
+        let (_keeper, mapper) = start(&ends.theirs, (&ends.notes, Some(&channel)), &windows);
+        mapper.join().unwrap();
+        drop(ends.keeper);
+        ends.mapper.join().unwrap();
+    }
+}
+
+#[test]
+fn nobody_begins_with_what_does_not_fit() {
+    let (_far, near) = stream();
+    let (one, long) = (file(STEP), file(3 * STEP));
+    let begun = Left { has_begun: true, has_channel: true, ..Left::default() };
+    type Fits<'a> = (Left, Option<&'a OwnedFd>, &'a [(u8, &'a OwnedFd)]);
+    let cases: [(bool, Fits<'_>); 6] = [
+        (true, (begun, Some(&near), &[(1, &one)])),
+        // Without where QEMU is asked, or with it before it has said so.
+        (false, (begun, None, &[(1, &one)])),
+        (false, (Left::default(), Some(&near), &[(1, &one)])),
+        // One twice, one that is too long, one without a place.
+        (false, (begun, Some(&near), &[(1, &one), (1, &one)])),
+        (false, (begun, Some(&near), &[(1, &long)])),
+        (false, (begun, Some(&near), &[(4, &one)])),
+    ];
+    for (fits, (left, channel, windows)) in cases {
+        let (qemu, theirs) = stream();
+        let notes = notes(&beginning(&file(STEP)).unwrap()).unwrap();
+        Notes::new(notes.try_clone().unwrap()).unwrap().at_rest(left).unwrap();
+        let (keeper, mapper) = start(&theirs, (&notes, channel), windows);
+        if fits {
+            socket::send(qemu.as_fd(), &message(17, &[]), &[]).unwrap();
+            assert!(event::readable(qemu.as_fd(), Some(LIMIT)).unwrap(), "no answer");
+            drop(keeper);
+        }
+        mapper.join().unwrap();
+    }
+}
+
 #[test]
 fn nonsense_of_either_ends_it() {
     type Says = fn(&Ends);
-    let says: [Says; 6] = [
+    let says: [Says; 7] = [
         |ends| ends.tell(99, &[]),
+        // Where it is asked it says once.
+        |ends| {
+            let (_channel, asks) = stream();
+            socket::send(ends.qemu.as_fd(), &message(21, &[]), &[asks.as_fd()]).unwrap();
+        },
         |ends| socket::send(ends.qemu.as_fd(), &[0xff; 12], &[]).unwrap(),
         |ends| ends.tell(2, &[1]),
         |ends| ends.answers(9, 0),
@@ -207,7 +365,7 @@ fn nonsense_of_either_ends_it() {
         |ends| socket::send(ends.keeper.as_fd(), &[MAP, 1], &[]).unwrap(),
     ];
     for say in says {
-        let ends = Ends::new();
+        let (ends, _) = Ends::new(&[]);
         // Once it is known where QEMU is asked.
         ends.tell(17, &[]);
         assert!(event::readable(ends.qemu.as_fd(), Some(LIMIT)).unwrap());
