@@ -41,7 +41,7 @@ class Duet:
         self.server = self._start(pair.server, 0, *(server_argv or argv), *port)
         self.client = None
         process.until(lambda: self.listens() or self.server.poll() is not None, 15,
-                      f"{argv[0]} to listen")
+                      lambda: f"{argv[0]} to listen\n{self.text(0)}")
         if self.server.poll() is not None:
             raise Failure(f"{argv[0]} (server) ended at once: "
                           f"{process.how(self.server.returncode)}\n{self.text(0)}")

@@ -145,7 +145,8 @@ impl Tenancy {
     /// The address is nobody's here.
     fn no_neighbour(&mut self, qpn: Qpn, peer: Qpn, answer: Option<Answer>, now: u64) {
         let mutual = self.queue_pairs.is_mutual(qpn, peer);
-        let silences = match [qpn, peer].into_iter().any(|qpn| self.is_of_machine(qpn)) {
+        let to_machine = self.is_for_machine(qpn, peer);
+        let silences = match to_machine || mutual && self.is_of_machine(qpn) {
             true => MACHINE_SILENCES_MAX,
             false => SILENCES_MAX,
         };
@@ -157,7 +158,7 @@ impl Tenancy {
             None => true,
             Some(_) if wish.is_survivor() => mutual,
             Some(Answer::NoAccess) => mutual && wish.failures < FAILURES_MAX,
-            Some(Answer::Silence) => mutual && wish.failures < silences,
+            Some(Answer::Silence) => (mutual || to_machine) && wish.failures < silences,
             Some(_) => false,
         };
         let given_up = wish.survivor_until;
@@ -176,6 +177,14 @@ impl Tenancy {
 
     fn is_of_machine(&self, qpn: Qpn) -> bool {
         self.queue_pairs.vnic_of(qpn).is_some_and(|vnic| self.network.is_machine(vnic))
+    }
+
+    /// Whether a wish names a process of a machine of this host, by number and address. It has
+    /// named nobody back, perhaps, since all it does takes longer.
+    fn is_for_machine(&self, qpn: Qpn, peer: Qpn) -> bool {
+        let at = self.queue_pairs.vnic_of(peer).filter(|_| self.is_of_machine(peer));
+        let named = self.queue_pairs.wish(qpn, peer).map(|wish| wish.dgid);
+        at.zip(named).is_some_and(|(at, gid)| self.owns(at, gid))
     }
 
     /// A wish is fulfilled by a link to the engine.
