@@ -30,16 +30,13 @@ pub fn configs(random: &mut Random, path_mtu: usize) -> [Config; 2] {
         })
     };
     let psns = [psn(), psn()];
-    // Both ends know of the other what it is, as a rule, or none does. One may have had no answer.
-    let mut known = [random.chance(5000); 2];
-    if random.chance(1000) {
-        known[0] = !known[1];
-    }
-    let [one, other] = known.map(|known| match known {
+    // Both ends know of the other what it is, or none does; of some one has had no answer.
+    let known = random.chance(5000);
+    let apart = psns[0].number().is_multiple_of(5);
+    let kind = |index: usize| match known != (apart && index == 1) {
         true => (Naming::Every, GoneReads::Refused),
         false => (Naming::First, GoneReads::Unanswered),
-    });
-    let kinds = [one, other];
+    };
     let depths = [random.between(1, 16) as usize, random.between(1, 16) as usize];
     let mut config = |index: usize| Config {
         path_mtu,
@@ -58,8 +55,8 @@ pub fn configs(random: &mut Random, path_mtu: usize) -> [Config; 2] {
             true => Acknowledgements::Behind,
             false => Acknowledgements::First,
         },
-        naming: kinds[index].0,
-        gone_reads: kinds[index].1,
+        naming: kind(index).0,
+        gone_reads: kind(index).1,
         burst: random.pick(&[1, 1, 4, 64]),
         ask_every: random.pick(&[None, None, Some(16), Some(200)]),
         acknowledge_every: random.pick(&[1, 32, 500]),
