@@ -1,3 +1,5 @@
+//! Two sides of a window, and who is woken by what.
+
 use super::*;
 use crate::vm::relay::{News, Reads, Relay};
 use omniverb_sys::{listener, memfd};

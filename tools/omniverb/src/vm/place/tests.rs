@@ -1,3 +1,5 @@
+//! Folders of machines, and who may do what in them.
+
 use super::*;
 use std::os::unix::fs::{PermissionsExt, symlink};
 

@@ -1,3 +1,5 @@
+//! What a guest finds, and what it takes for its own.
+
 use super::*;
 use crate::vm::window::{STEP, Window};
 use omniverb_session::machine::MachineName;
