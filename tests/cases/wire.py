@@ -137,8 +137,8 @@ _REPLIES = "udp dport 4791 @th,160,64 0x6f6d6e6976657232"
 
 
 def _unheard(deaf):
-    """One end (0: of the first host) hears no reply to its handshakes, and takes the other for plain
-    RoCE, which knows what it is. All works, since each takes what the other may send."""
+    """One end (0: of the first host) hears no reply to its handshakes, and takes the other for
+    plain RoCE, which knows what it is. All works, since each takes what the other may send."""
     def run(stage):
         # Fresh ones: what was heard is known for a while.
         with Hosts(stage) as hosts:

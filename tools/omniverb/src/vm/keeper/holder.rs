@@ -41,7 +41,7 @@ impl Holder {
         Ok((Holder { process, life }, paths))
     }
 
-    /// Ends it.
+    /// Takes the windows from whoever has not opened them yet.
     pub(super) fn end(mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
