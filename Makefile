@@ -49,7 +49,7 @@ help:
 	@echo "make bench-scale  up to 32 pairs of containers, machines or both at a time (needs root)"
 	@echo "make soak    the transport under 10000 simulated networks (SEEDS=n for others), pages that"
 	@echo "             move under stores 20000 times (CYCLES=n), and the long versions of tests"
-	@echo "             (needs root; an hour)"
+	@echo "             (needs root; some hours)"
 	@echo "make deps    install the Debian packages that the above need (they do it themselves)"
 	@echo "make clean   remove what was built"
 

@@ -160,10 +160,12 @@ def _make_noise(lab, seed, served):
                  for index in (gid_index(lab.container), "1")]
         across = Both(lab.sides("machine", "container"), lines[0], server_argv=lines[1])
         stack.callback(across.abort)
-        process.until(lambda: machine.row()["pairs"]["links"], 60, "a link in a pair window")
+        process.until(lambda: machine.row()["pairs"]["links"], 60,
+                      lambda: f"a link in a pair window\n{lab.host.daemon.omniverb('status')}")
         third = Both(lab.sides("machine", "third"), lines[0], server_argv=lines[1])
         stack.callback(third.abort)
-        process.until(lambda: machine.row()["engine"], 60, "a link by the engine")
+        process.until(lambda: machine.row()["engine"], 60,
+                      lambda: f"a link by the engine\n{lab.host.daemon.omniverb('status')}")
         done = served(0)
         noise = machine.start(_NOISE, seed, _SECONDS, stdout=said)
         stack.callback(noise.kill)

@@ -42,7 +42,7 @@ class Duet:
         self.client = None
         # In a guest that is emulated a program begins as fast as others let it.
         process.until(lambda: self.listens() or self.server.poll() is not None, 60,
-                      f"{argv[0]} to listen")
+                      lambda: f"{argv[0]} to listen\n{self.text(0)}")
         if self.server.poll() is not None:
             raise Failure(f"{argv[0]} (server) ended at once: "
                           f"{process.how(self.server.returncode)}\n{self.text(0)}")

@@ -65,15 +65,16 @@ pub struct Config {
     pub gone_reads: GoneReads,
 }
 
-/// Which packets of a message say where its bytes belong.
+/// Which packets of a message that we send say where its bytes belong. What the peer's may say does
+/// not hang on it: each end has asked for itself who the other is, and one may have had no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
     /// As the specification has it: of a WRITE the first has an address (9.7.4.1.2), of what
     /// answers a READ the first and the last have a syndrome (9.4.4).
     First,
     /// Every packet of a WRITE names the address and the length of what is left of the message
-    /// (9.6.1 knows no such packets in the middle), and so may the peer's; every packet that
-    /// answers a READ has a syndrome. All but the last are equally long then: the kernel takes many
+    /// (9.6.1 knows no such packets in the middle); every packet that answers a READ has a
+    /// syndrome. All but the last are equally long then: the kernel takes many
     /// of them, of several messages, in one call.
     Every,
 }
@@ -91,7 +92,8 @@ pub enum Acknowledgements {
 /// Whether the ends say how long something will take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DelayNotices {
-    /// The peer does not know of them: none are sent, and those that come are not looked at.
+    /// The peer does not know of them, as far as we know: none are sent, and those that come are
+    /// not looked at, unless the peer has named what is left of a WRITE ([`Naming::Every`]).
     Unknown,
     /// The peer is told when answers to it wait for a rate limit, and when there is a receive that
     /// it was told is missing. See [`crate::Connection::poll_delay`],

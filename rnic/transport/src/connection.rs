@@ -150,8 +150,10 @@ impl Connection {
         match opcode.class {
             Class::Notification => {
                 match packet.delay() {
-                    // Only who agreed on them says them.
-                    Some(_) if self.config.delay_notices == DelayNotices::Unknown => {}
+                    // Only who agreed on them says them, and who knows us better than we know it.
+                    Some(_)
+                        if self.config.delay_notices == DelayNotices::Unknown
+                            && !self.responder.has_named() => {}
                     Some(delay) => {
                         self.requester.delayed(now, &self.config, Time::from(delay) * 1000)
                     }

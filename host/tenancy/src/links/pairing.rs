@@ -26,6 +26,9 @@ use omniverb_terms::{Errno, Qpn, Service, VnicId};
 const FAILURES_MAX: u32 = 8;
 /// Times it is looked for where the network does not answer; then the wire is tried.
 const SILENCES_MAX: u32 = 2;
+/// The same where one of the two is a process of a virtual machine: its agent hears and sends
+/// handshakes when the guest has a processor for it, which nobody here sees.
+const MACHINE_SILENCES_MAX: u32 = 8;
 
 impl Tenancy {
     pub(crate) fn connect_qp(&mut self, id: SessionId, tag: u64, m: &ConnectQp, now: u64) {
@@ -142,6 +145,11 @@ impl Tenancy {
     /// The address is nobody's here.
     fn no_neighbour(&mut self, qpn: Qpn, peer: Qpn, answer: Option<Answer>, now: u64) {
         let mutual = self.queue_pairs.is_mutual(qpn, peer);
+        let to_machine = self.is_for_machine(qpn, peer);
+        let silences = match to_machine || mutual && self.is_of_machine(qpn) {
+            true => MACHINE_SILENCES_MAX,
+            false => SILENCES_MAX,
+        };
         let Some(wish) = self.queue_pairs.wish_mut(qpn, peer) else { return };
         wish.failures += 1;
         // Somebody is here and wants us, so the network may still be coming up. Without that,
@@ -150,7 +158,7 @@ impl Tenancy {
             None => true,
             Some(_) if wish.is_survivor() => mutual,
             Some(Answer::NoAccess) => mutual && wish.failures < FAILURES_MAX,
-            Some(Answer::Silence) => mutual && wish.failures < SILENCES_MAX,
+            Some(Answer::Silence) => (mutual || to_machine) && wish.failures < silences,
             Some(_) => false,
         };
         let given_up = wish.survivor_until;
@@ -165,6 +173,18 @@ impl Tenancy {
             Some(Answer::Silence) => self.wish_by_engine(qpn, peer, Route::roce(), now),
             _ => {}
         }
+    }
+
+    fn is_of_machine(&self, qpn: Qpn) -> bool {
+        self.queue_pairs.vnic_of(qpn).is_some_and(|vnic| self.network.is_machine(vnic))
+    }
+
+    /// Whether a wish names a process of a machine of this host, by number and address. It has
+    /// named nobody back, perhaps, since all it does takes longer.
+    fn is_for_machine(&self, qpn: Qpn, peer: Qpn) -> bool {
+        let at = self.queue_pairs.vnic_of(peer).filter(|_| self.is_of_machine(peer));
+        let named = self.queue_pairs.wish(qpn, peer).map(|wish| wish.dgid);
+        at.zip(named).is_some_and(|(at, gid)| self.owns(at, gid))
     }
 
     /// A wish is fulfilled by a link to the engine.

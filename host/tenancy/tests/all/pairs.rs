@@ -65,6 +65,28 @@ fn who_comes_first_has_the_window_and_nobody_else_does() {
     }
 }
 
+/// A guest whose processors are busy hears handshakes late, and says its own late. Such silence is
+/// no reason to go by the network what could be in a window; if it lasts that is still better than
+/// nothing.
+#[test]
+fn a_machine_may_be_late_with_its_handshakes() {
+    for wall in [(2, 1), (1, 2)] {
+        for seconds in [5, 20] {
+            let mut bench = bench_of_machine(fresh(1, 4));
+            bench.walls.insert(wall);
+            pair(&mut bench, (1, 1), (2, 2), Service::Rc);
+            for _ in 0..seconds {
+                bench.wait(1_100_000_000);
+            }
+            let late = seconds == 5;
+            assert_eq!(engine_links(&bench).is_empty(), late, "{wall:?}");
+            bench.walls.clear();
+            bench.wait(1_100_000_000);
+            assert_eq!(links(&bench).len(), usize::from(late), "{wall:?}");
+        }
+    }
+}
+
 #[test]
 fn a_full_window_is_gone_around() {
     let mut bench = bench_of_machine(fresh(1, 2));

@@ -7,7 +7,7 @@ use super::{
 use crate::upper::{
     AtomicOperation, AtomicRequest, Delivery, FlushRequest, Kind, Part, ReadRequest,
 };
-use crate::{Config, MESSAGE_MAX, Naming, Upper, segment};
+use crate::{Config, MESSAGE_MAX, Upper, segment};
 use omniverb_terms::{Refusal, Rkey};
 use omniverb_wire::{Operation as Code, Packet, Place};
 
@@ -107,10 +107,11 @@ impl Responder {
         place: Place,
         upper: &mut impl Upper,
     ) {
-        let Some((address, key, total, offset)) = self.writes(config, packet) else {
+        let Some((address, key, total, offset)) = self.writes(packet) else {
             self.refuse(packet);
             return;
         };
+        self.named |= offset > 0 && packet.reth().is_some();
         let length = packet.payload().len();
         let after = offset + length as u64;
         let fits = if place.ends() { after == total } else { after < total };
@@ -131,12 +132,10 @@ impl Responder {
     }
 
     /// Address, key and length of the WRITE that a packet belongs to, and where in it the packet
-    /// stands. `None`: out of place.
-    pub(super) fn writes(
-        &self,
-        config: &Config,
-        packet: &Packet<'_>,
-    ) -> Option<(u64, Rkey, u64, u64)> {
+    /// stands. `None`: out of place. One that names exactly what is left is in its place also where
+    /// we name nothing ourselves: each end asks for itself who the other is, and may have heard it
+    /// when the other has not.
+    pub(super) fn writes(&self, packet: &Packet<'_>) -> Option<(u64, Rkey, u64, u64)> {
         match (self.message, packet.reth()) {
             (Message::None, Some(reth)) => {
                 Some((reth.address(), reth.key(), u64::from(reth.length()), 0))
@@ -145,8 +144,7 @@ impl Responder {
                 Some((address, key, total, offset))
             }
             (Message::Write { address, key, total, offset }, Some(reth)) => {
-                let named = config.naming == Naming::Every
-                    && reth.address() == address.wrapping_add(offset)
+                let named = reth.address() == address.wrapping_add(offset)
                     && reth.key() == key
                     && u64::from(reth.length()) == total - offset;
                 named.then_some((address, key, total, offset))

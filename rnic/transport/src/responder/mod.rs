@@ -156,6 +156,9 @@ pub(crate) struct Responder {
     /// Messages completed: the MSN of acknowledgements, 24 bits of it (9.7.7.1).
     messages: u32,
     message: Message,
+    /// The requester has named what is left of a WRITE in the middle of it, as only another of
+    /// this kind does.
+    named: bool,
     tickets: u64,
     pending: VecDeque<Pending>,
     replays: VecDeque<Replay>,
@@ -184,6 +187,7 @@ impl Responder {
             answered: start,
             messages: 0,
             message: Message::None,
+            named: false,
             tickets: 0,
             pending: VecDeque::new(),
             replays: VecDeque::new(),
@@ -313,6 +317,12 @@ impl Responder {
     /// The layer above has a receive, which it lacked.
     pub(crate) fn receive_came(&mut self) {
         self.receive = self.receive.came(self.nak);
+    }
+
+    /// Whether the requester has shown that it is of our kind, in the order of what it sends: so
+    /// whoever sees it is believed to be the requester.
+    pub(crate) fn has_named(&self) -> bool {
+        self.named
     }
 
     /// Whether the requester was told that there is no receive, and there is one. Once.

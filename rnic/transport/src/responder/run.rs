@@ -24,7 +24,7 @@ impl Responder {
         let expected = packet.bth().psn() == self.expected.psn()
             && packet.bth().is_in_default_partition()
             && self.pending.len() < config.unanswered_max;
-        let Some((address, key, total, offset)) = self.writes(config, &packet) else {
+        let Some((address, key, total, offset)) = self.writes(&packet) else {
             return Taken::Nothing;
         };
         let after = offset + run.bytes() as u64;

@@ -125,18 +125,19 @@ fn a_packet_in_the_middle_of_a_write_may_name_exactly_what_is_left() {
         let reth = Some(Reth::new(address, Rkey(key), left));
         make(code, psn, Parts { ask: true, reth, payload, ..Parts::default() })
     };
-    let mut end = End::new(Config { naming: Naming::Every, ..config() });
-    end.receive(&first);
-    end.receive(&named(WRITE_FIRST, 501, (0x4100, 7, 344), 256));
-    end.receive(&named(WRITE_ONLY, 502, (0x4200, 7, 88), 88));
-    assert_eq!(end.sent(), ["ACK psn 502 msn 1"]);
-    let parts = ["First 0+256", "Middle 256+256", "Last 512+88"];
-    assert_eq!(end.script.take_log(), parts.map(|part| format!("write 4000 7 600 {part}")));
-    // Anything else, or to who does not know of it, is a message within a message.
-    let wrong = [(0x4101, 7, 344), (0x4100, 8, 344), (0x4100, 7, 345), (0x4000, 7, 600)];
-    let known = wrong.map(|it| (Naming::Every, it));
-    for (naming, reth) in known.into_iter().chain([(Naming::First, (0x4100, 7, 344))]) {
+    // Also to who has not heard that its peer names them, and names none itself.
+    for naming in [Naming::Every, Naming::First] {
         let mut end = End::new(Config { naming, ..config() });
+        end.receive(&first);
+        end.receive(&named(WRITE_FIRST, 501, (0x4100, 7, 344), 256));
+        end.receive(&named(WRITE_ONLY, 502, (0x4200, 7, 88), 88));
+        assert_eq!(end.sent(), ["ACK psn 502 msn 1"]);
+        let parts = ["First 0+256", "Middle 256+256", "Last 512+88"];
+        assert_eq!(end.script.take_log(), parts.map(|part| format!("write 4000 7 600 {part}")));
+    }
+    // Anything else is a message within a message.
+    for reth in [(0x4101, 7, 344), (0x4100, 8, 344), (0x4100, 7, 345), (0x4000, 7, 600)] {
+        let mut end = end();
         end.receive(&first);
         end.receive(&named(WRITE_FIRST, 501, reth, 256));
         assert_eq!(

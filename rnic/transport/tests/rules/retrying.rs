@@ -1,8 +1,9 @@
 //! Rules for the requester: what is sent again, when, and how often.
 
 use crate::script::*;
+use omniverb_terms::Rkey;
 use omniverb_transport::{Config, DelayNotices, Ecn, Event, Gathered, RequestId, Status};
-use omniverb_wire::{Packet, write_delay};
+use omniverb_wire::{Packet, Reth, write_delay};
 
 pub const SECOND: u64 = 1_000_000_000;
 
@@ -260,10 +261,19 @@ fn a_peer_that_says_it_is_slow_is_waited_for() {
     assert_eq!(end.connection.poll_timeout(), None, "nothing is waited for");
 }
 
-/// Anybody can write one: where the two have not agreed on them it changes nothing.
+/// Anybody can write one: where the two have not agreed on them it changes nothing. Unless the peer
+/// has shown that it is of our kind: it has heard who we are, and we were not answered.
 #[test]
 fn notices_that_nobody_agreed_on_are_not_heard() {
     let mut end = end();
+    let left = |code, psn, address, left, payload| {
+        let reth = Some(Reth::new(address, Rkey(7), left));
+        make(code, psn, Parts { reth, payload, ..Parts::default() })
+    };
+    end.receive(&left(WRITE_FIRST, 500, 0x4000, 257, 256));
+    // Whoever does not know where it stands in the order is not heard, either.
+    end.receive(&left(WRITE_ONLY, 502, 0x4100, 1, 1));
+    end.sent();
     end.submit(1, SEND, 1);
     end.sent();
     let deadline = end.connection.poll_timeout();
@@ -272,6 +282,9 @@ fn notices_that_nobody_agreed_on_are_not_heard() {
     end.receive(&acknowledge(1000, 0x20));
     delay(&mut end, 0);
     assert_eq!(end.sent(), [""; 0], "not ready");
+    end.receive(&left(WRITE_ONLY, 501, 0x4100, 1, 1));
+    delay(&mut end, 0);
+    assert_eq!(end.sent(), ["SEND-ONLY psn 1000 ask"]);
 }
 
 #[test]

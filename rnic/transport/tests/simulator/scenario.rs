@@ -30,8 +30,10 @@ pub fn configs(random: &mut Random, path_mtu: usize) -> [Config; 2] {
         })
     };
     let psns = [psn(), psn()];
-    // Both ends know of it, or none.
-    let (naming, gone_reads) = match random.chance(5000) {
+    // Both ends know of the other what it is, or none does; of some one has had no answer.
+    let known = random.chance(5000);
+    let apart = psns[0].number().is_multiple_of(5);
+    let kind = |index: usize| match known != (apart && index == 1) {
         true => (Naming::Every, GoneReads::Refused),
         false => (Naming::First, GoneReads::Unanswered),
     };
@@ -53,8 +55,8 @@ pub fn configs(random: &mut Random, path_mtu: usize) -> [Config; 2] {
             true => Acknowledgements::Behind,
             false => Acknowledgements::First,
         },
-        naming,
-        gone_reads,
+        naming: kind(index).0,
+        gone_reads: kind(index).1,
         burst: random.pick(&[1, 1, 4, 64]),
         ask_every: random.pick(&[None, None, Some(16), Some(200)]),
         acknowledge_every: random.pick(&[1, 32, 500]),

@@ -9,12 +9,12 @@
 //! (`keeping.rs`). Once it has its devices, it is nobody; those that are plugged in later another
 //! process opens for it (`opener.rs`), and another one keeps pages.
 
+mod beginning;
 mod devices;
 #[cfg(test)]
 mod tests;
 
 use super::address_list;
-use super::boot;
 use super::keeping::{Keeping, Lost, Speaker};
 use super::network::Network;
 use super::opener;
@@ -25,12 +25,11 @@ use super::start;
 use super::wakes::Wakes;
 use anyhow::Context;
 use devices::{listen, port, wait_for, windows};
-use omniverb_session::begin::Begin;
 use omniverb_session::limits::GIDS_MAX;
 use omniverb_session::machine::{Enclosed, Frame, FrameKind, PORT_NAME, enclosed, written};
 use omniverb_session::{SYSTEM_SOCKET, decode};
 use omniverb_sys::addresses;
-use omniverb_sys::{clock, manager, privileges, random, socket};
+use omniverb_sys::{clock, manager, privileges, socket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, ExitCode};
@@ -173,65 +172,6 @@ struct Agent {
 }
 
 impl Agent {
-    /// Goes by another window if the host does not know this one.
-    fn try_window(&mut self) -> anyhow::Result<()> {
-        if self.sharing.try_next(self.relay.has_begun())? {
-            self.begin();
-        }
-        Ok(())
-    }
-
-    /// Says that it is there, and knows nobody.
-    fn begin(&mut self) {
-        let (window, number) = self.sharing.own().unwrap_or((self.window.clone(), 0));
-        self.window = window;
-        let boot = boot::id().unwrap_or_default();
-        let bytes = Begin { window: number, number: random::number(), boot }.written();
-        self.relay.begin(&Frame { kind: FrameKind::Begin, session: 0, bytes });
-        self.told = None;
-        self.wakes.clear();
-        self.keeping.begin_anew();
-        // Bells in pair windows outlive those who pass wakes on.
-        self.sharing.begin(self.relay.voice());
-        self.tell_pairs();
-        if self.network.is_some() {
-            self.relay.say(FrameKind::Port, 0, Vec::new());
-        }
-        // No number that somebody before had, so that nothing said to him is for anybody now.
-        self.last = random::number() as u32;
-    }
-
-    /// Tells the host which windows it shares with neighbours; also that there are none, if more
-    /// can come.
-    fn tell_pairs(&mut self) {
-        if self.sharing.bits() != 0 || self.opener.is_some() {
-            self.say_pairs();
-        }
-    }
-
-    fn say_pairs(&mut self) {
-        self.has_said_pairs = true;
-        let bits = self.sharing.bits().to_le_bytes().to_vec();
-        self.relay.say(FrameKind::Pairs, 0, bits);
-    }
-
-    /// A device was plugged in.
-    fn device(&mut self) {
-        let Some((devices, opener)) = &mut self.opener else { return };
-        match opener::take(devices) {
-            Ok(Some(device)) => {
-                if self.sharing.add(device) {
-                    self.tell_pairs();
-                }
-            }
-            Ok(None) => {}
-            Err(_) => {
-                let _ = opener.wait();
-                self.opener = None;
-            }
-        }
-    }
-
     /// Sleeps until something has come.
     fn wait(&mut self) -> anyhow::Result<Vec<News>> {
         let mut others = vec![self.wakes.rung(), self.sharing.rung()];

@@ -6,6 +6,9 @@
 //! daemon; a thread of it plugs in windows that are wanted later (`later.rs`). It reads nothing
 //! that a guest says: of the port it only sees whether QEMU is there.
 
+mod holder;
+mod waiting;
+
 use super::later::{self, Later};
 use super::mapped::{Mapped, Starter};
 use super::memory::Memory;
@@ -20,23 +23,23 @@ use super::window::Window;
 use crate::operator::{Home, Operator};
 use crate::vnic;
 use anyhow::{Context, bail};
+use holder::Holder;
+pub(super) use holder::hold;
 use omniverb_session::machine::MachineName;
 use omniverb_sys::{clock, inherit, pidfd, socket};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
-use rustix::io::Errno;
 use serde_json::{Value, json};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
+use waiting::wait;
 
-/// What a porter is started as, and who holds a window for QEMU.
+/// What a porter is started as.
 const CARRY: [&str; 2] = ["vm", "carry"];
-const HOLD: [&str; 2] = ["vm", "hold"];
 /// How long to wait for a daemon, or for QEMU to listen, before looking again.
 const LOOK: Duration = Duration::from_millis(250);
 /// How long, in nanoseconds, the name may be another machine's: longer than the daemon takes to see
@@ -117,12 +120,6 @@ struct Keeper {
     /// Where this program is. Another version of it may be there in a while, which goes with
     /// another version of the daemon; the file that we are is gone then.
     program: PathBuf,
-}
-
-/// A process of QEMU's user, and whether it lives.
-struct Holder {
-    process: Child,
-    life: OwnedFd,
 }
 
 impl Keeper {
@@ -207,23 +204,11 @@ impl Keeper {
         Ok(())
     }
 
-    /// Starts a process of QEMU's user, who may open what it has, and look at all of it: so it has
-    /// nothing else of ours.
+    /// Has a process of QEMU's user hold the windows for it, and shows where they are.
     fn hold(&mut self, user: User) -> anyhow::Result<()> {
-        // Whatever folder it is in, this program can be run by who can read it.
-        let mut holder = Command::new("/proc/self/exe");
-        holder.args(HOLD).stdin(Stdio::piped()).stdout(self.window.file.try_clone()?);
-        holder.env_clear().current_dir("/");
-        if rustix::process::geteuid().is_root() {
-            holder.uid(user.uid).gid(user.gid);
-        }
-        let (process, numbers) =
-            self.pairs.start(&mut holder).context("cannot start a process of that user")?;
-        let life = pidfd::of(process.id().cast_signed())?;
-        let numbers = std::iter::once(1).chain(numbers);
-        let paths = numbers.map(|number| format!("/proc/{}/fd/{number}", process.id()));
-        self.place.show(&paths.collect::<Vec<_>>())?;
-        self.holder = Some(Holder { process, life });
+        let (holder, paths) = Holder::start(&self.window.file, &self.pairs, user)?;
+        self.place.show(&paths)?;
+        self.holder = Some(holder);
         Ok(())
     }
 
@@ -325,9 +310,8 @@ impl Keeper {
     }
 
     fn end_holder(&mut self) {
-        if let Some(mut holder) = self.holder.take() {
-            let _ = holder.process.kill();
-            let _ = holder.process.wait();
+        if let Some(holder) = self.holder.take() {
+            holder.end();
         }
     }
 
@@ -411,28 +395,4 @@ fn attach(
     // Last: a daemon that does not know the message hangs up.
     memory.into_iter().for_each(|memory| memory.attach(operator, field));
     Ok(Some(door))
-}
-
-/// Waits until one of these has what is said beside it, or is over, or so much time has passed:
-/// which ones.
-fn wait<const N: usize>(
-    files: [Option<(&OwnedFd, PollFlags)>; N],
-    limit: Option<Duration>,
-) -> anyhow::Result<[bool; N]> {
-    let mut polled: Vec<PollFd<'_>> =
-        files.iter().flatten().map(|(file, flags)| PollFd::new(*file, *flags)).collect();
-    let limit = limit.map(Timespec::try_from).transpose()?;
-    match poll(&mut polled, limit.as_ref()) {
-        Ok(_) | Err(Errno::INTR) => {}
-        Err(errno) => return Err(errno.into()),
-    }
-    let mut found = polled.iter().map(|one| !one.revents().is_empty());
-    Ok(files.map(|file| file.is_some() && found.next().unwrap_or(false)))
-}
-
-/// What a holder does: it has the window, for who may open its descriptors, until its keeper ends.
-pub(super) fn hold() -> anyhow::Result<ExitCode> {
-    std::env::set_current_dir("/")?;
-    std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
-    Ok(ExitCode::SUCCESS)
 }

@@ -8,23 +8,21 @@
 
 #[cfg(test)]
 mod tests;
+mod windows;
 
-use super::border::Border;
-use super::pairs;
 use super::relay::{Channel, News, Reads, Relay};
-use super::window;
 use omniverb_session::begin::Begin;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::machine::{
     Booted, EndSession, Frame, FrameKind, Message, OpenPort, OpenSession, PACKET_BYTES_MAX,
     TellPairs, TellPinned, decode, encode, written,
 };
-use omniverb_session::pair::Whose;
 use omniverb_session::{Message as Said, decode as decode_said};
-use omniverb_sys::{carried, clock, limited, memfd, socket};
+use omniverb_sys::{carried, clock, limited, socket};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
+pub(super) use windows::PairWindows;
 
 /// Nanoseconds that the daemon may take to answer.
 const PATIENCE: u64 = 10_000_000_000;
@@ -138,76 +136,6 @@ fn serve_by(
             porter.windows.border.wake();
         }
     }
-}
-
-/// A machine's pair windows, as its porter has them.
-pub(super) struct PairWindows {
-    pub(super) border: Border,
-    /// Which there are: bit `number - 1` of each.
-    pub(super) present: u64,
-    /// Those that go, of which the machine may still have something.
-    pub(super) going: u64,
-    /// Where its keeper hands it others that have come, if any do, and says which go.
-    pub(super) more: Option<OwnedFd>,
-}
-
-impl PairWindows {
-    /// Adds a window that the machine has: nobody else has its number.
-    pub(super) fn add(&mut self, number: u8, file: &OwnedFd, whose: Whose) -> Result<(), Over> {
-        let bit = bit(number).filter(|bit| self.present & bit == 0).ok_or(Over::Broken)?;
-        let bytes = memfd::size(file.as_fd()).map_err(|_| Over::Broken)?;
-        let added = self.border.add(number, file, window::data(bytes), whose);
-        added.map_err(|_| Over::Broken)?;
-        self.present |= bit;
-        Ok(())
-    }
-
-    /// The keeper has another one, or one less. `false`: nothing came.
-    fn take(&mut self) -> Result<bool, Over> {
-        let Some(from) = &self.more else { return Ok(false) };
-        let mut word = [0; 2];
-        match socket::receive(from.as_fd(), &mut word, socket::Mode::NonBlocking) {
-            Ok((2, files)) => match (word, files.into_iter().next()) {
-                ([pairs::GOES, number], None) => {
-                    let bit = bit(number).ok_or(Over::Broken)?;
-                    self.border.remove(number);
-                    self.present &= !bit;
-                    self.going |= bit;
-                }
-                ([whose, number], Some(file)) => {
-                    let whose = pairs::whose_said(whose).ok_or(Over::Broken)?;
-                    // Another porter has all.
-                    self.add(number, &file, whose)?;
-                    self.going &= !bit(number).unwrap_or(0);
-                    self.border.wake_all();
-                }
-                _ => return Err(Over::Broken),
-            },
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(false),
-            // The keeper was killed.
-            Ok(_) | Err(_) => {
-                self.more = None;
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// The machine's agent has these, and nothing of the others.
-    fn found(&mut self, found: u64) {
-        let gone = self.going & !found;
-        self.going &= found;
-        let Some(to) = &self.more else { return };
-        for number in (1..=u64::BITS as u8).filter(|number| bit(*number).unwrap_or(0) & gone != 0) {
-            // A keeper that does not hear it waits no longer.
-            let _ = socket::try_send(to.as_fd(), &[pairs::GOES, number], &[]);
-        }
-    }
-}
-
-/// The bit of a window of this number.
-fn bit(number: u8) -> Option<u64> {
-    1_u64.checked_shl(u32::from(number).checked_sub(1)?)
 }
 
 struct Porter {

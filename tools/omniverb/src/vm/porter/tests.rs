@@ -1,7 +1,10 @@
 //! What a porter passes on, and when it ends.
 
 use super::*;
+use crate::vm::border::Border;
 use crate::vm::border::Side;
+use crate::vm::{pairs, window};
+use omniverb_sys::memfd;
 
 fn border() -> PairWindows {
     PairWindows { border: Border::new(Side::Host).unwrap(), present: 0, going: 0, more: None }

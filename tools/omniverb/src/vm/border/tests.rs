@@ -1,0 +1,178 @@
+//! Two sides of a window, and who is woken by what.
+
+use super::*;
+use crate::vm::relay::{News, Reads, Relay};
+use omniverb_sys::{listener, memfd};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(20);
+const DATA: Part = Part { offset: 8192, length: (4 << 20) - 8192 };
+
+fn border(file: &OwnedFd, side: Side) -> Border {
+    let mut border = Border::new(side).unwrap();
+    border.add(1, file, DATA, Whose::Own).unwrap();
+    // Once at the beginning it tells.
+    assert!(omniverb_sys::event::readable(border.rung(), Some(LIMIT)).unwrap());
+    border.take();
+    border
+}
+
+const QUIET: Duration = Duration::from_millis(300);
+
+/// The last word was that of a change.
+fn until_quiet(border: &Border) {
+    while omniverb_sys::event::readable(border.rung(), Some(QUIET)).unwrap() {
+        border.take();
+    }
+}
+
+fn bell(file: &OwnedFd, number: u64) -> [BellPage<Window>; 2] {
+    let at = DATA.offset + pair::bell_pages(DATA.length).offset + number * pair::BELL_BYTES;
+    let memory = Extent::new(file, at, pair::BELL_BYTES).map(Access::ReadWrite).unwrap();
+    [0, PAGE].map(|at| BellPage::new(memory.part(at, PAGE).unwrap()))
+}
+
+/// What is rung for the other side is heard; what is rung for this one wakes who sleeps, and he
+/// only, when a word comes.
+#[test]
+fn who_sleeps_across_the_border_is_woken_by_a_word() {
+    let file = memfd::create("pair", DATA.offset + DATA.length).unwrap();
+    let host = border(&file, Side::Host);
+    let last = pair::bells(DATA.length) - 1;
+    for number in [0, last] {
+        let [ours, theirs] = bell(&file, number);
+        listener::ring(&theirs);
+        assert!(omniverb_sys::event::readable(host.rung(), Some(LIMIT)).unwrap());
+        host.take();
+        let (seen, woken) = (futex::low(ours.rung()), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while futex::low(ours.rung()) == seen {
+                    futex::wait(ours.rung(), seen, LIMIT);
+                }
+                woken.store(true, Ordering::SeqCst);
+            });
+            // As another kernel rings: nobody here is woken by that.
+            ours.count_ring();
+            let end = std::time::Instant::now() + LIMIT / 2;
+            host.wake();
+            while !woken.load(Ordering::SeqCst) {
+                assert!(std::time::Instant::now() < end, "not in time");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+    }
+}
+
+/// By the port itself, where that has room; and who hears it looks at nothing in the window.
+#[test]
+fn what_is_rung_is_said_by_name() {
+    let file = memfd::create("pair", DATA.offset + DATA.length).unwrap();
+    let (host, there) = (border(&file, Side::Host), border(&file, Side::Machine));
+    let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
+    let relay = Relay::new(port.into(), Reads::Always).unwrap();
+    let mut agent = Relay::new(far.into(), Reads::Always).unwrap();
+    host.speak_by(Some(relay.voice()));
+    // Whoever begins to hear bells says once, or more often, that any may have been rung. Who
+    // has heard one of them twice is through with that: so it is not taken for what follows.
+    for number in (0..pair::bells(DATA.length)).chain(0..pair::bells(DATA.length)) {
+        listener::ring(&bell(&file, number)[1]);
+        let news = agent.wait(&[], Some(20_000)).unwrap();
+        let [News::Frame(frame)] = &news[..] else { panic!("{news:?}") };
+        let name = [1, u8::try_from(number).unwrap()];
+        assert_eq!((frame.kind, &frame.bytes[..]), (FrameKind::Rung, &name[..]));
+    }
+    host.take();
+    let [_, theirs] = bell(&file, 5);
+    let (seen, woken) = (futex::low(theirs.rung()), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            futex::wait(theirs.rung(), seen, LIMIT);
+            woken.store(true, Ordering::SeqCst);
+        });
+        // The one that hears it for the other side, and whoever is in this test's kernel.
+        theirs.count_ring();
+        futex::wake(theirs.rung(), u32::MAX >> 1);
+        let news = agent.wait(&[], Some(20_000)).unwrap();
+        let [News::Frame(frame)] = &news[..] else { panic!("{news:?}") };
+        assert_eq!((frame.kind, &frame.bytes[..]), (FrameKind::Rung, &[1, 5][..]));
+    });
+    assert!(woken.load(Ordering::SeqCst));
+    assert!(!omniverb_sys::event::readable(host.rung(), Some(Duration::ZERO)).unwrap());
+    // Its counter does not change: it is woken by what was said.
+    let (seen, slept) = (futex::low(theirs.rung()), AtomicBool::new(true));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let begun = std::time::Instant::now();
+            futex::wait(theirs.rung(), seen, LIMIT);
+            slept.store(begun.elapsed() >= LIMIT, Ordering::SeqCst);
+            woken.store(false, Ordering::SeqCst);
+        });
+        while woken.load(Ordering::SeqCst) {
+            there.wake_named(&[9, 9, 1, 77, 1, 5, 1]);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    assert!(!slept.load(Ordering::SeqCst));
+    // Nobody says it at once: who serves the port does.
+    host.speak_by(None);
+    listener::ring(&theirs);
+    assert!(omniverb_sys::event::readable(host.rung(), Some(LIMIT)).unwrap());
+}
+
+/// Two machines with one window: what a process of the one rings, its agent hears; that one's
+/// porter wakes the other's porter, and that one's agent who sleeps there.
+#[test]
+fn a_word_passes_two_borders() {
+    let file = memfd::create("pair", DATA.offset + DATA.length).unwrap();
+    let of = |side, whose| {
+        let mut border = Border::new(side).unwrap();
+        border.add(1, &file, DATA, whose).unwrap();
+        assert!(omniverb_sys::event::readable(border.rung(), Some(LIMIT)).unwrap());
+        // It sleeps before the next one does: a ring wakes who has slept for longest.
+        until_quiet(&border);
+        border
+    };
+    let [first, second] = bell(&file, 3);
+    for (page, from, to) in
+        [(&first, Whose::Own, Whose::Another), (&second, Whose::Another, Whose::Own)]
+    {
+        let agent = of(Side::Machine, from);
+        let (porter, others) = (of(Side::Host, from), of(Side::Host, to));
+        let there = of(Side::Machine, to);
+        let _ = futex::low(page.rung());
+        // One kernel here stands for three: only this listener is woken by a ring.
+        listener::ring(page);
+        assert!(omniverb_sys::event::readable(agent.rung(), Some(LIMIT)).unwrap());
+        porter.wake();
+        assert!(omniverb_sys::event::readable(others.rung(), Some(LIMIT)).unwrap());
+        there.wake();
+    }
+}
+
+/// Of a window that is gone nothing is heard and nobody woken, and another one may have its
+/// number.
+#[test]
+fn a_window_can_be_left_out_again() {
+    let file = memfd::create("pair", DATA.offset + DATA.length).unwrap();
+    let mut host = border(&file, Side::Host);
+    host.remove(1);
+    let [_, theirs] = bell(&file, 5);
+    assert!(host.named.is_empty() && lock(&host.near.pages).is_empty());
+    assert!(lock(&host.far.names).is_empty());
+    until_quiet(&host);
+    listener::ring(&theirs);
+    assert!(!omniverb_sys::event::readable(host.rung(), Some(QUIET)).unwrap());
+    let other = memfd::create("pair", DATA.offset + DATA.length).unwrap();
+    host.add(1, &other, DATA, Whose::Own).unwrap();
+    host.take();
+    listener::ring(&bell(&other, 5)[1]);
+    assert!(omniverb_sys::event::readable(host.rung(), Some(LIMIT)).unwrap());
+}
+
+#[test]
+fn what_is_too_short_is_refused() {
+    let file = memfd::create("pair", 8192).unwrap();
+    assert!(Border::new(Side::Host).unwrap().add(1, &file, DATA, Whose::Own).is_err());
+}
