@@ -27,6 +27,11 @@ pub struct Pace {
 }
 
 impl Pace {
+    /// How long ago the last time was, seen from a time that may be a little before it.
+    fn since(self, now: u64) -> u64 {
+        now.wrapping_sub(self.last).cast_signed().max(0).cast_unsigned()
+    }
+
     /// How long it has to be until the next time.
     fn pause(self, first: u64) -> u64 {
         first << self.times.saturating_sub(1).min(DOUBLED)
@@ -35,13 +40,13 @@ impl Pace {
     /// Nothing was in vain for long.
     #[must_use]
     pub fn is_forgotten(self, now: u64, first: u64) -> bool {
-        self.times == 0 || now.wrapping_sub(self.last) > FORGOTTEN * self.pause(first)
+        self.times == 0 || self.since(now) > FORGOTTEN * self.pause(first)
     }
 
     /// It may be tried again.
     #[must_use]
     pub fn is_due(self, now: u64, first: u64) -> bool {
-        self.times == 0 || now.wrapping_sub(self.last) > self.pause(first)
+        self.times == 0 || self.since(now) > self.pause(first)
     }
 
     /// It is, or was found to be in vain.
@@ -95,6 +100,8 @@ mod tests {
 
     #[test]
     fn what_was_well_is_tried_soon() {
+        let last = Pace { times: 3, last: 100 };
+        assert!(!last.is_due(99, 10) && !last.is_forgotten(99, 10));
         let vain = (0..20).fold(Pace::default(), |pace, now| pace.next(now, 10, Was::InVain));
         assert!(!vain.is_due(19 + 640, 10) && vain.is_due(20 + 640, 10));
         let well = vain.next(700, 10, Was::Well);

@@ -36,10 +36,8 @@ const PAUSES_MAX: u64 = 16;
 /// Bytes that are taken at a time: while some are copied out, the other end copies more in.
 const PIECE: usize = RING / 4;
 
-/// How long a socket is taken for one that does not wait, as it was when it was looked at: this
-/// process has it alone, and whatever changes that in it is seen ([`super::has_changed`]), but for
-/// instructions of its own.
-const KNOWN: u64 = clock::SECOND;
+/// How long a socket is taken for one that does not wait, as it was when it was looked at.
+const KNOWN: u64 = clock::SECOND >> 10;
 
 /// Steps of a call that got nothing: far more than others who read the same socket cause.
 const STEPS: u32 = 1 << 12;

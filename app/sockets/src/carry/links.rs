@@ -74,8 +74,8 @@ pub(super) enum Word {
     WaitedForRoom,
     LeftOut,
     LeftOutUntil,
-    /// Small messages that the kernel had to send, since the other end did not look; whether these
-    /// are to be looked at; and bytes that the link had carried when they were last.
+    /// Small messages that the kernel had to send, since the other end did not look; how many these
+    /// were when that is to be looked at; and bytes that the link had carried when it was last.
     ByKernel,
     IsCounted,
     CarriedThen,

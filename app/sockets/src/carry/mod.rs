@@ -128,11 +128,11 @@ enum Way {
 fn carried(number: c_int) -> Way {
     mail::look();
     let Some(link) = links::enter(number) else { return Way::Unknown };
+    let has_memory = link.get(Word::Memory) != 0;
     let next = match link.has(Note::Renewable) {
         true => renewing::next(link, number),
         false => Next::GoesOn,
     };
-    let has_memory = link.get(Word::Memory) != 0;
     match next {
         Next::GoesOn if has_memory => return Way::Ring(link),
         Next::Rests if has_memory => return Way::Rests(link),
@@ -519,7 +519,7 @@ pub(crate) fn describe(number: c_int) -> Option<&'static str> {
     let is_there = link.get(Word::Memory) != 0;
     let is_welcome = link.inward().is_some_and(|direction| direction.is_welcome());
     let is_stopped = link.outward().is_some_and(|direction| direction.head().is_stopped());
-    let rests = link.has(Note::Renewable) && !link.has(Note::Shared);
+    let rests = renewing::rests(link);
     link.let_go();
     if rests && is_there {
         return Some("rests");

@@ -9,7 +9,7 @@ use core::sync::atomic::{Ordering, fence};
 
 use omniverb_stream::descriptors::{Entry, Kind, Why};
 
-use super::links::{self, Link, Word};
+use super::links::{self, Link, Note, Word};
 use super::members::Apart;
 use super::{broker, ended, mail, members, shadow, worth};
 use crate::table::{self, NUMBERS};
@@ -123,6 +123,8 @@ fn offer_now(number: c_int) -> bool {
     let is_free = is_same && is_where_it_may_be && is_quiet;
     let is_offered = is_free && broker::offer(number, link);
     if !is_offered {
+        // It was none that could have been worth it.
+        link.note(Note::Renewable);
         links::forget(number, link);
     }
     link.let_go();

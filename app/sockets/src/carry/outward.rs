@@ -578,7 +578,7 @@ fn by_kernel(
     }
     let result = native();
     link.word(Word::Sending).fetch_sub(1, Ordering::AcqRel);
-    if !is_welcome && result < LARGE {
+    if !is_welcome && (1..LARGE).contains(&result) {
         counts(link);
     }
     result
@@ -588,6 +588,6 @@ fn by_kernel(
 fn counts(link: Link) {
     let calls = link.word(Word::ByKernel).fetch_add(1, Ordering::Relaxed) + 1;
     if calls.is_multiple_of(AT_ONCE) {
-        link.set(Word::IsCounted, 1);
+        link.set(Word::IsCounted, calls);
     }
 }

@@ -14,9 +14,10 @@ use omniverb_carry::Direction;
 use omniverb_stream::pace::{Pace, Was};
 
 use super::links::{self, Link, Note, Word};
+use super::members::{self, Row};
 use super::memory::Memory;
 use super::worth::WORTH;
-use super::{clock, ended, members, offering, outward};
+use super::{clock, ended, offering, outward};
 use crate::sole;
 use crate::table::NUMBERS;
 
@@ -26,10 +27,10 @@ const FORKED: u64 = clock::SECOND >> 2;
 /// When this process was made, or has made another one.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// By the last bits of a number: how often in a row something was offered anew there for little,
-/// or came to rest, and when that was last ([`Pace`]). Who is at the other end says when a link is
-/// over, and may say so for ever; it may write how much was carried as well, so each has to wait a
-/// while.
+/// By the last bits of a number: the id of the socket that this is about, and how often in a row it
+/// was offered anew for little, or came to rest; and when that was last ([`Pace`]). Who is at the
+/// other end says when a link is over, and may say so for ever; it may write how much was carried
+/// as well, so each has to wait a while.
 static RENEWED: [[AtomicU64; 2]; 1 << 10] = [const { [const { AtomicU64::new(0) }; 2] }; 1 << 10];
 
 fn words(number: c_int) -> &'static [AtomicU64; 2] {
@@ -38,7 +39,11 @@ fn words(number: c_int) -> &'static [AtomicU64; 2] {
 
 fn pace(number: c_int) -> Pace {
     let [times, last] = words(number).each_ref().map(|word| word.load(Ordering::Relaxed));
-    Pace { times, last }
+    if times >> 32 != u64::from(NUMBERS.look(number).id()) {
+        // Another socket's.
+        return Pace::default();
+    }
+    Pace { times: u64::from(times as u32), last }
 }
 
 /// Nothing was offered anew at a number of late.
@@ -51,7 +56,8 @@ pub(super) fn ends_one(number: c_int, bytes: u64, now: u64) {
     let was = if bytes >= WORTH { Was::Well } else { Was::InVain };
     let next = pace(number).next(now, FORKED, was);
     let [times, last] = words(number);
-    times.store(next.times, Ordering::Relaxed);
+    let id = u64::from(NUMBERS.look(number).id());
+    times.store(id << 32 | next.times, Ordering::Relaxed);
     last.store(next.last, Ordering::Relaxed);
 }
 
@@ -89,13 +95,23 @@ fn forgets(link: Link, number: c_int) -> bool {
     if has_memory && !pace(number).is_due(now, FORKED) {
         return false;
     }
+    // Who is in a call by it may have to say something by it still, and nothing could be offered
+    // before that is over; who sleeps in its set has not looked for another one.
+    if link.is_in_use() || Row::with(link).is_some_and(Row::has_sleepers) {
+        return false;
+    }
     let entry = NUMBERS.look(number);
     let is_free = offering::may_be(number, entry)
         && (!entry.is_shared()
             || sole::has(number, entry, Some(link.get(Word::Cookie)))
                 && clock::is_over(LAST.load(Ordering::Relaxed), FORKED));
-    if !is_free || !outward::is_its(link, number) || !ended::is_noted(link.tag()) {
+    if !is_free || !ended::is_noted(link.tag()) {
         return false;
+    }
+    if !outward::is_its(link, number) {
+        // Another socket came here unseen.
+        members::take_out(link);
+        return links::forget(number, link);
     }
     if has_memory && !link.has(Note::Rested) {
         ends_one(number, link.has_carried(), now);
@@ -103,6 +119,11 @@ fn forgets(link: Link, number: c_int) -> bool {
     fence(Ordering::SeqCst);
     members::take_out(link);
     links::forget(number, link)
+}
+
+/// The kernel has its socket for the time being, and nobody else has it.
+pub(super) fn rests(link: Link) -> bool {
+    link.has(Note::Renewable) && !link.has(Note::Shared) && is_over(link)
 }
 
 /// Nothing comes by it any more, either way, and nothing is to be told of it.
@@ -114,8 +135,10 @@ fn is_over(link: Link) -> bool {
         | Note::Left as u64
         | Note::Renewable as u64
         | Note::Slow as u64
+        | Note::Across as u64
         | Note::Rested as u64;
-    if link.get(Word::Notes) & !harmless != 0 || link.get(Word::Error) != 0 {
+    let is_open = link.get(Word::Error) != 0 || link.get(Word::Shown) != 0;
+    if link.get(Word::Notes) & !harmless != 0 || is_open {
         return false;
     }
     match (link.outward(), link.inward()) {

@@ -37,16 +37,16 @@ pub(super) fn look(link: Link, number: c_int) {
 
 #[cold]
 fn look_now(link: Link, number: c_int) {
-    link.set(Word::IsCounted, 0);
+    let calls = link.word(Word::IsCounted).swap(0, Ordering::Relaxed);
     let often = if renewing::is_first(number) { CALLS } else { AGAIN };
-    if !link.get(Word::ByKernel).is_multiple_of(often) {
+    if !calls.is_multiple_of(often) {
         return;
     }
     let carried = link.has_carried();
     let was = link.word(Word::CarriedThen).swap(carried, Ordering::Relaxed);
     let bytes = carried.wrapping_sub(was);
     if bytes < WORTH * often && link.get(Word::Notes) & OTHERWISE == 0 {
-        renewing::ends_one(number, bytes, clock::now());
+        renewing::ends_one(number, carried, clock::now());
         shadow::keeping_errno(|| leaving::rest(link, number));
     }
 }
