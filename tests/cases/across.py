@@ -114,16 +114,16 @@ class Talk:
     """A server and a client that talk for some time."""
 
     def __init__(self, across, port, seconds, seed=5, ends=None, address=_ONE, to=None, own=(),
-                 libraries=(True, True)):
+                 libraries=(True, True), ways=("serve", "connect")):
         self.across = across
         server, client = ends or (across.server, across.client)
         self.report = across.folder / f"report-{port}-{seed}"
         self.report.unlink(missing_ok=True)
         self.said = [open(across.folder / f"{who}-{port}-{seed}", "w+",  # noqa: SIM115
                           encoding="utf-8") for who in ("server", "client")]
-        lines = [across.line(server, self.report, "serve", address, port, seed,
+        lines = [across.line(server, self.report, ways[0], address, port, seed,
                              with_library=libraries[0]),
-                 across.line(client, self.report, "connect", to or address, port, seed, seconds,
+                 across.line(client, self.report, ways[1], to or address, port, seed, seconds,
                              *own, with_library=libraries[1])]
         self.server = process.start(lines[0], stdout=self.said[0], stderr=self.said[0])
         process.until(lambda: process.listens(server.pid, port), 10, self.written)
@@ -189,6 +189,23 @@ def _both(address, port):
                 return
         check(False, f"{links} links, {count} bytes")
     return run
+
+
+def _rests(across):
+    """A link that carries next to nothing, since its reader sleeps, ends, and comes again once
+    both are awake."""
+    with Talk(across, 7560, 4, ways=("sleeps", "wakes")) as talk:
+        _until(across, 7560, _are_carried, "carried")
+        states = []
+
+        def is_woken():
+            states.append(across.state(7560))
+            return "woken" in process.written(talk.said[1])
+        process.until(is_woken, 30, talk.written)
+        check(any(not _are_carried(state) for state in states), f"it never rested: {states[-1]}")
+        _until(across, 7560, _are_carried, "carried again")
+        links, _ = talk.end()
+        check(links > 2, f"{links} links")
 
 
 def _policy(across):
@@ -375,7 +392,7 @@ def groups():
     """All wait."""
     cases = [Case("across.both", _both(_ONE, 7500), 90),
              Case("across.both6", _both(_ONE6, 7520), 90),
-             Case("across.policy", _policy, 60), Case("across.killed", _killed, 60),
+             Case("across.rests", _rests, 60), Case("across.policy", _policy, 60), Case("across.killed", _killed, 60),
              Case("across.computing", _computing, 60),
              Case("across.disconnected", _detached, 60), Case("across.twice", _twice, 60),
              Case("across.impostor", _impostor, 60),

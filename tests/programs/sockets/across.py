@@ -2,12 +2,15 @@
 
     across.py serve ADDRESS PORT SEED
     across.py connect ADDRESS PORT SEED SECONDS [OWN_ADDRESS OWN_PORT]
+    across.py sleeps ADDRESS PORT SEED
+    across.py wakes ADDRESS PORT SEED SECONDS
     across.py impostor ADDRESS PORT PEER PEER_PORT BROKER
     across.py computes ADDRESS PORT FLAGS
     across.py reads ADDRESS PORT FLAGS
 
 The two take turns: each sends a part of its stream and reads one of the other's. They say `going`
-once bytes pass, and `sound N` at the end. The impostor has both addresses to itself, and offers
+once bytes pass, and `sound N` at the end. One that wakes sends single bytes in between, and says when
+that is over; one that sleeps gets each of them asleep. The impostor has both addresses to itself, and offers
 the broker an end that has the names of somebody else's; it says what it was given. One that
 computes makes no call behind what it has sent until the first byte of a file is changed; its reader
 does with these bytes what the second byte says: 1, it takes them and asks for more; 2, it looks at
@@ -24,6 +27,9 @@ sys.path.insert(0, __file__.rsplit("/", 1)[0])
 import hostile  # noqa: E402
 
 _BLOCK = 251
+# Turns before single bytes are sent, and how many of these there are: more than twice as many as
+# make a link rest.
+_TURNS, _SINGLE = 60, 2500
 # Bytes that nobody has read while their writer computes.
 _HELD = 5000
 
@@ -61,7 +67,7 @@ def _size(turn):
     return 1 + turn * 977 % 9000
 
 
-def _serve(address, port, seed):
+def _serve(address, port, seed, single=0):
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.create_server((address, port), family=family)
     end = _End(listener.accept()[0], seed + 1, seed)
@@ -70,12 +76,22 @@ def _serve(address, port, seed):
         while end.receive(_size(turn)):
             end.send(_size(turn + 1))
             turn += 1
+            for _ in range(single if turn == _TURNS else 0):
+                end.receive(1)
     except ConnectionResetError:
         pass
     print(f"sound {end.got}", flush=True)
 
 
-def _connect(address, port, seed, seconds, own=None, own_port=0):
+def _wakes(end):
+    for _ in range(_SINGLE):
+        end.send(1)
+        # So that who reads is asleep.
+        time.sleep(0.001)
+    print("woken", flush=True)
+
+
+def _connect(address, port, seed, seconds, own=None, own_port=0, between=None):
     near = socket.create_connection((address, port), 10, (own, int(own_port)) if own else None)
     near.settimeout(None)
     near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -87,6 +103,9 @@ def _connect(address, port, seed, seconds, own=None, own_port=0):
         turn += 1
         if turn == 1:
             print("going", flush=True)
+        if turn == _TURNS and between:
+            between(end)
+            until = time.monotonic() + float(seconds)
         time.sleep(0 if turn > 50 else 0.002)
     print(f"sound {end.got}", flush=True)
 
@@ -163,6 +182,10 @@ def main():
         _serve(address, int(port), int(seed))
     elif what == "connect":
         _connect(address, int(port), int(seed), *more)
+    elif what == "sleeps":
+        _serve(address, int(port), int(seed), _SINGLE)
+    elif what == "wakes":
+        _connect(address, int(port), int(seed), *more, between=_wakes)
     elif what == "computes":
         _computes(address, int(port), _flags(seed))
     elif what == "reads":
