@@ -127,7 +127,7 @@ def _copies(pair):
 
 # Every operation that carries data by the network between hosts is a frame of the machine's port.
 _DAILY_SOAK = {"wire": 5000}
-# How long, in seconds, a million operations may take: of those of the wire 125 to 250 a second are
+# How long, in seconds, a million operations may take: of those of the wire 125 to 400 a second are
 # done where the processor is emulated.
 _MILLION = {"wire": 12_000}
 # A thousand connections of a machine's do not fit into its window.
