@@ -392,7 +392,8 @@ def groups():
     """All wait."""
     cases = [Case("across.both", _both(_ONE, 7500), 90),
              Case("across.both6", _both(_ONE6, 7520), 90),
-             Case("across.rests", _rests, 60), Case("across.policy", _policy, 60), Case("across.killed", _killed, 60),
+             Case("across.rests", _rests, 60),
+             Case("across.policy", _policy, 60), Case("across.killed", _killed, 60),
              Case("across.computing", _computing, 60),
              Case("across.disconnected", _detached, 60), Case("across.twice", _twice, 60),
              Case("across.impostor", _impostor, 60),

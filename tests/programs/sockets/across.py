@@ -9,12 +9,12 @@
     across.py reads ADDRESS PORT FLAGS
 
 The two take turns: each sends a part of its stream and reads one of the other's. They say `going`
-once bytes pass, and `sound N` at the end. One that wakes sends single bytes in between, and says when
-that is over; one that sleeps gets each of them asleep. The impostor has both addresses to itself, and offers
-the broker an end that has the names of somebody else's; it says what it was given. One that
-computes makes no call behind what it has sent until the first byte of a file is changed; its reader
-does with these bytes what the second byte says: 1, it takes them and asks for more; 2, it looks at
-them; 3, it takes them and ends.
+once bytes pass, and `sound N` at the end. One that wakes sends single bytes in between, and says
+when that is over; one that sleeps gets each of them asleep. The impostor has both addresses to
+itself, and offers the broker an end that has the names of somebody else's; it says what it was
+given. One that computes makes no call behind what it has sent until the first byte of a file is
+changed; its reader does with these bytes what the second byte says: 1, it takes them and asks for
+more; 2, it looks at them; 3, it takes them and ends.
 """
 
 import mmap
