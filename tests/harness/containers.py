@@ -29,8 +29,8 @@ _ETC = {
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
     "hosts": "127.0.0.1 localhost\n::1 localhost\n",
 }
-# Goes on if what it waits for is killed, and ends if that cannot be started any more: a run that was
-# killed leaves containers without their files, which must not try for ever.
+# Goes on if what it waits for is killed, and ends if that cannot be started any more: a run that
+# was killed leaves containers without their files, which must not try for ever.
 _INIT = ("trap exit TERM; "
          "while :; do sleep 3600 & wait $!; case $? in 0 | 137 | 143) ;; *) exit ;; esac; done")
 _numbers = itertools.count(1)
