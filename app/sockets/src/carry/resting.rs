@@ -46,7 +46,9 @@ fn look_now(link: Link, number: c_int) {
     let was = link.word(Word::CarriedThen).swap(carried, Ordering::Relaxed);
     let bytes = carried.wrapping_sub(was);
     if bytes < WORTH * often && link.get(Word::Notes) & OTHERWISE == 0 {
-        renewing::ends_one(number, carried, clock::now());
+        // What it has carried in all that time counts if that was worth it.
+        let worth = if carried >= WORTH * calls { carried } else { bytes };
+        renewing::ends_one(number, worth, clock::now());
         shadow::keeping_errno(|| leaving::rest(link, number));
     }
 }
