@@ -146,7 +146,9 @@ impl Tenancy {
     fn no_neighbour(&mut self, qpn: Qpn, peer: Qpn, answer: Option<Answer>, now: u64) {
         let mutual = self.queue_pairs.is_mutual(qpn, peer);
         let to_machine = self.is_for_machine(qpn, peer);
-        let silences = match to_machine || mutual && self.is_of_machine(qpn) {
+        // That a number and an address are a machine's is what the machine says: who is only named
+        // by others for that does not keep them waiting for long.
+        let silences = match mutual && (to_machine || self.is_of_machine(qpn)) {
             true => MACHINE_SILENCES_MAX,
             false => SILENCES_MAX,
         };
