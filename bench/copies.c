@@ -36,6 +36,7 @@ static struct shared {
 static char *from, *to;
 static size_t size;
 static int ends[2];
+static pid_t sender;
 
 static void fail(const char *what)
 {
@@ -93,16 +94,30 @@ static void send_to_read(uint64_t count)
 	}
 }
 
-static void receive_read(uint64_t count, pid_t sender)
+/* The next bytes of a message behind those that it `had`, by a call of the kernel's. */
+typedef ssize_t next_bytes(size_t had);
+
+static ssize_t read_memory(size_t had)
+{
+	struct iovec ours = { to + had, size - had }, theirs = { from + had, size - had };
+
+	return process_vm_readv(sender, &ours, 1, &theirs, 1, 0);
+}
+
+static ssize_t read_pipe(size_t had)
+{
+	return read(ends[0], to + had, size - had);
+}
+
+static void receive_once(uint64_t count, next_bytes *next)
 {
 	for (uint64_t turn = 1; turn <= count; turn++) {
 		await(&shared->head, turn);
 		for (size_t had = 0; had < size;) {
-			struct iovec ours = { to + had, size - had }, theirs = { from + had, size - had };
-			ssize_t got = process_vm_readv(sender, &ours, 1, &theirs, 1, 0);
+			ssize_t got = next(had);
 
 			if (got <= 0)
-				fail("process_vm_readv");
+				fail("receive");
 			had += got;
 		}
 		set(&shared->tail, turn);
@@ -112,6 +127,7 @@ static void receive_read(uint64_t count, pid_t sender)
 static void send_spliced(uint64_t count)
 {
 	for (uint64_t turn = 1; turn <= count; turn++) {
+		set(&shared->head, turn);
 		for (size_t lent = 0; lent < size;) {
 			struct iovec part = { from + lent, size - lent };
 			ssize_t more = vmsplice(ends[1], &part, 1, 0);
@@ -121,20 +137,6 @@ static void send_spliced(uint64_t count)
 			lent += more;
 		}
 		await(&shared->tail, turn);
-	}
-}
-
-static void receive_spliced(uint64_t count)
-{
-	for (uint64_t turn = 1; turn <= count; turn++) {
-		for (size_t had = 0; had < size;) {
-			ssize_t got = read(ends[0], to + had, size - had);
-
-			if (got <= 0)
-				fail("read");
-			had += got;
-		}
-		set(&shared->tail, turn);
 	}
 }
 
@@ -195,7 +197,9 @@ int main(int argc, char **argv)
 	}
 	prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
 	signal(SIGCHLD, ended);
-	pid_t sender = getpid(), receiver = fork();
+	sender = getpid();
+
+	pid_t receiver = fork();
 
 	if (receiver < 0)
 		fail("fork");
@@ -204,9 +208,9 @@ int main(int argc, char **argv)
 		if (strcmp(way, "twice") == 0)
 			receive_twice(count);
 		else if (strcmp(way, "read") == 0)
-			receive_read(count, sender);
+			receive_once(count, read_memory);
 		else
-			receive_spliced(count);
+			receive_once(count, read_pipe);
 		/* What came is what was sent. */
 		if (memcmp(to, from, size) != 0)
 			_exit(1);
