@@ -12,6 +12,7 @@
 #define SECRET 16384u  /* what the owner goes on with */
 #define INK 24576u     /* what the peer goes on with */
 #define HANGS_NS 60000000000ull
+#define MORE 50        /* operations, a millisecond each, until what is mapped is used, too */
 
 enum order { MAP, MEASURE, READ_SECRET, WRITE_INK, SEE_SOMETHING, QUIT };
 
@@ -93,6 +94,11 @@ static void run_peer(int socket)
                 operate(&p, IBV_WR_ATOMIC_FETCH_AND_ADD, COUNTER);
                 at = mapped();
                 poll(NULL, 0, word > 20);
+            }
+            /* Another thread has mapped it, and says so to the queue pair a moment later. */
+            for (unsigned more = 0; more < MORE; more++, word++) {
+                operate(&p, IBV_WR_ATOMIC_FETCH_AND_ADD, COUNTER);
+                poll(NULL, 0, 1);
             }
             /* Of no bytes: another mapping of the same pages. */
             kept = mremap(at, 0, BYTES, MREMAP_MAYMOVE);
