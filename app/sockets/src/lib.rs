@@ -48,6 +48,7 @@ mod place;
 mod room;
 mod rows;
 mod sets;
+mod shared;
 mod slots;
 mod sole;
 pub mod start;

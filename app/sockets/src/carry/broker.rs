@@ -24,8 +24,7 @@ use rustix::net::{
     recvmsg, sendmsg, socket_with,
 };
 
-use super::links::{Link, Note, Word};
-use super::memory::Memory;
+use super::links::{Link, Memory, Note, Word};
 use super::{clock, links, over, shadow};
 use crate::table::NUMBERS;
 use crate::{ledger, own, sole};
@@ -406,7 +405,7 @@ fn refuse_link(file: &OwnedFd, side: u64) {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let Some(base) = map(file, layout::BYTES, access) else { return };
     for from in [side as usize, 1 - (side as usize & 1)] {
-        Direction::new(Memory(base as usize), from).stop();
+        Direction::new(Memory::new(base as usize), from).stop();
     }
     // SAFETY: the mapping that was just made, which nobody else knows of.
     _ = unsafe { rustix::mm::munmap(base, layout::BYTES) };

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use omniverb_carry::Direction;
 
 use super::links::{self, Link, Note, Word};
-use super::memory::Memory;
+use super::links::Memory;
 
 /// Links that were forgotten, by which calls may be under way still; 0: none. What finds no place
 /// here is not forgotten.

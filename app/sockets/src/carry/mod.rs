@@ -29,7 +29,6 @@ mod links;
 mod look;
 mod mail;
 mod members;
-mod memory;
 mod offering;
 mod outward;
 mod over;

@@ -15,7 +15,7 @@ use omniverb_stream::pace::{Pace, Was};
 
 use super::links::{self, Link, Note, Word};
 use super::members::{self, Row};
-use super::memory::Memory;
+use super::links::Memory;
 use super::worth::WORTH;
 use super::{clock, ended, offering, outward};
 use crate::sole;

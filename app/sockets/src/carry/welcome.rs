@@ -8,7 +8,7 @@ use omniverb_carry::Direction;
 
 use super::links::{Link, Note, Word};
 use super::members::Row;
-use super::memory::Memory;
+use super::links::Memory;
 use super::waking::{in_vain, looking};
 use super::{aside, clock, ended};
 

@@ -60,6 +60,8 @@ pub enum Note {
     InDebt = 8192,
     /// The other end has reset, or what was sent after it had closed has shown that.
     WasReset = 16384,
+    /// This end has connected.
+    Connects = 32768,
 }
 
 /// Its state. All zeros is none.
@@ -71,6 +73,8 @@ pub struct Row {
     error: u16,
     /// Which trunk it goes by.
     pub trunk: u16,
+    /// Its names are shown as those of IPv6, whatever they are.
+    pub is_six: bool,
     /// One more than the set that it is in; 0: in none.
     pub set: u16,
     /// By what the trunk's ends call it.
@@ -291,6 +295,12 @@ impl Row {
         if !self.has(Note::SaidClose) {
             self.note(Note::OwesClose);
         }
+    }
+
+    /// There is no memory for what comes: it is as if the other end had reset.
+    pub fn lacks_memory(&mut self) {
+        self.note(Note::WasReset);
+        self.error = ECONNRESET;
     }
 
     /// The other end's process is gone: the kernel would have closed its socket.

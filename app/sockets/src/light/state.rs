@@ -1,0 +1,136 @@
+//! What a process knows of its light connections, and the one lock before it.
+//!
+//! Whoever has the lock makes no call that waits, so it is soon free again. A signal's handler that
+//! interrupts its own thread there finds nobody who would give it up: it is refused, and its call
+//! says `EAGAIN`. (A handler that leaves by `longjmp` from there has it locked for good: then all
+//! calls with light connections are refused.)
+
+use core::cell::UnsafeCell;
+use core::ffi::c_void;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use omniverb_stream::light::{Block, Pool, Row, Rows};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::thread::sched_yield;
+
+use super::listeners::Listeners;
+use super::sets::Sets;
+use super::trunk::Trunk;
+use crate::place;
+
+/// Connections of a process, and blocks of 4 KiB for what they have not received. Memory is taken
+/// when they are used.
+const ROWS: usize = 1 << 21;
+const BLOCKS: usize = 1 << 20;
+/// Other processes that one has connections with.
+pub(super) const TRUNKS: usize = 64;
+
+/// How often the lock is looked at before the processor is given away.
+const LOOKS: u32 = 64;
+
+/// All of it.
+pub(super) struct State {
+    pub rows: Rows<'static>,
+    pub pool: Pool<'static>,
+    pub trunks: [Option<Trunk>; TRUNKS],
+    pub listeners: Listeners,
+    pub sets: Sets,
+    /// Something has become ready since that was asked last.
+    pub has_news: bool,
+}
+
+struct Place(UnsafeCell<MaybeUninit<State>>);
+// SAFETY: touched by who has the lock only.
+unsafe impl Sync for Place {}
+static STATE: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
+/// The thread that has the lock.
+static OWNER: AtomicU64 = AtomicU64::new(0);
+static IS_ON: AtomicBool = AtomicBool::new(false);
+
+/// There may be light connections in this process.
+#[inline(always)]
+pub(super) fn is_on() -> bool {
+    IS_ON.load(Ordering::Relaxed)
+}
+
+/// At the start of the program. `false`: there is no room for what may be.
+pub(super) fn begin() -> bool {
+    let (Some(rows), Some(blocks)) = (zeros::<Row>(ROWS), zeros::<Block>(BLOCKS)) else {
+        return false;
+    };
+    let state = State {
+        rows: Rows::new(rows),
+        pool: Pool::new(blocks),
+        trunks: [const { None }; TRUNKS],
+        listeners: Listeners::new(),
+        sets: Sets::new(),
+        has_news: false,
+    };
+    // SAFETY: nobody else is in here yet.
+    unsafe { (*STATE.0.get()).write(state) };
+    IS_ON.store(true, Ordering::Release);
+    true
+}
+
+/// From now on there are none: this process is a copy of another one.
+pub(super) fn end() {
+    IS_ON.store(false, Ordering::Release);
+}
+
+/// So many of what may be all zeros, of which the kernel gives memory when they are touched.
+pub(super) fn zeros<T>(count: usize) -> Option<&'static mut [T]> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: new memory, wherever the kernel likes.
+    let new = unsafe {
+        mmap_anonymous(core::ptr::null_mut(), count * size_of::<T>(), access, flags).ok()?
+    };
+    // SAFETY: so many bytes, all zeros, which rows, blocks and numbers may be; nobody else has them.
+    Some(unsafe { core::slice::from_raw_parts_mut(new.cast::<T>(), count) })
+}
+
+/// Gives such memory back.
+///
+/// # Safety
+/// Nobody uses it any more.
+pub(super) unsafe fn give_back(base: *mut c_void, bytes: usize) {
+    // SAFETY: as the caller says.
+    _ = unsafe { rustix::mm::munmap(base, bytes) };
+}
+
+/// The lock is given up when this is dropped.
+struct Held;
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        OWNER.store(0, Ordering::Release);
+    }
+}
+
+fn lock() -> Option<Held> {
+    let me = place::this_thread();
+    let mut looks = 0_u32;
+    while let Err(owner) = OWNER.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed)
+    {
+        if owner == me {
+            return None;
+        }
+        looks += 1;
+        if looks.is_multiple_of(LOOKS) {
+            sched_yield();
+        } else {
+            core::hint::spin_loop();
+        }
+    }
+    Some(Held)
+}
+
+/// Does something with the state. `None`: this very thread is at it, and was interrupted.
+#[inline]
+pub(super) fn with<R>(act: impl FnOnce(&mut State) -> R) -> Option<R> {
+    let _held = lock()?;
+    // SAFETY: who has the lock is alone; it was written before the switch was on, without which
+    // nobody comes here.
+    Some(act(unsafe { (*STATE.0.get()).assume_init_mut() }))
+}
