@@ -34,8 +34,9 @@ pub enum Request {
         /// As it was called.
         link: u64,
     },
-    /// With a duplicate of a listening socket of TCP, by which nothing comes but what others reach
-    /// by trunks. The tag names it from now on; one that had it before is forgotten.
+    /// With a duplicate of a listening socket of TCP: whom the kernel would bring there is to be
+    /// brought by a trunk, if he asks for that. The tag names it from now on; one that had it
+    /// before is forgotten.
     Listen {
         /// The process's own name for it.
         tag: u64,
@@ -45,7 +46,9 @@ pub enum Request {
         /// As it was called.
         tag: u64,
     },
-    /// A trunk is wanted to who listens at an address of the process's network namespace.
+    /// A trunk is wanted to who listens at an address of the process's network namespace. That it
+    /// is one of these who asks has found out: where somebody listens at all addresses the broker
+    /// cannot tell.
     Reach {
         /// Comes back with the answer.
         tag: u64,
@@ -96,6 +99,13 @@ pub enum Reply {
         /// What stands in the way.
         why: Refusal,
     },
+    /// What came with [`Request::Listen`] is closed.
+    Listens {
+        /// As it was called.
+        tag: u64,
+        /// Why nobody is brought there; `None`: whoever reaches for it may be.
+        why: Option<Refusal>,
+    },
     /// With a trunk's memory ([`crate::trunk`]) and one end of two joined stream sockets, whose
     /// other end the other process has.
     Trunk {
@@ -113,8 +123,8 @@ pub enum Reply {
         /// What the trunk is called.
         name: u64,
     },
-    /// No trunk leads there: nobody listens who says so, or it is not allowed, or there are too
-    /// many. The kernel's TCP may.
+    /// No trunk leads there: who listens has not said so, or is the process itself, or does not
+    /// read what he is told, or there are too many. The kernel's TCP may lead there.
     Nobody {
         /// As it was asked.
         tag: u64,
@@ -125,7 +135,7 @@ pub enum Reply {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Refusal {
-    /// It is no connected socket of TCP.
+    /// It is no connected socket of TCP, or no listening one.
     NotConnected = 1,
     /// It is in another network namespace than what asks the kernel.
     Elsewhere = 2,
@@ -159,6 +169,10 @@ impl Refusal {
         Self::Bound,
         Self::NotOne,
     ];
+
+    fn of(number: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| *one as u64 == number)
+    }
 }
 
 fn pack(words: [u64; 4]) -> [u8; BYTES] {
@@ -246,6 +260,7 @@ impl Reply {
             Self::Trunk { tag, name, side } => [23, tag, name, side],
             Self::Known { tag, name } => [24, tag, name, 0],
             Self::Nobody { tag } => [25, tag, 0, 0],
+            Self::Listens { tag, why } => [26, tag, why.map_or(0, |why| why as u64), 0],
         })
     }
 
@@ -258,16 +273,15 @@ impl Reply {
                 let reach = if side & 2 == 0 { Reach::Within } else { Reach::Across };
                 Self::Link { tag, link, side: side & 1, reach }
             }
-            [19, tag, why, 0] => {
-                let why = Refusal::ALL.into_iter().find(|one| *one as u64 == why)?;
-                Self::Refused { tag, why }
-            }
+            [19, tag, why, 0] => Self::Refused { tag, why: Refusal::of(why)? },
             [20, tag, 0, 0] => Self::Waiting { tag },
             [21, link, 0, 0] => Self::Over { link },
             [22, 0, 0, 0] => Self::Ledger,
             [23, tag, name, side @ 0..=1] => Self::Trunk { tag, name, side },
             [24, tag, name, 0] => Self::Known { tag, name },
             [25, tag, 0, 0] => Self::Nobody { tag },
+            [26, tag, 0, 0] => Self::Listens { tag, why: None },
+            [26, tag, why, 0] => Self::Listens { tag, why: Some(Refusal::of(why)?) },
             _ => return None,
         })
     }
@@ -296,8 +310,10 @@ mod tests {
             assert_eq!(Reply::decode(&request.encode()), None);
         }
         for why in Refusal::ALL {
-            let reply = Reply::Refused { tag: 3, why };
-            assert_eq!(Reply::decode(&reply.encode()), Some(reply));
+            let listens = Reply::Listens { tag: 3, why: Some(why) };
+            for reply in [Reply::Refused { tag: 3, why }, listens] {
+                assert_eq!(Reply::decode(&reply.encode()), Some(reply));
+            }
         }
         let links = [Reach::Within, Reach::Across].map(|reach| Reply::Link {
             tag: 1,
@@ -313,11 +329,13 @@ mod tests {
             Reply::Trunk { tag: u64::MAX, name: 7, side: 0 },
             Reply::Known { tag: 8, name: 9 },
             Reply::Nobody { tag: u64::MAX },
+            Reply::Listens { tag: 10, why: None },
         ]) {
             assert_eq!(Reply::decode(&reply.encode()), Some(reply));
         }
         assert_eq!(Reply::decode(&pack([18, 1, 2, 4])), None);
         assert_eq!(Reply::decode(&pack([23, 1, 2, 2])), None);
+        assert_eq!(Reply::decode(&pack([26, 1, 99, 0])), None);
         assert_eq!(Request::decode(&pack([7 | 1 << 48, 1, 2, 3])), None);
         assert_eq!(Request::decode(&[0; BYTES - 1]), None);
     }
