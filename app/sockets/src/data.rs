@@ -6,6 +6,7 @@ use core::ffi::{c_int, c_void};
 use crate::call::{self, Call};
 use crate::carry;
 use crate::carry::Wait;
+use crate::light::{self, Waits};
 use crate::carry::parts::Parts;
 use crate::functions::watched;
 use crate::slots::*;
@@ -250,6 +251,10 @@ functions! {
         value: *mut c_void,
         length: *mut u32
     ) -> c_int {
+        if let Some(at) = light::row(number) {
+            // SAFETY: the program's arguments, as they are.
+            return unsafe { light::get(at, (level, name), value, length) };
+        }
         let error = match (level, name) {
             (libc::SOL_SOCKET, libc::SO_ERROR) => carry::take_error(number),
             _ => None,
@@ -271,6 +276,10 @@ functions! {
     ov_poll(all: *mut libc::pollfd, count: u64, timeout: c_int) -> c_int {
         // SAFETY: the program's arguments, as they are.
         unsafe {
+            let waits = || Waits::of_milliseconds(timeout);
+            if let Some(result) = light::poll(all, count, waits, core::ptr::null()) {
+                return result;
+            }
             carry::poll(all, count, || wait(timeout != 0), |waits| {
                 next_poll(all, count, if waits { timeout } else { 0 })
             })
@@ -295,6 +304,9 @@ functions! {
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the program's arguments, as they are.
         unsafe {
+            if let Some(result) = light::poll(all, count, || Waits::of(timeout), mask) {
+                return result;
+            }
             carry::poll(all, count, || wait_until(timeout), |waits| {
                 next_ppoll(all, count, if waits { timeout } else { &raw const zero }, mask)
             })
@@ -325,6 +337,11 @@ functions! {
     ) -> c_int {
         // SAFETY: the program's arguments, as they are.
         unsafe {
+            let selected = light::Selected { end, sets: [read, write, except] };
+            let waits = || Waits::of_time(timeout);
+            if let Some(result) = light::select(&selected, waits, core::ptr::null()) {
+                return result;
+            }
             let has_time = || {
                 wait(timeout.is_null() || (*timeout).tv_sec != 0 || (*timeout).tv_usec != 0)
             };
@@ -347,6 +364,10 @@ functions! {
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the program's arguments, as they are.
         unsafe {
+            let selected = light::Selected { end, sets: [read, write, except] };
+            if let Some(result) = light::select(&selected, || Waits::of(timeout), mask) {
+                return result;
+            }
             carry::select(end, [read, write, except], || wait_until(timeout), |waits| {
                 let timeout = if waits { timeout } else { &raw const zero };
                 next_pselect(end, read, write, except, timeout, mask)
@@ -360,6 +381,12 @@ functions! {
         most: c_int,
         timeout: c_int
     ) -> c_int {
+        let waits = || Waits::of_milliseconds(timeout);
+        // SAFETY: the program's arguments, as they are.
+        let light = unsafe { light::wait_in_set(set, events, most, waits, core::ptr::null()) };
+        if let Some(result) = light {
+            return result;
+        }
         carry::wait_in_set(set, events, most, || wait(timeout != 0), |events, most, waits| {
             // SAFETY: the program's arguments, or a part of its array.
             unsafe { next_epoll_wait(set, events, most, if waits { timeout } else { 0 }) }
@@ -373,6 +400,12 @@ functions! {
         timeout: c_int,
         mask: *const libc::sigset_t
     ) -> c_int {
+        let waits = || Waits::of_milliseconds(timeout);
+        // SAFETY: the program's arguments, as they are.
+        let light = unsafe { light::wait_in_set(set, events, most, waits, mask) };
+        if let Some(result) = light {
+            return result;
+        }
         carry::wait_in_set(set, events, most, || wait(timeout != 0), |events, most, waits| {
             // SAFETY: as above.
             unsafe { next_epoll_pwait(set, events, most, if waits { timeout } else { 0 }, mask) }
@@ -386,6 +419,12 @@ functions! {
         timeout: *const libc::timespec,
         mask: *const libc::sigset_t
     ) -> c_int {
+        // SAFETY: the program's arguments, as they are.
+        let light =
+            unsafe { light::wait_in_set(set, events, most, || Waits::of(timeout), mask) };
+        if let Some(result) = light {
+            return result;
+        }
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the program's limit, which the kernel would read as well.
         let wait = || unsafe { wait_until(timeout) };

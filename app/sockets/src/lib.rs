@@ -39,6 +39,7 @@ mod errno;
 pub mod hooks;
 mod kernel;
 pub mod ledger;
+mod light;
 mod looks;
 mod messages;
 mod next;

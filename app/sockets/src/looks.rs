@@ -22,14 +22,6 @@ fn keep(number: c_int, why: Why) {
     }
 }
 
-/// `sendfile`: bytes that move within the kernel.
-#[unsafe(no_mangle)]
-pub extern "C" fn ov_look_sendfile(to: c_int) {
-    sole::outlasts(to);
-    carry::stop_sending(to);
-    carry::may_sleep();
-}
-
 /// `preadv2`, `pwritev2`: what has no offset is read and written, too.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_vector(number: c_int) {

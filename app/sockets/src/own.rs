@@ -104,3 +104,14 @@ pub(crate) fn close(number: c_int) {
     // SAFETY: ours, and nobody else's from now on.
     unsafe { rustix::io::close(number) };
 }
+
+/// Closes all: in a child that has copies of them.
+pub(crate) fn close_all() {
+    for one in &OWN {
+        let number = one.swap(NONE, Ordering::AcqRel);
+        if number >= 0 {
+            // SAFETY: ours, and nobody else's from now on.
+            unsafe { rustix::io::close(number) };
+        }
+    }
+}

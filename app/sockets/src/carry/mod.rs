@@ -17,8 +17,8 @@
 
 mod arrived;
 mod aside;
-mod broker;
-mod clock;
+pub(crate) mod broker;
+pub(crate) mod clock;
 mod ended;
 mod epoll;
 mod forking;
@@ -55,15 +55,18 @@ use renewing::Next;
 
 use crate::rows::{self, Gone};
 use crate::table;
-use crate::{call, ending, ledger, place, sole, uncounted};
+use crate::{call, ending, ledger, light, place, sole, uncounted};
 
 /// At the start of the program.
 pub(crate) fn begin() {
     // SAFETY: before the program's `main`: nobody changes the environment, and nobody carries yet.
     unsafe {
         let way = libc::getenv(c"OMNIVERB_SOCKETS".as_ptr());
-        if way.is_null() || core::ffi::CStr::from_ptr(way).to_bytes() != b"carry" {
-            return;
+        let way = if way.is_null() { c"" } else { core::ffi::CStr::from_ptr(way) };
+        match way.to_bytes() {
+            b"carry" => {}
+            b"light" => return light::begin(libc::getenv(c"OMNIVERB_SOCKET".as_ptr())),
+            _ => return,
         }
         if place::knows_children() && broker::begin(libc::getenv(c"OMNIVERB_SOCKET".as_ptr())) {
             report::begin(libc::getenv(c"OMNIVERB_SOCKETS_REPORT".as_ptr()));
@@ -93,7 +96,10 @@ pub(crate) fn send(
     native: impl Fn() -> isize,
 ) -> isize {
     if !links::is_on() {
-        return native();
+        return match light::row(number) {
+            Some(at) => light::send(at, parts(), flags),
+            None => native(),
+        };
     }
     let now = clock::now();
     outward::give_back_at(now);
@@ -188,7 +194,10 @@ pub(crate) fn receive(
     native: impl Fn() -> isize,
 ) -> isize {
     if !links::is_on() {
-        return native();
+        return match light::row(number) {
+            Some(at) => light::receive(at, parts(), flags),
+            None => native(),
+        };
     }
     outward::give_back();
     let link = match carried(number) {

@@ -1,0 +1,208 @@
+//! What is said to the broker of light connections, and by it.
+
+use core::cell::UnsafeCell;
+use core::ffi::c_int;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use omniverb_carry::message::{Reply, Request};
+use omniverb_carry::trunk::BYTES;
+use omniverb_stream::light::frame::Name;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::mm::ProtFlags;
+
+use super::sleepers;
+use super::state::{State, with};
+use super::trunk::Trunk;
+use crate::carry::broker::{Files, look_with, mailbox, map, say};
+
+/// Addresses of which it is known where they lead.
+const ROUTES: usize = 64;
+/// How long an answer is waited for: it comes within a fraction of a millisecond.
+const ANSWER: u64 = 200_000_000;
+/// How long it is remembered that nobody listens somewhere.
+const NOBODY: u64 = 1_000_000_000;
+
+/// Where an address leads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Nothing is known.
+    Free,
+    /// The broker was asked.
+    Asked,
+    /// To the trunk of this name.
+    Trunk(u64),
+    /// To no light listener, as it was at some time.
+    Nobody(u64),
+}
+
+#[derive(Clone, Copy)]
+struct Route {
+    to: Name,
+    way: Way,
+    /// The question's tag.
+    tag: u64,
+}
+
+struct Routes(UnsafeCell<([Route; ROUTES], u64)>);
+// SAFETY: touched by who has the lock of the state only, which each function here is given.
+unsafe impl Sync for Routes {}
+const NONE: Route = Route { to: Name { address: [0; 16], port: 0 }, way: Way::Free, tag: 0 };
+static ROUTES_NOW: Routes = Routes(UnsafeCell::new(([NONE; ROUTES], 0)));
+
+#[allow(clippy::mut_from_ref, reason = "the state is the lock")]
+fn routes(_: &State) -> &'static mut ([Route; ROUTES], u64) {
+    // SAFETY: as above; no two of these live at a time.
+    unsafe { &mut *ROUTES_NOW.0.get() }
+}
+
+/// Takes the mail.
+pub(super) fn look(state: &mut State) {
+    look_with(&mut |reply, files| came(state, reply, files));
+}
+
+fn came(state: &mut State, reply: Reply, files: Files) {
+    match (reply, files) {
+        (Reply::Trunk { tag, name, side }, [Some(memory), Some(bell)]) => {
+            let is_made = make(state, &memory, &bell, name, side).is_some();
+            if side == 0 {
+                answer(state, tag, if is_made { Way::Trunk(name) } else { nobody() });
+            }
+            if !is_made {
+                ended(name);
+            }
+        }
+        (Reply::Known { tag, name }, _) => answer(state, tag, Way::Trunk(name)),
+        (Reply::Nobody { tag }, _) => answer(state, tag, nobody()),
+        _ => {}
+    }
+}
+
+fn nobody() -> Way {
+    Way::Nobody(sleepers::now())
+}
+
+fn answer(state: &State, tag: u64, way: Way) {
+    if let Some(route) = routes(state).0.iter_mut().find(|one| one.tag == tag) {
+        route.way = way;
+    }
+}
+
+fn make(
+    state: &mut State,
+    memory: &OwnedFd,
+    bell: &OwnedFd,
+    name: u64,
+    side: u64,
+) -> Option<()> {
+    let index = state.trunks.iter().position(Option::is_none)?;
+    let base = map(memory, BYTES, ProtFlags::READ | ProtFlags::WRITE)?;
+    let Some(mut trunk) = Trunk::new(base as usize, side, name, bell) else {
+        // SAFETY: nobody has seen it.
+        unsafe { super::state::give_back(base, BYTES) };
+        return None;
+    };
+    let is_heard = trunk.bell().is_some_and(|bell| sleepers::hears(index, bell));
+    if !is_heard {
+        trunk.end();
+        return None;
+    }
+    // Whoever sleeps now does not say so in this one.
+    trunk.sleeps();
+    state.trunks[index] = Some(trunk);
+    state.has_news = true;
+    Some(())
+}
+
+/// A trunk is of no use any more.
+pub(super) fn ended(name: u64) {
+    say(Request::TrunkEnded { name }, &[]);
+}
+
+/// A socket listens.
+pub(super) fn listens(number: c_int) {
+    // SAFETY: the program's socket, for this call.
+    let file = unsafe { BorrowedFd::borrow_raw(number) };
+    let tag = number.unsigned_abs().into();
+    if say(Request::Listen { tag }, &[file])
+        && let Some(mailbox) = mailbox()
+    {
+        sleepers::hears_broker(mailbox);
+    }
+}
+
+/// It listens no more.
+pub(super) fn unlistens(number: c_int) {
+    say(Request::Unlisten { tag: number.unsigned_abs().into() }, &[]);
+}
+
+/// The trunk by which an address is reached. Waits for the broker if nothing is known.
+pub(super) fn reach(to: Name) -> Option<u64> {
+    let tag = match with(|state| known(state, to))? {
+        Known::Way(way) => return way,
+        Known::Ask(tag) => tag,
+    };
+    let asks = Request::Reach { tag, address: to.address, port: to.port };
+    if !say(asks, &[]) {
+        with(|state| answer(state, tag, nobody()));
+        return None;
+    }
+    if let Some(mailbox) = mailbox() {
+        sleepers::hears_broker(mailbox);
+    }
+    let until = sleepers::now() + ANSWER;
+    loop {
+        let way = with(|state| {
+            look(state);
+            routes(state).0.iter().find(|one| one.tag == tag).map(|one| one.way)
+        })??;
+        match way {
+            Way::Trunk(name) => return Some(name),
+            Way::Asked => {}
+            _ => return None,
+        }
+        let left = until.saturating_sub(sleepers::now());
+        let (Some(mailbox), 1..) = (mailbox(), left) else {
+            with(|state| answer(state, tag, nobody()));
+            return None;
+        };
+        let limit = Timespec { tv_sec: 0, tv_nsec: left.min(20_000_000) as i64 };
+        let mut wanted = [PollFd::new(&mailbox, PollFlags::IN)];
+        match poll(&mut wanted, Some(&limit)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+enum Known {
+    Way(Option<u64>),
+    Ask(u64),
+}
+
+fn known(state: &mut State, to: Name) -> Known {
+    let now = sleepers::now();
+    let (all, latest) = routes(state);
+    let found = all.iter_mut().find(|one| one.way != Way::Free && one.to == to);
+    if let Some(route) = found {
+        match route.way {
+            Way::Trunk(name) => {
+                let is_there =
+                    state.trunks.iter().flatten().any(|trunk| trunk.name == name);
+                if is_there {
+                    return Known::Way(Some(name));
+                }
+            }
+            Way::Nobody(at) if now.saturating_sub(at) < NOBODY => return Known::Way(None),
+            _ => {}
+        }
+        *latest += 1;
+        (route.way, route.tag) = (Way::Asked, *latest);
+        return Known::Ask(*latest);
+    }
+    *latest += 1;
+    let place = all.iter().position(|one| one.way == Way::Free);
+    let place = place.unwrap_or(*latest as usize % ROUTES);
+    all[place] = Route { to, way: Way::Asked, tag: *latest };
+    Known::Ask(*latest)
+}
