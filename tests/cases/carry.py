@@ -27,6 +27,8 @@ _KILLS, _KILLS_SLOWLY = 12, 500
 class Carried(sockets.Ways):
     """The namespace with a daemon in it."""
 
+    mode = "carry"
+
     def __init__(self, stage):
         super().__init__(stage)
         self.socket = self.folder / "daemon"
@@ -54,7 +56,7 @@ class Carried(sockets.Ways):
         super().close()
 
     def line(self, with_library, *words):
-        carried = ["env", "OMNIVERB_SOCKETS=carry", f"OMNIVERB_SOCKET={self.socket}",
+        carried = ["env", f"OMNIVERB_SOCKETS={self.mode}", f"OMNIVERB_SOCKET={self.socket}",
                    f"OMNIVERB_SOCKETS_REPORT={self.report}"]
         return super().line(with_library, *(carried if with_library else []), *words)
 

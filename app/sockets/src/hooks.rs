@@ -39,11 +39,7 @@ functions! {
 
     ov_listen(number: c_int, backlog: c_int) -> c_int {
         // SAFETY: the program's arguments, as they are.
-        let result = watched(Call::Listen(number), || unsafe { next_listen(number, backlog) });
-        if result == 0 {
-            light::listens(number, backlog);
-        }
-        result
+        watched(Call::Listen(number), || unsafe { next_listen(number, backlog) })
     }
 
     ov_connect(number: c_int, address: *const c_void, length: u32) -> c_int {
@@ -140,20 +136,22 @@ functions! {
     }
 
     ov_fork() -> c_int {
+        let light = light::forks();
         let forking = carry::forks();
         // SAFETY: the program's call.
         let child = unsafe { next_fork() };
         carry::forked(forking, child);
-        light::forked(child);
+        light::forked(light, child);
         child
     }
 
     ov_raw_fork() -> c_int {
+        let light = light::forks();
         let forking = carry::forks();
         // SAFETY: the program's call.
         let child = unsafe { next__Fork() };
         carry::forked(forking, child);
-        light::forked(child);
+        light::forked(light, child);
         child
     }
 

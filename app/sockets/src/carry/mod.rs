@@ -34,7 +34,7 @@ mod outward;
 mod over;
 pub(crate) mod parts;
 mod renewing;
-mod report;
+pub(crate) mod report;
 mod resting;
 mod shadow;
 mod waits;
@@ -391,10 +391,11 @@ pub(crate) fn executes() {
 /// The process is about to end.
 pub(crate) fn ends(end: ending::End) {
     if links::is_on() && place::is_ours() {
-        report::write();
+        report::write(links::count());
         leaving::finish();
         ending::ends(end);
     }
+    light::ends();
 }
 
 /// A number is about to be closed.

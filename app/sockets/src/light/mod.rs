@@ -29,10 +29,12 @@ mod waiting;
 use core::ffi::{c_int, c_void};
 
 pub(crate) use polling::Selected;
+pub(crate) use state::Forking;
 use state::with;
 pub(crate) use waiting::Waits;
 
 use crate::carry::parts::Parts;
+use crate::carry::report;
 use crate::errno::{keeping_errno, set_errno};
 use crate::place;
 
@@ -46,8 +48,19 @@ const PIECE: usize = 16 << 10;
 pub(crate) unsafe fn begin(daemon: *const core::ffi::c_char) {
     // SAFETY: as the caller says.
     let has_broker = place::knows_children() && unsafe { crate::carry::broker::begin(daemon) };
-    if has_broker && opening::begin() {
-        state::begin();
+    if has_broker && opening::begin() && state::begin() {
+        // SAFETY: as the caller says.
+        unsafe { report::begin(libc::getenv(c"OMNIVERB_SOCKETS_REPORT".as_ptr())) };
+    }
+}
+
+/// The process is about to end.
+pub(crate) fn ends() {
+    if is_on()
+        && place::is_ours()
+        && let Some(carried) = with(|state| state.carried)
+    {
+        report::write(carried);
     }
 }
 
@@ -68,19 +81,13 @@ pub(crate) fn row(number: c_int) -> Option<u32> {
 
 pub(crate) use moving::{receive, send};
 
-/// Light connections come to this number.
+/// Light connections come to this number, from now on if not before: it listens, and this process
+/// accepts there. (Who listens may leave that to its children.)
 pub(crate) fn is_listener(number: c_int) -> bool {
     is_on() && place::is_ours() && opening::is_listener(number)
 }
 
 pub(crate) use opening::accept;
-
-/// A socket listens.
-pub(crate) fn listens(number: c_int, backlog: c_int) {
-    if is_on() && place::is_ours() {
-        opening::listens(number, backlog);
-    }
-}
 
 /// `connect`. `None`: it is the kernel's.
 ///
@@ -163,12 +170,25 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
     }
 }
 
-/// This process is a child of `fork`: it has none of them.
-pub(crate) fn forked(child: c_int) {
-    if child == 0 && is_on() {
-        state::end();
-        keeping_errno(crate::own::close_all);
+/// A process is about to be made by `fork`.
+pub(crate) fn forks() -> Forking {
+    state::forks()
+}
+
+/// One was. A child begins anew: it has none of its parent's light connections, whose numbers are
+/// nothing there, and may have its own.
+pub(crate) fn forked(forking: Forking, child: c_int) {
+    if child != 0 || !is_on() {
+        return;
     }
+    keeping_errno(|| {
+        crate::own::close_all();
+        sleepers::begin_anew();
+        numbers::each(0, u32::MAX).for_each(|number| _ = numbers::put(number, 0));
+        if forking.begin_anew() {
+            opening::begin();
+        }
+    });
 }
 
 /// `poll`, if some of these are light. `waits` is asked then only.
@@ -231,7 +251,7 @@ pub(crate) unsafe fn changed_set(
     number: c_int,
     event: *const libc::epoll_event,
 ) {
-    if is_on() && place::is_ours() {
+    if is_listener(number) {
         // SAFETY: as the caller says.
         unsafe { members::changed(set, operation, number, event) };
     }

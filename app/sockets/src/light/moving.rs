@@ -117,6 +117,7 @@ impl State {
             done += bytes;
         }
         row.credit -= done as u32;
+        self.carried.1 += done as u64;
         trunk.publish();
         if done == 0 && most > 0 {
             row.note(Note::NoRoom);

@@ -76,13 +76,17 @@ pub(super) fn milliseconds(seconds: i64, microseconds: i64) -> u32 {
     u32::try_from(all.max(0)).unwrap_or(u32::MAX)
 }
 
-/// A socket listens: light connections come there as well.
-pub(super) fn listens(number: c_int, backlog: c_int) {
-    let Some((name, is_six)) = names::of_socket(number) else { return };
+/// Connections that may wait to be accepted, as far as the program allows.
+const BACKLOG: u32 = 1024;
+
+/// Light connections come to a socket that listens. Whether they do.
+#[cold]
+fn listens(number: c_int) -> bool {
+    let Some((name, is_six)) = names::of_socket(number) else { return false };
     let is_there = with(|state| match state.listeners.add(number) {
         Some(listener) => {
             (listener.name, listener.is_six) = (name, is_six);
-            listener.backlog = backlog.clamp(0, 4096).unsigned_abs();
+            listener.backlog = BACKLOG;
             true
         }
         None => false,
@@ -90,6 +94,7 @@ pub(super) fn listens(number: c_int, backlog: c_int) {
     if is_there == Some(true) {
         keeping_errno(|| broker::listens(number));
     }
+    is_there == Some(true)
 }
 
 /// `connect`. `None`: it is the kernel's.
@@ -163,6 +168,7 @@ impl State {
             Some(name) => name,
             None => own,
         };
+        self.carried.0 += 1;
         let names = Names { from, to };
         let row = self.rows.at(at);
         (row.id, row.names) = (id, names);
@@ -194,6 +200,7 @@ impl State {
         }
         let at = self.rows.pop(&mut listener.pending)?;
         self.listeners.waiting -= 1;
+        self.carried.0 += 1;
         let row = self.rows.at(at);
         row.unnote(Note::Pending);
         (row.number, row.numbers, row.is_six) = (new, 1, is_six);
@@ -219,9 +226,12 @@ fn rustix_close(number: c_int) {
     unsafe { rustix::io::close(number) };
 }
 
-/// Light connections come to this number.
+/// Light connections come to this number, if it listens.
 pub(super) fn is_listener(number: c_int) -> bool {
-    with(|state| state.listeners.of(number).is_some()).unwrap_or(false)
+    if table::look(number).kind() != Kind::Listening {
+        return false;
+    }
+    with(|state| state.listeners.of(number).is_some()).unwrap_or(false) || listens(number)
 }
 
 /// `accept4` at such a number.

@@ -8,7 +8,7 @@ use omniverb_stream::light::row::{ERR, HUP, IN, OUT, RDHUP};
 use super::sleepers;
 use super::state::{State, with};
 use super::waiting::{Waits, look};
-use super::{numbers, room};
+use super::{numbers, opening, room};
 use crate::errno::errno;
 use crate::slots::next_ppoll;
 
@@ -48,12 +48,7 @@ impl State {
 
 /// Some of these are light, or may be.
 pub(super) fn concerns(all: &[libc::pollfd]) -> bool {
-    all.iter().any(|one| numbers::row(one.fd).is_some())
-        || with(|state| {
-            !state.listeners.is_empty()
-                && all.iter().any(|one| state.listeners.of(one.fd).is_some())
-        })
-        .unwrap_or(false)
+    all.iter().any(|one| numbers::row(one.fd).is_some() || opening::is_listener(one.fd))
 }
 
 /// `ppoll`.

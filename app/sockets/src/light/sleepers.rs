@@ -7,7 +7,7 @@
 
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -40,13 +40,21 @@ static SLOTS: [Slot; MOST] =
 static COUNT: AtomicU32 = AtomicU32::new(0);
 /// The set of what others ring: its place among our own descriptors.
 static BELLS: AtomicI32 = AtomicI32::new(NONE);
-/// Times that everybody was woken: for who looks.
-static WOKEN: AtomicU64 = AtomicU64::new(0);
 
 fn borrow(place: i32) -> Option<BorrowedFd<'static>> {
     let number = own::number(usize::try_from(place).ok()?)?;
     // SAFETY: ours for good.
     Some(unsafe { BorrowedFd::borrow_raw(number) })
+}
+
+/// In a child of `fork`, which has none of these.
+pub(super) fn begin_anew() {
+    for slot in &SLOTS {
+        slot.bell.store(NONE, Ordering::Relaxed);
+        slot.is_taken.store(FREE, Ordering::Relaxed);
+    }
+    COUNT.store(0, Ordering::Relaxed);
+    BELLS.store(NONE, Ordering::Relaxed);
 }
 
 /// The set of what others ring, for who has the lock.
@@ -100,7 +108,6 @@ pub(super) fn wake() {
     if COUNT.load(Ordering::SeqCst) == 0 {
         return;
     }
-    WOKEN.fetch_add(1, Ordering::Relaxed);
     for slot in SLOTS.iter().filter(|slot| slot.is_taken.load(Ordering::SeqCst) == TAKEN) {
         if let Some(bell) = borrow(slot.bell.load(Ordering::Acquire)) {
             _ = rustix::io::write(bell, &1_u64.to_ne_bytes());

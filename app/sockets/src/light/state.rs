@@ -8,10 +8,10 @@
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use omniverb_stream::light::{Block, Pool, Row, Rows};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::mm::{Advice, MapFlags, ProtFlags, mmap_anonymous};
 use rustix::thread::sched_yield;
 
 use super::listeners::Listeners;
@@ -38,6 +38,8 @@ pub(super) struct State {
     pub sets: Sets,
     /// Something has become ready since that was asked last.
     pub has_news: bool,
+    /// Connections that there were, and bytes that were sent by them: for reports.
+    pub carried: (u64, u64),
 }
 
 struct Place(UnsafeCell<MaybeUninit<State>>);
@@ -54,10 +56,30 @@ pub(super) fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
+/// Where rows and blocks are.
+static TABLES: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
 /// At the start of the program. `false`: there is no room for what may be.
 pub(super) fn begin() -> bool {
     let (Some(rows), Some(blocks)) = (zeros::<Row>(ROWS), zeros::<Block>(BLOCKS)) else {
         return false;
+    };
+    TABLES[0].store(rows.as_mut_ptr() as usize, Ordering::Relaxed);
+    TABLES[1].store(blocks.as_mut_ptr() as usize, Ordering::Relaxed);
+    fill();
+    IS_ON.store(true, Ordering::Release);
+    true
+}
+
+/// Nothing is known.
+fn fill() {
+    let [rows, blocks] = [0, 1].map(|which: usize| TABLES[which].load(Ordering::Relaxed));
+    // SAFETY: as `begin` has made them, all zeros, and whoever had them has them no more.
+    let (rows, blocks) = unsafe {
+        (
+            core::slice::from_raw_parts_mut(rows as *mut Row, ROWS),
+            core::slice::from_raw_parts_mut(blocks as *mut Block, BLOCKS),
+        )
     };
     let state = State {
         rows: Rows::new(rows),
@@ -66,16 +88,50 @@ pub(super) fn begin() -> bool {
         listeners: Listeners::new(),
         sets: Sets::new(),
         has_news: false,
+        carried: (0, 0),
     };
-    // SAFETY: nobody else is in here yet.
+    // SAFETY: nobody else is in here.
     unsafe { (*STATE.0.get()).write(state) };
-    IS_ON.store(true, Ordering::Release);
-    true
 }
 
-/// From now on there are none: this process is a copy of another one.
-pub(super) fn end() {
-    IS_ON.store(false, Ordering::Release);
+/// In a child of `fork`, for who has had the lock since before: what there is is the parent's.
+fn begin_anew() {
+    // SAFETY: as in `with`.
+    let state = unsafe { (*STATE.0.get()).assume_init_mut() };
+    for mut trunk in state.trunks.iter_mut().filter_map(Option::take) {
+        trunk.end();
+    }
+    for (table, bytes) in
+        TABLES.iter().zip([ROWS * size_of::<Row>(), BLOCKS * size_of::<Block>()])
+    {
+        let base = table.load(Ordering::Relaxed) as *mut c_void;
+        // SAFETY: this process's own copies, which nobody needs: they are zeros from now on.
+        if unsafe { rustix::mm::madvise(base, bytes, Advice::LinuxDontNeed) }.is_err() {
+            IS_ON.store(false, Ordering::Release);
+        }
+    }
+    fill();
+}
+
+/// The lock, for as long as a process is made: then nobody is in the middle of anything.
+pub(crate) struct Forking(Option<Held>);
+
+/// Takes it.
+pub(super) fn forks() -> Forking {
+    Forking(if is_on() { lock() } else { None })
+}
+
+impl Forking {
+    /// In the child. `false`: there is nothing to begin anew.
+    pub(super) fn begin_anew(self) -> bool {
+        if self.0.is_some() {
+            begin_anew();
+        } else {
+            // A handler has interrupted who has the lock, and forks.
+            IS_ON.store(false, Ordering::Release);
+        }
+        self.0.is_some()
+    }
 }
 
 /// So many of what may be all zeros, of which the kernel gives memory when they are touched.
