@@ -40,8 +40,9 @@ class Broker:
 
     def say(self, words, what=None):
         """A message, some with a descriptor."""
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [what.fileno()]))]
-        self.calls.sendmsg([struct.pack("4Q", *words)], rights if what else [])
+        files = array.array("i", [what.fileno()] if what else [])
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)] if what else []
+        self.calls.sendmsg([struct.pack("4Q", *words)], rights)
 
     def hear(self):
         """Its words, and its descriptors."""
