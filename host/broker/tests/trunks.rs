@@ -4,6 +4,7 @@ mod common;
 
 use common::{Broker, HANGS, Process, close_elsewhere, have_many_descriptors, lingering};
 use omniverb_carry::message::{BYTES, Refusal, Reply, Request};
+use omniverb_carry::show::{self, Row};
 use omniverb_carry::trunk;
 use omniverb_ring::WordMemory;
 use omniverb_ring::sync::Ordering;
@@ -196,6 +197,38 @@ fn what_does_not_listen_is_refused_and_who_talks_nonsense_is_parted_with() {
         one.say(request, files);
         assert!(one.hear().is_none(), "{request:?}");
     }
+}
+
+#[test]
+fn who_asks_is_shown_listeners_and_trunks() {
+    let broker = Broker::start("shown");
+    let [one, two] = [(); 2].map(|()| broker.connect());
+    let listener = listen(&two, 6, "127.0.0.1");
+    let closed = listen(&two, 7, "127.0.0.1");
+    drop(closed);
+    say_reaches(&one, 5, to(&listener));
+    let (name, ..) = given(&one, 5);
+    let asks = broker.call();
+    asks.say(Request::Show, &[]);
+    let (mut listeners, mut trunks) = (Vec::new(), Vec::new());
+    loop {
+        let mut bytes = [0; show::BYTES];
+        let got = socket::receive(asks.calls.as_fd(), &mut bytes, socket::Mode::Blocking);
+        match Row::decode(&bytes[..got.unwrap().0]).unwrap() {
+            Row::Listener(one) => listeners.push((one.process, one.local)),
+            Row::Trunk(one) => {
+                assert_eq!(one.name, name);
+                trunks.push((one.process, one.peer, one.has_asked));
+            }
+            Row::End => break,
+            _ => {}
+        }
+    }
+    let [(at, local)] = listeners[..] else { panic!("{listeners:?}") };
+    assert_eq!(local, to(&listener));
+    let [first, second] = trunks[..] else { panic!("{trunks:?}") };
+    assert!([first, second].contains(&(at, if first.0 == at { first.1 } else { second.1 }, false)));
+    assert_eq!((first.0, first.1, first.2), (second.1, second.0, !second.2));
 }
 
 /// What it sends takes a minute to close each time.
