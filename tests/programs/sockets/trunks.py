@@ -1,11 +1,12 @@
 #!/usr/bin/python3
-"""Processes that are brought together by a trunk, without the library: they talk to the broker by
-hand.
+"""Processes that are brought together by a trunk, without the library: they talk to the broker
+by hand.
 
-`trunks.py listens PORT BROKER` listens at all addresses and says so; what comes by the socket of its
-trunk goes back, and what is in the trunk's memory is changed. It closes its listener when it is told
-to. `trunks.py reaches PORT BROKER` is at the other end, and kills it at last. `trunks.py elsewhere
-PORT BROKER PROCESS` is in another network namespace than these, PROCESS being one of theirs.
+`trunks.py listens PORT BROKER` listens at all addresses and says so; what comes by the socket of
+its trunk goes back, and what is in the trunk's memory is changed. It closes its listener when it
+is told to. `trunks.py reaches PORT BROKER` is at the other end, and kills it at last. `trunks.py
+elsewhere PORT BROKER PROCESS` is in another network namespace than these, PROCESS being one of
+theirs.
 """
 
 import array
