@@ -60,6 +60,28 @@ fn is_closed(end: &OwnedFd) -> bool {
     rustix::io::read(end, &mut [0; 8]) == Ok(0)
 }
 
+/// Processes with where they listen, and processes with their peers, and whether they have asked;
+/// all by one trunk.
+fn shown(broker: &Broker, name: u64) -> (Vec<(u64, SocketAddr)>, Vec<(u64, u64, bool)>) {
+    let asks = broker.call();
+    asks.say(Request::Show, &[]);
+    let (mut listeners, mut trunks) = (Vec::new(), Vec::new());
+    loop {
+        let mut bytes = [0; show::BYTES];
+        let got = socket::receive(asks.calls.as_fd(), &mut bytes, socket::Mode::Blocking);
+        match Row::decode(&bytes[..got.unwrap().0]).unwrap() {
+            Row::Listener(one) => listeners.push((one.process, one.local)),
+            Row::Trunk(one) => {
+                assert_eq!(one.name, name);
+                trunks.push((one.process, one.peer, one.has_asked));
+            }
+            Row::End => break,
+            _ => {}
+        }
+    }
+    (listeners, trunks)
+}
+
 #[test]
 fn both_are_given_the_same_memory_and_ends_that_are_joined() {
     let broker = Broker::start("trunk");
@@ -111,7 +133,8 @@ fn who_goes_is_closed_and_forgotten() {
     let [one, two] = [(); 2].map(|()| broker.connect());
     let listener = listen(&two, 6, "127.0.0.1");
     say_reaches(&one, 5, to(&listener));
-    let (_, _, [_, end]) = given(&one, 5);
+    let (name, _, [_, end]) = given(&one, 5);
+    assert_eq!(shown(&broker, name).1.len(), 2);
     // Another process has the socket, too, so the kernel has it still.
     drop(two);
     assert!(is_closed(&end));
@@ -121,9 +144,14 @@ fn who_goes_is_closed_and_forgotten() {
     while reach(&one, 6, to(&listener)) != (Reply::Nobody { tag: 6 }) {
         assert!(std::time::Instant::now() < until, "it is known still");
     }
+    assert_eq!(shown(&broker, name).1, [], "the other one has none either");
     say_listens(&three, 7, &listener);
     say_reaches(&one, 8, to(&listener));
-    let (_, 0, _) = given(&one, 8) else { panic!("it has not asked") };
+    let (name, 0, _) = given(&one, 8) else { panic!("it has not asked") };
+    // It is never the turn of who has gone.
+    for tag in 9..13 {
+        assert_eq!(reach(&one, tag, to(&listener)), Reply::Known { tag, name });
+    }
 }
 
 #[test]
@@ -208,22 +236,7 @@ fn who_asks_is_shown_listeners_and_trunks() {
     drop(closed);
     say_reaches(&one, 5, to(&listener));
     let (name, ..) = given(&one, 5);
-    let asks = broker.call();
-    asks.say(Request::Show, &[]);
-    let (mut listeners, mut trunks) = (Vec::new(), Vec::new());
-    loop {
-        let mut bytes = [0; show::BYTES];
-        let got = socket::receive(asks.calls.as_fd(), &mut bytes, socket::Mode::Blocking);
-        match Row::decode(&bytes[..got.unwrap().0]).unwrap() {
-            Row::Listener(one) => listeners.push((one.process, one.local)),
-            Row::Trunk(one) => {
-                assert_eq!(one.name, name);
-                trunks.push((one.process, one.peer, one.has_asked));
-            }
-            Row::End => break,
-            _ => {}
-        }
-    }
+    let (listeners, trunks) = shown(&broker, name);
     let [(at, local)] = listeners[..] else { panic!("{listeners:?}") };
     assert_eq!(local, to(&listener));
     let [first, second] = trunks[..] else { panic!("{trunks:?}") };
