@@ -13,6 +13,7 @@ import time
 from cases import sockets
 from harness import process, staging
 from harness.case import WAITS, Case, Failure, Group, check
+from harness.network import Namespace
 
 _SOURCES = staging.PROGRAMS / "sockets"
 # Sequences of a case.
@@ -421,6 +422,22 @@ def _shown(ways):
         process.end(waiter)
 
 
+def _trunks(ways):
+    """Two processes of one network namespace are given a trunk, and one of another is not."""
+    program = ("/usr/bin/python3", "-B", _SOURCES / "trunks.py")
+    listener = process.start(ways.line(False, *program, "listens", 7402, ways.broker()))
+    other = Namespace()
+    try:
+        process.until(lambda: process.listens(ways.namespace.pid, 7402), 10, lambda: "a listener")
+        process.run([*other.enter(), *program, "elsewhere", 7402, ways.broker(),
+                     ways.namespace.pid], limit=60)
+        ways.run(False, *program, "reaches", 7402, ways.broker(), limit=60)
+        check(listener.wait(20) == -signal.SIGKILL, "it has ended before")
+    finally:
+        other.close()
+        process.end(listener)
+
+
 def _had(process_number):
     """Descriptors and kilobytes of somebody."""
     of = pathlib.Path(f"/proc/{process_number}")
@@ -485,6 +502,7 @@ def groups():
               for how in ("waits", "selects", "addressed")]
     waits += [Case("carry.many.long", _handed("many"), 1500, slow=True),
               Case("carry.brief", _brief, 90), Case("carry.shown", _shown, 90),
+              Case("carry.trunks", _trunks, 90),
               Case("carry.hostile", _hostile, 90), Case("carry.daemon", _daemon, 90),
               Case("carry.killed", _killed(_KILLS), 120),
               Case("carry.leaks", _leaks(1200), 120),

@@ -1,8 +1,8 @@
 //! One process is attended to, by a thread of its own.
 //!
-//! In: its requests, with descriptors. Out: links and trunks, for it and for those at the other ends. Whatever
-//! descriptor came is closed before anybody is told anything: nobody's end of a connection is put
-//! off by a duplicate that is here.
+//! In: its requests, with descriptors. Out: links and trunks, for it and for those at the other
+//! ends. Whatever descriptor came is closed before anybody is told anything: nobody's end of a
+//! connection is put off by a duplicate that is here.
 
 use crate::across;
 use crate::client::Client;

@@ -39,8 +39,8 @@ struct Own {
 }
 
 impl Listeners {
-    /// A process has one, and calls it by this tag. Whatever else it called so, and whatever else it
-    /// called this one, is no more. Who has too many gives up his oldest.
+    /// A process has one, and calls it by this tag. Whatever else it called so, and whatever else
+    /// it called this one, is no more. Who has too many gives up his oldest.
     pub(crate) fn add(&mut self, process: Process, tag: u64, listening: Listening) {
         self.remove(process, tag);
         let place = (process.0, listening.cookie);

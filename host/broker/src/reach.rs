@@ -113,6 +113,6 @@ pub(crate) fn ended(broker: &Broker, client: &Client, name: u64) {
 
 /// A process has gone, and has said so before.
 pub(crate) fn gone(broker: &Broker, client: &Client) {
-    lock(&broker.listeners).gone(client.process());
     lock(&broker.trunks).gone(client.process());
+    lock(&broker.listeners).gone(client.process());
 }

@@ -29,7 +29,7 @@ pub(crate) enum Room {
     Known(u64),
     /// One of them, or their network namespace, has too many.
     None,
-    /// They may.
+    /// They have none, and there may be one more.
     Free,
 }
 
