@@ -335,7 +335,13 @@ fn receive(from: BorrowedFd<'_>) -> Result<Option<(Reply, Files)>, Errno> {
 
 fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) {
     match (reply, file) {
-        (Reply::Trunk { .. } | Reply::Known { .. } | Reply::Nobody { .. }, file) => {
+        (
+            Reply::Trunk { .. }
+            | Reply::Known { .. }
+            | Reply::Nobody { .. }
+            | Reply::Listens { .. },
+            file,
+        ) => {
             with(reply, [file, other]);
         }
         (Reply::Welcome, Some(file)) => {

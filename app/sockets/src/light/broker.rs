@@ -2,6 +2,7 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
+use core::net::{Ipv4Addr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use omniverb_carry::message::{Reply, Request};
@@ -10,6 +11,7 @@ use omniverb_stream::light::frame::Name;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 
 use super::sleepers;
 use super::state::{State, with};
@@ -20,6 +22,8 @@ use crate::carry::broker::{Files, look_with, mailbox, map, say};
 const ROUTES: usize = 64;
 /// How long an answer is waited for: it comes within a fraction of a millisecond.
 const ANSWER: u64 = 200_000_000;
+/// And how long in one go.
+const LONGEST: u64 = 20_000_000;
 /// How long it is remembered that nobody listens somewhere.
 const NOBODY: u64 = 1_000_000_000;
 
@@ -74,6 +78,11 @@ fn came(state: &mut State, reply: Reply, files: Files) {
         }
         (Reply::Known { tag, name }, _) => answer(state, tag, Way::Trunk(name)),
         (Reply::Nobody { tag }, _) => answer(state, tag, nobody()),
+        (Reply::Listens { tag, .. }, _) => {
+            if let Some(listener) = state.listeners.of(tag as c_int) {
+                listener.is_under_way = false;
+            }
+        }
         _ => {}
     }
 }
@@ -131,6 +140,30 @@ pub(super) fn listens(number: c_int) {
     }
 }
 
+/// A listening socket is about to be closed: waits until the broker has closed its duplicate, which
+/// would go on listening.
+pub(super) fn waits_for_duplicate(number: c_int) {
+    let until = sleepers::now() + ANSWER;
+    loop {
+        let is_under_way = with(|state| {
+            look(state);
+            state.listeners.of(number).is_some_and(|listener| listener.is_under_way)
+        });
+        if is_under_way != Some(true) || !wait(until) {
+            return;
+        }
+    }
+}
+
+/// Waits for mail, until then. `false`: there is none to be expected any more.
+fn wait(until: u64) -> bool {
+    let left = until.saturating_sub(sleepers::now());
+    let (Some(mailbox), 1..) = (mailbox(), left) else { return false };
+    let limit = Timespec { tv_sec: 0, tv_nsec: left.min(LONGEST) as i64 };
+    let mut wanted = [PollFd::new(&mailbox, PollFlags::IN)];
+    matches!(poll(&mut wanted, Some(&limit)), Ok(_) | Err(Errno::INTR))
+}
+
 /// It listens no more.
 pub(super) fn unlistens(number: c_int) {
     say(Request::Unlisten { tag: number.unsigned_abs().into() }, &[]);
@@ -143,7 +176,8 @@ pub(super) fn reach(to: Name) -> Option<u64> {
         Known::Ask(tag) => tag,
     };
     let asks = Request::Reach { tag, address: to.address, port: to.port };
-    if !say(asks, &[]) {
+    // Who listens for all addresses is found by any.
+    if !is_local(to) || !say(asks, &[]) {
         with(|state| answer(state, tag, nobody()));
         return None;
     }
@@ -161,17 +195,22 @@ pub(super) fn reach(to: Name) -> Option<u64> {
             Way::Asked => {}
             _ => return None,
         }
-        let left = until.saturating_sub(sleepers::now());
-        let (Some(mailbox), 1..) = (mailbox(), left) else {
+        if !wait(until) {
             with(|state| answer(state, tag, nobody()));
             return None;
-        };
-        let limit = Timespec { tv_sec: 0, tv_nsec: left.min(20_000_000) as i64 };
-        let mut wanted = [PollFd::new(&mailbox, PollFlags::IN)];
-        match poll(&mut wanted, Some(&limit)) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(_) => return None,
         }
+    }
+}
+
+/// An address of this host.
+fn is_local(to: Name) -> bool {
+    let family = if to.is_v4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC;
+    let Ok(socket) = socket_with(family, SocketType::DGRAM, flags, None) else { return false };
+    let [.., a, b, c, d] = to.address;
+    match to.is_v4() {
+        true => bind(&socket, &SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), 0)).is_ok(),
+        false => bind(&socket, &SocketAddrV6::new(to.address.into(), 0, 0, 0)).is_ok(),
     }
 }
 

@@ -24,6 +24,8 @@ pub(super) struct Listener {
     pub set: c_int,
     pub events: u32,
     pub data: u64,
+    /// The broker has a duplicate of it.
+    pub is_under_way: bool,
     /// One has come since that was told of, for sets that tell of edges.
     pub has_news: bool,
 }
@@ -45,17 +47,13 @@ const NONE: Listener = Listener {
     set: -1,
     events: 0,
     data: 0,
+    is_under_way: false,
     has_news: false,
 };
 
 impl Listeners {
     pub(super) const fn new() -> Self {
         Self { all: [NONE; MOST], waiting: 0, count: 0 }
-    }
-
-    /// There are none.
-    pub(super) fn is_empty(&self) -> bool {
-        self.count == 0
     }
 
     /// The one of a number.

@@ -126,6 +126,9 @@ pub(crate) fn closes(number: c_int) {
         return;
     }
     keeping_errno(|| {
+        if numbers::row(number).is_none() {
+            broker::waits_for_duplicate(number);
+        }
         with(|state| {
             if let Some(at) = numbers::put(number, 0) {
                 let row = state.rows.at(at);

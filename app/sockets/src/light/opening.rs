@@ -87,6 +87,7 @@ fn listens(number: c_int) -> bool {
         Some(listener) => {
             (listener.name, listener.is_six) = (name, is_six);
             listener.backlog = BACKLOG;
+            listener.is_under_way = true;
             true
         }
         None => false,
