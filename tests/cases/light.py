@@ -23,14 +23,21 @@ def _carried(run):
     return all_of
 
 
+def _both(run, *more):
+    return _carried(lambda ways: run(ways, True, True, *more))
+
+
 def groups():
     """All wait."""
+    programs = {"redis": sockets.redis, "nc": sockets.nc(30), "iperf3": sockets.iperf(),
+                "iperf3-more": sockets.iperf("-P", 4, "-R", "-Z"), "nginx": sockets.nginx}
     return [
-        Group("light", [Case("light.redis", _carried(lambda ways: sockets.redis(ways, True, True)), 90),
-                        Case("light.nc", _carried(lambda ways: sockets.nc(30)(ways, True, True)), 90),
-                        Case("light.iperf3", _carried(lambda ways: sockets.iperf()(ways, True, True)), 90),
-                        Case("light.nginx", _carried(lambda ways: sockets.nginx(ways, True, True)), 90)],
+        Group("light", [Case(f"light.{name}", _both(run), 90) for name, run in programs.items()],
               Light, weight=WAITS),
-        Group("light.sequences", [Case("light.pairs", _carried(lambda ways: sockets.compare(
-            ways, 0, 100, "pairs")), 200)], Light),
+        Group("light.sequences",
+              [Case("light.pairs", _carried(lambda ways: sockets.compare(ways, 0, 100, "light")),
+                    200),
+               Case("light.pairs.sets",
+                    _carried(lambda ways: sockets.compare(ways, 0, 50, "light-sets")), 200)],
+              Light),
     ]

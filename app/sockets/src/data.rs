@@ -6,9 +6,9 @@ use core::ffi::{c_int, c_void};
 use crate::call::{self, Call};
 use crate::carry;
 use crate::carry::Wait;
-use crate::light::{self, Waits};
 use crate::carry::parts::Parts;
 use crate::functions::watched;
+use crate::light::{self, Waits};
 use crate::slots::*;
 use crate::sole;
 
@@ -20,6 +20,10 @@ const EMPTY: [libc::iovec; 1] = [libc::iovec { iov_base: core::ptr::null_mut(), 
 
 functions! {
     ov_read(number: c_int, bytes: *mut c_void, length: usize) -> isize {
+        if length == 0 && light::row(number).is_some() {
+            // As of files, and not as `recv` does.
+            return 0;
+        }
         let mut place = EMPTY;
         // SAFETY: the program's arguments, as they are.
         carry::receive(number, || carry::one_part(bytes, length, &mut place), 0, || unsafe {
@@ -37,6 +41,13 @@ functions! {
     }
 
     ov_readv(number: c_int, parts: *const libc::iovec, count: c_int) -> isize {
+        if light::row(number).is_some() {
+            // SAFETY: the program's arguments, as they are.
+            let parts = unsafe { Parts::of_count(parts, count) };
+            if parts.is_some_and(|parts| parts.total() == 0) {
+                return 0;
+            }
+        }
         // SAFETY: the program's arguments, as they are.
         carry::receive(number, || unsafe { Parts::of_count(parts, count) }, 0, || unsafe {
             next_readv(number, parts, count)
@@ -169,6 +180,13 @@ functions! {
     }
 
     ov_writev(number: c_int, parts: *const libc::iovec, count: c_int) -> isize {
+        if light::row(number).is_some() {
+            // SAFETY: the program's arguments, as they are.
+            let parts = unsafe { Parts::of_count(parts, count) };
+            if parts.is_some_and(|parts| parts.total() == 0) {
+                return 0;
+            }
+        }
         // SAFETY: the program's arguments, as they are.
         carry::send(number, || unsafe { Parts::of_count(parts, count) }, 0, || unsafe {
             next_writev(number, parts, count)

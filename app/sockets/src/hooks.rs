@@ -39,7 +39,11 @@ functions! {
 
     ov_listen(number: c_int, backlog: c_int) -> c_int {
         // SAFETY: the program's arguments, as they are.
-        watched(Call::Listen(number), || unsafe { next_listen(number, backlog) })
+        let result = watched(Call::Listen(number), || unsafe { next_listen(number, backlog) });
+        if result == 0 {
+            light::listens(number);
+        }
+        result
     }
 
     ov_connect(number: c_int, address: *const c_void, length: u32) -> c_int {
@@ -66,9 +70,11 @@ functions! {
     ov_accept4(number: c_int, address: *mut c_void, length: *mut u32, flags: c_int) -> c_int {
         if light::is_listener(number) {
             // SAFETY: the program's arguments, as they are.
-            return watched(Call::Accept(number), || unsafe {
-                light::accept(number, address, length, flags)
-            });
+            return unsafe {
+                light::accept(number, address, length, flags, || {
+                    watched(Call::Accept(number), || next_accept4(number, address, length, flags))
+                })
+            };
         }
         carry::may_sleep();
         let call = Call::Accept(number);

@@ -97,13 +97,7 @@ fn answer(state: &State, tag: u64, way: Way) {
     }
 }
 
-fn make(
-    state: &mut State,
-    memory: &OwnedFd,
-    bell: &OwnedFd,
-    name: u64,
-    side: u64,
-) -> Option<()> {
+fn make(state: &mut State, memory: &OwnedFd, bell: &OwnedFd, name: u64, side: u64) -> Option<()> {
     let index = state.trunks.iter().position(Option::is_none)?;
     let base = map(memory, BYTES, ProtFlags::READ | ProtFlags::WRITE)?;
     let Some(mut trunk) = Trunk::new(base as usize, side, name, bell) else {
@@ -119,6 +113,7 @@ fn make(
     // Whoever sleeps now does not say so in this one.
     trunk.sleeps();
     state.trunks[index] = Some(trunk);
+    state.trunks_end = state.trunks_end.max(index + 1);
     state.has_news = true;
     Some(())
 }
@@ -226,8 +221,7 @@ fn known(state: &mut State, to: Name) -> Known {
     if let Some(route) = found {
         match route.way {
             Way::Trunk(name) => {
-                let is_there =
-                    state.trunks.iter().flatten().any(|trunk| trunk.name == name);
+                let is_there = state.trunks.iter().flatten().any(|trunk| trunk.name == name);
                 if is_there {
                     return Known::Way(Some(name));
                 }

@@ -24,6 +24,9 @@ pub(super) struct Listener {
     pub set: c_int,
     pub events: u32,
     pub data: u64,
+    /// This process has accepted there, or waited for somebody to come: a fork does not leave it to
+    /// the child alone.
+    pub is_used: bool,
     /// The broker has a duplicate of it.
     pub is_under_way: bool,
     /// One has come since that was told of, for sets that tell of edges.
@@ -47,6 +50,7 @@ const NONE: Listener = Listener {
     set: -1,
     events: 0,
     data: 0,
+    is_used: false,
     is_under_way: false,
     has_news: false,
 };
@@ -86,6 +90,11 @@ impl Listeners {
         self.count -= 1;
         self.waiting -= pending.count();
         Some(pending)
+    }
+
+    /// One that nobody has used so far.
+    pub(super) fn unused(&self) -> Option<c_int> {
+        self.all.iter().find(|one| one.number >= 0 && !one.is_used).map(|one| one.number)
     }
 
     /// Who hears those that connect to a name, the one for that address before one for all, if it

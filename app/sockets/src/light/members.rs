@@ -16,8 +16,7 @@ const ALWAYS: u32 = ERR | HUP;
 const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
 /// What is no event.
-const FLAGS: u32 =
-    ONE_SHOT | EDGE | libc::EPOLLWAKEUP as u32 | libc::EPOLLEXCLUSIVE as u32;
+const FLAGS: u32 = ONE_SHOT | EDGE | libc::EPOLLWAKEUP as u32 | libc::EPOLLEXCLUSIVE as u32;
 
 fn answer(outcome: Option<Result<(), c_int>>) -> c_int {
     match outcome.unwrap_or(Err(libc::EAGAIN)) {
@@ -56,10 +55,7 @@ pub(super) unsafe fn change(
             libc::EPOLL_CTL_ADD if is_member => return Err(libc::EEXIST),
             // One that is in another set stays there only.
             libc::EPOLL_CTL_ADD if state.rows.at(at).set != 0 => return Err(libc::ENOSPC),
-            libc::EPOLL_CTL_ADD => {
-                state.rows.at(at).set = ours;
-                state.sets.at(place).members += 1;
-            }
+            libc::EPOLL_CTL_ADD => {}
             libc::EPOLL_CTL_MOD if is_member => {}
             libc::EPOLL_CTL_DEL if is_member => {
                 state.leave_set(at);
@@ -69,9 +65,8 @@ pub(super) unsafe fn change(
             _ => return Err(libc::EINVAL),
         }
         if let Some(event) = event {
-            let row = state.rows.at(at);
-            (row.events, row.data, row.number) = (event.events, event.u64, number);
-            state.news(at);
+            state.rows.at(at).number = number;
+            state.join(place, at, event);
             state.tell();
         }
         Ok(())
@@ -110,6 +105,17 @@ pub(super) fn concerns(set: c_int) -> bool {
 }
 
 impl State {
+    /// It is in the set of a place from now on, which is to tell this.
+    pub(super) fn join(&mut self, place: usize, at: u32, event: libc::epoll_event) {
+        let row = self.rows.at(at);
+        if row.set == 0 {
+            row.set = place as u16 + 1;
+            self.sets.at(place).members += 1;
+        }
+        (row.events, row.data) = (event.events, event.u64);
+        self.news(at);
+    }
+
     /// Writes what is ready in a set: how many events.
     fn collect(&mut self, set: c_int, events: &mut [libc::epoll_event]) -> usize {
         let Some(place) = self.sets.find(set) else { return 0 };
@@ -207,11 +213,7 @@ pub(super) fn wait(
 }
 
 /// What the kernel has to say besides, behind so many events. A listening socket is told of once.
-fn besides(
-    set: c_int,
-    events: &mut [libc::epoll_event],
-    count: usize,
-) -> Result<usize, c_int> {
+fn besides(set: c_int, events: &mut [libc::epoll_event], count: usize) -> Result<usize, c_int> {
     if count == events.len() {
         return Ok(count);
     }

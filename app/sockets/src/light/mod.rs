@@ -28,6 +28,8 @@ mod waiting;
 
 use core::ffi::{c_int, c_void};
 
+use omniverb_stream::light::row::Note;
+
 pub(crate) use polling::Selected;
 pub(crate) use state::Forking;
 use state::with;
@@ -93,17 +95,12 @@ pub(crate) use opening::accept;
 ///
 /// # Safety
 /// As of the function.
-pub(crate) unsafe fn connect(
-    number: c_int,
-    address: *const c_void,
-    length: u32,
-) -> Option<c_int> {
+pub(crate) unsafe fn connect(number: c_int, address: *const c_void, length: u32) -> Option<c_int> {
     if !is_on() || !place::is_ours() {
         return None;
     }
-    if numbers::row(number).is_some() {
-        set_errno(libc::EISCONN);
-        return Some(-1);
+    if let Some(at) = numbers::row(number) {
+        return Some(opening::again(at));
     }
     // SAFETY: as the caller says.
     unsafe { opening::connect(number, address, length) }
@@ -138,13 +135,7 @@ pub(crate) fn closes(number: c_int) {
                 }
                 return;
             }
-            if let Some(mut pending) = state.listeners.remove(number) {
-                while let Some(at) = state.rows.pop(&mut pending) {
-                    state.rows.at(at).unnote(omniverb_stream::light::row::Note::Pending);
-                    state.close(at);
-                }
-                broker::unlistens(number);
-            }
+            state.leave_listener(number);
         });
         if members::concerns(number) {
             members::closed(number);
@@ -173,9 +164,36 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
     }
 }
 
-/// A process is about to be made by `fork`.
+/// A process is about to be made by `fork`. Who has only listened so far leaves its listening
+/// sockets to children: they take up those that they accept at.
 pub(crate) fn forks() -> Forking {
+    if is_on() && place::is_ours() {
+        keeping_errno(|| {
+            while let Some(number) = with(|state| state.listeners.unused()).flatten() {
+                with(|state| state.leave_listener(number));
+            }
+        });
+    }
     state::forks()
+}
+
+impl state::State {
+    /// Nobody comes there any more by light connections.
+    fn leave_listener(&mut self, number: c_int) {
+        let Some(mut pending) = self.listeners.remove(number) else { return };
+        while let Some(at) = self.rows.pop(&mut pending) {
+            self.rows.at(at).unnote(Note::Pending);
+            self.close(at);
+        }
+        broker::unlistens(number);
+    }
+}
+
+/// A socket listens.
+pub(crate) fn listens(number: c_int) {
+    if is_on() && place::is_ours() {
+        opening::listens(number);
+    }
 }
 
 /// One was. A child begins anew: it has none of its parent's light connections, whose numbers are
@@ -284,12 +302,7 @@ pub(crate) unsafe fn wait_in_set(
 ///
 /// # Safety
 /// As of the function.
-pub(crate) unsafe fn send_file(
-    at: u32,
-    from: c_int,
-    offset: *mut i64,
-    count: usize,
-) -> isize {
+pub(crate) unsafe fn send_file(at: u32, from: c_int, offset: *mut i64, count: usize) -> isize {
     let mut bytes = [0_u8; PIECE];
     let mut sent = 0;
     while sent < count {

@@ -8,7 +8,7 @@ use omniverb_stream::light::row::Note;
 
 use super::numbers;
 use super::state::{State, with};
-use super::trunk::FOR_ANSWERS;
+use super::trunk::{FOR_ANSWERS, Trunk};
 use super::waiting::{Waits, until};
 use crate::carry::parts::Parts;
 use crate::errno::set_errno;
@@ -16,8 +16,12 @@ use crate::errno::set_errno;
 /// The least room in a trunk that bytes are put into.
 const LEAST: usize = FOR_ANSWERS + 1024;
 /// Flags that mean something here.
-const SENDS: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_MORE | libc::MSG_EOR
-    | libc::MSG_CONFIRM | libc::MSG_DONTROUTE;
+const SENDS: c_int = libc::MSG_NOSIGNAL
+    | libc::MSG_DONTWAIT
+    | libc::MSG_MORE
+    | libc::MSG_EOR
+    | libc::MSG_CONFIRM
+    | libc::MSG_DONTROUTE;
 const RECEIVES: c_int = libc::MSG_PEEK
     | libc::MSG_DONTWAIT
     | libc::MSG_WAITALL
@@ -86,6 +90,7 @@ impl State {
     #[inline]
     fn send(&mut self, at: u32, parts: &Parts<'_>, from: usize) -> Option<Result<usize, c_int>> {
         let total = parts.total();
+        self.look_by(at);
         let row = self.rows.at(at);
         let credit = match row.may_send() {
             Ok(Some(credit)) => credit as usize,
@@ -134,6 +139,10 @@ impl State {
         parts: &Parts<'_>,
         (from, peeks): (usize, bool),
     ) -> Option<Result<usize, c_int>> {
+        let trunk = usize::from(self.rows.at(at).trunk);
+        if parts.total() - from > self.rows.at(at).queue.len() {
+            self.look_by(at);
+        }
         let row = self.rows.at(at);
         if row.queue.is_empty() {
             return match row.is_at_end() {
@@ -151,15 +160,24 @@ impl State {
         if !peeks {
             row.queue.drop(&mut self.pool, got);
             if row.consume(got as u32).is_some() {
-                let index = usize::from(row.trunk);
                 self.owe(at);
-                self.pay(index);
-                if let Some(trunk) = self.trunks[index].as_mut() {
+                self.pay(trunk);
+                if let Some(trunk) = self.trunks[trunk].as_mut() {
                     trunk.publish();
                 }
             }
         }
         Some(Ok(got))
+    }
+
+    /// Takes out what has come by the trunk of a connection.
+    #[inline]
+    fn look_by(&mut self, at: u32) {
+        let trunk = usize::from(self.rows.at(at).trunk);
+        if self.trunks[trunk].as_ref().is_some_and(Trunk::has_next) {
+            self.pump_one(trunk);
+            self.tell();
+        }
     }
 
     /// Bytes that are there.
@@ -177,9 +195,6 @@ pub(crate) fn receive(at: u32, parts: Option<Parts<'_>>, flags: c_int) -> isize 
     }
     if flags & !RECEIVES != 0 {
         return fails(libc::EOPNOTSUPP);
-    }
-    if parts.total() == 0 {
-        return 0;
     }
     let peeks = flags & libc::MSG_PEEK != 0;
     let wants_all = flags & libc::MSG_WAITALL != 0;
@@ -221,11 +236,11 @@ pub(crate) fn shut(number: c_int, how: c_int) -> c_int {
     }
     let done = with(|state| {
         let row = state.rows.at(at);
-        if row.has(Note::WasReset) {
+        if row.is_over() {
             return Err(libc::ENOTCONN);
         }
         if how != libc::SHUT_WR {
-            row.note(Note::Deaf);
+            row.turn_deaf();
         }
         if how != libc::SHUT_RD {
             row.end();

@@ -22,7 +22,7 @@ use super::waiting::{Waits, until};
 use super::{broker, names, numbers};
 use crate::errno::{errno, keeping_errno, set_errno};
 use crate::own;
-use crate::slots::{next_accept4, next_dup3, next_fcntl, next_getsockopt};
+use crate::slots::{next_dup3, next_fcntl, next_getsockopt};
 use crate::table::{self, NUMBERS};
 
 /// Its place among our own descriptors.
@@ -55,7 +55,8 @@ fn option(number: c_int, level: c_int, name: c_int) -> Option<[i64; 2]> {
     let (mut value, mut length) = ([0_i64; 2], 16_u32);
     let to = value.as_mut_ptr().cast::<c_void>();
     // SAFETY: both live across the call.
-    let got = keeping_errno(|| unsafe { next_getsockopt(number, level, name, to, &raw mut length) });
+    let got =
+        keeping_errno(|| unsafe { next_getsockopt(number, level, name, to, &raw mut length) });
     (got == 0).then_some(value)
 }
 
@@ -64,8 +65,7 @@ fn times(number: c_int) -> [u32; 2] {
         return [0; 2];
     }
     [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO].map(|name| {
-        let [seconds, microseconds] =
-            option(number, libc::SOL_SOCKET, name).unwrap_or_default();
+        let [seconds, microseconds] = option(number, libc::SOL_SOCKET, name).unwrap_or_default();
         milliseconds(seconds, microseconds)
     })
 }
@@ -81,7 +81,7 @@ const BACKLOG: u32 = 1024;
 
 /// Light connections come to a socket that listens. Whether they do.
 #[cold]
-fn listens(number: c_int) -> bool {
+pub(super) fn listens(number: c_int) -> bool {
     let Some((name, is_six)) = names::of_socket(number) else { return false };
     let is_there = with(|state| match state.listeners.add(number) {
         Some(listener) => {
@@ -102,12 +102,9 @@ fn listens(number: c_int) -> bool {
 ///
 /// # Safety
 /// As of the function.
-pub(super) unsafe fn connect(
-    number: c_int,
-    address: *const c_void,
-    length: u32,
-) -> Option<c_int> {
-    if table::look(number).kind() != Kind::Fresh || !numbers::has_room(number) {
+pub(super) unsafe fn connect(number: c_int, address: *const c_void, length: u32) -> Option<c_int> {
+    let was = table::look(number);
+    if was.kind() != Kind::Fresh || was.is_duplicated() || !numbers::has_room(number) {
         return None;
     }
     // SAFETY: as the caller says.
@@ -117,11 +114,14 @@ pub(super) unsafe fn connect(
     }
     let trunk = keeping_errno(|| broker::reach(to))?;
     // SAFETY: no memory is involved.
-    let (flags, how) = unsafe {
-        (next_fcntl(number, libc::F_GETFD, 0), next_fcntl(number, libc::F_GETFL, 0))
-    };
+    let (flags, how) =
+        unsafe { (next_fcntl(number, libc::F_GETFD, 0), next_fcntl(number, libc::F_GETFL, 0)) };
     let bound = names::of_socket(number).map(|(name, _)| name).filter(|name| name.port != 0);
     let times = times(number);
+    let (member, is_in_others) = member_of(number, was.id());
+    if is_in_others {
+        return None;
+    }
     let at = with(|state| state.open(trunk, to, bound))??;
     let cloexec = if flags & FD_CLOEXEC == 0 { 0 } else { libc::O_CLOEXEC };
     // SAFETY: no memory is involved.
@@ -134,14 +134,50 @@ pub(super) unsafe fn connect(
         (row.is_six, row.times, row.number, row.numbers) = (is_six, times, number, 1);
         if how & libc::O_NONBLOCK != 0 {
             row.note(Note::NonBlocking);
+            row.is_connecting = true;
         }
         numbers::put(number, at);
+        // The kernel has forgotten the socket that was a member.
+        if let Some((set, event)) = member
+            && let Some(place) = state.sets.find_or_add(set)
+        {
+            state.join(place, at, event);
+        }
+        state.tell();
     });
     if put != number {
         return None;
     }
+    table::left(number, was);
     NUMBERS.put(number, Kind::Other);
-    Some(0)
+    if how & libc::O_NONBLOCK == 0 {
+        return Some(0);
+    }
+    // As the kernel says, though it is connected at once.
+    set_errno(libc::EINPROGRESS);
+    Some(-1)
+}
+
+/// `connect`, once more.
+pub(super) fn again(at: u32) -> c_int {
+    let is_first = with(|state| core::mem::take(&mut state.rows.at(at).is_connecting));
+    if is_first == Some(true) {
+        return 0;
+    }
+    set_errno(libc::EISCONN);
+    -1
+}
+
+/// The set that a socket is in before it connects, as nginx's are, and what that is to tell; and
+/// whether there are others.
+fn member_of(number: c_int, id: u32) -> (Option<(c_int, libc::epoll_event)>, bool) {
+    let (mut found, mut count) = (None, 0);
+    table::MEMBERS.of_number(number, id, |member| {
+        let event = libc::epoll_event { events: member.events, u64: member.data };
+        found = NUMBERS.numbers_of(member.set).next().map(|set| (set, event));
+        count += 1;
+    });
+    (found, count > 1)
 }
 
 impl State {
@@ -232,10 +268,17 @@ pub(super) fn is_listener(number: c_int) -> bool {
     if table::look(number).kind() != Kind::Listening {
         return false;
     }
-    with(|state| state.listeners.of(number).is_some()).unwrap_or(false) || listens(number)
+    let is_known = with(|state| match state.listeners.of(number) {
+        Some(listener) => {
+            listener.is_used = true;
+            true
+        }
+        None => false,
+    });
+    is_known.unwrap_or(false) || listens(number)
 }
 
-/// `accept4` at such a number.
+/// `accept4` at such a number. `native`: the kernel's.
 ///
 /// # Safety
 /// As of the function.
@@ -244,6 +287,7 @@ pub(crate) unsafe fn accept(
     address: *mut c_void,
     length: *mut u32,
     flags: c_int,
+    native: impl FnOnce() -> c_int,
 ) -> c_int {
     // SAFETY: no memory is involved.
     let how = unsafe { next_fcntl(number, libc::F_GETFL, 0) };
@@ -271,7 +315,6 @@ pub(crate) unsafe fn accept(
             -1
         }
         // The kernel has one, or says that there is none.
-        // SAFETY: the program's arguments, as they are.
-        _ => unsafe { next_accept4(number, address, length, flags) },
+        _ => native(),
     }
 }

@@ -2,7 +2,7 @@
 
 use core::ffi::{c_int, c_void};
 
-use omniverb_stream::light::row::Note;
+use omniverb_stream::light::row::{Note, WINDOW};
 
 use super::names;
 use super::opening::milliseconds;
@@ -34,11 +34,12 @@ pub(crate) unsafe fn get(
     if value.is_null() || length.is_null() {
         return fails(libc::EFAULT);
     }
-    let Some((error, is_six, times)) = with(|state| {
+    let Some((error, is_six, times, least)) = with(|state| {
+        state.pump();
         let row = state.rows.at(at);
         let asks = (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR);
         let error = if asks { row.take_error() } else { None };
-        (error.unwrap_or(0), row.is_six, row.times)
+        (error.unwrap_or(0), row.is_six, row.times, row.least.max(1))
     }) else {
         return fails(libc::EAGAIN);
     };
@@ -67,7 +68,8 @@ pub(crate) unsafe fn get(
         }
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => 1,
         (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => 65483,
-        (libc::SOL_SOCKET, libc::SO_RCVLOWAT | libc::SO_SNDLOWAT) => 1,
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => least as c_int,
+        (libc::SOL_SOCKET, libc::SO_SNDLOWAT) => 1,
         (
             libc::SOL_SOCKET,
             libc::SO_ACCEPTCONN
@@ -125,6 +127,20 @@ pub(crate) unsafe fn set(
         with(|state| state.rows.at(at).times[which] = limit);
         return 0;
     }
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
+        if value.is_null() || (length as usize) < size_of::<c_int>() {
+            return fails(libc::EINVAL);
+        }
+        // SAFETY: as the caller says.
+        let least = unsafe { value.cast::<c_int>().read_unaligned() };
+        // A negative one is as much as there can be, as for the kernel.
+        let least = u32::try_from(least).unwrap_or(u32::MAX).min(WINDOW / 2);
+        with(|state| {
+            state.rows.at(at).least = least;
+            state.news(at);
+        });
+        return 0;
+    }
     let is_buffer = level == libc::SOL_SOCKET && matches!(name, libc::SO_SNDBUF | libc::SO_RCVBUF);
     if is_buffer || call::is_harmless(level, name) { 0 } else { fails(libc::ENOPROTOOPT) }
 }
@@ -145,10 +161,11 @@ pub(crate) unsafe fn name(at: u32, whose: Whose, to: *mut c_void, length: *mut u
         return fails(libc::EFAULT);
     }
     let Some((name, is_six, is_gone)) = with(|state| {
+        state.pump();
         let row = state.rows.at(at);
         let own = if row.has(Note::Connects) { row.names.from } else { row.names.to };
         let other = if row.has(Note::Connects) { row.names.to } else { row.names.from };
-        (if whose == Whose::Peers { other } else { own }, row.is_six, row.has(Note::WasReset))
+        (if whose == Whose::Peers { other } else { own }, row.is_six, row.is_over())
     }) else {
         return fails(libc::EAGAIN);
     };
@@ -173,6 +190,8 @@ pub(crate) fn control(at: u32, command: c_int, argument: usize) -> Option<c_int>
         libc::F_SETFL if argument as c_int & libc::O_ASYNC != 0 => Some(fails(libc::EINVAL)),
         libc::F_SETFL => Some(does_not_wait(at, argument as c_int & libc::O_NONBLOCK != 0)),
         libc::F_GETFD | libc::F_SETFD => None,
+        // Signals are asked for by O_ASYNC.
+        libc::F_SETOWN | libc::F_GETOWN => Some(0),
         _ => Some(fails(libc::EINVAL)),
     }
 }

@@ -172,11 +172,7 @@ impl Selected {
     }
 
     /// `pselect`.
-    pub(super) fn select(
-        &self,
-        waits: Waits,
-        mask: *const libc::sigset_t,
-    ) -> Result<c_int, c_int> {
+    pub(super) fn select(&self, waits: Waits, mask: *const libc::sigset_t) -> Result<c_int, c_int> {
         let empty = libc::pollfd { fd: -1, events: 0, revents: 0 };
         let mut all = [empty; SELECTED];
         let mut count = 0;

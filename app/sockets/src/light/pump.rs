@@ -3,11 +3,11 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use omniverb_stream::light::Frame;
 use omniverb_stream::light::frame::HEADER;
 use omniverb_stream::light::row::Note;
-use omniverb_stream::light::Frame;
 
-use super::state::{State, TRUNKS};
+use super::state::State;
 use super::trunk::{FOR_ANSWERS, Nonsense};
 use super::{broker, sleepers};
 use crate::carry::clock;
@@ -28,9 +28,9 @@ impl State {
         if now.wrapping_sub(HEARD.load(Ordering::Relaxed)) > BELLS {
             HEARD.store(now, Ordering::Relaxed);
             sleepers::hear(self);
-            broker::look(self);
         }
-        for index in 0..TRUNKS {
+        broker::look(self);
+        for index in 0..self.trunks_end {
             self.pump_one(index);
         }
         self.tell();
@@ -116,7 +116,7 @@ impl State {
         }
         match frame {
             Frame::Data(bytes) => {
-                if !row.has(Note::Closed) && !row.has(Note::SaidClose) {
+                if !row.has(Note::Closed) && !row.has(Note::WasReset) {
                     if !row.may_come(bytes) {
                         return Err(Nonsense);
                     }
@@ -224,11 +224,13 @@ impl State {
     /// No number names it any more.
     pub(super) fn close(&mut self, at: u32) {
         self.leave_set(at);
+        // What has come and is not received makes it a reset.
+        let index = usize::from(self.rows.at(at).trunk);
+        self.pump_one(index);
         let row = self.rows.at(at);
         row.close();
         row.queue.clear(&mut self.pool);
         row.unnote(Note::NoRoom);
-        let index = usize::from(row.trunk);
         self.owe(at);
         self.settle(at);
         self.pump_one(index);

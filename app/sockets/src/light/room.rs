@@ -14,8 +14,7 @@ pub(super) fn with_list(count: usize, act: impl FnOnce(&mut [libc::pollfd])) {
     let Some(bytes) = count.checked_mul(size_of::<libc::pollfd>()) else { return };
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: new memory, wherever the kernel likes.
-    let new =
-        unsafe { mmap_anonymous(core::ptr::null_mut(), bytes, access, MapFlags::PRIVATE) };
+    let new = unsafe { mmap_anonymous(core::ptr::null_mut(), bytes, access, MapFlags::PRIVATE) };
     let Ok(new) = new else { return };
     // SAFETY: so many, all zeros, of which nobody else knows. A call that is left in the middle, by
     // `longjmp` or cancellation, leaves them there.

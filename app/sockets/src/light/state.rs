@@ -34,6 +34,8 @@ pub(super) struct State {
     pub rows: Rows<'static>,
     pub pool: Pool<'static>,
     pub trunks: [Option<Trunk>; TRUNKS],
+    /// No place from here on ever had one.
+    pub trunks_end: usize,
     pub listeners: Listeners,
     pub sets: Sets,
     /// Something has become ready since that was asked last.
@@ -85,6 +87,7 @@ fn fill() {
         rows: Rows::new(rows),
         pool: Pool::new(blocks),
         trunks: [const { None }; TRUNKS],
+        trunks_end: 0,
         listeners: Listeners::new(),
         sets: Sets::new(),
         has_news: false,
@@ -101,8 +104,7 @@ fn begin_anew() {
     for mut trunk in state.trunks.iter_mut().filter_map(Option::take) {
         trunk.end();
     }
-    for (table, bytes) in
-        TABLES.iter().zip([ROWS * size_of::<Row>(), BLOCKS * size_of::<Block>()])
+    for (table, bytes) in TABLES.iter().zip([ROWS * size_of::<Row>(), BLOCKS * size_of::<Block>()])
     {
         let base = table.load(Ordering::Relaxed) as *mut c_void;
         // SAFETY: this process's own copies, which nobody needs: they are zeros from now on.

@@ -12,6 +12,8 @@ use crate::errno::errno;
 
 /// How long a look lasts: some 60 us.
 const LOOK: u64 = 3 * clock::MOMENT;
+/// Looks until the processor is given away.
+const SPINS: u32 = 16;
 /// So many waits are left out at most behind one that was in vain.
 const SKIP_MAX: u64 = 127;
 const MILLISECOND: u64 = 1_000_000;
@@ -96,6 +98,7 @@ pub(super) fn look<R>(mut attempt: impl FnMut(&mut State) -> Option<R>) -> Optio
         return None;
     }
     let begun = clock::now();
+    let mut looks = 0_u32;
     while !clock::is_over(begun, LOOK) {
         let found = with(|state| {
             state.pump();
@@ -105,7 +108,12 @@ pub(super) fn look<R>(mut attempt: impl FnMut(&mut State) -> Option<R>) -> Optio
             VAIN.store(0, Ordering::Relaxed);
             return Some(found);
         }
-        sched_yield();
+        looks += 1;
+        if looks.is_multiple_of(SPINS) {
+            sched_yield();
+        } else {
+            core::hint::spin_loop();
+        }
     }
     let vain = VAIN.fetch_add(1, Ordering::Relaxed) + 1;
     SKIP.store((1 << vain.min(7)).min(SKIP_MAX), Ordering::Relaxed);

@@ -75,6 +75,8 @@ pub struct Row {
     pub trunk: u16,
     /// Its names are shown as those of IPv6, whatever they are.
     pub is_six: bool,
+    /// The program has not heard yet that it is connected.
+    pub is_connecting: bool,
     /// One more than the set that it is in; 0: in none.
     pub set: u16,
     /// By what the trunk's ends call it.
@@ -99,6 +101,8 @@ pub struct Row {
     pub(super) other: u32,
     /// `SO_RCVTIMEO`, `SO_SNDTIMEO`: milliseconds, 0 for none.
     pub times: [u32; 2],
+    /// `SO_RCVLOWAT`; 0: 1.
+    pub least: u32,
     /// Whose ends these are: `from` is who connected.
     pub names: Names,
 }
@@ -135,7 +139,7 @@ impl Row {
         let (ended, had_end) = (self.has(Note::Ended), self.has(Note::HadEnd));
         let (is_over, is_reset) = (had_end || self.has(Note::Deaf), self.has(Note::WasReset));
         let mut events = 0;
-        if !self.queue.is_empty() || is_over || is_reset {
+        if self.queue.len() >= self.least.max(1) as usize || is_over || is_reset {
             events |= IN;
         }
         if is_over || is_reset {
@@ -237,15 +241,32 @@ impl Row {
         }
     }
 
-    /// `SHUT_WR`: whether that is to be said.
-    pub fn end(&mut self) -> bool {
-        if self.has(Note::Ended) || self.has(Note::HadClose) {
-            self.note(Note::Ended);
-            return false;
+    /// `SHUT_WR`.
+    pub fn end(&mut self) {
+        if !self.has(Note::Ended) && !self.has(Note::HadClose) {
+            self.note(Note::OwesEnd);
         }
         self.note(Note::Ended);
-        self.note(Note::OwesEnd);
-        true
+        self.shut();
+    }
+
+    /// `SHUT_RD`.
+    pub fn turn_deaf(&mut self) {
+        self.note(Note::Deaf);
+        self.shut();
+    }
+
+    /// Shut down both ways: who sends there finds what he would find if it were closed.
+    fn shut(&mut self) {
+        if self.has(Note::Deaf) && self.has(Note::Ended) && !self.has(Note::SaidClose) {
+            self.note(Note::OwesClose);
+        }
+    }
+
+    /// Neither end sends any more: TCP has nothing left to do.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.has(Note::WasReset) || self.has(Note::Ended) && self.has(Note::HadEnd)
     }
 
     /// No number names it any more.
@@ -379,6 +400,7 @@ mod tests {
     fn an_end_that_is_closed_with_bytes_left_resets() {
         let (mut left, mut empty) = (row(), row());
         empty.end();
+        assert_eq!(empty.owes(), Some(Frame::End));
         empty.close();
         assert_eq!(empty.owes(), Some(Frame::Close(false)));
         let mut blocks = Vec::from_iter((0..2).map(|_| Block::new()));
