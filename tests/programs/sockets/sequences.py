@@ -178,6 +178,10 @@ class Sequence:
         who.sets.append(answer[0])
         self.say(who, "epoll_create1", answer)
 
+    def make_one_set(self, who):
+        if not who.sets:
+            self.make_set(who)
+
     def member(self, who):
         if not who.sets:
             return
@@ -295,7 +299,7 @@ _SETS = [*_PAIRS, ("make_set", 1), ("member", 10), ("wait", 30)]
 # of a reset where bytes were not received the other end hears only if it is said.
 _LIGHT = [("end_sending", 2),
           *(one for one in _PAIRS if one[0] not in ("spawn", "part", "kill", "shutdown"))]
-_LIGHT_SETS = [*_LIGHT, ("make_set", 1), ("member", 10), ("wait", 30)]
+_LIGHT_SETS = [*_LIGHT, ("make_one_set", 1), ("member", 10), ("wait", 30)]
 _WHAT = {"pairs": _PAIRS, "sets": _SETS, "light": _LIGHT, "light-sets": _LIGHT_SETS}
 _SELDOM = ("execute", 0.15)
 

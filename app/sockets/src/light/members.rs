@@ -15,8 +15,16 @@ use omniverb_stream::descriptors::Kind;
 const ALWAYS: u32 = ERR | HUP;
 const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+/// What may be asked for together with that.
+const EXCLUSIVELY: u32 = EXCLUSIVE
+    | EDGE
+    | ALWAYS
+    | libc::EPOLLIN as u32
+    | libc::EPOLLOUT as u32
+    | libc::EPOLLWAKEUP as u32;
 /// What is no event.
-const FLAGS: u32 = ONE_SHOT | EDGE | libc::EPOLLWAKEUP as u32 | libc::EPOLLEXCLUSIVE as u32;
+const FLAGS: u32 = ONE_SHOT | EDGE | libc::EPOLLWAKEUP as u32 | EXCLUSIVE;
 
 fn answer(outcome: Option<Result<(), c_int>>) -> c_int {
     match outcome.unwrap_or(Err(libc::EAGAIN)) {
@@ -26,6 +34,12 @@ fn answer(outcome: Option<Result<(), c_int>>) -> c_int {
             -1
         }
     }
+}
+
+/// The kernel's rules: who is woken alone is so from the start.
+fn may_be_exclusive(operation: c_int, events: u32) -> bool {
+    let is_new = operation == libc::EPOLL_CTL_ADD && events & !EXCLUSIVELY == 0;
+    events & EXCLUSIVE == 0 || is_new
 }
 
 /// `epoll_ctl` with a light connection.
@@ -47,6 +61,11 @@ pub(super) unsafe fn change(
     }
     // SAFETY: the program's event, which the kernel would read as well.
     let event = needs_event.then(|| unsafe { event.read_unaligned() });
+    if operation != libc::EPOLL_CTL_DEL
+        && event.is_some_and(|event| !may_be_exclusive(operation, event.events))
+    {
+        return answer(Some(Err(libc::EINVAL)));
+    }
     let outcome = with(|state| {
         let place = state.sets.find_or_add(set).ok_or(libc::ENOSPC)?;
         let ours = place as u16 + 1;
@@ -56,7 +75,11 @@ pub(super) unsafe fn change(
             // One that is in another set stays there only.
             libc::EPOLL_CTL_ADD if state.rows.at(at).set != 0 => return Err(libc::ENOSPC),
             libc::EPOLL_CTL_ADD => {}
-            libc::EPOLL_CTL_MOD if is_member => {}
+            libc::EPOLL_CTL_MOD if is_member => {
+                if state.rows.at(at).events & EXCLUSIVE != 0 {
+                    return Err(libc::EINVAL);
+                }
+            }
             libc::EPOLL_CTL_DEL if is_member => {
                 state.leave_set(at);
                 return Ok(());

@@ -235,6 +235,7 @@ pub(crate) fn shut(number: c_int, how: c_int) -> c_int {
         return -1;
     }
     let done = with(|state| {
+        state.look_by(at);
         let row = state.rows.at(at);
         if row.is_over() {
             return Err(libc::ENOTCONN);

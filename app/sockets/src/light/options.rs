@@ -34,12 +34,12 @@ pub(crate) unsafe fn get(
     if value.is_null() || length.is_null() {
         return fails(libc::EFAULT);
     }
-    let Some((error, is_six, times, least)) = with(|state| {
+    let Some((error, is_six, times, (least, resets))) = with(|state| {
         state.pump();
         let row = state.rows.at(at);
         let asks = (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR);
         let error = if asks { row.take_error() } else { None };
-        (error.unwrap_or(0), row.is_six, row.times, row.least.max(1))
+        (error.unwrap_or(0), row.is_six, row.times, (row.least.max(1), row.resets))
     }) else {
         return fails(libc::EAGAIN);
     };
@@ -59,8 +59,9 @@ pub(crate) unsafe fn get(
             return unsafe { give(limit.as_ptr().cast(), 16, value, length) };
         }
         (libc::SOL_SOCKET, libc::SO_LINGER) => {
+            let linger = [c_int::from(resets), 0];
             // SAFETY: as the caller says.
-            return unsafe { give([0_u8; 8].as_ptr(), 8, value, length) };
+            return unsafe { give(linger.as_ptr().cast(), 8, value, length) };
         }
         (libc::IPPROTO_TCP, libc::TCP_INFO) => {
             // SAFETY: as the caller says.
@@ -139,6 +140,16 @@ pub(crate) unsafe fn set(
             state.rows.at(at).least = least;
             state.news(at);
         });
+        return 0;
+    }
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_LINGER) {
+        if value.is_null() || (length as usize) < size_of::<libc::linger>() {
+            return fails(libc::EINVAL);
+        }
+        // SAFETY: as the caller says.
+        let linger = unsafe { value.cast::<libc::linger>().read_unaligned() };
+        let resets = linger.l_onoff != 0 && linger.l_linger == 0;
+        with(|state| state.rows.at(at).resets = resets);
         return 0;
     }
     let is_buffer = level == libc::SOL_SOCKET && matches!(name, libc::SO_SNDBUF | libc::SO_RCVBUF);

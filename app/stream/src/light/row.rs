@@ -77,6 +77,8 @@ pub struct Row {
     pub is_six: bool,
     /// The program has not heard yet that it is connected.
     pub is_connecting: bool,
+    /// `SO_LINGER` without time: to close it resets.
+    pub resets: bool,
     /// One more than the set that it is in; 0: in none.
     pub set: u16,
     /// By what the trunk's ends call it.
@@ -273,7 +275,7 @@ impl Row {
     pub fn close(&mut self) {
         self.note(Note::Closed);
         self.unnote(Note::OwesEnd);
-        if !self.queue.is_empty() {
+        if !self.queue.is_empty() || self.resets {
             self.note(Note::Reset);
         }
         if !self.has(Note::SaidClose) {
