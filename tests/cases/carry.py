@@ -126,7 +126,8 @@ def _woken(name):
     return run
 
 
-def _pairs(first, count, what="pairs"):
+def pairs(first, count, what="pairs"):
+    """A case of so many."""
     def run(ways):
         """The heart: what calls give between two processes, and that bytes were carried then."""
         sockets.compare(ways, first, count, what)
@@ -515,16 +516,16 @@ def groups():
     return [
         Group("carry", waits, Carried, weight=WAITS),
         Group("carry.sequences",
-              [Case("carry.pairs", _pairs(0, _PAIRS), 200),
-               Case("carry.pairs.sets", _pairs(0, _PAIRS // 2, "sets"), 200),
-               Case("carry.pairs.sets.long", _pairs(1000, _SLOWLY, "sets"), 3000, slow=True),
+              [Case("carry.pairs", pairs(0, _PAIRS), 200),
+               Case("carry.pairs.sets", pairs(0, _PAIRS // 2, "sets"), 200),
+               Case("carry.pairs.sets.long", pairs(1000, _SLOWLY, "sets"), 3000, slow=True),
                Case("carry.sequences", sockets.sequences(0, _SEQUENCES), 200),
                Case("carry.soak", _soak(8, 1500), 120),
                Case("carry.soak.calm", _soak(2, 3000, "calm"), 120),
                Case("carry.sets", _sets(12, 300), 120),
                Case("carry.sets.calm", _sets(12, 300, "calm"), 120),
                Case("carry.sets.long", _sets(48, 60_000), 3000, slow=True),
-               Case("carry.pairs.long", _pairs(1000, _SLOWLY), 3000, slow=True),
+               Case("carry.pairs.long", pairs(1000, _SLOWLY), 3000, slow=True),
                Case("carry.sequences.long", sockets.sequences(1000, _SLOWLY), 3000, slow=True),
                Case("carry.soak.long", _soak(64, 160_000), 3000, slow=True)],
               Carried),

@@ -302,6 +302,8 @@ _LIGHT = [("end_sending", 2),
 _LIGHT_SETS = [*_LIGHT, ("make_one_set", 1), ("member", 10), ("wait", 30)]
 _WHAT = {"pairs": _PAIRS, "sets": _SETS, "light": _LIGHT, "light-sets": _LIGHT_SETS}
 _SELDOM = ("execute", 0.15)
+# What is said of an end that has memory for its bytes.
+_CARRIED = ("carried", "linked", "left", "light")
 
 
 def main():
@@ -324,7 +326,7 @@ def main():
         for line in wrong:
             print(f"seed {seed}: {line}", file=sys.stderr, flush=True)
     if is_pairs:
-        there = sum("carried" in way or "linked" in way or "left" in way for way in ways)
+        there = sum(any(one in way for one in _CARRIED) for way in ways)
         print(f"{there} of {len(ways)} ends", file=sys.stderr)
 
 
