@@ -62,7 +62,10 @@ fn is_closed(end: &OwnedFd) -> bool {
 
 /// Processes with where they listen, and processes with their peers, and whether they have asked;
 /// all by one trunk.
-fn shown(broker: &Broker, name: u64) -> (Vec<(u64, SocketAddr)>, Vec<(u64, u64, bool)>) {
+/// Cookies and names of listeners; names of trunks, and of who is at their other end.
+type Shown = (Vec<(u64, SocketAddr)>, Vec<(u64, u64, bool)>);
+
+fn shown(broker: &Broker, name: u64) -> Shown {
     let asks = broker.call();
     asks.say(Request::Show, &[]);
     let (mut listeners, mut trunks) = (Vec::new(), Vec::new());

@@ -102,7 +102,7 @@ fn make(state: &mut State, memory: &OwnedFd, bell: &OwnedFd, name: u64, side: u6
     let base = map(memory, BYTES, ProtFlags::READ | ProtFlags::WRITE)?;
     let Some(mut trunk) = Trunk::new(base as usize, side, name, bell) else {
         // SAFETY: nobody has seen it.
-        unsafe { super::state::give_back(base, BYTES) };
+        unsafe { super::room::give_back(base, BYTES) };
         return None;
     };
     let is_heard = trunk.bell().is_some_and(|bell| sleepers::hears(index, bell));

@@ -2,6 +2,7 @@
 
 use core::ffi::{c_int, c_void};
 
+use omniverb_stream::light::Row;
 use omniverb_stream::light::frame::Name;
 
 use crate::errno::keeping_errno;
@@ -10,6 +11,19 @@ use crate::slots::next_getsockname;
 /// Bytes of `struct sockaddr_in`, and of `struct sockaddr_in6`.
 const FOUR: usize = size_of::<libc::sockaddr_in>();
 const SIX: usize = size_of::<libc::sockaddr_in6>();
+
+/// How an address is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Family {
+    Four,
+    Six,
+}
+
+impl Family {
+    pub(super) fn of(row: &Row) -> Self {
+        if row.is_six { Self::Six } else { Self::Four }
+    }
+}
 
 /// An address and whether it is written as one of IPv6.
 ///
@@ -45,14 +59,14 @@ pub(super) unsafe fn read(address: *const c_void, length: u32) -> Option<(Name, 
 ///
 /// # Safety
 /// Both are null, or there, with so much room.
-pub(super) unsafe fn write(name: &Name, is_six: bool, to: *mut c_void, length: *mut u32) {
+pub(super) unsafe fn write(name: &Name, family: Family, to: *mut c_void, length: *mut u32) {
     if to.is_null() || length.is_null() {
         return;
     }
     // SAFETY: structures of integers, which may be zero.
     let (mut four, mut six): (libc::sockaddr_in, libc::sockaddr_in6) =
         unsafe { core::mem::zeroed() };
-    let (from, bytes) = if is_six {
+    let (from, bytes) = if family == Family::Six {
         six.sin6_family = libc::AF_INET6 as libc::sa_family_t;
         six.sin6_port = name.port.to_be();
         six.sin6_addr.s6_addr = name.address;

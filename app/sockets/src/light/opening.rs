@@ -16,10 +16,11 @@ use omniverb_stream::light::row::Note;
 use omniverb_stream::light::{Frame, Names};
 use rustix::fs::{Mode, OFlags, open};
 
+use super::names::{self, Family};
 use super::state::{State, with};
 use super::trunk::FOR_ANSWERS;
 use super::waiting::{Waits, until};
-use super::{broker, names, numbers};
+use super::{broker, numbers};
 use crate::errno::{errno, keeping_errno, set_errno};
 use crate::own;
 use crate::slots::{next_dup3, next_fcntl, next_getsockopt};
@@ -302,12 +303,12 @@ pub(crate) unsafe fn accept(
     });
     match outcome {
         Ok(Ok((new, at, names))) => {
-            let is_six = with(|state| {
+            let family = with(|state| {
                 state.rows.at(at).times = limit;
-                state.rows.at(at).is_six
+                Family::of(state.rows.at(at))
             });
             // SAFETY: as the caller says.
-            unsafe { names::write(&names.from, is_six == Some(true), address, length) };
+            unsafe { names::write(&names.from, family.unwrap_or(Family::Four), address, length) };
             new
         }
         Ok(Err(error)) | Err(error) if error != libc::EAGAIN => {

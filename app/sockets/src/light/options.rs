@@ -4,7 +4,7 @@ use core::ffi::{c_int, c_void};
 
 use omniverb_stream::light::row::{Note, WINDOW};
 
-use super::names;
+use super::names::{self, Family};
 use super::opening::milliseconds;
 use super::state::with;
 use crate::call;
@@ -34,12 +34,12 @@ pub(crate) unsafe fn get(
     if value.is_null() || length.is_null() {
         return fails(libc::EFAULT);
     }
-    let Some((error, is_six, times, (least, resets))) = with(|state| {
+    let Some((error, is_six, times, (least, is_abrupt))) = with(|state| {
         state.pump();
         let row = state.rows.at(at);
         let asks = (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR);
         let error = if asks { row.take_error() } else { None };
-        (error.unwrap_or(0), row.is_six, row.times, (row.least.max(1), row.resets))
+        (error.unwrap_or(0), row.is_six, row.times, (row.least.max(1), row.is_abrupt))
     }) else {
         return fails(libc::EAGAIN);
     };
@@ -59,7 +59,7 @@ pub(crate) unsafe fn get(
             return unsafe { give(limit.as_ptr().cast(), 16, value, length) };
         }
         (libc::SOL_SOCKET, libc::SO_LINGER) => {
-            let linger = [c_int::from(resets), 0];
+            let linger = [c_int::from(is_abrupt), 0];
             // SAFETY: as the caller says.
             return unsafe { give(linger.as_ptr().cast(), 8, value, length) };
         }
@@ -148,8 +148,8 @@ pub(crate) unsafe fn set(
         }
         // SAFETY: as the caller says.
         let linger = unsafe { value.cast::<libc::linger>().read_unaligned() };
-        let resets = linger.l_onoff != 0 && linger.l_linger == 0;
-        with(|state| state.rows.at(at).resets = resets);
+        let is_abrupt = linger.l_onoff != 0 && linger.l_linger == 0;
+        with(|state| state.rows.at(at).is_abrupt = is_abrupt);
         return 0;
     }
     let is_buffer = level == libc::SOL_SOCKET && matches!(name, libc::SO_SNDBUF | libc::SO_RCVBUF);
@@ -171,12 +171,12 @@ pub(crate) unsafe fn name(at: u32, whose: Whose, to: *mut c_void, length: *mut u
     if to.is_null() || length.is_null() {
         return fails(libc::EFAULT);
     }
-    let Some((name, is_six, is_gone)) = with(|state| {
+    let Some((name, family, is_gone)) = with(|state| {
         state.pump();
         let row = state.rows.at(at);
         let own = if row.has(Note::Connects) { row.names.from } else { row.names.to };
         let other = if row.has(Note::Connects) { row.names.to } else { row.names.from };
-        (if whose == Whose::Peers { other } else { own }, row.is_six, row.is_over())
+        (if whose == Whose::Peers { other } else { own }, Family::of(row), row.is_over())
     }) else {
         return fails(libc::EAGAIN);
     };
@@ -184,7 +184,7 @@ pub(crate) unsafe fn name(at: u32, whose: Whose, to: *mut c_void, length: *mut u
         return fails(libc::ENOTCONN);
     }
     // SAFETY: as the caller says.
-    unsafe { names::write(&name, is_six, to, length) };
+    unsafe { names::write(&name, family, to, length) };
     0
 }
 

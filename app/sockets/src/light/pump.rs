@@ -5,10 +5,10 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use omniverb_stream::light::Frame;
 use omniverb_stream::light::frame::HEADER;
-use omniverb_stream::light::row::Note;
+use omniverb_stream::light::row::{Closing, Note};
 
 use super::state::State;
-use super::trunk::{FOR_ANSWERS, Nonsense};
+use super::trunk::{FOR_ANSWERS, Nonsense, Trunk};
 use super::{broker, sleepers};
 use crate::carry::clock;
 
@@ -27,13 +27,27 @@ impl State {
         let now = clock::now();
         if now.wrapping_sub(HEARD.load(Ordering::Relaxed)) > BELLS {
             HEARD.store(now, Ordering::Relaxed);
-            sleepers::hear(self);
+            self.hear();
         }
         broker::look(self);
         for index in 0..self.trunks_end {
             self.pump_one(index);
         }
         self.tell();
+    }
+
+    /// Takes what has rung. Trunks whose other process is gone are lost, when all is taken out that
+    /// it has said.
+    pub(super) fn hear(&mut self) {
+        sleepers::rung(|place| {
+            let Some(index) = place else { return broker::look(self) };
+            let is_there = self.trunks[index].as_ref().is_none_or(Trunk::hear);
+            self.pump_one(index);
+            if !is_there {
+                self.pump_one(index);
+                self.lose(index);
+            }
+        });
     }
 
     /// Wakes those threads that what has come may be for.
@@ -84,7 +98,7 @@ impl State {
         Ok(())
     }
 
-    /// Somebody connects.
+    /// Somebody connects: to a listener of ours, or to nobody.
     fn opened(&mut self, index: usize, id: u32) -> Result<(), Nonsense> {
         let Some(trunk) = self.trunks[index].as_mut() else { return Ok(()) };
         if !trunk.ids.may_be_opened(id) {
@@ -140,7 +154,7 @@ impl State {
             }
             Frame::End => row.had_end(),
             Frame::Close(is_reset) => {
-                row.had_close(is_reset);
+                row.had_close(if is_reset { Closing::Reset } else { Closing::Orderly });
                 self.owe(at);
             }
             Frame::Open => return Err(Nonsense),

@@ -23,7 +23,7 @@ const MOST: usize = 64;
 const BROKER: u64 = u64::MAX;
 const NANOSECONDS: u64 = 1_000_000_000;
 const MILLISECOND: u64 = 1_000_000;
-/// Not there.
+/// What is said where there is no descriptor.
 const NONE: i32 = -1;
 /// A slot that is free, and one whose thread sleeps.
 const FREE: u32 = 0;
@@ -80,26 +80,15 @@ pub(super) fn hears_broker(socket: BorrowedFd<'_>) {
     }
 }
 
-/// Takes what has rung. Trunks whose other process is gone are lost, when all is taken out that it
-/// has said.
-pub(super) fn hear(state: &mut State) {
+/// What has rung: calls with each trunk's place, and with `None` for the broker.
+pub(super) fn rung(mut with: impl FnMut(Option<usize>)) {
     let Some(bells) = borrow(BELLS.load(Ordering::Acquire)) else { return };
     let mut space = [MaybeUninit::<epoll::Event>::uninit(); TRUNKS];
     let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let Ok((rung, _)) = epoll::wait(bells, &mut space[..], Some(&zero)) else { return };
-    for one in rung {
+    let Ok((all, _)) = epoll::wait(bells, &mut space[..], Some(&zero)) else { return };
+    for one in all {
         let data = one.data.u64();
-        if data == BROKER {
-            super::broker::look(state);
-            continue;
-        }
-        let index = data as usize % TRUNKS;
-        let is_there = state.trunks[index].as_ref().is_none_or(super::trunk::Trunk::hear);
-        state.pump_one(index);
-        if !is_there {
-            state.pump_one(index);
-            state.lose(index);
-        }
+        with((data != BROKER).then_some(data as usize % TRUNKS));
     }
 }
 
@@ -186,7 +175,7 @@ impl Sleeper {
         }
         let others = COUNT.fetch_sub(1, Ordering::SeqCst) - 1;
         with(|state| {
-            hear(state);
+            state.hear();
             if others > 0 {
                 state.say_asleep();
             }

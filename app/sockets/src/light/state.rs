@@ -11,10 +11,11 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use omniverb_stream::light::{Block, Pool, Row, Rows};
-use rustix::mm::{Advice, MapFlags, ProtFlags, mmap_anonymous};
+use rustix::mm::Advice;
 use rustix::thread::sched_yield;
 
 use super::listeners::Listeners;
+use super::room::zeros;
 use super::sets::Sets;
 use super::trunk::Trunk;
 use crate::place;
@@ -118,7 +119,7 @@ fn begin_anew() {
 /// The lock, for as long as a process is made: then nobody is in the middle of anything.
 pub(crate) struct Forking(Option<Held>);
 
-/// Takes it.
+/// Takes the lock, before a process is made.
 pub(super) fn forks() -> Forking {
     Forking(if is_on() { lock() } else { None })
 }
@@ -134,27 +135,6 @@ impl Forking {
         }
         self.0.is_some()
     }
-}
-
-/// So many of what may be all zeros, of which the kernel gives memory when they are touched.
-pub(super) fn zeros<T>(count: usize) -> Option<&'static mut [T]> {
-    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: new memory, wherever the kernel likes.
-    let new = unsafe {
-        mmap_anonymous(core::ptr::null_mut(), count * size_of::<T>(), access, flags).ok()?
-    };
-    // SAFETY: so many bytes, all zeros, which rows, blocks and numbers may be; nobody else has them.
-    Some(unsafe { core::slice::from_raw_parts_mut(new.cast::<T>(), count) })
-}
-
-/// Gives such memory back.
-///
-/// # Safety
-/// Nobody uses it any more.
-pub(super) unsafe fn give_back(base: *mut c_void, bytes: usize) {
-    // SAFETY: as the caller says.
-    _ = unsafe { rustix::mm::munmap(base, bytes) };
 }
 
 /// The lock is given up when this is dropped.

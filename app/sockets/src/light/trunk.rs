@@ -17,7 +17,7 @@ use omniverb_stream::light::frame::{HEADER, NAMES};
 use omniverb_stream::light::{Frame, Ids, List, Names};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::state::{give_back, zeros};
+use super::room::{give_back, zeros};
 use crate::own;
 use crate::shared::Memory;
 
@@ -42,7 +42,7 @@ const WANTS_FRAMES: u64 = 1;
 /// And of room.
 const WANTS_ROOM: u64 = 2;
 
-/// One trunk.
+/// A trunk, as this side has it.
 pub(super) struct Trunk {
     memory: Memory<BYTES>,
     base: usize,

@@ -31,7 +31,7 @@ pub enum Frame {
 }
 
 impl Frame {
-    /// Its word.
+    /// The word that comes first.
     #[must_use]
     pub fn encode(self, id: u32) -> u64 {
         let (kind, count) = match self {
@@ -82,7 +82,7 @@ impl Frame {
 pub struct Name {
     /// In the order of the network.
     pub address: [u8; 16],
-    /// A number.
+    /// In the order of the machine.
     pub port: u16,
 }
 

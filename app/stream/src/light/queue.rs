@@ -150,7 +150,7 @@ impl Queue {
         }
     }
 
-    /// None are.
+    /// All bytes are forgotten, and their blocks are free.
     pub fn clear(&mut self, pool: &mut Pool<'_>) {
         while self.first != 0 {
             let next = pool.blocks[self.first as usize].next;

@@ -64,6 +64,15 @@ pub enum Note {
     Connects = 32768,
 }
 
+/// How the other end has closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closing {
+    /// It had received all.
+    Orderly,
+    /// It had not, or has said that it wants no more.
+    Reset,
+}
+
 /// Its state. All zeros is none.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -78,7 +87,7 @@ pub struct Row {
     /// The program has not heard yet that it is connected.
     pub is_connecting: bool,
     /// `SO_LINGER` without time: to close it resets.
-    pub resets: bool,
+    pub is_abrupt: bool,
     /// One more than the set that it is in; 0: in none.
     pub set: u16,
     /// By what the trunk's ends call it.
@@ -275,7 +284,7 @@ impl Row {
     pub fn close(&mut self) {
         self.note(Note::Closed);
         self.unnote(Note::OwesEnd);
-        if !self.queue.is_empty() || self.resets {
+        if !self.queue.is_empty() || self.is_abrupt {
             self.note(Note::Reset);
         }
         if !self.has(Note::SaidClose) {
@@ -305,11 +314,11 @@ impl Row {
     }
 
     /// The other end has closed. What this one has to say then is that it has heard.
-    pub fn had_close(&mut self, is_reset: bool) {
+    pub fn had_close(&mut self, how: Closing) {
         let was_over = self.has(Note::HadEnd);
         self.note(Note::HadClose);
         self.unnote(Note::OwesEnd);
-        if is_reset {
+        if how == Closing::Reset {
             self.note(Note::WasReset);
             self.error = if was_over { EPIPE } else { ECONNRESET };
         } else {
@@ -329,7 +338,7 @@ impl Row {
     /// The other end's process is gone: the kernel would have closed its socket.
     pub fn lost_trunk(&mut self) {
         if !self.has(Note::HadClose) {
-            self.had_close(false);
+            self.had_close(Closing::Orderly);
         }
         self.unnote(Note::OwesClose);
         self.note(Note::SaidClose);
@@ -361,7 +370,7 @@ mod tests {
     #[test]
     fn who_sends_to_a_closed_end_is_told_by_the_next_call() {
         let mut row = row();
-        row.had_close(false);
+        row.had_close(Closing::Orderly);
         assert_eq!(row.readiness(), IN | RDHUP | OUT);
         assert_eq!(row.is_at_end(), Ok(true));
         assert_eq!(row.may_send(), Ok(None));
@@ -377,7 +386,7 @@ mod tests {
     #[test]
     fn a_reset_is_told_once() {
         let mut row = row();
-        row.had_close(true);
+        row.had_close(Closing::Reset);
         assert_eq!(row.is_at_end(), Err(104));
         assert_eq!(row.is_at_end(), Ok(true));
         assert_eq!(row.may_send(), Err(32));
