@@ -1,8 +1,8 @@
 //! How much this process has carried, for tests: a line at the end of a file, when it ends.
 //!
 //! In: `OMNIVERB_SOCKETS_REPORT`, the file's name. Out: `links L bytes B`: connections that had a
-//! link, or a trunk in light mode, and bytes that this process has put into memory for them. A child
-//! of `fork` counts what its parent had, too. Who is killed writes nothing.
+//! link, or a trunk in light mode, and bytes that this process has put into memory for them. A
+//! child of `fork` counts what its parent had, too. Who is killed writes nothing.
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char};
