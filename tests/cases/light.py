@@ -4,11 +4,17 @@ As in carry.py there is a daemon in each group's namespace. What is handed on (t
 another program) is left out: light connections cannot be.
 """
 
+import re
+
 from cases import sockets
 from cases.carry import Carried, pairs
+from harness import process
 from harness.case import WAITS, Case, Group, check
 
 _SEQUENCES, _SLOWLY = 100, 10_000
+# Connections at a time, and what one may cost an end: a row and an id, with what tables need to begin
+# with.
+_CONNECTIONS, _BYTES_EACH = 900, 400
 
 
 class Light(Carried):
@@ -38,9 +44,22 @@ def _by_itself(ways):
     check(sum(count for _, count in ways.reports()) > 0, "nothing was carried")
 
 
-def _suite(*words):
-    """Tests of others give the same, most of which talk to themselves: that is the kernel's."""
-    return sockets.suite(*words)
+def _many(ways):
+    """Thousands at a time, in a set of the one end's: each says what it was told."""
+    program, port = ways.program("many"), 7510
+    ways.reports()
+    running = process.start(ways.line(True, program, "serve", port))
+    try:
+        process.until(lambda: process.listens(ways.namespace.pid, port), 10, lambda: "a listener")
+        text = ways.run(True, program, "connect", port, _CONNECTIONS, 3, limit=60)
+        check(running.wait(20) == 0, "the server has failed")
+    finally:
+        process.end(running)
+    each = int(re.search(r"(\d+) bytes each", text)[1])
+    print(text)
+    links = [links for links, _ in ways.reports()]
+    check(min(links) > _CONNECTIONS // 2, f"{links} were light")
+    check(each < _BYTES_EACH, text)
 
 
 def groups():
@@ -48,9 +67,9 @@ def groups():
     programs = {"redis": sockets.redis, "nc": sockets.nc(30), "iperf3": sockets.iperf(),
                 "iperf3-more": sockets.iperf("-P", 4, "-R", "-Z")}
     cases = [Case(f"light.{name}", _both(run), 90) for name, run in programs.items()]
-    cases += [Case("light.nginx", _by_itself, 90)]
-    cases += [Case(f"light.python.{name}", _suite(name), 200) for name in ("epoll", "select")]
-    cases += [Case(f"light.python.{name}", _suite(name), 400, slow=True)
+    cases += [Case("light.nginx", _by_itself, 90), Case("light.many", _many, 90)]
+    cases += [Case(f"light.python.{name}", sockets.suite(name), 200) for name in ("epoll", "select")]
+    cases += [Case(f"light.python.{name}", sockets.suite(name), 400, slow=True)
               for name in ("poll", "socket", "selectors", "socketserver", "asyncore", "httplib")]
     return [
         Group("light", cases, Light, weight=WAITS),
