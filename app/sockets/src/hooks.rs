@@ -142,22 +142,20 @@ functions! {
     }
 
     ov_fork() -> c_int {
-        let light = light::forks();
+        light::forks();
         let forking = carry::forks();
         // SAFETY: the program's call.
         let child = unsafe { next_fork() };
         carry::forked(forking, child);
-        light::forked(light, child);
         child
     }
 
     ov_raw_fork() -> c_int {
-        let light = light::forks();
+        light::forks();
         let forking = carry::forks();
         // SAFETY: the program's call.
         let child = unsafe { next__Fork() };
         carry::forked(forking, child);
-        light::forked(light, child);
         child
     }
 
@@ -240,6 +238,11 @@ functions! {
     }
 
     ov_dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+        if flags & !libc::O_CLOEXEC != 0 && light::is_on() {
+            // The kernel refuses it, and closes nothing.
+            // SAFETY: the program's arguments, as they are.
+            return unsafe { next_dup3(from, to, flags) };
+        }
         if makes_way(from, to) {
             return nothing_there();
         }

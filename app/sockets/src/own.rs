@@ -14,9 +14,9 @@ use rustix::process::{Resource, getrlimit};
 /// The most there are: of light connections' trunks each has one, and so has each thread that
 /// sleeps.
 const MOST: usize = 192;
-/// How far below the limit they begin, if that is high.
-const BELOW: u64 = 256;
-const BELOW_LOW: u64 = 64;
+/// How far below the limit they begin; and in light mode, but no more than a quarter of it.
+const BELOW: u64 = 64;
+const BELOW_LIGHT: u64 = 256;
 const NONE: c_int = -1;
 
 static OWN: [AtomicI32; MOST] = [const { AtomicI32::new(NONE) }; MOST];
@@ -65,7 +65,7 @@ fn high(number: c_int) -> Option<c_int> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
     // SAFETY: it is open, as the caller knows, and used for this call only.
     let old = unsafe { BorrowedFd::borrow_raw(number) };
-    let below = if limit >= 8 * BELOW { BELOW } else { BELOW_LOW };
+    let below = if crate::light::is_on() { (limit / 4).clamp(BELOW, BELOW_LIGHT) } else { BELOW };
     let least = c_int::try_from(limit.saturating_sub(below)).unwrap_or(0);
     let new = fcntl_dupfd_cloexec(old, least).ok().map(IntoRawFd::into_raw_fd)?;
     LOWEST.fetch_min(new, Ordering::AcqRel);

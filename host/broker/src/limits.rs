@@ -39,7 +39,7 @@ pub(crate) const LISTENERS_OF_NAMESPACE: usize = 16 << 10;
 pub(crate) const LISTENERS_OF_ALL: usize = 128 << 10;
 /// Trunks of a process: one to each of the others of its network namespace
 /// ([`PROCESSES_OF_NAMESPACE`]). Their memory is its own and its peers'.
-pub(crate) const TRUNKS: usize = 256;
+pub(crate) const TRUNKS: usize = 64;
 /// Of these in one network namespace: sixteen for each process on average, some 300 bytes each. A
 /// trunk has two sockets and half a megabyte of memory, which are its processes'. Of all there need
 /// be no limit: [`PROCESSES`] are in few namespaces.

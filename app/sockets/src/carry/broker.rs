@@ -253,6 +253,11 @@ pub(crate) fn look_with(with: &mut dyn FnMut(Reply, Files)) {
     }
 }
 
+/// The same for who has seen that something can be read there, which may be the end.
+pub(crate) fn take_with(with: &mut dyn FnMut(Reply, Files)) {
+    take(with);
+}
+
 /// Whether there is mail, as far as can be told without asking.
 #[inline(always)]
 fn has_mail() -> bool {

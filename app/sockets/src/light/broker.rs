@@ -3,7 +3,7 @@
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use core::net::{Ipv4Addr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use omniverb_carry::message::{Reply, Request};
 use omniverb_carry::trunk::BYTES;
@@ -11,12 +11,12 @@ use omniverb_stream::light::frame::Name;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
-use super::sleepers;
-use super::state::{State, with};
+use super::state::{State, has_mapped, with};
 use super::trunk::Trunk;
-use crate::carry::broker::{Files, look_with, mailbox, map, say};
+use super::{names, sleepers};
+use crate::carry::broker::{Files, look_with, mailbox, map, say, take_with};
 
 /// Addresses of which it is known where they lead.
 const ROUTES: usize = 64;
@@ -65,6 +65,11 @@ pub(super) fn look(state: &mut State) {
     look_with(&mut |reply, files| came(state, reply, files));
 }
 
+/// The same where the socket says that there is something.
+pub(super) fn take(state: &mut State) {
+    take_with(&mut |reply, files| came(state, reply, files));
+}
+
 fn came(state: &mut State, reply: Reply, files: Files) {
     match (reply, files) {
         (Reply::Trunk { tag, name, side }, [Some(memory), Some(bell)]) => {
@@ -73,16 +78,18 @@ fn came(state: &mut State, reply: Reply, files: Files) {
                 answer(state, tag, if is_made { Way::Trunk(name) } else { nobody() });
             }
             if !is_made {
-                ended(name);
+                has_gone(state, name);
             }
         }
         (Reply::Known { tag, name }, _) => answer(state, tag, Way::Trunk(name)),
         (Reply::Nobody { tag }, _) => answer(state, tag, nobody()),
-        (Reply::Listens { tag, .. }, _) => {
+        (Reply::Listens { tag, why: None }, _) => {
             if let Some(listener) = state.listeners.of(tag as c_int) {
                 listener.is_under_way = false;
             }
         }
+        // Nobody is to come there, by whatever trunk.
+        (Reply::Listens { tag, .. }, _) => state.leave_listener(tag as c_int),
         _ => {}
     }
 }
@@ -112,13 +119,39 @@ fn make(state: &mut State, memory: &OwnedFd, bell: &OwnedFd, name: u64, side: u6
     }
     // Whoever sleeps now does not say so in this one.
     trunk.sleeps();
+    has_mapped(index, trunk.mapped());
     state.trunks[index] = Some(trunk);
     state.trunks_end = state.trunks_end.max(index + 1);
     state.has_news = true;
     Some(())
 }
 
-/// A trunk is of no use any more.
+/// A trunk is of no use any more. The broker is told when nobody is in the middle of its mail.
+fn has_gone(state: &mut State, name: u64) {
+    let (names, count) = &mut state.gone;
+    if *count < names.len() {
+        names[*count] = name;
+        *count += 1;
+    }
+}
+
+/// A trunk is lost. Where it led to nobody is for a while: TCP tells more.
+pub(super) fn loses(state: &mut State, name: u64) {
+    let way = nobody();
+    for route in routes(state).0.iter_mut().filter(|one| one.way == Way::Trunk(name)) {
+        route.way = way;
+    }
+    has_gone(state, name);
+}
+
+/// What is known of an address may be wrong.
+pub(super) fn forgets(state: &State, to: &Name) {
+    for route in routes(state).0.iter_mut().filter(|one| one.to == *to) {
+        route.way = Way::Free;
+    }
+}
+
+/// The broker hears that a trunk is of no use.
 pub(super) fn ended(name: u64) {
     say(Request::TrunkEnded { name }, &[]);
 }
@@ -197,16 +230,19 @@ pub(super) fn reach(to: Name) -> Option<u64> {
     }
 }
 
-/// An address of this host.
+/// An address of this host: what is sent to such a one the kernel sends from there.
 fn is_local(to: Name) -> bool {
     let family = if to.is_v4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC;
     let Ok(socket) = socket_with(family, SocketType::DGRAM, flags, None) else { return false };
     let [.., a, b, c, d] = to.address;
-    match to.is_v4() {
-        true => bind(&socket, &SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), 0)).is_ok(),
-        false => bind(&socket, &SocketAddrV6::new(to.address.into(), 0, 0, 0)).is_ok(),
-    }
+    // Nothing is sent to that port, or any.
+    let is_connected = match to.is_v4() {
+        true => connect(&socket, &SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), to.port)),
+        false => connect(&socket, &SocketAddrV6::new(to.address.into(), to.port, 0, 0)),
+    };
+    is_connected.is_ok()
+        && names::of_socket(socket.as_raw_fd()).is_some_and(|(own, _)| own.address == to.address)
 }
 
 enum Known {

@@ -101,7 +101,8 @@ impl Listeners {
     /// has room for one more.
     pub(super) fn hearing(&mut self, names: &Names) -> Option<&mut Listener> {
         let hears = |one: &&mut Listener| one.number >= 0 && one.name.hears(&names.to);
-        let found = self.all.iter_mut().filter(hears).min_by_key(|one| one.name.is_any());
+        let is_far = |one: &Listener| (one.name.is_any(), one.name.is_v4() != names.to.is_v4());
+        let found = self.all.iter_mut().filter(hears).min_by_key(|one| is_far(one));
         found.filter(|one| one.pending.count() <= one.backlog)
     }
 

@@ -1,12 +1,14 @@
 //! Light connections in sets of epoll, and listening sockets to which some come.
 
 use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use omniverb_stream::light::row::{ERR, HUP};
 
+use super::numbers::{self, Token};
+use super::sleepers;
 use super::state::{State, with};
-use super::waiting::{Waits, look};
-use super::{numbers, sleepers};
+use super::waiting::{Waits, has_more, look};
 use crate::errno::{errno, set_errno};
 use crate::slots::next_epoll_wait;
 use crate::table;
@@ -49,7 +51,7 @@ fn may_be_exclusive(operation: c_int, events: u32) -> bool {
 pub(super) unsafe fn change(
     set: c_int,
     operation: c_int,
-    (number, at): (c_int, u32),
+    (number, token): (c_int, Token),
     event: *const libc::epoll_event,
 ) -> c_int {
     if table::look(set).kind() != Kind::Set {
@@ -67,6 +69,8 @@ pub(super) unsafe fn change(
         return answer(Some(Err(libc::EINVAL)));
     }
     let outcome = with(|state| {
+        let at = state.row(token).ok_or(libc::EBADF)?;
+        HAS_SETS.store(true, Ordering::Relaxed);
         let place = state.sets.find_or_add(set).ok_or(libc::ENOSPC)?;
         let ours = place as u16 + 1;
         let is_member = state.rows.at(at).set == ours;
@@ -90,7 +94,6 @@ pub(super) unsafe fn change(
         if let Some(event) = event {
             state.rows.at(at).number = number;
             state.join(place, at, event);
-            state.tell();
         }
         Ok(())
     });
@@ -110,7 +113,9 @@ pub(super) unsafe fn changed(
     with(|state| {
         let Some(listener) = state.listeners.of(number) else { return };
         if operation == libc::EPOLL_CTL_DEL {
-            listener.set = -1;
+            if listener.set == set {
+                listener.set = -1;
+            }
         } else if !event.is_null() {
             // SAFETY: the kernel has just read it.
             let event = unsafe { event.read_unaligned() };
@@ -118,18 +123,20 @@ pub(super) unsafe fn changed(
             listener.has_news = true;
         }
         // So that the set is known as one that is looked at.
+        HAS_SETS.store(true, Ordering::Relaxed);
         state.sets.find_or_add(set);
     });
 }
 
-/// A set has members that the kernel does not know, or has had some.
+/// A set may get members that the kernel does not know, also while somebody sleeps in it.
 pub(super) fn concerns(set: c_int) -> bool {
-    with(|state| state.sets.find(set).is_some()).unwrap_or(false)
+    table::look(set).kind() == Kind::Set
 }
 
 impl State {
     /// It is in the set of a place from now on, which is to tell this.
     pub(super) fn join(&mut self, place: usize, at: u32, event: libc::epoll_event) {
+        HAS_SETS.store(true, Ordering::Relaxed);
         let row = self.rows.at(at);
         if row.set == 0 {
             row.set = place as u16 + 1;
@@ -142,9 +149,11 @@ impl State {
     /// Writes what is ready in a set: how many events.
     fn collect(&mut self, set: c_int, events: &mut [libc::epoll_event]) -> usize {
         let Some(place) = self.sets.find(set) else { return 0 };
-        let mut count = self.collect_listeners(set, events);
+        // Of the kernel's members there is always one that is told of.
+        let most = events.len().max(2) - 1;
+        let mut count = self.collect_listeners(set, &mut events[..most]);
         for _ in 0..self.sets.at(place).ready.count() {
-            if count == events.len() {
+            if count == most {
                 break;
             }
             let at = self.sets.at(place).ready.first();
@@ -187,6 +196,8 @@ impl State {
     }
 }
 
+static TURN: AtomicU32 = AtomicU32::new(0);
+
 /// `epoll_pwait` in such a set.
 pub(super) fn wait(
     set: c_int,
@@ -195,12 +206,19 @@ pub(super) fn wait(
     mask: *const libc::sigset_t,
 ) -> Result<c_int, c_int> {
     loop {
-        let mut count = with(|state| {
-            state.pump();
-            state.collect(set, events)
-        })
-        .ok_or(libc::EINTR)?;
+        let mut count = 0;
+        // Where there is room for one event only the two take turns.
+        if events.len() > 1 || TURN.fetch_xor(1, Ordering::Relaxed) == 0 {
+            count = with(|state| {
+                state.pump();
+                state.collect(set, events)
+            })
+            .ok_or(libc::EINTR)?;
+        }
         count = besides(set, events, count)?;
+        if count == 0 {
+            count = with(|state| state.collect(set, events)).unwrap_or(0);
+        }
         if count == 0 && waits != Waits::Never {
             count = look(|state| Some(state.collect(set, events)).filter(|count| *count > 0))
                 .unwrap_or(0);
@@ -222,7 +240,8 @@ pub(super) fn wait(
             Waits::Until(limit) => limit,
             Waits::Never => None,
         };
-        let woken = sleeper.sleep(&mut all, limit, mask);
+        let pause = if has_more() { Some(0) } else { limit };
+        let woken = sleeper.sleep(&mut all, pause, mask);
         let error = errno();
         sleeper.leave();
         if woken < 0 {
@@ -263,6 +282,14 @@ impl State {
     fn is_listeners(&mut self, set: c_int, data: u64) -> bool {
         self.listeners.in_set(set).any(|one| one.data == data)
     }
+}
+
+/// Some set has light members, or had some.
+static HAS_SETS: AtomicBool = AtomicBool::new(false);
+
+/// Some has.
+pub(super) fn has_sets() -> bool {
+    HAS_SETS.load(Ordering::Relaxed)
 }
 
 /// A set is closed: its members are in none.

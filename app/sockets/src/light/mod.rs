@@ -30,8 +30,8 @@ use core::ffi::{c_int, c_void};
 
 use omniverb_stream::light::row::Note;
 
+pub(crate) use numbers::Token;
 pub(crate) use polling::Selected;
-pub(crate) use state::Forking;
 use state::with;
 pub(crate) use waiting::Waits;
 
@@ -74,11 +74,11 @@ pub(crate) fn is_on() -> bool {
 
 /// The light connection of a number.
 #[inline(always)]
-pub(crate) fn row(number: c_int) -> Option<u32> {
+pub(crate) fn row(number: c_int) -> Option<Token> {
     if !state::is_on() || !place::is_ours() {
         return None;
     }
-    numbers::row(number)
+    numbers::token(number)
 }
 
 pub(crate) use moving::{receive, send};
@@ -99,8 +99,8 @@ pub(crate) unsafe fn connect(number: c_int, address: *const c_void, length: u32)
     if !is_on() || !place::is_ours() {
         return None;
     }
-    if let Some(at) = numbers::row(number) {
-        return Some(opening::again(at));
+    if let Some(token) = numbers::token(number) {
+        return Some(opening::again(token));
     }
     // SAFETY: as the caller says.
     unsafe { opening::connect(number, address, length) }
@@ -122,12 +122,16 @@ pub(crate) fn closes(number: c_int) {
     if !is_on() || !place::is_ours() {
         return;
     }
+    let is_light = numbers::token(number).is_some();
+    if !is_light && !opening::has_listened() && !members::has_sets() {
+        return;
+    }
     keeping_errno(|| {
-        if numbers::row(number).is_none() {
+        if !is_light {
             broker::waits_for_duplicate(number);
         }
         with(|state| {
-            if let Some(at) = numbers::put(number, 0) {
+            if let Some(at) = numbers::put(number, None) {
                 let row = state.rows.at(at);
                 row.numbers -= 1;
                 if row.numbers == 0 {
@@ -137,9 +141,7 @@ pub(crate) fn closes(number: c_int) {
             }
             state.leave_listener(number);
         });
-        if members::concerns(number) {
-            members::closed(number);
-        }
+        members::closed(number);
     });
 }
 
@@ -152,34 +154,36 @@ pub(crate) fn closes_range(first: u32, last: u32) {
 
 /// A number is a duplicate of another one.
 pub(crate) fn duplicated(from: c_int, to: c_int) {
-    if let Some(at) = row(from)
+    if let Some(token) = row(from)
         && to >= 0
         && from != to
         && numbers::has_room(to)
     {
         with(|state| {
+            let Some(at) = state.row(token) else { return };
             state.rows.at(at).numbers += 1;
-            numbers::put(to, at);
+            numbers::put(to, Some(token));
         });
     }
 }
 
 /// A process is about to be made by `fork`. Who has only listened so far leaves its listening
-/// sockets to children: they take up those that they accept at.
-pub(crate) fn forks() -> Forking {
-    if is_on() && place::is_ours() {
-        keeping_errno(|| {
-            while let Some(number) = with(|state| state.listeners.unused()).flatten() {
-                with(|state| state.leave_listener(number));
-            }
-        });
+/// sockets to children: they take up those that they accept at. (A child finds by itself that it is
+/// one, and begins anew: `state`.)
+pub(crate) fn forks() {
+    if !is_on() || !place::is_ours() {
+        return;
     }
-    state::forks()
+    keeping_errno(|| {
+        while let Some(number) = with(|state| state.listeners.unused()).flatten() {
+            with(|state| state.leave_listener(number));
+        }
+    });
 }
 
 impl state::State {
     /// Nobody comes there any more by light connections.
-    fn leave_listener(&mut self, number: c_int) {
+    pub(in crate::light) fn leave_listener(&mut self, number: c_int) {
         let Some(mut pending) = self.listeners.remove(number) else { return };
         while let Some(at) = self.rows.pop(&mut pending) {
             self.rows.at(at).unnote(Note::Pending);
@@ -194,22 +198,6 @@ pub(crate) fn listens(number: c_int) {
     if is_on() && place::is_ours() {
         opening::listens(number);
     }
-}
-
-/// One was. A child begins anew: it has none of its parent's light connections, whose numbers are
-/// nothing there, and may have its own.
-pub(crate) fn forked(forking: Forking, child: c_int) {
-    if child != 0 || !is_on() {
-        return;
-    }
-    keeping_errno(|| {
-        crate::own::close_all();
-        sleepers::begin_anew();
-        numbers::each(0, u32::MAX).for_each(|number| _ = numbers::put(number, 0));
-        if forking.begin_anew() {
-            opening::begin();
-        }
-    });
 }
 
 /// `poll`, if some of these are light. `waits` is asked then only.
@@ -257,9 +245,9 @@ pub(crate) unsafe fn change_set(
     number: c_int,
     event: *const libc::epoll_event,
 ) -> Option<c_int> {
-    let at = row(number)?;
+    let token = row(number)?;
     // SAFETY: as the caller says.
-    Some(unsafe { members::change(set, operation, (number, at), event) })
+    Some(unsafe { members::change(set, operation, (number, token), event) })
 }
 
 /// The kernel has done one.
@@ -302,7 +290,7 @@ pub(crate) unsafe fn wait_in_set(
 ///
 /// # Safety
 /// As of the function.
-pub(crate) unsafe fn send_file(at: u32, from: c_int, offset: *mut i64, count: usize) -> isize {
+pub(crate) unsafe fn send_file(token: Token, from: c_int, offset: *mut i64, count: usize) -> isize {
     let mut bytes = [0_u8; PIECE];
     let mut sent = 0;
     while sent < count {
@@ -323,7 +311,7 @@ pub(crate) unsafe fn send_file(at: u32, from: c_int, offset: *mut i64, count: us
             return sent as isize;
         }
         let part = crate::carry::parts::one(to, got);
-        let done = send(at, Parts::new(&part), 0);
+        let done = send(token, Parts::new(&part), 0);
         let Ok(done) = usize::try_from(done) else { break };
         sent += done;
         // SAFETY: as above.

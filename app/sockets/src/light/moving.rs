@@ -6,7 +6,7 @@ use omniverb_stream::light::Frame;
 use omniverb_stream::light::frame::{DATA_MAX, HEADER};
 use omniverb_stream::light::row::Note;
 
-use super::numbers;
+use super::numbers::{self, Token};
 use super::state::{State, with};
 use super::trunk::{FOR_ANSWERS, Trunk};
 use super::waiting::{Waits, until};
@@ -38,19 +38,21 @@ fn fails(error: c_int) -> isize {
 }
 
 /// How long a call may wait.
-fn waits(at: u32, flags: c_int, which: usize) -> Option<Waits> {
+fn waits(token: Token, flags: c_int, which: usize) -> Option<Waits> {
     with(|state| {
+        let at = state.row(token)?;
         let row = state.rows.at(at);
-        match row.has(Note::NonBlocking) || flags & libc::MSG_DONTWAIT != 0 {
+        Some(match row.has(Note::NonBlocking) || flags & libc::MSG_DONTWAIT != 0 {
             true => Waits::Never,
             false => Waits::until(row.times[which]),
-        }
+        })
     })
+    .flatten()
 }
 
 /// A call that sends. `parts`: `None` if only the kernel knows what is wrong with them.
 #[inline(never)]
-pub(crate) fn send(at: u32, parts: Option<Parts<'_>>, flags: c_int) -> isize {
+pub(crate) fn send(token: Token, parts: Option<Parts<'_>>, flags: c_int) -> isize {
     let Some(parts) = parts else { return fails(libc::EINVAL) };
     if flags & !SENDS != 0 {
         return fails(libc::EOPNOTSUPP);
@@ -58,14 +60,14 @@ pub(crate) fn send(at: u32, parts: Option<Parts<'_>>, flags: c_int) -> isize {
     let mut sent = 0;
     let mut times = None;
     loop {
-        let first = with(|state| state.send(at, &parts, sent));
+        let first = with(|state| state.send(token, &parts, sent));
         let step = match first {
             Some(Some(step)) => Ok(step),
             None => Err(libc::EAGAIN),
             Some(None) => {
-                let limit = times.or_else(|| waits(at, flags, SENDING)).unwrap_or(Waits::Never);
+                let limit = times.or_else(|| waits(token, flags, SENDING)).unwrap_or(Waits::Never);
                 times = Some(limit);
-                until(limit, None, |state| state.send(at, &parts, sent))
+                until(limit, None, |state| state.send(token, &parts, sent))
             }
         };
         match step {
@@ -88,8 +90,14 @@ pub(crate) fn send(at: u32, parts: Option<Parts<'_>>, flags: c_int) -> isize {
 impl State {
     /// Sends what there is room for. `None`: none.
     #[inline]
-    fn send(&mut self, at: u32, parts: &Parts<'_>, from: usize) -> Option<Result<usize, c_int>> {
+    fn send(
+        &mut self,
+        token: Token,
+        parts: &Parts<'_>,
+        from: usize,
+    ) -> Option<Result<usize, c_int>> {
         let total = parts.total();
+        let Some(at) = self.row(token) else { return Some(Err(libc::EBADF)) };
         self.look_by(at);
         let row = self.rows.at(at);
         let credit = match row.may_send() {
@@ -135,10 +143,11 @@ impl State {
     #[inline]
     fn receive(
         &mut self,
-        at: u32,
+        token: Token,
         parts: &Parts<'_>,
         (from, peeks): (usize, bool),
     ) -> Option<Result<usize, c_int>> {
+        let Some(at) = self.row(token) else { return Some(Err(libc::EBADF)) };
         let trunk = usize::from(self.rows.at(at).trunk);
         if parts.total() - from > self.rows.at(at).queue.len() {
             self.look_by(at);
@@ -176,7 +185,6 @@ impl State {
         let trunk = usize::from(self.rows.at(at).trunk);
         if self.trunks[trunk].as_ref().is_some_and(Trunk::has_next) {
             self.pump_one(trunk);
-            self.tell();
         }
     }
 
@@ -188,7 +196,7 @@ impl State {
 
 /// A call that receives.
 #[inline(never)]
-pub(crate) fn receive(at: u32, parts: Option<Parts<'_>>, flags: c_int) -> isize {
+pub(crate) fn receive(token: Token, parts: Option<Parts<'_>>, flags: c_int) -> isize {
     let Some(parts) = parts else { return fails(libc::EINVAL) };
     if flags & libc::MSG_OOB != 0 {
         return fails(libc::EINVAL);
@@ -201,12 +209,17 @@ pub(crate) fn receive(at: u32, parts: Option<Parts<'_>>, flags: c_int) -> isize 
     let (mut got, mut times) = (0, None);
     loop {
         let attempt = |state: &mut State| {
-            if wants_all && peeks && state.queued(at) < parts.total() {
-                return state.has_no_more(at).then(|| state.receive(at, &parts, (0, true)))?;
+            let is_short = |state: &mut State| {
+                state
+                    .row(token)
+                    .is_some_and(|at| state.queued(at) < parts.total() && !state.has_no_more(at))
+            };
+            if wants_all && peeks && is_short(state) {
+                return None;
             }
-            state.receive(at, &parts, (got, peeks))
+            state.receive(token, &parts, (got, peeks))
         };
-        let limit = times.or_else(|| waits(at, flags, RECEIVING)).unwrap_or(Waits::Never);
+        let limit = times.or_else(|| waits(token, flags, RECEIVING)).unwrap_or(Waits::Never);
         times = Some(limit);
         match until(limit, None, attempt) {
             Ok(Ok(0)) => return got as isize,
@@ -229,12 +242,12 @@ impl State {
 
 /// `shutdown`.
 pub(crate) fn shut(number: c_int, how: c_int) -> c_int {
-    let Some(at) = numbers::row(number) else { return -1 };
     if !(libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
         set_errno(libc::EINVAL);
         return -1;
     }
     let done = with(|state| {
+        let at = numbers::row(number).ok_or(libc::EBADF)?;
         state.look_by(at);
         let row = state.rows.at(at);
         if row.is_over() {
@@ -250,7 +263,6 @@ pub(crate) fn shut(number: c_int, how: c_int) -> c_int {
         state.owe(at);
         state.news(at);
         state.pump_one(index);
-        state.tell();
         Ok(())
     });
     match done.unwrap_or(Err(libc::EAGAIN)) {

@@ -7,7 +7,7 @@ use omniverb_stream::descriptors::{PIECE, Room};
 
 use crate::room::Pieces;
 
-/// For each number its row, or 0.
+/// For each number its row, and which turn of that; or 0.
 static NUMBERS: Pieces<{ 1 << 12 }> = Pieces::new();
 
 fn word(number: c_int) -> Option<&'static AtomicU64> {
@@ -17,11 +17,35 @@ fn word(number: c_int) -> Option<&'static AtomicU64> {
     Some(unsafe { &*core::ptr::from_ref(word) })
 }
 
-/// The row that a number is for.
+/// A light connection: of use as long as its row is not another one's.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Token(u64);
+
+impl Token {
+    pub(super) fn new(row: u32, turn: u32) -> Self {
+        Self(u64::from(row) | u64::from(turn) << 32)
+    }
+
+    pub(super) fn row(self) -> u32 {
+        self.0 as u32
+    }
+
+    pub(super) fn turn(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// The connection that a number is for.
+#[inline(always)]
+pub(super) fn token(number: c_int) -> Option<Token> {
+    let word = word(number)?.load(Ordering::Acquire);
+    (word != 0).then_some(Token(word))
+}
+
+/// Its row, for who has the lock: numbers change under it only.
 #[inline(always)]
 pub(super) fn row(number: c_int) -> Option<u32> {
-    let row = word(number)?.load(Ordering::Acquire) as u32;
-    (row != 0).then_some(row)
+    token(number).map(Token::row)
 }
 
 /// There is room to say what a number is for.
@@ -29,9 +53,9 @@ pub(super) fn has_room(number: c_int) -> bool {
     usize::try_from(number).is_ok_and(|number| NUMBERS.make(number / PIECE).is_some())
 }
 
-/// A number is for a row from now on, or for none (0): what it was for.
-pub(super) fn put(number: c_int, row: u32) -> Option<u32> {
-    let was = word(number)?.swap(u64::from(row), Ordering::AcqRel) as u32;
+/// A number is for a connection from now on, or for none: the row that it was for.
+pub(super) fn put(number: c_int, token: Option<Token>) -> Option<u32> {
+    let was = word(number)?.swap(token.map_or(0, |token| token.0), Ordering::AcqRel) as u32;
     (was != 0).then_some(was)
 }
 

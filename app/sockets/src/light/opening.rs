@@ -2,12 +2,14 @@
 //! ever; whoever connects from a process that has the library, too, needs no other socket of the
 //! kernel's.
 //!
-//! A number of a light connection is a duplicate of one placeholder, which can be neither read,
-//! written nor waited for (`O_PATH`): a call that nobody sees says `EBADF`.
+//! A number of a light connection is a duplicate of one placeholder: a socket that was opened by
+//! its path in `/proc` (`O_PATH`), which can be neither read, written nor waited for: a call that
+//! nobody sees says `EBADF`.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{CStr, c_int, c_void};
+use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use omniverb_ring::UserMemory;
 use omniverb_stream::descriptors::Kind;
@@ -15,16 +17,19 @@ use omniverb_stream::light::frame::Name;
 use omniverb_stream::light::row::Note;
 use omniverb_stream::light::{Frame, Names};
 use rustix::fs::{Mode, OFlags, open};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
+use super::broker;
 use super::names::{self, Family};
+use super::numbers::{self, Token};
 use super::state::{State, with};
 use super::trunk::FOR_ANSWERS;
 use super::waiting::{Waits, until};
-use super::{broker, numbers};
 use crate::errno::{errno, keeping_errno, set_errno};
 use crate::own;
-use crate::slots::{next_dup3, next_fcntl, next_getsockopt};
+use crate::slots::{next_dup3, next_fcntl, next_getsockopt, next_poll};
 use crate::table::{self, NUMBERS};
+use crate::words::Words;
 
 /// Its place among our own descriptors.
 static PLACEHOLDER: AtomicI32 = AtomicI32::new(-1);
@@ -34,12 +39,32 @@ static IS_TIMED: AtomicBool = AtomicBool::new(false);
 const PORTS: (u32, u32) = (32768, 28232);
 const FD_CLOEXEC: c_int = libc::FD_CLOEXEC;
 
-/// At the start.
+/// Some socket of this process has listened.
+static HAS_LISTENED: AtomicBool = AtomicBool::new(false);
+
+/// Some did.
+pub(super) fn has_listened() -> bool {
+    HAS_LISTENED.load(Ordering::Relaxed)
+}
+
+/// At the start, and in a child.
 pub(super) fn begin() -> bool {
-    let Ok(file) = open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else { return false };
+    let Some(file) = nothing() else { return false };
     let Some(place) = own::keep(file.as_raw_fd()) else { return false };
     PLACEHOLDER.store(place as i32, Ordering::Release);
     true
+}
+
+/// A descriptor that is a socket for who asks what it is, and good for nothing.
+fn nothing() -> Option<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
+    let mut path = [0; 32];
+    let mut words = Words::new(&mut path);
+    write!(words, "/proc/self/fd/{}\0", socket.as_raw_fd()).ok()?;
+    let path = CStr::from_bytes_until_nul(words.written()).ok()?;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    open(path, flags, Mode::empty()).or_else(|_| open("/dev/null", flags, Mode::empty())).ok()
 }
 
 fn placeholder() -> Option<c_int> {
@@ -78,7 +103,7 @@ pub(super) fn milliseconds(seconds: i64, microseconds: i64) -> u32 {
 }
 
 /// Connections that may wait to be accepted, as far as the program allows.
-const BACKLOG: u32 = 1024;
+const BACKLOG: u32 = 16384;
 
 /// Light connections come to a socket that listens. Whether they do.
 #[cold]
@@ -94,6 +119,7 @@ pub(super) fn listens(number: c_int) -> bool {
         None => false,
     });
     if is_there == Some(true) {
+        HAS_LISTENED.store(true, Ordering::Relaxed);
         keeping_errno(|| broker::listens(number));
     }
     is_there == Some(true)
@@ -118,6 +144,10 @@ pub(super) unsafe fn connect(number: c_int, address: *const c_void, length: u32)
     let (flags, how) =
         unsafe { (next_fcntl(number, libc::F_GETFD, 0), next_fcntl(number, libc::F_GETFL, 0)) };
     let bound = names::of_socket(number).map(|(name, _)| name).filter(|name| name.port != 0);
+    // What was chosen is for a world that is larger.
+    if bound.is_some_and(|name| name.port < 1024 || !name.is_any() && name.address != to.address) {
+        return None;
+    }
     let times = times(number);
     let (member, is_in_others) = member_of(number, was.id());
     if is_in_others {
@@ -131,20 +161,20 @@ pub(super) unsafe fn connect(number: c_int, address: *const c_void, length: u32)
         if put != number {
             return state.close(at);
         }
+        let token = state.token(at);
         let row = state.rows.at(at);
         (row.is_six, row.times, row.number, row.numbers) = (is_six, times, number, 1);
         if how & libc::O_NONBLOCK != 0 {
             row.note(Note::NonBlocking);
             row.is_connecting = true;
         }
-        numbers::put(number, at);
+        numbers::put(number, Some(token));
         // The kernel has forgotten the socket that was a member.
         if let Some((set, event)) = member
             && let Some(place) = state.sets.find_or_add(set)
         {
             state.join(place, at, event);
         }
-        state.tell();
     });
     if put != number {
         return None;
@@ -160,9 +190,11 @@ pub(super) unsafe fn connect(number: c_int, address: *const c_void, length: u32)
 }
 
 /// `connect`, once more.
-pub(super) fn again(at: u32) -> c_int {
-    let is_first = with(|state| core::mem::take(&mut state.rows.at(at).is_connecting));
-    if is_first == Some(true) {
+pub(super) fn again(token: Token) -> c_int {
+    let is_first = with(|state| {
+        state.row(token).map(|at| core::mem::take(&mut state.rows.at(at).is_connecting))
+    });
+    if is_first.flatten() == Some(true) {
         return 0;
     }
     set_errno(libc::EISCONN);
@@ -245,7 +277,7 @@ impl State {
         if flags & libc::SOCK_NONBLOCK != 0 {
             row.note(Note::NonBlocking);
         }
-        numbers::put(new, at);
+        numbers::put(new, Some(Token::new(at, row.turn)));
         NUMBERS.put(new, Kind::Other);
         // What could not be said while it waited.
         self.owe(at);
@@ -297,25 +329,43 @@ pub(crate) unsafe fn accept(
         0 => Waits::until(limit[0]),
         _ => Waits::Never,
     };
-    let outcome = until(waits, Some(number), |state| {
-        let taken = state.take_pending(number, flags);
-        taken.map(|taken| taken.map(|(new, at)| (new, at, state.rows.at(at).names)))
-    });
-    match outcome {
-        Ok(Ok((new, at, names))) => {
-            let family = with(|state| {
-                state.rows.at(at).times = limit;
-                Family::of(state.rows.at(at))
-            });
-            // SAFETY: as the caller says.
-            unsafe { names::write(&names.from, family.unwrap_or(Family::Four), address, length) };
-            new
-        }
-        Ok(Err(error)) | Err(error) if error != libc::EAGAIN => {
-            set_errno(error);
-            -1
-        }
-        // The kernel has one, or says that there is none.
-        _ => native(),
+    loop {
+        let outcome = until(waits, Some(number), |state| {
+            let taken = state.take_pending(number, flags);
+            taken.map(|taken| taken.map(|(new, at)| (new, at, state.rows.at(at).names)))
+        });
+        return match outcome {
+            Ok(Ok((new, at, names))) => {
+                let family = with(|state| {
+                    let row = state.rows.at(at);
+                    row.times = limit;
+                    Family::of(row)
+                });
+                let family = family.unwrap_or(Family::Four);
+                // SAFETY: as the caller says.
+                unsafe { names::write(&names.from, family, address, length) };
+                new
+            }
+            Ok(Err(error)) | Err(error) if error != libc::EAGAIN => {
+                set_errno(error);
+                -1
+            }
+            // The kernel says that there is none.
+            _ if waits == Waits::Never => native(),
+            _ if is_readable(number) => native(),
+            _ if waits.is_over() => {
+                set_errno(libc::EAGAIN);
+                -1
+            }
+            // Another process was quicker.
+            _ => continue,
+        };
     }
+}
+
+/// The kernel has something for this number.
+fn is_readable(number: c_int) -> bool {
+    let mut one = libc::pollfd { fd: number, events: libc::POLLIN, revents: 0 };
+    // SAFETY: it lives across the call.
+    keeping_errno(|| unsafe { next_poll(&raw mut one, 1, 0) }) > 0
 }

@@ -2,16 +2,18 @@
 
 use core::ffi::{c_int, c_void};
 
+use omniverb_stream::light::Row;
 use omniverb_stream::light::row::{Note, WINDOW};
 
 use super::names::{self, Family};
+use super::numbers::Token;
 use super::opening::milliseconds;
 use super::state::with;
 use crate::call;
 use crate::errno::set_errno;
 
-/// What the kernel says of a socket of the loopback interface.
-const BUFFER: c_int = 2 << 20;
+/// What may be on its way, or wait to be received.
+const BUFFER: c_int = WINDOW as c_int;
 /// The state of a connection that is there, in `TCP_INFO`.
 const ESTABLISHED: u8 = 1;
 const INFORMATION: usize = 104;
@@ -26,7 +28,7 @@ fn fails(error: c_int) -> c_int {
 /// # Safety
 /// As of the function.
 pub(crate) unsafe fn get(
-    at: u32,
+    token: Token,
     (level, name): (c_int, c_int),
     value: *mut c_void,
     length: *mut u32,
@@ -36,12 +38,14 @@ pub(crate) unsafe fn get(
     }
     let Some((error, is_six, times, (least, is_abrupt))) = with(|state| {
         state.pump();
+        let at = state.row(token)?;
         let row = state.rows.at(at);
         let asks = (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR);
         let error = if asks { row.take_error() } else { None };
-        (error.unwrap_or(0), row.is_six, row.times, (row.least.max(1), row.is_abrupt))
-    }) else {
-        return fails(libc::EAGAIN);
+        Some((error.unwrap_or(0), row.is_six, row.times, (row.least.max(1), row.is_abrupt)))
+    })
+    .flatten() else {
+        return fails(libc::EBADF);
     };
     let mut information = [0; INFORMATION];
     information[0] = ESTABLISHED;
@@ -109,7 +113,7 @@ unsafe fn give(from: *const u8, bytes: usize, value: *mut c_void, length: *mut u
 /// # Safety
 /// As of the function.
 pub(crate) unsafe fn set(
-    at: u32,
+    token: Token,
     (level, name): (c_int, c_int),
     value: *const c_void,
     length: u32,
@@ -125,8 +129,7 @@ pub(crate) unsafe fn set(
         }
         let limit = milliseconds(time.tv_sec, time.tv_usec);
         let which = usize::from(name == libc::SO_SNDTIMEO);
-        with(|state| state.rows.at(at).times[which] = limit);
-        return 0;
+        return change(token, |row| row.times[which] = limit);
     }
     if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
         if value.is_null() || (length as usize) < size_of::<c_int>() {
@@ -136,11 +139,13 @@ pub(crate) unsafe fn set(
         let least = unsafe { value.cast::<c_int>().read_unaligned() };
         // A negative one is as much as there can be, as for the kernel.
         let least = u32::try_from(least).unwrap_or(u32::MAX).min(WINDOW / 2);
-        with(|state| {
+        let changed = with(|state| {
+            let at = state.row(token)?;
             state.rows.at(at).least = least;
             state.news(at);
+            Some(())
         });
-        return 0;
+        return changed.flatten().map_or_else(|| fails(libc::EBADF), |()| 0);
     }
     if (level, name) == (libc::SOL_SOCKET, libc::SO_LINGER) {
         if value.is_null() || (length as usize) < size_of::<libc::linger>() {
@@ -149,8 +154,7 @@ pub(crate) unsafe fn set(
         // SAFETY: as the caller says.
         let linger = unsafe { value.cast::<libc::linger>().read_unaligned() };
         let is_abrupt = linger.l_onoff != 0 && linger.l_linger == 0;
-        with(|state| state.rows.at(at).is_abrupt = is_abrupt);
-        return 0;
+        return change(token, |row| row.is_abrupt = is_abrupt);
     }
     let is_buffer = level == libc::SOL_SOCKET && matches!(name, libc::SO_SNDBUF | libc::SO_RCVBUF);
     if is_buffer || call::is_harmless(level, name) { 0 } else { fails(libc::ENOPROTOOPT) }
@@ -167,18 +171,20 @@ pub(crate) enum Whose {
 ///
 /// # Safety
 /// As of the functions.
-pub(crate) unsafe fn name(at: u32, whose: Whose, to: *mut c_void, length: *mut u32) -> c_int {
+pub(crate) unsafe fn name(token: Token, whose: Whose, to: *mut c_void, length: *mut u32) -> c_int {
     if to.is_null() || length.is_null() {
         return fails(libc::EFAULT);
     }
     let Some((name, family, is_gone)) = with(|state| {
         state.pump();
+        let at = state.row(token)?;
         let row = state.rows.at(at);
         let own = if row.has(Note::Connects) { row.names.from } else { row.names.to };
         let other = if row.has(Note::Connects) { row.names.to } else { row.names.from };
-        (if whose == Whose::Peers { other } else { own }, Family::of(row), row.is_over())
-    }) else {
-        return fails(libc::EAGAIN);
+        Some((if whose == Whose::Peers { other } else { own }, Family::of(row), row.is_over()))
+    })
+    .flatten() else {
+        return fails(libc::EBADF);
     };
     if whose == Whose::Peers && is_gone {
         return fails(libc::ENOTCONN);
@@ -189,17 +195,19 @@ pub(crate) unsafe fn name(at: u32, whose: Whose, to: *mut c_void, length: *mut u
 }
 
 /// `fcntl`. `None`: it is the kernel's.
-pub(crate) fn control(at: u32, command: c_int, argument: usize) -> Option<c_int> {
+pub(crate) fn control(token: Token, command: c_int, argument: usize) -> Option<c_int> {
     match command {
         libc::F_GETFL => Some(
-            with(|state| match state.rows.at(at).has(Note::NonBlocking) {
-                true => libc::O_RDWR | libc::O_NONBLOCK,
-                false => libc::O_RDWR,
+            with(|state| {
+                let at = state.row(token)?;
+                let does_not_wait = state.rows.at(at).has(Note::NonBlocking);
+                Some(libc::O_RDWR | if does_not_wait { libc::O_NONBLOCK } else { 0 })
             })
-            .unwrap_or(libc::O_RDWR),
+            .flatten()
+            .unwrap_or_else(|| fails(libc::EBADF)),
         ),
         libc::F_SETFL if argument as c_int & libc::O_ASYNC != 0 => Some(fails(libc::EINVAL)),
-        libc::F_SETFL => Some(does_not_wait(at, argument as c_int & libc::O_NONBLOCK != 0)),
+        libc::F_SETFL => Some(does_not_wait(token, argument as c_int & libc::O_NONBLOCK != 0)),
         libc::F_GETFD | libc::F_SETFD => None,
         // Signals are asked for by O_ASYNC.
         libc::F_SETOWN | libc::F_GETOWN => Some(0),
@@ -207,19 +215,28 @@ pub(crate) fn control(at: u32, command: c_int, argument: usize) -> Option<c_int>
     }
 }
 
-fn does_not_wait(at: u32, is_so: bool) -> c_int {
-    with(|state| match is_so {
-        true => state.rows.at(at).note(Note::NonBlocking),
-        false => state.rows.at(at).unnote(Note::NonBlocking),
+fn does_not_wait(token: Token, is_so: bool) -> c_int {
+    change(
+        token,
+        |row| if is_so { row.note(Note::NonBlocking) } else { row.unnote(Note::NonBlocking) },
+    )
+}
+
+/// Changes something that nobody waits for.
+fn change(token: Token, how: impl FnOnce(&mut Row)) -> c_int {
+    let changed = with(|state| {
+        let at = state.row(token)?;
+        how(state.rows.at(at));
+        Some(())
     });
-    0
+    changed.flatten().map_or_else(|| fails(libc::EBADF), |()| 0)
 }
 
 /// `ioctl`.
 ///
 /// # Safety
 /// As of the function.
-pub(crate) unsafe fn request(at: u32, request: u64, argument: usize) -> c_int {
+pub(crate) unsafe fn request(token: Token, request: u64, argument: usize) -> c_int {
     let place = argument as *mut c_int;
     if !matches!(request, libc::FIONREAD | libc::FIONBIO) {
         return fails(libc::EINVAL);
@@ -229,13 +246,14 @@ pub(crate) unsafe fn request(at: u32, request: u64, argument: usize) -> c_int {
     }
     if request == libc::FIONBIO {
         // SAFETY: as the caller says.
-        return does_not_wait(at, unsafe { *place } != 0);
+        return does_not_wait(token, unsafe { *place } != 0);
     }
     let Some(bytes) = with(|state| {
         state.pump();
-        state.queued(at)
-    }) else {
-        return fails(libc::EAGAIN);
+        state.row(token).map(|at| state.queued(at))
+    })
+    .flatten() else {
+        return fails(libc::EBADF);
     };
     // SAFETY: as the caller says.
     unsafe { *place = bytes as c_int };

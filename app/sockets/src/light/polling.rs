@@ -7,7 +7,7 @@ use omniverb_stream::light::row::{ERR, HUP, IN, OUT, RDHUP};
 
 use super::sleepers;
 use super::state::{State, with};
-use super::waiting::{Waits, look};
+use super::waiting::{Waits, has_more, look};
 use super::{numbers, opening, room};
 use crate::errno::errno;
 use crate::slots::next_ppoll;
@@ -48,7 +48,7 @@ impl State {
 
 /// Some of these are light, or may be.
 pub(super) fn concerns(all: &[libc::pollfd]) -> bool {
-    all.iter().any(|one| numbers::row(one.fd).is_some() || opening::is_listener(one.fd))
+    all.iter().any(|one| numbers::token(one.fd).is_some() || opening::is_listener(one.fd))
 }
 
 /// `ppoll`.
@@ -70,7 +70,7 @@ fn poll_with(
 ) -> Result<c_int, c_int> {
     // What is light is nothing for the kernel: it looks at no negative number.
     for (to, one) in list.iter_mut().zip(all.iter()) {
-        let fd = if numbers::row(one.fd).is_some() { -1 } else { one.fd };
+        let fd = if numbers::token(one.fd).is_some() { -1 } else { one.fd };
         *to = libc::pollfd { fd, events: one.events, revents: 0 };
     }
     let count = all.len();
@@ -99,7 +99,8 @@ fn poll_with(
             Waits::Until(limit) => limit,
             Waits::Never => None,
         };
-        let woken = sleeper.sleep(list, limit, mask);
+        let pause = if has_more() { Some(0) } else { limit };
+        let woken = sleeper.sleep(list, pause, mask);
         let error = errno();
         sleeper.leave();
         if woken < 0 {
@@ -184,7 +185,19 @@ impl Selected {
                 count += 1;
             }
         }
-        poll(&mut all[..count], waits, mask)?;
+        loop {
+            let found = poll(&mut all[..count], waits, mask)?;
+            // The end of what is only asked for urgent data is told by `poll`, not here.
+            let told = all[..count].iter().any(|one| {
+                let all = TELLS.iter().zip(ASKS).filter(|(_, asks)| one.events & asks != 0);
+                let tells = all.fold(libc::POLLNVAL, |tells, (more, _)| tells | more);
+                one.revents & tells != 0
+            });
+            if found == 0 || told || waits.is_over() {
+                break;
+            }
+            rustix::thread::sched_yield();
+        }
         if all[..count].iter().any(|one| one.revents & libc::POLLNVAL != 0) {
             return Err(libc::EBADF);
         }

@@ -7,13 +7,15 @@ use omniverb_stream::light::Frame;
 use omniverb_stream::light::frame::HEADER;
 use omniverb_stream::light::row::{Closing, Note};
 
-use super::state::State;
-use super::trunk::{FOR_ANSWERS, Nonsense, Trunk};
+use super::state::{State, has_mapped};
+use super::trunk::{FOR_ANSWERS, Nonsense};
 use super::{broker, sleepers};
 use crate::carry::clock;
 
 /// Frames that are taken out of a trunk in a row: then others have their turn.
 const IN_A_ROW: usize = 4096;
+/// So many times that many are all that can be in a ring.
+const PASSES: usize = 9;
 /// How long after a look at the bells there is another one, though nobody sleeps: about a
 /// millisecond. A process that is gone is heard of by its bell only.
 const BELLS: u64 = clock::SECOND >> 10;
@@ -30,21 +32,41 @@ impl State {
             self.hear();
         }
         broker::look(self);
+        self.say_gone();
         for index in 0..self.trunks_end {
             self.pump_one(index);
         }
-        self.tell();
+    }
+
+    /// Tells the broker of trunks that have ended.
+    fn say_gone(&mut self) {
+        let (names, count) = self.gone;
+        self.gone.1 = 0;
+        names[..count].iter().for_each(|name| broker::ended(*name));
+    }
+
+    /// There is something in a ring that can be taken out.
+    pub(super) fn has_frames(&mut self) -> bool {
+        self.trunks.iter().flatten().any(|trunk| trunk.has_next() && !trunk.lacks_room)
     }
 
     /// Takes what has rung. Trunks whose other process is gone are lost, when all is taken out that
     /// it has said.
     pub(super) fn hear(&mut self) {
         sleepers::rung(|place| {
-            let Some(index) = place else { return broker::look(self) };
-            let is_there = self.trunks[index].as_ref().is_none_or(Trunk::hear);
+            let Some(index) = place else { return broker::take(self) };
+            let Some(trunk) = self.trunks[index].as_ref() else { return };
+            let is_there = trunk.hear();
+            if sleepers::are_any() {
+                // What has rung was for them, too.
+                trunk.sleeps();
+            }
             self.pump_one(index);
             if !is_there {
-                self.pump_one(index);
+                // No more comes than is there.
+                for _ in 0..PASSES {
+                    self.pump_one(index);
+                }
                 self.lose(index);
             }
         });
@@ -79,7 +101,8 @@ impl State {
             match frame {
                 Frame::Open => {
                     // There is to be room for the answer that nobody listens.
-                    if trunk.room(HEADER) < HEADER {
+                    trunk.lacks_room = trunk.room(HEADER) < HEADER;
+                    if trunk.lacks_room {
                         return Ok(());
                     }
                     self.opened(index, id)?;
@@ -105,7 +128,10 @@ impl State {
             return Err(Nonsense);
         }
         let names = trunk.names();
-        let made = self.listeners.hearing(&names).and_then(|listener| {
+        // As the kernel would have it: a port that anybody may have, of this host's.
+        let is_likely = names.from.port >= 1024 && names.from.address == names.to.address;
+        let made = is_likely.then_some(()).and_then(|()| {
+            let listener = self.listeners.hearing(&names)?;
             let row = self.rows.make(index as u16, names)?;
             self.rows.append(&mut listener.pending, row);
             listener.has_news = true;
@@ -154,6 +180,12 @@ impl State {
             }
             Frame::End => row.had_end(),
             Frame::Close(is_reset) => {
+                if is_reset && row.has(Note::Connects) {
+                    // Nobody may listen there any more.
+                    let names = row.names;
+                    broker::forgets(self, &names.to);
+                }
+                let row = self.rows.at(at);
                 row.had_close(if is_reset { Closing::Reset } else { Closing::Orderly });
                 self.owe(at);
             }
@@ -177,17 +209,30 @@ impl State {
     /// It has something to say, or wants room.
     pub(super) fn owe(&mut self, at: u32) {
         let trunk = usize::from(self.rows.at(at).trunk);
+        let wants_room_only = self.rows.at(at).owes().is_none();
         if let Some(trunk) = self.trunks[trunk].as_mut() {
+            trunk.wants_room_only &= wants_room_only;
             self.rows.owes(&mut trunk.debts, at);
+            if wants_room_only && sleepers::are_any() {
+                // Who sleeps has not said that room is wanted.
+                trunk.sleeps();
+            }
         }
     }
 
     /// Says what is owed, as far as there is room.
     pub(super) fn pay(&mut self, index: usize) {
         let Some(trunk) = self.trunks[index].as_mut() else { return };
+        let has_room = trunk.room(2 * FOR_ANSWERS) >= 2 * FOR_ANSWERS;
+        if trunk.wants_room_only && !has_room {
+            return;
+        }
+        // Unless one that is put back owes more.
+        trunk.wants_room_only = true;
         for _ in 0..trunk.debts.count() {
             let Some(trunk) = self.trunks[index].as_mut() else { return };
             if trunk.room(HEADER) < HEADER {
+                trunk.wants_room_only = false;
                 return;
             }
             let Some(at) = self.rows.pop(&mut trunk.debts) else { return };
@@ -253,9 +298,6 @@ impl State {
     /// A trunk is no more: the other process is gone, or has written what makes no sense.
     pub(super) fn lose(&mut self, index: usize) {
         let Some(mut trunk) = self.trunks[index].take() else { return };
-        while let Some(at) = self.rows.pop(&mut trunk.debts) {
-            self.rows.at(at).unnote(Note::InDebt);
-        }
         for id in 0..trunk.ids.known() {
             let Some(at) = trunk.ids.row(id) else { continue };
             let row = self.rows.at(at);
@@ -264,7 +306,12 @@ impl State {
             self.news(at);
             self.settle(at);
         }
-        broker::ended(trunk.name);
+        while let Some(at) = self.rows.pop(&mut trunk.debts) {
+            self.rows.at(at).unnote(Note::InDebt);
+            self.settle(at);
+        }
+        broker::loses(self, trunk.name);
+        has_mapped(index, [0; 2]);
         trunk.end();
         self.has_news = true;
     }

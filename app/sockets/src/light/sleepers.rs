@@ -72,6 +72,13 @@ pub(super) fn hears(index: usize, bell: BorrowedFd<'_>) -> bool {
     bells().is_some_and(|bells| epoll::add(bells, bell, data, epoll::EventFlags::IN).is_ok())
 }
 
+/// It is not any more.
+pub(super) fn hears_no_more(bell: BorrowedFd<'_>) {
+    if let Some(bells) = borrow(BELLS.load(Ordering::Acquire)) {
+        _ = epoll::delete(bells, bell);
+    }
+}
+
 /// So is the broker's socket.
 pub(super) fn hears_broker(socket: BorrowedFd<'_>) {
     let data = epoll::EventData::new_u64(BROKER);
@@ -90,6 +97,11 @@ pub(super) fn rung(mut with: impl FnMut(Option<usize>)) {
         let data = one.data.u64();
         with((data != BROKER).then_some(data as usize % TRUNKS));
     }
+}
+
+/// Threads of this process sleep.
+pub(super) fn are_any() -> bool {
+    COUNT.load(Ordering::SeqCst) != 0
 }
 
 /// Wakes all that sleep.

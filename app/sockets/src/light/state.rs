@@ -10,14 +10,16 @@ use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use omniverb_stream::light::row::Note;
 use omniverb_stream::light::{Block, Pool, Row, Rows};
 use rustix::mm::Advice;
 use rustix::thread::sched_yield;
 
 use super::listeners::Listeners;
-use super::room::zeros;
+use super::numbers::Token;
+use super::room::{give_back, zeros};
 use super::sets::Sets;
-use super::trunk::Trunk;
+use super::trunk::{IDS_BYTES as IDS, MEMORY_BYTES as MEMORY, Trunk};
 use crate::place;
 
 /// Connections of a process, and blocks of 4 KiB for what they have not received. Memory is taken
@@ -41,6 +43,8 @@ pub(super) struct State {
     pub sets: Sets,
     /// Something has become ready since that was asked last.
     pub has_news: bool,
+    /// Trunks of which the broker is to be told that they have ended, and how many.
+    pub gone: ([u64; TRUNKS], usize),
     /// Connections that there were, and bytes that were sent by them: for reports.
     pub carried: (u64, u64),
 }
@@ -53,10 +57,37 @@ static STATE: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
 static OWNER: AtomicU64 = AtomicU64::new(0);
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
+/// A page that a child of `fork` finds wiped, whoever makes it and how.
+#[repr(C, align(4096))]
+struct Here {
+    /// This process has a state.
+    word: AtomicU64,
+    rest: [u64; 511],
+}
+static HERE: Here = Here { word: AtomicU64::new(0), rest: [0; 511] };
+
 /// There may be light connections in this process.
 #[inline(always)]
 pub(super) fn is_on() -> bool {
-    IS_ON.load(Ordering::Relaxed)
+    HERE.word.load(Ordering::Relaxed) != 0 || IS_ON.load(Ordering::Relaxed) && is_child()
+}
+
+/// A child, which has come here for the first time: it begins anew.
+#[cold]
+fn is_child() -> bool {
+    // A child of `vfork` is in its parent's memory, and finds nothing wiped.
+    HERE.word.store(1, Ordering::Relaxed);
+    crate::errno::keeping_errno(|| {
+        crate::own::close_all();
+        super::sleepers::begin_anew();
+        super::numbers::each(0, u32::MAX).for_each(|number| _ = super::numbers::put(number, None));
+        let is_begun = begin_anew() && super::opening::begin();
+        if !is_begun {
+            IS_ON.store(false, Ordering::Relaxed);
+            HERE.word.store(0, Ordering::Relaxed);
+        }
+        is_begun
+    })
 }
 
 /// Where rows and blocks are.
@@ -70,6 +101,13 @@ pub(super) fn begin() -> bool {
     TABLES[0].store(rows.as_mut_ptr() as usize, Ordering::Relaxed);
     TABLES[1].store(blocks.as_mut_ptr() as usize, Ordering::Relaxed);
     fill();
+    debug_assert!(HERE.rest.len() < 512);
+    let page = (&raw const HERE).cast_mut().cast();
+    // SAFETY: a page of our own, of which a child is to see zeros.
+    if unsafe { rustix::mm::madvise(page, 4096, Advice::LinuxWipeOnFork) }.is_err() {
+        return false;
+    }
+    HERE.word.store(1, Ordering::Relaxed);
     IS_ON.store(true, Ordering::Release);
     true
 }
@@ -92,49 +130,46 @@ fn fill() {
         listeners: Listeners::new(),
         sets: Sets::new(),
         has_news: false,
+        gone: ([0; TRUNKS], 0),
         carried: (0, 0),
     };
     // SAFETY: nobody else is in here.
     unsafe { (*STATE.0.get()).write(state) };
 }
 
-/// In a child of `fork`, for who has had the lock since before: what there is is the parent's.
-fn begin_anew() {
-    // SAFETY: as in `with`.
-    let state = unsafe { (*STATE.0.get()).assume_init_mut() };
-    for mut trunk in state.trunks.iter_mut().filter_map(Option::take) {
-        trunk.end();
+/// What trunks have mapped, by their places: for children, which may find a state that another
+/// thread of the parent was in the middle of.
+static MAPPED: [[AtomicUsize; 2]; TRUNKS] = [const { [const { AtomicUsize::new(0) }; 2] }; TRUNKS];
+
+/// A trunk has mapped this, or nothing any more.
+pub(super) fn has_mapped(place: usize, bases: [usize; 2]) {
+    for (word, base) in MAPPED[place].iter().zip(bases) {
+        word.store(base, Ordering::Relaxed);
+    }
+}
+
+/// In a child of `fork`, which nobody else is in yet: what there is is the parent's.
+fn begin_anew() -> bool {
+    OWNER.store(0, Ordering::Relaxed);
+    for [memory, ids] in &MAPPED {
+        for (base, bytes) in [(memory, MEMORY), (ids, IDS)] {
+            let base = base.swap(0, Ordering::Relaxed);
+            if base != 0 {
+                // SAFETY: the parent's mappings, of which these are copies that nobody uses.
+                unsafe { give_back(base as *mut c_void, bytes) };
+            }
+        }
     }
     for (table, bytes) in TABLES.iter().zip([ROWS * size_of::<Row>(), BLOCKS * size_of::<Block>()])
     {
         let base = table.load(Ordering::Relaxed) as *mut c_void;
         // SAFETY: this process's own copies, which nobody needs: they are zeros from now on.
         if unsafe { rustix::mm::madvise(base, bytes, Advice::LinuxDontNeed) }.is_err() {
-            IS_ON.store(false, Ordering::Release);
+            return false;
         }
     }
     fill();
-}
-
-/// The lock, for as long as a process is made: then nobody is in the middle of anything.
-pub(crate) struct Forking(Option<Held>);
-
-/// Takes the lock, before a process is made.
-pub(super) fn forks() -> Forking {
-    Forking(if is_on() { lock() } else { None })
-}
-
-impl Forking {
-    /// In the child. `false`: there is nothing to begin anew.
-    pub(super) fn begin_anew(self) -> bool {
-        if self.0.is_some() {
-            begin_anew();
-        } else {
-            // A handler has interrupted who has the lock, and forks.
-            IS_ON.store(false, Ordering::Release);
-        }
-        self.0.is_some()
-    }
+    true
 }
 
 /// The lock is given up when this is dropped.
@@ -170,5 +205,22 @@ pub(super) fn with<R>(act: impl FnOnce(&mut State) -> R) -> Option<R> {
     let _held = lock()?;
     // SAFETY: who has the lock is alone; it was written before the switch was on, without which
     // nobody comes here.
-    Some(act(unsafe { (*STATE.0.get()).assume_init_mut() }))
+    let state = unsafe { (*STATE.0.get()).assume_init_mut() };
+    let result = act(state);
+    state.tell();
+    Some(result)
+}
+
+impl State {
+    /// The row of a connection, if it is still that.
+    #[inline(always)]
+    pub(super) fn row(&mut self, token: Token) -> Option<u32> {
+        let row = self.rows.at(token.row());
+        (row.turn == token.turn() && row.has(Note::Used)).then_some(token.row())
+    }
+
+    /// What numbers are to say of a row.
+    pub(super) fn token(&mut self, at: u32) -> Token {
+        Token::new(at, self.rows.at(at).turn)
+    }
 }

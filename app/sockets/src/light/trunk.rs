@@ -18,6 +18,7 @@ use omniverb_stream::light::{Frame, Ids, List, Names};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::room::{give_back, zeros};
+use super::sleepers;
 use crate::own;
 use crate::shared::Memory;
 
@@ -34,8 +35,14 @@ const SIDE: usize = 1024;
 
 /// Connections of a trunk, of both sides together.
 const IDS: usize = 1 << 21;
+/// Bytes that a trunk has mapped.
+pub(super) const IDS_BYTES: usize = IDS * 4;
+pub(super) const MEMORY_BYTES: usize = BYTES;
 /// What only answers may take of a ring: then both sides can always answer.
 pub(super) const FOR_ANSWERS: usize = 8 << 10;
+
+/// Bytes of its socket that are taken in one go.
+const RINGS_MAX: usize = 1024;
 
 /// Who sleeps wants to know of frames.
 const WANTS_FRAMES: u64 = 1;
@@ -61,6 +68,10 @@ pub(super) struct Trunk {
     tail: u64,
     /// Rows that have something to say, or want room.
     pub debts: List,
+    /// There is an `Open`, and no room for its answer.
+    pub lacks_room: bool,
+    /// Those rows want room, and have nothing to say.
+    pub wants_room_only: bool,
     /// Frames or room have moved since the other side was looked at.
     is_moved: bool,
 }
@@ -93,14 +104,22 @@ impl Trunk {
             read: 0,
             tail: 0,
             debts: List::new(),
+            lacks_room: false,
+            wants_room_only: true,
             is_moved: false,
         })
     }
 
+    /// Where its memory is.
+    pub(super) fn mapped(&self) -> [usize; 2] {
+        [self.base, self.ids_base]
+    }
+
     /// Its end: memory and descriptor go back.
     pub(super) fn end(&mut self) {
-        if let Some(number) = own::number(self.bell) {
-            own::close(number);
+        if let Some(bell) = self.bell() {
+            sleepers::hears_no_more(bell);
+            own::close(bell.as_raw_fd());
         }
         // SAFETY: the caller takes it out of the list, and nothing else names these.
         unsafe {
@@ -231,7 +250,7 @@ impl Trunk {
     /// This process is about to sleep. It looks once more afterwards.
     pub(super) fn sleeps(&self) {
         let wants = match self.debts.count() {
-            0 => WANTS_FRAMES,
+            0 if !self.lacks_room => WANTS_FRAMES,
             _ => WANTS_FRAMES | WANTS_ROOM,
         };
         self.memory.word(self.side * SIDE + SLEEPS).store(wants, Ordering::SeqCst);
@@ -241,10 +260,10 @@ impl Trunk {
     /// Takes what has rung. `false`: the other process is gone.
     pub(super) fn hear(&self) -> bool {
         let Some(bell) = self.bell() else { return false };
-        let mut bytes = [0; 64];
-        // More may be there if the other side likes that. It is heard again then.
+        let mut bytes = [0; RINGS_MAX];
         match recv(bell, &mut bytes[..], RecvFlags::DONTWAIT) {
-            Ok((0, _)) => false,
+            // Nobody rings so often who does so only when this side sleeps.
+            Ok((0 | RINGS_MAX, _)) => false,
             Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => true,
             Err(_) => false,
         }

@@ -82,7 +82,7 @@ impl Waits {
         }
     }
 
-    fn is_over(self) -> bool {
+    pub(super) fn is_over(self) -> bool {
         match self {
             Self::Never => true,
             Self::Until(limit) => limit.is_some_and(|limit| now() >= limit),
@@ -118,6 +118,11 @@ pub(super) fn look<R>(mut attempt: impl FnMut(&mut State) -> Option<R>) -> Optio
     let vain = VAIN.fetch_add(1, Ordering::Relaxed) + 1;
     SKIP.store((1 << vain.min(7)).min(SKIP_MAX), Ordering::Relaxed);
     None
+}
+
+/// There is more in a trunk than was taken out in a row: nobody is to sleep.
+pub(super) fn has_more() -> bool {
+    with(|state| state.has_frames()).unwrap_or(false)
 }
 
 /// Attempts something until it has an outcome. `number`: something of the kernel's that is waited
@@ -157,6 +162,7 @@ pub(super) fn until<R>(
             Waits::Until(limit) => limit,
             Waits::Never => None,
         };
+        let limit = if has_more() { Some(0) } else { limit };
         let woken = sleeper.sleep(&mut all, limit, core::ptr::null());
         let error = errno();
         sleeper.leave();

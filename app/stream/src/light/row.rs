@@ -7,7 +7,7 @@ use super::frame::{Frame, Names};
 use super::queue::Queue;
 
 /// Bytes that the other end may send before any were received, and that may be in the queue.
-pub const WINDOW: u32 = 64 << 10;
+pub const WINDOW: u32 = 1 << 20;
 /// So many bytes that were received make it worth while to say so.
 const WORTH_SAYING: u32 = WINDOW / 4;
 
@@ -106,6 +106,8 @@ pub struct Row {
     pub number: i32,
     /// As the program gave it to `epoll_ctl`.
     pub data: u64,
+    /// How often the row was a connection: who remembers another number means one of before.
+    pub turn: u32,
     pub(super) next: u32,
     pub(super) previous: u32,
     /// The next in a list of its trunk's, of a listener's, or of free rows.
@@ -140,7 +142,8 @@ impl Row {
 
     /// A new connection.
     pub(super) fn begin(&mut self, trunk: u16, names: Names) {
-        *self = Self { trunk, names, credit: WINDOW, ..Self::default() };
+        let turn = self.turn;
+        *self = Self { trunk, names, credit: WINDOW, turn, ..Self::default() };
         self.note(Note::Used);
     }
 
@@ -156,7 +159,11 @@ impl Row {
         if is_over || is_reset {
             events |= RDHUP;
         }
-        if ended || is_reset || self.credit > 0 && !self.has(Note::NoRoom) {
+        if ended
+            || is_reset
+            || self.has(Note::HadClose)
+            || self.credit > 0 && !self.has(Note::NoRoom)
+        {
             events |= OUT;
         }
         if is_reset || ended && is_over {

@@ -81,8 +81,9 @@ impl<'a> Rows<'a> {
     pub fn free(&mut self, index: u32) {
         let free = self.free;
         let row = self.at(index);
+        let turn = row.turn.wrapping_add(1);
         *row = Row::default();
-        row.other = free;
+        (row.other, row.turn) = (free, turn);
         self.free = index;
         self.used -= 1;
     }
