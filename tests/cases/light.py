@@ -12,8 +12,8 @@ from harness import process
 from harness.case import WAITS, Case, Group, check
 
 _SEQUENCES, _SLOWLY = 100, 10_000
-# Connections at a time, and what one may cost an end: a row and an id, with what tables need to begin
-# with.
+# Connections at a time, and what one may cost an end: a row and an id, with what tables need to
+# begin with.
 _CONNECTIONS, _BYTES_EACH = 900, 400
 
 
@@ -68,7 +68,8 @@ def groups():
                 "iperf3-more": sockets.iperf("-P", 4, "-R", "-Z")}
     cases = [Case(f"light.{name}", _both(run), 90) for name, run in programs.items()]
     cases += [Case("light.nginx", _by_itself, 90), Case("light.many", _many, 90)]
-    cases += [Case(f"light.python.{name}", sockets.suite(name), 200) for name in ("epoll", "select")]
+    cases += [Case(f"light.python.{name}", sockets.suite(name), 200)
+              for name in ("epoll", "select")]
     cases += [Case(f"light.python.{name}", sockets.suite(name), 400, slow=True)
               for name in ("poll", "socket", "selectors", "socketserver", "asyncore", "httplib")]
     return [

@@ -38,7 +38,8 @@ pub(crate) const LISTENERS_OF_NAMESPACE: usize = 16 << 10;
 /// Of all, in the same way: some 300 bytes each.
 pub(crate) const LISTENERS_OF_ALL: usize = 128 << 10;
 /// Trunks of a process, one to each other one: so many has a library room for
-/// (app/sockets/src/light/state.rs). With others it has TCP. Their memory is its own and its peers'.
+/// (app/sockets/src/light/state.rs). With others it has TCP. Their memory is its own and its
+/// peers'.
 pub(crate) const TRUNKS: usize = 64;
 /// Of these in one network namespace: sixteen for each process on average, some 300 bytes each. A
 /// trunk has two sockets and half a megabyte of memory, which are its processes'. Of all there need

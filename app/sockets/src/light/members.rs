@@ -287,7 +287,7 @@ impl State {
 /// Some set has light members, or had some.
 static HAS_SETS: AtomicBool = AtomicBool::new(false);
 
-/// Some has.
+/// Sets have to be looked at when they are closed.
 pub(super) fn has_sets() -> bool {
     HAS_SETS.load(Ordering::Relaxed)
 }

@@ -42,7 +42,7 @@ const FD_CLOEXEC: c_int = libc::FD_CLOEXEC;
 /// Some socket of this process has listened.
 static HAS_LISTENED: AtomicBool = AtomicBool::new(false);
 
-/// Some did.
+/// Listening sockets have to be looked at when they are closed.
 pub(super) fn has_listened() -> bool {
     HAS_LISTENED.load(Ordering::Relaxed)
 }

@@ -47,7 +47,7 @@ impl State {
 
     /// There is something in a ring that can be taken out.
     pub(super) fn has_frames(&mut self) -> bool {
-        self.trunks.iter().flatten().any(|trunk| trunk.has_next() && !trunk.lacks_room)
+        self.trunks.iter().flatten().any(|trunk| trunk.has_next() && !trunk.is_short_of_room)
     }
 
     /// Takes what has rung. Trunks whose other process is gone are lost, when all is taken out that
@@ -101,8 +101,8 @@ impl State {
             match frame {
                 Frame::Open => {
                     // There is to be room for the answer that nobody listens.
-                    trunk.lacks_room = trunk.room(HEADER) < HEADER;
-                    if trunk.lacks_room {
+                    trunk.is_short_of_room = trunk.room(HEADER) < HEADER;
+                    if trunk.is_short_of_room {
                         return Ok(());
                     }
                     self.opened(index, id)?;
@@ -211,7 +211,7 @@ impl State {
         let trunk = usize::from(self.rows.at(at).trunk);
         let wants_room_only = self.rows.at(at).owes().is_none();
         if let Some(trunk) = self.trunks[trunk].as_mut() {
-            trunk.wants_room_only &= wants_room_only;
+            trunk.is_only_short &= wants_room_only;
             self.rows.owes(&mut trunk.debts, at);
             if wants_room_only && sleepers::are_any() {
                 // Who sleeps has not said that room is wanted.
@@ -224,15 +224,15 @@ impl State {
     pub(super) fn pay(&mut self, index: usize) {
         let Some(trunk) = self.trunks[index].as_mut() else { return };
         let has_room = trunk.room(2 * FOR_ANSWERS) >= 2 * FOR_ANSWERS;
-        if trunk.wants_room_only && !has_room {
+        if trunk.is_only_short && !has_room {
             return;
         }
         // Unless one that is put back owes more.
-        trunk.wants_room_only = true;
+        trunk.is_only_short = true;
         for _ in 0..trunk.debts.count() {
             let Some(trunk) = self.trunks[index].as_mut() else { return };
             if trunk.room(HEADER) < HEADER {
-                trunk.wants_room_only = false;
+                trunk.is_only_short = false;
                 return;
             }
             let Some(at) = self.rows.pop(&mut trunk.debts) else { return };

@@ -69,9 +69,9 @@ pub(super) struct Trunk {
     /// Rows that have something to say, or want room.
     pub debts: List,
     /// There is an `Open`, and no room for its answer.
-    pub lacks_room: bool,
+    pub is_short_of_room: bool,
     /// Those rows want room, and have nothing to say.
-    pub wants_room_only: bool,
+    pub is_only_short: bool,
     /// Frames or room have moved since the other side was looked at.
     is_moved: bool,
 }
@@ -104,8 +104,8 @@ impl Trunk {
             read: 0,
             tail: 0,
             debts: List::new(),
-            lacks_room: false,
-            wants_room_only: true,
+            is_short_of_room: false,
+            is_only_short: true,
             is_moved: false,
         })
     }
@@ -250,7 +250,7 @@ impl Trunk {
     /// This process is about to sleep. It looks once more afterwards.
     pub(super) fn sleeps(&self) {
         let wants = match self.debts.count() {
-            0 if !self.lacks_room => WANTS_FRAMES,
+            0 if !self.is_short_of_room => WANTS_FRAMES,
             _ => WANTS_FRAMES | WANTS_ROOM,
         };
         self.memory.word(self.side * SIDE + SLEEPS).store(wants, Ordering::SeqCst);
