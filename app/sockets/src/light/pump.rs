@@ -239,15 +239,17 @@ impl State {
     /// A trunk is no more: the other process is gone, or has written what makes no sense.
     pub(super) fn lose(&mut self, index: usize) {
         let Some(mut trunk) = self.trunks[index].take() else { return };
-        while let Some(at) = self.rows.pop(&mut trunk.debts) {
-            self.rows.at(at).unnote(Note::InDebt);
-        }
         for id in 0..trunk.ids.known() {
             let Some(at) = trunk.ids.row(id) else { continue };
             let row = self.rows.at(at);
             row.lost_trunk();
             row.unnote(Note::NoRoom);
             self.news(at);
+            self.settle(at);
+        }
+        // Among them are some that have no id any more.
+        while let Some(at) = self.rows.pop(&mut trunk.debts) {
+            self.rows.at(at).unnote(Note::InDebt);
             self.settle(at);
         }
         broker::ended(trunk.name);
