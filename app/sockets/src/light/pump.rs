@@ -8,12 +8,10 @@ use omniverb_stream::light::frame::HEADER;
 use omniverb_stream::light::row::Note;
 
 use super::state::State;
-use super::trunk::{FOR_ANSWERS, Nonsense};
+use super::trunk::{FOR_ANSWERS, FRAMES, Nonsense};
 use super::{broker, sleepers};
 use crate::carry::clock;
 
-/// Frames that are taken out of a trunk in a row: then others have their turn.
-const IN_A_ROW: usize = 4096;
 /// How long after a look at the bells there is another one, though nobody sleeps: about a
 /// millisecond. A process that is gone is heard of by its bell only.
 const BELLS: u64 = clock::SECOND >> 10;
@@ -58,8 +56,10 @@ impl State {
         }
     }
 
+    /// All that is there now: nothing of who is gone is looked at later, and who sleeps is not
+    /// woken for what came before. Then others have their turn.
     fn take_frames(&mut self, index: usize) -> Result<(), Nonsense> {
-        for _ in 0..IN_A_ROW {
+        for _ in 0..FRAMES {
             let Some(trunk) = self.trunks[index].as_mut() else { return Ok(()) };
             let Some((frame, id)) = trunk.next()? else { return Ok(()) };
             match frame {
@@ -127,7 +127,9 @@ impl State {
                     if !is_there {
                         row.queue.clear(&mut self.pool);
                         row.note(Note::Reset);
-                        row.note(Note::OwesClose);
+                        if !row.has(Note::SaidClose) {
+                            row.note(Note::OwesClose);
+                        }
                         row.lacks_memory();
                         self.owe(at);
                     }

@@ -23,6 +23,8 @@ use crate::shared::Memory;
 
 /// Bytes of a ring, behind the page of words.
 const RING: usize = 256 << 10;
+/// The most frames that are in one.
+pub(super) const FRAMES: usize = RING / HEADER;
 const PAGE: usize = 4096;
 const _: () = assert!(PAGE + 2 * RING == BYTES);
 /// Words of a side, each in a line of its own: how far it has written, how far it has read, and
