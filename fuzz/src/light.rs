@@ -37,7 +37,7 @@ impl Trunk<'_> {
 
 struct Nonsense;
 
-/// A process.
+/// What a process knows of them.
 struct State<'a> {
     rows: Rows<'a>,
     pool: Pool<'a>,
