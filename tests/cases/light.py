@@ -146,7 +146,8 @@ def _hostile(first, count):
                 shares = it.shares()
                 check(shares > 0, "nothing is shared")
                 lies = process.start(ways.line(False, *python, _SOURCES / "liar.py", port,
-                                               ways.broker(), first, count), stdout=lied, stderr=lied)
+                                               ways.broker(), first, count), stdout=lied,
+                                     stderr=lied)
                 process.until(lambda: "rests" in process.written(lied) or lies.poll() is not None,
                               60 + count, lambda: process.written(lied))
                 check(lies.poll() is None, process.written(lied))
