@@ -23,6 +23,18 @@ class Light(Carried):
     mode = "light"
 
 
+def carried(run):
+    """The same; and that connections were light then."""
+    def all_of(ways):
+        ways.reports()
+        run(ways)
+        reports = ways.reports()
+        print(f"carried by each process: {reports}")
+        check(sum(links for links, _ in reports) > 0, "no connection was light")
+        check(sum(count for _, count in reports) > 0, "nothing was carried")
+    return all_of
+
+
 def _both(run):
     """With both ends in light mode connections are light; with one of them, and with none, they
     are the kernel's, and the program does the same."""
@@ -37,11 +49,11 @@ def _both(run):
     return all_ways
 
 
+@carried
 def _by_itself(ways):
     """nginx has upstreams that are its own workers: these connections are light, whoever asks."""
     for server, client in [(False, True), (True, False), (True, True)]:
         sockets.nginx(ways, server, client)
-    check(sum(count for _, count in ways.reports()) > 0, "nothing was carried")
 
 
 def _many(ways):

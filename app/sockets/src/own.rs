@@ -5,7 +5,7 @@
 //! number is what it would be without them.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicI32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::os::fd::{BorrowedFd, IntoRawFd};
 
 use rustix::io::fcntl_dupfd_cloexec;
@@ -24,6 +24,14 @@ static OWN: [AtomicI32; MOST] = [const { AtomicI32::new(NONE) }; MOST];
 static COUNT: AtomicI32 = AtomicI32::new(0);
 /// No lower number ever was one.
 static LOWEST: AtomicI32 = AtomicI32::new(c_int::MAX);
+
+/// There may be many.
+static ARE_MANY: AtomicBool = AtomicBool::new(false);
+
+/// At the start, for who has one for each of many things.
+pub(crate) fn makes_room() {
+    ARE_MANY.store(true, Ordering::Relaxed);
+}
 
 /// There is one at this number.
 #[inline]
@@ -65,7 +73,10 @@ fn high(number: c_int) -> Option<c_int> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
     // SAFETY: it is open, as the caller knows, and used for this call only.
     let old = unsafe { BorrowedFd::borrow_raw(number) };
-    let below = if crate::light::is_on() { (limit / 4).clamp(BELOW, BELOW_LIGHT) } else { BELOW };
+    let below = match ARE_MANY.load(Ordering::Relaxed) {
+        true => (limit / 4).clamp(BELOW, BELOW_LIGHT),
+        false => BELOW,
+    };
     let least = c_int::try_from(limit.saturating_sub(below)).unwrap_or(0);
     let new = fcntl_dupfd_cloexec(old, least).ok().map(IntoRawFd::into_raw_fd)?;
     LOWEST.fetch_min(new, Ordering::AcqRel);

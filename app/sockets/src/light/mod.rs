@@ -6,10 +6,12 @@
 //! * [`moving`]: bytes. [`waiting`], [`sleepers`]: until some come. [`polling`], [`members`]: among
 //!   other descriptors.
 //! * [`trunk`]: what two processes share. [`pump`]: what comes by it.
+//! * [`here`]: whether there are any.
 //! * [`state`]: what is known, and its lock. [`numbers`]: of which number. [`options`], [`names`]:
 //!   what is asked of a socket.
 
 mod broker;
+mod here;
 mod listeners;
 mod members;
 mod moving;
@@ -50,7 +52,7 @@ const PIECE: usize = 16 << 10;
 pub(crate) unsafe fn begin(daemon: *const core::ffi::c_char) {
     // SAFETY: as the caller says.
     let has_broker = place::knows_children() && unsafe { crate::carry::broker::begin(daemon) };
-    if has_broker && opening::begin() && state::begin() {
+    if has_broker && here::begin() {
         // SAFETY: as the caller says.
         unsafe { report::begin(libc::getenv(c"OMNIVERB_SOCKETS_REPORT".as_ptr())) };
     }
@@ -69,13 +71,13 @@ pub(crate) fn ends() {
 /// There may be light connections.
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
-    state::is_on()
+    here::is_on()
 }
 
 /// The light connection of a number.
 #[inline(always)]
 pub(crate) fn row(number: c_int) -> Option<Token> {
-    if !state::is_on() || !place::is_ours() {
+    if !here::is_on() || !place::is_ours() {
         return None;
     }
     numbers::token(number)

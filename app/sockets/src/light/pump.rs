@@ -8,14 +8,10 @@ use omniverb_stream::light::frame::HEADER;
 use omniverb_stream::light::row::{Closing, Note};
 
 use super::state::{State, has_mapped};
-use super::trunk::{FOR_ANSWERS, Nonsense};
+use super::trunk::{FOR_ANSWERS, FRAMES, Nonsense};
 use super::{broker, sleepers};
 use crate::carry::clock;
 
-/// Frames that are taken out of a trunk in a row: then others have their turn.
-const IN_A_ROW: usize = 4096;
-/// So many times that many are all that can be in a ring.
-const PASSES: usize = 9;
 /// How long after a look at the bells there is another one, though nobody sleeps: about a
 /// millisecond. A process that is gone is heard of by its bell only.
 const BELLS: u64 = clock::SECOND >> 10;
@@ -63,10 +59,7 @@ impl State {
             }
             self.pump_one(index);
             if !is_there {
-                // No more comes than is there.
-                for _ in 0..PASSES {
-                    self.pump_one(index);
-                }
+                self.pump_one(index);
                 self.lose(index);
             }
         });
@@ -94,8 +87,10 @@ impl State {
         }
     }
 
+    /// All that is there now: nothing of who is gone is looked at later, and who sleeps is not
+    /// woken for what came before. Then others have their turn.
     fn take_frames(&mut self, index: usize) -> Result<(), Nonsense> {
-        for _ in 0..IN_A_ROW {
+        for _ in 0..FRAMES {
             let Some(trunk) = self.trunks[index].as_mut() else { return Ok(()) };
             let Some((frame, id)) = trunk.next()? else { return Ok(()) };
             match frame {
@@ -167,7 +162,9 @@ impl State {
                     if !is_there {
                         row.queue.clear(&mut self.pool);
                         row.note(Note::Reset);
-                        row.note(Note::OwesClose);
+                        if !row.has(Note::SaidClose) {
+                            row.note(Note::OwesClose);
+                        }
                         row.lacks_memory();
                         self.owe(at);
                     }
@@ -306,12 +303,16 @@ impl State {
             self.news(at);
             self.settle(at);
         }
+        // Among them are some that have no id any more.
         while let Some(at) = self.rows.pop(&mut trunk.debts) {
             self.rows.at(at).unnote(Note::InDebt);
             self.settle(at);
         }
         broker::loses(self, trunk.name);
         has_mapped(index, [0; 2]);
+        if let Some(bell) = trunk.bell() {
+            sleepers::hears_no_more(bell);
+        }
         trunk.end();
         self.has_news = true;
     }

@@ -8,7 +8,7 @@
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use omniverb_stream::light::row::Note;
 use omniverb_stream::light::{Block, Pool, Row, Rows};
@@ -55,41 +55,6 @@ unsafe impl Sync for Place {}
 static STATE: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
 /// The thread that has the lock.
 static OWNER: AtomicU64 = AtomicU64::new(0);
-static IS_ON: AtomicBool = AtomicBool::new(false);
-
-/// A page that a child of `fork` finds wiped, whoever makes it and how.
-#[repr(C, align(4096))]
-struct Here {
-    /// This process has a state.
-    word: AtomicU64,
-    rest: [u64; 511],
-}
-static HERE: Here = Here { word: AtomicU64::new(0), rest: [0; 511] };
-
-/// There may be light connections in this process.
-#[inline(always)]
-pub(super) fn is_on() -> bool {
-    HERE.word.load(Ordering::Relaxed) != 0 || IS_ON.load(Ordering::Relaxed) && is_child()
-}
-
-/// A child, which has come here for the first time: it begins anew.
-#[cold]
-fn is_child() -> bool {
-    // A child of `vfork` is in its parent's memory, and finds nothing wiped.
-    HERE.word.store(1, Ordering::Relaxed);
-    crate::errno::keeping_errno(|| {
-        crate::own::close_all();
-        super::sleepers::begin_anew();
-        super::numbers::each(0, u32::MAX).for_each(|number| _ = super::numbers::put(number, None));
-        let is_begun = begin_anew() && super::opening::begin();
-        if !is_begun {
-            IS_ON.store(false, Ordering::Relaxed);
-            HERE.word.store(0, Ordering::Relaxed);
-        }
-        is_begun
-    })
-}
-
 /// Where rows and blocks are.
 static TABLES: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
@@ -101,14 +66,6 @@ pub(super) fn begin() -> bool {
     TABLES[0].store(rows.as_mut_ptr() as usize, Ordering::Relaxed);
     TABLES[1].store(blocks.as_mut_ptr() as usize, Ordering::Relaxed);
     fill();
-    debug_assert!(HERE.rest.len() < 512);
-    let page = (&raw const HERE).cast_mut().cast();
-    // SAFETY: a page of our own, of which a child is to see zeros.
-    if unsafe { rustix::mm::madvise(page, 4096, Advice::LinuxWipeOnFork) }.is_err() {
-        return false;
-    }
-    HERE.word.store(1, Ordering::Relaxed);
-    IS_ON.store(true, Ordering::Release);
     true
 }
 
@@ -149,7 +106,7 @@ pub(super) fn has_mapped(place: usize, bases: [usize; 2]) {
 }
 
 /// In a child of `fork`, which nobody else is in yet: what there is is the parent's.
-fn begin_anew() -> bool {
+pub(super) fn begin_anew() -> bool {
     OWNER.store(0, Ordering::Relaxed);
     for [memory, ids] in &MAPPED {
         for (base, bytes) in [(memory, MEMORY), (ids, IDS)] {

@@ -18,12 +18,13 @@ use omniverb_stream::light::{Frame, Ids, List, Names};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::room::{give_back, zeros};
-use super::sleepers;
 use crate::own;
 use crate::shared::Memory;
 
 /// Bytes of a ring, behind the page of words.
 const RING: usize = 256 << 10;
+/// The most frames that are in one.
+pub(super) const FRAMES: usize = RING / HEADER;
 const PAGE: usize = 4096;
 const _: () = assert!(PAGE + 2 * RING == BYTES);
 /// Words of a side, each in a line of its own: how far it has written, how far it has read, and
@@ -118,7 +119,6 @@ impl Trunk {
     /// Its end: memory and descriptor go back.
     pub(super) fn end(&mut self) {
         if let Some(bell) = self.bell() {
-            sleepers::hears_no_more(bell);
             own::close(bell.as_raw_fd());
         }
         // SAFETY: the caller takes it out of the list, and nothing else names these.
