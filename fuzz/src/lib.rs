@@ -6,6 +6,7 @@
 mod carry;
 mod dma;
 mod inputs;
+mod light;
 mod ring;
 mod rsocket;
 
@@ -56,6 +57,7 @@ mod vhost;
 pub use carry::{carry, offers};
 pub use dma::dma_peer;
 pub use inputs::{Random, input, mutated};
+pub use light::light;
 pub use ring::ring_consumer;
 pub use rsocket::rsocket_peer;
 
@@ -88,6 +90,7 @@ pub const TARGETS: &[Target] = &[
     ("words", words),
     ("carry", carry),
     ("offers", offers),
+    ("light", light),
 ];
 
 /// A whole device whose peer does what the bytes say: requests with any fields, words of the

@@ -13,6 +13,7 @@ import time
 from cases import sockets
 from harness import process, staging
 from harness.case import WAITS, Case, Failure, Group, check
+from harness.network import Namespace
 
 _SOURCES = staging.PROGRAMS / "sockets"
 # Sequences of a case.
@@ -26,6 +27,8 @@ _KILLS, _KILLS_SLOWLY = 12, 500
 
 class Carried(sockets.Ways):
     """The namespace with a daemon in it."""
+
+    mode = "carry"
 
     def __init__(self, stage):
         super().__init__(stage)
@@ -54,7 +57,7 @@ class Carried(sockets.Ways):
         super().close()
 
     def line(self, with_library, *words):
-        carried = ["env", "OMNIVERB_SOCKETS=carry", f"OMNIVERB_SOCKET={self.socket}",
+        carried = ["env", f"OMNIVERB_SOCKETS={self.mode}", f"OMNIVERB_SOCKET={self.socket}",
                    f"OMNIVERB_SOCKETS_REPORT={self.report}"]
         return super().line(with_library, *(carried if with_library else []), *words)
 
@@ -123,7 +126,8 @@ def _woken(name):
     return run
 
 
-def _pairs(first, count, what="pairs"):
+def pairs(first, count, what="pairs"):
+    """A case of so many."""
     def run(ways):
         """The heart: what calls give between two processes, and that bytes were carried then."""
         sockets.compare(ways, first, count, what)
@@ -419,6 +423,22 @@ def _shown(ways):
         process.end(waiter)
 
 
+def _trunks(ways):
+    """Two processes of one network namespace are given a trunk, and one of another is not."""
+    program = ("/usr/bin/python3", "-B", _SOURCES / "trunks.py")
+    listener = process.start(ways.line(False, *program, "listens", 7402, ways.broker()))
+    other = Namespace()
+    try:
+        process.until(lambda: process.listens(ways.namespace.pid, 7402), 10, lambda: "a listener")
+        process.run([*other.enter(), *program, "elsewhere", 7402, ways.broker(),
+                     ways.namespace.pid], limit=60)
+        ways.run(False, *program, "reaches", 7402, ways.broker(), limit=60)
+        check(listener.wait(20) == -signal.SIGKILL, "it has ended before")
+    finally:
+        other.close()
+        process.end(listener)
+
+
 def _had(process_number):
     """Descriptors and kilobytes of somebody."""
     of = pathlib.Path(f"/proc/{process_number}")
@@ -483,6 +503,7 @@ def groups():
               for how in ("waits", "selects", "addressed")]
     waits += [Case("carry.many.long", _handed("many"), 1500, slow=True),
               Case("carry.brief", _brief, 90), Case("carry.shown", _shown, 90),
+              Case("carry.trunks", _trunks, 90),
               Case("carry.hostile", _hostile, 90), Case("carry.daemon", _daemon, 90),
               Case("carry.killed", _killed(_KILLS), 120),
               Case("carry.leaks", _leaks(1200), 120),
@@ -495,16 +516,16 @@ def groups():
     return [
         Group("carry", waits, Carried, weight=WAITS),
         Group("carry.sequences",
-              [Case("carry.pairs", _pairs(0, _PAIRS), 200),
-               Case("carry.pairs.sets", _pairs(0, _PAIRS // 2, "sets"), 200),
-               Case("carry.pairs.sets.long", _pairs(1000, _SLOWLY, "sets"), 3000, slow=True),
+              [Case("carry.pairs", pairs(0, _PAIRS), 200),
+               Case("carry.pairs.sets", pairs(0, _PAIRS // 2, "sets"), 200),
+               Case("carry.pairs.sets.long", pairs(1000, _SLOWLY, "sets"), 3000, slow=True),
                Case("carry.sequences", sockets.sequences(0, _SEQUENCES), 200),
                Case("carry.soak", _soak(8, 1500), 120),
                Case("carry.soak.calm", _soak(2, 3000, "calm"), 120),
                Case("carry.sets", _sets(12, 300), 120),
                Case("carry.sets.calm", _sets(12, 300, "calm"), 120),
                Case("carry.sets.long", _sets(48, 60_000), 3000, slow=True),
-               Case("carry.pairs.long", _pairs(1000, _SLOWLY), 3000, slow=True),
+               Case("carry.pairs.long", pairs(1000, _SLOWLY), 3000, slow=True),
                Case("carry.sequences.long", sockets.sequences(1000, _SLOWLY), 3000, slow=True),
                Case("carry.soak.long", _soak(64, 160_000), 3000, slow=True)],
               Carried),

@@ -8,6 +8,7 @@ use crate::carry;
 use crate::carry::Wait;
 use crate::carry::parts::Parts;
 use crate::functions::watched;
+use crate::light::{self, Waits};
 use crate::slots::*;
 use crate::sole;
 
@@ -19,6 +20,10 @@ const EMPTY: [libc::iovec; 1] = [libc::iovec { iov_base: core::ptr::null_mut(), 
 
 functions! {
     ov_read(number: c_int, bytes: *mut c_void, length: usize) -> isize {
+        if length == 0 && light::row(number).is_some() {
+            // As of files, and not as `recv` does.
+            return 0;
+        }
         let mut place = EMPTY;
         // SAFETY: the program's arguments, as they are.
         carry::receive(number, || carry::one_part(bytes, length, &mut place), 0, || unsafe {
@@ -36,6 +41,13 @@ functions! {
     }
 
     ov_readv(number: c_int, parts: *const libc::iovec, count: c_int) -> isize {
+        if light::row(number).is_some() {
+            // SAFETY: the program's arguments, as they are.
+            let parts = unsafe { Parts::of_count(parts, count) };
+            if parts.is_some_and(|parts| parts.total() == 0) {
+                return 0;
+            }
+        }
         // SAFETY: the program's arguments, as they are.
         carry::receive(number, || unsafe { Parts::of_count(parts, count) }, 0, || unsafe {
             next_readv(number, parts, count)
@@ -168,6 +180,13 @@ functions! {
     }
 
     ov_writev(number: c_int, parts: *const libc::iovec, count: c_int) -> isize {
+        if light::row(number).is_some() {
+            // SAFETY: the program's arguments, as they are.
+            let parts = unsafe { Parts::of_count(parts, count) };
+            if parts.is_some_and(|parts| parts.total() == 0) {
+                return 0;
+            }
+        }
         // SAFETY: the program's arguments, as they are.
         carry::send(number, || unsafe { Parts::of_count(parts, count) }, 0, || unsafe {
             next_writev(number, parts, count)
@@ -250,6 +269,10 @@ functions! {
         value: *mut c_void,
         length: *mut u32
     ) -> c_int {
+        if let Some(at) = light::row(number) {
+            // SAFETY: the program's arguments, as they are.
+            return unsafe { light::get(at, (level, name), value, length) };
+        }
         let error = match (level, name) {
             (libc::SOL_SOCKET, libc::SO_ERROR) => carry::take_error(number),
             _ => None,
@@ -271,6 +294,10 @@ functions! {
     ov_poll(all: *mut libc::pollfd, count: u64, timeout: c_int) -> c_int {
         // SAFETY: the program's arguments, as they are.
         unsafe {
+            let waits = || Waits::of_milliseconds(timeout);
+            if let Some(result) = light::poll(all, count, waits, core::ptr::null()) {
+                return result;
+            }
             carry::poll(all, count, || wait(timeout != 0), |waits| {
                 next_poll(all, count, if waits { timeout } else { 0 })
             })
@@ -295,6 +322,9 @@ functions! {
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the program's arguments, as they are.
         unsafe {
+            if let Some(result) = light::poll(all, count, || Waits::of(timeout), mask) {
+                return result;
+            }
             carry::poll(all, count, || wait_until(timeout), |waits| {
                 next_ppoll(all, count, if waits { timeout } else { &raw const zero }, mask)
             })
@@ -325,6 +355,11 @@ functions! {
     ) -> c_int {
         // SAFETY: the program's arguments, as they are.
         unsafe {
+            let selected = light::Selected { end, sets: [read, write, except] };
+            let waits = || Waits::of_time(timeout);
+            if let Some(result) = light::select(&selected, waits, core::ptr::null()) {
+                return result;
+            }
             let has_time = || {
                 wait(timeout.is_null() || (*timeout).tv_sec != 0 || (*timeout).tv_usec != 0)
             };
@@ -347,6 +382,10 @@ functions! {
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the program's arguments, as they are.
         unsafe {
+            let selected = light::Selected { end, sets: [read, write, except] };
+            if let Some(result) = light::select(&selected, || Waits::of(timeout), mask) {
+                return result;
+            }
             carry::select(end, [read, write, except], || wait_until(timeout), |waits| {
                 let timeout = if waits { timeout } else { &raw const zero };
                 next_pselect(end, read, write, except, timeout, mask)
@@ -360,6 +399,12 @@ functions! {
         most: c_int,
         timeout: c_int
     ) -> c_int {
+        let waits = || Waits::of_milliseconds(timeout);
+        // SAFETY: the program's arguments, as they are.
+        let light = unsafe { light::wait_in_set(set, events, most, waits, core::ptr::null()) };
+        if let Some(result) = light {
+            return result;
+        }
         carry::wait_in_set(set, events, most, || wait(timeout != 0), |events, most, waits| {
             // SAFETY: the program's arguments, or a part of its array.
             unsafe { next_epoll_wait(set, events, most, if waits { timeout } else { 0 }) }
@@ -373,6 +418,12 @@ functions! {
         timeout: c_int,
         mask: *const libc::sigset_t
     ) -> c_int {
+        let waits = || Waits::of_milliseconds(timeout);
+        // SAFETY: the program's arguments, as they are.
+        let light = unsafe { light::wait_in_set(set, events, most, waits, mask) };
+        if let Some(result) = light {
+            return result;
+        }
         carry::wait_in_set(set, events, most, || wait(timeout != 0), |events, most, waits| {
             // SAFETY: as above.
             unsafe { next_epoll_pwait(set, events, most, if waits { timeout } else { 0 }, mask) }
@@ -386,6 +437,12 @@ functions! {
         timeout: *const libc::timespec,
         mask: *const libc::sigset_t
     ) -> c_int {
+        // SAFETY: the program's arguments, as they are.
+        let light =
+            unsafe { light::wait_in_set(set, events, most, || Waits::of(timeout), mask) };
+        if let Some(result) = light {
+            return result;
+        }
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the program's limit, which the kernel would read as well.
         let wait = || unsafe { wait_until(timeout) };

@@ -47,6 +47,9 @@ fn describe(number: c_int, out: &mut Words<'_>) -> fmt::Result {
         out.write_str(" ")?;
         out.write_str(way)?;
     }
+    if crate::light::row(number).is_some() {
+        out.write_str(" light")?;
+    }
     if table::has_rings() {
         out.write_str(" rings")?;
     }

@@ -11,7 +11,7 @@ use crate::errno::set_errno;
 use crate::functions::watched;
 use crate::slots::*;
 use crate::table::NUMBERS;
-use crate::{carry, numbered, own, place};
+use crate::{carry, light, numbered, own, place, sole};
 
 /// For the program there is nothing at this number.
 fn nothing_there() -> c_int {
@@ -39,10 +39,18 @@ functions! {
 
     ov_listen(number: c_int, backlog: c_int) -> c_int {
         // SAFETY: the program's arguments, as they are.
-        watched(Call::Listen(number), || unsafe { next_listen(number, backlog) })
+        let result = watched(Call::Listen(number), || unsafe { next_listen(number, backlog) });
+        if result == 0 {
+            light::listens(number);
+        }
+        result
     }
 
     ov_connect(number: c_int, address: *const c_void, length: u32) -> c_int {
+        // SAFETY: the program's arguments, as they are.
+        if let Some(result) = unsafe { light::connect(number, address, length) } {
+            return result;
+        }
         carry::leave(number);
         carry::may_sleep();
         // SAFETY: the program's arguments, as they are.
@@ -50,12 +58,24 @@ functions! {
     }
 
     ov_accept(number: c_int, address: *mut c_void, length: *mut u32) -> c_int {
+        if light::is_listener(number) {
+            // SAFETY: the program's arguments, as they are.
+            return unsafe { ov_accept4(number, address, length, 0) };
+        }
         carry::may_sleep();
         // SAFETY: the program's arguments, as they are.
         watched(Call::Accept(number), || unsafe { next_accept(number, address, length) })
     }
 
     ov_accept4(number: c_int, address: *mut c_void, length: *mut u32, flags: c_int) -> c_int {
+        if light::is_listener(number) {
+            // SAFETY: the program's arguments, as they are.
+            return unsafe {
+                light::accept(number, address, length, flags, || {
+                    watched(Call::Accept(number), || next_accept4(number, address, length, flags))
+                })
+            };
+        }
         carry::may_sleep();
         let call = Call::Accept(number);
         // SAFETY: the program's arguments, as they are.
@@ -63,6 +83,9 @@ functions! {
     }
 
     ov_shutdown(number: c_int, how: c_int) -> c_int {
+        if light::row(number).is_some() {
+            return light::shut(number, how);
+        }
         carry::shut(number, how);
         // SAFETY: the program's arguments, as they are.
         watched(Call::Shutdown(number), || unsafe { next_shutdown(number, how) })
@@ -75,6 +98,11 @@ functions! {
         value: *const c_void,
         length: u32
     ) -> c_int {
+        if let Some(at) = light::row(number) {
+            // SAFETY: the program's arguments, as they are.
+            return unsafe { light::set(at, (level, name), value, length) };
+        }
+        light::is_timed(level, name);
         if !call::is_harmless(level, name) {
             carry::leave(number);
         }
@@ -83,7 +111,38 @@ functions! {
         watched(call, || unsafe { next_setsockopt(number, level, name, value, length) })
     }
 
+    ov_getsockname(number: c_int, address: *mut c_void, length: *mut u32) -> c_int {
+        match light::row(number) {
+            // SAFETY: the program's arguments, as they are.
+            Some(at) => unsafe { light::name(at, light::Whose::Own, address, length) },
+            // SAFETY: the program's arguments, as they are.
+            None => unsafe { next_getsockname(number, address, length) },
+        }
+    }
+
+    ov_getpeername(number: c_int, address: *mut c_void, length: *mut u32) -> c_int {
+        match light::row(number) {
+            // SAFETY: the program's arguments, as they are.
+            Some(at) => unsafe { light::name(at, light::Whose::Peers, address, length) },
+            // SAFETY: the program's arguments, as they are.
+            None => unsafe { next_getpeername(number, address, length) },
+        }
+    }
+
+    ov_sendfile(to: c_int, from: c_int, offset: *mut i64, count: usize) -> isize {
+        if let Some(at) = light::row(to) {
+            // SAFETY: the program's arguments, as they are.
+            return unsafe { light::send_file(at, from, offset, count) };
+        }
+        sole::outlasts(to);
+        carry::stop_sending(to);
+        carry::may_sleep();
+        // SAFETY: the program's arguments, as they are.
+        unsafe { next_sendfile(to, from, offset, count) }
+    }
+
     ov_fork() -> c_int {
+        light::forks();
         let forking = carry::forks();
         // SAFETY: the program's call.
         let child = unsafe { next_fork() };
@@ -92,6 +151,7 @@ functions! {
     }
 
     ov_raw_fork() -> c_int {
+        light::forks();
         let forking = carry::forks();
         // SAFETY: the program's call.
         let child = unsafe { next__Fork() };
@@ -104,6 +164,7 @@ functions! {
             return nothing_there();
         }
         carry::close(number);
+        light::closes(number);
         // SAFETY: the program's arguments, as they are.
         watched(Call::Close(number), || unsafe { next_close(number) })
     }
@@ -111,6 +172,7 @@ functions! {
     ov_close_range(first: u32, last: u32, flags: c_int) -> c_int {
         if flags & (libc::CLOSE_RANGE_UNSHARE | libc::CLOSE_RANGE_CLOEXEC) as c_int == 0 {
             carry::close_range(first, last);
+            light::closes_range(first, last);
         } else if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
             carry::stop();
         }
@@ -132,6 +194,7 @@ functions! {
     ov_closefrom(first: c_int) -> () {
         let begin = first.max(0).unsigned_abs();
         carry::close_range(begin, u32::MAX);
+        light::closes_range(begin, u32::MAX);
         let call = Call::CloseRange { first: begin, last: u32::MAX, flags: 0 };
         call.before();
         if !own::is_among(begin, u32::MAX) || !place::is_ours() {
@@ -160,6 +223,7 @@ functions! {
         // SAFETY: the program's arguments, as they are.
         let new = watched(Call::Dup(number), || unsafe { next_dup(number) });
         carry::duplicate(number, Some(new));
+        light::duplicated(number, new);
         new
     }
 
@@ -174,6 +238,11 @@ functions! {
     }
 
     ov_dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+        if flags & !libc::O_CLOEXEC != 0 && light::is_on() {
+            // The kernel refuses it, and closes nothing.
+            // SAFETY: the program's arguments, as they are.
+            return unsafe { next_dup3(from, to, flags) };
+        }
         if makes_way(from, to) {
             return nothing_there();
         }
@@ -188,6 +257,12 @@ functions! {
             return nothing_there();
         }
         let is_duplicate = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
+        if let Some(at) = light::row(number)
+            && !is_duplicate
+            && let Some(result) = light::control(at, command, argument)
+        {
+            return result;
+        }
         if is_duplicate {
             carry::duplicate(number, None);
         } else if call::is_about_signals(command, argument) {
@@ -198,6 +273,7 @@ functions! {
         let result = watched(call, || unsafe { next_fcntl(number, command, argument) });
         if is_duplicate {
             carry::duplicate(number, Some(result));
+            light::duplicated(number, result);
         } else if command == libc::F_SETFL {
             carry::has_changed(number);
         }
@@ -205,6 +281,10 @@ functions! {
     }
 
     ov_ioctl(number: c_int, request: u64, argument: usize) -> c_int {
+        if let Some(at) = light::row(number) {
+            // SAFETY: the program's arguments, as they are.
+            return unsafe { light::request(at, request, argument) };
+        }
         if call::SIGNAL_REQUESTS.contains(&request) {
             carry::leave(number);
         }
@@ -238,12 +318,20 @@ functions! {
         number: c_int,
         event: *mut libc::epoll_event
     ) -> c_int {
+        // SAFETY: the program's arguments, as they are.
+        if let Some(result) = unsafe { light::change_set(set, operation, number, event) } {
+            return result;
+        }
         let call = Call::Member { set, operation, number, event };
         // SAFETY: the program's arguments, as they are.
         unsafe {
-            carry::change_set(set, operation, number, event, || {
+            let result = carry::change_set(set, operation, number, event, || {
                 watched(call, || next_epoll_ctl(set, operation, number, event))
-            })
+            });
+            if result == 0 {
+                light::changed_set(set, operation, number, event);
+            }
+            result
         }
     }
 
@@ -261,7 +349,7 @@ functions! {
             libc::SYS_close_range => unsafe {
                 return i64::from(ov_close_range(a as u32, b as u32, c as c_int));
             },
-            _ if carry::is_on() => {
+            _ if carry::is_on() || light::is_on() => {
                 // SAFETY: the program's arguments, as they are.
                 if let Some(result) = unsafe { by_name(number, [a, b, c, d]) } {
                     return result;
@@ -314,8 +402,9 @@ unsafe fn by_name(number: i64, [a, b, c, d]: [usize; 4]) -> Option<i64> {
 #[inline]
 fn put(from: c_int, to: c_int, make: impl FnOnce() -> c_int) -> c_int {
     carry::duplicate(from, None);
-    if from != to && carry::has(to) && is_open(from) {
+    if from != to && (carry::has(to) || light::is_on()) && is_open(from) {
         carry::close(to);
+        light::closes(to);
     }
     let result = make();
     if result < 0 && carry::has(to) && NUMBERS.look(to).why() == Why::Shared {
@@ -323,6 +412,7 @@ fn put(from: c_int, to: c_int, make: impl FnOnce() -> c_int) -> c_int {
         carry::leave(to);
     }
     carry::duplicate(from, Some(result));
+    light::duplicated(from, result);
     result
 }
 

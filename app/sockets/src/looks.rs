@@ -10,7 +10,7 @@ use omniverb_stream::descriptors::Why;
 use crate::ending::End;
 use crate::errno::keeping_errno;
 use crate::table;
-use crate::{carry, ledger, next, numbered, place, sole};
+use crate::{carry, ledger, light, next, numbered, place, sole};
 
 /// Descriptors that `daemon` and `login_tty` give to something else.
 const STANDARD: u32 = 2;
@@ -20,14 +20,6 @@ fn keep(number: c_int, why: Why) {
         carry::leave(number);
         ledger::keep(number, why);
     }
-}
-
-/// `sendfile`: bytes that move within the kernel.
-#[unsafe(no_mangle)]
-pub extern "C" fn ov_look_sendfile(to: c_int) {
-    sole::outlasts(to);
-    carry::stop_sending(to);
-    carry::may_sleep();
 }
 
 /// `preadv2`, `pwritev2`: what has no offset is read and written, too.
@@ -163,6 +155,7 @@ unsafe fn forget(stream: *mut libc::FILE) {
     // It is closed in a moment.
     sole::spread(number);
     carry::forget(number);
+    light::closes(number);
     table::forget(number);
     sole::closed(number);
 }
@@ -172,6 +165,7 @@ unsafe fn forget(stream: *mut libc::FILE) {
 pub extern "C" fn ov_look_daemon(_: c_int, keeps_standard: c_int) {
     // It goes on in a child.
     carry::forks_unseen();
+    light::forks();
     if keeps_standard == 0 && place::is_ours() {
         table::forget_range(0, STANDARD);
     }
@@ -181,6 +175,8 @@ pub extern "C" fn ov_look_daemon(_: c_int, keeps_standard: c_int) {
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_login_tty(number: c_int) {
     carry::close(number);
+    light::closes(number);
+    light::closes_range(0, STANDARD);
     if place::is_ours() {
         sole::spread(number);
         table::forget_range(0, STANDARD);

@@ -5,26 +5,38 @@
 //! number is what it would be without them.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicI32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::os::fd::{BorrowedFd, IntoRawFd};
 
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, getrlimit};
 
-/// The most there are.
-const MOST: usize = 8;
-/// How far below the limit they begin.
+/// The most there are: of light connections' trunks each has one, and so has each thread that
+/// sleeps.
+const MOST: usize = 192;
+/// How far below the limit they begin; and in light mode, but no more than a quarter of it.
 const BELOW: u64 = 64;
+const BELOW_LIGHT: u64 = 256;
 const NONE: c_int = -1;
 
 static OWN: [AtomicI32; MOST] = [const { AtomicI32::new(NONE) }; MOST];
 /// One more than the index of the last one.
 static COUNT: AtomicI32 = AtomicI32::new(0);
+/// No lower number ever was one.
+static LOWEST: AtomicI32 = AtomicI32::new(c_int::MAX);
+
+/// There may be many.
+static ARE_MANY: AtomicBool = AtomicBool::new(false);
+
+/// At the start, for who has one for each of many things.
+pub(crate) fn makes_room() {
+    ARE_MANY.store(true, Ordering::Relaxed);
+}
 
 /// There is one at this number.
 #[inline]
 pub(crate) fn has(number: c_int) -> bool {
-    COUNT.load(Ordering::Relaxed) != 0 && number != NONE && place_of(number).is_some()
+    number >= LOWEST.load(Ordering::Relaxed) && number != NONE && place_of(number).is_some()
 }
 
 fn place_of(number: c_int) -> Option<&'static AtomicI32> {
@@ -61,8 +73,14 @@ fn high(number: c_int) -> Option<c_int> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
     // SAFETY: it is open, as the caller knows, and used for this call only.
     let old = unsafe { BorrowedFd::borrow_raw(number) };
-    let least = c_int::try_from(limit.saturating_sub(BELOW)).unwrap_or(0);
-    fcntl_dupfd_cloexec(old, least).ok().map(IntoRawFd::into_raw_fd)
+    let below = match ARE_MANY.load(Ordering::Relaxed) {
+        true => (limit / 4).clamp(BELOW, BELOW_LIGHT),
+        false => BELOW,
+    };
+    let least = c_int::try_from(limit.saturating_sub(below)).unwrap_or(0);
+    let new = fcntl_dupfd_cloexec(old, least).ok().map(IntoRawFd::into_raw_fd)?;
+    LOWEST.fetch_min(new, Ordering::AcqRel);
+    Some(new)
 }
 
 /// Calls with each stretch of numbers from `first` to `last` that has none of ours in it.
@@ -96,4 +114,15 @@ pub(crate) fn close(number: c_int) {
     place.store(NONE, Ordering::Release);
     // SAFETY: ours, and nobody else's from now on.
     unsafe { rustix::io::close(number) };
+}
+
+/// Closes all: in a child that has copies of them.
+pub(crate) fn close_all() {
+    for one in &OWN {
+        let number = one.swap(NONE, Ordering::AcqRel);
+        if number >= 0 {
+            // SAFETY: ours, and nobody else's from now on.
+            unsafe { rustix::io::close(number) };
+        }
+    }
 }

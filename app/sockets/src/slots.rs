@@ -73,6 +73,15 @@ next! {
         end: c_int, read: *mut libc::fd_set, write: *mut libc::fd_set, except: *mut libc::fd_set,
         timeout: *const libc::timespec, mask: *const libc::sigset_t
     ) -> c_int;
+    next_sendfile = ov_next_sendfile(
+        to: c_int, from: c_int, offset: *mut i64, count: usize
+    ) -> isize;
+    next_getsockname = ov_next_getsockname(
+        number: c_int, address: *mut c_void, length: *mut u32
+    ) -> c_int;
+    next_getpeername = ov_next_getpeername(
+        number: c_int, address: *mut c_void, length: *mut u32
+    ) -> c_int;
     next_fork = ov_next_fork() -> c_int;
     next__Fork = ov_next__Fork() -> c_int;
     next_socket = ov_next_socket(family: c_int, of: c_int, protocol: c_int) -> c_int;

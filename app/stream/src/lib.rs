@@ -4,6 +4,7 @@
 //! * [`holders`]: how many processes have a socket.
 //! * [`carried`]: one connection whose bytes take the way through shared memory: which way the
 //!   next ones go, and what calls answer.
+//! * [`light`]: connections that have no socket of the kernel's.
 //! * [`pace`]: how often something is tried that may be in vain.
 //! * [`set`]: which events an epoll set tells, and when.
 //! * [`turn`]: who of several holders may touch a direction.
@@ -14,6 +15,7 @@
 pub mod carried;
 pub mod descriptors;
 pub mod holders;
+pub mod light;
 pub mod pace;
 pub mod set;
 pub mod turn;

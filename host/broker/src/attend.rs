@@ -1,14 +1,15 @@
 //! One process is attended to, by a thread of its own.
 //!
-//! In: its requests, with descriptors. Out: links, for it and for those at the other ends. Whatever
-//! descriptor came is closed before anybody is told anything: nobody's end of a connection is put
-//! off by a duplicate that is here.
+//! In: its requests, with descriptors. Out: links and trunks, for it and for those at the other
+//! ends. Whatever descriptor came is closed before anybody is told anything: nobody's end of a
+//! connection is put off by a duplicate that is here.
 
 use crate::across;
 use crate::client::Client;
 use crate::introduce::{ended, introduce};
 use crate::limits::HELLO;
 use crate::offers::Offer;
+use crate::reach;
 use crate::shared::Broker;
 use crate::show;
 use omniverb_carry::message::{BYTES, Refusal, Request};
@@ -27,6 +28,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(crate) fn attend(broker: &Broker, client: Arc<Client>) {
     _ = converse(broker, &client);
     lock(&broker.offers).gone(&client);
+    reach::gone(broker, &client);
     client.links().into_iter().for_each(|link| ended(broker, &client, link));
     empty(&client.socket);
     lock(&broker.seats).leave(client.number);
@@ -71,6 +73,14 @@ fn converse(broker: &Broker, client: &Arc<Client>) -> Option<()> {
                 }
             }
             (Request::Ended { link }, None) => ended(broker, client, link),
+            (Request::Listen { tag }, Some(socket)) => reach::listens(broker, client, tag, socket),
+            (Request::Unlisten { tag }, None) => {
+                lock(&broker.listeners).remove(client.process(), tag);
+            }
+            (Request::Reach { tag, address, port }, None) => {
+                reach::reaches(broker, client, tag, (address, port));
+            }
+            (Request::TrunkEnded { name }, None) => reach::ended(broker, client, name),
             _ => return None,
         }
     }

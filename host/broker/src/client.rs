@@ -1,9 +1,10 @@
 //! A process that has connected.
 
 use crate::limits::{LINKS, UNREAD};
+use crate::listeners::Process;
 use omniverb_carry::ledger::{self, Kept};
 use omniverb_carry::message::{PAGE, Reach, Refusal, Reply};
-use omniverb_carry::show::{NAME, Process};
+use omniverb_carry::show::{NAME, Process as Shown};
 use omniverb_ring::Window;
 use omniverb_ring::WordMemory;
 use omniverb_ring::sync::Ordering;
@@ -12,6 +13,7 @@ use omniverb_sys::socket::Peer;
 use omniverb_sys::{Access, Extent, lock, memfd, socket};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 use std::sync::atomic::{self, AtomicBool, AtomicU64};
@@ -110,6 +112,19 @@ impl Client {
         by.map_or(Err(io::ErrorKind::NotConnected.into()), |by| connection.look(&by))
     }
 
+    /// The socket to which the kernel would bring who connects from its namespace to an address of
+    /// that.
+    pub(crate) fn listener(&self, to: SocketAddr) -> io::Result<Option<u64>> {
+        let diagnosis = lock(&self.diagnosis);
+        let by = diagnosis.as_ref().and_then(|file| Diagnosis::by(file.as_fd()));
+        by.map_or(Err(io::ErrorKind::NotConnected.into()), |by| by.listener(to))
+    }
+
+    /// Its network namespace and its number.
+    pub(crate) fn process(&self) -> Process {
+        (self.namespace, self.number)
+    }
+
     /// The first thing it is told.
     pub(crate) fn welcome(&self) -> bool {
         self.tell(Reply::Welcome, &[self.page.as_fd()])
@@ -122,13 +137,13 @@ impl Client {
     }
 
     /// How it is shown.
-    pub(crate) fn row(&self) -> Process {
+    pub(crate) fn row(&self) -> Shown {
         let [first, last] = lock(&self.name).map(u64::to_ne_bytes);
         let mut name = [0; NAME];
         name[..8].copy_from_slice(&first);
         name[8..].copy_from_slice(&last);
         let (pid, uid) = (self.peer.pid, self.peer.uid);
-        Process { number: self.number, pid, uid, namespace: self.namespace, name }
+        Shown { number: self.number, pid, uid, namespace: self.namespace, name }
     }
 
     /// What it says of sockets that are the kernel's, the last for each.
@@ -167,6 +182,31 @@ impl Client {
             lock(&self.links).insert(link);
         }
         is_told
+    }
+
+    /// What it listens by is closed here; `why`: nobody is brought there.
+    pub(crate) fn listens(&self, tag: u64, why: Option<Refusal>) {
+        self.tell(Reply::Listens { tag, why }, &[]);
+    }
+
+    /// Here is a trunk: its memory, and one end of the two sockets. `false` if it does not take it.
+    pub(crate) fn trunk(
+        &self,
+        tag: u64,
+        (name, side): (u64, u64),
+        files: [BorrowedFd<'_>; 2],
+    ) -> bool {
+        self.tell(Reply::Trunk { tag, name, side }, &files)
+    }
+
+    /// It has one to who listens there.
+    pub(crate) fn known(&self, tag: u64, name: u64) -> bool {
+        self.tell(Reply::Known { tag, name }, &[])
+    }
+
+    /// No trunk leads to where it wants to be brought.
+    pub(crate) fn nobody(&self, tag: u64) {
+        self.tell(Reply::Nobody { tag }, &[]);
     }
 
     /// One is over. `false`: it does not take that now.

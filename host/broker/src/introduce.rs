@@ -20,6 +20,11 @@ pub(crate) fn begin() {
     LINKS.fetch_max(clock::now(), Ordering::Relaxed);
 }
 
+/// What the next link or trunk is called.
+pub(crate) fn next_name() -> u64 {
+    LINKS.fetch_add(1, Ordering::Relaxed)
+}
+
 /// Gives both the memory of a link; `pair`: it lives by that, if the two are in two network
 /// namespaces. The first is told if there is none.
 ///
@@ -40,7 +45,7 @@ pub(crate) fn introduce(
     let memory = memory.inspect_err(refuse)?;
     let may_keep = lock(&broker.links).may_keep_file();
     let ours = if may_keep { memory.try_clone().ok() } else { None };
-    let link = LINKS.fetch_add(1, Ordering::Relaxed);
+    let link = next_name();
     lock(&broker.links).add(link, [first, second], pair, ours);
     let may = pair.is_none_or(|[one, other]| lock(&broker.relations).join(one, other, link));
     let reach = if pair.is_some() { Reach::Across } else { Reach::Within };

@@ -3,6 +3,10 @@
 //! A process that has a connected socket of TCP sends a duplicate of it, as proof. If the process
 //! at the other end does so, too, both are given the memory of a link, and go on without us.
 //!
+//! Or it sends one of a listening socket, and whoever of its network namespace reaches for that is
+//! given, as it is, the memory of a trunk, by which their connections need no socket of the
+//! kernel's ([`reach`]).
+//!
 //! What processes send are descriptors of any kind, and letting go of one can take as long as who
 //! sent it likes (docs/decisions/0019). So this is a process of its own, which holds nothing else,
 //! and each process that connects has a thread here: it can keep that waiting, and nobody else.
@@ -18,12 +22,15 @@ mod evidence;
 mod introduce;
 mod limits;
 mod links;
+mod listeners;
 mod offers;
 mod order;
+mod reach;
 mod relations;
 mod seats;
 mod shared;
 mod show;
+mod trunks;
 
 pub use order::Order;
 

@@ -17,8 +17,8 @@ pub(crate) const OPERATORS: usize = 8;
 /// How long who is shown something may take to read all of it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// What of the messages to one process waits to be read, as the kernel counts it: some 64 of them.
-/// Each link's has a descriptor, and those that are under way are limited for the whole of the
-/// daemon's user (`RLIMIT_NOFILE`, unless it has `CAP_SYS_RESOURCE`).
+/// Each link's has a descriptor, a trunk's two, and those that are under way are limited for the
+/// whole of the daemon's user (`RLIMIT_NOFILE`, unless it has `CAP_SYS_RESOURCE`).
 pub(crate) const UNREAD: usize = 48 << 10;
 /// Offers of a process whose other end has not come. Nearly all of these never come, since there
 /// the library is not loaded, so the oldest are given up.
@@ -29,6 +29,22 @@ pub(crate) const OFFERS_OF_NAMESPACE: usize = 16 << 10;
 pub(crate) const OFFERS_OF_ALL: usize = 128 << 10;
 /// Links of a process. Their memory is its own and its peers'.
 pub(crate) const LINKS: usize = 4096;
+/// Listening sockets of a process. Those that are closed without a word count, too; the oldest are
+/// given up.
+pub(crate) const LISTENERS: usize = 1024;
+/// Of all processes in one network namespace, as offers are. Then whoever has the most gives up his
+/// oldest.
+pub(crate) const LISTENERS_OF_NAMESPACE: usize = 16 << 10;
+/// Of all, in the same way: some 300 bytes each.
+pub(crate) const LISTENERS_OF_ALL: usize = 128 << 10;
+/// Trunks of a process, one to each other one: so many has a library room for
+/// (app/sockets/src/light/state.rs). With others it has TCP. Their memory is its own and its
+/// peers'.
+pub(crate) const TRUNKS: usize = 64;
+/// Of these in one network namespace: sixteen for each process on average, some 300 bytes each. A
+/// trunk has two sockets and half a megabyte of memory, which are its processes'. Of all there need
+/// be no limit: [`PROCESSES`] are in few namespaces.
+pub(crate) const TRUNKS_OF_NAMESPACE: usize = 4096;
 /// Pairs of addresses in two network namespaces, of which the daemon has an entry each.
 pub(crate) const RELATIONS: usize = 4096;
 /// Of these, with one namespace.

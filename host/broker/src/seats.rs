@@ -56,6 +56,11 @@ impl Seats {
         self.0.remove(&number);
     }
 
+    /// Who has this one.
+    pub(crate) fn client(&self, number: u64) -> Option<Arc<Client>> {
+        self.0.get(&number)?.client.upgrade()
+    }
+
     /// Who has one in a network namespace, or everywhere, by number; nobody is held by that.
     pub(crate) fn seen(&self, namespace: Option<u64>) -> Vec<Weak<Client>> {
         let is_here = |seat: &&Seat| namespace.is_none_or(|here| seat.holder.namespace == here);

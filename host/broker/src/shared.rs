@@ -1,9 +1,11 @@
 //! What all threads have.
 
 use crate::links::Links;
+use crate::listeners::Listeners;
 use crate::offers::Offers;
 use crate::relations::Relations;
 use crate::seats::Seats;
+use crate::trunks::Trunks;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
@@ -14,6 +16,8 @@ pub(crate) struct Broker {
     pub(crate) seats: Mutex<Seats>,
     pub(crate) links: Mutex<Links>,
     pub(crate) relations: Mutex<Relations>,
+    pub(crate) listeners: Mutex<Listeners>,
+    pub(crate) trunks: Mutex<Trunks>,
     /// By which the daemon is asked.
     pub(crate) daemon: Option<OwnedFd>,
 }

@@ -11,11 +11,12 @@ use crate::offers::Offer;
 use crate::shared::Broker;
 use omniverb_carry::Direction;
 use omniverb_carry::layout;
-use omniverb_carry::show::{Reason, Row, Socket, State};
+use omniverb_carry::show::{Listener, Reason, Row, Socket, State, Trunk};
 use omniverb_sys::connection::{Connection, Names};
 use omniverb_sys::{Access, Extent, lock, socket};
 use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -64,13 +65,41 @@ fn show_until(
     for client in clients {
         let Some(client) = client.upgrade() else { continue };
         let (process, sockets) = (client.row(), sockets(broker, &client));
+        let (listeners, trunks) = (listeners(broker, &client), trunks(broker, &client));
         drop(client);
         say(Row::Process(process))?;
+        for listener in listeners {
+            say(Row::Listener(listener))?;
+        }
+        for trunk in trunks {
+            say(Row::Trunk(trunk))?;
+        }
         for socket in sockets {
             say(Row::Socket(socket))?;
         }
     }
     say(Row::End)
+}
+
+/// By which a process is reached. What is closed without a word is not there; somebody is, where
+/// several share a port and it is another one's turn.
+fn listeners(broker: &Broker, client: &Client) -> Vec<Listener> {
+    let all: Vec<_> = lock(&broker.listeners).of(client.process()).collect();
+    let all = all.into_iter().map(|(_, listening)| listening.local);
+    let is_there = |local: &SocketAddr| client.listener(*local).is_ok_and(|one| one.is_some());
+    all.filter(is_there).map(|local| Listener { process: client.number, local }).collect()
+}
+
+/// Those that a process has.
+fn trunks(broker: &Broker, client: &Client) -> Vec<Trunk> {
+    let trunks = lock(&broker.trunks);
+    let all = trunks.of(client.process()).map(|(name, side, peer)| Trunk {
+        process: client.number,
+        name,
+        peer,
+        has_asked: side == 0,
+    });
+    all.collect()
 }
 
 /// Those of a process, each once.

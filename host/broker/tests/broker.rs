@@ -1,142 +1,22 @@
 //! Processes that offer sockets, by hand.
 
-use omniverb_broker::Order;
+mod common;
+
+use common::{
+    Broker, HANGS, HELLO, Process, close_elsewhere, diagnosis, ends, have_many_descriptors,
+    lingering,
+};
 use omniverb_carry::layout;
 use omniverb_carry::message::{BYTES, Refusal, Reply, Request};
 use omniverb_ring::WordMemory;
 use omniverb_ring::sync::Ordering;
-use omniverb_sys::child::{Helper, Helpers};
 use omniverb_sys::people::People;
 use omniverb_sys::{Access, Extent, socket};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
-use std::time::Duration;
-
-/// Who is not answered within this waits for a close; each of the lingering sockets takes a minute.
-const HANGS: Duration = Duration::from_secs(20);
-
-const HELLO: Request = Request::Hello { name: [0; 2] };
-
-/// A broker on a thread.
-struct Broker {
-    path: PathBuf,
-    _helper: Helper,
-}
-
-impl Broker {
-    fn start(name: &str) -> Broker {
-        Broker::start_for(name, None)
-    }
-
-    /// For some only.
-    fn start_for(name: &str, allowed: Option<People>) -> Broker {
-        let path = std::env::temp_dir().join(format!("broker-{}-{name}", std::process::id()));
-        let listener = socket::listen(&path, 0o600).unwrap();
-        let helper =
-            Helpers::Threads.start(omniverb_broker::BROKER, omniverb_broker::serve).unwrap();
-        let order = Order { helpers: Helpers::Threads, allowed }.encode().unwrap();
-        socket::send(helper.socket(), &order, &[listener.as_fd()]).unwrap();
-        Broker { path, _helper: helper }
-    }
-
-    /// Without a word.
-    fn call(&self) -> Process {
-        let calls = socket::connect(&self.path).unwrap();
-        socket::limit_receiving(calls.as_fd(), Some(HANGS)).unwrap();
-        Process { calls, page: None }
-    }
-
-    fn connect(&self) -> Process {
-        let mut process = self.call();
-        let by = diagnosis();
-        process.say(HELLO, &[by.as_fd()]);
-        let (reply, page) = process.hear().unwrap();
-        assert_eq!(reply, Reply::Welcome);
-        process.page = page;
-        assert_eq!(process.hear().unwrap().0, Reply::Ledger);
-        process
-    }
-}
-
-impl Drop for Broker {
-    fn drop(&mut self) {
-        _ = std::fs::remove_file(&self.path);
-    }
-}
-
-fn diagnosis() -> OwnedFd {
-    let (protocol, flags) = (Some(netlink::SOCK_DIAG), SocketFlags::CLOEXEC);
-    socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol).unwrap()
-}
-
-struct Process {
-    calls: OwnedFd,
-    page: Option<OwnedFd>,
-}
-
-impl Process {
-    fn say(&self, request: Request, files: &[BorrowedFd<'_>]) {
-        socket::send(self.calls.as_fd(), &request.encode(), files).unwrap();
-    }
-
-    /// `None`: it is parted with.
-    fn hear(&self) -> Option<(Reply, Option<OwnedFd>)> {
-        let mut bytes = [0; BYTES];
-        let got = socket::receive(self.calls.as_fd(), &mut bytes, socket::Mode::Blocking);
-        let (length, mut files) = got.ok().filter(|(length, _)| *length > 0)?;
-        Some((Reply::decode(&bytes[..length]).unwrap(), files.pop()))
-    }
-
-    fn offer(&self, tag: u64, end: &impl AsFd) {
-        self.say(Request::Offer { tag }, &[end.as_fd()]);
-    }
-
-    /// Offers one whose other end has not come; its duplicate is closed then.
-    fn offer_first(&self, tag: u64, end: &impl AsFd) {
-        self.offer(tag, end);
-        assert_eq!(self.hear().unwrap().0, Reply::Waiting { tag });
-    }
-
-    /// Has been answered everything: a socket that cannot be carried is refused.
-    fn settle(&self) {
-        let (one, _other) = socket::pair().unwrap();
-        self.offer(99, &one);
-        let refused = Reply::Refused { tag: 99, why: Refusal::NotConnected };
-        assert_eq!(self.hear().unwrap().0, refused);
-    }
-
-    /// How many messages the page says that there were.
-    fn mail(&self) -> u64 {
-        let page = self.page.as_ref().unwrap();
-        let page = Extent::new(page.as_fd(), 0, 4096).map(Access::ReadOnly).unwrap();
-        page.load(0, Ordering::Acquire)
-    }
-}
-
-/// A socket that takes a minute to close, and its other end.
-fn lingering() -> (OwnedFd, TcpStream) {
-    let (ours, theirs) = ends();
-    rustix::net::sockopt::set_socket_linger(&ours, Some(Duration::from_secs(60))).unwrap();
-    ours.set_nonblocking(true).unwrap();
-    while (&ours).write(&[0; 65536]).is_ok() {}
-    (ours.into(), theirs)
-}
-
-/// Where the last reference is ours, because the sending was refused, this takes long.
-fn close_elsewhere(files: impl Send + 'static) {
-    std::thread::spawn(move || drop(files));
-}
-
-fn ends() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    (near, listener.accept().unwrap().0)
-}
+use std::os::fd::{AsFd, OwnedFd};
 
 #[test]
 fn both_ends_are_given_the_same_memory() {
@@ -243,13 +123,6 @@ fn who_reads_nothing_is_told_no_more() {
     assert_eq!(poll(&mut over, Some(&HANGS.try_into().unwrap())).unwrap(), 1);
     let told = std::iter::from_fn(|| idle.hear()).count();
     assert!((10..150).contains(&told), "{told}");
-}
-
-/// Descriptors for hundreds of processes and a broker.
-fn have_many_descriptors() {
-    let limit = getrlimit(Resource::Nofile);
-    let more = Rlimit { current: limit.maximum.or(limit.current), maximum: limit.maximum };
-    setrlimit(Resource::Nofile, more).unwrap();
 }
 
 #[test]

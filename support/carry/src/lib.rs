@@ -3,6 +3,7 @@
 //! * [`layout`]: where what is in the link's memory.
 //! * [`direction`]: a stream of bytes through it, which either end can end at any instant.
 //! * [`message`]: what is said to the broker, who gives both the memory, and by it.
+//! * [`trunk`]: how large the memory of two processes is that need no socket of the kernel's.
 //! * [`ledger`]: which sockets have none, and why. [`show`]: what the broker shows of all.
 
 pub mod direction;
@@ -10,5 +11,6 @@ pub mod layout;
 pub mod ledger;
 pub mod message;
 pub mod show;
+pub mod trunk;
 
 pub use direction::{Broken, Direction, Head, Place};

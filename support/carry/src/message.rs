@@ -1,5 +1,5 @@
 //! What processes and the broker say to each other: messages of four words on a socket that keeps
-//! boundaries, some with a descriptor.
+//! boundaries, some with descriptors.
 
 /// Bytes of every message.
 pub const BYTES: usize = 32;
@@ -33,6 +33,34 @@ pub enum Request {
     Ended {
         /// As it was called.
         link: u64,
+    },
+    /// With a duplicate of a listening socket of TCP: whom the kernel would bring there is to be
+    /// brought by a trunk, if he asks for that. The tag names it from now on; one that had it
+    /// before is forgotten.
+    Listen {
+        /// The process's own name for it.
+        tag: u64,
+    },
+    /// The process listens there no more.
+    Unlisten {
+        /// As it was called.
+        tag: u64,
+    },
+    /// A trunk is wanted to who listens at an address of the process's network namespace. That it
+    /// is one of these who asks has found out: where somebody listens at all addresses the broker
+    /// cannot tell.
+    Reach {
+        /// Comes back with the answer.
+        tag: u64,
+        /// As of IPv6, one of IPv4 mapped.
+        address: [u8; 16],
+        /// And the port.
+        port: u16,
+    },
+    /// The process has no more use for a trunk.
+    TrunkEnded {
+        /// As it was called.
+        name: u64,
     },
 }
 
@@ -71,13 +99,43 @@ pub enum Reply {
         /// What stands in the way.
         why: Refusal,
     },
+    /// What came with [`Request::Listen`] is closed.
+    Listens {
+        /// As it was called.
+        tag: u64,
+        /// Why nobody is brought there; `None`: whoever reaches for it may be.
+        why: Option<Refusal>,
+    },
+    /// With a trunk's memory ([`crate::trunk`]) and one end of two joined stream sockets, whose
+    /// other end the other process has.
+    Trunk {
+        /// Of the side that asked, as it asked; of the other one, what it listens by.
+        tag: u64,
+        /// What the trunk is called.
+        name: u64,
+        /// 0: this process has asked. 1: it listens.
+        side: u64,
+    },
+    /// The two have a trunk already, and neither has said that it has ended.
+    Known {
+        /// As it was asked.
+        tag: u64,
+        /// What the trunk is called.
+        name: u64,
+    },
+    /// No trunk leads there: who listens has not said so, or is the process itself, or does not
+    /// read what he is told, or there are too many. The kernel's TCP may lead there.
+    Nobody {
+        /// As it was asked.
+        tag: u64,
+    },
 }
 
 /// Why an offer is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Refusal {
-    /// It is no connected socket of TCP.
+    /// It is no connected socket of TCP, or no listening one.
     NotConnected = 1,
     /// It is in another network namespace than what asks the kernel.
     Elsewhere = 2,
@@ -111,6 +169,10 @@ impl Refusal {
         Self::Bound,
         Self::NotOne,
     ];
+
+    fn of(number: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| *one as u64 == number)
+    }
 }
 
 fn pack(words: [u64; 4]) -> [u8; BYTES] {
@@ -130,6 +192,21 @@ fn unpack(bytes: &[u8]) -> Option<[u64; 4]> {
     Some(words)
 }
 
+/// An address's bytes, as they are, as two words.
+fn halves(address: [u8; 16]) -> [u64; 2] {
+    let (first, last) = address.split_at(8);
+    [first, last].map(|half| u64::from_ne_bytes(half.try_into().unwrap_or([0; 8])))
+}
+
+/// The same back.
+fn whole(halves: [u64; 2]) -> [u8; 16] {
+    let mut address = [0; 16];
+    address.chunks_exact_mut(8).zip(halves).for_each(|(to, half)| {
+        to.copy_from_slice(&half.to_ne_bytes());
+    });
+    address
+}
+
 impl Request {
     /// How it is sent.
     #[must_use]
@@ -139,6 +216,13 @@ impl Request {
             Self::Offer { tag } => [2, tag, 0, 0],
             Self::Ended { link } => [3, link, 0, 0],
             Self::Show => [4, VERSION, 0, 0],
+            Self::Listen { tag } => [5, tag, 0, 0],
+            Self::Unlisten { tag } => [6, tag, 0, 0],
+            Self::Reach { tag, address, port } => {
+                let [first, last] = halves(address);
+                [7 | u64::from(port) << 32, tag, first, last]
+            }
+            Self::TrunkEnded { name } => [8, name, 0, 0],
         })
     }
 
@@ -150,6 +234,13 @@ impl Request {
             [2, tag, 0, 0] => Self::Offer { tag },
             [3, link, 0, 0] => Self::Ended { link },
             [4, VERSION, 0, 0] => Self::Show,
+            [5, tag, 0, 0] => Self::Listen { tag },
+            [6, tag, 0, 0] => Self::Unlisten { tag },
+            [kind, tag, first, last] if kind as u32 == 7 => {
+                let port = u16::try_from(kind >> 32).ok()?;
+                Self::Reach { tag, address: whole([first, last]), port }
+            }
+            [8, name, 0, 0] => Self::TrunkEnded { name },
             _ => return None,
         })
     }
@@ -166,6 +257,10 @@ impl Reply {
             Self::Waiting { tag } => [20, tag, 0, 0],
             Self::Over { link } => [21, link, 0, 0],
             Self::Ledger => [22, 0, 0, 0],
+            Self::Trunk { tag, name, side } => [23, tag, name, side],
+            Self::Known { tag, name } => [24, tag, name, 0],
+            Self::Nobody { tag } => [25, tag, 0, 0],
+            Self::Listens { tag, why } => [26, tag, why.map_or(0, |why| why as u64), 0],
         })
     }
 
@@ -178,13 +273,15 @@ impl Reply {
                 let reach = if side & 2 == 0 { Reach::Within } else { Reach::Across };
                 Self::Link { tag, link, side: side & 1, reach }
             }
-            [19, tag, why, 0] => {
-                let why = Refusal::ALL.into_iter().find(|one| *one as u64 == why)?;
-                Self::Refused { tag, why }
-            }
+            [19, tag, why, 0] => Self::Refused { tag, why: Refusal::of(why)? },
             [20, tag, 0, 0] => Self::Waiting { tag },
             [21, link, 0, 0] => Self::Over { link },
             [22, 0, 0, 0] => Self::Ledger,
+            [23, tag, name, side @ 0..=1] => Self::Trunk { tag, name, side },
+            [24, tag, name, 0] => Self::Known { tag, name },
+            [25, tag, 0, 0] => Self::Nobody { tag },
+            [26, tag, 0, 0] => Self::Listens { tag, why: None },
+            [26, tag, why, 0] => Self::Listens { tag, why: Some(Refusal::of(why)?) },
             _ => return None,
         })
     }
@@ -194,6 +291,8 @@ impl Reply {
 mod tests {
     use super::*;
 
+    const ADDRESS: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 1, 2, 3];
+
     #[test]
     fn messages_are_what_they_were() {
         for request in [
@@ -201,13 +300,20 @@ mod tests {
             Request::Offer { tag: u64::MAX },
             Request::Ended { link: 7 },
             Request::Show,
+            Request::Listen { tag: u64::MAX },
+            Request::Unlisten { tag: 8 },
+            Request::Reach { tag: 9, address: ADDRESS, port: u16::MAX },
+            Request::Reach { tag: u64::MAX, address: [0; 16], port: 0 },
+            Request::TrunkEnded { name: 10 },
         ] {
             assert_eq!(Request::decode(&request.encode()), Some(request));
             assert_eq!(Reply::decode(&request.encode()), None);
         }
         for why in Refusal::ALL {
-            let reply = Reply::Refused { tag: 3, why };
-            assert_eq!(Reply::decode(&reply.encode()), Some(reply));
+            let listens = Reply::Listens { tag: 3, why: Some(why) };
+            for reply in [Reply::Refused { tag: 3, why }, listens] {
+                assert_eq!(Reply::decode(&reply.encode()), Some(reply));
+            }
         }
         let links = [Reach::Within, Reach::Across].map(|reach| Reply::Link {
             tag: 1,
@@ -219,10 +325,26 @@ mod tests {
             Reply::Waiting { tag: 4 },
             Reply::Over { link: 5 },
             Reply::Ledger,
+            Reply::Trunk { tag: 6, name: u64::MAX, side: 1 },
+            Reply::Trunk { tag: u64::MAX, name: 7, side: 0 },
+            Reply::Known { tag: 8, name: 9 },
+            Reply::Nobody { tag: u64::MAX },
+            Reply::Listens { tag: 10, why: None },
         ]) {
             assert_eq!(Reply::decode(&reply.encode()), Some(reply));
         }
         assert_eq!(Reply::decode(&pack([18, 1, 2, 4])), None);
+        assert_eq!(Reply::decode(&pack([23, 1, 2, 2])), None);
+        assert_eq!(Reply::decode(&pack([26, 1, 99, 0])), None);
+        assert_eq!(Request::decode(&pack([7 | 1 << 48, 1, 2, 3])), None);
         assert_eq!(Request::decode(&[0; BYTES - 1]), None);
+    }
+
+    /// Programs in other languages read and write this, too.
+    #[test]
+    fn an_address_is_sent_as_it_is() {
+        let sent = Request::Reach { tag: 1, address: ADDRESS, port: 0x1f90 }.encode();
+        assert_eq!(sent[16..], ADDRESS);
+        assert_eq!(sent[..8], (7 | 0x1f90_u64 << 32).to_ne_bytes());
     }
 }

@@ -50,6 +50,28 @@ pub struct Socket {
     pub unread: [u32; 2],
 }
 
+/// A listening socket of a process, to which others are brought by trunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// Whose it is.
+    pub process: u64,
+    /// Where it listens.
+    pub local: SocketAddr,
+}
+
+/// A trunk of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trunk {
+    /// Whose it is.
+    pub process: u64,
+    /// As it is called.
+    pub name: u64,
+    /// The process at its other end.
+    pub peer: u64,
+    /// This process has asked for it.
+    pub has_asked: bool,
+}
+
 /// Where the bytes of a socket go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -148,6 +170,10 @@ pub enum Row {
     Process(Process),
     /// A socket of the last process.
     Socket(Socket),
+    /// A listening socket of the last process.
+    Listener(Listener),
+    /// A trunk of the last process.
+    Trunk(Trunk),
     /// That was all.
     End,
 }
@@ -208,6 +234,15 @@ impl Row {
                 ]);
             }
             Row::End => words[0] = 3,
+            Row::Listener(listener) => {
+                let [a, b] = halves(listener.local.ip());
+                let port = u64::from(listener.local.port());
+                words[..5].copy_from_slice(&[4, listener.process, a, b, port]);
+            }
+            Row::Trunk(trunk) => {
+                let Trunk { process, name, peer, has_asked } = *trunk;
+                words[..5].copy_from_slice(&[5, process, name, peer, has_asked.into()]);
+            }
         }
         let mut bytes = [0; BYTES];
         bytes.chunks_exact_mut(8).zip(words).for_each(|(to, word)| {
@@ -251,6 +286,15 @@ impl Row {
                 }))
             }
             3 => Some(Row::End),
+            4 => {
+                let local = SocketAddr::new(whole([rest[0], rest[1]]), rest[2] as u16);
+                Some(Row::Listener(Listener { process: number, local }))
+            }
+            5 => {
+                let [name, peer, has_asked] = [rest[0], rest[1], rest[2]];
+                let has_asked = has_asked != 0;
+                Some(Row::Trunk(Trunk { process: number, name, peer, has_asked }))
+            }
             _ => None,
         }
     }
@@ -276,7 +320,15 @@ mod tests {
             received: 5,
             unread: [1, 65536],
         };
-        for row in [Row::Process(process), Row::Socket(socket), Row::End] {
+        let listener = Listener { process: 3, local: "[::1]:65535".parse().unwrap() };
+        let trunk = Trunk { process: 3, name: u64::MAX, peer: 4, has_asked: true };
+        for row in [
+            Row::Process(process),
+            Row::Socket(socket),
+            Row::Listener(listener),
+            Row::Trunk(trunk),
+            Row::End,
+        ] {
             assert_eq!(Row::decode(&row.encode()), Some(row));
             assert_eq!(Row::decode(&row.encode()[1..]), None);
         }

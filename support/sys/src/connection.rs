@@ -17,7 +17,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 const SO_NETNS_COOKIE: libc::c_int = 71;
-const SO_BINDTOIFINDEX: libc::c_int = 62;
+pub(crate) const SO_BINDTOIFINDEX: libc::c_int = 62;
 const NETLINK_SOCK_DIAG: u32 = 4;
 /// States of TCP in which both ends may send.
 const ESTABLISHED: u8 = 1;
@@ -30,7 +30,7 @@ const WITH_INFORMATION: u8 = 1 << (INFORMATION - 1);
 /// Bytes of an answer up to the end of `struct inet_diag_msg`, where its attributes begin.
 const FOUND: usize = 88;
 /// Bytes of a whole one: that of `struct tcp_info`, and others that are never asked for.
-const ANSWER: usize = 1024;
+pub(crate) const ANSWER: usize = 1024;
 /// Messages of a netlink socket that are looked at for one answer: its owner may have caused more.
 const LOOKS: usize = 16;
 
@@ -104,7 +104,7 @@ impl Traffic {
     }
 }
 
-fn option<T: Copy + Default>(
+pub(crate) fn option<T: Copy + Default>(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
     name: libc::c_int,
@@ -121,6 +121,13 @@ fn option<T: Copy + Default>(
     Ok(unsafe { value.assume_init() })
 }
 
+/// Whether a socket of a family is one of TCP.
+pub(crate) fn is_tcp(family: AddressFamily, socket: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(matches!(family, AddressFamily::INET | AddressFamily::INET6)
+        && sockopt::socket_type(socket)? == SocketType::STREAM
+        && sockopt::socket_protocol(socket)? == Some(ipproto::TCP))
+}
+
 fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
@@ -133,11 +140,9 @@ impl Connection {
     /// What the kernel says.
     pub fn of(socket: BorrowedFd<'_>) -> io::Result<Option<Connection>> {
         let Ok(family) = sockopt::socket_domain(socket) else { return Ok(None) };
-        let is_internet = matches!(family, AddressFamily::INET | AddressFamily::INET6);
-        let is_tcp = is_internet
-            && sockopt::socket_type(socket)? == SocketType::STREAM
-            && sockopt::socket_protocol(socket)? == Some(ipproto::TCP);
-        if !is_tcp || option::<u8>(socket, libc::IPPROTO_TCP, libc::TCP_INFO)? != ESTABLISHED {
+        if !is_tcp(family, socket)?
+            || option::<u8>(socket, libc::IPPROTO_TCP, libc::TCP_INFO)? != ESTABLISHED
+        {
             return Ok(None);
         }
         let names = (getsockname(socket)?, getpeername(socket)?);
@@ -168,22 +173,10 @@ impl Connection {
     /// What the kernel says where it cannot be asked.
     pub fn look(&self, by: &Diagnosis<'_>) -> io::Result<Option<Traffic>> {
         let sequence = crate::random::number() as u32;
-        send(by.0, &self.question(sequence), SendFlags::DONTWAIT)?;
         let mut answer = [0; ANSWER];
-        for _ in 0..LOOKS {
-            let (bytes, _, from) = recvfrom(by.0, &mut answer, RecvFlags::DONTWAIT)?;
-            // Others can send to it; the kernel's own number is 0.
-            let is_kernel = from.as_ref().is_some_and(is_kernel);
-            let short = |at: usize| u16::from_ne_bytes([answer[at], answer[at + 1]]);
-            let word =
-                |at: usize| u32::from_ne_bytes(answer[at..at + 4].try_into().unwrap_or([0; 4]));
-            if is_kernel && bytes >= 16 && word(8) == sequence {
-                let is_found = short(4) == BY_FAMILY && bytes >= FOUND;
-                let is_it = is_found && answer[17] == ESTABLISHED && self.is_told_of(&answer);
-                return Ok(is_it.then(|| traffic(&answer[..bytes.min(ANSWER)])).flatten());
-            }
-        }
-        Ok(None)
+        let found = by.ask(&self.question(sequence), sequence, &mut answer)?;
+        let is_it = |_: &usize| answer[17] == ESTABLISHED && self.is_told_of(&answer);
+        Ok(found.filter(is_it).and_then(|bytes| traffic(&answer[..bytes])))
     }
 
     /// Whether an answer (`struct nlmsghdr`, `struct inet_diag_msg`) is about this connection: who
@@ -209,31 +202,45 @@ impl Connection {
         words.concat().try_into().unwrap_or([0; 8])
     }
 
-    /// `struct nlmsghdr`, `struct inet_diag_req_v2`.
-    fn question(&self, sequence: u32) -> [u8; 72] {
-        let mut out = [0; 72];
-        let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
-        put(0, &72_u32.to_ne_bytes());
-        put(4, &BY_FAMILY.to_ne_bytes());
-        put(6, &REQUEST.to_ne_bytes());
-        put(8, &sequence.to_ne_bytes());
-        let family = match self.names.local {
-            SocketAddr::V4(_) => libc::AF_INET,
-            SocketAddr::V6(_) => libc::AF_INET6,
-        };
-        put(16, &[family as u8, libc::IPPROTO_TCP as u8, WITH_INFORMATION]);
-        put(20, &u32::MAX.to_ne_bytes());
-        put(24, &self.names.local.port().to_be_bytes());
-        put(26, &self.names.remote.port().to_be_bytes());
-        for (at, address) in [(28, self.names.local.ip()), (44, self.names.remote.ip())] {
-            match address {
-                IpAddr::V4(address) => put(at, &address.octets()),
-                IpAddr::V6(address) => put(at, &address.octets()),
-            }
-        }
-        put(64, &self.cookie_words());
-        out
+    fn question(&self, sequence: u32) -> Question {
+        question(sequence, self.names, WITH_INFORMATION, 0, self.cookie_words())
     }
+}
+
+/// `struct nlmsghdr`, `struct inet_diag_req_v2`.
+pub(crate) type Question = [u8; 72];
+
+/// About the socket of these names and this cookie, as seen from an interface.
+pub(crate) fn question(
+    sequence: u32,
+    names: Names,
+    with: u8,
+    interface: u32,
+    cookie: [u8; 8],
+) -> Question {
+    let mut out = [0; 72];
+    let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, &72_u32.to_ne_bytes());
+    put(4, &BY_FAMILY.to_ne_bytes());
+    put(6, &REQUEST.to_ne_bytes());
+    put(8, &sequence.to_ne_bytes());
+    let family = match names.local {
+        SocketAddr::V4(_) => libc::AF_INET,
+        SocketAddr::V6(_) => libc::AF_INET6,
+    };
+    put(16, &[family as u8, libc::IPPROTO_TCP as u8, with]);
+    put(20, &u32::MAX.to_ne_bytes());
+    put(24, &names.local.port().to_be_bytes());
+    put(26, &names.remote.port().to_be_bytes());
+    for (at, address) in [(28, names.local.ip()), (44, names.remote.ip())] {
+        match address {
+            IpAddr::V4(address) => put(at, &address.octets()),
+            IpAddr::V6(address) => put(at, &address.octets()),
+        }
+    }
+    put(60, &interface.to_ne_bytes());
+    put(64, &cookie);
+    out
 }
 
 /// The `struct tcp_info` among the attributes of an answer (netlink(7)).
@@ -265,6 +272,29 @@ impl<'a> Diagnosis<'a> {
         is_one.then_some(Diagnosis(socket))
     }
 
+    /// Asks about a socket. How many bytes the kernel has said of that; `None`: there is none.
+    pub(crate) fn ask(
+        &self,
+        question: &Question,
+        sequence: u32,
+        answer: &mut [u8; ANSWER],
+    ) -> io::Result<Option<usize>> {
+        send(self.0, question, SendFlags::DONTWAIT)?;
+        for _ in 0..LOOKS {
+            let (bytes, _, from) = recvfrom(self.0, &mut answer[..], RecvFlags::DONTWAIT)?;
+            // Others can send to it; the kernel's own number is 0.
+            let is_kernel = from.as_ref().is_some_and(is_kernel);
+            let short = |at: usize| u16::from_ne_bytes([answer[at], answer[at + 1]]);
+            let word =
+                |at: usize| u32::from_ne_bytes(answer[at..at + 4].try_into().unwrap_or([0; 4]));
+            if is_kernel && bytes >= 16 && word(8) == sequence {
+                let is_found = short(4) == BY_FAMILY && bytes >= FOUND;
+                return Ok(is_found.then_some(bytes.min(ANSWER)));
+            }
+        }
+        Ok(None)
+    }
+
     /// The cookie of the network namespace that it asks about.
     ///
     /// # Errors
@@ -283,7 +313,7 @@ pub fn namespace(socket: BorrowedFd<'_>) -> io::Result<u64> {
     option(socket, libc::SOL_SOCKET, SO_NETNS_COOKIE)
 }
 
-fn address(any: &SocketAddrAny) -> Option<SocketAddr> {
+pub(crate) fn address(any: &SocketAddrAny) -> Option<SocketAddr> {
     SocketAddr::try_from(any.clone()).ok().map(plain)
 }
 

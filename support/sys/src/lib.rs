@@ -22,6 +22,7 @@ pub mod inherit;
 pub mod life;
 pub mod limited;
 pub mod listener;
+pub mod listening;
 mod lock;
 pub mod manager;
 pub mod mapping;

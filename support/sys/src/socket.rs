@@ -83,6 +83,15 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
+/// Two stream sockets joined to each other, on which nothing waits.
+///
+/// # Errors
+/// As [`pair`].
+pub fn stream_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
 /// Sends one message, waiting for room if there is none.
 ///
 /// # Errors

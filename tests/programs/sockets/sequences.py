@@ -2,7 +2,8 @@
 """Random sequences of socket calls of two to four processes: `sequences.py FIRST COUNT [WHAT]`.
 
 With `pairs` for WHAT most calls are about bytes of connections between two processes, which is what
-a library can carry, with `sets` also about sets of epoll; then the last line says how many ends of
+a library can carry, with `sets` also about sets of epoll, with `light` and `light-sets` the same
+without what light connections cannot do; then the last line says how many ends of
 connections it had, of how many.
 
 Prints what every call gave, a line each. The same seed makes the same calls, so the output is the
@@ -136,6 +137,10 @@ class Sequence:
         number, how = self.any(who), self.random.randint(0, 3)
         self.say(who, f"shutdown {number} {how}", who.ask("call", "shutdown", number, how))
 
+    def end_sending(self, who):
+        number = self.any(who)
+        self.say(who, f"shutdown {number} 1", who.ask("call", "shutdown", number, 1))
+
     def option(self, who):
         number, what = self.any(who), self.random.choice(worker.OPTIONS)
         self.say(who, f"{what} of {number}", who.ask("option", what, number))
@@ -172,6 +177,10 @@ class Sequence:
         answer = who.ask("call", "epoll_create1", 0)
         who.sets.append(answer[0])
         self.say(who, "epoll_create1", answer)
+
+    def make_one_set(self, who):
+        if not who.sets:
+            self.make_set(who)
 
     def member(self, who):
         if not who.sets:
@@ -286,14 +295,22 @@ _PAIRS = [("connected", 3), ("send", 30), ("receive", 34), ("shutdown", 3), ("op
           ("events", 14), ("close", 2), ("rest", 6), ("spawn", 1), ("kill", 1), ("part", 2)]
 # The same with sets of epoll.
 _SETS = [*_PAIRS, ("make_set", 1), ("member", 10), ("wait", 30)]
+# What there is in light mode: nothing is handed on; and without what is known to be different, that
+# of a reset where bytes were not received the other end hears only if it is said.
+_LIGHT = [("end_sending", 2),
+          *(one for one in _PAIRS if one[0] not in ("spawn", "part", "kill", "shutdown"))]
+_LIGHT_SETS = [*_LIGHT, ("make_one_set", 1), ("member", 10), ("wait", 30)]
+_WHAT = {"pairs": _PAIRS, "sets": _SETS, "light": _LIGHT, "light-sets": _LIGHT_SETS}
 _SELDOM = ("execute", 0.15)
+# What is said of an end that has memory for its bytes.
+_CARRIED = ("carried", "linked", "left", "light")
 
 
 def main():
     """Descendants of processes that are killed are ours, so that they can be waited for."""
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
     first, count = int(sys.argv[1]), int(sys.argv[2])
-    kinds, ways = {"pairs": _PAIRS, "sets": _SETS}.get((sys.argv[3:] or [""])[0]), []
+    kinds, ways = _WHAT.get((sys.argv[3:] or [""])[0]), []
     is_pairs = kinds is not None
     if is_pairs:
         KINDS[:] = kinds
@@ -309,7 +326,7 @@ def main():
         for line in wrong:
             print(f"seed {seed}: {line}", file=sys.stderr, flush=True)
     if is_pairs:
-        there = sum("carried" in way or "linked" in way or "left" in way for way in ways)
+        there = sum(any(one in way for one in _CARRIED) for way in ways)
         print(f"{there} of {len(ways)} ends", file=sys.stderr)
 
 

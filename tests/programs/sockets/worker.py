@@ -244,7 +244,9 @@ def _described(number):
 
 
 def _kinds(number):
-    """What the library may say of a descriptor, by the kernel."""
+    """What the library may say of a descriptor, by the kernel. What is light is none of its."""
+    if "light" in _described(number):
+        return ["other"]
     if not stat.S_ISSOCK(os.fstat(number).st_mode):
         is_set = os.readlink(f"/proc/self/fd/{number}") == "anon_inode:[eventpoll]"
         return ["set" if is_set else "other"]

@@ -18,6 +18,8 @@ pub(crate) enum Sockets {
     Pass,
     /// It carries bytes.
     Carry,
+    /// Connections have no socket of the kernel's: for programs that keep them to themselves.
+    Light,
 }
 
 impl Sockets {
@@ -26,6 +28,7 @@ impl Sockets {
         match self {
             Sockets::Pass => "pass",
             Sockets::Carry => "carry",
+            Sockets::Light => "light",
         }
     }
 }

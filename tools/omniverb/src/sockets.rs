@@ -9,7 +9,7 @@ use crate::table::{Table, amount};
 use anyhow::bail;
 use omniverb_carry::layout::RING;
 use omniverb_carry::message::{Request, SUFFIX};
-use omniverb_carry::show::{BYTES, Process, Row, Socket, State};
+use omniverb_carry::show::{BYTES, Listener, Process, Row, Socket, State, Trunk};
 use omniverb_sys::{event, socket};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -23,7 +23,15 @@ const MOMENT: Duration = Duration::from_millis(200);
 /// Rows that are read: more than a broker has.
 const MOST: usize = 1 << 23;
 
-type Rows = Vec<(Process, Vec<Socket>)>;
+/// A process with what it has.
+struct Shown {
+    process: Process,
+    sockets: Vec<Socket>,
+    listeners: Vec<Listener>,
+    trunks: Vec<Trunk>,
+}
+
+type Rows = Vec<Shown>;
 
 /// To the broker, as a tenant; `None`: there is none.
 pub(crate) fn connect(daemon: &Path) -> anyhow::Result<Option<OwnedFd>> {
@@ -51,7 +59,7 @@ fn twice(
 ) -> anyhow::Result<Option<(Rows, Rows, Duration)>> {
     let Some(broker) = ask()? else { return Ok(None) };
     let (rows, began) = (read(&broker)?, Instant::now());
-    if !rows.iter().flat_map(|(_, sockets)| sockets).any(|socket| socket.link != 0) {
+    if !rows.iter().flat_map(|shown| &shown.sockets).any(|socket| socket.link != 0) {
         return Ok(Some((rows, Vec::new(), Duration::ZERO)));
     }
     thread::sleep(MOMENT);
@@ -69,13 +77,13 @@ fn read(broker: &OwnedFd) -> anyhow::Result<Rows> {
         let mut bytes = [0; BYTES];
         let (length, _) = socket::receive(broker.as_fd(), &mut bytes, socket::Mode::NonBlocking)?;
         match Row::decode(&bytes[..length]) {
-            Some(Row::Process(process)) => rows.push((process, Vec::new())),
-            Some(Row::Socket(socket)) => {
-                if let Some((_, sockets)) = rows.last_mut() {
-                    sockets.push(socket);
+            Some(Row::Process(process)) => rows.push(Shown::of(process)),
+            Some(Row::End) => return Ok(rows),
+            Some(row) => {
+                if let Some(last) = rows.last_mut() {
+                    last.add(row);
                 }
             }
-            Some(Row::End) => return Ok(rows),
             None if length == 0 => bail!("the broker of sockets has ended"),
             None => bail!("the broker of sockets is of another version"),
         }
@@ -83,19 +91,47 @@ fn read(broker: &OwnedFd) -> anyhow::Result<Rows> {
     bail!("the broker of sockets comes to no end")
 }
 
+impl Shown {
+    fn of(process: Process) -> Shown {
+        let (sockets, listeners, trunks) = (Vec::new(), Vec::new(), Vec::new());
+        Shown { process, sockets, listeners, trunks }
+    }
+
+    fn add(&mut self, row: Row) {
+        match row {
+            Row::Socket(socket) => self.sockets.push(socket),
+            Row::Listener(listener) => self.listeners.push(listener),
+            Row::Trunk(trunk) => self.trunks.push(trunk),
+            Row::Process(_) | Row::End => {}
+        }
+    }
+}
+
 fn document(status: &Value, rows: &Rows, before: &Rows, time: Duration) -> Value {
-    let earlier = before.iter().flat_map(|(_, sockets)| sockets);
+    let earlier = before.iter().flat_map(|shown| &shown.sockets);
     let earlier: HashMap<_, _> = earlier.map(|socket| (key(socket), socket)).collect();
     let vnics = status["vnics"].as_array().map_or(&[][..], Vec::as_slice);
     let vnic = |namespace: u64| {
         let found = vnics.iter().find(|vnic| vnic["cookie"].as_u64() == Some(namespace));
         found.map_or(Value::Null, |vnic| vnic["name"].clone())
     };
-    let process = |(process, sockets): &(Process, Vec<Socket>)| {
+    // One that has come or gone meanwhile may not be among them.
+    let peers: HashMap<u64, i32> =
+        rows.iter().map(|shown| (shown.process.number, shown.process.pid)).collect();
+    let trunk = |trunk: &Trunk| {
+        json!({
+            "name": trunk.name,
+            "peer_pid": peers.get(&trunk.peer),
+            "asked": trunk.has_asked,
+        })
+    };
+    let process = |Shown { process, sockets, listeners, trunks }: &Shown| {
         let all: Vec<Value> = sockets
             .iter()
             .map(|socket| one(socket, earlier.get(&key(socket)).copied(), time))
             .collect();
+        let listeners: Vec<String> =
+            listeners.iter().map(|listener| listener.local.to_string()).collect();
         json!({
             "pid": process.pid,
             "uid": process.uid,
@@ -103,6 +139,8 @@ fn document(status: &Value, rows: &Rows, before: &Rows, time: Duration) -> Value
             "namespace_cookie": process.namespace,
             "vnic": vnic(process.namespace),
             "sockets": all,
+            "light_listeners": listeners,
+            "trunks": trunks.iter().map(trunk).collect::<Vec<_>>(),
         })
     };
     rows.iter().map(process).collect()
@@ -166,6 +204,10 @@ pub(crate) fn people(status: &Value) -> String {
             sockets.len(),
             carried.count(),
         );
+        out += &light(process);
+        if sockets.is_empty() {
+            continue;
+        }
         let mut table = Table::new(&[
             "local", "remote", "bytes go", "sent", "per s", "received", "per s", "full", "why",
         ]);
@@ -201,6 +243,22 @@ pub(crate) fn people(status: &Value) -> String {
     out
 }
 
+/// Where a process listens for trunks, and to whom it has some.
+fn light(process: &Value) -> String {
+    let all = |key: &str| process[key].as_array().map_or(&[][..], Vec::as_slice);
+    let line = |of: &str, each: Vec<String>| match each.is_empty() {
+        true => String::new(),
+        false => format!("    {of} {}\n", each.join(", ")),
+    };
+    let at = all("light_listeners").iter().filter_map(Value::as_str).map(str::to_owned);
+    let peer = |trunk: &Value| match trunk["peer_pid"].as_i64() {
+        Some(pid) => pid.to_string(),
+        None => "unknown".into(),
+    };
+    line("reached without TCP at", at.collect())
+        + &line("trunks to processes", all("trunks").iter().map(peer).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -223,21 +281,38 @@ mod tests {
             unread: [RING as u32 / 2, 0],
         };
         let shared = Socket { state: State::Shadow, reason: Reason::Shared, link: 0, ..carried };
-        vec![(process, vec![carried, Socket { sent: 0, received: 0, ..shared }])]
+        let listener = Listener { process: 1, local: ([0, 0, 0, 0], 6379).into() };
+        let trunk = |peer| Trunk { process: 1, name: 8, peer, has_asked: false };
+        let rows = [
+            Row::Socket(carried),
+            Row::Socket(Socket { sent: 0, received: 0, ..shared }),
+            Row::Listener(listener),
+            Row::Trunk(trunk(2)),
+            Row::Trunk(trunk(3)),
+        ];
+        let [mut shown, peer] = [process, Process { number: 2, pid: 78, ..process }].map(Shown::of);
+        rows.into_iter().for_each(|row| shown.add(row));
+        vec![shown, peer]
     }
 
     #[test]
     fn a_socket_is_shown_with_its_reason_and_its_rate() {
         let mut status = json!({ "vnics": [{ "name": "vnic-5", "cookie": 9 }] });
         let mut before = rows();
-        before[0].1[0].sent = 1 << 20;
+        before[0].sockets[0].sent = 1 << 20;
         status["sockets"] = document(&status, &rows(), &before, Duration::from_secs(2));
         let process = &status["sockets"][0];
         assert_eq!((&process["vnic"], &process["name"]), (&json!("vnic-5"), &json!("re?dis")));
         assert_eq!(process["sockets"][0]["sent_per_second"], 1 << 20);
         assert_eq!(process["sockets"][0]["ring_full_percent"], json!([50, 0]));
+        assert_eq!(process["light_listeners"], json!(["0.0.0.0:6379"]));
+        let trunks = [json!(78), Value::Null]
+            .map(|pid| json!({ "name": 8, "peer_pid": pid, "asked": false }));
+        assert_eq!(process["trunks"], json!(trunks));
         let text = people(&status);
         for part in [
+            "reached without TCP at 0.0.0.0:6379\n",
+            "trunks to processes 78, unknown\n",
             "process 77 re?dis  user 5  vnic-5  2 sockets, 1 carried",
             "through memory, across",
             "3.0 MiB",

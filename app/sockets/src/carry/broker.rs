@@ -24,8 +24,7 @@ use rustix::net::{
     recvmsg, sendmsg, socket_with,
 };
 
-use super::links::{Link, Note, Word};
-use super::memory::Memory;
+use super::links::{Link, Memory, Note, Word};
 use super::{clock, links, over, shadow};
 use crate::table::NUMBERS;
 use crate::{ledger, own, sole};
@@ -75,7 +74,7 @@ static PATH: Path = Path(core::cell::UnsafeCell::new([0; NAME]));
 ///
 /// # Safety
 /// Nobody else is in here; the environment is not changed meanwhile.
-pub(super) unsafe fn begin(daemon: *const c_char) -> bool {
+pub(crate) unsafe fn begin(daemon: *const c_char) -> bool {
     debug_assert!(STATE.rest.len() < PAGE);
     let daemon = if daemon.is_null() {
         SYSTEM
@@ -236,6 +235,29 @@ fn lost() {
     own::close(number);
 }
 
+/// Says something for which nobody waits; connects before, if need be. `false`: there is nobody.
+pub(crate) fn say(request: Request, files: &[BorrowedFd<'_>]) -> bool {
+    let Some(_alone) = Alone::be() else { return false };
+    (socket().is_some() || open()) && tell(request, files)
+}
+
+/// The socket, for who waits for mail.
+pub(crate) fn mailbox() -> Option<BorrowedFd<'static>> {
+    socket()
+}
+
+/// Takes the mail, if there is some: `with` has what this does not know, with its files.
+pub(crate) fn look_with(with: &mut dyn FnMut(Reply, Files)) {
+    if has_mail() {
+        take(with);
+    }
+}
+
+/// The same for who has seen that something can be read there, which may be the end.
+pub(crate) fn take_with(with: &mut dyn FnMut(Reply, Files)) {
+    take(with);
+}
+
 /// Whether there is mail, as far as can be told without asking.
 #[inline(always)]
 fn has_mail() -> bool {
@@ -255,7 +277,7 @@ fn has_mail() -> bool {
 pub(super) fn look() -> bool {
     let is_any = has_mail() || over::are_many();
     if is_any {
-        take();
+        take(&mut |_, _| {});
     }
     is_any
 }
@@ -271,7 +293,7 @@ fn part(is_over: impl Fn(Link) -> bool) {
 }
 
 #[cold]
-fn take() {
+fn take(with: &mut dyn FnMut(Reply, Files)) {
     let Some(_alone) = Alone::try_be() else { return };
     if socket().is_none() {
         // Calls are not to come here for ever. Those that are parted with are left by the next one.
@@ -287,7 +309,7 @@ fn take() {
     for _ in 0..4096 {
         let Some(socket) = socket() else { return };
         match receive(socket) {
-            Ok(Some((reply, file))) => came(reply, file),
+            Ok(Some((reply, files))) => came(reply, files, with),
             Ok(None) => return lost(),
             Err(Errno::AGAIN | Errno::INTR) => break,
             Err(_) => return lost(),
@@ -296,25 +318,37 @@ fn take() {
     tell_of_the_ended();
 }
 
+/// What comes with a message.
+pub(crate) type Files = [Option<OwnedFd>; 2];
+
 /// The next message; `None` at the end of the connection, or for what is none.
-fn receive(from: BorrowedFd<'_>) -> Result<Option<(Reply, Option<OwnedFd>)>, Errno> {
+fn receive(from: BorrowedFd<'_>) -> Result<Option<(Reply, Files)>, Errno> {
     let mut bytes = [0; BYTES];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let got = recvmsg(from, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)?;
-    let mut file = None;
+    let mut files = [None, None];
     for one in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(mut files) = one {
-            file = files.next();
+        if let RecvAncillaryMessage::ScmRights(mut all) = one {
+            files = [all.next(), all.next()];
         }
     }
     let reply = Reply::decode(&bytes[..got.bytes]);
-    Ok(reply.map(|reply| (reply, file)))
+    Ok(reply.map(|reply| (reply, files)))
 }
 
-fn came(reply: Reply, file: Option<OwnedFd>) {
+fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) {
     match (reply, file) {
+        (
+            Reply::Trunk { .. }
+            | Reply::Known { .. }
+            | Reply::Nobody { .. }
+            | Reply::Listens { .. },
+            file,
+        ) => {
+            with(reply, [file, other]);
+        }
         (Reply::Welcome, Some(file)) => {
             if let Some(page) = map(&file, PAGE, ProtFlags::READ) {
                 STATE.page.store(page as u64, Ordering::Release);
@@ -406,14 +440,14 @@ fn refuse_link(file: &OwnedFd, side: u64) {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let Some(base) = map(file, layout::BYTES, access) else { return };
     for from in [side as usize, 1 - (side as usize & 1)] {
-        Direction::new(Memory(base as usize), from).stop();
+        Direction::new(Memory::new(base as usize), from).stop();
     }
     // SAFETY: the mapping that was just made, which nobody else knows of.
     _ = unsafe { rustix::mm::munmap(base, layout::BYTES) };
 }
 
 /// Maps a memory file that can be neither cut short nor grown.
-fn map(file: &OwnedFd, bytes: usize, protection: ProtFlags) -> Option<*mut c_void> {
+pub(crate) fn map(file: &OwnedFd, bytes: usize, protection: ProtFlags) -> Option<*mut c_void> {
     let seals = fcntl_get_seals(file).ok()?;
     let is_fixed = seals.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL);
     let is_long = fstat(file).is_ok_and(|status| status.st_size == bytes as i64);

@@ -1,13 +1,13 @@
 //! How long ago something was, roughly and without a call: the processor's own count.
 
 /// Of the count. A second of a slow processor is a third of one of a fast one.
-pub(super) const SECOND: u64 = 1 << 31;
+pub(crate) const SECOND: u64 = 1 << 31;
 /// Some twenty microseconds: what was seen of the kernel's socket is true for so long.
-pub(super) const MOMENT: u64 = 1 << 16;
+pub(crate) const MOMENT: u64 = 1 << 16;
 
 /// The count. It is never so exact that an order of events could be told by it.
 #[inline(always)]
-pub(super) fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: reads a register.
     unsafe {
@@ -19,6 +19,6 @@ pub(super) fn now() -> u64 {
 
 /// So much has gone by since. A count that goes backwards (another processor's) counts as that.
 #[inline(always)]
-pub(super) fn is_over(since: u64, much: u64) -> bool {
+pub(crate) fn is_over(since: u64, much: u64) -> bool {
     now().wrapping_sub(since) >= much
 }

@@ -12,10 +12,13 @@ use omniverb_carry::{Direction, layout};
 use omniverb_ring::WordMemory;
 use omniverb_stream::descriptors::{PIECE, Room};
 
-use super::memory::Memory;
 use super::{over, worth};
 use crate::place;
 use crate::room::Pieces;
+use crate::shared;
+
+/// The memory of a link.
+pub(super) type Memory = shared::Memory<{ layout::BYTES }>;
 
 /// Sockets are carried at all.
 static IS_ON: AtomicBool = AtomicBool::new(false);
@@ -218,7 +221,7 @@ impl Link {
     pub(super) fn memory(self) -> Option<Memory> {
         match self.get(Word::Memory) {
             0 => None,
-            base => Some(Memory(base as usize)),
+            base => Some(Memory::new(base as usize)),
         }
     }
 

@@ -17,8 +17,8 @@
 
 mod arrived;
 mod aside;
-mod broker;
-mod clock;
+pub(crate) mod broker;
+pub(crate) mod clock;
 mod ended;
 mod epoll;
 mod forking;
@@ -29,13 +29,12 @@ mod links;
 mod look;
 mod mail;
 mod members;
-mod memory;
 mod offering;
 mod outward;
 mod over;
 pub(crate) mod parts;
 mod renewing;
-mod report;
+pub(crate) mod report;
 mod resting;
 mod shadow;
 mod waits;
@@ -56,15 +55,18 @@ use renewing::Next;
 
 use crate::rows::{self, Gone};
 use crate::table;
-use crate::{call, ending, ledger, place, sole, uncounted};
+use crate::{call, ending, ledger, light, place, sole, uncounted};
 
 /// At the start of the program.
 pub(crate) fn begin() {
     // SAFETY: before the program's `main`: nobody changes the environment, and nobody carries yet.
     unsafe {
         let way = libc::getenv(c"OMNIVERB_SOCKETS".as_ptr());
-        if way.is_null() || core::ffi::CStr::from_ptr(way).to_bytes() != b"carry" {
-            return;
+        let way = if way.is_null() { c"" } else { core::ffi::CStr::from_ptr(way) };
+        match way.to_bytes() {
+            b"carry" => {}
+            b"light" => return light::begin(libc::getenv(c"OMNIVERB_SOCKET".as_ptr())),
+            _ => return,
         }
         if place::knows_children() && broker::begin(libc::getenv(c"OMNIVERB_SOCKET".as_ptr())) {
             report::begin(libc::getenv(c"OMNIVERB_SOCKETS_REPORT".as_ptr()));
@@ -94,7 +96,10 @@ pub(crate) fn send(
     native: impl Fn() -> isize,
 ) -> isize {
     if !links::is_on() {
-        return native();
+        return match light::row(number) {
+            Some(at) => light::send(at, parts(), flags),
+            None => native(),
+        };
     }
     let now = clock::now();
     outward::give_back_at(now);
@@ -189,7 +194,10 @@ pub(crate) fn receive(
     native: impl Fn() -> isize,
 ) -> isize {
     if !links::is_on() {
-        return native();
+        return match light::row(number) {
+            Some(at) => light::receive(at, parts(), flags),
+            None => native(),
+        };
     }
     outward::give_back();
     let link = match carried(number) {
@@ -383,10 +391,11 @@ pub(crate) fn executes() {
 /// The process is about to end.
 pub(crate) fn ends(end: ending::End) {
     if links::is_on() && place::is_ours() {
-        report::write();
+        report::write(links::count());
         leaving::finish();
         ending::ends(end);
     }
+    light::ends();
 }
 
 /// A number is about to be closed.

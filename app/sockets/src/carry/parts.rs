@@ -63,13 +63,13 @@ impl<'a> Parts<'a> {
         self.has_control
     }
 
-    pub(super) fn total(&self) -> usize {
+    pub(crate) fn total(&self) -> usize {
         self.total
     }
 
     /// Calls with each piece of `length` bytes from `from` on, and how many were before it.
     #[inline(always)]
-    pub(super) fn each(&self, from: usize, length: usize, mut with: impl FnMut(usize, UserMemory)) {
+    pub(crate) fn each(&self, from: usize, length: usize, mut with: impl FnMut(usize, UserMemory)) {
         let (mut skip, mut left, mut done) = (from, length, 0);
         for part in self.all {
             if left == 0 {

@@ -13,9 +13,9 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 use omniverb_carry::Direction;
 use omniverb_stream::pace::{Pace, Was};
 
+use super::links::Memory;
 use super::links::{self, Link, Note, Word};
 use super::members::{self, Row};
-use super::memory::Memory;
 use super::worth::WORTH;
 use super::{clock, ended, offering, outward};
 use crate::sole;

@@ -1,8 +1,8 @@
 //! How much this process has carried, for tests: a line at the end of a file, when it ends.
 //!
 //! In: `OMNIVERB_SOCKETS_REPORT`, the file's name. Out: `links L bytes B`: connections that had a
-//! link, and bytes that this process has put into their rings. A child of `fork` counts what its
-//! parent had, too. Who is killed writes nothing.
+//! link, or a trunk in light mode, and bytes that this process has put into memory for them. A
+//! child of `fork` counts what its parent had, too. Who is killed writes nothing.
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char};
@@ -11,7 +11,6 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Mode, OFlags, open};
 
-use super::links;
 use crate::words::Words;
 
 /// Bytes of the file's name, with the zero behind it.
@@ -29,7 +28,7 @@ static IS_WANTED: AtomicBool = AtomicBool::new(false);
 ///
 /// # Safety
 /// Nobody else is in here; it is a string, or null.
-pub(super) unsafe fn begin(file: *const c_char) {
+pub(crate) unsafe fn begin(file: *const c_char) {
     if file.is_null() {
         return;
     }
@@ -44,7 +43,7 @@ pub(super) unsafe fn begin(file: *const c_char) {
 }
 
 /// Writes the line, if one is wanted that was not written.
-pub(super) fn write() {
+pub(crate) fn write((links, bytes): (u64, u64)) {
     if !IS_WANTED.swap(false, Ordering::Relaxed) {
         return;
     }
@@ -53,7 +52,6 @@ pub(super) fn write() {
     let Ok(name) = CStr::from_bytes_until_nul(name) else { return };
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
     let Ok(file) = open(name, flags, Mode::from_raw_mode(0o666)) else { return };
-    let (links, bytes) = links::count();
     let mut line = [0; 80];
     let mut line = Words::new(&mut line);
     _ = writeln!(line, "links {links} bytes {bytes}");

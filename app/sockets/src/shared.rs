@@ -1,23 +1,28 @@
-//! The memory of a link, where this process has it.
+//! Memory that this process has in common with another one: of a link, or of a trunk.
 
 use core::sync::atomic::AtomicU64;
 use std::io::IoSlice;
 
-use omniverb_carry::layout;
 use omniverb_ring::{UserMemory, WordMemory, copy_many};
 
-/// It is there as long as its link is held ([`super::links::enter`]).
+/// So many bytes, where this process has them mapped. A link's are there as long as it is held
+/// (`carry::links::enter`), a trunk's as long as it is in its list.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Memory(pub usize);
+pub(crate) struct Memory<const LENGTH: usize>(usize);
 
-impl Memory {
+impl<const LENGTH: usize> Memory<LENGTH> {
+    /// What is mapped here.
+    pub(crate) fn new(base: usize) -> Self {
+        Self(base)
+    }
+
     fn at(self, offset: usize, length: usize) -> usize {
-        assert!(length <= layout::BYTES && offset <= layout::BYTES - length);
+        assert!(length <= LENGTH && offset <= LENGTH - length);
         self.0 + offset
     }
 
     /// Bytes for the kernel, which copies them once. Nothing in here looks at them.
-    pub(super) fn bytes<'a>(self, offset: usize, length: usize) -> IoSlice<'a> {
+    pub(crate) fn bytes<'a>(self, offset: usize, length: usize) -> IoSlice<'a> {
         let at = self.at(offset, length) as *const u8;
         // SAFETY: within the mapping. The other end may change them meanwhile: what is made of this
         // is an address and a length.
@@ -25,7 +30,7 @@ impl Memory {
     }
 }
 
-impl WordMemory for Memory {
+impl<const LENGTH: usize> WordMemory for Memory<LENGTH> {
     #[inline(always)]
     fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8));
@@ -35,7 +40,7 @@ impl WordMemory for Memory {
     }
 
     fn length(&self) -> usize {
-        layout::BYTES
+        LENGTH
     }
 
     #[inline(always)]

@@ -1,0 +1,277 @@
+//! What is said to the broker of light connections, and by it.
+
+use core::cell::UnsafeCell;
+use core::ffi::c_int;
+use core::net::{Ipv4Addr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use omniverb_carry::message::{Reply, Request};
+use omniverb_carry::trunk::BYTES;
+use omniverb_stream::light::frame::Name;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::mm::ProtFlags;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+
+use super::state::{State, has_mapped, with};
+use super::trunk::Trunk;
+use super::{names, sleepers};
+use crate::carry::broker::{Files, look_with, mailbox, map, say, take_with};
+
+/// Addresses of which it is known where they lead.
+const ROUTES: usize = 64;
+/// How long an answer is waited for: it comes within a fraction of a millisecond.
+const ANSWER: u64 = 200_000_000;
+/// And how long in one go.
+const LONGEST: u64 = 20_000_000;
+/// How long it is remembered that nobody listens somewhere.
+const NOBODY: u64 = 1_000_000_000;
+
+/// Where an address leads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Nothing is known.
+    Free,
+    /// The broker was asked.
+    Asked,
+    /// To the trunk of this name.
+    Trunk(u64),
+    /// To no light listener, as it was at some time.
+    Nobody(u64),
+}
+
+#[derive(Clone, Copy)]
+struct Route {
+    to: Name,
+    way: Way,
+    /// The question's tag.
+    tag: u64,
+}
+
+struct Routes(UnsafeCell<([Route; ROUTES], u64)>);
+// SAFETY: touched by who has the lock of the state only, which each function here is given.
+unsafe impl Sync for Routes {}
+const NONE: Route = Route { to: Name { address: [0; 16], port: 0 }, way: Way::Free, tag: 0 };
+static ROUTES_NOW: Routes = Routes(UnsafeCell::new(([NONE; ROUTES], 0)));
+
+#[allow(clippy::mut_from_ref, reason = "the state is the lock")]
+fn routes(_: &State) -> &'static mut ([Route; ROUTES], u64) {
+    // SAFETY: as above; no two of these live at a time.
+    unsafe { &mut *ROUTES_NOW.0.get() }
+}
+
+/// Takes the mail.
+pub(super) fn look(state: &mut State) {
+    look_with(&mut |reply, files| came(state, reply, files));
+}
+
+/// The same where the socket says that there is something.
+pub(super) fn take(state: &mut State) {
+    take_with(&mut |reply, files| came(state, reply, files));
+}
+
+fn came(state: &mut State, reply: Reply, files: Files) {
+    match (reply, files) {
+        (Reply::Trunk { tag, name, side }, [Some(memory), Some(bell)]) => {
+            let is_made = make(state, &memory, &bell, name, side).is_some();
+            if side == 0 {
+                answer(state, tag, if is_made { Way::Trunk(name) } else { nobody() });
+            }
+            if !is_made {
+                has_gone(state, name);
+            }
+        }
+        (Reply::Known { tag, name }, _) => answer(state, tag, Way::Trunk(name)),
+        (Reply::Nobody { tag }, _) => answer(state, tag, nobody()),
+        (Reply::Listens { tag, why: None }, _) => {
+            if let Some(listener) = state.listeners.of(tag as c_int) {
+                listener.is_under_way = false;
+            }
+        }
+        // Nobody is to come there, by whatever trunk.
+        (Reply::Listens { tag, .. }, _) => state.leave_listener(tag as c_int),
+        _ => {}
+    }
+}
+
+fn nobody() -> Way {
+    Way::Nobody(sleepers::now())
+}
+
+fn answer(state: &State, tag: u64, way: Way) {
+    if let Some(route) = routes(state).0.iter_mut().find(|one| one.tag == tag) {
+        route.way = way;
+    }
+}
+
+fn make(state: &mut State, memory: &OwnedFd, bell: &OwnedFd, name: u64, side: u64) -> Option<()> {
+    let index = state.trunks.iter().position(Option::is_none)?;
+    let base = map(memory, BYTES, ProtFlags::READ | ProtFlags::WRITE)?;
+    let Some(mut trunk) = Trunk::new(base as usize, side, name, bell) else {
+        // SAFETY: nobody has seen it.
+        unsafe { super::room::give_back(base, BYTES) };
+        return None;
+    };
+    let is_heard = trunk.bell().is_some_and(|bell| sleepers::hears(index, bell));
+    if !is_heard {
+        trunk.end();
+        return None;
+    }
+    // Whoever sleeps now does not say so in this one.
+    trunk.sleeps();
+    has_mapped(index, trunk.mapped());
+    state.trunks[index] = Some(trunk);
+    state.trunks_end = state.trunks_end.max(index + 1);
+    state.has_news = true;
+    Some(())
+}
+
+/// A trunk is of no use any more. The broker is told when nobody is in the middle of its mail.
+fn has_gone(state: &mut State, name: u64) {
+    let (names, count) = &mut state.gone;
+    if *count < names.len() {
+        names[*count] = name;
+        *count += 1;
+    }
+}
+
+/// A trunk is lost. Where it led to nobody is for a while: TCP tells more.
+pub(super) fn loses(state: &mut State, name: u64) {
+    let way = nobody();
+    for route in routes(state).0.iter_mut().filter(|one| one.way == Way::Trunk(name)) {
+        route.way = way;
+    }
+    has_gone(state, name);
+}
+
+/// What is known of an address may be wrong.
+pub(super) fn forgets(state: &State, to: &Name) {
+    for route in routes(state).0.iter_mut().filter(|one| one.to == *to) {
+        route.way = Way::Free;
+    }
+}
+
+/// The broker hears that a trunk is of no use.
+pub(super) fn ended(name: u64) {
+    say(Request::TrunkEnded { name }, &[]);
+}
+
+/// A socket listens.
+pub(super) fn listens(number: c_int) {
+    // SAFETY: the program's socket, for this call.
+    let file = unsafe { BorrowedFd::borrow_raw(number) };
+    let tag = number.unsigned_abs().into();
+    if say(Request::Listen { tag }, &[file])
+        && let Some(mailbox) = mailbox()
+    {
+        sleepers::hears_broker(mailbox);
+    }
+}
+
+/// A listening socket is about to be closed: waits until the broker has closed its duplicate, which
+/// would go on listening.
+pub(super) fn waits_for_duplicate(number: c_int) {
+    let until = sleepers::now() + ANSWER;
+    loop {
+        let is_under_way = with(|state| {
+            look(state);
+            state.listeners.of(number).is_some_and(|listener| listener.is_under_way)
+        });
+        if is_under_way != Some(true) || !wait(until) {
+            return;
+        }
+    }
+}
+
+/// Waits for mail, until then. `false`: there is none to be expected any more.
+fn wait(until: u64) -> bool {
+    let left = until.saturating_sub(sleepers::now());
+    let (Some(mailbox), 1..) = (mailbox(), left) else { return false };
+    let limit = Timespec { tv_sec: 0, tv_nsec: left.min(LONGEST) as i64 };
+    let mut wanted = [PollFd::new(&mailbox, PollFlags::IN)];
+    matches!(poll(&mut wanted, Some(&limit)), Ok(_) | Err(Errno::INTR))
+}
+
+/// It listens no more.
+pub(super) fn unlistens(number: c_int) {
+    say(Request::Unlisten { tag: number.unsigned_abs().into() }, &[]);
+}
+
+/// The trunk by which an address is reached. Waits for the broker if nothing is known.
+pub(super) fn reach(to: Name) -> Option<u64> {
+    let tag = match with(|state| known(state, to))? {
+        Known::Way(way) => return way,
+        Known::Ask(tag) => tag,
+    };
+    let asks = Request::Reach { tag, address: to.address, port: to.port };
+    // Who listens for all addresses is found by any.
+    if !is_local(to) || !say(asks, &[]) {
+        with(|state| answer(state, tag, nobody()));
+        return None;
+    }
+    if let Some(mailbox) = mailbox() {
+        sleepers::hears_broker(mailbox);
+    }
+    let until = sleepers::now() + ANSWER;
+    loop {
+        let way = with(|state| {
+            look(state);
+            routes(state).0.iter().find(|one| one.tag == tag).map(|one| one.way)
+        })??;
+        match way {
+            Way::Trunk(name) => return Some(name),
+            Way::Asked => {}
+            _ => return None,
+        }
+        if !wait(until) {
+            with(|state| answer(state, tag, nobody()));
+            return None;
+        }
+    }
+}
+
+/// An address of this host: what is sent to such a one the kernel sends from there.
+fn is_local(to: Name) -> bool {
+    let family = if to.is_v4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC;
+    let Ok(socket) = socket_with(family, SocketType::DGRAM, flags, None) else { return false };
+    let [.., a, b, c, d] = to.address;
+    // Nothing is sent to that port, or any.
+    let is_connected = match to.is_v4() {
+        true => connect(&socket, &SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), to.port)),
+        false => connect(&socket, &SocketAddrV6::new(to.address.into(), to.port, 0, 0)),
+    };
+    is_connected.is_ok()
+        && names::of_socket(socket.as_raw_fd()).is_some_and(|(own, _)| own.address == to.address)
+}
+
+enum Known {
+    Way(Option<u64>),
+    Ask(u64),
+}
+
+fn known(state: &mut State, to: Name) -> Known {
+    let now = sleepers::now();
+    let (all, latest) = routes(state);
+    let found = all.iter_mut().find(|one| one.way != Way::Free && one.to == to);
+    if let Some(route) = found {
+        match route.way {
+            Way::Trunk(name) => {
+                let is_there = state.trunks.iter().flatten().any(|trunk| trunk.name == name);
+                if is_there {
+                    return Known::Way(Some(name));
+                }
+            }
+            Way::Nobody(at) if now.saturating_sub(at) < NOBODY => return Known::Way(None),
+            _ => {}
+        }
+        *latest += 1;
+        (route.way, route.tag) = (Way::Asked, *latest);
+        return Known::Ask(*latest);
+    }
+    *latest += 1;
+    let place = all.iter().position(|one| one.way == Way::Free);
+    let place = place.unwrap_or(*latest as usize % ROUTES);
+    all[place] = Route { to, way: Way::Asked, tag: *latest };
+    Known::Ask(*latest)
+}

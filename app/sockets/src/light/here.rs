@@ -1,0 +1,59 @@
+//! Whether there may be light connections in this process. A child of `fork`, whoever makes it and
+//! how, finds by itself that it is one, and begins anew: what its parent has is nothing of its own.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::mm::{Advice, madvise};
+
+use super::{numbers, opening, sleepers, state};
+use crate::errno::keeping_errno;
+use crate::own;
+
+const PAGE: usize = 4096;
+
+/// A page that a child of `fork` finds wiped.
+#[repr(C, align(4096))]
+struct Here {
+    /// This process has a state.
+    word: AtomicU64,
+    rest: [u8; PAGE - 8],
+}
+static HERE: Here = Here { word: AtomicU64::new(0), rest: [0; PAGE - 8] };
+static IS_ON: AtomicBool = AtomicBool::new(false);
+
+/// There may be light connections in this process.
+#[inline(always)]
+pub(super) fn is_on() -> bool {
+    HERE.word.load(Ordering::Relaxed) != 0 || IS_ON.load(Ordering::Relaxed) && is_child()
+}
+
+/// At the start of the program. `false`: there are none, ever.
+pub(super) fn begin() -> bool {
+    debug_assert!(HERE.rest.len() < PAGE);
+    own::makes_room();
+    let page = (&raw const HERE).cast_mut().cast();
+    // SAFETY: a page of our own, of which a child is to see zeros.
+    let is_wiped = unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }.is_ok();
+    let is_begun = is_wiped && opening::begin() && state::begin();
+    HERE.word.store(u64::from(is_begun), Ordering::Relaxed);
+    IS_ON.store(is_begun, Ordering::Release);
+    is_begun
+}
+
+/// A child, which has come here for the first time. (One of `vfork` is in its parent's memory, and
+/// finds nothing wiped.)
+#[cold]
+fn is_child() -> bool {
+    HERE.word.store(1, Ordering::Relaxed);
+    keeping_errno(|| {
+        own::close_all();
+        sleepers::begin_anew();
+        numbers::each(0, u32::MAX).for_each(|number| _ = numbers::put(number, None));
+        let is_begun = state::begin_anew() && opening::begin();
+        if !is_begun {
+            IS_ON.store(false, Ordering::Relaxed);
+            HERE.word.store(0, Ordering::Relaxed);
+        }
+        is_begun
+    })
+}

@@ -1,0 +1,120 @@
+//! Sockets of the kernel's that listen, to which light connections come as well.
+
+use core::ffi::c_int;
+
+use omniverb_stream::light::frame::Name;
+use omniverb_stream::light::{List, Names};
+
+/// Listening sockets that light connections come to.
+const MOST: usize = 64;
+
+/// One of them.
+#[derive(Clone, Copy)]
+pub(super) struct Listener {
+    /// Its number; -1: none. One that is duplicated is known by the number that `listen` was
+    /// called with.
+    pub number: c_int,
+    /// What it listens at, and whether it is a socket of IPv6.
+    pub name: Name,
+    pub is_six: bool,
+    /// Connections that wait to be accepted, and how many may.
+    pub pending: List,
+    pub backlog: u32,
+    /// The set of epoll that it is in, what that is to tell, and with which data.
+    pub set: c_int,
+    pub events: u32,
+    pub data: u64,
+    /// This process has accepted there, or waited for somebody to come: a fork does not leave it to
+    /// the child alone.
+    pub is_used: bool,
+    /// The broker has a duplicate of it.
+    pub is_under_way: bool,
+    /// One has come since that was told of, for sets that tell of edges.
+    pub has_news: bool,
+}
+
+/// All of them.
+pub(super) struct Listeners {
+    all: [Listener; MOST],
+    /// How many connections wait, at all of them.
+    pub waiting: u32,
+    count: u32,
+}
+
+const NONE: Listener = Listener {
+    number: -1,
+    name: Name { address: [0; 16], port: 0 },
+    is_six: false,
+    pending: List::new(),
+    backlog: 0,
+    set: -1,
+    events: 0,
+    data: 0,
+    is_used: false,
+    is_under_way: false,
+    has_news: false,
+};
+
+impl Listeners {
+    pub(super) const fn new() -> Self {
+        Self { all: [NONE; MOST], waiting: 0, count: 0 }
+    }
+
+    /// The one of a number.
+    pub(super) fn of(&mut self, number: c_int) -> Option<&mut Listener> {
+        if self.count == 0 || number < 0 {
+            return None;
+        }
+        self.all.iter_mut().find(|one| one.number == number)
+    }
+
+    /// A new one, or the same again.
+    pub(super) fn add(&mut self, number: c_int) -> Option<&mut Listener> {
+        let place = match self.all.iter().position(|one| one.number == number) {
+            Some(place) => place,
+            None => {
+                let free = self.all.iter().position(|one| one.number == -1)?;
+                self.all[free] = Listener { number, ..NONE };
+                self.count += 1;
+                free
+            }
+        };
+        Some(&mut self.all[place])
+    }
+
+    /// It listens no more: connections that wait there.
+    pub(super) fn remove(&mut self, number: c_int) -> Option<List> {
+        let one = self.of(number)?;
+        let pending = one.pending;
+        *one = NONE;
+        self.count -= 1;
+        self.waiting -= pending.count();
+        Some(pending)
+    }
+
+    /// One that nobody has used so far.
+    pub(super) fn unused(&self) -> Option<c_int> {
+        self.all.iter().find(|one| one.number >= 0 && !one.is_used).map(|one| one.number)
+    }
+
+    /// Who hears those that connect to a name, the one for that address before one for all, if it
+    /// has room for one more.
+    pub(super) fn hearing(&mut self, names: &Names) -> Option<&mut Listener> {
+        let hears = |one: &&mut Listener| one.number >= 0 && one.name.hears(&names.to);
+        let is_far = |one: &Listener| (one.name.is_any(), one.name.is_v4() != names.to.is_v4());
+        let found = self.all.iter_mut().filter(hears).min_by_key(|one| is_far(one));
+        found.filter(|one| one.pending.count() <= one.backlog)
+    }
+
+    /// Those that have connections waiting and are in a set.
+    pub(super) fn in_set(&mut self, set: c_int) -> impl Iterator<Item = &mut Listener> {
+        let is_there =
+            move |one: &&mut Listener| one.set == set && one.number >= 0 && one.pending.count() > 0;
+        self.all.iter_mut().filter(is_there)
+    }
+
+    /// A set is closed.
+    pub(super) fn leave(&mut self, set: c_int) {
+        self.all.iter_mut().filter(|one| one.set == set).for_each(|one| one.set = -1);
+    }
+}

@@ -1,0 +1,308 @@
+//! Light connections in sets of epoll, and listening sockets to which some come.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use omniverb_stream::light::row::{ERR, HUP};
+
+use super::numbers::{self, Token};
+use super::sleepers;
+use super::state::{State, with};
+use super::waiting::{Waits, has_more, look};
+use crate::errno::{errno, set_errno};
+use crate::slots::next_epoll_wait;
+use crate::table;
+use omniverb_stream::descriptors::Kind;
+
+const ALWAYS: u32 = ERR | HUP;
+const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
+const EDGE: u32 = libc::EPOLLET as u32;
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+/// What may be asked for together with that.
+const EXCLUSIVELY: u32 = EXCLUSIVE
+    | EDGE
+    | ALWAYS
+    | libc::EPOLLIN as u32
+    | libc::EPOLLOUT as u32
+    | libc::EPOLLWAKEUP as u32;
+/// What is no event.
+const FLAGS: u32 = ONE_SHOT | EDGE | libc::EPOLLWAKEUP as u32 | EXCLUSIVE;
+
+fn answer(outcome: Option<Result<(), c_int>>) -> c_int {
+    match outcome.unwrap_or(Err(libc::EAGAIN)) {
+        Ok(()) => 0,
+        Err(error) => {
+            set_errno(error);
+            -1
+        }
+    }
+}
+
+/// The kernel's rules: who is woken alone is so from the start.
+fn may_be_exclusive(operation: c_int, events: u32) -> bool {
+    let is_new = operation == libc::EPOLL_CTL_ADD && events & !EXCLUSIVELY == 0;
+    events & EXCLUSIVE == 0 || is_new
+}
+
+/// `epoll_ctl` with a light connection.
+///
+/// # Safety
+/// As of the function.
+pub(super) unsafe fn change(
+    set: c_int,
+    operation: c_int,
+    (number, token): (c_int, Token),
+    event: *const libc::epoll_event,
+) -> c_int {
+    if table::look(set).kind() != Kind::Set {
+        return answer(Some(Err(libc::EINVAL)));
+    }
+    let needs_event = operation != libc::EPOLL_CTL_DEL;
+    if needs_event && event.is_null() {
+        return answer(Some(Err(libc::EFAULT)));
+    }
+    // SAFETY: the program's event, which the kernel would read as well.
+    let event = needs_event.then(|| unsafe { event.read_unaligned() });
+    if operation != libc::EPOLL_CTL_DEL
+        && event.is_some_and(|event| !may_be_exclusive(operation, event.events))
+    {
+        return answer(Some(Err(libc::EINVAL)));
+    }
+    let outcome = with(|state| {
+        let at = state.row(token).ok_or(libc::EBADF)?;
+        HAS_SETS.store(true, Ordering::Relaxed);
+        let place = state.sets.find_or_add(set).ok_or(libc::ENOSPC)?;
+        let ours = place as u16 + 1;
+        let is_member = state.rows.at(at).set == ours;
+        match operation {
+            libc::EPOLL_CTL_ADD if is_member => return Err(libc::EEXIST),
+            // One that is in another set stays there only.
+            libc::EPOLL_CTL_ADD if state.rows.at(at).set != 0 => return Err(libc::ENOSPC),
+            libc::EPOLL_CTL_ADD => {}
+            libc::EPOLL_CTL_MOD if is_member => {
+                if state.rows.at(at).events & EXCLUSIVE != 0 {
+                    return Err(libc::EINVAL);
+                }
+            }
+            libc::EPOLL_CTL_DEL if is_member => {
+                state.leave_set(at);
+                return Ok(());
+            }
+            libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL => return Err(libc::ENOENT),
+            _ => return Err(libc::EINVAL),
+        }
+        if let Some(event) = event {
+            state.rows.at(at).number = number;
+            state.join(place, at, event);
+        }
+        Ok(())
+    });
+    answer(outcome)
+}
+
+/// The kernel has done an `epoll_ctl` with a listening socket.
+///
+/// # Safety
+/// The event is there, if the operation needs one.
+pub(super) unsafe fn changed(
+    set: c_int,
+    operation: c_int,
+    number: c_int,
+    event: *const libc::epoll_event,
+) {
+    with(|state| {
+        let Some(listener) = state.listeners.of(number) else { return };
+        if operation == libc::EPOLL_CTL_DEL {
+            if listener.set == set {
+                listener.set = -1;
+            }
+        } else if !event.is_null() {
+            // SAFETY: the kernel has just read it.
+            let event = unsafe { event.read_unaligned() };
+            (listener.set, listener.events, listener.data) = (set, event.events, event.u64);
+            listener.has_news = true;
+        }
+        // So that the set is known as one that is looked at.
+        HAS_SETS.store(true, Ordering::Relaxed);
+        state.sets.find_or_add(set);
+    });
+}
+
+/// A set may get members that the kernel does not know, also while somebody sleeps in it.
+pub(super) fn concerns(set: c_int) -> bool {
+    table::look(set).kind() == Kind::Set
+}
+
+impl State {
+    /// It is in the set of a place from now on, which is to tell this.
+    pub(super) fn join(&mut self, place: usize, at: u32, event: libc::epoll_event) {
+        HAS_SETS.store(true, Ordering::Relaxed);
+        let row = self.rows.at(at);
+        if row.set == 0 {
+            row.set = place as u16 + 1;
+            self.sets.at(place).members += 1;
+        }
+        (row.events, row.data) = (event.events, event.u64);
+        self.news(at);
+    }
+
+    /// Writes what is ready in a set: how many events.
+    fn collect(&mut self, set: c_int, events: &mut [libc::epoll_event]) -> usize {
+        let Some(place) = self.sets.find(set) else { return 0 };
+        // Of the kernel's members there is always one that is told of.
+        let most = events.len().max(2) - 1;
+        let mut count = self.collect_listeners(set, &mut events[..most]);
+        for _ in 0..self.sets.at(place).ready.count() {
+            if count == most {
+                break;
+            }
+            let at = self.sets.at(place).ready.first();
+            let set = self.sets.at(place);
+            self.rows.unready(&mut set.ready, at);
+            let row = self.rows.at(at);
+            if row.events & !FLAGS == 0 && row.events & ONE_SHOT != 0 {
+                continue;
+            }
+            let ready = row.readiness() & (row.events | ALWAYS) & !FLAGS;
+            if ready == 0 {
+                continue;
+            }
+            events[count] = libc::epoll_event { events: ready, u64: row.data };
+            count += 1;
+            if row.events & ONE_SHOT != 0 {
+                row.events = ONE_SHOT;
+            } else if row.events & EDGE == 0 {
+                self.rows.ready(&mut set.ready, at);
+            }
+        }
+        count
+    }
+
+    fn collect_listeners(&mut self, set: c_int, events: &mut [libc::epoll_event]) -> usize {
+        if self.listeners.waiting == 0 {
+            return 0;
+        }
+        let mut count = 0;
+        for one in self.listeners.in_set(set) {
+            let is_told = one.events & (EDGE | ONE_SHOT) != 0 && !one.has_news;
+            if is_told || one.events & libc::EPOLLIN as u32 == 0 || count == events.len() {
+                continue;
+            }
+            one.has_news = false;
+            events[count] = libc::epoll_event { events: libc::EPOLLIN as u32, u64: one.data };
+            count += 1;
+        }
+        count
+    }
+}
+
+static TURN: AtomicU32 = AtomicU32::new(0);
+
+/// `epoll_pwait` in such a set.
+pub(super) fn wait(
+    set: c_int,
+    events: &mut [libc::epoll_event],
+    waits: Waits,
+    mask: *const libc::sigset_t,
+) -> Result<c_int, c_int> {
+    loop {
+        let mut count = 0;
+        // Where there is room for one event only the two take turns.
+        if events.len() > 1 || TURN.fetch_xor(1, Ordering::Relaxed) == 0 {
+            count = with(|state| {
+                state.pump();
+                state.collect(set, events)
+            })
+            .ok_or(libc::EINTR)?;
+        }
+        count = besides(set, events, count)?;
+        if count == 0 {
+            count = with(|state| state.collect(set, events)).unwrap_or(0);
+        }
+        if count == 0 && waits != Waits::Never {
+            count = look(|state| Some(state.collect(set, events)).filter(|count| *count > 0))
+                .unwrap_or(0);
+        }
+        if count > 0 || waits == Waits::Never {
+            return Ok(count as c_int);
+        }
+        let sleeper = sleepers::enter();
+        let count = with(|state| {
+            state.pump();
+            state.collect(set, events)
+        });
+        if count.is_some_and(|count| count > 0) {
+            sleeper.leave();
+            return Ok(count.unwrap_or(0) as c_int);
+        }
+        let mut all = [libc::pollfd { fd: set, events: libc::POLLIN, revents: 0 }; 3];
+        let limit = match waits {
+            Waits::Until(limit) => limit,
+            Waits::Never => None,
+        };
+        let pause = if has_more() { Some(0) } else { limit };
+        let woken = sleeper.sleep(&mut all, pause, mask);
+        let error = errno();
+        sleeper.leave();
+        if woken < 0 {
+            return Err(error);
+        }
+        if limit.is_some_and(|limit| sleepers::now() >= limit) {
+            let count = with(|state| state.collect(set, events)).unwrap_or(0);
+            return besides(set, events, count).map(|count| count as c_int);
+        }
+    }
+}
+
+/// What the kernel has to say besides, behind so many events. A listening socket is told of once.
+fn besides(set: c_int, events: &mut [libc::epoll_event], count: usize) -> Result<usize, c_int> {
+    if count == events.len() {
+        return Ok(count);
+    }
+    let (told, rest) = events.split_at_mut(count);
+    // SAFETY: the rest of the program's array.
+    let got = unsafe { next_epoll_wait(set, rest.as_mut_ptr(), rest.len() as c_int, 0) };
+    let Ok(got) = usize::try_from(got) else { return Err(errno()) };
+    let mut kept = 0;
+    for index in 0..got {
+        let one = rest[index];
+        let is_told = told.iter().any(|other| {
+            let (a, b) = (other.u64, one.u64);
+            a == b && with(|state| state.is_listeners(set, a)).unwrap_or(false)
+        });
+        if !is_told {
+            rest[kept] = one;
+            kept += 1;
+        }
+    }
+    Ok(count + kept)
+}
+
+impl State {
+    fn is_listeners(&mut self, set: c_int, data: u64) -> bool {
+        self.listeners.in_set(set).any(|one| one.data == data)
+    }
+}
+
+/// Some set has light members, or had some.
+static HAS_SETS: AtomicBool = AtomicBool::new(false);
+
+/// Sets have to be looked at when they are closed.
+pub(super) fn has_sets() -> bool {
+    HAS_SETS.load(Ordering::Relaxed)
+}
+
+/// A set is closed: its members are in none.
+pub(super) fn closed(set: c_int) {
+    with(|state| {
+        let Some(place) = state.sets.find(set) else { return };
+        let all = numbers::each(0, u32::MAX).filter_map(numbers::row);
+        for at in all {
+            if state.rows.at(at).set == place as u16 + 1 {
+                state.leave_set(at);
+            }
+        }
+        state.listeners.leave(set);
+        state.sets.remove(place);
+    });
+}

@@ -1,0 +1,331 @@
+//! Light mode: connections between processes that both have the library, without a socket of the
+//! kernel's (docs/decisions/0053). `OMNIVERB_SOCKETS=light`, for worlds that are closed: what has
+//! a light connection cannot be handed on, to a child or to another program.
+//!
+//! * [`opening`]: `listen`, `connect`, `accept`. [`broker`]: who leads to whom.
+//! * [`moving`]: bytes. [`waiting`], [`sleepers`]: until some come. [`polling`], [`members`]: among
+//!   other descriptors.
+//! * [`trunk`]: what two processes share. [`pump`]: what comes by it.
+//! * [`here`]: whether there are any.
+//! * [`state`]: what is known, and its lock. [`numbers`]: of which number. [`options`], [`names`]:
+//!   what is asked of a socket.
+
+mod broker;
+mod here;
+mod listeners;
+mod members;
+mod moving;
+mod names;
+mod numbers;
+mod opening;
+mod options;
+mod polling;
+mod pump;
+mod room;
+mod sets;
+mod sleepers;
+mod state;
+mod trunk;
+mod waiting;
+
+use core::ffi::{c_int, c_void};
+
+use omniverb_stream::light::row::Note;
+
+pub(crate) use numbers::Token;
+pub(crate) use polling::Selected;
+use state::with;
+pub(crate) use waiting::Waits;
+
+use crate::carry::parts::Parts;
+use crate::carry::report;
+use crate::errno::{keeping_errno, set_errno};
+use crate::place;
+
+/// Bytes of a file that are sent at a time.
+const PIECE: usize = 16 << 10;
+
+/// At the start of the program. `daemon`: as of the environment.
+///
+/// # Safety
+/// Nobody else is in here; it is a string, or null.
+pub(crate) unsafe fn begin(daemon: *const core::ffi::c_char) {
+    // SAFETY: as the caller says.
+    let has_broker = place::knows_children() && unsafe { crate::carry::broker::begin(daemon) };
+    if has_broker && here::begin() {
+        // SAFETY: as the caller says.
+        unsafe { report::begin(libc::getenv(c"OMNIVERB_SOCKETS_REPORT".as_ptr())) };
+    }
+}
+
+/// The process is about to end.
+pub(crate) fn ends() {
+    if is_on()
+        && place::is_ours()
+        && let Some(carried) = with(|state| state.carried)
+    {
+        report::write(carried);
+    }
+}
+
+/// There may be light connections.
+#[inline(always)]
+pub(crate) fn is_on() -> bool {
+    here::is_on()
+}
+
+/// The light connection of a number.
+#[inline(always)]
+pub(crate) fn row(number: c_int) -> Option<Token> {
+    if !here::is_on() || !place::is_ours() {
+        return None;
+    }
+    numbers::token(number)
+}
+
+pub(crate) use moving::{receive, send};
+
+/// Light connections come to this number, from now on if not before: it listens, and this process
+/// accepts there. (Who listens may leave that to its children.)
+pub(crate) fn is_listener(number: c_int) -> bool {
+    is_on() && place::is_ours() && opening::is_listener(number)
+}
+
+pub(crate) use opening::accept;
+
+/// `connect`. `None`: it is the kernel's.
+///
+/// # Safety
+/// As of the function.
+pub(crate) unsafe fn connect(number: c_int, address: *const c_void, length: u32) -> Option<c_int> {
+    if !is_on() || !place::is_ours() {
+        return None;
+    }
+    if let Some(token) = numbers::token(number) {
+        return Some(opening::again(token));
+    }
+    // SAFETY: as the caller says.
+    unsafe { opening::connect(number, address, length) }
+}
+
+/// A limit of time was given to a socket of the kernel's.
+pub(crate) fn is_timed(level: c_int, name: c_int) {
+    let is_limit = matches!(name, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO);
+    if is_on() && level == libc::SOL_SOCKET && is_limit {
+        opening::is_timed();
+    }
+}
+
+pub(crate) use moving::shut;
+pub(crate) use options::{Whose, control, get, name, request, set};
+
+/// A number is about to be closed, or to be for something else.
+pub(crate) fn closes(number: c_int) {
+    if !is_on() || !place::is_ours() {
+        return;
+    }
+    let is_light = numbers::token(number).is_some();
+    if !is_light && !opening::has_listened() && !members::has_sets() {
+        return;
+    }
+    keeping_errno(|| {
+        if !is_light {
+            broker::waits_for_duplicate(number);
+        }
+        with(|state| {
+            if let Some(at) = numbers::put(number, None) {
+                let row = state.rows.at(at);
+                row.numbers -= 1;
+                if row.numbers == 0 {
+                    state.close(at);
+                }
+                return;
+            }
+            state.leave_listener(number);
+        });
+        members::closed(number);
+    });
+}
+
+/// All of a range are.
+pub(crate) fn closes_range(first: u32, last: u32) {
+    if is_on() {
+        numbers::each(first, last).for_each(closes);
+    }
+}
+
+/// A number is a duplicate of another one.
+pub(crate) fn duplicated(from: c_int, to: c_int) {
+    if let Some(token) = row(from)
+        && to >= 0
+        && from != to
+        && numbers::has_room(to)
+    {
+        with(|state| {
+            let Some(at) = state.row(token) else { return };
+            state.rows.at(at).numbers += 1;
+            numbers::put(to, Some(token));
+        });
+    }
+}
+
+/// A process is about to be made by `fork`. Who has only listened so far leaves its listening
+/// sockets to children: they take up those that they accept at. (A child finds by itself that it is
+/// one, and begins anew: `state`.)
+pub(crate) fn forks() {
+    if !is_on() || !place::is_ours() {
+        return;
+    }
+    keeping_errno(|| {
+        while let Some(number) = with(|state| state.listeners.unused()).flatten() {
+            with(|state| state.leave_listener(number));
+        }
+    });
+}
+
+impl state::State {
+    /// Nobody comes there any more by light connections.
+    pub(in crate::light) fn leave_listener(&mut self, number: c_int) {
+        let Some(mut pending) = self.listeners.remove(number) else { return };
+        while let Some(at) = self.rows.pop(&mut pending) {
+            self.rows.at(at).unnote(Note::Pending);
+            self.close(at);
+        }
+        broker::unlistens(number);
+    }
+}
+
+/// A socket listens.
+pub(crate) fn listens(number: c_int) {
+    if is_on() && place::is_ours() {
+        opening::listens(number);
+    }
+}
+
+/// `poll`, if some of these are light. `waits` is asked then only.
+///
+/// # Safety
+/// So many are there.
+pub(crate) unsafe fn poll(
+    all: *mut libc::pollfd,
+    count: u64,
+    waits: impl FnOnce() -> Waits,
+    mask: *const libc::sigset_t,
+) -> Option<c_int> {
+    if !is_on() || !place::is_ours() || all.is_null() || count == 0 {
+        return None;
+    }
+    // SAFETY: as the caller says.
+    let all = unsafe { core::slice::from_raw_parts_mut(all, usize::try_from(count).ok()?) };
+    polling::concerns(all).then(|| said(polling::poll(all, waits(), mask)))
+}
+
+/// `select`, if some of these are light.
+pub(crate) fn select(
+    selected: &Selected,
+    waits: impl FnOnce() -> Waits,
+    mask: *const libc::sigset_t,
+) -> Option<c_int> {
+    let is_here = is_on() && place::is_ours() && selected.concerns();
+    is_here.then(|| said(selected.select(waits(), mask)))
+}
+
+fn said(outcome: Result<c_int, c_int>) -> c_int {
+    outcome.unwrap_or_else(|error| {
+        set_errno(error);
+        -1
+    })
+}
+
+/// `epoll_ctl` with a light connection. `None`: the kernel's.
+///
+/// # Safety
+/// As of the function.
+pub(crate) unsafe fn change_set(
+    set: c_int,
+    operation: c_int,
+    number: c_int,
+    event: *const libc::epoll_event,
+) -> Option<c_int> {
+    let token = row(number)?;
+    // SAFETY: as the caller says.
+    Some(unsafe { members::change(set, operation, (number, token), event) })
+}
+
+/// The kernel has done one.
+///
+/// # Safety
+/// As of the function.
+pub(crate) unsafe fn changed_set(
+    set: c_int,
+    operation: c_int,
+    number: c_int,
+    event: *const libc::epoll_event,
+) {
+    if is_listener(number) {
+        // SAFETY: as the caller says.
+        unsafe { members::changed(set, operation, number, event) };
+    }
+}
+
+/// `epoll_pwait`, in a set that has light members.
+///
+/// # Safety
+/// As of the function.
+pub(crate) unsafe fn wait_in_set(
+    set: c_int,
+    events: *mut libc::epoll_event,
+    most: c_int,
+    waits: impl FnOnce() -> Waits,
+    mask: *const libc::sigset_t,
+) -> Option<c_int> {
+    if !is_on() || !place::is_ours() || events.is_null() || !members::concerns(set) {
+        return None;
+    }
+    let most = usize::try_from(most).ok().filter(|most| *most > 0)?;
+    // SAFETY: as the caller says.
+    let events = unsafe { core::slice::from_raw_parts_mut(events, most) };
+    Some(said(members::wait(set, events, waits(), mask)))
+}
+
+/// `sendfile` to a light connection.
+///
+/// # Safety
+/// As of the function.
+pub(crate) unsafe fn send_file(token: Token, from: c_int, offset: *mut i64, count: usize) -> isize {
+    let mut bytes = [0_u8; PIECE];
+    let mut sent = 0;
+    while sent < count {
+        let most = PIECE.min(count - sent);
+        let to = bytes.as_mut_ptr().cast::<c_void>();
+        // SAFETY: the place is there; the offset as the caller says.
+        let got = unsafe {
+            match offset.is_null() {
+                true => {
+                    let position = libc::lseek(from, 0, libc::SEEK_CUR);
+                    if position < 0 { -1 } else { libc::pread(from, to, most, position) }
+                }
+                false => libc::pread(from, to, most, *offset),
+            }
+        };
+        let Ok(got) = usize::try_from(got) else { break };
+        if got == 0 {
+            return sent as isize;
+        }
+        let part = crate::carry::parts::one(to, got);
+        let done = send(token, Parts::new(&part), 0);
+        let Ok(done) = usize::try_from(done) else { break };
+        sent += done;
+        // SAFETY: as above.
+        unsafe {
+            match offset.is_null() {
+                true => _ = libc::lseek(from, done as i64, libc::SEEK_CUR),
+                false => *offset += done as i64,
+            }
+        }
+        if done < got {
+            return sent as isize;
+        }
+    }
+    if sent == 0 && count > 0 { -1 } else { sent as isize }
+}

@@ -1,0 +1,371 @@
+//! `listen`, `connect`, `accept`: the socket that listens is the kernel's, and TCP comes to it as
+//! ever; whoever connects from a process that has the library, too, needs no other socket of the
+//! kernel's.
+//!
+//! A number of a light connection is a duplicate of one placeholder: a socket that was opened by
+//! its path in `/proc` (`O_PATH`), which can be neither read, written nor waited for: a call that
+//! nobody sees says `EBADF`.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::fmt::Write;
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use omniverb_ring::UserMemory;
+use omniverb_stream::descriptors::Kind;
+use omniverb_stream::light::frame::Name;
+use omniverb_stream::light::row::Note;
+use omniverb_stream::light::{Frame, Names};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use super::broker;
+use super::names::{self, Family};
+use super::numbers::{self, Token};
+use super::state::{State, with};
+use super::trunk::FOR_ANSWERS;
+use super::waiting::{Waits, until};
+use crate::errno::{errno, keeping_errno, set_errno};
+use crate::own;
+use crate::slots::{next_dup3, next_fcntl, next_getsockopt, next_poll};
+use crate::table::{self, NUMBERS};
+use crate::words::Words;
+
+/// Its place among our own descriptors.
+static PLACEHOLDER: AtomicI32 = AtomicI32::new(-1);
+/// Some socket of this process has a limit of time.
+static IS_TIMED: AtomicBool = AtomicBool::new(false);
+/// First port of those that connect without one, and how many there are.
+const PORTS: (u32, u32) = (32768, 28232);
+const FD_CLOEXEC: c_int = libc::FD_CLOEXEC;
+
+/// Some socket of this process has listened.
+static HAS_LISTENED: AtomicBool = AtomicBool::new(false);
+
+/// Listening sockets have to be looked at when they are closed.
+pub(super) fn has_listened() -> bool {
+    HAS_LISTENED.load(Ordering::Relaxed)
+}
+
+/// At the start, and in a child.
+pub(super) fn begin() -> bool {
+    let Some(file) = nothing() else { return false };
+    let Some(place) = own::keep(file.as_raw_fd()) else { return false };
+    PLACEHOLDER.store(place as i32, Ordering::Release);
+    true
+}
+
+/// A descriptor that is a socket for who asks what it is, and good for nothing.
+fn nothing() -> Option<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
+    let mut path = [0; 32];
+    let mut words = Words::new(&mut path);
+    write!(words, "/proc/self/fd/{}\0", socket.as_raw_fd()).ok()?;
+    let path = CStr::from_bytes_until_nul(words.written()).ok()?;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    open(path, flags, Mode::empty()).or_else(|_| open("/dev/null", flags, Mode::empty())).ok()
+}
+
+fn placeholder() -> Option<c_int> {
+    own::number(usize::try_from(PLACEHOLDER.load(Ordering::Acquire)).ok()?)
+}
+
+/// A limit of time was given to a socket.
+pub(super) fn is_timed() {
+    IS_TIMED.store(true, Ordering::Relaxed);
+}
+
+/// An option that is a number, or a time in milliseconds.
+fn option(number: c_int, level: c_int, name: c_int) -> Option<[i64; 2]> {
+    let (mut value, mut length) = ([0_i64; 2], 16_u32);
+    let to = value.as_mut_ptr().cast::<c_void>();
+    // SAFETY: both live across the call.
+    let got =
+        keeping_errno(|| unsafe { next_getsockopt(number, level, name, to, &raw mut length) });
+    (got == 0).then_some(value)
+}
+
+fn times(number: c_int) -> [u32; 2] {
+    if !IS_TIMED.load(Ordering::Relaxed) {
+        return [0; 2];
+    }
+    [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO].map(|name| {
+        let [seconds, microseconds] = option(number, libc::SOL_SOCKET, name).unwrap_or_default();
+        milliseconds(seconds, microseconds)
+    })
+}
+
+/// Of a `struct timeval`; 0: none.
+pub(super) fn milliseconds(seconds: i64, microseconds: i64) -> u32 {
+    let all = seconds.saturating_mul(1000).saturating_add((microseconds + 999) / 1000);
+    u32::try_from(all.max(0)).unwrap_or(u32::MAX)
+}
+
+/// Connections that may wait to be accepted, as far as the program allows.
+const BACKLOG: u32 = 16384;
+
+/// Light connections come to a socket that listens. Whether they do.
+#[cold]
+pub(super) fn listens(number: c_int) -> bool {
+    let Some((name, is_six)) = names::of_socket(number) else { return false };
+    let is_there = with(|state| match state.listeners.add(number) {
+        Some(listener) => {
+            (listener.name, listener.is_six) = (name, is_six);
+            listener.backlog = BACKLOG;
+            listener.is_under_way = true;
+            true
+        }
+        None => false,
+    });
+    if is_there == Some(true) {
+        HAS_LISTENED.store(true, Ordering::Relaxed);
+        keeping_errno(|| broker::listens(number));
+    }
+    is_there == Some(true)
+}
+
+/// `connect`. `None`: it is the kernel's.
+///
+/// # Safety
+/// As of the function.
+pub(super) unsafe fn connect(number: c_int, address: *const c_void, length: u32) -> Option<c_int> {
+    let was = table::look(number);
+    if was.kind() != Kind::Fresh || was.is_duplicated() || !numbers::has_room(number) {
+        return None;
+    }
+    // SAFETY: as the caller says.
+    let (to, is_six) = unsafe { names::read(address, length) }?;
+    if to.is_any() || to.port == 0 {
+        return None;
+    }
+    let trunk = keeping_errno(|| broker::reach(to))?;
+    // SAFETY: no memory is involved.
+    let (flags, how) =
+        unsafe { (next_fcntl(number, libc::F_GETFD, 0), next_fcntl(number, libc::F_GETFL, 0)) };
+    let bound = names::of_socket(number).map(|(name, _)| name).filter(|name| name.port != 0);
+    // What was chosen is for a world that is larger.
+    if bound.is_some_and(|name| name.port < 1024 || !name.is_any() && name.address != to.address) {
+        return None;
+    }
+    let times = times(number);
+    let (member, is_in_others) = member_of(number, was.id());
+    if is_in_others {
+        return None;
+    }
+    let at = with(|state| state.open(trunk, to, bound))??;
+    let cloexec = if flags & FD_CLOEXEC == 0 { 0 } else { libc::O_CLOEXEC };
+    // SAFETY: no memory is involved.
+    let put = unsafe { next_dup3(placeholder()?, number, cloexec) };
+    with(|state| {
+        if put != number {
+            return state.close(at);
+        }
+        let token = state.token(at);
+        let row = state.rows.at(at);
+        (row.is_six, row.times, row.number, row.numbers) = (is_six, times, number, 1);
+        if how & libc::O_NONBLOCK != 0 {
+            row.note(Note::NonBlocking);
+            row.is_connecting = true;
+        }
+        numbers::put(number, Some(token));
+        // The kernel has forgotten the socket that was a member.
+        if let Some((set, event)) = member
+            && let Some(place) = state.sets.find_or_add(set)
+        {
+            state.join(place, at, event);
+        }
+    });
+    if put != number {
+        return None;
+    }
+    table::left(number, was);
+    NUMBERS.put(number, Kind::Other);
+    if how & libc::O_NONBLOCK == 0 {
+        return Some(0);
+    }
+    // As the kernel says, though it is connected at once.
+    set_errno(libc::EINPROGRESS);
+    Some(-1)
+}
+
+/// `connect`, once more.
+pub(super) fn again(token: Token) -> c_int {
+    let is_first = with(|state| {
+        state.row(token).map(|at| core::mem::take(&mut state.rows.at(at).is_connecting))
+    });
+    if is_first.flatten() == Some(true) {
+        return 0;
+    }
+    set_errno(libc::EISCONN);
+    -1
+}
+
+/// The set that a socket is in before it connects, as nginx's are, and what that is to tell; and
+/// whether there are others.
+fn member_of(number: c_int, id: u32) -> (Option<(c_int, libc::epoll_event)>, bool) {
+    let (mut found, mut count) = (None, 0);
+    table::MEMBERS.of_number(number, id, |member| {
+        let event = libc::epoll_event { events: member.events, u64: member.data };
+        found = NUMBERS.numbers_of(member.set).next().map(|set| (set, event));
+        count += 1;
+    });
+    (found, count > 1)
+}
+
+impl State {
+    /// A new connection by the trunk of a name. `None`: there is no room.
+    fn open(&mut self, name: u64, to: Name, bound: Option<Name>) -> Option<u32> {
+        let index = self
+            .trunks
+            .iter()
+            .position(|trunk| trunk.as_ref().is_some_and(|trunk| trunk.name == name))?;
+        self.pump_one(index);
+        let trunk = self.trunks[index].as_mut()?;
+        let takes = Frame::Open.takes() + FOR_ANSWERS;
+        if trunk.room(takes) < takes {
+            return None;
+        }
+        let at = self.rows.make(index as u16, Names::default())?;
+        let Some(id) = trunk.ids.take(at) else {
+            self.rows.free(at);
+            return None;
+        };
+        // As the kernel does for an address of this host; the port is nobody's but this one's.
+        let own = Name { address: to.address, port: (PORTS.0 + id / 2 % PORTS.1) as u16 };
+        let from = match bound {
+            Some(name) if name.is_any() => Name { port: name.port, ..own },
+            Some(name) => name,
+            None => own,
+        };
+        self.carried.0 += 1;
+        let names = Names { from, to };
+        let row = self.rows.at(at);
+        (row.id, row.names) = (id, names);
+        row.note(Note::Connects);
+        let place = trunk.put(Frame::Open, id);
+        UserMemory::lend(&names.encode(), |bytes| trunk.fill(place, bytes));
+        trunk.publish();
+        Some(at)
+    }
+
+    /// A connection that waits at a listening socket, at a number that it gets now.
+    fn take_pending(&mut self, number: c_int, flags: c_int) -> Option<Result<(c_int, u32), c_int>> {
+        let listener = self.listeners.of(number)?;
+        if listener.pending.first() == 0 {
+            return None;
+        }
+        let is_six = listener.is_six;
+        let command =
+            if flags & libc::SOCK_CLOEXEC == 0 { libc::F_DUPFD } else { libc::F_DUPFD_CLOEXEC };
+        let Some(placeholder) = placeholder() else { return Some(Err(libc::ENFILE)) };
+        // SAFETY: no memory is involved.
+        let new = unsafe { next_fcntl(placeholder, command, 0) };
+        if new < 0 {
+            return Some(Err(errno()));
+        }
+        if !numbers::has_room(new) {
+            rustix_close(new);
+            return Some(Err(libc::ENOBUFS));
+        }
+        let at = self.rows.pop(&mut listener.pending)?;
+        self.listeners.waiting -= 1;
+        self.carried.0 += 1;
+        let row = self.rows.at(at);
+        row.unnote(Note::Pending);
+        (row.number, row.numbers, row.is_six) = (new, 1, is_six);
+        if flags & libc::SOCK_NONBLOCK != 0 {
+            row.note(Note::NonBlocking);
+        }
+        numbers::put(new, Some(Token::new(at, row.turn)));
+        NUMBERS.put(new, Kind::Other);
+        // What could not be said while it waited.
+        self.owe(at);
+        let index = usize::from(self.rows.at(at).trunk);
+        self.pay(index);
+        self.settle(at);
+        if let Some(trunk) = self.trunks[index].as_mut() {
+            trunk.publish();
+        }
+        Some(Ok((new, at)))
+    }
+}
+
+fn rustix_close(number: c_int) {
+    // SAFETY: just made, and nobody else's.
+    unsafe { rustix::io::close(number) };
+}
+
+/// Light connections come to this number, if it listens.
+pub(super) fn is_listener(number: c_int) -> bool {
+    if table::look(number).kind() != Kind::Listening {
+        return false;
+    }
+    let is_known = with(|state| match state.listeners.of(number) {
+        Some(listener) => {
+            listener.is_used = true;
+            true
+        }
+        None => false,
+    });
+    is_known.unwrap_or(false) || listens(number)
+}
+
+/// `accept4` at such a number. `native`: the kernel's.
+///
+/// # Safety
+/// As of the function.
+pub(crate) unsafe fn accept(
+    number: c_int,
+    address: *mut c_void,
+    length: *mut u32,
+    flags: c_int,
+    native: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: no memory is involved.
+    let how = unsafe { next_fcntl(number, libc::F_GETFL, 0) };
+    let limit = times(number);
+    let waits = match how & libc::O_NONBLOCK {
+        0 => Waits::until(limit[0]),
+        _ => Waits::Never,
+    };
+    loop {
+        let outcome = until(waits, Some(number), |state| {
+            let taken = state.take_pending(number, flags);
+            taken.map(|taken| taken.map(|(new, at)| (new, at, state.rows.at(at).names)))
+        });
+        return match outcome {
+            Ok(Ok((new, at, names))) => {
+                let family = with(|state| {
+                    let row = state.rows.at(at);
+                    row.times = limit;
+                    Family::of(row)
+                });
+                let family = family.unwrap_or(Family::Four);
+                // SAFETY: as the caller says.
+                unsafe { names::write(&names.from, family, address, length) };
+                new
+            }
+            Ok(Err(error)) | Err(error) if error != libc::EAGAIN => {
+                set_errno(error);
+                -1
+            }
+            // The kernel says that there is none.
+            _ if waits == Waits::Never => native(),
+            _ if is_readable(number) => native(),
+            _ if waits.is_over() => {
+                set_errno(libc::EAGAIN);
+                -1
+            }
+            // Another process was quicker.
+            _ => continue,
+        };
+    }
+}
+
+/// The kernel has something for this number.
+fn is_readable(number: c_int) -> bool {
+    let mut one = libc::pollfd { fd: number, events: libc::POLLIN, revents: 0 };
+    // SAFETY: it lives across the call.
+    keeping_errno(|| unsafe { next_poll(&raw mut one, 1, 0) }) > 0
+}

@@ -1,0 +1,328 @@
+//! Frames that have come are taken out of trunks, and what is owed goes in. Whoever makes a call
+//! with a light connection does so; nobody else does.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use omniverb_stream::light::Frame;
+use omniverb_stream::light::frame::HEADER;
+use omniverb_stream::light::row::{Closing, Note};
+
+use super::state::{State, has_mapped};
+use super::trunk::{FOR_ANSWERS, FRAMES, Nonsense};
+use super::{broker, sleepers};
+use crate::carry::clock;
+
+/// How long after a look at the bells there is another one, though nobody sleeps: about a
+/// millisecond. A process that is gone is heard of by its bell only.
+const BELLS: u64 = clock::SECOND >> 10;
+
+/// When they were looked at last.
+static HEARD: AtomicU64 = AtomicU64::new(0);
+
+impl State {
+    /// Takes out what has come by all trunks, and says what is owed.
+    pub(super) fn pump(&mut self) {
+        let now = clock::now();
+        if now.wrapping_sub(HEARD.load(Ordering::Relaxed)) > BELLS {
+            HEARD.store(now, Ordering::Relaxed);
+            self.hear();
+        }
+        broker::look(self);
+        self.say_gone();
+        for index in 0..self.trunks_end {
+            self.pump_one(index);
+        }
+    }
+
+    /// Tells the broker of trunks that have ended.
+    fn say_gone(&mut self) {
+        let (names, count) = self.gone;
+        self.gone.1 = 0;
+        names[..count].iter().for_each(|name| broker::ended(*name));
+    }
+
+    /// There is something in a ring that can be taken out.
+    pub(super) fn has_frames(&mut self) -> bool {
+        self.trunks.iter().flatten().any(|trunk| trunk.has_next() && !trunk.is_short_of_room)
+    }
+
+    /// Takes what has rung. Trunks whose other process is gone are lost, when all is taken out that
+    /// it has said.
+    pub(super) fn hear(&mut self) {
+        sleepers::rung(|place| {
+            let Some(index) = place else { return broker::take(self) };
+            let Some(trunk) = self.trunks[index].as_ref() else { return };
+            let is_there = trunk.hear();
+            if sleepers::are_any() {
+                // What has rung was for them, too.
+                trunk.sleeps();
+            }
+            self.pump_one(index);
+            if !is_there {
+                self.pump_one(index);
+                self.lose(index);
+            }
+        });
+    }
+
+    /// Wakes those threads that what has come may be for.
+    pub(super) fn tell(&mut self) {
+        if core::mem::take(&mut self.has_news) {
+            sleepers::wake();
+        }
+    }
+
+    /// The same of one trunk.
+    pub(super) fn pump_one(&mut self, index: usize) {
+        let Some(trunk) = self.trunks[index].as_mut() else { return };
+        if trunk.has_next() || trunk.debts.count() > 0 {
+            let outcome = self.take_frames(index);
+            if outcome.is_err() {
+                return self.lose(index);
+            }
+            self.pay(index);
+        }
+        if let Some(trunk) = self.trunks[index].as_mut() {
+            trunk.publish();
+        }
+    }
+
+    /// All that is there now: nothing of who is gone is looked at later, and who sleeps is not
+    /// woken for what came before. Then others have their turn.
+    fn take_frames(&mut self, index: usize) -> Result<(), Nonsense> {
+        for _ in 0..FRAMES {
+            let Some(trunk) = self.trunks[index].as_mut() else { return Ok(()) };
+            let Some((frame, id)) = trunk.next()? else { return Ok(()) };
+            match frame {
+                Frame::Open => {
+                    // There is to be room for the answer that nobody listens.
+                    trunk.is_short_of_room = trunk.room(HEADER) < HEADER;
+                    if trunk.is_short_of_room {
+                        return Ok(());
+                    }
+                    self.opened(index, id)?;
+                }
+                _ => {
+                    // What is under way to a connection that was refused is nobody's.
+                    if let Some(row) = trunk.ids.row(id) {
+                        self.came(index, row, frame)?;
+                    }
+                }
+            }
+            if let Some(trunk) = self.trunks[index].as_mut() {
+                trunk.take(frame);
+            }
+        }
+        Ok(())
+    }
+
+    /// Somebody connects: to a listener of ours, or to nobody.
+    fn opened(&mut self, index: usize, id: u32) -> Result<(), Nonsense> {
+        let Some(trunk) = self.trunks[index].as_mut() else { return Ok(()) };
+        if !trunk.ids.may_be_opened(id) {
+            return Err(Nonsense);
+        }
+        let names = trunk.names();
+        // As the kernel would have it: a port that anybody may have, of this host's.
+        let is_likely = names.from.port >= 1024 && names.from.address == names.to.address;
+        let made = is_likely.then_some(()).and_then(|()| {
+            let listener = self.listeners.hearing(&names)?;
+            let row = self.rows.make(index as u16, names)?;
+            self.rows.append(&mut listener.pending, row);
+            listener.has_news = true;
+            Some(row)
+        });
+        let Some(row) = made else {
+            trunk.put(Frame::Close(true), id);
+            return Ok(());
+        };
+        self.listeners.waiting += 1;
+        self.rows.at(row).id = id;
+        self.rows.at(row).note(Note::Pending);
+        self.has_news = true;
+        if trunk.ids.opened(id, row) { Ok(()) } else { Err(Nonsense) }
+    }
+
+    /// Something of a connection that is there.
+    fn came(&mut self, index: usize, at: u32, frame: Frame) -> Result<(), Nonsense> {
+        let row = self.rows.at(at);
+        if row.has(Note::HadClose) {
+            return Err(Nonsense);
+        }
+        match frame {
+            Frame::Data(bytes) => {
+                if !row.has(Note::Closed) && !row.has(Note::WasReset) {
+                    if !row.may_come(bytes) {
+                        return Err(Nonsense);
+                    }
+                    let Some(trunk) = self.trunks[index].as_ref() else { return Ok(()) };
+                    let is_there = row.queue.push(&mut self.pool, bytes as usize, |done, place| {
+                        trunk.bytes(done, place);
+                    });
+                    if !is_there {
+                        row.queue.clear(&mut self.pool);
+                        row.note(Note::Reset);
+                        if !row.has(Note::SaidClose) {
+                            row.note(Note::OwesClose);
+                        }
+                        row.lacks_memory();
+                        self.owe(at);
+                    }
+                }
+            }
+            Frame::Credit(bytes) => {
+                if !row.has(Note::Closed) && !row.had_credit(bytes) {
+                    return Err(Nonsense);
+                }
+            }
+            Frame::End => row.had_end(),
+            Frame::Close(is_reset) => {
+                if is_reset && row.has(Note::Connects) {
+                    // Nobody may listen there any more.
+                    let names = row.names;
+                    broker::forgets(self, &names.to);
+                }
+                let row = self.rows.at(at);
+                row.had_close(if is_reset { Closing::Reset } else { Closing::Orderly });
+                self.owe(at);
+            }
+            Frame::Open => return Err(Nonsense),
+        }
+        self.settle(at);
+        self.news(at);
+        Ok(())
+    }
+
+    /// Something about a connection has changed that somebody may wait for.
+    pub(super) fn news(&mut self, at: u32) {
+        self.has_news = true;
+        let row = self.rows.at(at);
+        if let Some(set) = row.set.checked_sub(1) {
+            let set = self.sets.at(usize::from(set));
+            self.rows.ready(&mut set.ready, at);
+        }
+    }
+
+    /// It has something to say, or wants room.
+    pub(super) fn owe(&mut self, at: u32) {
+        let trunk = usize::from(self.rows.at(at).trunk);
+        let wants_room_only = self.rows.at(at).owes().is_none();
+        if let Some(trunk) = self.trunks[trunk].as_mut() {
+            trunk.is_only_short &= wants_room_only;
+            self.rows.owes(&mut trunk.debts, at);
+            if wants_room_only && sleepers::are_any() {
+                // Who sleeps has not said that room is wanted.
+                trunk.sleeps();
+            }
+        }
+    }
+
+    /// Says what is owed, as far as there is room.
+    pub(super) fn pay(&mut self, index: usize) {
+        let Some(trunk) = self.trunks[index].as_mut() else { return };
+        let has_room = trunk.room(2 * FOR_ANSWERS) >= 2 * FOR_ANSWERS;
+        if trunk.is_only_short && !has_room {
+            return;
+        }
+        // Unless one that is put back owes more.
+        trunk.is_only_short = true;
+        for _ in 0..trunk.debts.count() {
+            let Some(trunk) = self.trunks[index].as_mut() else { return };
+            if trunk.room(HEADER) < HEADER {
+                trunk.is_only_short = false;
+                return;
+            }
+            let Some(at) = self.rows.pop(&mut trunk.debts) else { return };
+            let row = self.rows.at(at);
+            row.unnote(Note::InDebt);
+            let id = row.id;
+            while let Some(frame) = row.owes() {
+                if trunk.room(HEADER) < HEADER {
+                    break;
+                }
+                trunk.put(frame, id);
+                row.has_said(frame);
+            }
+            let wants_room = row.has(Note::NoRoom);
+            let has_room = trunk.room(2 * FOR_ANSWERS) >= 2 * FOR_ANSWERS;
+            let owes = row.owes().is_some() || wants_room && !has_room;
+            if wants_room && has_room {
+                row.unnote(Note::NoRoom);
+                self.news(at);
+            }
+            if owes {
+                self.owe(at);
+            }
+            self.settle(at);
+        }
+    }
+
+    /// If both ends have closed the id is free; if no number names it either, the row is.
+    pub(super) fn settle(&mut self, at: u32) {
+        let row = self.rows.at(at);
+        if !row.has(Note::Used) || !row.is_apart() {
+            return;
+        }
+        let (id, index) = (row.id, usize::from(row.trunk));
+        if let Some(trunk) = self.trunks[index].as_mut()
+            && trunk.ids.row(id) == Some(at)
+        {
+            trunk.ids.give(id);
+        }
+        let row = self.rows.at(at);
+        let is_listed = row.has(Note::InDebt) || row.has(Note::Pending);
+        if row.has(Note::Closed) && !is_listed {
+            row.queue.clear(&mut self.pool);
+            self.rows.free(at);
+        }
+    }
+
+    /// No number names it any more.
+    pub(super) fn close(&mut self, at: u32) {
+        self.leave_set(at);
+        // What has come and is not received makes it a reset.
+        let index = usize::from(self.rows.at(at).trunk);
+        self.pump_one(index);
+        let row = self.rows.at(at);
+        row.close();
+        row.queue.clear(&mut self.pool);
+        row.unnote(Note::NoRoom);
+        self.owe(at);
+        self.settle(at);
+        self.pump_one(index);
+    }
+
+    /// A trunk is no more: the other process is gone, or has written what makes no sense.
+    pub(super) fn lose(&mut self, index: usize) {
+        let Some(mut trunk) = self.trunks[index].take() else { return };
+        for id in 0..trunk.ids.known() {
+            let Some(at) = trunk.ids.row(id) else { continue };
+            let row = self.rows.at(at);
+            row.lost_trunk();
+            row.unnote(Note::NoRoom);
+            self.news(at);
+            self.settle(at);
+        }
+        // Among them are some that have no id any more.
+        while let Some(at) = self.rows.pop(&mut trunk.debts) {
+            self.rows.at(at).unnote(Note::InDebt);
+            self.settle(at);
+        }
+        broker::loses(self, trunk.name);
+        has_mapped(index, [0; 2]);
+        if let Some(bell) = trunk.bell() {
+            sleepers::hears_no_more(bell);
+        }
+        trunk.end();
+        self.has_news = true;
+    }
+
+    /// It is in no set any more.
+    pub(super) fn leave_set(&mut self, at: u32) {
+        let Some(set) = self.rows.at(at).set.checked_sub(1) else { return };
+        let set = self.sets.at(usize::from(set));
+        self.rows.unready(&mut set.ready, at);
+        set.members -= 1;
+        self.rows.at(at).set = 0;
+    }
+}

@@ -1,0 +1,203 @@
+//! Threads that sleep until something comes for a light connection.
+//!
+//! Each has a descriptor of its own (`eventfd`), by which threads of this process wake it. What
+//! other processes ring is in one set of the kernel's, in which all sleepers wait besides: whoever
+//! is woken by that takes out what has come, for all, and wakes the others. So nothing that rings
+//! is heard by one thread and meant for another that sleeps on.
+
+use core::ffi::c_int;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::state::{State, TRUNKS, with};
+use crate::own;
+use crate::slots::next_ppoll;
+
+/// Threads that sleep at a time and have a descriptor. Others look once in a millisecond.
+const MOST: usize = 64;
+/// What rings in the set that is no trunk.
+const BROKER: u64 = u64::MAX;
+const NANOSECONDS: u64 = 1_000_000_000;
+const MILLISECOND: u64 = 1_000_000;
+/// What is said where there is no descriptor.
+const NONE: i32 = -1;
+/// A slot that is free, and one whose thread sleeps.
+const FREE: u32 = 0;
+const TAKEN: u32 = 1;
+
+struct Slot {
+    is_taken: AtomicU32,
+    bell: AtomicI32,
+}
+
+static SLOTS: [Slot; MOST] =
+    [const { Slot { is_taken: AtomicU32::new(FREE), bell: AtomicI32::new(NONE) } }; MOST];
+/// How many are taken.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+/// The set of what others ring: its place among our own descriptors.
+static BELLS: AtomicI32 = AtomicI32::new(NONE);
+
+fn borrow(place: i32) -> Option<BorrowedFd<'static>> {
+    let number = own::number(usize::try_from(place).ok()?)?;
+    // SAFETY: ours for good.
+    Some(unsafe { BorrowedFd::borrow_raw(number) })
+}
+
+/// In a child of `fork`, which has none of these.
+pub(super) fn begin_anew() {
+    for slot in &SLOTS {
+        slot.bell.store(NONE, Ordering::Relaxed);
+        slot.is_taken.store(FREE, Ordering::Relaxed);
+    }
+    COUNT.store(0, Ordering::Relaxed);
+    BELLS.store(NONE, Ordering::Relaxed);
+}
+
+/// The set of what others ring, for who has the lock.
+fn bells() -> Option<BorrowedFd<'static>> {
+    if BELLS.load(Ordering::Acquire) == NONE {
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
+        BELLS.store(own::keep(set.as_raw_fd())? as i32, Ordering::Release);
+    }
+    borrow(BELLS.load(Ordering::Acquire))
+}
+
+/// From now on a trunk's bell is heard.
+pub(super) fn hears(index: usize, bell: BorrowedFd<'_>) -> bool {
+    let data = epoll::EventData::new_u64(index as u64);
+    bells().is_some_and(|bells| epoll::add(bells, bell, data, epoll::EventFlags::IN).is_ok())
+}
+
+/// It is not any more.
+pub(super) fn hears_no_more(bell: BorrowedFd<'_>) {
+    if let Some(bells) = borrow(BELLS.load(Ordering::Acquire)) {
+        _ = epoll::delete(bells, bell);
+    }
+}
+
+/// So is the broker's socket.
+pub(super) fn hears_broker(socket: BorrowedFd<'_>) {
+    let data = epoll::EventData::new_u64(BROKER);
+    if let Some(bells) = bells() {
+        _ = epoll::add(bells, socket, data, epoll::EventFlags::IN);
+    }
+}
+
+/// What has rung: calls with each trunk's place, and with `None` for the broker.
+pub(super) fn rung(mut with: impl FnMut(Option<usize>)) {
+    let Some(bells) = borrow(BELLS.load(Ordering::Acquire)) else { return };
+    let mut space = [MaybeUninit::<epoll::Event>::uninit(); TRUNKS];
+    let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let Ok((all, _)) = epoll::wait(bells, &mut space[..], Some(&zero)) else { return };
+    for one in all {
+        let data = one.data.u64();
+        with((data != BROKER).then_some(data as usize % TRUNKS));
+    }
+}
+
+/// Threads of this process sleep.
+pub(super) fn are_any() -> bool {
+    COUNT.load(Ordering::SeqCst) != 0
+}
+
+/// Wakes all that sleep.
+pub(super) fn wake() {
+    if COUNT.load(Ordering::SeqCst) == 0 {
+        return;
+    }
+    for slot in SLOTS.iter().filter(|slot| slot.is_taken.load(Ordering::SeqCst) == TAKEN) {
+        if let Some(bell) = borrow(slot.bell.load(Ordering::Acquire)) {
+            _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
+/// A thread that is about to sleep.
+pub(super) struct Sleeper {
+    slot: Option<&'static Slot>,
+}
+
+/// It says so; whoever does that looks once more before it sleeps.
+pub(super) fn enter() -> Sleeper {
+    let is_free = |slot: &&Slot| {
+        let taken =
+            slot.is_taken.compare_exchange(FREE, TAKEN, Ordering::SeqCst, Ordering::Relaxed);
+        taken.is_ok()
+    };
+    let slot = SLOTS.iter().find(is_free);
+    COUNT.fetch_add(1, Ordering::SeqCst);
+    if let Some(slot) = slot
+        && slot.bell.load(Ordering::Relaxed) == NONE
+        && let Ok(bell) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+        && let Some(place) = own::keep(bell.as_fd().as_raw_fd())
+    {
+        slot.bell.store(place as i32, Ordering::Release);
+    }
+    with(State::say_asleep);
+    Sleeper { slot }
+}
+
+impl State {
+    fn say_asleep(&mut self) {
+        self.trunks.iter().flatten().for_each(super::trunk::Trunk::sleeps);
+    }
+}
+
+impl Sleeper {
+    /// Sleeps until one of these is ready, or something has come; the last two are for this.
+    /// `until`: of the monotonic clock. What the kernel says.
+    pub(super) fn sleep(
+        &self,
+        all: &mut [libc::pollfd],
+        until: Option<u64>,
+        mask: *const libc::sigset_t,
+    ) -> c_int {
+        let own_bell = self.slot.and_then(|slot| borrow(slot.bell.load(Ordering::Acquire)));
+        let set = borrow(BELLS.load(Ordering::Acquire));
+        let mut left = until.map(|until| until.saturating_sub(now()));
+        if own_bell.is_none() || set.is_none() {
+            left = Some(left.unwrap_or(MILLISECOND).min(MILLISECOND));
+        }
+        let places = all.len() - 2;
+        for (place, bell) in all[places..].iter_mut().zip([own_bell, set]) {
+            let fd = bell.map_or(-1, |bell| bell.as_raw_fd());
+            *place = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        }
+        let limit = left.map(|left| libc::timespec {
+            tv_sec: (left / NANOSECONDS) as i64,
+            tv_nsec: (left % NANOSECONDS) as i64,
+        });
+        let limit = limit.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+        // SAFETY: the list and the limit are there; the mask is the program's.
+        unsafe { next_ppoll(all.as_mut_ptr(), all.len() as u64, limit, mask) }
+    }
+
+    /// It is awake.
+    pub(super) fn leave(self) {
+        if let Some(slot) = self.slot {
+            if let Some(bell) = borrow(slot.bell.load(Ordering::Acquire)) {
+                let mut word = [0; 8];
+                _ = rustix::io::read(bell, &mut word);
+            }
+            slot.is_taken.store(FREE, Ordering::SeqCst);
+        }
+        let others = COUNT.fetch_sub(1, Ordering::SeqCst) - 1;
+        with(|state| {
+            state.hear();
+            if others > 0 {
+                state.say_asleep();
+            }
+            state.pump();
+        });
+    }
+}
+
+/// The monotonic clock, in nanoseconds.
+pub(super) fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * NANOSECONDS + time.tv_nsec as u64
+}

@@ -1,0 +1,183 @@
+//! What a process knows of its light connections, and the one lock before it.
+//!
+//! Whoever has the lock makes no call that waits, so it is soon free again. A signal's handler that
+//! interrupts its own thread there finds nobody who would give it up: it is refused, and its call
+//! says `EAGAIN`. (A handler that leaves by `longjmp` from there has it locked for good: then all
+//! calls with light connections are refused.)
+
+use core::cell::UnsafeCell;
+use core::ffi::c_void;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use omniverb_stream::light::row::Note;
+use omniverb_stream::light::{Block, Pool, Row, Rows};
+use rustix::mm::Advice;
+use rustix::thread::sched_yield;
+
+use super::listeners::Listeners;
+use super::numbers::Token;
+use super::room::{give_back, zeros};
+use super::sets::Sets;
+use super::trunk::{IDS_BYTES as IDS, MEMORY_BYTES as MEMORY, Trunk};
+use crate::place;
+
+/// Connections of a process, and blocks of 4 KiB for what they have not received. Memory is taken
+/// when they are used.
+const ROWS: usize = 1 << 21;
+const BLOCKS: usize = 1 << 20;
+/// Other processes that one has connections with.
+pub(super) const TRUNKS: usize = 64;
+
+/// How often the lock is looked at before the processor is given away.
+const LOOKS: u32 = 64;
+
+/// All of it.
+pub(super) struct State {
+    pub rows: Rows<'static>,
+    pub pool: Pool<'static>,
+    pub trunks: [Option<Trunk>; TRUNKS],
+    /// No place from here on ever had one.
+    pub trunks_end: usize,
+    pub listeners: Listeners,
+    pub sets: Sets,
+    /// Something has become ready since that was asked last.
+    pub has_news: bool,
+    /// Trunks of which the broker is to be told that they have ended, and how many.
+    pub gone: ([u64; TRUNKS], usize),
+    /// Connections that there were, and bytes that were sent by them: for reports.
+    pub carried: (u64, u64),
+}
+
+struct Place(UnsafeCell<MaybeUninit<State>>);
+// SAFETY: touched by who has the lock only.
+unsafe impl Sync for Place {}
+static STATE: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
+/// The thread that has the lock.
+static OWNER: AtomicU64 = AtomicU64::new(0);
+/// Where rows and blocks are.
+static TABLES: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// At the start of the program. `false`: there is no room for what may be.
+pub(super) fn begin() -> bool {
+    let (Some(rows), Some(blocks)) = (zeros::<Row>(ROWS), zeros::<Block>(BLOCKS)) else {
+        return false;
+    };
+    TABLES[0].store(rows.as_mut_ptr() as usize, Ordering::Relaxed);
+    TABLES[1].store(blocks.as_mut_ptr() as usize, Ordering::Relaxed);
+    fill();
+    true
+}
+
+/// Nothing is known.
+fn fill() {
+    let [rows, blocks] = [0, 1].map(|which: usize| TABLES[which].load(Ordering::Relaxed));
+    // SAFETY: as `begin` has made them, all zeros, and whoever had them has them no more.
+    let (rows, blocks) = unsafe {
+        (
+            core::slice::from_raw_parts_mut(rows as *mut Row, ROWS),
+            core::slice::from_raw_parts_mut(blocks as *mut Block, BLOCKS),
+        )
+    };
+    let state = State {
+        rows: Rows::new(rows),
+        pool: Pool::new(blocks),
+        trunks: [const { None }; TRUNKS],
+        trunks_end: 0,
+        listeners: Listeners::new(),
+        sets: Sets::new(),
+        has_news: false,
+        gone: ([0; TRUNKS], 0),
+        carried: (0, 0),
+    };
+    // SAFETY: nobody else is in here.
+    unsafe { (*STATE.0.get()).write(state) };
+}
+
+/// What trunks have mapped, by their places: for children, which may find a state that another
+/// thread of the parent was in the middle of.
+static MAPPED: [[AtomicUsize; 2]; TRUNKS] = [const { [const { AtomicUsize::new(0) }; 2] }; TRUNKS];
+
+/// A trunk has mapped this, or nothing any more.
+pub(super) fn has_mapped(place: usize, bases: [usize; 2]) {
+    for (word, base) in MAPPED[place].iter().zip(bases) {
+        word.store(base, Ordering::Relaxed);
+    }
+}
+
+/// In a child of `fork`, which nobody else is in yet: what there is is the parent's.
+pub(super) fn begin_anew() -> bool {
+    OWNER.store(0, Ordering::Relaxed);
+    for [memory, ids] in &MAPPED {
+        for (base, bytes) in [(memory, MEMORY), (ids, IDS)] {
+            let base = base.swap(0, Ordering::Relaxed);
+            if base != 0 {
+                // SAFETY: the parent's mappings, of which these are copies that nobody uses.
+                unsafe { give_back(base as *mut c_void, bytes) };
+            }
+        }
+    }
+    for (table, bytes) in TABLES.iter().zip([ROWS * size_of::<Row>(), BLOCKS * size_of::<Block>()])
+    {
+        let base = table.load(Ordering::Relaxed) as *mut c_void;
+        // SAFETY: this process's own copies, which nobody needs: they are zeros from now on.
+        if unsafe { rustix::mm::madvise(base, bytes, Advice::LinuxDontNeed) }.is_err() {
+            return false;
+        }
+    }
+    fill();
+    true
+}
+
+/// The lock is given up when this is dropped.
+struct Held;
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        OWNER.store(0, Ordering::Release);
+    }
+}
+
+fn lock() -> Option<Held> {
+    let me = place::this_thread();
+    let mut looks = 0_u32;
+    while let Err(owner) = OWNER.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed)
+    {
+        if owner == me {
+            return None;
+        }
+        looks += 1;
+        if looks.is_multiple_of(LOOKS) {
+            sched_yield();
+        } else {
+            core::hint::spin_loop();
+        }
+    }
+    Some(Held)
+}
+
+/// Does something with the state. `None`: this very thread is at it, and was interrupted.
+#[inline]
+pub(super) fn with<R>(act: impl FnOnce(&mut State) -> R) -> Option<R> {
+    let _held = lock()?;
+    // SAFETY: who has the lock is alone; it was written before the switch was on, without which
+    // nobody comes here.
+    let state = unsafe { (*STATE.0.get()).assume_init_mut() };
+    let result = act(state);
+    state.tell();
+    Some(result)
+}
+
+impl State {
+    /// The row of a connection, if it is still that.
+    #[inline(always)]
+    pub(super) fn row(&mut self, token: Token) -> Option<u32> {
+        let row = self.rows.at(token.row());
+        (row.turn == token.turn() && row.has(Note::Used)).then_some(token.row())
+    }
+
+    /// What numbers are to say of a row.
+    pub(super) fn token(&mut self, at: u32) -> Token {
+        Token::new(at, self.rows.at(at).turn)
+    }
+}

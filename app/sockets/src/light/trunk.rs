@@ -1,0 +1,271 @@
+//! A trunk: memory that this process shares with another one, with a ring of frames each way, and a
+//! pair of sockets by which each wakes the other and hears of its end.
+//!
+//! Order: a writer writes frames, then its head (release); a reader reads the head (acquire), the
+//! frames, then moves its tail (release), which the writer reads (acquire) before it writes there
+//! again. Before a process sleeps it says so (`SeqCst`) and looks once more; who has written a head
+//! or a tail looks (a fence between, `SeqCst`) whether the other one sleeps. One of the two sees
+//! the other.
+
+use core::ffi::c_void;
+use core::sync::atomic::{Ordering, fence};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use omniverb_carry::trunk::BYTES;
+use omniverb_ring::{UserMemory, WordMemory};
+use omniverb_stream::light::frame::{HEADER, NAMES};
+use omniverb_stream::light::{Frame, Ids, List, Names};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use super::room::{give_back, zeros};
+use crate::own;
+use crate::shared::Memory;
+
+/// Bytes of a ring, behind the page of words.
+const RING: usize = 256 << 10;
+/// The most frames that are in one.
+pub(super) const FRAMES: usize = RING / HEADER;
+const PAGE: usize = 4096;
+const _: () = assert!(PAGE + 2 * RING == BYTES);
+/// Words of a side, each in a line of its own: how far it has written, how far it has read, and
+/// what it wants to be woken for.
+const HEAD: usize = 0;
+const TAIL: usize = 128;
+const SLEEPS: usize = 256;
+const SIDE: usize = 1024;
+
+/// Connections of a trunk, of both sides together.
+const IDS: usize = 1 << 21;
+/// Bytes that a trunk has mapped.
+pub(super) const IDS_BYTES: usize = IDS * 4;
+pub(super) const MEMORY_BYTES: usize = BYTES;
+/// What only answers may take of a ring: then both sides can always answer.
+pub(super) const FOR_ANSWERS: usize = 8 << 10;
+
+/// Bytes of its socket that are taken in one go.
+const RINGS_MAX: usize = 1024;
+
+/// Who sleeps wants to know of frames.
+const WANTS_FRAMES: u64 = 1;
+/// And of room.
+const WANTS_ROOM: u64 = 2;
+
+/// A trunk, as this side has it.
+pub(super) struct Trunk {
+    memory: Memory<BYTES>,
+    base: usize,
+    side: usize,
+    /// As the broker calls it.
+    pub name: u64,
+    /// Its place among our own descriptors.
+    bell: usize,
+    pub ids: Ids<'static>,
+    ids_base: usize,
+    /// How far this side has written and said so, and how far the other one had read by then.
+    head: u64,
+    said: u64,
+    read: u64,
+    /// How far this side has read.
+    tail: u64,
+    /// Rows that have something to say, or want room.
+    pub debts: List,
+    /// There is an `Open`, and no room for its answer.
+    pub is_short_of_room: bool,
+    /// Those rows want room, and have nothing to say.
+    pub is_only_short: bool,
+    /// Frames or room have moved since the other side was looked at.
+    is_moved: bool,
+}
+
+/// The other side has written what makes no sense.
+#[derive(Debug)]
+pub(super) struct Nonsense;
+
+impl Trunk {
+    /// Of memory that is mapped, and of our end of the pair of sockets.
+    pub(super) fn new(base: usize, side: u64, name: u64, bell: &OwnedFd) -> Option<Trunk> {
+        let ids = zeros::<u32>(IDS)?;
+        let ids_base = ids.as_ptr() as usize;
+        let Some(bell) = own::keep(bell.as_raw_fd()) else {
+            // SAFETY: nobody has seen it.
+            unsafe { give_back(ids_base as *mut c_void, IDS * 4) };
+            return None;
+        };
+        let side = side as usize & 1;
+        Some(Trunk {
+            memory: Memory::new(base),
+            base,
+            side,
+            name,
+            bell,
+            ids: Ids::new(ids, side as u32),
+            ids_base,
+            head: 0,
+            said: 0,
+            read: 0,
+            tail: 0,
+            debts: List::new(),
+            is_short_of_room: false,
+            is_only_short: true,
+            is_moved: false,
+        })
+    }
+
+    /// Where its memory is.
+    pub(super) fn mapped(&self) -> [usize; 2] {
+        [self.base, self.ids_base]
+    }
+
+    /// Its end: memory and descriptor go back.
+    pub(super) fn end(&mut self) {
+        if let Some(bell) = self.bell() {
+            own::close(bell.as_raw_fd());
+        }
+        // SAFETY: the caller takes it out of the list, and nothing else names these.
+        unsafe {
+            give_back(self.base as *mut c_void, BYTES);
+            give_back(self.ids_base as *mut c_void, IDS * 4);
+        }
+    }
+
+    /// What is shown in sets of the kernel's.
+    pub(super) fn bell(&self) -> Option<BorrowedFd<'static>> {
+        let number = own::number(self.bell)?;
+        // SAFETY: ours for as long as the trunk is there.
+        Some(unsafe { BorrowedFd::borrow_raw(number) })
+    }
+
+    fn at(from: usize, position: u64) -> usize {
+        PAGE + from * RING + position as usize % RING
+    }
+
+    /// Room for frames, as far as that is known; asks if it is less than that.
+    pub(super) fn room(&mut self, least: usize) -> usize {
+        let room = |read: u64| RING.saturating_sub(self.head.wrapping_sub(read) as usize);
+        if room(self.read) < least {
+            let word = self.memory.load((1 - self.side) * SIDE + TAIL, Ordering::Acquire);
+            // Only what was written can have been read.
+            if self.head.wrapping_sub(word) <= self.head.wrapping_sub(self.read) {
+                self.read = word;
+            }
+        }
+        RING.saturating_sub(self.head.wrapping_sub(self.read) as usize)
+    }
+
+    /// Writes a frame for which there is room; where its bytes go.
+    pub(super) fn put(&mut self, frame: Frame, id: u32) -> u64 {
+        let at = Self::at(self.side, self.head);
+        self.memory.word(at).store(frame.encode(id), Ordering::Relaxed);
+        let bytes = self.head + HEADER as u64;
+        self.head += frame.takes() as u64;
+        self.is_moved = true;
+        bytes
+    }
+
+    /// Writes bytes of it.
+    pub(super) fn fill(&self, position: u64, piece: UserMemory) {
+        let at = Self::at(self.side, position);
+        let until_end = (PAGE + (self.side + 1) * RING - at).min(piece.len());
+        let (first, second) = (piece.first(until_end), piece.skip(until_end));
+        self.memory.fill(at, first);
+        if !second.is_empty() {
+            self.memory.fill(PAGE + self.side * RING, second);
+        }
+    }
+
+    /// Reads bytes of the frame that is next.
+    fn drain(&self, position: u64, piece: UserMemory) {
+        let from = 1 - self.side;
+        let at = Self::at(from, position);
+        let until_end = (PAGE + (from + 1) * RING - at).min(piece.len());
+        let (first, second) = (piece.first(until_end), piece.skip(until_end));
+        self.memory.drain(at, first);
+        if !second.is_empty() {
+            self.memory.drain(PAGE + from * RING, second);
+        }
+    }
+
+    /// Bytes of the frame that is next, from one on.
+    pub(super) fn bytes(&self, from: usize, to: &mut [u8]) {
+        // SAFETY: a place of ours for so many bytes.
+        let piece = unsafe { UserMemory::new(to.as_mut_ptr() as usize, to.len()) };
+        self.drain(self.tail + (HEADER + from) as u64, piece);
+    }
+
+    /// The frame that is next, if there is one; it is read once.
+    pub(super) fn next(&self) -> Result<Option<(Frame, u32)>, Nonsense> {
+        let head = self.memory.load((1 - self.side) * SIDE + HEAD, Ordering::Acquire);
+        let there = head.wrapping_sub(self.tail) as usize;
+        if there == 0 {
+            return Ok(None);
+        }
+        if there > RING || !there.is_multiple_of(HEADER) {
+            return Err(Nonsense);
+        }
+        let word = self.memory.load(Self::at(1 - self.side, self.tail), Ordering::Relaxed);
+        let (frame, id) = Frame::decode(word).ok_or(Nonsense)?;
+        (frame.takes() <= there).then_some(Some((frame, id))).ok_or(Nonsense)
+    }
+
+    /// Whether there is one, or what makes none.
+    #[inline(always)]
+    pub(super) fn has_next(&self) -> bool {
+        self.memory.load((1 - self.side) * SIDE + HEAD, Ordering::Acquire) != self.tail
+    }
+
+    /// The names of an `Open`.
+    pub(super) fn names(&self) -> Names {
+        let mut bytes = [0; NAMES];
+        self.bytes(0, &mut bytes);
+        Names::decode(&bytes)
+    }
+
+    /// The next frame is done with.
+    pub(super) fn take(&mut self, frame: Frame) {
+        self.tail += frame.takes() as u64;
+        self.is_moved = true;
+    }
+
+    /// Says what has been written and read since that was said last, and wakes the other side if
+    /// it sleeps and wants to know.
+    pub(super) fn publish(&mut self) {
+        if !core::mem::take(&mut self.is_moved) {
+            return;
+        }
+        let has_frames = self.said != self.head;
+        self.said = self.head;
+        self.memory.word(self.side * SIDE + TAIL).store(self.tail, Ordering::Release);
+        self.memory.word(self.side * SIDE + HEAD).store(self.head, Ordering::Release);
+        fence(Ordering::SeqCst);
+        let sleeps = self.memory.word((1 - self.side) * SIDE + SLEEPS);
+        let wants = sleeps.load(Ordering::Relaxed);
+        if wants & WANTS_ROOM != 0 || wants != 0 && has_frames {
+            sleeps.store(0, Ordering::Relaxed);
+            if let Some(bell) = self.bell() {
+                _ = send(bell, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            }
+        }
+    }
+
+    /// This process is about to sleep. It looks once more afterwards.
+    pub(super) fn sleeps(&self) {
+        let wants = match self.debts.count() {
+            0 if !self.is_short_of_room => WANTS_FRAMES,
+            _ => WANTS_FRAMES | WANTS_ROOM,
+        };
+        self.memory.word(self.side * SIDE + SLEEPS).store(wants, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Takes what has rung. `false`: the other process is gone.
+    pub(super) fn hear(&self) -> bool {
+        let Some(bell) = self.bell() else { return false };
+        let mut bytes = [0; RINGS_MAX];
+        match recv(bell, &mut bytes[..], RecvFlags::DONTWAIT) {
+            // Nobody rings so often who does so only when this side sleeps.
+            Ok((0 | RINGS_MAX, _)) => false,
+            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => true,
+            Err(_) => false,
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Waiting for something of light connections: a look, then sleep.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::thread::sched_yield;
+
+use super::sleepers::{self, now};
+use super::state::{State, with};
+use crate::carry::clock;
+use crate::errno::errno;
+
+/// How long a look lasts: some 60 us.
+const LOOK: u64 = 3 * clock::MOMENT;
+/// Looks until the processor is given away.
+const SPINS: u32 = 16;
+/// So many waits are left out at most behind one that was in vain.
+const SKIP_MAX: u64 = 127;
+const MILLISECOND: u64 = 1_000_000;
+const SECOND: i64 = 1_000_000_000;
+
+/// Looks in a row that were in vain, and waits that do not look for that.
+static VAIN: AtomicU64 = AtomicU64::new(0);
+static SKIP: AtomicU64 = AtomicU64::new(0);
+
+/// How long a call may wait.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// It does not.
+    Never,
+    /// Until the monotonic clock shows this; `None`: for as long as it takes.
+    Until(Option<u64>),
+}
+
+impl Waits {
+    /// So many milliseconds; 0: for as long as it takes.
+    pub(crate) fn until(milliseconds: u32) -> Self {
+        let limit = (milliseconds != 0).then(|| now() + u64::from(milliseconds) * MILLISECOND);
+        Self::Until(limit)
+    }
+
+    /// As `poll` says it.
+    pub(crate) fn of_milliseconds(timeout: c_int) -> Self {
+        match u32::try_from(timeout) {
+            Ok(0) => Self::Never,
+            Ok(some) => Self::until(some),
+            Err(_) => Self::Until(None),
+        }
+    }
+
+    /// As `ppoll` says it.
+    ///
+    /// # Safety
+    /// The limit is there, or null.
+    pub(crate) unsafe fn of(limit: *const libc::timespec) -> Self {
+        if limit.is_null() {
+            return Self::Until(None);
+        }
+        // SAFETY: as the caller says.
+        let limit = unsafe { *limit };
+        Self::within(limit.tv_sec, limit.tv_nsec)
+    }
+
+    /// As `select` says it.
+    ///
+    /// # Safety
+    /// The limit is there, or null.
+    pub(crate) unsafe fn of_time(limit: *const libc::timeval) -> Self {
+        if limit.is_null() {
+            return Self::Until(None);
+        }
+        // SAFETY: as the caller says.
+        let limit = unsafe { *limit };
+        Self::within(limit.tv_sec, limit.tv_usec.saturating_mul(1000))
+    }
+
+    fn within(seconds: i64, nanoseconds: i64) -> Self {
+        let all = seconds.saturating_mul(SECOND).saturating_add(nanoseconds);
+        match u64::try_from(all) {
+            Ok(0) | Err(_) => Self::Never,
+            Ok(some) => Self::Until(Some(now().saturating_add(some))),
+        }
+    }
+
+    pub(super) fn is_over(self) -> bool {
+        match self {
+            Self::Never => true,
+            Self::Until(limit) => limit.is_some_and(|limit| now() >= limit),
+        }
+    }
+}
+
+/// Looks for a while, if that is worth while.
+pub(super) fn look<R>(mut attempt: impl FnMut(&mut State) -> Option<R>) -> Option<R> {
+    let skip = SKIP.load(Ordering::Relaxed);
+    if skip > 0 {
+        SKIP.store(skip - 1, Ordering::Relaxed);
+        return None;
+    }
+    let begun = clock::now();
+    let mut looks = 0_u32;
+    while !clock::is_over(begun, LOOK) {
+        let found = with(|state| {
+            state.pump();
+            attempt(state)
+        });
+        if let Some(found) = found? {
+            VAIN.store(0, Ordering::Relaxed);
+            return Some(found);
+        }
+        looks += 1;
+        if looks.is_multiple_of(SPINS) {
+            sched_yield();
+        } else {
+            core::hint::spin_loop();
+        }
+    }
+    let vain = VAIN.fetch_add(1, Ordering::Relaxed) + 1;
+    SKIP.store((1 << vain.min(7)).min(SKIP_MAX), Ordering::Relaxed);
+    None
+}
+
+/// There is more in a trunk than was taken out in a row: nobody is to sleep.
+pub(super) fn has_more() -> bool {
+    with(|state| state.has_frames()).unwrap_or(false)
+}
+
+/// Attempts something until it has an outcome. `number`: something of the kernel's that is waited
+/// for, too: then `EAGAIN` says that it is ready.
+///
+/// # Errors
+/// errno: `EAGAIN` if there is no time; `EINTR`; as of `poll`.
+pub(super) fn until<R>(
+    waits: Waits,
+    number: Option<c_int>,
+    mut attempt: impl FnMut(&mut State) -> Option<R>,
+) -> Result<R, c_int> {
+    let mut both = |state: &mut State| {
+        attempt(state).or_else(|| {
+            state.pump();
+            attempt(state)
+        })
+    };
+    if let Some(outcome) = with(&mut both).ok_or(libc::EAGAIN)? {
+        return Ok(outcome);
+    }
+    if waits == Waits::Never {
+        return Err(libc::EAGAIN);
+    }
+    loop {
+        if let Some(outcome) = look(&mut both) {
+            return Ok(outcome);
+        }
+        let sleeper = sleepers::enter();
+        if let Some(outcome) = with(&mut both).flatten() {
+            sleeper.leave();
+            return Ok(outcome);
+        }
+        let fd = number.unwrap_or(-1);
+        let mut all = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }; 3];
+        let limit = match waits {
+            Waits::Until(limit) => limit,
+            Waits::Never => None,
+        };
+        let limit = if has_more() { Some(0) } else { limit };
+        let woken = sleeper.sleep(&mut all, limit, core::ptr::null());
+        let error = errno();
+        sleeper.leave();
+        if let Some(outcome) = with(&mut both).flatten() {
+            return Ok(outcome);
+        }
+        if woken < 0 {
+            return Err(error);
+        }
+        if all[0].revents != 0 || waits.is_over() {
+            return Err(libc::EAGAIN);
+        }
+    }
+}

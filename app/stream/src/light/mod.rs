@@ -1,0 +1,22 @@
+//! Light connections: those that have no socket of the kernel's (docs/decisions/0053).
+//!
+//! All connections of two processes share a *trunk*, through which frames go both ways. Here is
+//! what frames mean, and what a process keeps of each connection.
+//!
+//! * [`frame`]: what goes through a trunk.
+//! * [`queue`]: bytes that have come and were not received.
+//! * [`row`]: one connection, as one end has it.
+//! * [`rows`]: all of them, and lists of those that are ready.
+//! * [`ids`]: by what the two ends call them.
+
+pub mod frame;
+pub mod ids;
+pub mod queue;
+pub mod row;
+pub mod rows;
+
+pub use frame::{Frame, Names};
+pub use ids::Ids;
+pub use queue::{Block, Pool};
+pub use row::Row;
+pub use rows::{List, Rows};

@@ -1,0 +1,429 @@
+//! One light connection, as one of its ends has it.
+//!
+//! A row is some hundred bytes, and all that an idle connection costs but for a number of the
+//! process and two ids of its trunk. What it answers is what TCP's socket would.
+
+use super::frame::{Frame, Names};
+use super::queue::Queue;
+
+/// Bytes that the other end may send before any were received, and that may be in the queue.
+pub const WINDOW: u32 = 1 << 20;
+/// So many bytes that were received make it worth while to say so.
+const WORTH_SAYING: u32 = WINDOW / 4;
+
+/// Events, as `epoll` numbers them.
+pub const IN: u32 = 1;
+/// There is room to send.
+pub const OUT: u32 = 4;
+/// An error is to be told of.
+pub const ERR: u32 = 8;
+/// Both directions are over.
+pub const HUP: u32 = 16;
+/// The other end sends no more.
+pub const RDHUP: u32 = 0x2000;
+
+/// Errors of Linux.
+const EPIPE: u16 = 32;
+const ECONNRESET: u16 = 104;
+
+/// What is true of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Note {
+    /// The row is a connection.
+    Used = 1,
+    /// No bytes come any more.
+    HadEnd = 2,
+    /// The other end has closed: it receives nothing any more.
+    HadClose = 4,
+    /// This end sends no more.
+    Ended = 8,
+    /// That is to be said, as soon as there is room in the trunk.
+    OwesEnd = 16,
+    /// No number names it any more.
+    Closed = 32,
+    /// That, or an answer to the other end's `Close`, is to be said.
+    OwesClose = 64,
+    /// It was closed before all was received.
+    Reset = 128,
+    /// It has said that it has closed: it has an id no more if both have.
+    SaidClose = 256,
+    /// There was no room in the trunk for what it had to send.
+    NoRoom = 512,
+    /// It does not wait.
+    NonBlocking = 1024,
+    /// `SHUT_RD`.
+    Deaf = 2048,
+    /// It waits to be accepted.
+    Pending = 4096,
+    /// It is in the list of those of its trunk that have something to say.
+    InDebt = 8192,
+    /// The other end has reset, or what was sent after it had closed has shown that.
+    WasReset = 16384,
+    /// This end has connected.
+    Connects = 32768,
+}
+
+/// How the other end has closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closing {
+    /// It had received all.
+    Orderly,
+    /// It had not, or has said that it wants no more.
+    Reset,
+}
+
+/// Its state. All zeros is none.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Row {
+    notes: u16,
+    /// What a call is to be told once.
+    error: u16,
+    /// Which trunk it goes by.
+    pub trunk: u16,
+    /// Its names are shown as those of IPv6, whatever they are.
+    pub is_six: bool,
+    /// The program has not heard yet that it is connected.
+    pub is_connecting: bool,
+    /// `SO_LINGER` without time: to close it resets.
+    pub is_abrupt: bool,
+    /// One more than the set that it is in; 0: in none.
+    pub set: u16,
+    /// By what the trunk's ends call it.
+    pub id: u32,
+    /// How many numbers name it.
+    pub numbers: u32,
+    /// Bytes that have come.
+    pub queue: Queue,
+    /// Bytes that may be sent.
+    pub credit: u32,
+    /// Bytes that were received, and the other end has not heard so.
+    consumed: u32,
+    /// What its set is to tell, with which data; and its place among those that are ready.
+    pub events: u32,
+    /// One number of the process that names it, for sets.
+    pub number: i32,
+    /// As the program gave it to `epoll_ctl`.
+    pub data: u64,
+    /// How often the row was a connection: who remembers another number means one of before.
+    pub turn: u32,
+    pub(super) next: u32,
+    pub(super) previous: u32,
+    /// The next in a list of its trunk's, of a listener's, or of free rows.
+    pub(super) other: u32,
+    /// `SO_RCVTIMEO`, `SO_SNDTIMEO`: milliseconds, 0 for none.
+    pub times: [u32; 2],
+    /// `SO_RCVLOWAT`; 0: 1.
+    pub least: u32,
+    /// Whose ends these are: `from` is who connected.
+    pub names: Names,
+}
+
+impl Row {
+    /// Something is true of it.
+    #[must_use]
+    #[inline(always)]
+    pub fn has(&self, note: Note) -> bool {
+        self.notes & note as u16 != 0
+    }
+
+    /// It is, from now on.
+    #[inline(always)]
+    pub fn note(&mut self, note: Note) {
+        self.notes |= note as u16;
+    }
+
+    /// It is not.
+    #[inline(always)]
+    pub fn unnote(&mut self, note: Note) {
+        self.notes &= !(note as u16);
+    }
+
+    /// A new connection.
+    pub(super) fn begin(&mut self, trunk: u16, names: Names) {
+        let turn = self.turn;
+        *self = Self { trunk, names, credit: WINDOW, turn, ..Self::default() };
+        self.note(Note::Used);
+    }
+
+    /// What can be done with it, in events of `epoll`.
+    #[must_use]
+    pub fn readiness(&self) -> u32 {
+        let (ended, had_end) = (self.has(Note::Ended), self.has(Note::HadEnd));
+        let (is_over, is_reset) = (had_end || self.has(Note::Deaf), self.has(Note::WasReset));
+        let mut events = 0;
+        if self.queue.len() >= self.least.max(1) as usize || is_over || is_reset {
+            events |= IN;
+        }
+        if is_over || is_reset {
+            events |= RDHUP;
+        }
+        if ended
+            || is_reset
+            || self.has(Note::HadClose)
+            || self.credit > 0 && !self.has(Note::NoRoom)
+        {
+            events |= OUT;
+        }
+        if is_reset || ended && is_over {
+            events |= HUP;
+        }
+        if self.error != 0 {
+            events |= ERR;
+        }
+        events
+    }
+
+    /// The error that is to be told, once.
+    pub fn take_error(&mut self) -> Option<i32> {
+        let error = core::mem::take(&mut self.error);
+        (error != 0).then_some(i32::from(error))
+    }
+
+    /// How many bytes may be sent now.
+    ///
+    /// # Errors
+    /// errno: what a call that sends is to say. `None`: the other end has closed already, and what
+    /// is sent shows that: it goes nowhere, and the next call is told.
+    pub fn may_send(&mut self) -> Result<Option<u32>, i32> {
+        if let Some(error) = self.take_error() {
+            return Err(error);
+        }
+        if self.has(Note::Ended) || self.has(Note::WasReset) {
+            return Err(i32::from(EPIPE));
+        }
+        if self.has(Note::HadClose) {
+            return Ok(None);
+        }
+        Ok(Some(self.credit))
+    }
+
+    /// Bytes were sent to an end that has closed: it answers with a reset.
+    pub fn sent_in_vain(&mut self) {
+        self.note(Note::WasReset);
+        self.error = EPIPE;
+    }
+
+    /// What a call that receives is to say where there are no bytes.
+    ///
+    /// # Errors
+    /// errno. `Ok(true)`: the end. `Ok(false)`: it is to wait.
+    pub fn is_at_end(&mut self) -> Result<bool, i32> {
+        if self.has(Note::HadEnd) || self.has(Note::Deaf) {
+            return Ok(true);
+        }
+        if let Some(error) = self.take_error() {
+            return Err(error);
+        }
+        Ok(self.has(Note::WasReset))
+    }
+
+    /// Bytes were received: how much credit is to be said, if it is worth while.
+    pub fn consume(&mut self, bytes: u32) -> Option<u32> {
+        self.consumed += bytes;
+        if self.consumed < WORTH_SAYING || self.has(Note::HadEnd) || self.has(Note::HadClose) {
+            return None;
+        }
+        Some(self.consumed)
+    }
+
+    /// That was said.
+    pub fn has_said_credit(&mut self) {
+        self.consumed = 0;
+    }
+
+    /// What is to be said first of what it owes.
+    #[must_use]
+    pub fn owes(&self) -> Option<Frame> {
+        if self.has(Note::OwesEnd) {
+            return Some(Frame::End);
+        }
+        if self.has(Note::OwesClose) {
+            return Some(Frame::Close(self.has(Note::Reset)));
+        }
+        let owes_credit = self.consumed >= WORTH_SAYING && !self.has(Note::SaidClose);
+        (owes_credit && !self.has(Note::HadEnd)).then_some(Frame::Credit(self.consumed))
+    }
+
+    /// It was said.
+    pub fn has_said(&mut self, frame: Frame) {
+        match frame {
+            Frame::End => self.unnote(Note::OwesEnd),
+            Frame::Close(_) => {
+                self.unnote(Note::OwesClose);
+                self.note(Note::SaidClose);
+            }
+            Frame::Credit(_) => self.has_said_credit(),
+            _ => {}
+        }
+    }
+
+    /// `SHUT_WR`.
+    pub fn end(&mut self) {
+        if !self.has(Note::Ended) && !self.has(Note::HadClose) {
+            self.note(Note::OwesEnd);
+        }
+        self.note(Note::Ended);
+        self.shut();
+    }
+
+    /// `SHUT_RD`.
+    pub fn turn_deaf(&mut self) {
+        self.note(Note::Deaf);
+        self.shut();
+    }
+
+    /// Shut down both ways: who sends there finds what he would find if it were closed.
+    fn shut(&mut self) {
+        if self.has(Note::Deaf) && self.has(Note::Ended) && !self.has(Note::SaidClose) {
+            self.note(Note::OwesClose);
+        }
+    }
+
+    /// Neither end sends any more: TCP has nothing left to do.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.has(Note::WasReset) || self.has(Note::Ended) && self.has(Note::HadEnd)
+    }
+
+    /// No number names it any more.
+    pub fn close(&mut self) {
+        self.note(Note::Closed);
+        self.unnote(Note::OwesEnd);
+        if !self.queue.is_empty() || self.is_abrupt {
+            self.note(Note::Reset);
+        }
+        if !self.has(Note::SaidClose) {
+            self.note(Note::OwesClose);
+        }
+    }
+
+    /// Bytes come that the other end may send: `false` if it may not.
+    #[must_use]
+    pub fn may_come(&self, bytes: u32) -> bool {
+        let is_open = !self.has(Note::HadEnd) && !self.has(Note::HadClose);
+        // What was received and not said counts as if it were there.
+        let there = self.queue.len() as u32 + self.consumed;
+        is_open && bytes <= WINDOW.saturating_sub(there)
+    }
+
+    /// Credit comes: `false` if there cannot be so much.
+    pub fn had_credit(&mut self, bytes: u32) -> bool {
+        let more = self.credit.checked_add(bytes).filter(|credit| *credit <= WINDOW);
+        self.credit = more.unwrap_or(self.credit);
+        more.is_some()
+    }
+
+    /// The other end sends no more.
+    pub fn had_end(&mut self) {
+        self.note(Note::HadEnd);
+    }
+
+    /// The other end has closed. What this one has to say then is that it has heard.
+    pub fn had_close(&mut self, how: Closing) {
+        let was_over = self.has(Note::HadEnd);
+        self.note(Note::HadClose);
+        self.unnote(Note::OwesEnd);
+        if how == Closing::Reset {
+            self.note(Note::WasReset);
+            self.error = if was_over { EPIPE } else { ECONNRESET };
+        } else {
+            self.note(Note::HadEnd);
+        }
+        if !self.has(Note::SaidClose) {
+            self.note(Note::OwesClose);
+        }
+    }
+
+    /// There is no memory for what comes: it is as if the other end had reset.
+    pub fn lacks_memory(&mut self) {
+        self.note(Note::WasReset);
+        self.error = ECONNRESET;
+    }
+
+    /// The other end's process is gone: the kernel would have closed its socket.
+    pub fn lost_trunk(&mut self) {
+        if !self.has(Note::HadClose) {
+            self.had_close(Closing::Orderly);
+        }
+        self.unnote(Note::OwesClose);
+        self.note(Note::SaidClose);
+    }
+
+    /// Both ends have said that they have closed: the id is free.
+    #[must_use]
+    pub fn is_apart(&self) -> bool {
+        self.has(Note::SaidClose) && self.has(Note::HadClose)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Block, Pool};
+    use super::*;
+
+    fn row() -> Row {
+        let mut row = Row::default();
+        row.begin(0, Names::default());
+        row
+    }
+
+    #[test]
+    fn it_is_some_hundred_bytes() {
+        assert!(size_of::<Row>() <= 144, "{}", size_of::<Row>());
+    }
+
+    #[test]
+    fn who_sends_to_a_closed_end_is_told_by_the_next_call() {
+        let mut row = row();
+        row.had_close(Closing::Orderly);
+        assert_eq!(row.readiness(), IN | RDHUP | OUT);
+        assert_eq!(row.is_at_end(), Ok(true));
+        assert_eq!(row.may_send(), Ok(None));
+        row.sent_in_vain();
+        assert_eq!(row.readiness(), IN | RDHUP | OUT | HUP | ERR);
+        assert_eq!(row.may_send(), Err(32));
+        assert_eq!(row.may_send(), Err(32));
+        assert_eq!(row.owes(), Some(Frame::Close(false)));
+        row.has_said(Frame::Close(false));
+        assert!(row.is_apart() && row.owes().is_none());
+    }
+
+    #[test]
+    fn a_reset_is_told_once() {
+        let mut row = row();
+        row.had_close(Closing::Reset);
+        assert_eq!(row.is_at_end(), Err(104));
+        assert_eq!(row.is_at_end(), Ok(true));
+        assert_eq!(row.may_send(), Err(32));
+    }
+
+    #[test]
+    fn credit_is_what_was_received() {
+        let mut row = row();
+        assert!(row.may_come(WINDOW) && !row.may_come(WINDOW + 1));
+        assert_eq!(row.consume(WORTH_SAYING - 1), None);
+        assert!(!row.may_come(WINDOW));
+        assert_eq!(row.consume(1), Some(WORTH_SAYING));
+        row.has_said_credit();
+        assert!(row.may_come(WINDOW) && !row.had_credit(1));
+        row.credit = 0;
+        assert!(row.had_credit(WINDOW) && !row.had_credit(1));
+        row.had_end();
+        assert!(!row.may_come(1));
+    }
+
+    #[test]
+    fn an_end_that_is_closed_with_bytes_left_resets() {
+        let (mut left, mut empty) = (row(), row());
+        empty.end();
+        assert_eq!(empty.owes(), Some(Frame::End));
+        empty.close();
+        assert_eq!(empty.owes(), Some(Frame::Close(false)));
+        let mut blocks = Vec::from_iter((0..2).map(|_| Block::new()));
+        left.queue.push(&mut Pool::new(&mut blocks), 1, |_, _| {});
+        left.close();
+        assert_eq!(left.owes(), Some(Frame::Close(true)));
+    }
+}

@@ -1,0 +1,543 @@
+//! Light connections, by trunks whose other ends say anything. What `app/sockets/src/light/pump.rs`
+//! does with frames and calls is done here with as much as is pure: rows, lists, ids, queues.
+//!
+//! What holds: lists are lists; a connection is known by its id until both ends have closed; what
+//! nobody names any more is free; no queue is longer than its window. At the end, when all is
+//! closed, no row and no block is missing.
+
+use omniverb_stream::light::frame::{DATA_MAX, HEADER};
+use omniverb_stream::light::queue::{PAYLOAD, Queue};
+use omniverb_stream::light::row::{Note, WINDOW};
+use omniverb_stream::light::{Block, Frame, Ids, List, Names, Pool, Row, Rows};
+use std::collections::VecDeque;
+
+/// Bytes of a step: what is done, and a number.
+const STEP: usize = 9;
+const ROWS: usize = 24;
+const BLOCKS: usize = 20;
+const IDS: usize = 40;
+const BACKLOG: u32 = 6;
+/// Bytes that a trunk has room for, and those that are for answers only.
+const RING: usize = 1 << 14;
+const FOR_ANSWERS: usize = 64;
+
+struct Trunk<'a> {
+    ids: Ids<'a>,
+    debts: List,
+    /// What has come and was not taken.
+    comes: VecDeque<(Frame, u32)>,
+    room: usize,
+}
+
+impl Trunk<'_> {
+    fn put(&mut self, frame: Frame) {
+        self.room = self.room.checked_sub(frame.takes()).expect("it asks for room");
+    }
+}
+
+struct Nonsense;
+
+/// What a process knows of them.
+struct State<'a> {
+    rows: Rows<'a>,
+    pool: Pool<'a>,
+    trunks: [Option<Trunk<'a>>; 2],
+    ids: Vec<&'a mut [u32]>,
+    pending: List,
+    listens: bool,
+    ready: List,
+    /// What the program has.
+    numbers: Vec<u32>,
+}
+
+/// Frames of any kind come by two trunks, between calls of any kind.
+pub fn light(bytes: &[u8]) {
+    let (mut rows, mut blocks) = ([Row::default(); ROWS], Vec::new());
+    blocks.resize_with(BLOCKS, Block::new);
+    let steps = bytes.len() / STEP;
+    let mut ids = vec![[0; IDS]; steps + 2];
+    let mut state = State {
+        rows: Rows::new(&mut rows),
+        pool: Pool::new(&mut blocks),
+        trunks: [None, None],
+        ids: ids.iter_mut().map(|ids| &mut ids[..]).collect(),
+        pending: List::new(),
+        listens: true,
+        ready: List::new(),
+        numbers: Vec::new(),
+    };
+    (0..2).for_each(|index| state.begin(index));
+    for step in bytes.chunks_exact(STEP) {
+        let mut word = [0; 8];
+        word.copy_from_slice(&step[1..]);
+        state.step(step[0], u64::from_ne_bytes(word));
+        state.look();
+    }
+    state.end();
+}
+
+impl<'a> State<'a> {
+    fn begin(&mut self, index: usize) {
+        let Some(memory) = self.ids.pop() else { return };
+        let (ids, debts) = (Ids::new(memory, index as u32), List::new());
+        self.trunks[index] = Some(Trunk { ids, debts, comes: VecDeque::new(), room: RING });
+    }
+
+    fn step(&mut self, what: u8, word: u64) {
+        let index = usize::from(what >> 7);
+        let some = usize::from((word >> 40) as u8);
+        let one = self.numbers.get(some % self.numbers.len().max(1)).copied();
+        let count = word as u16;
+        match (what & 0x7f) % 20 {
+            0 => self.comes(index, Frame::decode(word)),
+            // Mostly such as could come.
+            1..=7 => {
+                let id = (word >> 32) & 0x1f;
+                let (kind, count) = [
+                    (1, 40),
+                    (2, u64::from(count) % 300 + 1),
+                    (2, u64::from(count) % DATA_MAX as u64 + 1),
+                    (3, u64::from(count)),
+                    (4, 0),
+                    (5, 0),
+                    (5, 1),
+                ][usize::from(what & 0x7f) % 20 - 1];
+                self.comes(index, Frame::decode(kind | count << 8 | id << 32));
+            }
+            8 => {
+                let trunk = self.trunks[index].as_ref();
+                let free =
+                    (0..IDS as u32).find(|id| trunk.is_some_and(|one| one.ids.may_be_opened(*id)));
+                self.comes(index, free.map(|id| (Frame::Open, id)));
+            }
+            9 => one.into_iter().for_each(|at| self.sends(at, u32::from(count))),
+            10 => self.accept(),
+            11 => one.into_iter().for_each(|at| self.send(at, usize::from(count))),
+            12 => one.into_iter().for_each(|at| self.receive(at, usize::from(count))),
+            13 => one.into_iter().for_each(|at| self.shut(at, count)),
+            14 => {
+                if let Some(at) = one {
+                    self.numbers.retain(|other| *other != at);
+                    self.rows.at(at).numbers = 0;
+                    self.close(at);
+                }
+            }
+            15 => self.read(index, usize::from(count)),
+            16 => {
+                self.lose(index);
+                self.begin(index);
+            }
+            17 => {
+                self.listens = !self.listens;
+                self.unlisten();
+            }
+            18 => self.connect(index),
+            _ => one.into_iter().for_each(|at| match self.rows.at(at).set {
+                0 => {
+                    self.rows.at(at).set = 1;
+                    self.news(at);
+                }
+                _ => self.leave_set(at),
+            }),
+        }
+    }
+
+    /// The other end sends what it may.
+    fn sends(&mut self, at: u32, bytes: u32) {
+        let row = *self.rows.at(at);
+        let index = usize::from(row.trunk);
+        let bytes = bytes.min(DATA_MAX as u32);
+        let fits = row.may_come(bytes) && bytes > 0;
+        if fits && self.trunks[index].as_ref().is_some_and(|one| one.ids.row(row.id) == Some(at)) {
+            self.comes(index, Some((Frame::Data(bytes), row.id)));
+        }
+    }
+
+    /// By the ring, and perhaps not yet taken.
+    fn comes(&mut self, index: usize, frame: Option<(Frame, u32)>) {
+        let Some(trunk) = self.trunks[index].as_mut() else { return };
+        match frame {
+            Some(frame) => {
+                trunk.comes.push_back(frame);
+                // Several come at a time.
+                if !frame.1.is_multiple_of(4) {
+                    self.pump(index);
+                }
+            }
+            None => self.lose(index),
+        }
+    }
+
+    /// The other end has read so much.
+    fn read(&mut self, index: usize, bytes: usize) {
+        if let Some(trunk) = self.trunks[index].as_mut() {
+            trunk.room = RING.min(trunk.room + bytes / HEADER * HEADER);
+        }
+        self.pump(index);
+    }
+
+    fn pump(&mut self, index: usize) {
+        match self.take_frames(index) {
+            Ok(()) => self.pay(index),
+            Err(Nonsense) => self.lose(index),
+        }
+    }
+
+    fn take_frames(&mut self, index: usize) -> Result<(), Nonsense> {
+        while let Some(trunk) = self.trunks[index].as_mut() {
+            let Some((frame, id)) = trunk.comes.front().copied() else { break };
+            match frame {
+                Frame::Open if trunk.room < HEADER => break,
+                Frame::Open => self.opened(index, id)?,
+                _ => {
+                    if let Some(row) = trunk.ids.row(id) {
+                        self.came(index, row, frame)?;
+                    }
+                }
+            }
+            if let Some(trunk) = self.trunks[index].as_mut() {
+                trunk.comes.pop_front();
+            }
+        }
+        Ok(())
+    }
+
+    fn opened(&mut self, index: usize, id: u32) -> Result<(), Nonsense> {
+        let Some(trunk) = self.trunks[index].as_mut() else { return Ok(()) };
+        if !trunk.ids.may_be_opened(id) {
+            return Err(Nonsense);
+        }
+        let has_room = self.listens && self.pending.count() <= BACKLOG;
+        let made = has_room.then(|| self.rows.make(index as u16, Names::default())).flatten();
+        let Some(row) = made else {
+            trunk.put(Frame::Close(true));
+            return Ok(());
+        };
+        self.rows.append(&mut self.pending, row);
+        self.rows.at(row).id = id;
+        self.rows.at(row).note(Note::Pending);
+        assert!(trunk.ids.opened(id, row), "it may be opened");
+        Ok(())
+    }
+
+    fn came(&mut self, index: usize, at: u32, frame: Frame) -> Result<(), Nonsense> {
+        let row = self.rows.at(at);
+        assert!(row.has(Note::Used) && usize::from(row.trunk) == index, "somebody else's");
+        if row.has(Note::HadClose) {
+            return Err(Nonsense);
+        }
+        match frame {
+            Frame::Data(bytes) if row.has(Note::Closed) || row.has(Note::WasReset) => _ = bytes,
+            Frame::Data(bytes) => {
+                if !row.may_come(bytes) {
+                    return Err(Nonsense);
+                }
+                if !row.queue.push(&mut self.pool, bytes as usize, |_, place| place.fill(1)) {
+                    row.queue.clear(&mut self.pool);
+                    row.note(Note::Reset);
+                    if !row.has(Note::SaidClose) {
+                        row.note(Note::OwesClose);
+                    }
+                    row.lacks_memory();
+                    self.owe(at);
+                }
+            }
+            Frame::Credit(bytes) => {
+                if !row.has(Note::Closed) && !row.had_credit(bytes) {
+                    return Err(Nonsense);
+                }
+            }
+            Frame::End => row.had_end(),
+            Frame::Close(is_reset) => {
+                row.had_close(is_reset);
+                self.owe(at);
+            }
+            Frame::Open => return Err(Nonsense),
+        }
+        self.settle(at);
+        self.news(at);
+        Ok(())
+    }
+
+    fn news(&mut self, at: u32) {
+        if self.rows.at(at).set != 0 {
+            self.rows.ready(&mut self.ready, at);
+        }
+    }
+
+    fn owe(&mut self, at: u32) {
+        let index = usize::from(self.rows.at(at).trunk);
+        if let Some(trunk) = self.trunks[index].as_mut() {
+            self.rows.owes(&mut trunk.debts, at);
+        }
+    }
+
+    fn pay(&mut self, index: usize) {
+        let Some(trunk) = self.trunks[index].as_mut() else { return };
+        for _ in 0..trunk.debts.count() {
+            let Some(trunk) = self.trunks[index].as_mut() else { return };
+            if trunk.room < HEADER {
+                return;
+            }
+            let Some(at) = self.rows.pop(&mut trunk.debts) else { return };
+            let row = self.rows.at(at);
+            row.unnote(Note::InDebt);
+            while let Some(frame) = row.owes() {
+                assert!(!row.has(Note::SaidClose), "Close is the last frame of an end");
+                if trunk.room < HEADER {
+                    break;
+                }
+                assert_eq!(trunk.ids.row(row.id), Some(at), "it has no id");
+                trunk.put(frame);
+                row.has_said(frame);
+            }
+            let (wants_room, has_room) = (row.has(Note::NoRoom), trunk.room >= 2 * FOR_ANSWERS);
+            let owes = row.owes().is_some() || wants_room && !has_room;
+            if wants_room && has_room {
+                row.unnote(Note::NoRoom);
+                self.news(at);
+            }
+            if owes {
+                self.owe(at);
+            }
+            self.settle(at);
+        }
+    }
+
+    fn settle(&mut self, at: u32) {
+        let row = self.rows.at(at);
+        if !row.has(Note::Used) || !row.is_apart() {
+            return;
+        }
+        let (id, index) = (row.id, usize::from(row.trunk));
+        if let Some(trunk) = self.trunks[index].as_mut()
+            && trunk.ids.row(id) == Some(at)
+        {
+            trunk.ids.give(id);
+        }
+        let row = self.rows.at(at);
+        let is_listed = row.has(Note::InDebt) || row.has(Note::Pending);
+        if row.has(Note::Closed) && !is_listed {
+            row.queue.clear(&mut self.pool);
+            self.rows.free(at);
+        }
+    }
+
+    fn close(&mut self, at: u32) {
+        self.leave_set(at);
+        let index = usize::from(self.rows.at(at).trunk);
+        self.pump(index);
+        let row = self.rows.at(at);
+        row.close();
+        row.queue.clear(&mut self.pool);
+        row.unnote(Note::NoRoom);
+        self.owe(at);
+        self.settle(at);
+        self.pump(index);
+    }
+
+    fn leave_set(&mut self, at: u32) {
+        if self.rows.at(at).set != 0 {
+            self.rows.unready(&mut self.ready, at);
+            self.rows.at(at).set = 0;
+        }
+    }
+
+    fn lose(&mut self, index: usize) {
+        let Some(mut trunk) = self.trunks[index].take() else { return };
+        for id in 0..trunk.ids.known() {
+            let Some(at) = trunk.ids.row(id) else { continue };
+            let row = self.rows.at(at);
+            row.lost_trunk();
+            row.unnote(Note::NoRoom);
+            self.news(at);
+            self.settle(at);
+        }
+        while let Some(at) = self.rows.pop(&mut trunk.debts) {
+            self.rows.at(at).unnote(Note::InDebt);
+            self.settle(at);
+        }
+    }
+
+    fn accept(&mut self) {
+        let Some(at) = self.rows.pop(&mut self.pending) else { return };
+        let row = self.rows.at(at);
+        row.unnote(Note::Pending);
+        row.numbers = 1;
+        self.numbers.push(at);
+        self.owe(at);
+        let index = usize::from(self.rows.at(at).trunk);
+        self.pay(index);
+        self.settle(at);
+    }
+
+    fn connect(&mut self, index: usize) {
+        self.pump(index);
+        let Some(trunk) = self.trunks[index].as_mut() else { return };
+        if trunk.room < Frame::Open.takes() + FOR_ANSWERS {
+            return;
+        }
+        let Some(at) = self.rows.make(index as u16, Names::default()) else { return };
+        let Some(id) = trunk.ids.take(at) else { return self.rows.free(at) };
+        let row = self.rows.at(at);
+        (row.id, row.numbers) = (id, 1);
+        row.note(Note::Connects);
+        trunk.put(Frame::Open);
+        self.numbers.push(at);
+    }
+
+    fn send(&mut self, at: u32, bytes: usize) {
+        let row = self.rows.at(at);
+        let index = usize::from(row.trunk);
+        match row.may_send() {
+            Ok(Some(credit)) => {
+                let least = FOR_ANSWERS + 32;
+                let trunk = self.trunks[index].as_mut().expect("who has lost it had a close");
+                let most = bytes.min(credit as usize);
+                let mut done = 0;
+                while done < most && trunk.room >= least {
+                    let part = (most - done).min(DATA_MAX).min(trunk.room - FOR_ANSWERS - HEADER);
+                    trunk.put(Frame::Data(part as u32));
+                    done += part;
+                }
+                row.credit -= done as u32;
+                if done == 0 && most > 0 {
+                    row.note(Note::NoRoom);
+                    self.owe(at);
+                }
+            }
+            Ok(None) if bytes > 0 => {
+                row.sent_in_vain();
+                self.news(at);
+            }
+            _ => {}
+        }
+    }
+
+    fn receive(&mut self, at: u32, bytes: usize) {
+        let row = self.rows.at(at);
+        let index = usize::from(row.trunk);
+        if row.queue.is_empty() {
+            _ = row.is_at_end();
+            return;
+        }
+        let mut seen = 0;
+        let got = row.queue.look(&self.pool, bytes, |_, bytes| seen += bytes.len());
+        assert!(seen == got && got <= bytes);
+        row.queue.drop(&mut self.pool, got);
+        if row.consume(got as u32).is_some() {
+            self.owe(at);
+            self.pay(index);
+        }
+    }
+
+    fn shut(&mut self, at: u32, how: u16) {
+        let row = self.rows.at(at);
+        if row.is_over() {
+            return;
+        }
+        if how & 1 != 0 {
+            row.turn_deaf();
+        }
+        if how & 2 != 0 {
+            row.end();
+        }
+        let index = usize::from(row.trunk);
+        self.owe(at);
+        self.news(at);
+        self.pump(index);
+    }
+
+    fn unlisten(&mut self) {
+        while let Some(at) = self.rows.pop(&mut self.pending) {
+            self.rows.at(at).unnote(Note::Pending);
+            self.close(at);
+        }
+    }
+
+    /// All that holds between two steps.
+    fn look(&mut self) {
+        let mut used = 0;
+        for at in 1..ROWS as u32 {
+            let row = *self.rows.at(at);
+            if !row.has(Note::Used) {
+                assert!(row.queue.is_empty() && row.numbers == 0);
+                continue;
+            }
+            used += 1;
+            assert!(row.queue.len() <= WINDOW as usize && row.credit <= WINDOW);
+            let _ = row.readiness();
+            let ids = self.trunks[usize::from(row.trunk)].as_ref().map(|trunk| &trunk.ids);
+            let has_id = ids.is_some_and(|ids| ids.row(row.id) == Some(at));
+            assert!(has_id != row.is_apart(), "{at}: {row:?}");
+            let names = [row.numbers > 0, row.has(Note::Pending), row.has(Note::Closed)];
+            assert_eq!(names.iter().filter(|is| **is).count(), 1, "{at}: {row:?}");
+            let is_left = row.has(Note::Closed) && row.is_apart() && !row.has(Note::InDebt);
+            assert!(!is_left, "nobody knows of {at}: {row:?}");
+        }
+        assert_eq!(used, self.rows.used());
+        self.is_list(Note::Pending);
+        let debts = [0, 1].map(|index| {
+            let Some(mut trunk) = self.trunks[index].take() else { return 0 };
+            let count = turned(&mut self.rows, &mut trunk.debts, Note::InDebt);
+            self.trunks[index] = Some(trunk);
+            count
+        });
+        self.is_whole(Note::InDebt, debts[0] + debts[1]);
+        for _ in 0..self.ready.count() {
+            let at = self.ready.first();
+            assert!(self.rows.is_ready(at) && self.rows.at(at).set != 0);
+            self.rows.unready(&mut self.ready, at);
+            self.rows.ready(&mut self.ready, at);
+        }
+        let ready = (1..ROWS as u32).filter(|at| self.rows.is_ready(*at)).count();
+        assert_eq!(ready, self.ready.count() as usize);
+    }
+
+    fn is_list(&mut self, note: Note) {
+        let mut list = self.pending;
+        let count = turned(&mut self.rows, &mut list, note);
+        self.pending = list;
+        self.is_whole(note, count);
+    }
+
+    /// So many have it.
+    fn is_whole(&mut self, note: Note, count: u32) {
+        let having = (1..ROWS as u32).filter(|at| self.rows.at(*at).has(note)).count();
+        assert_eq!(having, count as usize, "{note:?}");
+    }
+
+    /// All is closed, by us and by the others.
+    fn end(mut self) {
+        self.listens = false;
+        self.unlisten();
+        while let Some(at) = self.numbers.pop() {
+            self.rows.at(at).numbers = 0;
+            self.close(at);
+            self.look();
+        }
+        (0..2).for_each(|index| self.lose(index));
+        self.look();
+        assert_eq!(self.rows.used(), 0, "rows are missing");
+        let mut queue = Queue::default();
+        assert!(
+            queue.push(&mut self.pool, (BLOCKS - 1) * PAYLOAD, |_, _| {}),
+            "blocks are missing"
+        );
+        for _ in 1..ROWS {
+            assert!(self.rows.make(0, Names::default()).is_some());
+        }
+    }
+}
+
+/// How many are in a list, each of which is in it once, and says so.
+fn turned(rows: &mut Rows<'_>, list: &mut List, note: Note) -> u32 {
+    let (count, mut seen) = (list.count(), [false; ROWS]);
+    for _ in 0..count {
+        let at = rows.pop(list).expect("there are fewer");
+        assert!(rows.at(at).has(note) && !std::mem::replace(&mut seen[at as usize], true));
+        rows.append(list, at);
+    }
+    assert_eq!(list.count(), count);
+    count
+}

@@ -1,0 +1,185 @@
+//! Who listens, and says that he can be reached by a trunk.
+//!
+//! By the socket's cookie, and not by where it listens: which socket a connection would come to the
+//! kernel says ([`crate::reach`]). Several processes may have the same one, by `fork`: they are
+//! taken in turn. What is closed is never found again, whether that was said or not.
+
+use crate::limits::{LISTENERS, LISTENERS_OF_ALL, LISTENERS_OF_NAMESPACE};
+use omniverb_sys::listening::Listening;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::{Bound, RangeBounds};
+
+/// A process: its network namespace and its number.
+pub(crate) type Process = (u64, u64);
+/// A socket: its network namespace and its cookie.
+type Place = (u64, u64);
+
+/// All of them: by network namespace and cookie; and each process's.
+#[derive(Debug, Default)]
+pub(crate) struct Listeners {
+    at: HashMap<Place, Spot>,
+    of: BTreeMap<Process, Own>,
+    count: usize,
+    last: u64,
+}
+
+/// A socket: the processes that have it, each with what it calls it.
+#[derive(Debug, Default)]
+struct Spot {
+    tags: BTreeMap<u64, u64>,
+    /// Who was taken last.
+    last: u64,
+}
+
+/// A process's: what they are, by their tags, and those in their order.
+#[derive(Debug, Default)]
+struct Own {
+    all: BTreeMap<u64, (u64, Listening)>,
+    ages: BTreeMap<u64, u64>,
+}
+
+impl Listeners {
+    /// A process has one, and calls it by this tag. Whatever else it called so, and whatever else
+    /// it called this one, is no more. Who has too many gives up his oldest.
+    pub(crate) fn add(&mut self, process: Process, tag: u64, listening: Listening) {
+        self.remove(process, tag);
+        let place = (process.0, listening.cookie);
+        let before = self.at.get(&place).and_then(|spot| spot.tags.get(&process.1).copied());
+        if let Some(before) = before {
+            self.remove(process, before);
+        }
+        self.last += 1;
+        self.count += 1;
+        let own = self.of.entry(process).or_default();
+        own.all.insert(tag, (self.last, listening));
+        own.ages.insert(self.last, tag);
+        self.at.entry(place).or_default().tags.insert(process.1, tag);
+        self.limit(process..=process, LISTENERS);
+        self.limit((process.0, 0)..=(process.0, u64::MAX), LISTENERS_OF_NAMESPACE);
+        if self.count > LISTENERS_OF_ALL {
+            self.limit(.., LISTENERS_OF_ALL);
+        }
+    }
+
+    /// Of so many processes the one with the most gives up its oldest if all have more than that.
+    fn limit(&mut self, processes: impl RangeBounds<Process>, most: usize) {
+        let mut count = 0;
+        let of = self.of.range(processes).inspect(|(_, own)| count += own.all.len());
+        let largest = of.max_by_key(|(_, own)| own.all.len());
+        let oldest =
+            largest.and_then(|(process, own)| Some((*process, *own.ages.values().next()?)));
+        if let Some((process, tag)) = oldest.filter(|_| count > most) {
+            self.remove(process, tag);
+        }
+    }
+
+    /// A process has one no more.
+    pub(crate) fn remove(&mut self, process: Process, tag: u64) {
+        let Some(own) = self.of.get_mut(&process) else { return };
+        let Some((age, listening)) = own.all.remove(&tag) else { return };
+        own.ages.remove(&age);
+        if own.all.is_empty() {
+            self.of.remove(&process);
+        }
+        self.count -= 1;
+        let place = (process.0, listening.cookie);
+        if let Some(spot) = self.at.get_mut(&place) {
+            spot.tags.remove(&process.1);
+            if spot.tags.is_empty() {
+                self.at.remove(&place);
+            }
+        }
+    }
+
+    /// A process has gone.
+    pub(crate) fn gone(&mut self, process: Process) {
+        let tags: Vec<u64> = self.of(process).map(|(tag, _)| tag).collect();
+        tags.into_iter().for_each(|tag| self.remove(process, tag));
+    }
+
+    /// Whose turn it is of the processes that have a socket, but for who asks, and what it calls
+    /// it.
+    pub(crate) fn next(&mut self, asks: Process, cookie: u64) -> Option<(u64, u64)> {
+        let spot = self.at.get_mut(&(asks.0, cookie))?;
+        let behind = (Bound::Excluded(spot.last), Bound::Unbounded);
+        let others = spot.tags.range(behind).chain(&spot.tags);
+        let found = others.map(|(number, tag)| (*number, *tag)).find(|one| one.0 != asks.1)?;
+        spot.last = found.0;
+        Some(found)
+    }
+
+    /// What a process has, with what it calls them.
+    pub(crate) fn of(&self, process: Process) -> impl Iterator<Item = (u64, Listening)> {
+        let own = self.of.get(&process).into_iter().flat_map(|own| &own.all);
+        own.map(|(tag, (_, listening))| (*tag, *listening))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listening(cookie: u64) -> Listening {
+        let local = ([127, 0, 0, 1], 80).into();
+        Listening { local, cookie, namespace: 5, is_bound: false }
+    }
+
+    #[test]
+    fn those_that_have_a_socket_are_taken_in_turn_and_nobody_meets_himself() {
+        let mut all = Listeners::default();
+        for process in 1..=3 {
+            all.add((5, process), 10 + process, listening(7));
+        }
+        let turns = |all: &mut Listeners, asks| -> Vec<u64> {
+            (0..4).filter_map(|_| all.next(asks, 7)).map(|(process, _)| process).collect()
+        };
+        assert_eq!(turns(&mut all, (5, 9)), [1, 2, 3, 1]);
+        assert_eq!(turns(&mut all, (5, 2)), [3, 1, 3, 1]);
+        assert_eq!(all.next((5, 1), 7), Some((2, 12)), "as it calls it");
+        assert_eq!((all.next((6, 9), 7), all.next((5, 9), 8)), (None, None), "elsewhere");
+        all.remove((5, 3), 13);
+        all.gone((5, 1));
+        assert_eq!(all.next((5, 2), 7), None);
+        assert_eq!(turns(&mut all, (5, 1)), [2; 4]);
+        all.gone((5, 2));
+        assert!(all.at.is_empty() && all.of.is_empty() && all.count == 0);
+    }
+
+    #[test]
+    fn a_tag_is_one_socket_and_a_socket_has_one_tag() {
+        let mut all = Listeners::default();
+        let own = |all: &Listeners| -> Vec<(u64, u64)> {
+            all.of((5, 1)).map(|(tag, listening)| (tag, listening.cookie)).collect()
+        };
+        all.add((5, 1), 1, listening(7));
+        all.add((5, 1), 1, listening(8));
+        assert_eq!((own(&all), all.next((5, 2), 7)), (vec![(1, 8)], None));
+        all.add((5, 1), 2, listening(8));
+        assert_eq!((own(&all), all.next((5, 2), 8)), (vec![(2, 8)], Some((1, 2))));
+        all.remove((5, 1), 1);
+        all.remove((5, 2), 2);
+        assert_eq!(own(&all), [(2, 8)], "who has none takes nothing away");
+    }
+
+    #[test]
+    fn who_has_the_most_gives_up_his_oldest() {
+        let mut all = Listeners::default();
+        all.add((5, 1), 1, listening(1));
+        let each = LISTENERS as u64;
+        for process in 2..30 {
+            (0..each + 5)
+                .for_each(|tag| all.add((5, process), tag, listening(process << 32 | tag)));
+        }
+        assert_eq!(all.count, LISTENERS_OF_NAMESPACE);
+        assert_eq!(all.next((5, 2), 1), Some((1, 1)), "who has few keeps them");
+        assert!((2..30).all(|process| all.of((5, process)).count() > LISTENERS / 4));
+        all.add((6, 40), 1, listening(1));
+        assert_eq!(all.count, LISTENERS_OF_NAMESPACE + 1);
+        (0..each + 5).for_each(|tag| all.add((7, 50), tag, listening(tag)));
+        assert_eq!(all.of((7, 50)).map(|(tag, _)| tag).min(), Some(5), "the oldest");
+        for process in (1..30).map(|process| (5, process)).chain([(6, 40), (7, 50)]) {
+            all.gone(process);
+        }
+        assert!(all.at.is_empty() && all.of.is_empty() && all.count == 0);
+    }
+}

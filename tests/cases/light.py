@@ -1,0 +1,96 @@
+"""Light mode: connections that have no socket of the kernel's give what the kernel's give.
+
+As in carry.py there is a daemon in each group's namespace. What is handed on (to a child, to
+another program) is left out: light connections cannot be.
+"""
+
+import re
+
+from cases import sockets
+from cases.carry import Carried, pairs
+from harness import process
+from harness.case import WAITS, Case, Group, check
+
+_SEQUENCES, _SLOWLY = 100, 10_000
+# Connections at a time, and what one may cost an end: a row and an id, with what tables need to
+# begin with.
+_CONNECTIONS, _BYTES_EACH = 900, 400
+
+
+class Light(Carried):
+    """The namespace, for processes in light mode."""
+
+    mode = "light"
+
+
+def carried(run):
+    """The same; and that connections were light then."""
+    def all_of(ways):
+        ways.reports()
+        run(ways)
+        reports = ways.reports()
+        print(f"carried by each process: {reports}")
+        check(sum(links for links, _ in reports) > 0, "no connection was light")
+        check(sum(count for _, count in reports) > 0, "nothing was carried")
+    return all_of
+
+
+def _both(run):
+    """With both ends in light mode connections are light; with one of them, and with none, they
+    are the kernel's, and the program does the same."""
+    def all_ways(ways):
+        for server, client in [(True, False), (False, True), (True, True)]:
+            ways.reports()
+            run(ways, server, client)
+            reports = ways.reports()
+            print(f"carried by each process: {reports}")
+            count = sum(count for _, count in reports)
+            check((count > 0) == (server and client), f"{reports}")
+    return all_ways
+
+
+@carried
+def _by_itself(ways):
+    """nginx has upstreams that are its own workers: these connections are light, whoever asks."""
+    for server, client in [(False, True), (True, False), (True, True)]:
+        sockets.nginx(ways, server, client)
+
+
+def _many(ways):
+    """Thousands at a time, in a set of the one end's: each says what it was told."""
+    program, port = ways.program("many"), 7510
+    ways.reports()
+    running = process.start(ways.line(True, program, "serve", port))
+    try:
+        process.until(lambda: process.listens(ways.namespace.pid, port), 10, lambda: "a listener")
+        text = ways.run(True, program, "connect", port, _CONNECTIONS, 3, limit=60)
+        check(running.wait(20) == 0, "the server has failed")
+    finally:
+        process.end(running)
+    each = int(re.search(r"(\d+) bytes each", text)[1])
+    print(text)
+    links = [links for links, _ in ways.reports()]
+    check(min(links) > _CONNECTIONS // 2, f"{links} were light")
+    check(each < _BYTES_EACH, text)
+
+
+def groups():
+    """All wait."""
+    programs = {"redis": sockets.redis, "nc": sockets.nc(30), "iperf3": sockets.iperf(),
+                "iperf3-more": sockets.iperf("-P", 4, "-R", "-Z")}
+    cases = [Case(f"light.{name}", _both(run), 90) for name, run in programs.items()]
+    cases += [Case("light.nginx", _by_itself, 90), Case("light.many", _many, 90)]
+    cases += [Case(f"light.python.{name}", sockets.suite(name), 200)
+              for name in ("epoll", "select")]
+    cases += [Case(f"light.python.{name}", sockets.suite(name), 400, slow=True)
+              for name in ("poll", "socket", "selectors", "socketserver", "asyncore", "httplib")]
+    return [
+        Group("light", cases, Light, weight=WAITS),
+        Group("light.sequences",
+              [Case("light.pairs", pairs(0, _SEQUENCES, "light"), 200),
+               Case("light.pairs.sets", pairs(0, _SEQUENCES // 2, "light-sets"), 200),
+               Case("light.pairs.long", pairs(10_000, _SLOWLY, "light"), 3000, slow=True),
+               Case("light.pairs.sets.long", pairs(10_000, _SLOWLY, "light-sets"), 3000,
+                    slow=True)],
+              Light),
+    ]

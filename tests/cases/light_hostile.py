@@ -1,0 +1,165 @@
+"""Light mode beside those that lie: who has the other side of a trunk harms what he has there."""
+
+import pathlib
+import re
+import time
+
+from cases.light import Light, carried
+from harness import process, staging
+from harness.case import WAITS, Case, Group, check
+
+_SOURCES = staging.PROGRAMS / "sockets"
+# Trunks of a liar, and of who lies for long.
+_LIES, _LIES_SLOWLY = 300, 3000
+# What a server may have more of behind all that, in kilobytes: what is free again stays its own.
+_MORE = 40_000
+# Ticks of processor time in a second of nothing to do.
+_IDLE = 20
+
+
+def _kind(file):
+    """Of somebody's descriptor; one that is closed just now is of that kind, too."""
+    try:
+        return str(file.readlink())
+    except FileNotFoundError:
+        return "eventfd"
+
+
+_SENDS = """
+import os, socket, sys
+with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as near:
+    near.send(b"a")
+    assert near.recv(1) == b"b"
+    near.setblocking(False)
+    count = 0
+    try:
+        for _ in range(int(sys.argv[2])):
+            count += near.send(b"x")
+    except BlockingIOError:
+        pass
+    os.mkdir(f"sent-{count}")
+    os._exit(0)
+"""
+_TAKES = """
+import glob, select, socket, sys, time
+with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as listener:
+    far = listener.accept()[0]
+wanted = select.poll()
+wanted.register(far, select.POLLIN)
+assert far.recv(1) == b"a"
+far.send(b"b")
+until = time.monotonic() + 20
+while not glob.glob("sent-*"):
+    assert time.monotonic() < until
+    time.sleep(0.01)
+# It is gone soon.
+time.sleep(0.3)
+count = 0
+while wanted.poll() and (part := far.recv(1 << 16)):
+    count += len(part)
+sent = int(glob.glob("sent-*")[0].partition("-")[2])
+assert sent > 10_000, f"{sent} sent"
+assert count == sent, f"{count} of {sent}"
+"""
+
+
+def _gone(ways):
+    """Whose process ends behind many sends has sent all that, though the other end has not looked
+    at any of it by then."""
+    python = ["/usr/bin/python3", "-Bc"]
+    takes = process.start(ways.line(True, *python, _TAKES, 7600), cwd=ways.folder)
+    try:
+        process.until(lambda: process.listens(ways.namespace.pid, 7600), 10, lambda: "a listener")
+        ways.run(True, *python, _SENDS, 7600, 15_000)
+        check(takes.wait(30) == 0, "bytes are missing")
+    finally:
+        process.end(takes)
+        for mark in ways.folder.glob("sent-*"):
+            mark.rmdir()
+
+
+class _Innermost:
+    """The program itself, below what has entered the namespace for it."""
+
+    def __init__(self, top):
+        self.of = pathlib.Path(f"/proc/{[*process.descendants(top), top][0]}")
+
+    def files(self):
+        """Its descriptors, but for those by which threads are woken, which are kept for others."""
+        return sum("eventfd" not in _kind(one) for one in (self.of / "fd").iterdir())
+
+    def memory(self):
+        """Kilobytes that are its own."""
+        return int(re.search(r"RssAnon:\s+(\d+)", (self.of / "status").read_text())[1])
+
+    def shares(self):
+        """How much memory it has that others have, too: so many pieces."""
+        return (self.of / "maps").read_text().count("memfd:")
+
+    def ticks(self):
+        """Of processor time, so far."""
+        words = (self.of / "stat").read_text().rpartition(")")[2].split()
+        return int(words[11]) + int(words[12])
+
+
+def _hostile(first, count):
+    def run(ways):
+        """Who has the other side of a trunk, and writes what he likes there, harms what he has
+        there himself; an honest process gets all its answers, and the server is as before."""
+        python, port = ["/usr/bin/python3", "-B"], 7700
+        honest = [*python, _SOURCES / "honest.py"]
+        end = ways.folder / "end"
+        end.unlink(missing_ok=True)
+        server = process.start(ways.line(True, *honest, "serves", port))
+        asks = lies = None
+        try:
+            process.until(lambda: process.listens(ways.namespace.pid, port), 10, lambda: "a server")
+            with open(ways.folder / "asks.out", "w+", encoding="utf-8") as asked, \
+                    open(ways.folder / "lies.out", "w+", encoding="utf-8") as lied:
+                asks = process.start(ways.line(True, *honest, "asks", port, end), stdout=asked,
+                                     stderr=asked)
+                it = _Innermost(server.pid)
+                files, memory = process.settled(it.files, 0.3), it.memory()
+                shares = it.shares()
+                check(shares > 0, "nothing is shared")
+                lies = process.start(ways.line(False, *python, _SOURCES / "liar.py", port,
+                                               ways.broker(), first, count), stdout=lied,
+                                     stderr=lied)
+                process.until(lambda: "rests" in process.written(lied) or lies.poll() is not None,
+                              60 + count, lambda: process.written(lied))
+                check(lies.poll() is None, process.written(lied))
+                check(asks.poll() is None, process.written(asked))
+                end.touch()
+                check(asks.wait(30) == 0, process.written(asked))
+                print(process.written(lied), process.written(asked))
+            _is_idle(it, "a liar that rests")
+            process.end(lies)
+            process.until(lambda: it.files() <= files, 20,
+                          lambda: f"{it.files()} of {files} files")
+            _is_idle(it, "nobody")
+            print(f"{files} files, {memory} kB; then {it.files()} files, {it.memory()} kB")
+            check(it.shares() <= shares, f"{shares} pieces, and then {it.shares()}")
+            check(it.memory() <= memory + _MORE, f"{memory} kB, and then {it.memory()} kB")
+            check(server.poll() is None, "the server is dead")
+        finally:
+            for one in (server, asks, lies):
+                if one:
+                    process.end(one)
+    return run
+
+
+def _is_idle(it, beside):
+    process.settled(it.files, 0.3)
+    before = it.ticks()
+    time.sleep(1)
+    check(it.ticks() - before <= _IDLE, f"{it.ticks() - before} ticks beside {beside}")
+
+
+def groups():
+    """Who lies computes; the other waits."""
+    return [
+        Group("light.gone", [Case("light.gone", carried(_gone), 60)], Light, weight=WAITS),
+        Group("light.hostile", [Case("light.hostile", carried(_hostile(0, _LIES)), 120),
+                                Case("light.hostile.long", _hostile(1000, _LIES_SLOWLY), 2000,
+                                     slow=True)], Light),
+    ]

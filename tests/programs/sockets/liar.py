@@ -1,0 +1,361 @@
+#!/usr/bin/python3
+"""A liar at a trunk to a light server (`honest.py`), without the library.
+
+`liar.py PORT BROKER FIRST COUNT` speaks to the broker by hand, is given trunks, and does in each
+what no correct process would, as the seeds FIRST.. say; then it leaves one full of what cannot be
+answered, says "rests", and stays until it is killed.
+"""
+
+import os
+import random
+import socket
+import struct
+import sys
+import time
+
+from trunks import BYTES, Broker, share
+
+_PAGE, _RING, _SIDE = 4096, 256 << 10, 1024
+_HEAD, _TAIL, _SLEEPS = 0, 128, 256
+_OPEN, _DATA, _CREDIT, _END, _CLOSE = range(1, 6)
+_TRUNK, _KNOWN, _NOBODY, _TRUNK_ENDED = 23, 24, 25, 8
+_WINDOW, _IDS = 64 << 10, 1 << 21
+
+
+class Trunk:
+    """One to the server, of which this is side 0."""
+
+    def __init__(self, broker, port, pick):
+        self.port, self.pick = port, pick
+        words, files = reached(broker, port)
+        self.name = words[2]
+        assert words[3] == 0, words
+        self.file = files[0]
+        self.memory, self.bell = share(files)
+        self.bell.setblocking(False)
+        self.head = 0
+        self.opened = []
+
+    def close(self):
+        """Memory and socket."""
+        self.memory.close()
+        os.close(self.file)
+        self.bell.close()
+
+    def word(self, at, value):
+        """A word of the page."""
+        struct.pack_into("Q", self.memory, at, value & (1 << 64) - 1)
+
+    def put(self, kind, number, count=0, body=b""):
+        """A frame as it is, or as it would be."""
+        frame = struct.pack("Q", kind | (count & 0xffffff) << 8 | (number & 0xffffffff) << 32)
+        frame += body + bytes(-len(body) % 8)
+        for start in range(0, len(frame), 4096):
+            part = frame[start:start + 4096]
+            at = self.head % _RING
+            first = part[:_RING - at]
+            self.memory[_PAGE + at:_PAGE + at + len(first)] = first
+            self.memory[_PAGE:_PAGE + len(part) - len(first)] = part[len(first):]
+            self.head += len(part)
+
+    def open(self, number, port=None):
+        """Somebody connects."""
+        address = bytes(10) + b"\xff\xff\x7f\0\0\1"
+        port = self.port + self.pick.randrange(2) if port is None else port
+        self.put(_OPEN, number, 40, 2 * address + struct.pack("HHI", 9, port, 0))
+        self.opened.append(number)
+
+    def data(self, number, count):
+        """Bytes."""
+        self.put(_DATA, number, count, bytes(count))
+
+    def some(self):
+        """An id that is likely in use."""
+        return self.pick.choice(self.opened or [0])
+
+    def say(self):
+        """What was put is there."""
+        self.word(_HEAD, self.head)
+        self.ring()
+
+    def ring(self, what=b"\1"):
+        """Whether it has room."""
+        try:
+            return self.bell.send(what)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return -1
+
+    def is_taken(self, limit=0.05):
+        """All that was put is, or the server has given up."""
+        until = time.monotonic() + limit
+        while time.monotonic() < until:
+            tail = struct.unpack_from("Q", self.memory, _SIDE + _TAIL)[0]
+            if tail == self.head:
+                return True
+            self.ring()
+            time.sleep(0.0005)
+        return False
+
+    def read(self):
+        """As if all that has come was read."""
+        self.word(_TAIL, struct.unpack_from("Q", self.memory, _SIDE + _HEAD)[0])
+
+
+def reached(broker, port):
+    """One that is new."""
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        words, files = broker.reach(1, "127.0.0.1", port)
+        if words[0] == _TRUNK:
+            return words, files
+        if words[0] == _KNOWN:
+            broker.say([_TRUNK_ENDED, words[2], 0, 0])
+        time.sleep(0.01)
+    raise AssertionError(f"no trunk: {words}")
+
+
+def noise(trunk):
+    """Random bytes, and a random head."""
+    pick = trunk.pick
+    start, length = pick.randrange(_RING - 4096), pick.randrange(1, 4096)
+    trunk.memory[_PAGE + start:_PAGE + start + length] = pick.randbytes(length)
+    trunk.word(_HEAD, pick.choice([pick.getrandbits(64), pick.randrange(_RING),
+                                   pick.randrange(_RING) & ~7]))
+
+
+def words(trunk):
+    """Heads and tails that run away, go back, or are none."""
+    pick = trunk.pick
+    trunk.open(0)
+    trunk.say()
+    for _ in range(pick.randrange(1, 20)):
+        at = pick.choice([_HEAD, _TAIL, _SIDE + _HEAD, _SIDE + _TAIL, pick.randrange(512) * 8])
+        value = trunk.head + pick.choice([0, 8, -8, 3, _RING, _RING + 8, -_RING, 1 << 63,
+                                          pick.getrandbits(64), pick.randrange(_RING)])
+        trunk.word(at, value)
+        trunk.ring()
+
+
+def crossing(trunk):
+    """A frame that is longer than what is there."""
+    trunk.open(0)
+    trunk.put(_DATA, 0, 16384)
+    trunk.say()
+
+
+def any_frames(trunk):
+    """All kinds, with any ids and counts; mostly some that could be."""
+    pick = trunk.pick
+    is_wild = pick.random() < 0.3
+    for _ in range(pick.randrange(1, 300)):
+        kind = pick.choice([_OPEN, _OPEN, _DATA, _DATA, _CREDIT, _END, _CLOSE])
+        number = pick.getrandbits(32) if is_wild else trunk.some()
+        if kind == _OPEN:
+            trunk.open(len(trunk.opened) * 2 if pick.random() < 0.95 else number,
+                       None if pick.random() < 0.8 else pick.getrandbits(16))
+        elif kind == _DATA:
+            trunk.data(number, pick.choice([1, 7, 100, pick.randrange(1, 5000)]))
+        else:
+            count = {_CREDIT: pick.choice([1, 4096]), _END: 0, _CLOSE: pick.randrange(2)}[kind]
+            trunk.put(kind, number, pick.getrandbits(24) if pick.random() < 0.02 else count)
+        if pick.random() < 0.1 and trunk.head > _RING // 2:
+            break
+    trunk.say()
+
+
+def greedy(trunk):
+    """Data without credit."""
+    trunk.open(0)
+    for _ in range(5):
+        trunk.data(0, 16384)
+    trunk.say()
+    for _ in range(20):
+        if not trunk.is_taken(0.01):
+            break
+        trunk.data(0, 16384)
+        trunk.say()
+
+
+def credits(trunk):
+    """More credit than there can be."""
+    trunk.open(0)
+    for _ in range(trunk.pick.choice([1, 1000, 20_000])):
+        trunk.put(_CREDIT, 0, trunk.pick.choice([1, _WINDOW, 0xffffff]))
+    trunk.say()
+
+
+def closes(trunk):
+    """Close, and again, also of what waits or was never there; nonsense behind what is well."""
+    pick = trunk.pick
+    for number in range(0, 2 * pick.randrange(1, 400), 2):
+        trunk.open(number)
+        if pick.random() < 0.3:
+            trunk.data(number, pick.randrange(1, 200))
+        if pick.random() < 0.2:
+            trunk.put(_END, number)
+    trunk.say()
+    if pick.random() < 0.7:
+        trunk.is_taken()
+        time.sleep(0.002)
+    for number in trunk.opened:
+        trunk.put(_CLOSE, number, pick.randrange(2))
+    if pick.random() < 0.5:
+        trunk.put(_CLOSE, trunk.some(), 0)
+    trunk.say()
+
+
+def opens(trunk):
+    """Ids that are in use, are the other side's, or are too high."""
+    trunk.open(0)
+    trunk.say()
+    trunk.is_taken()
+    number = trunk.pick.choice([0, 1, _IDS - 2, _IDS, (1 << 32) - 2, _IDS - 1])
+    trunk.open(number)
+    trunk.say()
+
+
+def again(trunk):
+    """Ids that are used again at once."""
+    for _ in range(trunk.pick.randrange(50)):
+        trunk.open(4)
+        trunk.data(4, 5)
+        trunk.put(_CLOSE, 4, 1)
+        trunk.say()
+        if not trunk.is_taken():
+            break
+        trunk.read()
+        if trunk.pick.random() < 0.5:
+            time.sleep(0.001)
+
+
+def backlog(trunk):
+    """More than may wait, faster than anybody accepts."""
+    for number in range(0, 2 * trunk.pick.choice([100, 1500, 3000]), 2):
+        trunk.open(number)
+    trunk.say()
+    trunk.is_taken(0.02)
+
+
+def flood(trunk):
+    """Opens that are refused, whose answers are never read."""
+    number = 0
+    for _ in range(12):
+        for _ in range(4000):
+            trunk.open(number, 1)
+            number += 2
+        trunk.say()
+        if not trunk.is_taken(0.02):
+            return
+
+
+def full(trunk):
+    """Answers that find no room: what was sent is to come back, and is not read."""
+    for number in range(0, 40, 2):
+        trunk.open(number)
+    for _ in range(4):
+        for number in range(0, 40, 2):
+            trunk.data(number, trunk.pick.choice([1, 3000, 6000]))
+        trunk.say()
+        if not trunk.is_taken(0.01):
+            break
+    for number in range(0, 40, 2):
+        trunk.put(_CREDIT, number, 1)
+        trunk.put(trunk.pick.choice([_END, _CREDIT, _CLOSE]), number, 0)
+    trunk.say()
+
+
+def flags(trunk):
+    """Wants to be woken, all the time."""
+    trunk.open(0)
+    trunk.say()
+    until = time.monotonic() + 0.03
+    while time.monotonic() < until:
+        trunk.word(_SLEEPS, trunk.pick.choice([0, 1, 2, 3, trunk.pick.getrandbits(64)]))
+        trunk.word(_SIDE + _SLEEPS, trunk.pick.choice([0, 1, 2, 3]))
+        trunk.data(0, 3)
+        trunk.say()
+        trunk.read()
+
+
+def stuffs(trunk):
+    """All that the bell takes."""
+    until = time.monotonic() + 0.03
+    while time.monotonic() < until:
+        trunk.ring(bytes(trunk.pick.choice([1, 65, 4096])))
+
+
+def half(trunk):
+    """Half of the bell is closed, and things go on."""
+    trunk.open(0)
+    trunk.data(0, 100)
+    trunk.say()
+    how = trunk.pick.choice([socket.SHUT_RD, socket.SHUT_WR, socket.SHUT_RDWR])
+    try:
+        trunk.bell.shutdown(how)
+    except OSError:  # The server's end is closed already.
+        return
+    time.sleep(0.001)
+    trunk.data(0, 100)
+    trunk.say()
+
+
+def gone(trunk):
+    """The bell is closed in the middle of it."""
+    any_frames(trunk)
+    trunk.bell.close()
+    for _ in range(20):
+        trunk.data(0, 100)
+        trunk.word(_HEAD, trunk.head)
+
+
+def ones(trunk):
+    """All of it is 0xff, at once or behind something."""
+    if trunk.pick.random() < 0.5:
+        trunk.open(0)
+        trunk.say()
+    trunk.memory[:] = b"\xff" * BYTES
+    trunk.ring()
+
+
+def less(trunk):
+    """The memory is made shorter, or longer: it cannot be."""
+    for length in (4096, 2 * BYTES):
+        try:
+            os.ftruncate(trunk.file, length)
+        except PermissionError:
+            continue
+        raise AssertionError("it can be")
+
+
+WAYS = [noise, words, crossing, any_frames, any_frames, any_frames, greedy, credits, closes, closes,
+        opens, again, backlog, flood, full, flags, stuffs, half, gone, ones,
+        less]
+
+
+def lies(port, path, first, count):
+    """So many trunks, and one that is left full."""
+    broker, begun = Broker(path), time.monotonic()
+    done = {}
+    for seed in range(int(first), int(first) + int(count)):
+        pick = random.Random(seed)
+        trunk = Trunk(broker, port, pick)
+        for way in pick.sample(WAYS, pick.choice([1, 1, 2, 3])):
+            way(trunk)
+            done[way.__name__] = done.get(way.__name__, 0) + 1
+        if pick.random() < 0.5:
+            trunk.ring()
+            time.sleep(pick.choice([0, 0.001, 0.005]))
+        broker.say([_TRUNK_ENDED, trunk.name, 0, 0])
+        trunk.close()
+    print(f"{count} trunks in {time.monotonic() - begun:.1f} s: {done}")
+    trunk = Trunk(broker, port, random.Random(0))
+    full(trunk)
+    flood(trunk)
+    print("rests", flush=True)
+    time.sleep(600)
+
+
+if __name__ == "__main__":
+    lies(int(sys.argv[1]), *sys.argv[2:])
