@@ -2,7 +2,7 @@
 of messages of 1 MiB.
 
 All in one run, interleaved by the driver: TCP over the loopback interface, a pair of UNIX sockets,
-the same TCP with libomniverb_sockets.so carrying it, and a bare ring. `make bench` takes them with
+the same TCP with libomniverb_sockets.so carrying it, or in light mode, and a bare ring. `make bench` takes them with
 the rest; `bench/bench.py --only streams` takes them alone. And what one copy would give instead of
 two (docs/decisions/0051): `--only copies`.
 """
@@ -10,9 +10,10 @@ two (docs/decisions/0051): `--only copies`.
 from pairs import Failure
 from plan import Measurement, said
 
-# Key, what it is, the way that bench/streams.c takes, and whether the library carries it.
-_WAYS = [("tcp", "TCP", "tcp", False), ("unix", "UNIX socket", "unix", False),
-         ("carried", "TCP carried", "tcp", True), ("ring", "bare ring", "ring", False)]
+# Key, what it is, the way that bench/streams.c takes, and what the library does, if it is there.
+_WAYS = [("tcp", "TCP", "tcp", None), ("unix", "UNIX socket", "unix", None),
+         ("carried", "TCP carried", "tcp", "carry"), ("light", "TCP light", "tcp", "light"),
+         ("ring", "bare ring", "ring", None)]
 # How messages are copied, as bench/copies.c has it, and their bytes.
 _COPIES = [("twice", "two copies"), ("read", "one copy, process_vm_readv"),
            ("splice", "one copy, vmsplice")]
@@ -25,27 +26,27 @@ def plan(program, dist, environment):
     """Round trips and rates of all ways. `environment` leads to a daemon."""
     library = dist / "lib/libomniverb_sockets.so"
 
-    def sample(way, is_carried, what, *size):
+    def sample(way, mode, what, *size):
         def run(count):
-            if is_carried and not library.exists():
+            if mode and not library.exists():
                 raise Failure("there is no such library for this processor")
-            more = {"LD_PRELOAD": str(library), "OMNIVERB_SOCKETS": "carry"} if is_carried else {}
+            more = {"LD_PRELOAD": str(library), "OMNIVERB_SOCKETS": mode} if mode else {}
             return float(said({**environment, **more}, program, way, what, count,
                               *size))
         return run
 
     small = [Measurement(f"streams_{key}_{what}", f"{label} 8 B {title}", unit,
-                         sample(way, is_carried, what))
-             for key, label, way, is_carried in _WAYS
+                         sample(way, mode, what))
+             for key, label, way, mode in _WAYS
              for what, title, unit in (("rtt", "and back", "ns"), ("rate", "stream", "msg/s"))]
 
-    def large(way, is_carried):
-        rate = sample(way, is_carried, "rate", _LARGE)
+    def large(way, mode):
+        rate = sample(way, mode, "rate", _LARGE)
         return lambda count: rate(count) * _LARGE
 
     return small + [Measurement(f"streams_{key}_large", f"{label} 1 MiB stream", "B/s",
-                                large(way, is_carried), 500, (100, 100_000), _LARGE)
-                    for key, label, way, is_carried in _WAYS if way != "ring"]
+                                large(way, mode), 500, (100, 100_000), _LARGE)
+                    for key, label, way, mode in _WAYS if way != "ring"]
 
 
 def copies_plan(program):
