@@ -147,6 +147,10 @@ functions! {
         // SAFETY: the program's call.
         let child = unsafe { next_fork() };
         carry::forked(forking, child);
+        if child == 0 {
+            // It begins anew, and gives back what it has copies of.
+            _ = light::is_on();
+        }
         child
     }
 
@@ -156,6 +160,10 @@ functions! {
         // SAFETY: the program's call.
         let child = unsafe { next__Fork() };
         carry::forked(forking, child);
+        if child == 0 {
+            // It begins anew, and gives back what it has copies of.
+            _ = light::is_on();
+        }
         child
     }
 

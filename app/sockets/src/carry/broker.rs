@@ -27,7 +27,7 @@ use rustix::net::{
 use super::links::{Link, Memory, Note, Word};
 use super::{clock, links, over, shadow};
 use crate::table::NUMBERS;
-use crate::{ledger, own, sole};
+use crate::{ledger, light, own, sole};
 
 /// Where the host's daemon listens, unless `OMNIVERB_SOCKET` says otherwise
 /// (`rnic/session/src/lib.rs`).
@@ -52,7 +52,9 @@ struct State {
     busy: AtomicU64,
     /// This process is known not to be a copy of another one.
     known: AtomicU64,
-    rest: [u64; 506],
+    /// How many connections there were.
+    count: AtomicU64,
+    rest: [u64; 505],
 }
 
 static STATE: State = State {
@@ -62,7 +64,8 @@ static STATE: State = State {
     failed: AtomicU64::new(0),
     busy: AtomicU64::new(0),
     known: AtomicU64::new(0),
-    rest: [0; 506],
+    count: AtomicU64::new(0),
+    rest: [0; 505],
 };
 
 struct Path(core::cell::UnsafeCell<[u8; NAME]>);
@@ -196,6 +199,7 @@ fn open() -> bool {
     drop(socket);
     let Some(kept) = kept else { return false };
     STATE.seen.store(0, Ordering::Relaxed);
+    STATE.count.fetch_add(1, Ordering::Relaxed);
     STATE.socket.store(kept as u64 + 1, Ordering::Release);
     tell(Request::Hello { name: name() }, &[diagnosis.as_fd()])
 }
@@ -224,6 +228,10 @@ fn make() -> Option<(OwnedFd, OwnedFd)> {
 /// The broker is gone. What it has given stays.
 fn lost() {
     let Some(number) = number() else { return };
+    if let Some(socket) = socket() {
+        // A child that nobody saw may have a duplicate.
+        light::hears_no_more(socket);
+    }
     STATE.socket.store(0, Ordering::Release);
     // The page stays mapped: somebody may be looking at it.
     STATE.page.store(0, Ordering::Release);
@@ -239,6 +247,11 @@ fn lost() {
 pub(crate) fn say(request: Request, files: &[BorrowedFd<'_>]) -> bool {
     let Some(_alone) = Alone::be() else { return false };
     (socket().is_some() || open()) && tell(request, files)
+}
+
+/// Which connection there is, of all that there were; 0: none.
+pub(crate) fn connection() -> u64 {
+    socket().map_or(0, |_| STATE.count.load(Ordering::Relaxed))
 }
 
 /// The socket, for who waits for mail.

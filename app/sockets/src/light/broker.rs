@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use super::state::{State, has_mapped, with};
 use super::trunk::Trunk;
 use super::{names, sleepers};
-use crate::carry::broker::{Files, look_with, mailbox, map, say, take_with};
+use crate::carry::broker::{Files, connection, look_with, mailbox, map, say, take_with};
 
 /// Addresses of which it is known where they lead.
 const ROUTES: usize = 64;
@@ -60,6 +60,11 @@ fn routes(_: &State) -> &'static mut ([Route; ROUTES], u64) {
     unsafe { &mut *ROUTES_NOW.0.get() }
 }
 
+/// In a child, whose lock nobody else has: nothing is known.
+pub(super) fn begin_anew(state: &State) {
+    *routes(state) = ([NONE; ROUTES], 0);
+}
+
 /// Takes the mail.
 pub(super) fn look(state: &mut State) {
     look_with(&mut |reply, files| came(state, reply, files));
@@ -89,7 +94,7 @@ fn came(state: &mut State, reply: Reply, files: Files) {
             }
         }
         // Nobody is to come there, by whatever trunk.
-        (Reply::Listens { tag, .. }, _) => state.leave_listener(tag as c_int),
+        (Reply::Listens { tag, .. }, _) => state.refuses(tag as c_int),
         _ => {}
     }
 }
@@ -156,16 +161,24 @@ pub(super) fn ended(name: u64) {
     say(Request::TrunkEnded { name }, &[]);
 }
 
-/// A socket listens.
-pub(super) fn listens(number: c_int) {
+/// A socket listens: by which connection the broker was told; 0: by none.
+pub(super) fn listens(number: c_int) -> u64 {
     // SAFETY: the program's socket, for this call.
     let file = unsafe { BorrowedFd::borrow_raw(number) };
     let tag = number.unsigned_abs().into();
-    if say(Request::Listen { tag }, &[file])
-        && let Some(mailbox) = mailbox()
-    {
+    match mailbox_for(Request::Listen { tag }, &[file]) {
+        true => connection(),
+        false => 0,
+    }
+}
+
+/// Says something, and has the answer heard. `false`: there is nobody.
+fn mailbox_for(request: Request, files: &[BorrowedFd<'_>]) -> bool {
+    let is_said = say(request, files);
+    if let Some(mailbox) = mailbox().filter(|_| is_said) {
         sleepers::hears_broker(mailbox);
     }
+    is_said
 }
 
 /// A listening socket is about to be closed: waits until the broker has closed its duplicate, which
@@ -174,7 +187,7 @@ pub(super) fn waits_for_duplicate(number: c_int) {
     let until = sleepers::now() + ANSWER;
     loop {
         let is_under_way = with(|state| {
-            look(state);
+            take(state);
             state.listeners.of(number).is_some_and(|listener| listener.is_under_way)
         });
         if is_under_way != Some(true) || !wait(until) {
@@ -201,21 +214,24 @@ pub(super) fn unlistens(number: c_int) {
 pub(super) fn reach(to: Name) -> Option<u64> {
     let tag = match with(|state| known(state, to))? {
         Known::Way(way) => return way,
+        Known::Wait(tag) => return answer_to(tag),
         Known::Ask(tag) => tag,
     };
     let asks = Request::Reach { tag, address: to.address, port: to.port };
     // Who listens for all addresses is found by any.
-    if !is_local(to) || !say(asks, &[]) {
+    if !is_local(to) || !mailbox_for(asks, &[]) {
         with(|state| answer(state, tag, nobody()));
         return None;
     }
-    if let Some(mailbox) = mailbox() {
-        sleepers::hears_broker(mailbox);
-    }
+    answer_to(tag)
+}
+
+/// Waits for the answer to a question.
+fn answer_to(tag: u64) -> Option<u64> {
     let until = sleepers::now() + ANSWER;
     loop {
         let way = with(|state| {
-            look(state);
+            take(state);
             routes(state).0.iter().find(|one| one.tag == tag).map(|one| one.way)
         })??;
         match way {
@@ -247,6 +263,8 @@ fn is_local(to: Name) -> bool {
 
 enum Known {
     Way(Option<u64>),
+    /// Another thread has asked.
+    Wait(u64),
     Ask(u64),
 }
 
@@ -262,6 +280,7 @@ fn known(state: &mut State, to: Name) -> Known {
                     return Known::Way(Some(name));
                 }
             }
+            Way::Asked => return Known::Wait(route.tag),
             Way::Nobody(at) if now.saturating_sub(at) < NOBODY => return Known::Way(None),
             _ => {}
         }

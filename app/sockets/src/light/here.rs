@@ -5,9 +5,9 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::mm::{Advice, madvise};
 
-use super::{numbers, opening, sleepers, state};
+use super::{broker, numbers, opening, sleepers, state};
 use crate::errno::keeping_errno;
-use crate::own;
+use crate::{own, place};
 
 const PAGE: usize = 4096;
 
@@ -24,7 +24,8 @@ static IS_ON: AtomicBool = AtomicBool::new(false);
 /// There may be light connections in this process.
 #[inline(always)]
 pub(super) fn is_on() -> bool {
-    HERE.word.load(Ordering::Relaxed) != 0 || IS_ON.load(Ordering::Relaxed) && is_child()
+    HERE.word.load(Ordering::Relaxed) != 0
+        || IS_ON.load(Ordering::Relaxed) && place::is_ours() && is_child()
 }
 
 /// At the start of the program. `false`: there are none, ever.
@@ -50,6 +51,7 @@ fn is_child() -> bool {
         sleepers::begin_anew();
         numbers::each(0, u32::MAX).for_each(|number| _ = numbers::put(number, None));
         let is_begun = state::begin_anew() && opening::begin();
+        state::with(|state| broker::begin_anew(state));
         if !is_begun {
             IS_ON.store(false, Ordering::Relaxed);
             HERE.word.store(0, Ordering::Relaxed);

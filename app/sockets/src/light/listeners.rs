@@ -27,6 +27,10 @@ pub(super) struct Listener {
     /// This process has accepted there, or waited for somebody to come: a fork does not leave it to
     /// the child alone.
     pub is_used: bool,
+    /// By which connection the broker was told of it; 0: it was not.
+    pub said: u64,
+    /// Nobody is to come there: the broker has refused it.
+    pub is_refused: bool,
     /// The broker has a duplicate of it.
     pub is_under_way: bool,
     /// One has come since that was told of, for sets that tell of edges.
@@ -51,6 +55,8 @@ const NONE: Listener = Listener {
     events: 0,
     data: 0,
     is_used: false,
+    said: 0,
+    is_refused: false,
     is_under_way: false,
     has_news: false,
 };
@@ -100,7 +106,8 @@ impl Listeners {
     /// Who hears those that connect to a name, the one for that address before one for all, if it
     /// has room for one more.
     pub(super) fn hearing(&mut self, names: &Names) -> Option<&mut Listener> {
-        let hears = |one: &&mut Listener| one.number >= 0 && one.name.hears(&names.to);
+        let hears =
+            |one: &&mut Listener| one.number >= 0 && !one.is_refused && one.name.hears(&names.to);
         let is_far = |one: &Listener| (one.name.is_any(), one.name.is_v4() != names.to.is_v4());
         let found = self.all.iter_mut().filter(hears).min_by_key(|one| is_far(one));
         found.filter(|one| one.pending.count() <= one.backlog)

@@ -208,7 +208,8 @@ pub(super) fn wait(
     loop {
         let mut count = 0;
         // Where there is room for one event only the two take turns.
-        if events.len() > 1 || TURN.fetch_xor(1, Ordering::Relaxed) == 0 {
+        let is_first = events.len() > 1 || TURN.fetch_xor(1, Ordering::Relaxed) == 0;
+        if is_first {
             count = with(|state| {
                 state.pump();
                 state.collect(set, events)
@@ -216,10 +217,15 @@ pub(super) fn wait(
             .ok_or(libc::EINTR)?;
         }
         count = besides(set, events, count)?;
-        if count == 0 {
-            count = with(|state| state.collect(set, events)).unwrap_or(0);
+        if count == 0 && !is_first {
+            let ours = with(|state| {
+                state.pump();
+                state.collect(set, events)
+            });
+            count = ours.unwrap_or(0);
         }
-        if count == 0 && waits != Waits::Never {
+        let has_members = with(|state| state.sets.find(set).is_some()).unwrap_or(false);
+        if count == 0 && waits != Waits::Never && has_members {
             count = look(|state| Some(state.collect(set, events)).filter(|count| *count > 0))
                 .unwrap_or(0);
         }

@@ -29,7 +29,9 @@ mod trunk;
 mod waiting;
 
 use core::ffi::{c_int, c_void};
+use std::os::fd::BorrowedFd;
 
+use omniverb_stream::light::List;
 use omniverb_stream::light::row::Note;
 
 pub(crate) use numbers::Token;
@@ -81,6 +83,13 @@ pub(crate) fn row(number: c_int) -> Option<Token> {
         return None;
     }
     numbers::token(number)
+}
+
+/// A socket of the broker's is at its end.
+pub(crate) fn hears_no_more(socket: BorrowedFd<'_>) {
+    if is_on() {
+        sleepers::hears_no_more(socket);
+    }
 }
 
 pub(crate) use moving::{receive, send};
@@ -149,7 +158,7 @@ pub(crate) fn closes(number: c_int) {
 
 /// All of a range are.
 pub(crate) fn closes_range(first: u32, last: u32) {
-    if is_on() {
+    if is_on() && place::is_ours() {
         numbers::each(first, last).for_each(closes);
     }
 }
@@ -186,12 +195,25 @@ pub(crate) fn forks() {
 impl state::State {
     /// Nobody comes there any more by light connections.
     pub(in crate::light) fn leave_listener(&mut self, number: c_int) {
-        let Some(mut pending) = self.listeners.remove(number) else { return };
+        let Some(pending) = self.listeners.remove(number) else { return };
+        self.drop_pending(pending);
+        broker::unlistens(number);
+    }
+
+    /// The broker says that nobody is to come there.
+    pub(in crate::light) fn refuses(&mut self, number: c_int) {
+        let Some(listener) = self.listeners.of(number) else { return };
+        (listener.is_under_way, listener.is_refused) = (false, true);
+        let pending = core::mem::take(&mut listener.pending);
+        self.listeners.waiting -= pending.count();
+        self.drop_pending(pending);
+    }
+
+    fn drop_pending(&mut self, mut pending: List) {
         while let Some(at) = self.rows.pop(&mut pending) {
             self.rows.at(at).unnote(Note::Pending);
             self.close(at);
         }
-        broker::unlistens(number);
     }
 }
 

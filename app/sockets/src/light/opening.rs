@@ -25,6 +25,7 @@ use super::numbers::{self, Token};
 use super::state::{State, with};
 use super::trunk::FOR_ANSWERS;
 use super::waiting::{Waits, until};
+use crate::carry::broker::connection;
 use crate::errno::{errno, keeping_errno, set_errno};
 use crate::own;
 use crate::slots::{next_dup3, next_fcntl, next_getsockopt, next_poll};
@@ -49,6 +50,7 @@ pub(super) fn has_listened() -> bool {
 
 /// At the start, and in a child.
 pub(super) fn begin() -> bool {
+    HAS_LISTENED.store(false, Ordering::Relaxed);
     let Some(file) = nothing() else { return false };
     let Some(place) = own::keep(file.as_raw_fd()) else { return false };
     PLACEHOLDER.store(place as i32, Ordering::Release);
@@ -113,14 +115,20 @@ pub(super) fn listens(number: c_int) -> bool {
         Some(listener) => {
             (listener.name, listener.is_six) = (name, is_six);
             listener.backlog = BACKLOG;
-            listener.is_under_way = true;
+            (listener.is_under_way, listener.is_refused) = (true, false);
             true
         }
         None => false,
     });
     if is_there == Some(true) {
         HAS_LISTENED.store(true, Ordering::Relaxed);
-        keeping_errno(|| broker::listens(number));
+        let said = keeping_errno(|| broker::listens(number));
+        with(|state| {
+            if let Some(listener) = state.listeners.of(number) {
+                listener.said = said;
+                listener.is_under_way &= said != 0;
+            }
+        });
     }
     is_there == Some(true)
 }
@@ -153,10 +161,11 @@ pub(super) unsafe fn connect(number: c_int, address: *const c_void, length: u32)
     if is_in_others {
         return None;
     }
+    let placeholder = placeholder()?;
     let at = with(|state| state.open(trunk, to, bound))??;
     let cloexec = if flags & FD_CLOEXEC == 0 { 0 } else { libc::O_CLOEXEC };
     // SAFETY: no memory is involved.
-    let put = unsafe { next_dup3(placeholder()?, number, cloexec) };
+    let put = unsafe { next_dup3(placeholder, number, cloexec) };
     with(|state| {
         if put != number {
             return state.close(at);
@@ -302,9 +311,10 @@ pub(super) fn is_listener(number: c_int) -> bool {
         return false;
     }
     let is_known = with(|state| match state.listeners.of(number) {
+        // A broker that has come anew, or was not there, does not know of it.
         Some(listener) => {
             listener.is_used = true;
-            true
+            listener.said != 0 && listener.said == connection()
         }
         None => false,
     });
@@ -332,16 +342,16 @@ pub(crate) unsafe fn accept(
     loop {
         let outcome = until(waits, Some(number), |state| {
             let taken = state.take_pending(number, flags);
-            taken.map(|taken| taken.map(|(new, at)| (new, at, state.rows.at(at).names)))
-        });
-        return match outcome {
-            Ok(Ok((new, at, names))) => {
-                let family = with(|state| {
+            taken.map(|taken| {
+                taken.map(|(new, at)| {
                     let row = state.rows.at(at);
                     row.times = limit;
-                    Family::of(row)
-                });
-                let family = family.unwrap_or(Family::Four);
+                    (new, Family::of(row), row.names)
+                })
+            })
+        });
+        return match outcome {
+            Ok(Ok((new, family, names))) => {
                 // SAFETY: as the caller says.
                 unsafe { names::write(&names.from, family, address, length) };
                 new
@@ -353,7 +363,8 @@ pub(crate) unsafe fn accept(
             // The kernel says that there is none.
             _ if waits == Waits::Never => native(),
             _ if is_readable(number) => native(),
-            _ if waits.is_over() => {
+            // Or a handler has interrupted who has the lock.
+            _ if waits.is_over() || with(|_| ()).is_none() => {
                 set_errno(libc::EAGAIN);
                 -1
             }

@@ -36,6 +36,9 @@ impl State {
 
     /// Tells the broker of trunks that have ended.
     fn say_gone(&mut self) {
+        if self.gone.1 == 0 {
+            return;
+        }
         let (names, count) = self.gone;
         self.gone.1 = 0;
         names[..count].iter().for_each(|name| broker::ended(*name));
@@ -97,6 +100,12 @@ impl State {
                 Frame::Open => {
                     // There is to be room for the answer that nobody listens.
                     trunk.is_short_of_room = trunk.room(HEADER) < HEADER;
+                    if trunk.is_short_of_room {
+                        if sleepers::are_any() {
+                            trunk.sleeps();
+                        }
+                        trunk.is_short_of_room = trunk.room(HEADER) < HEADER;
+                    }
                     if trunk.is_short_of_room {
                         return Ok(());
                     }
@@ -177,7 +186,7 @@ impl State {
             }
             Frame::End => row.had_end(),
             Frame::Close(is_reset) => {
-                if is_reset && row.has(Note::Connects) {
+                if is_reset && row.has(Note::Connects) && row.has_heard_nothing() {
                     // Nobody may listen there any more.
                     let names = row.names;
                     broker::forgets(self, &names.to);
@@ -230,7 +239,13 @@ impl State {
             let Some(trunk) = self.trunks[index].as_mut() else { return };
             if trunk.room(HEADER) < HEADER {
                 trunk.is_only_short = false;
-                return;
+                if sleepers::are_any() {
+                    // Who sleeps has not said that room is wanted: that is looked for once more.
+                    trunk.sleeps();
+                }
+                if trunk.room(HEADER) < HEADER {
+                    return;
+                }
             }
             let Some(at) = self.rows.pop(&mut trunk.debts) else { return };
             let row = self.rows.at(at);

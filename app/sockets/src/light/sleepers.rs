@@ -137,7 +137,11 @@ pub(super) fn enter() -> Sleeper {
     {
         slot.bell.store(place as i32, Ordering::Release);
     }
-    with(State::say_asleep);
+    with(|state| {
+        // So that there is something to sleep in.
+        _ = bells();
+        state.say_asleep();
+    });
     Sleeper { slot }
 }
 

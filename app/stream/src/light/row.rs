@@ -228,6 +228,12 @@ impl Row {
         Some(self.consumed)
     }
 
+    /// Nothing has ever come by it, as far as that can be told.
+    #[must_use]
+    pub fn has_heard_nothing(&self) -> bool {
+        self.queue.is_empty() && self.consumed == 0 && !self.has(Note::HadEnd)
+    }
+
     /// That was said.
     pub fn has_said_credit(&mut self) {
         self.consumed = 0;
