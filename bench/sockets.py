@@ -2,9 +2,9 @@
 of messages of 1 MiB.
 
 All in one run, interleaved by the driver: TCP over the loopback interface, a pair of UNIX sockets,
-the same TCP with libomniverb_sockets.so carrying it, or in light mode, and a bare ring. `make bench` takes them with
-the rest; `bench/bench.py --only streams` takes them alone. And what one copy would give instead of
-two (docs/decisions/0051): `--only copies`.
+the same TCP with libomniverb_sockets.so carrying it, or in light mode, and a bare ring. `make
+bench` takes them with the rest; `bench/bench.py --only streams` takes them alone. And what one copy
+would give instead of two (docs/decisions/0051): `--only copies`.
 """
 
 from pairs import Failure

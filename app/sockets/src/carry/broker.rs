@@ -27,7 +27,7 @@ use rustix::net::{
 use super::links::{Link, Memory, Note, Word};
 use super::{clock, links, over, shadow};
 use crate::table::NUMBERS;
-use crate::{ledger, light, own, sole};
+use crate::{ledger, own, sole};
 
 /// Where the host's daemon listens, unless `OMNIVERB_SOCKET` says otherwise
 /// (`rnic/session/src/lib.rs`).
@@ -228,10 +228,6 @@ fn make() -> Option<(OwnedFd, OwnedFd)> {
 /// The broker is gone. What it has given stays.
 fn lost() {
     let Some(number) = number() else { return };
-    if let Some(socket) = socket() {
-        // A child that nobody saw may have a duplicate.
-        light::hears_no_more(socket);
-    }
     STATE.socket.store(0, Ordering::Release);
     // The page stays mapped: somebody may be looking at it.
     STATE.page.store(0, Ordering::Release);

@@ -73,6 +73,9 @@ pub(super) fn look(state: &mut State) {
 /// The same where the socket says that there is something.
 pub(super) fn take(state: &mut State) {
     take_with(&mut |reply, files| came(state, reply, files));
+    if let Some(mailbox) = mailbox() {
+        sleepers::hears_broker(mailbox);
+    }
 }
 
 fn came(state: &mut State, reply: Reply, files: Files) {

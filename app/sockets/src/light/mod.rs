@@ -29,7 +29,6 @@ mod trunk;
 mod waiting;
 
 use core::ffi::{c_int, c_void};
-use std::os::fd::BorrowedFd;
 
 use omniverb_stream::light::List;
 use omniverb_stream::light::row::Note;
@@ -83,13 +82,6 @@ pub(crate) fn row(number: c_int) -> Option<Token> {
         return None;
     }
     numbers::token(number)
-}
-
-/// A socket of the broker's is at its end.
-pub(crate) fn hears_no_more(socket: BorrowedFd<'_>) {
-    if is_on() {
-        sleepers::hears_no_more(socket);
-    }
 }
 
 pub(crate) use moving::{receive, send};

@@ -79,11 +79,15 @@ pub(super) fn hears_no_more(bell: BorrowedFd<'_>) {
     }
 }
 
-/// So is the broker's socket.
+/// So is the broker's socket, once: a child that nobody saw may have a duplicate of one that is at
+/// its end, which would be heard for ever.
 pub(super) fn hears_broker(socket: BorrowedFd<'_>) {
     let data = epoll::EventData::new_u64(BROKER);
-    if let Some(bells) = bells() {
-        _ = epoll::add(bells, socket, data, epoll::EventFlags::IN);
+    let once = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+    if let Some(bells) = bells()
+        && epoll::add(bells, socket, data, once).is_err()
+    {
+        _ = epoll::modify(bells, socket, data, once);
     }
 }
 
