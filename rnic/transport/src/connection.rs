@@ -150,13 +150,10 @@ impl Connection {
         match opcode.class {
             Class::Notification => {
                 match packet.delay() {
-                    // Only who agreed on them says them, and who knows us better than we know it.
-                    Some(_)
-                        if self.config.delay_notices == DelayNotices::Unknown
-                            && !self.responder.has_named() => {}
-                    Some(delay) => {
+                    Some(delay) if self.hears_notice(delay) => {
                         self.requester.delayed(now, &self.config, Time::from(delay) * 1000)
                     }
+                    Some(_) => {}
                     None => self.requester.congestion.on_notification(now),
                 }
                 return;
@@ -181,6 +178,15 @@ impl Connection {
             _ if self.config.service == Service::XrcSend => {}
             _ => self.responder.handle_request(&self.config, packet, upper),
         }
+    }
+
+    /// Only who agreed on notices says them, and who knows us better than we know it: since it has
+    /// named what is left of a WRITE, or, where it only sends, since it is waited for in vain and
+    /// says that it is there. For as long as it answers in time nobody is made to wait by them.
+    fn hears_notice(&self, delay: u32) -> bool {
+        self.config.delay_notices == DelayNotices::Agreed
+            || self.responder.has_named()
+            || delay > 0 && self.requester.has_retried(&self.config)
     }
 
     /// Takes packets that follow each other, as if each came by itself. If it takes nothing, each

@@ -52,7 +52,8 @@ impl Terms {
         config.min_rnr_timer = receiving.min_rnr_timer;
         config.max_dest_rd_atomic = usize::from(receiving.max_dest_rd_atomic);
         config.window = window.min(self.window_bytes / config.path_mtu as u64).max(4);
-        config.unanswered_max = config.unanswered_max.max(window as usize);
+        // Also where the peer is not known: it may know us, and have so many under way.
+        config.unanswered_max = config.unanswered_max.max(WINDOW_OMNIVERB as usize);
         config.window_floor = config.window / 2;
         config.early_timeout = LATE;
         config.delay_target = Some(LATE);

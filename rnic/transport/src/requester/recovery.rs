@@ -76,6 +76,11 @@ impl Requester {
         self.rearm(now, config);
     }
 
+    /// Something is sent again that was waited for in vain: a retry is spent.
+    pub(crate) fn has_retried(&self, config: &Config) -> bool {
+        self.unacked != self.sent && self.retries < config.retry_count
+    }
+
     /// Starts the timers afresh if they have something to wait for, else stops them.
     pub(super) fn rearm(&mut self, now: Time, config: &Config) {
         (self.early, self.deadline) = (None, None);

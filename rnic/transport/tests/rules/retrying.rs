@@ -287,6 +287,30 @@ fn notices_that_nobody_agreed_on_are_not_heard() {
     assert_eq!(end.sent(), ["SEND-ONLY psn 1000 ask"]);
 }
 
+/// It has heard who we are, and we have not heard who it is: what we wait for in vain it says that
+/// it has, and it is not given up.
+#[test]
+fn who_is_waited_for_in_vain_may_say_that_it_is_there() {
+    let mut end = End::new(Config { timeout: 14, retry_count: 2, ..config() });
+    end.submit(1, SEND, 1);
+    end.sent();
+    // Until a retry is spent nothing is heard.
+    let deadline = end.connection.poll_timeout();
+    delay(&mut end, 2);
+    assert_eq!(end.connection.poll_timeout(), deadline);
+    // Otherwise it would be given up after twelve times 67 ms, at the latest.
+    let begin = end.now;
+    while end.now - begin < 10 * SECOND {
+        end.wait();
+        assert_eq!(end.statuses(), []);
+        if !end.sent().is_empty() {
+            delay(&mut end, 1);
+        }
+    }
+    end.receive(&ack(1000));
+    assert_eq!(end.statuses(), [(1, Status::Success)]);
+}
+
 #[test]
 fn a_peer_that_only_says_that_it_is_slow_is_given_up() {
     let mut end =
