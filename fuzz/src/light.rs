@@ -7,7 +7,7 @@
 
 use omniverb_stream::light::frame::{DATA_MAX, HEADER};
 use omniverb_stream::light::queue::{PAYLOAD, Queue};
-use omniverb_stream::light::row::{Note, WINDOW};
+use omniverb_stream::light::row::{Closing, Note, WINDOW};
 use omniverb_stream::light::{Block, Frame, Ids, List, Names, Pool, Row, Rows};
 use std::collections::VecDeque;
 
@@ -249,7 +249,7 @@ impl<'a> State<'a> {
             }
             Frame::End => row.had_end(),
             Frame::Close(is_reset) => {
-                row.had_close(is_reset);
+                row.had_close(if is_reset { Closing::Reset } else { Closing::Orderly });
                 self.owe(at);
             }
             Frame::Open => return Err(Nonsense),
