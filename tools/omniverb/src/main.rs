@@ -51,8 +51,8 @@ enum Command {
         /// With `pass`, which is meant if nothing is said, it passes on what it sees: the program's
         /// sockets are the kernel's, as without it. With `carry` bytes of connections between two
         /// programs of this host that both have it go through memory that the two share, if the
-        /// daemon's configuration says `sockets = true`. With `light` connections of two programs of
-        /// one network namespace that both have it have no socket of the kernel's at all, and
+        /// daemon's configuration says `sockets = true`. With `light` connections of two programs
+        /// of one network namespace that both have it have no socket of the kernel's at all, and
         /// cannot be handed on to children or other programs.
         #[arg(
             long, value_name = "WAY", num_args = 0..=1, require_equals = true,
