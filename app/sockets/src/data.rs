@@ -41,12 +41,9 @@ functions! {
     }
 
     ov_readv(number: c_int, parts: *const libc::iovec, count: c_int) -> isize {
-        if light::row(number).is_some() {
-            // SAFETY: the program's arguments, as they are.
-            let parts = unsafe { Parts::of_count(parts, count) };
-            if parts.is_some_and(|parts| parts.total() == 0) {
-                return 0;
-            }
+        // SAFETY: the program's arguments, as they are.
+        if light::row(number).is_some() && unsafe { are_empty(parts, count) } {
+            return 0;
         }
         // SAFETY: the program's arguments, as they are.
         carry::receive(number, || unsafe { Parts::of_count(parts, count) }, 0, || unsafe {
@@ -180,12 +177,9 @@ functions! {
     }
 
     ov_writev(number: c_int, parts: *const libc::iovec, count: c_int) -> isize {
-        if light::row(number).is_some() {
-            // SAFETY: the program's arguments, as they are.
-            let parts = unsafe { Parts::of_count(parts, count) };
-            if parts.is_some_and(|parts| parts.total() == 0) {
-                return 0;
-            }
+        // SAFETY: the program's arguments, as they are.
+        if light::row(number).is_some() && unsafe { are_empty(parts, count) } {
+            return 0;
         }
         // SAFETY: the program's arguments, as they are.
         carry::send(number, || unsafe { Parts::of_count(parts, count) }, 0, || unsafe {
@@ -452,6 +446,15 @@ functions! {
             unsafe { next_epoll_pwait2(set, events, most, timeout, mask) }
         })
     }
+}
+
+/// A list has no bytes: files say nothing then, and neither does a socket that is taken for one.
+///
+/// # Safety
+/// As of `readv`.
+unsafe fn are_empty(parts: *const libc::iovec, count: c_int) -> bool {
+    // SAFETY: as the caller says.
+    unsafe { Parts::of_count(parts, count) }.is_some_and(|parts| parts.total() == 0)
 }
 
 /// The kernel does not look at an address of this length where a stream of TCP is connected.

@@ -14,6 +14,12 @@ pub(crate) fn set_errno(value: c_int) {
     unsafe { *libc::__errno_location() = value }
 }
 
+/// What a call says that fails with this.
+pub(crate) fn fails(error: c_int) -> c_int {
+    set_errno(error);
+    -1
+}
+
 /// Does something that may set it; it is then as before.
 pub(crate) fn keeping_errno<R>(act: impl FnOnce() -> R) -> R {
     let before = errno();

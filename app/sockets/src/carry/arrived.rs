@@ -6,8 +6,7 @@ use omniverb_carry::Direction;
 use rustix::event::PollFlags;
 use rustix::thread::sched_yield;
 
-use super::links::Memory;
-use super::links::{Link, Note, Word};
+use super::links::{Link, Memory, Note, Word};
 use super::{clock, shadow};
 
 /// How long the other end may take to give the kernel what it had written into the ring. Once it

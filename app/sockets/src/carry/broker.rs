@@ -262,11 +262,6 @@ pub(crate) fn look_with(with: &mut dyn FnMut(Reply, Files)) {
     }
 }
 
-/// The same for who has seen that something can be read there, which may be the end.
-pub(crate) fn take_with(with: &mut dyn FnMut(Reply, Files)) {
-    take(with);
-}
-
 /// Whether there is mail, as far as can be told without asking.
 #[inline(always)]
 fn has_mail() -> bool {
@@ -301,8 +296,10 @@ fn part(is_over: impl Fn(Link) -> bool) {
     });
 }
 
+/// Takes all mail, also where the page does not say that there is some: what can be read may be the
+/// end. `with` has what this does not know, with its files.
 #[cold]
-fn take(with: &mut dyn FnMut(Reply, Files)) {
+pub(crate) fn take(with: &mut dyn FnMut(Reply, Files)) {
     let Some(_alone) = Alone::try_be() else { return };
     if socket().is_none() {
         // Calls are not to come here for ever. Those that are parted with are left by the next one.

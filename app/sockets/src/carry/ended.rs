@@ -5,8 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use omniverb_carry::Direction;
 
-use super::links::Memory;
-use super::links::{self, Link, Note, Word};
+use super::links::{self, Link, Memory, Note, Word};
 
 /// Links that were forgotten, by which calls may be under way still; 0: none. What finds no place
 /// here is not forgotten.

@@ -4,8 +4,7 @@ use core::ffi::c_int;
 
 use omniverb_carry::Direction;
 
-use super::links::Memory;
-use super::links::{Link, Word};
+use super::links::{Link, Memory, Word};
 use super::{aside, clock, shadow};
 
 /// How long room in the ring is waited for by a call that does not wait, all in all. Who reads all

@@ -12,8 +12,7 @@ use omniverb_carry::{Direction, Place};
 use rustix::event::PollFlags;
 
 use super::arrived::{are_missing, is_left_of_kernel, is_passed, mark, settles, waiting};
-use super::links::Memory;
-use super::links::{self, Link, Note, Word};
+use super::links::{self, Link, Memory, Note, Word};
 use super::look::{self, Seen};
 use super::parts::{self, Parts};
 use super::waking::looking;

@@ -18,8 +18,7 @@ use rustix::io::Errno;
 use rustix::thread::sched_yield;
 
 use super::full::{PATIENCE, ROOM, is_left_out, limit, wait_for_room};
-use super::links::Memory;
-use super::links::{self, Link, Note, Word};
+use super::links::{self, Link, Memory, Note, Word};
 use super::look::{self, ENDING, Seen};
 use super::parts::{self, Parts};
 use super::{broker, clock, ended, leaving, shadow, waking};

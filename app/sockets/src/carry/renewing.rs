@@ -13,8 +13,7 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 use omniverb_carry::Direction;
 use omniverb_stream::pace::{Pace, Was};
 
-use super::links::Memory;
-use super::links::{self, Link, Note, Word};
+use super::links::{self, Link, Memory, Note, Word};
 use super::members::{self, Row};
 use super::worth::WORTH;
 use super::{clock, ended, offering, outward};

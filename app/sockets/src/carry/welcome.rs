@@ -6,8 +6,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use omniverb_carry::Direction;
 
-use super::links::Memory;
-use super::links::{Link, Note, Word};
+use super::links::{Link, Memory, Note, Word};
 use super::members::Row;
 use super::waking::{in_vain, looking};
 use super::{aside, clock, ended};

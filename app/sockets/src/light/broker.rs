@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use super::state::{State, has_mapped, with};
 use super::trunk::Trunk;
 use super::{names, sleepers};
-use crate::carry::broker::{Files, connection, look_with, mailbox, map, say, take_with};
+use crate::carry::broker::{self as mail, Files, connection, look_with, mailbox, map, say};
 
 /// Addresses of which it is known where they lead.
 const ROUTES: usize = 64;
@@ -72,7 +72,7 @@ pub(super) fn look(state: &mut State) {
 
 /// The same where the socket says that there is something.
 pub(super) fn take(state: &mut State) {
-    take_with(&mut |reply, files| came(state, reply, files));
+    mail::take(&mut |reply, files| came(state, reply, files));
     if let Some(mailbox) = mailbox() {
         sleepers::hears_broker(mailbox);
     }

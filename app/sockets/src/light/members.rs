@@ -8,8 +8,8 @@ use omniverb_stream::light::row::{ERR, HUP};
 use super::numbers::{self, Token};
 use super::sleepers;
 use super::state::{State, with};
-use super::waiting::{Waits, has_more, look};
-use crate::errno::{errno, set_errno};
+use super::waiting::{Waits, look, sleep};
+use crate::errno::{errno, fails};
 use crate::slots::next_epoll_wait;
 use crate::table;
 use omniverb_stream::descriptors::Kind;
@@ -29,13 +29,7 @@ const EXCLUSIVELY: u32 = EXCLUSIVE
 const FLAGS: u32 = ONE_SHOT | EDGE | libc::EPOLLWAKEUP as u32 | EXCLUSIVE;
 
 fn answer(outcome: Option<Result<(), c_int>>) -> c_int {
-    match outcome.unwrap_or(Err(libc::EAGAIN)) {
-        Ok(()) => 0,
-        Err(error) => {
-            set_errno(error);
-            -1
-        }
-    }
+    outcome.unwrap_or(Err(libc::EAGAIN)).map_or_else(fails, |()| 0)
 }
 
 /// The kernel's rules: who is woken alone is so from the start.
@@ -51,7 +45,7 @@ fn may_be_exclusive(operation: c_int, events: u32) -> bool {
 pub(super) unsafe fn change(
     set: c_int,
     operation: c_int,
-    (number, token): (c_int, Token),
+    token: Token,
     event: *const libc::epoll_event,
 ) -> c_int {
     if table::look(set).kind() != Kind::Set {
@@ -92,7 +86,6 @@ pub(super) unsafe fn change(
             _ => return Err(libc::EINVAL),
         }
         if let Some(event) = event {
-            state.rows.at(at).number = number;
             state.join(place, at, event);
         }
         Ok(())
@@ -242,18 +235,8 @@ pub(super) fn wait(
             return Ok(count.unwrap_or(0) as c_int);
         }
         let mut all = [libc::pollfd { fd: set, events: libc::POLLIN, revents: 0 }; 3];
-        let limit = match waits {
-            Waits::Until(limit) => limit,
-            Waits::Never => None,
-        };
-        let pause = if has_more() { Some(0) } else { limit };
-        let woken = sleeper.sleep(&mut all, pause, mask);
-        let error = errno();
-        sleeper.leave();
-        if woken < 0 {
-            return Err(error);
-        }
-        if limit.is_some_and(|limit| sleepers::now() >= limit) {
+        sleep(sleeper, &mut all, waits, mask)?;
+        if waits.is_over() {
             let count = with(|state| state.collect(set, events)).unwrap_or(0);
             return besides(set, events, count).map(|count| count as c_int);
         }

@@ -40,7 +40,7 @@ pub(crate) use waiting::Waits;
 
 use crate::carry::parts::Parts;
 use crate::carry::report;
-use crate::errno::{keeping_errno, set_errno};
+use crate::errno::{fails, keeping_errno};
 use crate::place;
 
 /// Bytes of a file that are sent at a time.
@@ -172,7 +172,7 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
 
 /// A process is about to be made by `fork`. Who has only listened so far leaves its listening
 /// sockets to children: they take up those that they accept at. (A child finds by itself that it is
-/// one, and begins anew: `state`.)
+/// one, and begins anew: [`here`].)
 pub(crate) fn forks() {
     if !is_on() || !place::is_ours() {
         return;
@@ -245,10 +245,7 @@ pub(crate) fn select(
 }
 
 fn said(outcome: Result<c_int, c_int>) -> c_int {
-    outcome.unwrap_or_else(|error| {
-        set_errno(error);
-        -1
-    })
+    outcome.unwrap_or_else(fails)
 }
 
 /// `epoll_ctl` with a light connection. `None`: the kernel's.
@@ -263,7 +260,7 @@ pub(crate) unsafe fn change_set(
 ) -> Option<c_int> {
     let token = row(number)?;
     // SAFETY: as the caller says.
-    Some(unsafe { members::change(set, operation, (number, token), event) })
+    Some(unsafe { members::change(set, operation, token, event) })
 }
 
 /// The kernel has done one.

@@ -11,7 +11,7 @@ use super::state::{State, with};
 use super::trunk::{FOR_ANSWERS, Trunk};
 use super::waiting::{Waits, until};
 use crate::carry::parts::Parts;
-use crate::errno::set_errno;
+use crate::errno;
 
 /// The least room in a trunk that bytes are put into.
 const LEAST: usize = FOR_ANSWERS + 1024;
@@ -33,8 +33,7 @@ const RECEIVING: usize = 0;
 const SENDING: usize = 1;
 
 fn fails(error: c_int) -> isize {
-    set_errno(error);
-    -1
+    errno::fails(error) as isize
 }
 
 /// How long a call may wait.
@@ -243,8 +242,7 @@ impl State {
 /// `shutdown`.
 pub(crate) fn shut(number: c_int, how: c_int) -> c_int {
     if !(libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
-        set_errno(libc::EINVAL);
-        return -1;
+        return errno::fails(libc::EINVAL);
     }
     let done = with(|state| {
         let at = numbers::row(number).ok_or(libc::EBADF)?;
@@ -265,11 +263,5 @@ pub(crate) fn shut(number: c_int, how: c_int) -> c_int {
         state.pump_one(index);
         Ok(())
     });
-    match done.unwrap_or(Err(libc::EAGAIN)) {
-        Ok(()) => 0,
-        Err(error) => {
-            set_errno(error);
-            -1
-        }
-    }
+    done.unwrap_or(Err(libc::EAGAIN)).map_or_else(errno::fails, |()| 0)
 }

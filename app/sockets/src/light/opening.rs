@@ -26,7 +26,7 @@ use super::state::{State, with};
 use super::trunk::FOR_ANSWERS;
 use super::waiting::{Waits, until};
 use crate::carry::broker::connection;
-use crate::errno::{errno, keeping_errno, set_errno};
+use crate::errno::{errno, fails, keeping_errno};
 use crate::own;
 use crate::slots::{next_dup3, next_fcntl, next_getsockopt, next_poll};
 use crate::table::{self, NUMBERS};
@@ -172,7 +172,7 @@ pub(super) unsafe fn connect(number: c_int, address: *const c_void, length: u32)
         }
         let token = state.token(at);
         let row = state.rows.at(at);
-        (row.is_six, row.times, row.number, row.numbers) = (is_six, times, number, 1);
+        (row.is_six, row.times, row.numbers) = (is_six, times, 1);
         if how & libc::O_NONBLOCK != 0 {
             row.note(Note::NonBlocking);
             row.is_connecting = true;
@@ -194,8 +194,7 @@ pub(super) unsafe fn connect(number: c_int, address: *const c_void, length: u32)
         return Some(0);
     }
     // As the kernel says, though it is connected at once.
-    set_errno(libc::EINPROGRESS);
-    Some(-1)
+    Some(fails(libc::EINPROGRESS))
 }
 
 /// `connect`, once more.
@@ -206,8 +205,7 @@ pub(super) fn again(token: Token) -> c_int {
     if is_first.flatten() == Some(true) {
         return 0;
     }
-    set_errno(libc::EISCONN);
-    -1
+    fails(libc::EISCONN)
 }
 
 /// The set that a socket is in before it connects, as nginx's are, and what that is to tell; and
@@ -282,7 +280,7 @@ impl State {
         self.carried.0 += 1;
         let row = self.rows.at(at);
         row.unnote(Note::Pending);
-        (row.number, row.numbers, row.is_six) = (new, 1, is_six);
+        (row.numbers, row.is_six) = (1, is_six);
         if flags & libc::SOCK_NONBLOCK != 0 {
             row.note(Note::NonBlocking);
         }
@@ -356,18 +354,12 @@ pub(crate) unsafe fn accept(
                 unsafe { names::write(&names.from, family, address, length) };
                 new
             }
-            Ok(Err(error)) | Err(error) if error != libc::EAGAIN => {
-                set_errno(error);
-                -1
-            }
+            Ok(Err(error)) | Err(error) if error != libc::EAGAIN => fails(error),
             // The kernel says that there is none.
             _ if waits == Waits::Never => native(),
             _ if is_readable(number) => native(),
             // Or a handler has interrupted who has the lock.
-            _ if waits.is_over() || with(|_| ()).is_none() => {
-                set_errno(libc::EAGAIN);
-                -1
-            }
+            _ if waits.is_over() || with(|_| ()).is_none() => fails(libc::EAGAIN),
             // Another process was quicker.
             _ => continue,
         };

@@ -10,18 +10,13 @@ use super::numbers::Token;
 use super::opening::milliseconds;
 use super::state::with;
 use crate::call;
-use crate::errno::set_errno;
+use crate::errno::fails;
 
 /// What may be on its way, or wait to be received.
 const BUFFER: c_int = WINDOW as c_int;
 /// The state of a connection that is there, in `TCP_INFO`.
 const ESTABLISHED: u8 = 1;
 const INFORMATION: usize = 104;
-
-fn fails(error: c_int) -> c_int {
-    set_errno(error);
-    -1
-}
 
 /// `getsockopt`.
 ///

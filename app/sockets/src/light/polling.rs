@@ -7,7 +7,7 @@ use omniverb_stream::light::row::{ERR, HUP, IN, OUT, RDHUP};
 
 use super::sleepers;
 use super::state::{State, with};
-use super::waiting::{Waits, has_more, look};
+use super::waiting::{Waits, look, sleep};
 use super::{numbers, opening, room};
 use crate::errno::errno;
 use crate::slots::next_ppoll;
@@ -95,20 +95,10 @@ fn poll_with(
             sleeper.leave();
             return ask(all, &mut list[..count], has_others, mask);
         }
-        let limit = match waits {
-            Waits::Until(limit) => limit,
-            Waits::Never => None,
-        };
-        let pause = if has_more() { Some(0) } else { limit };
-        let woken = sleeper.sleep(list, pause, mask);
-        let error = errno();
-        sleeper.leave();
-        if woken < 0 {
-            return Err(error);
-        }
+        sleep(sleeper, list, waits, mask)?;
         let ready = both(all);
         let is_others = list[..count].iter().any(|one| one.revents != 0);
-        if ready > 0 || is_others || limit.is_some_and(|limit| sleepers::now() >= limit) {
+        if ready > 0 || is_others || waits.is_over() {
             return Ok(joined(all, &list[..count]));
         }
     }

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::thread::sched_yield;
 
-use super::sleepers::{self, now};
+use super::sleepers::{self, Sleeper, now};
 use super::state::{State, with};
 use crate::carry::clock;
 use crate::errno::errno;
@@ -120,9 +120,27 @@ pub(super) fn look<R>(mut attempt: impl FnMut(&mut State) -> Option<R>) -> Optio
     None
 }
 
-/// There is more in a trunk than was taken out in a row: nobody is to sleep.
-pub(super) fn has_more() -> bool {
-    with(|state| state.has_frames()).unwrap_or(false)
+/// Sleeps until one of these is ready, something has come, or the time is over; not at all if there
+/// is more in a trunk than was taken out in a row. The last two of the list are the sleeper's.
+///
+/// # Errors
+/// errno: as of `poll`.
+pub(super) fn sleep(
+    sleeper: Sleeper,
+    all: &mut [libc::pollfd],
+    waits: Waits,
+    mask: *const libc::sigset_t,
+) -> Result<(), c_int> {
+    let has_more = with(|state| state.has_frames()).unwrap_or(false);
+    let limit = match waits {
+        _ if has_more => Some(0),
+        Waits::Until(limit) => limit,
+        Waits::Never => None,
+    };
+    let woken = sleeper.sleep(all, limit, mask);
+    let error = errno();
+    sleeper.leave();
+    if woken < 0 { Err(error) } else { Ok(()) }
 }
 
 /// Attempts something until it has an outcome. `number`: something of the kernel's that is waited
@@ -158,20 +176,11 @@ pub(super) fn until<R>(
         }
         let fd = number.unwrap_or(-1);
         let mut all = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }; 3];
-        let limit = match waits {
-            Waits::Until(limit) => limit,
-            Waits::Never => None,
-        };
-        let limit = if has_more() { Some(0) } else { limit };
-        let woken = sleeper.sleep(&mut all, limit, core::ptr::null());
-        let error = errno();
-        sleeper.leave();
+        let slept = sleep(sleeper, &mut all, waits, core::ptr::null());
         if let Some(outcome) = with(&mut both).flatten() {
             return Ok(outcome);
         }
-        if woken < 0 {
-            return Err(error);
-        }
+        slept?;
         if all[0].revents != 0 || waits.is_over() {
             return Err(libc::EAGAIN);
         }

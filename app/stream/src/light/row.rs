@@ -102,8 +102,6 @@ pub struct Row {
     consumed: u32,
     /// What its set is to tell, with which data; and its place among those that are ready.
     pub events: u32,
-    /// One number of the process that names it, for sets.
-    pub number: i32,
     /// As the program gave it to `epoll_ctl`.
     pub data: u64,
     /// How often the row was a connection: who remembers another number means one of before.
