@@ -111,7 +111,6 @@ impl Responder {
             self.refuse(packet);
             return;
         };
-        self.named |= offset > 0 && packet.reth().is_some();
         let length = packet.payload().len();
         let after = offset + length as u64;
         let fits = if place.ends() { after == total } else { after < total };
@@ -119,6 +118,7 @@ impl Responder {
             self.refuse(packet); // 9.7.4.1.6, 9.7.4.1.7
             return;
         }
+        self.named |= offset > 0 && packet.reth().is_some();
         let place = Place::new(offset == 0, place.ends());
         let part = part(packet, Kind::Write { address, key, total }, place, offset);
         let ticket = self.new_ticket();

@@ -17,8 +17,8 @@ mod tests;
 
 pub(super) use self::asks::{Driver, Mapped};
 
-use self::asks::{Inner, close};
-use super::mapper::{BEGUN, CHANNEL, DONE, HAS, NOTES, OWN, beginning, notes};
+use self::asks::{Inner, close, is_gone};
+use super::mapper::{BEGUN, CHANNEL, DONE, HAS, NOTES, OWN, REFUSED, beginning, notes};
 use super::pairs::Pairs;
 use super::slots::Slots;
 use super::window::Window;
@@ -29,7 +29,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -69,13 +69,48 @@ enum End {
 }
 
 /// A process that ends with whoever has it.
-struct Running(Child);
+struct Running {
+    /// Until it is waited for.
+    child: Option<Child>,
+    life: OwnedFd,
+}
+
+impl Running {
+    fn new(mut child: Child) -> io::Result<Running> {
+        match pidfd::of(child.id().cast_signed()) {
+            Ok(life) => Ok(Running { child: Some(child), life }),
+            Err(error) => {
+                let _ = child.kill();
+                wait_elsewhere(child);
+                Err(error)
+            }
+        }
+    }
+
+    /// How it has ended, if it does in time.
+    fn ends(&mut self) -> io::Result<Option<ExitStatus>> {
+        if !event::readable(self.life.as_fd(), Some(GOES))? {
+            return Ok(None);
+        }
+        self.child.take().map(|mut child| child.wait()).transpose()
+    }
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let Some(mut child) = self.child.take() else { return };
+        let _ = child.kill();
+        // Two of them are not to have QEMU's sockets at a time.
+        let _ = event::readable(self.life.as_fd(), Some(GOES));
+        wait_elsewhere(child);
     }
+}
+
+/// Waits for one that was killed. It closes what QEMU has sent it: that can take as long as QEMU,
+/// which may be taken over, likes.
+fn wait_elsewhere(mut child: Child) {
+    let thread = std::thread::Builder::new().name("omniverb-waits".into());
+    let _ = thread.spawn(move || child.wait());
 }
 
 impl Mapped {
@@ -140,24 +175,24 @@ impl Mapped {
         mapper.args(MAPS).arg(self.slots.bytes.to_string()).arg(self.slots.count.to_string());
         mapper.stdin(kept.qemu.try_clone()?).stdout(theirs).stderr(Stdio::null());
         mapper.env_clear().current_dir("/");
-        let mut running = Running(starter.pairs.start_without(&mut mapper)?);
+        let mut running = Running::new(starter.pairs.start_without(&mut mapper)?)?;
         drop(mapper);
         self.tell_all(ours.try_clone()?, kept)?;
-        let makes_sense = self.hear(&ours)?;
-        let life = pidfd::of(running.0.id().cast_signed())?;
-        if !makes_sense || !event::readable(life.as_fd(), Some(GOES))? {
+        if !self.hear(&ours)? {
             return Ok(End::ByItself);
         }
-        let is_killed = running.0.wait()?.signal().is_some();
+        let is_killed = running.ends()?.is_some_and(|status| status.signal().is_some());
         Ok(if is_killed { End::Killed } else { End::ByItself })
     }
 
     /// Tells a mapper what there is, and what is to be done: from here on it is the one that maps.
-    fn tell_all(&self, ours: OwnedFd, kept: &Kept<'_>) -> anyhow::Result<()> {
+    fn tell_all(&self, ours: OwnedFd, kept: &Kept<'_>) -> io::Result<()> {
         let mut inner = lock(&self.inner);
-        // One that does not go on is gone before it has heard all: that is heard from itself.
-        if inner.tell_all(&ours, kept)?.is_err() {
-            socket::shut(ours.as_fd());
+        match inner.tell_all(&ours, kept) {
+            // One that does not go on is gone before it has heard all: that is heard from itself.
+            Err(error) if is_gone(&error) => socket::shut(ours.as_fd()),
+            // What cannot be said now can be in a moment, to another one.
+            told => told?,
         }
         inner.mapper = Some(ours);
         Ok(())
@@ -182,6 +217,7 @@ impl Mapped {
                 ([BEGUN, knows], None) => {
                     inner.driver = if *knows == 1 { Driver::Knows } else { Driver::KnowsNot };
                 }
+                ([REFUSED, number], None) => _ = inner.windows.remove(number),
                 ([CHANNEL, 0], Some(file))
                     if files.is_empty() && inner.channel.is_none() && is_stream(&file) =>
                 {
@@ -200,21 +236,18 @@ impl Mapped {
 }
 
 impl Inner {
-    /// Says it: what the other end has to hear before anything else. The inner outcome is what
-    /// became of sending it.
-    fn tell_all(&self, mapper: &OwnedFd, kept: &Kept<'_>) -> anyhow::Result<io::Result<()>> {
-        let count = u8::try_from(1 + self.windows.len()).context("too many windows")?;
+    /// Says it: what the other end has to hear before anything else.
+    fn tell_all(&self, mapper: &OwnedFd, kept: &Kept<'_>) -> io::Result<()> {
+        let count = 1 + self.windows.len();
+        let count = u8::try_from(count).map_err(|_| io::ErrorKind::InvalidInput)?;
         let mut beside = vec![kept.notes.as_fd()];
         beside.extend(self.channel.as_ref().map(AsFd::as_fd));
-        let say = || {
-            socket::try_send(mapper.as_fd(), &[NOTES, count], &beside)?;
-            for (number, file) in std::iter::once((&OWN, kept.own)).chain(&self.windows) {
-                socket::try_send(mapper.as_fd(), &[HAS, *number], &[file.as_fd()])?;
-            }
-            // What nobody has answered nobody has heard, or there is nobody any more who hears.
-            self.asked.as_ref().map_or(Ok(()), |asked| asked.tell(mapper))
-        };
-        Ok(say())
+        socket::try_send(mapper.as_fd(), &[NOTES, count], &beside)?;
+        for (number, file) in std::iter::once((&OWN, kept.own)).chain(&self.windows) {
+            socket::try_send(mapper.as_fd(), &[HAS, *number], &[file.as_fd()])?;
+        }
+        // What nobody has answered nobody has heard, or there is nobody any more who hears.
+        self.asked.as_ref().map_or(Ok(()), |asked| asked.tell(mapper))
     }
 }
 

@@ -45,10 +45,11 @@ pub(super) const HAS: u8 = b'h';
 pub(super) const MAP: u8 = b'+';
 pub(super) const UNMAP: u8 = b'-';
 /// What it is told: this byte, and one more. Whether what it asked for was done; whether the
-/// driver of the guest's that has begun knows of memory that is mapped; where QEMU is asked, which
-/// is beside it.
+/// driver of the guest's that has begun knows of memory that is mapped; the number of a window that
+/// QEMU has refused then; where QEMU is asked, which is beside it.
 pub(super) const DONE: u8 = b'=';
 pub(super) const BEGUN: u8 = b'!';
+pub(super) const REFUSED: u8 = b'0';
 pub(super) const CHANNEL: u8 = b'c';
 
 /// A window, and where it belongs.
@@ -200,7 +201,7 @@ impl Mapper {
         Ok(())
     }
 
-    fn tell(&self, what: u8, value: bool) -> Result<(), Over> {
+    fn tell(&self, what: u8, value: impl Into<u8>) -> Result<(), Over> {
         Ok(socket::try_send(self.keeper.as_fd(), &[what, value.into()], &[])?)
     }
 
@@ -255,7 +256,11 @@ impl Mapper {
             (Change::Unmap, _) => _ = self.windows.remove(&number),
             (Change::Map, None) => {}
         }
-        if awaited { self.tell(DONE, done) } else { Ok(()) }
+        if awaited {
+            return self.tell(DONE, done);
+        }
+        // Whoever follows must not take it for mapped.
+        if self.windows.contains_key(&number) { Ok(()) } else { self.tell(REFUSED, number) }
     }
 
     fn hear_qemu(&mut self) -> Result<(), Over> {
@@ -289,6 +294,9 @@ impl Mapper {
             for number in numbers {
                 self.add(Change::Map, number, false)?;
             }
+        } else {
+            // QEMU has taken away all, and nothing is mapped again.
+            self.windows.values_mut().for_each(|window| window.mapped = false);
         }
         self.tell(BEGUN, knows)
     }

@@ -132,12 +132,11 @@ impl Mapped {
 
     fn ask(&self, asked: Asked) -> Result<(), PlugTrouble> {
         let mut inner = lock(&self.inner);
-        if let Some(Err(error)) = inner.mapper.as_ref().map(|mapper| asked.tell(mapper)) {
-            // Who is gone is followed by another, or it is over: that is heard by the other thread.
-            let kinds = [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset];
-            if !kinds.contains(&error.kind()) {
-                return Err(PlugTrouble::Host);
-            }
+        // Who is gone is followed by another, or it is over: that is heard by the other thread.
+        if let Some(Err(error)) = inner.mapper.as_ref().map(|mapper| asked.tell(mapper))
+            && !is_gone(&error)
+        {
+            return Err(PlugTrouble::Host);
         }
         (inner.asked, inner.done) = (Some(asked), None);
         let until = Instant::now() + PATIENCE;
@@ -160,6 +159,11 @@ impl Mapped {
         inner.asked = None;
         Err(outcome)
     }
+}
+
+/// Whether a mapper could not be told of something because it is gone.
+pub(super) fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
 /// Closes what somebody has sent who may be hostile: that can take as long as it likes.

@@ -7,7 +7,7 @@ use crate::vm::window::STEP;
 use omniverb_session::machine::MachineName;
 use omniverb_session::pair::PlugTrouble;
 use omniverb_sys::memfd;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, socketpair};
 use std::thread::{JoinHandle, spawn};
 
 const SLOTS: Slots = Slots { bytes: 2 * STEP, count: 3 };
@@ -89,6 +89,9 @@ fn whoever_follows_hears_what_there_is_and_what_is_to_be_done() {
     assert_eq!((word, id(&files[0])), ([MAP, 2], id(&window)));
     two.says(&[DONE, 1], &[]);
     assert_eq!(asks.join().unwrap(), Ok(()));
+    // What QEMU has refused nobody has.
+    lock(&mapped.inner).windows.insert(3, window);
+    two.says(&[REFUSED, 3], &[]);
     assert!(two.ends());
     lock(&mapped.inner).mapper = None;
     // Nobody is there when it is to go; whoever comes has it, and takes it out.
@@ -130,6 +133,21 @@ fn what_a_mapper_has_said_is_heard_although_it_has_not_heard_all() {
     drop(end);
     assert!(mapped.hear(&ours).unwrap());
     assert_eq!(mapped.driver_now(), Driver::Knows);
+}
+
+/// What cannot be said to this one may be said to the next: it is not one that has ended.
+#[test]
+fn one_that_cannot_be_told_what_there_is_maps_nothing() {
+    let (mapped, ends) = (Mapped::new(SLOTS), qemu());
+    let kept = kept(&ends);
+    let flags = SocketFlags::CLOEXEC;
+    let alone = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    mapped.tell_all(alone, &kept).unwrap_err();
+    assert!(lock(&mapped.inner).mapper.is_none());
+    let (ours, gone) = socket::pair().unwrap();
+    drop(gone);
+    mapped.tell_all(ours, &kept).unwrap();
+    assert!(lock(&mapped.inner).mapper.is_some());
 }
 
 #[test]

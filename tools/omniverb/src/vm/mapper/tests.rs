@@ -223,6 +223,30 @@ fn what_qemu_refuses_and_what_has_no_place_the_keeper_hears() {
     ends.mapper.join().unwrap();
 }
 
+/// Whoever follows a mapper takes all windows for mapped that its keeper has.
+#[test]
+fn what_qemu_refuses_when_a_driver_begins_the_keeper_has_no_more() {
+    let (one, two) = (file(STEP), file(STEP));
+    let (ends, channel) = Ends::new(&[(1, &one), (2, &two)]);
+    ends.begins(KNOWS);
+    for outcome in [0, 1, 0] {
+        ends.asked();
+        ends.answers(9, outcome);
+    }
+    assert_eq!(ends.heard(), [REFUSED, 1]);
+    ends.is_noted(1);
+    let ends = another(ends, &channel, &[(2, &two)]);
+    ends.takes_out(1);
+    assert_eq!(ends.heard(), [DONE, 1]);
+    // With a driver that knows of no such memory nothing is mapped, and nothing is to be taken out.
+    ends.begins(OLD);
+    ends.takes_out(2);
+    assert_eq!(ends.heard(), [DONE, 1]);
+    ends.is_asked_nothing();
+    drop(ends.qemu);
+    ends.mapper.join().unwrap();
+}
+
 /// What QEMU asks and tells while it maps is heard: it would wait for ever.
 #[test]
 fn qemu_is_answered_while_it_is_asked() {
