@@ -8,13 +8,15 @@ import re
 
 from cases import sockets
 from cases.carry import Carried, pairs
-from harness import process
+from harness import process, staging
 from harness.case import WAITS, Case, Group, check
 
 _SEQUENCES, _SLOWLY = 100, 10_000
 # Connections at a time, and what one may cost an end: a row and an id, with what tables need to
 # begin with.
 _CONNECTIONS, _BYTES_EACH = 900, 400
+# Connections that threads accept, of each kind.
+_ASKED = 800
 
 
 class Light(Carried):
@@ -74,12 +76,33 @@ def _many(ways):
     check(each < _BYTES_EACH, text)
 
 
+def _accepting(ways):
+    """Threads that sleep in one `accept` hear of light connections, whoever took the kernel's that
+    had woken all of them."""
+    program, port = staging.PROGRAMS / "sockets" / "accepting.py", 7530
+    python = ["/usr/bin/python3", "-B", program]
+    ways.reports()
+    server = process.start(ways.line(True, *python, "serves", port, 2 * _ASKED))
+    try:
+        process.until(lambda: process.listens(ways.namespace.pid, port), 10, lambda: "a listener")
+        asking = [process.start(ways.line(light, *python, "asks", port, _ASKED))
+                  for light in (True, False)]
+        for one in asking:
+            check(one.wait(60) == 0, "not all were answered")
+        check(server.wait(10) == 0, "not all were accepted")
+    finally:
+        process.end(server)
+    links = [links for links, _ in ways.reports()]
+    check(max(links) > _ASKED // 2, f"{links} were light")
+
+
 def groups():
     """All wait."""
     programs = {"redis": sockets.redis, "nc": sockets.nc(30), "iperf3": sockets.iperf(),
                 "iperf3-more": sockets.iperf("-P", 4, "-R", "-Z")}
     cases = [Case(f"light.{name}", _both(run), 90) for name, run in programs.items()]
-    cases += [Case("light.nginx", _by_itself, 90), Case("light.many", _many, 90)]
+    cases += [Case("light.nginx", _by_itself, 90), Case("light.many", _many, 90),
+              Case("light.accepting", _accepting, 90)]
     cases += [Case(f"light.python.{name}", sockets.suite(name), 200)
               for name in ("epoll", "select")]
     cases += [Case(f"light.python.{name}", sockets.suite(name), 400, slow=True)

@@ -8,7 +8,7 @@
 
 use core::ffi::{CStr, c_int, c_void};
 use core::fmt::Write;
-use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use omniverb_ring::UserMemory;
@@ -18,6 +18,7 @@ use omniverb_stream::light::row::Note;
 use omniverb_stream::light::{Frame, Names};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use rustix::thread::sched_yield;
 
 use super::broker;
 use super::names::{self, Family};
@@ -28,6 +29,7 @@ use super::waiting::{Waits, until};
 use crate::carry::broker::connection;
 use crate::errno::{errno, fails, keeping_errno};
 use crate::own;
+use crate::place;
 use crate::slots::{next_dup3, next_fcntl, next_getsockopt, next_poll};
 use crate::table::{self, NUMBERS};
 use crate::words::Words;
@@ -328,7 +330,7 @@ pub(crate) unsafe fn accept(
     address: *mut c_void,
     length: *mut u32,
     flags: c_int,
-    native: impl FnOnce() -> c_int,
+    native: impl Fn() -> c_int,
 ) -> c_int {
     // SAFETY: no memory is involved.
     let how = unsafe { next_fcntl(number, libc::F_GETFL, 0) };
@@ -357,13 +359,41 @@ pub(crate) unsafe fn accept(
             Ok(Err(error)) | Err(error) if error != libc::EAGAIN => fails(error),
             // The kernel says that there is none.
             _ if waits == Waits::Never => native(),
-            _ if is_readable(number) => native(),
+            _ if is_readable(number) => match by_kernel(number, &native) {
+                Some(new) => new,
+                // Another thread was quicker.
+                None => continue,
+            },
             // Or a handler has interrupted who has the lock.
             _ if waits.is_over() || with(|_| ()).is_none() => fails(libc::EAGAIN),
             // Another process was quicker.
             _ => continue,
         };
     }
+}
+
+/// The thread that takes a connection of the kernel's, of which there is one at least; 0: nobody.
+static TAKES: AtomicU64 = AtomicU64::new(0);
+/// How often one is let go first. It may never come back: a call can be left by `longjmp`.
+const TURNS: u32 = 1000;
+
+/// Takes the kernel's connection that was there: one thread at a time, so that none sleeps in the
+/// kernel, where no light connection would wake it, since another one was quicker. `None`: it was.
+fn by_kernel(number: c_int, native: impl Fn() -> c_int) -> Option<c_int> {
+    let me = place::this_thread();
+    for turn in 0..=TURNS {
+        match TAKES.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => break,
+            Err(who) if who == me || turn == TURNS => {
+                TAKES.store(me, Ordering::Relaxed);
+                break;
+            }
+            Err(_) => sched_yield(),
+        }
+    }
+    let taken = is_readable(number).then(native);
+    _ = TAKES.compare_exchange(me, 0, Ordering::Release, Ordering::Relaxed);
+    taken
 }
 
 /// The kernel has something for this number.
