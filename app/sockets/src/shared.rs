@@ -64,11 +64,6 @@ impl<const LENGTH: usize> WordMemory for Memory<LENGTH> {
     fn prefetch(&self, offsets: core::ops::Range<usize>) {
         omniverb_ring::window::prefetch_for_read(self.0.wrapping_add(offsets.start));
     }
-
-    #[inline(always)]
-    fn prefetch_for_write(&self, offset: usize) {
-        omniverb_ring::window::prefetch_for_write(self.0.wrapping_add(offset));
-    }
 }
 
 /// Copies bytes, of which others may change any meanwhile. Few are moved without a call.

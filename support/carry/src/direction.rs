@@ -86,6 +86,14 @@ impl Place {
 pub struct Head(u64);
 
 impl Head {
+    /// Of a writer that has written so far, if nobody has stopped it: who knows that need not look,
+    /// and finds by publishing whether it is so ([`Direction::publish`]).
+    #[must_use]
+    #[inline(always)]
+    pub fn at(position: u64) -> Self {
+        Self(position & POSITION)
+    }
+
     /// How far was written.
     #[must_use]
     pub fn position(self) -> u64 {
@@ -270,13 +278,6 @@ impl<M: WordMemory> Direction<M> {
     pub fn expect(&self, position: u64) {
         let at = self.ring + (position as usize & (RING - 1));
         self.memory.prefetch(at..at + 1);
-    }
-
-    /// Has the processor fetch what who is about to publish behind `head` will write.
-    #[inline(always)]
-    pub fn prepare(&self, head: Head) {
-        self.memory.prefetch_for_write(self.ring + (head.position() as usize & (RING - 1)));
-        self.memory.prefetch_for_write(self.head);
     }
 
     /// Where in the link's memory the bytes of a stretch are, from `offset` on, and how many: up to

@@ -24,10 +24,6 @@ pub trait WordMemory {
     #[inline(always)]
     fn prefetch(&self, _offsets: core::ops::Range<usize>) {}
 
-    /// Says that what is at this offset will be written soon. Only a hint; any offset will do.
-    #[inline(always)]
-    fn prefetch_for_write(&self, _offset: usize) {}
-
     /// Loads a word.
     #[inline(always)]
     fn load(&self, offset: usize, ordering: Ordering) -> u64 {

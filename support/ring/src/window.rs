@@ -171,11 +171,6 @@ pub fn prefetch_for_read(address: usize) {
 
 impl WordMemory for Window {
     #[inline(always)]
-    fn prefetch_for_write(&self, offset: usize) {
-        prefetch_for_write(self.address().wrapping_add(offset));
-    }
-
-    #[inline(always)]
     fn prefetch(&self, offsets: Range<usize>) {
         for offset in offsets.step_by(LINE_BYTES) {
             prefetch!("prefetcht0", self.address().wrapping_add(offset));

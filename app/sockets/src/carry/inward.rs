@@ -31,7 +31,7 @@ const PLAIN: c_int = libc::MSG_PEEK
 /// more are to come at a time, since each look takes what the other end writes to away from it.
 const AWAKE: u32 = 200;
 const PAUSES: u64 = 2;
-const PAUSES_MAX: u64 = 16;
+const PAUSES_MAX: u64 = 64;
 /// Bytes that are taken at a time: while some are copied out, the other end copies more in.
 const PIECE: usize = RING / 4;
 
@@ -89,37 +89,44 @@ pub(super) fn receive(
 ) -> isize {
     let Some(direction) = link.inward() else { return native() };
     if let Some(parts) = &parts
-        && flags & (!PLAIN | libc::MSG_PEEK) == 0
-        && take_all(link, &direction, parts)
+        && let Some(got) = take_at_once(link, &direction, parts, flags)
     {
-        return parts.total() as isize;
+        return got;
     }
     receive_in_steps(link, direction, number, parts, flags, native)
 }
 
-/// What many calls come to: all that they want is in the ring. `false`: nothing was taken.
+/// What many calls come to: there are bytes in the ring, few enough to be copied at once, and none
+/// of the kernel's before them. How many it has got; `None`: nothing was taken.
 #[inline(always)]
-fn take_all(link: Link, direction: &Direction<Memory>, parts: &Parts<'_>) -> bool {
-    let length = parts.total();
+fn take_at_once(
+    link: Link,
+    direction: &Direction<Memory>,
+    parts: &Parts<'_>,
+    flags: c_int,
+) -> Option<isize> {
     let mut seen = link.get(Word::SeenHead);
-    let waiting = direction.waiting_by(&mut seen, length);
+    let waiting = direction.waiting_by(&mut seen, parts.total());
     link.set(Word::SeenHead, seen);
-    let Ok((place, bytes)) = waiting else { return false };
+    let (place, bytes) = waiting.ok()?;
+    let length = bytes.min(parts.total());
     let is_quick = length > 0
-        && length <= bytes.min(PIECE)
+        && length <= PIECE
+        && flags & (!PLAIN | libc::MSG_PEEK) == 0
+        && (flags & libc::MSG_WAITALL == 0 || length == parts.total())
         && link.get(Word::Passed) == direction.fence().wrapping_add(1)
         && !link.has(Note::Broken);
     if !is_quick {
-        return false;
+        return None;
     }
     parts.each(0, length, |done, piece| direction.drain(place.position(), done, piece));
     if !direction.take(place, length) {
-        return false;
+        return None;
     }
     if link.get(Word::Shown) != 0 {
         link.set(Word::Shown, 0);
     }
-    true
+    Some(length as isize)
 }
 
 /// The same, whatever it takes.
@@ -343,7 +350,8 @@ impl<N: Fn() -> isize> Call<'_, N> {
             return self.ask(place);
         } else if !place.is_taken() && is_worth_looking(self.link) {
             if self.look_awake(place) {
-                return Step::Again;
+                let got = if self.got > 0 { None } else { self.take_at_once() };
+                return got.map_or(Step::Again, Step::Done);
             }
             let began = clock::now();
             let has_come = self.look_for_a_moment(place, began);
@@ -374,6 +382,10 @@ impl<N: Fn() -> isize> Call<'_, N> {
         }
         is_worth_looking(link);
         Some(self.sleep())
+    }
+
+    fn take_at_once(&self) -> Option<isize> {
+        take_at_once(self.link, &self.direction, &self.parts, self.flags)
     }
 
     /// Looks without giving the processor away. `true`: something has come.

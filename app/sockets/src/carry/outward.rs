@@ -298,20 +298,20 @@ pub(super) fn is_its(link: Link, number: c_int) -> bool {
     shadow::cookie(number) == Some(link.get(Word::Cookie))
 }
 
-/// Sends. `native` does what the program has called, and the whole of it. The call began at `now`.
+/// Sends. `native` does what the program has called, and the whole of it.
 #[inline(always)]
 pub(super) fn send(
     link: Link,
     number: c_int,
     parts: Option<Parts<'_>>,
     flags: c_int,
-    now: u64,
     native: impl Fn() -> isize,
 ) -> isize {
+    let is_looked_at = look::is_looked_at(link);
     let Some(direction) = link.outward() else { return native() };
     if let Some(parts) = &parts
         && flags & !PLAIN == 0
-        && now.wrapping_sub(link.get(Word::Looked)) < clock::MOMENT
+        && is_looked_at
         && put_all(link, &direction, number, parts)
     {
         return parts.total() as isize;
@@ -327,13 +327,12 @@ fn put_all(link: Link, direction: &Direction<Memory>, number: c_int, parts: &Par
     if length == 0 || length > PIECE || !direction.is_welcome() {
         return false;
     }
-    let head = direction.head();
-    direction.prepare(head);
     let (word, me) = (link.word(Word::Writer), place::this_thread());
     if word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return false;
     }
-    let head = direction.head();
+    // The other end looks at the head itself all the time: it would have to be fetched from there.
+    let head = Head::at(link.get(Word::Head));
     let mut seen = link.get(Word::SeenPlace);
     // As if what the kernel has no room for were in use.
     let (room, wanted) = (link.room(), length + RING - link.room());
@@ -365,6 +364,7 @@ fn publish(
 ) -> Option<bool> {
     IS_DIRTY.store(true, Ordering::Relaxed);
     let is_welcome = direction.publish(head, length)?;
+    link.set(Word::Head, head.position().wrapping_add(length as u64));
     // Somebody may have looked before these were there.
     IS_DIRTY.store(true, Ordering::Release);
     if !is_welcome {
