@@ -59,6 +59,8 @@ RATES = [
 ]
 ECHOES, ECHO_PORT = 300, "omniverb.bench"
 MESSAGES, WAKES = 300, 320
+# Seconds until programs in machines have a connection.
+LOOKS = 5
 # Bytes before a window's device; tools/omniverb/src/vm/window.rs DATA_OFFSET.
 DATA_OFFSET = 8192
 
@@ -155,8 +157,10 @@ class Own:
 class Places:
     """A host, a container on it, and two machines."""
 
-    def __init__(self, stage):
-        self.host = Host(stage, "machines")
+    def __init__(self, stage, adoption):
+        settings = stage.folder("configuration") / "omniverbd.toml"
+        settings.write_text(f'adoption = "{adoption}"\n')
+        self.host = Host(stage, "machines", arguments=["--config", settings])
         try:
             self.container = self.host.add(1)
             build(stage)
@@ -179,9 +183,14 @@ class Places:
         self.ways = set()
 
     def look(self):
-        """Notes which ways data goes at the moment."""
-        self.ways.update(row["path"] for row in self.host.daemon.queue_pairs()
-                         if row.get("path") not in (None, "none"))
+        """Notes which ways data goes, once it goes."""
+        until = time.monotonic() + LOOKS
+        found = set()
+        while not found and time.monotonic() < until:
+            time.sleep(LOOKS / 100)
+            found = {row["path"] for row in self.host.daemon.queue_pairs()
+                     if row.get("path") not in (None, "none")}
+        self.ways |= found
 
     def with_rxe(self):
         """The machines have rxe."""
@@ -471,13 +480,16 @@ def main():
     parser.add_argument("--rounds", type=int, default=5, help="samples of everything (default 5)")
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS),
                         help="what to measure (default: everything)")
+    parser.add_argument("--adoption", choices=["exact", "trusting"], default="exact",
+                        help="what vNICs may map of each other: regions that may be read and "
+                             "written, or written only as well (default exact)")
     parser.add_argument("--out", type=Path, default=ROOT / "target/bench/machines.json")
     chosen = parser.parse_args()
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     known, stage = machine.facts(ROOT), Stage(with_programs=False)
     print(*machine.lines(known), sep="\n")
     try:
-        with contextlib.closing(Places(stage)) as places:
+        with contextlib.closing(Places(stage, chosen.adoption)) as places:
             emulated = places.machines[0].is_emulated()
             if emulated:
                 print("the machines' processors are EMULATED: only ratios mean anything")
@@ -493,6 +505,7 @@ def main():
         stage.close()
         process.end_descendants()
     chosen.out.write_text(json.dumps({"machine": known, "rounds": chosen.rounds,
+                                      "adoption": chosen.adoption,
                                       "emulated": emulated, "tables": found}, indent=1) + "\n")
     print(f"Details: {chosen.out}")
     failed = list(unmeasured(found))
