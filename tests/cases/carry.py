@@ -104,8 +104,7 @@ def _handed(name):
     def run(ways):
         for way in (False, True):
             ways.reports()
-            text = ways.run(way, "/usr/bin/python3", "-B", _SOURCES / "handed.py", name,
-                            ways.daemon.pid)
+            text = ways.run(way, "/usr/bin/python3", "-B", _SOURCES / "handed.py", name)
             check(text == "ok\n", text)
         if name in ("level", "edge"):
             reports = ways.reports()
@@ -495,7 +494,7 @@ def groups():
     waits = [Case(f"carry.{name}", _carries(*what), 90) for name, what in programs.items()]
     waits += [Case(f"carry.{name}", _handed(name), 60)
               for name in ("spawned", "spawned-alone", "forked", "passed", "duplicated", "halved",
-                       "reused", "gone",
+                       "reused",
                            "level", "edge", "asleep", "seen", "ended", "stamped", "rests")]
     waits += [Case(f"carry.woken.{name}", _woken(name), 60)
               for name in ("level", "edge", "seen", "offered", "left", "nap", "words", "stack",

@@ -129,15 +129,6 @@ const GIVE_BACK: &str = "\
     movups 152(%rsp), %xmm6\n    movups 168(%rsp), %xmm7\n\
     addq $184, %rsp\n    .cfi_adjust_cfa_offset -184\n";
 
-/// A restartable sequence (rseq(2)) in which no thread ever is: what a thread names that wants to
-/// know whether it has run all the time. It is one instruction. In front of where the kernel would
-/// lead a thread that was in it is the C library's sign, which the kernel looks for.
-const SEQUENCE: &str = "\
-    .text\nov_never:\n    ud2\n    .long 0x53053053\nov_never_again:\n    ud2\n\
-    .section .data.rel.ro.ov_sequence,\"aw\"\n.p2align 5\n\
-    .globl ov_sockets_sequence\n.hidden ov_sockets_sequence\nov_sockets_sequence:\n\
-    .long 0, 0\n.quad ov_never, 2, ov_never_again\n";
-
 /// What is in front of all: the word of each thread, the loader's call, and what an empty slot
 /// leads to, with the slot's address in `%r11`.
 fn head() -> String {
@@ -201,7 +192,6 @@ fn entries(names: &Names) -> String {
         let body = format!("    jmp ov_{name}\n");
         label(&mut out, name, &body);
     }
-    out.push_str(SEQUENCE);
     out.push_str(
         ".section .data.rel.ro.ov_rows,\"aw\"\n.globl ov_sockets_rows_end\n\
          .hidden ov_sockets_rows_end\nov_sockets_rows_end:\n\

@@ -32,29 +32,15 @@ const APART: u32 = 2;
 const KEPT: u32 = 4;
 static DOUBTS: AtomicU32 = AtomicU32::new(0);
 
-/// What each thread has.
-#[repr(C)]
-struct Thread {
-    /// It is making, or is, a child that has its memory.
-    lends: AtomicU32,
-    /// The stretch of time since when it has run without a break (`carry::unbroken`); 0: none.
-    stretch: AtomicU32,
-}
-
 unsafe extern "C" {
-    /// The calling thread's, zero at first.
-    fn ov_sockets_thread() -> *const Thread;
+    /// A word of the calling thread: it is making, or is, a child that has its memory.
+    fn ov_sockets_thread() -> *const AtomicU32;
 }
 
-fn thread() -> &'static Thread {
-    // SAFETY: the entry points have it; it is there as long as the thread, whose only user this is.
+fn thread() -> &'static AtomicU32 {
+    // SAFETY: the entry points have it; the word is there as long as the thread, whose only user
+    // this is.
     unsafe { &*ov_sockets_thread() }
-}
-
-/// The number of this thread's stretch of time, for whoever asks whether it has run since.
-#[inline(always)]
-pub(crate) fn stretch() -> &'static AtomicU32 {
-    &thread().stretch
 }
 
 /// A name of this thread, which none of this process has that lives; not 0.
@@ -83,7 +69,7 @@ pub(crate) fn begin() {
 #[inline(always)]
 pub(crate) fn is_ours() -> bool {
     let doubts = DOUBTS.load(Ordering::Relaxed);
-    if doubts == 0 && thread().lends.load(Ordering::Relaxed) == 0 {
+    if doubts == 0 && thread().load(Ordering::Relaxed) == 0 {
         return true;
     }
     is_ours_after_all(doubts)
@@ -104,14 +90,14 @@ fn is_ours_after_all(doubts: u32) -> bool {
         return false;
     }
     // The child is gone, or runs another program: a parent of `vfork` waits for that.
-    thread().lends.store(0, Ordering::Relaxed);
+    thread().store(0, Ordering::Relaxed);
     true
 }
 
 /// This thread is about to make a child that has its memory, and waits for it.
 pub(crate) fn lends() {
     remember();
-    thread().lends.store(1, Ordering::Relaxed);
+    thread().store(1, Ordering::Relaxed);
 }
 
 /// This process is about to make one that has its memory, and goes on.

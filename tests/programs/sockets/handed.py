@@ -1,28 +1,23 @@
 #!/usr/bin/python3
 """Sockets that come into other hands at awkward moments, while they are offered or carried.
 
-`handed.py WHAT [DAEMON]` does one of the tests below with a peer, which is a process of its own and
-does what it is told by lines. All that is checked holds on the kernel's sockets, too; with the
-library it is checked besides that there is a link, or none.
+`handed.py WHAT` does one of the tests below with a peer, which is a process of its own and does
+what it is told by lines. All that is checked holds on the kernel's sockets, too; with the library
+it is checked besides that there is a link, or none.
 """
 
-import contextlib
 import ctypes
-import fcntl
 import os
 import select
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
 DESCRIBE = getattr(ctypes.CDLL(None), "omniverb_sockets_describe", None)
 _TURNS = 50
-# Less than may be sent by one look at the clock (app/sockets/src/carry/unbroken.rs).
-_FEW = 5
 # More than the broker gives a process at a time (host/broker/src/limits.rs, LINKS).
 _LINKS = 4096 + 200
 # How long bytes that are put somewhere stay there, and how long they are waited for at most; in
@@ -123,28 +118,9 @@ def peer(port):
             while time.monotonic() < until:
                 pass
             continue
-        elif word == "take":
-            _take(ends[int(rest[0])], rest[1])
         elif word == "shut":
             ends[int(rest[0])].shutdown(socket.SHUT_WR)
         print(said, flush=True)
-
-
-def _take(end, path):
-    """Takes a byte by looking for it again and again, and computes then: what comes meanwhile stays
-    where it is. A file is locked until this process is killed after that."""
-    with open(path, "rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        end.setblocking(False)
-        while True:
-            with contextlib.suppress(BlockingIOError):
-                end.recv(1)
-                break
-        print(flush=True)
-        until = time.monotonic() + _HELD
-        while time.monotonic() < until:
-            pass
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _end(end, how, later):
@@ -376,42 +352,6 @@ def reused(other, _):
     first.detach()
 
 
-@contextlib.contextmanager
-def _stopped(daemon):
-    """It tells nobody anything."""
-    os.kill(daemon, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(daemon, signal.SIGCONT)
-
-
-def gone(other, _):
-    """Whoever has slept, however that was, finds at once that the other end is gone, whatever it
-    had sent just before."""
-    end = other.connect()
-    other.carry(end, 0)
-    with tempfile.NamedTemporaryFile() as file, _stopped(int(sys.argv[2])):
-        print("take", 0, file.name, file=other.process.stdin, flush=True)
-        time.sleep(_HELD)
-        end.send(b"p")
-        other.process.stdout.readline()
-        for _ in range(_FEW):
-            end.send(b"m")
-        # By a call that nobody takes for one that sleeps.
-        fcntl.flock(file, fcntl.LOCK_EX)
-        # What is left to be closed has its time.
-        until = time.monotonic() + _HELD
-        while time.monotonic() < until:
-            pass
-        # What it had not received made its end a reset.
-        try:
-            end.send(b"n")
-        except (ConnectionResetError, BrokenPipeError):
-            return
-        raise AssertionError(described(end))
-
-
 def many(other, _):
     """Links of sockets that were shared come back, too: there is always another one."""
     for _ in range(_LINKS):
@@ -534,11 +474,10 @@ def main():
     other = Peer(has_library)
     tests = {"spawned": spawned, "forked": forked, "passed": passed, "duplicated": duplicated,
              "halved": halved,
-             "reused": reused, "gone": gone, "many": many, "level": level, "edge": edge,
-             "asleep": asleep,
+             "reused": reused, "many": many, "level": level, "edge": edge, "asleep": asleep,
              "seen": seen, "ended": ended, "stamped": stamped, "rests": rests}
     tests[what](other, has_library)
-    if what not in ("ended", "gone"):
+    if what != "ended":
         stop(other)
     print("ok")
 

@@ -74,10 +74,6 @@ pub(super) enum Word {
     SeenPlace,
     /// How far this end has written, as far as it knows.
     Head,
-    /// In which of its stretches a thread has looked at the clock for it last, and calls that may
-    /// go by that ([`super::unbroken`]).
-    LookedIn,
-    Unbroken,
     /// How long room in the ring was waited for in vain; how often in a row that was given up, and
     /// until when the ring is left out for that.
     WaitedForRoom,

@@ -13,7 +13,7 @@ use rustix::event::PollFlags;
 
 use super::links::{Link, Note, Word};
 use super::shadow::{self, Information};
-use super::{clock, outward, unbroken};
+use super::{clock, outward};
 use crate::slots::next_poll;
 
 /// What was seen.
@@ -28,23 +28,6 @@ pub(super) enum Seen {
 pub(super) const ENDING: PollFlags = PollFlags::RDHUP.union(PollFlags::ERR).union(PollFlags::HUP);
 /// How long the kernel has for a reset by its own interface: it is there at once.
 const RESET: u32 = 50;
-
-/// Whether it is not long ago that the kernel's socket was looked at. What is due by the clock is
-/// done, if that has to be asked.
-#[inline(always)]
-pub(super) fn is_looked_at(link: Link) -> bool {
-    if unbroken::is_so(link) {
-        return true;
-    }
-    let stretch = unbroken::stretch();
-    let now = clock::now();
-    outward::give_back_at(now);
-    let is_recent = now.wrapping_sub(link.get(Word::Looked)) < clock::MOMENT;
-    if let Some(stretch) = stretch.filter(|_| is_recent) {
-        stretch.has_looked(link);
-    }
-    is_recent
-}
 
 /// Looks, if that is long ago.
 #[inline(always)]

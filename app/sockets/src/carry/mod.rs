@@ -7,8 +7,7 @@
 //! * [`links`]: what is known of each connection; [`over`]: what is no more. [`broker`]: where
 //!   links come from. [`offering`]: which sockets are offered; [`worth`]: and how soon.
 //! * [`outward`], [`inward`]: sending, receiving; [`full`]: where there is no room;
-//!   [`welcome`]: who may put bytes there; [`aside`], [`waking`]: who waits for them;
-//!   [`unbroken`]: since when nothing can have happened. [`waits`]:
+//!   [`welcome`]: who may put bytes there; [`aside`], [`waking`]: who waits for them. [`waits`]:
 //!   `poll` and `select`; [`epoll`] and [`members`]: sets.
 //! * [`forking`]: processes that are made of this one.
 //!   [`renewing`]: links that come again after that, or after they have rested ([`resting`]).
@@ -38,7 +37,6 @@ mod renewing;
 pub(crate) mod report;
 mod resting;
 mod shadow;
-mod unbroken;
 mod waits;
 mod waking;
 mod welcome;
@@ -72,7 +70,6 @@ pub(crate) fn begin() {
         }
         if place::knows_children() && broker::begin(libc::getenv(c"OMNIVERB_SOCKET".as_ptr())) {
             report::begin(libc::getenv(c"OMNIVERB_SOCKETS_REPORT".as_ptr()));
-            unbroken::begin();
             links::turn_on();
         }
     }
@@ -104,22 +101,18 @@ pub(crate) fn send(
             None => native(),
         };
     }
+    let now = clock::now();
+    outward::give_back_at(now);
     stays_with_kernel(number, flags);
     let link = match carried(number) {
         Way::Ring(link) => link,
-        Way::Rests(link) => {
-            outward::give_back();
-            return by_resting(link, native);
-        }
-        Way::Unknown => {
-            outward::give_back();
-            match link_of(number, offering::enter(number), Word::Sending, &native) {
-                Ok(link) => link,
-                Err(sent) => return sent,
-            }
-        }
+        Way::Rests(link) => return by_resting(link, native),
+        Way::Unknown => match link_of(number, offering::enter(number), Word::Sending, &native) {
+            Ok(link) => link,
+            Err(sent) => return sent,
+        },
     };
-    let sent = outward::send(link, number, parts(), flags, native);
+    let sent = outward::send(link, number, parts(), flags, now, native);
     resting::look(link, number);
     link.let_go();
     sent

@@ -298,20 +298,20 @@ pub(super) fn is_its(link: Link, number: c_int) -> bool {
     shadow::cookie(number) == Some(link.get(Word::Cookie))
 }
 
-/// Sends. `native` does what the program has called, and the whole of it.
+/// Sends. `native` does what the program has called, and the whole of it. The call began at `now`.
 #[inline(always)]
 pub(super) fn send(
     link: Link,
     number: c_int,
     parts: Option<Parts<'_>>,
     flags: c_int,
+    now: u64,
     native: impl Fn() -> isize,
 ) -> isize {
-    let is_looked_at = look::is_looked_at(link);
     let Some(direction) = link.outward() else { return native() };
     if let Some(parts) = &parts
         && flags & !PLAIN == 0
-        && is_looked_at
+        && now.wrapping_sub(link.get(Word::Looked)) < clock::MOMENT
         && put_all(link, &direction, number, parts)
     {
         return parts.total() as isize;

@@ -25,7 +25,7 @@ const ROUTES: usize = 64;
 const ANSWER: u64 = 200_000_000;
 /// And how long in one go.
 const LONGEST: u64 = 20_000_000;
-/// How long somebody who connects to the broker is left alone.
+/// How long somebody who connects to the broker is left alone before it is looked again.
 const CONNECTS: i64 = 50_000;
 /// How long it is remembered that nobody listens somewhere.
 const NOBODY: u64 = 1_000_000_000;
@@ -220,7 +220,7 @@ pub(super) fn unlistens(number: c_int) {
 pub(super) fn reach(to: Name) -> Option<u64> {
     let tag = match with(|state| known(state, to))? {
         Known::Way(way) => return way,
-        Known::Wait(tag) => return answer_to(tag),
+        Known::Wait(tag) => return answer_of_another(tag),
         Known::Ask(tag) => tag,
     };
     let asks = Request::Reach { tag, address: to.address, port: to.port };
@@ -245,20 +245,21 @@ fn answer_to(tag: u64) -> Option<u64> {
             Way::Asked => {}
             _ => return None,
         }
-        // Whoever asks first, another thread perhaps, connects before.
-        let waits = if mailbox().is_some() { wait(until) } else { wait_to_connect(until) };
-        if !waits {
+        if !wait(until) {
             with(|state| answer(state, tag, nobody()));
             return None;
         }
     }
 }
 
-/// Lets somebody connect to the broker, until then. `false`: that has taken too long.
-fn wait_to_connect(until: u64) -> bool {
-    let moment = Timespec { tv_sec: 0, tv_nsec: CONNECTS };
-    _ = nanosleep(&moment);
-    sleepers::now() < until
+/// The same for who has not asked himself: whoever does may be about to connect to the broker. It
+/// may also be this thread, interrupted.
+fn answer_of_another(tag: u64) -> Option<u64> {
+    let until = sleepers::now() + LONGEST;
+    while mailbox().is_none() && sleepers::now() < until {
+        _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: CONNECTS });
+    }
+    answer_to(tag)
 }
 
 /// An address of this host: what is sent to such a one the kernel sends from there.

@@ -381,18 +381,25 @@ const TURNS: u32 = 1000;
 /// kernel, where no light connection would wake it, since another one was quicker. `None`: it was.
 fn by_kernel(number: c_int, native: impl Fn() -> c_int) -> Option<c_int> {
     let me = place::this_thread();
-    for turn in 0..=TURNS {
-        match TAKES.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => break,
-            Err(who) if who == me || turn == TURNS => {
-                TAKES.store(me, Ordering::Relaxed);
-                break;
-            }
-            Err(_) => sched_yield(),
+    let has = |was| TAKES.compare_exchange(was, me, Ordering::Acquire, Ordering::Relaxed).is_ok();
+    let mut turns = 0;
+    let is_nested = loop {
+        let who = TAKES.load(Ordering::Relaxed);
+        if who == me {
+            break true;
         }
-    }
+        // Whoever has kept it for so long is not in there any more.
+        if (who == 0 || turns >= TURNS) && has(who) {
+            break false;
+        }
+        turns += 1;
+        sched_yield();
+    };
     let taken = is_readable(number).then(native);
-    _ = TAKES.compare_exchange(me, 0, Ordering::Release, Ordering::Relaxed);
+    if !is_nested {
+        // Unless somebody has taken that for gone.
+        _ = TAKES.compare_exchange(me, 0, Ordering::Release, Ordering::Relaxed);
+    }
     taken
 }
 

@@ -183,6 +183,9 @@ impl Mapper {
             // It may be gone meanwhile.
             let Some(window) = self.windows.get(&job.number) else {
                 self.jobs.pop_front();
+                if job.awaited {
+                    self.tell(DONE, job.change == Change::Unmap)?;
+                }
                 continue;
             };
             let file = [window.file.as_fd()];
@@ -201,6 +204,11 @@ impl Mapper {
         Ok(())
     }
 
+    /// QEMU is asked for something of this window, or will be.
+    fn is_to_be_done(&self, number: u8) -> bool {
+        self.jobs.iter().any(|job| job.number == number)
+    }
+
     fn tell(&self, what: u8, value: impl Into<u8>) -> Result<(), Over> {
         Ok(socket::try_send(self.keeper.as_fd(), &[what, value.into()], &[])?)
     }
@@ -215,7 +223,9 @@ impl Mapper {
         match (&said[..length], files.pop()) {
             ([MAP, number], Some(file)) => self.take(*number, file),
             ([UNMAP, number], None) => match self.windows.get(number) {
-                Some(window) if window.mapped => self.add(Change::Unmap, *number, true),
+                Some(window) if window.mapped || self.is_to_be_done(*number) => {
+                    self.add(Change::Unmap, *number, true)
+                }
                 _ => {
                     self.windows.remove(number);
                     self.tell(DONE, true)

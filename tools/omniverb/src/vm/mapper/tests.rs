@@ -247,6 +247,36 @@ fn what_qemu_refuses_when_a_driver_begins_the_keeper_has_no_more() {
     ends.mapper.join().unwrap();
 }
 
+/// A window goes while QEMU is about to map it: it is asked for that when it has answered.
+#[test]
+fn what_goes_while_it_is_mapped_is_taken_out_then() {
+    for refused in [0, 1] {
+        let (one, two) = (file(STEP), file(2 * STEP));
+        let (ends, _) = Ends::new(&[(1, &one)]);
+        ends.begins(KNOWS);
+        ends.asked();
+        ends.answers(9, 0);
+        assert_eq!(ends.asked().1[0], STEP);
+        ends.takes_out(1);
+        ends.is_asked_nothing();
+        ends.answers(9, refused);
+        if refused == 0 {
+            assert_eq!(ends.asked().0, 10);
+            ends.answers(10, 0);
+        } else {
+            assert_eq!(ends.heard(), [REFUSED, 1]);
+        }
+        assert_eq!(ends.heard(), [DONE, 1]);
+        // Its place is free.
+        ends.gives(1, &two);
+        assert_eq!(ends.asked().1, [STEP, 8192, 2 * STEP - 8192]);
+        ends.answers(9, 0);
+        assert_eq!(ends.heard(), [DONE, 1]);
+        drop(ends.keeper);
+        ends.mapper.join().unwrap();
+    }
+}
+
 /// What QEMU asks and tells while it maps is heard: it would wait for ever.
 #[test]
 fn qemu_is_answered_while_it_is_asked() {
