@@ -104,7 +104,8 @@ def _handed(name):
     def run(ways):
         for way in (False, True):
             ways.reports()
-            text = ways.run(way, "/usr/bin/python3", "-B", _SOURCES / "handed.py", name)
+            text = ways.run(way, "/usr/bin/python3", "-B", _SOURCES / "handed.py", name,
+                            ways.daemon.pid)
             check(text == "ok\n", text)
         if name in ("level", "edge"):
             reports = ways.reports()
@@ -494,7 +495,7 @@ def groups():
     waits = [Case(f"carry.{name}", _carries(*what), 90) for name, what in programs.items()]
     waits += [Case(f"carry.{name}", _handed(name), 60)
               for name in ("spawned", "spawned-alone", "forked", "passed", "duplicated", "halved",
-                       "reused",
+                       "reused", "closed",
                            "level", "edge", "asleep", "seen", "ended", "stamped", "rests")]
     waits += [Case(f"carry.woken.{name}", _woken(name), 60)
               for name in ("level", "edge", "seen", "offered", "left", "nap", "words", "stack",

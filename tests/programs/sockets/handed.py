@@ -1,13 +1,15 @@
 #!/usr/bin/python3
 """Sockets that come into other hands at awkward moments, while they are offered or carried.
 
-`handed.py WHAT` does one of the tests below with a peer, which is a process of its own and does
-what it is told by lines. All that is checked holds on the kernel's sockets, too; with the library
-it is checked besides that there is a link, or none.
+`handed.py WHAT [DAEMON]` does one of the tests below with a peer, which is a process of its own and
+does what it is told by lines. All that is checked holds on the kernel's sockets, too; with the
+library it is checked besides that there is a link, or none.
 """
 
+import contextlib
 import ctypes
 import os
+import pathlib
 import select
 import signal
 import socket
@@ -17,7 +19,7 @@ import threading
 import time
 
 DESCRIBE = getattr(ctypes.CDLL(None), "omniverb_sockets_describe", None)
-_TURNS = 50
+_TURNS, _FEW = 50, 4
 # More than the broker gives a process at a time (host/broker/src/limits.rs, LINKS).
 _LINKS = 4096 + 200
 # How long bytes that are put somewhere stay there, and how long they are waited for at most; in
@@ -352,6 +354,34 @@ def reused(other, _):
     first.detach()
 
 
+@contextlib.contextmanager
+def _stopped(daemon):
+    """Its broker does nothing: what that is given stays where it is."""
+    children = pathlib.Path(f"/proc/{daemon}/task/{daemon}/children").read_text().split()
+    broker, = (int(child) for child in children
+               if b"broker" in pathlib.Path(f"/proc/{child}/cmdline").read_bytes())
+    os.kill(broker, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(broker, signal.SIGCONT)
+
+
+def closed(other, _):
+    """A socket is closed while the broker has a duplicate: no set tells of it any more."""
+    for index in range(_FEW):
+        with _stopped(int(sys.argv[2])):
+            end, members = other.connect(), select.epoll()
+            members.register(end, select.EPOLLIN | select.EPOLLRDHUP)
+            until = time.monotonic() + _LONG
+            while DESCRIBE and "offered" not in described(end).split():
+                other.swap(end, index)
+                assert time.monotonic() < until, described(end)
+            end.close()
+            told = members.poll(_HELD)
+            assert told == [], told
+
+
 def many(other, _):
     """Links of sockets that were shared come back, too: there is always another one."""
     for _ in range(_LINKS):
@@ -474,7 +504,8 @@ def main():
     other = Peer(has_library)
     tests = {"spawned": spawned, "forked": forked, "passed": passed, "duplicated": duplicated,
              "halved": halved,
-             "reused": reused, "many": many, "level": level, "edge": edge, "asleep": asleep,
+             "reused": reused, "closed": closed, "many": many, "level": level, "edge": edge,
+             "asleep": asleep,
              "seen": seen, "ended": ended, "stamped": stamped, "rests": rests}
     tests[what](other, has_library)
     if what != "ended":

@@ -10,6 +10,7 @@ use omniverb_carry::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 use super::links::{self, Link, Note, Word};
 use super::outward::{self, is_its};
 use super::{arrived, broker, ended, shadow};
+use crate::table::{self, MEMBERS, NUMBERS};
 use crate::{ledger, sole};
 
 /// Neither direction goes on, now or, if it has no memory yet, ever. What was not received is still
@@ -147,11 +148,22 @@ pub(super) fn close(number: c_int) {
             end(link, number);
         } else if !link.has(Note::Shared) && !link.has(Note::Returned) {
             // The broker may have its duplicate still, which would put the end off.
+            leave_sets(number);
             shadow::end_now(number);
         }
     }
     link.let_go();
     _ = broker::look();
+}
+
+/// No set has what is open at a number any more. The kernel sees to that when nobody has it any
+/// more, and would tell of it until then.
+fn leave_sets(number: c_int) {
+    MEMBERS.of_number(number, table::look(number).id(), |member| {
+        if let Some(set) = NUMBERS.numbers_of(member.set).next() {
+            shadow::leave_set(set, number);
+        }
+    });
 }
 
 /// The last number of this process is.

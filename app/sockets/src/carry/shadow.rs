@@ -218,6 +218,11 @@ pub(super) fn end_now(number: c_int) {
     }
 }
 
+/// A set does not tell of what is open at a number any more, if it did.
+pub(super) fn leave_set(set: c_int, number: c_int) {
+    _ = rustix::event::epoll::delete(borrow(set), borrow(number));
+}
+
 /// The next `close` resets the connection.
 pub(super) fn close_will_reset(number: c_int) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
