@@ -4,6 +4,7 @@ As in carry.py there is a daemon in each group's namespace. What is handed on (t
 another program) is left out: light connections cannot be.
 """
 
+import contextlib
 import re
 
 from cases import sockets
@@ -58,17 +59,24 @@ def _by_itself(ways):
         sockets.nginx(ways, server, client)
 
 
+@contextlib.contextmanager
+def _serving(ways, port, *line, ends):
+    """A light server, once it listens, that ends by itself when all is done, in so many seconds."""
+    ways.reports()
+    running = process.start(ways.line(True, *line))
+    try:
+        process.until(lambda: process.listens(ways.namespace.pid, port), 10, lambda: "a listener")
+        yield
+        check(running.wait(ends) == 0, "the server has failed")
+    finally:
+        process.end(running)
+
+
 def _many(ways):
     """Thousands at a time, in a set of the one end's: each says what it was told."""
     program, port = ways.program("many"), 7510
-    ways.reports()
-    running = process.start(ways.line(True, program, "serve", port))
-    try:
-        process.until(lambda: process.listens(ways.namespace.pid, port), 10, lambda: "a listener")
+    with _serving(ways, port, program, "serve", port, ends=20):
         text = ways.run(True, program, "connect", port, _CONNECTIONS, 3, limit=60)
-        check(running.wait(20) == 0, "the server has failed")
-    finally:
-        process.end(running)
     each = int(re.search(r"(\d+) bytes each", text)[1])
     print(text)
     links = [links for links, _ in ways.reports()]
@@ -79,19 +87,16 @@ def _many(ways):
 def _accepting(ways):
     """Threads that sleep in one `accept` hear of light connections, whoever took the kernel's that
     had woken all of them."""
-    program, port = staging.PROGRAMS / "sockets" / "accepting.py", 7530
-    python = ["/usr/bin/python3", "-B", program]
-    ways.reports()
-    server = process.start(ways.line(True, *python, "serves", port, 2 * _ASKED))
-    try:
-        process.until(lambda: process.listens(ways.namespace.pid, port), 10, lambda: "a listener")
+    port = 7530
+    python = ["/usr/bin/python3", "-B", staging.PROGRAMS / "sockets" / "accepting.py"]
+    with (_serving(ways, port, *python, "serves", port, 2 * _ASKED, ends=10),
+          contextlib.ExitStack() as stack):
         asking = [process.start(ways.line(light, *python, "asks", port, _ASKED))
                   for light in (True, False)]
         for one in asking:
+            stack.callback(process.end, one)
+        for one in asking:
             check(one.wait(60) == 0, "not all were answered")
-        check(server.wait(10) == 0, "not all were accepted")
-    finally:
-        process.end(server)
     links = [links for links, _ in ways.reports()]
     check(max(links) > _ASKED // 2, f"{links} were light")
 

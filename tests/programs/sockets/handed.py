@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Sockets that come into other hands at awkward moments, while they are offered or carried.
 
-`handed.py WHAT [DAEMON]` does one of the tests below with a peer, which is a process of its own and
+`handed.py WHAT [BROKER]` does one of the tests below with a peer, which is a process of its own and
 does what it is told by lines. All that is checked holds on the kernel's sockets, too; with the
 library it is checked besides that there is a link, or none.
 """
@@ -9,7 +9,6 @@ library it is checked besides that there is a link, or none.
 import contextlib
 import ctypes
 import os
-import pathlib
 import select
 import signal
 import socket
@@ -355,11 +354,8 @@ def reused(other, _):
 
 
 @contextlib.contextmanager
-def _stopped(daemon):
-    """Its broker does nothing: what that is given stays where it is."""
-    children = pathlib.Path(f"/proc/{daemon}/task/{daemon}/children").read_text().split()
-    broker, = (int(child) for child in children
-               if b"broker" in pathlib.Path(f"/proc/{child}/cmdline").read_bytes())
+def _stopped(broker):
+    """It does nothing: what it is given stays where it is."""
     os.kill(broker, signal.SIGSTOP)
     try:
         yield
