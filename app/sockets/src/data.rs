@@ -92,12 +92,12 @@ functions! {
                 // SAFETY: the program's arguments, as they are.
                 let got =
                     unsafe { next_recvfrom(number, bytes, length, flags, address, address_length) };
-                is_kernels.set(got > 0);
+                is_kernels.set(got >= 0);
                 got
             },
         );
-        // The kernel gives no address for a stream; nor do we for bytes that did not come by it.
-        let is_ours = got > 0 && !is_kernels.get();
+        // The kernel gives no address for a stream; nor do we for what did not come by this call.
+        let is_ours = got >= 0 && !is_kernels.get();
         if is_ours && !address.is_null() && !address_length.is_null() {
             // SAFETY: where the kernel would write it.
             unsafe { *address_length = 0 };
@@ -137,11 +137,11 @@ functions! {
             let call = Call::Receive(message);
             // SAFETY: the program's arguments, as they are.
             let got = watched(call, || unsafe { next_recvmsg(number, message, flags) } as i64);
-            is_kernels.set(got > 0);
+            is_kernels.set(got >= 0);
             got as isize
         });
         // What the kernel has said of bytes that came by it stays as it is.
-        if got > 0 && !is_kernels.get() {
+        if got >= 0 && !is_kernels.get() {
             // As the kernel says for a stream: no name, no control data.
             // SAFETY: where the kernel would write it.
             unsafe {
@@ -292,7 +292,7 @@ functions! {
             if let Some(result) = light::poll(all, count, waits, core::ptr::null()) {
                 return result;
             }
-            carry::poll(all, count, || wait(timeout != 0), |waits| {
+            carry::poll(all, count, || Wait::of_milliseconds(timeout), |waits| {
                 next_poll(all, count, if waits { timeout } else { 0 })
             })
         }
@@ -354,10 +354,11 @@ functions! {
             if let Some(result) = light::select(&selected, waits, core::ptr::null()) {
                 return result;
             }
-            let has_time = || {
-                wait(timeout.is_null() || (*timeout).tv_sec != 0 || (*timeout).tv_usec != 0)
+            let wait = || {
+                let asked = timeout.as_ref().map(|asked| (asked.tv_sec, asked.tv_usec));
+                Wait::of_time(asked.map(|(s, us)| (s, us.saturating_mul(1000))))
             };
-            carry::select(end, [read, write, except], has_time, |waits| {
+            carry::select(end, [read, write, except], wait, |waits| {
                 let mut zero = libc::timeval { tv_sec: 0, tv_usec: 0 };
                 let timeout = if waits { timeout } else { &raw mut zero };
                 next_select(end, read, write, except, timeout)
@@ -399,9 +400,10 @@ functions! {
         if let Some(result) = light {
             return result;
         }
-        carry::wait_in_set(set, events, most, || wait(timeout != 0), |events, most, waits| {
+        let wait = || Wait::of_milliseconds(timeout);
+        carry::wait_in_set(set, events, most, wait, |events, most, limit| {
             // SAFETY: the program's arguments, or a part of its array.
-            unsafe { next_epoll_wait(set, events, most, if waits { timeout } else { 0 }) }
+            unsafe { next_epoll_wait(set, events, most, limit.milliseconds(timeout)) }
         })
     }
 
@@ -418,9 +420,10 @@ functions! {
         if let Some(result) = light {
             return result;
         }
-        carry::wait_in_set(set, events, most, || wait(timeout != 0), |events, most, waits| {
+        let wait = || Wait::of_milliseconds(timeout);
+        carry::wait_in_set(set, events, most, wait, |events, most, limit| {
             // SAFETY: as above.
-            unsafe { next_epoll_pwait(set, events, most, if waits { timeout } else { 0 }, mask) }
+            unsafe { next_epoll_pwait(set, events, most, limit.milliseconds(timeout), mask) }
         })
     }
 
@@ -437,13 +440,14 @@ functions! {
         if let Some(result) = light {
             return result;
         }
-        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the program's limit, which the kernel would read as well.
         let wait = || unsafe { wait_until(timeout) };
-        carry::wait_in_set(set, events, most, wait, |events, most, waits| {
-            let timeout = if waits { timeout } else { &raw const zero };
+        carry::wait_in_set(set, events, most, wait, |events, most, limit| {
             // SAFETY: as above.
-            unsafe { next_epoll_pwait2(set, events, most, timeout, mask) }
+            let time = limit.time(unsafe { timeout.as_ref() });
+            let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+            // SAFETY: as above.
+            unsafe { next_epoll_pwait2(set, events, most, time, mask) }
         })
     }
 }
@@ -462,17 +466,14 @@ fn is_no_matter(address_length: u32) -> bool {
     address_length as usize <= size_of::<libc::sockaddr_storage>()
 }
 
-fn wait(has_time: bool) -> Wait {
-    if has_time { Wait::Until } else { Wait::Never }
-}
-
-/// The same for a limit that may not be there.
+/// How a call waits with a limit that may not be there.
 ///
 /// # Safety
 /// It is there, or null.
 unsafe fn wait_until(limit: *const libc::timespec) -> Wait {
     // SAFETY: as the caller says.
-    wait(limit.is_null() || unsafe { (*limit).tv_sec != 0 || (*limit).tv_nsec != 0 })
+    let limit = unsafe { limit.as_ref() };
+    Wait::of_time(limit.map(|limit| (limit.tv_sec, limit.tv_nsec)))
 }
 
 /// What was sent with flags of which some are for the kernel alone.

@@ -6,6 +6,7 @@ use core::ffi::{c_int, c_void};
 use omniverb_stream::descriptors::{Kind, Why};
 
 use crate::call::{self, Call};
+use crate::carry::{Asked, File};
 use crate::data::{ov_recvmsg, ov_sendmsg};
 use crate::errno::set_errno;
 use crate::functions::watched;
@@ -52,7 +53,7 @@ functions! {
             return result;
         }
         carry::leave(number);
-        carry::may_sleep();
+        carry::may_wait(number);
         // SAFETY: the program's arguments, as they are.
         watched(Call::Connect(number), || unsafe { next_connect(number, address, length) })
     }
@@ -62,7 +63,7 @@ functions! {
             // SAFETY: the program's arguments, as they are.
             return unsafe { ov_accept4(number, address, length, 0) };
         }
-        carry::may_sleep();
+        carry::may_wait(number);
         // SAFETY: the program's arguments, as they are.
         watched(Call::Accept(number), || unsafe { next_accept(number, address, length) })
     }
@@ -76,7 +77,7 @@ functions! {
                 })
             };
         }
-        carry::may_sleep();
+        carry::may_wait(number);
         let call = Call::Accept(number);
         // SAFETY: the program's arguments, as they are.
         watched(call, || unsafe { next_accept4(number, address, length, flags) })
@@ -134,11 +135,24 @@ functions! {
             // SAFETY: the program's arguments, as they are.
             return unsafe { light::send_file(at, from, offset, count) };
         }
+        let asked = if offset.is_null() || !carry::is_on() {
+            Asked::Other
+        } else {
+            // SAFETY: the kernel would read it as well.
+            File::of(from, unsafe { offset.read_unaligned() }, count)
+        };
+        // SAFETY: the program's arguments, as they are.
+        let native = || unsafe { next_sendfile(to, from, offset, count) };
+        match asked {
+            // SAFETY: the offset is there.
+            Asked::Part(file) => return unsafe { send_part(to, offset, file, native) },
+            Asked::Unknown => return carry::send_file(to, None, native),
+            Asked::Other => {}
+        }
         sole::outlasts(to);
         carry::stop_sending(to);
-        carry::may_sleep();
-        // SAFETY: the program's arguments, as they are.
-        unsafe { next_sendfile(to, from, offset, count) }
+        carry::may_wait(to);
+        native()
     }
 
     ov_fork() -> c_int {
@@ -440,4 +454,19 @@ fn makes_way(from: c_int, to: c_int) -> bool {
         own::give_way(to);
     }
     false
+}
+
+/// `sendfile` of a part of a file.
+///
+/// # Safety
+/// The offset is there.
+unsafe fn send_part(to: c_int, offset: *mut i64, file: File, native: impl Fn() -> isize) -> isize {
+    // SAFETY: as the caller says.
+    let begin = unsafe { offset.read_unaligned() };
+    let sent = carry::send_file(to, Some(file), native);
+    if sent > 0 {
+        // SAFETY: as the caller says.
+        unsafe { offset.write_unaligned(begin + sent as i64) };
+    }
+    sent
 }

@@ -1,7 +1,7 @@
 //! Memory that this process has in common with another one: of a link, or of a trunk.
 
 use core::sync::atomic::AtomicU64;
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 
 use omniverb_ring::{UserMemory, WordMemory, copy_many};
 
@@ -27,6 +27,13 @@ impl<const LENGTH: usize> Memory<LENGTH> {
         // SAFETY: within the mapping. The other end may change them meanwhile: what is made of this
         // is an address and a length.
         IoSlice::new(unsafe { core::slice::from_raw_parts(at, length) })
+    }
+
+    /// Room for bytes that the kernel copies there. Nothing in here looks at them.
+    pub(crate) fn room<'a>(self, offset: usize, length: usize) -> IoSliceMut<'a> {
+        let at = self.at(offset, length) as *mut u8;
+        // SAFETY: within the mapping. As above.
+        IoSliceMut::new(unsafe { core::slice::from_raw_parts_mut(at, length) })
     }
 }
 

@@ -6,7 +6,7 @@
 //! killed stays counted. A count that is too high is the safe side.
 //!
 //! ```text
-//! row 0:  where to look for a free row next
+//! row 0:  where to look for a free row next | a word for what the family counts besides
 //! row n:  state (generation:32 | unknown:1 | holders:31) | cookie of the socket
 //! ```
 //!
@@ -53,6 +53,12 @@ impl<'a> Holders<'a> {
     #[must_use]
     pub fn new(words: &'a [AtomicU64]) -> Self {
         Self { rows: words.as_chunks().0 }
+    }
+
+    /// A word that all of the family have, for something else; `None` if there is no memory.
+    #[must_use]
+    pub fn besides(&self) -> Option<&'a AtomicU64> {
+        self.rows.first().map(|[_, word]| word)
     }
 
     /// Changes the state of a row, if it is this socket's and `next` says so: of its count, without

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use omniverb_stream::pace;
 use rustix::thread::sched_yield;
 
-use super::clock;
+use super::{clock, crowd};
 
 /// Somebody else has run, if giving the processor away took as long: two switches at least.
 const SWITCH: u64 = clock::MOMENT >> 5;
@@ -44,8 +44,8 @@ pub(super) enum Sleep {
 pub(super) enum Had {
     /// This thread, as far as can be told.
     Us,
-    /// Others, for some time.
-    Others,
+    /// Others, for so long.
+    Others(u64),
 }
 
 /// Gives the processor away. Who had it then.
@@ -59,12 +59,14 @@ pub(super) fn give_way(sleep: Sleep) -> Had {
         return Had::Us;
     }
     sched_yield();
-    if clock::is_over(began, SWITCH) { Had::Others } else { Had::Us }
+    let took = clock::now().wrapping_sub(began);
+    crowd::took(took);
+    if took >= SWITCH { Had::Others(took) } else { Had::Us }
 }
 
 /// What was waited for has come; who had the processor just before.
 pub(super) fn has_come(had: Had) {
-    if had == Had::Others {
+    if matches!(had, Had::Others(_)) {
         TOGETHER.fetch_add(1, Ordering::Relaxed);
     } else if TOGETHER.load(Ordering::Relaxed) != 0 {
         TOGETHER.store(0, Ordering::Relaxed);

@@ -25,7 +25,7 @@ use rustix::net::{
 };
 
 use super::links::{Link, Memory, Note, Word};
-use super::{clock, links, over, shadow};
+use super::{clock, links, over, shadow, watch};
 use crate::table::NUMBERS;
 use crate::{ledger, own, sole};
 
@@ -105,14 +105,7 @@ fn socket() -> Option<BorrowedFd<'static>> {
     Some(unsafe { BorrowedFd::borrow_raw(number) })
 }
 
-/// Before a `fork`, in the child: it has a duplicate of its parent's, of no use to it.
-pub(super) fn leave_to_parent(number: Option<c_int>) {
-    if let Some(number) = number {
-        own::close(number);
-    }
-}
-
-/// The descriptor, for [`leave_to_parent`].
+/// The descriptor: a child has a duplicate of it, of no use to it.
 pub(super) fn number() -> Option<c_int> {
     socket().map(|socket| socket.as_raw_fd())
 }
@@ -425,6 +418,7 @@ fn take_link(link: Link, file: &OwnedFd, name: u64, side: u64) -> bool {
     };
     link.set(Word::Side, side);
     link.set(Word::Name, name);
+    watch::put(link, link.get(Word::Number) as c_int);
     link.word(Word::Memory).store(base as u64, Ordering::SeqCst);
     // Who leaves says so and looks for the memory then; one of the two is seen.
     fence(Ordering::SeqCst);

@@ -14,10 +14,12 @@ use core::sync::atomic::{Ordering, fence};
 use omniverb_stream::descriptors::{Kind, Member, Why};
 use rustix::event::PollFlags;
 
+use super::limit::{Limit, Wait};
 use super::links::{self, Link, Note, Word};
 use super::look::{self, Seen};
 use super::members::{self, Apart, Looked, NOT_OURS, Row, may_be_member};
-use super::{arrived, clock, leaving, mail, outward, shadow, waking, welcome};
+use super::welcome::Unread;
+use super::{arrived, clock, leaving, mail, residue, shadow, waking, welcome};
 use crate::table::{self, NUMBERS};
 use crate::{ledger, sole, uncounted};
 
@@ -25,19 +27,12 @@ const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
 /// Bits that are no events.
 const PRIVATE: u32 = EDGE | NOT_OURS;
+/// Of these what the ring says, and whether the connection ends ([`super::watch`]), is all.
+const OURS: u32 = READABLE | PRIVATE | ENDING;
 const ENDING: u32 = (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP) as u32;
 
 /// How often a call that does not wait looks again for what has gone another way meanwhile.
 pub(super) const MOVES: u32 = 8;
-
-/// Whether a call waits until something is there.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wait {
-    /// It does, perhaps for a time only.
-    Until,
-    /// It asks, and returns.
-    Never,
-}
 
 /// Before `EPOLL_CTL_ADD` or `EPOLL_CTL_MOD`.
 ///
@@ -85,6 +80,9 @@ pub(super) unsafe fn changed(
     event: *const libc::epoll_event,
 ) {
     let set = table::look(set).id();
+    if let Some(row) = Row::of(set) {
+        row.asked(0);
+    }
     // Who makes a link makes it first, and looks then in which sets its socket is.
     fence(Ordering::SeqCst);
     let Some(link) = links::enter(number) else { return };
@@ -197,7 +195,7 @@ struct Call<'a, N> {
     native: &'a N,
 }
 
-impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
+impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
     fn get(&self, at: usize) -> libc::epoll_event {
         // SAFETY: one of the program's array that was written, wherever C has put it.
         unsafe { self.events.add(at).read_unaligned() }
@@ -210,9 +208,12 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
 
     /// What there is now, of the kernel's and of the rings.
     fn ask(&self) -> c_int {
-        let mut waiting = 0;
+        let (mut waiting, mut is_ours) = (0, true);
         self.row.each(|link| {
-            waiting += usize::from(news(link) != 0);
+            if news(link) != 0 {
+                waiting += 1;
+                is_ours &= link.get(Word::Events) as u32 & !OURS == 0;
+            }
             true
         });
         let turn = self.row.turn() as usize;
@@ -222,12 +223,15 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
             most => waiting.min(most / 2),
         };
         let mut by_kernel = 0;
-        if kept < self.most {
-            let told = (self.native)(self.events, (self.most - kept) as c_int, false);
+        // What the kernel has said a moment ago is true still.
+        if kept < self.most && !(is_ours && kept > 0 && self.row.was_asked()) {
+            let (now, places) = (clock::now(), self.most - kept);
+            let told = (self.native)(self.events, places as c_int, Limit::AtOnce);
             if told < 0 {
                 return told;
             }
             by_kernel = told as usize;
+            self.row.asked(if by_kernel < places { now } else { 0 });
         }
         self.settle(by_kernel);
         let mut count = by_kernel;
@@ -237,7 +241,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
         });
         if count == 0 && kept > 0 {
             // What places were kept for another thread has told of.
-            let told = (self.native)(self.events, self.most as c_int, false);
+            let told = (self.native)(self.events, self.most as c_int, Limit::AtOnce);
             self.settle(told.max(0) as usize);
             return told;
         }
@@ -284,7 +288,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
             return 0;
         }
         let number = number_of(link);
-        if matches!(look::look(link, number), Seen::Another) {
+        if matches!(look::look_watched(link, number), Seen::Another) {
             // It was closed unseen.
             links::forget(number, link);
             members::take_out(link);
@@ -298,7 +302,8 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
         let is_edge = events & EDGE != 0;
         let same = (0..by_kernel).find(|at| self.get(*at).u64 == data);
         // What an edge tells is all that is so.
-        let kernels = match same.is_some() || is_edge {
+        let is_all = events & !OURS == 0 && look::is_recent(link, clock::now());
+        let kernels = match same.is_some() || is_edge && !is_all {
             true => kernels(link, events),
             false => 0,
         };
@@ -372,7 +377,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
             }
             let data = event.u64;
             self.row.each(|link| {
-                if link.get(Word::Data) == data && outward::has_bytes(link) {
+                if link.get(Word::Data) == data && residue::has_bytes(link) {
                     _ = look::look_now(link, number_of(link));
                 }
                 true
@@ -381,7 +386,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
     }
 
     /// Looks for a moment, with all members welcome. What there is to tell; 0: nothing.
-    fn look_for_a_moment(&self) -> c_int {
+    fn look_for_a_moment(&self, most: u64) -> c_int {
         let mut is_any_welcome = false;
         self.row.each(|link| {
             let is_wanted = link.get(Word::Events) as u32 & READABLE != 0;
@@ -391,13 +396,26 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
         if !is_any_welcome {
             return self.ask_first();
         }
-        let began = clock::now();
-        let told = welcome::look_for_a_moment(began, || any_has_news(self.row), || self.ask());
-        // Who had to give the processor away for long had better slept: the kernel would have woken
-        // him.
-        let is_late = clock::is_over(began, waking::looking());
-        self.row.looked(if is_late { Looked::InVain } else { Looked::Well });
+        let is_there = || any_has_news(self.row);
+        let (told, how) =
+            welcome::look_for_a_moment(most, is_there, || self.ask(), || self.unread());
+        self.row.looked(how);
         told
+    }
+
+    /// What others, who look, have still to read of what they were sent.
+    fn unread(&self) -> Unread {
+        let mut all = Unread::default();
+        self.row.each(|link| {
+            if let Some(outward) = link.outward() {
+                let place = outward.place().position();
+                let is_unread = place != outward.head().position() && outward.is_welcome();
+                all.place = all.place.wrapping_add(place);
+                all.links += u64::from(is_unread);
+            }
+            true
+        });
+        all
     }
 
     /// If there is something by the kernel no member need be sent away: who asks whether he may
@@ -427,10 +445,20 @@ impl<N: Fn(*mut libc::epoll_event, c_int, bool) -> c_int> Call<'_, N> {
         // What there was another thread may have been told: a call that waits does not end for
         // nothing.
         if told == 0 {
-            outward::flush_all();
-            let sleep = || (self.native)(self.events, self.most as c_int, true);
+            let sleep = |limit| (self.native)(self.events, self.most as c_int, limit);
             let was_short;
-            (told, was_short) = waking::asleep(sleep);
+            (told, was_short) = waking::asleep(|| {
+                let mut limit = Limit::AsAsked;
+                if residue::leaves_unread() {
+                    let told = sleep(Limit::Shortly);
+                    if told != 0 {
+                        return told;
+                    }
+                    residue::flush_all();
+                    limit = Limit::Rest;
+                }
+                sleep(limit)
+            });
             if told > 0 && was_short {
                 // Looking would have found it.
                 self.row.looked(Looked::Missed);
@@ -470,37 +498,35 @@ pub(super) fn wait(
     events: *mut libc::epoll_event,
     most: c_int,
     wait: Wait,
-    native: impl Fn(*mut libc::epoll_event, c_int, bool) -> c_int,
+    native: impl Fn(*mut libc::epoll_event, c_int, Limit) -> c_int,
 ) -> c_int {
     mail::look();
-    outward::give_back();
+    residue::give_back();
     let entry = NUMBERS.look(set);
     let id = if entry.kind() == Kind::Set { entry.id() } else { 0 };
     let Some(row) = Row::of(id).or_else(|| row_or_sleep(id, wait)) else {
         // Nobody is carried who is in it, and nobody will be before this is over.
-        outward::flush_all();
-        let told = native(events, most, true);
-        if wait == Wait::Until {
+        residue::flush_all();
+        let told = native(events, most, Limit::AsAsked);
+        if wait != Wait::Never {
             uncounted::wakes(id);
         }
         return told;
     };
     if events.is_null() || most <= 0 {
         is_seen(set);
-        outward::flush_all();
-        return native(events, most, true);
+        residue::flush_all();
+        return native(events, most, Limit::AsAsked);
     }
     let call = Call { set: id, row, events, most: most as usize, native: &native };
-    if wait == Wait::Never {
-        return call.ask_once();
-    }
+    let Wait::Until(most) = wait else { return call.ask_once() };
     if any_has_news(row) {
         let told = call.ask();
         if told != 0 {
             return told;
         }
     }
-    let told = if row.is_worth_looking() { call.look_for_a_moment() } else { call.ask_first() };
+    let told = if row.is_worth_looking() { call.look_for_a_moment(most) } else { call.ask_first() };
     if told != 0 {
         return told;
     }

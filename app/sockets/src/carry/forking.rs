@@ -10,16 +10,16 @@ use core::sync::atomic::{Ordering, fence};
 use omniverb_stream::descriptors::{Entry, Kind, Why};
 
 use super::leaving::Sharing;
-use super::{broker, ended, leaving, links, mail, offering, renewing, shadow};
+use super::{broker, ended, leaving, links, mail, offering, renewing, shadow, watch};
 use crate::sole::{self, Fork};
 use crate::table::NUMBERS;
-use crate::{ledger, place, uncounted};
+use crate::{ledger, own, place, uncounted};
 
 /// A `fork` that is about to be made.
 pub(crate) struct Forking {
     fork: Fork,
     /// What is to be closed in the new process.
-    socket: Option<c_int>,
+    own: [Option<c_int>; 2],
 }
 
 /// This process is about to be two, by a call of which is said what came of it ([`forked`]).
@@ -50,7 +50,7 @@ pub(crate) fn forks() -> Option<Forking> {
     if !fork.is_one_process() {
         sole::spread_all();
     }
-    Some(Forking { fork, socket: broker::number() })
+    Some(Forking { fork, own: [broker::number(), watch::number()] })
 }
 
 /// It may be carried when this process has it alone again. Of a set: its members may.
@@ -83,7 +83,9 @@ pub(crate) fn forked(forking: Option<Forking>, child: c_int) {
         leaving::begin_anew();
         ended::begin_anew();
         uncounted::begin_anew();
-        broker::leave_to_parent(forking.as_ref().and_then(|forking| forking.socket));
+        // Duplicates of the parent's, of no use here.
+        let own = forking.as_ref().map(|forking| forking.own).into_iter().flatten();
+        own.flatten().for_each(own::close);
     }
     let Some(Forking { fork, .. }) = forking else { return };
     _ = sole::tells_of_fork();

@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use omniverb_carry::Direction;
 
 use super::links::{Link, Memory, Word};
-use super::{aside, clock, shadow};
+use super::{aside, clock, crowd, shadow};
 
 /// How long room in the ring is waited for by a call that does not wait, all in all. Who reads all
 /// the time makes some sooner.
@@ -66,7 +66,9 @@ pub(super) fn wait_for_room(
             break (bytes <= room / 2, took);
         }
         looks += 1;
-        if looks > LOOKS_AWAKE {
+        if looks > LOOKS_AWAKE && crowd::is_there() {
+            break (false, took);
+        } else if looks > LOOKS_AWAKE {
             had = aside::give_way(sleep);
         }
     };

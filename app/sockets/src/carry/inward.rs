@@ -14,10 +14,12 @@ use rustix::event::PollFlags;
 use super::arrived::{are_missing, is_left_of_kernel, is_passed, mark, settles, waiting};
 use super::links::{self, Link, Memory, Note, Word};
 use super::look::{self, Seen};
+use super::members::Looked;
 use super::parts::{self, Parts};
+use super::patience::Patience;
 use super::waking::looking;
 use super::welcome::{falls_asleep, is_worth_looking, looked, wakes, welcome};
-use super::{aside, clock, leaving, members, outward, shadow, waking};
+use super::{clock, leaving, members, outward, residue, shadow, waking};
 use crate::slots::next_recvmsg;
 
 /// Flags that are understood here; all others are for the kernel alone.
@@ -150,7 +152,7 @@ fn receive_in_steps(
         }
         // What only the kernel can do it does with all bytes.
         leaving::leave(link, number);
-        outward::flush_all();
+        residue::flush_all();
         return native();
     };
     let got = Call { link, direction, number, parts, flags, native, got: 0, seen: None }.run();
@@ -207,7 +209,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
             return -1;
         }
         falls_asleep(self.link);
-        outward::flush_all();
+        residue::flush_all();
         let result = (self.native)();
         wakes(self.link);
         result
@@ -293,7 +295,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
                 let step = if is_passed(self.link, self.number, &self.direction) {
                     Step::Again
                 } else {
-                    outward::flush_all();
+                    residue::flush_all();
                     Step::Done((self.native)())
                 };
                 wakes(self.link);
@@ -353,10 +355,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
                 let got = if self.got > 0 { None } else { self.take_at_once() };
                 return got.map_or(Step::Again, Step::Done);
             }
-            let began = clock::now();
-            let has_come = self.look_for_a_moment(place, began);
-            looked(self.link, began);
-            if has_come {
+            if self.look_for_a_moment(place) {
                 return Step::Again;
             }
         }
@@ -372,9 +371,14 @@ impl<N: Fn() -> isize> Call<'_, N> {
             return None;
         }
         let is_known = !clock::is_over(link.get(Word::Looked), KNOWN);
-        if is_known && (self.has(libc::MSG_DONTWAIT) || link.has(Note::NonBlocking)) {
+        let is_sure = is_known || self.has(libc::MSG_DONTWAIT);
+        let is_asking = self.has(libc::MSG_DONTWAIT) || link.has(Note::NonBlocking);
+        if is_asking
+            && (is_sure || !self.parts.has_control())
+            && (is_known || look::is_recent(link, clock::now()))
+        {
             welcome(link, &self.direction);
-            return Some(self.ask(place));
+            return Some(if is_sure { self.ask(place) } else { self.ask_at_once(place) });
         }
         let is_waiting = !link.has(Note::NonBlocking) && !self.has(libc::MSG_DONTWAIT);
         if !is_waiting || self.has(libc::MSG_WAITALL) || link.get(Word::Skip) == 0 {
@@ -416,14 +420,20 @@ impl<N: Fn() -> isize> Call<'_, N> {
     }
 
     /// Looks for a moment. `true`: something has come, or happened.
-    fn look_for_a_moment(&self, place: Place, began: u64) -> bool {
+    fn look_for_a_moment(&self, place: Place) -> bool {
         if !welcome(self.link, &self.direction) {
             return false;
         }
-        let mut had = aside::Had::Us;
+        let mut patience = Patience::of(looking(), u64::MAX);
+        let has_come = self.look(place, &mut patience);
+        let is_well = has_come && patience.has_come();
+        looked(self.link, if is_well { Looked::Well } else { Looked::InVain });
+        has_come
+    }
+
+    fn look(&self, place: Place, patience: &mut Patience) -> bool {
         loop {
             if self.direction.head().position() != place.position() {
-                aside::has_come(had);
                 return true;
             }
             match look::look(self.link, self.number) {
@@ -434,10 +444,10 @@ impl<N: Fn() -> isize> Call<'_, N> {
                     return true;
                 }
             }
-            if clock::is_over(began, looking()) {
+            if patience.is_over() {
                 return false;
             }
-            had = aside::give_way(aside::Sleep::May);
+            patience.give_way();
         }
     }
 
@@ -451,18 +461,36 @@ impl<N: Fn() -> isize> Call<'_, N> {
     /// The same for a call that waits: another thread may have had what the kernel has shown, and
     /// nobody sleeps while the other end is welcome.
     fn ask_without_waiting(&mut self, place: Place) -> Step {
-        self.seen = Some(place.position());
-        let mut list = parts::list();
-        let count = self.parts.rest(self.got, &mut list);
-        let mut message = parts::message(&mut list, count);
-        let (before, flags) = (shadow::errno(), self.flags | libc::MSG_DONTWAIT);
-        // SAFETY: the message lives across the call, and so do the program's parts.
-        let result = unsafe { next_recvmsg(self.number, &raw mut message, flags) };
+        let before = shadow::errno();
+        let result = self.without_waiting(place);
         if result < 0 && shadow::errno() == libc::EAGAIN {
             shadow::set_errno(before);
             return self.sleep();
         }
         self.told(result)
+    }
+
+    /// The same for a call by a socket that does not wait, as it was when it was looked at last.
+    fn ask_at_once(&mut self, place: Place) -> Step {
+        let before = shadow::errno();
+        let result = self.without_waiting(place);
+        let is_nothing = result < 0 && shadow::errno() == libc::EAGAIN;
+        if is_nothing && !shadow::is_non_blocking(self.number) {
+            // That was changed where nobody has seen it.
+            shadow::set_errno(before);
+            self.link.set(Word::Looked, 0);
+            return Step::Again;
+        }
+        self.told(result)
+    }
+
+    fn without_waiting(&mut self, place: Place) -> isize {
+        self.seen = Some(place.position());
+        let mut list = parts::list();
+        let count = self.parts.rest(self.got, &mut list);
+        let mut message = parts::message(&mut list, count);
+        // SAFETY: the message lives across the call, and so do the program's parts.
+        unsafe { next_recvmsg(self.number, &raw mut message, self.flags | libc::MSG_DONTWAIT) }
     }
 
     /// Since then bytes have gone out of the ring to somewhere else: perhaps to the kernel.
@@ -479,7 +507,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
             wakes(self.link);
             return Step::Again;
         }
-        outward::flush_all();
+        residue::flush_all();
         if self.got == 0 && are_missing(self.link, self.number) {
             wakes(self.link);
             shadow::set_errno(libc::ECONNRESET);

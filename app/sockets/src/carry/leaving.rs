@@ -8,10 +8,10 @@ use core::ffi::c_int;
 use omniverb_carry::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 
 use super::links::{self, Link, Note, Word};
-use super::outward::{self, is_its};
+use super::residue::{self, is_its};
 use super::{arrived, broker, ended, shadow};
 use crate::table::{self, MEMBERS, NUMBERS};
-use crate::{ledger, sole};
+use crate::{ledger, rows, sole};
 
 /// Neither direction goes on, now or, if it has no memory yet, ever. What was not received is still
 /// in the ring, for this process and those that it forks.
@@ -37,7 +37,7 @@ fn stop(link: Link, number: c_int) {
     if let Some(outward) = link.outward() {
         outward.stop();
         if is_its(link, number) {
-            outward::flush(link, number);
+            residue::flush(link, number);
         }
     }
 }
@@ -51,8 +51,8 @@ fn escape_wholly(link: Link, number: c_int) {
 
 /// What was sent is with the kernel then.
 fn pass_all(link: Link, number: c_int) {
-    if outward::has_bytes(link) && is_its(link, number) {
-        outward::flush_wholly(link, number);
+    if residue::has_bytes(link) && is_its(link, number) {
+        residue::flush_wholly(link, number);
     }
 }
 
@@ -83,9 +83,9 @@ pub(super) fn stop_sending(number: c_int) {
     core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
     if let Some(outward) = link.outward() {
         outward.stop();
-        let is_left = outward::has_bytes(link) && is_its(link, number);
-        if is_left && !outward::flush(link, number) {
-            outward::flush_wholly(link, number);
+        let is_left = residue::has_bytes(link) && is_its(link, number);
+        if is_left && !residue::flush(link, number) {
+            residue::flush_wholly(link, number);
         }
     }
     link.let_go();
@@ -103,7 +103,7 @@ pub(super) fn those_that_are_over() {
             link.unnote(Note::Parted);
             link.note(Note::Over);
             close_both(link, number);
-            outward::may_have_bytes();
+            residue::may_have_bytes();
         }
     });
 }
@@ -208,7 +208,7 @@ pub(super) fn shut(number: c_int, how: c_int) {
     }
     if sends && let Some(outward) = link.outward() {
         outward.stop();
-        outward::flush(link, number);
+        residue::flush(link, number);
         link.say(SHUT_SEND);
     }
     if receives && let Some(inward) = link.inward() {
@@ -302,6 +302,10 @@ pub(super) fn forget_unshared() {
 /// The process ends: what becomes of each socket is what becomes of one that is closed.
 pub(super) fn finish() {
     links::each(|number, link| {
+        if rows::are_any() {
+            // Others of the family are to know.
+            link.tells_worth();
+        }
         if is_its(link, number) && link.get(Word::Memory) != 0 {
             end(link, number);
         }

@@ -155,6 +155,8 @@ pub(super) enum Note {
     Kept = 4096,
     /// Both directions were ended since it carried too little.
     Rested = 8192,
+    /// What happens to its socket is told of by one set with others ([`super::watch`]).
+    Watched = 16384,
 }
 
 /// One of them.
@@ -312,14 +314,19 @@ impl Link {
         self.has_put().wrapping_add(had)
     }
 
-    /// Nobody holds it: but who wants the row has to win it first.
-    #[cold]
-    fn end(self) {
-        let (has_put, name) = (self.has_put(), self.get(Word::Name));
+    /// It is counted whether it was worth what it has cost, at its end.
+    pub(super) fn tells_worth(self) {
         // Otherwise it had no time to carry anything.
         if !self.has(Note::Shared) && !self.has(Note::Renewable) {
             worth::ended(self.has_carried());
         }
+    }
+
+    /// Nobody holds it: but who wants the row has to win it first.
+    #[cold]
+    fn end(self) {
+        let (has_put, name) = (self.has_put(), self.get(Word::Name));
+        self.tells_worth();
         let base = self.word(Word::Memory).swap(0, Ordering::AcqRel);
         if base != 0 {
             over::put(name);

@@ -13,7 +13,7 @@ use rustix::event::PollFlags;
 
 use super::links::{Link, Note, Word};
 use super::shadow::{self, Information};
-use super::{clock, outward};
+use super::{clock, residue, watch};
 use crate::slots::next_poll;
 
 /// What was seen.
@@ -39,11 +39,28 @@ pub(super) fn look(link: Link, number: c_int) -> Seen {
     }
 }
 
+/// What was seen of it is true still, as far as can be told by who sends, at most.
+#[inline(always)]
+pub(super) fn is_recent(link: Link, now: u64) -> bool {
+    now.wrapping_sub(link.get(Word::Looked)) < clock::MOMENT || watch::is_calm(link, now)
+}
+
+/// Looks, unless that need not be: for who does not wait for bytes of the kernel's.
+#[inline(always)]
+pub(super) fn look_watched(link: Link, number: c_int) -> Seen {
+    if is_recent(link, clock::now()) {
+        Seen::Events(PollFlags::empty())
+    } else {
+        look_now(link, number)
+    }
+}
+
 /// Looks, whenever that was done last.
 #[cold]
 pub(super) fn look_now(link: Link, number: c_int) -> Seen {
     // Who changes how it waits says so by another word here: then what is seen below is old.
-    let began = clock::now().max(1);
+    // Nobody believes it before it is seen: this is no time that was not long ago.
+    let began = (clock::now() ^ 1 << 63).max(1);
     link.set(Word::Looked, began);
     let mut one = libc::pollfd { fd: number, events: shadow::ALL.bits() as i16, revents: 0 };
     // SAFETY: the structure lives across the call, which may be left: nothing is held here.
@@ -62,6 +79,8 @@ pub(super) fn look_now(link: Link, number: c_int) -> Seen {
         }
     }
     if events.intersects(ENDING) {
+        // Of that it is not told again.
+        link.unnote(Note::Watched);
         settle(link, number, events);
     }
     Seen::Events(events)
@@ -85,7 +104,7 @@ fn settle(link: Link, number: c_int, events: PollFlags) {
     if has_said || !is_left || events.contains(PollFlags::ERR) {
         return;
     }
-    outward::flush(link, number);
+    residue::flush(link, number);
     let seen = shadow::events(number, PollFlags::empty(), RESET);
     if seen.contains(PollFlags::HUP) {
         shadow::take_error(number);

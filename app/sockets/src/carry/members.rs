@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 use omniverb_stream::descriptors::{Kind, Member, PIECE, Room, Why};
 
 use super::links::{Link, Word};
-use super::waking;
+use super::{clock, waking};
 use crate::room::Pieces;
 use crate::table::{MEMBERS, NUMBERS};
 use crate::{sole, uncounted};
@@ -35,6 +35,8 @@ const SKIP: usize = 2;
 const TURN: usize = 3;
 /// One more than the last place that was ever used.
 const END: usize = 4;
+/// When the kernel was asked for all that there is; 0: it was not.
+const ASKED: usize = 5;
 const PLACES: usize = 8;
 /// Instead of an id: somebody makes the row.
 const BUSY: u64 = 1 << 63;
@@ -46,14 +48,15 @@ static ROWS: Pieces<SETS> = Pieces::new();
 static USED: AtomicU64 = AtomicU64::new(0);
 
 /// What came of looking for a moment.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Looked {
     /// Something was found.
     Well,
     /// It was not looked, and something would have been found: so it is worth another look. What
     /// was in vain before still counts: where processes are many a sleep is short now and then.
     Missed,
-    /// All the time was spent for nothing.
+    /// All the time was spent for nothing, or what was found came so late that the kernel would
+    /// have woken us before.
     InVain,
 }
 
@@ -136,6 +139,7 @@ impl Row {
                 link.let_go();
             }
         }
+        self.asked(0);
         word.store(u64::from(set), Ordering::Release);
         true
     }
@@ -174,6 +178,16 @@ impl Row {
     #[inline]
     pub(super) fn has_sleepers(self) -> bool {
         uncounted::is_slept_in(self.words[ID].load(Ordering::Acquire) as u32)
+    }
+
+    /// The kernel was asked not long ago, and has told all.
+    pub(super) fn was_asked(self) -> bool {
+        !clock::is_over(self.words[ASKED].load(Ordering::Relaxed), clock::MOMENT)
+    }
+
+    /// It was asked then; 0: and may have more.
+    pub(super) fn asked(self, then: u64) {
+        self.words[ASKED].store(then, Ordering::Relaxed);
     }
 
     /// This call is one that looks; those after some in vain do not.

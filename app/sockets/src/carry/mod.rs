@@ -6,25 +6,28 @@
 //!
 //! * [`links`]: what is known of each connection; [`over`]: what is no more. [`broker`]: where
 //!   links come from. [`offering`]: which sockets are offered; [`worth`]: and how soon.
-//! * [`outward`], [`inward`]: sending, receiving; [`full`]: where there is no room;
-//!   [`welcome`]: who may put bytes there; [`aside`], [`waking`]: who waits for them. [`waits`]:
-//!   `poll` and `select`; [`epoll`] and [`members`]: sets.
+//! * [`outward`], [`inward`]: sending, receiving; [`source`]: of what; [`turn`]: who may;
+//!   [`full`]: where there is no room; [`residue`]: what is not read yet. [`welcome`]: who may put
+//!   bytes there; [`patience`], [`aside`], [`crowd`], [`waking`]: who waits for them, and how long.
+//!   [`waits`]: `poll` and `select`; [`epoll`], [`limit`] and [`members`]: sets.
 //! * [`forking`]: processes that are made of this one.
 //!   [`renewing`]: links that come again after that, or after they have rested ([`resting`]).
-//! * [`arrived`]: what was not received yet. [`leaving`]: back to the kernel. [`look`], [`shadow`]:
-//!   what the kernel says.
+//! * [`arrived`]: what was not received yet. [`leaving`]: back to the kernel. [`look`], [`watch`],
+//!   [`shadow`]: what the kernel says.
 //! * [`report`]: how much was carried; `crate::ledger`: what is not, and why.
 
 mod arrived;
 mod aside;
 pub(crate) mod broker;
 pub(crate) mod clock;
+mod crowd;
 mod ended;
 mod epoll;
 mod forking;
 mod full;
 mod inward;
 mod leaving;
+mod limit;
 mod links;
 mod look;
 mod mail;
@@ -33,25 +36,31 @@ mod offering;
 mod outward;
 mod over;
 pub(crate) mod parts;
+pub(crate) mod patience;
 mod renewing;
 pub(crate) mod report;
+mod residue;
 mod resting;
 mod shadow;
+mod source;
+mod turn;
 mod waits;
 mod waking;
+mod watch;
 mod welcome;
 mod worth;
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{Ordering, fence};
 
-pub(crate) use epoll::Wait;
 pub(crate) use forking::{clones, forked, forks, forks_unseen, lends, runs};
+pub(crate) use limit::{Limit, Wait};
 use links::{Link, Note, Word};
 use offering::Found;
 use omniverb_stream::descriptors::Why;
 use parts::Parts;
 use renewing::Next;
+pub(crate) use source::{Asked, File};
 
 use crate::rows::{self, Gone};
 use crate::table;
@@ -70,6 +79,7 @@ pub(crate) fn begin() {
         }
         if place::knows_children() && broker::begin(libc::getenv(c"OMNIVERB_SOCKET".as_ptr())) {
             report::begin(libc::getenv(c"OMNIVERB_SOCKETS_REPORT".as_ptr()));
+            watch::begin();
             links::turn_on();
         }
     }
@@ -102,7 +112,7 @@ pub(crate) fn send(
         };
     }
     let now = clock::now();
-    outward::give_back_at(now);
+    residue::give_back_at(now);
     stays_with_kernel(number, flags);
     let link = match carried(number) {
         Way::Ring(link) => link,
@@ -113,6 +123,27 @@ pub(crate) fn send(
         },
     };
     let sent = outward::send(link, number, parts(), flags, now, native);
+    resting::look(link, number);
+    link.let_go();
+    sent
+}
+
+/// `sendfile`, of a part of a regular file; `None`: what only the kernel knows of one.
+pub(crate) fn send_file(number: c_int, file: Option<File>, native: impl Fn() -> isize) -> isize {
+    residue::give_back();
+    let native = || {
+        residue::flush_before(number, 0);
+        native()
+    };
+    let link = match carried(number) {
+        Way::Ring(link) => link,
+        Way::Rests(link) => return by_resting(link, native),
+        Way::Unknown => match link_of(number, offering::enter(number), Word::Sending, &native) {
+            Ok(link) => link,
+            Err(sent) => return sent,
+        },
+    };
+    let sent = outward::send_file(link, number, file, native);
     resting::look(link, number);
     link.let_go();
     sent
@@ -199,19 +230,17 @@ pub(crate) fn receive(
             None => native(),
         };
     }
-    outward::give_back();
+    residue::give_back();
     let link = match carried(number) {
         Way::Ring(link) => link,
         Way::Rests(link) => {
-            // It may sleep.
-            outward::flush_all();
+            residue::flush_before(number, flags);
             return by_resting(link, native);
         }
         Way::Unknown => {
             let found = offering::enter(number);
             if !matches!(found, Found::Carried(_)) {
-                // It may sleep.
-                outward::flush_all();
+                residue::flush_before(number, flags);
             }
             match link_of(number, found, Word::Sleeping, &native) {
                 Ok(link) => link,
@@ -228,7 +257,15 @@ pub(crate) fn receive(
 #[inline(always)]
 pub(crate) fn may_sleep() {
     if links::is_on() && place::is_ours() {
-        outward::flush_all();
+        residue::flush_all();
+    }
+}
+
+/// A call of the kernel's may, if what is at this number waits at all.
+#[inline(always)]
+pub(crate) fn may_wait(number: c_int) {
+    if links::is_on() && place::is_ours() {
+        residue::flush_before(number, 0);
     }
 }
 
@@ -319,10 +356,10 @@ pub(crate) fn wait_in_set(
     events: *mut libc::epoll_event,
     most: c_int,
     wait: impl FnOnce() -> Wait,
-    native: impl Fn(*mut libc::epoll_event, c_int, bool) -> c_int,
+    native: impl Fn(*mut libc::epoll_event, c_int, Limit) -> c_int,
 ) -> c_int {
     if !links::is_on() || !place::is_ours() {
-        return native(events, most, true);
+        return native(events, most, Limit::AsAsked);
     }
     epoll::wait(set, events, most, wait(), native)
 }
@@ -463,7 +500,7 @@ pub(crate) fn has_changed(number: c_int) {
 /// If that gives 0 it has written a number there.
 pub(crate) unsafe fn queued(number: c_int, count: *mut c_int, native: impl Fn() -> c_int) -> c_int {
     let Some(link) = links::enter(number) else { return native() };
-    outward::give_back();
+    residue::give_back();
     let (mut turns, mut result) = (0, 0);
     while turns < epoll::MOVES {
         let before = arrived::mark(link);

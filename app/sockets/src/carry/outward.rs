@@ -3,300 +3,40 @@
 //! Into the ring while the other end looks there; otherwise what it has not read is taken back and
 //! goes through the kernel, and the new bytes behind it. So the ring's bytes are always the last.
 //!
-//! One thread at a time has the turn to do either. It may be left in the middle (`longjmp` out of a
-//! signal handler), or interrupted by a handler that sends: whoever finds the turn his own, or
-//! taken for too long, stops the direction for good and goes on by the kernel. What was interrupted
-//! then finds that nothing was published, and goes the same way.
+//! One thread at a time has the turn ([`super::turn`]) to do either.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 
-use omniverb_carry::layout::{CLOSED, RING, SHUT_RECEIVE, SHUT_SEND};
-use omniverb_carry::{Direction, Head, direction::Stretch};
+use omniverb_carry::layout::RING;
+use omniverb_carry::{Direction, Head};
 use rustix::event::PollFlags;
-use rustix::io::Errno;
-use rustix::thread::sched_yield;
 
 use super::full::{PATIENCE, ROOM, is_left_out, limit, wait_for_room};
 use super::links::{self, Link, Memory, Note, Word};
 use super::look::{self, ENDING, Seen};
-use super::parts::{self, Parts};
-use super::{broker, clock, ended, leaving, shadow, waking};
+use super::parts::Parts;
+use super::residue::{self, take_back};
+use super::source::{File, Source};
+use super::turn::{give_turn, take_turn};
+use super::{ended, shadow, waking};
 use crate::place;
-use crate::slots::{next_poll, next_sendmsg};
+use crate::slots::next_poll;
 
 /// Flags of messages that change nothing about bytes in the ring.
 const PLAIN: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_MORE;
 /// The fewest bytes that the kernel has to have room for.
 const LEAST: usize = 4096;
-/// How often the turn is tried, and how many of these times without giving the processor away.
-const TRIES: u32 = 20_000;
-const TRIES_AWAKE: u32 = 100;
 /// Bytes that are published at a time: while the other end copies some, more are copied in.
 const PIECE: usize = RING / 4;
 /// Rounds of a call that put nothing into the ring: far more than the ends of a correct link make.
 const ROUNDS: u32 = 1 << 10;
-/// How often a flush that has to succeed is tried, and how long the kernel has each time to make
-/// room, in milliseconds.
-const FLUSHES: u32 = 50;
-const FLUSH: u32 = 100;
-/// How often whoever takes bytes back is waited for, how often of these only by giving the
-/// processor away, and how long otherwise, in nanoseconds.
-const WAITS: u32 = 12_000;
-const WAITS_AWAKE: u32 = 2000;
-const WAIT: i64 = 100_000;
 
 /// Calls of so many bytes do not count: what the link costs is little beside their copies, and a
 /// reader who has much to do may come to look for more.
 const LARGE: isize = 1 << 10;
 /// After so many it is looked whether the link is worth it ([`super::resting`]).
 pub(super) const AT_ONCE: u64 = 1 << 7;
-
-/// How long who is about to sleep lets others, who look, read what he has sent them: all in all.
-const INSTANT: u64 = clock::MOMENT >> 3;
-
-/// Some ring may have bytes that its reader has not read.
-static IS_DIRTY: AtomicBool = AtomicBool::new(false);
-/// When rings were looked through last that their readers may have left, and how long they are not
-/// then.
-static GIVEN_BACK: AtomicU64 = AtomicU64::new(0);
-static PAUSE: AtomicU64 = AtomicU64::new(clock::MOMENT);
-
-/// Has the turn. `false`: the direction was stopped instead.
-fn take_turn(link: Link, direction: &Direction<Memory>) -> bool {
-    let (word, me) = (link.word(Word::Writer), place::this_thread());
-    for tried in 0..TRIES {
-        match word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => return true,
-            Err(who) if who == me => break,
-            Err(_) if tried < TRIES_AWAKE => core::hint::spin_loop(),
-            Err(_) => sched_yield(),
-        }
-    }
-    direction.stop();
-    false
-}
-
-fn give_turn(link: Link) {
-    link.word(Word::Writer).store(0, Ordering::Release);
-}
-
-/// Signals are kept from this thread meanwhile.
-fn undisturbed<R>(act: impl FnOnce() -> R) -> R {
-    // SAFETY: sets of signals, which may be zero, of this thread only.
-    unsafe {
-        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = core::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        shadow::keeping_errno(|| libc::sigprocmask(libc::SIG_SETMASK, &all, &raw mut before));
-        let result = act();
-        let none = core::ptr::null_mut();
-        shadow::keeping_errno(|| libc::sigprocmask(libc::SIG_SETMASK, &before, none));
-        result
-    }
-}
-
-/// What the other end has not read goes through the kernel. `false` if there is no room for all of
-/// it there now; then the rest is still in the ring. For whoever has the turn, or has stopped the
-/// direction.
-fn take_back(link: Link, direction: &Direction<Memory>, number: c_int) -> bool {
-    let (place, head) = (direction.place(), direction.head());
-    if !place.is_taken() && place.position() == head.position() {
-        return true;
-    }
-    link.set(Word::IsFenced, 0);
-    let both = SHUT_RECEIVE | SHUT_SEND;
-    if link.said() & (both | CLOSED) == both {
-        // It can still read what is there. The kernel would reset for it, and does for what comes
-        // behind it.
-        return true;
-    }
-    undisturbed(|| {
-        let pump = link.word(Word::Pump);
-        if !take_pump(pump) {
-            // Its bytes may be with the kernel or not: nobody can tell any more.
-            link.note(Note::Broken);
-            shadow::reset(number);
-            return true;
-        }
-        let done = match direction.take_back() {
-            Ok(None) => true,
-            Ok(Some(stretch)) => pass(link, direction, number, stretch),
-            Err(_) => {
-                link.note(Note::Broken);
-                true
-            }
-        };
-        pump.store(0, Ordering::Release);
-        done
-    })
-}
-
-/// Who has the pump is undisturbed, too, and waits for nothing. So it is free soon, unless whoever
-/// had it is in the process that this one was a copy of, or was cancelled in the middle.
-fn take_pump(pump: &AtomicU64) -> bool {
-    for tried in 0..WAITS {
-        if pump.swap(1, Ordering::Acquire) == 0 {
-            return true;
-        }
-        if tried < WAITS_AWAKE {
-            sched_yield();
-            continue;
-        }
-        if tried == WAITS_AWAKE && broker::is_copy() {
-            leaving::begin_anew();
-        }
-        // Not by giving the processor away: a thread that always comes first would keep it.
-        let time = rustix::event::Timespec { tv_sec: 0, tv_nsec: WAIT };
-        _ = rustix::thread::nanosleep(&time);
-    }
-    false
-}
-
-/// Gives the kernel what was taken back.
-fn pass(link: Link, direction: &Direction<Memory>, number: c_int, stretch: Stretch) -> bool {
-    let mut done = 0;
-    while done < stretch.bytes {
-        // From where it is: this may be the stack of a handler, which has no room for it.
-        let Some(memory) = link.memory() else { break };
-        let pieces = direction.pieces(stretch, done).map(|(at, length)| memory.bytes(at, length));
-        match shadow::send(number, pieces) {
-            Ok(sent) => done += sent,
-            Err(Errno::INTR) => {}
-            Err(error @ (Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM)) => {
-                _ = error;
-                break;
-            }
-            Err(error) => {
-                // Nobody is there any more. What the kernel has told us it does not tell again.
-                if error != Errno::PIPE {
-                    link.set(Word::Error, error.raw_os_error() as u64);
-                }
-                done = stretch.bytes;
-            }
-        }
-    }
-    if done < stretch.bytes {
-        // The rest is behind what the kernel has now.
-        let given = shadow::Information::of(number).map_or(0, |of| of.given());
-        direction.set_fence(given);
-    }
-    if direction.passed(stretch, done).is_err() {
-        link.note(Note::Broken);
-    }
-    done == stretch.bytes
-}
-
-/// What is in the ring goes through the kernel, as far as that has room.
-pub(super) fn flush(link: Link, number: c_int) -> bool {
-    let Some(direction) = link.outward() else { return true };
-    let has_turn = take_turn(link, &direction);
-    let done = take_back(link, &direction, number);
-    if has_turn {
-        give_turn(link);
-    }
-    done
-}
-
-/// The same; all of it. Somebody is about to have the socket who may send behind it, so a
-/// connection of which the kernel takes nothing for long is reset: rather that than wrong bytes.
-pub(super) fn flush_wholly(link: Link, number: c_int) {
-    for _ in 0..FLUSHES {
-        if flush(link, number) {
-            return;
-        }
-        shadow::events(number, PollFlags::OUT, FLUSH);
-    }
-    shadow::reset(number);
-}
-
-/// Some ring may have bytes that its reader has not read, and that are to go through the kernel.
-pub(super) fn may_have_bytes() {
-    IS_DIRTY.store(true, Ordering::Release);
-}
-
-/// Before this thread sleeps, or does something for long: nobody is left who would have to wait for
-/// us to get what was sent.
-#[inline(always)]
-pub(super) fn flush_all() {
-    if IS_DIRTY.load(Ordering::Relaxed) {
-        flush_each();
-    }
-}
-
-/// Now and then, by calls that do not sleep: what is in the ring of whoever has left it goes
-/// through the kernel. Who only looks for an answer would wait for it for ever otherwise.
-#[inline(always)]
-pub(super) fn give_back() {
-    if IS_DIRTY.load(Ordering::Relaxed) {
-        give_back_at(clock::now());
-    }
-}
-
-/// The same for who knows what time it is.
-#[inline(always)]
-pub(super) fn give_back_at(now: u64) {
-    let since = now.wrapping_sub(GIVEN_BACK.load(Ordering::Relaxed));
-    if IS_DIRTY.load(Ordering::Relaxed) && since >= PAUSE.load(Ordering::Relaxed) {
-        give_back_each();
-    }
-}
-
-#[cold]
-fn give_back_each() {
-    let began = clock::now();
-    GIVEN_BACK.store(began, Ordering::Relaxed);
-    IS_DIRTY.swap(false, Ordering::SeqCst);
-    links::each(|number, link| {
-        let Some(direction) = link.outward() else { return };
-        let (place, head) = (direction.place(), direction.head());
-        if place.position() == head.position() {
-            return;
-        }
-        let is_left = place.is_taken() || !direction.is_welcome();
-        if !is_left || is_its(link, number) && !flush(link, number) {
-            IS_DIRTY.store(true, Ordering::Relaxed);
-        }
-    });
-    // Who has many links is not to do this most of the time.
-    let took = clock::now().wrapping_sub(began).min(clock::SECOND);
-    PAUSE.store((16 * took).max(clock::MOMENT), Ordering::Relaxed);
-}
-
-#[cold]
-fn flush_each() {
-    // Who puts bytes publishes them and says so then.
-    IS_DIRTY.swap(false, Ordering::SeqCst);
-    let began = clock::now();
-    links::each(|number, link| {
-        let Some(direction) = link.outward() else { return };
-        // Who looks has them in an instant, and for less than what the kernel takes for them. This
-        // may be left by `longjmp`.
-        while is_about_to_read(&direction) && !clock::is_over(began, INSTANT) {
-            IS_DIRTY.store(true, Ordering::Release);
-            core::hint::spin_loop();
-        }
-        let is_there = direction.place().position() != direction.head().position();
-        if is_there && is_its(link, number) && !flush(link, number) {
-            IS_DIRTY.store(true, Ordering::Relaxed);
-        }
-    });
-}
-
-/// There are bytes that the other end will find, since it looks.
-fn is_about_to_read(direction: &Direction<Memory>) -> bool {
-    let place = direction.place();
-    place.position() != direction.head().position() && !place.is_taken() && direction.is_welcome()
-}
-
-/// There are bytes in the ring that the other end has not read.
-pub(super) fn has_bytes(link: Link) -> bool {
-    link.outward().is_some_and(|one| one.place().position() != one.head().position())
-}
-
-/// The number is still for the link's socket.
-pub(super) fn is_its(link: Link, number: c_int) -> bool {
-    shadow::cookie(number) == Some(link.get(Word::Cookie))
-}
 
 /// Sends. `native` does what the program has called, and the whole of it. The call began at `now`.
 #[inline(always)]
@@ -311,12 +51,26 @@ pub(super) fn send(
     let Some(direction) = link.outward() else { return native() };
     if let Some(parts) = &parts
         && flags & !PLAIN == 0
-        && now.wrapping_sub(link.get(Word::Looked)) < clock::MOMENT
+        && look::is_recent(link, now)
         && put_all(link, &direction, number, parts)
     {
         return parts.total() as isize;
     }
     send_in_parts(link, &direction, number, parts, flags, native)
+}
+
+/// The same for a part of a file; `None`: the kernel sends it.
+pub(super) fn send_file(
+    link: Link,
+    number: c_int,
+    file: Option<File>,
+    native: impl Fn() -> isize,
+) -> isize {
+    let Some(direction) = link.outward() else { return native() };
+    match file {
+        None if !link.has(Note::Broken) => by_kernel(link, &direction, number, 0, native),
+        file => send_in_parts(link, &direction, number, file, 0, native),
+    }
 }
 
 /// What most calls come to: all of it goes into the ring, and there is nothing else to be thought
@@ -362,11 +116,11 @@ fn publish(
     head: Head,
     length: usize,
 ) -> Option<bool> {
-    IS_DIRTY.store(true, Ordering::Relaxed);
+    residue::may_come();
     let is_welcome = direction.publish(head, length)?;
     link.set(Word::Head, head.position().wrapping_add(length as u64));
     // Somebody may have looked before these were there.
-    IS_DIRTY.store(true, Ordering::Release);
+    residue::may_have_bytes();
     if !is_welcome {
         // It went to sleep, or left, at this moment.
         take_back(link, direction, number);
@@ -380,7 +134,7 @@ fn send_in_parts(
     link: Link,
     direction: &Direction<Memory>,
     number: c_int,
-    parts: Option<Parts<'_>>,
+    source: Option<impl Source>,
     flags: c_int,
     native: impl Fn() -> isize,
 ) -> isize {
@@ -390,7 +144,7 @@ fn send_in_parts(
     if is_kernels(link, direction, flags) {
         return by_kernel(link, direction, number, flags, native);
     }
-    match look::look(link, number) {
+    match look::look_watched(link, number) {
         Seen::Another => return another(number, link, native),
         Seen::Events(events) if events.intersects(ENDING) => _ = direction.stop(),
         Seen::Events(_) => {}
@@ -399,28 +153,23 @@ fn send_in_parts(
         shadow::set_errno(error);
         return -1;
     }
-    let Some(parts) = parts.filter(|parts| parts.total() > 0 && flags & !PLAIN == 0) else {
+    let source = source.filter(|source| source.total() > 0 && flags & !PLAIN == 0);
+    let Some(source) = source else {
         direction.stop();
         return by_kernel(link, direction, number, flags, native);
     };
     let is_waiting = flags & libc::MSG_DONTWAIT == 0 && !link.has(Note::NonBlocking);
-    let sent = put(link, direction, number, &parts, is_waiting);
-    if sent == parts.total() {
+    let sent = put(link, direction, number, &source, is_waiting);
+    if sent == source.total() {
         return sent as isize;
     }
     if sent == 0 {
         return by_kernel(link, direction, number, flags, native);
     }
-    let mut list = parts::list();
-    let count = parts.rest(sent, &mut list);
-    let message = parts::message(&mut list, count);
     // What was sent counts: an error is for the next call.
     let flags = flags | libc::MSG_NOSIGNAL;
     let before = shadow::errno();
-    let more = by_kernel(link, direction, number, flags, || {
-        // SAFETY: the message lives across the call, and so do the program's parts.
-        unsafe { next_sendmsg(number, &raw const message, flags) }
-    });
+    let more = by_kernel(link, direction, number, flags, || source.send_rest(number, sent, flags));
     if more >= 0 {
         return sent as isize + more;
     }
@@ -460,7 +209,7 @@ fn put(
     link: Link,
     direction: &Direction<Memory>,
     number: c_int,
-    parts: &Parts<'_>,
+    source: &impl Source,
     is_waiting: bool,
 ) -> usize {
     let is_open = direction.is_welcome() && !direction.head().is_stopped() && !is_left_out(link);
@@ -480,7 +229,7 @@ fn put(
             break;
         }
         link.set(Word::SeenPlace, place.position());
-        let wanted = (parts.total() - sent).min(PIECE);
+        let wanted = (source.total() - sent).min(PIECE);
         if RING > link.room() && link.room().saturating_sub(bytes) < wanted {
             // What the kernel had has gone on since.
             let room = shadow::room(number) as u64;
@@ -505,10 +254,13 @@ fn put(
             }
             return sent;
         }
-        parts.each(sent, length, |done, piece| direction.fill(head.position(), done, piece));
+        let length = source.fill(link, direction, head.position(), sent, length);
+        if length == 0 {
+            break;
+        }
         let Some(is_seen) = publish(link, direction, number, head, length) else { break };
         (sent, rounds) = (sent + length, 0);
-        if !is_seen || sent == parts.total() {
+        if !is_seen || sent == source.total() {
             break;
         }
     }

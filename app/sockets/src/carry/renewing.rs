@@ -16,7 +16,7 @@ use omniverb_stream::pace::{Pace, Was};
 use super::links::{self, Link, Memory, Note, Word};
 use super::members::{self, Row};
 use super::worth::WORTH;
-use super::{clock, ended, offering, outward};
+use super::{clock, ended, offering, residue};
 use crate::sole;
 use crate::table::NUMBERS;
 
@@ -107,7 +107,7 @@ fn forgets(link: Link, number: c_int) -> bool {
     if !is_free || !ended::is_noted(link.tag()) {
         return false;
     }
-    if !outward::is_its(link, number) {
+    if !residue::is_its(link, number) {
         // Another socket came here unseen.
         members::take_out(link);
         return links::forget(number, link);
@@ -135,7 +135,8 @@ fn is_over(link: Link) -> bool {
         | Note::Renewable as u64
         | Note::Slow as u64
         | Note::Across as u64
-        | Note::Rested as u64;
+        | Note::Rested as u64
+        | Note::Watched as u64;
     let is_open = link.get(Word::Error) != 0 || link.get(Word::Shown) != 0;
     if link.get(Word::Notes) & !harmless != 0 || is_open {
         return false;

@@ -8,11 +8,13 @@ use core::cell::RefCell;
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
 
-use super::epoll::{MOVES, Wait};
+use super::epoll::MOVES;
+use super::limit::Wait;
 use super::links::{self, Link, Note, Word};
 use super::look;
 use super::offering::{self, Found};
-use super::{arrived, clock, epoll, mail, outward, waking, welcome};
+use super::welcome::Unread;
+use super::{arrived, epoll, mail, residue, waking, welcome};
 use crate::{place, uncounted};
 
 /// Descriptors of a call that are looked through.
@@ -125,7 +127,7 @@ fn add(all: &mut [libc::pollfd], result: c_int) -> c_int {
     let mut count = result;
     each(all, |one, link| {
         let ending = libc::POLLIN | libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP;
-        if one.revents & ending != 0 && outward::has_bytes(link) {
+        if one.revents & ending != 0 && residue::has_bytes(link) {
             // Has it ended, and how?
             _ = look::look_now(link, one.fd);
         }
@@ -155,10 +157,10 @@ pub(super) unsafe fn poll(
     native: impl Fn(bool) -> c_int,
 ) -> c_int {
     mail::look();
-    outward::give_back();
+    residue::give_back();
     if count == 0 {
         // A way to sleep.
-        outward::flush_all();
+        residue::flush_all();
         return native(true);
     }
     let is_list = !all.is_null() && all.is_aligned() && count <= MOST as u64;
@@ -166,14 +168,12 @@ pub(super) unsafe fn poll(
     let all = is_list.then(|| unsafe { core::slice::from_raw_parts_mut(all, count as usize) });
     let Some(all) = all else { return unknown(|| native(true)) };
     epoll::are_seen(all.iter().map(|one| one.fd));
-    if wait == Wait::Never {
-        return ask_once(all, &native);
-    }
+    let Wait::Until(most) = wait else { return ask_once(all, &native) };
     let counted = offer_all(all.iter().map(|one| one.fd));
     let result = if all.iter().any(|one| links::has(one.fd)) {
-        wait_for_any(all, &native)
+        wait_for_any(all, most, &native)
     } else {
-        outward::flush_all();
+        residue::flush_all();
         native(true)
     };
     counted.end();
@@ -217,7 +217,7 @@ fn marks(all: &mut [libc::pollfd]) -> u64 {
 }
 
 /// Waits for some that have links.
-fn wait_for_any(all: &mut [libc::pollfd], native: &impl Fn(bool) -> c_int) -> c_int {
+fn wait_for_any(all: &mut [libc::pollfd], most: u64, native: &impl Fn(bool) -> c_int) -> c_int {
     if any_has_more(all) {
         let result = native(false);
         let result = add(all, result);
@@ -226,7 +226,7 @@ fn wait_for_any(all: &mut [libc::pollfd], native: &impl Fn(bool) -> c_int) -> c_
         }
     }
     if looks(all) {
-        let result = look_for_a_moment(all, native);
+        let result = look_for_a_moment(all, most, native);
         if result != 0 {
             return result;
         }
@@ -247,7 +247,7 @@ fn wait_for_any(all: &mut [libc::pollfd], native: &impl Fn(bool) -> c_int) -> c_
     }
     // What there was another thread may have had: a call that waits does not end for nothing.
     if result == 0 {
-        outward::flush_all();
+        residue::flush_all();
         let was_short;
         (result, was_short) = waking::asleep(|| native(true));
         if result > 0 && was_short {
@@ -277,7 +277,11 @@ fn any_is_welcome(all: &mut [libc::pollfd]) -> bool {
 }
 
 /// Looks for a moment, with all other ends welcome. What there is to tell; 0: nothing.
-fn look_for_a_moment(all: &mut [libc::pollfd], native: &impl Fn(bool) -> c_int) -> c_int {
+fn look_for_a_moment(
+    all: &mut [libc::pollfd],
+    most: u64,
+    native: &impl Fn(bool) -> c_int,
+) -> c_int {
     let mut is_any_welcome = false;
     each(all, |one, link| {
         is_any_welcome |= one.events & READABLE != 0 && welcome::welcome_sender(link);
@@ -285,14 +289,14 @@ fn look_for_a_moment(all: &mut [libc::pollfd], native: &impl Fn(bool) -> c_int) 
     if !is_any_welcome {
         return 0;
     }
-    let (began, all) = (clock::now(), RefCell::new(all));
+    let all = RefCell::new(all);
     let has_more = || any_has_more(&mut all.borrow_mut());
     let ask = || {
         let result = native(false);
         add(&mut all.borrow_mut(), result)
     };
-    let result = welcome::look_for_a_moment(began, has_more, ask);
-    each(&mut all.borrow_mut(), |_, link| welcome::looked(link, began));
+    let (result, how) = welcome::look_for_a_moment(most, has_more, ask, Unread::default);
+    each(&mut all.borrow_mut(), |_, link| welcome::looked(link, how));
     result
 }
 
@@ -367,7 +371,7 @@ impl Sets {
 /// `select`. `native` does what the program has called, or the same without waiting.
 pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) -> c_int {
     mail::look();
-    outward::give_back();
+    residue::give_back();
     if sets.end > SET {
         // A set of another size.
         return unknown(|| native(true));
@@ -387,8 +391,8 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
         is_read && arrived::is_readable(link, number) || link.get(Word::Error) != 0
     };
     let mut found = false;
-    let counted = (wait == Wait::Until).then(|| offer_all(asked()));
-    if wait == Wait::Until {
+    let counted = (wait != Wait::Never).then(|| offer_all(asked()));
+    if let Wait::Until(most) = wait {
         let ask = || {
             let result = native(false);
             let result = complete(sets, &read, &write, result);
@@ -399,21 +403,21 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
             }
             result
         };
-        let result = look_at_sets(sets, &read, &write, &has_more, &ask);
+        let result = look_at_sets(sets, [&read, &write], most, &has_more, &ask);
         if result != 0 {
             counted.into_iter().for_each(Counted::end);
             return result;
         }
     }
     let mut asleep = Asleep::new();
-    if wait == Wait::Until {
+    if wait != Wait::Never {
         asleep.fall(asked());
     }
     sets.each(&read, &write, |number, link| found |= has_more(number, link));
-    if wait == Wait::Until && !found {
-        outward::flush_all();
+    if wait != Wait::Never && !found {
+        residue::flush_all();
     }
-    if wait == Wait::Until {
+    if wait != Wait::Never {
         let (result, was_short) = waking::asleep(|| native(!found));
         if result > 0 && was_short {
             sets.each(&read, &write, |_, link| link.set(Word::Skip, 0));
@@ -450,8 +454,8 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
 /// The same for the sets of `select`. If there is nothing they are as they were.
 fn look_at_sets(
     sets: &Sets,
-    read: &libc::fd_set,
-    write: &libc::fd_set,
+    [read, write]: [&libc::fd_set; 2],
+    most: u64,
     has_more: &impl Fn(c_int, Link) -> bool,
     ask: &impl Fn() -> c_int,
 ) -> c_int {
@@ -475,14 +479,13 @@ fn look_at_sets(
         // If there is something by the kernel they need not be sent away.
         return ask();
     }
-    let began = clock::now();
     let any_has_more = || {
         let mut found = false;
         sets.each(read, write, |number, link| found |= has_more(number, link));
         found
     };
-    let result = welcome::look_for_a_moment(began, any_has_more, ask);
-    sets.each(read, write, |_, link| welcome::looked(link, began));
+    let (result, how) = welcome::look_for_a_moment(most, any_has_more, ask, Unread::default);
+    sets.each(read, write, |_, link| welcome::looked(link, how));
     result
 }
 
@@ -493,7 +496,7 @@ fn complete(sets: &Sets, read: &libc::fd_set, write: &libc::fd_set, result: c_in
     }
     let mut count = result;
     sets.each(read, write, |number, link| {
-        if Sets::has(sets.read, number) && outward::has_bytes(link) {
+        if Sets::has(sets.read, number) && residue::has_bytes(link) {
             _ = look::look_now(link, number);
         }
         let has_error = link.get(Word::Error) != 0;

@@ -7,12 +7,16 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use omniverb_carry::Direction;
 
 use super::links::{Link, Memory, Note, Word};
-use super::members::Row;
+use super::members::{Looked, Row};
+use super::patience::Patience;
 use super::waking::{in_vain, looking};
-use super::{aside, clock, ended};
+use super::{clock, ended};
 
 /// How long is looked at memory alone at first, if what came last came there.
 const AWAKE: u64 = clock::MOMENT >> 4;
+/// What it costs both ends, roughly, to take back what is in a ring; and of so many at most.
+const TAKING_BACK: u64 = clock::MOMENT >> 1;
+const LINKS: u64 = 64;
 /// What came last came there.
 static IS_BY_RING: AtomicBool = AtomicBool::new(false);
 
@@ -50,14 +54,30 @@ pub(super) fn welcome_sender(link: Link) -> bool {
     link.inward().is_some_and(|direction| welcome(link, &direction))
 }
 
-/// Looks for a moment, since `began`: at memory all the time, and first of all, and now and then,
-/// by asking. The first answer that is not 0; 0: there was nothing.
+/// What others have not read of what they were sent.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Unread {
+    /// In so many rings, of those that are looked at.
+    pub(super) links: u64,
+    /// Changes whenever something is read.
+    pub(super) place: u64,
+}
+
+/// Looks for a moment: at memory all the time, and first of all, and now and then, by asking. The
+/// first answer that is not 0; 0: there was nothing. And whether that took too long.
+///
+/// `reads` is what others have still to read of what they were sent, if they look for it. Who has a
+/// processor for himself looks for longer while they do: their answers come soon, and to sleep is
+/// to take back what they have before them. But not for longer than `most`, if that is more than a
+/// look takes.
 pub(super) fn look_for_a_moment(
-    began: u64,
+    most: u64,
     mut is_there: impl FnMut() -> bool,
     mut ask: impl FnMut() -> c_int,
-) -> c_int {
-    let (mut asked, mut had) = (None, aside::Had::Us);
+    reads: impl Fn() -> Unread,
+) -> (c_int, Looked) {
+    let (began, mut asked, mut read) = (clock::now(), None, None);
+    let mut patience = Patience::of(looking(), most);
     // Where it was there last time it is likely to be there soon, and the kernel need not be asked
     // before.
     while IS_BY_RING.load(Ordering::Relaxed) && !is_there() && !clock::is_over(began, AWAKE) {
@@ -71,14 +91,19 @@ pub(super) fn look_for_a_moment(
             asked = Some(clock::now());
             let told = ask();
             if told != 0 {
-                aside::has_come(had);
-                return told;
+                return (told, if patience.has_come() { Looked::Well } else { Looked::InVain });
             }
         }
-        if clock::is_over(began, looking()) {
-            return 0;
+        if patience.is_over() {
+            let unread = reads();
+            let do_others_read = unread.links > 0 && read != Some(unread.place);
+            let more = looking() + unread.links.min(LINKS) * TAKING_BACK;
+            if !patience.is_alone() || !do_others_read || !patience.renew(more) {
+                return (0, Looked::InVain);
+            }
+            read = Some(unread.place);
         }
-        had = aside::give_way(aside::Sleep::May);
+        patience.give_way();
     }
 }
 
@@ -106,11 +131,9 @@ pub(super) fn is_worth_looking(link: Link) -> bool {
     }
 }
 
-/// Looking, since `began`, has come to an end. If it took all of its time it was in vain, whatever
-/// was found: the processor was given away for long, and the kernel would have woken us. Then it is
-/// left out for a while.
-pub(super) fn looked(link: Link, began: u64) {
-    if !clock::is_over(began, looking()) {
+/// Looking has come to an end. If it was in vain it is left out for a while.
+pub(super) fn looked(link: Link, how: Looked) {
+    if how == Looked::Well {
         link.set(Word::Vain, 0);
         return;
     }

@@ -3,11 +3,10 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::thread::sched_yield;
-
 use super::sleepers::{self, Sleeper, now};
 use super::state::{State, with};
 use crate::carry::clock;
+use crate::carry::patience::Patience;
 use crate::errno::errno;
 
 /// How long a look lasts: some 60 us.
@@ -97,27 +96,32 @@ pub(super) fn look<R>(mut attempt: impl FnMut(&mut State) -> Option<R>) -> Optio
         SKIP.store(skip - 1, Ordering::Relaxed);
         return None;
     }
-    let begun = clock::now();
+    // The kernel is not asked meanwhile, so others' turns count.
+    let mut patience = Patience::of(LOOK, LOOK);
     let mut looks = 0_u32;
-    while !clock::is_over(begun, LOOK) {
+    let found = loop {
         let found = with(|state| {
             state.pump();
             attempt(state)
-        });
-        if let Some(found) = found? {
-            VAIN.store(0, Ordering::Relaxed);
-            return Some(found);
+        })?;
+        if found.is_some() || patience.is_over() {
+            break found;
         }
         looks += 1;
         if looks.is_multiple_of(SPINS) {
-            sched_yield();
+            patience.give_way();
         } else {
             core::hint::spin_loop();
         }
+    };
+    if found.is_some() {
+        patience.has_come();
+        VAIN.store(0, Ordering::Relaxed);
+    } else {
+        let vain = VAIN.fetch_add(1, Ordering::Relaxed) + 1;
+        SKIP.store((1 << vain.min(7)).min(SKIP_MAX), Ordering::Relaxed);
     }
-    let vain = VAIN.fetch_add(1, Ordering::Relaxed) + 1;
-    SKIP.store((1 << vain.min(7)).min(SKIP_MAX), Ordering::Relaxed);
-    None
+    found
 }
 
 /// Sleeps until one of these is ready, something has come, or the time is over; not at all if there

@@ -1,0 +1,296 @@
+//! Bytes that were put into rings and are not read yet: back to the kernel with them.
+//!
+//! Whoever has to send by the kernel takes back what is before that, and so does whoever is about
+//! to sleep, or to do something for long: nobody has to wait for him then to get what he has sent.
+//! While he runs he looks now and then for what those have before them who have left the ring.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use omniverb_carry::Direction;
+use omniverb_carry::direction::Stretch;
+use omniverb_carry::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::thread::sched_yield;
+
+use super::links::{self, Link, Memory, Note, Word};
+use super::turn::{give_turn, take_turn};
+use super::{broker, clock, leaving, shadow};
+
+/// How often a flush that has to succeed is tried, and how long the kernel has each time to make
+/// room, in milliseconds.
+const FLUSHES: u32 = 50;
+const FLUSH: u32 = 100;
+/// How often whoever takes bytes back is waited for, how often of these only by giving the
+/// processor away, and how long otherwise, in nanoseconds.
+const WAITS: u32 = 12_000;
+const WAITS_AWAKE: u32 = 2000;
+const WAIT: i64 = 100_000;
+
+/// How long who is about to sleep lets others, who look, read what he has sent them: all in all.
+const INSTANT: u64 = clock::MOMENT >> 3;
+
+/// Some ring may have bytes that its reader has not read.
+static IS_DIRTY: AtomicBool = AtomicBool::new(false);
+/// When rings were looked through last that their readers may have left, and how long they are not
+/// then.
+static GIVEN_BACK: AtomicU64 = AtomicU64::new(0);
+static PAUSE: AtomicU64 = AtomicU64::new(clock::MOMENT);
+
+/// Signals are kept from this thread meanwhile.
+fn undisturbed<R>(act: impl FnOnce() -> R) -> R {
+    // SAFETY: sets of signals, which may be zero, of this thread only.
+    unsafe {
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = core::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        shadow::keeping_errno(|| libc::sigprocmask(libc::SIG_SETMASK, &all, &raw mut before));
+        let result = act();
+        let none = core::ptr::null_mut();
+        shadow::keeping_errno(|| libc::sigprocmask(libc::SIG_SETMASK, &before, none));
+        result
+    }
+}
+
+/// What the other end has not read goes through the kernel. `false` if there is no room for all of
+/// it there now; then the rest is still in the ring. For whoever has the turn, or has stopped the
+/// direction.
+pub(super) fn take_back(link: Link, direction: &Direction<Memory>, number: c_int) -> bool {
+    let (place, head) = (direction.place(), direction.head());
+    if !place.is_taken() && place.position() == head.position() {
+        return true;
+    }
+    link.set(Word::IsFenced, 0);
+    let both = SHUT_RECEIVE | SHUT_SEND;
+    if link.said() & (both | CLOSED) == both {
+        // It can still read what is there. The kernel would reset for it, and does for what comes
+        // behind it.
+        return true;
+    }
+    undisturbed(|| {
+        let pump = link.word(Word::Pump);
+        if !take_pump(pump) {
+            // Its bytes may be with the kernel or not: nobody can tell any more.
+            link.note(Note::Broken);
+            shadow::reset(number);
+            return true;
+        }
+        let done = match direction.take_back() {
+            Ok(None) => true,
+            Ok(Some(stretch)) => pass(link, direction, number, stretch),
+            Err(_) => {
+                link.note(Note::Broken);
+                true
+            }
+        };
+        pump.store(0, Ordering::Release);
+        done
+    })
+}
+
+/// Who has the pump is undisturbed, too, and waits for nothing. So it is free soon, unless whoever
+/// had it is in the process that this one was a copy of, or was cancelled in the middle.
+fn take_pump(pump: &AtomicU64) -> bool {
+    for tried in 0..WAITS {
+        if pump.swap(1, Ordering::Acquire) == 0 {
+            return true;
+        }
+        if tried < WAITS_AWAKE {
+            sched_yield();
+            continue;
+        }
+        if tried == WAITS_AWAKE && broker::is_copy() {
+            leaving::begin_anew();
+        }
+        // Not by giving the processor away: a thread that always comes first would keep it.
+        let time = rustix::event::Timespec { tv_sec: 0, tv_nsec: WAIT };
+        _ = rustix::thread::nanosleep(&time);
+    }
+    false
+}
+
+/// Gives the kernel what was taken back.
+fn pass(link: Link, direction: &Direction<Memory>, number: c_int, stretch: Stretch) -> bool {
+    let mut done = 0;
+    while done < stretch.bytes {
+        // From where it is: this may be the stack of a handler, which has no room for it.
+        let Some(memory) = link.memory() else { break };
+        let pieces = direction.pieces(stretch, done).map(|(at, length)| memory.bytes(at, length));
+        match shadow::send(number, pieces) {
+            Ok(sent) => done += sent,
+            Err(Errno::INTR) => {}
+            Err(error @ (Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM)) => {
+                _ = error;
+                break;
+            }
+            Err(error) => {
+                // Nobody is there any more. What the kernel has told us it does not tell again.
+                if error != Errno::PIPE {
+                    link.set(Word::Error, error.raw_os_error() as u64);
+                }
+                done = stretch.bytes;
+            }
+        }
+    }
+    if done < stretch.bytes {
+        // The rest is behind what the kernel has now.
+        let given = shadow::Information::of(number).map_or(0, |of| of.given());
+        direction.set_fence(given);
+    }
+    if direction.passed(stretch, done).is_err() {
+        link.note(Note::Broken);
+    }
+    done == stretch.bytes
+}
+
+/// What is in the ring goes through the kernel, as far as that has room.
+pub(super) fn flush(link: Link, number: c_int) -> bool {
+    let Some(direction) = link.outward() else { return true };
+    let has_turn = take_turn(link, &direction);
+    let done = take_back(link, &direction, number);
+    if has_turn {
+        give_turn(link);
+    }
+    done
+}
+
+/// The same; all of it. Somebody is about to have the socket who may send behind it, so a
+/// connection of which the kernel takes nothing for long is reset: rather that than wrong bytes.
+pub(super) fn flush_wholly(link: Link, number: c_int) {
+    for _ in 0..FLUSHES {
+        if flush(link, number) {
+            return;
+        }
+        shadow::events(number, PollFlags::OUT, FLUSH);
+    }
+    shadow::reset(number);
+}
+
+/// Some ring is about to have bytes.
+#[inline(always)]
+pub(super) fn may_come() {
+    IS_DIRTY.store(true, Ordering::Relaxed);
+}
+
+/// Some ring may have bytes that its reader has not read, and that are to go through the kernel.
+#[inline(always)]
+pub(super) fn may_have_bytes() {
+    IS_DIRTY.store(true, Ordering::Release);
+}
+
+/// Before this thread sleeps, or does something for long: nobody is left who would have to wait for
+/// us to get what was sent.
+#[inline(always)]
+pub(super) fn flush_all() {
+    if IS_DIRTY.load(Ordering::Relaxed) {
+        flush_each(|direction, began| {
+            // Who looks has them in an instant, and for less than what the kernel takes for them.
+            // This may be left by `longjmp`.
+            while is_about_to_read(direction) && !clock::is_over(began, INSTANT) {
+                IS_DIRTY.store(true, Ordering::Release);
+                core::hint::spin_loop();
+            }
+            true
+        });
+    }
+}
+
+/// The same, but for what others have before them who look: whether there is any. They are to be
+/// given some time, and no more, before all of it goes through the kernel.
+pub(super) fn leaves_unread() -> bool {
+    let mut is_any = false;
+    if IS_DIRTY.load(Ordering::Relaxed) {
+        flush_each(|direction, _| {
+            let is_left = is_about_to_read(direction);
+            is_any |= is_left;
+            !is_left
+        });
+    }
+    is_any
+}
+
+/// The same before a call of the kernel's with these flags, which may wait.
+#[inline(always)]
+pub(super) fn flush_before(number: c_int, flags: c_int) {
+    let is_dirty = IS_DIRTY.load(Ordering::Relaxed);
+    if is_dirty && flags & libc::MSG_DONTWAIT == 0 && !shadow::is_non_blocking(number) {
+        flush_all();
+    }
+}
+
+/// Now and then, by calls that do not sleep: what is in the ring of whoever has left it goes
+/// through the kernel. Who only looks for an answer would wait for it for ever otherwise.
+#[inline(always)]
+pub(super) fn give_back() {
+    if IS_DIRTY.load(Ordering::Relaxed) {
+        give_back_at(clock::now());
+    }
+}
+
+/// The same for who knows what time it is.
+#[inline(always)]
+pub(super) fn give_back_at(now: u64) {
+    let since = now.wrapping_sub(GIVEN_BACK.load(Ordering::Relaxed));
+    if IS_DIRTY.load(Ordering::Relaxed) && since >= PAUSE.load(Ordering::Relaxed) {
+        give_back_each();
+    }
+}
+
+#[cold]
+fn give_back_each() {
+    let began = clock::now();
+    GIVEN_BACK.store(began, Ordering::Relaxed);
+    IS_DIRTY.swap(false, Ordering::SeqCst);
+    links::each(|number, link| {
+        let Some(direction) = link.outward() else { return };
+        let (place, head) = (direction.place(), direction.head());
+        if place.position() == head.position() {
+            return;
+        }
+        let is_left = place.is_taken() || !direction.is_welcome();
+        if !is_left || is_its(link, number) && !flush(link, number) {
+            IS_DIRTY.store(true, Ordering::Relaxed);
+        }
+    });
+    // Who has many links is not to do this most of the time.
+    let took = clock::now().wrapping_sub(began).min(clock::SECOND);
+    PAUSE.store((16 * took).max(clock::MOMENT), Ordering::Relaxed);
+}
+
+/// Those of which that says so, given when this began.
+#[cold]
+fn flush_each(mut which: impl FnMut(&Direction<Memory>, u64) -> bool) {
+    // Who puts bytes publishes them and says so then.
+    IS_DIRTY.swap(false, Ordering::SeqCst);
+    let began = clock::now();
+    links::each(|number, link| {
+        let Some(direction) = link.outward() else { return };
+        let has_bytes = || direction.place().position() != direction.head().position();
+        if !has_bytes() {
+            return;
+        }
+        let is_left = match which(&direction, began) {
+            true => has_bytes() && is_its(link, number) && !flush(link, number),
+            false => true,
+        };
+        if is_left {
+            IS_DIRTY.store(true, Ordering::Relaxed);
+        }
+    });
+}
+
+/// There are bytes that the other end will find, since it looks.
+fn is_about_to_read(direction: &Direction<Memory>) -> bool {
+    let place = direction.place();
+    place.position() != direction.head().position() && !place.is_taken() && direction.is_welcome()
+}
+
+/// There are bytes in the ring that the other end has not read.
+pub(super) fn has_bytes(link: Link) -> bool {
+    link.outward().is_some_and(|one| one.place().position() != one.head().position())
+}
+
+/// The number is still for the link's socket.
+pub(super) fn is_its(link: Link, number: c_int) -> bool {
+    shadow::cookie(number) == Some(link.get(Word::Cookie))
+}
