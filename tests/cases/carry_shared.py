@@ -42,6 +42,19 @@ assert near.recv(1) == b""
 print("ok")
 """
 
+# A connection of a few messages, which lasts long enough for a link to come.
+_ASK_BRIEFLY = """
+import socket, sys, time
+near = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+for _ in range(8):
+    near.sendall(b"few")
+    assert near.recv(100) == b"few"
+    time.sleep(0.005)
+print("ok")
+"""
+# Of so many of these in a row most have no link, however many processes of the server they come to.
+_BRIEF, _BRIEF_LINKS = 60, 30
+
 _SERVERS = {
     "python": ("/usr/bin/python3", "-Bc", _ECHO),
     "socat": ("socat", "TCP-LISTEN:{port},fork,reuseaddr,bind=127.0.0.1", "PIPE"),
@@ -79,9 +92,25 @@ def _served(name):
     return run
 
 
+def _brief(ways):
+    """What processes of a family have found not worth a link the next ones do not try."""
+    with contextlib.ExitStack() as stack:
+        running = process.start(ways.line(True, *_SERVERS["python"], 7601))
+        stack.callback(process.end, running)
+        process.until(lambda: process.listens(ways.namespace.pid, 7601), 10, lambda: "it to listen")
+        ways.reports()
+        for _ in range(_BRIEF):
+            text = ways.run(True, "/usr/bin/python3", "-Bc", _ASK_BRIEFLY, 7601)
+            check(text == "ok\n", text)
+    links = sum(links for links, _ in ways.reports())
+    print(f"{links} ends of {_BRIEF} connections had a link")
+    check(0 < links < 2 * _BRIEF_LINKS, f"{links}")
+
+
 def groups():
     """All wait."""
     waits = [Case(f"carry.shared.{name}", _shared(name), 90) for name in _TESTS]
     waits += [Case(f"carry.shared.{name}", _shared(name, "unsure.py"), 90) for name in _UNSURE]
     waits += [Case(f"carry.shared.served.{name}", _served(name), 90) for name in _SERVERS]
+    waits += [Case("carry.shared.brief", _brief, 90)]
     return [Group("carry.shared", waits, carry.Carried, weight=WAITS)]

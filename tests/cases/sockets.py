@@ -169,7 +169,7 @@ def _preloaded(ways):
 
 
 @contextlib.contextmanager
-def _server(ways, with_library, port, *words):
+def server_of(ways, with_library, port, *words):
     """A program that listens, while it does."""
     with open(ways.folder / "server", "w+", encoding="utf-8") as said:
         running = process.start(ways.line(with_library, *words), stdout=said, stderr=said,
@@ -203,7 +203,7 @@ def nc(megabytes):
         data = ways.folder / "data"
         data.write_bytes(os.urandom(1_000_000) * megabytes)
         line = ["sh", "-c", "exec nc -l -d 127.0.0.1 7001 > got"]
-        with _server(ways, server, 7001, *line) as running:
+        with server_of(ways, server, 7001, *line) as running:
             ways.run(client, "sh", "-c", "nc -N 127.0.0.1 7001 < data")
             check(running.wait(10) == 0, "nc failed")
         check((ways.folder / "got").read_bytes() == data.read_bytes(), "it differs")
@@ -215,7 +215,7 @@ def socat(ways, server, client):
     _needs("socat")
     for how in ("EXEC:cat", "EXEC:cat,nofork", "SYSTEM:cat"):
         line = ["socat", "TCP-LISTEN:7002,fork,reuseaddr", how]
-        with _server(ways, server, 7002, *line):
+        with server_of(ways, server, 7002, *line):
             for number in range(3):
                 text = ways.run(client, "sh", "-c",
                                 f"echo hello {number} | socat -t 5 - TCP:127.0.0.1:7002")
@@ -226,7 +226,7 @@ def iperf(*options):
     """A stream, with these options."""
     def run(ways, server, client):
         _needs("iperf3")
-        with _server(ways, server, 7003, "iperf3", "-s", "-1", "-p", 7003) as running:
+        with server_of(ways, server, 7003, "iperf3", "-s", "-1", "-p", 7003) as running:
             text = ways.run(client, "iperf3", "-c", "127.0.0.1", "-p", 7003, "-n", "20M", *options)
             check("iperf Done." in text and running.wait(10) == 0, text)
     return run
@@ -236,7 +236,7 @@ def redis(ways, server, client):
     """Sets of epoll, threads, a fork."""
     _needs("redis-server", "redis-benchmark")
     line = ["redis-server", "--port", 7010, "--dir", ways.folder, "--io-threads", 2]
-    with _server(ways, server, 7010, *line):
+    with server_of(ways, server, 7010, *line):
         ways.run(client, "redis-benchmark", "-p", 7010, "-q", "-n", 2000, "-c", 10, "-P", 4,
                  "-t", "set,get,lpush")
         said = ways.run(client, "redis-cli", "-p", 7010, "bgsave")
@@ -259,7 +259,7 @@ def nginx(ways, server, client):
         "127.0.0.1:7014; location / { proxy_pass http://up; proxy_http_version 1.1; } } }\n")
     program = ("import urllib.request as r\nfor port in (7013, 7014, 7014):\n"
                "    print(len(r.urlopen(f'http://127.0.0.1:{port}/file').read()))")
-    with _server(ways, server, 7014, "nginx", "-p", folder, "-c", folder / "n.conf") as running:
+    with server_of(ways, server, 7014, "nginx", "-p", folder, "-c", folder / "n.conf") as running:
         for signal in (1, 0):
             text = ways.run(client, "/usr/bin/python3", "-c", program)
             check(text == "300000\n" * 3, text)

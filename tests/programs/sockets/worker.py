@@ -18,7 +18,7 @@ DESCRIBE = getattr(LIBC, "omniverb_sockets_describe", None)
 NUMBERS = range(3, 60)
 _SYSCALL = {"close": 3, "dup": 32, "fork": 57}
 
-SENDS = ["send", "write", "writev", "sendmsg", "sendto"]
+SENDS = ["send", "write", "writev", "sendmsg", "sendto", "sendfile"]
 RECEIVES = ["recv", "read", "readv", "recvmsg", "peek"]
 CLOSES = ["close", "close", "syscall", "close_range"]
 DUPLICATES = ["dup", "dup2", "dup3", "F_DUPFD", "syscall"]
@@ -73,6 +73,18 @@ def _moved(name, number, buffer, length, flags):
     return call(name, number, ctypes.byref(message), flags)
 
 
+def _sent_of_file(number, bytes_of):
+    """By `sendfile`, of the middle of a file: what that gave, and where it says that it is then."""
+    file = os.memfd_create("bytes")
+    try:
+        os.write(file, b"before" + bytes_of + b"behind")
+        offset = ctypes.c_longlong(6)
+        size = ctypes.c_size_t(len(bytes_of))
+        return [*call("sendfile", number, file, ctypes.byref(offset), size), offset.value]
+    finally:
+        os.close(file)
+
+
 class Process:
     """What it can be told to do: methods with a leading `do_`."""
 
@@ -112,6 +124,8 @@ class Process:
     def do_send(self, how, number, length):
         bytes_of = bytes((self.sent + at) % 251 for at in range(length))
         self.sent += length
+        if how == "sendfile":
+            return _sent_of_file(number, bytes_of)
         buffer = ctypes.create_string_buffer(bytes_of, length + 1)
         return _moved(how, number, buffer, length, socket.MSG_NOSIGNAL)
 

@@ -1,0 +1,51 @@
+"""Carried sockets of servers: one connection of many, and parts of files by `sendfile`."""
+
+from cases import carry, sockets
+from harness import staging
+from harness.case import WAITS, Case, Failure, Group, check
+
+_SOURCES = staging.PROGRAMS / "sockets"
+_TURNS = 6
+# Bytes of which it is demanded that they were carried, of twelve million; how many more depends on
+# what else the machine does.
+_CARRIED = 500_000
+
+
+def _gone(ways):
+    """Who has gone is gone with the next call, also where each connection has its turn seldom."""
+    program = ["/usr/bin/python3", "-B", _SOURCES / "gone.py"]
+    natively = ways.run(False, *program)
+    for _ in range(_TURNS):
+        ways.reports()
+        text = ways.run(True, *program)
+        check(text == natively, f"{text}natively: {natively}")
+        links = max(count for count, _ in ways.reports())
+        if links == 6:
+            return
+    raise Failure(f"{links} links")
+
+
+def _files(how):
+    def run(ways):
+        """A stream of which most comes from a file is what it is natively, and is carried."""
+        program = ["/usr/bin/python3", "-B", _SOURCES / "files.py"]
+        natively = None
+        for way in (False, True, True, True, True, True):
+            with sockets.server_of(ways, way, 7655, *program, "serve", 7655):
+                ways.reports()
+                text = ways.run(way, *program, how, 7655, limit=60)
+            natively = natively or text
+            check(text == natively, f"{text}natively: {natively}")
+            carried = max((count for _, count in ways.reports()), default=0)
+            print(f"{carried} bytes were carried")
+            if carried > (_CARRIED if how != "strange" else 0):
+                return
+        raise Failure(f"{carried} bytes were carried")
+    return run
+
+
+def groups():
+    """All wait."""
+    waits = [Case("carry.gone", _gone, 90)]
+    waits += [Case(f"carry.files.{how}", _files(how), 120) for how in ("waits", "asks", "strange")]
+    return [Group("carry.many", waits, carry.Carried, weight=WAITS)]
