@@ -295,7 +295,8 @@ impl Row {
     pub fn close(&mut self) {
         self.note(Note::Closed);
         self.unnote(Note::OwesEnd);
-        if !self.queue.is_empty() || self.is_abrupt {
+        // Once both have sent their last nothing is left to be reset.
+        if (!self.queue.is_empty() || self.is_abrupt) && !self.is_over() {
             self.note(Note::Reset);
         }
         if !self.has(Note::SaidClose) {
@@ -429,5 +430,17 @@ mod tests {
         left.queue.push(&mut Pool::new(&mut blocks), 1, |_, _| {});
         left.close();
         assert_eq!(left.owes(), Some(Frame::Close(true)));
+    }
+
+    #[test]
+    fn what_both_have_ended_is_not_reset() {
+        let mut row = row();
+        let mut blocks = Vec::from_iter((0..2).map(|_| Block::new()));
+        row.queue.push(&mut Pool::new(&mut blocks), 1, |_, _| {});
+        row.had_end();
+        row.end();
+        assert_eq!(row.owes(), Some(Frame::End));
+        row.close();
+        assert_eq!(row.owes(), Some(Frame::Close(false)));
     }
 }
