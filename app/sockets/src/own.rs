@@ -5,7 +5,7 @@
 //! number is what it would be without them.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::os::fd::{BorrowedFd, IntoRawFd};
 
 use rustix::io::fcntl_dupfd_cloexec;
@@ -59,6 +59,13 @@ pub(crate) fn keep(number: c_int) -> Option<usize> {
 pub(crate) fn number(place: usize) -> Option<c_int> {
     let number = OWN.get(place)?.load(Ordering::Acquire);
     (number >= 0).then_some(number)
+}
+
+/// What is in the place that a word names: one more than that; 0: none.
+pub(crate) fn named(word: &AtomicU64) -> Option<BorrowedFd<'static>> {
+    let number = number(word.load(Ordering::Acquire).checked_sub(1)? as usize)?;
+    // SAFETY: ours for as long as the word names it; otherwise a call with it fails.
+    Some(unsafe { BorrowedFd::borrow_raw(number) })
 }
 
 /// A program is about to put something of its own at this number.

@@ -99,10 +99,7 @@ pub(crate) unsafe fn begin(daemon: *const c_char) -> bool {
 }
 
 fn socket() -> Option<BorrowedFd<'static>> {
-    let place = STATE.socket.load(Ordering::Acquire).checked_sub(1)?;
-    let number = own::number(place as usize)?;
-    // SAFETY: ours for as long as the word names it; otherwise the call fails.
-    Some(unsafe { BorrowedFd::borrow_raw(number) })
+    own::named(&STATE.socket)
 }
 
 /// The descriptor: a child has a duplicate of it, of no use to it.

@@ -114,13 +114,9 @@ pub(crate) fn send(
     let now = clock::now();
     residue::give_back_at(now);
     stays_with_kernel(number, flags);
-    let link = match carried(number) {
-        Way::Ring(link) => link,
-        Way::Rests(link) => return by_resting(link, native),
-        Way::Unknown => match link_of(number, offering::enter(number), Word::Sending, &native) {
-            Ok(link) => link,
-            Err(sent) => return sent,
-        },
+    let link = match link_to_send_by(number, &native) {
+        Ok(link) => link,
+        Err(sent) => return sent,
     };
     let sent = outward::send(link, number, parts(), flags, now, native);
     resting::look(link, number);
@@ -135,18 +131,24 @@ pub(crate) fn send_file(number: c_int, file: Option<File>, native: impl Fn() -> 
         residue::flush_before(number, 0);
         native()
     };
-    let link = match carried(number) {
-        Way::Ring(link) => link,
-        Way::Rests(link) => return by_resting(link, native),
-        Way::Unknown => match link_of(number, offering::enter(number), Word::Sending, &native) {
-            Ok(link) => link,
-            Err(sent) => return sent,
-        },
+    let link = match link_to_send_by(number, &native) {
+        Ok(link) => link,
+        Err(sent) => return sent,
     };
     let sent = outward::send_file(link, number, file, native);
     resting::look(link, number);
     link.let_go();
     sent
+}
+
+/// The link that a call which sends uses; or what the kernel's call gave where there is none.
+#[inline(always)]
+fn link_to_send_by(number: c_int, native: &impl Fn() -> isize) -> Result<Link, isize> {
+    match carried(number) {
+        Way::Ring(link) => Ok(link),
+        Way::Rests(link) => Err(by_resting(link, native)),
+        Way::Unknown => link_of(number, offering::enter(number), Word::Sending, native),
+    }
 }
 
 /// Which way bytes of a number go.

@@ -100,9 +100,7 @@ impl File {
             isize::try_from(count).is_ok_and(|count| offset.checked_add(count as i64).is_some());
         let left = usize::try_from(status.st_size.saturating_sub(offset)).unwrap_or(0);
         match left.min(count).min(MOST) {
-            1.. if is_part => {
-                Asked::Part(Self { number, offset, length: left.min(count).min(MOST) })
-            }
+            length @ 1.. if is_part => Asked::Part(Self { number, offset, length }),
             _ => Asked::Unknown,
         }
     }

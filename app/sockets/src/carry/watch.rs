@@ -62,10 +62,7 @@ pub(super) fn begin() {
 }
 
 fn set() -> Option<BorrowedFd<'static>> {
-    let place = STATE.set.load(Ordering::Acquire).checked_sub(1)?;
-    let number = own::number(place as usize)?;
-    // SAFETY: ours for as long as the word names it; otherwise the call fails.
-    Some(unsafe { BorrowedFd::borrow_raw(number) })
+    own::named(&STATE.set)
 }
 
 /// Its number: a child has a duplicate, of no use to it.
