@@ -7,12 +7,12 @@
 use crate::across;
 use crate::client::Client;
 use crate::introduce::{ended, introduce};
-use crate::limits::HELLO;
+use crate::limits::{HELLO, PATIENCE};
 use crate::offers::Offer;
 use crate::reach;
 use crate::shared::Broker;
 use crate::show;
-use omniverb_carry::message::{BYTES, Refusal, Request};
+use omniverb_carry::message::{BYTES, Refusal, Reply, Request};
 use omniverb_sys::connection::Connection;
 use omniverb_sys::{descriptors, lock, socket};
 use std::os::fd::{AsFd, OwnedFd};
@@ -57,6 +57,9 @@ fn converse(broker: &Broker, client: &Arc<Client>) -> Option<()> {
             show::show(broker, client.socket.as_fd(), Some(client.namespace));
             return None;
         }
+        (Request::Ranges, None) => {
+            return say_ranges(broker, client);
+        }
         _ => return None,
     }
     lock(&broker.seats).welcome(client.number);
@@ -84,6 +87,16 @@ fn converse(broker: &Broker, client: &Arc<Client>) -> Option<()> {
             _ => return None,
         }
     }
+}
+
+/// Who does not read is told no more.
+fn say_ranges(broker: &Broker, client: &Client) -> Option<()> {
+    socket::limit_sending_time(client.socket.as_fd(), PATIENCE).ok()?;
+    let all = broker.light.iter().map(|range| Reply::Range(*range).encode());
+    for range in all {
+        socket::send(client.socket.as_fd(), &range, &[]).ok()?;
+    }
+    None
 }
 
 /// The next request, with the descriptor that came with it.

@@ -37,6 +37,11 @@ pub enum ToDaemon {
         /// As it was asked.
         number: u64,
     },
+    /// Whether processes are connected, since that was asked.
+    Alone {
+        /// For how many nanoseconds none is; `None`: one is.
+        time: Option<u64>,
+    },
 }
 
 /// What the daemon says.
@@ -56,6 +61,8 @@ pub enum FromDaemon {
     },
     /// The socket that comes along is an operator's: he is shown everything.
     Operator,
+    /// Is any process connected?
+    IsAnybody,
 }
 
 /// Why bytes must not go through memory between two network namespaces.
@@ -125,6 +132,7 @@ impl ToDaemon {
                 pack(&[1, number, one.namespace, other.namespace, a, b, c, d, users[0], users[1]])
             }
             Self::NoMore { number } => pack(&[2, number]),
+            Self::Alone { time } => pack(&[3, time.is_some().into(), time.unwrap_or(0)]),
         }
     }
 
@@ -140,6 +148,8 @@ impl ToDaemon {
                 Some(Self::Ask { number, places, users })
             }
             [2, number, 0, ..] => Some(Self::NoMore { number }),
+            [3, 0, 0, ..] => Some(Self::Alone { time: None }),
+            [3, 1, time, 0, ..] => Some(Self::Alone { time: Some(time) }),
             _ => None,
         }
     }
@@ -153,6 +163,7 @@ impl FromDaemon {
             Self::Together { number } => pack(&[17, number]),
             Self::Apart { number, why } => pack(&[18, number, why as u64]),
             Self::Operator => pack(&[19]),
+            Self::IsAnybody => pack(&[20]),
         }
     }
 
@@ -163,6 +174,7 @@ impl FromDaemon {
             [17, number, 0, ..] => Some(Self::Together { number }),
             [18, number, why, 0, ..] => Some(Self::Apart { number, why: WhyApart::of(why)? }),
             [19, 0, ..] => Some(Self::Operator),
+            [20, 0, ..] => Some(Self::IsAnybody),
             _ => None,
         }
     }
@@ -180,6 +192,8 @@ mod tests {
         for said in [
             ToDaemon::Ask { number: 5, places, users: [0, u32::MAX] },
             ToDaemon::NoMore { number: 6 },
+            ToDaemon::Alone { time: None },
+            ToDaemon::Alone { time: Some(u64::MAX) },
         ] {
             assert_eq!(ToDaemon::decode(&said.encode()), Some(said));
             assert_eq!(ToDaemon::decode(&said.encode()[1..]), None);
@@ -187,7 +201,9 @@ mod tests {
         }
         let apart = WhyApart::ALL.map(|why| FromDaemon::Apart { number: 3, why });
         for said in
-            [FromDaemon::Together { number: 1 }, FromDaemon::Operator].into_iter().chain(apart)
+            [FromDaemon::Together { number: 1 }, FromDaemon::Operator, FromDaemon::IsAnybody]
+                .into_iter()
+                .chain(apart)
         {
             assert_eq!(FromDaemon::decode(&said.encode()), Some(said));
         }

@@ -32,6 +32,7 @@ mod shared;
 mod show;
 mod trunks;
 
+pub use omniverb_carry::range::Range;
 pub use order::Order;
 
 use crate::client::Client;
@@ -72,7 +73,8 @@ pub fn serve(order: OwnedFd) {
     };
     let Ok(daemon) = order.try_clone() else { return };
     introduce::begin();
-    let broker = Arc::new(Broker { daemon: Some(daemon), ..Broker::default() });
+    let light = said.light.clone();
+    let broker = Arc::new(Broker { daemon: Some(daemon), light, ..Broker::default() });
     _ = listen(&order, &listener, said, &broker);
     // Threads that attend to somebody end with his connection.
     let clients = lock(&broker.seats).clients();
@@ -163,6 +165,11 @@ fn hear_all(order: &OwnedFd, broker: &Arc<Broker>, over: &mut BTreeSet<u64>) -> 
                     if let Some(operator) = files.pop() {
                         show::to_operator(broker, operator);
                     }
+                }
+                Some(FromDaemon::IsAnybody) => {
+                    let time = lock(&broker.seats).alone(clock::now());
+                    // If there is no room it asks again.
+                    _ = socket::try_send(order.as_fd(), &ToDaemon::Alone { time }.encode(), &[]);
                 }
                 None => {}
             },

@@ -384,6 +384,7 @@ mod tests {
         let numbers = (1..=700).map(|number| ToDaemon::NoMore { number });
         said.sort_by_key(|one| match one {
             ToDaemon::NoMore { number } | ToDaemon::Ask { number, .. } => *number,
+            ToDaemon::Alone { .. } => 0,
         });
         assert!(said.into_iter().eq(numbers), "each once");
     }

@@ -5,6 +5,7 @@
 
 use crate::client::Client;
 use crate::limits;
+use omniverb_sys::clock;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
@@ -26,50 +27,67 @@ struct Seat {
 }
 
 /// All of them, by the numbers of processes.
-#[derive(Debug, Default)]
-pub(crate) struct Seats(BTreeMap<u64, Seat>);
+#[derive(Debug)]
+pub(crate) struct Seats {
+    all: BTreeMap<u64, Seat>,
+    /// When the last one was given back, or this began.
+    left: u64,
+}
+
+impl Default for Seats {
+    fn default() -> Seats {
+        Seats { all: BTreeMap::new(), left: clock::now() }
+    }
+}
 
 impl Seats {
     /// Takes one. `false` if there is none for that holder.
     pub(crate) fn take(&mut self, number: u64, holder: Holder, client: Weak<Client>) -> bool {
-        let count = |fits: &dyn Fn(&Seat) -> bool| self.0.values().filter(|one| fits(one)).count();
+        let count =
+            |fits: &dyn Fn(&Seat) -> bool| self.all.values().filter(|one| fits(one)).count();
         let is_here = |one: &Seat| one.holder.namespace == holder.namespace;
-        let has_room = self.0.len() < limits::PROCESSES
+        let has_room = self.all.len() < limits::PROCESSES
             && count(&|one| one.holder.user == holder.user) < limits::PROCESSES_OF_USER
             && count(&is_here) < limits::PROCESSES_OF_NAMESPACE
             && count(&|one| one.holder == holder && !one.is_welcome) < limits::SILENT;
         if has_room {
-            self.0.insert(number, Seat { holder, is_welcome: false, client });
+            self.all.insert(number, Seat { holder, is_welcome: false, client });
         }
         has_room
     }
 
     /// Who has this one has said hello.
     pub(crate) fn welcome(&mut self, number: u64) {
-        if let Some(seat) = self.0.get_mut(&number) {
+        if let Some(seat) = self.all.get_mut(&number) {
             seat.is_welcome = true;
         }
     }
 
     /// Gives one back.
     pub(crate) fn leave(&mut self, number: u64) {
-        self.0.remove(&number);
+        self.all.remove(&number);
+        self.left = clock::now();
+    }
+
+    /// For how many nanoseconds nobody has one; `None`: somebody has.
+    pub(crate) fn alone(&self, now: u64) -> Option<u64> {
+        self.all.is_empty().then_some(now.saturating_sub(self.left))
     }
 
     /// Who has this one.
     pub(crate) fn client(&self, number: u64) -> Option<Arc<Client>> {
-        self.0.get(&number)?.client.upgrade()
+        self.all.get(&number)?.client.upgrade()
     }
 
     /// Who has one in a network namespace, or everywhere, by number; nobody is held by that.
     pub(crate) fn seen(&self, namespace: Option<u64>) -> Vec<Weak<Client>> {
         let is_here = |seat: &&Seat| namespace.is_none_or(|here| seat.holder.namespace == here);
-        self.0.values().filter(is_here).map(|seat| seat.client.clone()).collect()
+        self.all.values().filter(is_here).map(|seat| seat.client.clone()).collect()
     }
 
     /// Who has one.
     pub(crate) fn clients(&self) -> Vec<Arc<Client>> {
-        self.0.values().filter_map(|seat| seat.client.upgrade()).collect()
+        self.all.values().filter_map(|seat| seat.client.upgrade()).collect()
     }
 }
 
@@ -114,5 +132,10 @@ mod tests {
         (0..10).for_each(|number| seats.leave(number));
         assert_eq!(fill(&mut seats, 50_000, true, everywhere), 10);
         assert_eq!(fill(&mut seats, 60_000, true, everywhere), 0);
+        assert_eq!(seats.alone(clock::now()), None);
+        seats.all.clear();
+        let before = clock::now();
+        seats.leave(7);
+        assert_eq!(seats.alone(u64::MAX).map(|time| u64::MAX - time >= before), Some(true));
     }
 }

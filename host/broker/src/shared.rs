@@ -6,6 +6,7 @@ use crate::offers::Offers;
 use crate::relations::Relations;
 use crate::seats::Seats;
 use crate::trunks::Trunks;
+use omniverb_carry::range::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
@@ -18,6 +19,8 @@ pub(crate) struct Broker {
     pub(crate) relations: Mutex<Relations>,
     pub(crate) listeners: Mutex<Listeners>,
     pub(crate) trunks: Mutex<Trunks>,
+    /// To which addresses connections are light.
+    pub(crate) light: Vec<Range>,
     /// By which the daemon is asked.
     pub(crate) daemon: Option<OwnedFd>,
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{
-    Broker, HANGS, HELLO, Process, close_elsewhere, diagnosis, ends, have_many_descriptors,
+    Broker, HANGS, HELLO, Process, close_elsewhere, diagnosis, ends, have_many_descriptors, light,
     lingering,
 };
 use omniverb_carry::layout;
@@ -17,6 +17,19 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+
+/// Whoever asks for them first of all, and is nobody else then.
+#[test]
+fn ranges_of_light_connections_are_said() {
+    let broker = Broker::start("ranges");
+    let asks = broker.call();
+    asks.say(Request::Ranges, &[]);
+    let said: Vec<_> = std::iter::from_fn(|| asks.hear()).map(|(reply, _)| reply).collect();
+    assert_eq!(said, light().into_iter().map(Reply::Range).collect::<Vec<_>>());
+    let late = broker.connect();
+    late.say(Request::Ranges, &[]);
+    assert!(late.hear().is_none());
+}
 
 #[test]
 fn both_ends_are_given_the_same_memory() {

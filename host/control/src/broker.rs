@@ -6,10 +6,9 @@ use crate::place::Place;
 use crate::reactor::{Reactor, Timer};
 use crate::ready::Ready;
 use omniverb_broker::daemon::{BYTES, FromDaemon, ToDaemon};
-use omniverb_broker::{BROKER, Order, serve};
+use omniverb_broker::{BROKER, serve};
 use omniverb_sys::child::{Helper, Helpers};
 use omniverb_sys::disposal::Disposal;
-use omniverb_sys::people::People;
 use omniverb_sys::socket;
 use std::collections::VecDeque;
 use std::io;
@@ -48,12 +47,7 @@ pub(crate) enum FromBroker {
 }
 
 impl Broker {
-    /// What a helper is told; who is allowed, unless everybody is.
-    pub(crate) fn order(helpers: Helpers, allowed: Option<People>) -> io::Result<Vec<u8>> {
-        Order { helpers, allowed }.encode()
-    }
-
-    /// At that place, with no helper so far.
+    /// At that place, with no helper so far. `order`: what a helper is told.
     pub(crate) fn new(helpers: Helpers, place: Place, order: Vec<u8>) -> Broker {
         let (ending, unheard) = (Vec::new(), VecDeque::new());
         Broker { helpers, place, order, helper: None, ending, unheard }
@@ -65,6 +59,11 @@ impl Broker {
         reactor.watch(helper.socket(), Ready::Broker)?;
         self.helper = Some(helper);
         Ok(())
+    }
+
+    /// There is one at this moment.
+    pub(crate) fn is_there(&self) -> bool {
+        self.helper.is_some()
     }
 
     /// Its process; 0: it is none.
@@ -150,6 +149,7 @@ mod tests {
     use super::*;
     use crate::journal::Form;
     use crate::place::Audience;
+    use omniverb_broker::Order;
     use omniverb_sys::pulse::Pulses;
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
@@ -171,7 +171,8 @@ mod tests {
 
         fn open(&self) -> Broker {
             let place = Place::take(&self.folder.join("socket"), Audience::Owner).unwrap();
-            let order = Broker::order(Helpers::Threads, None).unwrap();
+            let order = Order { helpers: Helpers::Threads, allowed: None, light: Vec::new() };
+            let order = order.encode().unwrap();
             let mut broker = Broker::new(Helpers::Threads, place, order);
             broker.start(&self.reactor).unwrap();
             broker

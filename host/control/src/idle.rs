@@ -1,6 +1,12 @@
 //! When a daemon that nobody uses ends.
+//!
+//! Who is at the broker of sockets is not known here. So before the daemon ends the broker is asked
+//! for how long nobody was there.
 
 use std::time::Duration;
+
+/// No daemon ends sooner: the broker is asked no more often than that.
+const LEAST: Duration = Duration::from_millis(100);
 
 /// How long nobody has been connected, and how long that may be.
 #[derive(Debug)]
@@ -9,21 +15,98 @@ pub(crate) struct Idle {
     patience: Option<u64>,
     /// When somebody was connected last.
     since: u64,
+    /// What is known of the broker.
+    broker: Broker,
+}
+
+/// Whether somebody is at the broker.
+#[derive(Debug, PartialEq, Eq)]
+enum Broker {
+    Unknown,
+    /// It was asked, at that time.
+    Asked(u64),
+    /// Nobody, since [`Idle::since`] at least.
+    Alone,
 }
 
 impl Idle {
     pub(crate) fn new(patience: Option<Duration>, now: u64) -> Idle {
+        let patience = patience.map(|time| time.max(LEAST));
         let patience = patience.and_then(|time| u64::try_from(time.as_nanos()).ok());
-        Idle { patience, since: now }
+        Idle { patience, since: now, broker: Broker::Unknown }
     }
 
-    /// When the daemon ends, if nobody comes and nobody is there.
+    /// When the daemon ends, if nobody comes and nobody is there. Of a broker that does not answer:
+    /// when it is asked again.
     pub(crate) fn deadline(&self) -> Option<u64> {
-        Some(self.since.saturating_add(self.patience?))
+        let since = match self.broker {
+            Broker::Asked(at) => at,
+            Broker::Unknown | Broker::Alone => self.since,
+        };
+        Some(since.saturating_add(self.patience?))
     }
 
-    /// Somebody is connected.
+    /// Somebody is connected, or there is a new broker, which knows nobody so far.
     pub(crate) fn somebody_is_there(&mut self, now: u64) {
-        self.since = now;
+        (self.since, self.broker) = (now, Broker::Unknown);
+    }
+
+    /// The broker is to be asked now. `false`: it was, and has answered.
+    pub(crate) fn asks(&mut self, now: u64) -> bool {
+        let is_alone = self.broker == Broker::Alone;
+        if !is_alone {
+            self.broker = Broker::Asked(now);
+        }
+        !is_alone
+    }
+
+    /// Its answer: for how many nanoseconds nobody was there; `None`: somebody is.
+    pub(crate) fn answered(&mut self, alone: Option<u64>, now: u64) {
+        if !matches!(self.broker, Broker::Asked(_)) {
+            return;
+        }
+        let since = now.saturating_sub(alone.unwrap_or(0));
+        let is_longer = alone.is_some() && since <= self.since;
+        self.since = self.since.max(since);
+        self.broker = if is_longer { Broker::Alone } else { Broker::Unknown };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn nobody_is_there_when_the_broker_says_so_too() {
+        let mut idle = Idle::new(Some(Duration::from_secs(10)), 5 * SECOND);
+        assert_eq!(idle.deadline(), Some(15 * SECOND));
+        assert!(idle.asks(15 * SECOND));
+        assert_eq!(idle.deadline(), Some(25 * SECOND), "it has not answered");
+        // Somebody was there until five seconds ago.
+        idle.answered(Some(5 * SECOND), 15 * SECOND);
+        assert_eq!(idle.deadline(), Some(20 * SECOND));
+        assert!(idle.asks(20 * SECOND));
+        idle.answered(None, 20 * SECOND);
+        assert_eq!(idle.deadline(), Some(30 * SECOND), "somebody is there");
+        assert!(idle.asks(30 * SECOND));
+        idle.answered(Some(u64::MAX), 30 * SECOND);
+        assert!(!idle.asks(30 * SECOND) && idle.deadline() == Some(30 * SECOND), "that is all");
+        // Who comes at the last moment is somebody, and so is who may come to a new broker.
+        idle.somebody_is_there(31 * SECOND);
+        assert!(idle.asks(41 * SECOND));
+        idle.somebody_is_there(42 * SECOND);
+        idle.answered(Some(u64::MAX), 50 * SECOND);
+        assert_eq!(idle.deadline(), Some(52 * SECOND), "of a question of long ago");
+        assert_eq!(Idle::new(None, 0).deadline(), None);
+    }
+
+    #[test]
+    fn no_daemon_asks_without_end() {
+        let mut idle = Idle::new(Some(Duration::ZERO), 0);
+        assert!(idle.deadline().is_some_and(|at| at > 0) && idle.asks(SECOND));
+        idle.answered(None, SECOND);
+        assert!(idle.deadline().is_some_and(|at| at > SECOND));
     }
 }

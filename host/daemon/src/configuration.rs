@@ -4,6 +4,7 @@
 use crate::allow::AllowTable;
 use crate::vnics::{self, VnicTable};
 use anyhow::{Context, bail};
+use omniverb_carry::range::{MOST, Range};
 use omniverb_control::{Allow, Level};
 use omniverb_session::limits::STATISTICS_SLOTS;
 use omniverb_tenancy::{Adoption, Datapath, Limits, Policies};
@@ -28,6 +29,7 @@ pub(crate) struct Configuration {
     resume_seconds: Option<u32>,
     pub(crate) audit: Option<bool>,
     sockets: Option<bool>,
+    sockets_light: Vec<Light>,
     allow: Option<AllowTable>,
     watchdog_seconds: Option<u32>,
     #[serde(deserialize_with = "vnics::optional_datapath")]
@@ -46,6 +48,18 @@ struct Process {
     memory_regions: Option<usize>,
     links: Option<usize>,
     grants: Option<usize>,
+}
+
+/// Addresses to which connections are light.
+#[derive(Clone, Copy, Debug)]
+struct Light(Range);
+
+impl<'de> Deserialize<'de> for Light {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Light, D::Error> {
+        let text = String::deserialize(from)?;
+        let range = text.parse().map_err(|why| D::Error::custom(format!("{text:?} is {why}")));
+        range.map(Light)
+    }
 }
 
 /// A log level by its name.
@@ -107,6 +121,10 @@ impl Configuration {
                 bail!("{name}:{}: {key} must be at least 1", line_of(key));
             }
         }
+        if self.sockets_light.len() > MOST {
+            let line = line_of("sockets_light");
+            bail!("{name}:{line}: sockets_light can have at most {MOST} ranges");
+        }
         if process.queue_pairs.is_some_and(|count| count > STATISTICS_SLOTS) {
             let line = line_of("queue_pairs");
             bail!("{name}:{line}: a process can have at most {STATISTICS_SLOTS} queue pairs");
@@ -114,9 +132,16 @@ impl Configuration {
         Ok(())
     }
 
-    /// Whether ends of TCP connections are brought together, at a place of their own.
+    /// Whether ends of TCP connections are brought together, at a place of their own: unless that
+    /// is not wanted, or cannot be and was not asked for. The broker does not look at cgroups.
     pub(crate) fn has_sockets(&self) -> bool {
-        self.sockets.unwrap_or(false)
+        let names_cgroups = self.allow().is_some_and(|allow| !allow.cgroups.is_empty());
+        self.sockets.unwrap_or(!names_cgroups)
+    }
+
+    /// To which addresses connections are light.
+    pub(crate) fn light(&self) -> Vec<Range> {
+        self.sockets_light.iter().map(|light| light.0).collect()
     }
 
     /// Who may use the tenants' socket.
@@ -220,6 +245,22 @@ mod tests {
         assert_eq!((allow.people.users, allow.people.groups), (vec![1000, 0], vec![7]));
         assert_eq!(allow.cgroups, ["/kubepods.slice"]);
         assert_eq!(Configuration::default().allow(), None);
+        // The broker of sockets does not know of cgroups.
+        assert!(!configuration.has_sockets() && Configuration::default().has_sockets());
+        let asked_for = Configuration::parse(&format!("sockets = true\n{text}"), "x").unwrap();
+        assert!(asked_for.has_sockets());
+    }
+
+    #[test]
+    fn ranges_of_light_connections_are_taken_over() {
+        let text = "sockets_light = [\"127.0.0.1:6379\", \"[fd00::/8]:7-9\"]\n";
+        let ranges = Configuration::parse(text, "x").unwrap().light();
+        let ranges: Vec<String> = ranges.iter().map(Range::to_string).collect();
+        assert_eq!(ranges, ["127.0.0.1/32:6379", "[fd00::/8]:7-9"]);
+        let many = |count| format!("\nsockets_light = [{}]", "\":5\",".repeat(count));
+        assert!(Configuration::parse(&many(MOST), "x").is_ok());
+        let error = Configuration::parse(&many(MOST + 1), "x").unwrap_err().to_string();
+        assert!(error.starts_with("x:2: ") && error.contains("at most 64"), "{error}");
     }
 
     #[test]
@@ -242,6 +283,9 @@ mod tests {
             ("[allow]\nusers = []\n", 1, "nobody"),
             ("[allow]\n\nusers = [\"no such user\"]\n", 3, "no such user"),
             ("[allow]\ncgroups = [\"a\"]\n", 2, "cgroup"),
+            ("\nsockets_light = \"10.0.0.0/8\"\n", 2, "sequence"),
+            ("\nsockets_light = [\"10.0.0.1\", \"10.0.0.1/8\"]\n", 2, "behind its prefix"),
+            ("\nsockets_light = []\nsockets_light = []\n", 3, "duplicate"),
             ("[vnic.host]\nrate = \"8mbit\"\nfaults = \"loss=101%\"\n", 3, "100%"),
         ] {
             let error = Configuration::parse(text, "x.toml").unwrap_err().to_string();

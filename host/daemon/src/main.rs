@@ -126,7 +126,8 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     journal.log(Level::Info, format_args!("serving at {}", path.display()));
     let mut server = Server::new(place, operators, settings, journal)?;
     if configuration.has_sockets() {
-        let opened = server.bring_sockets_together(|| sockets(&path, &at, audience));
+        let opened =
+            server.bring_sockets_together(configuration.light(), || sockets(&path, &at, audience));
         if let Err(error) = opened {
             // Programs with sockets go on by TCP then.
             eprintln!("omniverbd: no sockets are brought together: {error}");

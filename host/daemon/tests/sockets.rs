@@ -8,9 +8,11 @@ use processes::{children, field, until};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
 use std::fs;
 use std::io::Read;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_omniverbd");
 
@@ -66,21 +68,33 @@ impl Drop for Daemon {
 
 /// Whether it answers hello.
 fn is_welcoming(daemon: &Daemon) -> bool {
-    let Ok(calls) = socket::connect(&daemon.place()) else { return false };
+    welcomed(daemon).is_some()
+}
+
+/// A process that has said hello, and was answered.
+fn welcomed(daemon: &Daemon) -> Option<OwnedFd> {
+    let calls = socket::connect(&daemon.place()).ok()?;
     let (protocol, flags) = (Some(netlink::SOCK_DIAG), SocketFlags::CLOEXEC);
     let by = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol).unwrap();
-    socket::send(calls.as_fd(), &Request::Hello { name: [0; 2] }.encode(), &[by.as_fd()]).is_ok()
-        && {
-            let mut bytes = [0; BYTES];
-            let heard = socket::receive(calls.as_fd(), &mut bytes, socket::Mode::Blocking);
-            heard.is_ok() && Reply::decode(&bytes) == Some(Reply::Welcome)
-        }
+    socket::send(calls.as_fd(), &Request::Hello { name: [0; 2] }.encode(), &[by.as_fd()]).ok()?;
+    let mut bytes = [0; BYTES];
+    socket::receive(calls.as_fd(), &mut bytes, socket::Mode::Blocking).ok()?;
+    (Reply::decode(&bytes) == Some(Reply::Welcome)).then_some(calls)
+}
+
+#[test]
+fn who_is_at_the_broker_is_somebody() {
+    let mut daemon = Daemon::start("idle", "", &["--idle-exit", "1"]);
+    let calls = welcomed(&daemon).unwrap();
+    thread::sleep(Duration::from_secs(3));
+    assert_eq!(daemon.child.try_wait().unwrap(), None);
+    drop(calls);
+    until(|| daemon.child.try_wait().unwrap().is_some_and(|status| status.success()));
 }
 
 #[test]
 fn a_broker_that_is_killed_comes_back() {
-    // Nor does the daemon think that nobody needs it.
-    let daemon = Daemon::start("killed", "sockets = true\n", &["--idle-exit", "1"]);
+    let daemon = Daemon::start("killed", "", &[]);
     until(|| is_welcoming(&daemon));
     let [first] = daemon.helpers("broker")[..] else { panic!("one broker") };
     until(|| named(first, "disposer").len() == 1);
@@ -94,7 +108,7 @@ fn a_broker_that_is_killed_comes_back() {
 
 #[test]
 fn without_sockets_there_is_no_broker() {
-    let daemon = Daemon::start("none", "", &[]);
+    let daemon = Daemon::start("none", "sockets = false\n", &[]);
     assert!(!daemon.place().exists() && daemon.helpers("broker").is_empty());
 }
 

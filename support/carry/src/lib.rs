@@ -4,12 +4,14 @@
 //! * [`direction`]: a stream of bytes through it, which either end can end at any instant.
 //! * [`message`]: what is said to the broker, who gives both the memory, and by it.
 //! * [`trunk`]: how large the memory of two processes is that need no socket of the kernel's.
+//! * [`range`]: between which addresses that is so, if not between all.
 //! * [`ledger`]: which sockets have none, and why. [`show`]: what the broker shows of all.
 
 pub mod direction;
 pub mod layout;
 pub mod ledger;
 pub mod message;
+pub mod range;
 pub mod show;
 pub mod trunk;
 

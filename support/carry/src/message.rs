@@ -1,6 +1,8 @@
 //! What processes and the broker say to each other: messages of four words on a socket that keeps
 //! boundaries, some with descriptors.
 
+use crate::range::Range;
+
 /// Bytes of every message.
 pub const BYTES: usize = 32;
 /// What comes behind the name of the daemon's socket for the broker's.
@@ -24,6 +26,9 @@ pub enum Request {
     /// First of all, and nothing behind it: sockets in the network namespace are to be shown
     /// ([`crate::show`]).
     Show,
+    /// First of all, and nothing behind it: between which addresses connections are to be light is
+    /// to be said. After the last range the connection ends.
+    Ranges,
     /// With a duplicate of a connected socket of TCP. The tag comes back with what becomes of it.
     Offer {
         /// The process's own name for it.
@@ -129,6 +134,8 @@ pub enum Reply {
         /// As it was asked.
         tag: u64,
     },
+    /// Connections to these addresses are to be light, if they can be.
+    Range(Range),
 }
 
 /// Why an offer is refused.
@@ -223,6 +230,7 @@ impl Request {
                 [7 | u64::from(port) << 32, tag, first, last]
             }
             Self::TrunkEnded { name } => [8, name, 0, 0],
+            Self::Ranges => [9, VERSION, 0, 0],
         })
     }
 
@@ -241,6 +249,7 @@ impl Request {
                 Self::Reach { tag, address: whole([first, last]), port }
             }
             [8, name, 0, 0] => Self::TrunkEnded { name },
+            [9, VERSION, 0, 0] => Self::Ranges,
             _ => return None,
         })
     }
@@ -261,6 +270,12 @@ impl Reply {
             Self::Known { tag, name } => [24, tag, name, 0],
             Self::Nobody { tag } => [25, tag, 0, 0],
             Self::Listens { tag, why } => [26, tag, why.map_or(0, |why| why as u64), 0],
+            Self::Range(range) => {
+                let (address, bits, ports) = range.parts();
+                let ports = u64::from(*ports.start()) | u64::from(*ports.end()) << 16;
+                let [first, last] = halves(address);
+                [27, u64::from(bits) | ports << 32, first, last]
+            }
         })
     }
 
@@ -282,6 +297,11 @@ impl Reply {
             [25, tag, 0, 0] => Self::Nobody { tag },
             [26, tag, 0, 0] => Self::Listens { tag, why: None },
             [26, tag, why, 0] => Self::Listens { tag, why: Some(Refusal::of(why)?) },
+            [27, what, first, last] => {
+                let bits = u8::try_from(what as u32).ok()?;
+                let ports = (what >> 32) as u16..=(what >> 48) as u16;
+                Self::Range(Range::of(whole([first, last]), bits, ports)?)
+            }
             _ => return None,
         })
     }
@@ -305,6 +325,7 @@ mod tests {
             Request::Reach { tag: 9, address: ADDRESS, port: u16::MAX },
             Request::Reach { tag: u64::MAX, address: [0; 16], port: 0 },
             Request::TrunkEnded { name: 10 },
+            Request::Ranges,
         ] {
             assert_eq!(Request::decode(&request.encode()), Some(request));
             assert_eq!(Reply::decode(&request.encode()), None);
@@ -330,12 +351,17 @@ mod tests {
             Reply::Known { tag: 8, name: 9 },
             Reply::Nobody { tag: u64::MAX },
             Reply::Listens { tag: 10, why: None },
+            Reply::Range("10.1.0.0/16:7000-65535".parse().unwrap()),
+            Reply::Range("[fd00::1]:1".parse().unwrap()),
+            Reply::Range("::/0".parse().unwrap()),
         ]) {
             assert_eq!(Reply::decode(&reply.encode()), Some(reply));
         }
         assert_eq!(Reply::decode(&pack([18, 1, 2, 4])), None);
         assert_eq!(Reply::decode(&pack([23, 1, 2, 2])), None);
         assert_eq!(Reply::decode(&pack([26, 1, 99, 0])), None);
+        assert_eq!(Reply::decode(&pack([27, 129, 0, 0])), None);
+        assert_eq!(Reply::decode(&pack([27, 8 | 1 << 40, 0, 0])), None);
         assert_eq!(Request::decode(&pack([7 | 1 << 48, 1, 2, 3])), None);
         assert_eq!(Request::decode(&[0; BYTES - 1]), None);
     }

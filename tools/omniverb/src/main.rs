@@ -48,15 +48,15 @@ enum Command {
         preload: bool,
         /// Also preload the library that stands before the program's calls of sockets.
         ///
-        /// With `pass`, which is meant if nothing is said, it passes on what it sees: the program's
-        /// sockets are the kernel's, as without it. With `carry` bytes of connections between two
-        /// programs of this host that both have it go through memory that the two share, if the
-        /// daemon's configuration says `sockets = true`. With `light` connections of two programs
-        /// of one network namespace that both have it have no socket of the kernel's at all, and
-        /// cannot be handed on to children or other programs.
+        /// With `carry`, which is meant if nothing is said, bytes of TCP connections between two
+        /// programs of this host that both have it go through memory that the two share. With
+        /// `light` connections of two programs of one network namespace that both have it have no
+        /// socket of the kernel's at all, and cannot be handed on to children or other programs;
+        /// with `carry` those to addresses that the daemon's configuration names (`sockets_light`),
+        /// or OMNIVERB_SOCKETS_LIGHT. With `pass` all sockets are the kernel's, as without it.
         #[arg(
             long, value_name = "WAY", num_args = 0..=1, require_equals = true,
-            default_missing_value = "pass"
+            default_missing_value = "carry"
         )]
         sockets: Option<Sockets>,
         /// How the program is shown /sys/class/infiniband and /dev/infiniband, where many look

@@ -3,13 +3,18 @@
 use crate::present::{self, Way};
 use crate::{daemon, library};
 use clap::ValueEnum;
+use omniverb_carry::message::{self, Reply, Request, SUFFIX};
+use omniverb_carry::range;
 use omniverb_session::SOCKET_VARIABLE;
+use omniverb_sys::{clock, limited, socket};
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 /// What the library that stands before calls of sockets does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -33,8 +38,10 @@ impl Sockets {
     }
 }
 
-/// How it is told (`app/sockets/src/carry/mod.rs`).
+/// How it is told (`app/sockets/src/carry/process.rs`).
 const SOCKETS_VARIABLE: &str = "OMNIVERB_SOCKETS";
+/// How long the broker may take to say which connections are to be light.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Exit codes of shells: the command is not there, or is no program.
 const NOT_FOUND: u8 = 127;
@@ -65,6 +72,14 @@ pub(crate) fn run(
     if let Some(way) = sockets {
         first.push(library::sockets()?);
         command.env(SOCKETS_VARIABLE, way.word());
+        if way == Sockets::Carry {
+            match std::env::var_os(range::VARIABLE) {
+                Some(said) => check(&said.to_string_lossy())?,
+                None => {
+                    command.envs(light(&socket).map(|light| (range::VARIABLE, light)));
+                }
+            }
+        }
     }
     if preload {
         let companion = folder.join(library::CONNECTION_MANAGER);
@@ -82,6 +97,37 @@ pub(crate) fn run(
         eprintln!("omniverb: {}: {error}", program.display());
     }
     Ok(ExitCode::from(if missing { NOT_FOUND } else { NOT_EXECUTABLE }))
+}
+
+/// The library would leave out what is no range, and say nothing.
+fn check(said: &str) -> anyhow::Result<()> {
+    if let Some(why) = range::each(said).find_map(Result::err) {
+        anyhow::bail!("{}={said}: there is {why}", range::VARIABLE);
+    }
+    if range::each(said).count() > range::MOST {
+        anyhow::bail!("{} has more than {} ranges", range::VARIABLE, range::MOST);
+    }
+    Ok(())
+}
+
+/// To which addresses connections are light, as the daemon at this socket would have it; `None`: to
+/// none, or there is nobody to say it.
+fn light(daemon: &Path) -> Option<String> {
+    let mut path = daemon.as_os_str().to_owned();
+    path.push(SUFFIX);
+    let deadline = clock::now() + PATIENCE.as_nanos() as u64;
+    let broker = limited::connect(Path::new(&path), deadline).ok()?;
+    socket::send(broker.as_fd(), &Request::Ranges.encode(), &[]).ok()?;
+    socket::limit_receiving(broker.as_fd(), Some(PATIENCE)).ok()?;
+    let mut all = Vec::new();
+    while all.len() < range::MOST && clock::now() < deadline {
+        let mut bytes = [0; message::BYTES];
+        let said = socket::receive(broker.as_fd(), &mut bytes, socket::Mode::Blocking);
+        let Ok((length, _)) = said else { break };
+        let Some(Reply::Range(range)) = Reply::decode(&bytes[..length]) else { break };
+        all.push(range.to_string());
+    }
+    (!all.is_empty()).then(|| all.join(" "))
 }
 
 /// What is preloaded: these libraries, then those that others have asked for, but not twice.
@@ -110,6 +156,15 @@ fn exists(program: &OsString) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranges_of_the_environment_are_looked_at() {
+        assert!(check("10.0.0.0/8:5, :7 fd00::1").is_ok() && check("").is_ok());
+        assert!(check(&":5 ".repeat(range::MOST)).is_ok());
+        assert!(check(&":5 ".repeat(range::MOST + 1)).is_err());
+        let error = check("10.0.0.0/8 10.0.0.0/40").unwrap_err().to_string();
+        assert!(error.contains("OMNIVERB_SOCKETS_LIGHT") && error.contains("prefix"), "{error}");
+    }
 
     #[test]
     fn what_is_preloaded_stays_and_comes_once() {

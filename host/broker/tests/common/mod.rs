@@ -1,7 +1,7 @@
 //! Processes that talk to a broker, by hand.
 #![allow(dead_code)] // Not every test needs all of it.
 
-use omniverb_broker::Order;
+use omniverb_broker::{Order, Range};
 use omniverb_carry::message::{BYTES, Refusal, Reply, Request};
 use omniverb_ring::WordMemory;
 use omniverb_ring::sync::Ordering;
@@ -21,6 +21,11 @@ pub const HANGS: Duration = Duration::from_secs(20);
 
 pub const HELLO: Request = Request::Hello { name: [0; 2] };
 
+/// To which addresses connections are light.
+pub fn light() -> Vec<Range> {
+    ["10.0.0.0/8:7", "fd00::/8"].map(|range| range.parse().unwrap()).to_vec()
+}
+
 /// A broker on a thread.
 pub struct Broker {
     path: PathBuf,
@@ -38,7 +43,7 @@ impl Broker {
         let listener = socket::listen(&path, 0o600).unwrap();
         let helper =
             Helpers::Threads.start(omniverb_broker::BROKER, omniverb_broker::serve).unwrap();
-        let order = Order { helpers: Helpers::Threads, allowed }.encode().unwrap();
+        let order = Order { helpers: Helpers::Threads, allowed, light: light() }.encode().unwrap();
         socket::send(helper.socket(), &order, &[listener.as_fd()]).unwrap();
         Broker { path, _helper: helper }
     }

@@ -48,6 +48,7 @@ use crate::settings::Ended;
 use crate::tables::Tables;
 use crate::vnics::Vnics;
 use crate::watchdog::Watchdog;
+use omniverb_broker::daemon::FromDaemon;
 use omniverb_sys::child::Helpers;
 use omniverb_sys::clock;
 use omniverb_sys::disposal::Disposal;
@@ -235,10 +236,10 @@ impl Server {
         self.settle();
     }
 
-    /// Who is at the broker is not known here, so that counts as somebody.
+    /// But for who is at the broker, which is not known here.
     fn is_alone(&self) -> bool {
         let nobody = self.clients.is_empty() && self.arrivals.is_empty();
-        nobody && self.operators.is_empty() && self.machines.is_empty() && self.broker.is_none()
+        nobody && self.operators.is_empty() && self.machines.is_empty()
     }
 
     fn is_idle(&mut self) -> bool {
@@ -247,7 +248,16 @@ impl Server {
             self.idle.somebody_is_there(now);
             return false;
         }
-        self.idle.deadline().is_some_and(|at| at <= now)
+        if self.idle.deadline().is_none_or(|at| at > now) {
+            return false;
+        }
+        match &mut self.broker {
+            Some(broker) if broker.is_there() && self.idle.asks(now) => {
+                broker.tell(FromDaemon::IsAnybody, None, &mut self.reactor);
+                false
+            }
+            _ => true,
+        }
     }
 
     /// A number for a connection, which no other has.

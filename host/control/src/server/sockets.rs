@@ -28,10 +28,14 @@ impl Server {
                     self.sockets_ask(number, places, users, files);
                 }
                 FromBroker::Said(ToDaemon::NoMore { number }, _) => self.unrelate(number),
+                FromBroker::Said(ToDaemon::Alone { time }, _) => {
+                    self.idle.answered(time, clock::now());
+                }
                 FromBroker::Died => {
                     for number in self.related.numbers() {
                         self.unrelate(number);
                     }
+                    self.idle.somebody_is_there(clock::now());
                     if let Some(broker) = &mut self.broker {
                         broker.died(&mut self.reactor, &mut self.journal);
                     }

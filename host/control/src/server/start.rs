@@ -33,6 +33,7 @@ use crate::settings::{Settings, Unwanted};
 use crate::tables::Tables;
 use crate::vnics::Vnics;
 use crate::watchdog::Watchdog;
+use omniverb_broker::{Order, Range};
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES};
 use omniverb_sys::child::Helpers;
 use omniverb_sys::disposal::Disposal;
@@ -136,13 +137,15 @@ impl Server {
     }
 
     /// Sockets are brought together from now on, by a helper, for those who may use the tenants'
-    /// socket; at the place that is taken if that can be done.
+    /// socket; at the place that is taken if that can be done. `light`: to which addresses
+    /// connections are light.
     ///
     /// # Errors
     /// [`StartError::Os`]; also if that depends on cgroups: the broker does not look at processes.
     /// Those of `take`.
     pub fn bring_sockets_together(
         &mut self,
+        light: Vec<Range>,
         take: impl FnOnce() -> Result<Place, StartError>,
     ) -> Result<(), StartError> {
         let os = |source| StartError::Os { what: "start its broker", source };
@@ -152,7 +155,7 @@ impl Server {
             return Err(os(io::Error::new(io::ErrorKind::Unsupported, text)));
         }
         let allowed = allow.map(|allow| allow.people.clone());
-        let order = Broker::order(self.helpers.clone(), allowed).map_err(os)?;
+        let order = Order { helpers: self.helpers.clone(), allowed, light }.encode().map_err(os)?;
         let mut broker = Broker::new(self.helpers.clone(), take()?, order);
         if let Err(error) = broker.start(&self.reactor) {
             broker.close(&self.disposal);

@@ -33,8 +33,8 @@ pub(super) fn broker(findings: &mut Findings, daemon: &Path) {
         )),
         Err(error) => findings.note(
             format_args!("sockets are not carried: {}: {error}", Path::new(&path).display()),
-            "say sockets = true in the daemon's configuration; until then all of them are the \
-             kernel's",
+            "all of them are the kernel's: does the daemon's configuration say sockets = false, or \
+             name cgroups in [allow]?",
         ),
     }
 }
@@ -76,7 +76,7 @@ pub(super) fn program(findings: &mut Findings, program: &OsStr) {
         findings.note(format_args!("{shown} may be carried in part only"), doubt);
     }
     if reasons.is_empty() && doubts.is_empty() {
-        findings.good(format_args!("{shown} can be carried: omniverb run --sockets=carry"));
+        findings.good(format_args!("{shown} can be carried: omniverb run --sockets"));
     }
 }
 
