@@ -288,12 +288,11 @@ functions! {
     ov_poll(all: *mut libc::pollfd, count: u64, timeout: c_int) -> c_int {
         // SAFETY: the program's arguments, as they are.
         unsafe {
-            let waits = || Waits::of_milliseconds(timeout);
-            if let Some(result) = light::poll(all, count, waits, core::ptr::null()) {
-                return result;
-            }
             carry::poll(all, count, || Wait::of_milliseconds(timeout), |waits| {
-                next_poll(all, count, if waits { timeout } else { 0 })
+                let timeout = if waits { timeout } else { 0 };
+                let limit = || Some(Waits::of_milliseconds(timeout));
+                let light = light::poll(all, count, limit, core::ptr::null());
+                light.unwrap_or_else(|| next_poll(all, count, timeout))
             })
         }
     }
@@ -316,11 +315,10 @@ functions! {
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the program's arguments, as they are.
         unsafe {
-            if let Some(result) = light::poll(all, count, || Waits::of(timeout), mask) {
-                return result;
-            }
             carry::poll(all, count, || wait_until(timeout), |waits| {
-                next_ppoll(all, count, if waits { timeout } else { &raw const zero }, mask)
+                let timeout = if waits { timeout } else { &raw const zero };
+                let light = light::poll(all, count, || Waits::of(timeout), mask);
+                light.unwrap_or_else(|| next_ppoll(all, count, timeout, mask))
             })
         }
     }
@@ -350,10 +348,6 @@ functions! {
         // SAFETY: the program's arguments, as they are.
         unsafe {
             let selected = light::Selected { end, sets: [read, write, except] };
-            let waits = || Waits::of_time(timeout);
-            if let Some(result) = light::select(&selected, waits, core::ptr::null()) {
-                return result;
-            }
             let wait = || {
                 let asked = timeout.as_ref().map(|asked| (asked.tv_sec, asked.tv_usec));
                 Wait::of_time(asked.map(|(s, us)| (s, us.saturating_mul(1000))))
@@ -361,7 +355,8 @@ functions! {
             carry::select(end, [read, write, except], wait, |waits| {
                 let mut zero = libc::timeval { tv_sec: 0, tv_usec: 0 };
                 let timeout = if waits { timeout } else { &raw mut zero };
-                next_select(end, read, write, except, timeout)
+                let light = light::select(&selected, || Waits::of_time(timeout), core::ptr::null());
+                light.unwrap_or_else(|| next_select(end, read, write, except, timeout))
             })
         }
     }
@@ -378,12 +373,10 @@ functions! {
         // SAFETY: the program's arguments, as they are.
         unsafe {
             let selected = light::Selected { end, sets: [read, write, except] };
-            if let Some(result) = light::select(&selected, || Waits::of(timeout), mask) {
-                return result;
-            }
             carry::select(end, [read, write, except], || wait_until(timeout), |waits| {
                 let timeout = if waits { timeout } else { &raw const zero };
-                next_pselect(end, read, write, except, timeout, mask)
+                let light = light::select(&selected, || Waits::of(timeout), mask);
+                light.unwrap_or_else(|| next_pselect(end, read, write, except, timeout, mask))
             })
         }
     }
@@ -394,16 +387,15 @@ functions! {
         most: c_int,
         timeout: c_int
     ) -> c_int {
-        let waits = || Waits::of_milliseconds(timeout);
-        // SAFETY: the program's arguments, as they are.
-        let light = unsafe { light::wait_in_set(set, events, most, waits, core::ptr::null()) };
-        if let Some(result) = light {
-            return result;
-        }
         let wait = || Wait::of_milliseconds(timeout);
         carry::wait_in_set(set, events, most, wait, |events, most, limit| {
+            let timeout = limit.milliseconds(timeout);
+            let waits = || Some(Waits::of_milliseconds(timeout));
             // SAFETY: the program's arguments, or a part of its array.
-            unsafe { next_epoll_wait(set, events, most, limit.milliseconds(timeout)) }
+            unsafe {
+                let light = light::wait_in_set(set, events, most, waits, core::ptr::null());
+                light.unwrap_or_else(|| next_epoll_wait(set, events, most, timeout))
+            }
         })
     }
 
@@ -414,16 +406,15 @@ functions! {
         timeout: c_int,
         mask: *const libc::sigset_t
     ) -> c_int {
-        let waits = || Waits::of_milliseconds(timeout);
-        // SAFETY: the program's arguments, as they are.
-        let light = unsafe { light::wait_in_set(set, events, most, waits, mask) };
-        if let Some(result) = light {
-            return result;
-        }
         let wait = || Wait::of_milliseconds(timeout);
         carry::wait_in_set(set, events, most, wait, |events, most, limit| {
+            let timeout = limit.milliseconds(timeout);
+            let waits = || Some(Waits::of_milliseconds(timeout));
             // SAFETY: as above.
-            unsafe { next_epoll_pwait(set, events, most, limit.milliseconds(timeout), mask) }
+            unsafe {
+                let light = light::wait_in_set(set, events, most, waits, mask);
+                light.unwrap_or_else(|| next_epoll_pwait(set, events, most, timeout, mask))
+            }
         })
     }
 
@@ -434,12 +425,6 @@ functions! {
         timeout: *const libc::timespec,
         mask: *const libc::sigset_t
     ) -> c_int {
-        // SAFETY: the program's arguments, as they are.
-        let light =
-            unsafe { light::wait_in_set(set, events, most, || Waits::of(timeout), mask) };
-        if let Some(result) = light {
-            return result;
-        }
         // SAFETY: the program's limit, which the kernel would read as well.
         let wait = || unsafe { wait_until(timeout) };
         carry::wait_in_set(set, events, most, wait, |events, most, limit| {
@@ -447,7 +432,10 @@ functions! {
             let time = limit.time(unsafe { timeout.as_ref() });
             let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
             // SAFETY: as above.
-            unsafe { next_epoll_pwait2(set, events, most, time, mask) }
+            unsafe {
+                let light = light::wait_in_set(set, events, most, || Waits::of(time), mask);
+                light.unwrap_or_else(|| next_epoll_pwait2(set, events, most, time, mask))
+            }
         })
     }
 }

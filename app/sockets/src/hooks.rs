@@ -48,27 +48,29 @@ functions! {
     }
 
     ov_connect(number: c_int, address: *const c_void, length: u32) -> c_int {
+        carry::may_wait(number);
         // SAFETY: the program's arguments, as they are.
-        if let Some(result) = unsafe { light::connect(number, address, length) } {
+        let light = unsafe { light::connect(number, (address, length), || carry::close(number)) };
+        if let Some(result) = light {
             return result;
         }
         carry::leave(number);
-        carry::may_wait(number);
         // SAFETY: the program's arguments, as they are.
         watched(Call::Connect(number), || unsafe { next_connect(number, address, length) })
     }
 
     ov_accept(number: c_int, address: *mut c_void, length: *mut u32) -> c_int {
+        carry::may_wait(number);
         if light::is_listener(number) {
             // SAFETY: the program's arguments, as they are.
             return unsafe { ov_accept4(number, address, length, 0) };
         }
-        carry::may_wait(number);
         // SAFETY: the program's arguments, as they are.
         watched(Call::Accept(number), || unsafe { next_accept(number, address, length) })
     }
 
     ov_accept4(number: c_int, address: *mut c_void, length: *mut u32, flags: c_int) -> c_int {
+        carry::may_wait(number);
         if light::is_listener(number) {
             // SAFETY: the program's arguments, as they are.
             return unsafe {
@@ -77,7 +79,6 @@ functions! {
                 })
             };
         }
-        carry::may_wait(number);
         let call = Call::Accept(number);
         // SAFETY: the program's arguments, as they are.
         watched(call, || unsafe { next_accept4(number, address, length, flags) })
@@ -132,6 +133,7 @@ functions! {
 
     ov_sendfile(to: c_int, from: c_int, offset: *mut i64, count: usize) -> isize {
         if let Some(at) = light::row(to) {
+            carry::may_sleep();
             // SAFETY: the program's arguments, as they are.
             return unsafe { light::send_file(at, from, offset, count) };
         }

@@ -2,8 +2,9 @@
 //! to its sockets (docs/decisions/0046).
 //!
 //! Every call goes to the function that it would have gone to, and gives what that gives: the
-//! result, `errno`, the cancellation point. What is kept beside is what each descriptor is. With
-//! `OMNIVERB_SOCKETS=carry` bytes of some connections go through memory instead: [`carry`].
+//! result, `errno`, the cancellation point. What is kept beside is what each descriptor is. Unless
+//! `OMNIVERB_SOCKETS` says otherwise bytes of some connections go through memory instead:
+//! [`carry`].
 //!
 //! # Who does what
 //!

@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::os::fd::{BorrowedFd, IntoRawFd};
 
 use rustix::io::fcntl_dupfd_cloexec;
+use rustix::mm::{Advice, madvise};
 use rustix::process::{Resource, getrlimit};
 
 /// The most there are: of light connections' trunks each has one, and so has each thread that
@@ -28,9 +29,25 @@ static LOWEST: AtomicI32 = AtomicI32::new(c_int::MAX);
 /// There may be many.
 static ARE_MANY: AtomicBool = AtomicBool::new(false);
 
-/// At the start, for who has one for each of many things.
-pub(crate) fn makes_room() {
+const PAGE: usize = 4096;
+
+/// A page that a child of `fork` finds wiped.
+#[repr(C, align(4096))]
+struct Kept {
+    /// What is in this place this process has put there.
+    here: [AtomicBool; MOST],
+    rest: [u8; PAGE - MOST],
+}
+static KEPT: Kept = Kept { here: [const { AtomicBool::new(false) }; MOST], rest: [0; PAGE - MOST] };
+
+/// At the start, for who has one for each of many things, and closes what a child inherits of them.
+/// `false`: a child could not tell.
+pub(crate) fn makes_room() -> bool {
+    debug_assert!(KEPT.rest.len() < PAGE);
     ARE_MANY.store(true, Ordering::Relaxed);
+    let page = (&raw const KEPT).cast_mut().cast();
+    // SAFETY: a page of our own, of which a child is to see zeros.
+    unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }.is_ok()
 }
 
 /// There is one at this number.
@@ -49,6 +66,7 @@ pub(crate) fn keep(number: c_int) -> Option<usize> {
         one.compare_exchange(NONE, c_int::MIN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     })?;
     let new = high(number).unwrap_or(NONE);
+    KEPT.here[place].store(true, Ordering::Relaxed);
     OWN[place].store(new, Ordering::Release);
     COUNT.fetch_max(place as c_int + 1, Ordering::AcqRel);
     (new != NONE).then_some(place)
@@ -123,9 +141,10 @@ pub(crate) fn close(number: c_int) {
     unsafe { rustix::io::close(number) };
 }
 
-/// Closes all: in a child that has copies of them.
-pub(crate) fn close_all() {
-    for one in &OWN {
+/// Closes what a child has copies of, and not what it has kept itself.
+pub(crate) fn close_inherited() {
+    let all = OWN.iter().zip(&KEPT.here);
+    for (one, _) in all.filter(|(_, is_kept_here)| !is_kept_here.load(Ordering::Relaxed)) {
         let number = one.swap(NONE, Ordering::AcqRel);
         if number >= 0 {
             // SAFETY: ours, and nobody else's from now on.

@@ -266,14 +266,10 @@ fn has_mail() -> bool {
     }
 }
 
-/// Takes the mail, if there is some, and says what is to be said. Whether there was anything.
+/// There is mail to be taken, or something to be said.
 #[inline(always)]
-pub(super) fn look() -> bool {
-    let is_any = has_mail() || over::are_many();
-    if is_any {
-        take(&mut |_, _| {});
-    }
-    is_any
+pub(super) fn is_any() -> bool {
+    has_mail() || over::are_many()
 }
 
 /// Links that are over are left when nobody is in here ([`super::mail`]).

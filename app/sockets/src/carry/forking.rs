@@ -13,7 +13,7 @@ use super::leaving::Sharing;
 use super::{broker, ended, leaving, links, mail, offering, renewing, shadow, watch};
 use crate::sole::{self, Fork};
 use crate::table::NUMBERS;
-use crate::{ledger, own, place, uncounted};
+use crate::{ledger, light, own, place, uncounted};
 
 /// A `fork` that is about to be made.
 pub(crate) struct Forking {
@@ -83,8 +83,10 @@ pub(crate) fn forked(forking: Option<Forking>, child: c_int) {
         leaving::begin_anew();
         ended::begin_anew();
         uncounted::begin_anew();
-        // Duplicates of the parent's, of no use here.
-        let own = forking.as_ref().map(|forking| forking.own).into_iter().flatten();
+        // Duplicates of the parent's, of no use here. Where there may be light connections a child
+        // closes all that it finds, when it finds that it is one.
+        let forking = forking.as_ref().filter(|_| !light::is_begun());
+        let own = forking.map(|forking| forking.own).into_iter().flatten();
         own.flatten().for_each(own::close);
     }
     let Some(Forking { fork, .. }) = forking else { return };

@@ -9,7 +9,7 @@ use omniverb_carry::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 
 use super::links::{self, Link, Note, Word};
 use super::residue::{self, is_its};
-use super::{arrived, broker, ended, shadow};
+use super::{arrived, ended, shadow};
 use crate::table::{self, MEMBERS, NUMBERS};
 use crate::{ledger, rows, sole};
 
@@ -153,7 +153,6 @@ pub(super) fn close(number: c_int) {
         }
     }
     link.let_go();
-    _ = broker::look();
 }
 
 /// No set has what is open at a number any more. The kernel sees to that when nobody has it any

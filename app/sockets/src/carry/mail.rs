@@ -1,12 +1,25 @@
 //! What the broker has said is heard, and done.
 
 use super::{broker, leaving, over};
+use crate::light;
 
 /// Looks whether there is anything. For calls that have no link in their hands yet: some may be
 /// left.
 #[inline(always)]
 pub(super) fn look() {
-    if broker::look() && over::take_parted() {
+    if broker::is_any() {
+        take();
+    }
+}
+
+#[cold]
+fn take() {
+    match light::is_on() {
+        // Some of it is for light connections.
+        true => light::take_mail(),
+        false => broker::take(&mut |_, _| {}),
+    }
+    if over::take_parted() {
         leaving::those_that_are_over();
     }
 }

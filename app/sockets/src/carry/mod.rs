@@ -1,11 +1,12 @@
 //! Carrying: bytes of connections between two processes of this host, both with the library, go
 //! through memory that the two share (docs/decisions/0046).
 //!
-//! It is switched on by `OMNIVERB_SOCKETS=carry`. What has no link is the kernel's, and everything
-//! in here is asked by the functions of `hooks` and `looks`.
+//! It is on unless `OMNIVERB_SOCKETS` says something else than `carry`. What has no link is the
+//! kernel's, and everything in here is asked by the functions of `hooks` and `looks`.
 //!
-//! * [`links`]: what is known of each connection; [`over`]: what is no more. [`broker`]: where
-//!   links come from. [`offering`]: which sockets are offered; [`worth`]: and how soon.
+//! * [`process`]: its beginning and its end. [`links`]: what is known of each connection;
+//!   [`over`]: what is no more. [`broker`], [`mail`]: where links come from. [`offering`]: which
+//!   sockets are offered; [`worth`]: and how soon.
 //! * [`outward`], [`inward`]: sending, receiving; [`source`]: of what; [`turn`]: who may;
 //!   [`full`]: where there is no room; [`residue`]: what is not read yet. [`welcome`]: who may put
 //!   bytes there; [`patience`], [`aside`], [`crowd`], [`waking`]: who waits for them, and how long.
@@ -37,6 +38,7 @@ mod outward;
 mod over;
 pub(crate) mod parts;
 pub(crate) mod patience;
+mod process;
 mod renewing;
 pub(crate) mod report;
 mod residue;
@@ -59,31 +61,13 @@ use links::{Link, Note, Word};
 use offering::Found;
 use omniverb_stream::descriptors::Why;
 use parts::Parts;
+pub(crate) use process::{begin, ends};
 use renewing::Next;
 pub(crate) use source::{Asked, File};
 
 use crate::rows::{self, Gone};
 use crate::table;
-use crate::{call, ending, ledger, light, place, sole, uncounted};
-
-/// At the start of the program.
-pub(crate) fn begin() {
-    // SAFETY: before the program's `main`: nobody changes the environment, and nobody carries yet.
-    unsafe {
-        let way = libc::getenv(c"OMNIVERB_SOCKETS".as_ptr());
-        let way = if way.is_null() { c"" } else { core::ffi::CStr::from_ptr(way) };
-        match way.to_bytes() {
-            b"carry" => {}
-            b"light" => return light::begin(libc::getenv(c"OMNIVERB_SOCKET".as_ptr())),
-            _ => return,
-        }
-        if place::knows_children() && broker::begin(libc::getenv(c"OMNIVERB_SOCKET".as_ptr())) {
-            report::begin(libc::getenv(c"OMNIVERB_SOCKETS_REPORT".as_ptr()));
-            watch::begin();
-            links::turn_on();
-        }
-    }
-}
+use crate::{call, ledger, light, place, sole, uncounted};
 
 /// Sockets may be carried in this process.
 #[inline(always)]
@@ -107,14 +91,23 @@ pub(crate) fn send(
 ) -> isize {
     if !links::is_on() {
         return match light::row(number) {
-            Some(at) => light::send(at, parts(), flags),
+            Some(at) => light::send(at, parts(), flags, || {}),
             None => native(),
         };
     }
     let now = clock::now();
     residue::give_back_at(now);
     stays_with_kernel(number, flags);
-    let link = match link_to_send_by(number, &native) {
+    let way = carried(number);
+    if let Way::Unknown = way
+        && let Some(at) = light::row(number)
+    {
+        return light::send(at, parts(), flags, residue::flush_all);
+    }
+    if !matches!(way, Way::Ring(_)) {
+        residue::flush_before(number, flags);
+    }
+    let link = match link_to_send_by(way, number, &native) {
         Ok(link) => link,
         Err(sent) => return sent,
     };
@@ -131,7 +124,7 @@ pub(crate) fn send_file(number: c_int, file: Option<File>, native: impl Fn() -> 
         residue::flush_before(number, 0);
         native()
     };
-    let link = match link_to_send_by(number, &native) {
+    let link = match link_to_send_by(carried(number), number, &native) {
         Ok(link) => link,
         Err(sent) => return sent,
     };
@@ -143,8 +136,8 @@ pub(crate) fn send_file(number: c_int, file: Option<File>, native: impl Fn() -> 
 
 /// The link that a call which sends uses; or what the kernel's call gave where there is none.
 #[inline(always)]
-fn link_to_send_by(number: c_int, native: &impl Fn() -> isize) -> Result<Link, isize> {
-    match carried(number) {
+fn link_to_send_by(way: Way, number: c_int, native: &impl Fn() -> isize) -> Result<Link, isize> {
+    match way {
         Way::Ring(link) => Ok(link),
         Way::Rests(link) => Err(by_resting(link, native)),
         Way::Unknown => link_of(number, offering::enter(number), Word::Sending, native),
@@ -240,6 +233,10 @@ pub(crate) fn receive(
             return by_resting(link, native);
         }
         Way::Unknown => {
+            if let Some(at) = light::row(number) {
+                residue::flush_before(number, flags);
+                return light::receive(at, parts(), flags);
+            }
             let found = offering::enter(number);
             if !matches!(found, Found::Carried(_)) {
                 residue::flush_before(number, flags);
@@ -427,21 +424,12 @@ pub(crate) fn executes() {
     }
 }
 
-/// The process is about to end.
-pub(crate) fn ends(end: ending::End) {
-    if links::is_on() && place::is_ours() {
-        report::write(links::count());
-        leaving::finish();
-        ending::ends(end);
-    }
-    light::ends();
-}
-
 /// A number is about to be closed.
 #[inline]
 pub(crate) fn close(number: c_int) {
     if (links::has(number) || links::is_on() && rows::are_any()) && place::is_ours() {
         leaving::close(number);
+        mail::look();
     }
 }
 
@@ -449,6 +437,7 @@ pub(crate) fn close(number: c_int) {
 pub(crate) fn close_range(first: u32, last: u32) {
     if links::is_on() && place::is_ours() {
         table::between(first, last).for_each(leaving::close);
+        mail::look();
     }
 }
 

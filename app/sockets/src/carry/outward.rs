@@ -68,7 +68,7 @@ pub(super) fn send_file(
 ) -> isize {
     let Some(direction) = link.outward() else { return native() };
     match file {
-        None if !link.has(Note::Broken) => by_kernel(link, &direction, number, 0, native),
+        None if !link.has(Note::Broken) => by_kernel(link, &direction, number, (0, 0), native),
         file => send_in_parts(link, &direction, number, file, 0, native),
     }
 }
@@ -142,7 +142,8 @@ fn send_in_parts(
         return native();
     }
     if is_kernels(link, direction, flags) {
-        return by_kernel(link, direction, number, flags, native);
+        let length = source.as_ref().map_or(usize::MAX, Source::total);
+        return by_kernel(link, direction, number, (flags, length), native);
     }
     match look::look_watched(link, number) {
         Seen::Another => return another(number, link, native),
@@ -156,7 +157,7 @@ fn send_in_parts(
     let source = source.filter(|source| source.total() > 0 && flags & !PLAIN == 0);
     let Some(source) = source else {
         direction.stop();
-        return by_kernel(link, direction, number, flags, native);
+        return by_kernel(link, direction, number, (flags, usize::MAX), native);
     };
     let is_waiting = flags & libc::MSG_DONTWAIT == 0 && !link.has(Note::NonBlocking);
     let sent = put(link, direction, number, &source, is_waiting);
@@ -164,12 +165,13 @@ fn send_in_parts(
         return sent as isize;
     }
     if sent == 0 {
-        return by_kernel(link, direction, number, flags, native);
+        return by_kernel(link, direction, number, (flags, source.total()), native);
     }
     // What was sent counts: an error is for the next call.
     let flags = flags | libc::MSG_NOSIGNAL;
     let before = shadow::errno();
-    let more = by_kernel(link, direction, number, flags, || source.send_rest(number, sent, flags));
+    let rest = (flags, source.total() - sent);
+    let more = by_kernel(link, direction, number, rest, || source.send_rest(number, sent, flags));
     if more >= 0 {
         return sent as isize + more;
     }
@@ -284,12 +286,12 @@ fn fence(link: Link, direction: &Direction<Memory>, number: c_int, bytes: usize)
     true
 }
 
-/// Sends by the kernel, behind what is in the ring.
+/// Sends by the kernel, behind what is in the ring, with these flags, so many bytes at most.
 fn by_kernel(
     link: Link,
     direction: &Direction<Memory>,
     number: c_int,
-    flags: c_int,
+    (flags, length): (c_int, usize),
     native: impl Fn() -> isize,
 ) -> isize {
     loop {
@@ -310,6 +312,7 @@ fn by_kernel(
             shadow::set_errno(libc::EAGAIN);
             return -1;
         }
+        residue::flush_all();
         let events = PollFlags::OUT.bits() as i16;
         let mut one = libc::pollfd { fd: number, events, revents: 0 };
         let limit = shadow::send_limit(number).map_or(-1, |limit| limit as c_int);
@@ -326,6 +329,11 @@ fn by_kernel(
     let is_welcome = direction.is_welcome();
     if !is_welcome {
         waking::rings(link);
+    }
+    // What the kernel counts of a message is up to twice its bytes.
+    if residue::is_any() && shadow::room(number) < length.saturating_mul(2) {
+        // It may wait: until others have got what is before them, perhaps.
+        residue::flush_before(number, flags);
     }
     let result = native();
     link.word(Word::Sending).fetch_sub(1, Ordering::AcqRel);

@@ -1,8 +1,9 @@
-//! How much this process has carried, for tests: a line at the end of a file, when it ends.
+//! How much this process has carried, for tests: at the end of a file, when it ends.
 //!
 //! In: `OMNIVERB_SOCKETS_REPORT`, the file's name. Out: `links L bytes B`: connections that had a
-//! link, or a trunk in light mode, and bytes that this process has put into memory for them. A
-//! child of `fork` counts what its parent had, too. Who is killed writes nothing.
+//! link, and bytes that this process has put into memory for them; `light L bytes B`: the same of
+//! light connections; a line each where there may be such. A child of `fork` counts what its
+//! parent had, too. Who is killed writes nothing.
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char};
@@ -42,9 +43,9 @@ pub(crate) unsafe fn begin(file: *const c_char) {
     }
 }
 
-/// Writes the line, if one is wanted that was not written.
-pub(crate) fn write((links, bytes): (u64, u64)) {
-    if !IS_WANTED.swap(false, Ordering::Relaxed) {
+/// Writes the lines, if some are wanted that were not written: of links, of light connections.
+pub(crate) fn write(all: [Option<(u64, u64)>; 2]) {
+    if all == [None; 2] || !IS_WANTED.swap(false, Ordering::Relaxed) {
         return;
     }
     // SAFETY: written at the start only.
@@ -52,8 +53,12 @@ pub(crate) fn write((links, bytes): (u64, u64)) {
     let Ok(name) = CStr::from_bytes_until_nul(name) else { return };
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
     let Ok(file) = open(name, flags, Mode::from_raw_mode(0o666)) else { return };
-    let mut line = [0; 80];
-    let mut line = Words::new(&mut line);
-    _ = writeln!(line, "links {links} bytes {bytes}");
-    _ = rustix::io::write(&file, line.written());
+    let mut lines = [0; 160];
+    let mut lines = Words::new(&mut lines);
+    for (what, counted) in ["links", "light"].into_iter().zip(all) {
+        if let Some((count, bytes)) = counted {
+            _ = writeln!(lines, "{what} {count} bytes {bytes}");
+        }
+    }
+    _ = rustix::io::write(&file, lines.written());
 }

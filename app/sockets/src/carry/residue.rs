@@ -178,6 +178,12 @@ pub(super) fn may_have_bytes() {
     IS_DIRTY.store(true, Ordering::Release);
 }
 
+/// There may be some.
+#[inline(always)]
+pub(super) fn is_any() -> bool {
+    IS_DIRTY.load(Ordering::Relaxed)
+}
+
 /// Before this thread sleeps, or does something for long: nobody is left who would have to wait for
 /// us to get what was sent.
 #[inline(always)]

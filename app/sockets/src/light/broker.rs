@@ -46,6 +46,8 @@ enum Way {
 #[derive(Clone, Copy)]
 struct Route {
     to: Name,
+    /// The address that who goes there has.
+    from: [u8; 16],
     way: Way,
     /// The question's tag.
     tag: u64,
@@ -54,7 +56,8 @@ struct Route {
 struct Routes(UnsafeCell<([Route; ROUTES], u64)>);
 // SAFETY: touched by who has the lock of the state only, which each function here is given.
 unsafe impl Sync for Routes {}
-const NONE: Route = Route { to: Name { address: [0; 16], port: 0 }, way: Way::Free, tag: 0 };
+const NOWHERE: Name = Name { address: [0; 16], port: 0 };
+const NONE: Route = Route { to: NOWHERE, from: [0; 16], way: Way::Free, tag: 0 };
 static ROUTES_NOW: Routes = Routes(UnsafeCell::new(([NONE; ROUTES], 0)));
 
 #[allow(clippy::mut_from_ref, reason = "the state is the lock")]
@@ -190,13 +193,19 @@ fn mailbox_for(request: Request, files: &[BorrowedFd<'_>]) -> bool {
 /// A listening socket is about to be closed: waits until the broker has closed its duplicate, which
 /// would go on listening.
 pub(super) fn waits_for_duplicate(number: c_int) {
+    let is_under_way = |state: &mut State| {
+        state.listeners.of(number).is_some_and(|listener| listener.is_under_way)
+    };
+    if with(is_under_way) != Some(true) {
+        return;
+    }
     let until = sleepers::now() + ANSWER;
     loop {
-        let is_under_way = with(|state| {
+        let is_still = with(|state| {
             take(state);
-            state.listeners.of(number).is_some_and(|listener| listener.is_under_way)
+            is_under_way(state)
         });
-        if is_under_way != Some(true) || !wait(until) {
+        if is_still != Some(true) || !wait(until) {
             return;
         }
     }
@@ -216,16 +225,26 @@ pub(super) fn unlistens(number: c_int) {
     say(Request::Unlisten { tag: number.unsigned_abs().into() }, &[]);
 }
 
-/// The trunk by which an address is reached. Waits for the broker if nothing is known.
-pub(super) fn reach(to: Name) -> Option<u64> {
+/// How an address is reached: the trunk, and the address that who goes there has.
+pub(super) type Reached = (u64, [u8; 16]);
+
+/// How an address is reached. Waits for the broker if nothing is known.
+pub(super) fn reach(to: Name) -> Option<Reached> {
     let tag = match with(|state| known(state, to))? {
         Known::Way(way) => return way,
         Known::Wait(tag) => return answer_of_another(tag),
         Known::Ask(tag) => tag,
     };
     let asks = Request::Reach { tag, address: to.address, port: to.port };
+    let from = source(to);
+    with(|state| {
+        let route = routes(state).0.iter_mut().find(|one| one.tag == tag);
+        if let (Some(route), Some(from)) = (route, from) {
+            route.from = from;
+        }
+    });
     // Who listens for all addresses is found by any.
-    if !is_local(to) || !mailbox_for(asks, &[]) {
+    if from.is_none() || !mailbox_for(asks, &[]) {
         with(|state| answer(state, tag, nobody()));
         return None;
     }
@@ -233,15 +252,15 @@ pub(super) fn reach(to: Name) -> Option<u64> {
 }
 
 /// Waits for the answer to a question.
-fn answer_to(tag: u64) -> Option<u64> {
+fn answer_to(tag: u64) -> Option<Reached> {
     let until = sleepers::now() + ANSWER;
     loop {
-        let way = with(|state| {
+        let route = with(|state| {
             take(state);
-            routes(state).0.iter().find(|one| one.tag == tag).map(|one| one.way)
+            routes(state).0.iter().find(|one| one.tag == tag).copied()
         })??;
-        match way {
-            Way::Trunk(name) => return Some(name),
+        match route.way {
+            Way::Trunk(name) => return Some((name, route.from)),
             Way::Asked => {}
             _ => return None,
         }
@@ -254,7 +273,7 @@ fn answer_to(tag: u64) -> Option<u64> {
 
 /// The same for who has not asked himself: whoever does may be about to connect to the broker. It
 /// may also be this thread, interrupted.
-fn answer_of_another(tag: u64) -> Option<u64> {
+fn answer_of_another(tag: u64) -> Option<Reached> {
     let until = sleepers::now() + LONGEST;
     while mailbox().is_none() && sleepers::now() < until {
         _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: CONNECTS });
@@ -262,23 +281,25 @@ fn answer_of_another(tag: u64) -> Option<u64> {
     answer_to(tag)
 }
 
-/// An address of this host: what is sent to such a one the kernel sends from there.
-fn is_local(to: Name) -> bool {
+/// Where the kernel sends from what is sent to an address of this host: from there, or, within the
+/// loopback's network, from its first. `None`: it is no such address.
+fn source(to: Name) -> Option<[u8; 16]> {
     let family = if to.is_v4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC;
-    let Ok(socket) = socket_with(family, SocketType::DGRAM, flags, None) else { return false };
+    let socket = socket_with(family, SocketType::DGRAM, flags, None).ok()?;
     let [.., a, b, c, d] = to.address;
     // Nothing is sent to that port, or any.
     let is_connected = match to.is_v4() {
         true => connect(&socket, &SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), to.port)),
         false => connect(&socket, &SocketAddrV6::new(to.address.into(), to.port, 0, 0)),
     };
-    is_connected.is_ok()
-        && names::of_socket(socket.as_raw_fd()).is_some_and(|(own, _)| own.address == to.address)
+    is_connected.ok()?;
+    let (own, _) = names::of_socket(socket.as_raw_fd())?;
+    own.leads_to(&to).then_some(own.address)
 }
 
 enum Known {
-    Way(Option<u64>),
+    Way(Option<Reached>),
     /// Another thread has asked.
     Wait(u64),
     Ask(u64),
@@ -293,7 +314,7 @@ fn known(state: &mut State, to: Name) -> Known {
             Way::Trunk(name) => {
                 let is_there = state.trunks.iter().flatten().any(|trunk| trunk.name == name);
                 if is_there {
-                    return Known::Way(Some(name));
+                    return Known::Way(Some((name, route.from)));
                 }
             }
             Way::Asked => return Known::Wait(route.tag),
@@ -307,6 +328,6 @@ fn known(state: &mut State, to: Name) -> Known {
     *latest += 1;
     let place = all.iter().position(|one| one.way == Way::Free);
     let place = place.unwrap_or(*latest as usize % ROUTES);
-    all[place] = Route { to, way: Way::Asked, tag: *latest };
+    all[place] = Route { to, way: Way::Asked, tag: *latest, ..NONE };
     Known::Ask(*latest)
 }

@@ -31,14 +31,18 @@ pub(super) fn is_on() -> bool {
 /// At the start of the program. `false`: there are none, ever.
 pub(super) fn begin() -> bool {
     debug_assert!(HERE.rest.len() < PAGE);
-    own::makes_room();
     let page = (&raw const HERE).cast_mut().cast();
     // SAFETY: a page of our own, of which a child is to see zeros.
     let is_wiped = unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }.is_ok();
-    let is_begun = is_wiped && opening::begin() && state::begin();
+    let is_begun = is_wiped && own::makes_room() && opening::begin() && state::begin();
     HERE.word.store(u64::from(is_begun), Ordering::Relaxed);
     IS_ON.store(is_begun, Ordering::Release);
     is_begun
+}
+
+/// There may be light connections in this process, or in what it is a child of.
+pub(crate) fn is_begun() -> bool {
+    IS_ON.load(Ordering::Relaxed)
 }
 
 /// A child, which has come here for the first time. (One of `vfork` is in its parent's memory, and
@@ -47,7 +51,7 @@ pub(super) fn begin() -> bool {
 fn is_child() -> bool {
     HERE.word.store(1, Ordering::Relaxed);
     keeping_errno(|| {
-        own::close_all();
+        own::close_inherited();
         sleepers::begin_anew();
         numbers::each(0, u32::MAX).for_each(|number| _ = numbers::put(number, None));
         let is_begun = state::begin_anew() && opening::begin();

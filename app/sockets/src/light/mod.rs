@@ -1,8 +1,11 @@
 //! Light mode: connections between processes that both have the library, without a socket of the
 //! kernel's (docs/decisions/0053). `OMNIVERB_SOCKETS=light`, for worlds that are closed: what has
-//! a light connection cannot be handed on, to a child or to another program.
+//! a light connection cannot be handed on, to a child or to another program. Or, beside those that
+//! are carried, to addresses in the ranges of `OMNIVERB_SOCKETS_LIGHT` (docs/decisions/0056). For
+//! what carries a light connection is something of the kernel's, as it is for the program.
 //!
-//! * [`opening`]: `listen`, `connect`, `accept`. [`broker`]: who leads to whom.
+//! * [`opening`]: `listen`, `connect`, `accept`. [`ranges`]: to which addresses. [`broker`]: who
+//!   leads to whom.
 //! * [`moving`]: bytes. [`waiting`], [`sleepers`]: until some come. [`polling`], [`members`]: among
 //!   other descriptors.
 //! * [`trunk`]: what two processes share. [`pump`]: what comes by it.
@@ -21,6 +24,7 @@ mod opening;
 mod options;
 mod polling;
 mod pump;
+mod ranges;
 mod room;
 mod sets;
 mod sleepers;
@@ -28,7 +32,7 @@ mod state;
 mod trunk;
 mod waiting;
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{CStr, c_int, c_void};
 
 use omniverb_stream::light::List;
 use omniverb_stream::light::row::Note;
@@ -39,40 +43,44 @@ use state::with;
 pub(crate) use waiting::Waits;
 
 use crate::carry::parts::Parts;
-use crate::carry::report;
 use crate::errno::{fails, keeping_errno};
 use crate::place;
 
 /// Bytes of a file that are sent at a time.
 const PIECE: usize = 16 << 10;
 
-/// At the start of the program. `daemon`: as of the environment.
+/// At the start of the program: connections are light.
+pub(crate) fn begin() {
+    here::begin();
+}
+
+/// At the start of the program: those to addresses in these ranges are, if there are any.
 ///
 /// # Safety
-/// Nobody else is in here; it is a string, or null.
-pub(crate) unsafe fn begin(daemon: *const core::ffi::c_char) {
+/// Nobody else is in here.
+pub(crate) unsafe fn begin_within(text: &CStr) {
     // SAFETY: as the caller says.
-    let has_broker = place::knows_children() && unsafe { crate::carry::broker::begin(daemon) };
-    if has_broker && here::begin() {
-        // SAFETY: as the caller says.
-        unsafe { report::begin(libc::getenv(c"OMNIVERB_SOCKETS_REPORT".as_ptr())) };
+    if unsafe { ranges::begin(text) } {
+        here::begin();
     }
 }
 
-/// The process is about to end.
-pub(crate) fn ends() {
-    if is_on()
-        && place::is_ours()
-        && let Some(carried) = with(|state| state.carried)
-    {
-        report::write(carried);
-    }
+/// How many connections there were, and how many bytes this process has sent by them.
+pub(crate) fn count() -> (u64, u64) {
+    with(|state| state.carried).unwrap_or_default()
 }
 
 /// There may be light connections.
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
     here::is_on()
+}
+
+pub(crate) use here::is_begun;
+
+/// What has come from the broker is taken, for all who hear of it.
+pub(crate) fn take_mail() {
+    with(broker::take);
 }
 
 /// The light connection of a number.
@@ -94,11 +102,15 @@ pub(crate) fn is_listener(number: c_int) -> bool {
 
 pub(crate) use opening::accept;
 
-/// `connect`. `None`: it is the kernel's.
+/// `connect`. `None`: it is the kernel's. `closes`: the kernel's socket is about to be closed.
 ///
 /// # Safety
 /// As of the function.
-pub(crate) unsafe fn connect(number: c_int, address: *const c_void, length: u32) -> Option<c_int> {
+pub(crate) unsafe fn connect(
+    number: c_int,
+    to: (*const c_void, u32),
+    closes: impl FnOnce(),
+) -> Option<c_int> {
     if !is_on() || !place::is_ours() {
         return None;
     }
@@ -106,7 +118,7 @@ pub(crate) unsafe fn connect(number: c_int, address: *const c_void, length: u32)
         return Some(opening::again(token));
     }
     // SAFETY: as the caller says.
-    unsafe { opening::connect(number, address, length) }
+    unsafe { opening::connect(number, to, closes) }
 }
 
 /// A limit of time was given to a socket of the kernel's.
@@ -223,7 +235,7 @@ pub(crate) fn listens(number: c_int) {
 pub(crate) unsafe fn poll(
     all: *mut libc::pollfd,
     count: u64,
-    waits: impl FnOnce() -> Waits,
+    waits: impl FnOnce() -> Option<Waits>,
     mask: *const libc::sigset_t,
 ) -> Option<c_int> {
     if !is_on() || !place::is_ours() || all.is_null() || count == 0 {
@@ -231,17 +243,23 @@ pub(crate) unsafe fn poll(
     }
     // SAFETY: as the caller says.
     let all = unsafe { core::slice::from_raw_parts_mut(all, usize::try_from(count).ok()?) };
-    polling::concerns(all).then(|| said(polling::poll(all, waits(), mask)))
+    if !polling::concerns(all) {
+        return None;
+    }
+    Some(said(polling::poll(all, waits()?, mask)))
 }
 
 /// `select`, if some of these are light.
 pub(crate) fn select(
     selected: &Selected,
-    waits: impl FnOnce() -> Waits,
+    waits: impl FnOnce() -> Option<Waits>,
     mask: *const libc::sigset_t,
 ) -> Option<c_int> {
     let is_here = is_on() && place::is_ours() && selected.concerns();
-    is_here.then(|| said(selected.select(waits(), mask)))
+    if !is_here {
+        return None;
+    }
+    Some(said(selected.select(waits()?, mask)))
 }
 
 fn said(outcome: Result<c_int, c_int>) -> c_int {
@@ -287,7 +305,7 @@ pub(crate) unsafe fn wait_in_set(
     set: c_int,
     events: *mut libc::epoll_event,
     most: c_int,
-    waits: impl FnOnce() -> Waits,
+    waits: impl FnOnce() -> Option<Waits>,
     mask: *const libc::sigset_t,
 ) -> Option<c_int> {
     if !is_on() || !place::is_ours() || events.is_null() || !members::concerns(set) {
@@ -296,7 +314,7 @@ pub(crate) unsafe fn wait_in_set(
     let most = usize::try_from(most).ok().filter(|most| *most > 0)?;
     // SAFETY: as the caller says.
     let events = unsafe { core::slice::from_raw_parts_mut(events, most) };
-    Some(said(members::wait(set, events, waits(), mask)))
+    Some(said(members::wait(set, events, waits()?, mask)))
 }
 
 /// `sendfile` to a light connection.
@@ -324,7 +342,7 @@ pub(crate) unsafe fn send_file(token: Token, from: c_int, offset: *mut i64, coun
             return sent as isize;
         }
         let part = crate::carry::parts::one(to, got);
-        let done = send(token, Parts::new(&part), 0);
+        let done = send(token, Parts::new(&part), 0, || {});
         let Ok(done) = usize::try_from(done) else { break };
         sent += done;
         // SAFETY: as above.

@@ -49,9 +49,15 @@ fn waits(token: Token, flags: c_int, which: usize) -> Option<Waits> {
     .flatten()
 }
 
-/// A call that sends. `parts`: `None` if only the kernel knows what is wrong with them.
+/// A call that sends. `parts`: `None` if only the kernel knows what is wrong with them. Before it
+/// waits `about_to_wait` is called.
 #[inline(never)]
-pub(crate) fn send(token: Token, parts: Option<Parts<'_>>, flags: c_int) -> isize {
+pub(crate) fn send(
+    token: Token,
+    parts: Option<Parts<'_>>,
+    flags: c_int,
+    about_to_wait: impl Fn(),
+) -> isize {
     let Some(parts) = parts else { return fails(libc::EINVAL) };
     if flags & !SENDS != 0 {
         return fails(libc::EOPNOTSUPP);
@@ -66,6 +72,9 @@ pub(crate) fn send(token: Token, parts: Option<Parts<'_>>, flags: c_int) -> isiz
             Some(None) => {
                 let limit = times.or_else(|| waits(token, flags, SENDING)).unwrap_or(Waits::Never);
                 times = Some(limit);
+                if limit != Waits::Never {
+                    about_to_wait();
+                }
                 until(limit, None, |state| state.send(token, &parts, sent))
             }
         };

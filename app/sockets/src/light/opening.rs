@@ -23,6 +23,7 @@ use rustix::thread::sched_yield;
 use super::broker;
 use super::names::{self, Family};
 use super::numbers::{self, Token};
+use super::ranges;
 use super::state::{State, with};
 use super::trunk::FOR_ANSWERS;
 use super::waiting::{Waits, until};
@@ -31,6 +32,7 @@ use crate::errno::{errno, fails, keeping_errno};
 use crate::own;
 use crate::place;
 use crate::slots::{next_dup3, next_fcntl, next_getsockopt, next_poll};
+use crate::sole;
 use crate::table::{self, NUMBERS};
 use crate::words::Words;
 
@@ -113,17 +115,21 @@ const BACKLOG: u32 = 16384;
 #[cold]
 pub(super) fn listens(number: c_int) -> bool {
     let Some((name, is_six)) = names::of_socket(number) else { return false };
+    if !ranges::may_hear(&name) {
+        ranges::leaves_out(number, table::look(number).id());
+        return false;
+    }
     let is_there = with(|state| match state.listeners.add(number) {
         Some(listener) => {
             (listener.name, listener.is_six) = (name, is_six);
             listener.backlog = BACKLOG;
             (listener.is_under_way, listener.is_refused) = (true, false);
+            HAS_LISTENED.store(true, Ordering::Relaxed);
             true
         }
         None => false,
     });
     if is_there == Some(true) {
-        HAS_LISTENED.store(true, Ordering::Relaxed);
         let said = keeping_errno(|| broker::listens(number));
         with(|state| {
             if let Some(listener) = state.listeners.of(number) {
@@ -135,36 +141,43 @@ pub(super) fn listens(number: c_int) -> bool {
     is_there == Some(true)
 }
 
-/// `connect`. `None`: it is the kernel's.
+/// `connect`. `None`: it is the kernel's. `closes`: the kernel's socket is about to be closed.
 ///
 /// # Safety
 /// As of the function.
-pub(super) unsafe fn connect(number: c_int, address: *const c_void, length: u32) -> Option<c_int> {
+pub(super) unsafe fn connect(
+    number: c_int,
+    (address, length): (*const c_void, u32),
+    closes: impl FnOnce(),
+) -> Option<c_int> {
     let was = table::look(number);
     if was.kind() != Kind::Fresh || was.is_duplicated() || !numbers::has_room(number) {
         return None;
     }
     // SAFETY: as the caller says.
     let (to, is_six) = unsafe { names::read(address, length) }?;
-    if to.is_any() || to.port == 0 {
+    if to.is_any() || to.port == 0 || !ranges::has(&to) {
         return None;
     }
-    let trunk = keeping_errno(|| broker::reach(to))?;
+    let (trunk, from) = keeping_errno(|| broker::reach(to))?;
     // SAFETY: no memory is involved.
     let (flags, how) =
         unsafe { (next_fcntl(number, libc::F_GETFD, 0), next_fcntl(number, libc::F_GETFL, 0)) };
-    let bound = names::of_socket(number).map(|(name, _)| name).filter(|name| name.port != 0);
+    let (own, _) = names::of_socket(number)?;
     // What was chosen is for a world that is larger.
-    if bound.is_some_and(|name| name.port < 1024 || !name.is_any() && name.address != to.address) {
+    let is_chosen = !own.is_any() && own.address != to.address;
+    if is_chosen || (1..1024).contains(&own.port) {
         return None;
     }
+    let bound = Some(own).filter(|own| own.port != 0);
     let times = times(number);
     let (member, is_in_others) = member_of(number, was.id());
     if is_in_others {
         return None;
     }
     let placeholder = placeholder()?;
-    let at = with(|state| state.open(trunk, to, bound))??;
+    let at = with(|state| state.open(trunk, (from, to), bound))??;
+    closes();
     let cloexec = if flags & FD_CLOEXEC == 0 { 0 } else { libc::O_CLOEXEC };
     // SAFETY: no memory is involved.
     let put = unsafe { next_dup3(placeholder, number, cloexec) };
@@ -191,6 +204,7 @@ pub(super) unsafe fn connect(number: c_int, address: *const c_void, length: u32)
         return None;
     }
     table::left(number, was);
+    sole::closed(number);
     NUMBERS.put(number, Kind::Other);
     if how & libc::O_NONBLOCK == 0 {
         return Some(0);
@@ -224,7 +238,12 @@ fn member_of(number: c_int, id: u32) -> (Option<(c_int, libc::epoll_event)>, boo
 
 impl State {
     /// A new connection by the trunk of a name. `None`: there is no room.
-    fn open(&mut self, name: u64, to: Name, bound: Option<Name>) -> Option<u32> {
+    fn open(
+        &mut self,
+        name: u64,
+        (from, to): ([u8; 16], Name),
+        bound: Option<Name>,
+    ) -> Option<u32> {
         let index = self
             .trunks
             .iter()
@@ -240,8 +259,8 @@ impl State {
             self.rows.free(at);
             return None;
         };
-        // As the kernel does for an address of this host; the port is nobody's but this one's.
-        let own = Name { address: to.address, port: (PORTS.0 + id / 2 % PORTS.1) as u16 };
+        // As the kernel would; the port is nobody's but this one's.
+        let own = Name { address: from, port: (PORTS.0 + id / 2 % PORTS.1) as u16 };
         let from = match bound {
             Some(name) if name.is_any() => Name { port: name.port, ..own },
             Some(name) => name,
@@ -307,18 +326,17 @@ fn rustix_close(number: c_int) {
 
 /// Light connections come to this number, if it listens.
 pub(super) fn is_listener(number: c_int) -> bool {
-    if table::look(number).kind() != Kind::Listening {
+    let entry = table::look(number);
+    if entry.kind() != Kind::Listening || ranges::has_left_out(number, entry.id()) {
         return false;
     }
-    let is_known = with(|state| match state.listeners.of(number) {
+    let known = with(|state| {
+        let listener = state.listeners.of(number)?;
+        listener.is_used = true;
         // A broker that has come anew, or was not there, does not know of it.
-        Some(listener) => {
-            listener.is_used = true;
-            listener.said != 0 && listener.said == connection()
-        }
-        None => false,
+        (listener.said != 0 && listener.said == connection()).then_some(true)
     });
-    is_known.unwrap_or(false) || listens(number)
+    known.flatten().unwrap_or_else(|| listens(number))
 }
 
 /// `accept4` at such a number. `native`: the kernel's.

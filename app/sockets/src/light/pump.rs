@@ -133,7 +133,7 @@ impl State {
         }
         let names = trunk.names();
         // As the kernel would have it: a port that anybody may have, of this host's.
-        let is_likely = names.from.port >= 1024 && names.from.address == names.to.address;
+        let is_likely = names.from.port >= 1024 && names.from.leads_to(&names.to);
         let made = is_likely.then_some(()).and_then(|()| {
             let listener = self.listeners.hearing(&names)?;
             let row = self.rows.make(index as u16, names)?;

@@ -47,38 +47,39 @@ impl Waits {
         }
     }
 
-    /// As `ppoll` says it.
+    /// As `ppoll` says it; `None`: that is no time, as the kernel will say.
     ///
     /// # Safety
     /// The limit is there, or null.
-    pub(crate) unsafe fn of(limit: *const libc::timespec) -> Self {
+    pub(crate) unsafe fn of(limit: *const libc::timespec) -> Option<Self> {
         if limit.is_null() {
-            return Self::Until(None);
+            return Some(Self::Until(None));
         }
         // SAFETY: as the caller says.
         let limit = unsafe { *limit };
-        Self::within(limit.tv_sec, limit.tv_nsec)
+        Self::within(limit.tv_sec, limit.tv_nsec).filter(|_| limit.tv_nsec < SECOND)
     }
 
-    /// As `select` says it.
+    /// The same as `select` says it, for which more microseconds are some seconds.
     ///
     /// # Safety
     /// The limit is there, or null.
-    pub(crate) unsafe fn of_time(limit: *const libc::timeval) -> Self {
+    pub(crate) unsafe fn of_time(limit: *const libc::timeval) -> Option<Self> {
         if limit.is_null() {
-            return Self::Until(None);
+            return Some(Self::Until(None));
         }
         // SAFETY: as the caller says.
         let limit = unsafe { *limit };
         Self::within(limit.tv_sec, limit.tv_usec.saturating_mul(1000))
     }
 
-    fn within(seconds: i64, nanoseconds: i64) -> Self {
+    fn within(seconds: i64, nanoseconds: i64) -> Option<Self> {
+        let is_one = seconds >= 0 && nanoseconds >= 0;
         let all = seconds.saturating_mul(SECOND).saturating_add(nanoseconds);
-        match u64::try_from(all) {
-            Ok(0) | Err(_) => Self::Never,
-            Ok(some) => Self::Until(Some(now().saturating_add(some))),
-        }
+        is_one.then(|| match all.unsigned_abs() {
+            0 => Self::Never,
+            some => Self::Until(Some(now().saturating_add(some))),
+        })
     }
 
     pub(super) fn is_over(self) -> bool {
