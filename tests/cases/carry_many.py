@@ -44,8 +44,21 @@ def _files(how):
     return run
 
 
+def left(waits):
+    """Several times: whether anything was carried depends on what else the machine does."""
+    def run(ways):
+        python = ["/usr/bin/python3", "-B", _SOURCES / "left.py"]
+        for turn, way in enumerate((False, True, True, True)):
+            port = 7680 + 2 * turn
+            with sockets.server_of(ways, way, port, *python, "serves", port, waits) as serving:
+                text = ways.run(way, *python, "asks", port, waits, limit=40)
+                check(text == "ok\n" and serving.wait(10) == 0, text)
+    return run
+
+
 def groups():
     """All wait."""
     waits = [Case("carry.gone", _gone, 90)]
     waits += [Case(f"carry.files.{how}", _files(how), 120) for how in ("waits", "asks", "strange")]
+    waits += [Case(f"carry.left.{how}", left(how), 120) for how in ("accepts", "sends")]
     return [Group("carry.many", waits, carry.Carried, weight=WAITS)]

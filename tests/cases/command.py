@@ -1,6 +1,7 @@
 """The command line, and what happens when there is no daemon."""
 
 import json
+import re
 
 from harness import duet, process
 from harness.case import WAITS, Case, Group, check
@@ -63,6 +64,49 @@ def _starts_a_daemon(pair):
     process.kill(started[0])
 
 
+_SERVES = """
+import socket
+listener = socket.create_server(("127.0.0.1", 7070))
+print("listens", flush=True)
+far = listener.accept()[0]
+while far.recv(1):
+    far.send(b"x")
+"""
+_ASKS = """
+import socket, time
+near = socket.create_connection(("127.0.0.1", 7070))
+for at in range(400):
+    near.send(b"x")
+    near.recv(1)
+    time.sleep(at % 10 / 1000)
+"""
+
+
+def _carries(pair):
+    """Without a daemon, too, sockets are carried by `omniverb run --sockets` and nothing else."""
+    home = pair.stage.folder("home", UID, 0o700)
+    report = home / "report"
+    options = environment(HOME=home, XDG_RUNTIME_DIR=home, OMNIVERB_SOCKETS_REPORT=report)
+    line = [*pair.namespace.enter(), "unshare", "--mount", "sh", "-ec",
+            'mount -t tmpfs none /run; exec "$@"', "sh", *as_user(UID),
+            pair.stage.dist / "bin" / "omniverb", "run", "--sockets", "--", "python3", "-Bc"]
+    with open(home / "said", "w+", encoding="utf-8") as said:
+        serving = process.start([*line, _SERVES], env=options, stdout=said, stderr=said)
+        try:
+            process.until(lambda: "listens" in process.written(said), 20, lambda: "a server")
+            process.run([*line, _ASKS], env=options)
+            check(serving.wait(20) == 0, process.written(said))
+        finally:
+            process.end(serving)
+            for pid in process.descendants():
+                if _comm(pid) == "omniverbd" and pid != pair.daemon.pid:
+                    process.kill(pid)
+    text = report.read_text()
+    carried = re.findall(r"^links 1 bytes (\d+)$", text, re.MULTILINE)
+    # Who sleeps is sent to by the kernel.
+    check(len(carried) == 2 and max(map(int, carried)) > 0, text)
+
+
 def _comm(pid):
     try:
         with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
@@ -98,6 +142,7 @@ def groups():
         Group("command.user", [
             Case("command.no_daemon", _no_daemon),
             Case("command.starts_a_daemon", _starts_a_daemon),
+            Case("command.carries", _carries),
             Case("command.daemon_errors", _daemon_errors),
         ], PlainPair, weight=WAITS),
     ]

@@ -8,7 +8,8 @@ import contextlib
 import re
 
 from cases import sockets
-from cases.carry import Carried, pairs
+from cases.carry import Carried, pairs, sets, soak
+from cases.carry_many import left
 from harness import process, staging
 from harness.case import WAITS, Case, Group, check
 
@@ -26,6 +27,14 @@ class Light(Carried):
     mode = "light"
 
 
+class Mixed(Carried):
+    """The namespace, for processes that carry connections of which some are light: those to about
+    half of the ports that the kernel chooses by itself, and to another address."""
+
+    told = ("OMNIVERB_SOCKETS_LIGHT=:32768-46883,127.0.0.2",)
+    ranges = ("127.0.0.1:6379", "[fd00::/8]:7-9", ":5")
+
+
 def carried(run):
     """The same; and that connections were light then."""
     def all_of(ways):
@@ -36,6 +45,46 @@ def carried(run):
         check(sum(links for links, _ in reports) > 0, "no connection was light")
         check(sum(count for _, count in reports) > 0, "nothing was carried")
     return all_of
+
+
+def _of_both_kinds(run):
+    """Some bytes were carried, and some went by light connections."""
+    def all_of(ways):
+        ways.reports()
+        ways.kinds.clear()
+        run(ways)
+        ways.reports()
+        check(ways.kinds == {"links", "light"}, f"{ways.kinds}")
+    return all_of
+
+
+def _told(ways):
+    """`omniverb run --sockets` tells what the daemon's configuration says, unless the environment
+    says something else; a range that is none is a mistake."""
+    run = [ways.stage.dist / "bin" / "omniverb", "run", "--present", "off"]
+    show = ["--", "printenv", "OMNIVERB_SOCKETS", "OMNIVERB_SOCKETS_LIGHT"]
+    for words, said, wanted in (
+            ([], None, "carry\n127.0.0.1/32:6379 [fd00::/8]:7-9 :5\n"),
+            ([], ":8", "carry\n:8\n"),
+            (["=light"], None, "light\n"),
+            ([], "10.0.0.0/33", "prefix")):
+        more = [f"OMNIVERB_SOCKETS_LIGHT={said}"] if said else []
+        word = "--sockets" + "".join(words)
+        line = ["env", f"OMNIVERB_SOCKET={ways.socket}", *more, *run, word]
+        text = ways.run(False, *line, *show, accept=(0, 1, 125))
+        check(text == wanted or wanted in text != "" and wanted == "prefix", f"{line}: {text}")
+
+
+def _children(kind):
+    def run(ways):
+        """A child has connections of its own, of both kinds, and its parent goes on."""
+        port = 7540
+        python = ["/usr/bin/python3", "-B", staging.PROGRAMS / "sockets" / "beside.py"]
+        for way in (False, True):
+            with sockets.server_of(ways, way, port, *python, "serves", port) as serving:
+                text = ways.run(way, *python, "asks", port, kind, limit=60)
+                check(text == "ok\n" and serving.wait(10) == 0, text)
+    return run
 
 
 def _both(run):
@@ -116,9 +165,22 @@ def groups():
         Group("light", cases, Light, weight=WAITS),
         Group("light.sequences",
               [Case("light.pairs", pairs(0, _SEQUENCES, "light"), 200),
+               Case("light.soak", soak(8, 1500, "calm"), 120),
+               Case("light.sets", sets(12, 300, "calm"), 120),
                Case("light.pairs.sets", pairs(0, _SEQUENCES // 2, "light-sets"), 200),
                Case("light.pairs.long", pairs(10_000, _SLOWLY, "light"), 3000, slow=True),
                Case("light.pairs.sets.long", pairs(10_000, _SLOWLY, "light-sets"), 3000,
                     slow=True)],
               Light),
+        Group("light.mixed",
+              [Case("light.mixed.pairs", pairs(0, _SEQUENCES, "light"), 200),
+               Case("light.mixed.pairs.sets", pairs(0, _SEQUENCES // 2, "light-sets"), 200),
+               Case("light.mixed.told", _told),
+               Case("light.mixed.accepts", left("accepts"), 120),
+               Case("light.mixed.sends", left("sends"), 120),
+               Case("light.mixed.fork", _of_both_kinds(_children("fork")), 120),
+               Case("light.mixed.raw", _of_both_kinds(_children("raw")), 120),
+               Case("light.mixed.soak", _of_both_kinds(soak(8, 1500, "calm")), 120),
+               Case("light.mixed.sets", _of_both_kinds(sets(12, 300, "calm")), 120)],
+              Mixed),
     ]

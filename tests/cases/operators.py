@@ -37,7 +37,8 @@ def _sockets(pair):
     check((tenants.st_uid, operators.st_uid) == (0, 0), "owners")
     # Its output the harness puts there.
     names = set(os.listdir(pair.daemon.folder)) - {"log"}
-    check(names == {pair.daemon.socket.name}, f"{names}")
+    name = pair.daemon.socket.name
+    check(names == {name, f"{name}.sockets"}, f"{names}")
 
 
 _HOLD = """

@@ -4,7 +4,7 @@
 With `pairs` for WHAT most calls are about bytes of connections between two processes, which is what
 a library can carry, with `sets` also about sets of epoll, with `light` and `light-sets` the same
 without what light connections cannot do; then the last line says how many ends of
-connections it had, of how many.
+connections it had, of how many, and how many of these were light.
 
 Prints what every call gave, a line each. The same seed makes the same calls, so the output is the
 same with and without a library before them. With one that can say what it knows of descriptors,
@@ -327,7 +327,8 @@ def main():
             print(f"seed {seed}: {line}", file=sys.stderr, flush=True)
     if is_pairs:
         there = sum(any(one in way for one in _CARRIED) for way in ways)
-        print(f"{there} of {len(ways)} ends", file=sys.stderr)
+        light = sum("light" in way for way in ways)
+        print(f"{there} of {len(ways)} ends, {light} light", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@
  *
  * Each end has two threads, each with a set. Half of the connections are level-triggered and read a
  * piece at a time, half edge-triggered and read until there is no more. Unless it is `calm`, they
- * are taken out and put back, changed by another thread, duplicated, and put into a second set.
+ * are taken out and put back, changed by another thread, duplicated, and put into a second set. The
+ * server is found at two addresses, which may be reached in different ways.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -255,8 +256,7 @@ static void *run(void *argument)
 
 int main(int count, char **words)
 {
-	struct sockaddr_in address = { .sin_family = AF_INET,
-				       .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_in address = { .sin_family = AF_INET };
 	int listener = -1, one = 1;
 	pthread_t threads[THREADS];
 
@@ -281,6 +281,7 @@ int main(int count, char **words)
 			number = accept(listener, NULL, NULL);
 		} else {
 			number = socket(AF_INET, SOCK_STREAM, 0);
+			address.sin_addr.s_addr = htonl(INADDR_LOOPBACK + i % 2);
 			CHECK(connect(number, (void *)&address, sizeof address) == 0);
 		}
 		CHECK(number >= 0);
