@@ -124,6 +124,7 @@ bench: deps guest-kernel build
 	$(PYTHON) bench/limits.py $(BENCH_LIMITS) || failed=1; \
 	$(PYTHON) bench/dma.py $(BENCH_DMA) || failed=1; \
 	$(PYTHON) bench/applications.py $(BENCH_APPLICATIONS) || failed=1; \
+	$(PYTHON) bench/connections.py $(BENCH_CONNECTIONS) || failed=1; \
 	exit $$failed
 
 bench-machines: deps guest build
