@@ -10,7 +10,8 @@ from harness.case import POLLS, WAITS, Case, Group
 
 # One after the other, since cargo lets only one at a time into the folder it builds in.
 _CARGO = [
-    ("clippy", ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"], 1200),
+    ("clippy", ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"],
+     1200),
     ("unit-tests", ["test", "--workspace", "--exclude", "omniverb_adopt", "--locked"], 1500),
     ("adoption", ["test", "-p", "omniverb_adopt", "--locked"], 900),
 ]

@@ -125,7 +125,7 @@ def _serving(ways, port, *line, ends):
 
 def _many(ways):
     """Thousands at a time, in a set of the one end's: each says what it was told. On a machine on
-    which the broker needs longer for an answer than it is waited for they are TCP's for a second."""
+    which the broker needs longer for an answer than is waited they are TCP's for a second."""
     program, port = ways.program("many"), 7510
     for turn in range(_TURNS):
         with _serving(ways, port + turn, program, "serve", port + turn, ends=20):
