@@ -282,8 +282,7 @@ def main():
                   file=sys.stderr)
     finally:
         stage.close()
-    stolen = [after - before for after, before in zip(machine.cpu_times(), ticks)]
-    known = {**machine.facts(ROOT), "stolen_by_other_machines": stolen[0] / max(stolen[1], 1)}
+    known = {**machine.facts(ROOT), "stolen_by_other_machines": machine.stolen_since(ticks)}
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     chosen.out.write_text(json.dumps({"machine": known, "samples": samples, "carried bytes":
                                       carried_bytes, "failures": failures}, indent=1) + "\n")

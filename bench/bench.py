@@ -177,7 +177,7 @@ def main():
     chosen = arguments()
     known = machine.facts(ROOT)
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    started, stolen = time.monotonic(), machine.cpu_times()
+    started, before = time.monotonic(), machine.cpu_times()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="omniverb-bench-")))
         try:
@@ -186,8 +186,7 @@ def main():
         except (Failure, OSError) as failure:
             print(f"bench: {failure}", file=sys.stderr)
             return 1
-    ticks = [after - before for after, before in zip(machine.cpu_times(), stolen)]
-    known["stolen_by_other_machines"] = ticks[0] / max(ticks[1], 1)
+    known["stolen_by_other_machines"] = machine.stolen_since(before)
     rows = report.results(measurements, limits)
     chosen.out.write_text(json.dumps(
         {"machine": known, "pin": pin, "rounds": chosen.rounds, "notes": notes,

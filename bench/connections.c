@@ -38,7 +38,7 @@ struct word {
 	uint64_t what, count;
 };
 
-static int pairs, each, is_open;
+static int pairs, each;
 /* By which a client is told what to do, and says that it is done; its server's port. */
 static int orders[PAIRS_MAX][2], reports[PAIRS_MAX][2], ports[PAIRS_MAX][2];
 static int members[2 * PAIRS_MAX];
@@ -291,7 +291,7 @@ int main(int words, char **word)
 {
 	struct rlimit most;
 	uint64_t count, share;
-	int times;
+	int times, is_open;
 
 	if (words != 6)
 		return 2;

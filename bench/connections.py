@@ -92,7 +92,6 @@ def many(ways, program, most):
         if free() < number * BYTES:
             raise Failure("there is too little memory")
         each = number // pairs
-        # What is left of one process is the next one's.
         return ways.take(way, program, what, pairs, each, count, times,
                          limit=120 + number // 2000, **variables)
 
@@ -180,8 +179,7 @@ def main():
                       file=sys.stderr)
     finally:
         stage.close()
-    stolen = [after - before for after, before in zip(machine.cpu_times(), ticks)]
-    known = {**machine.facts(ROOT), "stolen_by_other_machines": stolen[0] / max(stolen[1], 1)}
+    known = {**machine.facts(ROOT), "stolen_by_other_machines": machine.stolen_since(ticks)}
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     said = {f"{key}, {way}": found for (key, way), found in samples.items()}
     broken = {f"{key}, {way}": why for (key, way), why in failures.items()}

@@ -120,7 +120,7 @@ def arguments():
 
 def main():
     chosen = arguments()
-    known, stolen, started = machine.facts(ROOT), machine.cpu_times(), time.monotonic()
+    known, before, started = machine.facts(ROOT), machine.cpu_times(), time.monotonic()
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     stage = Stage(with_programs=False)
     try:
@@ -129,8 +129,7 @@ def main():
     finally:
         stage.close()
         process.end_descendants()
-    ticks = [after - before for after, before in zip(machine.cpu_times(), stolen)]
-    known["stolen_by_other_machines"] = ticks[0] / max(ticks[1], 1)
+    known["stolen_by_other_machines"] = machine.stolen_since(before)
     chosen.out.write_text(json.dumps({"machine": known, "seconds": time.monotonic() - started,
                                       "places": found}, indent=1) + "\n")
     print(*machine.lines(known), sep="\n")

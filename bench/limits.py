@@ -189,7 +189,7 @@ def arguments():
 
 def main():
     chosen = arguments()
-    known, stolen, started = machine.facts(ROOT), machine.cpu_times(), time.monotonic()
+    known, before, started = machine.facts(ROOT), machine.cpu_times(), time.monotonic()
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     stage, found, errors = Stage(), {}, {}
     parts = {"steady": lambda: steady(stage), "changes": lambda: changes(stage),
@@ -206,8 +206,7 @@ def main():
     finally:
         stage.close()
         process.end_descendants()
-    ticks = [after - before for after, before in zip(machine.cpu_times(), stolen)]
-    known["stolen_by_other_machines"] = ticks[0] / max(ticks[1], 1)
+    known["stolen_by_other_machines"] = machine.stolen_since(before)
     chosen.out.write_text(json.dumps({"machine": known, "seconds": time.monotonic() - started,
                                       **found, "errors": errors}, indent=1) + "\n")
     print(*machine.lines(known), sep="\n")

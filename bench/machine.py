@@ -39,6 +39,12 @@ def cpu_times():
     return fields[7], sum(fields)
 
 
+def stolen_since(before):
+    """The share of all time since such ticks that other virtual machines had."""
+    stolen, ticks = (after - then for after, then in zip(cpu_times(), before))
+    return stolen / max(ticks, 1)
+
+
 def commit(repository):
     """Which source was measured; marked when the tree had changes."""
     def git(*arguments):

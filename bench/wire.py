@@ -241,13 +241,12 @@ def main():
     chosen = arguments()
     known = machine.facts(ROOT)
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    started, stolen = time.monotonic(), machine.cpu_times()
+    started, before = time.monotonic(), machine.cpu_times()
     try:
         items = measure(chosen)
     finally:
         process.end_descendants()
-    ticks = [after - before for after, before in zip(machine.cpu_times(), stolen)]
-    known["stolen_by_other_machines"] = ticks[0] / max(ticks[1], 1)
+    known["stolen_by_other_machines"] = machine.stolen_since(before)
     rows = results(items)
     chosen.out.write_text(json.dumps({"machine": known, "mtu": chosen.mtu, "rounds": chosen.rounds,
                                       "seconds": time.monotonic() - started, "results": rows},
