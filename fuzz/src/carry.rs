@@ -34,7 +34,7 @@ pub fn carry(bytes: &[u8]) {
             8 => _ = theirs.leave(),
             9 => _ = theirs.inherit(value as usize),
             _ => {
-                theirs.welcome(|| true);
+                theirs.welcome(1, || true);
                 theirs.say_no_more();
                 if value.is_multiple_of(97) {
                     ours.stop();

@@ -6,15 +6,16 @@
 //!
 //! ```text
 //! place, of the reader:   0:1 | taken:1 | position:62
-//! welcome, of the reader: trying:1 | life:63
+//! welcome, of the reader: trying:1 | life:63, or trying:1 | attempt:63
 //! head, of the writer:    stopped:1 | 0:1 | position:62
 //! ```
 //!
 //! * *Welcome*: the reader looks at the ring, and the writer may put bytes there. Who is about to
 //!   sleep takes it away, so that what comes then comes by the kernel, which wakes. Who welcomes
 //!   *tries* that first, and looks then whether somebody sleeps: so the writer is never welcome
-//!   for a moment that nobody looks after. It is a word by itself since it seldom changes: so both
-//!   ends have it at hand.
+//!   for a moment that nobody looks after. Each attempt has a number of its own: one that was taken
+//!   away does not come true by another one that begins then. It is a word by itself since it
+//!   seldom changes: so both ends have it at hand.
 //! * *Taken*: from the position on the bytes are the writer's again. The reader sets it when it
 //!   leaves (whoever has the socket next can only ask the kernel), the writer when it has to send
 //!   by the kernel. The reader takes none of them any more. When the kernel has them the position
@@ -325,17 +326,28 @@ impl<M: WordMemory> Direction<M> {
     }
 
     /// Of the reader: it looks at the ring from now on, if `may` says so. Who goes to sleep says so
-    /// to `may` first, and takes the welcome away then: one of the two finds the other. Whether the
-    /// writer is welcome.
-    pub fn welcome(&self, may: impl FnOnce() -> bool) -> bool {
+    /// to `may` first, and takes the welcome away then: one of the two finds the other. Each
+    /// `attempt` that is under way has another number. Whether the writer is welcome.
+    ///
+    /// `may` is asked by one at a time, if nobody takes the welcome away, and not while the writer
+    /// is welcome.
+    pub fn welcome(&self, attempt: u64, may: impl FnOnce() -> bool) -> bool {
         let word = self.memory.word(self.welcome);
-        if word.compare_exchange(0, TRYING, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+        let trying = TRYING | attempt;
+        if word.compare_exchange(0, trying, Ordering::SeqCst, Ordering::Relaxed).is_err() {
             return self.is_welcome();
         }
         fence();
         let next = u64::from(may());
-        let is_said = word.compare_exchange(TRYING, next, Ordering::SeqCst, Ordering::Relaxed);
+        let is_said = word.compare_exchange(trying, next, Ordering::SeqCst, Ordering::Relaxed);
         is_said.is_ok() && next == 1
+    }
+
+    /// Of the reader: the writer is welcome, or somebody tries to welcome it at this moment. If not
+    /// there is nothing for who goes to sleep to take away.
+    #[inline(always)]
+    pub fn may_be_welcome(&self) -> bool {
+        self.memory.load(self.welcome, Ordering::Acquire) != 0
     }
 
     /// Of the reader: no more. What came before is found by looking after this.

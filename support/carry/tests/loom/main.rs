@@ -80,7 +80,7 @@ fn take_back(direction: &Direction<Words>) -> u64 {
 fn nobody_sleeps_beside_bytes_in_the_ring() {
     loom::model(|| {
         let writers = direction();
-        writers.welcome(|| true);
+        writers.welcome(1, || true);
         let readers = writers.clone();
         let writer = thread::spawn(move || {
             let head = fill(&writers);
@@ -157,7 +157,7 @@ fn what_is_stopped_is_not_published() {
 fn who_leaves_leaves_bytes_to_the_writer() {
     loom::model(|| {
         let writers = direction();
-        writers.welcome(|| true);
+        writers.welcome(1, || true);
         let readers = writers.clone();
         let reader = thread::spawn(move || readers.leave().unwrap());
         let head = fill(&writers);
@@ -205,7 +205,7 @@ fn nobody_is_welcome_while_somebody_sleeps() {
         let sleeping = Arc::new(AtomicU64::new(0));
         let seen = sleeping.clone();
         let other = thread::spawn(move || {
-            others.welcome(|| {
+            others.welcome(1, || {
                 fence(Ordering::SeqCst);
                 seen.load(Ordering::SeqCst) == 0
             })
@@ -213,6 +213,54 @@ fn nobody_is_welcome_while_somebody_sleeps() {
         sleeping.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         readers.say_no_more();
+        other.join().unwrap();
+        assert!(!readers.is_welcome());
+    });
+}
+
+/// The same with two who welcome: an attempt that was taken away does not come true by another one.
+#[test]
+fn an_attempt_is_nobody_elses() {
+    loom::model(|| {
+        let readers = direction();
+        let sleeping = Arc::new(AtomicU64::new(0));
+        let welcomes = |attempt| {
+            let (others, seen) = (readers.clone(), sleeping.clone());
+            thread::spawn(move || {
+                others.welcome(attempt, || {
+                    fence(Ordering::SeqCst);
+                    seen.load(Ordering::SeqCst) == 0
+                })
+            })
+        };
+        let others = [welcomes(1), welcomes(2)];
+        sleeping.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        readers.say_no_more();
+        others.into_iter().for_each(|other| _ = other.join().unwrap());
+        assert!(!readers.is_welcome());
+    });
+}
+
+/// The same; who falls asleep leaves alone what is nobody's welcome so far.
+#[test]
+fn who_falls_asleep_takes_attempts_away() {
+    loom::model(|| {
+        let readers = direction();
+        let others = readers.clone();
+        let sleeping = Arc::new(AtomicU64::new(0));
+        let seen = sleeping.clone();
+        let other = thread::spawn(move || {
+            others.welcome(1, || {
+                fence(Ordering::SeqCst);
+                seen.load(Ordering::SeqCst) == 0
+            })
+        });
+        sleeping.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if readers.may_be_welcome() {
+            readers.say_no_more();
+        }
         other.join().unwrap();
         assert!(!readers.is_welcome());
     });
@@ -228,7 +276,7 @@ fn nobody_is_shown_a_welcome_beside_a_sleeper() {
         let sleeping = Arc::new(AtomicU64::new(0));
         let seen = sleeping.clone();
         let other = thread::spawn(move || {
-            others.welcome(|| {
+            others.welcome(1, || {
                 fence(Ordering::SeqCst);
                 seen.load(Ordering::SeqCst) == 0
             });
@@ -282,7 +330,7 @@ fn what_was_seen_is_enough() {
 fn who_shows_that_it_reads_welcomes_nobody() {
     loom::model(|| {
         let readers = direction();
-        readers.welcome(|| true);
+        readers.welcome(1, || true);
         let others = readers.clone();
         let other = thread::spawn(move || others.goes_on());
         readers.say_no_more();
