@@ -24,6 +24,18 @@ pub(super) fn waiting(link: Link) -> usize {
     link.inward().and_then(|direction| direction.waiting().ok()).map_or(0, |(_, bytes)| bytes)
 }
 
+/// All that was written was read, and nobody takes anything back.
+#[inline]
+pub(super) fn is_all_read(direction: &Direction<Memory>) -> bool {
+    let place = direction.place();
+    !place.is_taken() && place.position() == direction.head().position()
+}
+
+/// What was not read is the other end's again, as far as a glance tells.
+pub(super) fn is_taken(link: Link) -> bool {
+    link.inward().is_some_and(|direction| direction.place().is_taken())
+}
+
 /// There are bytes in the ring, and all that are before them were received.
 pub(super) fn is_readable(link: Link, number: c_int) -> bool {
     waiting(link) > 0 && link.inward().is_some_and(|direction| is_passed(link, number, &direction))

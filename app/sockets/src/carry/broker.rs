@@ -25,7 +25,7 @@ use rustix::net::{
 };
 
 use super::links::{Link, Memory, Note, Word};
-use super::{clock, links, over, shadow, watch};
+use super::{clock, links, members, over, shadow, watch};
 use crate::table::NUMBERS;
 use crate::{ledger, own, sole};
 
@@ -406,13 +406,14 @@ fn take_link(link: Link, file: &OwnedFd, name: u64, side: u64) -> bool {
     if link.get(Word::Memory) != 0 || !may_have_memory(link) {
         return false;
     }
-    let Some(base) = map(file, layout::BYTES, ProtFlags::READ | ProtFlags::WRITE) else {
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let Some(base) = map_at(link.home(), file, layout::BYTES, access) else {
         return false;
     };
-    link.set(Word::Side, side);
     link.set(Word::Name, name);
     watch::put(link, link.get(Word::Number) as c_int);
-    link.word(Word::Memory).store(base as u64, Ordering::SeqCst);
+    link.has_come(base, side);
+    members::stirs(link);
     // Who leaves says so and looks for the memory then; one of the two is seen.
     fence(Ordering::SeqCst);
     if !may_have_memory(link) {
@@ -441,13 +442,23 @@ fn refuse_link(file: &OwnedFd, side: u64) {
 
 /// Maps a memory file that can be neither cut short nor grown.
 pub(crate) fn map(file: &OwnedFd, bytes: usize, protection: ProtFlags) -> Option<*mut c_void> {
+    map_at(ptr::null_mut(), file, bytes, protection)
+}
+
+/// The same, in the place of what there is, if that is not null.
+fn map_at(
+    at: *mut c_void,
+    file: &OwnedFd,
+    bytes: usize,
+    protection: ProtFlags,
+) -> Option<*mut c_void> {
     let seals = fcntl_get_seals(file).ok()?;
     let is_fixed = seals.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL);
     let is_long = fstat(file).is_ok_and(|status| status.st_size == bytes as i64);
-    // SAFETY: new memory, wherever the kernel likes; the file keeps its size.
+    let fixed = if at.is_null() { MapFlags::empty() } else { MapFlags::FIXED };
+    // SAFETY: new memory, wherever the kernel likes, or in the place of what the caller has; the
+    // file keeps its size.
     (is_fixed && is_long)
-        .then(|| unsafe {
-            mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0).ok()
-        })
+        .then(|| unsafe { mmap(at, bytes, protection, MapFlags::SHARED | fixed, file, 0).ok() })
         .flatten()
 }

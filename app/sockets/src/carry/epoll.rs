@@ -33,6 +33,8 @@ const ENDING: u32 = (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP) as u32;
 
 /// How often a call that does not wait looks again for what has gone another way meanwhile.
 pub(super) const MOVES: u32 = 8;
+/// Members that have news are kept in mind, so many of them.
+const FOUND: usize = 64;
 
 /// Before `EPOLL_CTL_ADD` or `EPOLL_CTL_MOD`.
 ///
@@ -125,10 +127,7 @@ pub(super) fn is_seen(set: c_int) {
     sole::spread(set);
     fence(Ordering::SeqCst);
     if let Some(row) = Row::of(entry.id()) {
-        row.each(|link| {
-            leaving::leave(link, number_of(link));
-            true
-        });
+        row.each_of_all(|_| true, |link| leaving::leave(link, number_of(link)));
     }
 }
 
@@ -177,11 +176,39 @@ fn newest(link: Link) -> u64 {
     link.inward().map_or(0, |direction| direction.head().position() + 1)
 }
 
+/// A member may have news, as far as a glance tells.
+#[inline(always)]
+fn may_have_news(link: Link) -> bool {
+    link.glance().is_some_and(|word| word != link.get(Word::Quiet) || link.get(Word::Error) != 0)
+}
+
+/// Whether a member that is held has news. If there will be none before something changes it need
+/// not be looked at until then.
+fn has_news(row: Row, link: Link) -> bool {
+    let (word, events, told) = (link.glance(), link.get(Word::Events), link.get(Word::Told));
+    if news(link) != 0 {
+        return true;
+    }
+    let Some((word, direction)) = word.zip(link.inward()) else { return false };
+    let (is_read, flags) = (arrived::is_all_read(&direction), events as u32);
+    let is_told = flags & EDGE != 0 && told == (word & !(1 << 63)) + 1;
+    if link.has(Note::Broken) || flags & READABLE == 0 || is_read || is_told {
+        row.is_quiet(link, word, (events, told));
+    }
+    false
+}
+
+/// Calls with each member that has news, until that says that it is enough.
+#[inline]
+fn each_with_news(row: Row, mut with: impl FnMut(Link) -> bool) {
+    row.each_held(may_have_news, |link| !has_news(row, link) || with(link));
+}
+
 fn any_has_news(row: Row) -> bool {
     let mut found = false;
-    row.each(|link| {
-        found = news(link) != 0;
-        !found
+    each_with_news(row, |_| {
+        found = true;
+        false
     });
     found
 }
@@ -209,11 +236,13 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
     /// What there is now, of the kernel's and of the rings.
     fn ask(&self) -> c_int {
         let (mut waiting, mut is_ours) = (0, true);
-        self.row.each(|link| {
-            if news(link) != 0 {
-                waiting += 1;
-                is_ours &= link.get(Word::Events) as u32 & !OURS == 0;
+        let mut found = [0; FOUND];
+        each_with_news(self.row, |link| {
+            if let Some(place) = found.get_mut(waiting) {
+                *place = link.index();
             }
+            waiting += 1;
+            is_ours &= link.get(Word::Events) as u32 & !OURS == 0;
             true
         });
         let turn = self.row.turn() as usize;
@@ -235,10 +264,22 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         }
         self.settle(by_kernel);
         let mut count = by_kernel;
-        self.row.each(|link| {
-            count += self.tell(link, by_kernel, count);
-            true
-        });
+        let mut tell = |link| count += self.tell(link, by_kernel, count);
+        match found.get(..waiting) {
+            Some(found) => {
+                for link in found.iter().filter_map(|index| Link::at(*index)) {
+                    self.row.holding(link, &mut tell);
+                }
+            }
+            None => each_with_news(self.row, |link| {
+                tell(link);
+                true
+            }),
+        }
+        if by_kernel > 0 {
+            self.row.counts(by_kernel as u64);
+        }
+        self.row.ages();
         if count == 0 && kept > 0 {
             // What places were kept for another thread has told of.
             let told = (self.native)(self.events, self.most as c_int, Limit::AtOnce);
@@ -259,7 +300,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
                 return told;
             }
             let mut is_passing = false;
-            self.row.each(|link| {
+            self.row.each_held(arrived::is_taken, |link| {
                 is_passing |= arrived::settles(link);
                 true
             });
@@ -273,7 +314,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
     /// Changes when bytes that were in a ring are not there any more.
     fn marks(&self) -> u64 {
         let mut all = 0_u64;
-        self.row.each(|link| {
+        self.row.each_astir(|link| {
             all = all.wrapping_add(arrived::mark(link));
             true
         });
@@ -310,6 +351,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         // Others may have the same data. Otherwise it is what another thread has dealt with since.
         let same = same.filter(|_| kernels != 0 || !self.has_another(link));
         if same.is_none() && count == self.most {
+            self.row.begins_with(link);
             return 0;
         }
         if is_edge && bits & READABLE != 0 {
@@ -323,6 +365,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         if bits & READABLE != 0 {
             link.set(Word::Shown, newest);
         }
+        self.row.tells(link);
         match same {
             Some(at) => self.set(at, self.get(at).events | bits, data),
             None => self.set(count, bits | kernels, data),
@@ -333,11 +376,10 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
     /// Another member has the same data.
     fn has_another(&self, link: Link) -> bool {
         let mut found = false;
-        self.row.each(|other| {
-            let is_same = other.get(Word::Data) == link.get(Word::Data);
-            found = is_same && other.index() != link.index();
-            !found
-        });
+        let is_same = |other: Link| {
+            other.get(Word::Data) == link.get(Word::Data) && other.index() != link.index()
+        };
+        self.row.each_of_all(is_same, |_| found = true);
         found
     }
 
@@ -347,7 +389,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         if told == 0 {
             return;
         }
-        self.row.each(|link| {
+        self.row.each_held(has_bytes, |link| {
             let (data, events) = (link.get(Word::Data), link.get(Word::Events) as u32);
             let readable = events & READABLE;
             if readable == 0 || arrived::waiting(link) == 0 {
@@ -376,24 +418,17 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
                 continue;
             }
             let data = event.u64;
-            self.row.each(|link| {
-                if link.get(Word::Data) == data && residue::has_bytes(link) {
+            residue::each_with_bytes(|link| {
+                if self.row.has(link) && link.get(Word::Data) == data {
                     _ = look::look_now(link, number_of(link));
                 }
-                true
             });
         }
     }
 
     /// Looks for a moment, with all members welcome. What there is to tell; 0: nothing.
     fn look_for_a_moment(&self, most: u64) -> c_int {
-        let mut is_any_welcome = false;
-        self.row.each(|link| {
-            let is_wanted = link.get(Word::Events) as u32 & READABLE != 0;
-            is_any_welcome |= is_wanted && welcome::welcome_sender(link);
-            true
-        });
-        if !is_any_welcome {
+        if !self.row.welcomes(u64::from(READABLE)) {
             return self.ask_first();
         }
         let is_there = || any_has_news(self.row);
@@ -406,14 +441,12 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
     /// What others, who look, have still to read of what they were sent.
     fn unread(&self) -> Unread {
         let mut all = Unread::default();
-        self.row.each(|link| {
-            if let Some(outward) = link.outward() {
-                let place = outward.place().position();
-                let is_unread = place != outward.head().position() && outward.is_welcome();
-                all.place = all.place.wrapping_add(place);
-                all.links += u64::from(is_unread);
+        residue::each_with_bytes(|link| {
+            let outward = link.outward().filter(|_| self.row.has(link));
+            if let Some(outward) = outward {
+                all.place = all.place.wrapping_add(outward.place().position());
+                all.links += u64::from(outward.is_welcome());
             }
-            true
         });
         all
     }
@@ -422,7 +455,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
     /// send is told at once, and looks for an answer soon. Of others that is not worth a call.
     fn ask_first(&self) -> c_int {
         let mut is_any_welcome = false;
-        self.row.each(|link| {
+        self.row.each_astir(|link| {
             let asks = link.get(Word::Events) as u32 & libc::EPOLLOUT as u32 != 0;
             is_any_welcome = asks && welcome::is_welcoming(link);
             !is_any_welcome
@@ -433,14 +466,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
     /// Waits in the kernel, while no member is welcome.
     fn sleep(&self) -> c_int {
         uncounted::falls_asleep(self.set);
-        self.row.each(|link| {
-            if let Some(direction) = link.inward()
-                && direction.is_welcome()
-            {
-                direction.say_no_more();
-            }
-            true
-        });
+        self.row.sends_away();
         let mut told = if any_has_news(self.row) { self.ask() } else { 0 };
         // What there was another thread may have been told: a call that waits does not end for
         // nothing.
@@ -469,6 +495,13 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         self.complete(told.max(0) as usize);
         told
     }
+}
+
+/// A member has bytes in its ring, as far as a glance tells: of those that are told of by edges that
+/// may be so for long.
+fn has_bytes(link: Link) -> bool {
+    let is_edge = link.get(Word::Events) as u32 & EDGE != 0;
+    link.glance().is_some_and(|word| is_edge || word != link.get(Word::Quiet))
 }
 
 /// What the kernel shows of a member.

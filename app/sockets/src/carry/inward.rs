@@ -308,7 +308,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     fn keep_error(&self, got: isize) {
         let error = shadow::errno();
         if got < 0 && !matches!(error, libc::EAGAIN | libc::EINTR) {
-            self.link.set(Word::Error, error as u64);
+            look::fails(self.link, error);
         }
     }
 
@@ -560,7 +560,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         }
         if error != 0 && !is_passing && (has_bytes || self.got > 0) {
             // Those come first; what the kernel has told us it does not tell again.
-            self.link.set(Word::Error, error as u64);
+            look::fails(self.link, error);
             if has_bytes && self.got == 0 {
                 return Step::Again;
             }
@@ -593,6 +593,8 @@ impl<N: Fn() -> isize> Call<'_, N> {
         }
         let passed = information.received().saturating_sub(self.direction.fence());
         let passed = usize::try_from(passed).unwrap_or(left).min(left);
-        self.direction.inherit(passed).is_ok() && passed < left
+        let has_more = self.direction.inherit(passed).is_ok() && passed < left;
+        members::stirs(self.link);
+        has_more
     }
 }

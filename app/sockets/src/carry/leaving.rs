@@ -9,7 +9,7 @@ use omniverb_carry::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 
 use super::links::{self, Link, Note, Word};
 use super::residue::{self, is_its};
-use super::{arrived, ended, shadow};
+use super::{arrived, ended, members, shadow};
 use crate::table::{self, MEMBERS, NUMBERS};
 use crate::{ledger, rows, sole};
 
@@ -103,7 +103,7 @@ pub(super) fn those_that_are_over() {
             link.unnote(Note::Parted);
             link.note(Note::Over);
             close_both(link, number);
-            residue::may_have_bytes();
+            residue::may_have_bytes(link);
         }
     });
 }
@@ -143,6 +143,9 @@ pub(super) fn close(number: c_int) {
         sole::slips(number);
     }
     let Some((link, is_last)) = taken else { return };
+    if is_last {
+        members::take_out(link);
+    }
     if is_last && is_its(link, number) {
         if link.get(Word::Memory) != 0 {
             end(link, number);

@@ -3,6 +3,10 @@
 //! A link is a row of words that is made when its socket is offered, and used again when nobody
 //! holds it any more: a descriptor number that is for it, or a call that is under way. A call that
 //! is left by `longjmp` or cancellation never lets go: then its memory stays, and nothing else.
+//!
+//! Who goes through many links only to see whether any is to be dealt with does so at a glance
+//! ([`Link::glance`]), without holding each. So where a link's memory once was there is always
+//! something: when it ends zeros come there, and the next link of this row.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -11,8 +15,11 @@ use omniverb_carry::layout::RING;
 use omniverb_carry::{Direction, layout};
 use omniverb_ring::WordMemory;
 use omniverb_stream::descriptors::{PIECE, Room};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-use super::{over, worth};
+use super::word::WORDS;
+pub(super) use super::word::{ASTIR, Note, Word};
+use super::{members, over, residue, worth};
 use crate::place;
 use crate::room::Pieces;
 use crate::shared;
@@ -23,14 +30,17 @@ pub(super) type Memory = shared::Memory<{ layout::BYTES }>;
 /// Sockets are carried at all.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
-const WORDS: usize = 64;
 const IN_PIECE: usize = PIECE / WORDS;
 /// Links at a time.
-const MOST: usize = 1 << 14;
+pub(super) const MOST: usize = 1 << 14;
+
+const _: () = assert!(Word::Heard as usize + 1 < WORDS && PIECE.is_multiple_of(WORDS));
 
 static ROWS: Pieces<{ MOST / IN_PIECE }> = Pieces::new();
 /// One more than the highest row ever used.
 static END: AtomicU32 = AtomicU32::new(0);
+/// No row before this one is free, as far as is known.
+static FREE: AtomicU32 = AtomicU32::new(0);
 /// For each descriptor number: one more than its row, or 0.
 static NUMBERS: Pieces<{ 1 << 10 }> = Pieces::new();
 /// How often a number was given one.
@@ -39,127 +49,7 @@ static GIVEN: AtomicU64 = AtomicU64::new(0);
 static CARRIED: AtomicU64 = AtomicU64::new(0);
 static PUT: AtomicU64 = AtomicU64::new(0);
 
-/// Words of a row: cache lines, of eight words each, of what seldom changes but for the first word,
-/// of what who sends writes, of what who receives writes, and of the rest.
-#[derive(Clone, Copy)]
-pub(super) enum Word {
-    /// Who holds it; 0: it is free.
-    Holders,
-    /// How many of these are numbers.
-    Numbers,
-    /// Where its memory is; 0: it has none yet.
-    Memory,
-    /// Which side this process is.
-    Side,
-    /// Changes whenever the row is used anew.
-    Turn,
-    /// The socket's cookie.
-    Cookie,
-    /// As the broker calls it.
-    Name,
-    /// See [`Note`].
-    Notes,
-
-    /// The thread that puts bytes into the ring.
-    Writer = 8,
-    /// The thread that takes bytes back.
-    Pump,
-    /// Calls of the kernel that send, under way.
-    Sending,
-    /// The fence is what the kernel was given: nothing was since.
-    IsFenced,
-    /// Bytes that the kernel had room for then.
-    Room,
-    /// How far the other end had read when that was looked at last.
-    SeenPlace,
-    /// How far this end has written, as far as it knows.
-    Head,
-    /// How long room in the ring was waited for in vain; how often in a row that was given up, and
-    /// until when the ring is left out for that.
-    WaitedForRoom,
-    LeftOut,
-    LeftOutUntil,
-    /// Small messages that the kernel had to send, since the other end did not look; how many these
-    /// were when that is to be looked at; and bytes that the link had carried when it was last.
-    ByKernel,
-    IsCounted,
-    CarriedThen,
-
-    /// Calls of the kernel that wait for bytes to come, under way.
-    Sleeping = 24,
-    /// One more than the fence up to which the kernel's bytes were received.
-    Passed,
-    /// Bytes that the kernel has before the fence, at least: so many need not be asked about.
-    Before,
-    /// How far the other end had written when that was looked at last.
-    SeenHead,
-    /// Waits in a row that were in vain, and how many more are to be left out.
-    Vain,
-    Skip,
-    /// One more than how far the other end had written when it was last told of there.
-    Told,
-    /// One more than how far the other end had written when the program was last told that there
-    /// are bytes, of which it has received none since; 0: it was not.
-    Shown,
-
-    /// An error that the next call is to give.
-    Error = 32,
-    /// When the shadow was looked at last.
-    Looked,
-    /// The number that it was offered by.
-    Number,
-    /// One more than the row of the epoll set that it is in; 0: in none.
-    Set,
-    /// With which events, and which data.
-    Events,
-    Data,
-    /// Where the ring was found empty last, and the pauses that were made then.
-    EmptyAt,
-    Pauses,
-    /// When the other end had rung, as it said, when that was looked at last.
-    Heard,
-}
-
-const _: () = assert!((Word::Heard as usize) < WORDS && PIECE.is_multiple_of(WORDS));
-
-/// What is true of a link from some time on.
-#[derive(Clone, Copy)]
-pub(super) enum Note {
-    /// The other end is not to put bytes into the ring any more.
-    Unwelcoming = 1,
-    /// Other processes have the socket.
-    Shared = 2,
-    /// What is in its memory makes no sense.
-    Broken = 4,
-    /// The other end has gone, and what followed from that is done.
-    Settled = 8,
-    /// The socket does not wait.
-    NonBlocking = 16,
-    /// The broker has closed its duplicate.
-    Returned = 32,
-    /// This side puts no bytes into the ring any more, and takes no memory if it has none yet.
-    Left = 64,
-    /// The other end took long to take back what it had written: it is not waited for again.
-    Slow = 128,
-    /// The other end is in another network namespace: the link is only for as long as the broker
-    /// says.
-    Across = 256,
-    /// The broker has said that it is over.
-    Parted = 512,
-    /// That was done: neither side puts anything there any more. What is there is read.
-    Over = 1024,
-    /// Both directions were ended since a process was made, and for no other reason: when nothing
-    /// is left in it the link may be forgotten, and the socket offered anew.
-    Renewable = 2048,
-    /// It was left for another reason besides: it is not, whatever else is true of it.
-    Kept = 4096,
-    /// Both directions were ended since it carried too little.
-    Rested = 8192,
-    /// What happens to its socket is told of by one set with others ([`super::watch`]).
-    Watched = 16384,
-}
-
-/// One of them.
+/// One of them: its row of words ([`Word`]).
 #[derive(Clone, Copy)]
 pub(crate) struct Link {
     row: &'static [AtomicU64; WORDS],
@@ -239,6 +129,32 @@ impl Link {
     #[inline(always)]
     pub(super) fn inward(self) -> Option<Direction<Memory>> {
         Some(Direction::new(self.memory()?, 1 - self.get(Word::Side) as usize))
+    }
+
+    /// The word that changes with all that comes; `None`: it has no memory. For who holds it, or
+    /// only looks: it may be another link's by now.
+    #[inline(always)]
+    pub(super) fn glance(self) -> Option<u64> {
+        let found = self.get(Word::Glance);
+        if found == 0 {
+            return None;
+        }
+        let memory = Memory::new(found as usize & !1);
+        Some(memory.load(layout::word(found as usize & 1, layout::HEAD), Ordering::Acquire))
+    }
+
+    /// Its memory has come. Whoever looks for it sees all that was said of it before.
+    pub(super) fn has_come(self, base: *mut c_void, side: u64) {
+        self.set(Word::Side, side);
+        self.set(Word::Home, base as u64);
+        self.set(Word::Quiet, ASTIR);
+        self.set(Word::Glance, base as u64 | 1 - (side & 1));
+        self.word(Word::Memory).store(base as u64, Ordering::SeqCst);
+    }
+
+    /// Where its memory is to be mapped; null: wherever the kernel likes.
+    pub(super) fn home(self) -> *mut c_void {
+        self.get(Word::Home) as *mut c_void
     }
 
     /// Says something of this side.
@@ -327,14 +243,21 @@ impl Link {
     fn end(self) {
         let (has_put, name) = (self.has_put(), self.get(Word::Name));
         self.tells_worth();
-        let base = self.word(Word::Memory).swap(0, Ordering::AcqRel);
+        let base = self.get(Word::Memory);
         if base != 0 {
             over::put(name);
             CARRIED.fetch_add(1, Ordering::Relaxed);
             PUT.fetch_add(has_put, Ordering::Relaxed);
-            // SAFETY: the link's own mapping, which nobody uses any more.
-            _ = unsafe { rustix::mm::munmap(base as *mut c_void, layout::BYTES) };
+            let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+            // SAFETY: the link's own mapping, which nobody uses any more, but for who looks at it
+            // at a glance.
+            _ = unsafe {
+                mmap_anonymous(base as *mut c_void, layout::BYTES, ProtFlags::READ, flags)
+            };
+            // From here on the row may be used anew.
+            self.word(Word::Memory).store(0, Ordering::Release);
         }
+        FREE.fetch_min(self.index, Ordering::AcqRel);
     }
 }
 
@@ -395,7 +318,7 @@ pub(super) fn enter(number: c_int) -> Option<Link> {
 pub(super) fn make(number: c_int) -> Option<Link> {
     let at = usize::try_from(number).ok()?;
     let piece = NUMBERS.make(at / PIECE)?;
-    for index in 0..MOST as u32 {
+    for index in FREE.load(Ordering::Acquire)..MOST as u32 {
         let link = Link::at(index)?;
         let holders = link.word(Word::Holders);
         if holders.load(Ordering::Relaxed) != 0 || link.get(Word::Memory) != 0 {
@@ -406,9 +329,12 @@ pub(super) fn make(number: c_int) -> Option<Link> {
             continue;
         }
         END.fetch_max(index + 1, Ordering::AcqRel);
-        let turn = link.get(Word::Turn).wrapping_add(1) & 0x7fff_ffff;
+        members::take_out(link);
+        residue::forget(link);
+        let (turn, home) = (link.get(Word::Turn).wrapping_add(1) & 0x7fff_ffff, link.home());
         link.row.iter().skip(1).for_each(|word| word.store(0, Ordering::Relaxed));
         link.set(Word::Turn, turn);
+        link.set(Word::Home, home as u64);
         link.set(Word::Numbers, 1);
         let word = &piece[at % PIECE];
         GIVEN.fetch_add(1, Ordering::SeqCst);
@@ -447,6 +373,36 @@ pub(super) fn forget(number: c_int, link: Link) -> bool {
         link.let_go();
     }
     is_ours
+}
+
+/// One more than the highest index that a link ever had.
+pub(super) fn end() -> u32 {
+    END.load(Ordering::Acquire)
+}
+
+/// The link of an index, held, if there is one.
+#[inline]
+pub(super) fn hold(index: u32) -> Option<Link> {
+    let link = Link::at(index)?;
+    link.hold().then_some(())?;
+    if link.get(Word::Numbers) > 0 {
+        return Some(link);
+    }
+    link.let_go();
+    None
+}
+
+/// A number that is for a link, held.
+pub(super) fn number_of(link: Link) -> Option<c_int> {
+    let ours = u64::from(link.index) + 1;
+    let is_its =
+        |number: c_int| word_of(number).is_some_and(|word| word.load(Ordering::Acquire) == ours);
+    let first = link.get(Word::Number) as c_int;
+    if is_its(first) {
+        return Some(first);
+    }
+    // It has duplicates, and was offered by one that is no more.
+    (0..crate::table::NUMBERS.end()).find(|number| is_its(*number))
 }
 
 /// Somebody holds the link of a tag, be it a number or a call.
@@ -507,5 +463,15 @@ pub(super) fn each(mut with: impl FnMut(c_int, Link)) {
             with(number, link);
             link.let_go();
         }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// As if there had been so many.
+    pub(in super::super) fn reaches(end: u32) {
+        END.fetch_max(end, Ordering::AcqRel);
     }
 }

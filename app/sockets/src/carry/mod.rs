@@ -19,6 +19,7 @@
 
 mod arrived;
 mod aside;
+mod bits;
 pub(crate) mod broker;
 pub(crate) mod clock;
 mod crowd;
@@ -43,6 +44,7 @@ mod renewing;
 pub(crate) mod report;
 mod residue;
 mod resting;
+mod row;
 mod shadow;
 mod source;
 mod turn;
@@ -50,6 +52,7 @@ mod waits;
 mod waking;
 mod watch;
 mod welcome;
+mod word;
 mod worth;
 
 use core::ffi::{c_int, c_void};

@@ -116,11 +116,11 @@ fn publish(
     head: Head,
     length: usize,
 ) -> Option<bool> {
-    residue::may_come();
+    residue::may_have_bytes(link);
     let is_welcome = direction.publish(head, length)?;
     link.set(Word::Head, head.position().wrapping_add(length as u64));
     // Somebody may have looked before these were there.
-    residue::may_have_bytes();
+    residue::may_have_bytes(link);
     if !is_welcome {
         // It went to sleep, or left, at this moment.
         take_back(link, direction, number);
@@ -176,7 +176,7 @@ fn send_in_parts(
         return sent as isize + more;
     }
     if shadow::errno() == libc::ECONNRESET {
-        link.set(Word::Error, libc::ECONNRESET as u64);
+        look::fails(link, libc::ECONNRESET);
     }
     shadow::set_errno(before);
     sent as isize

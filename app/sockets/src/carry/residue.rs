@@ -14,9 +14,10 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::thread::sched_yield;
 
+use super::bits::{self, Bits};
 use super::links::{self, Link, Memory, Note, Word};
 use super::turn::{give_turn, take_turn};
-use super::{broker, clock, leaving, shadow};
+use super::{broker, clock, leaving, look, shadow};
 
 /// How often a flush that has to succeed is tried, and how long the kernel has each time to make
 /// room, in milliseconds.
@@ -31,8 +32,11 @@ const WAIT: i64 = 100_000;
 /// How long who is about to sleep lets others, who look, read what he has sent them: all in all.
 const INSTANT: u64 = clock::MOMENT >> 3;
 
-/// Some ring may have bytes that its reader has not read.
+/// Some ring may have bytes that its reader has not read; and which links' rings may: who puts some
+/// there says so before, and looks behind whether that is still so. Who looks for them takes that
+/// back first.
 static IS_DIRTY: AtomicBool = AtomicBool::new(false);
+static DIRTY: [AtomicU64; bits::WORDS] = [const { AtomicU64::new(0) }; bits::WORDS];
 /// When rings were looked through last that their readers may have left, and how long they are not
 /// then.
 static GIVEN_BACK: AtomicU64 = AtomicU64::new(0);
@@ -126,7 +130,7 @@ fn pass(link: Link, direction: &Direction<Memory>, number: c_int, stretch: Stret
             Err(error) => {
                 // Nobody is there any more. What the kernel has told us it does not tell again.
                 if error != Errno::PIPE {
-                    link.set(Word::Error, error.raw_os_error() as u64);
+                    look::fails(link, error.raw_os_error());
                 }
                 done = stretch.bytes;
             }
@@ -166,16 +170,67 @@ pub(super) fn flush_wholly(link: Link, number: c_int) {
     shadow::reset(number);
 }
 
-/// Some ring is about to have bytes.
+/// The ring of a link is about to have bytes that are to go through the kernel if nobody reads them;
+/// or it has some.
 #[inline(always)]
-pub(super) fn may_come() {
-    IS_DIRTY.store(true, Ordering::Relaxed);
+pub(super) fn may_have_bytes(link: Link) {
+    if link.get(Word::Dirty) == 0 {
+        has_bytes_now(link);
+    }
 }
 
-/// Some ring may have bytes that its reader has not read, and that are to go through the kernel.
-#[inline(always)]
-pub(super) fn may_have_bytes() {
-    IS_DIRTY.store(true, Ordering::Release);
+#[cold]
+fn has_bytes_now(link: Link) {
+    link.set(Word::Dirty, 1);
+    Bits::new(&DIRTY).put(link.index());
+    IS_DIRTY.store(true, Ordering::SeqCst);
+}
+
+/// Calls with each link, and a number of it, that has such bytes: whether some are left. It may be
+/// left by `longjmp`: what is said of those that have bytes is true all the time.
+fn each_dirty(mut with: impl FnMut(c_int, Link) -> bool) {
+    let dirty = Bits::new(&DIRTY);
+    let mut is_left = false;
+    dirty.each(0, |index| {
+        let Some(link) = links::hold(index) else { return true };
+        let has = has_bytes(link);
+        if has && links::number_of(link).is_some_and(|number| with(number, link)) {
+            is_left = true;
+        } else {
+            link.word(Word::Dirty).swap(0, Ordering::SeqCst);
+            dirty.take(index);
+            if link.word(Word::Dirty).load(Ordering::SeqCst) != 0 || has_bytes(link) {
+                has_bytes_now(link);
+            }
+        }
+        link.let_go();
+        true
+    });
+    if !is_left {
+        IS_DIRTY.swap(false, Ordering::SeqCst);
+        dirty.each(0, |_| {
+            IS_DIRTY.store(true, Ordering::SeqCst);
+            false
+        });
+    }
+}
+
+/// What was said of a link is no more: another one comes there.
+pub(super) fn forget(link: Link) {
+    Bits::new(&DIRTY).take(link.index());
+}
+
+/// Calls with each link that may have bytes in its ring, held, in which set it ever is.
+pub(super) fn each_with_bytes(mut with: impl FnMut(Link)) {
+    Bits::new(&DIRTY).each(0, |index| {
+        if let Some(link) = links::hold(index) {
+            if has_bytes(link) {
+                with(link);
+            }
+            link.let_go();
+        }
+        true
+    });
 }
 
 /// There may be some.
@@ -193,7 +248,6 @@ pub(super) fn flush_all() {
             // Who looks has them in an instant, and for less than what the kernel takes for them.
             // This may be left by `longjmp`.
             while is_about_to_read(direction) && !clock::is_over(began, INSTANT) {
-                IS_DIRTY.store(true, Ordering::Release);
                 core::hint::spin_loop();
             }
             true
@@ -246,17 +300,10 @@ pub(super) fn give_back_at(now: u64) {
 fn give_back_each() {
     let began = clock::now();
     GIVEN_BACK.store(began, Ordering::Relaxed);
-    IS_DIRTY.swap(false, Ordering::SeqCst);
-    links::each(|number, link| {
-        let Some(direction) = link.outward() else { return };
-        let (place, head) = (direction.place(), direction.head());
-        if place.position() == head.position() {
-            return;
-        }
-        let is_left = place.is_taken() || !direction.is_welcome();
-        if !is_left || is_its(link, number) && !flush(link, number) {
-            IS_DIRTY.store(true, Ordering::Relaxed);
-        }
+    each_dirty(|number, link| {
+        let Some(direction) = link.outward() else { return false };
+        let is_left = direction.place().is_taken() || !direction.is_welcome();
+        !is_left || is_its(link, number) && !flush(link, number)
     });
     // Who has many links is not to do this most of the time.
     let took = clock::now().wrapping_sub(began).min(clock::SECOND);
@@ -266,22 +313,13 @@ fn give_back_each() {
 /// Those of which that says so, given when this began.
 #[cold]
 fn flush_each(mut which: impl FnMut(&Direction<Memory>, u64) -> bool) {
-    // Who puts bytes publishes them and says so then.
-    IS_DIRTY.swap(false, Ordering::SeqCst);
     let began = clock::now();
-    links::each(|number, link| {
-        let Some(direction) = link.outward() else { return };
-        let has_bytes = || direction.place().position() != direction.head().position();
-        if !has_bytes() {
-            return;
+    each_dirty(|number, link| {
+        let Some(direction) = link.outward() else { return false };
+        if !which(&direction, began) {
+            return true;
         }
-        let is_left = match which(&direction, began) {
-            true => has_bytes() && is_its(link, number) && !flush(link, number),
-            false => true,
-        };
-        if is_left {
-            IS_DIRTY.store(true, Ordering::Relaxed);
-        }
+        has_bytes(link) && is_its(link, number) && !flush(link, number)
     });
 }
 

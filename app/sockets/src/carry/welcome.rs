@@ -2,12 +2,12 @@
 //! nobody sleeps who would have to be woken. And whether looking is worth the time.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use omniverb_carry::Direction;
 
 use super::links::{Link, Memory, Note, Word};
-use super::members::{Looked, Row};
+use super::members::{self, Looked, Row};
 use super::patience::Patience;
 use super::waking::{in_vain, looking};
 use super::{clock, ended};
@@ -46,7 +46,34 @@ pub(super) fn welcome(link: Link, direction: &Direction<Memory>) -> bool {
     if direction.is_welcome() {
         return true;
     }
-    direction.welcome(|| may_welcome(link))
+    if link.get(Word::Idle) != 0 {
+        link.set(Word::Idle, 0);
+    }
+    !members::is_crowded(link) && attempt(link, direction)
+}
+
+/// The same for who waits in its set.
+pub(super) fn welcome_member(link: Link) -> bool {
+    let Some(direction) = link.inward() else { return false };
+    if direction.head().is_stopped() {
+        ended::is_ended(link);
+        return false;
+    }
+    may_welcome(link) && (direction.is_welcome() || attempt(link, &direction))
+}
+
+fn attempt(link: Link, direction: &Direction<Memory>) -> bool {
+    direction.welcome(name(), || {
+        // Who goes to sleep in its set looks there for who may be welcome, after he has said so.
+        members::stirs(link);
+        may_welcome(link)
+    })
+}
+
+/// Names an attempt ([`Direction::welcome`]).
+pub(super) fn name() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) & u64::MAX >> 1
 }
 
 /// The same for whoever sends by this link.
@@ -111,6 +138,7 @@ pub(super) fn look_for_a_moment(
 pub(super) fn falls_asleep(link: Link) {
     link.word(Word::Sleeping).fetch_add(1, Ordering::SeqCst);
     if let Some(direction) = link.inward() {
+        link.set(Word::Welcomed, 0);
         direction.say_no_more();
     }
 }

@@ -1,0 +1,393 @@
+//! The row of an epoll set that has carried members.
+//!
+//! **Who is astir.** Of many members few do something at a time. A member is *astir* if its other
+//! end may be welcome, or has put bytes into the ring that were not read, or there is an error to
+//! be told: only those have news, and only those are looked at by calls that wait. It is so from
+//! when it joins, or gets its memory; the attempt to welcome makes it so, and the same attempt,
+//! which nobody else can make meanwhile, ends it ([`Row::settles`]). So who goes to sleep finds all
+//! who may be welcome among those that are astir.
+//!
+//! To send somebody away costs both ends something, and so does to welcome him: who was welcomed
+//! for nothing [`IDLE`] times in a row is welcomed no more by who waits, until the program receives
+//! something of the kernel's by his connection. And of more than [`CROWD`] who are welcome those
+//! are sent away who had nothing when the others had much.
+
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+use omniverb_carry::Direction;
+use omniverb_stream::descriptors::{PIECE, Room};
+
+use super::bits::{self, Bits};
+use super::links::{self, ASTIR, Link, Memory, Word};
+use super::members::is_open;
+use super::{clock, waking, welcome};
+use crate::room::Pieces;
+use crate::uncounted;
+
+/// Sets with carried members, at a time.
+const SETS: usize = 64;
+/// So often in a row a member is welcomed for nothing.
+const IDLE: u64 = 4;
+/// So many members that are astir are worth to be looked at for the sake of one of them.
+const CROWD: u64 = 1 << 10;
+/// From so many on it is looked which of them have nothing while others are told of so often.
+const SOME: u64 = 1 << 6;
+const AGE: u64 = 2 * CROWD;
+
+/// Words of a row.
+const ID: usize = 0;
+const VAIN: usize = 1;
+const SKIP: usize = 2;
+const TURN: usize = 3;
+/// The member that is told of first.
+const FIRST: usize = 4;
+/// When the kernel was asked for all that there is; 0: it was not.
+const ASKED: usize = 5;
+/// How many members were astir when that was counted last; which one is looked at next whether it
+/// still is; and how often some member was told of.
+const MANY: usize = 6;
+const HAND: usize = 7;
+const TOLD: usize = 8;
+/// Those that are astir.
+const ASTIR_BITS: usize = 64;
+const _: () = assert!(ASTIR_BITS + bits::WORDS <= PIECE);
+/// Instead of an id: somebody makes the row.
+const BUSY: u64 = 1 << 63;
+
+static ROWS: Pieces<SETS> = Pieces::new();
+/// One more than the last row that was ever used.
+static USED: AtomicU64 = AtomicU64::new(0);
+
+/// What came of looking for a moment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Looked {
+    /// Something was found.
+    Well,
+    /// It was not looked, and something would have been found: so it is worth another look. What
+    /// was in vain before still counts: where processes are many a sleep is short now and then.
+    Missed,
+    /// All the time was spent for nothing, or what was found came so late that the kernel would
+    /// have woken us before.
+    InVain,
+}
+
+/// The row of a set.
+#[derive(Clone, Copy)]
+pub(super) struct Row {
+    words: &'static [AtomicU64],
+    index: usize,
+}
+
+impl Row {
+    fn made(index: usize, words: &[AtomicU64; PIECE]) -> Row {
+        // SAFETY: pieces stay for good.
+        let words = unsafe { core::slice::from_raw_parts(words.as_ptr(), words.len()) };
+        Row { words, index }
+    }
+
+    fn at(index: usize) -> Option<Row> {
+        ROWS.piece(index).map(|words| Row::made(index, words))
+    }
+
+    fn used() -> impl Iterator<Item = Row> {
+        (0..USED.load(Ordering::Acquire) as usize).filter_map(Row::at)
+    }
+
+    /// The row of a set that has one.
+    #[inline]
+    pub(super) fn of(set: u32) -> Option<Row> {
+        if set == 0 {
+            return None;
+        }
+        Row::used().find(|row| row.words[ID].load(Ordering::Acquire) == u64::from(set))
+    }
+
+    /// The row that a link is in.
+    #[inline]
+    pub(super) fn with(link: Link) -> Option<Row> {
+        Row::at((link.get(Word::Set) as usize).checked_sub(1)?)
+    }
+
+    pub(super) fn is(self, other: Row) -> bool {
+        self.index == other.index
+    }
+
+    /// The row of a set, which gets one if there is room.
+    pub(super) fn claim(set: u32) -> Option<Row> {
+        if let Some(row) = Row::of(set) {
+            return Some(row);
+        }
+        let row = (0..SETS).find_map(|index| {
+            let row = Row::made(index, ROWS.make(index)?);
+            row.win(set).then_some(row)
+        })?;
+        USED.fetch_max(row.index as u64 + 1, Ordering::AcqRel);
+        fence(Ordering::SeqCst);
+        // Another thread may have made one at the same time, of which only one may be there.
+        let is_only = Row::used().all(|other| {
+            other.index == row.index || other.words[ID].load(Ordering::Acquire) != u64::from(set)
+        });
+        if !is_only {
+            row.words[ID].store(0, Ordering::Release);
+        }
+        is_only.then_some(row)
+    }
+
+    /// It is free, or of a set that was closed, and this set's now.
+    fn win(self, set: u32) -> bool {
+        let word = &self.words[ID];
+        let was = word.load(Ordering::Acquire);
+        let is_free = was == 0 || was != BUSY && !is_open(was as u32);
+        let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
+        if !is_free || word.compare_exchange(was, BUSY, ok, err).is_err() {
+            return false;
+        }
+        self.astir().clear();
+        for link in (0..links::end()).filter_map(Link::at) {
+            // It may be in another one by now.
+            _ = link.word(Word::Set).compare_exchange(self.name(), 0, ok, err);
+        }
+        self.words[MANY].store(0, Ordering::Relaxed);
+        self.asked(0);
+        word.store(u64::from(set), Ordering::Release);
+        true
+    }
+
+    /// The id of its set.
+    pub(super) fn set(self) -> u32 {
+        self.words[ID].load(Ordering::Acquire) as u32
+    }
+
+    /// What the words of its links call it.
+    pub(super) fn name(self) -> u64 {
+        self.index as u64 + 1
+    }
+
+    fn astir(self) -> Bits {
+        Bits::new(&self.words[ASTIR_BITS..ASTIR_BITS + bits::WORDS])
+    }
+
+    /// Calls with each member that is astir, until that says that it is enough. It is not held, and
+    /// may be another link by now ([`Link::glance`]).
+    #[inline]
+    pub(super) fn each_astir(self, mut with: impl FnMut(Link) -> bool) {
+        let first = self.words[FIRST].load(Ordering::Relaxed) as u32;
+        self.astir().each(first, |index| match Link::at(index) {
+            Some(link) if link.get(Word::Set) == self.name() => with(link),
+            _ => true,
+        });
+    }
+
+    /// The same, held, and with those of which `which` says so at a glance.
+    pub(super) fn each_held(
+        self,
+        mut which: impl FnMut(Link) -> bool,
+        mut with: impl FnMut(Link) -> bool,
+    ) {
+        self.each_astir(|link| !which(link) || self.holding(link, &mut with).unwrap_or(true));
+    }
+
+    /// Calls with a link, held, if it is a member still.
+    pub(super) fn holding<R>(self, link: Link, with: impl FnOnce(Link) -> R) -> Option<R> {
+        let link = links::hold(link.index())?;
+        let result = self.has(link).then(|| with(link));
+        link.let_go();
+        result
+    }
+
+    /// It is a member.
+    pub(super) fn has(self, link: Link) -> bool {
+        link.get(Word::Set) == self.name()
+    }
+
+    /// Calls with all members, held, astir or not, of which `which` says so at a glance.
+    pub(super) fn each_of_all(self, which: impl Fn(Link) -> bool, mut with: impl FnMut(Link)) {
+        for link in (0..links::end()).filter_map(Link::at) {
+            if self.has(link) && which(link) {
+                self.holding(link, &mut with);
+            }
+        }
+    }
+
+    /// A member is astir from now on, as everybody sees who looks after this.
+    pub(super) fn stirs(self, link: Link) {
+        link.word(Word::Quiet).swap(ASTIR, Ordering::SeqCst);
+        self.astir().put(link.index());
+        fence(Ordering::SeqCst);
+    }
+
+    /// A link that is a member no more at this moment is not.
+    pub(super) fn rests(self, link: Link) {
+        self.astir().take(link.index());
+    }
+
+    /// As many members are astir as may be, and this one is not.
+    pub(super) fn is_crowded(self, link: Link) -> bool {
+        self.words[MANY].load(Ordering::Relaxed) >= CROWD && !self.astir().has(link.index())
+    }
+
+    /// A link becomes a member.
+    pub(super) fn comes(self, link: Link) {
+        link.set(Word::Since, self.words[TOLD].load(Ordering::Relaxed));
+        link.set(Word::Idle, 0);
+        link.set(Word::Welcomed, 0);
+    }
+
+    /// What the ring of a member that is held has to tell: nothing for the time being, as was found
+    /// when the other end's word was this. If nothing else changes it need not be looked at.
+    pub(super) fn is_quiet(self, link: Link, word: u64, (events, told): (u64, u64)) {
+        link.word(Word::Quiet).swap(word, Ordering::SeqCst);
+        // Who changes it does that first, and then what is set here.
+        if link.get(Word::Events) != events || link.get(Word::Told) != told {
+            link.word(Word::Quiet).swap(ASTIR, Ordering::SeqCst);
+        }
+    }
+
+    /// A member that is held, and was welcomed for nothing so often, is not astir any more, unless
+    /// its other end is welcome, or there are bytes.
+    pub(super) fn settles(self, link: Link) {
+        let Some(direction) = link.inward() else { return };
+        direction.welcome(welcome::name(), || {
+            let is_over = || {
+                let (place, head) = (direction.place(), direction.head());
+                let is_empty = !place.is_taken() && place.position() == head.position();
+                is_empty && link.get(Word::Error) == 0
+            };
+            if is_over() {
+                self.astir().take(link.index());
+                fence(Ordering::SeqCst);
+                if !is_over() {
+                    self.astir().put(link.index());
+                }
+            }
+            false
+        });
+    }
+
+    /// Welcomes the other ends of all that are astir and want to hear of bytes. Whether any is
+    /// welcome.
+    pub(super) fn welcomes(self, wanted: u64) -> bool {
+        let (mut is_any, mut many) = (false, 0);
+        self.each_astir(|link| {
+            many += 1;
+            if link.get(Word::Welcomed) != 0 {
+                is_any = true;
+                return true;
+            }
+            self.holding(link, |link| {
+                let idle = link.get(Word::Idle);
+                if idle >= IDLE || many > CROWD {
+                    return self.settles(link);
+                }
+                let is_wanted = link.get(Word::Events) & wanted != 0;
+                if is_wanted && welcome::welcome_member(link) {
+                    link.set(Word::Welcomed, 1);
+                    is_any = true;
+                } else {
+                    link.set(Word::Idle, idle + 1);
+                }
+            });
+            true
+        });
+        self.words[MANY].store(many, Ordering::Relaxed);
+        is_any
+    }
+
+    /// Sends the other ends of all that are astir away: somebody is about to sleep.
+    pub(super) fn sends_away(self) {
+        let may_be = |link: Link| {
+            let is_told = |one: Direction<Memory>| one.may_be_welcome();
+            link.get(Word::Welcomed) != 0 || link.inward().is_some_and(is_told)
+        };
+        self.each_held(may_be, |link| {
+            sends_one_away(link);
+            true
+        });
+    }
+
+    /// Looks at one of many that are astir: whether it had something of late.
+    pub(super) fn ages(self) {
+        if self.words[MANY].load(Ordering::Relaxed) < SOME {
+            return;
+        }
+        let now = self.words[TOLD].load(Ordering::Relaxed);
+        self.astir().each(self.words[HAND].load(Ordering::Relaxed) as u32, |index| {
+            self.words[HAND].store(u64::from(index) + 1, Ordering::Relaxed);
+            let found = Link::at(index).filter(|link| self.has(*link));
+            let is_old = |link: &Link| now.wrapping_sub(link.get(Word::Since)) > AGE;
+            if let Some(link) = found.filter(is_old) {
+                self.holding(link, |link| {
+                    sends_one_away(link);
+                    link.set(Word::Idle, IDLE);
+                    self.settles(link);
+                });
+            }
+            false
+        });
+    }
+
+    /// A member has something, and is told of.
+    pub(super) fn tells(self, link: Link) {
+        link.set(Word::Since, self.counts(1));
+        link.set(Word::Idle, 0);
+    }
+
+    /// So many members were told of. How many these were in all.
+    pub(super) fn counts(self, told: u64) -> u64 {
+        self.words[TOLD].fetch_add(told, Ordering::Relaxed) + told
+    }
+
+    /// The next call begins behind this member, of which there was no room to tell.
+    pub(super) fn begins_with(self, link: Link) {
+        self.words[FIRST].store(u64::from(link.index()), Ordering::Relaxed);
+    }
+
+    /// Counts calls.
+    pub(super) fn turn(self) -> u64 {
+        self.words[TURN].fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Somebody sleeps in the set, or is about to.
+    #[inline]
+    pub(super) fn has_sleepers(self) -> bool {
+        uncounted::is_slept_in(self.set())
+    }
+
+    /// The kernel was asked not long ago, and has told all.
+    pub(super) fn was_asked(self) -> bool {
+        !clock::is_over(self.words[ASKED].load(Ordering::Relaxed), clock::MOMENT)
+    }
+
+    /// It was asked then; 0: and may have more.
+    pub(super) fn asked(self, then: u64) {
+        self.words[ASKED].store(then, Ordering::Relaxed);
+    }
+
+    /// This call is one that looks; those after some in vain do not.
+    pub(super) fn is_worth_looking(self) -> bool {
+        let left = self.words[SKIP].load(Ordering::Relaxed);
+        self.words[SKIP].store(left.saturating_sub(1), Ordering::Relaxed);
+        left == 0
+    }
+
+    /// How looking went.
+    pub(super) fn looked(self, how: Looked) {
+        let (vain, skip) = match how {
+            Looked::Well => (0, 0),
+            Looked::Missed => (self.words[VAIN].load(Ordering::Relaxed), 0),
+            Looked::InVain => waking::in_vain(self.words[VAIN].load(Ordering::Relaxed)),
+        };
+        self.words[VAIN].store(vain, Ordering::Relaxed);
+        self.words[SKIP].store(skip, Ordering::Relaxed);
+    }
+}
+
+/// Its other end is not welcome any more.
+fn sends_one_away(link: Link) {
+    let Some(direction) = link.inward() else { return };
+    link.set(Word::Welcomed, 0);
+    if direction.may_be_welcome() {
+        direction.say_no_more();
+        link.set(Word::Idle, link.get(Word::Idle) + 1);
+    }
+}
