@@ -52,9 +52,11 @@ impl Bits {
         if words == 0 {
             return;
         }
-        let (begin, skipped) = (first as usize / 64 % words, u64::MAX << (first % 64));
+        let first = if (first as usize) < words * 64 { first } else { 0 };
+        let (begin, skipped) = (first as usize / 64, u64::MAX << (first % 64));
         for step in 0..=words {
-            let at = (begin + step) % words;
+            let at = begin + step;
+            let at = if at < words { at } else { at - words };
             let mut left = self.0[at].load(Ordering::SeqCst);
             // The word where it begins is looked at twice: its end first, its beginning last.
             if step == 0 {

@@ -8,6 +8,7 @@
 //! An edge is news: bytes that were published since the member was last told of, or changed. One
 //! event is told of a member, so what the kernel and the ring have to say is put together.
 
+use core::cell::Cell;
 use core::ffi::c_int;
 use core::sync::atomic::{Ordering, fence};
 
@@ -17,24 +18,17 @@ use rustix::event::PollFlags;
 use super::limit::{Limit, Wait};
 use super::links::{self, Link, Note, Word};
 use super::look::{self, Seen};
-use super::members::{self, Apart, Looked, NOT_OURS, Row, may_be_member};
+use super::members::{self, Apart, Looked, Row, may_be_member};
+use super::news::{
+    EDGE, ENDING, News, OURS, PRIVATE, READABLE, has_bytes, newest, news, number_of,
+};
 use super::welcome::Unread;
 use super::{arrived, clock, leaving, mail, residue, shadow, waking, welcome};
 use crate::table::{self, NUMBERS};
 use crate::{ledger, sole, uncounted};
 
-const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
-const EDGE: u32 = libc::EPOLLET as u32;
-/// Bits that are no events.
-const PRIVATE: u32 = EDGE | NOT_OURS;
-/// Of these what the ring says, and whether the connection ends ([`super::watch`]), is all.
-const OURS: u32 = READABLE | PRIVATE | ENDING;
-const ENDING: u32 = (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP) as u32;
-
 /// How often a call that does not wait looks again for what has gone another way meanwhile.
 pub(super) const MOVES: u32 = 8;
-/// Members that have news are kept in mind, so many of them.
-const FOUND: usize = 64;
 
 /// Before `EPOLL_CTL_ADD` or `EPOLL_CTL_MOD`.
 ///
@@ -149,70 +143,6 @@ fn nothing_comes(link: Link) -> bool {
     link.has(Note::Renewable) && link.inward().is_none_or(is_done)
 }
 
-fn number_of(link: Link) -> c_int {
-    link.get(Word::Number) as c_int
-}
-
-/// What the ring has to say of a member.
-fn news(link: Link) -> u32 {
-    if link.get(Word::Memory) == 0 || link.has(Note::Broken) {
-        return 0;
-    }
-    let events = link.get(Word::Events) as u32;
-    let error = if link.get(Word::Error) == 0 { 0 } else { libc::EPOLLERR as u32 };
-    let is_wanted = events & READABLE != 0 && arrived::waiting(link) > 0;
-    // Of bytes of the kernel's that come first that has told, but not of this news.
-    let bytes = is_wanted
-        && if events & EDGE == 0 {
-            arrived::is_readable(link, number_of(link))
-        } else {
-            link.get(Word::Told) != newest(link)
-        };
-    error | if bytes { events & READABLE } else { 0 }
-}
-
-/// One more than how far the other end has written.
-fn newest(link: Link) -> u64 {
-    link.inward().map_or(0, |direction| direction.head().position() + 1)
-}
-
-/// A member may have news, as far as a glance tells.
-#[inline(always)]
-fn may_have_news(link: Link) -> bool {
-    link.glance().is_some_and(|word| word != link.get(Word::Quiet) || link.get(Word::Error) != 0)
-}
-
-/// Whether a member that is held has news. If there will be none before something changes it need
-/// not be looked at until then.
-fn has_news(row: Row, link: Link) -> bool {
-    let (word, events, told) = (link.glance(), link.get(Word::Events), link.get(Word::Told));
-    if news(link) != 0 {
-        return true;
-    }
-    let Some((word, direction)) = word.zip(link.inward()) else { return false };
-    let (is_read, flags) = (arrived::is_all_read(&direction), events as u32);
-    let is_told = flags & EDGE != 0 && told == (word & !(1 << 63)) + 1;
-    if link.has(Note::Broken) || flags & READABLE == 0 || is_read || is_told {
-        row.is_quiet(link, word, (events, told));
-    }
-    false
-}
-
-/// Calls with each member that has news, until that says that it is enough.
-#[inline]
-fn each_with_news(row: Row, mut with: impl FnMut(Link) -> bool) {
-    row.each_held(may_have_news, |link| !has_news(row, link) || with(link));
-}
-
-fn any_has_news(row: Row) -> bool {
-    let mut found = false;
-    each_with_news(row, |_| {
-        found = true;
-        false
-    });
-    found
-}
-
 /// Where events are told, and the kernel's call for a part of it.
 struct Call<'a, N> {
     set: u32,
@@ -220,6 +150,8 @@ struct Call<'a, N> {
     events: *mut libc::epoll_event,
     most: usize,
     native: &'a N,
+    /// What was found last, and was not told.
+    found: Cell<Option<News>>,
 }
 
 impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
@@ -233,18 +165,18 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         unsafe { self.events.add(at).write_unaligned(libc::epoll_event { events, u64: data }) }
     }
 
+    /// Whether some ring has something to tell. [`Self::ask`] goes by what was seen then.
+    fn has_news(&self) -> bool {
+        let found = News::of(self.row);
+        let has = found.count > 0;
+        self.found.set(has.then_some(found));
+        has
+    }
+
     /// What there is now, of the kernel's and of the rings.
     fn ask(&self) -> c_int {
-        let (mut waiting, mut is_ours) = (0, true);
-        let mut found = [0; FOUND];
-        each_with_news(self.row, |link| {
-            if let Some(place) = found.get_mut(waiting) {
-                *place = link.index();
-            }
-            waiting += 1;
-            is_ours &= link.get(Word::Events) as u32 & !OURS == 0;
-            true
-        });
+        let found = self.found.take().unwrap_or_else(|| News::of(self.row));
+        let (waiting, is_ours) = (found.count, found.is_ours);
         let turn = self.row.turn() as usize;
         // The kernel must not take all places each time.
         let kept = match self.most {
@@ -264,18 +196,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         }
         self.settle(by_kernel);
         let mut count = by_kernel;
-        let mut tell = |link| count += self.tell(link, by_kernel, count);
-        match found.get(..waiting) {
-            Some(found) => {
-                for link in found.iter().filter_map(|index| Link::at(*index)) {
-                    self.row.holding(link, &mut tell);
-                }
-            }
-            None => each_with_news(self.row, |link| {
-                tell(link);
-                true
-            }),
-        }
+        found.each(self.row, |link| count += self.tell(link, by_kernel, count));
         if by_kernel > 0 {
             self.row.counts(by_kernel as u64);
         }
@@ -431,7 +352,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         if !self.row.welcomes(u64::from(READABLE)) {
             return self.ask_first();
         }
-        let is_there = || any_has_news(self.row);
+        let is_there = || self.has_news();
         let (told, how) =
             welcome::look_for_a_moment(most, is_there, || self.ask(), || self.unread());
         self.row.looked(how);
@@ -467,7 +388,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
     fn sleep(&self) -> c_int {
         uncounted::falls_asleep(self.set);
         self.row.sends_away();
-        let mut told = if any_has_news(self.row) { self.ask() } else { 0 };
+        let mut told = if self.has_news() { self.ask() } else { 0 };
         // What there was another thread may have been told: a call that waits does not end for
         // nothing.
         if told == 0 {
@@ -495,13 +416,6 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         self.complete(told.max(0) as usize);
         told
     }
-}
-
-/// A member has bytes in its ring, as far as a glance tells: of those that are told of by edges that
-/// may be so for long.
-fn has_bytes(link: Link) -> bool {
-    let is_edge = link.get(Word::Events) as u32 & EDGE != 0;
-    link.glance().is_some_and(|word| is_edge || word != link.get(Word::Quiet))
 }
 
 /// What the kernel shows of a member.
@@ -551,9 +465,10 @@ pub(super) fn wait(
         residue::flush_all();
         return native(events, most, Limit::AsAsked);
     }
-    let call = Call { set: id, row, events, most: most as usize, native: &native };
+    let call =
+        Call { set: id, row, events, most: most as usize, native: &native, found: Cell::new(None) };
     let Wait::Until(most) = wait else { return call.ask_once() };
-    if any_has_news(row) {
+    if call.has_news() {
         let told = call.ask();
         if told != 0 {
             return told;

@@ -32,9 +32,16 @@ pub(super) fn stirs(link: Link) {
     }
 }
 
-/// So many members of its set are astir that it cannot be besides.
-pub(super) fn is_crowded(link: Link) -> bool {
-    Row::with(link).is_some_and(|row| row.is_crowded(link))
+/// Something was received by a link, or would have been, whose other end is not welcome: whether it
+/// is to be. So many members of its set may be astir that it is not.
+pub(super) fn is_worth_welcoming(link: Link) -> bool {
+    Row::with(link).is_none_or(|row| {
+        let is_worth = !row.is_crowded(link);
+        if is_worth {
+            row.comes(link);
+        }
+        is_worth
+    })
 }
 
 /// Looking would have been worth it for who waits in the set that a link is in.

@@ -10,7 +10,7 @@
 //! * [`outward`], [`inward`]: sending, receiving; [`source`]: of what; [`turn`]: who may;
 //!   [`full`]: where there is no room; [`residue`]: what is not read yet. [`welcome`]: who may put
 //!   bytes there; [`patience`], [`aside`], [`crowd`], [`waking`]: who waits for them, and how long.
-//!   [`waits`]: `poll` and `select`; [`epoll`], [`limit`] and [`members`]: sets.
+//!   [`waits`]: `poll` and `select`; [`epoll`], [`limit`], [`members`], [`row`] and [`news`]: sets.
 //! * [`forking`]: processes that are made of this one.
 //!   [`renewing`]: links that come again after that, or after they have rested ([`resting`]).
 //! * [`arrived`]: what was not received yet. [`leaving`]: back to the kernel. [`look`], [`watch`],
@@ -34,6 +34,7 @@ mod links;
 mod look;
 mod mail;
 mod members;
+mod news;
 mod offering;
 mod outward;
 mod over;

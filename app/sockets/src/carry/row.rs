@@ -226,7 +226,7 @@ impl Row {
         self.words[MANY].load(Ordering::Relaxed) >= CROWD && !self.astir().has(link.index())
     }
 
-    /// A link becomes a member.
+    /// A link becomes a member, or is to be welcome again.
     pub(super) fn comes(self, link: Link) {
         link.set(Word::Since, self.words[TOLD].load(Ordering::Relaxed));
         link.set(Word::Idle, 0);
@@ -334,7 +334,10 @@ impl Row {
 
     /// So many members were told of. How many these were in all.
     pub(super) fn counts(self, told: u64) -> u64 {
-        self.words[TOLD].fetch_add(told, Ordering::Relaxed) + told
+        // Roughly, where threads are many.
+        let told = self.words[TOLD].load(Ordering::Relaxed).wrapping_add(told);
+        self.words[TOLD].store(told, Ordering::Relaxed);
+        told
     }
 
     /// The next call begins behind this member, of which there was no room to tell.

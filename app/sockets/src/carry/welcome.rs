@@ -46,10 +46,7 @@ pub(super) fn welcome(link: Link, direction: &Direction<Memory>) -> bool {
     if direction.is_welcome() {
         return true;
     }
-    if link.get(Word::Idle) != 0 {
-        link.set(Word::Idle, 0);
-    }
-    !members::is_crowded(link) && attempt(link, direction)
+    members::is_worth_welcoming(link) && attempt(link, direction)
 }
 
 /// The same for who waits in its set.
@@ -107,12 +104,14 @@ pub(super) fn look_for_a_moment(
     let mut patience = Patience::of(looking(), most);
     // Where it was there last time it is likely to be there soon, and the kernel need not be asked
     // before.
-    while IS_BY_RING.load(Ordering::Relaxed) && !is_there() && !clock::is_over(began, AWAKE) {
+    let mut is_known = false;
+    while IS_BY_RING.load(Ordering::Relaxed) && !is_known && !clock::is_over(began, AWAKE) {
         core::hint::spin_loop();
+        is_known = is_there();
     }
     loop {
         let is_time = asked.is_none_or(|asked| clock::is_over(asked, clock::MOMENT));
-        let is_by_ring = is_there();
+        let is_by_ring = core::mem::take(&mut is_known) || is_there();
         if is_by_ring || is_time {
             IS_BY_RING.store(is_by_ring, Ordering::Relaxed);
             asked = Some(clock::now());
