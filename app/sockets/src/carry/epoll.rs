@@ -468,6 +468,7 @@ pub(super) fn wait(
     let call =
         Call { set: id, row, events, most: most as usize, native: &native, found: Cell::new(None) };
     let Wait::Until(most) = wait else { return call.ask_once() };
+    row.welcomes_again(u64::from(READABLE));
     if call.has_news() {
         let told = call.ask();
         if told != 0 {

@@ -39,7 +39,7 @@ const _: () = assert!(Word::Heard as usize + 1 < WORDS && PIECE.is_multiple_of(W
 static ROWS: Pieces<{ MOST / IN_PIECE }> = Pieces::new();
 /// One more than the highest row ever used.
 static END: AtomicU32 = AtomicU32::new(0);
-/// No row before this one is free, as far as is known.
+/// No row before this one is free, as far as is known: so new links have few rows.
 static FREE: AtomicU32 = AtomicU32::new(0);
 /// For each descriptor number: one more than its row, or 0.
 static NUMBERS: Pieces<{ 1 << 10 }> = Pieces::new();
@@ -314,40 +314,44 @@ pub(super) fn enter(number: c_int) -> Option<Link> {
     None
 }
 
+/// A row that nobody has, held twice: by a number, and by who makes it.
+fn claim() -> Option<Link> {
+    let first = FREE.load(Ordering::Acquire);
+    // What is known of free ones is old where several threads make some at a time.
+    (first..MOST as u32).chain(0..first).filter_map(Link::at).find(|link| {
+        let holders = link.word(Word::Holders);
+        let is_free = holders.load(Ordering::Relaxed) == 0 && link.get(Word::Memory) == 0;
+        let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
+        let is_ours = is_free && holders.compare_exchange(0, 2, ok, err).is_ok();
+        if is_ours {
+            _ = FREE.compare_exchange(first, link.index + 1, ok, err);
+        }
+        is_ours
+    })
+}
+
 /// A new one for a number that has none.
 pub(super) fn make(number: c_int) -> Option<Link> {
     let at = usize::try_from(number).ok()?;
     let piece = NUMBERS.make(at / PIECE)?;
-    for index in FREE.load(Ordering::Acquire)..MOST as u32 {
-        let link = Link::at(index)?;
-        let holders = link.word(Word::Holders);
-        if holders.load(Ordering::Relaxed) != 0 || link.get(Word::Memory) != 0 {
-            continue;
-        }
-        // Two: the number, and who makes it.
-        if holders.compare_exchange(0, 2, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            continue;
-        }
-        END.fetch_max(index + 1, Ordering::AcqRel);
-        members::take_out(link);
-        residue::forget(link);
-        let (turn, home) = (link.get(Word::Turn).wrapping_add(1) & 0x7fff_ffff, link.home());
-        link.row.iter().skip(1).for_each(|word| word.store(0, Ordering::Relaxed));
-        link.set(Word::Turn, turn);
-        link.set(Word::Home, home as u64);
-        link.set(Word::Numbers, 1);
-        let word = &piece[at % PIECE];
-        GIVEN.fetch_add(1, Ordering::SeqCst);
-        let is_first =
-            word.compare_exchange(0, u64::from(index) + 1, Ordering::AcqRel, Ordering::Relaxed);
-        if is_first.is_ok() {
-            return Some(link);
-        }
-        link.set(Word::Numbers, 0);
-        link.let_go();
-        link.let_go();
-        return None;
+    let link = claim()?;
+    END.fetch_max(link.index + 1, Ordering::AcqRel);
+    members::take_out(link);
+    residue::forget(link);
+    let (turn, home) = (link.get(Word::Turn).wrapping_add(1) & 0x7fff_ffff, link.home());
+    link.row.iter().skip(1).for_each(|word| word.store(0, Ordering::Relaxed));
+    link.set(Word::Turn, turn);
+    link.set(Word::Home, home as u64);
+    link.set(Word::Numbers, 1);
+    let word = &piece[at % PIECE];
+    GIVEN.fetch_add(1, Ordering::SeqCst);
+    let ours = u64::from(link.index) + 1;
+    if word.compare_exchange(0, ours, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        return Some(link);
     }
+    link.set(Word::Numbers, 0);
+    link.let_go();
+    link.let_go();
     None
 }
 

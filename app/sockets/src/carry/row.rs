@@ -48,6 +48,8 @@ const ASKED: usize = 5;
 const MANY: usize = 6;
 const HAND: usize = 7;
 const TOLD: usize = 8;
+/// Somebody slept since those who are astir were welcomed.
+const AWAY: usize = 9;
 /// Those that are astir.
 const ASTIR_BITS: usize = 64;
 const _: () = assert!(ASTIR_BITS + bits::WORDS <= PIECE);
@@ -290,7 +292,19 @@ impl Row {
             true
         });
         self.words[MANY].store(many, Ordering::Relaxed);
+        self.words[AWAY].store(0, Ordering::Relaxed);
         is_any
+    }
+
+    /// The same for who has slept, and may have something that was for him before: more is likely
+    /// to come, if looking was not in vain of late. Of very many at a time some would take so long
+    /// to answer that they are slept before again.
+    pub(super) fn welcomes_again(self, wanted: u64) {
+        let [away, skip, many] =
+            [AWAY, SKIP, MANY].map(|word| self.words[word].load(Ordering::Relaxed));
+        if away != 0 && skip == 0 && many <= CROWD / 2 {
+            self.welcomes(wanted);
+        }
     }
 
     /// Sends the other ends of all that are astir away: somebody is about to sleep.
@@ -303,6 +317,7 @@ impl Row {
             sends_one_away(link);
             true
         });
+        self.words[AWAY].store(1, Ordering::Relaxed);
     }
 
     /// Looks at one of many that are astir: whether it had something of late.
