@@ -56,9 +56,41 @@ def left(waits):
     return run
 
 
+def _turns(connections, threads, rounds=60, seeds=1):
+    def run(ways):
+        """Who is one of very many, and does something seldom, is told of it."""
+        for seed in range(1, seeds + 1):
+            _turns_once(ways, False, connections, threads, rounds, seed)
+            # Where several wait in a set one of them sleeps, and bytes are the kernel's.
+            ends = 2 if threads == 1 else 1
+            for _ in range(_TURNS):
+                carried = _turns_once(ways, True, connections, threads, rounds, seed)
+                print(f"seed {seed}: {carried} bytes were carried")
+                if sum(count > 10_000 for count in carried) >= ends:
+                    break
+            else:
+                raise Failure(f"{carried} bytes were carried")
+    return run
+
+
+def _turns_once(ways, way, connections, threads, rounds, seed):
+    """What each end has carried."""
+    program, port = ways.program("turns"), 7700
+    ways.reports()
+    with sockets.server_of(ways, way, port, program, "serve", port, connections,
+                           threads) as serving:
+        ways.run(way, program, "connect", port, connections, rounds, seed, limit=200)
+        check(serving.wait(20) == 0, "a connection was not seen to end")
+    return [count for _, count in ways.reports()]
+
+
 def groups():
     """All wait."""
     waits = [Case("carry.gone", _gone, 90)]
     waits += [Case(f"carry.files.{how}", _files(how), 120) for how in ("waits", "asks", "strange")]
+    waits += [Case("carry.turns", _turns(300, 1), 120),
+              Case("carry.turns.many", _turns(1400, 1), 120),
+              Case("carry.turns.threads", _turns(500, 3), 120),
+              Case("carry.turns.long", _turns(2600, 2, 200, 20), 3000, slow=True)]
     waits += [Case(f"carry.left.{how}", left(how), 120) for how in ("accepts", "sends")]
     return [Group("carry.many", waits, carry.Carried, weight=WAITS)]

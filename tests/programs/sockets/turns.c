@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -235,8 +236,11 @@ int main(int count, char **words)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET,
 				       .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct rlimit limit;
 
-	CHECK(count > 4);
+	CHECK(count > 4 && !getrlimit(RLIMIT_NOFILE, &limit));
+	limit.rlim_cur = limit.rlim_max;
+	CHECK(!setrlimit(RLIMIT_NOFILE, &limit));
 	address.sin_port = htons((uint16_t)atoi(words[2]));
 	many = atoi(words[3]);
 	CHECK(many > 1 && many <= MOST);
