@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! place, of the reader:   0:1 | taken:1 | position:62
-//! welcome, of the reader: trying:1 | life:63, or trying:1 | attempt:63
+//! welcome, of the reader: 0:2 | life:62, trying:1 | 0:1 | attempt:62, or trying:1 | settling:1 | 0
 //! head, of the writer:    stopped:1 | 0:1 | position:62
 //! ```
 //!
@@ -14,8 +14,9 @@
 //!   sleep takes it away, so that what comes then comes by the kernel, which wakes. Who welcomes
 //!   *tries* that first, and looks then whether somebody sleeps: so the writer is never welcome
 //!   for a moment that nobody looks after. Each attempt has a number of its own: one that was taken
-//!   away does not come true by another one that begins then. It is a word by itself since it
-//!   seldom changes: so both ends have it at hand.
+//!   away does not come true by another one that begins then. While somebody *settles* that nobody
+//!   is welcome, nobody can become so. It is a word by itself since it seldom changes: so both ends
+//!   have it at hand.
 //! * *Taken*: from the position on the bytes are the writer's again. The reader sets it when it
 //!   leaves (whoever has the socket next can only ask the kernel), the writer when it has to send
 //!   by the kernel. The reader takes none of them any more. When the kernel has them the position
@@ -57,6 +58,7 @@ const TAKEN: u64 = 1 << 62;
 const STOPPED: u64 = 1 << 63;
 const POSITION: u64 = TAKEN - 1;
 const TRYING: u64 = 1 << 63;
+const SETTLING: u64 = 1 << 62;
 /// Changes of one word by others during one of ours: far more than correct ends make.
 const TRIES: u32 = 1 << 12;
 
@@ -173,7 +175,7 @@ impl<M: WordMemory> Direction<M> {
         let word = self.memory.word(self.welcome);
         let was = word.load(Ordering::Acquire);
         // Whoever takes the welcome away at this moment has done so.
-        let next = (was.wrapping_add(1) & !TRYING).max(1);
+        let next = (was.wrapping_add(1) & !(TRYING | SETTLING)).max(1);
         was != 0
             && was & TRYING == 0
             && word.compare_exchange(was, next, Ordering::SeqCst, Ordering::Relaxed).is_ok()
@@ -328,12 +330,9 @@ impl<M: WordMemory> Direction<M> {
     /// Of the reader: it looks at the ring from now on, if `may` says so. Who goes to sleep says so
     /// to `may` first, and takes the welcome away then: one of the two finds the other. Each
     /// `attempt` that is under way has another number. Whether the writer is welcome.
-    ///
-    /// `may` is asked by one at a time, if nobody takes the welcome away, and not while the writer
-    /// is welcome.
     pub fn welcome(&self, attempt: u64, may: impl FnOnce() -> bool) -> bool {
         let word = self.memory.word(self.welcome);
-        let trying = TRYING | attempt;
+        let trying = TRYING | attempt & !SETTLING;
         if word.compare_exchange(0, trying, Ordering::SeqCst, Ordering::Relaxed).is_err() {
             return self.is_welcome();
         }
@@ -350,9 +349,31 @@ impl<M: WordMemory> Direction<M> {
         self.memory.load(self.welcome, Ordering::Acquire) != 0
     }
 
+    /// Of the reader: calls while the writer is not welcome, and nobody can welcome it, unless it is
+    /// welcome, or somebody tries that. Who does not come back from `act` leaves it so for good.
+    pub fn settle(&self, act: impl FnOnce()) {
+        let (word, settling) = (self.memory.word(self.welcome), TRYING | SETTLING);
+        if word.compare_exchange(0, settling, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
+            fence();
+            act();
+            _ = word.compare_exchange(settling, 0, Ordering::SeqCst, Ordering::Relaxed);
+        }
+    }
+
     /// Of the reader: no more. What came before is found by looking after this.
     pub fn say_no_more(&self) {
-        self.memory.word(self.welcome).swap(0, Ordering::SeqCst);
+        let word = self.memory.word(self.welcome);
+        let mut was = word.load(Ordering::SeqCst);
+        for _ in 0..TRIES {
+            // Who settles that nobody is welcome keeps others out until he is done.
+            if was == TRYING | SETTLING {
+                break;
+            }
+            match word.compare_exchange(was, 0, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => break,
+                Err(now) => was = now,
+            }
+        }
         fence();
     }
 

@@ -29,10 +29,10 @@ impl Bits {
         word.load(Ordering::SeqCst) & bit != 0
     }
 
-    /// It is in the set, as everybody sees who looks after this.
-    pub(super) fn put(self, index: u32) {
+    /// It is in the set, as everybody sees who looks after this. Whether it was before.
+    pub(super) fn put(self, index: u32) -> bool {
         let (word, bit) = self.place(index);
-        word.fetch_or(bit, Ordering::SeqCst);
+        word.fetch_or(bit, Ordering::SeqCst) & bit != 0
     }
 
     /// It is not. Whether it was.
@@ -87,8 +87,8 @@ mod tests {
         let bits = made();
         links::tests::reaches(300);
         let those = [0, 1, 63, 64, 100, 128, 191, 192, 255];
-        those.into_iter().for_each(|index| bits.put(index));
-        bits.put(77);
+        those.into_iter().for_each(|index| assert!(!bits.put(index)));
+        assert!(!bits.put(77) && bits.put(77));
         assert!(bits.has(77) && bits.take(77) && !bits.take(77) && !bits.has(77));
         for first in [0, 1, 2, 63, 64, 99, 101, 200, 255, 5000] {
             let mut seen = Vec::new();

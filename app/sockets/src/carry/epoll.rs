@@ -196,7 +196,16 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         }
         self.settle(by_kernel);
         let mut count = by_kernel;
-        found.each(self.row, |link| count += self.tell(link, by_kernel, count));
+        let mut left = None;
+        found.each(self.row, |link| {
+            if count == self.most {
+                left.get_or_insert(link);
+            }
+            count += self.tell(link, by_kernel, count);
+        });
+        if let Some(link) = left {
+            self.row.begins_with(link);
+        }
         if by_kernel > 0 {
             self.row.counts(by_kernel as u64);
         }
@@ -272,7 +281,6 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         // Others may have the same data. Otherwise it is what another thread has dealt with since.
         let same = same.filter(|_| kernels != 0 || !self.has_another(link));
         if same.is_none() && count == self.most {
-            self.row.begins_with(link);
             return 0;
         }
         if is_edge && bits & READABLE != 0 {

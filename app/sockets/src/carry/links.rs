@@ -17,6 +17,7 @@ use omniverb_ring::WordMemory;
 use omniverb_stream::descriptors::{PIECE, Room};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
+use super::word::ENDS;
 use super::word::WORDS;
 pub(super) use super::word::{ASTIR, Note, Word};
 use super::{members, over, residue, worth};
@@ -200,7 +201,7 @@ impl Link {
     /// Holds it, if anybody does.
     #[inline(always)]
     fn hold(self) -> bool {
-        let more = |holders: u64| (holders > 0).then_some(holders + 1);
+        let more = |holders: u64| (1..ENDS).contains(&holders).then_some(holders + 1);
         // In one order with who takes a number's link away, and looks then who holds it.
         self.word(Word::Holders).fetch_update(Ordering::SeqCst, Ordering::Acquire, more).is_ok()
     }
@@ -214,7 +215,10 @@ impl Link {
     /// Holds it no more.
     #[inline(always)]
     pub(super) fn let_go(self) {
-        if self.word(Word::Holders).fetch_sub(1, Ordering::AcqRel) == 1 {
+        let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
+        // It is nobody else's before its end has come.
+        let less = |holders: u64| Some(if holders == 1 { ENDS } else { holders.wrapping_sub(1) });
+        if self.word(Word::Holders).fetch_update(ok, err, less) == Ok(1) {
             self.end();
         }
     }
@@ -238,9 +242,10 @@ impl Link {
         }
     }
 
-    /// Nobody holds it: but who wants the row has to win it first.
+    /// Nobody holds it, nor can, before this is over.
     #[cold]
     fn end(self) {
+        residue::forget(self);
         let (has_put, name) = (self.has_put(), self.get(Word::Name));
         self.tells_worth();
         let base = self.get(Word::Memory);
@@ -254,9 +259,9 @@ impl Link {
             _ = unsafe {
                 mmap_anonymous(base as *mut c_void, layout::BYTES, ProtFlags::READ, flags)
             };
-            // From here on the row may be used anew.
-            self.word(Word::Memory).store(0, Ordering::Release);
+            self.set(Word::Memory, 0);
         }
+        self.set(Word::Holders, 0);
         FREE.fetch_min(self.index, Ordering::AcqRel);
     }
 }
@@ -320,9 +325,9 @@ fn claim() -> Option<Link> {
     // What is known of free ones is old where several threads make some at a time.
     (first..MOST as u32).chain(0..first).filter_map(Link::at).find(|link| {
         let holders = link.word(Word::Holders);
-        let is_free = holders.load(Ordering::Relaxed) == 0 && link.get(Word::Memory) == 0;
         let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
-        let is_ours = is_free && holders.compare_exchange(0, 2, ok, err).is_ok();
+        let is_ours =
+            holders.load(Ordering::Relaxed) == 0 && holders.compare_exchange(0, 2, ok, err).is_ok();
         if is_ours {
             _ = FREE.compare_exchange(first, link.index + 1, ok, err);
         }
@@ -337,7 +342,6 @@ pub(super) fn make(number: c_int) -> Option<Link> {
     let link = claim()?;
     END.fetch_max(link.index + 1, Ordering::AcqRel);
     members::take_out(link);
-    residue::forget(link);
     let (turn, home) = (link.get(Word::Turn).wrapping_add(1) & 0x7fff_ffff, link.home());
     link.row.iter().skip(1).for_each(|word| word.store(0, Ordering::Relaxed));
     link.set(Word::Turn, turn);
@@ -412,7 +416,8 @@ pub(super) fn number_of(link: Link) -> Option<c_int> {
 /// Somebody holds the link of a tag, be it a number or a call.
 pub(super) fn is_held(tag: u64) -> bool {
     Link::was_of_tag(tag).is_some_and(|link| {
-        link.word(Word::Holders).load(Ordering::SeqCst) != 0 && link.tag() == tag
+        let holders = link.word(Word::Holders).load(Ordering::SeqCst);
+        (1..ENDS).contains(&holders) && link.tag() == tag
     })
 }
 

@@ -5,7 +5,7 @@
 //! While he runs he looks now and then for what those have before them who have left the ring.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 use omniverb_carry::Direction;
 use omniverb_carry::direction::Stretch;
@@ -18,6 +18,7 @@ use super::bits::{self, Bits};
 use super::links::{self, Link, Memory, Note, Word};
 use super::turn::{give_turn, take_turn};
 use super::{broker, clock, leaving, look, shadow};
+use crate::place;
 
 /// How often a flush that has to succeed is tried, and how long the kernel has each time to make
 /// room, in milliseconds.
@@ -32,11 +33,12 @@ const WAIT: i64 = 100_000;
 /// How long who is about to sleep lets others, who look, read what he has sent them: all in all.
 const INSTANT: u64 = clock::MOMENT >> 3;
 
-/// Some ring may have bytes that its reader has not read; and which links' rings may: who puts some
-/// there says so before, and looks behind whether that is still so. Who looks for them takes that
-/// back first.
-static IS_DIRTY: AtomicBool = AtomicBool::new(false);
+/// Which links' rings may have bytes that their readers have not read, and how many these are at
+/// most: who puts some there says so before, and looks behind whether that is still so.
 static DIRTY: [AtomicU64; bits::WORDS] = [const { AtomicU64::new(0) }; bits::WORDS];
+static HOW_MANY: AtomicU64 = AtomicU64::new(0);
+/// How often a link is dealt with again that has got more meanwhile.
+const AGAIN: u32 = 3;
 /// When rings were looked through last that their readers may have left, and how long they are not
 /// then.
 static GIVEN_BACK: AtomicU64 = AtomicU64::new(0);
@@ -182,46 +184,66 @@ pub(super) fn may_have_bytes(link: Link) {
 #[cold]
 fn has_bytes_now(link: Link) {
     link.set(Word::Dirty, 1);
-    Bits::new(&DIRTY).put(link.index());
-    IS_DIRTY.store(true, Ordering::SeqCst);
+    // Never less than there are, whoever looks.
+    HOW_MANY.fetch_add(1, Ordering::SeqCst);
+    if Bits::new(&DIRTY).put(link.index()) {
+        HOW_MANY.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// It is not said to have any.
+fn has_none(link: Link) {
+    link.word(Word::Dirty).swap(0, Ordering::SeqCst);
+    if Bits::new(&DIRTY).take(link.index()) {
+        HOW_MANY.fetch_sub(1, Ordering::SeqCst);
+    }
+    fence(Ordering::SeqCst);
 }
 
 /// Calls with each link, and a number of it, that has such bytes: whether some are left. It may be
 /// left by `longjmp`: what is said of those that have bytes is true all the time.
 fn each_dirty(mut with: impl FnMut(c_int, Link) -> bool) {
-    let dirty = Bits::new(&DIRTY);
-    let mut is_left = false;
-    dirty.each(0, |index| {
+    if !place::is_ours() {
+        return;
+    }
+    Bits::new(&DIRTY).each(0, |index| {
         let Some(link) = links::hold(index) else { return true };
-        let has = has_bytes(link);
-        if has && links::number_of(link).is_some_and(|number| with(number, link)) {
-            is_left = true;
-        } else {
-            link.word(Word::Dirty).swap(0, Ordering::SeqCst);
-            dirty.take(index);
-            if link.word(Word::Dirty).load(Ordering::SeqCst) != 0 || has_bytes(link) {
-                has_bytes_now(link);
+        for _ in 0..AGAIN {
+            let head = put_so_far(link);
+            let has = has_bytes(link);
+            if has && links::number_of(link).is_some_and(|number| with(number, link)) {
+                break;
             }
+            has_none(link);
+            // Who has put more since is about to sleep, perhaps, and has seen that it is said.
+            let is_old = put_so_far(link) == head;
+            if is_old && link.word(Word::Dirty).load(Ordering::SeqCst) == 0 {
+                break;
+            }
+            has_bytes_now(link);
         }
         link.let_go();
         true
     });
-    if !is_left {
-        IS_DIRTY.swap(false, Ordering::SeqCst);
-        dirty.each(0, |_| {
-            IS_DIRTY.store(true, Ordering::SeqCst);
-            false
-        });
-    }
 }
 
-/// What was said of a link is no more: another one comes there.
+/// How far this end has written.
+fn put_so_far(link: Link) -> u64 {
+    link.outward().map_or(0, |direction| direction.head().position())
+}
+
+/// A link is over.
 pub(super) fn forget(link: Link) {
-    Bits::new(&DIRTY).take(link.index());
+    if link.get(Word::Dirty) != 0 {
+        has_none(link);
+    }
 }
 
 /// Calls with each link that may have bytes in its ring, held, in which set it ever is.
 pub(super) fn each_with_bytes(mut with: impl FnMut(Link)) {
+    if !is_any() || !place::is_ours() {
+        return;
+    }
     Bits::new(&DIRTY).each(0, |index| {
         if let Some(link) = links::hold(index) {
             if has_bytes(link) {
@@ -236,14 +258,14 @@ pub(super) fn each_with_bytes(mut with: impl FnMut(Link)) {
 /// There may be some.
 #[inline(always)]
 pub(super) fn is_any() -> bool {
-    IS_DIRTY.load(Ordering::Relaxed)
+    HOW_MANY.load(Ordering::Relaxed) != 0
 }
 
 /// Before this thread sleeps, or does something for long: nobody is left who would have to wait for
 /// us to get what was sent.
 #[inline(always)]
 pub(super) fn flush_all() {
-    if IS_DIRTY.load(Ordering::Relaxed) {
+    if is_any() {
         flush_each(|direction, began| {
             // Who looks has them in an instant, and for less than what the kernel takes for them.
             // This may be left by `longjmp`.
@@ -258,21 +280,21 @@ pub(super) fn flush_all() {
 /// The same, but for what others have before them who look: whether there is any. They are to be
 /// given some time, and no more, before all of it goes through the kernel.
 pub(super) fn leaves_unread() -> bool {
-    let mut is_any = false;
-    if IS_DIRTY.load(Ordering::Relaxed) {
+    let mut leaves_some = false;
+    if is_any() {
         flush_each(|direction, _| {
             let is_left = is_about_to_read(direction);
-            is_any |= is_left;
+            leaves_some |= is_left;
             !is_left
         });
     }
-    is_any
+    leaves_some
 }
 
 /// The same before a call of the kernel's with these flags, which may wait.
 #[inline(always)]
 pub(super) fn flush_before(number: c_int, flags: c_int) {
-    let is_dirty = IS_DIRTY.load(Ordering::Relaxed);
+    let is_dirty = is_any();
     if is_dirty && flags & libc::MSG_DONTWAIT == 0 && !shadow::is_non_blocking(number) {
         flush_all();
     }
@@ -282,7 +304,7 @@ pub(super) fn flush_before(number: c_int, flags: c_int) {
 /// through the kernel. Who only looks for an answer would wait for it for ever otherwise.
 #[inline(always)]
 pub(super) fn give_back() {
-    if IS_DIRTY.load(Ordering::Relaxed) {
+    if is_any() {
         give_back_at(clock::now());
     }
 }
@@ -291,7 +313,7 @@ pub(super) fn give_back() {
 #[inline(always)]
 pub(super) fn give_back_at(now: u64) {
     let since = now.wrapping_sub(GIVEN_BACK.load(Ordering::Relaxed));
-    if IS_DIRTY.load(Ordering::Relaxed) && since >= PAUSE.load(Ordering::Relaxed) {
+    if is_any() && since >= PAUSE.load(Ordering::Relaxed) {
         give_back_each();
     }
 }

@@ -3,9 +3,11 @@
 //! **Who is astir.** Of many members few do something at a time. A member is *astir* if its other
 //! end may be welcome, or has put bytes into the ring that were not read, or there is an error to
 //! be told: only those have news, and only those are looked at by calls that wait. It is so from
-//! when it joins, or gets its memory; the attempt to welcome makes it so, and the same attempt,
-//! which nobody else can make meanwhile, ends it ([`Row::settles`]). So who goes to sleep finds all
-//! who may be welcome among those that are astir.
+//! when it joins, or gets its memory; the attempt to welcome makes it so, and while somebody ends it
+//! nobody can make one ([`Row::settles`]). So who goes to sleep finds all who may be welcome among
+//! those that are astir. (Bytes that the other end wanted to take back, and the kernel had no room
+//! for, may be in a ring besides: the program is told of those that the kernel has before them, and
+//! welcomes the other end by receiving these.)
 //!
 //! To send somebody away costs both ends something, and so does to welcome him: who was welcomed
 //! for nothing [`IDLE`] times in a row is welcomed no more by who waits, until the program receives
@@ -20,7 +22,7 @@ use omniverb_stream::descriptors::{PIECE, Room};
 use super::bits::{self, Bits};
 use super::links::{self, ASTIR, Link, Memory, Word};
 use super::members::is_open;
-use super::{clock, waking, welcome};
+use super::{arrived, clock, waking, welcome};
 use crate::room::Pieces;
 use crate::uncounted;
 
@@ -225,7 +227,9 @@ impl Row {
 
     /// As many members are astir as may be, and this one is not.
     pub(super) fn is_crowded(self, link: Link) -> bool {
-        self.words[MANY].load(Ordering::Relaxed) >= CROWD && !self.astir().has(link.index())
+        self.words[MANY].load(Ordering::Relaxed) >= CROWD
+            && !self.astir().has(link.index())
+            && arrived::waiting(link) == 0
     }
 
     /// A link becomes a member, or is to be welcome again.
@@ -249,20 +253,15 @@ impl Row {
     /// its other end is welcome, or there are bytes.
     pub(super) fn settles(self, link: Link) {
         let Some(direction) = link.inward() else { return };
-        direction.welcome(welcome::name(), || {
-            let is_over = || {
-                let (place, head) = (direction.place(), direction.head());
-                let is_empty = !place.is_taken() && place.position() == head.position();
-                is_empty && link.get(Word::Error) == 0
-            };
-            if is_over() {
+        direction.settle(|| {
+            let has_nothing = || arrived::is_all_read(&direction) && link.get(Word::Error) == 0;
+            if has_nothing() {
                 self.astir().take(link.index());
                 fence(Ordering::SeqCst);
-                if !is_over() {
+                if !has_nothing() {
                     self.astir().put(link.index());
                 }
             }
-            false
         });
     }
 
@@ -355,7 +354,7 @@ impl Row {
         told
     }
 
-    /// The next call begins behind this member, of which there was no room to tell.
+    /// The next call begins with this member, of which there was no room to tell.
     pub(super) fn begins_with(self, link: Link) {
         self.words[FIRST].store(u64::from(link.index()), Ordering::Relaxed);
     }

@@ -60,17 +60,13 @@ pub(super) fn welcome_member(link: Link) -> bool {
 }
 
 fn attempt(link: Link, direction: &Direction<Memory>) -> bool {
-    direction.welcome(name(), || {
+    // Of this process: links whose memory others have, too, are not welcoming any more.
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    direction.welcome(LAST.fetch_add(1, Ordering::Relaxed), || {
         // Who goes to sleep in its set looks there for who may be welcome, after he has said so.
         members::stirs(link);
         may_welcome(link)
     })
-}
-
-/// Names an attempt ([`Direction::welcome`]).
-pub(super) fn name() -> u64 {
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    LAST.fetch_add(1, Ordering::Relaxed) & u64::MAX >> 1
 }
 
 /// The same for whoever sends by this link.

@@ -7,7 +7,7 @@ pub(super) const WORDS: usize = 64;
 /// of what who sends writes, of what who receives writes, and of the rest.
 #[derive(Clone, Copy)]
 pub(super) enum Word {
-    /// Who holds it; 0: it is free.
+    /// Who holds it; 0: it is free; [`ENDS`]: it is about to be.
     Holders,
     /// How many of these are numbers.
     Numbers,
@@ -83,7 +83,7 @@ pub(super) enum Word {
     /// Where that word is: its memory, and which side writes there; 0: it has none.
     Glance,
     /// How often in a row, of late, somebody went to sleep in its set who had welcomed the other
-    /// end for nothing.
+    /// end for nothing, or could not welcome it.
     Idle,
     /// The other end was welcomed by who waits in its set, and nobody has taken that away.
     Welcomed,
@@ -104,6 +104,8 @@ pub(super) enum Word {
     Home = WORDS as isize - 1,
 }
 
+/// Instead of who holds it: somebody who was the last one ends it.
+pub(super) const ENDS: u64 = 1 << 63;
 /// No word of an end that writes into a ring.
 pub(super) const ASTIR: u64 = 1 << 62;
 

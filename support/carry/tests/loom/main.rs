@@ -242,7 +242,50 @@ fn an_attempt_is_nobody_elses() {
     });
 }
 
-/// The same; who falls asleep leaves alone what is nobody's welcome so far.
+/// A set has a mark for each end that may be welcome, which is set by who welcomes it and taken by
+/// who settles that it is not (`app/sockets/src/carry/row.rs`), while another one falls asleep and
+/// wakes: nobody is welcome without a mark, or beside a sleeper.
+#[test]
+fn who_is_welcome_is_marked() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let readers = direction();
+        let sleeping = Arc::new(AtomicU64::new(0));
+        let marked = Arc::new(AtomicU64::new(1));
+        let (settling, taken) = (readers.clone(), marked.clone());
+        let settles = thread::spawn(move || {
+            settling.settle(|| _ = taken.swap(0, Ordering::SeqCst));
+        });
+        let (others, seen, sets) = (readers.clone(), sleeping.clone(), marked.clone());
+        let welcomes = thread::spawn(move || {
+            others.welcome(1, || {
+                sets.swap(1, Ordering::SeqCst);
+                fence(Ordering::SeqCst);
+                seen.load(Ordering::SeqCst) == 0
+            })
+        });
+        // Asleep, and awake again: then it welcomes, too.
+        sleeping.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if marked.load(Ordering::SeqCst) != 0 && readers.may_be_welcome() {
+            readers.say_no_more();
+        }
+        fence(Ordering::SeqCst);
+        let is_beside_a_sleeper = readers.is_welcome();
+        sleeping.fetch_sub(1, Ordering::SeqCst);
+        readers.welcome(2, || {
+            marked.swap(1, Ordering::SeqCst);
+            true
+        });
+        settles.join().unwrap();
+        welcomes.join().unwrap();
+        assert!(!is_beside_a_sleeper);
+        assert!(!readers.is_welcome() || marked.load(Ordering::SeqCst) != 0);
+    });
+}
+
+/// Who falls asleep leaves alone what is nobody's welcome, and what nobody tries.
 #[test]
 fn who_falls_asleep_takes_attempts_away() {
     loom::model(|| {
