@@ -349,8 +349,8 @@ impl<M: WordMemory> Direction<M> {
         self.memory.load(self.welcome, Ordering::Acquire) != 0
     }
 
-    /// Of the reader: calls while the writer is not welcome, and nobody can welcome it, unless it is
-    /// welcome, or somebody tries that. Who does not come back from `act` leaves it so for good.
+    /// Of the reader: calls while the writer is not welcome, and nobody can welcome it, unless it
+    /// is welcome, or somebody tries that. Who does not come back from `act` leaves it so for good.
     pub fn settle(&self, act: impl FnOnce()) {
         let (word, settling) = (self.memory.word(self.welcome), TRYING | SETTLING);
         if word.compare_exchange(0, settling, Ordering::SeqCst, Ordering::Relaxed).is_ok() {

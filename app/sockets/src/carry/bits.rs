@@ -5,10 +5,10 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::links;
+use super::word::MOST;
 
 /// Words of a set of all links that there may be.
-pub(super) const WORDS: usize = links::MOST / 64;
+pub(super) const WORDS: usize = MOST / 64;
 
 /// One, in these words.
 #[derive(Clone, Copy)]
@@ -45,10 +45,11 @@ impl Bits {
         self.0.iter().for_each(|word| word.store(0, Ordering::SeqCst));
     }
 
-    /// Calls with each of them, from `first` on and around, until that says that it is enough.
+    /// Calls with each of them that is before `end`, from `first` on and around, until that says
+    /// that it is enough.
     #[inline]
-    pub(super) fn each(self, first: u32, mut with: impl FnMut(u32) -> bool) {
-        let words = links::end().div_ceil(64) as usize;
+    pub(super) fn each(self, first: u32, end: u32, mut with: impl FnMut(u32) -> bool) {
+        let words = end.div_ceil(64) as usize;
         if words == 0 {
             return;
         }
@@ -85,14 +86,13 @@ mod tests {
     #[test]
     fn each_is_seen_once_from_anywhere_on() {
         let bits = made();
-        links::tests::reaches(300);
         let those = [0, 1, 63, 64, 100, 128, 191, 192, 255];
         those.into_iter().for_each(|index| assert!(!bits.put(index)));
         assert!(!bits.put(77) && bits.put(77));
         assert!(bits.has(77) && bits.take(77) && !bits.take(77) && !bits.has(77));
         for first in [0, 1, 2, 63, 64, 99, 101, 200, 255, 5000] {
             let mut seen = Vec::new();
-            bits.each(first, |index| {
+            bits.each(first, 300, |index| {
                 seen.push(index);
                 true
             });
@@ -103,12 +103,12 @@ mod tests {
             assert!(first > 255 || seen[0] == those[from], "{first}: {seen:?}");
         }
         let mut count = 0;
-        bits.each(64, |_| {
+        bits.each(64, 300, |_| {
             count += 1;
             count < 3
         });
         assert_eq!(count, 3);
         bits.clear();
-        bits.each(0, |_| panic!("nothing is in it"));
+        bits.each(0, 300, |_| panic!("nothing is in it"));
     }
 }

@@ -25,7 +25,7 @@ use rustix::net::{
 };
 
 use super::links::{Link, Memory, Note, Word};
-use super::{clock, links, members, over, shadow, watch};
+use super::{clock, links, over, shadow, watch};
 use crate::table::NUMBERS;
 use crate::{ledger, own, sole};
 
@@ -413,7 +413,7 @@ fn take_link(link: Link, file: &OwnedFd, name: u64, side: u64) -> bool {
     link.set(Word::Name, name);
     watch::put(link, link.get(Word::Number) as c_int);
     link.has_come(base, side);
-    members::stirs(link);
+    link.stirs();
     // Who leaves says so and looks for the memory then; one of the two is seen.
     fence(Ordering::SeqCst);
     if !may_have_memory(link) {

@@ -23,7 +23,7 @@ use super::news::{
     EDGE, ENDING, News, OURS, PRIVATE, READABLE, has_bytes, newest, news, number_of,
 };
 use super::welcome::Unread;
-use super::{arrived, clock, leaving, mail, residue, shadow, waking, welcome};
+use super::{arrived, awake, clock, leaving, mail, residue, shadow, waking, welcome};
 use crate::table::{self, NUMBERS};
 use crate::{ledger, sole, uncounted};
 
@@ -84,7 +84,7 @@ pub(super) unsafe fn changed(
     let Some(link) = links::enter(number) else { return };
     if operation == libc::EPOLL_CTL_DEL {
         if Row::of(set).is_some_and(|row| Row::with(link).is_some_and(|its| its.is(row))) {
-            members::take_out(link);
+            link.leaves_set();
         }
     } else if NUMBERS.look(number).why() == Why::Free {
         // SAFETY: as the caller says.
@@ -95,16 +95,16 @@ pub(super) unsafe fn changed(
         let (is_in, may) = (members::put(link, &member), may_be_member(&member));
         if nothing_comes(link) && may != Err(Apart::Ever) {
             if may.is_err() {
-                members::take_out(link);
+                link.leaves_set();
             }
         } else if !is_in || may.is_err() {
             ledger::keep(number, Why::Member);
-            members::take_out(link);
+            link.leaves_set();
             leaving::leave(link, number);
         }
     } else {
         // What it was there with is no more: from now on the kernel tells of it.
-        members::take_out(link);
+        link.leaves_set();
     }
     link.let_go();
 }
@@ -209,7 +209,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         if by_kernel > 0 {
             self.row.counts(by_kernel as u64);
         }
-        self.row.ages();
+        awake::ages(self.row);
         if count == 0 && kept > 0 {
             // What places were kept for another thread has told of.
             let told = (self.native)(self.events, self.most as c_int, Limit::AtOnce);
@@ -262,7 +262,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         if matches!(look::look_watched(link, number), Seen::Another) {
             // It was closed unseen.
             links::forget(number, link);
-            members::take_out(link);
+            link.leaves_set();
             return 0;
         }
         let bits = news(link);
@@ -357,7 +357,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
 
     /// Looks for a moment, with all members welcome. What there is to tell; 0: nothing.
     fn look_for_a_moment(&self, most: u64) -> c_int {
-        if !self.row.welcomes(u64::from(READABLE)) {
+        if !awake::welcomes(self.row, READABLE) {
             return self.ask_first();
         }
         let is_there = || self.has_news();
@@ -395,7 +395,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
     /// Waits in the kernel, while no member is welcome.
     fn sleep(&self) -> c_int {
         uncounted::falls_asleep(self.set);
-        self.row.sends_away();
+        awake::sends_away(self.row);
         let mut told = if self.has_news() { self.ask() } else { 0 };
         // What there was another thread may have been told: a call that waits does not end for
         // nothing.
@@ -476,7 +476,7 @@ pub(super) fn wait(
     let call =
         Call { set: id, row, events, most: most as usize, native: &native, found: Cell::new(None) };
     let Wait::Until(most) = wait else { return call.ask_once() };
-    row.welcomes_again(u64::from(READABLE));
+    awake::welcomes_again(row, READABLE);
     if call.has_news() {
         let told = call.ask();
         if told != 0 {

@@ -308,7 +308,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     fn keep_error(&self, got: isize) {
         let error = shadow::errno();
         if got < 0 && !matches!(error, libc::EAGAIN | libc::EINTR) {
-            look::fails(self.link, error);
+            self.link.fails(error);
         }
     }
 
@@ -560,7 +560,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         }
         if error != 0 && !is_passing && (has_bytes || self.got > 0) {
             // Those come first; what the kernel has told us it does not tell again.
-            look::fails(self.link, error);
+            self.link.fails(error);
             if has_bytes && self.got == 0 {
                 return Step::Again;
             }
@@ -594,7 +594,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         let passed = information.received().saturating_sub(self.direction.fence());
         let passed = usize::try_from(passed).unwrap_or(left).min(left);
         let has_more = self.direction.inherit(passed).is_ok() && passed < left;
-        members::stirs(self.link);
+        self.link.stirs();
         has_more
     }
 }

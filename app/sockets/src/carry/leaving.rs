@@ -9,7 +9,7 @@ use omniverb_carry::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 
 use super::links::{self, Link, Note, Word};
 use super::residue::{self, is_its};
-use super::{arrived, ended, members, shadow};
+use super::{arrived, ended, shadow};
 use crate::table::{self, MEMBERS, NUMBERS};
 use crate::{ledger, rows, sole};
 
@@ -144,7 +144,7 @@ pub(super) fn close(number: c_int) {
     }
     let Some((link, is_last)) = taken else { return };
     if is_last {
-        members::take_out(link);
+        link.leaves_set();
     }
     if is_last && is_its(link, number) {
         if link.get(Word::Memory) != 0 {

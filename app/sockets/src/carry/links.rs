@@ -9,7 +9,7 @@
 //! something: when it ends zeros come there, and the next link of this row.
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use omniverb_carry::layout::RING;
 use omniverb_carry::{Direction, layout};
@@ -17,10 +17,9 @@ use omniverb_ring::WordMemory;
 use omniverb_stream::descriptors::{PIECE, Room};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-use super::word::ENDS;
-use super::word::WORDS;
 pub(super) use super::word::{ASTIR, Note, Word};
-use super::{members, over, residue, worth};
+use super::word::{ENDS, MOST, WORDS};
+use super::{astir, dirty, over, worth};
 use crate::place;
 use crate::room::Pieces;
 use crate::shared;
@@ -32,9 +31,6 @@ pub(super) type Memory = shared::Memory<{ layout::BYTES }>;
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
 const IN_PIECE: usize = PIECE / WORDS;
-/// Links at a time.
-pub(super) const MOST: usize = 1 << 14;
-
 const _: () = assert!(Word::Heard as usize + 1 < WORDS && PIECE.is_multiple_of(WORDS));
 
 static ROWS: Pieces<{ MOST / IN_PIECE }> = Pieces::new();
@@ -149,8 +145,32 @@ impl Link {
         self.set(Word::Side, side);
         self.set(Word::Home, base as u64);
         self.set(Word::Quiet, ASTIR);
-        self.set(Word::Glance, base as u64 | 1 - (side & 1));
+        self.set(Word::Glance, base as u64 | (1 - (side & 1)));
         self.word(Word::Memory).store(base as u64, Ordering::SeqCst);
+    }
+
+    /// It may have something to tell of in its set, if it is in one, as everybody sees who looks
+    /// after this.
+    pub(super) fn stirs(self) {
+        if let Some(astir) = astir::of(self.get(Word::Set)) {
+            self.word(Word::Quiet).swap(ASTIR, Ordering::SeqCst);
+            astir.put(self.index);
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// It is in no set any more.
+    pub(super) fn leaves_set(self) {
+        if let Some(astir) = astir::of(self.get(Word::Set)) {
+            astir.take(self.index);
+            self.set(Word::Set, 0);
+        }
+    }
+
+    /// There is an error that is to be told, once.
+    pub(super) fn fails(self, error: c_int) {
+        self.set(Word::Error, error as u64);
+        self.stirs();
     }
 
     /// Where its memory is to be mapped; null: wherever the kernel likes.
@@ -245,7 +265,9 @@ impl Link {
     /// Nobody holds it, nor can, before this is over.
     #[cold]
     fn end(self) {
-        residue::forget(self);
+        if self.get(Word::Dirty) != 0 {
+            dirty::take(self.index, self.word(Word::Dirty));
+        }
         let (has_put, name) = (self.has_put(), self.get(Word::Name));
         self.tells_worth();
         let base = self.get(Word::Memory);
@@ -341,7 +363,7 @@ pub(super) fn make(number: c_int) -> Option<Link> {
     let piece = NUMBERS.make(at / PIECE)?;
     let link = claim()?;
     END.fetch_max(link.index + 1, Ordering::AcqRel);
-    members::take_out(link);
+    link.leaves_set();
     let (turn, home) = (link.get(Word::Turn).wrapping_add(1) & 0x7fff_ffff, link.home());
     link.row.iter().skip(1).for_each(|word| word.store(0, Ordering::Relaxed));
     link.set(Word::Turn, turn);
@@ -472,15 +494,5 @@ pub(super) fn each(mut with: impl FnMut(c_int, Link)) {
             with(number, link);
             link.let_go();
         }
-    }
-}
-
-#[cfg(test)]
-pub(super) mod tests {
-    use super::*;
-
-    /// As if there had been so many.
-    pub(in super::super) fn reaches(end: u32) {
-        END.fetch_max(end, Ordering::AcqRel);
     }
 }

@@ -13,7 +13,7 @@ use rustix::event::PollFlags;
 
 use super::links::{Link, Note, Word};
 use super::shadow::{self, Information};
-use super::{clock, members, residue, watch};
+use super::{clock, residue, watch};
 use crate::slots::next_poll;
 
 /// What was seen.
@@ -108,17 +108,11 @@ fn settle(link: Link, number: c_int, events: PollFlags) {
     let seen = shadow::events(number, PollFlags::empty(), RESET);
     if seen.contains(PollFlags::HUP) {
         shadow::take_error(number);
-        fails(link, libc::ECONNRESET);
+        link.fails(libc::ECONNRESET);
     }
 }
 
-/// There is an error that is to be told, once.
-pub(super) fn fails(link: Link, error: c_int) {
-    link.set(Word::Error, error as u64);
-    members::stirs(link);
-}
-
-/// It is told.
+/// An error that is to be told, once.
 pub(super) fn take_error(link: Link) -> Option<c_int> {
     if link.get(Word::Error) == 0 {
         return None;

@@ -1,7 +1,7 @@
 //! Which links are in which epoll set.
 //!
-//! A set with such members has a row. What a member was put there with is in its link's words, and a
-//! link is in one set at most. Whoever joins a set in which somebody sleeps is the kernel's: the
+//! A set with such members has a row. What a member was put there with is in its link's words, and
+//! a link is in one set at most. Whoever joins a set in which somebody sleeps is the kernel's: the
 //! sleeper has not looked for him. So sleepers of all sets are counted, whether those have a row by
 //! then or not.
 //!
@@ -24,25 +24,6 @@ pub(super) const NOT_OURS: u32 =
 
 /// How often a link is put where its socket is, which others change at the same time.
 const TRIES: u32 = 8;
-
-/// A link may have something to tell of in its set, if it is in one.
-pub(super) fn stirs(link: Link) {
-    if let Some(row) = Row::with(link) {
-        row.stirs(link);
-    }
-}
-
-/// Something was received by a link, or would have been, whose other end is not welcome: whether it
-/// is to be. So many members of its set may be astir that it is not.
-pub(super) fn is_worth_welcoming(link: Link) -> bool {
-    Row::with(link).is_none_or(|row| {
-        let is_worth = !row.is_crowded(link);
-        if is_worth {
-            row.comes(link);
-        }
-        is_worth
-    })
-}
 
 /// Looking would have been worth it for who waits in the set that a link is in.
 pub(super) fn looks_again(link: Link) {
@@ -67,7 +48,7 @@ pub(super) fn put(link: Link, member: &Member) -> bool {
         if is_open(other.set()) {
             return false;
         }
-        take_out(link);
+        link.leaves_set();
     }
     link.set(Word::Data, member.data);
     link.set(Word::Events, u64::from(member.events));
@@ -81,11 +62,11 @@ pub(super) fn put(link: Link, member: &Member) -> bool {
     fence(Ordering::SeqCst);
     // If its memory is still to come it is astir from then on ([`Link::has_come`]).
     if link.word(Word::Memory).load(Ordering::SeqCst) != 0 {
-        row.stirs(link);
+        link.stirs();
     }
     // Who sleeps has not looked for it, or not for these events.
     if row.has_sleepers() {
-        take_out(link);
+        link.leaves_set();
         return false;
     }
     true
@@ -100,7 +81,7 @@ pub(super) fn join(link: Link, number: c_int, id: u32) -> bool {
     for _ in 0..TRIES {
         match found {
             Err(_) => return false,
-            Ok(None) => take_out(link),
+            Ok(None) => link.leaves_set(),
             Ok(Some(member)) if !put(link, &member) => return false,
             Ok(Some(_)) => {}
         }
@@ -112,13 +93,6 @@ pub(super) fn join(link: Link, number: c_int, id: u32) -> bool {
         found = now;
     }
     false
-}
-
-/// It is in none any more.
-pub(super) fn take_out(link: Link) {
-    let Some(row) = Row::with(link) else { return };
-    row.rests(link);
-    link.set(Word::Set, 0);
 }
 
 /// Why what is open at a number cannot be carried while it is a member.

@@ -8,9 +8,10 @@
 //!   [`over`]: what is no more. [`broker`], [`mail`]: where links come from. [`offering`]: which
 //!   sockets are offered; [`worth`]: and how soon.
 //! * [`outward`], [`inward`]: sending, receiving; [`source`]: of what; [`turn`]: who may;
-//!   [`full`]: where there is no room; [`residue`]: what is not read yet. [`welcome`]: who may put
-//!   bytes there; [`patience`], [`aside`], [`crowd`], [`waking`]: who waits for them, and how long.
-//!   [`waits`]: `poll` and `select`; [`epoll`], [`limit`], [`members`], [`row`] and [`news`]: sets.
+//!   [`full`]: where there is no room; [`residue`], [`dirty`]: what is not read yet. [`welcome`]:
+//!   who may put bytes there; [`patience`], [`aside`], [`crowd`], [`waking`]: who waits for them,
+//!   and how long. [`waits`]: `poll` and `select`; [`epoll`], [`limit`] and [`members`]: sets, of
+//!   whose members few are looked at ([`row`], [`astir`], [`awake`], [`news`]; [`bits`]).
 //! * [`forking`]: processes that are made of this one.
 //!   [`renewing`]: links that come again after that, or after they have rested ([`resting`]).
 //! * [`arrived`]: what was not received yet. [`leaving`]: back to the kernel. [`look`], [`watch`],
@@ -19,10 +20,13 @@
 
 mod arrived;
 mod aside;
+mod astir;
+mod awake;
 mod bits;
 pub(crate) mod broker;
 pub(crate) mod clock;
 mod crowd;
+mod dirty;
 mod ended;
 mod epoll;
 mod forking;

@@ -29,7 +29,7 @@ pub(super) struct News {
 }
 
 impl News {
-    /// Looks.
+    /// What there is in a set now.
     pub(super) fn of(row: Row) -> Self {
         let mut news = Self { count: 0, is_ours: true, kept: [0; KEPT] };
         each_with_news(row, |link| {
@@ -115,8 +115,8 @@ fn each_with_news(row: Row, mut with: impl FnMut(Link) -> bool) {
     row.each_held(may_have_news, |link| !has_news(row, link) || with(link));
 }
 
-/// A member has bytes in its ring, as far as a glance tells: of those that are told of by edges that
-/// may be so for long.
+/// A member has bytes in its ring, as far as a glance tells: of those that are told of by edges
+/// that may be so for long.
 pub(super) fn has_bytes(link: Link) -> bool {
     let is_edge = link.get(Word::Events) as u32 & EDGE != 0;
     link.glance().is_some_and(|word| is_edge || word != link.get(Word::Quiet))

@@ -19,7 +19,7 @@ use super::parts::Parts;
 use super::residue::{self, take_back};
 use super::source::{File, Source};
 use super::turn::{give_turn, take_turn};
-use super::{ended, shadow, waking};
+use super::{dirty, ended, shadow, waking};
 use crate::place;
 use crate::slots::next_poll;
 
@@ -176,7 +176,7 @@ fn send_in_parts(
         return sent as isize + more;
     }
     if shadow::errno() == libc::ECONNRESET {
-        look::fails(link, libc::ECONNRESET);
+        link.fails(libc::ECONNRESET);
     }
     shadow::set_errno(before);
     sent as isize
@@ -331,7 +331,7 @@ fn by_kernel(
         waking::rings(link);
     }
     // What the kernel counts of a message is up to twice its bytes.
-    if residue::is_any() && shadow::room(number) < length.saturating_mul(2) {
+    if dirty::is_any() && shadow::room(number) < length.saturating_mul(2) {
         // It may wait: until others have got what is before them, perhaps.
         residue::flush_before(number, flags);
     }

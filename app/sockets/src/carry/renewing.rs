@@ -14,7 +14,7 @@ use omniverb_carry::Direction;
 use omniverb_stream::pace::{Pace, Was};
 
 use super::links::{self, Link, Memory, Note, Word};
-use super::members::{self, Row};
+use super::members::Row;
 use super::worth::WORTH;
 use super::{clock, ended, offering, residue};
 use crate::sole;
@@ -109,14 +109,14 @@ fn forgets(link: Link, number: c_int) -> bool {
     }
     if !residue::is_its(link, number) {
         // Another socket came here unseen.
-        members::take_out(link);
+        link.leaves_set();
         return links::forget(number, link);
     }
     if has_memory && !link.has(Note::Rested) {
         ends_one(number, link.has_carried(), now);
     }
     fence(Ordering::SeqCst);
-    members::take_out(link);
+    link.leaves_set();
     links::forget(number, link)
 }
 

@@ -5,7 +5,7 @@
 //! While he runs he looks now and then for what those have before them who have left the ring.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use omniverb_carry::Direction;
 use omniverb_carry::direction::Stretch;
@@ -14,10 +14,10 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::thread::sched_yield;
 
-use super::bits::{self, Bits};
+use super::dirty::{self, is_any};
 use super::links::{self, Link, Memory, Note, Word};
 use super::turn::{give_turn, take_turn};
-use super::{broker, clock, leaving, look, shadow};
+use super::{broker, clock, leaving, shadow};
 use crate::place;
 
 /// How often a flush that has to succeed is tried, and how long the kernel has each time to make
@@ -33,10 +33,6 @@ const WAIT: i64 = 100_000;
 /// How long who is about to sleep lets others, who look, read what he has sent them: all in all.
 const INSTANT: u64 = clock::MOMENT >> 3;
 
-/// Which links' rings may have bytes that their readers have not read, and how many these are at
-/// most: who puts some there says so before, and looks behind whether that is still so.
-static DIRTY: [AtomicU64; bits::WORDS] = [const { AtomicU64::new(0) }; bits::WORDS];
-static HOW_MANY: AtomicU64 = AtomicU64::new(0);
 /// How often a link is dealt with again that has got more meanwhile.
 const AGAIN: u32 = 3;
 /// When rings were looked through last that their readers may have left, and how long they are not
@@ -132,7 +128,7 @@ fn pass(link: Link, direction: &Direction<Memory>, number: c_int, stretch: Stret
             Err(error) => {
                 // Nobody is there any more. What the kernel has told us it does not tell again.
                 if error != Errno::PIPE {
-                    look::fails(link, error.raw_os_error());
+                    link.fails(error.raw_os_error());
                 }
                 done = stretch.bytes;
             }
@@ -172,8 +168,8 @@ pub(super) fn flush_wholly(link: Link, number: c_int) {
     shadow::reset(number);
 }
 
-/// The ring of a link is about to have bytes that are to go through the kernel if nobody reads them;
-/// or it has some.
+/// The ring of a link is about to have bytes that are to go through the kernel if nobody reads
+/// them; or it has some.
 #[inline(always)]
 pub(super) fn may_have_bytes(link: Link) {
     if link.get(Word::Dirty) == 0 {
@@ -183,21 +179,7 @@ pub(super) fn may_have_bytes(link: Link) {
 
 #[cold]
 fn has_bytes_now(link: Link) {
-    link.set(Word::Dirty, 1);
-    // Never less than there are, whoever looks.
-    HOW_MANY.fetch_add(1, Ordering::SeqCst);
-    if Bits::new(&DIRTY).put(link.index()) {
-        HOW_MANY.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// It is not said to have any.
-fn has_none(link: Link) {
-    link.word(Word::Dirty).swap(0, Ordering::SeqCst);
-    if Bits::new(&DIRTY).take(link.index()) {
-        HOW_MANY.fetch_sub(1, Ordering::SeqCst);
-    }
-    fence(Ordering::SeqCst);
+    dirty::put(link.index(), link.word(Word::Dirty));
 }
 
 /// Calls with each link, and a number of it, that has such bytes: whether some are left. It may be
@@ -206,7 +188,7 @@ fn each_dirty(mut with: impl FnMut(c_int, Link) -> bool) {
     if !place::is_ours() {
         return;
     }
-    Bits::new(&DIRTY).each(0, |index| {
+    dirty::all().each(0, links::end(), |index| {
         let Some(link) = links::hold(index) else { return true };
         for _ in 0..AGAIN {
             let head = put_so_far(link);
@@ -214,7 +196,7 @@ fn each_dirty(mut with: impl FnMut(c_int, Link) -> bool) {
             if has && links::number_of(link).is_some_and(|number| with(number, link)) {
                 break;
             }
-            has_none(link);
+            dirty::take(link.index(), link.word(Word::Dirty));
             // Who has put more since is about to sleep, perhaps, and has seen that it is said.
             let is_old = put_so_far(link) == head;
             if is_old && link.word(Word::Dirty).load(Ordering::SeqCst) == 0 {
@@ -232,19 +214,12 @@ fn put_so_far(link: Link) -> u64 {
     link.outward().map_or(0, |direction| direction.head().position())
 }
 
-/// A link is over.
-pub(super) fn forget(link: Link) {
-    if link.get(Word::Dirty) != 0 {
-        has_none(link);
-    }
-}
-
 /// Calls with each link that may have bytes in its ring, held, in which set it ever is.
 pub(super) fn each_with_bytes(mut with: impl FnMut(Link)) {
     if !is_any() || !place::is_ours() {
         return;
     }
-    Bits::new(&DIRTY).each(0, |index| {
+    dirty::all().each(0, links::end(), |index| {
         if let Some(link) = links::hold(index) {
             if has_bytes(link) {
                 with(link);
@@ -253,12 +228,6 @@ pub(super) fn each_with_bytes(mut with: impl FnMut(Link)) {
         }
         true
     });
-}
-
-/// There may be some.
-#[inline(always)]
-pub(super) fn is_any() -> bool {
-    HOW_MANY.load(Ordering::Relaxed) != 0
 }
 
 /// Before this thread sleeps, or does something for long: nobody is left who would have to wait for

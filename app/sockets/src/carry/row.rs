@@ -3,43 +3,30 @@
 //! **Who is astir.** Of many members few do something at a time. A member is *astir* if its other
 //! end may be welcome, or has put bytes into the ring that were not read, or there is an error to
 //! be told: only those have news, and only those are looked at by calls that wait. It is so from
-//! when it joins, or gets its memory; the attempt to welcome makes it so, and while somebody ends it
-//! nobody can make one ([`Row::settles`]). So who goes to sleep finds all who may be welcome among
+//! when it joins, or gets its memory; the attempt to welcome makes it so, and while somebody ends
+//! it nobody can make one (`awake.rs`). So who goes to sleep finds all who may be welcome among
 //! those that are astir. (Bytes that the other end wanted to take back, and the kernel had no room
 //! for, may be in a ring besides: the program is told of those that the kernel has before them, and
 //! welcomes the other end by receiving these.)
-//!
-//! To send somebody away costs both ends something, and so does to welcome him: who was welcomed
-//! for nothing [`IDLE`] times in a row is welcomed no more by who waits, until the program receives
-//! something of the kernel's by his connection. And of more than [`CROWD`] who are welcome those
-//! are sent away who had nothing when the others had much.
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-use omniverb_carry::Direction;
-use omniverb_stream::descriptors::{PIECE, Room};
+use omniverb_stream::descriptors::PIECE;
 
-use super::bits::{self, Bits};
-use super::links::{self, ASTIR, Link, Memory, Word};
+use super::astir::{self, SETS};
+use super::bits::Bits;
+use super::links::{self, ASTIR, Link, Word};
 use super::members::is_open;
-use super::{arrived, clock, waking, welcome};
-use crate::room::Pieces;
+use super::{arrived, clock, waking};
 use crate::uncounted;
 
-/// Sets with carried members, at a time.
-const SETS: usize = 64;
-/// So often in a row a member is welcomed for nothing.
-const IDLE: u64 = 4;
 /// So many members that are astir are worth to be looked at for the sake of one of them.
-const CROWD: u64 = 1 << 10;
-/// From so many on it is looked which of them have nothing while others are told of so often.
-const SOME: u64 = 1 << 6;
-const AGE: u64 = 2 * CROWD;
+pub(super) const CROWD: u64 = 1 << 10;
 
 /// Words of a row.
 const ID: usize = 0;
 const VAIN: usize = 1;
-const SKIP: usize = 2;
+pub(super) const SKIP: usize = 2;
 const TURN: usize = 3;
 /// The member that is told of first.
 const FIRST: usize = 4;
@@ -47,18 +34,14 @@ const FIRST: usize = 4;
 const ASKED: usize = 5;
 /// How many members were astir when that was counted last; which one is looked at next whether it
 /// still is; and how often some member was told of.
-const MANY: usize = 6;
-const HAND: usize = 7;
-const TOLD: usize = 8;
+pub(super) const MANY: usize = 6;
+pub(super) const HAND: usize = 7;
+pub(super) const TOLD: usize = 8;
 /// Somebody slept since those who are astir were welcomed.
-const AWAY: usize = 9;
-/// Those that are astir.
-const ASTIR_BITS: usize = 64;
-const _: () = assert!(ASTIR_BITS + bits::WORDS <= PIECE);
+pub(super) const AWAY: usize = 9;
 /// Instead of an id: somebody makes the row.
 const BUSY: u64 = 1 << 63;
 
-static ROWS: Pieces<SETS> = Pieces::new();
 /// One more than the last row that was ever used.
 static USED: AtomicU64 = AtomicU64::new(0);
 
@@ -78,19 +61,13 @@ pub(super) enum Looked {
 /// The row of a set.
 #[derive(Clone, Copy)]
 pub(super) struct Row {
-    words: &'static [AtomicU64],
+    words: &'static [AtomicU64; PIECE],
     index: usize,
 }
 
 impl Row {
-    fn made(index: usize, words: &[AtomicU64; PIECE]) -> Row {
-        // SAFETY: pieces stay for good.
-        let words = unsafe { core::slice::from_raw_parts(words.as_ptr(), words.len()) };
-        Row { words, index }
-    }
-
     fn at(index: usize) -> Option<Row> {
-        ROWS.piece(index).map(|words| Row::made(index, words))
+        astir::row(index).map(|words| Row { words, index })
     }
 
     fn used() -> impl Iterator<Item = Row> {
@@ -122,7 +99,7 @@ impl Row {
             return Some(row);
         }
         let row = (0..SETS).find_map(|index| {
-            let row = Row::made(index, ROWS.make(index)?);
+            let row = Row { words: astir::made(index)?, index };
             row.win(set).then_some(row)
         })?;
         USED.fetch_max(row.index as u64 + 1, Ordering::AcqRel);
@@ -162,13 +139,22 @@ impl Row {
         self.words[ID].load(Ordering::Acquire) as u32
     }
 
+    pub(super) fn word(self, at: usize) -> u64 {
+        self.words[at].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_word(self, at: usize, value: u64) {
+        self.words[at].store(value, Ordering::Relaxed);
+    }
+
     /// What the words of its links call it.
     pub(super) fn name(self) -> u64 {
         self.index as u64 + 1
     }
 
-    fn astir(self) -> Bits {
-        Bits::new(&self.words[ASTIR_BITS..ASTIR_BITS + bits::WORDS])
+    /// Those that are astir.
+    pub(super) fn astir(self) -> Bits {
+        astir::bits(self.words)
     }
 
     /// Calls with each member that is astir, until that says that it is enough. It is not held, and
@@ -176,7 +162,7 @@ impl Row {
     #[inline]
     pub(super) fn each_astir(self, mut with: impl FnMut(Link) -> bool) {
         let first = self.words[FIRST].load(Ordering::Relaxed) as u32;
-        self.astir().each(first, |index| match Link::at(index) {
+        self.astir().each(first, links::end(), |index| match Link::at(index) {
             Some(link) if link.get(Word::Set) == self.name() => with(link),
             _ => true,
         });
@@ -213,18 +199,6 @@ impl Row {
         }
     }
 
-    /// A member is astir from now on, as everybody sees who looks after this.
-    pub(super) fn stirs(self, link: Link) {
-        link.word(Word::Quiet).swap(ASTIR, Ordering::SeqCst);
-        self.astir().put(link.index());
-        fence(Ordering::SeqCst);
-    }
-
-    /// A link that is a member no more at this moment is not.
-    pub(super) fn rests(self, link: Link) {
-        self.astir().take(link.index());
-    }
-
     /// As many members are astir as may be, and this one is not.
     pub(super) fn is_crowded(self, link: Link) -> bool {
         self.words[MANY].load(Ordering::Relaxed) >= CROWD
@@ -249,97 +223,6 @@ impl Row {
         }
     }
 
-    /// A member that is held, and was welcomed for nothing so often, is not astir any more, unless
-    /// its other end is welcome, or there are bytes.
-    pub(super) fn settles(self, link: Link) {
-        let Some(direction) = link.inward() else { return };
-        direction.settle(|| {
-            let has_nothing = || arrived::is_all_read(&direction) && link.get(Word::Error) == 0;
-            if has_nothing() {
-                self.astir().take(link.index());
-                fence(Ordering::SeqCst);
-                if !has_nothing() {
-                    self.astir().put(link.index());
-                }
-            }
-        });
-    }
-
-    /// Welcomes the other ends of all that are astir and want to hear of bytes. Whether any is
-    /// welcome.
-    pub(super) fn welcomes(self, wanted: u64) -> bool {
-        let (mut is_any, mut many) = (false, 0);
-        self.each_astir(|link| {
-            many += 1;
-            if link.get(Word::Welcomed) != 0 {
-                is_any = true;
-                return true;
-            }
-            self.holding(link, |link| {
-                let idle = link.get(Word::Idle);
-                if idle >= IDLE || many > CROWD {
-                    return self.settles(link);
-                }
-                let is_wanted = link.get(Word::Events) & wanted != 0;
-                if is_wanted && welcome::welcome_member(link) {
-                    link.set(Word::Welcomed, 1);
-                    is_any = true;
-                } else {
-                    link.set(Word::Idle, idle + 1);
-                }
-            });
-            true
-        });
-        self.words[MANY].store(many, Ordering::Relaxed);
-        self.words[AWAY].store(0, Ordering::Relaxed);
-        is_any
-    }
-
-    /// The same for who has slept, and may have something that was for him before: more is likely
-    /// to come, if looking was not in vain of late. Of very many at a time some would take so long
-    /// to answer that they are slept before again.
-    pub(super) fn welcomes_again(self, wanted: u64) {
-        let [away, skip, many] =
-            [AWAY, SKIP, MANY].map(|word| self.words[word].load(Ordering::Relaxed));
-        if away != 0 && skip == 0 && many <= CROWD / 2 {
-            self.welcomes(wanted);
-        }
-    }
-
-    /// Sends the other ends of all that are astir away: somebody is about to sleep.
-    pub(super) fn sends_away(self) {
-        let may_be = |link: Link| {
-            let is_told = |one: Direction<Memory>| one.may_be_welcome();
-            link.get(Word::Welcomed) != 0 || link.inward().is_some_and(is_told)
-        };
-        self.each_held(may_be, |link| {
-            sends_one_away(link);
-            true
-        });
-        self.words[AWAY].store(1, Ordering::Relaxed);
-    }
-
-    /// Looks at one of many that are astir: whether it had something of late.
-    pub(super) fn ages(self) {
-        if self.words[MANY].load(Ordering::Relaxed) < SOME {
-            return;
-        }
-        let now = self.words[TOLD].load(Ordering::Relaxed);
-        self.astir().each(self.words[HAND].load(Ordering::Relaxed) as u32, |index| {
-            self.words[HAND].store(u64::from(index) + 1, Ordering::Relaxed);
-            let found = Link::at(index).filter(|link| self.has(*link));
-            let is_old = |link: &Link| now.wrapping_sub(link.get(Word::Since)) > AGE;
-            if let Some(link) = found.filter(is_old) {
-                self.holding(link, |link| {
-                    sends_one_away(link);
-                    link.set(Word::Idle, IDLE);
-                    self.settles(link);
-                });
-            }
-            false
-        });
-    }
-
     /// A member has something, and is told of.
     pub(super) fn tells(self, link: Link) {
         link.set(Word::Since, self.counts(1));
@@ -359,7 +242,7 @@ impl Row {
         self.words[FIRST].store(u64::from(link.index()), Ordering::Relaxed);
     }
 
-    /// Counts calls.
+    /// Which call it is.
     pub(super) fn turn(self) -> u64 {
         self.words[TURN].fetch_add(1, Ordering::Relaxed)
     }
@@ -396,15 +279,5 @@ impl Row {
         };
         self.words[VAIN].store(vain, Ordering::Relaxed);
         self.words[SKIP].store(skip, Ordering::Relaxed);
-    }
-}
-
-/// Its other end is not welcome any more.
-fn sends_one_away(link: Link) {
-    let Some(direction) = link.inward() else { return };
-    link.set(Word::Welcomed, 0);
-    if direction.may_be_welcome() {
-        direction.say_no_more();
-        link.set(Word::Idle, link.get(Word::Idle) + 1);
     }
 }

@@ -7,8 +7,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use omniverb_carry::Direction;
 
 use super::links::{Link, Memory, Note, Word};
-use super::members::{self, Looked, Row};
 use super::patience::Patience;
+use super::row::{Looked, Row};
 use super::waking::{in_vain, looking};
 use super::{clock, ended};
 
@@ -46,7 +46,7 @@ pub(super) fn welcome(link: Link, direction: &Direction<Memory>) -> bool {
     if direction.is_welcome() {
         return true;
     }
-    members::is_worth_welcoming(link) && attempt(link, direction)
+    is_worth_it(link) && attempt(link, direction)
 }
 
 /// The same for who waits in its set.
@@ -59,12 +59,24 @@ pub(super) fn welcome_member(link: Link) -> bool {
     may_welcome(link) && (direction.is_welcome() || attempt(link, &direction))
 }
 
+/// Whether it is to be, since something was received by it, or would have been: so many members of
+/// its set may be astir that it is not.
+fn is_worth_it(link: Link) -> bool {
+    Row::with(link).is_none_or(|row| {
+        let is_worth_it = !row.is_crowded(link);
+        if is_worth_it {
+            row.comes(link);
+        }
+        is_worth_it
+    })
+}
+
 fn attempt(link: Link, direction: &Direction<Memory>) -> bool {
     // Of this process: links whose memory others have, too, are not welcoming any more.
     static LAST: AtomicU64 = AtomicU64::new(0);
     direction.welcome(LAST.fetch_add(1, Ordering::Relaxed), || {
         // Who goes to sleep in its set looks there for who may be welcome, after he has said so.
-        members::stirs(link);
+        link.stirs();
         may_welcome(link)
     })
 }

@@ -2,6 +2,8 @@
 
 /// Words of a row.
 pub(super) const WORDS: usize = 64;
+/// Links at a time.
+pub(super) const MOST: usize = 1 << 14;
 
 /// Words of a row: cache lines, of eight words each, of what seldom changes but for the first word,
 /// of what who sends writes, of what who receives writes, and of the rest.
