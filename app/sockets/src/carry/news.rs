@@ -16,7 +16,7 @@ pub(super) const OURS: u32 = READABLE | PRIVATE | ENDING;
 pub(super) const ENDING: u32 = (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP) as u32;
 
 /// Members that have news are kept in mind, so many of them.
-const KEPT: usize = 32;
+const KEPT: usize = 12;
 
 /// Those that had news when they were looked at, all at once.
 #[derive(Clone, Copy)]
