@@ -112,6 +112,8 @@ fn is_passed_now(link: Link, number: c_int, fence: u64) -> bool {
     let (has_come, queued) = (has_come(number, fence), shadow::queued(number));
     link.set(Word::Before, queued.unwrap_or(0) as u64);
     let is_passed = has_come && queued == Some(0);
+    // What was not read there may have been nobody's to tell of.
+    link.stirs();
     if is_passed {
         link.set(Word::Passed, fence.wrapping_add(1));
     }

@@ -74,11 +74,15 @@ pub(super) fn welcomes_again(row: Row, wanted: u32) {
     }
 }
 
-/// Sends the other ends of all that are astir away: somebody is about to sleep.
+/// Sends the other ends of all that are astir away: somebody is about to sleep. He looks closely at
+/// each once more then.
 pub(super) fn sends_away(row: Row) {
     let is_welcome = |one: Direction<Memory>| one.may_be_welcome();
     row.each_held(
-        |link| link.get(Word::Welcomed) != 0 || link.inward().is_some_and(is_welcome),
+        |link| {
+            link.looks_at_once();
+            link.get(Word::Welcomed) != 0 || link.inward().is_some_and(is_welcome)
+        },
         |link| {
             sends_one_away(link);
             true

@@ -41,6 +41,10 @@ impl Bits {
         word.fetch_and(!bit, Ordering::SeqCst) & bit != 0
     }
 
+    pub(super) fn count(self) -> u64 {
+        self.0.iter().map(|word| u64::from(word.load(Ordering::SeqCst).count_ones())).sum()
+    }
+
     pub(super) fn clear(self) {
         self.0.iter().for_each(|word| word.store(0, Ordering::SeqCst));
     }
@@ -89,6 +93,7 @@ mod tests {
         let those = [0, 1, 63, 64, 100, 128, 191, 192, 255];
         those.into_iter().for_each(|index| assert!(!bits.put(index)));
         assert!(!bits.put(77) && bits.put(77));
+        assert_eq!(bits.count(), 10);
         assert!(bits.has(77) && bits.take(77) && !bits.take(77) && !bits.has(77));
         for first in [0, 1, 2, 63, 64, 99, 101, 200, 255, 5000] {
             let mut seen = Vec::new();

@@ -13,6 +13,11 @@ static DIRTY: [AtomicU64; bits::WORDS] = [const { AtomicU64::new(0) }; bits::WOR
 /// How many these are, at most.
 static HOW_MANY: AtomicU64 = AtomicU64::new(0);
 
+/// In a child: threads that were about to count are not there.
+pub(super) fn begin_anew() {
+    HOW_MANY.store(all().count(), Ordering::Relaxed);
+}
+
 /// All of them.
 pub(super) fn all() -> Bits {
     Bits::new(&DIRTY)

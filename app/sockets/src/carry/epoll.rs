@@ -83,8 +83,13 @@ pub(super) unsafe fn changed(
     fence(Ordering::SeqCst);
     let Some(link) = links::enter(number) else { return };
     if operation == libc::EPOLL_CTL_DEL {
-        if Row::of(set).is_some_and(|row| Row::with(link).is_some_and(|its| its.is(row))) {
+        if Row::of(set).is_some_and(|row| row.has(link)) {
             link.leaves_set();
+            fence(Ordering::SeqCst);
+            // Another thread may have put it there again meanwhile.
+            if members::membership(number, NUMBERS.look(number).id()) != Ok(None) {
+                leaving::leave(link, number);
+            }
         }
     } else if NUMBERS.look(number).why() == Why::Free {
         // SAFETY: as the caller says.
@@ -342,16 +347,15 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
     /// Where the kernel has told of a member that its connection ends it may be a reset that only
     /// we know of.
     fn settle(&self, told: usize) {
-        for event in (0..told).map(|at| self.get(at)) {
-            if event.events & ENDING == 0 {
-                continue;
-            }
-            let data = event.u64;
-            residue::each_with_bytes(|link| {
-                if self.row.has(link) && link.get(Word::Data) == data {
-                    _ = look::look_now(link, number_of(link));
-                }
-            });
+        let ends = |data: u64| {
+            let ends = |event: libc::epoll_event| event.events & ENDING != 0 && event.u64 == data;
+            (0..told).any(|at| ends(self.get(at)))
+        };
+        if (0..told).any(|at| self.get(at).events & ENDING != 0) {
+            residue::each_with_bytes(
+                |link| self.row.has(link) && ends(link.get(Word::Data)),
+                |link| _ = look::look_now(link, number_of(link)),
+            );
         }
     }
 
@@ -370,13 +374,15 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
     /// What others, who look, have still to read of what they were sent.
     fn unread(&self) -> Unread {
         let mut all = Unread::default();
-        residue::each_with_bytes(|link| {
-            let outward = link.outward().filter(|_| self.row.has(link));
-            if let Some(outward) = outward {
-                all.place = all.place.wrapping_add(outward.place().position());
-                all.links += u64::from(outward.is_welcome());
-            }
-        });
+        residue::each_with_bytes(
+            |link| self.row.has(link),
+            |link| {
+                if let Some(outward) = link.outward() {
+                    all.place = all.place.wrapping_add(outward.place().position());
+                    all.links += u64::from(outward.is_welcome());
+                }
+            },
+        );
         all
     }
 

@@ -10,7 +10,7 @@ use core::sync::atomic::{Ordering, fence};
 use omniverb_stream::descriptors::{Entry, Kind, Why};
 
 use super::leaving::Sharing;
-use super::{broker, ended, leaving, links, mail, offering, renewing, shadow, watch};
+use super::{broker, dirty, ended, leaving, links, mail, offering, renewing, shadow, watch};
 use crate::sole::{self, Fork};
 use crate::table::NUMBERS;
 use crate::{ledger, light, own, place, uncounted};
@@ -82,6 +82,7 @@ pub(crate) fn forked(forking: Option<Forking>, child: c_int) {
         ledger::begin_anew();
         leaving::begin_anew();
         ended::begin_anew();
+        dirty::begin_anew();
         uncounted::begin_anew();
         // Duplicates of the parent's, of no use here. Where there may be light connections a child
         // closes all that it finds, when it finds that it is one.

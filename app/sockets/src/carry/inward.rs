@@ -231,9 +231,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
                     peeked = got;
                 }
                 Ok(got) => {
-                    let left = self.link.get(Word::Before).saturating_sub(got as u64);
-                    self.link.set(Word::Before, left);
-                    self.direction.goes_on();
+                    self.had_of_kernel(got);
                     self.got += got;
                     if self.got == self.parts.total() {
                         return Step::Done(self.got as isize);
@@ -302,6 +300,14 @@ impl<N: Fn() -> isize> Call<'_, N> {
                 Err(step)
             }
         }
+    }
+
+    /// So many bytes of the kernel's were received. Whoever has more gives it to the ring.
+    fn had_of_kernel(&self, got: usize) {
+        let left = self.link.get(Word::Before).saturating_sub(got as u64);
+        self.link.set(Word::Before, left);
+        self.link.looks_at_once();
+        let _ = self.direction.goes_on() || welcome(self.link, &self.direction);
     }
 
     /// What the kernel has told us it does not tell again: it is for the next call.
@@ -541,13 +547,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
                 self.link.set(Word::Skip, 0);
                 members::looks_again(self.link);
             }
-            let left = self.link.get(Word::Before).saturating_sub(result as u64);
-            self.link.set(Word::Before, left);
-            // Whoever has more than we read gives it to the ring from now on, rather than that we
-            // never are without bytes of the kernel's.
-            if !self.direction.goes_on() {
-                welcome(self.link, &self.direction);
-            }
+            self.had_of_kernel(result as usize);
             return Step::Done(self.got as isize + result);
         }
         let error = if result < 0 { shadow::errno() } else { 0 };
@@ -593,8 +593,8 @@ impl<N: Fn() -> isize> Call<'_, N> {
         }
         let passed = information.received().saturating_sub(self.direction.fence());
         let passed = usize::try_from(passed).unwrap_or(left).min(left);
-        let has_more = self.direction.inherit(passed).is_ok() && passed < left;
+        let is_done = self.direction.inherit(passed).is_ok();
         self.link.stirs();
-        has_more
+        is_done && passed < left
     }
 }

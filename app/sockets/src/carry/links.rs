@@ -159,6 +159,14 @@ impl Link {
         }
     }
 
+    /// Who waits in its set looks at it closely at once.
+    pub(super) fn looks_at_once(self) {
+        if self.get(Word::Looks) != 0 {
+            self.set(Word::Looks, 0);
+            self.set(Word::Later, 0);
+        }
+    }
+
     /// It is in no set any more.
     pub(super) fn leaves_set(self) {
         if let Some(astir) = astir::of(self.get(Word::Set)) {
@@ -265,7 +273,7 @@ impl Link {
     /// Nobody holds it, nor can, before this is over.
     #[cold]
     fn end(self) {
-        if self.get(Word::Dirty) != 0 {
+        if self.get(Word::Dirty) != 0 || dirty::all().has(self.index) {
             dirty::take(self.index, self.word(Word::Dirty));
         }
         let (has_put, name) = (self.has_put(), self.get(Word::Name));
@@ -278,9 +286,14 @@ impl Link {
             let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
             // SAFETY: the link's own mapping, which nobody uses any more, but for who looks at it
             // at a glance.
-            _ = unsafe {
+            let zeros = unsafe {
                 mmap_anonymous(base as *mut c_void, layout::BYTES, ProtFlags::READ, flags)
             };
+            if zeros.is_err() {
+                // What is there now nobody knows: it is not used any more.
+                self.set(Word::Glance, 0);
+                self.set(Word::Home, 0);
+            }
             self.set(Word::Memory, 0);
         }
         self.set(Word::Holders, 0);

@@ -2,10 +2,10 @@
 
 use core::ffi::c_int;
 
-use super::arrived;
 use super::links::{Link, Note, Word};
 use super::members::NOT_OURS;
 use super::row::Row;
+use super::{arrived, clock};
 
 pub(super) const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 pub(super) const EDGE: u32 = libc::EPOLLET as u32;
@@ -15,6 +15,10 @@ pub(super) const PRIVATE: u32 = EDGE | NOT_OURS;
 pub(super) const OURS: u32 = READABLE | PRIVATE | ENDING;
 pub(super) const ENDING: u32 = (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP) as u32;
 
+/// So many looks in vain at a member, one after another, are made without a pause; and the longest
+/// one, in powers of two of a moment.
+const LOOKS: u64 = 16;
+const PAUSE_MAX: u64 = 6;
 /// Members that have news are kept in mind, so many of them.
 const KEPT: usize = 12;
 
@@ -90,7 +94,26 @@ pub(super) fn newest(link: Link) -> u64 {
 /// A member may have news, as far as a glance tells.
 #[inline(always)]
 fn may_have_news(link: Link) -> bool {
-    link.glance().is_some_and(|word| word != link.get(Word::Quiet) || link.get(Word::Error) != 0)
+    let is_quiet = |word| word == link.get(Word::Quiet) || is_later(link);
+    link.glance().is_some_and(|word| !is_quiet(word) || link.get(Word::Error) != 0)
+}
+
+/// It is too soon to look at it closely once more.
+fn is_later(link: Link) -> bool {
+    let later = link.get(Word::Later);
+    later != 0 && (later.wrapping_sub(clock::now()) as i64) > 0
+}
+
+/// It had nothing, and it cannot be told when it will: most likely when the program receives
+/// something by it. Each such look may cost two calls of the kernel's, and the other end might want
+/// just that.
+fn is_looked_at_in_vain(link: Link) {
+    let looks = link.get(Word::Looks) + 1;
+    link.set(Word::Looks, looks);
+    if looks > LOOKS {
+        let pause = clock::MOMENT << (looks / LOOKS).min(PAUSE_MAX);
+        link.set(Word::Later, clock::now().wrapping_add(pause).max(1));
+    }
 }
 
 /// Whether a member that is held has news. If there will be none before something changes it need
@@ -105,6 +128,8 @@ fn has_news(row: Row, link: Link) -> bool {
     let is_told = flags & EDGE != 0 && told == (word & !(1 << 63)) + 1;
     if link.has(Note::Broken) || flags & READABLE == 0 || is_read || is_told {
         row.is_quiet(link, word, (events, told));
+    } else {
+        is_looked_at_in_vain(link);
     }
     false
 }
@@ -115,9 +140,7 @@ fn each_with_news(row: Row, mut with: impl FnMut(Link) -> bool) {
     row.each_held(may_have_news, |link| !has_news(row, link) || with(link));
 }
 
-/// A member has bytes in its ring, as far as a glance tells: of those that are told of by edges
-/// that may be so for long.
+/// A member has bytes in its ring, as far as a glance tells.
 pub(super) fn has_bytes(link: Link) -> bool {
-    let is_edge = link.get(Word::Events) as u32 & EDGE != 0;
-    link.glance().is_some_and(|word| is_edge || word != link.get(Word::Quiet))
+    link.inward().is_some_and(|direction| !arrived::is_all_read(&direction))
 }

@@ -214,14 +214,18 @@ fn put_so_far(link: Link) -> u64 {
     link.outward().map_or(0, |direction| direction.head().position())
 }
 
-/// Calls with each link that may have bytes in its ring, held, in which set it ever is.
-pub(super) fn each_with_bytes(mut with: impl FnMut(Link)) {
+/// Calls with each link, held, that has bytes in its ring which nobody has read, if `which` says so
+/// of it without holding it.
+pub(super) fn each_with_bytes(which: impl Fn(Link) -> bool, mut with: impl FnMut(Link)) {
     if !is_any() || !place::is_ours() {
         return;
     }
     dirty::all().each(0, links::end(), |index| {
+        if !Link::at(index).is_some_and(&which) {
+            return true;
+        }
         if let Some(link) = links::hold(index) {
-            if has_bytes(link) {
+            if has_bytes(link) && which(link) {
                 with(link);
             }
             link.let_go();

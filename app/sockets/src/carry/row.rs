@@ -227,6 +227,7 @@ impl Row {
     pub(super) fn tells(self, link: Link) {
         link.set(Word::Since, self.counts(1));
         link.set(Word::Idle, 0);
+        link.looks_at_once();
     }
 
     /// So many members were told of. How many these were in all.

@@ -96,6 +96,10 @@ pub(super) enum Word {
     Data,
     /// What its set had told of when it last told of this.
     Since,
+    /// How often in a row it was looked at closely, in its set, in vain; and when that is to be
+    /// done again at the earliest; 0: at once.
+    Looks,
+    Later,
     /// Where the ring was found empty last, and the pauses that were made then.
     EmptyAt,
     Pauses,
