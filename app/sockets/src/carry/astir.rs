@@ -16,20 +16,15 @@ const _: () = assert!(AT + bits::WORDS <= PIECE);
 
 static ROWS: Pieces<SETS> = Pieces::new();
 
-fn for_good(words: &[AtomicU64; PIECE]) -> &'static [AtomicU64; PIECE] {
-    // SAFETY: pieces stay for good.
-    unsafe { &*core::ptr::from_ref(words) }
-}
-
 /// The words of a row that was made.
 #[inline(always)]
 pub(super) fn row(index: usize) -> Option<&'static [AtomicU64; PIECE]> {
-    ROWS.piece(index).map(for_good)
+    ROWS.piece(index)
 }
 
 /// The same, made if it was not.
 pub(super) fn made(index: usize) -> Option<&'static [AtomicU64; PIECE]> {
-    ROWS.make(index).map(for_good)
+    ROWS.make(index)
 }
 
 /// Those that are astir in a row with these words.

@@ -2,9 +2,9 @@
 //!
 //! All who are astir, while somebody waits by looking; none, while somebody sleeps. To send
 //! somebody away costs both ends something, and so does to welcome him: who was welcomed for
-//! nothing [`IDLE`] times in a row is astir no more, until the program receives something of the
-//! kernel's by his connection. And of more than [`CROWD`] those are sent away who had nothing when
-//! the others had much.
+//! nothing, or could not be, [`IDLE`] times in a row is astir no more, until the program receives
+//! by him, or waits for him otherwise. And of more than [`CROWD`] those are sent away who had
+//! nothing when the others had much.
 
 use core::sync::atomic::{Ordering, fence};
 

@@ -62,10 +62,7 @@ impl Link {
             Some(rows) => rows,
             None => ROWS.make(piece)?,
         };
-        let row = &rows.as_chunks::<WORDS>().0[at];
-        // SAFETY: pieces stay for good.
-        let row = unsafe { &*core::ptr::from_ref(row) };
-        Some(Link { row, index })
+        Some(Link { row: &rows.as_chunks::<WORDS>().0[at], index })
     }
 
     pub(super) fn index(self) -> u32 {
@@ -208,12 +205,11 @@ impl Link {
     /// The link of a tag, if that is still its.
     pub(super) fn of_tag(tag: u64) -> Option<Link> {
         let index = tag as u32;
-        if index >= END.load(Ordering::Acquire) {
+        if index >= end() {
             return None;
         }
-        let link = Link::at(index)?;
-        link.hold().then_some(())?;
-        if link.tag() == tag && link.get(Word::Numbers) > 0 {
+        let link = hold(index)?;
+        if link.tag() == tag {
             return Some(link);
         }
         link.let_go();
@@ -223,7 +219,7 @@ impl Link {
     /// The row that a tag names, or once named.
     fn was_of_tag(tag: u64) -> Option<Link> {
         let index = tag as u32;
-        if index < END.load(Ordering::Acquire) { Link::at(index) } else { None }
+        if index < end() { Link::at(index) } else { None }
     }
 
     /// Holds it, if anybody does.
@@ -320,9 +316,7 @@ pub(super) fn is_on() -> bool {
 #[inline(always)]
 fn word_of(number: c_int) -> Option<&'static AtomicU64> {
     let number = usize::try_from(number).ok()?;
-    let word = NUMBERS.piece(number / PIECE)?.get(number % PIECE)?;
-    // SAFETY: pieces stay for good.
-    Some(unsafe { &*core::ptr::from_ref(word) })
+    NUMBERS.piece(number / PIECE)?.get(number % PIECE)
 }
 
 /// Whether a number has one.
@@ -464,7 +458,7 @@ pub(super) fn cookie_of(tag: u64) -> u64 {
 /// How many there were with memory, and how many bytes were put into their rings: for reports.
 pub(super) fn count() -> (u64, u64) {
     let (mut links, mut bytes) = (CARRIED.load(Ordering::Relaxed), PUT.load(Ordering::Relaxed));
-    for link in (0..END.load(Ordering::Acquire)).filter_map(Link::at) {
+    for link in (0..end()).filter_map(Link::at) {
         if link.hold() {
             links += u64::from(link.memory().is_some());
             bytes = bytes.wrapping_add(link.has_put());
@@ -492,10 +486,7 @@ pub(super) fn copy(from: c_int, to: c_int) {
 /// Calls with each number that has one, and that.
 pub(super) fn each(mut with: impl FnMut(c_int, Link)) {
     let given = GIVEN.load(Ordering::SeqCst);
-    let mut left = (0..END.load(Ordering::Acquire))
-        .filter_map(Link::at)
-        .map(|link| link.get(Word::Numbers))
-        .sum::<u64>();
+    let mut left = (0..end()).filter_map(Link::at).map(|link| link.get(Word::Numbers)).sum::<u64>();
     let end = crate::table::NUMBERS.end();
     for number in 0..end {
         // Otherwise what was counted may be others than those that are found.

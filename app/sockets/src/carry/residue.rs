@@ -267,8 +267,7 @@ pub(super) fn leaves_unread() -> bool {
 /// The same before a call of the kernel's with these flags, which may wait.
 #[inline(always)]
 pub(super) fn flush_before(number: c_int, flags: c_int) {
-    let is_dirty = is_any();
-    if is_dirty && flags & libc::MSG_DONTWAIT == 0 && !shadow::is_non_blocking(number) {
+    if is_any() && flags & libc::MSG_DONTWAIT == 0 && !shadow::is_non_blocking(number) {
         flush_all();
     }
 }

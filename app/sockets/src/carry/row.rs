@@ -80,7 +80,7 @@ impl Row {
         if set == 0 {
             return None;
         }
-        Row::used().find(|row| row.words[ID].load(Ordering::Acquire) == u64::from(set))
+        Row::used().find(|row| row.set() == set)
     }
 
     /// The row that a link is in.
@@ -128,7 +128,7 @@ impl Row {
             // It may be in another one by now.
             _ = link.word(Word::Set).compare_exchange(self.name(), 0, ok, err);
         }
-        self.words[MANY].store(0, Ordering::Relaxed);
+        self.set_word(MANY, 0);
         self.asked(0);
         word.store(u64::from(set), Ordering::Release);
         true
@@ -161,9 +161,9 @@ impl Row {
     /// may be another link by now ([`Link::glance`]).
     #[inline]
     pub(super) fn each_astir(self, mut with: impl FnMut(Link) -> bool) {
-        let first = self.words[FIRST].load(Ordering::Relaxed) as u32;
+        let first = self.word(FIRST) as u32;
         self.astir().each(first, links::end(), |index| match Link::at(index) {
-            Some(link) if link.get(Word::Set) == self.name() => with(link),
+            Some(link) if self.has(link) => with(link),
             _ => true,
         });
     }
@@ -201,14 +201,12 @@ impl Row {
 
     /// As many members are astir as may be, and this one is not.
     pub(super) fn is_crowded(self, link: Link) -> bool {
-        self.words[MANY].load(Ordering::Relaxed) >= CROWD
-            && !self.astir().has(link.index())
-            && arrived::waiting(link) == 0
+        self.word(MANY) >= CROWD && !self.astir().has(link.index()) && arrived::waiting(link) == 0
     }
 
     /// A link becomes a member, or is to be welcome again.
     pub(super) fn comes(self, link: Link) {
-        link.set(Word::Since, self.words[TOLD].load(Ordering::Relaxed));
+        link.set(Word::Since, self.word(TOLD));
         link.set(Word::Idle, 0);
         link.set(Word::Welcomed, 0);
     }
@@ -233,14 +231,14 @@ impl Row {
     /// So many members were told of. How many these were in all.
     pub(super) fn counts(self, told: u64) -> u64 {
         // Roughly, where threads are many.
-        let told = self.words[TOLD].load(Ordering::Relaxed).wrapping_add(told);
-        self.words[TOLD].store(told, Ordering::Relaxed);
+        let told = self.word(TOLD).wrapping_add(told);
+        self.set_word(TOLD, told);
         told
     }
 
     /// The next call begins with this member, of which there was no room to tell.
     pub(super) fn begins_with(self, link: Link) {
-        self.words[FIRST].store(u64::from(link.index()), Ordering::Relaxed);
+        self.set_word(FIRST, u64::from(link.index()));
     }
 
     /// Which call it is.
@@ -256,18 +254,18 @@ impl Row {
 
     /// The kernel was asked not long ago, and has told all.
     pub(super) fn was_asked(self) -> bool {
-        !clock::is_over(self.words[ASKED].load(Ordering::Relaxed), clock::MOMENT)
+        !clock::is_over(self.word(ASKED), clock::MOMENT)
     }
 
     /// It was asked then; 0: and may have more.
     pub(super) fn asked(self, then: u64) {
-        self.words[ASKED].store(then, Ordering::Relaxed);
+        self.set_word(ASKED, then);
     }
 
     /// This call is one that looks; those after some in vain do not.
     pub(super) fn is_worth_looking(self) -> bool {
-        let left = self.words[SKIP].load(Ordering::Relaxed);
-        self.words[SKIP].store(left.saturating_sub(1), Ordering::Relaxed);
+        let left = self.word(SKIP);
+        self.set_word(SKIP, left.saturating_sub(1));
         left == 0
     }
 
@@ -275,10 +273,10 @@ impl Row {
     pub(super) fn looked(self, how: Looked) {
         let (vain, skip) = match how {
             Looked::Well => (0, 0),
-            Looked::Missed => (self.words[VAIN].load(Ordering::Relaxed), 0),
-            Looked::InVain => waking::in_vain(self.words[VAIN].load(Ordering::Relaxed)),
+            Looked::Missed => (self.word(VAIN), 0),
+            Looked::InVain => waking::in_vain(self.word(VAIN)),
         };
-        self.words[VAIN].store(vain, Ordering::Relaxed);
-        self.words[SKIP].store(skip, Ordering::Relaxed);
+        self.set_word(VAIN, vain);
+        self.set_word(SKIP, skip);
     }
 }

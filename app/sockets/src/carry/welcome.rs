@@ -36,27 +36,24 @@ pub(super) fn is_welcoming(link: Link) -> bool {
 
 /// Welcomes it, unless somebody went to sleep at this moment, or it puts nothing there any more.
 pub(super) fn welcome(link: Link, direction: &Direction<Memory>) -> bool {
-    if direction.head().is_stopped() {
-        ended::is_ended(link);
-        return false;
-    }
-    if !may_welcome(link) {
-        return false;
-    }
-    if direction.is_welcome() {
-        return true;
-    }
-    is_worth_it(link) && attempt(link, direction)
+    may_put(link, direction)
+        && (direction.is_welcome() || is_worth_it(link) && attempt(link, direction))
 }
 
 /// The same for who waits in its set.
 pub(super) fn welcome_member(link: Link) -> bool {
-    let Some(direction) = link.inward() else { return false };
-    if direction.head().is_stopped() {
+    link.inward().is_some_and(|direction| {
+        may_put(link, &direction) && (direction.is_welcome() || attempt(link, &direction))
+    })
+}
+
+/// It may put something there still, and may be welcome.
+fn may_put(link: Link, direction: &Direction<Memory>) -> bool {
+    let is_stopped = direction.head().is_stopped();
+    if is_stopped {
         ended::is_ended(link);
-        return false;
     }
-    may_welcome(link) && (direction.is_welcome() || attempt(link, &direction))
+    !is_stopped && may_welcome(link)
 }
 
 /// Whether it is to be, since something was received by it, or would have been: so many members of

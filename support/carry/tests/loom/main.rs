@@ -169,49 +169,96 @@ fn who_leaves_leaves_bytes_to_the_writer() {
     });
 }
 
-/// Somebody clears what says that there may be bytes, and takes back what he finds, while a writer
-/// puts some and says so then: the kernel has them, or it still is said that there are some
-/// (`app/sockets/src/carry/outward.rs`).
+/// Somebody finds no bytes, and clears what says that there may be some, which is a word of the
+/// link and a bit among those of all, while a writer puts some: the kernel has them, or it still is
+/// said that there are some (`app/sockets/src/carry/dirty.rs`, `residue.rs`).
 #[test]
 fn bytes_that_nobody_has_taken_back_are_spoken_of() {
     loom::model(|| {
         let writers = direction();
         let others = writers.clone();
-        let is_dirty = Arc::new(AtomicBool::new(false));
-        let is_cleared = is_dirty.clone();
+        // As it is where bytes were that have been read.
+        let [word, bit] = [(), ()].map(|()| Arc::new(AtomicBool::new(true)));
+        let (cleared, taken) = (word.clone(), bit.clone());
+        let says = |word: &AtomicBool, bit: &AtomicBool| {
+            word.swap(true, Ordering::SeqCst);
+            bit.swap(true, Ordering::SeqCst);
+        };
         let other = thread::spawn(move || {
-            is_cleared.swap(false, Ordering::SeqCst);
-            take_back(&others)
+            let before = take_back(&others);
+            cleared.swap(false, Ordering::SeqCst);
+            taken.swap(false, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            let has_more = others.waiting().unwrap().1 > 0;
+            if has_more || cleared.load(Ordering::SeqCst) {
+                says(&cleared, &taken);
+            }
+            before
         });
         let head = fill(&writers);
-        // Stores in the library. Loom does not know that nothing comes between what an exchange
-        // has read and what it writes, unless both are exchanges.
-        is_dirty.swap(true, Ordering::Relaxed);
+        if !word.load(Ordering::SeqCst) {
+            says(&word, &bit);
+        }
         writers.publish(head, 8).unwrap();
-        is_dirty.swap(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if !word.load(Ordering::SeqCst) {
+            says(&word, &bit);
+        }
         let by_kernel = other.join().unwrap();
-        assert!(by_kernel == 8 || is_dirty.load(Ordering::Relaxed));
+        assert!(by_kernel == 8 || bit.load(Ordering::Relaxed));
     });
 }
 
+/// A thread or set that some sleep in, as they say.
+#[derive(Clone)]
+struct Sleepers(Arc<AtomicU64>);
+
+impl Sleepers {
+    fn none() -> Self {
+        Self(Arc::new(AtomicU64::new(0)))
+    }
+
+    /// One is about to sleep. Loom takes what is sequentially consistent there for less, hence the
+    /// fences.
+    fn more(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    fn less(&self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn are_none(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.0.load(Ordering::SeqCst) == 0
+    }
+
+    /// A thread that welcomes the other end if nobody sleeps, and does something before it looks.
+    fn welcoming(
+        &self,
+        readers: &Direction<Words>,
+        attempt: u64,
+        before: impl FnOnce() + 'static,
+    ) -> thread::JoinHandle<bool> {
+        let (others, seen) = (readers.clone(), self.clone());
+        thread::spawn(move || {
+            others.welcome(attempt, || {
+                before();
+                seen.are_none()
+            })
+        })
+    }
+}
+
 /// A thread welcomes the other end while another one falls asleep on the socket, or in a set that
-/// has it: nobody is welcome while that one sleeps (`inward.rs`, `members.rs`). Loom takes what is
-/// sequentially consistent there for less, hence the fences.
+/// has it: nobody is welcome while that one sleeps (`inward.rs`, `members.rs`).
 #[test]
 fn nobody_is_welcome_while_somebody_sleeps() {
     loom::model(|| {
-        let readers = direction();
-        let others = readers.clone();
-        let sleeping = Arc::new(AtomicU64::new(0));
-        let seen = sleeping.clone();
-        let other = thread::spawn(move || {
-            others.welcome(1, || {
-                fence(Ordering::SeqCst);
-                seen.load(Ordering::SeqCst) == 0
-            })
-        });
-        sleeping.fetch_add(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        let (readers, sleepers) = (direction(), Sleepers::none());
+        let other = sleepers.welcoming(&readers, 1, || {});
+        sleepers.more();
         readers.say_no_more();
         other.join().unwrap();
         assert!(!readers.is_welcome());
@@ -222,20 +269,9 @@ fn nobody_is_welcome_while_somebody_sleeps() {
 #[test]
 fn an_attempt_is_nobody_elses() {
     loom::model(|| {
-        let readers = direction();
-        let sleeping = Arc::new(AtomicU64::new(0));
-        let welcomes = |attempt| {
-            let (others, seen) = (readers.clone(), sleeping.clone());
-            thread::spawn(move || {
-                others.welcome(attempt, || {
-                    fence(Ordering::SeqCst);
-                    seen.load(Ordering::SeqCst) == 0
-                })
-            })
-        };
-        let others = [welcomes(1), welcomes(2)];
-        sleeping.fetch_add(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        let (readers, sleepers) = (direction(), Sleepers::none());
+        let others = [1, 2].map(|attempt| sleepers.welcoming(&readers, attempt, || {}));
+        sleepers.more();
         readers.say_no_more();
         others.into_iter().for_each(|other| _ = other.join().unwrap());
         assert!(!readers.is_welcome());
@@ -250,30 +286,22 @@ fn who_is_welcome_is_marked() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
-        let readers = direction();
-        let sleeping = Arc::new(AtomicU64::new(0));
+        let (readers, sleepers) = (direction(), Sleepers::none());
         let marked = Arc::new(AtomicU64::new(1));
         let (settling, taken) = (readers.clone(), marked.clone());
         let settles = thread::spawn(move || {
             settling.settle(|| _ = taken.swap(0, Ordering::SeqCst));
         });
-        let (others, seen, sets) = (readers.clone(), sleeping.clone(), marked.clone());
-        let welcomes = thread::spawn(move || {
-            others.welcome(1, || {
-                sets.swap(1, Ordering::SeqCst);
-                fence(Ordering::SeqCst);
-                seen.load(Ordering::SeqCst) == 0
-            })
-        });
+        let sets = marked.clone();
+        let welcomes = sleepers.welcoming(&readers, 1, move || _ = sets.swap(1, Ordering::SeqCst));
         // Asleep, and awake again: then it welcomes, too.
-        sleeping.fetch_add(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        sleepers.more();
         if marked.load(Ordering::SeqCst) != 0 && readers.may_be_welcome() {
             readers.say_no_more();
         }
         fence(Ordering::SeqCst);
         let is_beside_a_sleeper = readers.is_welcome();
-        sleeping.fetch_sub(1, Ordering::SeqCst);
+        sleepers.less();
         readers.welcome(2, || {
             marked.swap(1, Ordering::SeqCst);
             true
@@ -289,18 +317,9 @@ fn who_is_welcome_is_marked() {
 #[test]
 fn who_falls_asleep_takes_attempts_away() {
     loom::model(|| {
-        let readers = direction();
-        let others = readers.clone();
-        let sleeping = Arc::new(AtomicU64::new(0));
-        let seen = sleeping.clone();
-        let other = thread::spawn(move || {
-            others.welcome(1, || {
-                fence(Ordering::SeqCst);
-                seen.load(Ordering::SeqCst) == 0
-            })
-        });
-        sleeping.fetch_add(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        let (readers, sleepers) = (direction(), Sleepers::none());
+        let other = sleepers.welcoming(&readers, 1, || {});
+        sleepers.more();
         if readers.may_be_welcome() {
             readers.say_no_more();
         }
@@ -314,24 +333,16 @@ fn who_falls_asleep_takes_attempts_away() {
 #[test]
 fn nobody_is_shown_a_welcome_beside_a_sleeper() {
     loom::model(|| {
-        let readers = direction();
-        let (others, writers) = (readers.clone(), readers.clone());
-        let sleeping = Arc::new(AtomicU64::new(0));
-        let seen = sleeping.clone();
-        let other = thread::spawn(move || {
-            others.welcome(1, || {
-                fence(Ordering::SeqCst);
-                seen.load(Ordering::SeqCst) == 0
-            });
-        });
+        let (readers, sleepers) = (direction(), Sleepers::none());
+        let writers = readers.clone();
+        let other = sleepers.welcoming(&readers, 1, || {});
         let writer = thread::spawn(move || {
             let head = fill(&writers);
             // Not welcome: by the kernel. It is only looked at here, before and behind.
             let was_welcome = writers.is_welcome();
             was_welcome && writers.publish(head, 8) == Some(true)
         });
-        sleeping.fetch_add(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        sleepers.more();
         readers.say_no_more();
         let has_bytes = readers.waiting().unwrap().1 > 0;
         other.join().unwrap();
