@@ -56,6 +56,19 @@ def left(waits):
     return run
 
 
+def _whole(connections):
+    def run(ways):
+        """What is wanted whole is whole, also where its beginning is the kernel's and late."""
+        program = ways.program("whole")
+        ways.run(False, program, 3, 20, 1 << 18, limit=60)
+        ways.reports()
+        for size in (1 << 18, 150_000):
+            ways.run(True, program, connections, 100, size, limit=300)
+        carried = max(count for _, count in ways.reports())
+        check(carried > _CARRIED, f"{carried} bytes were carried")
+    return run
+
+
 def _turns(connections, threads, rounds=60, seeds=1):
     def run(ways):
         """Who is one of very many, and does something seldom, is told of it."""
@@ -88,6 +101,7 @@ def groups():
     """All wait."""
     waits = [Case("carry.gone", _gone, 90)]
     waits += [Case(f"carry.files.{how}", _files(how), 120) for how in ("waits", "asks", "strange")]
+    waits += [Case("carry.whole", _whole(200), 120)]
     waits += [Case("carry.turns", _turns(300, 1), 120),
               Case("carry.turns.many", _turns(1400, 1), 120),
               Case("carry.turns.threads", _turns(500, 3), 120),

@@ -173,6 +173,10 @@ impl<N: Fn() -> isize> Call<'_, N> {
         self.flags & flag != 0
     }
 
+    fn is_waiting(&self) -> bool {
+        !self.has(libc::MSG_DONTWAIT) && !self.link.has(Note::NonBlocking)
+    }
+
     fn run(mut self) -> isize {
         let (mut steps, mut had) = (0, 0);
         loop {
@@ -263,13 +267,8 @@ impl<N: Fn() -> isize> Call<'_, N> {
 
     /// What the kernel has before the ring's bytes; or looks at it.
     fn before_fence(&mut self) -> Result<usize, Step> {
-        let mut list = parts::list();
-        let count = self.parts.rest(self.got, &mut list);
-        let mut message = parts::message(&mut list, count);
-        let flags = self.flags & libc::MSG_PEEK | libc::MSG_DONTWAIT;
         let before = shadow::errno();
-        // SAFETY: the message lives across the call, and so do the program's parts.
-        let got = unsafe { next_recvmsg(self.number, &raw mut message, flags) };
+        let got = self.receive(self.flags & libc::MSG_PEEK | libc::MSG_DONTWAIT);
         if got <= 0 {
             // What was known is old.
             self.link.set(Word::Before, 0);
@@ -282,7 +281,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
                 shadow::set_errno(before);
                 Ok(0)
             }
-            _ if self.got > 0 => {
+            _ if self.got > 0 && !(self.has(libc::MSG_WAITALL) && self.is_waiting()) => {
                 self.keep_error(got);
                 Err(Step::Done(self.got as isize))
             }
@@ -290,14 +289,14 @@ impl<N: Fn() -> isize> Call<'_, N> {
             // before those in the ring; if somebody else has had them meanwhile, it must not.
             _ => {
                 falls_asleep(self.link);
-                let step = if is_passed(self.link, self.number, &self.direction) {
-                    Step::Again
-                } else {
-                    residue::flush_all();
-                    Step::Done((self.native)())
-                };
+                if is_passed(self.link, self.number, &self.direction) {
+                    wakes(self.link);
+                    return Err(Step::Again);
+                }
+                residue::flush_all();
+                let result = self.rest();
                 wakes(self.link);
-                Err(step)
+                Err(if self.got == 0 { Step::Done(result) } else { self.told(result) })
             }
         }
     }
@@ -345,7 +344,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
             shadow::set_errno(error);
             return Step::Done(-1);
         }
-        let is_waiting = !self.has(libc::MSG_DONTWAIT) && !self.link.has(Note::NonBlocking);
+        let is_waiting = self.is_waiting();
         if events.intersects(PollFlags::IN | look::ENDING) {
             if !is_waiting {
                 return self.ask(place);
@@ -386,8 +385,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
             welcome(link, &self.direction);
             return Some(if is_sure { self.ask(place) } else { self.ask_at_once(place) });
         }
-        let is_waiting = !link.has(Note::NonBlocking) && !self.has(libc::MSG_DONTWAIT);
-        if !is_waiting || self.has(libc::MSG_WAITALL) || link.get(Word::Skip) == 0 {
+        if !self.is_waiting() || self.has(libc::MSG_WAITALL) || link.get(Word::Skip) == 0 {
             return None;
         }
         is_worth_looking(link);
@@ -492,11 +490,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
 
     fn without_waiting(&mut self, place: Place) -> isize {
         self.seen = Some(place.position());
-        let mut list = parts::list();
-        let count = self.parts.rest(self.got, &mut list);
-        let mut message = parts::message(&mut list, count);
-        // SAFETY: the message lives across the call, and so do the program's parts.
-        unsafe { next_recvmsg(self.number, &raw mut message, self.flags | libc::MSG_DONTWAIT) }
+        self.receive(self.flags | libc::MSG_DONTWAIT)
     }
 
     /// Since then bytes have gone out of the ring to somewhere else: perhaps to the kernel.
@@ -530,14 +524,16 @@ impl<N: Fn() -> isize> Call<'_, N> {
 
     /// The program's call, for what is left.
     fn rest(&self) -> isize {
-        if self.got == 0 {
-            return (self.native)();
-        }
+        if self.got == 0 { (self.native)() } else { self.receive(self.flags) }
+    }
+
+    /// The kernel's bytes, behind what this call has got.
+    fn receive(&self, flags: c_int) -> isize {
         let mut list = parts::list();
         let count = self.parts.rest(self.got, &mut list);
         let mut message = parts::message(&mut list, count);
         // SAFETY: the message lives across the call, and so do the program's parts.
-        unsafe { next_recvmsg(self.number, &raw mut message, self.flags) }
+        unsafe { next_recvmsg(self.number, &raw mut message, flags) }
     }
 
     /// The kernel's answer is the call's, but for what it cannot know.
