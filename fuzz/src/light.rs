@@ -345,10 +345,12 @@ impl<'a> State<'a> {
 
     fn lose(&mut self, index: usize) {
         let Some(mut trunk) = self.trunks[index].take() else { return };
+        // The one's process is gone; the other's was told to part.
+        let how = [Closing::Orderly, Closing::Reset][index & 1];
         for id in 0..trunk.ids.known() {
             let Some(at) = trunk.ids.row(id) else { continue };
             let row = self.rows.at(at);
-            row.lost_trunk();
+            row.lost_trunk(how);
             row.unnote(Note::NoRoom);
             self.news(at);
             self.settle(at);

@@ -29,6 +29,10 @@ _TURNS = 4
 class Across:
     """A daemon that serves all namespaces, and one switch with two of them."""
 
+    # What the daemon's configuration says, and what each program is told.
+    settings = "sockets = true\n"
+    told = ("OMNIVERB_SOCKETS=carry",)
+
     def __init__(self, stage):
         self.library = stage.dist / "lib" / "libomniverb_sockets.so"
         if not self.library.exists():
@@ -40,17 +44,24 @@ class Across:
         try:
             self.home = self.keep(Namespace())
             settings = self.folder / "omniverbd.toml"
-            settings.write_text("sockets = true\n")
+            settings.write_text(self.settings)
             self.log = open(self.folder / "log", "w+", encoding="utf-8")  # noqa: SIM115
-            self.daemon = process.start(
-                [*self.home.enter(), stage.dist / "bin" / "omniverbd", "--socket", self.socket,
-                 "--operator-socket", self.operators, "--config", settings],
-                stdout=self.log, stderr=self.log)
-            process.until(pathlib.Path(f"{self.socket}.sockets").exists, 10, lambda: "a broker")
+            self.daemon = self.start()
             self.server, self.client = self.pair()
         except BaseException:
             self.close()
             raise
+
+    def start(self):
+        """The daemon, once there is a broker."""
+        broker = pathlib.Path(f"{self.socket}.sockets")
+        broker.unlink(missing_ok=True)
+        daemon = process.start(
+            [*self.home.enter(), self.stage.dist / "bin" / "omniverbd", "--socket", self.socket,
+             "--operator-socket", self.operators, "--config", self.folder / "omniverbd.toml"],
+            stdout=self.log, stderr=self.log)
+        process.until(broker.exists, 10, lambda: "a broker")
+        return daemon
 
     def keep(self, part):
         """`part` is closed with this."""
@@ -85,10 +96,14 @@ class Across:
 
     def line(self, namespace, report, *words, with_library=True):
         """Runs across.py in a namespace."""
-        carried = [f"LD_PRELOAD={self.library}", "OMNIVERB_SOCKETS=carry",
+        return self.python(namespace, report, _PROGRAM, *words, with_library=with_library)
+
+    def python(self, namespace, report, program, *words, with_library=True):
+        """Runs a program in a namespace."""
+        carried = [f"LD_PRELOAD={self.library}", *self.told,
                    f"OMNIVERB_SOCKET={self.socket}", f"OMNIVERB_SOCKETS_REPORT={report}"]
         return [*namespace.enter(), "env", *(carried if with_library else []),
-                "/usr/bin/python3", "-B", _PROGRAM, *words]
+                "/usr/bin/python3", "-B", program, *words]
 
     def omniverb(self, *words, accept=(0,)):
         """The command line, as an operator."""
@@ -96,12 +111,16 @@ class Across:
                            env=environment(OMNIVERB_SOCKET=self.socket,
                                            OMNIVERB_OPERATOR_SOCKET=self.operators))
 
-    def shown(self):
-        """What the status shows of all sockets."""
+    def shown_processes(self):
+        """What the status shows of all processes that have sockets."""
         found = json.loads(self.omniverb("status", "--json"))
         check("sockets_trouble" not in found, str(found.get("sockets_trouble")))
+        return found.get("sockets", [])
+
+    def shown(self):
+        """What the status shows of all sockets."""
         return [{**one, "process": {**whose, "sockets": None}}
-                for whose in found["sockets"] for one in whose["sockets"]]
+                for whose in self.shown_processes() for one in whose["sockets"]]
 
     def state(self, port):
         """Of the connections to this port: state and reason of each end."""

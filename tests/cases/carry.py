@@ -30,6 +30,8 @@ class Carried(sockets.Ways):
     """The namespace with a daemon in it."""
 
     mode = "carry"
+    # Kinds of connections that count.
+    counted = ("links", "light")
     # More that programs are told, and what the daemon is told.
     told, ranges = (), ()
 
@@ -80,7 +82,7 @@ class Carried(sockets.Ways):
         self.report.unlink(missing_ok=True)
         found = re.findall(r"^(links|light) (\d+) bytes (\d+)$", text, re.MULTILINE)
         self.kinds.update(kind for kind, _, count in found if int(count))
-        return [(int(links), int(count)) for _, links, count in found]
+        return [(int(links), int(count)) for kind, links, count in found if kind in self.counted]
 
     def program(self, name):
         """A program of C."""

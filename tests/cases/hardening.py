@@ -89,9 +89,9 @@ def _broker_introduces(pair):
         near = both.enter_context(socket.create_connection(listener.getsockname()))
         far = both.enter_context(listener.accept()[0])
         one, other = (both.enter_context(_hello(pair.daemon.socket)) for _ in range(2))
-        socket.send_fds(one, [struct.pack("4Q", 2, 7, 0, 0)], [near.fileno()])
+        socket.send_fds(one, [struct.pack("8Q", 2, 7, *[0] * 6)], [near.fileno()])
         check(_heard(one) == 20, "the other end has come already")
-        socket.send_fds(other, [struct.pack("4Q", 2, 8, 0, 0)], [far.fileno()])
+        socket.send_fds(other, [struct.pack("8Q", 2, 8, *[0] * 6)], [far.fileno()])
         check((_heard(one), _heard(other)) == (18, 18), "they are given no link")
 
 
@@ -102,17 +102,17 @@ def _hello(place):
     calls.connect(f"{place}.sockets")
     # NETLINK_SOCK_DIAG.
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as diagnosis:
-        socket.send_fds(calls, [struct.pack("4Q", 1, 0x4f565302, 0, 0)], [diagnosis.fileno()])
+        socket.send_fds(calls, [struct.pack("8Q", 1, 0x4f565303, *[0] * 6)], [diagnosis.fileno()])
     check(_heard(calls) == 17, "it is not welcome")
     return calls
 
 
 def _heard(calls):
     """Which message has come."""
-    said, files, *_ = socket.recv_fds(calls, 32, 1)
+    said, files, *_ = socket.recv_fds(calls, 64, 1)
     for file in files:
         os.close(file)
-    kind = struct.unpack("4Q", said)[0]
+    kind = struct.unpack_from("Q", said)[0]
     # A ledger (22) follows the welcome.
     return _heard(calls) if kind == 22 else kind
 

@@ -8,11 +8,11 @@ use omniverb_stream::descriptors::{Kind, Why};
 use crate::call::{self, Call};
 use crate::carry::{Asked, File};
 use crate::data::{ov_recvmsg, ov_sendmsg};
-use crate::errno::set_errno;
+use crate::errno::{keeping_errno, set_errno};
 use crate::functions::watched;
 use crate::slots::*;
 use crate::table::NUMBERS;
-use crate::{carry, light, numbered, own, place, sole};
+use crate::{carry, light, numbered, own, place, sole, wanted};
 
 /// For the program there is nothing at this number.
 fn nothing_there() -> c_int {
@@ -56,7 +56,13 @@ functions! {
         }
         carry::leave(number);
         // SAFETY: the program's arguments, as they are.
-        watched(Call::Connect(number), || unsafe { next_connect(number, address, length) })
+        let made =
+            watched(Call::Connect(number), || unsafe { next_connect(number, address, length) });
+        if made == 0 && wanted::is_wanted(number) {
+            // The program may be done with it soon.
+            keeping_errno(|| carry::offers(number));
+        }
+        made
     }
 
     ov_accept(number: c_int, address: *mut c_void, length: *mut u32) -> c_int {
@@ -75,7 +81,12 @@ functions! {
             // SAFETY: the program's arguments, as they are.
             return unsafe {
                 light::accept(number, address, length, flags, || {
-                    watched(Call::Accept(number), || next_accept4(number, address, length, flags))
+                    let call = Call::Accept(number);
+                    let new = watched(call, || next_accept4(number, address, length, flags));
+                    if new >= 0 && light::has_come_from_afar(new) {
+                        keeping_errno(|| wanted::accepted(new, carry::offers));
+                    }
+                    new
                 })
             };
         }

@@ -56,4 +56,5 @@ mod sole;
 pub mod start;
 mod table;
 mod uncounted;
+mod wanted;
 mod words;

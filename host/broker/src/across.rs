@@ -5,20 +5,19 @@
 //! out as for verbs; both sockets are there at this moment, by their cookies; and what the kernel
 //! has counted at one fits the other ([`crate::evidence`]).
 
-use crate::client::Client;
-use crate::daemon::{Place, ToDaemon, WhyApart};
+use crate::asking::ask;
+use crate::daemon::Place;
 use crate::evidence;
 use crate::introduce::introduce;
 use crate::limits::ELSEWHERE;
 use crate::offers::Offer;
+use crate::reach;
 use crate::relations::Known;
 use crate::shared::Broker;
 use omniverb_carry::message::Refusal;
 use omniverb_sys::connection::Names;
-use omniverb_sys::{clock, lock, pidfd, socket};
-use std::io;
+use omniverb_sys::{clock, lock};
 use std::net::IpAddr;
-use std::os::fd::AsFd;
 
 /// An offer waits: its other end may have been offered in another namespace.
 pub(crate) fn seek(broker: &Broker, ours: &Offer) {
@@ -76,28 +75,6 @@ fn is_own(address: IpAddr) -> bool {
     address.is_loopback() || is_link_local
 }
 
-/// Asks the daemon; if it does not listen now, a while later.
-fn ask(broker: &Broker, number: u64, places: [Place; 2], clients: [&Client; 2]) {
-    if try_ask(broker, number, places, clients).is_err() {
-        // It was never told yes: there are no links.
-        lock(&broker.relations).apart(number, WhyApart::Busy, clock::now());
-    }
-}
-
-fn try_ask(
-    broker: &Broker,
-    number: u64,
-    places: [Place; 2],
-    clients: [&Client; 2],
-) -> io::Result<()> {
-    let daemon = broker.daemon.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-    let users = clients.map(|client| client.peer.uid);
-    let [one, other] = clients.map(|client| pidfd::of_peer(client.socket.as_fd()));
-    let (one, other) = (one?, other?);
-    let question = ToDaemon::Ask { number, places, users }.encode();
-    socket::try_send(daemon.as_fd(), &question, &[one.as_fd(), other.as_fd()])
-}
-
 /// The daemon says that two places may be brought together: those who wait are.
 pub(crate) fn together(broker: &Broker, number: u64) {
     let Some(places) = lock(&broker.relations).together(number) else { return };
@@ -128,6 +105,7 @@ fn bring_together(broker: &Broker, names: Names, places: [Place; 2]) {
         both.iter().for_each(|offer| offer.client.refuse(offer.tag, Refusal::NotOne));
         return;
     }
+    reach::seen(broker, &both);
     if introduce(broker, one, other, Some(places)).is_err() {
         other.client.refuse(other.tag, Refusal::TooMany);
     }

@@ -14,7 +14,7 @@ use crate::shared::Broker;
 use crate::show;
 use omniverb_carry::message::{BYTES, Refusal, Reply, Request};
 use omniverb_sys::connection::Connection;
-use omniverb_sys::{descriptors, lock, socket};
+use omniverb_sys::{clock, descriptors, lock, socket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
@@ -70,8 +70,9 @@ fn converse(broker: &Broker, client: &Arc<Client>) -> Option<()> {
         // Who says something may have read before.
         lock(&broker.links).tell(client.number);
         match said {
-            (Request::Offer { tag }, Some(socket)) => {
-                if let Err(why) = offered(broker, client, tag, socket) {
+            (Request::Offer { tag, is_new }, Some(socket)) => {
+                let accepted = is_new.then(clock::now);
+                if let Err(why) = offered(broker, client, (tag, accepted), socket) {
                     client.refuse(tag, why);
                 }
             }
@@ -80,10 +81,11 @@ fn converse(broker: &Broker, client: &Arc<Client>) -> Option<()> {
             (Request::Unlisten { tag }, None) => {
                 lock(&broker.listeners).remove(client.process(), tag);
             }
-            (Request::Reach { tag, address, port }, None) => {
-                reach::reaches(broker, client, tag, (address, port));
+            (Request::Reach { tag, address, port, from }, None) => {
+                reach::reaches(broker, client, tag, (address, port), from);
             }
             (Request::TrunkEnded { name }, None) => reach::ended(broker, client, name),
+            (Request::Still { name, ends }, None) => reach::still(broker, client, name, ends),
             _ => return None,
         }
     }
@@ -113,14 +115,14 @@ fn next(client: &Client) -> Option<(Request, Option<OwnedFd>)> {
 fn offered(
     broker: &Broker,
     client: &Arc<Client>,
-    tag: u64,
+    (tag, accepted): (u64, Option<u64>),
     socket: OwnedFd,
 ) -> Result<(), Refusal> {
     if !client.has_room() {
         return Err(Refusal::TooMany);
     }
     let mut gone = Vec::new();
-    let other = other_end(broker, client, tag, &socket, &mut gone);
+    let other = other_end(broker, client, (tag, accepted), &socket, &mut gone);
     // At once.
     drop(socket);
     for (one, why) in gone {
@@ -153,7 +155,7 @@ enum Found {
 fn other_end(
     broker: &Broker,
     client: &Arc<Client>,
-    tag: u64,
+    (tag, accepted): (u64, Option<u64>),
     socket: &OwnedFd,
     gone: &mut Vec<(Offer, Refusal)>,
 ) -> Result<Found, Refusal> {
@@ -171,7 +173,7 @@ fn other_end(
     if !is_there(&connection)? {
         return Err(Refusal::NotProven);
     }
-    let ours = Offer { client: client.clone(), tag, connection };
+    let ours = Offer { client: client.clone(), tag, connection, accepted };
     loop {
         let other = lock(&broker.offers).other_or_add(&ours);
         let Some(other) = other else { return Ok(Found::Waits(ours)) };

@@ -1,5 +1,6 @@
 //! A process that has connected.
 
+use crate::daemon::Place;
 use crate::limits::{LINKS, UNREAD};
 use crate::listeners::Process;
 use omniverb_carry::ledger::{self, Kept};
@@ -13,7 +14,7 @@ use omniverb_sys::socket::Peer;
 use omniverb_sys::{Access, Extent, lock, memfd, socket};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 use std::sync::atomic::{self, AtomicBool, AtomicU64};
@@ -42,6 +43,14 @@ pub(crate) struct Client {
     links: Mutex<BTreeSet<u64>>,
     /// No offer of its is kept any more. Set and looked at with the lock of all offers.
     is_gone: AtomicBool,
+}
+
+/// As of IPv6, one of IPv4 mapped.
+fn bytes(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
 }
 
 /// By which it is told something: messages, and a word that says that there are some.
@@ -189,19 +198,31 @@ impl Client {
         self.tell(Reply::Listens { tag, why }, &[]);
     }
 
-    /// Here is a trunk: its memory, and one end of the two sockets. `false` if it does not take it.
+    /// Here is a trunk: its memory, and one end of the two sockets; between two network namespaces
+    /// its own place and the other one's. `false` if it does not take it.
     pub(crate) fn trunk(
         &self,
-        tag: u64,
-        (name, side): (u64, u64),
+        (tag, name, side): (u64, u64, u64),
+        pair: Option<[Place; 2]>,
         files: [BorrowedFd<'_>; 2],
     ) -> bool {
-        self.tell(Reply::Trunk { tag, name, side }, &files)
+        let ends = pair.map(|pair| pair.map(|place| bytes(place.address)));
+        self.tell(Reply::Trunk { tag, name, side, ends }, &files)
     }
 
-    /// It has one to who listens there.
-    pub(crate) fn known(&self, tag: u64, name: u64) -> bool {
-        self.tell(Reply::Known { tag, name }, &[])
+    /// It has one to who listens there, by which connections may be opened until then; 0: always.
+    pub(crate) fn known(&self, tag: u64, name: u64, until: u64) -> bool {
+        self.tell(Reply::Known { tag, name, until }, &[])
+    }
+
+    /// By a trunk that it has connections may come to a port of its.
+    pub(crate) fn way(&self, name: u64, (port, until): (u16, u64)) -> bool {
+        self.tell(Reply::Way { name, port, until }, &[])
+    }
+
+    /// There may be a trunk now to who listens there.
+    pub(crate) fn seen(&self, to: SocketAddr) {
+        self.tell(Reply::Seen { address: bytes(to.ip()), port: to.port() }, &[]);
     }
 
     /// No trunk leads to where it wants to be brought.

@@ -20,8 +20,8 @@ pub(crate) fn begin() {
     LINKS.fetch_max(clock::now(), Ordering::Relaxed);
 }
 
-/// What the next link or trunk is called.
-pub(crate) fn next_name() -> u64 {
+/// What the next link is called.
+fn next_name() -> u64 {
     LINKS.fetch_add(1, Ordering::Relaxed)
 }
 
@@ -43,7 +43,10 @@ pub(crate) fn introduce(
     };
     let refuse = |_: &io::Error| first.client.refuse(first.tag, Refusal::TooMany);
     let memory = memory.inspect_err(refuse)?;
-    let may_keep = lock(&broker.links).may_keep_file();
+    let may_keep = {
+        let trunks = lock(&broker.trunks).count();
+        lock(&broker.links).may_keep_file(trunks)
+    };
     let ours = if may_keep { memory.try_clone().ok() } else { None };
     let link = next_name();
     lock(&broker.links).add(link, [first, second], pair, ours);
@@ -66,6 +69,7 @@ pub(crate) fn introduce(
     // had it.
     if pair.is_some_and(|[one, other]| !lock(&broker.relations).has(one, other, link)) {
         lock(&broker.links).part([link]);
+        broker.wake();
     }
     Ok(())
 }

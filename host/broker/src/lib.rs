@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod across;
+mod asking;
 mod attend;
 mod client;
 pub mod daemon;
@@ -25,11 +26,13 @@ mod links;
 mod listeners;
 mod offers;
 mod order;
+mod proofs;
 mod reach;
 mod relations;
 mod seats;
 mod shared;
 mod show;
+mod stills;
 mod trunks;
 
 pub use omniverb_carry::range::Range;
@@ -41,7 +44,7 @@ use crate::seats::Holder;
 use crate::shared::Broker;
 use omniverb_sys::disposal::Disposal;
 use omniverb_sys::people::People;
-use omniverb_sys::{Poller, clock, connection, lock, socket};
+use omniverb_sys::{EventFd, Poller, clock, connection, lock, socket};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -74,7 +77,12 @@ pub fn serve(order: OwnedFd) {
     let Ok(daemon) = order.try_clone() else { return };
     introduce::begin();
     let light = said.light.clone();
-    let broker = Arc::new(Broker { daemon: Some(daemon), light, ..Broker::default() });
+    let broker = Arc::new(Broker {
+        daemon: Some(daemon),
+        light,
+        later: EventFd::new().ok(),
+        ..Broker::default()
+    });
     _ = listen(&order, &listener, said, &broker);
     // Threads that attend to somebody end with his connection.
     let clients = lock(&broker.seats).clients();
@@ -90,17 +98,24 @@ fn listen(
     const ORDER: u64 = 0;
     const CONNECTION: u64 = 1;
     const DISPOSAL: u64 = 2;
+    const LATER: u64 = 3;
     let mut disposal = Disposal::new(said.helpers)?;
     let poller = Poller::new()?;
     poller.add(order.as_fd(), ORDER)?;
     poller.add(listener.as_fd(), CONNECTION)?;
     poller.add(disposal.ready(), DISPOSAL)?;
+    if let Some(later) = &broker.later {
+        poller.add(later.as_fd(), LATER)?;
+    }
     let mut ready = Vec::new();
     loop {
         let until = disposal.next_deadline();
         let time = until.map(|at| Duration::from_nanos(at.saturating_sub(clock::now())));
         let time = time.into_iter().chain(tidy(broker)).min();
         poller.wait(time, &mut ready)?;
+        if ready.contains(&LATER) {
+            _ = broker.later.as_ref().and_then(EventFd::take);
+        }
         if ready.contains(&ORDER) {
             hear(order, broker)?;
         }
@@ -121,6 +136,7 @@ fn listen(
 /// again, if something is left.
 fn tidy(broker: &Broker) -> Option<Duration> {
     across::seek_again(broker);
+    let has_stills = reach::seek_stills(broker);
     let mut relations = lock(&broker.relations);
     relations.sweep(clock::now());
     let is_said = relations.say_no_more(|number| {
@@ -128,8 +144,12 @@ fn tidy(broker: &Broker) -> Option<Duration> {
         let daemon = broker.daemon.as_ref();
         daemon.is_none_or(|daemon| socket::try_send(daemon.as_fd(), &message, &[]).is_ok())
     });
-    let is_empty = relations.is_empty();
+    let mut is_empty = relations.is_empty() && !has_stills;
     drop(relations);
+    let mut proofs = lock(&broker.proofs);
+    proofs.sweep(clock::now());
+    is_empty &= proofs.is_empty();
+    drop(proofs);
     let mut links = lock(&broker.links);
     links.tell_all(clock::now());
     match () {
@@ -146,7 +166,10 @@ fn tidy(broker: &Broker) -> Option<Duration> {
 fn hear(order: &OwnedFd, broker: &Arc<Broker>) -> io::Result<()> {
     let mut over = BTreeSet::new();
     let heard = hear_all(order, broker, &mut over);
-    lock(&broker.links).part(over);
+    if !over.is_empty() {
+        reach::over(broker, &over);
+        lock(&broker.links).part(over);
+    }
     heard
 }
 

@@ -41,6 +41,8 @@ pub(crate) const LISTENERS_OF_ALL: usize = 128 << 10;
 /// (app/sockets/src/light/state.rs). With others it has TCP. Their memory is its own and its
 /// peers'.
 pub(crate) const TRUNKS: usize = 64;
+/// Of these with processes of one other network namespace.
+pub(crate) const TRUNKS_WITH_NAMESPACE: usize = 16;
 /// Of these in one network namespace: sixteen for each process on average, some 300 bytes each. A
 /// trunk has two sockets and half a megabyte of memory, which are its processes'. Of all there need
 /// be no limit: [`PROCESSES`] are in few namespaces.
@@ -53,6 +55,13 @@ pub(crate) const RELATIONS_OF_NAMESPACE: usize = 512;
 pub(crate) const ASKED_OF_NAMESPACE: usize = 16;
 /// How long one without links is kept, in nanoseconds.
 pub(crate) const RELATION_KEPT: u64 = 10_000_000_000;
+/// Ways from one network namespace to addresses and ports of others that connections were seen to
+/// go.
+pub(crate) const PROOFS_OF_NAMESPACE: usize = 1024;
+/// How long the other process of a trunk that an earlier broker gave is waited for, in nanoseconds:
+/// one that makes no call meanwhile has not found that there is another broker. And how long the
+/// daemon is asked whether it may be.
+pub(crate) const STILL_KEPT: u64 = 30_000_000_000;
 /// Other network namespaces that have offered the other end of one offer, of which the daemon is
 /// asked.
 pub(crate) const ELSEWHERE: usize = 8;

@@ -80,9 +80,9 @@ impl Links {
         self.all.insert(link, Given { holders, ends, pair, memory });
     }
 
-    /// Another file may be kept: others need descriptors more.
-    pub(crate) fn may_keep_file(&self) -> bool {
-        self.all.len() < process::files_max() / 2
+    /// Another file may be kept, beside so many of trunks: others need descriptors more.
+    pub(crate) fn may_keep_file(&self, trunks: usize) -> bool {
+        self.all.len() + trunks < process::files_max() / 2
     }
 
     /// One of a number.
@@ -120,6 +120,13 @@ impl Links {
             }
         }
         clients.into_iter().for_each(|client| self.tell(client));
+    }
+
+    /// The same of a trunk, to one who has it.
+    pub(crate) fn part_with_trunk(&mut self, client: &Arc<Client>, trunk: u64) {
+        let new = || Untold { client: Arc::downgrade(client), links: VecDeque::new() };
+        self.untold.entry(client.number).or_insert_with(new).links.push_back(trunk);
+        self.tell(client.number);
     }
 
     /// A process is told what it had no room for before.
@@ -171,7 +178,7 @@ mod tests {
         let address = ([127, 0, 0, 1], 9).into();
         let names = Names { local: address, remote: address };
         let connection = Connection { names, cookie: 1, namespace: 5, is_bound: false };
-        let offer = Offer { client: client.clone(), tag: 7, connection };
+        let offer = Offer { client: client.clone(), tag: 7, connection, accepted: None };
         let mut links = Links::default();
         (0..1000).for_each(|link| links.add(link, [&offer, &offer], None, None));
         links.part(0..1000);

@@ -99,13 +99,18 @@ impl Listeners {
 
     /// Whose turn it is of the processes that have a socket, but for who asks, and what it calls
     /// it.
-    pub(crate) fn next(&mut self, asks: Process, cookie: u64) -> Option<(u64, u64)> {
-        let spot = self.at.get_mut(&(asks.0, cookie))?;
+    pub(crate) fn next(&mut self, place: Place, asks: u64) -> Option<(u64, u64)> {
+        let spot = self.at.get_mut(&place)?;
         let behind = (Bound::Excluded(spot.last), Bound::Unbounded);
         let others = spot.tags.range(behind).chain(&spot.tags);
-        let found = others.map(|(number, tag)| (*number, *tag)).find(|one| one.0 != asks.1)?;
+        let found = others.map(|(number, tag)| (*number, *tag)).find(|one| one.0 != asks)?;
         spot.last = found.0;
         Some(found)
+    }
+
+    /// Some process has this socket.
+    pub(crate) fn have(&self, place: Place) -> bool {
+        self.at.contains_key(&place)
     }
 
     /// What a process has, with what it calls them.
@@ -131,16 +136,17 @@ mod tests {
             all.add((5, process), 10 + process, listening(7));
         }
         let turns = |all: &mut Listeners, asks| -> Vec<u64> {
-            (0..4).filter_map(|_| all.next(asks, 7)).map(|(process, _)| process).collect()
+            (0..4).filter_map(|_| all.next((5, 7), asks)).map(|(process, _)| process).collect()
         };
-        assert_eq!(turns(&mut all, (5, 9)), [1, 2, 3, 1]);
-        assert_eq!(turns(&mut all, (5, 2)), [3, 1, 3, 1]);
-        assert_eq!(all.next((5, 1), 7), Some((2, 12)), "as it calls it");
-        assert_eq!((all.next((6, 9), 7), all.next((5, 9), 8)), (None, None), "elsewhere");
+        assert_eq!(turns(&mut all, 9), [1, 2, 3, 1]);
+        assert_eq!(turns(&mut all, 2), [3, 1, 3, 1]);
+        assert_eq!(all.next((5, 7), 1), Some((2, 12)), "as it calls it");
+        assert_eq!((all.next((6, 7), 9), all.next((5, 8), 9)), (None, None), "elsewhere");
+        assert!(all.have((5, 7)) && !all.have((6, 7)) && !all.have((5, 8)));
         all.remove((5, 3), 13);
         all.gone((5, 1));
-        assert_eq!(all.next((5, 2), 7), None);
-        assert_eq!(turns(&mut all, (5, 1)), [2; 4]);
+        assert_eq!(all.next((5, 7), 2), None);
+        assert_eq!(turns(&mut all, 1), [2; 4]);
         all.gone((5, 2));
         assert!(all.at.is_empty() && all.of.is_empty() && all.count == 0);
     }
@@ -153,9 +159,9 @@ mod tests {
         };
         all.add((5, 1), 1, listening(7));
         all.add((5, 1), 1, listening(8));
-        assert_eq!((own(&all), all.next((5, 2), 7)), (vec![(1, 8)], None));
+        assert_eq!((own(&all), all.next((5, 7), 2)), (vec![(1, 8)], None));
         all.add((5, 1), 2, listening(8));
-        assert_eq!((own(&all), all.next((5, 2), 8)), (vec![(2, 8)], Some((1, 2))));
+        assert_eq!((own(&all), all.next((5, 8), 2)), (vec![(2, 8)], Some((1, 2))));
         all.remove((5, 1), 1);
         all.remove((5, 2), 2);
         assert_eq!(own(&all), [(2, 8)], "who has none takes nothing away");
@@ -171,7 +177,7 @@ mod tests {
                 .for_each(|tag| all.add((5, process), tag, listening(process << 32 | tag)));
         }
         assert_eq!(all.count, LISTENERS_OF_NAMESPACE);
-        assert_eq!(all.next((5, 2), 1), Some((1, 1)), "who has few keeps them");
+        assert_eq!(all.next((5, 1), 2), Some((1, 1)), "who has few keeps them");
         assert!((2..30).all(|process| all.of((5, process)).count() > LISTENERS / 4));
         all.add((6, 40), 1, listening(1));
         assert_eq!(all.count, LISTENERS_OF_NAMESPACE + 1);

@@ -14,6 +14,8 @@ pub(crate) struct Offer {
     pub(crate) client: Arc<Client>,
     pub(crate) tag: u64,
     pub(crate) connection: Connection,
+    /// When it was offered, in nanoseconds, if its process says that it was accepted just then.
+    pub(crate) accepted: Option<u64>,
 }
 
 impl Offer {
@@ -212,9 +214,19 @@ mod tests {
         let [one, two] = [5, 5].map(client);
         let mut offers = Offers::default();
         for port in 1..=OFFERS as u16 + 10 {
-            offers.add(Offer { client: one.clone(), tag: 7, connection: connection(port) });
+            offers.add(Offer {
+                client: one.clone(),
+                tag: 7,
+                connection: connection(port),
+                accepted: None,
+            });
         }
-        offers.add(Offer { client: two.clone(), tag: 8, connection: connection(40000) });
+        offers.add(Offer {
+            client: two.clone(),
+            tag: 8,
+            connection: connection(40000),
+            accepted: None,
+        });
         assert_eq!(offers.len(), OFFERS + 1, "the oldest are given up");
         let far = |port: u16| {
             let one = connection(port);
@@ -236,7 +248,7 @@ mod tests {
         let names = connection(9).names;
         let offer = |client: &Arc<Client>, names| {
             let connection = Connection { namespace: client.namespace, names, ..connection(9) };
-            Offer { client: client.clone(), tag: client.namespace, connection }
+            Offer { client: client.clone(), tag: client.namespace, connection, accepted: None }
         };
         for client in [&two, &three] {
             offers.add(offer(client, names.swapped()));
@@ -274,7 +286,7 @@ mod tests {
         let mut offers = Offers::default();
         let mut offer = |client: &Arc<Client>, port| {
             let connection = Connection { namespace: client.namespace, ..connection(port) };
-            offers.add(Offer { client: client.clone(), tag: 7, connection });
+            offers.add(Offer { client: client.clone(), tag: 7, connection, accepted: None });
             offers.len()
         };
         let few = client(5);

@@ -1,18 +1,26 @@
-//! A process is brought to another one of its network namespace, by a trunk.
+//! A process is brought to another one, by a trunk.
 //!
 //! Who listens has shown a listening socket, as proof; its duplicate is closed at once. Who reaches
 //! for an address is brought to the process whose socket the kernel would have brought him to: it
-//! is asked at that moment, by the socket of who asks, who has nothing of it if he meddles.
+//! is asked at that moment. Within a network namespace by the socket of who asks, who has nothing
+//! of it if he meddles. To another one where the network was seen to bring a connection of TCP from
+//! the same address to the same port ([`crate::proofs`]), by the socket of who has accepted that;
+//! and only as long as the daemon says that the two addresses may be brought together.
 
+use crate::asking::ask;
 use crate::client::Client;
-use crate::introduce::next_name;
+use crate::daemon::{Place, WhyApart};
+use crate::offers::Offer;
+use crate::relations::Known;
 use crate::shared::Broker;
-use crate::trunks::Room;
+use crate::stills::{Claim, Said};
+use crate::trunks::{Between, Room, Trunks};
 use omniverb_carry::message::Refusal;
 use omniverb_carry::trunk;
 use omniverb_sys::listening::Listening;
-use omniverb_sys::{lock, memfd, socket};
-use std::net::{Ipv6Addr, SocketAddr};
+use omniverb_sys::{clock, lock, memfd, random, socket};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -37,32 +45,107 @@ fn listening(client: &Client, socket: &OwnedFd) -> Result<Listening, Refusal> {
     }
 }
 
-/// A process wants to be brought to who listens at an address.
-pub(crate) fn reaches(broker: &Broker, client: &Client, tag: u64, to: ([u8; 16], u16)) {
-    let (address, port) = to;
+/// The two ends of a connection between two network namespaces are here. If one of them was just
+/// accepted by a socket that listens, and was shown to us, others may come there in the same way.
+///
+/// That it was just accepted its own process says, which nobody can come to but by what it says
+/// there; the connection may be old otherwise, from a time when the network brought more there.
+pub(crate) fn seen(broker: &Broker, [one, other]: &[Offer; 2]) {
+    for (from, to) in [(one, other), (other, one)] {
+        let Some(at) = to.accepted else { continue };
+        let local = to.connection.names.local;
+        let Ok(Some(cookie)) = to.client.listener(local) else { continue };
+        if lock(&broker.listeners).have((to.connection.namespace, cookie)) {
+            let there = (to.address(), local.port());
+            lock(&broker.proofs).add(from.address(), there, &to.client, at);
+            from.client.seen(local);
+        }
+    }
+}
+
+/// A process wants to be brought to who listens at an address; from one of its own, if that one is
+/// another network namespace's.
+pub(crate) fn reaches(
+    broker: &Broker,
+    client: &Client,
+    tag: u64,
+    (address, port): ([u8; 16], u16),
+    from: [u8; 16],
+) {
     let to = SocketAddr::new(Ipv6Addr::from(address).to_canonical(), port);
-    if bring(broker, client, tag, to).is_none() {
+    let found = match Ipv6Addr::from(from).to_canonical() {
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => within(broker, client, to),
+        from => across(broker, client, from, to),
+    };
+    if found.and_then(|there| bring(broker, (client, tag), there)).is_none() {
         client.nobody(tag);
     }
 }
 
-/// Both are told, or there is nobody, and nobody is told.
-fn bring(broker: &Broker, client: &Client, tag: u64, to: SocketAddr) -> Option<()> {
+/// Where somebody is to be brought.
+struct There {
+    /// Who listens, and what he calls that.
+    process: (u64, u64),
+    listens: u64,
+    /// In another network namespace: the places, which port, and until when one may go there.
+    across: Option<([Place; 2], (u16, u64))>,
+}
+
+fn within(broker: &Broker, client: &Client, to: SocketAddr) -> Option<There> {
     let cookie = client.listener(to).ok()??;
-    let (number, listens) = lock(&broker.listeners).next(client.process(), cookie)?;
-    let other = lock(&broker.seats).client(number)?;
+    let namespace = client.namespace;
+    let (number, listens) = lock(&broker.listeners).next((namespace, cookie), client.number)?;
+    Some(There { process: (namespace, number), listens, across: None })
+}
+
+fn across(broker: &Broker, client: &Client, from: IpAddr, to: SocketAddr) -> Option<There> {
+    let place = Place { namespace: client.namespace, address: from };
+    let proof = lock(&broker.proofs).get(place, to, clock::now())?;
+    if !lock(&broker.relations).are_together(place, proof.to) {
+        return None;
+    }
+    let cookie = proof.by()?.listener(to).ok()??;
+    let namespace = proof.to.namespace;
+    let (number, listens) = lock(&broker.listeners).next((namespace, cookie), client.number)?;
+    let across = Some(([place, proof.to], (to.port(), proof.until)));
+    Some(There { process: (namespace, number), listens, across })
+}
+
+/// Both are told, or there is nobody, and nobody is told.
+fn bring(broker: &Broker, asks: (&Client, u64), there: There) -> Option<()> {
+    let other = lock(&broker.seats).client(there.process.1)?;
+    let two = Between {
+        processes: [asks.0.process(), there.process],
+        places: there.across.map(|(places, _)| places),
+    };
     // Before there is something to give: that costs more.
-    match lock(&broker.trunks).room(client.process(), number) {
-        Room::Known(name) => return client.known(tag, name).then_some(()),
+    let mut trunks = lock(&broker.trunks);
+    match trunks.room(two) {
+        Room::Known(name) => return known(&mut trunks, asks, &other, &there, name),
         Room::None => return None,
-        Room::Free => {}
+        Room::Free => drop(trunks),
     }
     let given = Given::new()?;
-    let (asks, listens) = ((client, tag), (&other, listens));
-    let is_brought = give(broker, asks, listens, &given);
+    let is_brought = give(broker, asks, (&other, &there), two, &given);
     // Last of all, and holding nothing: the two may have sent each other something by now.
     drop(given);
     is_brought
+}
+
+/// They have one. Who listens is told first that somebody may come.
+fn known(
+    trunks: &mut Trunks,
+    (client, tag): (&Client, u64),
+    other: &Client,
+    there: &There,
+    name: u64,
+) -> Option<()> {
+    let Some((_, (port, until))) = there.across else {
+        return client.known(tag, name, 0).then_some(());
+    };
+    let tell = || other.way(name, (port, until));
+    let may = trunks.may_come(name, (there.process, port, until), clock::now(), tell);
+    (may && client.known(tag, name, until)).then_some(())
 }
 
 /// What two processes get.
@@ -83,14 +166,16 @@ impl Given {
 /// waits.
 fn give(
     broker: &Broker,
-    (client, tag): (&Client, u64),
-    (other, listens): (&Arc<Client>, u64),
+    asks: (&Client, u64),
+    (other, there): (&Arc<Client>, &There),
+    two: Between,
     given: &Given,
 ) -> Option<()> {
+    let (client, tag) = asks;
     let mut trunks = lock(&broker.trunks);
-    match trunks.room(client.process(), other.number) {
+    match trunks.room(two) {
         // Both have asked at a time.
-        Room::Known(name) => return client.known(tag, name).then_some(()),
+        Room::Known(name) => return known(&mut trunks, asks, other, there, name),
         Room::None => return None,
         Room::Free => {}
     }
@@ -98,21 +183,155 @@ fn give(
     if other.is_gone() {
         return None;
     }
-    let (name, memory) = (next_name(), given.memory.as_fd());
-    other.trunk(listens, (name, 1), [memory, given.ends.1.as_fd()]).then_some(())?;
-    // If he does not take it who listens finds the other end closed.
-    client.trunk(tag, (name, 0), [memory, given.ends.0.as_fd()]).then_some(())?;
-    trunks.add(name, client.process(), other.number);
-    Some(())
+    // What a process says of one later proves nothing: nobody is to guess others'.
+    let (name, memory) = (random::number(), given.memory.as_fd());
+    // From now on the daemon's word that it is over is heard of.
+    let may = two.places.is_none_or(|[one, to]| lock(&broker.relations).join(one, to, name));
+    let swapped = two.places.map(|[one, to]| [to, one]);
+    let is_told = may
+        && other.trunk((there.listens, name, 1), swapped, [memory, given.ends.1.as_fd()])
+        // If he does not take it who listens finds the other end closed.
+        && client.trunk((tag, name, 0), two.places, [memory, given.ends.0.as_fd()]);
+    if !is_told {
+        leave(broker, name, two);
+        return None;
+    }
+    let may_keep = lock(&broker.links).may_keep_file(trunks.count());
+    let memory = if may_keep { given.memory.try_clone().ok() } else { None };
+    trunks.add(name, two, memory);
+    two.places.map_or(Some(()), |_| known(&mut trunks, asks, other, there, name))
+}
+
+/// A trunk does not live by what the daemon says any more.
+fn leave(broker: &Broker, name: u64, two: Between) {
+    if let Some([one, other]) = two.places {
+        lock(&broker.relations).leave(one, other, name, clock::now());
+    }
+}
+
+/// The daemon says that these are over, links and trunks: who has trunks of them is told.
+pub(crate) fn over(broker: &Broker, names: &BTreeSet<u64>) {
+    for name in names {
+        let holders = lock(&broker.trunks).remove(*name);
+        for (_, number) in holders.into_iter().flatten() {
+            let client = lock(&broker.seats).client(number);
+            if let Some(client) = client {
+                lock(&broker.links).part_with_trunk(&client, *name);
+            }
+        }
+    }
+}
+
+/// A process has a trunk that a broker before this one has given.
+pub(crate) fn still(broker: &Broker, client: &Arc<Client>, name: u64, ends: [[u8; 16]; 2]) {
+    let ends = ends.map(|end| Ipv6Addr::from(end).to_canonical());
+    let claim = Claim::new(client, ends, clock::now());
+    let has = lock(&broker.trunks).has(name, client.process());
+    let said = match has {
+        None => lock(&broker.stills).add(name, claim),
+        // Once more.
+        Some(true) => Said::Waits,
+        Some(false) => Said::Wrong,
+    };
+    let is_one = match said {
+        Said::Waits => true,
+        Said::Both(two) => adopt(broker, name, two),
+        Said::Wrong => false,
+    };
+    if !is_one {
+        // Who does not read is told no more.
+        client.part(name);
+    }
+    broker.wake();
+}
+
+/// Both have said so: it is one of theirs from now on, and the daemon is asked.
+fn adopt(broker: &Broker, name: u64, two: Between) -> bool {
+    let clients = two.processes.map(|(_, number)| lock(&broker.seats).client(number));
+    let is_adopted = {
+        let mut trunks = lock(&broker.trunks);
+        // Who has gone has been taken out of what is kept.
+        let are_there = clients.iter().all(|one| one.as_ref().is_some_and(|one| !one.is_gone()));
+        let is_new = are_there && trunks.has(name, two.processes[0]).is_none();
+        let may = is_new && trunks.has_room(two);
+        if may {
+            trunks.add(name, two, None);
+            lock(&broker.stills).asks(name, two, clock::now());
+        }
+        may
+    };
+    if is_adopted {
+        seek_still(broker, name);
+    } else if let [Some(first), _] = &clients {
+        first.part(name);
+    }
+    is_adopted
+}
+
+/// The daemon is asked about trunks of an earlier broker whose processes have both said so; what
+/// one has said alone for long is over. Whether there are any left.
+pub(crate) fn seek_stills(broker: &Broker) -> bool {
+    if lock(&broker.stills).is_empty() {
+        return false;
+    }
+    let late = lock(&broker.stills).sweep(clock::now());
+    for (name, claim) in late {
+        if let Some(client) = claim.client.upgrade() {
+            lock(&broker.links).part_with_trunk(&client, name);
+        }
+    }
+    let some = lock(&broker.stills).some();
+    some.into_iter().for_each(|name| seek_still(broker, name));
+    !lock(&broker.stills).is_empty()
+}
+
+/// Asks about one, until that is answered: a policy is at once, what else the daemon says may be
+/// for a moment only.
+fn seek_still(broker: &Broker, name: u64) {
+    let now = clock::now();
+    let Some((two, until)) = lock(&broker.stills).asked(name) else { return };
+    let Some([one, other]) = two.places else { return };
+    if lock(&broker.trunks).has(name, two.processes[0]).is_none() {
+        // Both have ended it meanwhile.
+        return lock(&broker.stills).is_known(name);
+    }
+    if let [Some(first), Some(second)] =
+        two.processes.map(|(_, number)| lock(&broker.seats).client(number))
+    {
+        let known = lock(&broker.relations).of(one, other, now);
+        if let Known::Ask(number) = known {
+            ask(broker, number, [one, other], [&first, &second]);
+        }
+    }
+    let (is_well, is_over) = {
+        let mut relations = lock(&broker.relations);
+        let is_well = relations.has(one, other, name) || relations.join(one, other, name);
+        (is_well, until <= now || relations.why(one, other) == Some(WhyApart::Policy))
+    };
+    if is_well || is_over {
+        lock(&broker.stills).is_known(name);
+    }
+    if is_over && !is_well {
+        over(broker, &BTreeSet::from([name]));
+    } else if is_well && lock(&broker.trunks).has(name, two.processes[0]).is_none() {
+        // It has ended since.
+        leave(broker, name, two);
+    }
 }
 
 /// A process has no use for a trunk any more.
 pub(crate) fn ended(broker: &Broker, client: &Client, name: u64) {
-    lock(&broker.trunks).end(name, client.process());
+    let two = lock(&broker.trunks).end(name, client.process());
+    if let Some(two) = two {
+        leave(broker, name, two);
+    }
+    lock(&broker.stills).end(name, client.process());
 }
 
 /// A process has gone, and has said so before.
 pub(crate) fn gone(broker: &Broker, client: &Client) {
-    lock(&broker.trunks).gone(client.process());
+    let gone = lock(&broker.trunks).gone(client.process());
+    gone.into_iter().for_each(|(name, two)| leave(broker, name, two));
+    lock(&broker.stills).gone(client.process());
     lock(&broker.listeners).gone(client.process());
 }

@@ -194,6 +194,12 @@ impl Relations {
         }
     }
 
+    /// The daemon has said that they may, and nothing else since.
+    pub(crate) fn are_together(&self, one: Place, other: Place) -> bool {
+        let relation = self.by_pair.get(&pair(one, other));
+        relation.is_some_and(|relation| matches!(relation.state, State::Together(_)))
+    }
+
     /// A link lives by what the daemon says of two places.
     pub(crate) fn has(&self, one: Place, other: Place, link: u64) -> bool {
         let relation = self.by_pair.get(&pair(one, other));
@@ -279,6 +285,7 @@ mod tests {
         assert_eq!(all.together(number), None);
         assert_eq!(all.of(other, one, 5), Known::Together);
         assert!(all.join(other, one, 70) && all.has(one, other, 70) && !all.has(one, other, 71));
+        assert!(all.are_together(other, one) && !all.are_together(one, place(3, 2)));
         // The same addresses elsewhere are another pair.
         assert!(matches!(all.of(place(3, 1), place(2, 2), 5), Known::Ask(_)));
         assert!(!all.join(place(3, 1), place(2, 2), 71));
@@ -288,6 +295,7 @@ mod tests {
             (all.why(one, other), all.of(one, other, 6)),
             (Some(WhyApart::Policy), Known::Wait)
         );
+        assert!(!all.are_together(one, other));
         assert!(matches!(all.of(one, other, 2_000_000_000), Known::Ask(_)));
     }
 

@@ -9,14 +9,13 @@ use crate::daemon::{Place, WhyApart};
 use crate::limits::{OPERATORS, PATIENCE};
 use crate::offers::Offer;
 use crate::shared::Broker;
-use omniverb_carry::Direction;
-use omniverb_carry::layout;
 use omniverb_carry::show::{Listener, Reason, Row, Socket, State, Trunk};
+use omniverb_carry::{Direction, layout, trunk};
 use omniverb_sys::connection::{Connection, Names};
 use omniverb_sys::{Access, Extent, lock, socket};
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -73,6 +72,9 @@ fn show_until(
         }
         for trunk in trunks {
             say(Row::Trunk(trunk))?;
+            for socket in light(broker, &trunk) {
+                say(Row::Socket(socket))?;
+            }
         }
         for socket in sockets {
             say(Row::Socket(socket))?;
@@ -93,13 +95,48 @@ fn listeners(broker: &Broker, client: &Client) -> Vec<Listener> {
 /// Those that a process has.
 fn trunks(broker: &Broker, client: &Client) -> Vec<Trunk> {
     let trunks = lock(&broker.trunks);
-    let all = trunks.of(client.process()).map(|(name, side, peer)| Trunk {
+    let all = trunks.of(client.process()).map(|(name, side, peer, is_across)| Trunk {
         process: client.number,
         name,
         peer,
         has_asked: side == 0,
+        is_across,
     });
     all.collect()
+}
+
+/// Connections of a trunk, as its processes have written them down: those that one of them has
+/// opened, and those of the other one.
+fn light(broker: &Broker, trunk: &Trunk) -> Vec<Socket> {
+    let memory = lock(&broker.trunks).memory(trunk.name);
+    let memory = memory.and_then(|memory| {
+        let extent = Extent::new(memory, 0, trunk::BYTES as u64);
+        extent.map_exactly(trunk::BYTES, Access::ReadOnly).ok()
+    });
+    let Some(shown) = memory.map(trunk::Shown::new) else { return Vec::new() };
+    let side = usize::from(!trunk.has_asked);
+    let socket = |id: u32| {
+        let (names, sent) = shown.get(id)?;
+        let end = |which: usize| {
+            let address = Ipv6Addr::from(names.addresses[which]).to_canonical();
+            SocketAddr::new(address, names.ports[which])
+        };
+        // Whoever opens one chooses an id of his own.
+        let own = usize::from(id as usize & 1 != side);
+        Some(Socket {
+            process: trunk.process,
+            local: end(own),
+            remote: end(1 - own),
+            state: State::Light,
+            reason: Reason::None,
+            is_across: trunk.is_across,
+            link: trunk.name,
+            sent: sent[side],
+            received: sent[1 - side],
+            unread: [side, 1 - side].map(|from| shown.unread(from)),
+        })
+    };
+    (0..trunk::SHOWN).filter_map(socket).collect()
 }
 
 /// Those of a process, each once.

@@ -1,24 +1,42 @@
 //! Trunks that were given: between whom there is one.
 //!
-//! Two processes have one at most, until one of them says that it has ended, or goes. Nothing of it
-//! is kept but that: it goes on by itself.
+//! Two processes have one at most, until one of them says that it has ended, or goes; those of two
+//! network namespaces one for each pair of their addresses, which lives by what the daemon says of
+//! that. It goes on by itself, and for one of them also where the other one has said that it has
+//! ended: that may not be true. So it counts for who has not said so.
 
-use crate::limits::{TRUNKS, TRUNKS_OF_NAMESPACE};
+use crate::daemon::Place;
+use crate::limits::{TRUNKS, TRUNKS_OF_NAMESPACE, TRUNKS_WITH_NAMESPACE};
 use crate::listeners::Process;
+use omniverb_carry::trunk::WAYS;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::fd::OwnedFd;
 
-/// One of them: who has asked, and who listens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Trunk {
-    namespace: u64,
-    sides: [u64; 2],
+/// Who two are: who asks, and who listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Between {
+    pub(crate) processes: [Process; 2],
+    /// Their places, in the same order, if they are of two network namespaces.
+    pub(crate) places: Option<[Place; 2]>,
 }
 
-impl Trunk {
-    /// Whoever had asked.
-    fn pair(&self) -> [u64; 2] {
-        let [one, other] = self.sides;
-        [one.min(other), one.max(other)]
+impl Between {
+    /// The same whoever of the two asks.
+    fn either_way(self) -> Between {
+        let [one, other] = self.processes;
+        if one <= other {
+            return self;
+        }
+        Between {
+            processes: [other, one],
+            places: self.places.map(|[place, others]| [others, place]),
+        }
+    }
+
+    /// The network namespaces, each once.
+    fn namespaces(&self) -> impl Iterator<Item = u64> {
+        let [(one, _), (other, _)] = self.processes;
+        [Some(one), (one != other).then_some(other)].into_iter().flatten()
     }
 }
 
@@ -33,81 +51,186 @@ pub(crate) enum Room {
     Free,
 }
 
+/// One that was given.
+#[derive(Debug)]
+struct Given {
+    two: Between,
+    /// Who has it still.
+    has: [bool; 2],
+    /// Until when who listens was told that the other one may come to a port of his; both may
+    /// listen.
+    ways: [BTreeMap<u16, u64>; 2],
+    /// What both share, if it is kept: it is only shown.
+    memory: Option<OwnedFd>,
+}
+
+impl Given {
+    /// Which side a process is.
+    fn side(&self, process: Process) -> usize {
+        usize::from(self.two.processes[0] != process)
+    }
+}
+
 /// All of them, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Trunks {
-    all: BTreeMap<u64, Trunk>,
-    between: HashMap<[u64; 2], u64>,
+    all: BTreeMap<u64, Given>,
+    /// Those that both have.
+    between: HashMap<Between, u64>,
+    /// What each process has.
     of: BTreeMap<Process, BTreeSet<u64>>,
     /// How many there are in a network namespace.
     here: HashMap<u64, usize>,
 }
 
 impl Trunks {
-    /// Between who asks and another process of his network namespace.
-    pub(crate) fn room(&self, asks: Process, listens: u64) -> Room {
-        let (namespace, number) = asks;
-        let pair = Trunk { namespace, sides: [number, listens] }.pair();
-        if let Some(name) = self.between.get(&pair) {
+    /// Between who asks and another process.
+    pub(crate) fn room(&self, two: Between) -> Room {
+        if let Some(name) = self.between.get(&two.either_way()) {
             return Room::Known(*name);
         }
-        let has = |number| self.of.get(&(namespace, number)).map_or(0, BTreeSet::len);
-        let is_full = self.here.get(&namespace).is_some_and(|count| *count >= TRUNKS_OF_NAMESPACE);
-        match is_full || [number, listens].into_iter().any(|one| has(one) >= TRUNKS) {
-            true => Room::None,
-            false => Room::Free,
+        if self.has_room(two) { Room::Free } else { Room::None }
+    }
+
+    /// Both may have one more.
+    pub(crate) fn has_room(&self, two: Between) -> bool {
+        let [one, other] = two.processes;
+        [(one, other), (other, one)].into_iter().all(|(process, other)| {
+            let own = self.of.get(&process);
+            let here = self.here.get(&process.0).copied().unwrap_or(0);
+            own.is_none_or(|own| own.len() < TRUNKS && self.has_room_for(own, process, other.0))
+                && here < TRUNKS_OF_NAMESPACE
+        })
+    }
+
+    /// A process that has these may have one more with another network namespace, which does not
+    /// take its places from all others.
+    fn has_room_for(&self, own: &BTreeSet<u64>, process: Process, namespace: u64) -> bool {
+        let is_with = |name: &&u64| {
+            let given = self.all.get(*name);
+            given.is_some_and(|given| given.two.processes[1 - given.side(process)].0 == namespace)
+        };
+        process.0 == namespace || own.iter().filter(is_with).count() < TRUNKS_WITH_NAMESPACE
+    }
+
+    /// A process has one of this name; `None`: there is none.
+    pub(crate) fn has(&self, name: u64, process: Process) -> Option<bool> {
+        self.all.get(&name)?;
+        Some(self.of.get(&process).is_some_and(|own| own.contains(&name)))
+    }
+
+    /// There is one now, for whom there was room. Of several between the same two the first is
+    /// known.
+    pub(crate) fn add(&mut self, name: u64, two: Between, memory: Option<OwnedFd>) {
+        self.between.entry(two.either_way()).or_insert(name);
+        for process in two.processes {
+            self.of.entry(process).or_default().insert(name);
+        }
+        for namespace in two.namespaces() {
+            *self.here.entry(namespace).or_default() += 1;
+        }
+        self.all.insert(name, Given { two, has: [true; 2], ways: Default::default(), memory });
+    }
+
+    /// By one others may come to a port of a process's until then, if it is told so with `tell`,
+    /// unless it knows that already. `false`: it is not told, or may come to too many ports.
+    pub(crate) fn may_come(
+        &mut self,
+        name: u64,
+        (process, port, until): (Process, u16, u64),
+        now: u64,
+        tell: impl FnOnce() -> bool,
+    ) -> bool {
+        let Some(given) = self.all.get_mut(&name) else { return false };
+        let side = given.side(process);
+        let ways = &mut given.ways[side];
+        ways.retain(|_, until| *until > now);
+        let is_known = ways.get(&port) == Some(&until);
+        let has_room = ways.contains_key(&port) || ways.len() < WAYS;
+        if is_known || !has_room {
+            return is_known;
+        }
+        let is_told = tell();
+        if is_told {
+            ways.insert(port, until);
+        }
+        is_told
+    }
+
+    /// One of the two says that it has ended: who they were, once both have. What somebody else
+    /// says does not count. The other one may have it for as long as it likes, and is told if it is
+    /// over.
+    pub(crate) fn end(&mut self, name: u64, process: Process) -> Option<Between> {
+        let own = self.of.get_mut(&process)?;
+        if !own.remove(&name) {
+            return None;
+        }
+        if own.is_empty() {
+            self.of.remove(&process);
+        }
+        let given = self.all.get_mut(&name)?;
+        let side = given.side(process);
+        given.has[side] = false;
+        (given.memory, given.ways[side]) = (None, BTreeMap::new());
+        let (two, has) = (given.two, given.has);
+        self.forget_between(two, name);
+        if has == [false; 2] { self.remove(name).map(|_| two) } else { None }
+    }
+
+    fn forget_between(&mut self, two: Between, name: u64) {
+        if self.between.get(&two.either_way()) == Some(&name) {
+            self.between.remove(&two.either_way());
         }
     }
 
-    /// There is one now, for whom there was room.
-    pub(crate) fn add(&mut self, name: u64, asks: Process, listens: u64) {
-        let trunk = Trunk { namespace: asks.0, sides: [asks.1, listens] };
-        self.between.insert(trunk.pair(), name);
-        for number in trunk.sides {
-            self.of.entry((trunk.namespace, number)).or_default().insert(name);
-        }
-        *self.here.entry(trunk.namespace).or_default() += 1;
-        self.all.insert(name, trunk);
-    }
-
-    /// One of the two says that it has ended. What somebody else says does not count.
-    pub(crate) fn end(&mut self, name: u64, process: Process) {
-        if !self.of.get(&process).is_some_and(|own| own.contains(&name)) {
-            return;
-        }
-        let Some(trunk) = self.all.remove(&name) else { return };
-        self.between.remove(&trunk.pair());
-        for number in trunk.sides {
-            let place = (trunk.namespace, number);
-            if let Some(own) = self.of.get_mut(&place) {
+    /// It is over: who has it still.
+    pub(crate) fn remove(&mut self, name: u64) -> Option<Vec<Process>> {
+        let Given { two, has, .. } = self.all.remove(&name)?;
+        self.forget_between(two, name);
+        for process in two.processes {
+            if let Some(own) = self.of.get_mut(&process) {
                 own.remove(&name);
                 if own.is_empty() {
-                    self.of.remove(&place);
+                    self.of.remove(&process);
                 }
             }
         }
-        if let Some(count) = self.here.get_mut(&trunk.namespace) {
-            *count -= 1;
-            if *count == 0 {
-                self.here.remove(&trunk.namespace);
+        for namespace in two.namespaces() {
+            if let Some(count) = self.here.get_mut(&namespace) {
+                *count -= 1;
+                if *count == 0 {
+                    self.here.remove(&namespace);
+                }
             }
         }
+        let holders = two.processes.into_iter().zip(has).filter(|(_, has)| *has);
+        Some(holders.map(|(process, _)| process).collect())
     }
 
-    /// A process has gone.
-    pub(crate) fn gone(&mut self, process: Process) {
-        for name in self.of.get(&process).cloned().unwrap_or_default() {
-            self.end(name, process);
-        }
+    /// A process has gone: what nobody has any more, each with who they were.
+    pub(crate) fn gone(&mut self, process: Process) -> Vec<(u64, Between)> {
+        let names = self.of.get(&process).cloned().unwrap_or_default();
+        names.into_iter().filter_map(|name| Some((name, self.end(name, process)?))).collect()
     }
 
-    /// What a process has: names, which side it is, and who is the other one.
-    pub(crate) fn of(&self, process: Process) -> impl Iterator<Item = (u64, usize, u64)> {
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The memory of one, which is kept.
+    pub(crate) fn memory(&self, name: u64) -> Option<OwnedFd> {
+        self.all.get(&name)?.memory.as_ref()?.try_clone().ok()
+    }
+
+    /// What a process has: names, which side it is, who is the other one, and whether that is in
+    /// another network namespace.
+    pub(crate) fn of(&self, process: Process) -> impl Iterator<Item = (u64, usize, u64, bool)> {
         let own = self.of.get(&process).into_iter().flatten();
         own.filter_map(move |name| {
-            let [asks, listens] = self.all.get(name)?.sides;
-            let is_asker = asks == process.1;
-            Some(if is_asker { (*name, 0, listens) } else { (*name, 1, asks) })
+            let given = self.all.get(name)?;
+            let (side, two) = (given.side(process), &given.two);
+            Some((*name, side, two.processes[1 - side].1, two.places.is_some()))
         })
     }
 }
@@ -120,32 +243,99 @@ mod tests {
         all.all.is_empty() && all.between.is_empty() && all.of.is_empty() && all.here.is_empty()
     }
 
+    fn two(namespace: u64, asks: u64, listens: u64) -> Between {
+        Between { processes: [(namespace, asks), (namespace, listens)], places: None }
+    }
+
+    /// From an address of one network namespace to one of another.
+    fn across([from, to]: [(u64, u64, u8); 2]) -> Between {
+        let place = |(namespace, _, last)| Place { namespace, address: [10, 0, 0, last].into() };
+        Between {
+            processes: [(from.0, from.1), (to.0, to.1)],
+            places: Some([place(from), place(to)]),
+        }
+    }
+
     #[test]
     fn two_processes_have_one_until_one_of_them_ends_it() {
         let mut all = Trunks::default();
-        assert_eq!(all.room((5, 1), 2), Room::Free);
-        all.add(70, (5, 1), 2);
-        assert_eq!(all.room((5, 1), 2), Room::Known(70));
-        assert_eq!(all.room((5, 2), 1), Room::Known(70), "whoever asks");
-        assert_eq!(all.room((5, 1), 3), Room::Free);
-        assert_eq!(all.of((5, 1)).collect::<Vec<_>>(), [(70, 0, 2)]);
-        assert_eq!(all.of((5, 2)).collect::<Vec<_>>(), [(70, 1, 1)]);
-        all.end(70, (5, 3));
-        all.end(70, (6, 1));
-        all.end(71, (5, 1));
-        assert_eq!(all.room((5, 1), 2), Room::Known(70), "who has it not does not end it");
-        for ends in [1, 2] {
-            all.end(70, (5, ends));
-            assert_eq!(all.room((5, 1), 2), Room::Free);
-            assert!(is_empty(&all));
-            all.add(70, (5, 1), 2);
+        assert_eq!(all.room(two(5, 1, 2)), Room::Free);
+        all.add(70, two(5, 1, 2), None);
+        assert_eq!(all.room(two(5, 1, 2)), Room::Known(70));
+        assert_eq!((all.has(70, (5, 1)), all.has(70, (5, 3))), (Some(true), Some(false)));
+        assert_eq!(all.has(71, (5, 1)), None);
+        assert_eq!(all.room(two(5, 2, 1)), Room::Known(70), "whoever asks");
+        assert_eq!(all.room(two(5, 1, 3)), Room::Free);
+        assert_eq!(all.of((5, 1)).collect::<Vec<_>>(), [(70, 0, 2, false)]);
+        assert_eq!(all.of((5, 2)).collect::<Vec<_>>(), [(70, 1, 1, false)]);
+        for (name, stranger) in [(70, (5, 3)), (70, (6, 1)), (71, (5, 1))] {
+            assert_eq!(all.end(name, stranger), None);
         }
-        all.add(71, (5, 3), 1);
-        all.add(72, (5, 3), 2);
-        all.gone((5, 1));
-        assert_eq!(all.of((5, 3)).collect::<Vec<_>>(), [(72, 0, 2)]);
-        all.gone((5, 3));
+        assert_eq!(all.room(two(5, 1, 2)), Room::Known(70), "who has it not does not end it");
+        for (ends, other) in [(1, 2), (2, 1)] {
+            assert_eq!(all.end(70, (5, ends)), None);
+            assert_eq!(all.room(two(5, 1, 2)), Room::Free);
+            // It is the other's still.
+            assert_eq!(all.of((5, ends)).count(), 0);
+            assert_eq!(all.of((5, other)).count(), 1);
+            assert_eq!(all.end(70, (5, ends)), None, "once more");
+            assert_eq!(all.end(70, (5, other)), Some(two(5, 1, 2)));
+            assert!(is_empty(&all));
+            all.add(70, two(5, 1, 2), None);
+        }
+        all.add(71, two(5, 3, 1), None);
+        all.add(72, two(5, 3, 2), None);
+        assert_eq!(all.gone((5, 1)), []);
+        assert_eq!(all.of((5, 3)).count(), 2);
+        assert_eq!(all.gone((5, 2)), [(70, two(5, 1, 2))]);
+        assert_eq!(all.gone((5, 3)), [(71, two(5, 3, 1)), (72, two(5, 3, 2))]);
         assert!(is_empty(&all));
+    }
+
+    #[test]
+    fn those_of_two_namespaces_have_one_for_each_pair_of_addresses() {
+        let mut all = Trunks::default();
+        let [one, other] = [(5, 1, 1), (6, 2, 2)];
+        all.add(70, across([one, other]), None);
+        assert_eq!(all.room(across([one, other])), Room::Known(70));
+        assert_eq!(all.room(across([other, one])), Room::Known(70), "whoever asks");
+        for two in [[(5, 1, 3), other], [one, (6, 2, 4)], [one, (6, 3, 2)], [one, (7, 2, 2)]] {
+            assert_eq!(all.room(across(two)), Room::Free);
+        }
+        assert_eq!(all.of((6, 2)).collect::<Vec<_>>(), [(70, 1, 1, true)]);
+        assert_eq!((all.here[&5], all.here[&6]), (1, 1));
+        all.add(71, across([(6, 2, 4), one]), None);
+        assert_eq!((all.here[&5], all.of((5, 1)).count()), (2, 2));
+        assert_eq!(all.remove(71), Some(vec![(6, 2), (5, 1)]), "both had it");
+        assert_eq!((all.gone((6, 2)), all.of((5, 1)).count()), (vec![], 1));
+        assert_eq!(all.remove(70), Some(vec![(5, 1)]), "who has it still");
+        assert!(is_empty(&all));
+    }
+
+    #[test]
+    fn who_listens_is_told_of_a_way_once_and_of_so_many() {
+        let mut all = Trunks::default();
+        let [one, other] = [(5, 1, 1), (6, 2, 2)];
+        all.add(70, across([one, other]), None);
+        let mut told = Vec::new();
+        let mut come = |all: &mut Trunks, way: (Process, u16, u64), now, is_told| {
+            all.may_come(70, way, now, || {
+                told.push(way.1);
+                is_told
+            })
+        };
+        assert!(!come(&mut all, ((6, 2), 80, 9), 1, false));
+        assert!(come(&mut all, ((6, 2), 80, 9), 1, true));
+        assert!(come(&mut all, ((6, 2), 80, 9), 1, false), "it knows");
+        assert!(come(&mut all, ((6, 2), 80, 10), 1, true), "for longer");
+        let ports = 81..80 + WAYS as u16;
+        assert!(ports.clone().all(|port| come(&mut all, ((6, 2), port, 10), 1, true)));
+        assert!(!come(&mut all, ((6, 2), 7, 10), 1, true));
+        assert!(come(&mut all, ((5, 1), 7, 10), 1, true), "the other one listens, too");
+        assert!(come(&mut all, ((6, 2), 8, 20), 10, true), "those are over");
+        assert!(!all.may_come(71, ((6, 2), 80, 20), 1, || true));
+        let expected = [80, 80, 80].into_iter().chain(ports).chain([7, 8]);
+        assert_eq!(told, expected.collect::<Vec<u16>>());
     }
 
     #[test]
@@ -153,21 +343,43 @@ mod tests {
         let mut all = Trunks::default();
         let fill = |all: &mut Trunks, asks: u64, from: u64| {
             let many = (from..).take_while(|listens| {
-                let is_free = all.room((5, asks), *listens) == Room::Free;
+                let is_free = all.room(two(5, asks, *listens)) == Room::Free;
                 if is_free {
-                    all.add(asks << 32 | listens, (5, asks), *listens);
+                    all.add(asks << 32 | listens, two(5, asks, *listens), None);
                 }
                 is_free
             });
             many.count()
         };
         assert_eq!(fill(&mut all, 1, 1000), TRUNKS);
-        assert_eq!(all.room((5, 2), 1), Room::None, "nor with who has too many");
+        assert_eq!(all.room(two(5, 2, 1)), Room::None, "nor with who has too many");
         let more = (2..).take_while(|asks| fill(&mut all, *asks, asks * 1000) == TRUNKS).count();
         assert_eq!(more, TRUNKS_OF_NAMESPACE / TRUNKS - 1);
-        assert_eq!(all.room((5, 500_001), 500_002), Room::None);
-        assert_eq!(all.room((6, 500_001), 500_002), Room::Free, "another namespace has its own");
+        assert_eq!(all.room(two(5, 500_001, 500_002)), Room::None);
+        assert_eq!(all.room(two(6, 500_001, 500_002)), Room::Free, "another one has its own");
+        assert_eq!(all.room(across([(6, 500_001, 1), (5, 500_002, 2)])), Room::None);
+        // Those whose other ends these were have them still.
         all.gone((5, 1));
-        assert_eq!(all.room((5, 500_001), 500_002), Room::Free);
+        assert_eq!(all.room(two(5, 500_001, 500_002)), Room::None);
+        (1000..1000 + TRUNKS as u64).for_each(|one| _ = all.gone((5, one)));
+        assert_eq!(all.room(two(5, 500_001, 500_002)), Room::Free);
+    }
+
+    #[test]
+    fn another_namespace_takes_a_few_of_a_process_s_places() {
+        let mut all = Trunks::default();
+        let (listens, few) = ((6, 2, 2), TRUNKS_WITH_NAMESPACE as u64);
+        for asks in 0..few {
+            assert_eq!(all.room(across([(5, asks, 1), listens])), Room::Free);
+            all.add(70 + asks, across([(5, asks, 1), listens]), None);
+        }
+        assert_eq!(all.room(across([(5, few, 1), listens])), Room::None);
+        assert_eq!(all.room(across([(7, few, 1), listens])), Room::Free);
+        assert_eq!(all.room(two(6, 2, 3)), Room::Free, "nor those of its own");
+        // Who says that he has none leaves it to the other one.
+        all.gone((5, 0));
+        assert_eq!(all.room(across([(5, few, 1), listens])), Room::None);
+        assert_eq!(all.end(70, (6, 2)), Some(across([(5, 0, 1), listens])));
+        assert_eq!(all.room(across([(5, few, 1), listens])), Room::Free);
     }
 }

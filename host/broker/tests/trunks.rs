@@ -31,7 +31,7 @@ fn say_reaches(process: &Process, tag: u64, to: SocketAddr) {
         std::net::IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         std::net::IpAddr::V6(address) => address.octets(),
     };
-    process.say(Request::Reach { tag, address, port: to.port() }, &[]);
+    process.say(Request::Reach { tag, address, port: to.port(), from: [0; 16] }, &[]);
 }
 
 /// What is said to who reaches for an address.
@@ -48,7 +48,7 @@ fn to(listener: &TcpListener) -> SocketAddr {
 /// The trunk that a process is given next: as it is called, the side, and what comes with it.
 fn given(process: &Process, tag: u64) -> (u64, u64, [OwnedFd; 2]) {
     match process.hear_all().unwrap() {
-        (Reply::Trunk { tag: said, name, side }, files) if said == tag => {
+        (Reply::Trunk { tag: said, name, side, ends: None }, files) if said == tag => {
             (name, side, files.try_into().unwrap())
         }
         other => panic!("{other:?}"),
@@ -112,9 +112,9 @@ fn both_are_given_the_same_memory_and_ends_that_are_joined() {
         assert_eq!(rustix::io::read(at, &mut bytes), Ok(1));
     }
     // Whoever asks: there is one now, until somebody says that there is not.
-    assert_eq!(reach(&one, 7, to(&listener)), Reply::Known { tag: 7, name });
+    assert_eq!(reach(&one, 7, to(&listener)), Reply::Known { tag: 7, name, until: 0 });
     let back = listen(&one, 8, "127.0.0.1");
-    assert_eq!(reach(&two, 9, to(&back)), Reply::Known { tag: 9, name });
+    assert_eq!(reach(&two, 9, to(&back)), Reply::Known { tag: 9, name, until: 0 });
     for ends in [&one, &two] {
         ends.say(Request::TrunkEnded { name }, &[]);
         ends.settle();
@@ -124,7 +124,7 @@ fn both_are_given_the_same_memory_and_ends_that_are_joined() {
         assert!(next == same && next != name);
         // What one had before is another one.
         two.say(Request::TrunkEnded { name }, &[]);
-        assert_eq!(reach(&two, 9, to(&back)), Reply::Known { tag: 9, name: next });
+        assert_eq!(reach(&two, 9, to(&back)), Reply::Known { tag: 9, name: next, until: 0 });
         two.say(Request::TrunkEnded { name: next }, &[]);
         two.settle();
     }
@@ -148,13 +148,16 @@ fn who_goes_is_closed_and_forgotten() {
     while reach(&one, 6, to(&listener)) != (Reply::Nobody { tag: 6 }) {
         assert!(std::time::Instant::now() < until, "it is known still");
     }
-    assert_eq!(shown(&broker, name).1, [], "the other one has none either");
+    assert_eq!(shown(&broker, name).1.len(), 1, "the other one has it still");
+    one.say(Request::TrunkEnded { name }, &[]);
+    one.settle();
+    assert_eq!(shown(&broker, name).1, []);
     say_listens(&three, 7, &listener);
     say_reaches(&one, 8, to(&listener));
     let (name, 0, _) = given(&one, 8) else { panic!("it has not asked") };
     // It is never the turn of who has gone.
     for tag in 9..13 {
-        assert_eq!(reach(&one, tag, to(&listener)), Reply::Known { tag, name });
+        assert_eq!(reach(&one, tag, to(&listener)), Reply::Known { tag, name, until: 0 });
     }
 }
 
@@ -196,8 +199,8 @@ fn those_that_share_a_socket_are_reached_in_turn() {
     say_reaches(&one, 2, to(&listener));
     let [(first, ..), (second, ..)] = [1, 2].map(|tag| given(&one, tag));
     assert_eq!([given(&two, 6).0, given(&three, 7).0], [first, second]);
-    assert_eq!(reach(&one, 3, to(&listener)), Reply::Known { tag: 3, name: first });
-    assert_eq!(reach(&one, 4, to(&listener)), Reply::Known { tag: 4, name: second });
+    assert_eq!(reach(&one, 3, to(&listener)), Reply::Known { tag: 3, name: first, until: 0 });
+    assert_eq!(reach(&one, 4, to(&listener)), Reply::Known { tag: 4, name: second, until: 0 });
     say_reaches(&two, 5, to(&listener));
     assert_eq!(given(&two, 5).0, given(&three, 7).0);
 }
@@ -217,7 +220,7 @@ fn what_does_not_listen_is_refused_and_who_talks_nonsense_is_parted_with() {
     one.settle();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let file = listener.as_fd();
-    let reach = Request::Reach { tag: 1, address: [0; 16], port: 1 };
+    let reach = Request::Reach { tag: 1, address: [0; 16], port: 1, from: [0; 16] };
     for (request, files) in [
         (Request::Listen { tag: 1 }, &[][..]),
         (Request::Listen { tag: 1 }, &[file, file]),
@@ -282,9 +285,12 @@ fn who_does_not_read_is_not_reached() {
     assert_eq!((last.1, told > 10), (Reply::Nobody { tag: 1 }, true));
     assert_eq!(reach(&last.0, 2, to(&listener)), Reply::Nobody { tag: 2 });
     // Who reads again is reached again.
-    (0..told).for_each(|_| _ = given(&idle, 6));
-    // And by others, if it has not as many trunks as it may have.
+    let names: Vec<u64> = (0..told).map(|_| given(&idle, 6).0).collect();
+    // And by others, if it has not as many trunks as it may have: it says which have ended.
     all.truncate(told / 2);
+    for name in names.into_iter().skip(told / 2) {
+        idle.say(Request::TrunkEnded { name }, &[]);
+    }
     let begun = Instant::now();
     loop {
         say_reaches(&last.0, 3, to(&listener));

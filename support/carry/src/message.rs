@@ -1,10 +1,10 @@
-//! What processes and the broker say to each other: messages of four words on a socket that keeps
+//! What processes and the broker say to each other: messages of eight words on a socket that keeps
 //! boundaries, some with descriptors.
 
 use crate::range::Range;
 
 /// Bytes of every message.
-pub const BYTES: usize = 32;
+pub const BYTES: usize = 64;
 /// What comes behind the name of the daemon's socket for the broker's.
 pub const SUFFIX: &str = ".sockets";
 /// Bytes of the page that the broker writes and a process reads: its first word changes with each
@@ -12,7 +12,7 @@ pub const SUFFIX: &str = ".sockets";
 pub const PAGE: usize = 4096;
 
 /// Says which protocol it is.
-const VERSION: u64 = 0x4f56_5302;
+const VERSION: u64 = 0x4f56_5303;
 
 /// What a process says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +33,8 @@ pub enum Request {
     Offer {
         /// The process's own name for it.
         tag: u64,
+        /// It was accepted just now: where it has come to others may come as well.
+        is_new: bool,
     },
     /// The process has no more use for a link.
     Ended {
@@ -51,9 +53,7 @@ pub enum Request {
         /// As it was called.
         tag: u64,
     },
-    /// A trunk is wanted to who listens at an address of the process's network namespace. That it
-    /// is one of these who asks has found out: where somebody listens at all addresses the broker
-    /// cannot tell.
+    /// A trunk is wanted to who listens at an address.
     Reach {
         /// Comes back with the answer.
         tag: u64,
@@ -61,11 +61,23 @@ pub enum Request {
         address: [u8; 16],
         /// And the port.
         port: u16,
+        /// The address that connections come from, if that one is not of the process's network
+        /// namespace; otherwise zeros. Who asks has found out which it is: where somebody listens
+        /// at all addresses the broker cannot tell.
+        from: [u8; 16],
     },
     /// The process has no more use for a trunk.
     TrunkEnded {
         /// As it was called.
         name: u64,
+    },
+    /// The process has a trunk to another network namespace that a broker before this one has
+    /// given.
+    Still {
+        /// As it was called.
+        name: u64,
+        /// As it came with it ([`Reply::Trunk`]).
+        ends: [[u8; 16]; 2],
     },
 }
 
@@ -85,9 +97,10 @@ pub enum Reply {
         /// How far away the other end is.
         reach: Reach,
     },
-    /// A link is not to be used any more: what it has goes back to the kernel.
+    /// A link is not to be used any more: what it has goes back to the kernel. Or a trunk, whose
+    /// connections end.
     Over {
-        /// What the link is called.
+        /// What the link, or the trunk, is called.
         link: u64,
     },
     /// With a file: the process's [`crate::ledger`].
@@ -120,13 +133,39 @@ pub enum Reply {
         name: u64,
         /// 0: this process has asked. 1: it listens.
         side: u64,
+        /// Of one between two network namespaces: this process's address and the other one's. It
+        /// is only as long as the daemon says so ([`Reply::Over`]); connections come by it as far
+        /// as [`Reply::Way`] says; and who has asked has the answer behind it
+        /// ([`Reply::Known`]).
+        ends: Option<[[u8; 16]; 2]>,
     },
-    /// The two have a trunk already, and neither has said that it has ended.
+    /// The two have a trunk, and neither has said that it has ended.
     Known {
         /// As it was asked.
         tag: u64,
         /// What the trunk is called.
         name: u64,
+        /// Until when connections may be opened by it, by the monotonic clock, in nanoseconds.
+        /// 0: always, within a network namespace.
+        until: u64,
+    },
+    /// By a trunk from another network namespace connections to a port may be opened: the network
+    /// was seen to bring one there.
+    Way {
+        /// What the trunk is called.
+        name: u64,
+        /// Where who has the trunk listens.
+        port: u16,
+        /// Until when, by the monotonic clock, in nanoseconds.
+        until: u64,
+    },
+    /// The network was seen to bring a connection of the process's to an address of another
+    /// network namespace: who reaches for that may find a trunk now.
+    Seen {
+        /// As of IPv6, one of IPv4 mapped.
+        address: [u8; 16],
+        /// And the port.
+        port: u16,
     },
     /// No trunk leads there: who listens has not said so, or is the process itself, or does not
     /// read what he is told, or there are too many. The kernel's TCP may lead there.
@@ -182,21 +221,26 @@ impl Refusal {
     }
 }
 
-fn pack(words: [u64; 4]) -> [u8; BYTES] {
+/// What each message has, and what addresses of some have room in behind it.
+type Words = [u64; 4];
+const NO_MORE: Words = [0; 4];
+
+fn pack(words: Words, more: Words) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
-    bytes.chunks_exact_mut(8).zip(words).for_each(|(to, word)| {
+    bytes.chunks_exact_mut(8).zip(words.into_iter().chain(more)).for_each(|(to, word)| {
         to.copy_from_slice(&word.to_ne_bytes());
     });
     bytes
 }
 
-fn unpack(bytes: &[u8]) -> Option<[u64; 4]> {
+fn unpack(bytes: &[u8]) -> Option<(Words, Words)> {
     let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
-    let mut words = [0; 4];
-    for (word, from) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+    let mut words = [[0; 4]; 2];
+    for (word, from) in words.as_flattened_mut().iter_mut().zip(bytes.chunks_exact(8)) {
         *word = u64::from_ne_bytes(from.try_into().ok()?);
     }
-    Some(words)
+    let [words, more] = words;
+    Some((words, more))
 }
 
 /// An address's bytes, as they are, as two words.
@@ -214,40 +258,64 @@ fn whole(halves: [u64; 2]) -> [u8; 16] {
     address
 }
 
+/// Two addresses, as words.
+fn four(ends: [[u8; 16]; 2]) -> Words {
+    let [[a, b], [c, d]] = ends.map(halves);
+    [a, b, c, d]
+}
+
+/// The same back.
+fn both([a, b, c, d]: Words) -> [[u8; 16]; 2] {
+    [[a, b], [c, d]].map(whole)
+}
+
 impl Request {
     /// How it is sent.
     #[must_use]
     pub fn encode(self) -> [u8; BYTES] {
-        pack(match self {
+        let more = match self {
+            Self::Reach { from, .. } => {
+                let [first, last] = halves(from);
+                [first, last, 0, 0]
+            }
+            Self::Still { ends, .. } => four(ends),
+            _ => NO_MORE,
+        };
+        let words = match self {
             Self::Hello { name: [first, last] } => [1, VERSION, first, last],
-            Self::Offer { tag } => [2, tag, 0, 0],
+            Self::Offer { tag, is_new } => [2, tag, is_new.into(), 0],
             Self::Ended { link } => [3, link, 0, 0],
             Self::Show => [4, VERSION, 0, 0],
             Self::Listen { tag } => [5, tag, 0, 0],
             Self::Unlisten { tag } => [6, tag, 0, 0],
-            Self::Reach { tag, address, port } => {
+            Self::Reach { tag, address, port, .. } => {
                 let [first, last] = halves(address);
                 [7 | u64::from(port) << 32, tag, first, last]
             }
             Self::TrunkEnded { name } => [8, name, 0, 0],
             Self::Ranges => [9, VERSION, 0, 0],
-        })
+            Self::Still { name, .. } => [10, name, 0, 0],
+        };
+        pack(words, more)
     }
 
     /// From bytes, if they are one.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        Some(match unpack(bytes)? {
+        let (words, more) = unpack(bytes)?;
+        Some(match words {
+            [kind, tag, first, last] if kind as u32 == 7 && more[2..] == [0; 2] => {
+                let (port, from) = (u16::try_from(kind >> 32).ok()?, whole([more[0], more[1]]));
+                Self::Reach { tag, address: whole([first, last]), port, from }
+            }
+            [10, name, 0, 0] => Self::Still { name, ends: both(more) },
+            _ if more != NO_MORE => return None,
             [1, VERSION, first, last] => Self::Hello { name: [first, last] },
-            [2, tag, 0, 0] => Self::Offer { tag },
+            [2, tag, is_new @ 0..=1, 0] => Self::Offer { tag, is_new: is_new == 1 },
             [3, link, 0, 0] => Self::Ended { link },
             [4, VERSION, 0, 0] => Self::Show,
             [5, tag, 0, 0] => Self::Listen { tag },
             [6, tag, 0, 0] => Self::Unlisten { tag },
-            [kind, tag, first, last] if kind as u32 == 7 => {
-                let port = u16::try_from(kind >> 32).ok()?;
-                Self::Reach { tag, address: whole([first, last]), port }
-            }
             [8, name, 0, 0] => Self::TrunkEnded { name },
             [9, VERSION, 0, 0] => Self::Ranges,
             _ => return None,
@@ -259,15 +327,21 @@ impl Reply {
     /// How it is sent.
     #[must_use]
     pub fn encode(self) -> [u8; BYTES] {
-        pack(match self {
+        let more = match self {
+            Self::Trunk { ends: Some(ends), .. } => four(ends),
+            _ => NO_MORE,
+        };
+        let words = match self {
             Self::Welcome => [17, VERSION, 0, 0],
             Self::Link { tag, link, side, reach } => [18, tag, link, side | (reach as u64) << 1],
             Self::Refused { tag, why } => [19, tag, why as u64, 0],
             Self::Waiting { tag } => [20, tag, 0, 0],
             Self::Over { link } => [21, link, 0, 0],
             Self::Ledger => [22, 0, 0, 0],
-            Self::Trunk { tag, name, side } => [23, tag, name, side],
-            Self::Known { tag, name } => [24, tag, name, 0],
+            Self::Trunk { tag, name, side, ends } => {
+                [23, tag, name, side | u64::from(ends.is_some()) << 1]
+            }
+            Self::Known { tag, name, until } => [24, tag, name, until],
             Self::Nobody { tag } => [25, tag, 0, 0],
             Self::Listens { tag, why } => [26, tag, why.map_or(0, |why| why as u64), 0],
             Self::Range(range) => {
@@ -276,13 +350,24 @@ impl Reply {
                 let [first, last] = halves(address);
                 [27, u64::from(bits) | ports << 32, first, last]
             }
-        })
+            Self::Way { name, port, until } => [28, name, port.into(), until],
+            Self::Seen { address, port } => {
+                let [first, last] = halves(address);
+                [29, port.into(), first, last]
+            }
+        };
+        pack(words, more)
     }
 
     /// From bytes, if they are one.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        Some(match unpack(bytes)? {
+        let (words, more) = unpack(bytes)?;
+        Some(match words {
+            [23, tag, name, side @ 2..=3] => {
+                Self::Trunk { tag, name, side: side & 1, ends: Some(both(more)) }
+            }
+            _ if more != NO_MORE => return None,
             [17, VERSION, 0, 0] => Self::Welcome,
             [18, tag, link, side @ 0..=3] => {
                 let reach = if side & 2 == 0 { Reach::Within } else { Reach::Across };
@@ -292,8 +377,8 @@ impl Reply {
             [20, tag, 0, 0] => Self::Waiting { tag },
             [21, link, 0, 0] => Self::Over { link },
             [22, 0, 0, 0] => Self::Ledger,
-            [23, tag, name, side @ 0..=1] => Self::Trunk { tag, name, side },
-            [24, tag, name, 0] => Self::Known { tag, name },
+            [23, tag, name, side @ 0..=1] => Self::Trunk { tag, name, side, ends: None },
+            [24, tag, name, until] => Self::Known { tag, name, until },
             [25, tag, 0, 0] => Self::Nobody { tag },
             [26, tag, 0, 0] => Self::Listens { tag, why: None },
             [26, tag, why, 0] => Self::Listens { tag, why: Some(Refusal::of(why)?) },
@@ -301,6 +386,10 @@ impl Reply {
                 let bits = u8::try_from(what as u32).ok()?;
                 let ports = (what >> 32) as u16..=(what >> 48) as u16;
                 Self::Range(Range::of(whole([first, last]), bits, ports)?)
+            }
+            [28, name, port, until] => Self::Way { name, port: u16::try_from(port).ok()?, until },
+            [29, port, first, last] => {
+                Self::Seen { address: whole([first, last]), port: u16::try_from(port).ok()? }
             }
             _ => return None,
         })
@@ -317,14 +406,16 @@ mod tests {
     fn messages_are_what_they_were() {
         for request in [
             Request::Hello { name: [1, 2] },
-            Request::Offer { tag: u64::MAX },
+            Request::Offer { tag: u64::MAX, is_new: false },
+            Request::Offer { tag: 7, is_new: true },
             Request::Ended { link: 7 },
             Request::Show,
             Request::Listen { tag: u64::MAX },
             Request::Unlisten { tag: 8 },
-            Request::Reach { tag: 9, address: ADDRESS, port: u16::MAX },
-            Request::Reach { tag: u64::MAX, address: [0; 16], port: 0 },
+            Request::Reach { tag: 9, address: ADDRESS, port: u16::MAX, from: [0; 16] },
+            Request::Reach { tag: u64::MAX, address: [0; 16], port: 0, from: ADDRESS },
             Request::TrunkEnded { name: 10 },
+            Request::Still { name: 11, ends: [ADDRESS, [3; 16]] },
             Request::Ranges,
         ] {
             assert_eq!(Request::decode(&request.encode()), Some(request));
@@ -346,9 +437,13 @@ mod tests {
             Reply::Waiting { tag: 4 },
             Reply::Over { link: 5 },
             Reply::Ledger,
-            Reply::Trunk { tag: 6, name: u64::MAX, side: 1 },
-            Reply::Trunk { tag: u64::MAX, name: 7, side: 0 },
-            Reply::Known { tag: 8, name: 9 },
+            Reply::Trunk { tag: 6, name: u64::MAX, side: 1, ends: None },
+            Reply::Trunk { tag: u64::MAX, name: 7, side: 0, ends: Some([ADDRESS, [7; 16]]) },
+            Reply::Trunk { tag: 6, name: 7, side: 1, ends: Some([[0; 16]; 2]) },
+            Reply::Known { tag: 8, name: 9, until: 0 },
+            Reply::Known { tag: 8, name: 9, until: u64::MAX },
+            Reply::Way { name: 11, port: u16::MAX, until: 12 },
+            Reply::Seen { address: ADDRESS, port: 13 },
             Reply::Nobody { tag: u64::MAX },
             Reply::Listens { tag: 10, why: None },
             Reply::Range("10.1.0.0/16:7000-65535".parse().unwrap()),
@@ -357,20 +452,26 @@ mod tests {
         ]) {
             assert_eq!(Reply::decode(&reply.encode()), Some(reply));
         }
-        assert_eq!(Reply::decode(&pack([18, 1, 2, 4])), None);
-        assert_eq!(Reply::decode(&pack([23, 1, 2, 2])), None);
-        assert_eq!(Reply::decode(&pack([26, 1, 99, 0])), None);
-        assert_eq!(Reply::decode(&pack([27, 129, 0, 0])), None);
-        assert_eq!(Reply::decode(&pack([27, 8 | 1 << 40, 0, 0])), None);
-        assert_eq!(Request::decode(&pack([7 | 1 << 48, 1, 2, 3])), None);
+        assert_eq!(Reply::decode(&pack([18, 1, 2, 4], NO_MORE)), None);
+        assert_eq!(Reply::decode(&pack([23, 1, 2, 4], NO_MORE)), None);
+        assert_eq!(Reply::decode(&pack([23, 1, 2, 1], [1, 0, 0, 0])), None);
+        assert_eq!(Reply::decode(&pack([26, 1, 99, 0], NO_MORE)), None);
+        assert_eq!(Reply::decode(&pack([27, 129, 0, 0], NO_MORE)), None);
+        assert_eq!(Reply::decode(&pack([27, 8 | 1 << 40, 0, 0], NO_MORE)), None);
+        assert_eq!(Reply::decode(&pack([28, 1, 1 << 16, 0], NO_MORE)), None);
+        assert_eq!(Reply::decode(&pack([29, 1 << 16, 0, 0], NO_MORE)), None);
+        assert_eq!(Request::decode(&pack([7 | 1 << 48, 1, 2, 3], NO_MORE)), None);
+        assert_eq!(Request::decode(&pack([7, 1, 2, 3], [0, 0, 1, 0])), None);
+        assert_eq!(Request::decode(&pack([2, 1, 0, 0], [0, 0, 0, 1])), None);
         assert_eq!(Request::decode(&[0; BYTES - 1]), None);
     }
 
     /// Programs in other languages read and write this, too.
     #[test]
     fn an_address_is_sent_as_it_is() {
-        let sent = Request::Reach { tag: 1, address: ADDRESS, port: 0x1f90 }.encode();
-        assert_eq!(sent[16..], ADDRESS);
+        let sent =
+            Request::Reach { tag: 1, address: ADDRESS, port: 0x1f90, from: [7; 16] }.encode();
+        assert_eq!((&sent[16..32], &sent[32..48]), (&ADDRESS[..], &[7; 16][..]));
         assert_eq!(sent[..8], (7 | 0x1f90_u64 << 32).to_ne_bytes());
     }
 }

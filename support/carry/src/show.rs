@@ -40,13 +40,13 @@ pub struct Socket {
     pub reason: Reason,
     /// The other end is in another network namespace.
     pub is_across: bool,
-    /// As the link is called; 0: it has none.
+    /// As the link, or the trunk, is called; 0: it has none.
     pub link: u64,
     /// Bytes that this end has ever put into the ring, and those that the other one has.
     pub sent: u64,
     /// The other way.
     pub received: u64,
-    /// Of these, bytes that are not read yet.
+    /// Of these, bytes that are not read yet; of a trunk those of all its connections.
     pub unread: [u32; 2],
 }
 
@@ -70,6 +70,8 @@ pub struct Trunk {
     pub peer: u64,
     /// This process has asked for it.
     pub has_asked: bool,
+    /// The other process is in another network namespace.
+    pub is_across: bool,
 }
 
 /// Where the bytes of a socket go.
@@ -82,6 +84,8 @@ pub enum State {
     Carried = 1,
     /// By the kernel again, for good.
     Left = 2,
+    /// Through memory, without a socket of the kernel's.
+    Light = 3,
 }
 
 macro_rules! reasons {
@@ -149,7 +153,8 @@ impl Reason {
 
 impl State {
     fn of(number: u8) -> Option<State> {
-        [Self::Shadow, Self::Carried, Self::Left].into_iter().find(|one| *one as u8 == number)
+        let all = [Self::Shadow, Self::Carried, Self::Left, Self::Light];
+        all.into_iter().find(|one| *one as u8 == number)
     }
 
     /// The word for it.
@@ -159,6 +164,7 @@ impl State {
             Self::Shadow => "shadow",
             Self::Carried => "carried",
             Self::Left => "left",
+            Self::Light => "light",
         }
     }
 }
@@ -240,8 +246,9 @@ impl Row {
                 words[..5].copy_from_slice(&[4, listener.process, a, b, port]);
             }
             Row::Trunk(trunk) => {
-                let Trunk { process, name, peer, has_asked } = *trunk;
-                words[..5].copy_from_slice(&[5, process, name, peer, has_asked.into()]);
+                let Trunk { process, name, peer, has_asked, is_across } = *trunk;
+                let how = u64::from(has_asked) | u64::from(is_across) << 1;
+                words[..5].copy_from_slice(&[5, process, name, peer, how]);
             }
         }
         let mut bytes = [0; BYTES];
@@ -291,9 +298,9 @@ impl Row {
                 Some(Row::Listener(Listener { process: number, local }))
             }
             5 => {
-                let [name, peer, has_asked] = [rest[0], rest[1], rest[2]];
-                let has_asked = has_asked != 0;
-                Some(Row::Trunk(Trunk { process: number, name, peer, has_asked }))
+                let [name, peer, how] = [rest[0], rest[1], rest[2]];
+                let (has_asked, is_across) = (how & 1 != 0, how & 2 != 0);
+                Some(Row::Trunk(Trunk { process: number, name, peer, has_asked, is_across }))
             }
             _ => None,
         }
@@ -321,12 +328,15 @@ mod tests {
             unread: [1, 65536],
         };
         let listener = Listener { process: 3, local: "[::1]:65535".parse().unwrap() };
-        let trunk = Trunk { process: 3, name: u64::MAX, peer: 4, has_asked: true };
+        let trunk = |has_asked, is_across| {
+            Row::Trunk(Trunk { process: 3, name: u64::MAX, peer: 4, has_asked, is_across })
+        };
         for row in [
             Row::Process(process),
             Row::Socket(socket),
             Row::Listener(listener),
-            Row::Trunk(trunk),
+            trunk(true, false),
+            trunk(false, true),
             Row::End,
         ] {
             assert_eq!(Row::decode(&row.encode()), Some(row));

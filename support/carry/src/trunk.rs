@@ -1,6 +1,211 @@
-//! The memory of a trunk: what two processes of one network namespace have in common by which their
-//! connections go without a socket of the kernel's. The broker gives it, and looks at nothing in
-//! it.
+//! The memory of a trunk: what two processes have in common by which their connections go without a
+//! socket of the kernel's. The broker gives it, and looks only at what is there to be shown.
+//!
+//! ```text
+//! 0x00000   words: of side 0, and of side 1 behind [`SIDE`]
+//! 0x01000   ring of frames, side 0 to side 1
+//! 0x41000   ring of frames, side 1 to side 0
+//! 0x81000   which connections there are, and what each side has sent by them ([`Shown`])
+//! ```
 
-/// Bytes of its file: a page of words, and a ring for what each of the two sends.
-pub const BYTES: usize = 4096 + 2 * (256 << 10);
+use omniverb_ring::WordMemory;
+use omniverb_ring::sync::Ordering;
+
+/// Bytes of the words of both sides.
+pub const WORDS: usize = 4096;
+/// Bytes between the words of one side and those of the other.
+pub const SIDE: usize = 1024;
+/// Of a side, each in a line of its own: how far it has written.
+pub const HEAD: usize = 0;
+/// How far it has read.
+pub const TAIL: usize = 128;
+/// What it wants to be woken for.
+pub const SLEEPS: usize = 256;
+/// Whether it was told to part.
+pub const IS_CUT: usize = 384;
+/// Bytes of a ring.
+pub const RING: usize = 256 << 10;
+/// Bytes of its file.
+pub const BYTES: usize = TABLE + (16 << 10);
+
+/// Where names are, and where the counts of each side.
+const TABLE: usize = WORDS + 2 * RING;
+const NAMES: usize = 40;
+const COUNTS: usize = TABLE + SHOWN as usize * NAMES;
+const _: () = assert!(COUNTS.is_multiple_of(128) && COUNTS + 2 * 8 * SHOWN as usize <= BYTES);
+/// Says that there is a connection of that id.
+const THERE: u64 = 1 << 32;
+
+/// Connections of a trunk that are shown: those with smaller ids than this. Of others nothing is
+/// written down.
+pub const SHOWN: u32 = 256;
+/// For how long the network is believed to bring more connections where it was seen to bring one,
+/// in nanoseconds: those of a trunk between two network namespaces.
+pub const WAY_KEPT: u64 = 10_000_000_000;
+/// Ports of a process to which the other one may come by such a trunk, at a time.
+pub const WAYS: usize = 16;
+
+/// Where the ring of what a side sends begins.
+#[must_use]
+pub const fn ring(side: usize) -> usize {
+    WORDS + (side & 1) * RING
+}
+
+/// Who has opened a connection, and to whom: addresses and ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Names {
+    /// As of IPv6, those of IPv4 mapped.
+    pub addresses: [[u8; 16]; 2],
+    /// In the order of the machine.
+    pub ports: [u16; 2],
+}
+
+/// What is written down of the connections of a trunk, for who shows them: by one side who opens
+/// each, by both how many bytes they have sent. Nobody else looks at that: what is wrong there is
+/// shown wrongly.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<M>(M);
+
+impl<M: WordMemory> Shown<M> {
+    /// That of a trunk's memory.
+    pub fn new(memory: M) -> Self {
+        Self(memory)
+    }
+
+    fn name(id: u32) -> Option<usize> {
+        (id < SHOWN).then_some(TABLE + id as usize * NAMES)
+    }
+
+    fn count(side: usize, id: u32) -> Option<usize> {
+        (id < SHOWN).then_some(COUNTS + ((side & 1) * SHOWN as usize + id as usize) * 8)
+    }
+
+    /// A side opens a connection.
+    pub fn opens(&self, id: u32, names: &Names) {
+        let Some(at) = Self::name(id) else { return };
+        for side in [0, 1] {
+            self.store(Self::count(side, id), 0);
+        }
+        let bytes = names.addresses.as_flattened();
+        for (word, bytes) in bytes.as_chunks().0.iter().enumerate() {
+            self.store(Some(at + 8 + word * 8), u64::from_ne_bytes(*bytes));
+        }
+        let [from, to] = names.ports.map(u64::from);
+        self.0.word(at).store(THERE | from | to << 16, Ordering::Release);
+    }
+
+    /// A connection that this side has opened is no more.
+    pub fn ends(&self, id: u32) {
+        self.store(Self::name(id), 0);
+    }
+
+    /// A side has sent so many bytes more.
+    #[inline]
+    pub fn sends(&self, side: usize, id: u32, bytes: u64) {
+        if let Some(at) = Self::count(side, id) {
+            let word = self.0.word(at);
+            word.store(word.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Relaxed);
+        }
+    }
+
+    fn store(&self, at: Option<usize>, value: u64) {
+        if let Some(at) = at {
+            self.0.word(at).store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// The connection of an id, and how many bytes each side has sent.
+    #[must_use]
+    pub fn get(&self, id: u32) -> Option<(Names, [u64; 2])> {
+        let at = Self::name(id)?;
+        let ports = self.0.load(at, Ordering::Acquire);
+        if ports & THERE == 0 {
+            return None;
+        }
+        let mut names =
+            Names { addresses: [[0; 16]; 2], ports: [0, 16].map(|by| (ports >> by) as u16) };
+        for (word, bytes) in names.addresses.as_flattened_mut().chunks_exact_mut(8).enumerate() {
+            let value = self.0.load(at + 8 + word * 8, Ordering::Relaxed);
+            bytes.copy_from_slice(&value.to_ne_bytes());
+        }
+        let sent = [0, 1].map(|side| {
+            let at = Self::count(side, id).unwrap_or(COUNTS);
+            self.0.load(at, Ordering::Relaxed)
+        });
+        Some((names, sent))
+    }
+
+    /// Bytes that a side has put into its ring and the other one has not taken out. Both words may
+    /// be anything.
+    #[must_use]
+    pub fn unread(&self, side: usize) -> u32 {
+        let head = self.0.load((side & 1) * SIDE + HEAD, Ordering::Relaxed);
+        let tail = self.0.load((1 - (side & 1)) * SIDE + TAIL, Ordering::Relaxed);
+        let bytes = head.wrapping_sub(tail);
+        if bytes <= RING as u64 { bytes as u32 } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use omniverb_ring::UserMemory;
+    use omniverb_ring::sync::AtomicU64;
+
+    struct Memory(Vec<AtomicU64>);
+
+    impl WordMemory for &Memory {
+        fn word(&self, offset: usize) -> &AtomicU64 {
+            assert!(offset.is_multiple_of(8));
+            &self.0[offset / 8]
+        }
+
+        fn length(&self) -> usize {
+            BYTES
+        }
+
+        fn fill(&self, _: usize, _: UserMemory) {}
+        fn drain(&self, _: usize, _: UserMemory) {}
+        fn prefetch(&self, _: core::ops::Range<usize>) {}
+    }
+
+    fn names(last: u8) -> Names {
+        Names { addresses: [[last; 16], [7; 16]], ports: [u16::MAX, u16::from(last)] }
+    }
+
+    #[test]
+    fn what_is_written_of_a_connection_is_shown_until_it_ends() {
+        let memory = Memory((0..BYTES / 8).map(|_| AtomicU64::new(0)).collect());
+        let shown = Shown::new(&memory);
+        assert!((0..SHOWN + 9).all(|id| shown.get(id).is_none()));
+        for id in 0..SHOWN + 9 {
+            shown.opens(id, &names(id as u8));
+            shown.sends(0, id, u64::from(id));
+            shown.sends(1, id, 3);
+            shown.sends(1, id, 4);
+        }
+        for id in 0..SHOWN {
+            assert_eq!(shown.get(id), Some((names(id as u8), [u64::from(id), 7])));
+        }
+        assert_eq!(shown.get(SHOWN), None);
+        shown.ends(5);
+        shown.ends(SHOWN + 5);
+        assert_eq!(shown.get(5), None);
+        shown.opens(5, &names(9));
+        assert_eq!(shown.get(5), Some((names(9), [0; 2])), "another one");
+        let used = memory.0.iter().take(TABLE / 8);
+        assert!(used.into_iter().all(|word| word.load(Ordering::Relaxed) == 0));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_nothing() {
+        let memory = Memory((0..BYTES / 8).map(|_| AtomicU64::new(0)).collect());
+        let shown = Shown::new(&memory);
+        assert_eq!([0, 1].map(|side| shown.unread(side)), [0; 2]);
+        memory.0[SIDE / 8].store(1000, Ordering::Relaxed);
+        memory.0[TAIL / 8].store(900, Ordering::Relaxed);
+        assert_eq!([0, 1].map(|side| shown.unread(side)), [0, 100]);
+        memory.0[TAIL / 8].store(1001, Ordering::Relaxed);
+        assert_eq!(shown.unread(1), 0);
+    }
+}

@@ -124,7 +124,7 @@ def link(broker, end):
             socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as diagnosis:
         calls.connect(broker)
         calls.settimeout(2)
-        send(calls, [1, 0x4f565302, 0, 0], diagnosis)
+        send(calls, [1, 0x4f565303, 0, 0], diagnosis)
         receive(calls)
         send(calls, [2, 7, 0, 0], end)
         words, file = receive(calls)
@@ -136,20 +136,20 @@ def link(broker, end):
 def send(calls, words, what):
     """A message with a descriptor."""
     rights = array.array("i", [what.fileno()])
-    calls.sendmsg([struct.pack("4Q", *words)],
+    calls.sendmsg([struct.pack("8Q", *words, *[0] * (8 - len(words)))],
                   [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
 
 
 def receive(calls):
     """A message, and its descriptor."""
     try:
-        data, rights, _, _ = calls.recvmsg(32, 64)
+        data, rights, _, _ = calls.recvmsg(64, 64)
         if data[:1] == b"\x16":  # A ledger, which we keep none of.
-            data, rights, _, _ = calls.recvmsg(32, 64)
+            data, rights, _, _ = calls.recvmsg(64, 64)
     except TimeoutError:
         return None, None
     files = array.array("i", rights[0][2][:4]) if rights else [None]
-    return struct.unpack("4Q", data), files[0]
+    return struct.unpack("4Q", data[:32]), files[0]
 
 
 def lie(memory, pick):

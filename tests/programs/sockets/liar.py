@@ -25,11 +25,10 @@ _WINDOW, _IDS = 64 << 10, 1 << 21
 class Trunk:
     """One to the server, of which this is side 0."""
 
-    def __init__(self, broker, port, pick):
+    def __init__(self, port, pick, words, files):
         self.port, self.pick = port, pick
-        words, files = reached(broker, port)
         self.name = words[2]
-        assert words[3] == 0, words
+        assert words[3] & 1 == 0, words
         self.file = files[0]
         self.memory, self.bell = share(files)
         self.bell.setblocking(False)
@@ -62,7 +61,7 @@ class Trunk:
         """Somebody connects."""
         address = bytes(10) + b"\xff\xff\x7f\0\0\1"
         port = self.port + self.pick.randrange(2) if port is None else port
-        self.put(_OPEN, number, 40, 2 * address + struct.pack("HHI", 9, port, 0))
+        self.put(_OPEN, number, 40, 2 * address + struct.pack("HHI", 40009, port, 0))
         self.opened.append(number)
 
     def data(self, number, count):
@@ -340,7 +339,7 @@ def lies(port, path, first, count):
     done = {}
     for seed in range(int(first), int(first) + int(count)):
         pick = random.Random(seed)
-        trunk = Trunk(broker, port, pick)
+        trunk = Trunk(port, pick, *reached(broker, port))
         for way in pick.sample(WAYS, pick.choice([1, 1, 2, 3])):
             way(trunk)
             done[way.__name__] = done.get(way.__name__, 0) + 1
@@ -350,7 +349,7 @@ def lies(port, path, first, count):
         broker.say([_TRUNK_ENDED, trunk.name, 0, 0])
         trunk.close()
     print(f"{count} trunks in {time.monotonic() - begun:.1f} s: {done}")
-    trunk = Trunk(broker, port, random.Random(0))
+    trunk = Trunk(port, random.Random(0), *reached(broker, port))
     full(trunk)
     flood(trunk)
     print("rests", flush=True)

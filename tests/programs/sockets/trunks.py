@@ -19,7 +19,7 @@ import struct
 import sys
 import time
 
-BYTES = 4096 + 2 * (256 << 10)
+BYTES = 4096 + 2 * (256 << 10) + (16 << 10)
 _HELLO, _LISTEN, _UNLISTEN, _REACH = 1, 5, 6, 7
 _TRUNK, _KNOWN, _NOBODY, _LISTENS = 23, 24, 25, 26
 _ELSEWHERE = 2
@@ -34,7 +34,7 @@ class Broker:
         self.calls.connect(path)
         self.calls.settimeout(20)
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as diagnosis:
-            self.say([_HELLO, 0x4f565302, 0, 0], diagnosis)
+            self.say([_HELLO, 0x4f565303, 0, 0], diagnosis)
         # Its page, and a ledger, of no use here.
         for _ in range(2):
             os.close(self.hear()[1][0])
@@ -43,12 +43,13 @@ class Broker:
         """A message, some with a descriptor."""
         files = array.array("i", [what.fileno()] if what else [])
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)] if what else []
-        self.calls.sendmsg([struct.pack("4Q", *words)], rights)
+        self.calls.sendmsg([struct.pack("8Q", *words, *[0] * (8 - len(words)))], rights)
 
     def hear(self):
         """Its words, and its descriptors."""
-        data, rights, _, _ = self.calls.recvmsg(32, 64)
-        return struct.unpack("4Q", data), array.array("i", rights[0][2] if rights else b"").tolist()
+        data, rights, _, _ = self.calls.recvmsg(64, 64)
+        files = array.array("i", rights[0][2] if rights else b"").tolist()
+        return struct.unpack("4Q", data[:32]), files
 
     def listens(self, tag, listener):
         """What it says of that; 0: it is well."""

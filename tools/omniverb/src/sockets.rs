@@ -10,9 +10,11 @@ use anyhow::bail;
 use omniverb_carry::layout::RING;
 use omniverb_carry::message::{Request, SUFFIX};
 use omniverb_carry::show::{BYTES, Listener, Process, Row, Socket, State, Trunk};
+use omniverb_carry::trunk;
 use omniverb_sys::{event, socket};
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::thread;
@@ -123,6 +125,7 @@ fn document(status: &Value, rows: &Rows, before: &Rows, time: Duration) -> Value
             "name": trunk.name,
             "peer_pid": peers.get(&trunk.peer),
             "asked": trunk.has_asked,
+            "across": trunk.is_across,
         })
     };
     let process = |Shown { process, sockets, listeners, trunks }: &Shown| {
@@ -146,9 +149,9 @@ fn document(status: &Value, rows: &Rows, before: &Rows, time: Duration) -> Value
     rows.iter().map(process).collect()
 }
 
-/// What tells an end of a link from others.
-fn key(socket: &Socket) -> (u64, std::net::SocketAddr) {
-    (socket.link, socket.local)
+/// What tells an end of a link, or of a connection of a trunk, from others.
+fn key(socket: &Socket) -> (u64, [SocketAddr; 2]) {
+    (socket.link, [socket.local, socket.remote])
 }
 
 fn name(process: &Process) -> String {
@@ -162,7 +165,8 @@ fn one(socket: &Socket, before: Option<&Socket>, time: Duration) -> Value {
         (time > Duration::ZERO).then(|| (bytes as f64 / time.as_secs_f64()) as u64)
     };
     let before = before.filter(|_| socket.link != 0);
-    let full = |bytes: u32| (f64::from(bytes) * 100.0 / RING as f64).round() as u64;
+    let ring = if socket.state == State::Light { trunk::RING } else { RING };
+    let full = |bytes: u32| (f64::from(bytes) * 100.0 / ring as f64).round() as u64;
     json!({
         "local": socket.local.to_string(),
         "remote": socket.remote.to_string(),
@@ -194,15 +198,20 @@ pub(crate) fn people(status: &Value) -> String {
     let number = |value: &Value, key: &str| value[key].as_u64().unwrap_or(0);
     for process in processes {
         let sockets = process["sockets"].as_array().map_or(&[][..], Vec::as_slice);
-        let carried = sockets.iter().filter(|socket| socket["state"] == State::Carried.name());
+        let count =
+            |state: State| sockets.iter().filter(|socket| socket["state"] == state.name()).count();
+        let light_ones = match count(State::Light) {
+            0 => String::new(),
+            count => format!(", {count} light"),
+        };
         out += &format!(
-            "  process {} {}  user {}  {}  {} sockets, {} carried\n",
+            "  process {} {}  user {}  {}  {} sockets, {} carried{light_ones}\n",
             process["pid"].as_i64().unwrap_or(0),
             text(process, "name"),
             number(process, "uid"),
             process["vnic"].as_str().unwrap_or("no vNIC"),
             sockets.len(),
-            carried.count(),
+            count(State::Carried),
         );
         out += &light(process);
         if sockets.is_empty() {
@@ -227,6 +236,8 @@ pub(crate) fn people(status: &Value) -> String {
                 match (socket["state"].as_str(), socket["reach"].as_str()) {
                     (Some("carried"), Some("")) => "through memory".into(),
                     (Some("carried"), _) => "through memory, across".into(),
+                    (Some("light"), Some("")) => "through memory, light".into(),
+                    (Some("light"), _) => "through memory, light, across".into(),
                     (Some("left"), _) => "by the kernel again".into(),
                     _ => "by the kernel".into(),
                 },
@@ -251,9 +262,12 @@ fn light(process: &Value) -> String {
         false => format!("    {of} {}\n", each.join(", ")),
     };
     let at = all("light_listeners").iter().filter_map(Value::as_str).map(str::to_owned);
-    let peer = |trunk: &Value| match trunk["peer_pid"].as_i64() {
-        Some(pid) => pid.to_string(),
-        None => "unknown".into(),
+    let peer = |trunk: &Value| match (trunk["peer_pid"].as_i64(), trunk["across"] == true) {
+        (Some(pid), false) => pid.to_string(),
+        (Some(pid), true) => format!("{pid} (across)"),
+        (None, false) => "unknown".into(),
+        // A tenant is not told of others.
+        (None, true) => "elsewhere".into(),
     };
     line("reached without TCP at", at.collect())
         + &line("trunks to processes", all("trunks").iter().map(peer).collect())
@@ -281,14 +295,21 @@ mod tests {
             unread: [RING as u32 / 2, 0],
         };
         let shared = Socket { state: State::Shadow, reason: Reason::Shared, link: 0, ..carried };
+        let unread = [trunk::RING as u32 / 4, 0];
+        let light = Socket { state: State::Light, is_across: false, link: 4, unread, ..carried };
         let listener = Listener { process: 1, local: ([0, 0, 0, 0], 6379).into() };
-        let trunk = |peer| Trunk { process: 1, name: 8, peer, has_asked: false };
+        let trunk = |peer, is_across| {
+            Row::Trunk(Trunk { process: 1, name: 8, peer, has_asked: false, is_across })
+        };
         let rows = [
             Row::Socket(carried),
             Row::Socket(Socket { sent: 0, received: 0, ..shared }),
+            Row::Socket(light),
             Row::Listener(listener),
-            Row::Trunk(trunk(2)),
-            Row::Trunk(trunk(3)),
+            trunk(2, false),
+            trunk(2, true),
+            trunk(3, false),
+            trunk(3, true),
         ];
         let [mut shown, peer] = [process, Process { number: 2, pid: 78, ..process }].map(Shown::of);
         rows.into_iter().for_each(|row| shown.add(row));
@@ -305,16 +326,23 @@ mod tests {
         assert_eq!((&process["vnic"], &process["name"]), (&json!("vnic-5"), &json!("re?dis")));
         assert_eq!(process["sockets"][0]["sent_per_second"], 1 << 20);
         assert_eq!(process["sockets"][0]["ring_full_percent"], json!([50, 0]));
+        assert_eq!(process["sockets"][2]["ring_full_percent"], json!([25, 0]));
         assert_eq!(process["light_listeners"], json!(["0.0.0.0:6379"]));
-        let trunks = [json!(78), Value::Null]
-            .map(|pid| json!({ "name": 8, "peer_pid": pid, "asked": false }));
+        let trunks = [78.into(), Value::Null].into_iter().flat_map(|pid: Value| {
+            let trunk = |is_across: bool| {
+                json!({ "name": 8, "peer_pid": pid, "asked": false, "across": is_across })
+            };
+            [false, true].map(trunk)
+        });
+        let trunks: Vec<Value> = trunks.collect();
         assert_eq!(process["trunks"], json!(trunks));
         let text = people(&status);
         for part in [
             "reached without TCP at 0.0.0.0:6379\n",
-            "trunks to processes 78, unknown\n",
-            "process 77 re?dis  user 5  vnic-5  2 sockets, 1 carried",
+            "trunks to processes 78, 78 (across), unknown, elsewhere\n",
+            "process 77 re?dis  user 5  vnic-5  3 sockets, 1 carried, 1 light",
             "through memory, across",
+            "through memory, light  ",
             "3.0 MiB",
             "1.0 MiB",
             "50%/0%",

@@ -27,7 +27,7 @@ use rustix::net::{
 use super::links::{Link, Memory, Note, Word};
 use super::{clock, links, over, shadow, watch};
 use crate::table::NUMBERS;
-use crate::{ledger, own, sole};
+use crate::{ledger, own, sole, wanted};
 
 /// Where the host's daemon listens, unless `OMNIVERB_SOCKET` says otherwise
 /// (`rnic/session/src/lib.rs`).
@@ -149,7 +149,8 @@ pub(super) fn offer(number: c_int, link: Link) -> bool {
     tell_of_the_ended();
     // SAFETY: the program's socket, for this call.
     let file = unsafe { BorrowedFd::borrow_raw(number) };
-    tell(Request::Offer { tag: link.tag() }, &[file])
+    let is_new = wanted::was_just_accepted(number);
+    tell(Request::Offer { tag: link.tag(), is_new }, &[file])
 }
 
 /// For who is in here alone: of links that are over.
@@ -254,7 +255,7 @@ pub(crate) fn look_with(with: &mut dyn FnMut(Reply, Files)) {
 
 /// Whether there is mail, as far as can be told without asking.
 #[inline(always)]
-fn has_mail() -> bool {
+pub(crate) fn has_mail() -> bool {
     match STATE.page.load(Ordering::Acquire) {
         // Until the page has come it has to be looked for.
         0 => STATE.socket.load(Ordering::Relaxed) != 0,
@@ -335,6 +336,8 @@ fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) 
         (
             Reply::Trunk { .. }
             | Reply::Known { .. }
+            | Reply::Way { .. }
+            | Reply::Seen { .. }
             | Reply::Nobody { .. }
             | Reply::Listens { .. },
             file,
@@ -364,6 +367,8 @@ fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) 
         }
         (Reply::Over { link: name }, None) => {
             part(|link| link.get(Word::Name) == name);
+            // Or it is a trunk.
+            with(reply, [None, None]);
         }
         (Reply::Ledger, Some(file)) => {
             let access = ProtFlags::READ | ProtFlags::WRITE;

@@ -67,6 +67,7 @@ pub(crate) use forking::{clones, forked, forks, forks_unseen, lends, runs};
 pub(crate) use limit::{Limit, Wait};
 use links::{Link, Note, Word};
 use offering::Found;
+pub(crate) use offering::offers;
 use omniverb_stream::descriptors::Why;
 use parts::Parts;
 pub(crate) use process::{begin, ends};

@@ -14,7 +14,7 @@ use super::members::Apart;
 use super::{broker, ended, mail, members, shadow, worth};
 use crate::table::{self, NUMBERS};
 use crate::uncounted::{self, count_one, uncount_one};
-use crate::{ledger, place, sole};
+use crate::{ledger, place, sole, wanted};
 
 /// Bytes of the ring that have to be of use.
 const LEAST: usize = 4096;
@@ -61,6 +61,18 @@ pub(super) fn enter(number: c_int) -> Found {
     Found::Counted
 }
 
+/// A socket is to be offered now, though no bytes move yet.
+pub(crate) fn offers(number: c_int) {
+    if !links::is_on() {
+        return;
+    }
+    match enter(number) {
+        Found::Carried(link) | Found::Offered(link) => link.let_go(),
+        Found::Counted => uncount_one(number),
+        Found::Other => {}
+    }
+}
+
 /// Offers it, unless it is not to be carried. Whether it has a link now.
 fn offer(number: c_int) -> bool {
     let entry = NUMBERS.look(number);
@@ -69,7 +81,9 @@ fn offer(number: c_int) -> bool {
         return false;
     }
     let is_free = !uncounted::is_any_of(number) && broker::may_be_there();
-    is_free && worth::is_due(number, entry.id()) && offer_now(number)
+    // What is to be seen by the broker is offered, though no link may be worth it.
+    let is_due = || worth::is_due(number, entry.id()) || wanted::is_wanted(number);
+    is_free && is_due() && offer_now(number)
 }
 
 /// It may be carried, if no other process has it.

@@ -20,11 +20,13 @@ pub(crate) fn begin() {
             return;
         }
         report::begin(libc::getenv(c"OMNIVERB_SOCKETS_REPORT".as_ptr()));
-        if is_light {
-            return light::begin();
-        }
         watch::begin();
         links::turn_on();
+        if is_light {
+            // Connections that cannot be are carried.
+            light::begin();
+            return;
+        }
         let ranges = libc::getenv(c"OMNIVERB_SOCKETS_LIGHT".as_ptr());
         if !ranges.is_null() {
             light::begin_within(CStr::from_ptr(ranges));

@@ -6,18 +6,21 @@ use core::net::{Ipv4Addr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use omniverb_carry::message::{Reply, Request};
-use omniverb_carry::trunk::BYTES;
+use omniverb_carry::trunk::{BYTES, WAY_KEPT};
 use omniverb_stream::light::frame::Name;
+use omniverb_stream::light::row::Closing;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use rustix::thread::nanosleep;
 
+use super::proving::OFTEN;
 use super::state::{State, has_mapped, with};
-use super::trunk::Trunk;
+use super::trunk::{Across, Trunk};
 use super::{names, sleepers};
-use crate::carry::broker::{self as mail, Files, connection, look_with, mailbox, map, say};
+pub(super) use crate::carry::broker::connection;
+use crate::carry::broker::{self as mail, Files, look_with, mailbox, map, say};
 
 /// Addresses of which it is known where they lead.
 const ROUTES: usize = 64;
@@ -29,6 +32,11 @@ const LONGEST: u64 = 20_000_000;
 const CONNECTS: i64 = 50_000;
 /// How long it is remembered that nobody listens somewhere.
 const NOBODY: u64 = 1_000_000_000;
+/// How long before who listens believes no longer that the network brings somebody there nobody
+/// goes there any more: he may be busy before he looks at who has come. And how long before that
+/// the network is asked again.
+const SPARE: u64 = WAY_KEPT * 4 / 10;
+const EARLY: u64 = WAY_KEPT * 3 / 10;
 
 /// Where an address leads.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -49,6 +57,13 @@ struct Route {
     /// The address that who goes there has.
     from: [u8; 16],
     way: Way,
+    /// Until when, if that is in another network namespace; otherwise 0.
+    until: u64,
+    /// It is in another network namespace.
+    is_far: bool,
+    /// When somebody went there by the kernel last, so that the network is seen to bring him there;
+    /// 0: not since it was asked.
+    tried: u64,
     /// The question's tag.
     tag: u64,
 }
@@ -57,7 +72,8 @@ struct Routes(UnsafeCell<([Route; ROUTES], u64)>);
 // SAFETY: touched by who has the lock of the state only, which each function here is given.
 unsafe impl Sync for Routes {}
 const NOWHERE: Name = Name { address: [0; 16], port: 0 };
-const NONE: Route = Route { to: NOWHERE, from: [0; 16], way: Way::Free, tag: 0 };
+const NONE: Route =
+    Route { to: NOWHERE, way: Way::Free, tag: 0, from: [0; 16], until: 0, is_far: false, tried: 0 };
 static ROUTES_NOW: Routes = Routes(UnsafeCell::new(([NONE; ROUTES], 0)));
 
 #[allow(clippy::mut_from_ref, reason = "the state is the lock")]
@@ -84,18 +100,58 @@ pub(super) fn take(state: &mut State) {
     }
 }
 
+/// The same. `false`: another thread is saying something to the broker just now (or this one was
+/// interrupted there).
+pub(super) fn take_all(state: &mut State) -> bool {
+    if mail::has_mail() {
+        take(state);
+    }
+    !mail::has_mail()
+}
+
 fn came(state: &mut State, reply: Reply, files: Files) {
     match (reply, files) {
-        (Reply::Trunk { tag, name, side }, [Some(memory), Some(bell)]) => {
-            let is_made = make(state, &memory, &bell, name, side).is_some();
-            if side == 0 {
+        (Reply::Trunk { tag, name, side, ends }, [Some(memory), Some(bell)]) => {
+            let across = ends.map(|ends| Across::new(ends, connection()));
+            let is_across = across.is_some();
+            let is_made = make(state, &memory, &bell, (name, side), across).is_some();
+            if !is_made {
+                Trunk::cut_unused(&memory, side);
+            }
+            // Until when comes behind it.
+            if side == 0 && !is_across {
                 answer(state, tag, if is_made { Way::Trunk(name) } else { nobody() });
             }
             if !is_made {
                 has_gone(state, name);
             }
         }
-        (Reply::Known { tag, name }, _) => answer(state, tag, Way::Trunk(name)),
+        (Reply::Known { tag, name, until }, _) => {
+            let is_there = state.trunk_named(name).is_some();
+            if !is_there {
+                // The broker takes it for one that is.
+                has_gone(state, name);
+            }
+            let until = if until == 0 { 0 } else { believed(until).saturating_sub(SPARE).max(1) };
+            // The clocks of two time namespaces may differ.
+            let is_well = is_there && (until == 0 || until > sleepers::now());
+            answer(state, tag, if is_well { Way::Trunk(name) } else { nobody() });
+            if let Some(route) = routes(state).0.iter_mut().find(|one| one.tag == tag) {
+                route.until = until;
+            }
+        }
+        (Reply::Way { name, port, until }, _) => {
+            let trunk = state.trunk_named(name).and_then(|index| state.trunks[index].as_mut());
+            if let Some(across) = trunk.and_then(|trunk| trunk.across.as_mut()) {
+                across.has_way(port, believed(until));
+            }
+        }
+        (Reply::Seen { address, port }, _) => has_seen(state, &Name { address, port }),
+        (Reply::Over { link: name }, _) => {
+            if let Some(index) = state.trunk_named(name) {
+                state.lose(index, Closing::Reset);
+            }
+        }
         (Reply::Nobody { tag }, _) => answer(state, tag, nobody()),
         (Reply::Listens { tag, why: None }, _) => {
             if let Some(listener) = state.listeners.of(tag as c_int) {
@@ -105,6 +161,19 @@ fn came(state: &mut State, reply: Reply, files: Files) {
         // Nobody is to come there, by whatever trunk.
         (Reply::Listens { tag, .. }, _) => state.refuses(tag as c_int),
         _ => {}
+    }
+}
+
+/// Until when the network is believed, of what somebody says whose clock may be another one's (time
+/// namespaces).
+fn believed(until: u64) -> u64 {
+    until.min(sleepers::now() + WAY_KEPT)
+}
+
+impl State {
+    /// The place of a trunk.
+    fn trunk_named(&self, name: u64) -> Option<usize> {
+        self.trunks.iter().position(|trunk| trunk.as_ref().is_some_and(|one| one.name == name))
     }
 }
 
@@ -118,10 +187,16 @@ fn answer(state: &State, tag: u64, way: Way) {
     }
 }
 
-fn make(state: &mut State, memory: &OwnedFd, bell: &OwnedFd, name: u64, side: u64) -> Option<()> {
+fn make(
+    state: &mut State,
+    memory: &OwnedFd,
+    bell: &OwnedFd,
+    as_named: (u64, u64),
+    across: Option<Across>,
+) -> Option<()> {
     let index = state.trunks.iter().position(Option::is_none)?;
     let base = map(memory, BYTES, ProtFlags::READ | ProtFlags::WRITE)?;
-    let Some(mut trunk) = Trunk::new(base as usize, side, name, bell) else {
+    let Some(mut trunk) = Trunk::new(base as usize, as_named, bell, across) else {
         // SAFETY: nobody has seen it.
         unsafe { super::room::give_back(base, BYTES) };
         return None;
@@ -158,9 +233,21 @@ pub(super) fn loses(state: &mut State, name: u64) {
     has_gone(state, name);
 }
 
+/// What is known of an address is old.
+fn has_seen(state: &State, to: &Name) {
+    let now = sleepers::now();
+    for route in routes(state).0.iter_mut().filter(|one| one.to == *to) {
+        let is_sure = matches!(route.way, Way::Trunk(_)) && !route.is_old(now);
+        if !is_sure && route.way != Way::Asked {
+            route.way = Way::Free;
+        }
+    }
+}
+
 /// What is known of an address may be wrong.
 pub(super) fn forgets(state: &State, to: &Name) {
-    for route in routes(state).0.iter_mut().filter(|one| one.to == *to) {
+    let known = routes(state).0.iter_mut().filter(|one| one.way != Way::Asked);
+    for route in known.filter(|one| one.to == *to) {
         route.way = Way::Free;
     }
 }
@@ -168,6 +255,12 @@ pub(super) fn forgets(state: &State, to: &Name) {
 /// The broker hears that a trunk is of no use.
 pub(super) fn ended(name: u64) {
     say(Request::TrunkEnded { name }, &[]);
+}
+
+/// The broker hears of a trunk that another one has given: by which connection; `None`: there is
+/// none now.
+pub(super) fn still(name: u64, ends: [[u8; 16]; 2]) -> Option<u64> {
+    mailbox_for(Request::Still { name, ends }, &[]).then(connection)
 }
 
 /// A socket listens: by which connection the broker was told; 0: by none.
@@ -225,55 +318,91 @@ pub(super) fn unlistens(number: c_int) {
     say(Request::Unlisten { tag: number.unsigned_abs().into() }, &[]);
 }
 
-/// How an address is reached: the trunk, and the address that who goes there has.
-pub(super) type Reached = (u64, [u8; 16]);
+/// How an address is reached.
+#[derive(Clone, Copy)]
+pub(super) enum Reached {
+    /// By a trunk; and the address that who goes there has.
+    Trunk(u64, [u8; 16]),
+    /// By the kernel.
+    Kernel,
+    /// The same; and the broker is to see it.
+    Seen,
+}
 
 /// How an address is reached. Waits for the broker if nothing is known.
-pub(super) fn reach(to: Name) -> Option<Reached> {
-    let tag = match with(|state| known(state, to))? {
-        Known::Way(way) => return way,
-        Known::Wait(tag) => return answer_of_another(tag),
-        Known::Ask(tag) => tag,
+pub(super) fn reach(to: Name) -> Reached {
+    let tag = match with(|state| known(state, to)) {
+        None => return Reached::Kernel,
+        Some(Known::Way(way)) => return way,
+        Some(Known::Wait(tag)) => return answer_of_another(tag),
+        Some(Known::Ask(tag)) => tag,
     };
-    let asks = Request::Reach { tag, address: to.address, port: to.port };
-    let from = source(to);
-    with(|state| {
-        let route = routes(state).0.iter_mut().find(|one| one.tag == tag);
-        if let (Some(route), Some(from)) = (route, from) {
-            route.from = from;
-        }
+    let is_asked = source(to).is_some_and(|own| {
+        with(|state| {
+            if let Some(route) = routes(state).0.iter_mut().find(|one| one.tag == tag) {
+                (route.from, route.is_far) = (own.address, !own.leads_to(&to));
+            }
+        });
+        // Who listens for all addresses is found by any: so it is said that it is another's.
+        let from = if own.leads_to(&to) { [0; 16] } else { own.address };
+        mailbox_for(Request::Reach { tag, address: to.address, port: to.port, from }, &[])
     });
-    // Who listens for all addresses is found by any.
-    if from.is_none() || !mailbox_for(asks, &[]) {
+    if !is_asked {
         with(|state| answer(state, tag, nobody()));
-        return None;
+        return Reached::Kernel;
     }
     answer_to(tag)
 }
 
 /// Waits for the answer to a question.
-fn answer_to(tag: u64) -> Option<Reached> {
+fn answer_to(tag: u64) -> Reached {
     let until = sleepers::now() + ANSWER;
     loop {
-        let route = with(|state| {
+        let reached = with(|state| {
             take(state);
-            routes(state).0.iter().find(|one| one.tag == tag).copied()
-        })??;
-        match route.way {
-            Way::Trunk(name) => return Some((name, route.from)),
-            Way::Asked => {}
-            _ => return None,
+            let route = routes(state).0.iter_mut().find(|one| one.tag == tag)?;
+            (route.way != Way::Asked).then(|| route.leads(sleepers::now()))
+        });
+        match reached {
+            Some(Some(reached)) => return reached,
+            Some(None) if wait(until) => {}
+            Some(None) => {
+                with(|state| answer(state, tag, nobody()));
+                return Reached::Kernel;
+            }
+            None => return Reached::Kernel,
         }
-        if !wait(until) {
-            with(|state| answer(state, tag, nobody()));
-            return None;
+    }
+}
+
+impl Route {
+    /// Where it leads now that that is known. One of those that the kernel brings there is seen by
+    /// the broker: where it is not known that the network does so, or not for much longer.
+    fn leads(&mut self, now: u64) -> Reached {
+        let is_sure = match self.way {
+            Way::Trunk(_) => !self.is_old(now),
+            _ => !self.is_far,
+        };
+        if !is_sure && now.saturating_sub(self.tried) > OFTEN {
+            self.tried = now;
+            return Reached::Seen;
         }
+        match self.way {
+            Way::Trunk(name) if self.until == 0 || now < self.until => {
+                Reached::Trunk(name, self.from)
+            }
+            _ => Reached::Kernel,
+        }
+    }
+
+    fn is_old(&self, now: u64) -> bool {
+        self.until != 0 && now + EARLY > self.until
     }
 }
 
 /// The same for who has not asked himself: whoever does may be about to connect to the broker. It
 /// may also be this thread, interrupted.
-fn answer_of_another(tag: u64) -> Option<Reached> {
+fn answer_of_another(tag: u64) -> Reached {
     let until = sleepers::now() + LONGEST;
     while mailbox().is_none() && sleepers::now() < until {
         _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: CONNECTS });
@@ -281,9 +410,9 @@ fn answer_of_another(tag: u64) -> Option<Reached> {
     answer_to(tag)
 }
 
-/// Where the kernel sends from what is sent to an address of this host: from there, or, within the
-/// loopback's network, from its first. `None`: it is no such address.
-fn source(to: Name) -> Option<[u8; 16]> {
+/// Where the kernel sends from what is sent to an address: if that is of this host from there, or,
+/// within the loopback's network, from its first. `None`: nothing leads there.
+fn source(to: Name) -> Option<Name> {
     let family = if to.is_v4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(family, SocketType::DGRAM, flags, None).ok()?;
@@ -294,12 +423,11 @@ fn source(to: Name) -> Option<[u8; 16]> {
         false => connect(&socket, &SocketAddrV6::new(to.address.into(), to.port, 0, 0)),
     };
     is_connected.ok()?;
-    let (own, _) = names::of_socket(socket.as_raw_fd())?;
-    own.leads_to(&to).then_some(own.address)
+    names::of_socket(socket.as_raw_fd()).map(|(own, _)| own).filter(|own| !own.is_any())
 }
 
 enum Known {
-    Way(Option<Reached>),
+    Way(Reached),
     /// Another thread has asked.
     Wait(u64),
     Ask(u64),
@@ -313,16 +441,20 @@ fn known(state: &mut State, to: Name) -> Known {
         match route.way {
             Way::Trunk(name) => {
                 let is_there = state.trunks.iter().flatten().any(|trunk| trunk.name == name);
-                if is_there {
-                    return Known::Way(Some((name, route.from)));
+                // Another process may have been there meanwhile: that is asked first.
+                let is_sure = !route.is_old(now) || route.tried != 0 && now < route.until;
+                if is_there && is_sure {
+                    return Known::Way(route.leads(now));
                 }
             }
             Way::Asked => return Known::Wait(route.tag),
-            Way::Nobody(at) if now.saturating_sub(at) < NOBODY => return Known::Way(None),
+            Way::Nobody(at) if now.saturating_sub(at) < NOBODY => {
+                return Known::Way(route.leads(now));
+            }
             _ => {}
         }
         *latest += 1;
-        (route.way, route.tag) = (Way::Asked, *latest);
+        (route.way, route.tag, route.tried) = (Way::Asked, *latest, 0);
         return Known::Ask(*latest);
     }
     *latest += 1;

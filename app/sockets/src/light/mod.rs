@@ -5,7 +5,7 @@
 //! what carries a light connection is something of the kernel's, as it is for the program.
 //!
 //! * [`opening`]: `listen`, `connect`, `accept`. [`ranges`]: to which addresses. [`broker`]: who
-//!   leads to whom.
+//!   leads to whom; [`proving`]: in another network namespace.
 //! * [`moving`]: bytes. [`waiting`], [`sleepers`]: until some come. [`polling`], [`members`]: among
 //!   other descriptors.
 //! * [`trunk`]: what two processes share. [`pump`]: what comes by it.
@@ -23,6 +23,7 @@ mod numbers;
 mod opening;
 mod options;
 mod polling;
+mod proving;
 mod pump;
 mod ranges;
 mod room;
@@ -39,6 +40,7 @@ use omniverb_stream::light::row::Note;
 
 pub(crate) use numbers::Token;
 pub(crate) use polling::Selected;
+pub(crate) use proving::has_come_from_afar;
 use state::with;
 pub(crate) use waiting::Waits;
 

@@ -6,10 +6,12 @@ use omniverb_stream::light::Frame;
 use omniverb_stream::light::frame::{DATA_MAX, HEADER};
 use omniverb_stream::light::row::Note;
 
+use super::broker;
 use super::numbers::{self, Token};
 use super::state::{State, with};
 use super::trunk::{FOR_ANSWERS, Trunk};
 use super::waiting::{Waits, until};
+use crate::carry::broker as mail;
 use crate::carry::parts::Parts;
 use crate::errno;
 
@@ -139,6 +141,7 @@ impl State {
         }
         row.credit -= done as u32;
         self.carried.1 += done as u64;
+        trunk.sends(id, done);
         trunk.publish();
         if done == 0 && most > 0 {
             row.note(Note::NoRoom);
@@ -190,9 +193,14 @@ impl State {
     /// Takes out what has come by the trunk of a connection.
     #[inline]
     fn look_by(&mut self, at: u32) {
-        let trunk = usize::from(self.rows.at(at).trunk);
-        if self.trunks[trunk].as_ref().is_some_and(Trunk::has_next) {
-            self.pump_one(trunk);
+        let index = usize::from(self.rows.at(at).trunk);
+        let Some(trunk) = self.trunks[index].as_ref() else { return };
+        if trunk.across.is_some() && mail::has_mail() {
+            // It may be over.
+            broker::take(self);
+        }
+        if self.trunks[index].as_ref().is_some_and(Trunk::has_next) {
+            self.pump_one(index);
         }
     }
 

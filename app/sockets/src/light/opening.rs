@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use omniverb_ring::UserMemory;
-use omniverb_stream::descriptors::Kind;
+use omniverb_stream::descriptors::{Kind, Why};
 use omniverb_stream::light::frame::Name;
 use omniverb_stream::light::row::Note;
 use omniverb_stream::light::{Frame, Names};
@@ -20,7 +20,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::thread::sched_yield;
 
-use super::broker;
+use super::broker::{self, Reached};
 use super::names::{self, Family};
 use super::numbers::{self, Token};
 use super::ranges;
@@ -34,6 +34,7 @@ use crate::place;
 use crate::slots::{next_dup3, next_fcntl, next_getsockopt, next_poll};
 use crate::sole;
 use crate::table::{self, NUMBERS};
+use crate::wanted;
 use crate::words::Words;
 
 /// Its place among our own descriptors.
@@ -159,13 +160,20 @@ pub(super) unsafe fn connect(
     if to.is_any() || to.port == 0 || !ranges::has(&to) {
         return None;
     }
-    let (trunk, from) = keeping_errno(|| broker::reach(to))?;
+    let (trunk, from) = match keeping_errno(|| broker::reach(to)) {
+        Reached::Trunk(trunk, from) => (trunk, from),
+        Reached::Kernel => return None,
+        Reached::Seen => {
+            wanted::wants(number);
+            return None;
+        }
+    };
     // SAFETY: no memory is involved.
     let (flags, how) =
         unsafe { (next_fcntl(number, libc::F_GETFD, 0), next_fcntl(number, libc::F_GETFL, 0)) };
     let (own, _) = names::of_socket(number)?;
     // What was chosen is for a world that is larger.
-    let is_chosen = !own.is_any() && own.address != to.address;
+    let is_chosen = !own.is_any() && ![to.address, from].contains(&own.address);
     if is_chosen || (1..1024).contains(&own.port) {
         return None;
     }
@@ -173,6 +181,11 @@ pub(super) unsafe fn connect(
     let times = times(number);
     let (member, is_in_others) = member_of(number, was.id());
     if is_in_others {
+        return None;
+    }
+    // What was chosen (an interface, a mark) may lead elsewhere than the network was seen to.
+    let is_far = !Name { address: from, ..to }.leads_to(&to);
+    if is_far && was.why() != Why::Free {
         return None;
     }
     let placeholder = placeholder()?;
@@ -271,6 +284,7 @@ impl State {
         let row = self.rows.at(at);
         (row.id, row.names) = (id, names);
         row.note(Note::Connects);
+        trunk.opens(id, &names);
         let place = trunk.put(Frame::Open, id);
         UserMemory::lend(&names.encode(), |bytes| trunk.fill(place, bytes));
         trunk.publish();

@@ -8,13 +8,20 @@ use omniverb_stream::light::frame::HEADER;
 use omniverb_stream::light::row::{Closing, Note};
 
 use super::state::{State, has_mapped};
-use super::trunk::{FOR_ANSWERS, FRAMES, Nonsense};
+use super::trunk::{Across, FOR_ANSWERS, FRAMES, Nonsense, Trunk};
 use super::{broker, sleepers};
 use crate::carry::clock;
 
 /// How long after a look at the bells there is another one, though nobody sleeps: about a
 /// millisecond. A process that is gone is heard of by its bell only.
 const BELLS: u64 = clock::SECOND >> 10;
+
+/// What is to become of an `Open`.
+enum Opened {
+    Done,
+    /// It stays where it is for now.
+    Later,
+}
 
 /// When they were looked at last.
 static HEARD: AtomicU64 = AtomicU64::new(0);
@@ -28,10 +35,31 @@ impl State {
             self.hear();
         }
         broker::look(self);
+        self.say_still();
         self.say_gone();
         for index in 0..self.trunks_end {
             self.pump_one(index);
         }
+    }
+
+    /// A broker that has come anew hears of trunks to other network namespaces: it may be told by
+    /// the daemon that they are over.
+    fn say_still(&mut self) {
+        let now = broker::connection();
+        let is_unsaid = |across: &&mut Across| across.broker != now || now == 0;
+        for trunk in self.trunks[..self.trunks_end].iter_mut().flatten() {
+            if let Some(across) = trunk.across.as_mut().filter(is_unsaid)
+                && let Some(connection) = broker::still(trunk.name, across.ends)
+            {
+                across.broker = connection;
+            }
+        }
+    }
+
+    /// No broker has heard of some of these yet.
+    pub(super) fn is_left_alone(&self) -> bool {
+        let mut across = self.trunks.iter().flatten().filter_map(|trunk| trunk.across.as_ref());
+        across.any(|across| across.broker != broker::connection())
     }
 
     /// Tells the broker of trunks that have ended.
@@ -56,6 +84,8 @@ impl State {
             let Some(index) = place else { return broker::take(self) };
             let Some(trunk) = self.trunks[index].as_ref() else { return };
             let is_there = trunk.hear();
+            let how = if trunk.is_cut() { Closing::Reset } else { Closing::Orderly };
+            let name = trunk.name;
             if sleepers::are_any() {
                 // What has rung was for them, too.
                 trunk.sleeps();
@@ -63,7 +93,9 @@ impl State {
             self.pump_one(index);
             if !is_there {
                 self.pump_one(index);
-                self.lose(index);
+                if self.trunk_of(index, name).is_some() {
+                    self.lose(index, how);
+                }
             }
         });
     }
@@ -78,10 +110,16 @@ impl State {
     /// The same of one trunk.
     pub(super) fn pump_one(&mut self, index: usize) {
         let Some(trunk) = self.trunks[index].as_mut() else { return };
+        // Whoever takes frames out may come here again, by what the mail says.
+        if self.takes_frames == Some(index) {
+            return;
+        }
         if trunk.has_next() || trunk.debts.count() > 0 {
+            let before = self.takes_frames.replace(index);
             let outcome = self.take_frames(index);
+            self.takes_frames = before;
             if outcome.is_err() {
-                return self.lose(index);
+                return self.lose(index, Closing::Orderly);
             }
             self.pay(index);
         }
@@ -93,8 +131,9 @@ impl State {
     /// All that is there now: nothing of who is gone is looked at later, and who sleeps is not
     /// woken for what came before. Then others have their turn.
     fn take_frames(&mut self, index: usize) -> Result<(), Nonsense> {
+        let Some(name) = self.trunks[index].as_ref().map(|trunk| trunk.name) else { return Ok(()) };
         for _ in 0..FRAMES {
-            let Some(trunk) = self.trunks[index].as_mut() else { return Ok(()) };
+            let Some(trunk) = self.trunk_of(index, name) else { return Ok(()) };
             let Some((frame, id)) = trunk.next()? else { return Ok(()) };
             match frame {
                 Frame::Open => {
@@ -109,7 +148,9 @@ impl State {
                     if trunk.is_short_of_room {
                         return Ok(());
                     }
-                    self.opened(index, id)?;
+                    if let Opened::Later = self.opened(index, id)? {
+                        return Ok(());
+                    }
                 }
                 _ => {
                     // What is under way to a connection that was refused is nobody's.
@@ -118,23 +159,44 @@ impl State {
                     }
                 }
             }
-            if let Some(trunk) = self.trunks[index].as_mut() {
+            if let Some(trunk) = self.trunk_of(index, name) {
                 trunk.take(frame);
             }
         }
         Ok(())
     }
 
+    /// The trunk of a place, if it is that one still.
+    fn trunk_of(&mut self, index: usize, name: u64) -> Option<&mut Trunk> {
+        self.trunks[index].as_mut().filter(|trunk| trunk.name == name)
+    }
+
     /// Somebody connects: to a listener of ours, or to nobody.
-    fn opened(&mut self, index: usize, id: u32) -> Result<(), Nonsense> {
-        let Some(trunk) = self.trunks[index].as_mut() else { return Ok(()) };
+    fn opened(&mut self, index: usize, id: u32) -> Result<Opened, Nonsense> {
+        let Some(trunk) = self.trunks[index].as_ref() else { return Ok(Opened::Done) };
         if !trunk.ids.may_be_opened(id) {
             return Err(Nonsense);
         }
-        let names = trunk.names();
-        // As the kernel would have it: a port that anybody may have, of this host's.
-        let is_likely = names.from.port >= 1024 && names.from.leads_to(&names.to);
-        let made = is_likely.then_some(()).and_then(|()| {
+        let (names, name) = (trunk.names(), trunk.name);
+        let may = |state: &mut State| {
+            let trunk = state.trunk_of(index, name);
+            trunk.is_some_and(|trunk| trunk.may_come(&names, sleepers::now))
+        };
+        let is_across = trunk.across.is_some();
+        let mut may_come = may(self);
+        if !may_come && is_across {
+            // That they may was said before they came.
+            let is_all = broker::take_all(self);
+            may_come = may(self);
+            let across = self.trunk_of(index, name).and_then(|trunk| trunk.across.as_mut());
+            if !may_come && !is_all && across.is_some_and(Across::may_put_off) {
+                return Ok(Opened::Later);
+            }
+        }
+        let Some(trunk) = self.trunks[index].as_mut().filter(|trunk| trunk.name == name) else {
+            return Ok(Opened::Done);
+        };
+        let made = may_come.then_some(()).and_then(|()| {
             let listener = self.listeners.hearing(&names)?;
             let row = self.rows.make(index as u16, names)?;
             self.rows.append(&mut listener.pending, row);
@@ -143,13 +205,13 @@ impl State {
         });
         let Some(row) = made else {
             trunk.put(Frame::Close(true), id);
-            return Ok(());
+            return Ok(Opened::Done);
         };
         self.listeners.waiting += 1;
         self.rows.at(row).id = id;
         self.rows.at(row).note(Note::Pending);
         self.has_news = true;
-        if trunk.ids.opened(id, row) { Ok(()) } else { Err(Nonsense) }
+        if trunk.ids.opened(id, row) { Ok(Opened::Done) } else { Err(Nonsense) }
     }
 
     /// Something of a connection that is there.
@@ -282,7 +344,7 @@ impl State {
         if let Some(trunk) = self.trunks[index].as_mut()
             && trunk.ids.row(id) == Some(at)
         {
-            trunk.ids.give(id);
+            trunk.gives(id);
         }
         let row = self.rows.at(at);
         let is_listed = row.has(Note::InDebt) || row.has(Note::Pending);
@@ -307,13 +369,14 @@ impl State {
         self.pump_one(index);
     }
 
-    /// A trunk is no more: the other process is gone, or has written what makes no sense.
-    pub(super) fn lose(&mut self, index: usize) {
+    /// A trunk is no more: the other process is gone, or has written what makes no sense; or the
+    /// two are parted, which is a reset of all connections.
+    pub(super) fn lose(&mut self, index: usize, how: Closing) {
         let Some(mut trunk) = self.trunks[index].take() else { return };
         for id in 0..trunk.ids.known() {
             let Some(at) = trunk.ids.row(id) else { continue };
             let row = self.rows.at(at);
-            row.lost_trunk();
+            row.lost_trunk(how);
             row.unnote(Note::NoRoom);
             self.news(at);
             self.settle(at);
@@ -322,6 +385,9 @@ impl State {
         while let Some(at) = self.rows.pop(&mut trunk.debts) {
             self.rows.at(at).unnote(Note::InDebt);
             self.settle(at);
+        }
+        if how == Closing::Reset {
+            trunk.cut();
         }
         broker::loses(self, trunk.name);
         has_mapped(index, [0; 2]);

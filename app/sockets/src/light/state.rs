@@ -37,6 +37,8 @@ pub(super) struct State {
     pub rows: Rows<'static>,
     pub pool: Pool<'static>,
     pub trunks: [Option<Trunk>; TRUNKS],
+    /// Frames are being taken out of this one.
+    pub takes_frames: Option<usize>,
     /// No place from here on ever had one.
     pub trunks_end: usize,
     pub listeners: Listeners,
@@ -83,6 +85,7 @@ fn fill() {
         rows: Rows::new(rows),
         pool: Pool::new(blocks),
         trunks: [const { None }; TRUNKS],
+        takes_frames: None,
         trunks_end: 0,
         listeners: Listeners::new(),
         sets: Sets::new(),

@@ -11,28 +11,22 @@ use core::ffi::c_void;
 use core::sync::atomic::{Ordering, fence};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use omniverb_carry::trunk::BYTES;
+use omniverb_carry::trunk::{
+    self, BYTES, HEAD, IS_CUT, RING, SIDE, SLEEPS, Shown, TAIL, WAYS, ring,
+};
 use omniverb_ring::{UserMemory, WordMemory};
 use omniverb_stream::light::frame::{HEADER, NAMES};
 use omniverb_stream::light::{Frame, Ids, List, Names};
+use rustix::mm::ProtFlags;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::room::{give_back, zeros};
+use crate::carry::broker::map;
 use crate::own;
 use crate::shared::Memory;
 
-/// Bytes of a ring, behind the page of words.
-const RING: usize = 256 << 10;
 /// The most frames that are in one.
 pub(super) const FRAMES: usize = RING / HEADER;
-const PAGE: usize = 4096;
-const _: () = assert!(PAGE + 2 * RING == BYTES);
-/// Words of a side, each in a line of its own: how far it has written, how far it has read, and
-/// what it wants to be woken for.
-const HEAD: usize = 0;
-const TAIL: usize = 128;
-const SLEEPS: usize = 256;
-const SIDE: usize = 1024;
 
 /// Connections of a trunk, of both sides together.
 const IDS: usize = 1 << 21;
@@ -50,6 +44,52 @@ const WANTS_FRAMES: u64 = 1;
 /// And of room.
 const WANTS_ROOM: u64 = 2;
 
+/// Looks after which somebody is refused, if the mail cannot be read before.
+const PUT_OFF_MAX: u32 = 4096;
+
+/// What is told of a trunk between two network namespaces.
+pub(super) struct Across {
+    /// This side's address, and the other one's.
+    pub ends: [[u8; 16]; 2],
+    /// To which ports of this side connections may be opened, and until when.
+    ways: [(u16, u64); WAYS],
+    /// How often somebody has come of whom it may be that the mail says more.
+    put_off: u32,
+    /// By which connection a broker has heard of it, which is to say when it is over.
+    pub broker: u64,
+}
+
+impl Across {
+    pub(super) fn new(ends: [[u8; 16]; 2], broker: u64) -> Across {
+        Across { ends, ways: [(0, 0); WAYS], put_off: 0, broker }
+    }
+
+    /// The network was seen to bring one to a port. Of too many, which no broker says, the oldest
+    /// is forgotten.
+    pub(super) fn has_way(&mut self, port: u16, until: u64) {
+        let place = match self.ways.iter_mut().position(|way| way.0 == port) {
+            Some(place) => Some(&mut self.ways[place]),
+            None => self.ways.iter_mut().min_by_key(|way| way.1),
+        };
+        if let Some(place) = place {
+            *place = (port, until);
+        }
+    }
+
+    /// The mail cannot be read now: whether that may be waited for, with all that comes by the
+    /// trunk.
+    pub(super) fn may_put_off(&mut self) -> bool {
+        self.put_off = (self.put_off + 1) % PUT_OFF_MAX;
+        self.put_off != 0
+    }
+
+    fn may_come(&self, names: &Names, now: u64) -> bool {
+        let [own, others] = self.ends;
+        let has_way = || self.ways.iter().any(|way| way.0 == names.to.port && way.1 > now);
+        names.to.address == own && names.from.address == others && has_way()
+    }
+}
+
 /// A trunk, as this side has it.
 pub(super) struct Trunk {
     memory: Memory<BYTES>,
@@ -57,6 +97,8 @@ pub(super) struct Trunk {
     side: usize,
     /// As the broker calls it.
     pub name: u64,
+    /// `None`: the other process is of the same network namespace.
+    pub across: Option<Across>,
     /// Its place among our own descriptors.
     bell: usize,
     pub ids: Ids<'static>,
@@ -83,7 +125,12 @@ pub(super) struct Nonsense;
 
 impl Trunk {
     /// Of memory that is mapped, and of our end of the pair of sockets.
-    pub(super) fn new(base: usize, side: u64, name: u64, bell: &OwnedFd) -> Option<Trunk> {
+    pub(super) fn new(
+        base: usize,
+        (name, side): (u64, u64),
+        bell: &OwnedFd,
+        across: Option<Across>,
+    ) -> Option<Trunk> {
         let ids = zeros::<u32>(IDS)?;
         let ids_base = ids.as_ptr() as usize;
         let Some(bell) = own::keep(bell.as_raw_fd()) else {
@@ -97,6 +144,7 @@ impl Trunk {
             base,
             side,
             name,
+            across,
             bell,
             ids: Ids::new(ids, side as u32),
             ids_base,
@@ -136,7 +184,7 @@ impl Trunk {
     }
 
     fn at(from: usize, position: u64) -> usize {
-        PAGE + from * RING + position as usize % RING
+        ring(from) + position as usize % RING
     }
 
     /// Room for frames, as far as that is known; asks if it is less than that.
@@ -165,11 +213,11 @@ impl Trunk {
     /// Writes bytes of it.
     pub(super) fn fill(&self, position: u64, piece: UserMemory) {
         let at = Self::at(self.side, position);
-        let until_end = (PAGE + (self.side + 1) * RING - at).min(piece.len());
+        let until_end = (ring(self.side) + RING - at).min(piece.len());
         let (first, second) = (piece.first(until_end), piece.skip(until_end));
         self.memory.fill(at, first);
         if !second.is_empty() {
-            self.memory.fill(PAGE + self.side * RING, second);
+            self.memory.fill(ring(self.side), second);
         }
     }
 
@@ -177,11 +225,11 @@ impl Trunk {
     fn drain(&self, position: u64, piece: UserMemory) {
         let from = 1 - self.side;
         let at = Self::at(from, position);
-        let until_end = (PAGE + (from + 1) * RING - at).min(piece.len());
+        let until_end = (ring(from) + RING - at).min(piece.len());
         let (first, second) = (piece.first(until_end), piece.skip(until_end));
         self.memory.drain(at, first);
         if !second.is_empty() {
-            self.memory.drain(PAGE + from * RING, second);
+            self.memory.drain(ring(from), second);
         }
     }
 
@@ -220,6 +268,42 @@ impl Trunk {
         Names::decode(&bytes)
     }
 
+    /// Such a connection may be opened by the other side: from a port that anybody may have, and
+    /// as the kernel would bring it here, as far as that is known.
+    pub(super) fn may_come(&self, names: &Names, now: impl FnOnce() -> u64) -> bool {
+        names.from.port >= 1024
+            && match &self.across {
+                None => names.from.leads_to(&names.to),
+                Some(across) => across.may_come(names, now()),
+            }
+    }
+
+    /// What is written down of connections.
+    fn shown(&self) -> Shown<Memory<BYTES>> {
+        Shown::new(self.memory)
+    }
+
+    /// This side has opened one.
+    pub(super) fn opens(&self, id: u32, names: &Names) {
+        let Names { from, to } = names;
+        let (addresses, ports) = ([from.address, to.address], [from.port, to.port]);
+        self.shown().opens(id, &trunk::Names { addresses, ports });
+    }
+
+    /// An id is free again; who has chosen it says so.
+    pub(super) fn gives(&mut self, id: u32) {
+        if id as usize & 1 == self.side {
+            self.shown().ends(id);
+        }
+        self.ids.give(id);
+    }
+
+    /// So many bytes were sent.
+    #[inline]
+    pub(super) fn sends(&self, id: u32, bytes: usize) {
+        self.shown().sends(self.side, id, bytes as u64);
+    }
+
     /// The next frame is done with.
     pub(super) fn take(&mut self, frame: Frame) {
         self.tail += frame.takes() as u64;
@@ -255,6 +339,26 @@ impl Trunk {
         };
         self.memory.word(self.side * SIDE + SLEEPS).store(wants, Ordering::SeqCst);
         fence(Ordering::SeqCst);
+    }
+
+    /// The two are parted, which the other side sees though it may not have been told yet.
+    pub(super) fn cut(&self) {
+        self.memory.word(self.side * SIDE + IS_CUT).store(1, Ordering::Release);
+    }
+
+    /// The same in the memory of one that this side cannot have.
+    pub(super) fn cut_unused(file: &OwnedFd, side: u64) {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let Some(base) = map(file, BYTES, access) else { return };
+        let word = (side as usize & 1) * SIDE + IS_CUT;
+        Memory::<BYTES>::new(base as usize).word(word).store(1, Ordering::Release);
+        // SAFETY: the mapping that was just made, which nobody else knows of.
+        unsafe { give_back(base, BYTES) };
+    }
+
+    /// The other side has been told that they are.
+    pub(super) fn is_cut(&self) -> bool {
+        self.memory.load((1 - self.side) * SIDE + IS_CUT, Ordering::Acquire) != 0
     }
 
     /// Takes what has rung. `false`: the other process is gone.

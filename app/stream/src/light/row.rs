@@ -347,10 +347,11 @@ impl Row {
         self.error = ECONNRESET;
     }
 
-    /// The other end's process is gone: the kernel would have closed its socket.
-    pub fn lost_trunk(&mut self) {
+    /// Nothing comes from the other end any more: its process is gone, whose socket the kernel
+    /// would have closed; or the two were parted, which no program may take for an end.
+    pub fn lost_trunk(&mut self, how: Closing) {
         if !self.has(Note::HadClose) {
-            self.had_close(Closing::Orderly);
+            self.had_close(how);
         }
         self.unnote(Note::OwesClose);
         self.note(Note::SaidClose);

@@ -102,7 +102,7 @@ impl Process {
     }
 
     pub fn offer(&self, tag: u64, end: &impl AsFd) {
-        self.say(Request::Offer { tag }, &[end.as_fd()]);
+        self.say(Request::Offer { tag, is_new: false }, &[end.as_fd()]);
     }
 
     /// Offers one whose other end has not come; its duplicate is closed then.

@@ -1,0 +1,30 @@
+//! The daemon is asked whether two places in two network namespaces may be brought together.
+
+use crate::client::Client;
+use crate::daemon::{Place, ToDaemon, WhyApart};
+use crate::shared::Broker;
+use omniverb_sys::{clock, lock, pidfd, socket};
+use std::io;
+use std::os::fd::AsFd;
+
+/// Asks the daemon; if it does not listen now, a while later.
+pub(crate) fn ask(broker: &Broker, number: u64, places: [Place; 2], clients: [&Client; 2]) {
+    if try_ask(broker, number, places, clients).is_err() {
+        // It was never told yes: there are no links.
+        lock(&broker.relations).apart(number, WhyApart::Busy, clock::now());
+    }
+}
+
+fn try_ask(
+    broker: &Broker,
+    number: u64,
+    places: [Place; 2],
+    clients: [&Client; 2],
+) -> io::Result<()> {
+    let daemon = broker.daemon.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+    let users = clients.map(|client| client.peer.uid);
+    let [one, other] = clients.map(|client| pidfd::of_peer(client.socket.as_fd()));
+    let (one, other) = (one?, other?);
+    let question = ToDaemon::Ask { number, places, users }.encode();
+    socket::try_send(daemon.as_fd(), &question, &[one.as_fd(), other.as_fd()])
+}

@@ -1,0 +1,89 @@
+"""Short connections to another network namespace, one after another.
+
+    far.py serves ADDRESS PORT [PORT]
+    far.py asks ADDRESS PORT SECONDS PAUSE [OWN_ADDRESS]
+    far.py keeps ADDRESS PORT FILE
+
+One that serves gives back all that it gets, to each connection by a thread of its own, until it is
+killed. One that asks has as many connections as there is time for, with a pause behind each, and
+says `asked N`. One that keeps has one connection by which it talks until the file is there; it
+says `going` when it has had its first answer, and what has ended it.
+"""
+
+import os
+import socket
+import sys
+import threading
+import time
+
+_WORD = bytes(range(256)) * 5
+
+
+def _echo(end):
+    with end:
+        while part := end.recv(1 << 16):
+            end.sendall(part)
+
+
+def _exactly(end, size):
+    got = b""
+    while len(got) < size:
+        part = end.recv(size - len(got))
+        assert part, "it ends early"
+        got += part
+    return got
+
+
+def _serves(address, *ports):
+    for port in ports[1:]:
+        threading.Thread(target=_listens, args=(address, port), daemon=True).start()
+    _listens(address, ports[0])
+
+
+def _listens(address, port):
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.create_server((address, port), family=family, backlog=100)
+    while True:
+        end = listener.accept()[0]
+        peer, own = end.getpeername(), end.getsockname()
+        assert own[1] == port and peer[0] != own[0], (own, peer)
+        threading.Thread(target=_echo, args=(end,), daemon=True).start()
+
+
+def _asks(address, port, seconds, pause, own=None):
+    until, count = time.monotonic() + float(seconds), 0
+    while time.monotonic() < until:
+        from_where = (own, 0) if own else None
+        with socket.create_connection((address, port), 10, from_where) as end:
+            assert end.getpeername()[:2] == (address, port), end.getpeername()
+            assert end.getsockname()[0] != address, end.getsockname()
+            end.sendall(_WORD)
+            assert _exactly(end, len(_WORD)) == _WORD
+            end.shutdown(socket.SHUT_WR)
+            assert end.recv(1) == b""
+        count += 1
+        time.sleep(float(pause))
+    print("asked", count, flush=True)
+
+
+def _keeps(address, port, file):
+    end = socket.create_connection((address, port), 10)
+    said = False
+    try:
+        while not os.path.exists(file):
+            end.sendall(_WORD)
+            assert _exactly(end, len(_WORD)) == _WORD
+            if not said:
+                print("going", flush=True)
+                said = True
+            time.sleep(0.001)
+    except OSError as error:
+        print("ended by", type(error).__name__, flush=True)
+        return
+    print("kept", flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serves":
+        _serves(sys.argv[2], *(int(port) for port in sys.argv[3:]))
+    {"asks": _asks, "keeps": _keeps}[sys.argv[1]](sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
