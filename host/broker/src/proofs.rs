@@ -50,7 +50,13 @@ impl Proofs {
         let first = Place { namespace: from.namespace, address: IpAddr::from([0; 4]) };
         let of = self.all.range((first, first.address, 0)..);
         let count = of.take_while(|((place, ..), _)| place.namespace == from.namespace).count();
-        if count < PROOFS_OF_NAMESPACE || self.all.contains_key(&way) {
+        // One that came earlier may have been found to be one later.
+        let is_newer = |one: &Proof| one.to != to || one.until < at.saturating_add(WAY_KEPT);
+        let may = match self.all.get(&way) {
+            Some(one) => is_newer(one),
+            None => count < PROOFS_OF_NAMESPACE,
+        };
+        if may {
             let (by, until) = (Arc::downgrade(by), at.saturating_add(WAY_KEPT));
             self.all.insert(way, Proof { to, by, until });
         }
@@ -108,6 +114,9 @@ mod tests {
             assert!(all.get(from, to, 5).is_none(), "{from:?} {to}");
         }
         assert!(all.get(one, to(2, 80), 5 + WAY_KEPT).is_none());
+        // One that is older has come later.
+        all.add(one, (other, 80), &by, 4);
+        assert_eq!(all.get(one, to(2, 80), 5).unwrap().until, 5 + WAY_KEPT);
         // The address is another's now.
         all.add(one, (place(7, 2), 80), &by, 6);
         assert_eq!(all.get(one, to(2, 80), 6).unwrap().to, place(7, 2));

@@ -253,7 +253,7 @@ fn adopt(broker: &Broker, name: u64, two: Between) -> bool {
         // Who has gone has been taken out of what is kept.
         let are_there = clients.iter().all(|one| one.as_ref().is_some_and(|one| !one.is_gone()));
         let is_new = are_there && trunks.has(name, two.processes[0]).is_none();
-        let may = is_new && trunks.has_room(two);
+        let may = is_new && trunks.has_places(two);
         if may {
             trunks.add(name, two, None);
             lock(&broker.stills).asks(name, two, clock::now());
@@ -280,7 +280,7 @@ pub(crate) fn seek_stills(broker: &Broker) -> bool {
             lock(&broker.links).part_with_trunk(&client, name);
         }
     }
-    let some = lock(&broker.stills).some();
+    let some = lock(&broker.stills).next_ones();
     some.into_iter().for_each(|name| seek_still(broker, name));
     !lock(&broker.stills).is_empty()
 }
@@ -306,7 +306,8 @@ fn seek_still(broker: &Broker, name: u64) {
     let (is_well, is_over) = {
         let mut relations = lock(&broker.relations);
         let is_well = relations.has(one, other, name) || relations.join(one, other, name);
-        (is_well, until <= now || relations.why(one, other) == Some(WhyApart::Policy))
+        let is_late = until <= now && !relations.is_asked(one, other);
+        (is_well, is_late || relations.why(one, other) == Some(WhyApart::Policy))
     };
     if is_well || is_over {
         lock(&broker.stills).is_known(name);

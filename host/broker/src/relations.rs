@@ -200,6 +200,12 @@ impl Relations {
         relation.is_some_and(|relation| matches!(relation.state, State::Together(_)))
     }
 
+    /// It has been asked, and has not answered yet.
+    pub(crate) fn is_asked(&self, one: Place, other: Place) -> bool {
+        let relation = self.by_pair.get(&pair(one, other));
+        relation.is_some_and(|relation| relation.state == State::Asked)
+    }
+
     /// A link lives by what the daemon says of two places.
     pub(crate) fn has(&self, one: Place, other: Place, link: u64) -> bool {
         let relation = self.by_pair.get(&pair(one, other));
@@ -280,6 +286,7 @@ mod tests {
         let (one, other) = (place(1, 1), place(2, 2));
         let Known::Ask(number) = all.of(one, other, 5) else { panic!("not asked") };
         assert_eq!(all.of(other, one, 5), Known::Wait);
+        assert!(all.is_asked(other, one) && !all.is_asked(one, place(3, 1)));
         assert!(!all.join(one, other, 70));
         assert_eq!(all.together(number), Some([one, other]));
         assert_eq!(all.together(number), None);

@@ -12,6 +12,7 @@ use crate::listeners::Process;
 use crate::trunks::Between;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
+use std::ops::Bound;
 use std::sync::{Arc, Weak};
 
 /// Those that the daemon is asked about in one go.
@@ -53,6 +54,8 @@ pub(crate) struct Stills {
     said: HashMap<u64, Claim>,
     /// What both have said: the daemon is to be asked, until then.
     both: BTreeMap<u64, (Between, u64)>,
+    /// The last of these that was taken.
+    last: u64,
     /// How many a process has said alone.
     count: BTreeMap<Process, usize>,
 }
@@ -113,9 +116,13 @@ impl Stills {
         self.both.get(&name).copied()
     }
 
-    /// Some of those.
-    pub(crate) fn some(&self) -> Vec<u64> {
-        self.both.keys().copied().take(PER_TURN).collect()
+    /// Some of those, others each time.
+    pub(crate) fn next_ones(&mut self) -> Vec<u64> {
+        let behind = self.both.range((Bound::Excluded(self.last), Bound::Unbounded));
+        let all = behind.chain(self.both.range(..=self.last));
+        let some: Vec<u64> = all.map(|(name, _)| *name).take(PER_TURN).collect();
+        self.last = some.last().copied().unwrap_or_default();
+        some
     }
 
     /// What is to become of one is known.
@@ -183,8 +190,13 @@ mod tests {
         assert_eq!(places[1].address, IpAddr::from([10, 0, 0, 2]));
         assert!(all.is_empty() && all.count.is_empty());
         all.asks(70, two, 7);
-        assert_eq!((all.some(), all.asked(70)), (vec![70], Some((two, 7 + STILL_KEPT))));
-        all.is_known(70);
+        assert_eq!((all.next_ones(), all.asked(70)), (vec![70], Some((two, 7 + STILL_KEPT))));
+        (0..100).for_each(|name| all.asks(name, two, 7));
+        let mut seen: Vec<u64> = [all.next_ones(), all.next_ones()].concat();
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), 100, "all have their turn");
+        (0..100).for_each(|name| all.is_known(name));
         assert!(all.is_empty());
     }
 

@@ -92,8 +92,13 @@ impl Trunks {
         if self.has_room(two) { Room::Free } else { Room::None }
     }
 
+    /// Both may have one more, that they have had before.
+    pub(crate) fn has_places(&self, two: Between) -> bool {
+        two.processes.iter().all(|process| self.of(*process).count() < TRUNKS)
+    }
+
     /// Both may have one more.
-    pub(crate) fn has_room(&self, two: Between) -> bool {
+    fn has_room(&self, two: Between) -> bool {
         let [one, other] = two.processes;
         [(one, other), (other, one)].into_iter().all(|(process, other)| {
             let own = self.of.get(&process);
@@ -145,7 +150,7 @@ impl Trunks {
         let side = given.side(process);
         let ways = &mut given.ways[side];
         ways.retain(|_, until| *until > now);
-        let is_known = ways.get(&port) == Some(&until);
+        let is_known = ways.get(&port).is_some_and(|known| *known >= until);
         let has_room = ways.contains_key(&port) || ways.len() < WAYS;
         if is_known || !has_room {
             return is_known;
@@ -174,7 +179,13 @@ impl Trunks {
         (given.memory, given.ways[side]) = (None, BTreeMap::new());
         let (two, has) = (given.two, given.has);
         self.forget_between(two, name);
-        if has == [false; 2] { self.remove(name).map(|_| two) } else { None }
+        if has == [false; 2] {
+            self.all.remove(&name);
+        }
+        if two.processes[0].0 != two.processes[1].0 || has == [false; 2] {
+            self.leave_namespace(process.0);
+        }
+        (has == [false; 2]).then_some(two)
     }
 
     fn forget_between(&mut self, two: Between, name: u64) {
@@ -195,16 +206,20 @@ impl Trunks {
                 }
             }
         }
-        for namespace in two.namespaces() {
-            if let Some(count) = self.here.get_mut(&namespace) {
-                *count -= 1;
-                if *count == 0 {
-                    self.here.remove(&namespace);
-                }
+        let holders = two.processes.into_iter().zip(has).filter(|(_, has)| *has);
+        let holders: Vec<Process> = holders.map(|(process, _)| process).collect();
+        let namespaces: BTreeSet<u64> = holders.iter().map(|(namespace, _)| *namespace).collect();
+        namespaces.into_iter().for_each(|namespace| self.leave_namespace(namespace));
+        Some(holders)
+    }
+
+    fn leave_namespace(&mut self, namespace: u64) {
+        if let Some(count) = self.here.get_mut(&namespace) {
+            *count -= 1;
+            if *count == 0 {
+                self.here.remove(&namespace);
             }
         }
-        let holders = two.processes.into_iter().zip(has).filter(|(_, has)| *has);
-        Some(holders.map(|(process, _)| process).collect())
     }
 
     /// A process has gone: what nobody has any more, each with who they were.
@@ -306,6 +321,11 @@ mod tests {
         assert_eq!((all.here[&5], all.here[&6]), (1, 1));
         all.add(71, across([(6, 2, 4), one]), None);
         assert_eq!((all.here[&5], all.of((5, 1)).count()), (2, 2));
+        assert!(all.has_places(across([one, other])));
+        all.add(72, across([(6, 2, 5), one]), None);
+        assert_eq!((all.end(72, (6, 2)), all.here[&6], all.here[&5]), (None, 2, 3));
+        assert_eq!(all.remove(72), Some(vec![(5, 1)]), "who has it still");
+        assert_eq!((all.here[&6], all.here[&5]), (2, 2));
         assert_eq!(all.remove(71), Some(vec![(6, 2), (5, 1)]), "both had it");
         assert_eq!((all.gone((6, 2)), all.of((5, 1)).count()), (vec![], 1));
         assert_eq!(all.remove(70), Some(vec![(5, 1)]), "who has it still");
@@ -328,6 +348,7 @@ mod tests {
         assert!(come(&mut all, ((6, 2), 80, 9), 1, true));
         assert!(come(&mut all, ((6, 2), 80, 9), 1, false), "it knows");
         assert!(come(&mut all, ((6, 2), 80, 10), 1, true), "for longer");
+        assert!(come(&mut all, ((6, 2), 80, 9), 1, false), "it is not told of less");
         let ports = 81..80 + WAYS as u16;
         assert!(ports.clone().all(|port| come(&mut all, ((6, 2), port, 10), 1, true)));
         assert!(!come(&mut all, ((6, 2), 7, 10), 1, true));

@@ -249,7 +249,7 @@ pub(crate) fn mailbox() -> Option<BorrowedFd<'static>> {
 /// Takes the mail, if there is some: `with` has what this does not know, with its files.
 pub(crate) fn look_with(with: &mut dyn FnMut(Reply, Files)) {
     if has_mail() {
-        take(with);
+        _ = take(with);
     }
 }
 
@@ -284,10 +284,15 @@ fn part(is_over: impl Fn(Link) -> bool) {
 }
 
 /// Takes all mail, also where the page does not say that there is some: what can be read may be the
-/// end. `with` has what this does not know, with its files.
+/// end. `with` has what this does not know, with its files. `false`: somebody is in here already.
 #[cold]
-pub(crate) fn take(with: &mut dyn FnMut(Reply, Files)) {
-    let Some(_alone) = Alone::try_be() else { return };
+pub(crate) fn take(with: &mut dyn FnMut(Reply, Files)) -> bool {
+    let Some(_alone) = Alone::try_be() else { return false };
+    take_alone(with);
+    true
+}
+
+fn take_alone(with: &mut dyn FnMut(Reply, Files)) {
     if socket().is_none() {
         // Calls are not to come here for ever. Those that are parted with are left by the next one.
         return over::not_now();

@@ -12,6 +12,7 @@ use omniverb_carry::{Direction, Place};
 use rustix::event::PollFlags;
 
 use super::arrived::{are_missing, is_left_of_kernel, is_passed, mark, settles, waiting};
+use super::at_once::{self, PIECE, PLAIN};
 use super::links::{self, Link, Memory, Note, Word};
 use super::look::{self, Seen};
 use super::members::Looked;
@@ -22,21 +23,12 @@ use super::welcome::{falls_asleep, is_worth_looking, looked, wakes, welcome};
 use super::{clock, leaving, members, outward, residue, shadow, waking};
 use crate::slots::next_recvmsg;
 
-/// Flags that are understood here; all others are for the kernel alone.
-const PLAIN: c_int = libc::MSG_PEEK
-    | libc::MSG_DONTWAIT
-    | libc::MSG_WAITALL
-    | libc::MSG_NOSIGNAL
-    | libc::MSG_CMSG_CLOEXEC;
 /// Looks without giving the processor away, at first. Before the first one there are pauses of the
 /// processor, few where each message is waited for, more where several came without waiting: then
 /// more are to come at a time, since each look takes what the other end writes to away from it.
 const AWAKE: u32 = 200;
 const PAUSES: u64 = 2;
 const PAUSES_MAX: u64 = 64;
-/// Bytes that are taken at a time: while some are copied out, the other end copies more in.
-const PIECE: usize = RING / 4;
-
 /// How long a socket is taken for one that does not wait, as it was when it was looked at.
 const KNOWN: u64 = clock::SECOND >> 10;
 
@@ -91,44 +83,11 @@ pub(super) fn receive(
 ) -> isize {
     let Some(direction) = link.inward() else { return native() };
     if let Some(parts) = &parts
-        && let Some(got) = take_at_once(link, &direction, parts, flags)
+        && let Some(got) = at_once::take(link, &direction, parts, flags)
     {
         return got;
     }
     receive_in_steps(link, direction, number, parts, flags, native)
-}
-
-/// What many calls come to: there are bytes in the ring, few enough to be copied at once, and none
-/// of the kernel's before them. How many it has got; `None`: nothing was taken.
-#[inline(always)]
-fn take_at_once(
-    link: Link,
-    direction: &Direction<Memory>,
-    parts: &Parts<'_>,
-    flags: c_int,
-) -> Option<isize> {
-    let mut seen = link.get(Word::SeenHead);
-    let waiting = direction.waiting_by(&mut seen, parts.total());
-    link.set(Word::SeenHead, seen);
-    let (place, bytes) = waiting.ok()?;
-    let length = bytes.min(parts.total());
-    let is_quick = length > 0
-        && length <= PIECE
-        && flags & (!PLAIN | libc::MSG_PEEK) == 0
-        && (flags & libc::MSG_WAITALL == 0 || length == parts.total())
-        && link.get(Word::Passed) == direction.fence().wrapping_add(1)
-        && !link.has(Note::Broken);
-    if !is_quick {
-        return None;
-    }
-    parts.each(0, length, |done, piece| direction.drain(place.position(), done, piece));
-    if !direction.take(place, length) {
-        return None;
-    }
-    if link.get(Word::Shown) != 0 {
-        link.set(Word::Shown, 0);
-    }
-    Some(length as isize)
 }
 
 /// The same, whatever it takes.
@@ -294,11 +253,32 @@ impl<N: Fn() -> isize> Call<'_, N> {
                     return Err(Step::Again);
                 }
                 residue::flush_all();
-                let result = self.rest();
-                wakes(self.link);
-                Err(if self.got == 0 { Step::Done(result) } else { self.told(result) })
+                Err(self.late())
             }
         }
+    }
+
+    /// Waits for bytes that the kernel has before those in the ring. Not for more than these: what
+    /// is in the ring is there already, whatever its writer does.
+    fn late(&mut self) -> Step {
+        let waits_for_all = self.has(libc::MSG_WAITALL) && !self.parts.has_control();
+        if self.got == 0 && !waits_for_all {
+            let result = (self.native)();
+            wakes(self.link);
+            return Step::Done(result);
+        }
+        let result = self.receive(self.flags & !libc::MSG_WAITALL);
+        wakes(self.link);
+        if result <= 0 && self.got > 0 {
+            self.keep_error(result);
+            return Step::Done(self.got as isize);
+        }
+        if result <= 0 {
+            return Step::Done(result);
+        }
+        self.had_of_kernel(result as usize);
+        self.got += result as usize;
+        if self.got == self.parts.total() { Step::Done(self.got as isize) } else { Step::Again }
     }
 
     /// So many bytes of the kernel's were received. Whoever has more gives it to the ring.
@@ -393,7 +373,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     }
 
     fn take_at_once(&self) -> Option<isize> {
-        take_at_once(self.link, &self.direction, &self.parts, self.flags)
+        at_once::take(self.link, &self.direction, &self.parts, self.flags)
     }
 
     /// Looks without giving the processor away. `true`: something has come.

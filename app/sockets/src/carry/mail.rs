@@ -17,7 +17,7 @@ fn take() {
     match light::is_on() {
         // Some of it is for light connections.
         true => light::take_mail(),
-        false => broker::take(&mut |_, _| {}),
+        false => _ = broker::take(&mut |_, _| {}),
     }
     if over::take_parted() {
         leaving::those_that_are_over();

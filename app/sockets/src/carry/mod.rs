@@ -7,11 +7,12 @@
 //! * [`process`]: its beginning and its end. [`links`]: what is known of each connection;
 //!   [`over`]: what is no more. [`broker`], [`mail`]: where links come from. [`offering`]: which
 //!   sockets are offered; [`worth`]: and how soon.
-//! * [`outward`], [`inward`]: sending, receiving; [`source`]: of what; [`turn`]: who may;
-//!   [`full`]: where there is no room; [`residue`], [`dirty`]: what is not read yet. [`welcome`]:
-//!   who may put bytes there; [`patience`], [`aside`], [`crowd`], [`waking`]: who waits for them,
-//!   and how long. [`waits`]: `poll` and `select`; [`epoll`], [`limit`] and [`members`]: sets, of
-//!   whose members few are looked at ([`row`], [`astir`], [`awake`], [`news`]; [`bits`]).
+//! * [`outward`], [`inward`], [`at_once`]: sending, receiving; [`source`]: of what; [`turn`]: who
+//!   may; [`full`]: where there is no room; [`residue`], [`dirty`]: what is not read yet.
+//!   [`welcome`]: who may put bytes there; [`patience`], [`aside`], [`crowd`], [`waking`]: who
+//!   waits for them, and how long. [`waits`]: `poll` and `select`; [`epoll`], [`limit`] and
+//!   [`members`]: sets, of whose members few are looked at ([`row`], [`astir`], [`awake`],
+//!   [`news`]; [`bits`]).
 //! * [`forking`]: processes that are made of this one.
 //!   [`renewing`]: links that come again after that, or after they have rested ([`resting`]).
 //! * [`arrived`]: what was not received yet. [`leaving`]: back to the kernel. [`look`], [`watch`],
@@ -21,6 +22,7 @@
 mod arrived;
 mod aside;
 mod astir;
+mod at_once;
 mod awake;
 mod bits;
 pub(crate) mod broker;

@@ -23,11 +23,13 @@ pub(super) use crate::carry::broker::connection;
 use crate::carry::broker::{self as mail, Files, look_with, mailbox, map, say};
 
 /// Addresses of which it is known where they lead.
-const ROUTES: usize = 64;
+const ROUTES: usize = 256;
 /// How long an answer is waited for: it comes within a fraction of a millisecond.
 const ANSWER: u64 = 200_000_000;
 /// And how long in one go.
 const LONGEST: u64 = 20_000_000;
+/// And where another thread may have taken the answer meanwhile.
+const PART: u64 = 1_000_000;
 /// How long somebody who connects to the broker is left alone before it is looked again.
 const CONNECTS: i64 = 50_000;
 /// How long it is remembered that nobody listens somewhere.
@@ -37,6 +39,10 @@ const NOBODY: u64 = 1_000_000_000;
 /// the network is asked again.
 const SPARE: u64 = WAY_KEPT * 4 / 10;
 const EARLY: u64 = WAY_KEPT * 3 / 10;
+
+/// The longest time between two connections by which the network might be seen to bring somebody
+/// somewhere.
+const PAUSE_MAX: u64 = 4_000_000_000;
 
 /// Where an address leads.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -62,8 +68,12 @@ struct Route {
     /// It is in another network namespace.
     is_far: bool,
     /// When somebody went there by the kernel last, so that the network is seen to bring him there;
-    /// 0: not since it was asked.
+    /// 0: not since it was asked. And how long nobody does so afterwards: the longer the more often
+    /// that was in vain.
     tried: u64,
+    pause: u64,
+    /// When that was answered last.
+    answered: u64,
     /// The question's tag.
     tag: u64,
 }
@@ -72,8 +82,17 @@ struct Routes(UnsafeCell<([Route; ROUTES], u64)>);
 // SAFETY: touched by who has the lock of the state only, which each function here is given.
 unsafe impl Sync for Routes {}
 const NOWHERE: Name = Name { address: [0; 16], port: 0 };
-const NONE: Route =
-    Route { to: NOWHERE, way: Way::Free, tag: 0, from: [0; 16], until: 0, is_far: false, tried: 0 };
+const NONE: Route = Route {
+    to: NOWHERE,
+    way: Way::Free,
+    tag: 0,
+    from: [0; 16],
+    until: 0,
+    is_far: false,
+    tried: 0,
+    pause: 0,
+    answered: 0,
+};
 static ROUTES_NOW: Routes = Routes(UnsafeCell::new(([NONE; ROUTES], 0)));
 
 #[allow(clippy::mut_from_ref, reason = "the state is the lock")]
@@ -93,20 +112,19 @@ pub(super) fn look(state: &mut State) {
 }
 
 /// The same where the socket says that there is something.
-pub(super) fn take(state: &mut State) {
-    mail::take(&mut |reply, files| came(state, reply, files));
+/// `false`: somebody is at it.
+pub(super) fn take(state: &mut State) -> bool {
+    let is_taken = mail::take(&mut |reply, files| came(state, reply, files));
     if let Some(mailbox) = mailbox() {
         sleepers::hears_broker(mailbox);
     }
+    is_taken
 }
 
-/// The same. `false`: another thread is saying something to the broker just now (or this one was
-/// interrupted there).
+/// All that the page says there is. `false`: somebody is at it, or saying something to the broker
+/// just now; that may be this thread, interrupted.
 pub(super) fn take_all(state: &mut State) -> bool {
-    if mail::has_mail() {
-        take(state);
-    }
-    !mail::has_mail()
+    !mail::has_mail() || take(state)
 }
 
 fn came(state: &mut State, reply: Reply, files: Files) {
@@ -126,6 +144,13 @@ fn came(state: &mut State, reply: Reply, files: Files) {
                 has_gone(state, name);
             }
         }
+        // There was no room for its descriptors.
+        (Reply::Trunk { tag, name, side, .. }, _) => {
+            if side == 0 {
+                answer(state, tag, nobody());
+            }
+            has_gone(state, name);
+        }
         (Reply::Known { tag, name, until }, _) => {
             let is_there = state.trunk_named(name).is_some();
             if !is_there {
@@ -137,7 +162,7 @@ fn came(state: &mut State, reply: Reply, files: Files) {
             let is_well = is_there && (until == 0 || until > sleepers::now());
             answer(state, tag, if is_well { Way::Trunk(name) } else { nobody() });
             if let Some(route) = routes(state).0.iter_mut().find(|one| one.tag == tag) {
-                route.until = until;
+                (route.until, route.answered) = (until, sleepers::now());
             }
         }
         (Reply::Way { name, port, until }, _) => {
@@ -216,7 +241,7 @@ fn make(
 }
 
 /// A trunk is of no use any more. The broker is told when nobody is in the middle of its mail.
-fn has_gone(state: &mut State, name: u64) {
+pub(super) fn has_gone(state: &mut State, name: u64) {
     let (names, count) = &mut state.gone;
     if *count < names.len() {
         names[*count] = name;
@@ -237,24 +262,29 @@ pub(super) fn loses(state: &mut State, name: u64) {
 fn has_seen(state: &State, to: &Name) {
     let now = sleepers::now();
     for route in routes(state).0.iter_mut().filter(|one| one.to == *to) {
+        route.pause = OFTEN;
         let is_sure = matches!(route.way, Way::Trunk(_)) && !route.is_old(now);
-        if !is_sure && route.way != Way::Asked {
+        let is_put_off = matches!(route.way, Way::Nobody(since) if since > now);
+        if !is_sure && !is_put_off && route.way != Way::Asked {
             route.way = Way::Free;
         }
     }
 }
 
-/// What is known of an address may be wrong.
+/// What is known of an address may be wrong. In another network namespace nobody tries for a while
+/// whether it is: who refuses what he should not (clocks of time namespaces may differ) is reached
+/// by TCP.
 pub(super) fn forgets(state: &State, to: &Name) {
+    let later = sleepers::now() + WAY_KEPT;
     let known = routes(state).0.iter_mut().filter(|one| one.way != Way::Asked);
     for route in known.filter(|one| one.to == *to) {
-        route.way = Way::Free;
+        route.way = if route.is_far { Way::Nobody(later) } else { Way::Free };
     }
 }
 
-/// The broker hears that a trunk is of no use.
-pub(super) fn ended(name: u64) {
-    say(Request::TrunkEnded { name }, &[]);
+/// The broker hears that a trunk is of no use. `false`: it does not hear that now.
+pub(super) fn ended(name: u64) -> bool {
+    say(Request::TrunkEnded { name }, &[]) || connection() == 0
 }
 
 /// The broker hears of a trunk that another one has given: by which connection; `None`: there is
@@ -308,7 +338,7 @@ pub(super) fn waits_for_duplicate(number: c_int) {
 fn wait(until: u64) -> bool {
     let left = until.saturating_sub(sleepers::now());
     let (Some(mailbox), 1..) = (mailbox(), left) else { return false };
-    let limit = Timespec { tv_sec: 0, tv_nsec: left.min(LONGEST) as i64 };
+    let limit = Timespec { tv_sec: 0, tv_nsec: left.min(PART) as i64 };
     let mut wanted = [PollFd::new(&mailbox, PollFlags::IN)];
     matches!(poll(&mut wanted, Some(&limit)), Ok(_) | Err(Errno::INTR))
 }
@@ -360,8 +390,12 @@ fn answer_to(tag: u64) -> Reached {
     loop {
         let reached = with(|state| {
             take(state);
-            let route = routes(state).0.iter_mut().find(|one| one.tag == tag)?;
-            (route.way != Way::Asked).then(|| route.leads(sleepers::now()))
+            match routes(state).0.iter_mut().find(|one| one.tag == tag) {
+                Some(route) if route.way == Way::Asked => None,
+                Some(route) => Some(route.leads(sleepers::now())),
+                // It was asked anew meanwhile.
+                None => Some(Reached::Kernel),
+            }
         });
         match reached {
             Some(Some(reached)) => return reached,
@@ -383,8 +417,9 @@ impl Route {
             Way::Trunk(_) => !self.is_old(now),
             _ => !self.is_far,
         };
-        if !is_sure && now.saturating_sub(self.tried) > OFTEN {
+        if !is_sure && now.saturating_sub(self.tried) > self.pause {
             self.tried = now;
+            self.pause = (2 * self.pause).clamp(OFTEN, PAUSE_MAX);
             return Reached::Seen;
         }
         match self.way {
@@ -442,7 +477,8 @@ fn known(state: &mut State, to: Name) -> Known {
             Way::Trunk(name) => {
                 let is_there = state.trunks.iter().flatten().any(|trunk| trunk.name == name);
                 // Another process may have been there meanwhile: that is asked first.
-                let is_sure = !route.is_old(now) || route.tried != 0 && now < route.until;
+                let is_asked = route.tried != 0 || now < route.answered + OFTEN;
+                let is_sure = !route.is_old(now) || is_asked && now < route.until;
                 if is_there && is_sure {
                     return Known::Way(route.leads(now));
                 }

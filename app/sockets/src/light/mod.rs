@@ -82,7 +82,7 @@ pub(crate) use here::is_begun;
 
 /// What has come from the broker is taken, for all who hear of it.
 pub(crate) fn take_mail() {
-    with(broker::take);
+    _ = with(broker::take);
 }
 
 /// The light connection of a number.

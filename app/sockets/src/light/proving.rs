@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use omniverb_stream::light::frame::Name;
 
-use super::{names, sleepers};
+use super::{names, ranges, sleepers};
 use crate::errno::keeping_errno;
 use crate::slots::next_getpeername;
 
@@ -26,7 +26,7 @@ pub(crate) fn has_come_from_afar(number: c_int) -> bool {
         let (Some(peer), Some((own, _))) = (peer(number), names::of_socket(number)) else {
             return false;
         };
-        !own.leads_to(&peer) && is_turn(&peer)
+        ranges::has(&own) && !own.leads_to(&peer) && is_turn(&peer)
     })
 }
 

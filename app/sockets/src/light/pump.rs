@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use omniverb_stream::light::Frame;
 use omniverb_stream::light::frame::HEADER;
 use omniverb_stream::light::row::{Closing, Note};
+use rustix::thread::sched_yield;
 
 use super::state::{State, has_mapped};
 use super::trunk::{Across, FOR_ANSWERS, FRAMES, Nonsense, Trunk};
@@ -69,7 +70,11 @@ impl State {
         }
         let (names, count) = self.gone;
         self.gone.1 = 0;
-        names[..count].iter().for_each(|name| broker::ended(*name));
+        for name in &names[..count] {
+            if !broker::ended(*name) {
+                broker::has_gone(self, *name);
+            }
+        }
     }
 
     /// There is something in a ring that can be taken out.
@@ -81,7 +86,10 @@ impl State {
     /// it has said.
     pub(super) fn hear(&mut self) {
         sleepers::rung(|place| {
-            let Some(index) = place else { return broker::take(self) };
+            let Some(index) = place else {
+                broker::take(self);
+                return;
+            };
             let Some(trunk) = self.trunks[index].as_ref() else { return };
             let is_there = trunk.hear();
             let how = if trunk.is_cut() { Closing::Reset } else { Closing::Orderly };
@@ -188,9 +196,13 @@ impl State {
             // That they may was said before they came.
             let is_all = broker::take_all(self);
             may_come = may(self);
-            let across = self.trunk_of(index, name).and_then(|trunk| trunk.across.as_mut());
-            if !may_come && !is_all && across.is_some_and(Across::may_put_off) {
-                return Ok(Opened::Later);
+            if let Some(across) = self.trunk_of(index, name).and_then(|one| one.across.as_mut()) {
+                if may_come || is_all {
+                    across.has_read();
+                } else if across.may_put_off(sleepers::now()) {
+                    sched_yield();
+                    return Ok(Opened::Later);
+                }
             }
         }
         let Some(trunk) = self.trunks[index].as_mut().filter(|trunk| trunk.name == name) else {

@@ -44,8 +44,8 @@ const WANTS_FRAMES: u64 = 1;
 /// And of room.
 const WANTS_ROOM: u64 = 2;
 
-/// Looks after which somebody is refused, if the mail cannot be read before.
-const PUT_OFF_MAX: u32 = 4096;
+/// How long somebody who has come waits for the mail to be read, in nanoseconds.
+const PUT_OFF: u64 = 200_000_000;
 
 /// What is told of a trunk between two network namespaces.
 pub(super) struct Across {
@@ -53,8 +53,8 @@ pub(super) struct Across {
     pub ends: [[u8; 16]; 2],
     /// To which ports of this side connections may be opened, and until when.
     ways: [(u16, u64); WAYS],
-    /// How often somebody has come of whom it may be that the mail says more.
-    put_off: u32,
+    /// Since when somebody has come of whom it may be that the mail says more; 0: nobody.
+    put_off: u64,
     /// By which connection a broker has heard of it, which is to say when it is over.
     pub broker: u64,
 }
@@ -62,6 +62,11 @@ pub(super) struct Across {
 impl Across {
     pub(super) fn new(ends: [[u8; 16]; 2], broker: u64) -> Across {
         Across { ends, ways: [(0, 0); WAYS], put_off: 0, broker }
+    }
+
+    /// The mail has been read.
+    pub(super) fn has_read(&mut self) {
+        self.put_off = 0;
     }
 
     /// The network was seen to bring one to a port. Of too many, which no broker says, the oldest
@@ -78,9 +83,15 @@ impl Across {
 
     /// The mail cannot be read now: whether that may be waited for, with all that comes by the
     /// trunk.
-    pub(super) fn may_put_off(&mut self) -> bool {
-        self.put_off = (self.put_off + 1) % PUT_OFF_MAX;
-        self.put_off != 0
+    pub(super) fn may_put_off(&mut self, now: u64) -> bool {
+        if self.put_off == 0 {
+            self.put_off = now;
+        }
+        let may = now - self.put_off < PUT_OFF;
+        if !may {
+            self.put_off = 0;
+        }
+        may
     }
 
     fn may_come(&self, names: &Names, now: u64) -> bool {
