@@ -42,6 +42,7 @@ mod kernel;
 pub mod ledger;
 mod light;
 mod looks;
+mod marks;
 mod messages;
 mod next;
 mod numbered;

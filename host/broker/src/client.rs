@@ -260,3 +260,13 @@ impl Client {
         is_sent
     }
 }
+
+#[cfg(test)]
+impl Client {
+    /// One in a network namespace, whose other end is gone.
+    pub(crate) fn alone(namespace: u64) -> std::sync::Arc<Client> {
+        let (socket, _) = socket::pair().unwrap();
+        let peer = socket::peer(socket.as_fd()).unwrap();
+        std::sync::Arc::new(Client::new(socket, peer, namespace).unwrap())
+    }
+}

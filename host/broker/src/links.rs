@@ -62,6 +62,12 @@ impl Untold {
     }
 }
 
+/// A process is to be told that one is over.
+fn queue(untold: &mut BTreeMap<u64, Untold>, number: u64, client: &Weak<Client>, link: u64) {
+    let new = || Untold { client: client.clone(), links: VecDeque::new() };
+    untold.entry(number).or_insert_with(new).links.push_back(link);
+}
+
 impl Links {
     /// One is about to be given.
     pub(crate) fn add(
@@ -114,8 +120,7 @@ impl Links {
         for link in links {
             let holders = self.all.get(&link).into_iter().flat_map(|given| &given.holders);
             for Holder { number, client } in holders.flatten() {
-                let client = || Untold { client: client.clone(), links: VecDeque::new() };
-                self.untold.entry(*number).or_insert_with(client).links.push_back(link);
+                queue(&mut self.untold, *number, client, link);
                 clients.insert(*number);
             }
         }
@@ -124,8 +129,7 @@ impl Links {
 
     /// The same of a trunk, to one who has it.
     pub(crate) fn part_with_trunk(&mut self, client: &Arc<Client>, trunk: u64) {
-        let new = || Untold { client: Arc::downgrade(client), links: VecDeque::new() };
-        self.untold.entry(client.number).or_insert_with(new).links.push_back(trunk);
+        queue(&mut self.untold, client.number, &Arc::downgrade(client), trunk);
         self.tell(client.number);
     }
 

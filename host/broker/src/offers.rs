@@ -194,14 +194,6 @@ impl Offers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omniverb_sys::socket;
-    use std::os::fd::AsFd;
-
-    fn client(namespace: u64) -> Arc<Client> {
-        let (socket, _) = socket::pair().unwrap();
-        let peer = socket::peer(socket.as_fd()).unwrap();
-        Arc::new(Client::new(socket, peer, namespace).unwrap())
-    }
 
     fn connection(port: u16) -> Connection {
         let of = |port| ([127, 0, 0, 1], port).into();
@@ -211,7 +203,7 @@ mod tests {
 
     #[test]
     fn offers_are_found_by_the_other_end_and_go_with_their_process() {
-        let [one, two] = [5, 5].map(client);
+        let [one, two] = [5, 5].map(Client::alone);
         let mut offers = Offers::default();
         for port in 1..=OFFERS as u16 + 10 {
             offers.add(Offer {
@@ -243,7 +235,7 @@ mod tests {
 
     #[test]
     fn the_other_end_may_be_in_another_namespace() {
-        let [one, two, three] = [5, 6, 7].map(client);
+        let [one, two, three] = [5, 6, 7].map(Client::alone);
         let mut offers = Offers::default();
         let names = connection(9).names;
         let offer = |client: &Arc<Client>, names| {
@@ -289,15 +281,15 @@ mod tests {
             offers.add(Offer { client: client.clone(), tag: 7, connection, accepted: None });
             offers.len()
         };
-        let few = client(5);
+        let few = Client::alone(5);
         offer(&few, 60_000);
-        let many: Vec<_> = (0..20).map(|_| client(5)).collect();
+        let many: Vec<_> = (0..20).map(|_| Client::alone(5)).collect();
         let ports = 1..=OFFERS as u16;
         for (number, one) in many.iter().enumerate() {
             let from = number as u16 * OFFERS as u16;
             ports.clone().for_each(|port| _ = offer(one, from + port));
         }
-        let elsewhere = client(6);
+        let elsewhere = Client::alone(6);
         assert_eq!(offer(&elsewhere, 1), OFFERS_OF_NAMESPACE + 1);
         let names = connection(60_000).names.swapped();
         let other = Connection { names, ..connection(60_000) };

@@ -82,14 +82,6 @@ impl Proofs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omniverb_sys::socket;
-    use std::os::fd::AsFd;
-
-    fn client() -> Arc<Client> {
-        let (socket, _) = socket::pair().unwrap();
-        let peer = socket::peer(socket.as_fd()).unwrap();
-        Arc::new(Client::new(socket, peer, 5).unwrap())
-    }
 
     fn place(namespace: u64, last: u8) -> Place {
         Place { namespace, address: [10, 0, 0, last].into() }
@@ -97,7 +89,7 @@ mod tests {
 
     #[test]
     fn what_was_seen_holds_for_this_way_alone_and_for_a_while() {
-        let (mut all, by) = (Proofs::default(), client());
+        let (mut all, by) = (Proofs::default(), Client::alone(5));
         let (one, other) = (place(1, 1), place(2, 2));
         all.add(one, (other, 80), &by, 5);
         let to = |last: u8, port: u16| SocketAddr::from(([10, 0, 0, last], port));
@@ -126,7 +118,7 @@ mod tests {
 
     #[test]
     fn who_goes_to_many_places_takes_no_room_of_others() {
-        let (mut all, by) = (Proofs::default(), client());
+        let (mut all, by) = (Proofs::default(), Client::alone(5));
         for port in 1..3 * PROOFS_OF_NAMESPACE as u16 {
             all.add(place(1, 1), (place(2, 2), port), &by, 5);
             let six = Place { address: [port; 8].into(), ..place(1, 1) };

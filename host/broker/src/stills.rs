@@ -160,14 +160,6 @@ impl Stills {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omniverb_sys::socket;
-    use std::os::fd::AsFd;
-
-    fn client(namespace: u64) -> Arc<Client> {
-        let (socket, _) = socket::pair().unwrap();
-        let peer = socket::peer(socket.as_fd()).unwrap();
-        Arc::new(Client::new(socket, peer, namespace).unwrap())
-    }
 
     fn claim(client: &Arc<Client>, [own, others]: [u8; 2]) -> Claim {
         Claim::new(client, [own, others].map(|last| [10, 0, 0, last].into()), 5)
@@ -175,10 +167,10 @@ mod tests {
 
     #[test]
     fn what_both_say_is_one() {
-        let (mut all, one, other) = (Stills::default(), client(5), client(6));
+        let (mut all, one, other) = (Stills::default(), Client::alone(5), Client::alone(6));
         assert_eq!(all.add(70, claim(&one, [1, 2])), Said::Waits);
         assert_eq!(all.add(70, claim(&one, [1, 2])), Said::Waits, "once more");
-        let stranger = client(5);
+        let stranger = Client::alone(5);
         for (who, wrong) in [(&other, [3, 1]), (&other, [2, 3]), (&stranger, [2, 1])] {
             assert_eq!(all.add(70, claim(who, wrong)), Said::Wrong);
         }
@@ -202,7 +194,7 @@ mod tests {
 
     #[test]
     fn who_does_not_come_is_waited_for_for_a_while_and_few_are_kept() {
-        let (mut all, one, other) = (Stills::default(), client(5), client(6));
+        let (mut all, one, other) = (Stills::default(), Client::alone(5), Client::alone(6));
         for name in 0..TRUNKS as u64 {
             assert_eq!(all.add(name, claim(&one, [1, 2])), Said::Waits);
         }

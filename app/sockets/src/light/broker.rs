@@ -197,7 +197,7 @@ fn believed(until: u64) -> u64 {
 
 impl State {
     /// The place of a trunk.
-    fn trunk_named(&self, name: u64) -> Option<usize> {
+    pub(super) fn trunk_named(&self, name: u64) -> Option<usize> {
         self.trunks.iter().position(|trunk| trunk.as_ref().is_some_and(|one| one.name == name))
     }
 }
@@ -475,7 +475,7 @@ fn known(state: &mut State, to: Name) -> Known {
     if let Some(route) = found {
         match route.way {
             Way::Trunk(name) => {
-                let is_there = state.trunks.iter().flatten().any(|trunk| trunk.name == name);
+                let is_there = state.trunk_named(name).is_some();
                 // Another process may have been there meanwhile: that is asked first.
                 let is_asked = route.tried != 0 || now < route.answered + OFTEN;
                 let is_sure = !route.is_old(now) || is_asked && now < route.until;

@@ -6,7 +6,7 @@ use omniverb_stream::light::Row;
 use omniverb_stream::light::frame::Name;
 
 use crate::errno::keeping_errno;
-use crate::slots::next_getsockname;
+use crate::slots::{next_getpeername, next_getsockname};
 
 /// Bytes of `struct sockaddr_in`, and of `struct sockaddr_in6`.
 const FOUR: usize = size_of::<libc::sockaddr_in>();
@@ -89,12 +89,23 @@ pub(super) unsafe fn write(name: &Name, family: Family, to: *mut c_void, length:
 
 /// What the kernel's socket of a number is bound to.
 pub(super) fn of_socket(number: c_int) -> Option<(Name, bool)> {
+    // SAFETY: as `asked` says.
+    asked(|to, length| unsafe { next_getsockname(number, to, length) })
+}
+
+/// What it is connected with.
+pub(super) fn of_peer(number: c_int) -> Option<(Name, bool)> {
+    // SAFETY: as `asked` says.
+    asked(|to, length| unsafe { next_getpeername(number, to, length) })
+}
+
+/// What the kernel writes to a place that lives across the call, and how long that is.
+fn asked(ask: impl FnOnce(*mut c_void, *mut u32) -> c_int) -> Option<(Name, bool)> {
     // SAFETY: integers, which may be zero.
     let mut place: libc::sockaddr_storage = unsafe { core::mem::zeroed() };
     let mut length = size_of::<libc::sockaddr_storage>() as u32;
     let to = (&raw mut place).cast::<c_void>();
-    // SAFETY: both live across the call.
-    let got = keeping_errno(|| unsafe { next_getsockname(number, to, &raw mut length) });
+    let got = keeping_errno(|| ask(to, &raw mut length));
     // SAFETY: the kernel has just written so many bytes there.
     if got == 0 { unsafe { read(to, length) } } else { None }
 }

@@ -257,10 +257,7 @@ impl State {
         (from, to): ([u8; 16], Name),
         bound: Option<Name>,
     ) -> Option<u32> {
-        let index = self
-            .trunks
-            .iter()
-            .position(|trunk| trunk.as_ref().is_some_and(|trunk| trunk.name == name))?;
+        let index = self.trunk_named(name)?;
         self.pump_one(index);
         let trunk = self.trunks[index].as_mut()?;
         let takes = Frame::Open.takes() + FOR_ANSWERS;

@@ -3,10 +3,12 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_int};
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use omniverb_carry::range::{self, MOST, Range};
 use omniverb_stream::light::frame::Name;
+
+use crate::marks::Marks;
 
 struct All(UnsafeCell<[Option<Range>; MOST]>);
 // SAFETY: written at the start of the program only, before anybody looks.
@@ -42,24 +44,17 @@ fn any(is_one: impl Fn(&Range) -> bool) -> bool {
     }
 }
 
-/// Listening sockets that are outside, by number and identity: of so many the latest.
-static LEFT_OUT: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
-
-fn left_out(number: c_int, id: u32) -> (&'static AtomicU64, u64) {
-    let number = number.unsigned_abs();
-    (&LEFT_OUT[number as usize % LEFT_OUT.len()], u64::from(number) << 32 | u64::from(id))
-}
+/// Listening sockets that are outside.
+static LEFT_OUT: Marks = Marks::new();
 
 /// What listens at a number is outside all ranges.
 pub(super) fn leaves_out(number: c_int, id: u32) {
-    let (place, listener) = left_out(number, id);
-    place.store(listener, Ordering::Relaxed);
+    LEFT_OUT.put(number, id);
 }
 
 /// That was said, of what has this identity.
 pub(super) fn has_left_out(number: c_int, id: u32) -> bool {
-    let (place, listener) = left_out(number, id);
-    place.load(Ordering::Relaxed) == listener
+    LEFT_OUT.has(number, id)
 }
 
 /// Connections to this address are light, if they can be.
