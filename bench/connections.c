@@ -31,7 +31,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PAIRS_MAX = 256, EVENTS = 64 };
+enum { PAIRS_MAX = 1024, EVENTS = 64 };
 
 /* What one process tells another. */
 struct word {
@@ -267,9 +267,17 @@ static void begin(void)
 		if (members[i])
 			continue;
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		/* So that who waits for orders hears that there will be none. */
-		for (int j = 0; j < pairs; j++)
+		/* So that who waits for orders hears that there will be none, and all numbers are free. */
+		for (int j = 0; j < pairs; j++) {
 			close(orders[j][1]);
+			close(reports[j][0]);
+			if (j == i / 2)
+				continue;
+			close(orders[j][0]);
+			close(reports[j][1]);
+			close(ports[j][0]);
+			close(ports[j][1]);
+		}
 		if (i % 2 == 0)
 			serve(i / 2);
 		ask(i / 2);

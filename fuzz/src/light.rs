@@ -1,6 +1,8 @@
 //! Light connections, by trunks whose other ends say anything. What `app/sockets/src/light/pump.rs`
 //! does with frames and calls is done here with as much as is pure: rows, lists, ids, queues.
 //!
+//! Connections that are refused before they are accepted go by the other trunk.
+//!
 //! What holds: lists are lists; a connection is known by its id until both ends have closed; what
 //! nobody names any more is free; no queue is longer than its window. At the end, when all is
 //! closed, no row and no block is missing.
@@ -46,6 +48,8 @@ struct State<'a> {
     pending: List,
     listens: bool,
     ready: List,
+    /// Connections that go by no trunk.
+    strays: List,
     /// What the program has.
     numbers: Vec<u32>,
 }
@@ -64,6 +68,7 @@ pub fn light(bytes: &[u8]) {
         pending: List::new(),
         listens: true,
         ready: List::new(),
+        strays: List::new(),
         numbers: Vec::new(),
     };
     (0..2).for_each(|index| state.begin(index));
@@ -88,7 +93,7 @@ impl<'a> State<'a> {
         let some = usize::from((word >> 40) as u8);
         let one = self.numbers.get(some % self.numbers.len().max(1)).copied();
         let count = word as u16;
-        match (what & 0x7f) % 20 {
+        match (what & 0x7f) % 22 {
             0 => self.comes(index, Frame::decode(word)),
             // Mostly such as could come.
             1..=7 => {
@@ -101,7 +106,7 @@ impl<'a> State<'a> {
                     (4, 0),
                     (5, 0),
                     (5, 1),
-                ][usize::from(what & 0x7f) % 20 - 1];
+                ][usize::from(what & 0x7f) % 22 - 1];
                 self.comes(index, Frame::decode(kind | count << 8 | id << 32));
             }
             8 => {
@@ -132,6 +137,12 @@ impl<'a> State<'a> {
                 self.unlisten();
             }
             18 => self.connect(index),
+            19 => self.move_strays(index, count & 1 != 0),
+            20 => {
+                let own = one.filter(|at| usize::from(self.rows.at(*at).trunk) == index);
+                let id = own.map(|at| self.rows.at(at).id);
+                self.comes(index, id.map(|id| (Frame::Accepted, id)));
+            }
             _ => one.into_iter().for_each(|at| match self.rows.at(at).set {
                 0 => {
                     self.rows.at(at).set = 1;
@@ -226,6 +237,7 @@ impl<'a> State<'a> {
         if row.has(Note::HadClose) {
             return Err(Nonsense);
         }
+        row.hears(&mut self.pool, frame);
         match frame {
             Frame::Data(bytes) if row.has(Note::Closed) || row.has(Note::WasReset) => _ = bytes,
             Frame::Data(bytes) => {
@@ -249,10 +261,18 @@ impl<'a> State<'a> {
             }
             Frame::End => row.had_end(),
             Frame::Close(is_reset) => {
-                row.had_close(if is_reset { Closing::Reset } else { Closing::Orderly });
+                let was_asked = row.is_asked();
+                if self.leaves(at, false) {
+                    self.owe(at);
+                    self.settle(at);
+                    return Ok(());
+                }
+                let how = if is_reset || was_asked { Closing::Reset } else { Closing::Orderly };
+                self.rows.at(at).had_close(how);
                 self.owe(at);
             }
-            Frame::Open => return Err(Nonsense),
+            Frame::Accepted if row.has(Note::Connects) => return Ok(()),
+            Frame::Accepted | Frame::Open => return Err(Nonsense),
         }
         self.settle(at);
         self.news(at);
@@ -265,7 +285,66 @@ impl<'a> State<'a> {
         }
     }
 
+    /// Whether it goes elsewhere.
+    fn leaves(&mut self, at: u32, is_lost: bool) -> bool {
+        let row = self.rows.at(at);
+        if !row.is_asked() && !row.moves() {
+            return false;
+        }
+        let may = if is_lost { row.is_left() } else { row.is_refused() };
+        if !may {
+            row.is_settled(&mut self.pool);
+        }
+        may
+    }
+
+    /// All that stray go by a trunk, or are given up.
+    fn move_strays(&mut self, index: usize, has_somewhere: bool) {
+        for _ in 0..self.strays.count() {
+            let Some(at) = self.rows.pop(&mut self.strays) else { return };
+            let row = self.rows.at(at);
+            let kept = row.queue.len();
+            let least = Frame::Open.takes() + kept + kept.div_ceil(DATA_MAX) * 2 * HEADER;
+            let trunk = self.trunks[index].as_mut();
+            let Some(trunk) = trunk.filter(|_| has_somewhere && !row.has(Note::Reset)) else {
+                row.is_given_up(&mut self.pool);
+                self.news(at);
+                self.settle(at);
+                continue;
+            };
+            if trunk.room < least + 2 * HEADER + FOR_ANSWERS {
+                self.rows.append(&mut self.strays, at);
+                continue;
+            }
+            let Some(id) = trunk.ids.take(at) else {
+                row.is_given_up(&mut self.pool);
+                self.settle(at);
+                continue;
+            };
+            row.opens_again(index as u16, id);
+            trunk.put(Frame::Open);
+            let mut done = 0;
+            while done < kept {
+                let bytes = (kept - done).min(DATA_MAX);
+                trunk.put(Frame::Data(bytes as u32));
+                let seen = row.queue.look_from(&self.pool, done, bytes, |_, piece| {
+                    assert!(piece.iter().all(|byte| *byte == 3), "what was kept");
+                });
+                assert_eq!(seen, bytes);
+                done += bytes;
+            }
+            if row.owes().is_some() {
+                self.owe(at);
+                self.pay(index);
+            }
+            self.news(at);
+        }
+    }
+
     fn owe(&mut self, at: u32) {
+        if self.rows.at(at).is_stray() {
+            return;
+        }
         let index = usize::from(self.rows.at(at).trunk);
         if let Some(trunk) = self.trunks[index].as_mut() {
             self.rows.owes(&mut trunk.debts, at);
@@ -306,7 +385,7 @@ impl<'a> State<'a> {
 
     fn settle(&mut self, at: u32) {
         let row = self.rows.at(at);
-        if !row.has(Note::Used) || !row.is_apart() {
+        if !row.has(Note::Used) || !row.is_apart() || row.is_stray() {
             return;
         }
         let (id, index) = (row.id, usize::from(row.trunk));
@@ -317,6 +396,13 @@ impl<'a> State<'a> {
         }
         let row = self.rows.at(at);
         let is_listed = row.has(Note::InDebt) || row.has(Note::Pending);
+        if row.moves() {
+            if !is_listed {
+                self.rows.at(at).strays();
+                self.rows.append(&mut self.strays, at);
+            }
+            return;
+        }
         if row.has(Note::Closed) && !is_listed {
             row.queue.clear(&mut self.pool);
             self.rows.free(at);
@@ -329,7 +415,9 @@ impl<'a> State<'a> {
         self.pump(index);
         let row = self.rows.at(at);
         row.close();
-        row.queue.clear(&mut self.pool);
+        if row.has(Note::Reset) || !(row.is_asked() || row.moves()) {
+            row.queue.clear(&mut self.pool);
+        }
         row.unnote(Note::NoRoom);
         self.owe(at);
         self.settle(at);
@@ -347,18 +435,29 @@ impl<'a> State<'a> {
         let Some(mut trunk) = self.trunks[index].take() else { return };
         // The one's process is gone; the other's was told to part.
         let how = [Closing::Orderly, Closing::Reset][index & 1];
-        for id in 0..trunk.ids.known() {
-            let Some(at) = trunk.ids.row(id) else { continue };
-            let row = self.rows.at(at);
-            row.lost_trunk(how);
-            row.unnote(Note::NoRoom);
-            self.news(at);
-            self.settle(at);
-        }
         while let Some(at) = self.rows.pop(&mut trunk.debts) {
             self.rows.at(at).unnote(Note::InDebt);
             self.settle(at);
         }
+        for id in 0..trunk.ids.known() {
+            if let Some(at) = trunk.ids.row(id) {
+                self.loses(at, how);
+            }
+        }
+    }
+
+    fn loses(&mut self, at: u32, how: Closing) {
+        let was_asked = self.rows.at(at).is_asked();
+        let may = self.rows.at(at).moves() || how == Closing::Orderly && was_asked;
+        if may && self.leaves(at, true) {
+            return self.settle(at);
+        }
+        let row = self.rows.at(at);
+        row.is_settled(&mut self.pool);
+        row.lost_trunk(if was_asked { Closing::Reset } else { how });
+        row.unnote(Note::NoRoom);
+        self.news(at);
+        self.settle(at);
     }
 
     fn accept(&mut self) {
@@ -367,9 +466,12 @@ impl<'a> State<'a> {
         row.unnote(Note::Pending);
         row.numbers = 1;
         self.numbers.push(at);
-        self.owe(at);
-        let index = usize::from(self.rows.at(at).trunk);
-        self.pay(index);
+        row.is_accepted();
+        let index = usize::from(row.trunk);
+        if row.owes().is_some() {
+            self.owe(at);
+            self.pay(index);
+        }
         self.settle(at);
     }
 
@@ -383,7 +485,7 @@ impl<'a> State<'a> {
         let Some(id) = trunk.ids.take(at) else { return self.rows.free(at) };
         let row = self.rows.at(at);
         (row.id, row.numbers) = (id, 1);
-        row.note(Note::Connects);
+        row.asks();
         trunk.put(Frame::Open);
         self.numbers.push(at);
     }
@@ -392,6 +494,7 @@ impl<'a> State<'a> {
         let row = self.rows.at(at);
         let index = usize::from(row.trunk);
         match row.may_send() {
+            Ok(Some(_)) if row.moves() => {}
             Ok(Some(credit)) => {
                 let least = FOR_ANSWERS + 32;
                 let trunk = self.trunks[index].as_mut().expect("who has lost it had a close");
@@ -403,6 +506,7 @@ impl<'a> State<'a> {
                     done += part;
                 }
                 row.credit -= done as u32;
+                row.keep(&mut self.pool, done, |_, place| place.fill(3));
                 if done == 0 && most > 0 {
                     row.note(Note::NoRoom);
                     self.owe(at);
@@ -419,7 +523,7 @@ impl<'a> State<'a> {
     fn receive(&mut self, at: u32, bytes: usize) {
         let row = self.rows.at(at);
         let index = usize::from(row.trunk);
-        if row.queue.is_empty() {
+        if row.received() == 0 {
             _ = row.is_at_end();
             return;
         }
@@ -459,7 +563,7 @@ impl<'a> State<'a> {
 
     /// All that holds between two steps.
     fn look(&mut self) {
-        let mut used = 0;
+        let (mut used, mut strays) = (0, 0);
         for at in 1..ROWS as u32 {
             let row = *self.rows.at(at);
             if !row.has(Note::Used) {
@@ -474,10 +578,14 @@ impl<'a> State<'a> {
             assert!(has_id != row.is_apart(), "{at}: {row:?}");
             let names = [row.numbers > 0, row.has(Note::Pending), row.has(Note::Closed)];
             assert_eq!(names.iter().filter(|is| **is).count(), 1, "{at}: {row:?}");
-            let is_left = row.has(Note::Closed) && row.is_apart() && !row.has(Note::InDebt);
+            let is_listed = row.has(Note::InDebt) || row.is_stray();
+            let is_left = row.has(Note::Closed) && row.is_apart() && !is_listed;
+            strays += u32::from(row.is_stray());
+            assert!(!(row.is_stray() && row.has(Note::InDebt)));
             assert!(!is_left, "nobody knows of {at}: {row:?}");
         }
         assert_eq!(used, self.rows.used());
+        assert_eq!(strays, self.strays.count());
         self.is_list(Note::Pending);
         let debts = [0, 1].map(|index| {
             let Some(mut trunk) = self.trunks[index].take() else { return 0 };
@@ -519,6 +627,8 @@ impl<'a> State<'a> {
             self.look();
         }
         (0..2).for_each(|index| self.lose(index));
+        self.look();
+        self.move_strays(0, false);
         self.look();
         assert_eq!(self.rows.used(), 0, "rows are missing");
         let mut queue = Queue::default();

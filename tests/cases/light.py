@@ -19,6 +19,8 @@ _SEQUENCES, _SLOWLY = 100, 10_000
 _CONNECTIONS, _BYTES_EACH = 900, 400
 # Times that something is tried which needs an answer in time.
 _TURNS = 3
+# Connections that wait at a process that leaves.
+_WAITING = 60
 # Connections that threads accept, of each kind.
 _ASKED = 800
 
@@ -162,6 +164,18 @@ def _accepting(ways):
     check(max(links) > _ASKED // 2, f"{links} were light")
 
 
+def _refused(way):
+    def run(ways):
+        """Who waits at a process that leaves comes to whoever else has the socket."""
+        line = ["/usr/bin/python3", "-B", staging.PROGRAMS / "sockets" / "refused.py", way, _WAITING]
+        for light in (False, True):
+            ways.reports()
+            check(ways.run(light, *line, limit=60) == "ok\n", "somebody was lost")
+        links = [links for links, _ in ways.reports()]
+        check(sum(links) >= 2 * _WAITING, f"{links} were light")
+    return run
+
+
 def groups():
     """All wait."""
     programs = {"redis": sockets.redis, "nc": sockets.nc(30), "iperf3": sockets.iperf(),
@@ -169,6 +183,8 @@ def groups():
     cases = [Case(f"light.{name}", _both(run), 90) for name, run in programs.items()]
     cases += [Case("light.nginx", _by_itself, 90), Case("light.many", _many, 90),
               Case("light.accepting", _accepting, 90)]
+    cases += [Case(f"light.refused.{way}", _refused(way), 90)
+              for way in ("close", "wait", "end", "kill")]
     cases += [Case(f"light.python.{name}", sockets.suite(name), 200)
               for name in ("epoll", "select")]
     cases += [Case(f"light.python.{name}", sockets.suite(name), 400, slow=True)

@@ -225,9 +225,9 @@ impl Client {
         self.tell(Reply::Seen { address: bytes(to.ip()), port: to.port() }, &[]);
     }
 
-    /// No trunk leads to where it wants to be brought.
-    pub(crate) fn nobody(&self, tag: u64) {
-        self.tell(Reply::Nobody { tag }, &[]);
+    /// No trunk leads to where it wants to be brought; `is_heard` as of [`Reply::Nobody`].
+    pub(crate) fn nobody(&self, tag: u64, is_heard: bool) {
+        self.tell(Reply::Nobody { tag, is_heard }, &[]);
     }
 
     /// One is over. `false`: it does not take that now.

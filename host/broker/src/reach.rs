@@ -77,10 +77,18 @@ pub(crate) fn reaches(
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => within(broker, client, to),
         from => across(broker, client, from, to),
     };
-    if found.and_then(|there| bring(broker, (client, tag), there)).is_none() {
-        client.nobody(tag);
+    match found {
+        Ok(there) => {
+            if bring(broker, (client, tag), there).is_none() {
+                client.nobody(tag, false);
+            }
+        }
+        Err(why) => client.nobody(tag, why.is_some()),
     }
 }
+
+/// There is a socket that listens, and no other process has said that it does so by it.
+struct Unsaid;
 
 /// Where somebody is to be brought.
 struct There {
@@ -91,24 +99,32 @@ struct There {
     across: Option<([Place; 2], (u16, u64))>,
 }
 
-fn within(broker: &Broker, client: &Client, to: SocketAddr) -> Option<There> {
-    let cookie = client.listener(to).ok()??;
+fn within(broker: &Broker, client: &Client, to: SocketAddr) -> Result<There, Option<Unsaid>> {
+    let cookie = client.listener(to).ok().flatten().ok_or(None)?;
     let namespace = client.namespace;
-    let (number, listens) = lock(&broker.listeners).next((namespace, cookie), client.number)?;
-    Some(There { process: (namespace, number), listens, across: None })
+    let next = lock(&broker.listeners).next((namespace, cookie), client.number);
+    let (number, listens) = next.ok_or(Some(Unsaid))?;
+    Ok(There { process: (namespace, number), listens, across: None })
 }
 
-fn across(broker: &Broker, client: &Client, from: IpAddr, to: SocketAddr) -> Option<There> {
+fn across(
+    broker: &Broker,
+    client: &Client,
+    from: IpAddr,
+    to: SocketAddr,
+) -> Result<There, Option<Unsaid>> {
     let place = Place { namespace: client.namespace, address: from };
-    let proof = lock(&broker.proofs).get(place, to, clock::now())?;
+    let proof = lock(&broker.proofs).get(place, to, clock::now()).ok_or(None)?;
     if !lock(&broker.relations).are_together(place, proof.to) {
-        return None;
+        return Err(None);
     }
-    let cookie = proof.by()?.listener(to).ok()??;
+    let by = proof.by().ok_or(None)?;
+    let cookie = by.listener(to).ok().flatten().ok_or(None)?;
     let namespace = proof.to.namespace;
-    let (number, listens) = lock(&broker.listeners).next((namespace, cookie), client.number)?;
+    let next = lock(&broker.listeners).next((namespace, cookie), client.number);
+    let (number, listens) = next.ok_or(Some(Unsaid))?;
     let across = Some(([place, proof.to], (to.port(), proof.until)));
-    Some(There { process: (namespace, number), listens, across })
+    Ok(There { process: (namespace, number), listens, across })
 }
 
 /// Both are told, or there is nobody, and nobody is told.

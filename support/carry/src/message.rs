@@ -12,7 +12,7 @@ pub const SUFFIX: &str = ".sockets";
 pub const PAGE: usize = 4096;
 
 /// Says which protocol it is.
-const VERSION: u64 = 0x4f56_5303;
+const VERSION: u64 = 0x4f56_5304;
 
 /// What a process says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,6 +172,9 @@ pub enum Reply {
     Nobody {
         /// As it was asked.
         tag: u64,
+        /// The kernel would bring him to a socket there, of which no other process has said that it
+        /// listens by it.
+        is_heard: bool,
     },
     /// Connections to these addresses are to be light, if they can be.
     Range(Range),
@@ -342,7 +345,7 @@ impl Reply {
                 [23, tag, name, side | u64::from(ends.is_some()) << 1]
             }
             Self::Known { tag, name, until } => [24, tag, name, until],
-            Self::Nobody { tag } => [25, tag, 0, 0],
+            Self::Nobody { tag, is_heard } => [25, tag, is_heard.into(), 0],
             Self::Listens { tag, why } => [26, tag, why.map_or(0, |why| why as u64), 0],
             Self::Range(range) => {
                 let (address, bits, ports) = range.parts();
@@ -379,7 +382,7 @@ impl Reply {
             [22, 0, 0, 0] => Self::Ledger,
             [23, tag, name, side @ 0..=1] => Self::Trunk { tag, name, side, ends: None },
             [24, tag, name, until] => Self::Known { tag, name, until },
-            [25, tag, 0, 0] => Self::Nobody { tag },
+            [25, tag, heard @ (0 | 1), 0] => Self::Nobody { tag, is_heard: heard == 1 },
             [26, tag, 0, 0] => Self::Listens { tag, why: None },
             [26, tag, why, 0] => Self::Listens { tag, why: Some(Refusal::of(why)?) },
             [27, what, first, last] => {
@@ -444,7 +447,8 @@ mod tests {
             Reply::Known { tag: 8, name: 9, until: u64::MAX },
             Reply::Way { name: 11, port: u16::MAX, until: 12 },
             Reply::Seen { address: ADDRESS, port: 13 },
-            Reply::Nobody { tag: u64::MAX },
+            Reply::Nobody { tag: u64::MAX, is_heard: false },
+            Reply::Nobody { tag: 1, is_heard: true },
             Reply::Listens { tag: 10, why: None },
             Reply::Range("10.1.0.0/16:7000-65535".parse().unwrap()),
             Reply::Range("[fd00::1]:1".parse().unwrap()),

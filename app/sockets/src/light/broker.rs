@@ -74,6 +74,10 @@ struct Route {
     pause: u64,
     /// When that was answered last.
     answered: u64,
+    /// When it was asked last.
+    asked: u64,
+    /// Somebody has the socket there who may say yet that he listens.
+    is_heard: bool,
     /// The question's tag.
     tag: u64,
 }
@@ -92,6 +96,8 @@ const NONE: Route = Route {
     tried: 0,
     pause: 0,
     answered: 0,
+    asked: 0,
+    is_heard: false,
 };
 static ROUTES_NOW: Routes = Routes(UnsafeCell::new(([NONE; ROUTES], 0)));
 
@@ -177,7 +183,12 @@ fn came(state: &mut State, reply: Reply, files: Files) {
                 state.lose(index, Closing::Reset);
             }
         }
-        (Reply::Nobody { tag }, _) => answer(state, tag, nobody()),
+        (Reply::Nobody { tag, is_heard }, _) => {
+            answer(state, tag, nobody());
+            if let Some(route) = routes(state).0.iter_mut().find(|one| one.tag == tag) {
+                route.is_heard = is_heard;
+            }
+        }
         (Reply::Listens { tag, why: None }, _) => {
             if let Some(listener) = state.listeners.of(tag as c_int) {
                 listener.is_under_way = false;
@@ -271,14 +282,14 @@ fn has_seen(state: &State, to: &Name) {
     }
 }
 
-/// What is known of an address may be wrong. In another network namespace nobody tries for a while
-/// whether it is: who refuses what he should not (clocks of time namespaces may differ) is reached
+/// What is known of an address may be wrong. If that is so again, in another network namespace,
+/// nobody tries for a while whether it is: who refuses what he should not (clocks of time namespaces may differ) is reached
 /// by TCP.
-pub(super) fn forgets(state: &State, to: &Name) {
+pub(super) fn forgets(state: &State, to: &Name, is_again: bool) {
     let later = sleepers::now() + WAY_KEPT;
     let known = routes(state).0.iter_mut().filter(|one| one.way != Way::Asked);
     for route in known.filter(|one| one.to == *to) {
-        route.way = if route.is_far { Way::Nobody(later) } else { Way::Free };
+        route.way = if route.is_far && is_again { Way::Nobody(later) } else { Way::Free };
     }
 }
 
@@ -367,21 +378,72 @@ pub(super) fn reach(to: Name) -> Reached {
         Some(Known::Wait(tag)) => return answer_of_another(tag),
         Some(Known::Ask(tag)) => tag,
     };
-    let is_asked = source(to).is_some_and(|own| {
-        with(|state| {
-            if let Some(route) = routes(state).0.iter_mut().find(|one| one.tag == tag) {
-                (route.from, route.is_far) = (own.address, !own.leads_to(&to));
-            }
-        });
-        // Who listens for all addresses is found by any: so it is said that it is another's.
-        let from = if own.leads_to(&to) { [0; 16] } else { own.address };
-        mailbox_for(Request::Reach { tag, address: to.address, port: to.port, from }, &[])
+    let is_asked = asks(tag, to, |own| {
+        with(|state| goes_from(state, tag, (own, to)));
     });
     if !is_asked {
         with(|state| answer(state, tag, nobody()));
         return Reached::Kernel;
     }
     answer_to(tag)
+}
+
+/// Asks the broker; before, `from` is told which address one goes there from. `false`: there is
+/// nobody to be asked, or he does not hear that now.
+fn asks(tag: u64, to: Name, mut from: impl FnMut(Name)) -> bool {
+    let Some(own) = source(to) else { return false };
+    from(own);
+    // Who listens for all addresses is found by any: so it is said that it is another's.
+    let from = if own.leads_to(&to) { [0; 16] } else { own.address };
+    mailbox_for(Request::Reach { tag, address: to.address, port: to.port, from }, &[])
+}
+
+fn goes_from(state: &State, tag: u64, (own, to): (Name, Name)) {
+    if let Some(route) = routes(state).0.iter_mut().find(|one| one.tag == tag) {
+        (route.from, route.is_far) = (own.address, !own.leads_to(&to));
+    }
+}
+
+fn is_heard(state: &State, to: &Name) -> bool {
+    let mut all = routes(state).0.iter();
+    all.any(|one| one.to == *to && one.is_heard && matches!(one.way, Way::Nobody(_)))
+}
+
+/// How an address is reached by a connection that was refused there.
+pub(super) enum Again {
+    /// By this trunk.
+    Trunk(u64),
+    /// The broker is being asked.
+    Later,
+    /// Nobody listens there.
+    Nowhere,
+}
+
+/// The same, for who has the lock: waits for nobody.
+pub(super) fn reach_again(state: &mut State, to: Name) -> Again {
+    match known(state, to) {
+        Known::Way(Reached::Trunk(name, _)) => Again::Trunk(name),
+        // It waits at that socket, as the kernel's would. (It is asked again by and by.)
+        Known::Way(_) if is_heard(state, &to) => Again::Later,
+        Known::Way(_) => Again::Nowhere,
+        Known::Wait(tag) => {
+            let now = sleepers::now();
+            let route = routes(state).0.iter().find(|one| one.tag == tag);
+            if route.is_some_and(|one| now.saturating_sub(one.asked) < ANSWER) {
+                return Again::Later;
+            }
+            answer(state, tag, nobody());
+            Again::Nowhere
+        }
+        Known::Ask(tag) => {
+            if asks(tag, to, |own| goes_from(state, tag, (own, to))) {
+                return Again::Later;
+            }
+            let is_there = connection() != 0;
+            answer(state, tag, if is_there { Way::Free } else { nobody() });
+            if is_there { Again::Later } else { Again::Nowhere }
+        }
+    }
 }
 
 /// Waits for the answer to a question.
@@ -490,12 +552,12 @@ fn known(state: &mut State, to: Name) -> Known {
             _ => {}
         }
         *latest += 1;
-        (route.way, route.tag, route.tried) = (Way::Asked, *latest, 0);
+        (route.way, route.tag, route.tried, route.asked) = (Way::Asked, *latest, 0, now);
         return Known::Ask(*latest);
     }
     *latest += 1;
     let place = all.iter().position(|one| one.way == Way::Free);
     let place = place.unwrap_or(*latest as usize % ROUTES);
-    all[place] = Route { to, way: Way::Asked, tag: *latest, ..NONE };
+    all[place] = Route { to, way: Way::Asked, tag: *latest, asked: now, ..NONE };
     Known::Ask(*latest)
 }

@@ -9,6 +9,7 @@
 //! * [`moving`]: bytes. [`waiting`], [`sleepers`]: until some come. [`polling`], [`members`]: among
 //!   other descriptors.
 //! * [`trunk`]: what two processes share. [`pump`]: what comes by it.
+//! * [`strays`]: connections that were refused by who listens, and go to who else does.
 //! * [`here`]: whether there are any.
 //! * [`state`]: what is known, and its lock. [`numbers`]: of which number. [`options`], [`names`]:
 //!   what is asked of a socket.
@@ -30,6 +31,7 @@ mod room;
 mod sets;
 mod sleepers;
 mod state;
+mod strays;
 mod trunk;
 mod waiting;
 
@@ -202,8 +204,9 @@ impl state::State {
     /// Nobody comes there any more by light connections.
     pub(in crate::light) fn leave_listener(&mut self, number: c_int) {
         let Some(pending) = self.listeners.remove(number) else { return };
-        self.drop_pending(pending);
+        // Before they come again.
         broker::unlistens(number);
+        self.drop_pending(pending);
     }
 
     /// The broker says that nobody is to come there.

@@ -124,6 +124,9 @@ impl State {
         if total == from {
             return Some(Ok(0));
         }
+        if row.moves() {
+            return None;
+        }
         let trunk = self.trunks[usize::from(row.trunk)].as_mut()?;
         let (mut done, id) = (0, row.id);
         let most = (total - from).min(credit);
@@ -140,6 +143,12 @@ impl State {
             done += bytes;
         }
         row.credit -= done as u32;
+        row.keep(&mut self.pool, done, |before, place| {
+            let there = place.len();
+            parts.each(from + before, there, |at, piece| {
+                piece.read(&mut place[at..at + piece.len()]);
+            });
+        });
         self.carried.1 += done as u64;
         trunk.sends(id, done);
         trunk.publish();
@@ -160,11 +169,11 @@ impl State {
     ) -> Option<Result<usize, c_int>> {
         let Some(at) = self.row(token) else { return Some(Err(libc::EBADF)) };
         let trunk = usize::from(self.rows.at(at).trunk);
-        if parts.total() - from > self.rows.at(at).queue.len() {
+        if parts.total() - from > self.rows.at(at).received() {
             self.look_by(at);
         }
         let row = self.rows.at(at);
-        if row.queue.is_empty() {
+        if row.received() == 0 {
             return match row.is_at_end() {
                 Ok(true) => Some(Ok(0)),
                 Ok(false) => None,
@@ -206,7 +215,7 @@ impl State {
 
     /// Bytes that are there.
     pub(super) fn queued(&mut self, at: u32) -> usize {
-        self.rows.at(at).queue.len()
+        self.rows.at(at).received()
     }
 }
 

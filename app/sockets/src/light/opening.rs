@@ -11,9 +11,8 @@ use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use omniverb_ring::UserMemory;
 use omniverb_stream::descriptors::{Kind, Why};
-use omniverb_stream::light::frame::Name;
+use omniverb_stream::light::frame::{HEADER, Name};
 use omniverb_stream::light::row::Note;
 use omniverb_stream::light::{Frame, Names};
 use rustix::fs::{Mode, OFlags, open};
@@ -280,10 +279,8 @@ impl State {
         let names = Names { from, to };
         let row = self.rows.at(at);
         (row.id, row.names) = (id, names);
-        row.note(Note::Connects);
-        trunk.opens(id, &names);
-        let place = trunk.put(Frame::Open, id);
-        UserMemory::lend(&names.encode(), |bytes| trunk.fill(place, bytes));
+        row.asks();
+        trunk.open(id, &names);
         trunk.publish();
         Some(at)
     }
@@ -318,10 +315,22 @@ impl State {
         }
         numbers::put(new, Some(Token::new(at, row.turn)));
         NUMBERS.put(new, Kind::Other);
+        row.is_accepted();
+        let owes = row.owes();
+        let index = usize::from(row.trunk);
+        if let Some(trunk) = self.trunks[index].as_mut()
+            && owes == Some(Frame::Accepted)
+            && trunk.room(HEADER) >= HEADER
+        {
+            let row = self.rows.at(at);
+            trunk.put_quietly(Frame::Accepted, row.id);
+            row.has_said(Frame::Accepted);
+        }
         // What could not be said while it waited.
-        self.owe(at);
-        let index = usize::from(self.rows.at(at).trunk);
-        self.pay(index);
+        if self.rows.at(at).owes().is_some() {
+            self.owe(at);
+            self.pay(index);
+        }
         self.settle(at);
         if let Some(trunk) = self.trunks[index].as_mut() {
             trunk.publish();

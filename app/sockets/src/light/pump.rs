@@ -57,14 +57,17 @@ impl State {
         }
     }
 
-    /// No broker has heard of some of these yet.
+    /// No broker has heard of some of these yet, or one may not answer.
     pub(super) fn is_left_alone(&self) -> bool {
+        if self.strays.count() > 0 {
+            return true;
+        }
         let mut across = self.trunks.iter().flatten().filter_map(|trunk| trunk.across.as_ref());
         across.any(|across| across.broker != broker::connection())
     }
 
     /// Tells the broker of trunks that have ended.
-    fn say_gone(&mut self) {
+    pub(super) fn say_gone(&mut self) {
         if self.gone.1 == 0 {
             return;
         }
@@ -232,6 +235,7 @@ impl State {
         if row.has(Note::HadClose) {
             return Err(Nonsense);
         }
+        row.hears(&mut self.pool, frame);
         match frame {
             Frame::Data(bytes) => {
                 if !row.has(Note::Closed) && !row.has(Note::WasReset) {
@@ -260,16 +264,18 @@ impl State {
             }
             Frame::End => row.had_end(),
             Frame::Close(is_reset) => {
-                if is_reset && row.has(Note::Connects) && row.has_heard_nothing() {
-                    // Nobody may listen there any more.
-                    let names = row.names;
-                    broker::forgets(self, &names.to);
+                let was_asked = row.is_asked();
+                if self.leaves(at, false) {
+                    self.owe(at);
+                    self.settle(at);
+                    return Ok(());
                 }
-                let row = self.rows.at(at);
-                row.had_close(if is_reset { Closing::Reset } else { Closing::Orderly });
+                let how = if is_reset || was_asked { Closing::Reset } else { Closing::Orderly };
+                self.rows.at(at).had_close(how);
                 self.owe(at);
             }
-            Frame::Open => return Err(Nonsense),
+            Frame::Accepted if row.has(Note::Connects) => return Ok(()),
+            Frame::Accepted | Frame::Open => return Err(Nonsense),
         }
         self.settle(at);
         self.news(at);
@@ -288,6 +294,9 @@ impl State {
 
     /// It has something to say, or wants room.
     pub(super) fn owe(&mut self, at: u32) {
+        if self.rows.at(at).is_stray() {
+            return;
+        }
         let trunk = usize::from(self.rows.at(at).trunk);
         let wants_room_only = self.rows.at(at).owes().is_none();
         if let Some(trunk) = self.trunks[trunk].as_mut() {
@@ -352,6 +361,9 @@ impl State {
         if !row.has(Note::Used) || !row.is_apart() {
             return;
         }
+        if row.is_stray() {
+            return;
+        }
         let (id, index) = (row.id, usize::from(row.trunk));
         if let Some(trunk) = self.trunks[index].as_mut()
             && trunk.ids.row(id) == Some(at)
@@ -360,6 +372,12 @@ impl State {
         }
         let row = self.rows.at(at);
         let is_listed = row.has(Note::InDebt) || row.has(Note::Pending);
+        if row.moves() {
+            if !is_listed {
+                self.strays(at);
+            }
+            return;
+        }
         if row.has(Note::Closed) && !is_listed {
             row.queue.clear(&mut self.pool);
             self.rows.free(at);
@@ -374,7 +392,9 @@ impl State {
         self.pump_one(index);
         let row = self.rows.at(at);
         row.close();
-        row.queue.clear(&mut self.pool);
+        if row.has(Note::Reset) || !(row.is_asked() || row.moves()) {
+            row.queue.clear(&mut self.pool);
+        }
         row.unnote(Note::NoRoom);
         self.owe(at);
         self.settle(at);
@@ -385,18 +405,15 @@ impl State {
     /// two are parted, which is a reset of all connections.
     pub(super) fn lose(&mut self, index: usize, how: Closing) {
         let Some(mut trunk) = self.trunks[index].take() else { return };
-        for id in 0..trunk.ids.known() {
-            let Some(at) = trunk.ids.row(id) else { continue };
-            let row = self.rows.at(at);
-            row.lost_trunk(how);
-            row.unnote(Note::NoRoom);
-            self.news(at);
-            self.settle(at);
-        }
         // Among them are some that have no id any more.
         while let Some(at) = self.rows.pop(&mut trunk.debts) {
             self.rows.at(at).unnote(Note::InDebt);
             self.settle(at);
+        }
+        for id in 0..trunk.ids.known() {
+            if let Some(at) = trunk.ids.row(id) {
+                self.loses(at, how);
+            }
         }
         if how == Closing::Reset {
             trunk.cut();

@@ -11,7 +11,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use omniverb_stream::light::row::Note;
-use omniverb_stream::light::{Block, Pool, Row, Rows};
+use omniverb_stream::light::{Block, List, Pool, Row, Rows};
 use rustix::mm::Advice;
 use rustix::thread::sched_yield;
 
@@ -45,6 +45,8 @@ pub(super) struct State {
     pub sets: Sets,
     /// Something has become ready since that was asked last.
     pub has_news: bool,
+    /// Connections that were refused and go by no trunk: who else has the socket is asked for.
+    pub strays: List,
     /// Trunks of which the broker is to be told that they have ended, and how many.
     pub gone: ([u64; TRUNKS], usize),
     /// Connections that there were, and bytes that were sent by them: for reports.
@@ -90,6 +92,7 @@ fn fill() {
         listeners: Listeners::new(),
         sets: Sets::new(),
         has_news: false,
+        strays: List::new(),
         gone: ([0; TRUNKS], 0),
         carried: (0, 0),
     };
@@ -167,6 +170,9 @@ pub(super) fn with<R>(act: impl FnOnce(&mut State) -> R) -> Option<R> {
     // nobody comes here.
     let state = unsafe { (*STATE.0.get()).assume_init_mut() };
     let result = act(state);
+    if state.strays.count() > 0 {
+        state.move_strays();
+    }
     state.tell();
     Some(result)
 }

@@ -126,8 +126,12 @@ pub(super) struct Trunk {
     pub is_short_of_room: bool,
     /// Those rows want room, and have nothing to say.
     pub is_only_short: bool,
+    /// A connection wants to open here, and there is no room.
+    pub has_strays: bool,
     /// Frames or room have moved since the other side was looked at.
     is_moved: bool,
+    /// Bytes of frames that it was not woken for.
+    quiet: usize,
 }
 
 /// The other side has written what makes no sense.
@@ -166,7 +170,9 @@ impl Trunk {
             debts: List::new(),
             is_short_of_room: false,
             is_only_short: true,
+            has_strays: false,
             is_moved: false,
+            quiet: 0,
         })
     }
 
@@ -232,6 +238,18 @@ impl Trunk {
         }
     }
 
+    /// The same of bytes of ours.
+    pub(super) fn fill_from(&self, position: u64, bytes: &[u8]) {
+        UserMemory::lend(bytes, |bytes| self.fill(position, bytes));
+    }
+
+    /// Opens one, for which there is room.
+    pub(super) fn open(&mut self, id: u32, names: &Names) {
+        self.opens(id, names);
+        let place = self.put(Frame::Open, id);
+        self.fill_from(place, &names.encode());
+    }
+
     /// Reads bytes of the frame that is next.
     fn drain(&self, position: u64, piece: UserMemory) {
         let from = 1 - self.side;
@@ -295,7 +313,7 @@ impl Trunk {
     }
 
     /// This side has opened one.
-    pub(super) fn opens(&self, id: u32, names: &Names) {
+    fn opens(&self, id: u32, names: &Names) {
         let Names { from, to } = names;
         let (addresses, ports) = ([from.address, to.address], [from.port, to.port]);
         self.shown().opens(id, &trunk::Names { addresses, ports });
@@ -321,6 +339,18 @@ impl Trunk {
         self.is_moved = true;
     }
 
+    /// Writes a frame that nobody waits for: who sleeps is woken by the next that somebody does
+    /// wait for, or when there are many of these.
+    pub(super) fn put_quietly(&mut self, frame: Frame, id: u32) {
+        let is_quiet = !self.is_moved && self.quiet < RING / 4;
+        self.put(frame, id);
+        if is_quiet {
+            self.quiet += frame.takes();
+            (self.said, self.is_moved) = (self.head, false);
+            self.memory.word(self.side * SIDE + HEAD).store(self.head, Ordering::Release);
+        }
+    }
+
     /// Says what has been written and read since that was said last, and wakes the other side if
     /// it sleeps and wants to know.
     pub(super) fn publish(&mut self) {
@@ -328,7 +358,7 @@ impl Trunk {
             return;
         }
         let has_frames = self.said != self.head;
-        self.said = self.head;
+        (self.said, self.quiet) = (self.head, 0);
         self.memory.word(self.side * SIDE + TAIL).store(self.tail, Ordering::Release);
         self.memory.word(self.side * SIDE + HEAD).store(self.head, Ordering::Release);
         fence(Ordering::SeqCst);
@@ -345,7 +375,7 @@ impl Trunk {
     /// This process is about to sleep. It looks once more afterwards.
     pub(super) fn sleeps(&self) {
         let wants = match self.debts.count() {
-            0 if !self.is_short_of_room => WANTS_FRAMES,
+            0 if !self.is_short_of_room && !self.has_strays => WANTS_FRAMES,
             _ => WANTS_FRAMES | WANTS_ROOM,
         };
         self.memory.word(self.side * SIDE + SLEEPS).store(wants, Ordering::SeqCst);

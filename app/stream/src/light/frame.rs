@@ -13,6 +13,7 @@ const DATA: u64 = 2;
 const CREDIT: u64 = 3;
 const END: u64 = 4;
 const CLOSE: u64 = 5;
+const ACCEPTED: u64 = 6;
 
 /// A frame, of the connection that both ends call `id`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,9 @@ pub enum Frame {
     /// The socket is closed: nothing more comes, and nothing is received. The last frame of a
     /// connection from this end. True: it had not received all, or wants no more, as a reset says.
     Close(bool),
+    /// A program has accepted it. Whoever has not heard that, or anything but `Close`, was not
+    /// accepted.
+    Accepted,
 }
 
 impl Frame {
@@ -40,6 +44,7 @@ impl Frame {
             Self::Credit(bytes) => (CREDIT, bytes),
             Self::End => (END, 0),
             Self::Close(reset) => (CLOSE, u32::from(reset)),
+            Self::Accepted => (ACCEPTED, 0),
         };
         kind | u64::from(count & 0xff_ffff) << 8 | u64::from(id) << 32
     }
@@ -54,6 +59,7 @@ impl Frame {
             (CREDIT, 1..) => Self::Credit(count),
             (END, 0) => Self::End,
             (CLOSE, 0 | 1) => Self::Close(count == 1),
+            (ACCEPTED, 0) => Self::Accepted,
             _ => return None,
         };
         Some((frame, (word >> 32) as u32))
@@ -173,11 +179,12 @@ mod tests {
             Frame::End,
             Frame::Close(false),
             Frame::Close(true),
+            Frame::Accepted,
         ];
         for frame in all {
             assert_eq!(Frame::decode(frame.encode(7)), Some((frame, 7)));
         }
-        let none = [0, 2, 2 | 0x4001 << 8, 3, 4 | 1 << 8, 5 | 2 << 8, 6, 1];
+        let none = [0, 2, 2 | 0x4001 << 8, 3, 4 | 1 << 8, 5 | 2 << 8, 6 | 1 << 8, 7, 1];
         for word in none {
             assert_eq!(Frame::decode(word), None, "{word:#x}");
         }

@@ -5,10 +5,12 @@
 //!
 //! * [`frame`]: what goes through a trunk.
 //! * [`queue`]: bytes that have come and were not received.
+//! * [`asked`]: whether it was accepted, and where it goes if not.
 //! * [`row`]: one connection, as one end has it.
 //! * [`rows`]: all of them, and lists of those that are ready.
 //! * [`ids`]: by what the two ends call them.
 
+pub mod asked;
 pub mod frame;
 pub mod ids;
 pub mod queue;

@@ -117,11 +117,28 @@ impl Queue {
         true
     }
 
-    /// Calls with up to `most` bytes from the beginning, from `skip` on, and how many were before
-    /// them, and leaves them there.
-    pub fn look(&self, pool: &Pool<'_>, most: usize, mut with: impl FnMut(usize, &[u8])) -> usize {
+    /// Calls with up to `most` bytes from the beginning, and how many were before them, and leaves
+    /// them there.
+    pub fn look(&self, pool: &Pool<'_>, most: usize, with: impl FnMut(usize, &[u8])) -> usize {
+        self.look_from(pool, 0, most, with)
+    }
+
+    /// The same, but for the first `skip` bytes.
+    pub fn look_from(
+        &self,
+        pool: &Pool<'_>,
+        skip: usize,
+        most: usize,
+        mut with: impl FnMut(usize, &[u8]),
+    ) -> usize {
         let (mut block, mut at, mut done) = (self.first, usize::from(self.begin), 0);
-        let most = most.min(self.len());
+        let most = most.min(self.len().saturating_sub(skip));
+        let mut left = skip.min(self.len());
+        while left >= PAYLOAD - at && most > 0 {
+            left -= PAYLOAD - at;
+            (block, at) = (pool.blocks[block as usize].next, 0);
+        }
+        at += left;
         while done < most {
             let bytes = (PAYLOAD - at).min(most - done);
             with(done, &pool.blocks[block as usize].bytes[at..at + bytes]);
@@ -197,6 +214,10 @@ mod tests {
                     });
                     assert_eq!(found, count.min(model.len()));
                     assert!(seen.iter().eq(model.iter().take(found)));
+                    let skip = count / 2;
+                    let mut rest = Vec::new();
+                    queue.look_from(&pool, skip, count, |_, bytes| rest.extend_from_slice(bytes));
+                    assert!(rest.iter().eq(model.iter().skip(skip).take(count)));
                     if what == 1 {
                         queue.drop(&mut pool, found);
                         model.drain(..found);

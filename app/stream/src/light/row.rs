@@ -3,6 +3,7 @@
 //! A row is some hundred bytes, and all that an idle connection costs but for a number of the
 //! process and two ids of its trunk. What it answers is what TCP's socket would.
 
+use super::asked::Stage;
 use super::frame::{Frame, Names};
 use super::queue::Queue;
 
@@ -88,6 +89,8 @@ pub struct Row {
     pub is_connecting: bool,
     /// `SO_LINGER` without time: to close it resets.
     pub is_abrupt: bool,
+    /// Whether it was accepted.
+    pub(super) stage: Stage,
     /// One more than the set that it is in; 0: in none.
     pub set: u16,
     /// By what the trunk's ends call it.
@@ -151,17 +154,14 @@ impl Row {
         let (ended, had_end) = (self.has(Note::Ended), self.has(Note::HadEnd));
         let (is_over, is_reset) = (had_end || self.has(Note::Deaf), self.has(Note::WasReset));
         let mut events = 0;
-        if self.queue.len() >= self.least.max(1) as usize || is_over || is_reset {
+        if self.received() >= self.least.max(1) as usize || is_over || is_reset {
             events |= IN;
         }
         if is_over || is_reset {
             events |= RDHUP;
         }
-        if ended
-            || is_reset
-            || self.has(Note::HadClose)
-            || self.credit > 0 && !self.has(Note::NoRoom)
-        {
+        let has_room = self.has(Note::HadClose) || self.credit > 0 && !self.has(Note::NoRoom);
+        if ended || is_reset || has_room && !self.moves() {
             events |= OUT;
         }
         if is_reset || ended && is_over {
@@ -190,6 +190,9 @@ impl Row {
         }
         if self.has(Note::Ended) || self.has(Note::WasReset) {
             return Err(i32::from(EPIPE));
+        }
+        if self.moves() {
+            return Ok(Some(0));
         }
         if self.has(Note::HadClose) {
             return Ok(None);
@@ -226,12 +229,6 @@ impl Row {
         Some(self.consumed)
     }
 
-    /// Nothing has ever come by it, as far as that can be told.
-    #[must_use]
-    pub fn has_heard_nothing(&self) -> bool {
-        self.queue.is_empty() && self.consumed == 0 && !self.has(Note::HadEnd)
-    }
-
     /// That was said.
     pub fn has_said_credit(&mut self) {
         self.consumed = 0;
@@ -240,6 +237,9 @@ impl Row {
     /// What is to be said first of what it owes.
     #[must_use]
     pub fn owes(&self) -> Option<Frame> {
+        if self.owes_accepted() {
+            return Some(Frame::Accepted);
+        }
         if self.has(Note::OwesEnd) {
             return Some(Frame::End);
         }
@@ -253,6 +253,7 @@ impl Row {
     /// It was said.
     pub fn has_said(&mut self, frame: Frame) {
         match frame {
+            Frame::Accepted => self.has_said_accepted(),
             Frame::End => self.unnote(Note::OwesEnd),
             Frame::Close(_) => {
                 self.unnote(Note::OwesClose);
@@ -296,7 +297,7 @@ impl Row {
         self.note(Note::Closed);
         self.unnote(Note::OwesEnd);
         // Once both have sent their last nothing is left to be reset.
-        if (!self.queue.is_empty() || self.is_abrupt) && !self.is_over() {
+        if (self.received() > 0 || self.is_abrupt) && !self.is_over() {
             self.note(Note::Reset);
         }
         if !self.has(Note::SaidClose) {
@@ -309,7 +310,7 @@ impl Row {
     pub fn may_come(&self, bytes: u32) -> bool {
         let is_open = !self.has(Note::HadEnd) && !self.has(Note::HadClose);
         // What was received and not said counts as if it were there.
-        let there = self.queue.len() as u32 + self.consumed;
+        let there = self.received() as u32 + self.consumed;
         is_open && bytes <= WINDOW.saturating_sub(there)
     }
 
@@ -355,6 +356,9 @@ impl Row {
         }
         self.unnote(Note::OwesClose);
         self.note(Note::SaidClose);
+        if self.owes_accepted() {
+            self.has_said_accepted();
+        }
     }
 
     /// Both ends have said that they have closed: the id is free.

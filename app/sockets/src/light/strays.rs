@@ -1,0 +1,136 @@
+//! Connections that were refused by the process that they had come to, before a program had
+//! accepted them there: its listening socket was closed, or it is gone. The kernel's would wait at
+//! the same socket for whoever else has it. So the broker is asked once more, and they open again
+//! there; if nobody listens any more they are reset, as the kernel's are.
+//!
+//! Nobody waits for the broker here. What is left to do is done by whoever comes by next.
+
+use omniverb_stream::light::Frame;
+use omniverb_stream::light::frame::{DATA_MAX, HEADER};
+use omniverb_stream::light::row::{Closing, Note};
+
+use super::broker::{self, Again};
+use super::sleepers;
+use super::state::State;
+use super::trunk::FOR_ANSWERS;
+
+/// What has become of an attempt to open again.
+enum Moved {
+    Done,
+    /// There is no room in the trunk now.
+    Later,
+    Never,
+}
+
+impl State {
+    /// The other end says `Close`, or has been lost (`is_lost`), and has not accepted it: whether
+    /// it goes elsewhere.
+    pub(super) fn leaves(&mut self, at: u32, is_lost: bool) -> bool {
+        let row = self.rows.at(at);
+        if !row.is_asked() && !row.moves() {
+            return false;
+        }
+        let (to, has_moved) = (row.names.to, row.has_moved());
+        let may = if is_lost { row.is_left() } else { row.is_refused() };
+        if !may {
+            self.rows.at(at).is_settled(&mut self.pool);
+        }
+        broker::forgets(self, &to, has_moved);
+        may
+    }
+
+    /// It has parted from who has refused it.
+    pub(super) fn strays(&mut self, at: u32) {
+        self.rows.at(at).strays();
+        self.rows.append(&mut self.strays, at);
+    }
+
+    /// Those that stray go to who else listens, as far as that is known by now.
+    #[cold]
+    pub(super) fn move_strays(&mut self) {
+        // The broker is to know first of trunks that are no more.
+        self.say_gone();
+        for _ in 0..self.strays.count() {
+            let Some(at) = self.rows.pop(&mut self.strays) else { return };
+            if self.rows.at(at).has(Note::Reset) {
+                self.gives_up(at);
+                continue;
+            }
+            let to = self.rows.at(at).names.to;
+            let moved = match broker::reach_again(self, to) {
+                Again::Trunk(name) => self.opens_again(at, name),
+                Again::Later => Moved::Later,
+                Again::Nowhere => Moved::Never,
+            };
+            match moved {
+                Moved::Done => {}
+                Moved::Later => self.rows.append(&mut self.strays, at),
+                Moved::Never => self.gives_up(at),
+            }
+        }
+    }
+
+    fn opens_again(&mut self, at: u32, name: u64) -> Moved {
+        let Some(index) = self.trunk_named(name) else { return Moved::Never };
+        let kept = self.rows.at(at).queue.len();
+        let frames = kept.div_ceil(DATA_MAX) * 2 * HEADER;
+        let least = Frame::Open.takes() + kept + frames + 2 * HEADER + FOR_ANSWERS;
+        let Some(trunk) = self.trunks[index].as_mut() else { return Moved::Never };
+        trunk.has_strays = trunk.room(least) < least;
+        if trunk.has_strays && sleepers::are_any() {
+            // Who sleeps has not said that room is wanted.
+            trunk.sleeps();
+            trunk.has_strays = trunk.room(least) < least;
+        }
+        if trunk.has_strays {
+            return Moved::Later;
+        }
+        let Some(id) = trunk.ids.take(at) else { return Moved::Never };
+        let row = self.rows.at(at);
+        row.opens_again(index as u16, id);
+        trunk.open(id, &row.names);
+        let mut done = 0;
+        while done < kept {
+            let bytes = (kept - done).min(DATA_MAX);
+            let place = trunk.put(Frame::Data(bytes as u32), id);
+            row.queue.look_from(&self.pool, done, bytes, |before, piece| {
+                trunk.fill_from(place + before as u64, piece);
+            });
+            done += bytes;
+        }
+        trunk.sends(id, done);
+        if row.owes().is_some() {
+            self.owe(at);
+            self.pay(index);
+        }
+        if let Some(trunk) = self.trunks[index].as_mut() {
+            trunk.publish();
+        }
+        self.news(at);
+        Moved::Done
+    }
+
+    /// Nobody listens there any more.
+    fn gives_up(&mut self, at: u32) {
+        self.rows.at(at).is_given_up(&mut self.pool);
+        self.news(at);
+        self.settle(at);
+    }
+
+    /// A trunk is no more: so is what has come by it, as `how` says, but for those that go
+    /// elsewhere.
+    pub(super) fn loses(&mut self, at: u32, how: Closing) {
+        let was_asked = self.rows.at(at).is_asked();
+        if self.rows.at(at).moves() || how == Closing::Orderly && was_asked {
+            if self.leaves(at, true) {
+                return self.settle(at);
+            }
+        }
+        let row = self.rows.at(at);
+        row.is_settled(&mut self.pool);
+        row.lost_trunk(if was_asked { Closing::Reset } else { how });
+        row.unnote(Note::NoRoom);
+        self.news(at);
+        self.settle(at);
+    }
+}

@@ -1,0 +1,269 @@
+//! Whether who has connected was accepted.
+//!
+//! `connect` does not wait for that, and a listener that closes has not accepted those that wait at
+//! it: then the kernel gives them to whoever else has the socket. So who has connected keeps what
+//! it has sent until it hears that it was accepted. Before that it may *move*: it leaves its trunk,
+//! is nowhere for a while, and opens again by another one, with what it has kept.
+//!
+//! What is kept is in the queue, where nothing can have come yet.
+
+use super::frame::Frame;
+use super::queue::Pool;
+use super::row::{Closing, Note, Row, WINDOW};
+
+/// The most bytes that are kept: who has sent more than that cannot move.
+pub const KEPT_MAX: usize = 64 << 10;
+/// How often one may open.
+const TRIES: u8 = 8;
+
+/// It has opened, and was not accepted as far as is known.
+const ASKED: u8 = 0x10;
+/// It was refused, and the two have not parted yet.
+const PARTS: u8 = 0x20;
+/// It goes by no trunk.
+const STRAY: u8 = 0x40;
+/// It was accepted by this end, which is to be said.
+const OWES: u8 = 0x80;
+/// How often it has opened.
+const COUNT: u8 = 0x0f;
+
+/// How far that is. All zeros: nothing is left to be done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Stage(u8);
+
+impl Row {
+    /// It is about to say `Open`.
+    pub fn asks(&mut self) {
+        self.note(Note::Connects);
+        self.stage = Stage(ASKED | (self.stage.0 & COUNT) + 1);
+    }
+
+    /// It has connected, and not heard that it was accepted.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_asked(&self) -> bool {
+        self.stage.0 & ASKED != 0
+    }
+
+    /// It leaves its trunk, or has done so.
+    #[must_use]
+    #[inline(always)]
+    pub fn moves(&self) -> bool {
+        self.stage.0 & (PARTS | STRAY) != 0
+    }
+
+    /// It goes by no trunk.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_stray(&self) -> bool {
+        self.stage.0 & STRAY != 0
+    }
+
+    /// It was asked for more than once.
+    #[must_use]
+    pub fn has_moved(&self) -> bool {
+        self.stage.0 & COUNT > 1
+    }
+
+    /// Bytes that have come.
+    #[must_use]
+    #[inline(always)]
+    pub fn received(&self) -> usize {
+        if self.stage.0 & (ASKED | PARTS | STRAY) == 0 { self.queue.len() } else { 0 }
+    }
+
+    /// Keeps a copy of what it sends, if it may yet have to move: `fill` as of
+    /// [`super::queue::Queue::push`].
+    #[inline]
+    pub fn keep(
+        &mut self,
+        pool: &mut Pool<'_>,
+        bytes: usize,
+        fill: impl FnMut(usize, &mut [u8]),
+    ) {
+        if !self.is_asked() {
+            return;
+        }
+        let is_kept = self.queue.len() + bytes <= KEPT_MAX && self.queue.push(pool, bytes, fill);
+        if !is_kept {
+            self.is_settled(pool);
+        }
+    }
+
+    /// It was accepted, or will not move any more.
+    #[inline]
+    pub fn is_settled(&mut self, pool: &mut Pool<'_>) {
+        if self.stage.0 & (ASKED | PARTS | STRAY) != 0 {
+            self.queue.clear(pool);
+            self.stage = Stage(0);
+        }
+    }
+
+    /// What has come for one that has not heard yet that it was accepted says so, but for `Close`.
+    #[inline]
+    pub fn hears(&mut self, pool: &mut Pool<'_>, frame: Frame) {
+        if self.is_asked() && !matches!(frame, Frame::Close(_)) {
+            self.is_settled(pool);
+        }
+    }
+
+    /// It was accepted by this end.
+    pub fn is_accepted(&mut self) {
+        if !self.has(Note::HadClose) || !self.has(Note::SaidClose) {
+            self.stage = Stage(OWES);
+        }
+    }
+
+    pub(super) fn owes_accepted(&self) -> bool {
+        self.stage.0 & OWES != 0
+    }
+
+    pub(super) fn has_said_accepted(&mut self) {
+        self.stage = Stage(0);
+    }
+
+    /// It was refused: whether it may move. Then it has to part from who has refused it.
+    pub fn is_refused(&mut self) -> bool {
+        let may = self.is_asked() && self.stage.0 & COUNT < TRIES && !self.has(Note::Reset);
+        if may {
+            self.stage = Stage(PARTS | self.stage.0 & COUNT);
+            self.note(Note::HadClose);
+            self.unnote(Note::OwesEnd);
+            self.unnote(Note::NoRoom);
+            if !self.has(Note::SaidClose) {
+                self.note(Note::OwesClose);
+            }
+        }
+        may
+    }
+
+    /// The same for one whose trunk is no more: it has parted.
+    pub fn is_left(&mut self) -> bool {
+        let may = self.stage.0 & PARTS != 0 || self.is_refused();
+        if may {
+            self.unnote(Note::OwesClose);
+            self.note(Note::SaidClose);
+        }
+        may
+    }
+
+    /// It has parted: it is nowhere from now on.
+    pub fn strays(&mut self) {
+        self.stage = Stage(STRAY | self.stage.0 & COUNT);
+    }
+
+    /// It opens again, by another trunk, with what it has kept.
+    pub fn opens_again(&mut self, trunk: u16, id: u32) {
+        (self.trunk, self.id) = (trunk, id);
+        for note in [Note::HadClose, Note::SaidClose, Note::OwesClose, Note::OwesEnd] {
+            self.unnote(note);
+        }
+        self.credit = WINDOW - self.queue.len() as u32;
+        self.asks();
+        let is_closed = self.has(Note::Closed);
+        if self.has(Note::Ended) && !is_closed {
+            self.note(Note::OwesEnd);
+        }
+        if is_closed || self.has(Note::Ended) && self.has(Note::Deaf) {
+            self.note(Note::OwesClose);
+        }
+    }
+
+    /// Nobody else listens: it is reset.
+    pub fn is_given_up(&mut self, pool: &mut Pool<'_>) {
+        self.is_settled(pool);
+        self.unnote(Note::HadClose);
+        self.lost_trunk(Closing::Reset);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::row::OUT;
+    use super::super::{Block, Names};
+    use super::*;
+
+    fn asked() -> Row {
+        let mut row = Row::default();
+        row.begin(0, Names::default());
+        row.asks();
+        row
+    }
+
+    fn blocks(count: usize) -> Vec<Block> {
+        (0..count).map(|_| Block::new()).collect()
+    }
+
+    #[test]
+    fn what_is_kept_has_not_come() {
+        let mut memory = blocks(3);
+        let mut pool = Pool::new(&mut memory);
+        let mut row = asked();
+        row.keep(&mut pool, 10, |_, place| place.fill(7));
+        assert_eq!((row.queue.len(), row.received(), row.readiness()), (10, 0, OUT));
+        row.hears(&mut pool, Frame::Close(true));
+        assert_eq!(row.queue.len(), 10);
+        row.hears(&mut pool, Frame::Accepted);
+        assert!(row.queue.is_empty() && !row.is_asked() && !row.is_refused());
+    }
+
+    #[test]
+    fn who_has_sent_too_much_does_not_move() {
+        let mut memory = blocks(40);
+        let mut pool = Pool::new(&mut memory);
+        let mut row = asked();
+        row.keep(&mut pool, KEPT_MAX, |_, _| {});
+        assert!(row.is_asked());
+        row.keep(&mut pool, 1, |_, _| {});
+        assert!(row.queue.is_empty() && !row.is_refused());
+    }
+
+    #[test]
+    fn one_that_moves_parts_first() {
+        let mut memory = blocks(3);
+        let mut pool = Pool::new(&mut memory);
+        let mut row = asked();
+        row.keep(&mut pool, 10, |_, _| {});
+        row.end();
+        assert_eq!(row.owes(), Some(Frame::End));
+        assert!(row.is_refused() && row.moves() && !row.is_apart());
+        assert_eq!((row.owes(), row.readiness()), (Some(Frame::Close(false)), OUT));
+        row.has_said(Frame::Close(false));
+        assert!(row.is_apart() && row.owes().is_none());
+        row.strays();
+        assert_eq!((row.is_at_end(), row.may_send()), (Ok(false), Err(32)));
+        row.opens_again(3, 8);
+        assert_eq!((row.trunk, row.id, row.credit), (3, 8, WINDOW - 10));
+        assert_eq!((row.owes(), row.has_moved()), (Some(Frame::End), true));
+        assert!(!row.is_apart());
+    }
+
+    #[test]
+    fn one_that_was_closed_moves_and_closes_again() {
+        let mut row = asked();
+        row.close();
+        row.has_said(Frame::Close(false));
+        assert!(row.is_left() && row.is_apart());
+        row.strays();
+        row.opens_again(1, 2);
+        assert_eq!(row.owes(), Some(Frame::Close(false)));
+    }
+
+    #[test]
+    fn nobody_asks_without_end() {
+        let mut memory = blocks(3);
+        let mut pool = Pool::new(&mut memory);
+        let mut row = asked();
+        let mut count = 1;
+        while row.is_left() {
+            row.strays();
+            row.opens_again(0, 0);
+            count += 1;
+        }
+        assert_eq!(count, TRIES);
+        row.is_given_up(&mut pool);
+        assert_eq!(row.is_at_end(), Err(104));
+        assert!(row.is_apart());
+    }
+}
