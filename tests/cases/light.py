@@ -20,7 +20,7 @@ _CONNECTIONS, _BYTES_EACH = 900, 400
 # Times that something is tried which needs an answer in time.
 _TURNS = 3
 # Connections that wait at a process that leaves.
-_WAITING = 60
+_WAITING = 40
 # Connections that threads accept, of each kind.
 _ASKED = 800
 
@@ -172,7 +172,8 @@ def _refused(way):
             ways.reports()
             check(ways.run(light, *line, limit=60) == "ok\n", "somebody was lost")
         links = [links for links, _ in ways.reports()]
-        check(sum(links) >= 2 * _WAITING, f"{links} were light")
+        # Who was killed has said nothing.
+        check(sum(links) >= 2 * _WAITING - 1, f"{links} were light")
     return run
 
 

@@ -79,8 +79,11 @@ pub(crate) fn reaches(
     };
     match found {
         Ok(there) => {
+            let number = there.process.1;
             if bring(broker, (client, tag), there).is_none() {
-                client.nobody(tag, false);
+                // Others may have its socket.
+                let other = lock(&broker.seats).client(number);
+                client.nobody(tag, other.is_none_or(|other| other.has_left()));
             }
         }
         Err(why) => client.nobody(tag, why.is_some()),

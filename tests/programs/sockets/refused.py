@@ -17,8 +17,9 @@ import sys
 import threading
 
 _WAIT = 20
-# As much as is kept, and more than a frame has.
-_LONG = 40_000
+# More than a frame has; and of all together no more than goes into the ring of a process that takes
+# nothing out meanwhile.
+_LONG = 20_000
 
 
 def reply(text):

@@ -262,7 +262,8 @@ pub(super) fn has_gone(state: &mut State, name: u64) {
 
 /// A trunk is lost. Where it led to nobody is for a while: TCP tells more.
 pub(super) fn loses(state: &mut State, name: u64) {
-    let way = nobody();
+    // Or somebody is about to ask at once.
+    let way = if state.strays.are_any() { Way::Free } else { nobody() };
     for route in routes(state).0.iter_mut().filter(|one| one.way == Way::Trunk(name)) {
         route.way = way;
     }
@@ -419,11 +420,23 @@ pub(super) enum Again {
     Nowhere,
 }
 
-/// The same, for who has the lock: waits for nobody.
-pub(super) fn reach_again(state: &mut State, to: Name) -> Again {
+/// The same, for who has the lock: waits for nobody. `may_ask`: at all, and again where somebody
+/// has the socket who has not said that he listens.
+pub(super) fn reach_again(
+    state: &mut State,
+    to: Name,
+    (may_ask, may_ask_again): (bool, bool),
+) -> Again {
+    if may_ask_again && is_heard(state, &to) {
+        forgets(state, &to, false);
+    }
+    let is_known = |one: &&Route| one.to == to && one.way != Way::Free;
+    if !may_ask && !routes(state).0.iter().any(|one| is_known(&one)) {
+        return Again::Later;
+    }
     match known(state, to) {
         Known::Way(Reached::Trunk(name, _)) => Again::Trunk(name),
-        // It waits at that socket, as the kernel's would. (It is asked again by and by.)
+        // It waits at that socket, as the kernel's would.
         Known::Way(_) if is_heard(state, &to) => Again::Later,
         Known::Way(_) => Again::Nowhere,
         Known::Wait(tag) => {

@@ -17,6 +17,9 @@ use crate::carry::clock;
 /// millisecond. A process that is gone is heard of by its bell only.
 const BELLS: u64 = clock::SECOND >> 10;
 
+/// How often it is looked whether there is a broker again, in nanoseconds.
+const LEFT_ALONE: u64 = 1_000_000_000;
+
 /// What is to become of an `Open`.
 enum Opened {
     Done,
@@ -57,13 +60,13 @@ impl State {
         }
     }
 
-    /// No broker has heard of some of these yet, or one may not answer.
-    pub(super) fn is_left_alone(&self) -> bool {
-        if self.strays.count() > 0 {
-            return true;
-        }
+    /// When somebody who sleeps is to look, though nobody wakes him; `None`: never.
+    pub(super) fn wakes_at(&self) -> Option<u64> {
         let mut across = self.trunks.iter().flatten().filter_map(|trunk| trunk.across.as_ref());
-        across.any(|across| across.broker != broker::connection())
+        // A broker that comes anew wakes nobody, and no broker has heard of some of these yet.
+        let is_left_alone = across.any(|across| across.broker != broker::connection());
+        let later = is_left_alone.then(|| sleepers::now() + LEFT_ALONE);
+        self.strays.wake().or(later)
     }
 
     /// Tells the broker of trunks that have ended.

@@ -11,7 +11,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use omniverb_stream::light::row::Note;
-use omniverb_stream::light::{Block, List, Pool, Row, Rows};
+use omniverb_stream::light::{Block, Pool, Row, Rows};
 use rustix::mm::Advice;
 use rustix::thread::sched_yield;
 
@@ -19,6 +19,7 @@ use super::listeners::Listeners;
 use super::numbers::Token;
 use super::room::{give_back, zeros};
 use super::sets::Sets;
+use super::strays::Strays;
 use super::trunk::{IDS_BYTES as IDS, MEMORY_BYTES as MEMORY, Trunk};
 use crate::place;
 
@@ -46,7 +47,7 @@ pub(super) struct State {
     /// Something has become ready since that was asked last.
     pub has_news: bool,
     /// Connections that were refused and go by no trunk: who else has the socket is asked for.
-    pub strays: List,
+    pub strays: Strays,
     /// Trunks of which the broker is to be told that they have ended, and how many.
     pub gone: ([u64; TRUNKS], usize),
     /// Connections that there were, and bytes that were sent by them: for reports.
@@ -92,7 +93,7 @@ fn fill() {
         listeners: Listeners::new(),
         sets: Sets::new(),
         has_news: false,
-        strays: List::new(),
+        strays: Strays::new(),
         gone: ([0; TRUNKS], 0),
         carried: (0, 0),
     };
@@ -170,7 +171,7 @@ pub(super) fn with<R>(act: impl FnOnce(&mut State) -> R) -> Option<R> {
     // nobody comes here.
     let state = unsafe { (*STATE.0.get()).assume_init_mut() };
     let result = act(state);
-    if state.strays.count() > 0 {
+    if state.strays.are_any() {
         state.move_strays();
     }
     state.tell();

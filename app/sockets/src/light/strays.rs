@@ -5,14 +5,42 @@
 //!
 //! Nobody waits for the broker here. What is left to do is done by whoever comes by next.
 
-use omniverb_stream::light::Frame;
 use omniverb_stream::light::frame::{DATA_MAX, HEADER};
 use omniverb_stream::light::row::{Closing, Note};
+use omniverb_stream::light::{Frame, List};
 
 use super::broker::{self, Again};
 use super::sleepers;
 use super::state::State;
 use super::trunk::FOR_ANSWERS;
+
+/// How long nobody is asked again, at first and at last, in nanoseconds.
+const PAUSES: (u64, u64) = (2_000_000, 1_000_000_000);
+
+/// Those that go by no trunk.
+pub(super) struct Strays {
+    list: List,
+    /// When the broker may be asked once more, and how long it is not asked then.
+    again: u64,
+    pause: u64,
+}
+
+impl Strays {
+    pub(super) const fn new() -> Self {
+        Self { list: List::new(), again: 0, pause: PAUSES.0 }
+    }
+
+    /// There are some.
+    #[inline(always)]
+    pub(super) fn are_any(&self) -> bool {
+        self.list.count() > 0
+    }
+
+    /// When somebody is to look after them though nothing has come.
+    pub(super) fn wake(&self) -> Option<u64> {
+        self.are_any().then_some(self.again)
+    }
+}
 
 /// What has become of an attempt to open again.
 enum Moved {
@@ -42,7 +70,7 @@ impl State {
     /// It has parted from who has refused it.
     pub(super) fn strays(&mut self, at: u32) {
         self.rows.at(at).strays();
-        self.rows.append(&mut self.strays, at);
+        self.rows.append(&mut self.strays.list, at);
     }
 
     /// Those that stray go to who else listens, as far as that is known by now.
@@ -50,23 +78,33 @@ impl State {
     pub(super) fn move_strays(&mut self) {
         // The broker is to know first of trunks that are no more.
         self.say_gone();
-        for _ in 0..self.strays.count() {
-            let Some(at) = self.rows.pop(&mut self.strays) else { return };
-            if self.rows.at(at).has(Note::Reset) {
+        let is_time = sleepers::now() >= self.strays.again;
+        for _ in 0..self.strays.list.count() {
+            let Some(at) = self.rows.pop(&mut self.strays.list) else { return };
+            let row = self.rows.at(at);
+            if row.has(Note::Reset) {
                 self.gives_up(at);
                 continue;
             }
-            let to = self.rows.at(at).names.to;
-            let moved = match broker::reach_again(self, to) {
-                Again::Trunk(name) => self.opens_again(at, name),
-                Again::Later => Moved::Later,
+            // Who was refused twice may have been by who is just leaving.
+            let (to, may_ask) = (row.names.to, is_time || !row.has_moved());
+            let moved = match broker::reach_again(self, to, (may_ask, is_time)) {
+                Again::Trunk(name) if may_ask => self.opens_again(at, name),
+                Again::Trunk(_) | Again::Later => Moved::Later,
                 Again::Nowhere => Moved::Never,
             };
             match moved {
                 Moved::Done => {}
-                Moved::Later => self.rows.append(&mut self.strays, at),
+                Moved::Later => self.rows.append(&mut self.strays.list, at),
                 Moved::Never => self.gives_up(at),
             }
+        }
+        let Strays { list, again, pause } = &mut self.strays;
+        if list.count() == 0 {
+            *pause = PAUSES.0;
+        } else if is_time {
+            *again = sleepers::now() + *pause;
+            *pause = (2 * *pause).min(PAUSES.1);
         }
     }
 

@@ -136,14 +136,11 @@ pub(super) fn sleep(
     waits: Waits,
     mask: *const libc::sigset_t,
 ) -> Result<(), c_int> {
-    let now_and_then = || Some(now() + 1000 * MILLISECOND);
-    let (has_more, is_left_alone) =
-        with(|state| (state.has_frames(), state.is_left_alone())).unwrap_or_default();
+    let (has_more, wakes_at) =
+        with(|state| (state.has_frames(), state.wakes_at())).unwrap_or_default();
     let limit = match waits {
         _ if has_more => Some(0),
-        // A broker that comes anew wakes nobody.
-        Waits::Until(limit) if is_left_alone => limit.min(now_and_then()).or_else(now_and_then),
-        Waits::Until(limit) => limit,
+        Waits::Until(limit) => limit.min(wakes_at).or(limit).or(wakes_at),
         Waits::Never => None,
     };
     let woken = sleeper.sleep(all, limit, mask);

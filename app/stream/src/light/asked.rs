@@ -76,12 +76,7 @@ impl Row {
     /// Keeps a copy of what it sends, if it may yet have to move: `fill` as of
     /// [`super::queue::Queue::push`].
     #[inline]
-    pub fn keep(
-        &mut self,
-        pool: &mut Pool<'_>,
-        bytes: usize,
-        fill: impl FnMut(usize, &mut [u8]),
-    ) {
+    pub fn keep(&mut self, pool: &mut Pool<'_>, bytes: usize, fill: impl FnMut(usize, &mut [u8])) {
         if !self.is_asked() {
             return;
         }
