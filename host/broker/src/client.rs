@@ -230,6 +230,16 @@ impl Client {
         self.tell(Reply::Seen { address: bytes(to.ip()), port: to.port() }, &[]);
     }
 
+    /// By which socket that is.
+    pub(crate) fn by(&self, tag: u64, socket: u64) {
+        self.tell(Reply::By { tag, socket }, &[]);
+    }
+
+    /// Nobody is brought there any more.
+    pub(crate) fn unheard(&self, tag: u64) {
+        self.tell(Reply::Unheard { tag }, &[]);
+    }
+
     /// No trunk leads to where it wants to be brought; `is_heard` as of [`Reply::Nobody`].
     pub(crate) fn nobody(&self, tag: u64, is_heard: bool) {
         self.tell(Reply::Nobody { tag, is_heard }, &[]);

@@ -22,7 +22,7 @@ use omniverb_sys::{clock, lock, memfd, random, socket};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// A process says that it listens.
 pub(crate) fn listens(broker: &Broker, client: &Client, tag: u64, socket: OwnedFd) {
@@ -74,8 +74,8 @@ pub(crate) fn reaches(
 ) {
     let to = SocketAddr::new(Ipv6Addr::from(address).to_canonical(), port);
     let found = match Ipv6Addr::from(from).to_canonical() {
-        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => within(broker, client, to),
-        from => across(broker, client, from, to),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => within(broker, (client, tag), to),
+        from => across(broker, (client, tag), from, to),
     };
     match found {
         Ok(there) => {
@@ -93,6 +93,12 @@ pub(crate) fn reaches(
 /// There is a socket that listens, and no other process has said that it does so by it.
 struct Unsaid;
 
+/// What a socket is called where nobody is to learn how many there are.
+fn name_of(cookie: u64) -> u64 {
+    static SECRET: LazyLock<u64> = LazyLock::new(random::number);
+    cookie ^ *SECRET
+}
+
 /// Where somebody is to be brought.
 struct There {
     /// Who listens, and what he calls that.
@@ -102,8 +108,13 @@ struct There {
     across: Option<([Place; 2], (u16, u64))>,
 }
 
-fn within(broker: &Broker, client: &Client, to: SocketAddr) -> Result<There, Option<Unsaid>> {
+fn within(
+    broker: &Broker,
+    (client, tag): (&Client, u64),
+    to: SocketAddr,
+) -> Result<There, Option<Unsaid>> {
     let cookie = client.listener(to).ok().flatten().ok_or(None)?;
+    client.by(tag, name_of(cookie));
     let namespace = client.namespace;
     let next = lock(&broker.listeners).next((namespace, cookie), client.number);
     let (number, listens) = next.ok_or(Some(Unsaid))?;
@@ -112,7 +123,7 @@ fn within(broker: &Broker, client: &Client, to: SocketAddr) -> Result<There, Opt
 
 fn across(
     broker: &Broker,
-    client: &Client,
+    (client, tag): (&Client, u64),
     from: IpAddr,
     to: SocketAddr,
 ) -> Result<There, Option<Unsaid>> {
@@ -123,6 +134,7 @@ fn across(
     }
     let by = proof.by().ok_or(None)?;
     let cookie = by.listener(to).ok().flatten().ok_or(None)?;
+    client.by(tag, name_of(cookie));
     let namespace = proof.to.namespace;
     let next = lock(&broker.listeners).next((namespace, cookie), client.number);
     let (number, listens) = next.ok_or(Some(Unsaid))?;

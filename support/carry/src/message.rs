@@ -124,6 +124,19 @@ pub enum Reply {
         /// Why nobody is brought there; `None`: whoever reaches for it may be.
         why: Option<Refusal>,
     },
+    /// By which socket the kernel would bring him there; the answer comes behind it. Who was refused
+    /// there goes on to who has the same one only.
+    By {
+        /// As it was asked.
+        tag: u64,
+        /// What the broker calls the socket.
+        socket: u64,
+    },
+    /// From now on nobody is brought to what [`Request::Unlisten`] has named.
+    Unheard {
+        /// As it was called.
+        tag: u64,
+    },
     /// With a trunk's memory ([`crate::trunk`]) and one end of two joined stream sockets, whose
     /// other end the other process has.
     Trunk {
@@ -347,6 +360,8 @@ impl Reply {
             Self::Known { tag, name, until } => [24, tag, name, until],
             Self::Nobody { tag, is_heard } => [25, tag, is_heard.into(), 0],
             Self::Listens { tag, why } => [26, tag, why.map_or(0, |why| why as u64), 0],
+            Self::Unheard { tag } => [30, tag, 0, 0],
+            Self::By { tag, socket } => [31, tag, socket, 0],
             Self::Range(range) => {
                 let (address, bits, ports) = range.parts();
                 let ports = u64::from(*ports.start()) | u64::from(*ports.end()) << 16;
@@ -385,6 +400,8 @@ impl Reply {
             [25, tag, heard @ (0 | 1), 0] => Self::Nobody { tag, is_heard: heard == 1 },
             [26, tag, 0, 0] => Self::Listens { tag, why: None },
             [26, tag, why, 0] => Self::Listens { tag, why: Some(Refusal::of(why)?) },
+            [30, tag, 0, 0] => Self::Unheard { tag },
+            [31, tag, socket, 0] => Self::By { tag, socket },
             [27, what, first, last] => {
                 let bits = u8::try_from(what as u32).ok()?;
                 let ports = (what >> 32) as u16..=(what >> 48) as u16;
@@ -450,6 +467,8 @@ mod tests {
             Reply::Nobody { tag: u64::MAX, is_heard: false },
             Reply::Nobody { tag: 1, is_heard: true },
             Reply::Listens { tag: 10, why: None },
+            Reply::Unheard { tag: 10 },
+            Reply::By { tag: 10, socket: u64::MAX },
             Reply::Range("10.1.0.0/16:7000-65535".parse().unwrap()),
             Reply::Range("[fd00::1]:1".parse().unwrap()),
             Reply::Range("::/0".parse().unwrap()),

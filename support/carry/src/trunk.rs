@@ -23,6 +23,8 @@ pub const TAIL: usize = 128;
 pub const SLEEPS: usize = 256;
 /// Whether it was told to part.
 pub const IS_CUT: usize = 384;
+/// How often it has left a socket that listens: who goes there asks anew.
+pub const LEFT: usize = 512;
 /// Bytes of a ring.
 pub const RING: usize = 256 << 10;
 /// Bytes of its file.

@@ -17,6 +17,8 @@ import sys
 import threading
 
 _WAIT = 20
+# Connections that are made after that.
+_MORE = 5
 # More than a frame has; and of all together no more than goes into the ring of a process that takes
 # nothing out meanwhile.
 _LONG = 20_000
@@ -108,7 +110,7 @@ def main(way, count):
         pid = os.fork()
         if pid == 0:
             if workers:
-                second(listener, pair[1], count - 1)
+                second(listener, pair[1], count - 1 + _MORE)
             first(listener, pair[1], other[1])
         workers.append(pid)
         pipes.append((pair[0], other[0]))
@@ -149,7 +151,8 @@ def main(way, count):
         assert poll.poll(_WAIT * 1000)
     else:
         later.send(b"g")
-    for at, (end, text) in enumerate(ends[1:], 1):
+    more = [(socket.create_connection(("127.0.0.1", port), _WAIT), b"") for _ in range(_MORE)]
+    for at, (end, text) in enumerate([*ends[1:], *more], 1):
         if at in closed:
             continue
         if not text.endswith(b"."):

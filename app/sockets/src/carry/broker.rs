@@ -344,6 +344,8 @@ fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) 
             | Reply::Way { .. }
             | Reply::Seen { .. }
             | Reply::Nobody { .. }
+            | Reply::By { .. }
+            | Reply::Unheard { .. }
             | Reply::Listens { .. },
             file,
         ) => {

@@ -74,8 +74,12 @@ struct Route {
     pause: u64,
     /// When that was answered last.
     answered: u64,
-    /// When it was asked last.
+    /// When it was asked last, and how often the trunk's other end had left sockets when that was
+    /// answered: if that is not so any more, it is asked anew.
     asked: u64,
+    left: u64,
+    /// Which socket listens there, as the broker calls it; 0: nobody's, as far as is known.
+    socket: u64,
     /// Somebody has the socket there who may say yet that he listens.
     is_heard: bool,
     /// The question's tag.
@@ -97,6 +101,8 @@ const NONE: Route = Route {
     pause: 0,
     answered: 0,
     asked: 0,
+    left: 0,
+    socket: 0,
     is_heard: false,
 };
 static ROUTES_NOW: Routes = Routes(UnsafeCell::new(([NONE; ROUTES], 0)));
@@ -134,6 +140,7 @@ pub(super) fn take_all(state: &mut State) -> bool {
 }
 
 fn came(state: &mut State, reply: Reply, files: Files) {
+    state.strays.are_due();
     match (reply, files) {
         (Reply::Trunk { tag, name, side, ends }, [Some(memory), Some(bell)]) => {
             let across = ends.map(|ends| Across::new(ends, connection()));
@@ -166,7 +173,8 @@ fn came(state: &mut State, reply: Reply, files: Files) {
             let until = if until == 0 { 0 } else { believed(until).saturating_sub(SPARE).max(1) };
             // The clocks of two time namespaces may differ.
             let is_well = is_there && (until == 0 || until > sleepers::now());
-            answer(state, tag, if is_well { Way::Trunk(name) } else { nobody() });
+            let or_else = if state.strays.are_any() && !is_there { Way::Free } else { nobody() };
+            answer(state, tag, if is_well { Way::Trunk(name) } else { or_else });
             if let Some(route) = routes(state).0.iter_mut().find(|one| one.tag == tag) {
                 (route.until, route.answered) = (until, sleepers::now());
             }
@@ -194,6 +202,15 @@ fn came(state: &mut State, reply: Reply, files: Files) {
                 listener.is_under_way = false;
             }
         }
+        (Reply::By { tag, socket }, _) => {
+            if let Some(route) = routes(state).0.iter_mut().find(|one| one.tag == tag) {
+                route.socket = socket;
+            }
+        }
+        (Reply::Unheard { .. }, _) => {
+            let (said, heard) = &mut state.unheard;
+            *heard = (*heard + 1).min(*said);
+        }
         // Nobody is to come there, by whatever trunk.
         (Reply::Listens { tag, .. }, _) => state.refuses(tag as c_int),
         _ => {}
@@ -211,6 +228,11 @@ impl State {
     pub(super) fn trunk_named(&self, name: u64) -> Option<usize> {
         self.trunks.iter().position(|trunk| trunk.as_ref().is_some_and(|one| one.name == name))
     }
+
+    /// How often the other end of a trunk has left sockets that listen.
+    fn left_by(&self, name: u64) -> Option<u64> {
+        self.trunks[self.trunk_named(name)?].as_ref().map(Trunk::left)
+    }
 }
 
 fn nobody() -> Way {
@@ -218,8 +240,15 @@ fn nobody() -> Way {
 }
 
 fn answer(state: &State, tag: u64, way: Way) {
-    if let Some(route) = routes(state).0.iter_mut().find(|one| one.tag == tag) {
-        route.way = way;
+    let Some(route) = routes(state).0.iter_mut().find(|one| one.tag == tag) else { return };
+    route.way = way;
+    if let Way::Trunk(name) = way {
+        let trunk = state.trunk_named(name).and_then(|index| state.trunks[index].as_ref());
+        route.left = trunk.map_or(0, Trunk::left);
+        // Perhaps there.
+        if trunk.is_none_or(|trunk| trunk.has_left_since(route.asked)) {
+            route.way = Way::Free;
+        }
     }
 }
 
@@ -355,16 +384,38 @@ fn wait(until: u64) -> bool {
     matches!(poll(&mut wanted, Some(&limit)), Ok(_) | Err(Errno::INTR))
 }
 
-/// It listens no more.
+/// It listens no more: the broker is told so, and brings nobody there any more.
 pub(super) fn unlistens(number: c_int) {
-    say(Request::Unlisten { tag: number.unsigned_abs().into() }, &[]);
+    let said = with(|state| {
+        let by = state.listeners.of(number).map_or(0, |listener| listener.said);
+        let is_said = by != 0 && by == connection() && {
+            say(Request::Unlisten { tag: number.unsigned_abs().into() }, &[])
+        };
+        is_said.then(|| {
+            state.unheard.0 += 1;
+            state.unheard.0
+        })
+    });
+    let Some(said) = said.flatten() else { return };
+    let until = sleepers::now() + ANSWER;
+    loop {
+        let is_heard = with(|state| {
+            take(state);
+            state.unheard.1 >= said
+        });
+        if is_heard != Some(false) || !wait(until) {
+            break;
+        }
+    }
+    // One that was not answered is not waited for again.
+    with(|state| state.unheard.1 = state.unheard.1.max(said));
 }
 
 /// How an address is reached.
 #[derive(Clone, Copy)]
 pub(super) enum Reached {
-    /// By a trunk; and the address that who goes there has.
-    Trunk(u64, [u8; 16]),
+    /// By a trunk; the address that who goes there has; and to which socket.
+    Trunk(u64, [u8; 16], u64),
     /// By the kernel.
     Kernel,
     /// The same; and the broker is to see it.
@@ -379,8 +430,9 @@ pub(super) fn reach(to: Name) -> Reached {
         Some(Known::Wait(tag)) => return answer_of_another(tag),
         Some(Known::Ask(tag)) => tag,
     };
-    let is_asked = asks(tag, to, |own| {
+    let is_asked = source(to).is_some_and(|own| {
         with(|state| goes_from(state, tag, (own, to)));
+        asks(tag, (own, to))
     });
     if !is_asked {
         with(|state| answer(state, tag, nobody()));
@@ -389,11 +441,9 @@ pub(super) fn reach(to: Name) -> Reached {
     answer_to(tag)
 }
 
-/// Asks the broker; before, `from` is told which address one goes there from. `false`: there is
-/// nobody to be asked, or he does not hear that now.
-fn asks(tag: u64, to: Name, mut from: impl FnMut(Name)) -> bool {
-    let Some(own) = source(to) else { return false };
-    from(own);
+/// Asks the broker for who goes there from that address. `false`: there is nobody to be asked, or
+/// he does not hear that now.
+fn asks(tag: u64, (own, to): (Name, Name)) -> bool {
     // Who listens for all addresses is found by any: so it is said that it is another's.
     let from = if own.leads_to(&to) { [0; 16] } else { own.address };
     mailbox_for(Request::Reach { tag, address: to.address, port: to.port, from }, &[])
@@ -405,58 +455,64 @@ fn goes_from(state: &State, tag: u64, (own, to): (Name, Name)) {
     }
 }
 
-fn is_heard(state: &State, to: &Name) -> bool {
-    let mut all = routes(state).0.iter();
-    all.any(|one| one.to == *to && one.is_heard && matches!(one.way, Way::Nobody(_)))
-}
-
 /// How an address is reached by a connection that was refused there.
 pub(super) enum Again {
-    /// By this trunk.
-    Trunk(u64),
-    /// The broker is being asked.
+    /// By a trunk, to this socket.
+    Trunk(u64, u64),
+    /// The kernel has this socket there, and nobody has said that he listens by it.
+    Unsaid(u64),
+    /// That is not known yet.
     Later,
     /// Nobody listens there.
     Nowhere,
 }
 
-/// The same, for who has the lock: waits for nobody. `may_ask`: at all, and again where somebody
-/// has the socket who has not said that he listens.
+/// The same, for who has the lock: waits for nobody. `may_ask`: at all, and again where nobody has
+/// said that he listens.
 pub(super) fn reach_again(
     state: &mut State,
     to: Name,
     (may_ask, may_ask_again): (bool, bool),
 ) -> Again {
-    if may_ask_again && is_heard(state, &to) {
-        forgets(state, &to, false);
+    let now = sleepers::now();
+    let known = routes(state).0.iter().find(|one| one.way != Way::Free && one.to == to);
+    if let Some(route) = known.copied() {
+        match route.way {
+            Way::Trunk(name)
+                if state.left_by(name) == Some(route.left)
+                    && (route.until == 0 || now < route.until) =>
+            {
+                return Again::Trunk(name, route.socket);
+            }
+            Way::Asked if now.saturating_sub(route.asked) < ANSWER => return Again::Later,
+            Way::Asked => {
+                answer(state, route.tag, nobody());
+                return Again::Nowhere;
+            }
+            Way::Nobody(at) if now.saturating_sub(at) < NOBODY => match route.is_heard {
+                false => return Again::Nowhere,
+                true if !may_ask_again => return Again::Unsaid(route.socket),
+                true => {}
+            },
+            _ => {}
+        }
     }
-    let is_known = |one: &&Route| one.to == to && one.way != Way::Free;
-    if !may_ask && !routes(state).0.iter().any(|one| is_known(&one)) {
+    if !may_ask {
         return Again::Later;
     }
-    match known(state, to) {
-        Known::Way(Reached::Trunk(name, _)) => Again::Trunk(name),
-        // It waits at that socket, as the kernel's would.
-        Known::Way(_) if is_heard(state, &to) => Again::Later,
-        Known::Way(_) => Again::Nowhere,
-        Known::Wait(tag) => {
-            let now = sleepers::now();
-            let route = routes(state).0.iter().find(|one| one.tag == tag);
-            if route.is_some_and(|one| now.saturating_sub(one.asked) < ANSWER) {
-                return Again::Later;
-            }
-            answer(state, tag, nobody());
-            Again::Nowhere
-        }
-        Known::Ask(tag) => {
-            if asks(tag, to, |own| goes_from(state, tag, (own, to))) {
-                return Again::Later;
-            }
-            let is_there = connection() != 0;
-            answer(state, tag, if is_there { Way::Free } else { nobody() });
-            if is_there { Again::Later } else { Again::Nowhere }
-        }
+    let heard = known.filter(|route| route.is_heard).map(|route| route.socket);
+    let tag = asks_anew(state, to, now);
+    let Some(own) = source(to) else {
+        answer(state, tag, nobody());
+        return Again::Nowhere;
+    };
+    goes_from(state, tag, (own, to));
+    if !asks(tag, (own, to)) {
+        let is_there = connection() != 0;
+        answer(state, tag, if is_there { Way::Free } else { nobody() });
+        return if is_there { Again::Later } else { Again::Nowhere };
     }
+    heard.map_or(Again::Later, Again::Unsaid)
 }
 
 /// Waits for the answer to a question.
@@ -499,7 +555,7 @@ impl Route {
         }
         match self.way {
             Way::Trunk(name) if self.until == 0 || now < self.until => {
-                Reached::Trunk(name, self.from)
+                Reached::Trunk(name, self.from, self.socket)
             }
             _ => Reached::Kernel,
         }
@@ -545,12 +601,11 @@ enum Known {
 
 fn known(state: &mut State, to: Name) -> Known {
     let now = sleepers::now();
-    let (all, latest) = routes(state);
-    let found = all.iter_mut().find(|one| one.way != Way::Free && one.to == to);
+    let found = routes(state).0.iter_mut().find(|one| one.way != Way::Free && one.to == to);
     if let Some(route) = found {
         match route.way {
             Way::Trunk(name) => {
-                let is_there = state.trunk_named(name).is_some();
+                let is_there = state.left_by(name) == Some(route.left);
                 // Another process may have been there meanwhile: that is asked first.
                 let is_asked = route.tried != 0 || now < route.answered + OFTEN;
                 let is_sure = !route.is_old(now) || is_asked && now < route.until;
@@ -564,13 +619,24 @@ fn known(state: &mut State, to: Name) -> Known {
             }
             _ => {}
         }
-        *latest += 1;
-        (route.way, route.tag, route.tried, route.asked) = (Way::Asked, *latest, 0, now);
-        return Known::Ask(*latest);
     }
+    Known::Ask(asks_anew(state, to, now))
+}
+
+/// A question is about to be asked: its tag.
+fn asks_anew(state: &mut State, to: Name, now: u64) -> u64 {
+    let end = state.trunks_end;
+    state.trunks[..end].iter_mut().flatten().for_each(|trunk| trunk.looks(now));
+    let (all, latest) = routes(state);
     *latest += 1;
+    let found = all.iter_mut().find(|one| one.way != Way::Free && one.to == to);
+    if let Some(route) = found {
+        (route.way, route.tag, route.tried) = (Way::Asked, *latest, 0);
+        (route.asked, route.socket, route.is_heard) = (now, 0, false);
+        return *latest;
+    }
     let place = all.iter().position(|one| one.way == Way::Free);
     let place = place.unwrap_or(*latest as usize % ROUTES);
     all[place] = Route { to, way: Way::Asked, tag: *latest, asked: now, ..NONE };
-    Known::Ask(*latest)
+    *latest
 }

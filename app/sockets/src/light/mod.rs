@@ -148,6 +148,7 @@ pub(crate) fn closes(number: c_int) {
     keeping_errno(|| {
         if !is_light {
             broker::waits_for_duplicate(number);
+            broker::unlistens(number);
         }
         with(|state| {
             if let Some(at) = numbers::put(number, None) {
@@ -195,17 +196,18 @@ pub(crate) fn forks() {
     }
     keeping_errno(|| {
         while let Some(number) = with(|state| state.listeners.unused()).flatten() {
+            broker::unlistens(number);
             with(|state| state.leave_listener(number));
         }
     });
 }
 
 impl state::State {
-    /// Nobody comes there any more by light connections.
+    /// Nobody comes there any more by light connections, which the broker knows.
     pub(in crate::light) fn leave_listener(&mut self, number: c_int) {
         let Some(pending) = self.listeners.remove(number) else { return };
-        // Before they come again.
-        broker::unlistens(number);
+        // Nor do those who know of another time. Whoever waits asks anew.
+        self.trunks.iter().flatten().for_each(trunk::Trunk::has_left);
         self.drop_pending(pending);
     }
 

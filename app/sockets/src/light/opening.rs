@@ -23,6 +23,7 @@ use super::broker::{self, Reached};
 use super::names::{self, Family};
 use super::numbers::{self, Token};
 use super::ranges;
+use super::sleepers;
 use super::state::{State, with};
 use super::trunk::FOR_ANSWERS;
 use super::waiting::{Waits, until};
@@ -159,8 +160,8 @@ pub(super) unsafe fn connect(
     if to.is_any() || to.port == 0 || !ranges::has(&to) {
         return None;
     }
-    let (trunk, from) = match keeping_errno(|| broker::reach(to)) {
-        Reached::Trunk(trunk, from) => (trunk, from),
+    let (trunk, from, socket) = match keeping_errno(|| broker::reach(to)) {
+        Reached::Trunk(trunk, from, socket) => (trunk, from, socket),
         Reached::Kernel => return None,
         Reached::Seen => {
             wanted::wants(number);
@@ -200,6 +201,7 @@ pub(super) unsafe fn connect(
         let token = state.token(at);
         let row = state.rows.at(at);
         (row.is_six, row.times, row.numbers) = (is_six, times, 1);
+        row.socket = socket as u32;
         if how & libc::O_NONBLOCK != 0 {
             row.note(Note::NonBlocking);
             row.is_connecting = true;
@@ -285,13 +287,33 @@ impl State {
         Some(at)
     }
 
+    /// Nobody is to have one who has opened it would not hear that: he might go elsewhere with it.
+    fn has_room_to_accept(&mut self, at: u32) -> bool {
+        let index = usize::from(self.rows.at(at).trunk);
+        if self.rows.at(at).has(Note::HadClose) && self.rows.at(at).has(Note::SaidClose) {
+            return true;
+        }
+        let Some(trunk) = self.trunks[index].as_mut() else { return true };
+        trunk.has_pending = trunk.room(HEADER) < HEADER;
+        if trunk.has_pending && sleepers::are_any() {
+            // Who sleeps has not said that room is wanted.
+            trunk.sleeps();
+            trunk.has_pending = trunk.room(HEADER) < HEADER;
+        }
+        !trunk.has_pending
+    }
+
     /// A connection that waits at a listening socket, at a number that it gets now.
     fn take_pending(&mut self, number: c_int, flags: c_int) -> Option<Result<(c_int, u32), c_int>> {
         let listener = self.listeners.of(number)?;
         if listener.pending.first() == 0 {
             return None;
         }
-        let is_six = listener.is_six;
+        let (is_six, first) = (listener.is_six, listener.pending.first());
+        if !self.has_room_to_accept(first) {
+            return None;
+        }
+        let Some(listener) = self.listeners.of(number) else { return None };
         let command =
             if flags & libc::SOCK_CLOEXEC == 0 { libc::F_DUPFD } else { libc::F_DUPFD_CLOEXEC };
         let Some(placeholder) = placeholder() else { return Some(Err(libc::ENFILE)) };
@@ -320,7 +342,6 @@ impl State {
         let index = usize::from(row.trunk);
         if let Some(trunk) = self.trunks[index].as_mut()
             && owes == Some(Frame::Accepted)
-            && trunk.room(HEADER) >= HEADER
         {
             let row = self.rows.at(at);
             trunk.put_quietly(Frame::Accepted, row.id);

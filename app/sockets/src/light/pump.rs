@@ -96,7 +96,8 @@ impl State {
                 broker::take(self);
                 return;
             };
-            let Some(trunk) = self.trunks[index].as_ref() else { return };
+            self.strays.are_due();
+            let Some(trunk) = self.trunks[index].as_mut() else { return };
             let is_there = trunk.hear();
             let how = if trunk.is_cut() { Closing::Reset } else { Closing::Orderly };
             let name = trunk.name;
@@ -159,10 +160,15 @@ impl State {
                         }
                         trunk.is_short_of_room = trunk.room(HEADER) < HEADER;
                     }
-                    if trunk.is_short_of_room {
+                    // Of who is gone nothing is put off: what is behind it may be for others.
+                    let is_over = trunk.is_over;
+                    if trunk.is_short_of_room && !is_over {
                         return Ok(());
                     }
-                    if let Opened::Later = self.opened(index, id)? {
+                    if !trunk.is_short_of_room
+                        && let Opened::Later = self.opened(index, id)?
+                        && !is_over
+                    {
                         return Ok(());
                     }
                 }
@@ -415,7 +421,7 @@ impl State {
         }
         for id in 0..trunk.ids.known() {
             if let Some(at) = trunk.ids.row(id) {
-                self.loses(at, how);
+                self.loses(at, how, trunk.is_over);
             }
         }
         if how == Closing::Reset {

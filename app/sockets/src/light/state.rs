@@ -48,6 +48,8 @@ pub(super) struct State {
     pub has_news: bool,
     /// Connections that were refused and go by no trunk: who else has the socket is asked for.
     pub strays: Strays,
+    /// How often the broker was told that this process listens somewhere no more, and has heard it.
+    pub unheard: (u64, u64),
     /// Trunks of which the broker is to be told that they have ended, and how many.
     pub gone: ([u64; TRUNKS], usize),
     /// Connections that there were, and bytes that were sent by them: for reports.
@@ -94,6 +96,7 @@ fn fill() {
         sets: Sets::new(),
         has_news: false,
         strays: Strays::new(),
+        unheard: (0, 0),
         gone: ([0; TRUNKS], 0),
         carried: (0, 0),
     };

@@ -23,17 +23,24 @@ pub(super) struct Strays {
     /// When the broker may be asked once more, and how long it is not asked then.
     again: u64,
     pause: u64,
+    /// Something has come that may be for them.
+    is_due: bool,
 }
 
 impl Strays {
     pub(super) const fn new() -> Self {
-        Self { list: List::new(), again: 0, pause: PAUSES.0 }
+        Self { list: List::new(), again: 0, pause: PAUSES.0, is_due: false }
     }
 
     /// There are some.
     #[inline(always)]
     pub(super) fn are_any(&self) -> bool {
         self.list.count() > 0
+    }
+
+    /// They are looked after at the end of what is done now.
+    pub(super) fn are_due(&mut self) {
+        self.is_due = true;
     }
 
     /// When somebody is to look after them though nothing has come.
@@ -71,26 +78,37 @@ impl State {
     pub(super) fn strays(&mut self, at: u32) {
         self.rows.at(at).strays();
         self.rows.append(&mut self.strays.list, at);
+        self.strays.is_due = true;
+        // Who sleeps may have to look when nothing comes.
+        self.has_news = true;
     }
 
     /// Those that stray go to who else listens, as far as that is known by now.
     #[cold]
     pub(super) fn move_strays(&mut self) {
+        broker::look(self);
+        let is_time = sleepers::now() >= self.strays.again;
+        if !core::mem::take(&mut self.strays.is_due) && !is_time {
+            return;
+        }
         // The broker is to know first of trunks that are no more.
         self.say_gone();
-        let is_time = sleepers::now() >= self.strays.again;
+        self.trunks.iter_mut().flatten().for_each(|trunk| trunk.has_strays = false);
         for _ in 0..self.strays.list.count() {
             let Some(at) = self.rows.pop(&mut self.strays.list) else { return };
             let row = self.rows.at(at);
-            if row.has(Note::Reset) {
-                self.gives_up(at);
-                continue;
-            }
+            let (to, socket, is_reset) = (row.names.to, row.socket, row.has(Note::Reset));
             // Who was refused twice may have been by who is just leaving.
-            let (to, may_ask) = (row.names.to, is_time || !row.has_moved());
+            let may_ask = is_time || !row.has_moved();
             let moved = match broker::reach_again(self, to, (may_ask, is_time)) {
-                Again::Trunk(name) if may_ask => self.opens_again(at, name),
-                Again::Trunk(_) | Again::Later => Moved::Later,
+                _ if is_reset || socket == 0 => Moved::Never,
+                Again::Trunk(_, other) if other as u32 != socket => Moved::Never,
+                Again::Trunk(name, _) if may_ask => self.opens_again(at, name),
+                Again::Unsaid(other) if other as u32 != socket => Moved::Never,
+                Again::Unsaid(_) | Again::Later if is_time && !self.rows.at(at).waits() => {
+                    Moved::Never
+                }
+                Again::Trunk(..) | Again::Unsaid(_) | Again::Later => Moved::Later,
                 Again::Nowhere => Moved::Never,
             };
             match moved {
@@ -99,7 +117,7 @@ impl State {
                 Moved::Never => self.gives_up(at),
             }
         }
-        let Strays { list, again, pause } = &mut self.strays;
+        let Strays { list, again, pause, .. } = &mut self.strays;
         if list.count() == 0 {
             *pause = PAUSES.0;
         } else if is_time {
@@ -109,7 +127,8 @@ impl State {
     }
 
     fn opens_again(&mut self, at: u32, name: u64) -> Moved {
-        let Some(index) = self.trunk_named(name) else { return Moved::Never };
+        // It is asked for once more.
+        let Some(index) = self.trunk_named(name) else { return Moved::Later };
         let kept = self.rows.at(at).queue.len();
         let frames = kept.div_ceil(DATA_MAX) * 2 * HEADER;
         let least = Frame::Open.takes() + kept + frames + 2 * HEADER + FOR_ANSWERS;
@@ -156,13 +175,13 @@ impl State {
     }
 
     /// A trunk is no more: so is what has come by it, as `how` says, but for those that go
-    /// elsewhere.
-    pub(super) fn loses(&mut self, at: u32, how: Closing) {
+    /// elsewhere, if that is since its other process is gone (`is_over`).
+    pub(super) fn loses(&mut self, at: u32, how: Closing, is_over: bool) {
         let was_asked = self.rows.at(at).is_asked();
-        if self.rows.at(at).moves() || how == Closing::Orderly && was_asked {
-            if self.leaves(at, true) {
-                return self.settle(at);
-            }
+        // Unless the other end may still give it to its program.
+        let may = self.rows.at(at).moves() || is_over && was_asked;
+        if may && self.leaves(at, true) {
+            return self.settle(at);
         }
         let row = self.rows.at(at);
         row.is_settled(&mut self.pool);

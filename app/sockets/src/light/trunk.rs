@@ -12,7 +12,7 @@ use core::sync::atomic::{Ordering, fence};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use omniverb_carry::trunk::{
-    self, BYTES, HEAD, IS_CUT, RING, SIDE, SLEEPS, Shown, TAIL, WAYS, ring,
+    self, BYTES, HEAD, IS_CUT, LEFT, RING, SIDE, SLEEPS, Shown, TAIL, WAYS, ring,
 };
 use omniverb_ring::{UserMemory, WordMemory};
 use omniverb_stream::light::frame::{HEADER, NAMES};
@@ -126,8 +126,13 @@ pub(super) struct Trunk {
     pub is_short_of_room: bool,
     /// Those rows want room, and have nothing to say.
     pub is_only_short: bool,
-    /// A connection wants to open here, and there is no room.
+    /// A connection wants to open here or to be accepted, and there is no room.
     pub has_strays: bool,
+    pub has_pending: bool,
+    /// The other process is gone: nothing comes but what is in the ring.
+    pub is_over: bool,
+    /// What the other side had left when somebody was asked last, and since when that was known.
+    seen: (u64, u64),
     /// Frames or room have moved since the other side was looked at.
     is_moved: bool,
     /// Bytes of frames that it was not woken for.
@@ -171,6 +176,9 @@ impl Trunk {
             is_short_of_room: false,
             is_only_short: true,
             has_strays: false,
+            has_pending: false,
+            is_over: false,
+            seen: (0, 0),
             is_moved: false,
             quiet: 0,
         })
@@ -372,14 +380,41 @@ impl Trunk {
         }
     }
 
+    fn wants_room(&self) -> bool {
+        self.is_short_of_room || self.has_strays || self.has_pending
+    }
+
     /// This process is about to sleep. It looks once more afterwards.
     pub(super) fn sleeps(&self) {
         let wants = match self.debts.count() {
-            0 if !self.is_short_of_room && !self.has_strays => WANTS_FRAMES,
+            0 if !self.wants_room() => WANTS_FRAMES,
             _ => WANTS_FRAMES | WANTS_ROOM,
         };
         self.memory.word(self.side * SIDE + SLEEPS).store(wants, Ordering::SeqCst);
         fence(Ordering::SeqCst);
+    }
+
+    /// This side has left a socket that listens.
+    pub(super) fn has_left(&self) {
+        let word = self.memory.word(self.side * SIDE + LEFT);
+        word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+
+    /// Somebody is about to be asked who listens: what the other side has left before that.
+    pub(super) fn looks(&mut self, now: u64) {
+        if self.left() != self.seen.0 {
+            self.seen = (self.left(), now);
+        }
+    }
+
+    /// The other side has left something since that was asked.
+    pub(super) fn has_left_since(&self, asked: u64) -> bool {
+        self.left() != self.seen.0 || self.seen.1 > asked
+    }
+
+    /// How often the other side has.
+    pub(super) fn left(&self) -> u64 {
+        self.memory.load((1 - self.side) * SIDE + LEFT, Ordering::Acquire)
     }
 
     /// The two are parted, which the other side sees though it may not have been told yet.
@@ -402,13 +437,18 @@ impl Trunk {
         self.memory.load((1 - self.side) * SIDE + IS_CUT, Ordering::Acquire) != 0
     }
 
-    /// Takes what has rung. `false`: the other process is gone.
-    pub(super) fn hear(&self) -> bool {
+    /// Takes what has rung. `false`: it is of no use any more; if `is_over` since the other process
+    /// is gone.
+    pub(super) fn hear(&mut self) -> bool {
         let Some(bell) = self.bell() else { return false };
         let mut bytes = [0; RINGS_MAX];
         match recv(bell, &mut bytes[..], RecvFlags::DONTWAIT) {
             // Nobody rings so often who does so only when this side sleeps.
-            Ok((0 | RINGS_MAX, _)) => false,
+            Ok((RINGS_MAX, _)) => false,
+            Ok((0, _)) => {
+                self.is_over = true;
+                false
+            }
             Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => true,
             Err(_) => false,
         }

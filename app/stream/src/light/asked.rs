@@ -13,8 +13,10 @@ use super::row::{Closing, Note, Row, WINDOW};
 
 /// The most bytes that are kept: who has sent more than that cannot move.
 pub const KEPT_MAX: usize = 64 << 10;
-/// How often one may open.
-const TRIES: u8 = 8;
+/// How often one may open, or be waited for where nobody says that he listens.
+const TRIES: u8 = 14;
+/// It has sent more than is kept, and cannot move.
+const FIXED: u8 = 15;
 
 /// It has opened, and was not accepted as far as is known.
 const ASKED: u8 = 0x10;
@@ -36,7 +38,7 @@ impl Row {
     /// It is about to say `Open`.
     pub fn asks(&mut self) {
         self.note(Note::Connects);
-        self.stage = Stage(ASKED | (self.stage.0 & COUNT) + 1);
+        self.stage = Stage(ASKED | ((self.stage.0 & COUNT) + 1).min(TRIES));
     }
 
     /// It has connected, and not heard that it was accepted.
@@ -77,12 +79,13 @@ impl Row {
     /// [`super::queue::Queue::push`].
     #[inline]
     pub fn keep(&mut self, pool: &mut Pool<'_>, bytes: usize, fill: impl FnMut(usize, &mut [u8])) {
-        if !self.is_asked() {
+        if !self.is_asked() || self.stage.0 & COUNT == FIXED {
             return;
         }
-        let is_kept = self.queue.len() + bytes <= KEPT_MAX && self.queue.push(pool, bytes, fill);
-        if !is_kept {
-            self.is_settled(pool);
+        let may = self.queue.len() + bytes <= KEPT_MAX && pool.has_plenty();
+        if !may || !self.queue.push(pool, bytes, fill) {
+            self.queue.clear(pool);
+            self.stage = Stage(ASKED | FIXED);
         }
     }
 
@@ -148,6 +151,13 @@ impl Row {
         self.stage = Stage(STRAY | self.stage.0 & COUNT);
     }
 
+    /// It was asked for in vain: whether it may wait on.
+    pub fn waits(&mut self) -> bool {
+        let count = self.stage.0 & COUNT;
+        self.stage = Stage(STRAY | (count + 1).min(TRIES));
+        count < TRIES
+    }
+
     /// It opens again, by another trunk, with what it has kept.
     pub fn opens_again(&mut self, trunk: u16, id: u32) {
         (self.trunk, self.id) = (trunk, id);
@@ -211,7 +221,7 @@ mod tests {
         row.keep(&mut pool, KEPT_MAX, |_, _| {});
         assert!(row.is_asked());
         row.keep(&mut pool, 1, |_, _| {});
-        assert!(row.queue.is_empty() && !row.is_refused());
+        assert!(row.queue.is_empty() && row.is_asked() && !row.is_refused());
     }
 
     #[test]
@@ -257,6 +267,7 @@ mod tests {
             count += 1;
         }
         assert_eq!(count, TRIES);
+        assert!(!row.waits());
         row.is_given_up(&mut pool);
         assert_eq!(row.is_at_end(), Err(104));
         assert!(row.is_apart());

@@ -1,4 +1,4 @@
-//! Bytes that have come through a trunk and were not received: blocks, in a list.
+//! Bytes of a connection that somebody is to have yet: blocks, in a list.
 
 /// Bytes of a block that are bytes of a connection.
 pub const PAYLOAD: usize = 4088;
@@ -31,12 +31,19 @@ pub struct Pool<'a> {
     free: u32,
     /// Those from here on were never used, so the kernel has given no memory for them.
     end: u32,
+    used: usize,
 }
 
 impl<'a> Pool<'a> {
     /// Of memory that is all zeros.
     pub fn new(blocks: &'a mut [Block]) -> Self {
-        Self { blocks, free: 0, end: 1 }
+        Self { blocks, free: 0, end: 1, used: 0 }
+    }
+
+    /// No more than half of the blocks are in use.
+    #[must_use]
+    pub fn has_plenty(&self) -> bool {
+        self.used < self.blocks.len() / 2
     }
 
     fn take(&mut self) -> Option<u32> {
@@ -52,12 +59,14 @@ impl<'a> Pool<'a> {
             }
         };
         self.blocks[index as usize].next = 0;
+        self.used += 1;
         Some(index)
     }
 
     fn give(&mut self, index: u32) {
         self.blocks[index as usize].next = self.free;
         self.free = index;
+        self.used -= 1;
     }
 }
 

@@ -97,7 +97,7 @@ pub struct Row {
     pub id: u32,
     /// How many numbers name it.
     pub numbers: u32,
-    /// Bytes that have come.
+    /// Bytes that have come; or, before it was accepted, those that were sent ([`super::asked`]).
     pub queue: Queue,
     /// Bytes that may be sent.
     pub credit: u32,
@@ -111,10 +111,12 @@ pub struct Row {
     pub turn: u32,
     pub(super) next: u32,
     pub(super) previous: u32,
-    /// The next in a list of its trunk's, of a listener's, or of free rows.
+    /// The next in a list of its trunk's, of a listener's, of strays, or of free rows.
     pub(super) other: u32,
     /// `SO_RCVTIMEO`, `SO_SNDTIMEO`: milliseconds, 0 for none.
     pub times: [u32; 2],
+    /// Which socket it has come to, for who has connected; 0: that is not known.
+    pub socket: u32,
     /// `SO_RCVLOWAT`; 0: 1.
     pub least: u32,
     /// Whose ends these are: `from` is who connected.
