@@ -209,6 +209,8 @@ impl state::State {
         // Nor do those who know of another time. Whoever waits asks anew.
         self.trunks.iter().flatten().for_each(trunk::Trunk::has_left);
         self.drop_pending(pending);
+        // Those that are on their way hear of it now: there may be no other call for long.
+        self.pump();
     }
 
     /// The broker says that nobody is to come there.

@@ -17,6 +17,7 @@ use omniverb_carry::trunk::{
 use omniverb_ring::{UserMemory, WordMemory};
 use omniverb_stream::light::frame::{HEADER, NAMES};
 use omniverb_stream::light::{Frame, Ids, List, Names};
+use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
@@ -445,11 +446,12 @@ impl Trunk {
         match recv(bell, &mut bytes[..], RecvFlags::DONTWAIT) {
             // Nobody rings so often who does so only when this side sleeps.
             Ok((RINGS_MAX, _)) => false,
-            Ok((0, _)) => {
+            // The latter if it was rung and had not heard that.
+            Ok((0, _)) | Err(Errno::CONNRESET) => {
                 self.is_over = true;
                 false
             }
-            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => true,
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => true,
             Err(_) => false,
         }
     }
