@@ -167,7 +167,8 @@ def _accepting(ways):
 def _refused(way):
     def run(ways):
         """Who waits at a process that leaves comes to whoever else has the socket."""
-        line = ["/usr/bin/python3", "-B", staging.PROGRAMS / "sockets" / "refused.py", way, _WAITING]
+        program = staging.PROGRAMS / "sockets" / "refused.py"
+        line = ["/usr/bin/python3", "-B", program, way, _WAITING]
         for light in (False, True):
             ways.reports()
             check(ways.run(light, *line, limit=60) == "ok\n", "somebody was lost")

@@ -240,9 +240,14 @@ impl Client {
         self.tell(Reply::Unheard { tag }, &[]);
     }
 
-    /// No trunk leads to where it wants to be brought; `is_heard` as of [`Reply::Nobody`].
-    pub(crate) fn nobody(&self, tag: u64, is_heard: bool) {
-        self.tell(Reply::Nobody { tag, is_heard }, &[]);
+    /// No trunk leads to where it wants to be brought.
+    pub(crate) fn nobody(&self, tag: u64) {
+        self.tell(Reply::Nobody { tag, is_heard: false }, &[]);
+    }
+
+    /// The same; but somebody may have the socket who has not said so.
+    pub(crate) fn nobody_yet(&self, tag: u64) {
+        self.tell(Reply::Nobody { tag, is_heard: true }, &[]);
     }
 
     /// One is over. `false`: it does not take that now.

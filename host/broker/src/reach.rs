@@ -77,17 +77,19 @@ pub(crate) fn reaches(
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => within(broker, (client, tag), to),
         from => across(broker, (client, tag), from, to),
     };
-    match found {
+    let is_unsaid = match found {
         Ok(there) => {
             let number = there.process.1;
-            if bring(broker, (client, tag), there).is_none() {
-                // Others may have its socket.
-                let other = lock(&broker.seats).client(number);
-                client.nobody(tag, other.is_none_or(|other| other.has_left()));
+            if bring(broker, (client, tag), there).is_some() {
+                return;
             }
+            // Others may have the socket of who is gone.
+            let other = lock(&broker.seats).client(number);
+            other.is_none_or(|other| other.has_left())
         }
-        Err(why) => client.nobody(tag, why.is_some()),
-    }
+        Err(why) => why.is_some(),
+    };
+    if is_unsaid { client.nobody_yet(tag) } else { client.nobody(tag) }
 }
 
 /// There is a socket that listens, and no other process has said that it does so by it.

@@ -145,7 +145,7 @@ fn who_goes_is_closed_and_forgotten() {
     let three = broker.connect();
     // The broker has heard of it by now, or soon.
     let until = std::time::Instant::now() + HANGS;
-    while reach(&one, 6, to(&listener)) != (Reply::Nobody { tag: 6 }) {
+    while reach(&one, 6, to(&listener)) != (Reply::Nobody { tag: 6, is_heard: true }) {
         assert!(std::time::Instant::now() < until, "it is known still");
     }
     assert_eq!(shown(&broker, name).1.len(), 1, "the other one has it still");
@@ -165,26 +165,38 @@ fn who_goes_is_closed_and_forgotten() {
 fn nobody_is_where_nobody_listens_who_says_so() {
     let broker = Broker::start("nobody");
     let [one, two] = [(); 2].map(|()| broker.connect());
-    let nobody = |tag| Reply::Nobody { tag };
+    let nobody = |tag| Reply::Nobody { tag, is_heard: false };
+    let yet = |tag| Reply::Nobody { tag, is_heard: true };
     let listener = listen(&two, 6, "0.0.0.0");
     let there = to(&listener);
-    assert_eq!(reach(&two, 1, there), nobody(1), "itself");
+    assert_eq!(reach(&two, 1, there), yet(1), "itself");
     let to6 = (std::net::Ipv6Addr::LOCALHOST, there.port()).into();
     assert_eq!(reach(&one, 2, to6), nobody(2), "by the other family");
     // Who listens at that very address, and does not say so, is who would be reached.
     let exact = TcpListener::bind("127.0.0.1:0").unwrap();
-    assert_eq!(reach(&one, 3, to(&exact)), nobody(3));
+    assert_eq!(reach(&one, 3, to(&exact)), yet(3));
     two.say(Request::Unlisten { tag: 5 }, &[]);
     two.say(Request::Unlisten { tag: 6 }, &[]);
     two.settle();
-    assert_eq!(reach(&one, 4, there), nobody(4), "it was taken back");
+    assert_eq!(reach(&one, 4, there), yet(4), "it was taken back");
     say_listens(&two, 6, &listener);
     // The duplicate is closed: nobody has the port any more.
     drop(listener);
     assert_eq!(reach(&one, 5, there), nobody(5), "it is closed");
     let again = TcpListener::bind(there).unwrap();
-    assert_eq!(reach(&one, 6, there), nobody(6), "it is another one");
+    assert_eq!(reach(&one, 6, there), yet(6), "it is another one");
     say_listens(&two, 7, &again);
+    // Each time the same one is named.
+    let named = [8, 9].map(|tag| {
+        say_reaches(&two, tag, there);
+        loop {
+            match two.hear_any().unwrap().0 {
+                Reply::By { tag: said, socket } if said == tag => break socket,
+                other => assert!(!matches!(other, Reply::By { .. }), "{other:?}"),
+            }
+        }
+    });
+    assert_eq!(named[0], named[1]);
     say_reaches(&one, 7, there);
     let (_, 0, _) = given(&one, 7) else { panic!("it has not asked") };
 }
@@ -282,8 +294,8 @@ fn who_does_not_read_is_not_reached() {
         told += 1;
         assert!(told < 200);
     };
-    assert_eq!((last.1, told > 10), (Reply::Nobody { tag: 1 }, true));
-    assert_eq!(reach(&last.0, 2, to(&listener)), Reply::Nobody { tag: 2 });
+    assert_eq!((last.1, told > 10), (Reply::Nobody { tag: 1, is_heard: false }, true));
+    assert_eq!(reach(&last.0, 2, to(&listener)), Reply::Nobody { tag: 2, is_heard: false });
     // Who reads again is reached again.
     let names: Vec<u64> = (0..told).map(|_| given(&idle, 6).0).collect();
     // And by others, if it has not as many trunks as it may have: it says which have ended.
@@ -296,7 +308,7 @@ fn who_does_not_read_is_not_reached() {
         say_reaches(&last.0, 3, to(&listener));
         match last.0.hear_all().unwrap() {
             (Reply::Trunk { name, .. }, _) => break assert_eq!(name, given(&idle, 6).0),
-            (reply, _) => assert_eq!(reply, Reply::Nobody { tag: 3 }),
+            (reply, _) => assert_eq!(reply, Reply::Nobody { tag: 3, is_heard: false }),
         }
         assert!(begun.elapsed() < HANGS);
         std::thread::yield_now();

@@ -124,8 +124,8 @@ pub enum Reply {
         /// Why nobody is brought there; `None`: whoever reaches for it may be.
         why: Option<Refusal>,
     },
-    /// By which socket the kernel would bring him there; the answer comes behind it. Who was refused
-    /// there goes on to who has the same one only.
+    /// By which socket the kernel would bring him there; the answer comes behind it. Who was
+    /// refused there goes on to who has the same one only.
     By {
         /// As it was asked.
         tag: u64,

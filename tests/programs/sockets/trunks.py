@@ -21,7 +21,7 @@ import time
 
 BYTES = 4096 + 2 * (256 << 10) + (16 << 10)
 _HELLO, _LISTEN, _UNLISTEN, _REACH = 1, 5, 6, 7
-_TRUNK, _KNOWN, _NOBODY, _LISTENS = 23, 24, 25, 26
+_TRUNK, _KNOWN, _NOBODY, _LISTENS, _UNHEARD, _BY = 23, 24, 25, 26, 30, 31
 _ELSEWHERE = 2
 _CLONE_NEWNET = 0x40000000
 
@@ -47,9 +47,13 @@ class Broker:
 
     def hear(self):
         """Its words, and its descriptors."""
-        data, rights, _, _ = self.calls.recvmsg(64, 64)
-        files = array.array("i", rights[0][2] if rights else b"").tolist()
-        return struct.unpack("4Q", data[:32]), files
+        while True:
+            data, rights, _, _ = self.calls.recvmsg(64, 64)
+            files = array.array("i", rights[0][2] if rights else b"").tolist()
+            words = struct.unpack("4Q", data[:32])
+            # Which socket it is, and that something was heard.
+            if words[0] not in (_BY, _UNHEARD):
+                return words, files
 
     def listens(self, tag, listener):
         """What it says of that; 0: it is well."""
@@ -126,9 +130,9 @@ def elsewhere(port, path, process):
     """Somebody listens at the same port here, too."""
     broker = Broker(path)
     listener = socket.create_server(("0.0.0.0", port))
-    assert broker.reach(1, "127.0.0.1", port) == ((_NOBODY, 1, 0, 0), [])
+    assert broker.reach(1, "127.0.0.1", port) == ((_NOBODY, 1, 1, 0), [])
     assert broker.listens(2, listener) == 0
-    assert broker.reach(3, "127.0.0.1", port) == ((_NOBODY, 3, 0, 0), []), "itself"
+    assert broker.reach(3, "127.0.0.1", port) == ((_NOBODY, 3, 1, 0), []), "itself"
     # There, with a socket of there.
     with open(f"/proc/{process}/ns/net", "rb") as there:
         assert ctypes.CDLL(None).setns(there.fileno(), _CLONE_NEWNET) == 0

@@ -25,7 +25,7 @@ use crate::carry::broker::{self as mail, Files, look_with, mailbox, map, say};
 /// Addresses of which it is known where they lead.
 const ROUTES: usize = 256;
 /// How long an answer is waited for: it comes within a fraction of a millisecond.
-const ANSWER: u64 = 200_000_000;
+pub(super) const ANSWER: u64 = 200_000_000;
 /// And how long in one go.
 const LONGEST: u64 = 20_000_000;
 /// And where another thread may have taken the answer meanwhile.
@@ -33,7 +33,7 @@ const PART: u64 = 1_000_000;
 /// How long somebody who connects to the broker is left alone before it is looked again.
 const CONNECTS: i64 = 50_000;
 /// How long it is remembered that nobody listens somewhere.
-const NOBODY: u64 = 1_000_000_000;
+pub(super) const NOBODY: u64 = 1_000_000_000;
 /// How long before who listens believes no longer that the network brings somebody there nobody
 /// goes there any more: he may be busy before he looks at who has come. And how long before that
 /// the network is asked again.
@@ -46,7 +46,7 @@ const PAUSE_MAX: u64 = 4_000_000_000;
 
 /// Where an address leads.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+pub(super) enum Way {
     /// Nothing is known.
     Free,
     /// The broker was asked.
@@ -58,13 +58,13 @@ enum Way {
 }
 
 #[derive(Clone, Copy)]
-struct Route {
-    to: Name,
+pub(super) struct Route {
+    pub to: Name,
     /// The address that who goes there has.
     from: [u8; 16],
-    way: Way,
+    pub way: Way,
     /// Until when, if that is in another network namespace; otherwise 0.
-    until: u64,
+    pub until: u64,
     /// It is in another network namespace.
     is_far: bool,
     /// When somebody went there by the kernel last, so that the network is seen to bring him there;
@@ -76,14 +76,14 @@ struct Route {
     answered: u64,
     /// When it was asked last, and how often the trunk's other end had left sockets when that was
     /// answered: if that is not so any more, it is asked anew.
-    asked: u64,
-    left: u64,
+    pub asked: u64,
+    pub left: u64,
     /// Which socket listens there, as the broker calls it; 0: nobody's, as far as is known.
-    socket: u64,
+    pub socket: u64,
     /// Somebody has the socket there who may say yet that he listens.
-    is_heard: bool,
+    pub is_heard: bool,
     /// The question's tag.
-    tag: u64,
+    pub tag: u64,
 }
 
 struct Routes(UnsafeCell<([Route; ROUTES], u64)>);
@@ -108,7 +108,7 @@ const NONE: Route = Route {
 static ROUTES_NOW: Routes = Routes(UnsafeCell::new(([NONE; ROUTES], 0)));
 
 #[allow(clippy::mut_from_ref, reason = "the state is the lock")]
-fn routes(_: &State) -> &'static mut ([Route; ROUTES], u64) {
+pub(super) fn routes(_: &State) -> &'static mut ([Route; ROUTES], u64) {
     // SAFETY: as above; no two of these live at a time.
     unsafe { &mut *ROUTES_NOW.0.get() }
 }
@@ -230,16 +230,16 @@ impl State {
     }
 
     /// How often the other end of a trunk has left sockets that listen.
-    fn left_by(&self, name: u64) -> Option<u64> {
+    pub(super) fn left_by(&self, name: u64) -> Option<u64> {
         self.trunks[self.trunk_named(name)?].as_ref().map(Trunk::left)
     }
 }
 
-fn nobody() -> Way {
+pub(super) fn nobody() -> Way {
     Way::Nobody(sleepers::now())
 }
 
-fn answer(state: &State, tag: u64, way: Way) {
+pub(super) fn answer(state: &State, tag: u64, way: Way) {
     let Some(route) = routes(state).0.iter_mut().find(|one| one.tag == tag) else { return };
     route.way = way;
     if let Way::Trunk(name) = way {
@@ -289,9 +289,9 @@ pub(super) fn has_gone(state: &mut State, name: u64) {
     }
 }
 
-/// A trunk is lost. Where it led to nobody is for a while: TCP tells more.
+/// A trunk is lost. Where it led to nobody is for a while: TCP tells more. Unless somebody who was
+/// refused there is about to ask.
 pub(super) fn loses(state: &mut State, name: u64) {
-    // Or somebody is about to ask at once.
     let way = if state.strays.are_any() { Way::Free } else { nobody() };
     for route in routes(state).0.iter_mut().filter(|one| one.way == Way::Trunk(name)) {
         route.way = way;
@@ -312,14 +312,19 @@ fn has_seen(state: &State, to: &Name) {
     }
 }
 
-/// What is known of an address may be wrong. If that is so again, in another network namespace,
-/// nobody tries for a while whether it is: who refuses what he should not (clocks of time namespaces may differ) is reached
-/// by TCP.
-pub(super) fn forgets(state: &State, to: &Name, is_again: bool) {
+/// What is known of an address may be wrong.
+pub(super) fn forgets(state: &State, to: &Name) {
+    let known = routes(state).0.iter_mut().filter(|one| one.way != Way::Asked);
+    known.filter(|route| route.to == *to).for_each(|route| route.way = Way::Free);
+}
+
+/// The same once more. In another network namespace nobody tries for a while whether it is: who
+/// refuses what he should not (clocks of time namespaces may differ) is reached by TCP.
+pub(super) fn leaves_alone(state: &State, to: &Name) {
     let later = sleepers::now() + WAY_KEPT;
     let known = routes(state).0.iter_mut().filter(|one| one.way != Way::Asked);
     for route in known.filter(|one| one.to == *to) {
-        route.way = if route.is_far && is_again { Way::Nobody(later) } else { Way::Free };
+        route.way = if route.is_far { Way::Nobody(later) } else { Way::Free };
     }
 }
 
@@ -334,19 +339,8 @@ pub(super) fn still(name: u64, ends: [[u8; 16]; 2]) -> Option<u64> {
     mailbox_for(Request::Still { name, ends }, &[]).then(connection)
 }
 
-/// A socket listens: by which connection the broker was told; 0: by none.
-pub(super) fn listens(number: c_int) -> u64 {
-    // SAFETY: the program's socket, for this call.
-    let file = unsafe { BorrowedFd::borrow_raw(number) };
-    let tag = number.unsigned_abs().into();
-    match mailbox_for(Request::Listen { tag }, &[file]) {
-        true => connection(),
-        false => 0,
-    }
-}
-
 /// Says something, and has the answer heard. `false`: there is nobody.
-fn mailbox_for(request: Request, files: &[BorrowedFd<'_>]) -> bool {
+pub(super) fn mailbox_for(request: Request, files: &[BorrowedFd<'_>]) -> bool {
     let is_said = say(request, files);
     if let Some(mailbox) = mailbox().filter(|_| is_said) {
         sleepers::hears_broker(mailbox);
@@ -354,61 +348,13 @@ fn mailbox_for(request: Request, files: &[BorrowedFd<'_>]) -> bool {
     is_said
 }
 
-/// A listening socket is about to be closed: waits until the broker has closed its duplicate, which
-/// would go on listening.
-pub(super) fn waits_for_duplicate(number: c_int) {
-    let is_under_way = |state: &mut State| {
-        state.listeners.of(number).is_some_and(|listener| listener.is_under_way)
-    };
-    if with(is_under_way) != Some(true) {
-        return;
-    }
-    let until = sleepers::now() + ANSWER;
-    loop {
-        let is_still = with(|state| {
-            take(state);
-            is_under_way(state)
-        });
-        if is_still != Some(true) || !wait(until) {
-            return;
-        }
-    }
-}
-
 /// Waits for mail, until then. `false`: there is none to be expected any more.
-fn wait(until: u64) -> bool {
+pub(super) fn wait(until: u64) -> bool {
     let left = until.saturating_sub(sleepers::now());
     let (Some(mailbox), 1..) = (mailbox(), left) else { return false };
     let limit = Timespec { tv_sec: 0, tv_nsec: left.min(PART) as i64 };
     let mut wanted = [PollFd::new(&mailbox, PollFlags::IN)];
     matches!(poll(&mut wanted, Some(&limit)), Ok(_) | Err(Errno::INTR))
-}
-
-/// It listens no more: the broker is told so, and brings nobody there any more.
-pub(super) fn unlistens(number: c_int) {
-    let said = with(|state| {
-        let by = state.listeners.of(number).map_or(0, |listener| listener.said);
-        let is_said = by != 0 && by == connection() && {
-            say(Request::Unlisten { tag: number.unsigned_abs().into() }, &[])
-        };
-        is_said.then(|| {
-            state.unheard.0 += 1;
-            state.unheard.0
-        })
-    });
-    let Some(said) = said.flatten() else { return };
-    let until = sleepers::now() + ANSWER;
-    loop {
-        let is_heard = with(|state| {
-            take(state);
-            state.unheard.1 >= said
-        });
-        if is_heard != Some(false) || !wait(until) {
-            break;
-        }
-    }
-    // One that was not answered is not waited for again.
-    with(|state| state.unheard.1 = state.unheard.1.max(said));
 }
 
 /// How an address is reached.
@@ -443,76 +389,16 @@ pub(super) fn reach(to: Name) -> Reached {
 
 /// Asks the broker for who goes there from that address. `false`: there is nobody to be asked, or
 /// he does not hear that now.
-fn asks(tag: u64, (own, to): (Name, Name)) -> bool {
+pub(super) fn asks(tag: u64, (own, to): (Name, Name)) -> bool {
     // Who listens for all addresses is found by any: so it is said that it is another's.
     let from = if own.leads_to(&to) { [0; 16] } else { own.address };
     mailbox_for(Request::Reach { tag, address: to.address, port: to.port, from }, &[])
 }
 
-fn goes_from(state: &State, tag: u64, (own, to): (Name, Name)) {
+pub(super) fn goes_from(state: &State, tag: u64, (own, to): (Name, Name)) {
     if let Some(route) = routes(state).0.iter_mut().find(|one| one.tag == tag) {
         (route.from, route.is_far) = (own.address, !own.leads_to(&to));
     }
-}
-
-/// How an address is reached by a connection that was refused there.
-pub(super) enum Again {
-    /// By a trunk, to this socket.
-    Trunk(u64, u64),
-    /// The kernel has this socket there, and nobody has said that he listens by it.
-    Unsaid(u64),
-    /// That is not known yet.
-    Later,
-    /// Nobody listens there.
-    Nowhere,
-}
-
-/// The same, for who has the lock: waits for nobody. `may_ask`: at all, and again where nobody has
-/// said that he listens.
-pub(super) fn reach_again(
-    state: &mut State,
-    to: Name,
-    (may_ask, may_ask_again): (bool, bool),
-) -> Again {
-    let now = sleepers::now();
-    let known = routes(state).0.iter().find(|one| one.way != Way::Free && one.to == to);
-    if let Some(route) = known.copied() {
-        match route.way {
-            Way::Trunk(name)
-                if state.left_by(name) == Some(route.left)
-                    && (route.until == 0 || now < route.until) =>
-            {
-                return Again::Trunk(name, route.socket);
-            }
-            Way::Asked if now.saturating_sub(route.asked) < ANSWER => return Again::Later,
-            Way::Asked => {
-                answer(state, route.tag, nobody());
-                return Again::Nowhere;
-            }
-            Way::Nobody(at) if now.saturating_sub(at) < NOBODY => match route.is_heard {
-                false => return Again::Nowhere,
-                true if !may_ask_again => return Again::Unsaid(route.socket),
-                true => {}
-            },
-            _ => {}
-        }
-    }
-    if !may_ask {
-        return Again::Later;
-    }
-    let heard = known.filter(|route| route.is_heard).map(|route| route.socket);
-    let tag = asks_anew(state, to, now);
-    let Some(own) = source(to) else {
-        answer(state, tag, nobody());
-        return Again::Nowhere;
-    };
-    goes_from(state, tag, (own, to));
-    if !asks(tag, (own, to)) {
-        let is_there = connection() != 0;
-        answer(state, tag, if is_there { Way::Free } else { nobody() });
-        return if is_there { Again::Later } else { Again::Nowhere };
-    }
-    heard.map_or(Again::Later, Again::Unsaid)
 }
 
 /// Waits for the answer to a question.
@@ -578,7 +464,7 @@ fn answer_of_another(tag: u64) -> Reached {
 
 /// Where the kernel sends from what is sent to an address: if that is of this host from there, or,
 /// within the loopback's network, from its first. `None`: nothing leads there.
-fn source(to: Name) -> Option<Name> {
+pub(super) fn source(to: Name) -> Option<Name> {
     let family = if to.is_v4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(family, SocketType::DGRAM, flags, None).ok()?;
@@ -624,7 +510,7 @@ fn known(state: &mut State, to: Name) -> Known {
 }
 
 /// A question is about to be asked: its tag.
-fn asks_anew(state: &mut State, to: Name, now: u64) -> u64 {
+pub(super) fn asks_anew(state: &mut State, to: Name, now: u64) -> u64 {
     let end = state.trunks_end;
     state.trunks[..end].iter_mut().flatten().for_each(|trunk| trunk.looks(now));
     let (all, latest) = routes(state);

@@ -5,15 +5,17 @@
 //! what carries a light connection is something of the kernel's, as it is for the program.
 //!
 //! * [`opening`]: `listen`, `connect`, `accept`. [`ranges`]: to which addresses. [`broker`]: who
-//!   leads to whom; [`proving`]: in another network namespace.
+//!   leads to whom; [`proving`]: in another network namespace. [`told`]: who listens.
 //! * [`moving`]: bytes. [`waiting`], [`sleepers`]: until some come. [`polling`], [`members`]: among
 //!   other descriptors.
 //! * [`trunk`]: what two processes share. [`pump`]: what comes by it.
-//! * [`strays`]: connections that were refused by who listens, and go to who else does.
+//! * [`refused`], [`strays`], [`again`]: connections that were refused by who listens, and go to
+//!   who else does.
 //! * [`here`]: whether there are any.
 //! * [`state`]: what is known, and its lock. [`numbers`]: of which number. [`options`], [`names`]:
 //!   what is asked of a socket.
 
+mod again;
 mod broker;
 mod here;
 mod listeners;
@@ -27,11 +29,13 @@ mod polling;
 mod proving;
 mod pump;
 mod ranges;
+mod refused;
 mod room;
 mod sets;
 mod sleepers;
 mod state;
 mod strays;
+mod told;
 mod trunk;
 mod waiting;
 
@@ -147,8 +151,8 @@ pub(crate) fn closes(number: c_int) {
     }
     keeping_errno(|| {
         if !is_light {
-            broker::waits_for_duplicate(number);
-            broker::unlistens(number);
+            told::waits_for_duplicate(number);
+            told::unlistens(number);
         }
         with(|state| {
             if let Some(at) = numbers::put(number, None) {
@@ -196,7 +200,7 @@ pub(crate) fn forks() {
     }
     keeping_errno(|| {
         while let Some(number) = with(|state| state.listeners.unused()).flatten() {
-            broker::unlistens(number);
+            told::unlistens(number);
             with(|state| state.leave_listener(number));
         }
     });

@@ -25,6 +25,7 @@ use super::numbers::{self, Token};
 use super::ranges;
 use super::sleepers;
 use super::state::{State, with};
+use super::told;
 use super::trunk::FOR_ANSWERS;
 use super::waiting::{Waits, until};
 use crate::carry::broker::connection;
@@ -131,7 +132,7 @@ pub(super) fn listens(number: c_int) -> bool {
         None => false,
     });
     if is_there == Some(true) {
-        let said = keeping_errno(|| broker::listens(number));
+        let said = keeping_errno(|| told::listens(number));
         with(|state| {
             if let Some(listener) = state.listeners.of(number) {
                 listener.said = said;
@@ -313,7 +314,7 @@ impl State {
         if !self.has_room_to_accept(first) {
             return None;
         }
-        let Some(listener) = self.listeners.of(number) else { return None };
+        let listener = self.listeners.of(number)?;
         let command =
             if flags & libc::SOCK_CLOEXEC == 0 { libc::F_DUPFD } else { libc::F_DUPFD_CLOEXEC };
         let Some(placeholder) = placeholder() else { return Some(Err(libc::ENFILE)) };

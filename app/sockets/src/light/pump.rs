@@ -8,6 +8,7 @@ use omniverb_stream::light::frame::HEADER;
 use omniverb_stream::light::row::{Closing, Note};
 use rustix::thread::sched_yield;
 
+use super::refused::{Left, Loss};
 use super::state::{State, has_mapped};
 use super::trunk::{Across, FOR_ANSWERS, FRAMES, Nonsense, Trunk};
 use super::{broker, sleepers};
@@ -274,7 +275,7 @@ impl State {
             Frame::End => row.had_end(),
             Frame::Close(is_reset) => {
                 let was_asked = row.is_asked();
-                if self.leaves(at, false) {
+                if self.leaves(at, Left::Refused) {
                     self.owe(at);
                     self.settle(at);
                     return Ok(());
@@ -419,9 +420,14 @@ impl State {
             self.rows.at(at).unnote(Note::InDebt);
             self.settle(at);
         }
+        let loss = match how {
+            Closing::Reset => Loss::Parted,
+            Closing::Orderly if trunk.is_over => Loss::Gone,
+            Closing::Orderly => Loss::Nonsense,
+        };
         for id in 0..trunk.ids.known() {
             if let Some(at) = trunk.ids.row(id) {
-                self.loses(at, how, trunk.is_over);
+                self.loses(at, loss);
             }
         }
         if how == Closing::Reset {

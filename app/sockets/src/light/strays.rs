@@ -1,27 +1,16 @@
-//! Connections that were refused by the process that they had come to, before a program had
-//! accepted them there: its listening socket was closed, or it is gone. The kernel's would wait at
-//! the same socket for whoever else has it. So the broker is asked once more, and they open again
-//! there; if nobody listens any more they are reset, as the kernel's are.
-//!
-//! Nobody waits for the broker here. What is left to do is done by whoever comes by next.
+//! Connections that go by no trunk, and when somebody is to look after them
+//! ([`super::refused`]).
 
-use omniverb_stream::light::frame::{DATA_MAX, HEADER};
-use omniverb_stream::light::row::{Closing, Note};
-use omniverb_stream::light::{Frame, List};
-
-use super::broker::{self, Again};
-use super::sleepers;
-use super::state::State;
-use super::trunk::FOR_ANSWERS;
+use omniverb_stream::light::List;
 
 /// How long nobody is asked again, at first and at last, in nanoseconds.
 const PAUSES: (u64, u64) = (2_000_000, 1_000_000_000);
 
 /// Those that go by no trunk.
 pub(super) struct Strays {
-    list: List,
+    pub list: List,
     /// When the broker may be asked once more, and how long it is not asked then.
-    again: u64,
+    pub again: u64,
     pause: u64,
     /// Something has come that may be for them.
     is_due: bool,
@@ -43,151 +32,24 @@ impl Strays {
         self.is_due = true;
     }
 
+    /// Whether there is something to be done now; and whether it is time to ask again.
+    pub(super) fn are_looked_after(&mut self, now: u64) -> (bool, bool) {
+        let is_time = now >= self.again;
+        (core::mem::take(&mut self.is_due) || is_time, is_time)
+    }
+
+    /// They have been asked for now, if it was time.
+    pub(super) fn were_looked_after(&mut self, now: u64) {
+        if self.list.count() == 0 {
+            self.pause = PAUSES.0;
+        } else if now >= self.again {
+            self.again = now + self.pause;
+            self.pause = (2 * self.pause).min(PAUSES.1);
+        }
+    }
+
     /// When somebody is to look after them though nothing has come.
     pub(super) fn wake(&self) -> Option<u64> {
         self.are_any().then_some(self.again)
-    }
-}
-
-/// What has become of an attempt to open again.
-enum Moved {
-    Done,
-    /// There is no room in the trunk now.
-    Later,
-    Never,
-}
-
-impl State {
-    /// The other end says `Close`, or has been lost (`is_lost`), and has not accepted it: whether
-    /// it goes elsewhere.
-    pub(super) fn leaves(&mut self, at: u32, is_lost: bool) -> bool {
-        let row = self.rows.at(at);
-        if !row.is_asked() && !row.moves() {
-            return false;
-        }
-        let (to, has_moved) = (row.names.to, row.has_moved());
-        let may = if is_lost { row.is_left() } else { row.is_refused() };
-        if !may {
-            self.rows.at(at).is_settled(&mut self.pool);
-        }
-        broker::forgets(self, &to, has_moved);
-        may
-    }
-
-    /// It has parted from who has refused it.
-    pub(super) fn strays(&mut self, at: u32) {
-        self.rows.at(at).strays();
-        self.rows.append(&mut self.strays.list, at);
-        self.strays.is_due = true;
-        // Who sleeps may have to look when nothing comes.
-        self.has_news = true;
-    }
-
-    /// Those that stray go to who else listens, as far as that is known by now.
-    #[cold]
-    pub(super) fn move_strays(&mut self) {
-        broker::look(self);
-        let is_time = sleepers::now() >= self.strays.again;
-        if !core::mem::take(&mut self.strays.is_due) && !is_time {
-            return;
-        }
-        // The broker is to know first of trunks that are no more.
-        self.say_gone();
-        self.trunks.iter_mut().flatten().for_each(|trunk| trunk.has_strays = false);
-        for _ in 0..self.strays.list.count() {
-            let Some(at) = self.rows.pop(&mut self.strays.list) else { return };
-            let row = self.rows.at(at);
-            let (to, socket, is_reset) = (row.names.to, row.socket, row.has(Note::Reset));
-            // Who was refused twice may have been by who is just leaving.
-            let may_ask = is_time || !row.has_moved();
-            let moved = match broker::reach_again(self, to, (may_ask, is_time)) {
-                _ if is_reset || socket == 0 => Moved::Never,
-                Again::Trunk(_, other) if other as u32 != socket => Moved::Never,
-                Again::Trunk(name, _) if may_ask => self.opens_again(at, name),
-                Again::Unsaid(other) if other as u32 != socket => Moved::Never,
-                Again::Unsaid(_) | Again::Later if is_time && !self.rows.at(at).waits() => {
-                    Moved::Never
-                }
-                Again::Trunk(..) | Again::Unsaid(_) | Again::Later => Moved::Later,
-                Again::Nowhere => Moved::Never,
-            };
-            match moved {
-                Moved::Done => {}
-                Moved::Later => self.rows.append(&mut self.strays.list, at),
-                Moved::Never => self.gives_up(at),
-            }
-        }
-        let Strays { list, again, pause, .. } = &mut self.strays;
-        if list.count() == 0 {
-            *pause = PAUSES.0;
-        } else if is_time {
-            *again = sleepers::now() + *pause;
-            *pause = (2 * *pause).min(PAUSES.1);
-        }
-    }
-
-    fn opens_again(&mut self, at: u32, name: u64) -> Moved {
-        // It is asked for once more.
-        let Some(index) = self.trunk_named(name) else { return Moved::Later };
-        let kept = self.rows.at(at).queue.len();
-        let frames = kept.div_ceil(DATA_MAX) * 2 * HEADER;
-        let least = Frame::Open.takes() + kept + frames + 2 * HEADER + FOR_ANSWERS;
-        let Some(trunk) = self.trunks[index].as_mut() else { return Moved::Never };
-        trunk.has_strays = trunk.room(least) < least;
-        if trunk.has_strays && sleepers::are_any() {
-            // Who sleeps has not said that room is wanted.
-            trunk.sleeps();
-            trunk.has_strays = trunk.room(least) < least;
-        }
-        if trunk.has_strays {
-            return Moved::Later;
-        }
-        let Some(id) = trunk.ids.take(at) else { return Moved::Never };
-        let row = self.rows.at(at);
-        row.opens_again(index as u16, id);
-        trunk.open(id, &row.names);
-        let mut done = 0;
-        while done < kept {
-            let bytes = (kept - done).min(DATA_MAX);
-            let place = trunk.put(Frame::Data(bytes as u32), id);
-            row.queue.look_from(&self.pool, done, bytes, |before, piece| {
-                trunk.fill_from(place + before as u64, piece);
-            });
-            done += bytes;
-        }
-        trunk.sends(id, done);
-        if row.owes().is_some() {
-            self.owe(at);
-            self.pay(index);
-        }
-        if let Some(trunk) = self.trunks[index].as_mut() {
-            trunk.publish();
-        }
-        self.news(at);
-        Moved::Done
-    }
-
-    /// Nobody listens there any more.
-    fn gives_up(&mut self, at: u32) {
-        self.rows.at(at).is_given_up(&mut self.pool);
-        self.news(at);
-        self.settle(at);
-    }
-
-    /// A trunk is no more: so is what has come by it, as `how` says, but for those that go
-    /// elsewhere, if that is since its other process is gone (`is_over`).
-    pub(super) fn loses(&mut self, at: u32, how: Closing, is_over: bool) {
-        let was_asked = self.rows.at(at).is_asked();
-        // Unless the other end may still give it to its program.
-        let may = self.rows.at(at).moves() || is_over && was_asked;
-        if may && self.leaves(at, true) {
-            return self.settle(at);
-        }
-        let row = self.rows.at(at);
-        row.is_settled(&mut self.pool);
-        row.lost_trunk(if was_asked { Closing::Reset } else { how });
-        row.unnote(Note::NoRoom);
-        self.news(at);
-        self.settle(at);
     }
 }

@@ -10,91 +10,71 @@
 use super::frame::Frame;
 use super::queue::Pool;
 use super::row::{Closing, Note, Row, WINDOW};
+use super::stage::{ASKED, FIXED, PARTS, STRAY, Stage, TRIES};
 
 /// The most bytes that are kept: who has sent more than that cannot move.
 pub const KEPT_MAX: usize = 64 << 10;
-/// How often one may open, or be waited for where nobody says that he listens.
-const TRIES: u8 = 14;
-/// It has sent more than is kept, and cannot move.
-const FIXED: u8 = 15;
-
-/// It has opened, and was not accepted as far as is known.
-const ASKED: u8 = 0x10;
-/// It was refused, and the two have not parted yet.
-const PARTS: u8 = 0x20;
-/// It goes by no trunk.
-const STRAY: u8 = 0x40;
-/// It was accepted by this end, which is to be said.
-const OWES: u8 = 0x80;
-/// How often it has opened.
-const COUNT: u8 = 0x0f;
-
-/// How far that is. All zeros: nothing is left to be done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(transparent)]
-pub struct Stage(u8);
-
 impl Row {
     /// It is about to say `Open`.
     pub fn asks(&mut self) {
         self.note(Note::Connects);
-        self.stage = Stage(ASKED | ((self.stage.0 & COUNT) + 1).min(TRIES));
+        self.stage = self.stage.asked();
     }
 
     /// It has connected, and not heard that it was accepted.
     #[must_use]
     #[inline(always)]
     pub fn is_asked(&self) -> bool {
-        self.stage.0 & ASKED != 0
+        self.stage.has(ASKED)
     }
 
     /// It leaves its trunk, or has done so.
     #[must_use]
     #[inline(always)]
     pub fn moves(&self) -> bool {
-        self.stage.0 & (PARTS | STRAY) != 0
+        self.stage.has(PARTS | STRAY)
     }
 
     /// It goes by no trunk.
     #[must_use]
     #[inline(always)]
     pub fn is_stray(&self) -> bool {
-        self.stage.0 & STRAY != 0
+        self.stage.has(STRAY)
     }
 
     /// It was asked for more than once.
     #[must_use]
     pub fn has_moved(&self) -> bool {
-        self.stage.0 & COUNT > 1
+        self.stage.count() > 1
     }
 
     /// Bytes that have come.
     #[must_use]
     #[inline(always)]
     pub fn received(&self) -> usize {
-        if self.stage.0 & (ASKED | PARTS | STRAY) == 0 { self.queue.len() } else { 0 }
+        if self.stage.has(ASKED | PARTS | STRAY) { 0 } else { self.queue.len() }
     }
 
     /// Keeps a copy of what it sends, if it may yet have to move: `fill` as of
     /// [`super::queue::Queue::push`].
     #[inline]
     pub fn keep(&mut self, pool: &mut Pool<'_>, bytes: usize, fill: impl FnMut(usize, &mut [u8])) {
-        if !self.is_asked() || self.stage.0 & COUNT == FIXED {
+        if !self.is_asked() || self.stage.count() == FIXED {
             return;
         }
         let may = self.queue.len() + bytes <= KEPT_MAX && pool.has_plenty();
         if !may || !self.queue.push(pool, bytes, fill) {
             self.queue.clear(pool);
-            self.stage = Stage(ASKED | FIXED);
+            self.stage = Stage::fixed();
         }
     }
 
     /// It was accepted, or will not move any more.
     #[inline]
     pub fn is_settled(&mut self, pool: &mut Pool<'_>) {
-        if self.stage.0 & (ASKED | PARTS | STRAY) != 0 {
+        if self.stage.has(ASKED | PARTS | STRAY) {
             self.queue.clear(pool);
-            self.stage = Stage(0);
+            self.stage = Stage::default();
         }
     }
 
@@ -109,23 +89,15 @@ impl Row {
     /// It was accepted by this end.
     pub fn is_accepted(&mut self) {
         if !self.has(Note::HadClose) || !self.has(Note::SaidClose) {
-            self.stage = Stage(OWES);
+            self.stage = Stage::owes();
         }
-    }
-
-    pub(super) fn owes_accepted(&self) -> bool {
-        self.stage.0 & OWES != 0
-    }
-
-    pub(super) fn has_said_accepted(&mut self) {
-        self.stage = Stage(0);
     }
 
     /// It was refused: whether it may move. Then it has to part from who has refused it.
     pub fn is_refused(&mut self) -> bool {
-        let may = self.is_asked() && self.stage.0 & COUNT < TRIES && !self.has(Note::Reset);
+        let may = self.is_asked() && self.stage.count() < TRIES && !self.has(Note::Reset);
         if may {
-            self.stage = Stage(PARTS | self.stage.0 & COUNT);
+            self.stage = self.stage.to(PARTS);
             self.note(Note::HadClose);
             self.unnote(Note::OwesEnd);
             self.unnote(Note::NoRoom);
@@ -138,7 +110,7 @@ impl Row {
 
     /// The same for one whose trunk is no more: it has parted.
     pub fn is_left(&mut self) -> bool {
-        let may = self.stage.0 & PARTS != 0 || self.is_refused();
+        let may = self.stage.has(PARTS) || self.is_refused();
         if may {
             self.unnote(Note::OwesClose);
             self.note(Note::SaidClose);
@@ -148,13 +120,13 @@ impl Row {
 
     /// It has parted: it is nowhere from now on.
     pub fn strays(&mut self) {
-        self.stage = Stage(STRAY | self.stage.0 & COUNT);
+        self.stage = self.stage.to(STRAY);
     }
 
     /// It was asked for in vain: whether it may wait on.
     pub fn waits(&mut self) -> bool {
-        let count = self.stage.0 & COUNT;
-        self.stage = Stage(STRAY | (count + 1).min(TRIES));
+        let count = self.stage.count();
+        self.stage = self.stage.waits();
         count < TRIES
     }
 

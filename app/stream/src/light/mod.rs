@@ -5,7 +5,7 @@
 //!
 //! * [`frame`]: what goes through a trunk.
 //! * [`queue`]: bytes that have come and were not received.
-//! * [`asked`]: whether it was accepted, and where it goes if not.
+//! * [`asked`], [`stage`]: whether it was accepted, and what becomes of it if not.
 //! * [`row`]: one connection, as one end has it.
 //! * [`rows`]: all of them, and lists of those that are ready.
 //! * [`ids`]: by what the two ends call them.
@@ -16,6 +16,7 @@ pub mod ids;
 pub mod queue;
 pub mod row;
 pub mod rows;
+pub mod stage;
 
 pub use frame::{Frame, Names};
 pub use ids::Ids;

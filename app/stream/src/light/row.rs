@@ -3,9 +3,9 @@
 //! A row is some hundred bytes, and all that an idle connection costs but for a number of the
 //! process and two ids of its trunk. What it answers is what TCP's socket would.
 
-use super::asked::Stage;
 use super::frame::{Frame, Names};
 use super::queue::Queue;
+use super::stage::{OWES, Stage};
 
 /// Bytes that the other end may send before any were received, and that may be in the queue.
 pub const WINDOW: u32 = 1 << 20;
@@ -239,7 +239,7 @@ impl Row {
     /// What is to be said first of what it owes.
     #[must_use]
     pub fn owes(&self) -> Option<Frame> {
-        if self.owes_accepted() {
+        if self.stage.has(OWES) {
             return Some(Frame::Accepted);
         }
         if self.has(Note::OwesEnd) {
@@ -255,7 +255,7 @@ impl Row {
     /// It was said.
     pub fn has_said(&mut self, frame: Frame) {
         match frame {
-            Frame::Accepted => self.has_said_accepted(),
+            Frame::Accepted => self.stage = Stage::default(),
             Frame::End => self.unnote(Note::OwesEnd),
             Frame::Close(_) => {
                 self.unnote(Note::OwesClose);
@@ -358,8 +358,8 @@ impl Row {
         }
         self.unnote(Note::OwesClose);
         self.note(Note::SaidClose);
-        if self.owes_accepted() {
-            self.has_said_accepted();
+        if self.stage.has(OWES) {
+            self.stage = Stage::default();
         }
     }
 

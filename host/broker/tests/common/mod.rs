@@ -93,8 +93,18 @@ impl Process {
         self.hear_all().map(|(reply, mut files)| (reply, files.pop()))
     }
 
-    /// The same, with all descriptors.
+    /// The same, with all descriptors; but for what comes before or behind each answer.
     pub fn hear_all(&self) -> Option<(Reply, Vec<OwnedFd>)> {
+        loop {
+            let heard = self.hear_any()?;
+            if !matches!(heard.0, Reply::By { .. } | Reply::Unheard { .. }) {
+                return Some(heard);
+            }
+        }
+    }
+
+    /// The next message, with all descriptors.
+    pub fn hear_any(&self) -> Option<(Reply, Vec<OwnedFd>)> {
         let mut bytes = [0; BYTES];
         let got = socket::receive(self.calls.as_fd(), &mut bytes, socket::Mode::Blocking);
         let (length, files) = got.ok().filter(|(length, _)| *length > 0)?;

@@ -1,0 +1,69 @@
+//! Where an address leads, for who has the lock: nobody is waited for.
+
+use omniverb_stream::light::frame::Name;
+
+use super::broker::{
+    ANSWER, NOBODY, Way, answer, asks, asks_anew, connection, goes_from, nobody, routes, source,
+};
+use super::sleepers;
+use super::state::State;
+
+/// How an address is reached by a connection that was refused there.
+pub(super) enum Again {
+    /// By a trunk, to this socket.
+    Trunk(u64, u64),
+    /// The kernel has this socket there, and nobody has said that he listens by it.
+    Unsaid(u64),
+    /// That is not known yet.
+    Later,
+    /// Nobody listens there.
+    Nowhere,
+}
+
+/// How an address is reached now. `may_ask`: at all, and again where nobody has
+/// said that he listens.
+pub(super) fn reach_again(
+    state: &mut State,
+    to: Name,
+    (may_ask, may_ask_again): (bool, bool),
+) -> Again {
+    let now = sleepers::now();
+    let known = routes(state).0.iter().find(|one| one.way != Way::Free && one.to == to);
+    if let Some(route) = known.copied() {
+        match route.way {
+            Way::Trunk(name)
+                if state.left_by(name) == Some(route.left)
+                    && (route.until == 0 || now < route.until) =>
+            {
+                return Again::Trunk(name, route.socket);
+            }
+            Way::Asked if now.saturating_sub(route.asked) < ANSWER => return Again::Later,
+            Way::Asked => {
+                answer(state, route.tag, nobody());
+                return Again::Nowhere;
+            }
+            Way::Nobody(at) if now.saturating_sub(at) < NOBODY => match route.is_heard {
+                false => return Again::Nowhere,
+                true if !may_ask_again => return Again::Unsaid(route.socket),
+                true => {}
+            },
+            _ => {}
+        }
+    }
+    if !may_ask {
+        return Again::Later;
+    }
+    let heard = known.filter(|route| route.is_heard).map(|route| route.socket);
+    let tag = asks_anew(state, to, now);
+    let Some(own) = source(to) else {
+        answer(state, tag, nobody());
+        return Again::Nowhere;
+    };
+    goes_from(state, tag, (own, to));
+    if !asks(tag, (own, to)) {
+        let is_there = connection() != 0;
+        answer(state, tag, if is_there { Way::Free } else { nobody() });
+        return if is_there { Again::Later } else { Again::Nowhere };
+    }
+    heard.map_or(Again::Later, Again::Unsaid)
+}

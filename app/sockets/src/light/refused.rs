@@ -1,0 +1,178 @@
+//! Connections that were refused by the process that they had come to, before a program had
+//! accepted them there: its listening socket was closed, or it is gone. The kernel's would wait at
+//! the same socket for whoever else has it. So the broker is asked once more, and they open again
+//! there; if nobody listens any more they are reset, as the kernel's are.
+//!
+//! Nobody waits for the broker here. What is left to do is done by whoever comes by next.
+
+use omniverb_stream::light::Frame;
+use omniverb_stream::light::frame::{DATA_MAX, HEADER};
+use omniverb_stream::light::row::{Closing, Note};
+
+use super::again::{Again, reach_again};
+use super::broker;
+use super::sleepers;
+use super::state::State;
+use super::trunk::FOR_ANSWERS;
+
+/// Why a connection is not where it was.
+pub(super) enum Left {
+    /// The other end has said `Close`.
+    Refused,
+    /// The trunk is no more.
+    Lost,
+}
+
+/// What has become of a trunk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Loss {
+    /// Its other process is gone.
+    Gone,
+    /// It makes no sense.
+    Nonsense,
+    /// The two were told to part.
+    Parted,
+}
+
+/// What has become of an attempt to open again.
+enum Moved {
+    Done,
+    /// There is no room in the trunk now.
+    Later,
+    Never,
+}
+
+impl State {
+    /// The other end has not accepted it: whether it goes elsewhere.
+    pub(super) fn leaves(&mut self, at: u32, why: Left) -> bool {
+        let row = self.rows.at(at);
+        if !row.is_asked() && !row.moves() {
+            return false;
+        }
+        let (to, has_moved) = (row.names.to, row.has_moved());
+        let may = match why {
+            Left::Refused => row.is_refused(),
+            Left::Lost => row.is_left(),
+        };
+        if !may {
+            self.rows.at(at).is_settled(&mut self.pool);
+        }
+        match has_moved {
+            true => broker::leaves_alone(self, &to),
+            false => broker::forgets(self, &to),
+        }
+        may
+    }
+
+    /// It has parted from who has refused it.
+    pub(super) fn strays(&mut self, at: u32) {
+        self.rows.at(at).strays();
+        self.rows.append(&mut self.strays.list, at);
+        self.strays.are_due();
+        // Who sleeps may have to look when nothing comes.
+        self.has_news = true;
+    }
+
+    /// Those that stray go to who else listens, as far as that is known by now.
+    #[cold]
+    pub(super) fn move_strays(&mut self) {
+        broker::look(self);
+        let now = sleepers::now();
+        let (is_due, is_time) = self.strays.are_looked_after(now);
+        if !is_due {
+            return;
+        }
+        // The broker is to know first of trunks that are no more.
+        self.say_gone();
+        self.trunks.iter_mut().flatten().for_each(|trunk| trunk.has_strays = false);
+        for _ in 0..self.strays.list.count() {
+            let Some(at) = self.rows.pop(&mut self.strays.list) else { return };
+            let row = self.rows.at(at);
+            let (to, socket, is_reset) = (row.names.to, row.socket, row.has(Note::Reset));
+            // Who was refused twice may have been by who is just leaving.
+            let may_ask = is_time || !row.has_moved();
+            let moved = match reach_again(self, to, (may_ask, is_time)) {
+                _ if is_reset || socket == 0 => Moved::Never,
+                Again::Trunk(_, other) if other as u32 != socket => Moved::Never,
+                Again::Trunk(name, _) if may_ask => self.opens_again(at, name),
+                Again::Unsaid(other) if other as u32 != socket => Moved::Never,
+                Again::Unsaid(_) | Again::Later if is_time && !self.rows.at(at).waits() => {
+                    Moved::Never
+                }
+                Again::Trunk(..) | Again::Unsaid(_) | Again::Later => Moved::Later,
+                Again::Nowhere => Moved::Never,
+            };
+            match moved {
+                Moved::Done => {}
+                Moved::Later => self.rows.append(&mut self.strays.list, at),
+                Moved::Never => self.gives_up(at),
+            }
+        }
+        self.strays.were_looked_after(now);
+    }
+
+    fn opens_again(&mut self, at: u32, name: u64) -> Moved {
+        // It is asked for once more.
+        let Some(index) = self.trunk_named(name) else { return Moved::Later };
+        let kept = self.rows.at(at).queue.len();
+        let frames = kept.div_ceil(DATA_MAX) * 2 * HEADER;
+        let least = Frame::Open.takes() + kept + frames + 2 * HEADER + FOR_ANSWERS;
+        let Some(trunk) = self.trunks[index].as_mut() else { return Moved::Never };
+        trunk.has_strays = trunk.room(least) < least;
+        if trunk.has_strays && sleepers::are_any() {
+            // Who sleeps has not said that room is wanted.
+            trunk.sleeps();
+            trunk.has_strays = trunk.room(least) < least;
+        }
+        if trunk.has_strays {
+            return Moved::Later;
+        }
+        let Some(id) = trunk.ids.take(at) else { return Moved::Never };
+        let row = self.rows.at(at);
+        row.opens_again(index as u16, id);
+        trunk.open(id, &row.names);
+        let mut done = 0;
+        while done < kept {
+            let bytes = (kept - done).min(DATA_MAX);
+            let place = trunk.put(Frame::Data(bytes as u32), id);
+            row.queue.look_from(&self.pool, done, bytes, |before, piece| {
+                trunk.fill_from(place + before as u64, piece);
+            });
+            done += bytes;
+        }
+        trunk.sends(id, done);
+        if row.owes().is_some() {
+            self.owe(at);
+            self.pay(index);
+        }
+        if let Some(trunk) = self.trunks[index].as_mut() {
+            trunk.publish();
+        }
+        self.news(at);
+        Moved::Done
+    }
+
+    /// Nobody listens there any more.
+    fn gives_up(&mut self, at: u32) {
+        self.rows.at(at).is_given_up(&mut self.pool);
+        self.news(at);
+        self.settle(at);
+    }
+
+    /// A trunk is no more: so are its connections, but for those that go elsewhere.
+    pub(super) fn loses(&mut self, at: u32, loss: Loss) {
+        let was_asked = self.rows.at(at).is_asked();
+        // Unless the other end may still give it to its program.
+        let may = self.rows.at(at).moves() || loss == Loss::Gone && was_asked;
+        if may && self.leaves(at, Left::Lost) {
+            return self.settle(at);
+        }
+        let row = self.rows.at(at);
+        row.is_settled(&mut self.pool);
+        let is_reset = was_asked || loss == Loss::Parted;
+        row.lost_trunk(if is_reset { Closing::Reset } else { Closing::Orderly });
+        row.unnote(Note::NoRoom);
+        self.news(at);
+        self.settle(at);
+    }
+}

@@ -1,0 +1,54 @@
+//! How far a connection is that may go elsewhere before it is accepted ([`super::asked`]): a byte.
+
+/// How often one may open, or be waited for where nobody says that he listens.
+pub(super) const TRIES: u8 = 14;
+/// It has sent more than is kept, and cannot move.
+pub(super) const FIXED: u8 = 15;
+
+/// It has opened, and was not accepted as far as is known.
+pub(super) const ASKED: u8 = 0x10;
+/// It was refused, and the two have not parted yet.
+pub(super) const PARTS: u8 = 0x20;
+/// It goes by no trunk.
+pub(super) const STRAY: u8 = 0x40;
+/// It was accepted by this end, which is to be said.
+pub(super) const OWES: u8 = 0x80;
+/// How often it has opened.
+const COUNT: u8 = 0x0f;
+
+/// How far that is. All zeros: nothing is left to be done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Stage(u8);
+
+impl Stage {
+    pub(super) fn has(self, what: u8) -> bool {
+        self.0 & what != 0
+    }
+
+    /// The next in a row of attempts.
+    pub(super) fn asked(self) -> Self {
+        Self(ASKED | (self.count() + 1).min(TRIES))
+    }
+
+    /// The same attempt, at this.
+    pub(super) fn to(self, what: u8) -> Self {
+        Self(what | self.count())
+    }
+
+    pub(super) fn waits(self) -> Self {
+        Self(STRAY | (self.count() + 1).min(TRIES))
+    }
+
+    pub(super) fn owes() -> Self {
+        Self(OWES)
+    }
+
+    pub(super) fn fixed() -> Self {
+        Self(ASKED | FIXED)
+    }
+
+    pub(super) fn count(self) -> u8 {
+        self.0 & COUNT
+    }
+}

@@ -1,0 +1,75 @@
+//! Connections that were refused before they were accepted.
+
+use super::*;
+
+impl State<'_> {
+    /// Whether it goes elsewhere.
+    pub(super) fn leaves(&mut self, at: u32, is_lost: bool) -> bool {
+        let row = self.rows.at(at);
+        if !row.is_asked() && !row.moves() {
+            return false;
+        }
+        let may = if is_lost { row.is_left() } else { row.is_refused() };
+        if !may {
+            row.is_settled(&mut self.pool);
+        }
+        may
+    }
+
+    /// All that stray go by a trunk, or are given up.
+    pub(super) fn move_strays(&mut self, index: usize, has_somewhere: bool) {
+        for _ in 0..self.strays.count() {
+            let Some(at) = self.rows.pop(&mut self.strays) else { return };
+            let row = self.rows.at(at);
+            let kept = row.queue.len();
+            let least = Frame::Open.takes() + kept + kept.div_ceil(DATA_MAX) * 2 * HEADER;
+            let trunk = self.trunks[index].as_mut();
+            let Some(trunk) = trunk.filter(|_| has_somewhere && !row.has(Note::Reset)) else {
+                row.is_given_up(&mut self.pool);
+                self.news(at);
+                self.settle(at);
+                continue;
+            };
+            if trunk.room < least + 2 * HEADER + FOR_ANSWERS {
+                self.rows.append(&mut self.strays, at);
+                continue;
+            }
+            let Some(id) = trunk.ids.take(at) else {
+                row.is_given_up(&mut self.pool);
+                self.settle(at);
+                continue;
+            };
+            row.opens_again(index as u16, id);
+            trunk.put(Frame::Open);
+            let mut done = 0;
+            while done < kept {
+                let bytes = (kept - done).min(DATA_MAX);
+                trunk.put(Frame::Data(bytes as u32));
+                let seen = row.queue.look_from(&self.pool, done, bytes, |_, piece| {
+                    assert!(piece.iter().all(|byte| *byte == 3), "what was kept");
+                });
+                assert_eq!(seen, bytes);
+                done += bytes;
+            }
+            if row.owes().is_some() {
+                self.owe(at);
+                self.pay(index);
+            }
+            self.news(at);
+        }
+    }
+
+    pub(super) fn loses(&mut self, at: u32, how: Closing) {
+        let was_asked = self.rows.at(at).is_asked();
+        let may = self.rows.at(at).moves() || how == Closing::Orderly && was_asked;
+        if may && self.leaves(at, true) {
+            return self.settle(at);
+        }
+        let row = self.rows.at(at);
+        row.is_settled(&mut self.pool);
+        row.lost_trunk(if was_asked { Closing::Reset } else { how });
+        row.unnote(Note::NoRoom);
+        self.news(at);
+        self.settle(at);
+    }
+}
