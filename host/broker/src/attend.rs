@@ -78,10 +78,7 @@ fn converse(broker: &Broker, client: &Arc<Client>) -> Option<()> {
             }
             (Request::Ended { link }, None) => ended(broker, client, link),
             (Request::Listen { tag }, Some(socket)) => reach::listens(broker, client, tag, socket),
-            (Request::Unlisten { tag }, None) => {
-                lock(&broker.listeners).remove(client.process(), tag);
-                client.unheard(tag);
-            }
+            (Request::Unlisten { tag }, None) => reach::unlistens(broker, client, tag),
             (Request::Reach { tag, address, port, from }, None) => {
                 reach::reaches(broker, client, tag, (address, port), from);
             }

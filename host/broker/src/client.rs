@@ -108,11 +108,6 @@ impl Client {
         self.is_gone.load(atomic::Ordering::Relaxed)
     }
 
-    /// Its process is gone, though that may not have been said yet.
-    pub(crate) fn has_left(&self) -> bool {
-        self.is_gone() || socket::is_left(self.socket.as_fd())
-    }
-
     /// Takes the socket by which the kernel is asked, if it is one, and in its namespace.
     pub(crate) fn take_diagnosis(&self, file: OwnedFd) -> Option<()> {
         let namespace = Diagnosis::by(file.as_fd())?.namespace().ok()?;

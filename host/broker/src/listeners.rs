@@ -108,6 +108,11 @@ impl Listeners {
         Some(found)
     }
 
+    /// A process has one that it calls so.
+    pub(crate) fn has(&self, process: Process, tag: u64) -> bool {
+        self.of.get(&process).is_some_and(|own| own.all.contains_key(&tag))
+    }
+
     /// Some process has this socket.
     pub(crate) fn have(&self, place: Place) -> bool {
         self.at.contains_key(&place)

@@ -20,6 +20,7 @@ use omniverb_carry::trunk;
 use omniverb_sys::listening::Listening;
 use omniverb_sys::{clock, lock, memfd, random, socket};
 use std::collections::BTreeSet;
+use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, LazyLock};
@@ -63,6 +64,14 @@ pub(crate) fn seen(broker: &Broker, [one, other]: &[Offer; 2]) {
     }
 }
 
+/// A process listens somewhere no more. Whoever is being brought there just now has been, before it
+/// hears that nobody is.
+pub(crate) fn unlistens(broker: &Broker, client: &Client, tag: u64) {
+    lock(&broker.listeners).remove(client.process(), tag);
+    drop(lock(&broker.trunks));
+    client.unheard(tag);
+}
+
 /// A process wants to be brought to who listens at an address; from one of its own, if that one is
 /// another network namespace's.
 pub(crate) fn reaches(
@@ -79,13 +88,11 @@ pub(crate) fn reaches(
     };
     let is_unsaid = match found {
         Ok(there) => {
-            let number = there.process.1;
             if bring(broker, (client, tag), there).is_some() {
                 return;
             }
-            // Others may have the socket of who is gone.
-            let other = lock(&broker.seats).client(number);
-            other.is_none_or(|other| other.has_left())
+            // Others may have the socket.
+            true
         }
         Err(why) => why.is_some(),
     };
@@ -97,8 +104,8 @@ struct Unsaid;
 
 /// What a socket is called where nobody is to learn how many there are.
 fn name_of(cookie: u64) -> u64 {
-    static SECRET: LazyLock<u64> = LazyLock::new(random::number);
-    cookie ^ *SECRET
+    static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    SECRET.hash_one(cookie).max(1)
 }
 
 /// Where somebody is to be brought.
@@ -153,6 +160,9 @@ fn bring(broker: &Broker, asks: (&Client, u64), there: There) -> Option<()> {
     };
     // Before there is something to give: that costs more.
     let mut trunks = lock(&broker.trunks);
+    if !listens_still(broker, &there) {
+        return None;
+    }
     match trunks.room(two) {
         Room::Known(name) => return known(&mut trunks, asks, &other, &there, name),
         Room::None => return None,
@@ -163,6 +173,12 @@ fn bring(broker: &Broker, asks: (&Client, u64), there: There) -> Option<()> {
     // Last of all, and holding nothing: the two may have sent each other something by now.
     drop(given);
     is_brought
+}
+
+/// Who has said that he listens there no more was told that nobody is brought there:
+/// [`unlistens`].
+fn listens_still(broker: &Broker, there: &There) -> bool {
+    lock(&broker.listeners).has(there.process, there.listens)
 }
 
 /// They have one. Who listens is told first that somebody may come.
@@ -213,7 +229,7 @@ fn give(
         Room::Free => {}
     }
     // Who has gone has been taken out of what is kept.
-    if other.is_gone() {
+    if other.is_gone() || !listens_still(broker, there) {
         return None;
     }
     // What a process says of one later proves nothing: nobody is to guess others'.

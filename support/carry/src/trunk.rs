@@ -25,6 +25,8 @@ pub const SLEEPS: usize = 256;
 pub const IS_CUT: usize = 384;
 /// How often it has left a socket that listens: who goes there asks anew.
 pub const LEFT: usize = 512;
+/// It is about to open connections, for who has left a socket meanwhile.
+pub const OPENS: usize = 640;
 /// Bytes of a ring.
 pub const RING: usize = 256 << 10;
 /// Bytes of its file.

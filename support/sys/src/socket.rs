@@ -3,7 +3,6 @@
 //! `SOCK_SEQPACKET`: one send is one receive, and a closed peer is seen. Nothing here blocks
 //! unless asked to by argument, whatever flags the other side managed to set on the socket.
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -103,14 +102,6 @@ pub fn send(
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
     send_with(socket, bytes, descriptors, SendFlags::NOSIGNAL)
-}
-
-/// The other end of a socket of two is closed.
-#[must_use]
-pub fn is_left(socket: BorrowedFd<'_>) -> bool {
-    let mut one = [PollFd::new(&socket, PollFlags::empty())];
-    let found = poll(&mut one, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-    found.is_ok() && one[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
 /// As [`send`], but `WouldBlock` if there is no room.

@@ -17,7 +17,7 @@ from trunks import BYTES, Broker, share
 
 _PAGE, _RING, _SIDE = 4096, 256 << 10, 1024
 _HEAD, _TAIL, _SLEEPS = 0, 128, 256
-_OPEN, _DATA, _CREDIT, _END, _CLOSE = range(1, 6)
+_OPEN, _DATA, _CREDIT, _END, _CLOSE, _ACCEPTED = range(1, 7)
 _TRUNK, _KNOWN, _NOBODY, _TRUNK_ENDED = 23, 24, 25, 8
 _WINDOW, _IDS = 64 << 10, 1 << 21
 
@@ -150,6 +150,8 @@ def any_frames(trunk):
     is_wild = pick.random() < 0.3
     for _ in range(pick.randrange(1, 300)):
         kind = pick.choice([_OPEN, _OPEN, _DATA, _DATA, _CREDIT, _END, _CLOSE])
+        if pick.random() < 0.01:
+            kind = _ACCEPTED
         number = pick.getrandbits(32) if is_wild else trunk.some()
         if kind == _OPEN:
             trunk.open(len(trunk.opened) * 2 if pick.random() < 0.95 else number,
@@ -157,7 +159,7 @@ def any_frames(trunk):
         elif kind == _DATA:
             trunk.data(number, pick.choice([1, 7, 100, pick.randrange(1, 5000)]))
         else:
-            count = {_CREDIT: pick.choice([1, 4096]), _END: 0, _CLOSE: pick.randrange(2)}[kind]
+            count = {_CREDIT: pick.choice([1, 4096]), _CLOSE: pick.randrange(2)}.get(kind, 0)
             trunk.put(kind, number, pick.getrandbits(24) if pick.random() < 0.02 else count)
         if pick.random() < 0.1 and trunk.head > _RING // 2:
             break

@@ -3,16 +3,18 @@
 use omniverb_stream::light::frame::Name;
 
 use super::broker::{
-    ANSWER, NOBODY, Way, answer, asks, asks_anew, connection, goes_from, nobody, routes, source,
+    ANSWER, NOBODY, Route, Through, Way, answer, asks, asks_anew, connection, goes_from, nobody,
+    routes, source,
 };
 use super::sleepers;
 use super::state::State;
 
 /// How an address is reached by a connection that was refused there.
 pub(super) enum Again {
-    /// By a trunk, to this socket.
-    Trunk(u64, u64),
-    /// The kernel has this socket there, and nobody has said that he listens by it.
+    /// By a trunk.
+    Trunk(Through),
+    /// The kernel has this socket there, or one that is not known (0), and nobody has said that he
+    /// listens by it.
     Unsaid(u64),
     /// That is not known yet.
     Later,
@@ -35,18 +37,19 @@ pub(super) fn reach_again(
                 if state.left_by(name) == Some(route.left)
                     && (route.until == 0 || now < route.until) =>
             {
-                return Again::Trunk(name, route.socket);
+                let Route { from, socket, left, .. } = route;
+                return Again::Trunk(Through { name, from, socket, left });
             }
             Way::Asked if now.saturating_sub(route.asked) < ANSWER => return Again::Later,
-            Way::Asked => {
-                answer(state, route.tag, nobody());
-                return Again::Nowhere;
+            // The broker is late.
+            Way::Asked if !may_ask_again => return Again::Unsaid(0),
+            Way::Nobody(at) if now.saturating_sub(at) < NOBODY => {
+                match route.is_heard || at > now {
+                    false => return Again::Nowhere,
+                    true if !may_ask_again => return Again::Unsaid(route.socket),
+                    true => {}
+                }
             }
-            Way::Nobody(at) if now.saturating_sub(at) < NOBODY => match route.is_heard {
-                false => return Again::Nowhere,
-                true if !may_ask_again => return Again::Unsaid(route.socket),
-                true => {}
-            },
             _ => {}
         }
     }
@@ -62,8 +65,8 @@ pub(super) fn reach_again(
     goes_from(state, tag, (own, to));
     if !asks(tag, (own, to)) {
         let is_there = connection() != 0;
-        answer(state, tag, if is_there { Way::Free } else { nobody() });
-        return if is_there { Again::Later } else { Again::Nowhere };
+        answer(state, tag, Way::Free);
+        return if is_there { Again::Later } else { Again::Unsaid(0) };
     }
     heard.map_or(Again::Later, Again::Unsaid)
 }

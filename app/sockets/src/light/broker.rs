@@ -61,7 +61,7 @@ pub(super) enum Way {
 pub(super) struct Route {
     pub to: Name,
     /// The address that who goes there has.
-    from: [u8; 16],
+    pub from: [u8; 16],
     pub way: Way,
     /// Until when, if that is in another network namespace; otherwise 0.
     pub until: u64,
@@ -80,7 +80,8 @@ pub(super) struct Route {
     pub left: u64,
     /// Which socket listens there, as the broker calls it; 0: nobody's, as far as is known.
     pub socket: u64,
-    /// Somebody has the socket there who may say yet that he listens.
+    /// Somebody has the socket there who may say yet that he listens; or nobody has said that there is
+    /// none.
     pub is_heard: bool,
     /// The question's tag.
     pub tag: u64,
@@ -140,7 +141,11 @@ pub(super) fn take_all(state: &mut State) -> bool {
 }
 
 fn came(state: &mut State, reply: Reply, files: Files) {
-    state.strays.are_due();
+    let is_for_strays =
+        matches!(reply, Reply::Trunk { .. } | Reply::Known { .. } | Reply::Nobody { .. });
+    if is_for_strays {
+        state.strays.are_due();
+    }
     match (reply, files) {
         (Reply::Trunk { tag, name, side, ends }, [Some(memory), Some(bell)]) => {
             let across = ends.map(|ends| Across::new(ends, connection()));
@@ -208,8 +213,8 @@ fn came(state: &mut State, reply: Reply, files: Files) {
             }
         }
         (Reply::Unheard { .. }, _) => {
-            let (said, heard) = &mut state.unheard;
-            *heard = (*heard + 1).min(*said);
+            let unheard = &mut state.unheard;
+            unheard.heard = (unheard.heard + 1).min(unheard.said);
         }
         // Nobody is to come there, by whatever trunk.
         (Reply::Listens { tag, .. }, _) => state.refuses(tag as c_int),
@@ -357,11 +362,23 @@ pub(super) fn wait(until: u64) -> bool {
     matches!(poll(&mut wanted, Some(&limit)), Ok(_) | Err(Errno::INTR))
 }
 
+/// By which trunk, and to what.
+#[derive(Clone, Copy)]
+pub(super) struct Through {
+    pub name: u64,
+    /// The address that who goes there has.
+    pub from: [u8; 16],
+    /// What the broker calls the socket.
+    pub socket: u64,
+    /// How often the other end had left sockets.
+    pub left: u64,
+}
+
 /// How an address is reached.
 #[derive(Clone, Copy)]
 pub(super) enum Reached {
-    /// By a trunk; the address that who goes there has; and to which socket.
-    Trunk(u64, [u8; 16], u64),
+    /// By a trunk.
+    Trunk(Through),
     /// By the kernel.
     Kernel,
     /// The same; and the broker is to see it.
@@ -441,7 +458,8 @@ impl Route {
         }
         match self.way {
             Way::Trunk(name) if self.until == 0 || now < self.until => {
-                Reached::Trunk(name, self.from, self.socket)
+                let Route { from, socket, left, .. } = *self;
+                Reached::Trunk(Through { name, from, socket, left })
             }
             _ => Reached::Kernel,
         }
@@ -518,11 +536,11 @@ pub(super) fn asks_anew(state: &mut State, to: Name, now: u64) -> u64 {
     let found = all.iter_mut().find(|one| one.way != Way::Free && one.to == to);
     if let Some(route) = found {
         (route.way, route.tag, route.tried) = (Way::Asked, *latest, 0);
-        (route.asked, route.socket, route.is_heard) = (now, 0, false);
+        (route.asked, route.socket, route.is_heard) = (now, 0, true);
         return *latest;
     }
     let place = all.iter().position(|one| one.way == Way::Free);
     let place = place.unwrap_or(*latest as usize % ROUTES);
-    all[place] = Route { to, way: Way::Asked, tag: *latest, asked: now, ..NONE };
+    all[place] = Route { to, way: Way::Asked, tag: *latest, asked: now, is_heard: true, ..NONE };
     *latest
 }

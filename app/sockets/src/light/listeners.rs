@@ -33,6 +33,8 @@ pub(super) struct Listener {
     pub is_refused: bool,
     /// The broker has a duplicate of it.
     pub is_under_way: bool,
+    /// Those that wait cannot be accepted now: their trunks have no room.
+    pub is_stuck: bool,
     /// One has come since that was told of, for sets that tell of edges.
     pub has_news: bool,
 }
@@ -58,8 +60,16 @@ const NONE: Listener = Listener {
     said: 0,
     is_refused: false,
     is_under_way: false,
+    is_stuck: false,
     has_news: false,
 };
+
+impl Listener {
+    /// There is one that may be accepted.
+    pub(super) fn has_some(&self) -> bool {
+        self.number >= 0 && self.pending.count() > 0 && !self.is_stuck
+    }
+}
 
 impl Listeners {
     pub(super) const fn new() -> Self {
@@ -113,10 +123,16 @@ impl Listeners {
         found.filter(|one| one.pending.count() <= one.backlog)
     }
 
+    /// Some of those that wait may be accepted now, where there was no room before.
+    pub(super) fn are_unstuck(&mut self) {
+        for one in self.all.iter_mut().filter(|one| one.is_stuck) {
+            (one.is_stuck, one.has_news) = (false, true);
+        }
+    }
+
     /// Those that have connections waiting and are in a set.
     pub(super) fn in_set(&mut self, set: c_int) -> impl Iterator<Item = &mut Listener> {
-        let is_there =
-            move |one: &&mut Listener| one.set == set && one.number >= 0 && one.pending.count() > 0;
+        let is_there = move |one: &&mut Listener| one.set == set && one.has_some();
         self.all.iter_mut().filter(is_there)
     }
 

@@ -150,7 +150,8 @@ pub(crate) fn closes(number: c_int) {
         return;
     }
     keeping_errno(|| {
-        if !is_light {
+        let listens = || with(|state| state.listeners.of(number).is_some()) == Some(true);
+        if !is_light && listens() {
             told::waits_for_duplicate(number);
             told::unlistens(number);
         }

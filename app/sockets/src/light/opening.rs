@@ -19,7 +19,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::thread::sched_yield;
 
-use super::broker::{self, Reached};
+use super::broker::{self, Reached, Through};
 use super::names::{self, Family};
 use super::numbers::{self, Token};
 use super::ranges;
@@ -161,14 +161,15 @@ pub(super) unsafe fn connect(
     if to.is_any() || to.port == 0 || !ranges::has(&to) {
         return None;
     }
-    let (trunk, from, socket) = match keeping_errno(|| broker::reach(to)) {
-        Reached::Trunk(trunk, from, socket) => (trunk, from, socket),
+    let way = match keeping_errno(|| broker::reach(to)) {
+        Reached::Trunk(way) => way,
         Reached::Kernel => return None,
         Reached::Seen => {
             wanted::wants(number);
             return None;
         }
     };
+    let from = way.from;
     // SAFETY: no memory is involved.
     let (flags, how) =
         unsafe { (next_fcntl(number, libc::F_GETFD, 0), next_fcntl(number, libc::F_GETFL, 0)) };
@@ -190,7 +191,7 @@ pub(super) unsafe fn connect(
         return None;
     }
     let placeholder = placeholder()?;
-    let at = with(|state| state.open(trunk, (from, to), bound))??;
+    let at = with(|state| state.open(&way, to, bound))??;
     closes();
     let cloexec = if flags & FD_CLOEXEC == 0 { 0 } else { libc::O_CLOEXEC };
     // SAFETY: no memory is involved.
@@ -202,7 +203,6 @@ pub(super) unsafe fn connect(
         let token = state.token(at);
         let row = state.rows.at(at);
         (row.is_six, row.times, row.numbers) = (is_six, times, 1);
-        row.socket = socket as u32;
         if how & libc::O_NONBLOCK != 0 {
             row.note(Note::NonBlocking);
             row.is_connecting = true;
@@ -252,14 +252,9 @@ fn member_of(number: c_int, id: u32) -> (Option<(c_int, libc::epoll_event)>, boo
 }
 
 impl State {
-    /// A new connection by the trunk of a name. `None`: there is no room.
-    fn open(
-        &mut self,
-        name: u64,
-        (from, to): ([u8; 16], Name),
-        bound: Option<Name>,
-    ) -> Option<u32> {
-        let index = self.trunk_named(name)?;
+    /// A new connection by a trunk. `None`: there is no room, or nobody listens by it any more.
+    fn open(&mut self, way: &Through, to: Name, bound: Option<Name>) -> Option<u32> {
+        let (from, index) = (way.from, self.trunk_named(way.name)?);
         self.pump_one(index);
         let trunk = self.trunks[index].as_mut()?;
         let takes = Frame::Open.takes() + FOR_ANSWERS;
@@ -278,43 +273,68 @@ impl State {
             Some(name) => name,
             None => own,
         };
-        self.carried.0 += 1;
         let names = Names { from, to };
         let row = self.rows.at(at);
-        (row.id, row.names) = (id, names);
+        (row.id, row.names, row.socket) = (id, names, way.socket as u32);
         row.asks();
+        if !trunk.may_open(way.left) {
+            trunk.ids.give(id);
+            self.rows.free(at);
+            return None;
+        }
         trunk.open(id, &names);
         trunk.publish();
+        trunk.has_opened();
+        self.carried.0 += 1;
         Some(at)
     }
 
-    /// Nobody is to have one who has opened it would not hear that: he might go elsewhere with it.
+    /// The first of those that wait is one for whose `Accepted` there is room: nobody is to have
+    /// one who has opened it would not hear that, since he might go elsewhere with it. `false`:
+    /// there is none.
+    fn finds_room_to_accept(&mut self, number: c_int) -> bool {
+        let Some(mut pending) = self.listeners.of(number).map(|one| one.pending) else {
+            return false;
+        };
+        let mut is_found = false;
+        for _ in 0..pending.count() {
+            is_found = self.has_room_to_accept(pending.first());
+            if is_found {
+                break;
+            }
+            if let Some(at) = self.rows.pop(&mut pending) {
+                self.rows.append(&mut pending, at);
+            }
+        }
+        if let Some(listener) = self.listeners.of(number) {
+            listener.pending = pending;
+            listener.is_stuck = !is_found && pending.count() > 0;
+        }
+        is_found
+    }
+
     fn has_room_to_accept(&mut self, at: u32) -> bool {
-        let index = usize::from(self.rows.at(at).trunk);
-        if self.rows.at(at).has(Note::HadClose) && self.rows.at(at).has(Note::SaidClose) {
+        let row = self.rows.at(at);
+        let (is_apart, index) = (row.is_apart(), usize::from(row.trunk));
+        let Some(trunk) = self.trunks[index].as_mut().filter(|_| !is_apart) else { return true };
+        if trunk.room(HEADER) >= HEADER {
             return true;
         }
-        let Some(trunk) = self.trunks[index].as_mut() else { return true };
-        trunk.has_pending = trunk.room(HEADER) < HEADER;
-        if trunk.has_pending && sleepers::are_any() {
+        trunk.has_pending = true;
+        if sleepers::are_any() {
             // Who sleeps has not said that room is wanted.
             trunk.sleeps();
-            trunk.has_pending = trunk.room(HEADER) < HEADER;
         }
-        !trunk.has_pending
+        trunk.room(HEADER) >= HEADER
     }
 
     /// A connection that waits at a listening socket, at a number that it gets now.
     fn take_pending(&mut self, number: c_int, flags: c_int) -> Option<Result<(c_int, u32), c_int>> {
         let listener = self.listeners.of(number)?;
-        if listener.pending.first() == 0 {
+        let is_six = listener.is_six;
+        if !self.finds_room_to_accept(number) {
             return None;
         }
-        let (is_six, first) = (listener.is_six, listener.pending.first());
-        if !self.has_room_to_accept(first) {
-            return None;
-        }
-        let listener = self.listeners.of(number)?;
         let command =
             if flags & libc::SOCK_CLOEXEC == 0 { libc::F_DUPFD } else { libc::F_DUPFD_CLOEXEC };
         let Some(placeholder) = placeholder() else { return Some(Err(libc::ENFILE)) };
@@ -327,6 +347,7 @@ impl State {
             rustix_close(new);
             return Some(Err(libc::ENOBUFS));
         }
+        let listener = self.listeners.of(number)?;
         let at = self.rows.pop(&mut listener.pending)?;
         self.listeners.waiting -= 1;
         self.carried.0 += 1;

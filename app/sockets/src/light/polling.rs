@@ -32,7 +32,7 @@ impl State {
             all |= if is & OUT != 0 { WRITE } else { 0 };
             return (all & (wanted | ALWAYS)) as i16;
         }
-        let listener = self.listeners.of(one.fd).filter(|one| one.pending.count() > 0);
+        let listener = self.listeners.of(one.fd).filter(|one| one.has_some());
         listener.map_or(0, |_| (READ & wanted) as i16)
     }
 

@@ -97,8 +97,10 @@ impl State {
                 broker::take(self);
                 return;
             };
-            self.strays.are_due();
             let Some(trunk) = self.trunks[index].as_mut() else { return };
+            if trunk.has_strays {
+                self.strays.are_due();
+            }
             let is_there = trunk.hear();
             let how = if trunk.is_cut() { Closing::Reset } else { Closing::Orderly };
             let name = trunk.name;
@@ -141,6 +143,11 @@ impl State {
         }
         if let Some(trunk) = self.trunks[index].as_mut() {
             trunk.publish();
+            if trunk.has_pending && trunk.room(HEADER) >= HEADER {
+                trunk.has_pending = false;
+                self.listeners.are_unstuck();
+                self.has_news = true;
+            }
         }
     }
 
@@ -430,7 +437,8 @@ impl State {
                 self.loses(at, loss);
             }
         }
-        if how == Closing::Reset {
+        // Nor does he who has lied go on elsewhere with what he may still get here.
+        if loss != Loss::Gone {
             trunk.cut();
         }
         broker::loses(self, trunk.name);

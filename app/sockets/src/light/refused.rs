@@ -10,9 +10,10 @@ use omniverb_stream::light::frame::{DATA_MAX, HEADER};
 use omniverb_stream::light::row::{Closing, Note};
 
 use super::again::{Again, reach_again};
-use super::broker;
+use super::broker::{self, Through};
 use super::sleepers;
 use super::state::State;
+use super::strays::Turn;
 use super::trunk::FOR_ANSWERS;
 
 /// Why a connection is not where it was.
@@ -68,7 +69,7 @@ impl State {
     pub(super) fn strays(&mut self, at: u32) {
         self.rows.at(at).strays();
         self.rows.append(&mut self.strays.list, at);
-        self.strays.are_due();
+        self.strays.is_new();
         // Who sleeps may have to look when nothing comes.
         self.has_news = true;
     }
@@ -78,28 +79,39 @@ impl State {
     pub(super) fn move_strays(&mut self) {
         broker::look(self);
         let now = sleepers::now();
-        let (is_due, is_time) = self.strays.are_looked_after(now);
-        if !is_due {
-            return;
-        }
+        let Some(turn) = self.strays.turn(now) else { return };
         // The broker is to know first of trunks that are no more.
         self.say_gone();
         self.trunks.iter_mut().flatten().for_each(|trunk| trunk.has_strays = false);
+        // Not asked for each of many.
+        let mut later = None;
         for _ in 0..self.strays.list.count() {
             let Some(at) = self.rows.pop(&mut self.strays.list) else { return };
             let row = self.rows.at(at);
             let (to, socket, is_reset) = (row.names.to, row.socket, row.has(Note::Reset));
             // Who was refused twice may have been by who is just leaving.
-            let may_ask = is_time || !row.has_moved();
-            let moved = match reach_again(self, to, (may_ask, is_time)) {
+            let may_ask = turn == Turn::All || turn == Turn::New && !row.has_moved();
+            let same = later.filter(|(address, _)| *address == to).map(|(_, socket)| socket);
+            let outcome = match same {
+                Some(socket) => Again::Unsaid(socket),
+                None => reach_again(self, to, (may_ask, turn == Turn::All)),
+            };
+            let is_other = |other: u64| other != 0 && other as u32 != socket;
+            let moved = match outcome {
                 _ if is_reset || socket == 0 => Moved::Never,
-                Again::Trunk(_, other) if other as u32 != socket => Moved::Never,
-                Again::Trunk(name, _) if may_ask => self.opens_again(at, name),
-                Again::Unsaid(other) if other as u32 != socket => Moved::Never,
-                Again::Unsaid(_) | Again::Later if is_time && !self.rows.at(at).waits() => {
+                Again::Trunk(way) if is_other(way.socket) => Moved::Never,
+                Again::Trunk(way) if may_ask => self.opens_again(at, &way),
+                Again::Unsaid(other) if is_other(other) => Moved::Never,
+                Again::Unsaid(_) | Again::Later
+                    if turn == Turn::All && !self.rows.at(at).waits() =>
+                {
                     Moved::Never
                 }
-                Again::Trunk(..) | Again::Unsaid(_) | Again::Later => Moved::Later,
+                Again::Unsaid(socket) => {
+                    later = Some((to, socket));
+                    Moved::Later
+                }
+                Again::Trunk(_) | Again::Later => Moved::Later,
                 Again::Nowhere => Moved::Never,
             };
             match moved {
@@ -111,23 +123,30 @@ impl State {
         self.strays.were_looked_after(now);
     }
 
-    fn opens_again(&mut self, at: u32, name: u64) -> Moved {
+    fn opens_again(&mut self, at: u32, way: &Through) -> Moved {
         // It is asked for once more.
-        let Some(index) = self.trunk_named(name) else { return Moved::Later };
+        let Some(index) = self.trunk_named(way.name) else { return Moved::Later };
         let kept = self.rows.at(at).queue.len();
         let frames = kept.div_ceil(DATA_MAX) * 2 * HEADER;
         let least = Frame::Open.takes() + kept + frames + 2 * HEADER + FOR_ANSWERS;
-        let Some(trunk) = self.trunks[index].as_mut() else { return Moved::Never };
-        trunk.has_strays = trunk.room(least) < least;
-        if trunk.has_strays && sleepers::are_any() {
-            // Who sleeps has not said that room is wanted.
-            trunk.sleeps();
-            trunk.has_strays = trunk.room(least) < least;
+        let Some(trunk) = self.trunks[index].as_mut() else { return Moved::Later };
+        if trunk.room(least) < least {
+            trunk.has_strays = true;
+            if sleepers::are_any() {
+                // Who sleeps has not said that room is wanted.
+                trunk.sleeps();
+            }
+            if trunk.room(least) < least {
+                return Moved::Later;
+            }
         }
-        if trunk.has_strays {
+        if !trunk.may_open(way.left) {
             return Moved::Later;
         }
-        let Some(id) = trunk.ids.take(at) else { return Moved::Never };
+        let Some(id) = trunk.ids.take(at) else {
+            trunk.has_opened();
+            return Moved::Never;
+        };
         let row = self.rows.at(at);
         row.opens_again(index as u16, id);
         trunk.open(id, &row.names);
@@ -141,6 +160,8 @@ impl State {
             done += bytes;
         }
         trunk.sends(id, done);
+        trunk.publish();
+        trunk.has_opened();
         if row.owes().is_some() {
             self.owe(at);
             self.pay(index);

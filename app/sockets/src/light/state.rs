@@ -33,6 +33,16 @@ pub(super) const TRUNKS: usize = 64;
 /// How often the lock is looked at before the processor is given away.
 const LOOKS: u32 = 64;
 
+/// How often the broker was told that this process listens somewhere no more.
+#[derive(Default)]
+pub(super) struct Unheard {
+    pub said: u64,
+    /// And has said that it has heard it, or was waited for in vain.
+    pub heard: u64,
+    /// The connection by which that was in vain; 0: none.
+    pub late: u64,
+}
+
 /// All of it.
 pub(super) struct State {
     pub rows: Rows<'static>,
@@ -48,8 +58,8 @@ pub(super) struct State {
     pub has_news: bool,
     /// Connections that were refused and go by no trunk: who else has the socket is asked for.
     pub strays: Strays,
-    /// How often the broker was told that this process listens somewhere no more, and has heard it.
-    pub unheard: (u64, u64),
+    /// Of sockets that listen no more.
+    pub unheard: Unheard,
     /// Trunks of which the broker is to be told that they have ended, and how many.
     pub gone: ([u64; TRUNKS], usize),
     /// Connections that there were, and bytes that were sent by them: for reports.
@@ -96,7 +106,7 @@ fn fill() {
         sets: Sets::new(),
         has_news: false,
         strays: Strays::new(),
-        unheard: (0, 0),
+        unheard: Unheard::default(),
         gone: ([0; TRUNKS], 0),
         carried: (0, 0),
     };

@@ -14,11 +14,24 @@ pub(super) struct Strays {
     pause: u64,
     /// Something has come that may be for them.
     is_due: bool,
+    /// There are new ones, for whom the broker may be asked at once.
+    are_new: bool,
+}
+
+/// Which of them may be asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It is time for all.
+    All,
+    /// Those that were refused for the first time.
+    New,
+    /// It is looked what has come.
+    None,
 }
 
 impl Strays {
     pub(super) const fn new() -> Self {
-        Self { list: List::new(), again: 0, pause: PAUSES.0, is_due: false }
+        Self { list: List::new(), again: 0, pause: PAUSES.0, is_due: false, are_new: false }
     }
 
     /// There are some.
@@ -32,10 +45,22 @@ impl Strays {
         self.is_due = true;
     }
 
-    /// Whether there is something to be done now; and whether it is time to ask again.
-    pub(super) fn are_looked_after(&mut self, now: u64) -> (bool, bool) {
+    /// There is one more.
+    pub(super) fn is_new(&mut self) {
+        (self.is_due, self.are_new) = (true, true);
+    }
+
+    /// What is to be done now; `None`: nothing.
+    pub(super) fn turn(&mut self, now: u64) -> Option<Turn> {
         let is_time = now >= self.again;
-        (core::mem::take(&mut self.is_due) || is_time, is_time)
+        let is_due = core::mem::take(&mut self.is_due) || is_time;
+        let are_new = core::mem::take(&mut self.are_new);
+        let turn = match (is_time, are_new) {
+            (true, _) => Turn::All,
+            (false, true) => Turn::New,
+            _ => Turn::None,
+        };
+        is_due.then_some(turn)
     }
 
     /// They have been asked for now, if it was time.

@@ -46,12 +46,14 @@ pub(super) fn waits_for_duplicate(number: c_int) {
 pub(super) fn unlistens(number: c_int) {
     let said = with(|state| {
         let by = state.listeners.of(number).map_or(0, |listener| listener.said);
+        let is_late = state.unheard.late != 0 && state.unheard.late == connection();
         let is_said = by != 0 && by == connection() && {
             say(Request::Unlisten { tag: number.unsigned_abs().into() }, &[])
         };
-        is_said.then(|| {
-            state.unheard.0 += 1;
-            state.unheard.0
+        // Who did not answer once is not waited for again.
+        (is_said && !is_late).then(|| {
+            state.unheard.said += 1;
+            state.unheard.said
         })
     });
     let Some(said) = said.flatten() else { return };
@@ -59,12 +61,16 @@ pub(super) fn unlistens(number: c_int) {
     loop {
         let is_heard = with(|state| {
             take(state);
-            state.unheard.1 >= said
+            state.unheard.heard >= said
         });
         if is_heard != Some(false) || !wait(until) {
             break;
         }
     }
-    // One that was not answered is not waited for again.
-    with(|state| state.unheard.1 = state.unheard.1.max(said));
+    with(|state| {
+        let unheard = &mut state.unheard;
+        if unheard.heard < said {
+            (unheard.heard, unheard.late) = (said, connection());
+        }
+    });
 }

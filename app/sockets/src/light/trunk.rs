@@ -5,14 +5,17 @@
 //! frames, then moves its tail (release), which the writer reads (acquire) before it writes there
 //! again. Before a process sleeps it says so (`SeqCst`) and looks once more; who has written a head
 //! or a tail looks (a fence between, `SeqCst`) whether the other one sleeps. One of the two sees
-//! the other.
+//! the other. In the same way who opens a connection says that he is about to (`SeqCst`) and looks
+//! whether the other side has left a socket that listens; who has left one says so (`SeqCst`), and
+//! waits until the other one is not about to: then he has what was opened before in the ring, and
+//! refuses it.
 
 use core::ffi::c_void;
 use core::sync::atomic::{Ordering, fence};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use omniverb_carry::trunk::{
-    self, BYTES, HEAD, IS_CUT, LEFT, RING, SIDE, SLEEPS, Shown, TAIL, WAYS, ring,
+    self, BYTES, HEAD, IS_CUT, LEFT, OPENS, RING, SIDE, SLEEPS, Shown, TAIL, WAYS, ring,
 };
 use omniverb_ring::{UserMemory, WordMemory};
 use omniverb_stream::light::frame::{HEADER, NAMES};
@@ -20,6 +23,7 @@ use omniverb_stream::light::{Frame, Ids, List, Names};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::thread::sched_yield;
 
 use super::room::{give_back, zeros};
 use crate::carry::broker::map;
@@ -39,6 +43,11 @@ pub(super) const FOR_ANSWERS: usize = 8 << 10;
 
 /// Bytes of its socket that are taken in one go.
 const RINGS_MAX: usize = 1024;
+
+/// How often it is looked whether the other side has said what it was about to say.
+const TURNS: u32 = 100;
+/// Bytes of frames that nobody is woken for.
+const QUIET: usize = 512;
 
 /// Who sleeps wants to know of frames.
 const WANTS_FRAMES: u64 = 1;
@@ -127,10 +136,11 @@ pub(super) struct Trunk {
     pub is_short_of_room: bool,
     /// Those rows want room, and have nothing to say.
     pub is_only_short: bool,
-    /// A connection wants to open here or to be accepted, and there is no room.
+    /// A stray wants to open here, and there is no room.
     pub has_strays: bool,
+    /// One wants to be accepted, and there is no room to say so.
     pub has_pending: bool,
-    /// The other process is gone: nothing comes but what is in the ring.
+    /// The other process is gone, or has closed its end: nothing comes but what is in the ring.
     pub is_over: bool,
     /// What the other side had left when somebody was asked last, and since when that was known.
     seen: (u64, u64),
@@ -351,7 +361,7 @@ impl Trunk {
     /// Writes a frame that nobody waits for: who sleeps is woken by the next that somebody does
     /// wait for, or when there are many of these.
     pub(super) fn put_quietly(&mut self, frame: Frame, id: u32) {
-        let is_quiet = !self.is_moved && self.quiet < RING / 4;
+        let is_quiet = !self.is_moved && self.quiet < QUIET;
         self.put(frame, id);
         if is_quiet {
             self.quiet += frame.takes();
@@ -395,10 +405,37 @@ impl Trunk {
         fence(Ordering::SeqCst);
     }
 
-    /// This side has left a socket that listens.
+    /// This side has left a socket that listens: waits until who has not seen that has said all.
     pub(super) fn has_left(&self) {
         let word = self.memory.word(self.side * SIDE + LEFT);
-        word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let opens = self.memory.word((1 - self.side) * SIDE + OPENS);
+        for _ in 0..TURNS {
+            if opens.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            // He has his lock, and is soon out again; or lies.
+            sched_yield();
+        }
+    }
+
+    /// This side is about to open connections to a socket that the other one had not left then.
+    /// `false`: it has. Otherwise it waits until that was said.
+    pub(super) fn may_open(&self, left: u64) -> bool {
+        let word = self.memory.word(self.side * SIDE + OPENS);
+        word.store(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let may = self.memory.load((1 - self.side) * SIDE + LEFT, Ordering::SeqCst) == left;
+        if !may {
+            word.store(0, Ordering::Release);
+        }
+        may
+    }
+
+    /// They are open, and that was said.
+    pub(super) fn has_opened(&self) {
+        self.memory.word(self.side * SIDE + OPENS).store(0, Ordering::Release);
     }
 
     /// Somebody is about to be asked who listens: what the other side has left before that.

@@ -45,7 +45,7 @@ impl Row {
     /// It was asked for more than once.
     #[must_use]
     pub fn has_moved(&self) -> bool {
-        self.stage.count() > 1
+        (2..=TRIES).contains(&self.stage.count())
     }
 
     /// Bytes that have come.
