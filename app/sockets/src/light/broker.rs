@@ -80,8 +80,8 @@ pub(super) struct Route {
     pub left: u64,
     /// Which socket listens there, as the broker calls it; 0: nobody's, as far as is known.
     pub socket: u64,
-    /// Somebody has the socket there who may say yet that he listens; or nobody has said that there is
-    /// none.
+    /// Somebody has the socket there who may say yet that he listens; or nobody has said that
+    /// there is none.
     pub is_heard: bool,
     /// The question's tag.
     pub tag: u64,
