@@ -232,7 +232,7 @@ impl State {
             let listener = self.listeners.hearing(&names)?;
             let row = self.rows.make(index as u16, names)?;
             self.rows.append(&mut listener.pending, row);
-            listener.has_news = true;
+            (listener.has_news, listener.is_stuck) = (true, false);
             Some(row)
         });
         let Some(row) = made else {

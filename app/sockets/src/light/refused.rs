@@ -90,7 +90,8 @@ impl State {
             let row = self.rows.at(at);
             let (to, socket, is_reset) = (row.names.to, row.socket, row.has(Note::Reset));
             // Who was refused twice may have been by who is just leaving.
-            let may_ask = turn == Turn::All || turn == Turn::New && !row.has_moved();
+            let may_open = turn == Turn::All || !row.has_moved();
+            let may_ask = may_open && turn != Turn::None;
             let same = later.filter(|(address, _)| *address == to).map(|(_, socket)| socket);
             let outcome = match same {
                 Some(socket) => Again::Unsaid(socket),
@@ -100,7 +101,7 @@ impl State {
             let moved = match outcome {
                 _ if is_reset || socket == 0 => Moved::Never,
                 Again::Trunk(way) if is_other(way.socket) => Moved::Never,
-                Again::Trunk(way) if may_ask => self.opens_again(at, &way),
+                Again::Trunk(way) if may_open => self.opens_again(at, &way),
                 Again::Unsaid(other) if is_other(other) => Moved::Never,
                 Again::Unsaid(_) | Again::Later
                     if turn == Turn::All && !self.rows.at(at).waits() =>
