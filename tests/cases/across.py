@@ -192,8 +192,11 @@ def _both(address, port):
             with Talk(across, port + turn, 3, address=address) as talk:
                 process.until(lambda: _are_carried(across.state(port + turn)), 5,
                               lambda: across.state(port + turn))
-                rows = [one for one in across.shown() if f":{port + turn}" in one["local"]]
-                check(rows and rows[0]["reach"] and rows[0]["process"]["vnic"], f"{rows}")
+                # It was missing once, just after it had been shown.
+                rows = process.until(
+                    lambda: [one for one in across.shown() if f":{port + turn}" in one["local"]],
+                    5, "a row of it")
+                check(rows[0]["reach"] and rows[0]["process"]["vnic"], f"{rows}")
                 own = json.loads(process.run(
                     [*across.server.enter(), across.stage.dist / "bin" / "omniverb", "status",
                      "--json"], limit=30, env=environment(
