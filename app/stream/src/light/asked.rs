@@ -14,6 +14,7 @@ use super::stage::{ASKED, FIXED, PARTS, STRAY, Stage, TRIES};
 
 /// The most bytes that are kept: who has sent more than that cannot move.
 pub const KEPT_MAX: usize = 64 << 10;
+
 impl Row {
     /// It is about to say `Open`.
     pub fn asks(&mut self) {
@@ -42,7 +43,7 @@ impl Row {
         self.stage.has(STRAY)
     }
 
-    /// It was asked for more than once.
+    /// It has opened more than once, or was waited for.
     #[must_use]
     pub fn has_moved(&self) -> bool {
         (2..=TRIES).contains(&self.stage.count())

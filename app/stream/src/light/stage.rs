@@ -13,7 +13,7 @@ pub(super) const PARTS: u8 = 0x20;
 pub(super) const STRAY: u8 = 0x40;
 /// It was accepted by this end, which is to be said.
 pub(super) const OWES: u8 = 0x80;
-/// How often it has opened.
+/// How often it has opened, or was waited for; or [`FIXED`].
 const COUNT: u8 = 0x0f;
 
 /// How far that is. All zeros: nothing is left to be done.
@@ -36,14 +36,17 @@ impl Stage {
         Self(what | self.count())
     }
 
+    /// It was asked for in vain once more.
     pub(super) fn waits(self) -> Self {
         Self(STRAY | (self.count() + 1).min(TRIES))
     }
 
+    /// Of an end that has accepted it.
     pub(super) fn owes() -> Self {
         Self(OWES)
     }
 
+    /// Of one that cannot move.
     pub(super) fn fixed() -> Self {
         Self(ASKED | FIXED)
     }
