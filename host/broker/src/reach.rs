@@ -86,21 +86,23 @@ pub(crate) fn reaches(
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => within(broker, (client, tag), to),
         from => across(broker, (client, tag), from, to),
     };
-    let is_unsaid = match found {
-        Ok(there) => {
-            if bring(broker, (client, tag), there).is_some() {
-                return;
-            }
-            // Others may have the socket.
-            true
-        }
-        Err(why) => why.is_some(),
-    };
-    if is_unsaid { client.nobody_yet(tag) } else { client.nobody(tag) }
+    // Where he cannot be brought to one process others may have the socket.
+    let is_brought =
+        found.and_then(|there| bring(broker, (client, tag), there).ok_or(Nowhere::Unsaid));
+    match is_brought {
+        Ok(()) => {}
+        Err(Nowhere::Unsaid) => client.nobody_yet(tag),
+        Err(Nowhere::Unheard) => client.nobody(tag),
+    }
 }
 
-/// There is a socket that listens, and no other process has said that it does so by it.
-struct Unsaid;
+/// Why somebody is brought nowhere.
+enum Nowhere {
+    /// No socket listens there, or none that he may be brought to.
+    Unheard,
+    /// One does, and no other process has said that it does so by it.
+    Unsaid,
+}
 
 /// What a socket is called where nobody is to learn how many there are.
 fn name_of(cookie: u64) -> u64 {
@@ -117,38 +119,41 @@ struct There {
     across: Option<([Place; 2], (u16, u64))>,
 }
 
-fn within(
-    broker: &Broker,
-    (client, tag): (&Client, u64),
-    to: SocketAddr,
-) -> Result<There, Option<Unsaid>> {
-    let cookie = client.listener(to).ok().flatten().ok_or(None)?;
-    client.by(tag, name_of(cookie));
-    let namespace = client.namespace;
-    let next = lock(&broker.listeners).next((namespace, cookie), client.number);
-    let (number, listens) = next.ok_or(Some(Unsaid))?;
-    Ok(There { process: (namespace, number), listens, across: None })
+fn within(broker: &Broker, asks: (&Client, u64), to: SocketAddr) -> Result<There, Nowhere> {
+    let namespace = asks.0.namespace;
+    let (process, listens) = who_listens(broker, asks, (asks.0, namespace), to)?;
+    Ok(There { process, listens, across: None })
 }
 
 fn across(
     broker: &Broker,
-    (client, tag): (&Client, u64),
+    asks: (&Client, u64),
     from: IpAddr,
     to: SocketAddr,
-) -> Result<There, Option<Unsaid>> {
-    let place = Place { namespace: client.namespace, address: from };
-    let proof = lock(&broker.proofs).get(place, to, clock::now()).ok_or(None)?;
+) -> Result<There, Nowhere> {
+    let place = Place { namespace: asks.0.namespace, address: from };
+    let proof = lock(&broker.proofs).get(place, to, clock::now()).ok_or(Nowhere::Unheard)?;
     if !lock(&broker.relations).are_together(place, proof.to) {
-        return Err(None);
+        return Err(Nowhere::Unheard);
     }
-    let by = proof.by().ok_or(None)?;
-    let cookie = by.listener(to).ok().flatten().ok_or(None)?;
-    client.by(tag, name_of(cookie));
-    let namespace = proof.to.namespace;
-    let next = lock(&broker.listeners).next((namespace, cookie), client.number);
-    let (number, listens) = next.ok_or(Some(Unsaid))?;
+    let by = proof.by().ok_or(Nowhere::Unheard)?;
+    let (process, listens) = who_listens(broker, asks, (&by, proof.to.namespace), to)?;
     let across = Some(([place, proof.to], (to.port(), proof.until)));
-    Ok(There { process: (namespace, number), listens, across })
+    Ok(There { process, listens, across })
+}
+
+/// Which process, and what it calls that, as the kernel says whom `by` asks; who wants to be
+/// brought there is told which socket it is.
+fn who_listens(
+    broker: &Broker,
+    (client, tag): (&Client, u64),
+    (by, namespace): (&Client, u64),
+    to: SocketAddr,
+) -> Result<((u64, u64), u64), Nowhere> {
+    let cookie = by.listener(to).ok().flatten().ok_or(Nowhere::Unheard)?;
+    client.by(tag, name_of(cookie));
+    let next = lock(&broker.listeners).next((namespace, cookie), client.number);
+    next.map(|(number, listens)| ((namespace, number), listens)).ok_or(Nowhere::Unsaid)
 }
 
 /// Both are told, or there is nobody, and nobody is told.

@@ -3,8 +3,7 @@
 use omniverb_stream::light::frame::Name;
 
 use super::broker::{
-    ANSWER, NOBODY, Route, Through, Way, answer, asks, asks_anew, connection, goes_from, nobody,
-    routes, source,
+    ANSWER, NOBODY, Route, Through, Way, answer, asks, asks_anew, goes_from, nobody, routes, source,
 };
 use super::sleepers;
 use super::state::State;
@@ -56,17 +55,15 @@ pub(super) fn reach_again(
     if !may_ask {
         return Again::Later;
     }
-    let heard = known.filter(|route| route.is_heard).map(|route| route.socket);
     let tag = asks_anew(state, to, now);
     let Some(own) = source(to) else {
         answer(state, tag, nobody());
         return Again::Nowhere;
     };
     goes_from(state, tag, (own, to));
-    if !asks(tag, (own, to)) {
-        let is_there = connection() != 0;
-        answer(state, tag, Way::Free);
-        return if is_there { Again::Later } else { Again::Unsaid(0) };
+    if asks(tag, (own, to)) {
+        return Again::Later;
     }
-    heard.map_or(Again::Later, Again::Unsaid)
+    answer(state, tag, Way::Free);
+    Again::Unsaid(0)
 }

@@ -114,6 +114,11 @@ pub(super) fn routes(_: &State) -> &'static mut ([Route; ROUTES], u64) {
     unsafe { &mut *ROUTES_NOW.0.get() }
 }
 
+/// The one of a question, unless it was asked anew meanwhile.
+fn tagged(state: &State, tag: u64) -> Option<&'static mut Route> {
+    routes(state).0.iter_mut().find(|one| one.tag == tag)
+}
+
 /// In a child, whose lock nobody else has: nothing is known.
 pub(super) fn begin_anew(state: &State) {
     *routes(state) = ([NONE; ROUTES], 0);
@@ -180,7 +185,7 @@ fn came(state: &mut State, reply: Reply, files: Files) {
             let is_well = is_there && (until == 0 || until > sleepers::now());
             let or_else = if state.strays.are_any() && !is_there { Way::Free } else { nobody() };
             answer(state, tag, if is_well { Way::Trunk(name) } else { or_else });
-            if let Some(route) = routes(state).0.iter_mut().find(|one| one.tag == tag) {
+            if let Some(route) = tagged(state, tag) {
                 (route.until, route.answered) = (until, sleepers::now());
             }
         }
@@ -198,7 +203,7 @@ fn came(state: &mut State, reply: Reply, files: Files) {
         }
         (Reply::Nobody { tag, is_heard }, _) => {
             answer(state, tag, nobody());
-            if let Some(route) = routes(state).0.iter_mut().find(|one| one.tag == tag) {
+            if let Some(route) = tagged(state, tag) {
                 route.is_heard = is_heard;
             }
         }
@@ -208,7 +213,7 @@ fn came(state: &mut State, reply: Reply, files: Files) {
             }
         }
         (Reply::By { tag, socket }, _) => {
-            if let Some(route) = routes(state).0.iter_mut().find(|one| one.tag == tag) {
+            if let Some(route) = tagged(state, tag) {
                 route.socket = socket;
             }
         }
@@ -234,9 +239,13 @@ impl State {
         self.trunks.iter().position(|trunk| trunk.as_ref().is_some_and(|one| one.name == name))
     }
 
+    fn trunk_at(&self, name: u64) -> Option<&Trunk> {
+        self.trunks[self.trunk_named(name)?].as_ref()
+    }
+
     /// How often the other end of a trunk has left sockets that listen.
     pub(super) fn left_by(&self, name: u64) -> Option<u64> {
-        self.trunks[self.trunk_named(name)?].as_ref().map(Trunk::left)
+        self.trunk_at(name).map(Trunk::left)
     }
 }
 
@@ -245,10 +254,10 @@ pub(super) fn nobody() -> Way {
 }
 
 pub(super) fn answer(state: &State, tag: u64, way: Way) {
-    let Some(route) = routes(state).0.iter_mut().find(|one| one.tag == tag) else { return };
+    let Some(route) = tagged(state, tag) else { return };
     route.way = way;
     if let Way::Trunk(name) = way {
-        let trunk = state.trunk_named(name).and_then(|index| state.trunks[index].as_ref());
+        let trunk = state.trunk_at(name);
         route.left = trunk.map_or(0, Trunk::left);
         // Perhaps there.
         if trunk.is_none_or(|trunk| trunk.has_left_since(route.asked)) {
@@ -413,7 +422,7 @@ pub(super) fn asks(tag: u64, (own, to): (Name, Name)) -> bool {
 }
 
 pub(super) fn goes_from(state: &State, tag: u64, (own, to): (Name, Name)) {
-    if let Some(route) = routes(state).0.iter_mut().find(|one| one.tag == tag) {
+    if let Some(route) = tagged(state, tag) {
         (route.from, route.is_far) = (own.address, !own.leads_to(&to));
     }
 }
@@ -424,7 +433,7 @@ fn answer_to(tag: u64) -> Reached {
     loop {
         let reached = with(|state| {
             take(state);
-            match routes(state).0.iter_mut().find(|one| one.tag == tag) {
+            match tagged(state, tag) {
                 Some(route) if route.way == Way::Asked => None,
                 Some(route) => Some(route.leads(sleepers::now())),
                 // It was asked anew meanwhile.

@@ -23,7 +23,6 @@ use super::broker::{self, Reached, Through};
 use super::names::{self, Family};
 use super::numbers::{self, Token};
 use super::ranges;
-use super::sleepers;
 use super::state::{State, with};
 use super::told;
 use super::trunk::FOR_ANSWERS;
@@ -316,16 +315,7 @@ impl State {
     fn has_room_to_accept(&mut self, at: u32) -> bool {
         let row = self.rows.at(at);
         let (is_apart, index) = (row.is_apart(), usize::from(row.trunk));
-        let Some(trunk) = self.trunks[index].as_mut().filter(|_| !is_apart) else { return true };
-        if trunk.room(HEADER) >= HEADER {
-            return true;
-        }
-        trunk.has_pending = true;
-        if sleepers::are_any() {
-            // Who sleeps has not said that room is wanted.
-            trunk.sleeps();
-        }
-        trunk.room(HEADER) >= HEADER
+        is_apart || !self.lacks_room(index, HEADER, |trunk| &mut trunk.has_pending)
     }
 
     /// A connection that waits at a listening socket, at a number that it gets now.

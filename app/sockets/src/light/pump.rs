@@ -160,20 +160,18 @@ impl State {
             let Some((frame, id)) = trunk.next()? else { return Ok(()) };
             match frame {
                 Frame::Open => {
+                    let is_over = trunk.is_over;
                     // There is to be room for the answer that nobody listens.
-                    trunk.is_short_of_room = trunk.room(HEADER) < HEADER;
-                    if trunk.is_short_of_room {
-                        if sleepers::are_any() {
-                            trunk.sleeps();
-                        }
-                        trunk.is_short_of_room = trunk.room(HEADER) < HEADER;
+                    let is_short =
+                        self.lacks_room(index, HEADER, |trunk| &mut trunk.is_short_of_room);
+                    if let Some(trunk) = self.trunk_of(index, name) {
+                        trunk.is_short_of_room = is_short;
                     }
                     // Of who is gone nothing is put off: what is behind it may be for others.
-                    let is_over = trunk.is_over;
-                    if trunk.is_short_of_room && !is_over {
+                    if is_short && !is_over {
                         return Ok(());
                     }
-                    if !trunk.is_short_of_room
+                    if !is_short
                         && let Opened::Later = self.opened(index, id)?
                         && !is_over
                     {
@@ -192,6 +190,26 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// There is less room in a trunk than that, which is noted where the trunk has `wanted`: then
+    /// the other side is to say when there is more.
+    pub(super) fn lacks_room(
+        &mut self,
+        index: usize,
+        least: usize,
+        wanted: fn(&mut Trunk) -> &mut bool,
+    ) -> bool {
+        let Some(trunk) = self.trunks[index].as_mut() else { return false };
+        if trunk.room(least) >= least {
+            return false;
+        }
+        *wanted(trunk) = true;
+        if sleepers::are_any() {
+            // Who sleeps has not said that room is wanted: that is looked for once more.
+            trunk.sleeps();
+        }
+        trunk.room(least) < least
     }
 
     /// The trunk of a place, if it is that one still.
@@ -375,10 +393,7 @@ impl State {
     /// If both ends have closed the id is free; if no number names it either, the row is.
     pub(super) fn settle(&mut self, at: u32) {
         let row = self.rows.at(at);
-        if !row.has(Note::Used) || !row.is_apart() {
-            return;
-        }
-        if row.is_stray() {
+        if !row.has(Note::Used) || !row.is_apart() || row.is_stray() {
             return;
         }
         let (id, index) = (row.id, usize::from(row.trunk));

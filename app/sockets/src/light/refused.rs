@@ -130,17 +130,10 @@ impl State {
         let kept = self.rows.at(at).queue.len();
         let frames = kept.div_ceil(DATA_MAX) * 2 * HEADER;
         let least = Frame::Open.takes() + kept + frames + 2 * HEADER + FOR_ANSWERS;
-        let Some(trunk) = self.trunks[index].as_mut() else { return Moved::Later };
-        if trunk.room(least) < least {
-            trunk.has_strays = true;
-            if sleepers::are_any() {
-                // Who sleeps has not said that room is wanted.
-                trunk.sleeps();
-            }
-            if trunk.room(least) < least {
-                return Moved::Later;
-            }
+        if self.lacks_room(index, least, |trunk| &mut trunk.has_strays) {
+            return Moved::Later;
         }
+        let Some(trunk) = self.trunks[index].as_mut() else { return Moved::Later };
         if !trunk.may_open(way.left) {
             return Moved::Later;
         }
@@ -161,14 +154,13 @@ impl State {
             done += bytes;
         }
         trunk.sends(id, done);
-        trunk.publish();
-        trunk.has_opened();
         if row.owes().is_some() {
             self.owe(at);
             self.pay(index);
         }
         if let Some(trunk) = self.trunks[index].as_mut() {
             trunk.publish();
+            trunk.has_opened();
         }
         self.news(at);
         Moved::Done

@@ -262,13 +262,6 @@ impl Trunk {
         UserMemory::lend(bytes, |bytes| self.fill(position, bytes));
     }
 
-    /// Opens one, for which there is room.
-    pub(super) fn open(&mut self, id: u32, names: &Names) {
-        self.opens(id, names);
-        let place = self.put(Frame::Open, id);
-        self.fill_from(place, &names.encode());
-    }
-
     /// Reads bytes of the frame that is next.
     fn drain(&self, position: u64, piece: UserMemory) {
         let from = 1 - self.side;
@@ -331,11 +324,13 @@ impl Trunk {
         Shown::new(self.memory)
     }
 
-    /// This side has opened one.
-    fn opens(&self, id: u32, names: &Names) {
+    /// Opens one, for which there is room.
+    pub(super) fn open(&mut self, id: u32, names: &Names) {
         let Names { from, to } = names;
         let (addresses, ports) = ([from.address, to.address], [from.port, to.port]);
         self.shown().opens(id, &trunk::Names { addresses, ports });
+        let place = self.put(Frame::Open, id);
+        self.fill_from(place, &names.encode());
     }
 
     /// An id is free again; who has chosen it says so.
