@@ -38,14 +38,14 @@ pub(crate) const LISTENERS_OF_NAMESPACE: usize = 16 << 10;
 /// Of all, in the same way: some 300 bytes each.
 pub(crate) const LISTENERS_OF_ALL: usize = 128 << 10;
 /// Trunks of a process, one to each other one: so many has a library room for
-/// (app/sockets/src/light/state.rs). With others it has TCP. Their memory is its own and its
+/// (app/sockets/src/light/room.rs). With others it has TCP. Their memory is its own and its
 /// peers'.
 pub(crate) const TRUNKS: usize = 64;
 /// Of these with processes of one other network namespace.
 pub(crate) const TRUNKS_WITH_NAMESPACE: usize = 16;
 /// Of these in one network namespace: sixteen for each process on average, some 300 bytes each. A
-/// trunk has two sockets and half a megabyte of memory, which are its processes'. Of all there need
-/// be no limit: [`PROCESSES`] are in few namespaces.
+/// trunk has two sockets and half a megabyte of memory, and two for lanes as far as they are used,
+/// which are its processes'. Of all there need be no limit: [`PROCESSES`] are in few namespaces.
 pub(crate) const TRUNKS_OF_NAMESPACE: usize = 4096;
 /// Pairs of addresses in two network namespaces, of which the daemon has an entry each.
 pub(crate) const RELATIONS: usize = 4096;

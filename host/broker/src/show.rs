@@ -133,7 +133,7 @@ fn light(broker: &Broker, trunk: &Trunk) -> Vec<Socket> {
             link: trunk.name,
             sent: sent[side],
             received: sent[1 - side],
-            unread: [side, 1 - side].map(|from| shown.unread(from)),
+            unread: [side, 1 - side].map(|from| shown.unread(from, id)),
         })
     };
     (0..trunk::SHOWN).filter_map(socket).collect()

@@ -142,7 +142,7 @@ pub struct Direction<M> {
 
 /// A full fence behind a locked instruction, which is one by itself on x86-64.
 #[inline(always)]
-fn fence() {
+pub(crate) fn fence() {
     #[cfg(any(loom, not(target_arch = "x86_64")))]
     omniverb_ring::sync::fence(Ordering::SeqCst);
 }

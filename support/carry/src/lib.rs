@@ -4,10 +4,12 @@
 //! * [`direction`]: a stream of bytes through it, which either end can end at any instant.
 //! * [`message`]: what is said to the broker, who gives both the memory, and by it.
 //! * [`trunk`]: how large the memory of two processes is that need no socket of the kernel's.
+//!   [`lane`]: the part of it that one connection has to itself while it is busy.
 //! * [`range`]: between which addresses that is so, if not between all.
 //! * [`ledger`]: which sockets have none, and why. [`show`]: what the broker shows of all.
 
 pub mod direction;
+pub mod lane;
 pub mod layout;
 pub mod ledger;
 pub mod message;
@@ -16,3 +18,4 @@ pub mod show;
 pub mod trunk;
 
 pub use direction::{Broken, Direction, Head, Place};
+pub use lane::Lane;

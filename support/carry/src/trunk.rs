@@ -6,6 +6,8 @@
 //! 0x01000   ring of frames, side 0 to side 1
 //! 0x41000   ring of frames, side 1 to side 0
 //! 0x81000   which connections there are, and what each side has sent by them ([`Shown`])
+//! 0x85000   words of lanes ([`crate::lane`]): those by which side 0 sends, then those of side 1
+//! 0x89000   rings of lanes, in the same order
 //! ```
 
 use omniverb_ring::WordMemory;
@@ -29,16 +31,35 @@ pub const LEFT: usize = 512;
 pub const OPENS: usize = 640;
 /// Bytes of a ring.
 pub const RING: usize = 256 << 10;
-/// Bytes of its file.
-pub const BYTES: usize = TABLE + (16 << 10);
+/// Lanes by which a side may send at a time.
+pub const LANES: usize = 16;
+/// Bytes of a lane's ring, a power of two.
+pub const LANE: usize = 64 << 10;
+/// Of a lane, each in a line of its own: how far its writer is.
+pub const LANE_HEAD: usize = 0;
+/// How far its reader is.
+pub const LANE_TAIL: usize = 128;
+/// Whether a thread of the reader's sleeps that waits for bytes.
+pub const LANE_IS_AWAITED: usize = 256;
+/// How many connections its reader has heard of that had it and have it no more.
+pub const LANE_LEFT: usize = 384;
+/// Bytes of its file. Of the rings of lanes that were never used the kernel has given none.
+pub const BYTES: usize = LANE_RINGS + 2 * LANES * LANE;
 
 /// Where names are, and where the counts of each side.
 const TABLE: usize = WORDS + 2 * RING;
 const NAMES: usize = 40;
 const COUNTS: usize = TABLE + SHOWN as usize * NAMES;
-const _: () = assert!(COUNTS.is_multiple_of(128) && COUNTS + 2 * 8 * SHOWN as usize <= BYTES);
+const _: () = assert!(COUNTS.is_multiple_of(128) && COUNTS + 2 * 8 * SHOWN as usize <= LANE_WORDS);
+const LANE_WORDS: usize = TABLE + (16 << 10);
+/// Bytes between the words of a lane and those of the next.
+const LANE_LINES: usize = 512;
+const LANE_RINGS: usize = LANE_WORDS + 2 * LANES * LANE_LINES;
 /// Says that there is a connection of that id.
 const THERE: u64 = 1 << 32;
+/// Of a count: bytes, and behind them one more than the lane by which those go now.
+const SENT: u64 = (1 << LANE_OF) - 1;
+const LANE_OF: u32 = 56;
 
 /// Connections of a trunk that are shown: those with smaller ids than this. Of others nothing is
 /// written down.
@@ -53,6 +74,18 @@ pub const WAYS: usize = 16;
 #[must_use]
 pub const fn ring(side: usize) -> usize {
     WORDS + (side & 1) * RING
+}
+
+/// Where the words of a lane are by which a side sends.
+#[must_use]
+pub const fn lane_words(side: usize, number: usize) -> usize {
+    LANE_WORDS + ((side & 1) * LANES + number % LANES) * LANE_LINES
+}
+
+/// Where its ring begins.
+#[must_use]
+pub const fn lane_ring(side: usize, number: usize) -> usize {
+    LANE_RINGS + ((side & 1) * LANES + number % LANES) * LANE
 }
 
 /// Who has opened a connection, and to whom: addresses and ports.
@@ -106,9 +139,20 @@ impl<M: WordMemory> Shown<M> {
     /// A side has sent so many bytes more.
     #[inline]
     pub fn sends(&self, side: usize, id: u32, bytes: u64) {
+        self.counts(side, id, |word| word & !SENT | word.wrapping_add(bytes) & SENT);
+    }
+
+    /// What a side sends goes by a lane from now on, or by the trunk.
+    pub fn goes_by(&self, side: usize, id: u32, lane: Option<usize>) {
+        let lane = lane.map_or(0, |lane| lane as u64 + 1);
+        self.counts(side, id, |word| word & SENT | lane << LANE_OF);
+    }
+
+    #[inline]
+    fn counts(&self, side: usize, id: u32, to: impl Fn(u64) -> u64) {
         if let Some(at) = Self::count(side, id) {
             let word = self.0.word(at);
-            word.store(word.load(Ordering::Relaxed).wrapping_add(bytes), Ordering::Relaxed);
+            word.store(to(word.load(Ordering::Relaxed)), Ordering::Relaxed);
         }
     }
 
@@ -134,19 +178,27 @@ impl<M: WordMemory> Shown<M> {
         }
         let sent = [0, 1].map(|side| {
             let at = Self::count(side, id).unwrap_or(COUNTS);
-            self.0.load(at, Ordering::Relaxed)
+            self.0.load(at, Ordering::Relaxed) & SENT
         });
         Some((names, sent))
     }
 
-    /// Bytes that a side has put into its ring and the other one has not taken out. Both words may
-    /// be anything.
+    /// Bytes that a side has put into the ring by which a connection goes, all connections of the
+    /// trunk's or its own, and the other one has not taken out. All words may be anything.
     #[must_use]
-    pub fn unread(&self, side: usize) -> u32 {
-        let head = self.0.load((side & 1) * SIDE + HEAD, Ordering::Relaxed);
-        let tail = self.0.load((1 - (side & 1)) * SIDE + TAIL, Ordering::Relaxed);
+    pub fn unread(&self, side: usize, id: u32) -> u32 {
+        let lane = Self::count(side, id).map_or(0, |at| self.0.load(at, Ordering::Relaxed));
+        let lane = (lane >> LANE_OF) as usize;
+        let (head, tail, most) = match lane.checked_sub(1) {
+            Some(lane) => {
+                let words = lane_words(side, lane);
+                (words + LANE_HEAD, words + LANE_TAIL, LANE)
+            }
+            None => ((side & 1) * SIDE + HEAD, (1 - (side & 1)) * SIDE + TAIL, RING),
+        };
+        let [head, tail] = [head, tail].map(|word| self.0.load(word, Ordering::Relaxed));
         let bytes = head.wrapping_sub(tail);
-        if bytes <= RING as u64 { bytes as u32 } else { 0 }
+        if bytes <= most as u64 { bytes as u32 } else { 0 }
     }
 }
 
@@ -205,11 +257,28 @@ mod tests {
     fn what_makes_no_sense_is_nothing() {
         let memory = Memory((0..BYTES / 8).map(|_| AtomicU64::new(0)).collect());
         let shown = Shown::new(&memory);
-        assert_eq!([0, 1].map(|side| shown.unread(side)), [0; 2]);
+        assert_eq!([0, 1].map(|side| shown.unread(side, 2)), [0; 2]);
         memory.0[SIDE / 8].store(1000, Ordering::Relaxed);
         memory.0[TAIL / 8].store(900, Ordering::Relaxed);
-        assert_eq!([0, 1].map(|side| shown.unread(side)), [0, 100]);
+        assert_eq!([0, 1].map(|side| shown.unread(side, 2)), [0, 100]);
         memory.0[TAIL / 8].store(1001, Ordering::Relaxed);
-        assert_eq!(shown.unread(1), 0);
+        assert_eq!(shown.unread(1, 2), 0);
+        memory.0[COUNTS / 8].store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(shown.unread(0, 0), 0);
+    }
+
+    #[test]
+    fn what_is_unread_is_that_of_the_ring_it_goes_by() {
+        let memory = Memory((0..BYTES / 8).map(|_| AtomicU64::new(0)).collect());
+        let shown = Shown::new(&memory);
+        shown.opens(4, &names(4));
+        shown.sends(1, 4, 7);
+        shown.goes_by(1, 4, Some(LANES - 1));
+        shown.sends(1, 4, 70);
+        memory.0[(lane_words(1, LANES - 1) + LANE_HEAD) / 8].store(70, Ordering::Relaxed);
+        assert_eq!([0, 1].map(|side| shown.unread(side, 4)), [0, 70]);
+        assert_eq!(shown.get(4), Some((names(4), [0, 77])));
+        shown.goes_by(1, 4, None);
+        assert_eq!((shown.unread(1, 4), shown.get(4)), (0, Some((names(4), [0, 77]))));
     }
 }
