@@ -320,7 +320,7 @@ def _twice(across):
     own bytes."""
     pairs = [across.pair(), across.pair()]
     with contextlib.ExitStack() as both:
-        talks = [both.enter_context(Talk(across, 7630, 3, seed=40 + 3 * number, ends=ends,
+        talks = [both.enter_context(Talk(across, 7630, 6, seed=40 + 3 * number, ends=ends,
                                          own=(_OTHER, 45000)))
                  for number, ends in enumerate(pairs)]
         process.until(lambda: [one for one, _ in across.state(7630)] == ["carried"] * 4, 5,
