@@ -7,9 +7,12 @@
 //! nobody names any more is free; no queue is longer than its window. At the end, when all is
 //! closed, no row and no block is missing.
 
+mod lanes;
 mod refused;
 
-use omniverb_stream::light::frame::{DATA_MAX, HEADER};
+use lanes::Lanes;
+use omniverb_stream::light::busy::Way;
+use omniverb_stream::light::frame::{DATA_MAX, HEADER, LANE_MAX};
 use omniverb_stream::light::queue::{PAYLOAD, Queue};
 use omniverb_stream::light::row::{Closing, Note, WINDOW};
 use omniverb_stream::light::{Block, Frame, Ids, List, Names, Pool, Row, Rows};
@@ -31,6 +34,7 @@ struct Trunk<'a> {
     /// What has come and was not taken.
     comes: VecDeque<(Frame, u32)>,
     room: usize,
+    lanes: Lanes,
 }
 
 impl Trunk<'_> {
@@ -87,7 +91,8 @@ impl<'a> State<'a> {
     fn begin(&mut self, index: usize) {
         let Some(memory) = self.ids.pop() else { return };
         let (ids, debts) = (Ids::new(memory, index as u32), List::new());
-        self.trunks[index] = Some(Trunk { ids, debts, comes: VecDeque::new(), room: RING });
+        let (comes, lanes) = (VecDeque::new(), Lanes::default());
+        self.trunks[index] = Some(Trunk { ids, debts, comes, room: RING, lanes });
     }
 
     fn step(&mut self, what: u8, word: u64) {
@@ -95,7 +100,7 @@ impl<'a> State<'a> {
         let some = usize::from((word >> 40) as u8);
         let one = self.numbers.get(some % self.numbers.len().max(1)).copied();
         let count = word as u16;
-        match (what & 0x7f) % 22 {
+        match (what & 0x7f) % 26 {
             0 => self.comes(index, Frame::decode(word)),
             // Mostly such as could come.
             1..=7 => {
@@ -108,7 +113,7 @@ impl<'a> State<'a> {
                     (4, 0),
                     (5, 0),
                     (5, 1),
-                ][usize::from(what & 0x7f) % 22 - 1];
+                ][usize::from(what & 0x7f) % 26 - 1];
                 self.comes(index, Frame::decode(kind | count << 8 | id << 32));
             }
             8 => {
@@ -145,6 +150,10 @@ impl<'a> State<'a> {
                 let id = own.map(|at| self.rows.at(at).id);
                 self.comes(index, id.map(|id| (Frame::Accepted, id)));
             }
+            21 => one.into_iter().for_each(|at| self.says_lane(at, count)),
+            22 => self.comes_by_lane(index, count),
+            23 => one.into_iter().for_each(|at| self.gets_lane(at)),
+            24 => one.into_iter().for_each(|at| self.comes_home(at, u32::from(count))),
             _ => one.into_iter().for_each(|at| match self.rows.at(at).set {
                 0 => {
                     self.rows.at(at).set = 1;
@@ -247,13 +256,7 @@ impl<'a> State<'a> {
                     return Err(Nonsense);
                 }
                 if !row.queue.push(&mut self.pool, bytes as usize, |_, place| place.fill(1)) {
-                    row.queue.clear(&mut self.pool);
-                    row.note(Note::Reset);
-                    if !row.has(Note::SaidClose) {
-                        row.note(Note::OwesClose);
-                    }
-                    row.lacks_memory();
-                    self.owe(at);
+                    self.lacks_memory(at);
                 }
             }
             Frame::Credit(bytes) => {
@@ -261,8 +264,15 @@ impl<'a> State<'a> {
                     return Err(Nonsense);
                 }
             }
-            Frame::End => row.had_end(),
+            Frame::End => {
+                self.takes_rest_of_lane(index, at);
+                self.rows.at(at).had_end();
+            }
+            Frame::Lane(lane) => self.had_lane(index, at, lane as usize)?,
+            Frame::Home(counted) => self.had_home(index, at, counted)?,
             Frame::Close(is_reset) => {
+                self.takes_rest_of_lane(index, at);
+                let row = self.rows.at(at);
                 let was_asked = row.is_asked();
                 if self.leaves(at, false) {
                     self.owe(at);
@@ -307,6 +317,7 @@ impl<'a> State<'a> {
             let Some(at) = self.rows.pop(&mut trunk.debts) else { return };
             let row = self.rows.at(at);
             row.unnote(Note::InDebt);
+            let mut is_last = false;
             while let Some(frame) = row.owes() {
                 assert!(!row.has(Note::SaidClose), "Close is the last frame of an end");
                 if trunk.room < HEADER {
@@ -315,6 +326,7 @@ impl<'a> State<'a> {
                 assert_eq!(trunk.ids.row(row.id), Some(at), "it has no id");
                 trunk.put(frame);
                 row.has_said(frame);
+                is_last |= matches!(frame, Frame::End | Frame::Close(_));
             }
             let (wants_room, has_room) = (row.has(Note::NoRoom), trunk.room >= 2 * FOR_ANSWERS);
             let owes = row.owes().is_some() || wants_room && !has_room;
@@ -324,6 +336,9 @@ impl<'a> State<'a> {
             }
             if owes {
                 self.owe(at);
+            }
+            if is_last {
+                self.has_ended(at);
             }
             self.settle(at);
         }
@@ -359,8 +374,9 @@ impl<'a> State<'a> {
         self.leave_set(at);
         let index = usize::from(self.rows.at(at).trunk);
         self.pump(index);
+        let in_lane = self.in_lane(at);
         let row = self.rows.at(at);
-        row.close();
+        row.close(in_lane);
         if row.has(Note::Reset) || !(row.is_asked() || row.moves()) {
             row.queue.clear(&mut self.pool);
         }
@@ -378,6 +394,7 @@ impl<'a> State<'a> {
     }
 
     fn lose(&mut self, index: usize) {
+        self.lose_lanes(index);
         let Some(mut trunk) = self.trunks[index].take() else { return };
         // The one's process is gone; the other's was told to part.
         let how = [Closing::Orderly, Closing::Reset][index & 1];
@@ -407,26 +424,11 @@ impl<'a> State<'a> {
         self.settle(at);
     }
 
-    fn connect(&mut self, index: usize) {
-        self.pump(index);
-        let Some(trunk) = self.trunks[index].as_mut() else { return };
-        if trunk.room < Frame::Open.takes() + FOR_ANSWERS {
-            return;
-        }
-        let Some(at) = self.rows.make(index as u16, Names::default()) else { return };
-        let Some(id) = trunk.ids.take(at) else { return self.rows.free(at) };
-        let row = self.rows.at(at);
-        (row.id, row.numbers) = (id, 1);
-        row.asks();
-        trunk.put(Frame::Open);
-        self.numbers.push(at);
-    }
-
     fn send(&mut self, at: u32, bytes: usize) {
         let row = self.rows.at(at);
         let index = usize::from(row.trunk);
         match row.may_send() {
-            Ok(Some(_)) if row.moves() => {}
+            Ok(Some(_)) if row.moves() || row.lane(Way::Out).is_some() => {}
             Ok(Some(credit)) => {
                 let least = FOR_ANSWERS + 32;
                 let trunk = self.trunks[index].as_mut().expect("who has lost it had a close");
@@ -456,7 +458,9 @@ impl<'a> State<'a> {
         let row = self.rows.at(at);
         let index = usize::from(row.trunk);
         if row.received() == 0 {
-            _ = row.is_at_end();
+            if !self.receives_by_lane(at, bytes as u32) {
+                _ = self.rows.at(at).is_at_end();
+            }
             return;
         }
         let mut seen = 0;
@@ -503,8 +507,10 @@ impl<'a> State<'a> {
                 continue;
             }
             used += 1;
-            assert!(row.queue.len() <= WINDOW as usize && row.credit <= WINDOW);
-            let _ = row.readiness();
+            assert!(row.queue.len() <= (WINDOW + LANE_MAX) as usize && row.credit <= WINDOW);
+            let _ = row.readiness(self.in_lane(at));
+            let lanes = [Way::In, Way::Out].map(|way| row.lane(way));
+            self.look_at_lanes((at, usize::from(row.trunk), lanes));
             let ids = self.trunks[usize::from(row.trunk)].as_ref().map(|trunk| &trunk.ids);
             let has_id = ids.is_some_and(|ids| ids.row(row.id) == Some(at));
             assert!(has_id != row.is_apart(), "{at}: {row:?}");

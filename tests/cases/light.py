@@ -164,6 +164,20 @@ def _accepting(ways):
     check(max(links) > _ASKED // 2, f"{links} were light")
 
 
+def _lanes(way):
+    def run(ways):
+        """Busy connections, which have rings of their own where they are light."""
+        line = ["/usr/bin/python3", "-B", staging.PROGRAMS / "sockets" / "lanes.py", way]
+        for light in (False, *[True] * _TURNS):
+            ways.reports()
+            check(ways.run(light, *line, limit=60) == "ok\n", "it is not as the kernel's")
+            links = [links for links, _ in ways.reports()]
+            if light and sum(links) > 0:
+                return
+        check(False, f"{links} were light")
+    return run
+
+
 def _refused(way):
     def run(ways):
         """Who waits at a process that leaves comes to whoever else has the socket."""
@@ -187,6 +201,8 @@ def groups():
     cases = [Case(f"light.{name}", _both(run), 90) for name, run in programs.items()]
     cases += [Case("light.nginx", _by_itself, 90), Case("light.many", _many, 90),
               Case("light.accepting", _accepting, 90)]
+    cases += [Case(f"light.lanes.{way}", _lanes(way), 90)
+              for way in ("held", "both", "asleep", "turns", "ends", "calls")]
     cases += [Case(f"light.refused.{way}", _refused(way), 90)
               for way in ("close", "wait", "end", "kill")]
     cases += [Case(f"light.python.{name}", sockets.suite(name), 200)

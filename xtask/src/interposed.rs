@@ -129,7 +129,7 @@ const GIVE_BACK: &str = "\
     movups 152(%rsp), %xmm6\n    movups 168(%rsp), %xmm7\n\
     addq $184, %rsp\n    .cfi_adjust_cfa_offset -184\n";
 
-/// What is in front of all: the word of each thread, the loader's call, and what an empty slot
+/// What is in front of all: two words of each thread, the loader's call, and what an empty slot
 /// leads to, with the slot's address in `%r11`.
 fn head() -> String {
     let mut out = String::from(

@@ -7,7 +7,7 @@
 //! it (`MADV_WIPEONFORK`), by which it knows that it is another process, whoever made it and how.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 use rustix::mm::{Advice, madvise};
 use rustix::process::getpid;
@@ -33,14 +33,65 @@ const KEPT: u32 = 4;
 static DOUBTS: AtomicU32 = AtomicU32::new(0);
 
 unsafe extern "C" {
-    /// A word of the calling thread: it is making, or is, a child that has its memory.
-    fn ov_sockets_thread() -> *const AtomicU32;
+    /// Two words of the calling thread: it is making, or is, a child that has its memory; and it is
+    /// at a lane ([`AtLane`]).
+    fn ov_sockets_thread() -> *const [AtomicU32; 2];
 }
 
-fn thread() -> &'static AtomicU32 {
-    // SAFETY: the entry points have it; the word is there as long as the thread, whose only user
+#[inline(always)]
+fn words() -> &'static [AtomicU32; 2] {
+    // SAFETY: the entry points have them; they are there as long as the thread, whose only user
     // this is.
     unsafe { &*ov_sockets_thread() }
+}
+
+#[inline(always)]
+fn thread() -> &'static AtomicU32 {
+    &words()[0]
+}
+
+/// The thread is at a lane of a light connection, until this is dropped: what interrupts it and
+/// comes to light connections is refused.
+pub(crate) struct AtLane(&'static [AtomicU32; 2]);
+
+impl AtLane {
+    /// `None`: it is, and was interrupted.
+    #[inline(always)]
+    pub(crate) fn enter() -> Option<AtLane> {
+        let words = words();
+        if words[1].load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        // A handler that interrupts this between the two is through before it goes on.
+        words[1].store(1, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        Some(AtLane(words))
+    }
+
+    /// As [`this_thread`].
+    #[inline(always)]
+    pub(crate) fn thread(&self) -> u64 {
+        core::ptr::from_ref(&self.0[0]) as u64
+    }
+}
+
+impl Drop for AtLane {
+    #[inline(always)]
+    fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
+        self.0[1].store(0, Ordering::Relaxed);
+    }
+}
+
+/// In a child of `fork`: what its parent's thread did it does not.
+pub(crate) fn is_at_no_lane() {
+    words()[1].store(0, Ordering::Relaxed);
+}
+
+/// It is at one, and was interrupted there.
+#[inline(always)]
+pub(crate) fn is_at_lane() -> bool {
+    words()[1].load(Ordering::Relaxed) != 0
 }
 
 /// A name of this thread, which none of this process has that lives; not 0.

@@ -1,8 +1,23 @@
-//! Connections that were refused before they were accepted.
+//! Connections that this end opens, and those that were refused before they were accepted.
 
 use super::*;
 
 impl State<'_> {
+    pub(super) fn connect(&mut self, index: usize) {
+        self.pump(index);
+        let Some(trunk) = self.trunks[index].as_mut() else { return };
+        if trunk.room < Frame::Open.takes() + FOR_ANSWERS {
+            return;
+        }
+        let Some(at) = self.rows.make(index as u16, Names::default()) else { return };
+        let Some(id) = trunk.ids.take(at) else { return self.rows.free(at) };
+        let row = self.rows.at(at);
+        (row.id, row.numbers) = (id, 1);
+        row.asks();
+        trunk.put(Frame::Open);
+        self.numbers.push(at);
+    }
+
     /// Whether it goes elsewhere.
     pub(super) fn leaves(&mut self, at: u32, is_lost: bool) -> bool {
         let row = self.rows.at(at);

@@ -17,7 +17,10 @@ from trunks import BYTES, Broker, share
 
 _PAGE, _RING, _SIDE = 4096, 256 << 10, 1024
 _HEAD, _TAIL, _SLEEPS = 0, 128, 256
-_OPEN, _DATA, _CREDIT, _END, _CLOSE, _ACCEPTED = range(1, 7)
+_OPEN, _DATA, _CREDIT, _END, _CLOSE, _ACCEPTED, _LANE, _HOME = range(1, 9)
+# Words of the lanes by which this side sends, and those by which the server does; rings.
+_LANES, _LANE_WORDS, _LANE_LINES, _LANE_RING = 16, 0x85000, 512, 64 << 10
+_LANE_TAIL, _LANE_AWAITED, _LANE_LEFT = 128, 256, 384
 _TRUNK, _KNOWN, _NOBODY, _TRUNK_ENDED = 23, 24, 25, 8
 _WINDOW, _IDS = 64 << 10, 1 << 21
 
@@ -231,6 +234,55 @@ def again(trunk):
             time.sleep(0.001)
 
 
+def lanes(trunk):
+    """Lanes that connections have and have no more, in any order, with words that make sense or
+    none."""
+    pick = trunk.pick
+    for number in range(0, 2 * pick.randrange(1, 40), 2):
+        trunk.open(number)
+        trunk.data(number, 3)
+    trunk.say()
+    trunk.is_taken()
+    heads = [0] * _LANES
+    for _ in range(pick.randrange(1, 60)):
+        lane = pick.randrange(_LANES)
+        kind = pick.choice([_LANE, _LANE, _HOME, _DATA, _END, _CLOSE])
+        if kind == _DATA:
+            trunk.data(trunk.some(), pick.randrange(1, 500))
+        else:
+            count = {_LANE: lane, _HOME: pick.choice([0, 1, 100, _LANE_RING])}.get(kind, 0)
+            trunk.put(kind, trunk.some(), count)
+        if pick.random() < 0.5:
+            trunk.say()
+        words = _LANE_WORDS + lane * _LANE_LINES
+        heads[lane] += pick.choice([1, 8, 100, _LANE_RING])
+        if pick.random() < 0.05:
+            heads[lane] = pick.choice([_LANE_RING + 1, pick.getrandbits(64)])
+        trunk.word(words, heads[lane])
+        theirs = words + _LANES * _LANE_LINES
+        word = pick.choice([_LANE_TAIL, _LANE_AWAITED, _LANE_LEFT])
+        if pick.random() < 0.2:
+            trunk.word(theirs + word, pick.choice([0, 1, pick.getrandbits(64)]))
+        if pick.random() < 0.3:
+            trunk.ring()
+            time.sleep(0.0005)
+    trunk.say()
+    trunk.is_taken()
+
+
+def nonsense_at_the_end(trunk):
+    """A lane with more than it can have, of one that ends."""
+    trunk.open(0)
+    trunk.data(0, 3)
+    trunk.put(_LANE, 0, 5)
+    trunk.say()
+    trunk.is_taken()
+    trunk.word(_LANE_WORDS + 5 * _LANE_LINES, trunk.pick.choice([_LANE_RING + 1, 1 << 63]))
+    trunk.put(*trunk.pick.choice([(_END, 0), (_CLOSE, 0), (_CLOSE, 0, 1), (_HOME, 0)]))
+    trunk.say()
+    trunk.is_taken()
+
+
 def backlog(trunk):
     """More than may wait, faster than anybody accepts."""
     for number in range(0, 2 * trunk.pick.choice([100, 1500, 3000]), 2):
@@ -331,8 +383,8 @@ def less(trunk):
 
 
 WAYS = [noise, words, crossing, any_frames, any_frames, any_frames, greedy, credits, closes, closes,
-        opens, again, backlog, flood, full, flags, stuffs, half, gone, ones,
-        less]
+        lanes, lanes, lanes, nonsense_at_the_end, opens, again, backlog, flood, full, flags, stuffs,
+        half, gone, ones, less]
 
 
 def lies(port, path, first, count):

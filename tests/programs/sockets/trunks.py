@@ -19,7 +19,7 @@ import struct
 import sys
 import time
 
-BYTES = 4096 + 2 * (256 << 10) + (16 << 10)
+BYTES = 4096 + 2 * (256 << 10) + (16 << 10) + 2 * 16 * (512 + (64 << 10))
 _HELLO, _LISTEN, _UNLISTEN, _REACH = 1, 5, 6, 7
 _TRUNK, _KNOWN, _NOBODY, _LISTENS, _UNHEARD, _BY = 23, 24, 25, 26, 30, 31
 _ELSEWHERE = 2
@@ -34,7 +34,7 @@ class Broker:
         self.calls.connect(path)
         self.calls.settimeout(20)
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as diagnosis:
-            self.say([_HELLO, 0x4f565304, 0, 0], diagnosis)
+            self.say([_HELLO, 0x4f565305, 0, 0], diagnosis)
         # Its page, and a ledger, of no use here.
         for _ in range(2):
             os.close(self.hear()[1][0])

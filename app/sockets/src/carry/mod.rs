@@ -106,8 +106,7 @@ pub(crate) fn send(
             None => native(),
         };
     }
-    let now = clock::now();
-    residue::give_back_at(now);
+    residue::give_back();
     stays_with_kernel(number, flags);
     let way = carried(number);
     if let Way::Unknown = way
@@ -122,7 +121,7 @@ pub(crate) fn send(
         Ok(link) => link,
         Err(sent) => return sent,
     };
-    let sent = outward::send(link, number, parts(), flags, now, native);
+    let sent = outward::send(link, number, parts(), flags, clock::now(), native);
     resting::look(link, number);
     link.let_go();
     sent

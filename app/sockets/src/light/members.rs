@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use omniverb_stream::light::row::{ERR, HUP};
 
+use super::busy::Awaits;
 use super::numbers::{self, Token};
 use super::sleepers;
 use super::state::{State, with};
@@ -156,7 +157,9 @@ impl State {
             if row.events & !FLAGS == 0 && row.events & ONE_SHOT != 0 {
                 continue;
             }
-            let ready = row.readiness() & (row.events | ALWAYS) & !FLAGS;
+            let asked = row.events | ALWAYS;
+            let ready = self.readiness(at) & asked & !FLAGS;
+            let (set, row) = (self.sets.at(place), self.rows.at(at));
             if ready == 0 {
                 continue;
             }
@@ -225,7 +228,7 @@ pub(super) fn wait(
         if count > 0 || waits == Waits::Never {
             return Ok(count as c_int);
         }
-        let sleeper = sleepers::enter();
+        let sleeper = sleepers::enter(Awaits::Members(set));
         let count = with(|state| {
             state.pump();
             state.collect(set, events)

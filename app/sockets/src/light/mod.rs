@@ -8,23 +8,28 @@
 //!   leads to whom; [`proving`]: in another network namespace. [`told`]: who listens.
 //! * [`moving`]: bytes. [`waiting`], [`sleepers`]: until some come. [`polling`], [`members`]: among
 //!   other descriptors.
-//! * [`trunk`]: what two processes share. [`pump`]: what comes by it.
+//! * [`trunk`]: what two processes share. [`pump`]: what comes by it. [`lanes`]: what a connection
+//!   has of it to itself; [`busy`], [`owners`]: which do.
 //! * [`refused`], [`strays`], [`again`]: connections that were refused by who listens, and go to
 //!   who else does.
 //! * [`here`]: whether there are any.
-//! * [`state`]: what is known, and its lock. [`numbers`]: of which number. [`options`], [`names`]:
-//!   what is asked of a socket.
+//! * [`state`]: what is known, and its [`lock`]. [`numbers`]: of which number. [`options`],
+//!   [`names`]: what is asked of a socket.
 
 mod again;
 mod broker;
+mod busy;
 mod here;
+mod lanes;
 mod listeners;
+mod lock;
 mod members;
 mod moving;
 mod names;
 mod numbers;
 mod opening;
 mod options;
+mod owners;
 mod polling;
 mod proving;
 mod pump;
@@ -75,7 +80,11 @@ pub(crate) unsafe fn begin_within(text: &CStr) {
 
 /// How many connections there were, and how many bytes this process has sent by them.
 pub(crate) fn count() -> (u64, u64) {
-    with(|state| state.carried).unwrap_or_default()
+    with(|state| {
+        state.counts_lanes();
+        state.carried
+    })
+    .unwrap_or_default()
 }
 
 /// There may be light connections.

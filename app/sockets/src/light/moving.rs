@@ -3,14 +3,17 @@
 use core::ffi::c_int;
 
 use omniverb_stream::light::Frame;
+use omniverb_stream::light::busy::Way;
 use omniverb_stream::light::frame::{DATA_MAX, HEADER};
-use omniverb_stream::light::row::Note;
+use omniverb_stream::light::row::{Closing, Note};
 
 use super::broker;
+use super::busy::Awaits;
+use super::lanes::{self, Takes};
 use super::numbers::{self, Token};
 use super::state::{State, with};
-use super::trunk::{FOR_ANSWERS, Trunk};
-use super::waiting::{Waits, until};
+use super::trunk::{FOR_ANSWERS, Nonsense, Trunk};
+use super::waiting::{Waits, look, until};
 use crate::carry::broker as mail;
 use crate::carry::parts::Parts;
 use crate::errno;
@@ -29,6 +32,15 @@ const RECEIVES: c_int = libc::MSG_PEEK
     | libc::MSG_WAITALL
     | libc::MSG_NOSIGNAL
     | libc::MSG_CMSG_CLOEXEC;
+
+/// What becomes of a connection whose lane is full.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum IfFull {
+    /// There may soon be room.
+    Stays,
+    /// It goes by the trunk again.
+    ComesHome,
+}
 
 /// The place of the limits of time in a row.
 const RECEIVING: usize = 0;
@@ -53,31 +65,73 @@ fn waits(token: Token, flags: c_int, which: usize) -> Option<Waits> {
 
 /// A call that sends. `parts`: `None` if only the kernel knows what is wrong with them. Before it
 /// waits `about_to_wait` is called.
-#[inline(never)]
+#[inline(always)]
 pub(crate) fn send(
     token: Token,
     parts: Option<Parts<'_>>,
     flags: c_int,
     about_to_wait: impl Fn(),
 ) -> isize {
-    let Some(parts) = parts else { return fails(libc::EINVAL) };
+    let Some(parts) = &parts else { return fails(libc::EINVAL) };
     if flags & !SENDS != 0 {
         return fails(libc::EOPNOTSUPP);
     }
-    let mut sent = 0;
+    let sent = lanes::send(token, parts, 0);
+    if sent > 0 && sent == parts.total() {
+        return sent as isize;
+    }
+    send_in_steps(token, *parts, flags, sent, about_to_wait)
+}
+
+/// The same of what is left, whatever it takes.
+#[inline(never)]
+fn send_in_steps(
+    token: Token,
+    parts: Parts<'_>,
+    flags: c_int,
+    mut sent: usize,
+    about_to_wait: impl Fn(),
+) -> isize {
     let mut times = None;
+    let if_full = match flags & libc::MSG_DONTWAIT {
+        0 => IfFull::Stays,
+        _ => IfFull::ComesHome,
+    };
     loop {
-        let first = with(|state| state.send(token, &parts, sent));
+        if sent > 0 {
+            // Others are not kept from what they do by one that sends much.
+            sent += lanes::send(token, &parts, sent);
+            if sent == parts.total() {
+                return sent as isize;
+            }
+        }
+        let first = with(|state| state.send(token, &parts, (sent, if_full)));
         let step = match first {
             Some(Some(step)) => Ok(step),
             None => Err(libc::EAGAIN),
             Some(None) => {
                 let limit = times.or_else(|| waits(token, flags, SENDING)).unwrap_or(Waits::Never);
                 times = Some(limit);
+                let mut found = None;
                 if limit != Waits::Never {
+                    let soon = lanes::send_soon(token, &parts, sent);
+                    if soon > 0 {
+                        sent += soon;
+                        if sent == parts.total() {
+                            return sent as isize;
+                        }
+                        continue;
+                    }
                     about_to_wait();
+                    // There may soon be room in a lane.
+                    let has_lane = |state: &mut State| state.has_lane(token);
+                    if with(has_lane) == Some(true) {
+                        found = look(|state| state.send(token, &parts, (sent, IfFull::Stays)));
+                    }
                 }
-                until(limit, None, |state| state.send(token, &parts, sent))
+                let last = (sent, IfFull::ComesHome);
+                let goes_on = |state: &mut State| state.send(token, &parts, last);
+                found.map_or_else(|| until(limit, None, Awaits::Frames, goes_on), Ok)
             }
         };
         match step {
@@ -104,14 +158,22 @@ impl State {
         &mut self,
         token: Token,
         parts: &Parts<'_>,
-        from: usize,
+        (from, if_full): (usize, IfFull),
     ) -> Option<Result<usize, c_int>> {
         let total = parts.total();
         let Some(at) = self.row(token) else { return Some(Err(libc::EBADF)) };
-        self.look_by(at);
+        // Who only sends by a lane looks after the rest here.
+        match self.rows.at(at).lane(Way::Out) {
+            Some(_) => self.pump(),
+            None => self.look_by(at),
+        }
         let row = self.rows.at(at);
-        let credit = match row.may_send() {
-            Ok(Some(credit)) => credit as usize,
+        if row.has(Note::Closed) {
+            // By another thread, meanwhile.
+            return Some(Err(libc::EBADF));
+        }
+        match row.may_send() {
+            Ok(Some(_)) => {}
             Ok(None) => {
                 if total > from {
                     row.sent_in_vain();
@@ -120,14 +182,30 @@ impl State {
                 return Some(Ok(total - from));
             }
             Err(error) => return Some(Err(error)),
-        };
+        }
         if total == from {
             return Some(Ok(0));
         }
         if row.moves() {
             return None;
         }
-        let trunk = self.trunks[usize::from(row.trunk)].as_mut()?;
+        if let Some(lane) = row.lane(Way::Out) {
+            let comes_home = if_full == IfFull::ComesHome || row.has(Note::NonBlocking);
+            let done = self.sends_by_lane(at, lane, parts, from);
+            if done > 0 {
+                return Some(Ok(done));
+            }
+            if !comes_home {
+                return None;
+            }
+            if !self.comes_home(at) {
+                return self.lacks_room_to_send(at);
+            }
+        }
+        let row = self.rows.at(at);
+        let credit = row.credit as usize;
+        let index = usize::from(row.trunk);
+        let trunk = self.trunks[index].as_mut()?;
         let (mut done, id) = (0, row.id);
         let most = (total - from).min(credit);
         while done < most {
@@ -151,12 +229,28 @@ impl State {
         });
         self.carried.1 += done as u64;
         trunk.sends(id, done);
-        trunk.publish();
+        if done > 0 {
+            self.has_sent(at);
+        }
+        if let Some(trunk) = self.trunks[index].as_mut() {
+            trunk.publish();
+        }
         if done == 0 && most > 0 {
-            row.note(Note::NoRoom);
-            self.owe(at);
+            return self.lacks_room_to_send(at);
         }
         (done > 0).then_some(Ok(done))
+    }
+
+    /// What goes by the connection of a number goes by a lane.
+    fn has_lane(&mut self, token: Token) -> bool {
+        self.row(token).is_some_and(|at| self.rows.at(at).lane(Way::Out).is_some())
+    }
+
+    /// There is no room in the trunk, which it is to hear of when there is.
+    fn lacks_room_to_send(&mut self, at: u32) -> Option<Result<usize, c_int>> {
+        self.rows.at(at).note(Note::NoRoom);
+        self.owe(at);
+        None
     }
 
     /// Receives what is there, but for so many bytes. `None`: nothing.
@@ -165,28 +259,54 @@ impl State {
         &mut self,
         token: Token,
         parts: &Parts<'_>,
-        (from, peeks): (usize, bool),
+        (from, takes): (usize, Takes),
     ) -> Option<Result<usize, c_int>> {
         let Some(at) = self.row(token) else { return Some(Err(libc::EBADF)) };
         let trunk = usize::from(self.rows.at(at).trunk);
         if parts.total() - from > self.rows.at(at).received() {
             self.look_by(at);
         }
-        let row = self.rows.at(at);
-        if row.received() == 0 {
-            return match row.is_at_end() {
-                Ok(true) => Some(Ok(0)),
-                Ok(false) => None,
-                Err(error) => Some(Err(error)),
-            };
-        }
         let most = parts.total() - from;
+        let row = self.rows.at(at);
+        let there = row.received();
+        let got = if there == 0 { 0 } else { self.receive_queued(at, parts, (from, most), takes) };
+        if there > 0 && (got == most || got < there) || most == 0 && self.in_lane(at) > 0 {
+            return Some(Ok(got));
+        }
+        match self.receives_by_lane(at, parts, (from + got, takes)) {
+            Ok(more) if got + more > 0 => return Some(Ok(got + more)),
+            Ok(_) => {}
+            Err(Nonsense) => {
+                self.lose(trunk, Closing::Orderly);
+                if got > 0 {
+                    return Some(Ok(got));
+                }
+            }
+        }
+        match self.rows.at(at).is_at_end() {
+            Ok(true) => Some(Ok(0)),
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// Receives what has come by the trunk.
+    #[inline]
+    fn receive_queued(
+        &mut self,
+        at: u32,
+        parts: &Parts<'_>,
+        (from, most): (usize, usize),
+        takes: Takes,
+    ) -> usize {
+        let row = self.rows.at(at);
+        let trunk = usize::from(row.trunk);
         let got = row.queue.look(&self.pool, most, |done, bytes| {
             parts.each(from + done, bytes.len(), |before, piece| {
                 piece.write(&bytes[before..before + piece.len()]);
             });
         });
-        if !peeks {
+        if takes == Takes::All {
             row.queue.drop(&mut self.pool, got);
             if row.consume(got as u32).is_some() {
                 self.owe(at);
@@ -196,7 +316,7 @@ impl State {
                 }
             }
         }
-        Some(Ok(got))
+        got
     }
 
     /// Takes out what has come by the trunk of a connection.
@@ -215,24 +335,46 @@ impl State {
 
     /// Bytes that are there.
     pub(super) fn queued(&mut self, at: u32) -> usize {
-        self.rows.at(at).received()
+        self.rows.at(at).received() + self.in_lane(at)
     }
 }
 
 /// A call that receives.
-#[inline(never)]
+#[inline(always)]
 pub(crate) fn receive(token: Token, parts: Option<Parts<'_>>, flags: c_int) -> isize {
-    let Some(parts) = parts else { return fails(libc::EINVAL) };
+    let Some(parts) = &parts else { return fails(libc::EINVAL) };
+    let looks_and_waits = libc::MSG_PEEK | libc::MSG_WAITALL;
+    let mut got = 0;
+    if flags & !RECEIVES == 0 && flags & looks_and_waits != looks_and_waits {
+        got = lanes::receive(token, parts, Takes::of(flags));
+        if got > 0 && (flags & libc::MSG_WAITALL == 0 || got == parts.total()) {
+            return got as isize;
+        }
+    }
+    receive_in_steps(token, *parts, flags, got)
+}
+
+/// The same behind what it has got, whatever it takes.
+#[inline(never)]
+fn receive_in_steps(token: Token, parts: Parts<'_>, flags: c_int, mut got: usize) -> isize {
     if flags & libc::MSG_OOB != 0 {
         return fails(libc::EINVAL);
     }
     if flags & !RECEIVES != 0 {
         return fails(libc::EOPNOTSUPP);
     }
-    let peeks = flags & libc::MSG_PEEK != 0;
+    let (takes, peeks) = (Takes::of(flags), flags & libc::MSG_PEEK != 0);
     let wants_all = flags & libc::MSG_WAITALL != 0;
-    let (mut got, mut times) = (0, None);
+    if got == 0 && flags & libc::MSG_DONTWAIT == 0 && !(peeks && wants_all) {
+        got = lanes::receive_soon(token, &parts, takes);
+        if got > 0 && (!wants_all || got == parts.total()) {
+            return got as isize;
+        }
+    }
+    let mut times = None;
     loop {
+        let limit = times.or_else(|| waits(token, flags, RECEIVING)).unwrap_or(Waits::Never);
+        times = Some(limit);
         let attempt = |state: &mut State| {
             let is_short = |state: &mut State| {
                 state
@@ -242,11 +384,9 @@ pub(crate) fn receive(token: Token, parts: Option<Parts<'_>>, flags: c_int) -> i
             if wants_all && peeks && is_short(state) {
                 return None;
             }
-            state.receive(token, &parts, (got, peeks))
+            state.receive(token, &parts, (got, takes))
         };
-        let limit = times.or_else(|| waits(token, flags, RECEIVING)).unwrap_or(Waits::Never);
-        times = Some(limit);
-        match until(limit, None, attempt) {
+        match until(limit, None, Awaits::One(token), attempt) {
             Ok(Ok(0)) => return got as isize,
             Ok(Ok(bytes)) => got += bytes,
             Ok(Err(error)) | Err(error) if got == 0 => return fails(error),
@@ -273,10 +413,13 @@ pub(crate) fn shut(number: c_int, how: c_int) -> c_int {
     let done = with(|state| {
         let at = numbers::row(number).ok_or(libc::EBADF)?;
         state.look_by(at);
-        let row = state.rows.at(at);
-        if row.is_over() {
+        if state.rows.at(at).is_over() {
             return Err(libc::ENOTCONN);
         }
+        if how != libc::SHUT_RD {
+            state.leaves_lane(at);
+        }
+        let row = state.rows.at(at);
         if how != libc::SHUT_WR {
             row.turn_deaf();
         }

@@ -26,6 +26,17 @@ impl Token {
         Self(u64::from(row) | u64::from(turn) << 32)
     }
 
+    /// From what [`Self::word`] says.
+    pub(super) fn of(word: u64) -> Self {
+        Self(word)
+    }
+
+    #[inline(always)]
+    pub(super) fn word(self) -> u64 {
+        self.0
+    }
+
+    #[inline(always)]
     pub(super) fn row(self) -> u32 {
         self.0 as u32
     }

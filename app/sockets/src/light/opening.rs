@@ -20,6 +20,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::thread::sched_yield;
 
 use super::broker::{self, Reached, Through};
+use super::busy::Awaits;
 use super::names::{self, Family};
 use super::numbers::{self, Token};
 use super::ranges;
@@ -411,7 +412,7 @@ pub(crate) unsafe fn accept(
         _ => Waits::Never,
     };
     loop {
-        let outcome = until(waits, Some(number), |state| {
+        let outcome = until(waits, Some(number), Awaits::Frames, |state| {
             let taken = state.take_pending(number, flags);
             taken.map(|taken| {
                 taken.map(|(new, at)| {

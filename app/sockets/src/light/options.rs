@@ -211,10 +211,11 @@ pub(crate) fn control(token: Token, command: c_int, argument: usize) -> Option<c
 }
 
 fn does_not_wait(token: Token, is_so: bool) -> c_int {
-    change(
-        token,
-        |row| if is_so { row.note(Note::NonBlocking) } else { row.unnote(Note::NonBlocking) },
-    )
+    let changed = change(token, |row| {
+        if is_so { row.note(Note::NonBlocking) } else { row.unnote(Note::NonBlocking) }
+    });
+    with(|state| state.row(token).map(|at| state.tells_lane(at)));
+    changed
 }
 
 /// Changes something that nobody waits for.

@@ -5,6 +5,7 @@ use core::ffi::c_int;
 
 use omniverb_stream::light::row::{ERR, HUP, IN, OUT, RDHUP};
 
+use super::busy::Awaits;
 use super::sleepers;
 use super::state::{State, with};
 use super::waiting::{Waits, look, sleep};
@@ -26,7 +27,7 @@ impl State {
     fn events(&mut self, one: &libc::pollfd) -> i16 {
         let wanted = one.events as u16 as u32;
         if let Some(at) = numbers::row(one.fd) {
-            let is = self.rows.at(at).readiness();
+            let is = self.readiness(at);
             let mut all = is & (RDHUP | ALWAYS);
             all |= if is & IN != 0 { READ } else { 0 };
             all |= if is & OUT != 0 { WRITE } else { 0 };
@@ -90,7 +91,7 @@ fn poll_with(
         if ready > 0 || waits == Waits::Never {
             return ask(all, &mut list[..count], has_others, mask);
         }
-        let sleeper = sleepers::enter();
+        let sleeper = sleepers::enter(Awaits::These(all));
         if both(all) > 0 {
             sleeper.leave();
             return ask(all, &mut list[..count], has_others, mask);

@@ -107,6 +107,7 @@ impl State {
             if sleepers::are_any() {
                 // What has rung was for them, too.
                 trunk.sleeps();
+                trunk.awaits_still();
             }
             self.pump_one(index);
             if !is_there {
@@ -141,6 +142,7 @@ impl State {
             }
             self.pay(index);
         }
+        self.look_at_lanes(index);
         if let Some(trunk) = self.trunks[index].as_mut() {
             trunk.publish();
             if trunk.has_pending && trunk.room(HEADER) >= HEADER {
@@ -282,13 +284,7 @@ impl State {
                         trunk.bytes(done, place);
                     });
                     if !is_there {
-                        row.queue.clear(&mut self.pool);
-                        row.note(Note::Reset);
-                        if !row.has(Note::SaidClose) {
-                            row.note(Note::OwesClose);
-                        }
-                        row.lacks_memory();
-                        self.owe(at);
+                        self.lacks_memory(at);
                     }
                 }
             }
@@ -297,15 +293,27 @@ impl State {
                     return Err(Nonsense);
                 }
             }
-            Frame::End => row.had_end(),
+            Frame::End => {
+                self.takes_rest_of_lane(index, at)?;
+                let row = self.rows.at(at);
+                // Without what came before there is no end.
+                if !row.has(Note::WasReset) {
+                    row.had_end();
+                }
+            }
+            Frame::Lane(lane) => self.had_lane(index, at, lane as usize)?,
+            Frame::Home(counted) => self.had_home(index, at, counted)?,
             Frame::Close(is_reset) => {
-                let was_asked = row.is_asked();
+                self.takes_rest_of_lane(index, at)?;
+                self.leaves_lane(at);
+                let was_asked = self.rows.at(at).is_asked();
                 if self.leaves(at, Left::Refused) {
                     self.owe(at);
                     self.settle(at);
                     return Ok(());
                 }
-                let how = if is_reset || was_asked { Closing::Reset } else { Closing::Orderly };
+                let is_reset = is_reset || was_asked || self.rows.at(at).has(Note::WasReset);
+                let how = if is_reset { Closing::Reset } else { Closing::Orderly };
                 self.rows.at(at).had_close(how);
                 self.owe(at);
             }
@@ -317,9 +325,27 @@ impl State {
         Ok(())
     }
 
+    /// There is no memory for what comes.
+    pub(super) fn lacks_memory(&mut self, at: u32) {
+        self.leaves_lanes(at);
+        let row = self.rows.at(at);
+        row.queue.clear(&mut self.pool);
+        row.note(Note::Reset);
+        if !row.has(Note::SaidClose) {
+            row.note(Note::OwesClose);
+        }
+        row.lacks_memory();
+        self.owe(at);
+    }
+
     /// Something about a connection has changed that somebody may wait for.
     pub(super) fn news(&mut self, at: u32) {
         self.has_news = true;
+        self.is_ready(at);
+    }
+
+    /// Its set is to look at it.
+    pub(super) fn is_ready(&mut self, at: u32) {
         let row = self.rows.at(at);
         if let Some(set) = row.set.checked_sub(1) {
             let set = self.sets.at(usize::from(set));
@@ -368,13 +394,14 @@ impl State {
             let Some(at) = self.rows.pop(&mut trunk.debts) else { return };
             let row = self.rows.at(at);
             row.unnote(Note::InDebt);
-            let id = row.id;
+            let (id, mut is_last) = (row.id, false);
             while let Some(frame) = row.owes() {
                 if trunk.room(HEADER) < HEADER {
                     break;
                 }
                 trunk.put(frame, id);
                 row.has_said(frame);
+                is_last |= matches!(frame, Frame::End | Frame::Close(_));
             }
             let wants_room = row.has(Note::NoRoom);
             let has_room = trunk.room(2 * FOR_ANSWERS) >= 2 * FOR_ANSWERS;
@@ -385,6 +412,9 @@ impl State {
             }
             if owes {
                 self.owe(at);
+            }
+            if is_last {
+                self.has_ended(at);
             }
             self.settle(at);
         }
@@ -422,8 +452,10 @@ impl State {
         // What has come and is not received makes it a reset.
         let index = usize::from(self.rows.at(at).trunk);
         self.pump_one(index);
+        self.leaves_lane(at);
+        let in_lane = self.in_lane(at);
         let row = self.rows.at(at);
-        row.close();
+        row.close(in_lane);
         if row.has(Note::Reset) || !(row.is_asked() || row.moves()) {
             row.queue.clear(&mut self.pool);
         }
@@ -436,6 +468,7 @@ impl State {
     /// A trunk is no more: the other process is gone, or has written what makes no sense; or the
     /// two are parted, which is a reset of all connections.
     pub(super) fn lose(&mut self, index: usize, how: Closing) {
+        self.lose_lanes(index);
         let Some(mut trunk) = self.trunks[index].take() else { return };
         // Among them are some that have no id any more.
         while let Some(at) = self.rows.pop(&mut trunk.debts) {

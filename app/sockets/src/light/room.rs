@@ -1,8 +1,14 @@
-//! Memory from the kernel: for tables, and for lists of one call that are too long for the stack.
+//! Memory from the kernel, and for how many: for tables, and for lists of one call that are too
+//! long for the stack.
 
 use core::ffi::c_void;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+/// Connections of a process. Memory is taken when they are used.
+pub(super) const ROWS: usize = 1 << 21;
+/// Other processes that one has connections with.
+pub(super) const TRUNKS: usize = 64;
 
 /// So many entries are on the stack.
 const FEW: usize = 64;

@@ -13,7 +13,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::state::{State, TRUNKS, with};
+use super::busy::Awaits;
+use super::room::TRUNKS;
+use super::state::{State, with};
 use crate::own;
 use crate::slots::next_ppoll;
 
@@ -125,8 +127,8 @@ pub(super) struct Sleeper {
     slot: Option<&'static Slot>,
 }
 
-/// It says so; whoever does that looks once more before it sleeps.
-pub(super) fn enter() -> Sleeper {
+/// It says so, and for what; whoever does that looks once more before it sleeps.
+pub(super) fn enter(awaits: Awaits<'_>) -> Sleeper {
     let is_free = |slot: &&Slot| {
         let taken =
             slot.is_taken.compare_exchange(FREE, TAKEN, Ordering::SeqCst, Ordering::Relaxed);
@@ -145,6 +147,7 @@ pub(super) fn enter() -> Sleeper {
         // So that there is something to sleep in.
         _ = bells();
         state.say_asleep();
+        state.awaits(awaits);
     });
     Sleeper { slot }
 }
@@ -193,11 +196,13 @@ impl Sleeper {
             }
             slot.is_taken.store(FREE, Ordering::SeqCst);
         }
-        let others = COUNT.fetch_sub(1, Ordering::SeqCst) - 1;
+        COUNT.fetch_sub(1, Ordering::SeqCst);
         with(|state| {
             state.hear();
-            if others > 0 {
-                state.say_asleep();
+            // Whoever has begun to sleep says for what when he has the lock.
+            match are_any() {
+                false => state.awaits_nothing(),
+                true => state.say_asleep(),
             }
             state.pump();
         });

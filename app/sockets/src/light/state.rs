@@ -3,35 +3,30 @@
 //! Whoever has the lock makes no call that waits, so it is soon free again. A signal's handler that
 //! interrupts its own thread there finds nobody who would give it up: it is refused, and its call
 //! says `EAGAIN`. (A handler that leaves by `longjmp` from there has it locked for good: then all
-//! calls with light connections are refused.)
+//! calls with light connections are refused. Who leaves a lane so, which he has
+//! for some instructions, is refused by all, and whoever comes to that lane waits in vain.)
 
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use omniverb_stream::light::row::Note;
 use omniverb_stream::light::{Block, Pool, Row, Rows};
 use rustix::mm::Advice;
-use rustix::thread::sched_yield;
 
+use super::lanes;
 use super::listeners::Listeners;
+use super::lock::Lock;
 use super::numbers::Token;
-use super::room::{give_back, zeros};
+use super::room::{ROWS, TRUNKS, give_back, zeros};
 use super::sets::Sets;
 use super::strays::Strays;
 use super::trunk::{IDS_BYTES as IDS, MEMORY_BYTES as MEMORY, Trunk};
 use crate::place;
 
-/// Connections of a process, and blocks of 4 KiB for what they have not received. Memory is taken
-/// when they are used.
-const ROWS: usize = 1 << 21;
+/// Blocks of 4 KiB for what was not received. Memory is taken when they are used.
 const BLOCKS: usize = 1 << 20;
-/// Other processes that one has connections with.
-pub(super) const TRUNKS: usize = 64;
-
-/// How often the lock is looked at before the processor is given away.
-const LOOKS: u32 = 64;
 
 /// How often the broker was told that this process listens somewhere no more.
 #[derive(Default)]
@@ -70,8 +65,7 @@ struct Place(UnsafeCell<MaybeUninit<State>>);
 // SAFETY: touched by who has the lock only.
 unsafe impl Sync for Place {}
 static STATE: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
-/// The thread that has the lock.
-static OWNER: AtomicU64 = AtomicU64::new(0);
+static OWNER: Lock = Lock::new();
 /// Where rows and blocks are.
 static TABLES: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
@@ -127,7 +121,8 @@ pub(super) fn has_mapped(place: usize, bases: [usize; 2]) {
 
 /// In a child of `fork`, which nobody else is in yet: what there is is the parent's.
 pub(super) fn begin_anew() -> bool {
-    OWNER.store(0, Ordering::Relaxed);
+    OWNER.begin_anew();
+    lanes::begin_anew();
     for [memory, ids] in &MAPPED {
         for (base, bytes) in [(memory, MEMORY), (ids, IDS)] {
             let base = base.swap(0, Ordering::Relaxed);
@@ -149,37 +144,14 @@ pub(super) fn begin_anew() -> bool {
     true
 }
 
-/// The lock is given up when this is dropped.
-struct Held;
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        OWNER.store(0, Ordering::Release);
-    }
-}
-
-fn lock() -> Option<Held> {
-    let me = place::this_thread();
-    let mut looks = 0_u32;
-    while let Err(owner) = OWNER.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed)
-    {
-        if owner == me {
-            return None;
-        }
-        looks += 1;
-        if looks.is_multiple_of(LOOKS) {
-            sched_yield();
-        } else {
-            core::hint::spin_loop();
-        }
-    }
-    Some(Held)
-}
-
 /// Does something with the state. `None`: this very thread is at it, and was interrupted.
 #[inline]
 pub(super) fn with<R>(act: impl FnOnce(&mut State) -> R) -> Option<R> {
-    let _held = lock()?;
+    // Whoever has a lane would be waited for by whoever has this lock; and this thread has one.
+    if place::is_at_lane() {
+        return None;
+    }
+    let _held = OWNER.take()?;
     // SAFETY: who has the lock is alone; it was written before the switch was on, without which
     // nobody comes here.
     let state = unsafe { (*STATE.0.get()).assume_init_mut() };

@@ -18,6 +18,7 @@ use omniverb_carry::trunk::{
     self, BYTES, HEAD, IS_CUT, LEFT, OPENS, RING, SIDE, SLEEPS, Shown, TAIL, WAYS, ring,
 };
 use omniverb_ring::{UserMemory, WordMemory};
+use omniverb_stream::light::busy::Way;
 use omniverb_stream::light::frame::{HEADER, NAMES};
 use omniverb_stream::light::{Frame, Ids, List, Names};
 use rustix::io::Errno;
@@ -25,6 +26,9 @@ use rustix::mm::ProtFlags;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::thread::sched_yield;
 
+use super::lanes::{Calls, Whose};
+use super::numbers::Token;
+use super::owners::Lanes;
 use super::room::{give_back, zeros};
 use crate::carry::broker::map;
 use crate::own;
@@ -113,9 +117,9 @@ impl Across {
 
 /// A trunk, as this side has it.
 pub(super) struct Trunk {
-    memory: Memory<BYTES>,
+    pub memory: Memory<BYTES>,
     base: usize,
-    side: usize,
+    pub side: usize,
     /// As the broker calls it.
     pub name: u64,
     /// `None`: the other process is of the same network namespace.
@@ -148,6 +152,7 @@ pub(super) struct Trunk {
     is_moved: bool,
     /// Bytes of frames that it was not woken for.
     quiet: usize,
+    pub lanes: Lanes,
 }
 
 /// The other side has written what makes no sense.
@@ -192,6 +197,7 @@ impl Trunk {
             seen: (0, 0),
             is_moved: false,
             quiet: 0,
+            lanes: Lanes::new(),
         })
     }
 
@@ -319,8 +325,22 @@ impl Trunk {
             }
     }
 
+    /// Of which side that is what comes or goes.
+    pub(super) fn sender(&self, way: Way) -> usize {
+        match way {
+            Way::In => 1 - self.side,
+            Way::Out => self.side,
+        }
+    }
+
+    /// What a lane needs to know that is a connection's one way.
+    pub(super) fn whose(&self, token: Token, id: u32, way: Way) -> Whose {
+        let (base, side, bell) = (self.base, self.sender(way), self.bell);
+        Whose { token, id, base, side, bell, is_across: self.across.is_some(), calls: Calls::Fail }
+    }
+
     /// What is written down of connections.
-    fn shown(&self) -> Shown<Memory<BYTES>> {
+    pub(super) fn shown(&self) -> Shown<Memory<BYTES>> {
         Shown::new(self.memory)
     }
 

@@ -3,6 +3,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use super::busy::Awaits;
 use super::sleepers::{self, Sleeper, now};
 use super::state::{State, with};
 use crate::carry::clock;
@@ -150,13 +151,14 @@ pub(super) fn sleep(
 }
 
 /// Attempts something until it has an outcome. `number`: something of the kernel's that is waited
-/// for, too: then `EAGAIN` says that it is ready.
+/// for, too: then `EAGAIN` says that it is ready. `awaits`: what comes by lanes for it.
 ///
 /// # Errors
 /// errno: `EAGAIN` if there is no time; `EINTR`; as of `poll`.
 pub(super) fn until<R>(
     waits: Waits,
     number: Option<c_int>,
+    awaits: Awaits<'_>,
     mut attempt: impl FnMut(&mut State) -> Option<R>,
 ) -> Result<R, c_int> {
     let mut both = |state: &mut State| {
@@ -175,7 +177,7 @@ pub(super) fn until<R>(
         if let Some(outcome) = look(&mut both) {
             return Ok(outcome);
         }
-        let sleeper = sleepers::enter();
+        let sleeper = sleepers::enter(awaits);
         if let Some(outcome) = with(&mut both).flatten() {
             sleeper.leave();
             return Ok(outcome);

@@ -29,6 +29,12 @@ impl Row {
         self.stage.has(ASKED)
     }
 
+    /// Both ends know that it was accepted.
+    #[must_use]
+    pub fn is_settled_there(&self) -> bool {
+        self.stage == Stage::default()
+    }
+
     /// It leaves its trunk, or has done so.
     #[must_use]
     #[inline(always)]
@@ -179,7 +185,7 @@ mod tests {
         let mut pool = Pool::new(&mut memory);
         let mut row = asked();
         row.keep(&mut pool, 10, |_, place| place.fill(7));
-        assert_eq!((row.queue.len(), row.received(), row.readiness()), (10, 0, OUT));
+        assert_eq!((row.queue.len(), row.received(), row.readiness(0)), (10, 0, OUT));
         row.hears(&mut pool, Frame::Close(true));
         assert_eq!(row.queue.len(), 10);
         row.hears(&mut pool, Frame::Accepted);
@@ -206,7 +212,7 @@ mod tests {
         row.end();
         assert_eq!(row.owes(), Some(Frame::End));
         assert!(row.is_refused() && row.moves() && !row.is_apart());
-        assert_eq!((row.owes(), row.readiness()), (Some(Frame::Close(false)), OUT));
+        assert_eq!((row.owes(), row.readiness(0)), (Some(Frame::Close(false)), OUT));
         row.has_said(Frame::Close(false));
         assert!(row.is_apart() && row.owes().is_none());
         row.strays();
@@ -220,7 +226,7 @@ mod tests {
     #[test]
     fn one_that_was_closed_moves_and_closes_again() {
         let mut row = asked();
-        row.close();
+        row.close(0);
         row.has_said(Frame::Close(false));
         assert!(row.is_left() && row.is_apart());
         row.strays();

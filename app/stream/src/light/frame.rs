@@ -7,6 +7,10 @@ pub const HEADER: usize = 8;
 pub const DATA_MAX: usize = 16 << 10;
 /// Bytes of [`Names`].
 pub const NAMES: usize = 40;
+/// Lanes of a side of a trunk.
+pub const LANES: u32 = 16;
+/// Bytes that are in a lane at most.
+pub const LANE_MAX: u32 = 64 << 10;
 
 const OPEN: u64 = 1;
 const DATA: u64 = 2;
@@ -14,6 +18,8 @@ const CREDIT: u64 = 3;
 const END: u64 = 4;
 const CLOSE: u64 = 5;
 const ACCEPTED: u64 = 6;
+const LANE: u64 = 7;
+const HOME: u64 = 8;
 
 /// A frame, of the connection that both ends call `id`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +38,11 @@ pub enum Frame {
     /// A program has accepted it. Whoever has not heard that, or anything but `Close`, was not
     /// accepted.
     Accepted,
+    /// What it sends goes by this lane from now on, of those of who says so.
+    Lane(u32),
+    /// It comes by the trunk again. So many bytes, or fewer, are in its lane: they come before, and
+    /// count as if they had come by the trunk.
+    Home(u32),
 }
 
 impl Frame {
@@ -45,6 +56,8 @@ impl Frame {
             Self::End => (END, 0),
             Self::Close(reset) => (CLOSE, u32::from(reset)),
             Self::Accepted => (ACCEPTED, 0),
+            Self::Lane(lane) => (LANE, lane),
+            Self::Home(bytes) => (HOME, bytes),
         };
         kind | u64::from(count & 0xff_ffff) << 8 | u64::from(id) << 32
     }
@@ -60,6 +73,8 @@ impl Frame {
             (END, 0) => Self::End,
             (CLOSE, 0 | 1) => Self::Close(count == 1),
             (ACCEPTED, 0) => Self::Accepted,
+            (LANE, ..LANES) => Self::Lane(count),
+            (HOME, ..=LANE_MAX) => Self::Home(count),
             _ => return None,
         };
         Some((frame, (word >> 32) as u32))
@@ -180,12 +195,16 @@ mod tests {
             Frame::Close(false),
             Frame::Close(true),
             Frame::Accepted,
+            Frame::Lane(0),
+            Frame::Lane(LANES - 1),
+            Frame::Home(0),
+            Frame::Home(LANE_MAX),
         ];
         for frame in all {
             assert_eq!(Frame::decode(frame.encode(7)), Some((frame, 7)));
         }
-        let none = [0, 2, 2 | 0x4001 << 8, 3, 4 | 1 << 8, 5 | 2 << 8, 6 | 1 << 8, 7, 1];
-        for word in none {
+        let none = [0, 2, 2 | 0x4001 << 8, 3, 4 | 1 << 8, 5 | 2 << 8, 6 | 1 << 8, 9, 1];
+        for word in none.into_iter().chain([7 | 16 << 8, 8 | 0x1_0001 << 8]) {
             assert_eq!(Frame::decode(word), None, "{word:#x}");
         }
         assert_eq!(Frame::Data(9).takes(), 24);

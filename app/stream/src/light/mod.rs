@@ -6,12 +6,15 @@
 //! * [`frame`]: what goes through a trunk.
 //! * [`queue`]: bytes that have come and were not received.
 //! * [`asked`], [`stage`]: whether it was accepted, and what becomes of it if not.
+//! * [`busy`], [`heat`]: whether it has a lane to itself.
 //! * [`row`]: one connection, as one end has it.
 //! * [`rows`]: all of them, and lists of those that are ready.
 //! * [`ids`]: by what the two ends call them.
 
 pub mod asked;
+pub mod busy;
 pub mod frame;
+pub mod heat;
 pub mod ids;
 pub mod queue;
 pub mod row;

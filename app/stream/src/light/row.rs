@@ -4,6 +4,7 @@
 //! process and two ids of its trunk. What it answers is what TCP's socket would.
 
 use super::frame::{Frame, Names};
+use super::heat::Busy;
 use super::queue::Queue;
 use super::stage::{OWES, Stage};
 
@@ -121,6 +122,8 @@ pub struct Row {
     pub least: u32,
     /// Whose ends these are: `from` is who connected.
     pub names: Names,
+    /// How busy it is, and which lanes it has.
+    pub(super) busy: Busy,
 }
 
 impl Row {
@@ -150,13 +153,13 @@ impl Row {
         self.note(Note::Used);
     }
 
-    /// What can be done with it, in events of `epoll`.
+    /// What can be done with it, in events of `epoll`. So many bytes are in its lane.
     #[must_use]
-    pub fn readiness(&self) -> u32 {
+    pub fn readiness(&self, in_lane: usize) -> u32 {
         let (ended, had_end) = (self.has(Note::Ended), self.has(Note::HadEnd));
         let (is_over, is_reset) = (had_end || self.has(Note::Deaf), self.has(Note::WasReset));
         let mut events = 0;
-        if self.received() >= self.least.max(1) as usize || is_over || is_reset {
+        if self.received() + in_lane >= self.least.max(1) as usize || is_over || is_reset {
             events |= IN;
         }
         if is_over || is_reset {
@@ -224,11 +227,15 @@ impl Row {
 
     /// Bytes were received: how much credit is to be said, if it is worth while.
     pub fn consume(&mut self, bytes: u32) -> Option<u32> {
-        self.consumed += bytes;
+        self.consumes(bytes);
         if self.consumed < WORTH_SAYING || self.has(Note::HadEnd) || self.has(Note::HadClose) {
             return None;
         }
         Some(self.consumed)
+    }
+
+    pub(super) fn consumes(&mut self, bytes: u32) {
+        self.consumed = self.consumed.saturating_add(bytes);
     }
 
     /// That was said.
@@ -294,12 +301,12 @@ impl Row {
         self.has(Note::WasReset) || self.has(Note::Ended) && self.has(Note::HadEnd)
     }
 
-    /// No number names it any more.
-    pub fn close(&mut self) {
+    /// No number names it any more. So many bytes are in its lane.
+    pub fn close(&mut self, in_lane: usize) {
         self.note(Note::Closed);
         self.unnote(Note::OwesEnd);
         // Once both have sent their last nothing is left to be reset.
-        if (self.received() > 0 || self.is_abrupt) && !self.is_over() {
+        if (self.received() + in_lane > 0 || self.is_abrupt) && !self.is_over() {
             self.note(Note::Reset);
         }
         if !self.has(Note::SaidClose) {
@@ -383,18 +390,18 @@ mod tests {
 
     #[test]
     fn it_is_some_hundred_bytes() {
-        assert!(size_of::<Row>() <= 144, "{}", size_of::<Row>());
+        assert!(size_of::<Row>() <= 128, "{}", size_of::<Row>());
     }
 
     #[test]
     fn who_sends_to_a_closed_end_is_told_by_the_next_call() {
         let mut row = row();
         row.had_close(Closing::Orderly);
-        assert_eq!(row.readiness(), IN | RDHUP | OUT);
+        assert_eq!(row.readiness(0), IN | RDHUP | OUT);
         assert_eq!(row.is_at_end(), Ok(true));
         assert_eq!(row.may_send(), Ok(None));
         row.sent_in_vain();
-        assert_eq!(row.readiness(), IN | RDHUP | OUT | HUP | ERR);
+        assert_eq!(row.readiness(0), IN | RDHUP | OUT | HUP | ERR);
         assert_eq!(row.may_send(), Err(32));
         assert_eq!(row.may_send(), Err(32));
         assert_eq!(row.owes(), Some(Frame::Close(false)));
@@ -431,11 +438,11 @@ mod tests {
         let (mut left, mut empty) = (row(), row());
         empty.end();
         assert_eq!(empty.owes(), Some(Frame::End));
-        empty.close();
+        empty.close(0);
         assert_eq!(empty.owes(), Some(Frame::Close(false)));
         let mut blocks = Vec::from_iter((0..2).map(|_| Block::new()));
         left.queue.push(&mut Pool::new(&mut blocks), 1, |_, _| {});
-        left.close();
+        left.close(0);
         assert_eq!(left.owes(), Some(Frame::Close(true)));
     }
 
@@ -447,7 +454,7 @@ mod tests {
         row.had_end();
         row.end();
         assert_eq!(row.owes(), Some(Frame::End));
-        row.close();
+        row.close(0);
         assert_eq!(row.owes(), Some(Frame::Close(false)));
     }
 }

@@ -1,0 +1,66 @@
+//! A lock that is held for a moment, and knows whose it is: a signal's handler that interrupts its
+//! own thread there finds nobody who would give it up, and is refused.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::thread::sched_yield;
+
+use crate::place;
+
+/// How often the lock is looked at before the processor is given away.
+const LOOKS: u32 = 64;
+
+/// The thread that has it, or 0.
+pub(super) struct Lock(AtomicU64);
+
+/// It is given up when this is dropped.
+pub(super) struct Held<'a>(&'a Lock);
+
+impl Drop for Held<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.0.store(0, Ordering::Release);
+    }
+}
+
+impl Lock {
+    pub(super) const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// `None`: this very thread has it.
+    #[inline(always)]
+    pub(super) fn take(&self) -> Option<Held<'_>> {
+        self.take_by(place::this_thread())
+    }
+
+    /// The same for who knows which thread this is.
+    #[inline(always)]
+    pub(super) fn take_by(&self, me: u64) -> Option<Held<'_>> {
+        let mut looks = 0_u32;
+        while let Err(owner) =
+            self.0.compare_exchange_weak(0, me, Ordering::Acquire, Ordering::Relaxed)
+        {
+            if owner == me {
+                return None;
+            }
+            looks += 1;
+            if looks.is_multiple_of(LOOKS) {
+                sched_yield();
+            } else {
+                core::hint::spin_loop();
+            }
+        }
+        Some(Held(self))
+    }
+
+    /// Nobody has it at this moment.
+    pub(super) fn is_free(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+
+    /// In a child of `fork`, in which nobody has it.
+    pub(super) fn begin_anew(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,130 @@
+//! Which connections are busy, and have a lane to themselves.
+//!
+//! Connections of a trunk share its ring. One that sends much gets a *lane* for what it sends: a
+//! ring of bytes of its own, which its ends fill and empty without frames, and without what all
+//! connections of a process have in common. There are few, and the trunk says whose they are:
+//! `Lane` gives one to a connection, `Home`, `End` and `Close` take it away. What was in it then
+//! comes behind what is in the queue, and before all that comes by the trunk.
+//!
+//! Who has one has credit left for all that is in it: so it can always come home to the trunk.
+
+pub use super::heat::Way;
+
+use super::frame::LANE_MAX;
+use super::row::{Note, Row};
+
+impl Row {
+    /// It has sent something by the trunk, which has seen so many of that. Whether it is busy.
+    #[inline]
+    pub fn sends_at(&mut self, clock: u16) -> bool {
+        self.busy.sends_at(clock)
+    }
+
+    /// It has to be busy anew.
+    pub fn cools(&mut self) {
+        self.busy.cools();
+    }
+
+    /// The lane of what comes or goes.
+    #[must_use]
+    #[inline(always)]
+    pub fn lane(&self, way: Way) -> Option<usize> {
+        self.busy.lane(way)
+    }
+
+    /// What it sends may go by a lane: it is a connection of both ends, and stays one.
+    #[must_use]
+    pub fn may_have_lane(&self) -> bool {
+        let is_over = [Note::Ended, Note::HadClose, Note::WasReset, Note::Closed, Note::SaidClose]
+            .into_iter()
+            .any(|note| self.has(note));
+        !is_over
+            && self.is_settled_there()
+            && self.lane(Way::Out).is_none()
+            && self.credit >= LANE_MAX
+    }
+
+    /// It has this lane from now on, for what it sends.
+    pub fn gets_lane(&mut self, lane: usize) {
+        self.busy.has(Way::Out, Some(lane));
+    }
+
+    /// It has none any more. So many bytes are to come by it yet, which count as if they went by
+    /// the trunk.
+    pub fn comes_home(&mut self, bytes: u32) {
+        self.busy.has(Way::Out, None);
+        self.credit = self.credit.saturating_sub(bytes);
+        self.cools();
+    }
+
+    /// The other end sends by this lane from now on: `false` if it may not.
+    pub fn had_lane(&mut self, lane: usize) -> bool {
+        let may =
+            self.lane(Way::In).is_none() && !self.has(Note::HadEnd) && !self.has(Note::HadClose);
+        if may {
+            self.busy.has(Way::In, Some(lane));
+        }
+        may
+    }
+
+    /// It sends by the trunk again. Of what it counts (`counted`) so much was in the lane still
+    /// (`there`), which is in the queue now. `false`: that cannot be.
+    pub fn had_home(&mut self, (counted, there): (u32, u32)) -> bool {
+        let read = counted.checked_sub(there);
+        self.consumes(read.unwrap_or(0));
+        read.is_some()
+    }
+
+    /// Nothing comes by its lane any more.
+    pub fn had_last_of_lane(&mut self) {
+        self.busy.has(Way::In, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::frame::Names;
+    use super::super::row::{Closing, WINDOW};
+    use super::*;
+
+    fn row() -> Row {
+        let mut row = Row::default();
+        row.begin(0, Names::default());
+        row
+    }
+
+    #[test]
+    fn only_what_goes_on_has_a_lane() {
+        let mut ended = row();
+        assert!(ended.may_have_lane());
+        ended.end();
+        let mut closed = row();
+        closed.had_close(Closing::Orderly);
+        let mut asked = row();
+        asked.asks();
+        let mut accepted = row();
+        accepted.is_accepted();
+        let mut poor = row();
+        poor.credit = LANE_MAX - 1;
+        let mut has_one = row();
+        has_one.gets_lane(3);
+        for row in [ended, closed, asked, accepted, poor, has_one] {
+            assert!(!row.may_have_lane(), "{row:?}");
+        }
+        has_one.comes_home(9);
+        assert!(has_one.may_have_lane() && has_one.credit == WINDOW - 9);
+    }
+
+    #[test]
+    fn what_was_read_from_the_lane_is_credit() {
+        let mut row = row();
+        assert!(row.had_lane(2) && !row.had_lane(3));
+        assert_eq!(row.lane(Way::In), Some(2));
+        row.had_last_of_lane();
+        assert!(row.had_home((1000, 0)) && row.lane(Way::In).is_none());
+        assert!(row.may_come(WINDOW - 1000) && !row.may_come(WINDOW - 999));
+        assert!(row.had_lane(2) && !row.had_home((10, 11)));
+        row.had_end();
+        assert!(!row.had_lane(1));
+    }
+}

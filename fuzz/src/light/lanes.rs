@@ -1,0 +1,169 @@
+//! Lanes, as `app/sockets/src/light/busy.rs` gives and takes them, without what is in them.
+
+use super::{Nonsense, State};
+use omniverb_stream::light::Frame;
+use omniverb_stream::light::busy::Way;
+use omniverb_stream::light::frame::{HEADER, LANE_MAX, LANES};
+use omniverb_stream::light::row::Note;
+
+/// Whose they are, by ways; 0: nobody's. And how many bytes are there.
+#[derive(Default)]
+pub(super) struct Lanes {
+    rows: [[u32; LANES as usize]; 2],
+    there: [u32; LANES as usize],
+}
+
+impl State<'_> {
+    /// The other end says that one has a lane, which it mostly may; or that it has none any more.
+    pub(super) fn says_lane(&mut self, at: u32, count: u16) {
+        let row = *self.rows.at(at);
+        let index = usize::from(row.trunk);
+        let Some(trunk) = self.trunks[index].as_ref() else { return };
+        let frame = match row.lane(Way::In) {
+            Some(lane) if count.is_multiple_of(2) => {
+                Frame::Home((trunk.lanes.there[lane] + u32::from(count % 5)).min(LANE_MAX))
+            }
+            _ => Frame::Lane(u32::from(count / 2) % LANES),
+        };
+        if trunk.ids.row(row.id) == Some(at) {
+            self.comes(index, Some((frame, row.id)));
+        }
+    }
+
+    /// Bytes come by one.
+    pub(super) fn comes_by_lane(&mut self, index: usize, count: u16) {
+        if let Some(trunk) = self.trunks[index].as_mut() {
+            let there = &mut trunk.lanes.there[usize::from(count) % LANES as usize];
+            *there = LANE_MAX.min(*there + u32::from(count / 16));
+        }
+    }
+
+    pub(super) fn in_lane(&mut self, at: u32) -> usize {
+        let row = self.rows.at(at);
+        let Some(lane) = row.lane(Way::In) else { return 0 };
+        let trunk = self.trunks[usize::from(row.trunk)].as_ref().expect("who has lost it has none");
+        trunk.lanes.there[lane] as usize
+    }
+
+    /// `false`: nothing is there.
+    pub(super) fn receives_by_lane(&mut self, at: u32, bytes: u32) -> bool {
+        let row = self.rows.at(at);
+        let Some(lane) = row.lane(Way::In) else { return false };
+        let trunk = self.trunks[usize::from(row.trunk)].as_mut().expect("who has lost it has none");
+        let there = &mut trunk.lanes.there[lane];
+        let was = *there;
+        *there -= bytes.min(was);
+        was > 0
+    }
+
+    pub(super) fn had_lane(&mut self, index: usize, at: u32, lane: usize) -> Result<(), Nonsense> {
+        let trunk = self.trunks[index].as_mut().expect("it has come by that");
+        let owner = &mut trunk.lanes.rows[Way::In as usize][lane];
+        if *owner != 0 || !self.rows.at(at).had_lane(lane) {
+            return Err(Nonsense);
+        }
+        *owner = at;
+        Ok(())
+    }
+
+    pub(super) fn had_home(&mut self, index: usize, at: u32, counted: u32) -> Result<(), Nonsense> {
+        let row = self.rows.at(at);
+        let is_kept = !row.has(Note::Closed) && !row.has(Note::WasReset);
+        if row.lane(Way::In).is_none() || is_kept && !row.may_come(counted) {
+            return Err(Nonsense);
+        }
+        let there = self.takes_rest_of_lane(index, at);
+        if is_kept && !self.rows.at(at).had_home((counted, there)) {
+            return Err(Nonsense);
+        }
+        self.owe(at);
+        Ok(())
+    }
+
+    pub(super) fn takes_rest_of_lane(&mut self, index: usize, at: u32) -> u32 {
+        let Some(lane) = self.rows.at(at).lane(Way::In) else { return 0 };
+        let trunk = self.trunks[index].as_mut().expect("it has come by that");
+        trunk.lanes.rows[Way::In as usize][lane] = 0;
+        let there = core::mem::take(&mut trunk.lanes.there[lane]);
+        let row = self.rows.at(at);
+        row.had_last_of_lane();
+        let is_kept = !row.has(Note::Closed) && !row.has(Note::WasReset);
+        let push = |_: usize, place: &mut [u8]| place.fill(5);
+        if is_kept && !row.queue.push(&mut self.pool, there as usize, push) {
+            self.lacks_memory(at);
+        }
+        there
+    }
+
+    /// There is none for what comes.
+    pub(super) fn lacks_memory(&mut self, at: u32) {
+        let row = self.rows.at(at);
+        row.queue.clear(&mut self.pool);
+        row.note(Note::Reset);
+        if !row.has(Note::SaidClose) {
+            row.note(Note::OwesClose);
+        }
+        row.lacks_memory();
+        self.owe(at);
+    }
+
+    /// It is busy.
+    pub(super) fn gets_lane(&mut self, at: u32) {
+        let row = self.rows.at(at);
+        let Some(trunk) = self.trunks[usize::from(row.trunk)].as_mut() else { return };
+        let free = trunk.lanes.rows[Way::Out as usize].iter().position(|owner| *owner == 0);
+        if let Some(lane) = free
+            && row.may_have_lane()
+            && !row.is_stray()
+            && trunk.room >= HEADER
+        {
+            trunk.put(Frame::Lane(lane as u32));
+            row.gets_lane(lane);
+            trunk.lanes.rows[Way::Out as usize][lane] = at;
+        }
+    }
+
+    /// Its lane is full, or is another one's.
+    pub(super) fn comes_home(&mut self, at: u32, unread: u32) {
+        let row = self.rows.at(at);
+        let Some(lane) = row.lane(Way::Out) else { return };
+        let trunk = self.trunks[usize::from(row.trunk)].as_mut().expect("who has lost it has none");
+        if trunk.room < HEADER || row.has(Note::Ended) || row.has(Note::HadClose) {
+            return;
+        }
+        trunk.put(Frame::Home(unread));
+        let before = row.credit;
+        row.comes_home(unread);
+        assert_eq!(row.credit + unread, before, "there is credit for all of a lane");
+        trunk.lanes.rows[Way::Out as usize][lane] = 0;
+    }
+
+    /// It has said its last.
+    pub(super) fn has_ended(&mut self, at: u32) {
+        let row = self.rows.at(at);
+        let Some(lane) = row.lane(Way::Out) else { return };
+        row.comes_home(0);
+        if let Some(trunk) = self.trunks[usize::from(row.trunk)].as_mut() {
+            trunk.lanes.rows[Way::Out as usize][lane] = 0;
+        }
+    }
+
+    pub(super) fn lose_lanes(&mut self, index: usize) {
+        let Some(trunk) = self.trunks[index].as_ref() else { return };
+        let [inward, outward] = trunk.lanes.rows;
+        inward.into_iter().filter(|at| *at != 0).for_each(|at| {
+            self.takes_rest_of_lane(index, at);
+        });
+        outward.into_iter().filter(|at| *at != 0).for_each(|at| self.has_ended(at));
+    }
+
+    /// A lane is that of the row that has it, and of none that goes by no trunk.
+    pub(super) fn look_at_lanes(&self, row: (u32, usize, [Option<usize>; 2])) {
+        let (at, index, lanes) = row;
+        for (way, lane) in lanes.into_iter().enumerate() {
+            let Some(lane) = lane else { continue };
+            let trunk = self.trunks[index].as_ref().expect("who has lost it has none");
+            assert_eq!(trunk.lanes.rows[way][lane], at);
+        }
+    }
+}
