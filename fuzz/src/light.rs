@@ -250,7 +250,7 @@ impl<'a> State<'a> {
         }
         row.hears(&mut self.pool, frame);
         match frame {
-            Frame::Data(bytes) if row.has(Note::Closed) || row.has(Note::WasReset) => _ = bytes,
+            Frame::Data(_) if !row.is_heard() => {}
             Frame::Data(bytes) => {
                 if !row.may_come(bytes) {
                     return Err(Nonsense);

@@ -67,13 +67,11 @@ impl State<'_> {
     }
 
     pub(super) fn had_home(&mut self, index: usize, at: u32, counted: u32) -> Result<(), Nonsense> {
-        let row = self.rows.at(at);
-        let is_kept = !row.has(Note::Closed) && !row.has(Note::WasReset);
-        if row.lane(Way::In).is_none() || is_kept && !row.may_come(counted) {
+        if !self.rows.at(at).may_come_home(counted) {
             return Err(Nonsense);
         }
         let there = self.takes_rest_of_lane(index, at);
-        if is_kept && !self.rows.at(at).had_home((counted, there)) {
+        if !self.rows.at(at).had_home((counted, there)) {
             return Err(Nonsense);
         }
         self.owe(at);
@@ -87,9 +85,8 @@ impl State<'_> {
         let there = core::mem::take(&mut trunk.lanes.there[lane]);
         let row = self.rows.at(at);
         row.had_last_of_lane();
-        let is_kept = !row.has(Note::Closed) && !row.has(Note::WasReset);
         let push = |_: usize, place: &mut [u8]| place.fill(5);
-        if is_kept && !row.queue.push(&mut self.pool, there as usize, push) {
+        if row.is_heard() && !row.queue.push(&mut self.pool, there as usize, push) {
             self.lacks_memory(at);
         }
         there
@@ -97,13 +94,7 @@ impl State<'_> {
 
     /// There is none for what comes.
     pub(super) fn lacks_memory(&mut self, at: u32) {
-        let row = self.rows.at(at);
-        row.queue.clear(&mut self.pool);
-        row.note(Note::Reset);
-        if !row.has(Note::SaidClose) {
-            row.note(Note::OwesClose);
-        }
-        row.lacks_memory();
+        self.rows.at(at).lacks_memory(&mut self.pool);
         self.owe(at);
     }
 

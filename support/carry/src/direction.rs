@@ -50,6 +50,7 @@
 //! that for no more than the ring has; everything else is [`Broken`], and so is a word that changes
 //! without end. Offsets are masked.
 
+use crate::bytes;
 use crate::layout::{self, FENCE, HEAD, PLACE, RING, WELCOME};
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{UserMemory, WordMemory};
@@ -257,23 +258,13 @@ impl<M: WordMemory> Direction<M> {
     /// Copies bytes in, `offset` behind a position.
     #[inline(always)]
     pub fn fill(&self, position: u64, offset: usize, source: UserMemory) {
-        let at = (position as usize).wrapping_add(offset) & (RING - 1);
-        let until_end = RING - at;
-        self.memory.fill(self.ring + at, source.first(until_end));
-        if source.len() > until_end {
-            self.memory.fill(self.ring, source.skip(until_end).first(RING));
-        }
+        bytes::fill::<RING>((&self.memory, self.ring), (position, offset), source);
     }
 
     /// Copies bytes out, from `offset` behind a position on.
     #[inline(always)]
     pub fn drain(&self, position: u64, offset: usize, target: UserMemory) {
-        let at = (position as usize).wrapping_add(offset) & (RING - 1);
-        let until_end = RING - at;
-        self.memory.drain(self.ring + at, target.first(until_end));
-        if target.len() > until_end {
-            self.memory.drain(self.ring, target.skip(until_end).first(RING));
-        }
+        bytes::drain::<RING>((&self.memory, self.ring), (position, offset), target);
     }
 
     /// Has the processor fetch what who looks for bytes behind `position` will need then.

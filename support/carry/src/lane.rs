@@ -21,6 +21,7 @@
 //! **Trust.** The words may be anything: they count for how far the two are apart, which may be no
 //! more than the ring has. Offsets are masked.
 
+use crate::bytes;
 use crate::direction::fence;
 use crate::trunk::{LANE, LANE_HEAD, LANE_IS_AWAITED, LANE_LEFT, LANE_TAIL, lane_ring, lane_words};
 use omniverb_ring::sync::Ordering;
@@ -87,23 +88,13 @@ impl<M: WordMemory> Lane<M> {
     /// Copies bytes in, `offset` behind a position.
     #[inline(always)]
     pub fn fill(&self, position: u64, offset: usize, source: UserMemory) {
-        let at = (position as usize).wrapping_add(offset) & (LANE - 1);
-        let until_end = LANE - at;
-        self.memory.fill(self.ring + at, source.first(until_end));
-        if source.len() > until_end {
-            self.memory.fill(self.ring, source.skip(until_end).first(LANE));
-        }
+        bytes::fill::<LANE>((&self.memory, self.ring), (position, offset), source);
     }
 
     /// Copies bytes out, from `offset` behind a position on.
     #[inline(always)]
     pub fn drain(&self, position: u64, offset: usize, target: UserMemory) {
-        let at = (position as usize).wrapping_add(offset) & (LANE - 1);
-        let until_end = LANE - at;
-        self.memory.drain(self.ring + at, target.first(until_end));
-        if target.len() > until_end {
-            self.memory.drain(self.ring, target.skip(until_end).first(LANE));
-        }
+        bytes::drain::<LANE>((&self.memory, self.ring), (position, offset), target);
     }
 
     /// Of the writer: what was copied in up to there is the reader's. Whether somebody sleeps who

@@ -1,6 +1,7 @@
 //! What the two ends of a carried socket share (docs/decisions/0046).
 //!
 //! * [`layout`]: where what is in the link's memory.
+//! * [`bytes`]: where which byte of a ring is.
 //! * [`direction`]: a stream of bytes through it, which either end can end at any instant.
 //! * [`message`]: what is said to the broker, who gives both the memory, and by it.
 //! * [`trunk`]: how large the memory of two processes is that need no socket of the kernel's.
@@ -8,6 +9,7 @@
 //! * [`range`]: between which addresses that is so, if not between all.
 //! * [`ledger`]: which sockets have none, and why. [`show`]: what the broker shows of all.
 
+pub mod bytes;
 pub mod direction;
 pub mod lane;
 pub mod layout;

@@ -184,7 +184,7 @@ impl State {
         let handle = handle(index, Way::In, lane);
         trunk.lanes.noted[lane] = handle.position();
         let before = if row.received() == 0 { Before::Nothing } else { Before::Queued };
-        let is_lost = row.has(Note::Closed) || row.has(Note::WasReset);
+        let is_lost = !row.is_heard();
         handle.begins(&whose, (index, Way::In, lane), before);
         if is_lost {
             // What comes there is behind bytes that nobody has.
@@ -195,14 +195,11 @@ impl State {
 
     /// The other end comes by the trunk again; so much of what is in its lane it counts.
     pub(super) fn had_home(&mut self, index: usize, at: u32, counted: u32) -> Result<(), Nonsense> {
-        let row = self.rows.at(at);
-        let is_kept = !row.has(Note::Closed) && !row.has(Note::WasReset);
-        if row.lane(Way::In).is_none() || is_kept && !row.may_come(counted) {
+        if !self.rows.at(at).may_come_home(counted) {
             return Err(Nonsense);
         }
         let there = self.takes_rest_of_lane(index, at)?;
-        let row = self.rows.at(at);
-        if is_kept && !row.had_home((counted, there)) {
+        if !self.rows.at(at).had_home((counted, there)) {
             return Err(Nonsense);
         }
         self.owe(at);
@@ -226,9 +223,8 @@ impl State {
         let Some(held) = handle.hold() else { return Err(Nonsense) };
         let there = held.waiting().ok_or(Nonsense)?;
         let row = self.rows.at(at);
-        let is_kept = !row.has(Note::Closed) && !row.has(Note::WasReset);
-        let has_memory =
-            !is_kept || row.queue.push(&mut self.pool, there, |done, place| held.read(done, place));
+        let has_memory = !row.is_heard()
+            || row.queue.push(&mut self.pool, there, |done, place| held.read(done, place));
         held.takes(there);
         drop(held);
         if let Some(trunk) = self.trunks[index].as_mut() {

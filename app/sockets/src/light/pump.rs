@@ -275,7 +275,7 @@ impl State {
         row.hears(&mut self.pool, frame);
         match frame {
             Frame::Data(bytes) => {
-                if !row.has(Note::Closed) && !row.has(Note::WasReset) {
+                if row.is_heard() {
                     if !row.may_come(bytes) {
                         return Err(Nonsense);
                     }
@@ -328,13 +328,7 @@ impl State {
     /// There is no memory for what comes.
     pub(super) fn lacks_memory(&mut self, at: u32) {
         self.leaves_lanes(at);
-        let row = self.rows.at(at);
-        row.queue.clear(&mut self.pool);
-        row.note(Note::Reset);
-        if !row.has(Note::SaidClose) {
-            row.note(Note::OwesClose);
-        }
-        row.lacks_memory();
+        self.rows.at(at).lacks_memory(&mut self.pool);
         self.owe(at);
     }
 

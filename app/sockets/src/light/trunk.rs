@@ -14,6 +14,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{Ordering, fence};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
+use omniverb_carry::bytes;
 use omniverb_carry::trunk::{
     self, BYTES, HEAD, IS_CUT, LEFT, OPENS, RING, SIDE, SLEEPS, Shown, TAIL, WAYS, ring,
 };
@@ -254,13 +255,7 @@ impl Trunk {
 
     /// Writes bytes of it.
     pub(super) fn fill(&self, position: u64, piece: UserMemory) {
-        let at = Self::at(self.side, position);
-        let until_end = (ring(self.side) + RING - at).min(piece.len());
-        let (first, second) = (piece.first(until_end), piece.skip(until_end));
-        self.memory.fill(at, first);
-        if !second.is_empty() {
-            self.memory.fill(ring(self.side), second);
-        }
+        bytes::fill::<RING>((&self.memory, ring(self.side)), (position, 0), piece);
     }
 
     /// The same of bytes of ours.
@@ -270,14 +265,7 @@ impl Trunk {
 
     /// Reads bytes of the frame that is next.
     fn drain(&self, position: u64, piece: UserMemory) {
-        let from = 1 - self.side;
-        let at = Self::at(from, position);
-        let until_end = (ring(from) + RING - at).min(piece.len());
-        let (first, second) = (piece.first(until_end), piece.skip(until_end));
-        self.memory.drain(at, first);
-        if !second.is_empty() {
-            self.memory.drain(ring(from), second);
-        }
+        bytes::drain::<RING>((&self.memory, ring(1 - self.side)), (position, 0), piece);
     }
 
     /// Bytes of the frame that is next, from one on.

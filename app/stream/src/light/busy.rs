@@ -67,11 +67,19 @@ impl Row {
         may
     }
 
+    /// The other end may say that it comes by the trunk again, and counts so much.
+    #[must_use]
+    pub fn may_come_home(&self, counted: u32) -> bool {
+        self.lane(Way::In).is_some() && (!self.is_heard() || self.may_come(counted))
+    }
+
     /// It sends by the trunk again. Of what it counts (`counted`) so much was in the lane still
     /// (`there`), which is in the queue now. `false`: that cannot be.
     pub fn had_home(&mut self, (counted, there): (u32, u32)) -> bool {
         let read = counted.checked_sub(there);
-        self.consumes(read.unwrap_or(0));
+        if self.is_heard() {
+            self.consumes(read.unwrap_or(0));
+        }
         read.is_some()
     }
 
@@ -120,7 +128,9 @@ mod tests {
         let mut row = row();
         assert!(row.had_lane(2) && !row.had_lane(3));
         assert_eq!(row.lane(Way::In), Some(2));
+        assert!(row.may_come_home(WINDOW) && !row.may_come_home(WINDOW + 1));
         row.had_last_of_lane();
+        assert!(!row.may_come_home(0));
         assert!(row.had_home((1000, 0)) && row.lane(Way::In).is_none());
         assert!(row.may_come(WINDOW - 1000) && !row.may_come(WINDOW - 999));
         assert!(row.had_lane(2) && !row.had_home((10, 11)));

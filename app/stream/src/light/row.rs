@@ -5,7 +5,7 @@
 
 use super::frame::{Frame, Names};
 use super::heat::Busy;
-use super::queue::Queue;
+use super::queue::{Pool, Queue};
 use super::stage::{OWES, Stage};
 
 /// Bytes that the other end may send before any were received, and that may be in the queue.
@@ -351,10 +351,22 @@ impl Row {
         }
     }
 
-    /// There is no memory for what comes: it is as if the other end had reset.
-    pub fn lacks_memory(&mut self) {
+    /// There is no memory for what comes: it is as if the other end had reset, and so does this
+    /// one.
+    pub fn lacks_memory(&mut self, pool: &mut Pool<'_>) {
+        self.queue.clear(pool);
+        self.note(Note::Reset);
+        if !self.has(Note::SaidClose) {
+            self.note(Note::OwesClose);
+        }
         self.note(Note::WasReset);
         self.error = ECONNRESET;
+    }
+
+    /// What comes is for the program yet.
+    #[must_use]
+    pub fn is_heard(&self) -> bool {
+        !self.has(Note::Closed) && !self.has(Note::WasReset)
     }
 
     /// Nothing comes from the other end any more: its process is gone, whose socket the kernel
