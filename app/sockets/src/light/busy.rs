@@ -9,12 +9,12 @@ use core::ffi::c_int;
 
 use omniverb_carry::Lane;
 use omniverb_carry::trunk::{BYTES, LANES};
+use omniverb_stream::light::Frame;
 use omniverb_stream::light::busy::Way;
 use omniverb_stream::light::frame::{HEADER, LANE_MAX};
 use omniverb_stream::light::row::Note;
-use omniverb_stream::light::{Frame, Row};
 
-use super::lanes::{Before, Calls, Takes, Whose, handle};
+use super::lanes::{Before, Takes, handle};
 use super::numbers::{self, Token};
 use super::state::State;
 use super::trunk::{FOR_ANSWERS, Nonsense, Trunk};
@@ -68,7 +68,7 @@ impl State {
         row.gets_lane(lane);
         trunk.lanes.rows[Way::Out as usize][lane] = at;
         trunk.shown().goes_by(trunk.side, row.id, Some(lane));
-        let whose = trunk.whose(token, row.id, Way::Out);
+        let whose = trunk.whose((token, row), Way::Out);
         let place = (index, Way::Out, lane);
         handle(index, Way::Out, lane).begins(&whose, place, Before::Nothing);
     }
@@ -151,8 +151,7 @@ impl State {
     pub(super) fn tells_lane(&mut self, at: u32) {
         let row = self.rows.at(at);
         if let Some(lane) = row.lane(Way::In) {
-            let handle = handle(usize::from(row.trunk), Way::In, lane);
-            handle.calls(Calls::of(row));
+            handle(usize::from(row.trunk), Way::In, lane).calls((&*row).into());
         }
     }
 
@@ -179,8 +178,7 @@ impl State {
         }
         trunk.lanes.rows[Way::In as usize][lane] = at;
         trunk.lanes.inward |= 1 << lane;
-        let calls = Calls::of(row);
-        let whose = Whose { calls, ..trunk.whose(token, row.id, Way::In) };
+        let whose = trunk.whose((token, row), Way::In);
         let handle = handle(index, Way::In, lane);
         trunk.lanes.noted[lane] = handle.position();
         let before = if row.received() == 0 { Before::Nothing } else { Before::Queued };
@@ -373,12 +371,6 @@ impl State {
                 }
             }
         }
-    }
-}
-
-impl Calls {
-    fn of(row: &Row) -> Self {
-        if row.has(Note::NonBlocking) { Self::Fail } else { Self::Wait }
     }
 }
 

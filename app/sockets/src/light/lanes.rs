@@ -11,21 +11,20 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::os::fd::BorrowedFd;
 
 use omniverb_carry::Lane;
 use omniverb_carry::trunk::{BYTES, HEAD, LANE, LANES, SIDE, Shown, TAIL};
 use omniverb_ring::{UserMemory, WordMemory};
 use omniverb_stream::descriptors::{PIECE as ROWS_IN_PIECE, Room};
+use omniverb_stream::light::Row;
 use omniverb_stream::light::busy::Way;
-use rustix::net::{SendFlags, send as ring};
+use omniverb_stream::light::row::Note;
 
-use super::lock;
 use super::numbers::Token;
 use super::room::{ROWS, TRUNKS};
+use super::{bell, lock};
 use crate::carry::broker as mail;
 use crate::carry::parts::Parts;
-use crate::own;
 use crate::place::{self, AtLane};
 use crate::room::Pieces;
 use crate::shared::Memory;
@@ -114,6 +113,12 @@ pub(super) enum Calls {
     Wait,
     /// They say so (`O_NONBLOCK`).
     Fail,
+}
+
+impl From<&Row> for Calls {
+    fn from(row: &Row) -> Self {
+        if row.has(Note::NonBlocking) { Self::Fail } else { Self::Wait }
+    }
 }
 
 /// What is to be received before what comes by a lane.
@@ -431,11 +436,8 @@ impl Held<'_> {
     #[cold]
     fn wakes(&self) {
         self.lane.rings();
-        if let Some(number) = own::number(self.handle.bell.load(Ordering::Relaxed)) {
-            // SAFETY: ours, as long as the trunk is there, whose end waits for this lane.
-            let bell = unsafe { BorrowedFd::borrow_raw(number) };
-            _ = ring(bell, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-        }
+        // The trunk's end waits for who has a lane.
+        bell::ring(self.handle.bell.load(Ordering::Relaxed));
     }
 
     /// Bytes that were sent since that was asked last.

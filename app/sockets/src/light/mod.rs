@@ -6,8 +6,8 @@
 //!
 //! * [`opening`]: `listen`, `connect`, `accept`. [`ranges`]: to which addresses. [`broker`]: who
 //!   leads to whom; [`proving`]: in another network namespace. [`told`]: who listens.
-//! * [`moving`]: bytes. [`waiting`], [`sleepers`]: until some come. [`polling`], [`members`]: among
-//!   other descriptors.
+//! * [`moving`]: bytes. [`waiting`], [`sleepers`], [`bell`]: until some come. [`polling`],
+//!   [`members`]: among other descriptors.
 //! * [`trunk`]: what two processes share. [`pump`]: what comes by it. [`lanes`]: what a connection
 //!   has of it to itself; [`busy`], [`owners`]: which do.
 //! * [`refused`], [`strays`], [`again`]: connections that were refused by who listens, and go to
@@ -17,6 +17,7 @@
 //!   [`names`]: what is asked of a socket.
 
 mod again;
+mod bell;
 mod broker;
 mod busy;
 mod here;

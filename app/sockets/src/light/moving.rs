@@ -98,13 +98,6 @@ fn send_in_steps(
         _ => IfFull::ComesHome,
     };
     loop {
-        if sent > 0 {
-            // Others are not kept from what they do by one that sends much.
-            sent += lanes::send(token, &parts, sent);
-            if sent == parts.total() {
-                return sent as isize;
-            }
-        }
         let first = with(|state| state.send(token, &parts, (sent, if_full)));
         let step = match first {
             Some(Some(step)) => Ok(step),
@@ -115,13 +108,9 @@ fn send_in_steps(
                 let mut found = None;
                 if limit != Waits::Never {
                     let soon = lanes::send_soon(token, &parts, sent);
-                    if soon > 0 {
-                        sent += soon;
-                        if sent == parts.total() {
-                            return sent as isize;
-                        }
-                        continue;
-                    }
+                    found = (soon > 0).then_some(Ok(soon));
+                }
+                if limit != Waits::Never && found.is_none() {
                     about_to_wait();
                     // There may soon be room in a lane.
                     let has_lane = |state: &mut State| state.has_lane(token);
@@ -144,6 +133,10 @@ fn send_in_steps(
                 return fails(error);
             }
             _ => return sent as isize,
+        }
+        if sent < parts.total() {
+            // Others are not kept from what they do by one that sends much.
+            sent += lanes::send(token, &parts, sent);
         }
         if sent >= parts.total() {
             return sent as isize;
@@ -269,7 +262,7 @@ impl State {
         let most = parts.total() - from;
         let row = self.rows.at(at);
         let there = row.received();
-        let got = if there == 0 { 0 } else { self.receive_queued(at, parts, (from, most), takes) };
+        let got = if there == 0 { 0 } else { self.receive_queued(at, parts, (from, takes)) };
         if there > 0 && (got == most || got < there) || most == 0 && self.in_lane(at) > 0 {
             return Some(Ok(got));
         }
@@ -296,9 +289,9 @@ impl State {
         &mut self,
         at: u32,
         parts: &Parts<'_>,
-        (from, most): (usize, usize),
-        takes: Takes,
+        (from, takes): (usize, Takes),
     ) -> usize {
+        let most = parts.total() - from;
         let row = self.rows.at(at);
         let trunk = usize::from(row.trunk);
         let got = row.queue.look(&self.pool, most, |done, bytes| {
@@ -339,6 +332,12 @@ impl State {
     }
 }
 
+/// Such a call goes back with so many bytes.
+#[inline(always)]
+fn is_enough(got: usize, parts: &Parts<'_>, flags: c_int) -> bool {
+    got > 0 && (flags & libc::MSG_WAITALL == 0 || got == parts.total())
+}
+
 /// A call that receives.
 #[inline(always)]
 pub(crate) fn receive(token: Token, parts: Option<Parts<'_>>, flags: c_int) -> isize {
@@ -347,7 +346,7 @@ pub(crate) fn receive(token: Token, parts: Option<Parts<'_>>, flags: c_int) -> i
     let mut got = 0;
     if flags & !RECEIVES == 0 && flags & looks_and_waits != looks_and_waits {
         got = lanes::receive(token, parts, Takes::of(flags));
-        if got > 0 && (flags & libc::MSG_WAITALL == 0 || got == parts.total()) {
+        if is_enough(got, parts, flags) {
             return got as isize;
         }
     }
@@ -367,7 +366,7 @@ fn receive_in_steps(token: Token, parts: Parts<'_>, flags: c_int, mut got: usize
     let wants_all = flags & libc::MSG_WAITALL != 0;
     if got == 0 && flags & libc::MSG_DONTWAIT == 0 && !(peeks && wants_all) {
         got = lanes::receive_soon(token, &parts, takes);
-        if got > 0 && (!wants_all || got == parts.total()) {
+        if is_enough(got, &parts, flags) {
             return got as isize;
         }
     }

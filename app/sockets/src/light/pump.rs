@@ -295,11 +295,7 @@ impl State {
             }
             Frame::End => {
                 self.takes_rest_of_lane(index, at)?;
-                let row = self.rows.at(at);
-                // Without what came before there is no end.
-                if !row.has(Note::WasReset) {
-                    row.had_end();
-                }
+                self.rows.at(at).had_end();
             }
             Frame::Lane(lane) => self.had_lane(index, at, lane as usize)?,
             Frame::Home(counted) => self.had_home(index, at, counted)?,
@@ -312,8 +308,7 @@ impl State {
                     self.settle(at);
                     return Ok(());
                 }
-                let is_reset = is_reset || was_asked || self.rows.at(at).has(Note::WasReset);
-                let how = if is_reset { Closing::Reset } else { Closing::Orderly };
+                let how = if is_reset || was_asked { Closing::Reset } else { Closing::Orderly };
                 self.rows.at(at).had_close(how);
                 self.owe(at);
             }

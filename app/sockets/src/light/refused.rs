@@ -183,8 +183,7 @@ impl State {
         }
         let row = self.rows.at(at);
         row.is_settled(&mut self.pool);
-        // Or there was no memory for what came before.
-        let is_reset = was_asked || loss == Loss::Parted || row.has(Note::WasReset);
+        let is_reset = was_asked || loss == Loss::Parted;
         row.lost_trunk(if is_reset { Closing::Reset } else { Closing::Orderly });
         row.unnote(Note::NoRoom);
         self.news(at);

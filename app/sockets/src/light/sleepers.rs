@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::time::{ClockId, clock_gettime};
 
+use super::bell;
 use super::busy::Awaits;
 use super::room::TRUNKS;
 use super::state::{State, with};
@@ -44,9 +45,7 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 static BELLS: AtomicI32 = AtomicI32::new(NONE);
 
 fn borrow(place: i32) -> Option<BorrowedFd<'static>> {
-    let number = own::number(usize::try_from(place).ok()?)?;
-    // SAFETY: ours for good.
-    Some(unsafe { BorrowedFd::borrow_raw(number) })
+    bell::at(usize::try_from(place).ok()?)
 }
 
 /// In a child of `fork`, which has none of these.

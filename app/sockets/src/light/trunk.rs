@@ -21,13 +21,14 @@ use omniverb_carry::trunk::{
 use omniverb_ring::{UserMemory, WordMemory};
 use omniverb_stream::light::busy::Way;
 use omniverb_stream::light::frame::{HEADER, NAMES};
-use omniverb_stream::light::{Frame, Ids, List, Names};
+use omniverb_stream::light::{Frame, Ids, List, Names, Row};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, recv};
 use rustix::thread::sched_yield;
 
-use super::lanes::{Calls, Whose};
+use super::bell;
+use super::lanes::Whose;
 use super::numbers::Token;
 use super::owners::Lanes;
 use super::room::{give_back, zeros};
@@ -221,9 +222,7 @@ impl Trunk {
 
     /// What is shown in sets of the kernel's.
     pub(super) fn bell(&self) -> Option<BorrowedFd<'static>> {
-        let number = own::number(self.bell)?;
-        // SAFETY: ours for as long as the trunk is there.
-        Some(unsafe { BorrowedFd::borrow_raw(number) })
+        bell::at(self.bell)
     }
 
     fn at(from: usize, position: u64) -> usize {
@@ -322,9 +321,10 @@ impl Trunk {
     }
 
     /// What a lane needs to know that is a connection's one way.
-    pub(super) fn whose(&self, token: Token, id: u32, way: Way) -> Whose {
+    pub(super) fn whose(&self, (token, row): (Token, &Row), way: Way) -> Whose {
         let (base, side, bell) = (self.base, self.sender(way), self.bell);
-        Whose { token, id, base, side, bell, is_across: self.across.is_some(), calls: Calls::Fail }
+        let (id, calls) = (row.id, row.into());
+        Whose { token, id, base, side, bell, is_across: self.across.is_some(), calls }
     }
 
     /// What is written down of connections.
@@ -388,9 +388,7 @@ impl Trunk {
         let wants = sleeps.load(Ordering::Relaxed);
         if wants & WANTS_ROOM != 0 || wants != 0 && has_frames {
             sleeps.store(0, Ordering::Relaxed);
-            if let Some(bell) = self.bell() {
-                _ = send(bell, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-            }
+            bell::ring(self.bell);
         }
     }
 

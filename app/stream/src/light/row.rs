@@ -330,9 +330,12 @@ impl Row {
         more.is_some()
     }
 
-    /// The other end sends no more.
+    /// The other end sends no more. Without what came before, for which there was no memory, that
+    /// is no end.
     pub fn had_end(&mut self) {
-        self.note(Note::HadEnd);
+        if !self.has(Note::WasReset) {
+            self.note(Note::HadEnd);
+        }
     }
 
     /// The other end has closed. What this one has to say then is that it has heard.
@@ -340,7 +343,7 @@ impl Row {
         let was_over = self.has(Note::HadEnd);
         self.note(Note::HadClose);
         self.unnote(Note::OwesEnd);
-        if how == Closing::Reset {
+        if how == Closing::Reset || self.has(Note::WasReset) {
             self.note(Note::WasReset);
             self.error = if was_over { EPIPE } else { ECONNRESET };
         } else {
@@ -428,6 +431,22 @@ mod tests {
         assert_eq!(row.is_at_end(), Err(104));
         assert_eq!(row.is_at_end(), Ok(true));
         assert_eq!(row.may_send(), Err(32));
+    }
+
+    #[test]
+    fn what_is_missing_has_no_end() {
+        let mut pool = [const { Block::new() }; 2];
+        let mut pool = Pool::new(&mut pool);
+        let [mut ended, mut closed] = [row(), row()];
+        for row in [&mut ended, &mut closed] {
+            row.lacks_memory(&mut pool);
+        }
+        ended.had_end();
+        closed.had_close(Closing::Orderly);
+        for mut row in [ended, closed] {
+            assert_eq!(row.is_at_end(), Err(104));
+            assert_eq!(row.owes(), Some(Frame::Close(true)));
+        }
     }
 
     #[test]

@@ -1,0 +1,23 @@
+//! Descriptors by which one process or thread wakes another, by their places among our own.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::net::{SendFlags, send};
+
+use crate::own;
+
+/// The descriptor of a place, for who knows that it stays there meanwhile: for good, or for as long
+/// as its trunk.
+#[inline]
+pub(super) fn at(place: usize) -> Option<BorrowedFd<'static>> {
+    let number = own::number(place)?;
+    // SAFETY: ours, as the caller knows.
+    Some(unsafe { BorrowedFd::borrow_raw(number) })
+}
+
+/// Wakes the process at the other end of a pair of sockets.
+pub(super) fn ring(place: usize) {
+    if let Some(bell) = at(place) {
+        _ = send(bell, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+}
