@@ -2,6 +2,8 @@
 // UNSAFETY: reads and writes through raw pointers for whoever vouches for them.
 #![expect(unsafe_code)]
 
+use core::sync::atomic::{AtomicU8, Ordering};
+
 /// Bytes of a part, if it has to be parts: less than what glibc copies by one instruction.
 const PART: usize = 2048;
 /// Bytes after which places in memory are the same for the processor as far as it looks at first.
@@ -17,8 +19,9 @@ const BEHIND: usize = 64;
 /// (Zen 3 and 4) execute that for 64 bytes at a time, but byte by byte if each write seems to be
 /// what the next read wants: if the target is some bytes behind the source *as far as the lowest
 /// twelve bits say*. 1.9 instead of 38 GB/s were measured. It is no rare case: a ring begins at a
-/// page, and what `malloc` gives of a megabyte begins 16 bytes behind one. So those are copied in
-/// parts that are too small for it, which costs nothing.
+/// page, and what `malloc` gives of a megabyte begins 16 bytes behind one. QEMU, where it emulates
+/// processors, executes it byte by byte wherever the two are. So those are copied in parts that are
+/// too small for it, which costs nothing.
 ///
 /// # Safety
 /// Both ranges must be mapped; they may race with other accesses, which yields torn bytes and
@@ -41,7 +44,40 @@ pub unsafe fn copy_many(source: *const u8, target: *mut u8, length: usize) {
 #[inline]
 fn is_slow(source: usize, target: usize, length: usize) -> bool {
     let behind = target.wrapping_sub(source) % ALIASES;
-    (1..BEHIND).contains(&behind) && source.abs_diff(target) >= length
+    ((1..BEHIND).contains(&behind) || is_emulated()) && source.abs_diff(target) >= length
+}
+
+/// Whether QEMU executes each instruction of this machine's by some of its own.
+#[inline]
+fn is_emulated() -> bool {
+    const UNKNOWN: u8 = 0;
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+    // Nothing hangs on it but speed, and who asks at the same time finds the same.
+    static FOUND: AtomicU8 = AtomicU8::new(UNKNOWN);
+    match FOUND.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            let found = hypervisor() == *b"TCGTCGTCGTCG";
+            FOUND.store(if found { YES } else { NO }, Ordering::Relaxed);
+            found
+        }
+        found => found == YES,
+    }
+}
+
+/// What the hypervisor calls itself; other bytes where there is none.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cold]
+fn hypervisor() -> [u8; 12] {
+    let leaf = core::arch::x86_64::__cpuid(0x4000_0000);
+    let words = [leaf.ebx, leaf.ecx, leaf.edx].map(u32::to_le_bytes);
+    core::array::from_fn(|at| words[at / 4][at % 4])
+}
+
+/// What is elsewhere is not known here.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+fn hypervisor() -> [u8; 12] {
+    [0; 12]
 }
 
 #[cfg(test)]
