@@ -119,9 +119,13 @@ def measure(stage, kind, setting, counts, chosen):
     with contextlib.closing(Crowd(stage, kind, setting)) as crowd:
         for count in counts:
             crowd.grow(count)
-        for _ in range(chosen.rounds):
+        for number in range(chosen.rounds):
             for count in counts:
+                begun = time.monotonic()
                 rows.setdefault(count, []).append(crowd.sample(setting, count, chosen.seconds))
+                print(f"{kind}, {setting}, round {number + 1} of {chosen.rounds}, {count} pairs: "
+                      f"{report.show(rows[count][-1][0], 'B/s').strip()}, "
+                      f"{time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
     return {count: {**report.summary([speed for speed, _ in samples]),
                     "direct": [direct for _, direct in samples][-1]}
             for count, samples in rows.items()}
