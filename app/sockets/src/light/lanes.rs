@@ -203,7 +203,7 @@ impl Handle {
     #[inline(always)]
     pub(super) fn hold(&self) -> Option<Held<'_>> {
         let held = self.hold_any()?;
-        (self.base.load(Ordering::Relaxed) != 0).then_some(held)
+        if self.base.load(Ordering::Relaxed) != 0 { Some(held) } else { None }
     }
 
     #[inline(always)]
@@ -279,14 +279,16 @@ fn held(token: Token, way: Way) -> Option<Held<'static>> {
     let is_ours = handle.token.load(Ordering::Relaxed) == token.word();
     // Where the network is asked now and then it may be over.
     let is_sure = is_ours && !(handle.is_across.load(Ordering::Relaxed) && mail::has_mail());
-    (is_sure && !held.has_frames(way)).then_some(held)
+    if is_sure && !held.has_frames(way) { Some(held) } else { None }
 }
 
 /// Sends what is left behind so many bytes, as much as there is room for in the lane of a
 /// connection and as it has; how much.
 #[inline(always)]
 pub(super) fn send(token: Token, parts: &Parts<'_>, from: usize) -> usize {
-    held(token, Way::Out).filter(Held::has_turn).map_or(0, |held| held.send(parts, from))
+    // As it is: what is handed on is copied, and what was just stored is slow to load whole.
+    let Some(held) = held(token, Way::Out) else { return 0 };
+    if held.has_turn() { held.send(parts, from) } else { 0 }
 }
 
 /// Receives what is next in the lane of a connection, if anything; how much.
@@ -334,17 +336,30 @@ pub(super) fn receive_soon(token: Token, parts: &Parts<'_>, takes: Takes) -> usi
     0
 }
 
-/// The same for who sends and waits for room.
-pub(super) fn send_soon(token: Token, parts: &Parts<'_>, from: usize) -> usize {
+/// What has become of a send by a lane that was full.
+pub(super) enum Soon {
+    Sent(usize),
+    /// There is no room yet; how far it was read.
+    Full(u64),
+    /// It has no lane, or there is something to be done first.
+    Otherwise,
+}
+
+/// The same for who sends and waits for room: for some more than a little, so that the two do not
+/// stand in each other's way.
+pub(super) fn send_soon(token: Token, parts: &Parts<'_>, from: usize) -> Soon {
+    let mut read = 0;
     for _ in 0..GLANCES {
-        let Some(held) = held(token, Way::Out) else { return 0 };
-        if held.has_room(parts.total() - from) {
-            return held.send(parts, from);
+        let Some(held) = held(token, Way::Out) else { return Soon::Otherwise };
+        let unread = held.unread();
+        if LANE - unread as usize >= PIECE {
+            return Soon::Sent(held.send(parts, from));
         }
+        read = held.handle.position().wrapping_sub(u64::from(unread));
         drop(held);
         core::hint::spin_loop();
     }
-    0
+    Soon::Full(read)
 }
 
 /// What becomes of what was received.
@@ -448,11 +463,6 @@ impl Held<'_> {
     /// Of the reader: what comes before was received.
     pub(super) fn is_next(&self) {
         self.handle.is_next.store(true, Ordering::Relaxed);
-    }
-
-    /// Of the writer: there is room for so many bytes, or for more than a few.
-    fn has_room(&self, wanted: usize) -> bool {
-        LANE - self.unread() as usize >= wanted.min(PIECE)
     }
 
     /// Of the writer: bytes that the other end has not read.

@@ -9,11 +9,13 @@ use omniverb_stream::light::row::{Closing, Note};
 
 use super::broker;
 use super::busy::Awaits;
-use super::lanes::{self, Takes};
+use super::lanes::{self, Soon, Takes};
 use super::numbers::{self, Token};
 use super::state::{State, with};
 use super::trunk::{FOR_ANSWERS, Nonsense, Trunk};
-use super::waiting::{Waits, look, until};
+use super::waiting::{Waits, until};
+use crate::carry::patience::Patience;
+use crate::carry::clock;
 use crate::carry::broker as mail;
 use crate::carry::parts::Parts;
 use crate::errno;
@@ -41,6 +43,9 @@ enum IfFull {
     /// It goes by the trunk again.
     ComesHome,
 }
+
+/// For how long who reads a full lane may not do so: a millisecond or two.
+const FULL: u64 = clock::SECOND >> 9;
 
 /// The place of the limits of time in a row.
 const RECEIVING: usize = 0;
@@ -107,16 +112,7 @@ fn send_in_steps(
                 times = Some(limit);
                 let mut found = None;
                 if limit != Waits::Never {
-                    let soon = lanes::send_soon(token, &parts, sent);
-                    found = (soon > 0).then_some(Ok(soon));
-                }
-                if limit != Waits::Never && found.is_none() {
-                    about_to_wait();
-                    // There may soon be room in a lane.
-                    let has_lane = |state: &mut State| state.has_lane(token);
-                    if with(has_lane) == Some(true) {
-                        found = look(|state| state.send(token, &parts, (sent, IfFull::Stays)));
-                    }
+                    found = send_when_read(token, &parts, sent, &about_to_wait);
                 }
                 let last = (sent, IfFull::ComesHome);
                 let goes_on = |state: &mut State| state.send(token, &parts, last);
@@ -140,6 +136,52 @@ fn send_in_steps(
         }
         if sent >= parts.total() {
             return sent as isize;
+        }
+    }
+}
+
+/// Waits for who reads a full lane as long as he does. `None`: he does not.
+fn send_when_read(
+    token: Token,
+    parts: &Parts<'_>,
+    from: usize,
+    about_to_wait: impl Fn(),
+) -> Option<Result<usize, c_int>> {
+    let mut patience = None;
+    let mut seen = None;
+    loop {
+        match lanes::send_soon(token, parts, from) {
+            Soon::Sent(bytes) => {
+                if let Some(patience) = patience {
+                    Patience::has_come(&patience);
+                }
+                return Some(Ok(bytes));
+            }
+            Soon::Full(read) if seen == Some(read) => {}
+            Soon::Full(read) => {
+                seen = Some(read);
+                match &mut patience {
+                    None => {
+                        about_to_wait();
+                        patience = Some(Patience::of(FULL, 8 * FULL));
+                    }
+                    Some(patience) => _ = patience.renew(FULL),
+                }
+            }
+            Soon::Otherwise => {
+                let outcome = with(|state| {
+                    (state.send(token, parts, (from, IfFull::Stays)), state.has_lane(token))
+                })?;
+                if outcome.0.is_some() || !outcome.1 {
+                    return outcome.0;
+                }
+            }
+        }
+        if let Some(patience) = &mut patience {
+            if patience.is_over() {
+                return None;
+            }
+            patience.give_way();
         }
     }
 }
