@@ -8,7 +8,7 @@ use crate::carry;
 use crate::carry::Wait;
 use crate::carry::parts::Parts;
 use crate::functions::watched;
-use crate::light::{self, Waits};
+use crate::light::{self, Waits, whole};
 use crate::slots::*;
 use crate::sole;
 
@@ -20,6 +20,9 @@ const EMPTY: [libc::iovec; 1] = [libc::iovec { iov_base: core::ptr::null_mut(), 
 
 functions! {
     ov_read(number: c_int, bytes: *mut c_void, length: usize) -> isize {
+        if let Some(got) = whole::receive(number, bytes, length, 0) {
+            return got;
+        }
         if length == 0 && light::row(number).is_some() {
             // As of files, and not as `recv` does.
             return 0;
@@ -52,6 +55,9 @@ functions! {
     }
 
     ov_recv(number: c_int, bytes: *mut c_void, length: usize, flags: c_int) -> isize {
+        if let Some(got) = whole::receive(number, bytes, length, flags) {
+            return got;
+        }
         let mut place = EMPTY;
         // SAFETY: the program's arguments, as they are.
         carry::receive(number, || carry::one_part(bytes, length, &mut place), flags, || unsafe {
@@ -169,6 +175,9 @@ functions! {
     }
 
     ov_write(number: c_int, bytes: *const c_void, length: usize) -> isize {
+        if let Some(sent) = whole::send(number, bytes, length, 0) {
+            return sent;
+        }
         let mut place = EMPTY;
         // SAFETY: the program's arguments, as they are.
         carry::send(number, || carry::one_part(bytes, length, &mut place), 0, || unsafe {
@@ -188,6 +197,9 @@ functions! {
     }
 
     ov_send(number: c_int, bytes: *const c_void, length: usize, flags: c_int) -> isize {
+        if let Some(sent) = whole::send(number, bytes, length, flags) {
+            return sent;
+        }
         let mut place = EMPTY;
         let parts = || carry::one_part(bytes, length, &mut place);
         let sent = carry::send(number, parts, flags, || {

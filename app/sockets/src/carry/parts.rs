@@ -67,6 +67,15 @@ impl<'a> Parts<'a> {
         self.total
     }
 
+    /// The only piece there is, if it is one, with something in it.
+    #[inline(always)]
+    pub(crate) fn only(&self) -> Option<UserMemory> {
+        let [part] = self.all else { return None };
+        // SAFETY: the program's own memory, as it said.
+        let piece = unsafe { UserMemory::new(part.iov_base as usize, part.iov_len) };
+        (part.iov_len > 0).then_some(piece)
+    }
+
     /// Calls with each piece of `length` bytes from `from` on, and how many were before it.
     #[inline(always)]
     pub(crate) fn each(&self, from: usize, length: usize, mut with: impl FnMut(usize, UserMemory)) {

@@ -54,7 +54,7 @@ pub(super) struct Handle {
     is_next: AtomicBool,
     /// It was sent by since that was asked.
     was_used: AtomicBool,
-    /// How many calls have sent by it.
+    /// How many calls have come by it alone.
     turn: AtomicU32,
     /// How far this process has written, or read.
     position: AtomicU64,
@@ -271,7 +271,7 @@ impl Handle {
 
 /// The lane of a connection, for whoever comes by.
 #[inline(always)]
-fn held(token: Token, way: Way) -> Option<Held<'static>> {
+pub(super) fn held(token: Token, way: Way) -> Option<Held<'static>> {
     let word = word(token.row())?.load(Ordering::Acquire);
     let place = usize::from((word >> (PER_WAY * way as u32)) as u16).checked_sub(1)?;
     let held = HANDLES[place].hold()?;
@@ -302,10 +302,10 @@ pub(super) fn receive(token: Token, parts: &Parts<'_>, takes: Takes) -> usize {
 }
 
 /// Bytes that are copied at a time: while some are copied out, others are copied in.
-const PIECE: usize = LANE / PIECES;
+pub(super) const PIECE: usize = LANE / PIECES;
 /// So many at most by who is alone with a lane: others have their turn then.
 const PIECES: usize = 4;
-/// So many calls that send leave to others what is left to be done.
+/// So many calls leave to others what is left to be done.
 const TURNS: u32 = 256;
 /// How often who waits looks at a lane before the long way: about a microsecond or two. Before the
 /// first look there are pauses of the processor, few where each message is waited for, more where
@@ -317,6 +317,16 @@ const PAUSES_MAX: u32 = 64;
 
 /// The same for who waits, if calls do there: it looks for a moment.
 pub(super) fn receive_soon(token: Token, parts: &Parts<'_>, takes: Takes) -> usize {
+    match parts.only().filter(|_| takes == Takes::All) {
+        Some(piece) => {
+            soon(token, |held| held.receives_into(piece, 1).map(Option::unwrap_or_default))
+        }
+        None => soon(token, |held| held.receive(parts, 0, takes)),
+    }
+}
+
+#[inline(always)]
+fn soon(token: Token, receive: impl Fn(&Held<'_>) -> Option<usize>) -> usize {
     let waits = |held: &Held<'_>| held.handle.waits.load(Ordering::Relaxed);
     let Some(first) = held(token, Way::In).filter(waits) else { return 0 };
     let pauses = first.pauses();
@@ -327,7 +337,7 @@ pub(super) fn receive_soon(token: Token, parts: &Parts<'_>, takes: Takes) -> usi
         if !held.handle.is_next.load(Ordering::Relaxed) {
             return 0;
         }
-        match held.receive(parts, 0, takes) {
+        match receive(&held) {
             Some(0) => drop(held),
             got => return got.unwrap_or(0),
         }
@@ -403,7 +413,7 @@ impl Held<'_> {
     /// Of the writer: bytes from `from` on, as far as there is room, and as many as the ring has.
     #[inline(always)]
     pub(super) fn send(&self, parts: &Parts<'_>, from: usize) -> usize {
-        let (handle, mut done) = (self.handle, from);
+        let mut done = from;
         for _ in 0..PIECES {
             let wanted = (parts.total() - done).min(PIECE);
             let bytes = if wanted > 0 { self.send_piece(parts, done, wanted) } else { 0 };
@@ -413,39 +423,68 @@ impl Held<'_> {
                 break;
             }
         }
-        let sent = handle.sent.load(Ordering::Relaxed);
-        handle.sent.store(sent + (done - from) as u64, Ordering::Relaxed);
-        handle.was_used.store(true, Ordering::Relaxed);
+        self.notes_sent(done - from);
         done - from
     }
 
-    /// Of the writer: now and then it goes the long way, which looks after all that is left to be
-    /// done by this process.
+    /// Now and then a call goes the long way, which looks after all that is left to be done by this
+    /// process.
     #[inline(always)]
-    fn has_turn(&self) -> bool {
+    pub(super) fn has_turn(&self) -> bool {
         let turn = self.handle.turn.load(Ordering::Relaxed).wrapping_add(1);
         self.handle.turn.store(turn, Ordering::Relaxed);
         !turn.is_multiple_of(TURNS)
     }
 
-    #[inline(always)]
     fn send_piece(&self, parts: &Parts<'_>, from: usize, wanted: usize) -> usize {
-        let handle = self.handle;
-        let (head, mut seen) = (handle.position(), handle.seen.load(Ordering::Relaxed));
-        let bytes = self.lane.room(head, &mut seen, wanted).min(wanted);
-        handle.seen.store(seen, Ordering::Relaxed);
-        if bytes == 0 {
-            return 0;
+        let (head, bytes) = self.room_for(wanted);
+        if bytes > 0 {
+            parts.each(from, bytes, |before, piece| self.lane.fill(head, before, piece));
+            self.publishes(head, bytes);
         }
-        parts.each(from, bytes, |before, piece| self.lane.fill(head, before, piece));
+        bytes
+    }
+
+    /// Of the writer: a piece, which is all of a call, if there is room for it.
+    #[inline(always)]
+    pub(super) fn sends_whole(&self, piece: UserMemory) -> bool {
+        let (head, bytes) = self.room_for(piece.len());
+        let is_room = bytes == piece.len();
+        if is_room {
+            self.lane.fill(head, 0, piece);
+            self.notes_sent(bytes);
+            self.publishes(head, bytes);
+        }
+        is_room
+    }
+
+    /// Of the writer: where it is, and room for no more than so many bytes.
+    #[inline(always)]
+    fn room_for(&self, wanted: usize) -> (u64, usize) {
+        let (head, mut seen) = (self.handle.position(), self.handle.seen.load(Ordering::Relaxed));
+        let room = self.lane.room(head, &mut seen, wanted);
+        self.handle.seen.store(seen, Ordering::Relaxed);
+        (head, room.min(wanted))
+    }
+
+    /// Of the writer: so many bytes, which it has copied in, are there.
+    #[inline(always)]
+    fn publishes(&self, head: u64, bytes: usize) {
         let next = head.wrapping_add(bytes as u64);
-        handle.position.store(next, Ordering::Relaxed);
-        let id = handle.id.load(Ordering::Relaxed);
+        self.handle.position.store(next, Ordering::Relaxed);
+        let id = self.handle.id.load(Ordering::Relaxed);
         Shown::new(self.memory()).sends(self.side(), id, bytes as u64);
         if self.lane.publish(next) {
             self.wakes();
         }
-        bytes
+    }
+
+    /// Of the writer: so many are to be counted.
+    #[inline(always)]
+    fn notes_sent(&self, bytes: usize) {
+        let sent = self.handle.sent.load(Ordering::Relaxed);
+        self.handle.sent.store(sent + bytes as u64, Ordering::Relaxed);
+        self.handle.was_used.store(true, Ordering::Relaxed);
     }
 
     #[cold]
@@ -501,6 +540,26 @@ impl Held<'_> {
             handle.last.store((done - from) as u32, Ordering::Relaxed);
         }
         Some(done - from)
+    }
+
+    /// Of the reader: what is there, as much as a piece has room for, if it is so much at least.
+    /// `None`: what is there makes no sense.
+    #[inline(always)]
+    pub(super) fn receives_into(&self, piece: UserMemory, least: usize) -> Option<Option<usize>> {
+        let handle = self.handle;
+        if !handle.is_next.load(Ordering::Relaxed) {
+            return Some(None);
+        }
+        let (tail, mut seen) = (handle.position(), handle.seen.load(Ordering::Relaxed));
+        let bytes = self.lane.waiting_by(tail, &mut seen, piece.len())?.min(piece.len());
+        handle.seen.store(seen, Ordering::Relaxed);
+        if bytes < least {
+            return Some(None);
+        }
+        self.lane.drain(tail, 0, piece.first(bytes));
+        self.takes(bytes);
+        handle.last.store(bytes as u32, Ordering::Relaxed);
+        Some(Some(bytes))
     }
 
     /// Of the reader, who finds nothing: for how long it is not to look again.

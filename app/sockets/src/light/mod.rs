@@ -44,6 +44,7 @@ mod strays;
 mod told;
 mod trunk;
 mod waiting;
+pub(crate) mod whole;
 
 use core::ffi::{CStr, c_int, c_void};
 

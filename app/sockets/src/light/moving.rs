@@ -14,10 +14,10 @@ use super::numbers::{self, Token};
 use super::state::{State, with};
 use super::trunk::{FOR_ANSWERS, Nonsense, Trunk};
 use super::waiting::{Waits, until};
-use crate::carry::patience::Patience;
-use crate::carry::clock;
 use crate::carry::broker as mail;
+use crate::carry::clock;
 use crate::carry::parts::Parts;
+use crate::carry::patience::Patience;
 use crate::errno;
 
 /// The least room in a trunk that bytes are put into.
