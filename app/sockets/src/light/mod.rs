@@ -20,6 +20,7 @@ mod again;
 mod bell;
 mod broker;
 mod busy;
+mod full;
 mod here;
 mod lanes;
 mod listeners;

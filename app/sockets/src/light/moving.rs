@@ -9,15 +9,14 @@ use omniverb_stream::light::row::{Closing, Note};
 
 use super::broker;
 use super::busy::Awaits;
-use super::lanes::{self, Soon, Takes};
+use super::full::send_when_read;
+use super::lanes::{self, Takes};
 use super::numbers::{self, Token};
 use super::state::{State, with};
 use super::trunk::{FOR_ANSWERS, Nonsense, Trunk};
 use super::waiting::{Waits, until};
 use crate::carry::broker as mail;
-use crate::carry::clock;
 use crate::carry::parts::Parts;
-use crate::carry::patience::Patience;
 use crate::errno;
 
 /// The least room in a trunk that bytes are put into.
@@ -37,15 +36,12 @@ const RECEIVES: c_int = libc::MSG_PEEK
 
 /// What becomes of a connection whose lane is full.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum IfFull {
+pub(super) enum IfFull {
     /// There may soon be room.
     Stays,
     /// It goes by the trunk again.
     ComesHome,
 }
-
-/// For how long who reads a full lane may not do so: a millisecond or two.
-const FULL: u64 = clock::SECOND >> 9;
 
 /// The place of the limits of time in a row.
 const RECEIVING: usize = 0;
@@ -113,6 +109,9 @@ fn send_in_steps(
                 let mut found = None;
                 if limit != Waits::Never {
                     found = send_when_read(token, &parts, sent, &about_to_wait);
+                    if found.is_none() {
+                        about_to_wait();
+                    }
                 }
                 let last = (sent, IfFull::ComesHome);
                 let goes_on = |state: &mut State| state.send(token, &parts, last);
@@ -140,56 +139,10 @@ fn send_in_steps(
     }
 }
 
-/// Waits for who reads a full lane as long as he does. `None`: he does not.
-fn send_when_read(
-    token: Token,
-    parts: &Parts<'_>,
-    from: usize,
-    about_to_wait: impl Fn(),
-) -> Option<Result<usize, c_int>> {
-    let mut patience = None;
-    let mut seen = None;
-    loop {
-        match lanes::send_soon(token, parts, from) {
-            Soon::Sent(bytes) => {
-                if let Some(patience) = patience {
-                    Patience::has_come(&patience);
-                }
-                return Some(Ok(bytes));
-            }
-            Soon::Full(read) if seen == Some(read) => {}
-            Soon::Full(read) => {
-                seen = Some(read);
-                match &mut patience {
-                    None => {
-                        about_to_wait();
-                        patience = Some(Patience::of(FULL, 8 * FULL));
-                    }
-                    Some(patience) => _ = patience.renew(FULL),
-                }
-            }
-            Soon::Otherwise => {
-                let outcome = with(|state| {
-                    (state.send(token, parts, (from, IfFull::Stays)), state.has_lane(token))
-                })?;
-                if outcome.0.is_some() || !outcome.1 {
-                    return outcome.0;
-                }
-            }
-        }
-        if let Some(patience) = &mut patience {
-            if patience.is_over() {
-                return None;
-            }
-            patience.give_way();
-        }
-    }
-}
-
 impl State {
     /// Sends what there is room for. `None`: none.
     #[inline]
-    fn send(
+    pub(super) fn send(
         &mut self,
         token: Token,
         parts: &Parts<'_>,
@@ -277,7 +230,7 @@ impl State {
     }
 
     /// What goes by the connection of a number goes by a lane.
-    fn has_lane(&mut self, token: Token) -> bool {
+    pub(super) fn has_lane(&mut self, token: Token) -> bool {
         self.row(token).is_some_and(|at| self.rows.at(at).lane(Way::Out).is_some())
     }
 
