@@ -40,7 +40,10 @@ pub(super) fn take(
     if !is_quick {
         return None;
     }
-    parts.each(0, length, |done, piece| direction.drain(place.position(), done, piece));
+    match parts.only() {
+        Some(piece) => direction.drain(place.position(), 0, piece.first(length)),
+        None => parts.each(0, length, |done, piece| direction.drain(place.position(), done, piece)),
+    }
     if !direction.take(place, length) {
         return None;
     }

@@ -99,7 +99,12 @@ fn put_all(link: Link, direction: &Direction<Memory>, number: c_int, parts: &Par
         && link.get(Word::Error) == 0
         && link.word(Word::Sending).load(Ordering::SeqCst) == 0;
     let is_published = has_room && is_open && {
-        parts.each(0, length, |done, piece| direction.fill(head.position(), done, piece));
+        match parts.only() {
+            Some(piece) => direction.fill(head.position(), 0, piece),
+            None => {
+                parts.each(0, length, |done, piece| direction.fill(head.position(), done, piece));
+            }
+        }
         publish(link, direction, number, head, length).is_some()
     };
     give_turn(link);
