@@ -40,6 +40,15 @@ KINDS = {"containers": (0, 0), "half and half": (0, 1), "machines": (1, 1)}
 MEMORY = 320
 
 
+class Neighbour(Machine):
+    """A machine that shares memory with another one, if that may be."""
+
+    def command(self, stage):
+        line = super().command(stage)
+        at = line.index("--neighbours")
+        return [*line[:at], "--most-neighbours", "2", *line[at + 2:]]
+
+
 class Crowd:
     """A host with as many pairs as were asked for so far."""
 
@@ -53,16 +62,20 @@ class Crowd:
     def grow(self, count):
         """There are so many pairs then, or more."""
         while len(self.pairs) < count:
-            self.pairs.append(SimpleNamespace(server=self._place(self.ends[0]),
-                                              client=self._place(self.ends[1])))
+            pair = SimpleNamespace(server=self._place(self.ends[0]),
+                                   client=self._place(self.ends[1]))
+            if self.ends == KINDS["machines"]:
+                # Two machines share memory from their second connection on.
+                Both(pair, ["ib_write_bw", "-F", "-n", "5"]).finish(60)
+            self.pairs.append(pair)
 
     def _place(self, kind):
         number = next(self.numbers)
         if kind == 0:
             return self.host.add(number)
         archive = image.archive(files(self.stage, ["ib_write_bw"]), image.DAX, "scale")
-        return Device(self.host.keep(Machine(self.stage, self.host, archive, memory=MEMORY,
-                                             name=f"vm-{number}", address=f"10.77.0.{number}")))
+        return Device(self.host.keep(Neighbour(self.stage, self.host, archive, memory=MEMORY,
+                                               name=f"vm-{number}", address=f"10.77.0.{number}")))
 
     def sample(self, setting, count, seconds):
         """Bytes a second of the first `count` pairs, all of them busy, and how many are direct."""
