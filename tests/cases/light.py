@@ -164,10 +164,10 @@ def _accepting(ways):
     check(max(links) > _ASKED // 2, f"{links} were light")
 
 
-def _lanes(way):
+def _lanes(way, program="lanes"):
     def run(ways):
         """Busy connections, which have rings of their own where they are light."""
-        line = ["/usr/bin/python3", "-B", staging.PROGRAMS / "sockets" / "lanes.py", way]
+        line = ["/usr/bin/python3", "-B", staging.PROGRAMS / "sockets" / f"{program}.py", way]
         for light in (False, *[True] * _TURNS):
             ways.reports()
             check(ways.run(light, *line, limit=60) == "ok\n", "it is not as the kernel's")
@@ -203,6 +203,7 @@ def groups():
               Case("light.accepting", _accepting, 90)]
     cases += [Case(f"light.lanes.{way}", _lanes(way), 90)
               for way in ("held", "both", "asleep", "turns", "ends", "calls")]
+    cases += [Case(f"light.pieces.{way}", _lanes(way, "pieces"), 90) for way in ("flags", "slow")]
     cases += [Case(f"light.refused.{way}", _refused(way), 90)
               for way in ("close", "wait", "end", "kill")]
     cases += [Case(f"light.python.{name}", sockets.suite(name), 200)
