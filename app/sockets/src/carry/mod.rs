@@ -86,6 +86,13 @@ pub(crate) fn is_on() -> bool {
     links::is_on()
 }
 
+/// What each call of a function that moves bytes looks after has to be looked after now: mail, and
+/// bytes that somebody has left unread.
+#[inline(always)]
+pub(crate) fn has_duties() -> bool {
+    links::is_on() && (dirty::is_any() || broker::is_any())
+}
+
 /// A number has a link.
 #[inline]
 pub(crate) fn has(number: c_int) -> bool {

@@ -6,35 +6,50 @@
 //! sends himself perhaps, is not waited for: then there is the trunk's room.
 
 use core::ffi::c_int;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::lanes::{self, Soon};
 use super::moving::IfFull;
 use super::numbers::Token;
 use super::state::with;
+use super::waiting::Waits;
 use crate::carry::clock;
 use crate::carry::parts::Parts;
 use crate::carry::patience::Patience;
 
-/// For how long a reader may do something else: a millisecond or two.
+/// For how long a reader may do something else: a millisecond or two. (A call waits in this way
+/// twice as long at most, as [`Patience`] has it: then it sleeps, and hears signals.)
 const PAUSE: u64 = clock::SECOND >> 9;
-/// And how long it takes at most.
-const LONGEST: u64 = 8 * PAUSE;
+/// So many full lanes are left at once at most behind one whose reader did not read.
+const SKIP_MAX: u32 = 127;
+
+/// Waits in a row that were in vain, and full lanes that are left at once for that.
+static VAIN: AtomicU32 = AtomicU32::new(0);
+static SKIP: AtomicU32 = AtomicU32::new(0);
+
+/// How a call has waited for readers of full lanes.
+#[derive(Default)]
+pub(super) struct Waited(Option<(Patience, Option<u64>)>);
 
 /// Sends when there is room in a lane that was full. Before it waits for longer than a moment
-/// `about_to_wait` is called. `None`: its reader does not read, or it is no lane of this
-/// connection's any more.
+/// `about_to_wait` is called. `None`: the call is to sleep, since the reader does not read, or has
+/// taken long, or others need the processor; or there is no such lane any more.
 pub(super) fn send_when_read(
     token: Token,
-    parts: &Parts<'_>,
-    from: usize,
+    (parts, from): (&Parts<'_>, usize),
+    (limit, waited): (Waits, &mut Waited),
     about_to_wait: impl Fn(),
 ) -> Option<Result<usize, c_int>> {
-    let mut waiting: Option<(Patience, u64)> = None;
+    if limit.is_over() || is_left_out() {
+        return None;
+    }
+    let mut reads = false;
     loop {
         let read = match lanes::send_soon(token, parts, from) {
             Soon::Sent(bytes) => {
-                if let Some((patience, _)) = waiting {
+                if let Some((patience, _)) = &waited.0 {
                     patience.has_come();
+                    VAIN.store(0, Ordering::Relaxed);
                 }
                 return Some(Ok(bytes));
             }
@@ -54,18 +69,36 @@ pub(super) fn send_when_read(
                 None
             }
         };
-        let Some((patience, seen)) = &mut waiting else {
+        let Some((patience, seen)) = &mut waited.0 else {
             about_to_wait();
-            waiting = Some((Patience::of(PAUSE, LONGEST), read.unwrap_or_default()));
+            waited.0 = Some((Patience::of(PAUSE, u64::MAX), read));
             continue;
         };
-        if let Some(read) = read.filter(|read| read != seen) {
+        if read.is_some() && read != *seen {
+            reads |= seen.is_some();
             *seen = read;
             patience.renew(PAUSE);
         }
-        if patience.is_over() {
+        if patience.is_over() || limit.is_over() {
+            if !reads {
+                is_in_vain();
+            }
             return None;
         }
         patience.give_way();
     }
+}
+
+/// The last waits were in vain, so that this one is not begun.
+fn is_left_out() -> bool {
+    let skip = SKIP.load(Ordering::Relaxed);
+    if skip > 0 {
+        SKIP.store(skip - 1, Ordering::Relaxed);
+    }
+    skip > 0
+}
+
+fn is_in_vain() {
+    let vain = VAIN.fetch_add(1, Ordering::Relaxed) + 1;
+    SKIP.store((1 << vain.min(7)).min(SKIP_MAX), Ordering::Relaxed);
 }

@@ -54,7 +54,7 @@ pub(super) struct Handle {
     is_next: AtomicBool,
     /// It was sent by since that was asked.
     was_used: AtomicBool,
-    /// How many calls have come by it alone.
+    /// How many calls have begun here.
     turn: AtomicU32,
     /// How far this process has written, or read.
     position: AtomicU64,
@@ -317,10 +317,8 @@ const PAUSES_MAX: u32 = 64;
 
 /// The same for who waits, if calls do there: it looks for a moment.
 pub(super) fn receive_soon(token: Token, parts: &Parts<'_>, takes: Takes) -> usize {
-    match parts.only().filter(|_| takes == Takes::All) {
-        Some(piece) => {
-            soon(token, |held| held.receives_into(piece, 1).map(Option::unwrap_or_default))
-        }
+    match parts.only().filter(|piece| takes == Takes::All && piece.len() <= PIECE) {
+        Some(piece) => soon(token, |held| Some(held.receives_into(piece, 1))),
         None => soon(token, |held| held.receive(parts, 0, takes)),
     }
 }
@@ -542,24 +540,25 @@ impl Held<'_> {
         Some(done - from)
     }
 
-    /// Of the reader: what is there, as much as a piece has room for, if it is so much at least.
-    /// `None`: what is there makes no sense.
+    /// Of the reader: what is there and next, as much as a piece has room for, if it is so much at
+    /// least; else nothing, and so if it makes no sense.
     #[inline(always)]
-    pub(super) fn receives_into(&self, piece: UserMemory, least: usize) -> Option<Option<usize>> {
+    pub(super) fn receives_into(&self, piece: UserMemory, least: usize) -> usize {
         let handle = self.handle;
-        if !handle.is_next.load(Ordering::Relaxed) {
-            return Some(None);
-        }
         let (tail, mut seen) = (handle.position(), handle.seen.load(Ordering::Relaxed));
-        let bytes = self.lane.waiting_by(tail, &mut seen, piece.len())?.min(piece.len());
+        let there = match handle.is_next.load(Ordering::Relaxed) {
+            true => self.lane.waiting_by(tail, &mut seen, piece.len()).unwrap_or(0),
+            false => 0,
+        };
         handle.seen.store(seen, Ordering::Relaxed);
+        let bytes = there.min(piece.len());
         if bytes < least {
-            return Some(None);
+            return 0;
         }
         self.lane.drain(tail, 0, piece.first(bytes));
         self.takes(bytes);
         handle.last.store(bytes as u32, Ordering::Relaxed);
-        Some(Some(bytes))
+        bytes
     }
 
     /// Of the reader, who finds nothing: for how long it is not to look again.

@@ -9,7 +9,7 @@ use omniverb_stream::light::row::{Closing, Note};
 
 use super::broker;
 use super::busy::Awaits;
-use super::full::send_when_read;
+use super::full::{Waited, send_when_read};
 use super::lanes::{self, Takes};
 use super::numbers::{self, Token};
 use super::state::{State, with};
@@ -93,7 +93,7 @@ fn send_in_steps(
     mut sent: usize,
     about_to_wait: impl Fn(),
 ) -> isize {
-    let mut times = None;
+    let (mut times, mut waited) = (None, Waited::default());
     let if_full = match flags & libc::MSG_DONTWAIT {
         0 => IfFull::Stays,
         _ => IfFull::ComesHome,
@@ -108,7 +108,8 @@ fn send_in_steps(
                 times = Some(limit);
                 let mut found = None;
                 if limit != Waits::Never {
-                    found = send_when_read(token, &parts, sent, &about_to_wait);
+                    let waits = (limit, &mut waited);
+                    found = send_when_read(token, (&parts, sent), waits, &about_to_wait);
                     if found.is_none() {
                         about_to_wait();
                     }

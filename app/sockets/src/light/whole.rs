@@ -8,33 +8,51 @@ use omniverb_ring::UserMemory;
 use omniverb_stream::light::busy::Way;
 
 use super::lanes::{self, PIECE};
+use super::numbers::Token;
+use super::state::with;
 
 /// Flags with which a call does the same here.
-const SENDS: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-const RECEIVES: c_int = SENDS | libc::MSG_WAITALL;
+const SENDS_PLAINLY: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+const RECEIVES_PLAINLY: c_int = SENDS_PLAINLY | libc::MSG_WAITALL;
 /// Bytes of such a piece.
 const BYTES: RangeInclusive<usize> = 1..=PIECE;
 
-/// What a program said where its bytes are, or are to be.
+/// The connection of a number, and what a program said where its bytes are, or are to be, if a call
+/// with these flags may come here, and does not have to look after something else.
 #[inline(always)]
-fn piece(bytes: *const c_void, length: usize) -> Option<UserMemory> {
-    let is_one = !bytes.is_null() && BYTES.contains(&length);
+fn asked(
+    number: c_int,
+    (bytes, length): (*const c_void, usize),
+    (flags, plain): (c_int, c_int),
+    has_duties: impl Fn() -> bool,
+) -> Option<(Token, UserMemory)> {
+    let token = super::row(number)?;
+    let is_plain = flags & !plain == 0 && !bytes.is_null() && BYTES.contains(&length);
+    if !is_plain || has_duties() {
+        return None;
+    }
     // SAFETY: the program's own memory, as it said.
-    is_one.then(|| unsafe { UserMemory::new(bytes.expose_provenance(), length) })
+    Some((token, unsafe { UserMemory::new(bytes.expose_provenance(), length) }))
 }
 
-/// Sends a piece by the lane of a number's connection, if it has one, with room.
+/// Sends a piece by the lane of a number's connection, if it has one, with room. `has_duties`: what
+/// is carried beside has to be looked after.
 #[inline(always)]
 pub(crate) fn send(
     number: c_int,
     bytes: *const c_void,
     length: usize,
     flags: c_int,
+    has_duties: impl Fn() -> bool,
 ) -> Option<isize> {
-    let token = super::row(number)?;
-    let piece = piece(bytes, length).filter(|_| flags & !SENDS == 0)?;
+    let (token, piece) = asked(number, (bytes, length), (flags, SENDS_PLAINLY), has_duties)?;
     let held = lanes::held(token, Way::Out)?;
-    if held.has_turn() && held.sends_whole(piece) { Some(length as isize) } else { None }
+    if !held.has_turn() {
+        drop(held);
+        look_after_others();
+        return None;
+    }
+    if held.sends_whole(piece) { Some(length as isize) } else { None }
 }
 
 /// Receives what is there, if it is enough for this call.
@@ -44,13 +62,22 @@ pub(crate) fn receive(
     bytes: *mut c_void,
     length: usize,
     flags: c_int,
+    has_duties: impl Fn() -> bool,
 ) -> Option<isize> {
-    let token = super::row(number)?;
-    let piece = piece(bytes, length).filter(|_| flags & !RECEIVES == 0)?;
+    let (token, piece) = asked(number, (bytes, length), (flags, RECEIVES_PLAINLY), has_duties)?;
     let least = if flags & libc::MSG_WAITALL == 0 { 1 } else { length };
     let held = lanes::held(token, Way::In)?;
     if !held.has_turn() {
+        drop(held);
+        look_after_others();
         return None;
     }
-    held.receives_into(piece, least).flatten().map(|bytes| bytes as isize)
+    let bytes = held.receives_into(piece, least);
+    if bytes > 0 { Some(bytes as isize) } else { None }
+}
+
+/// Now and then: what has come by all trunks, and what this process owes by them.
+#[cold]
+fn look_after_others() {
+    with(|state| state.pump());
 }
