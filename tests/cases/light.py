@@ -203,7 +203,8 @@ def groups():
               Case("light.accepting", _accepting, 90)]
     cases += [Case(f"light.lanes.{way}", _lanes(way), 90)
               for way in ("held", "both", "asleep", "turns", "ends", "calls")]
-    cases += [Case(f"light.pieces.{way}", _lanes(way, "pieces"), 90) for way in ("flags", "slow")]
+    cases += [Case(f"light.pieces.{way}", _lanes(way, "pieces"), 90)
+              for way in ("flags", "slow", "owes")]
     cases += [Case(f"light.refused.{way}", _refused(way), 90)
               for way in ("close", "wait", "end", "kill")]
     cases += [Case(f"light.python.{name}", sockets.suite(name), 200)

@@ -20,7 +20,7 @@ const EMPTY: [libc::iovec; 1] = [libc::iovec { iov_base: core::ptr::null_mut(), 
 
 functions! {
     ov_read(number: c_int, bytes: *mut c_void, length: usize) -> isize {
-        if let Some(got) = whole::receive(number, bytes, length, 0, carry::has_duties) {
+        if let Some(got) = whole::receive(number, bytes, length, 0, carry::leaves_some) {
             return got;
         }
         if length == 0 && light::row(number).is_some() {
@@ -55,7 +55,7 @@ functions! {
     }
 
     ov_recv(number: c_int, bytes: *mut c_void, length: usize, flags: c_int) -> isize {
-        if let Some(got) = whole::receive(number, bytes, length, flags, carry::has_duties) {
+        if let Some(got) = whole::receive(number, bytes, length, flags, carry::leaves_some) {
             return got;
         }
         let mut place = EMPTY;
@@ -175,7 +175,7 @@ functions! {
     }
 
     ov_write(number: c_int, bytes: *const c_void, length: usize) -> isize {
-        if let Some(sent) = whole::send(number, bytes, length, 0, carry::has_duties) {
+        if let Some(sent) = whole::send(number, bytes, length, 0, carry::leaves_some) {
             return sent;
         }
         let mut place = EMPTY;
@@ -197,7 +197,7 @@ functions! {
     }
 
     ov_send(number: c_int, bytes: *const c_void, length: usize, flags: c_int) -> isize {
-        if let Some(sent) = whole::send(number, bytes, length, flags, carry::has_duties) {
+        if let Some(sent) = whole::send(number, bytes, length, flags, carry::leaves_some) {
             return sent;
         }
         let mut place = EMPTY;

@@ -2,7 +2,9 @@
 """Calls with one piece of memory, by a connection that is busy: `pieces.py WAY`, in two processes.
 
 * `flags`: what calls say and do that find nothing, too little, more than they want, or an end.
-* `slow`: the other end reads little at a time, with pauses, and then for long not at all.
+* `slow`: the other end reads little at a time, with pauses, and then for long not at all; a call
+  with a limit of time ends by then, though the other end reads on.
+* `owes`: who does nothing but send by one connection says that others have ended, too.
 """
 
 import os
@@ -18,6 +20,9 @@ _BUSY = 60
 # Messages of eight bytes; so many are read without a pause.
 _MESSAGES, _ROW = 40_000, 1500
 _LIMIT = 0.1
+_OTHERS, _WAIT = 4, 20
+# More than is read while a call may wait, and than there is room for.
+_LARGE = 64 << 20
 
 
 def get(end, count):
@@ -110,6 +115,9 @@ class Slow:
             if at % _ROW == 0:
                 time.sleep(0.0003)
         end.send(b"y")
+        while end.recv(1 << 14)[-1:] != b"a":
+            time.sleep(0.001)
+        end.send(b"y")
         os.read(self.goes[0], 1)
         total = 0
         while part := end.recv(1 << 16):
@@ -121,6 +129,13 @@ class Slow:
         """It waits as long as it may."""
         for at in range(_MESSAGES):
             assert end.send(b"%08d" % at) == 8
+        assert get(end, 1) == b"y"
+        limit(end, socket.SO_SNDTIMEO, _LIMIT)
+        began = time.monotonic()
+        sent = end.send(bytes(_LARGE))
+        assert sent < _LARGE and _LIMIT / 2 < time.monotonic() - began < _LIMIT + 2
+        limit(end, socket.SO_SNDTIMEO, 0)
+        end.send(b"a")
         assert get(end, 1) == b"y"
         limit(end, socket.SO_SNDTIMEO, _LIMIT)
         total, began = 0, time.monotonic()
@@ -136,9 +151,54 @@ class Slow:
         assert int(get(end, 8)) == total
 
 
+class Owes:
+    """The server reads when it is told to, and says when it has come to all ends."""
+
+    def __init__(self):
+        self.goes, self.ended = os.pipe(), os.pipe()
+
+    def server(self, end, listener):
+        """One thread reads what is sent all the time, and one the others."""
+        echo(end, _BUSY)
+        others = [listener.accept()[0] for _ in range(_OTHERS)]
+        os.read(self.goes[0], 1)
+
+        def drain():
+            for other in others:
+                while other.recv(1 << 16):
+                    pass
+                other.close()
+            os.write(self.ended[1], b"e")
+        threading.Thread(target=drain).start()
+        while end.recv(1 << 16):
+            pass
+
+    def client(self, end):
+        """It fills what all have in common, closes the others, and sends."""
+        others = [socket.create_connection(end.getpeername()) for _ in range(_OTHERS)]
+        for other in others:
+            other.setblocking(False)
+            try:
+                while True:
+                    other.send(b"x" * 4096)
+            except BlockingIOError:
+                pass
+            other.close()
+        os.set_blocking(self.ended[0], False)
+        os.write(self.goes[1], b"g")
+        until = time.monotonic() + _WAIT
+        while True:
+            end.send(b"question")
+            try:
+                assert os.read(self.ended[0], 1) == b"e"
+                return
+            except BlockingIOError:
+                assert time.monotonic() < until, "the others' ends were not said"
+
+
 def main(way):
     """A child serves."""
-    way = {"flags": Flags, "slow": Slow}[way]()
+    way = {"flags": Flags, "slow": Slow, "owes": Owes}[way]()
     address = os.pipe()
     child = os.fork()
     if not child:
@@ -149,7 +209,7 @@ def main(way):
             poll.poll(0)
             os.write(address[1], b"%d" % listener.getsockname()[1])
             with listener.accept()[0] as end:
-                way.server(end)
+                way.server(*([end, listener] if isinstance(way, Owes) else [end]))
         sys.exit(0)
     with socket.create_connection(("127.0.0.1", int(os.read(address[0], 10)))) as end:
         busy(end)

@@ -86,11 +86,10 @@ pub(crate) fn is_on() -> bool {
     links::is_on()
 }
 
-/// What each call of a function that moves bytes looks after has to be looked after now: mail, and
-/// bytes that somebody has left unread.
+/// There may be bytes that somebody has left unread, after which every call looks that moves bytes.
 #[inline(always)]
-pub(crate) fn has_duties() -> bool {
-    links::is_on() && (dirty::is_any() || broker::is_any())
+pub(crate) fn leaves_some() -> bool {
+    dirty::is_any()
 }
 
 /// A number has a link.

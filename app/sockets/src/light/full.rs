@@ -43,7 +43,7 @@ pub(super) fn send_when_read(
     if limit.is_over() || is_left_out() {
         return None;
     }
-    let mut reads = false;
+    let mut since = clock::now();
     loop {
         let read = match lanes::send_soon(token, parts, from) {
             Soon::Sent(bytes) => {
@@ -75,12 +75,12 @@ pub(super) fn send_when_read(
             continue;
         };
         if read.is_some() && read != *seen {
-            reads |= seen.is_some();
             *seen = read;
+            since = clock::now();
             patience.renew(PAUSE);
         }
         if patience.is_over() || limit.is_over() {
-            if !reads {
+            if clock::is_over(since, PAUSE) {
                 is_in_vain();
             }
             return None;

@@ -545,11 +545,11 @@ impl Held<'_> {
     #[inline(always)]
     pub(super) fn receives_into(&self, piece: UserMemory, least: usize) -> usize {
         let handle = self.handle;
+        if !handle.is_next.load(Ordering::Relaxed) {
+            return 0;
+        }
         let (tail, mut seen) = (handle.position(), handle.seen.load(Ordering::Relaxed));
-        let there = match handle.is_next.load(Ordering::Relaxed) {
-            true => self.lane.waiting_by(tail, &mut seen, piece.len()).unwrap_or(0),
-            false => 0,
-        };
+        let Some(there) = self.lane.waiting_by(tail, &mut seen, piece.len()) else { return 0 };
         handle.seen.store(seen, Ordering::Relaxed);
         let bytes = there.min(piece.len());
         if bytes < least {
