@@ -9,9 +9,8 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::lanes::{self, Soon};
-use super::moving::IfFull;
 use super::numbers::Token;
-use super::state::with;
+use super::state::{State, with};
 use super::waiting::Waits;
 use crate::carry::clock;
 use crate::carry::parts::Parts;
@@ -32,13 +31,15 @@ static SKIP: AtomicU32 = AtomicU32::new(0);
 pub(super) struct Waited(Option<(Patience, Option<u64>)>);
 
 /// Sends when there is room in a lane that was full. Before it waits for longer than a moment
-/// `about_to_wait` is called. `None`: the call is to sleep, since the reader does not read, or has
+/// `about_to_wait` is called. `by_state` sends what it can without waiting, and tells whether there
+/// is a lane still. `None`: the call is to sleep, since the reader does not read, or has
 /// taken long, or others need the processor; or there is no such lane any more.
 pub(super) fn send_when_read(
     token: Token,
     (parts, from): (&Parts<'_>, usize),
     (limit, waited): (Waits, &mut Waited),
     about_to_wait: impl Fn(),
+    by_state: impl Fn(&mut State) -> (Option<Result<usize, c_int>>, bool),
 ) -> Option<Result<usize, c_int>> {
     if limit.is_over() || is_left_out() {
         return None;
@@ -59,10 +60,7 @@ pub(super) fn send_when_read(
                 Some(read)
             }
             Soon::Otherwise => {
-                let (sent, has_lane) = with(|state| {
-                    let sent = state.send(token, parts, (from, IfFull::Stays));
-                    (sent, state.has_lane(token))
-                })?;
+                let (sent, has_lane) = with(&by_state)?;
                 if sent.is_some() || !has_lane {
                     return sent;
                 }

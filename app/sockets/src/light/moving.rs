@@ -36,7 +36,7 @@ const RECEIVES: c_int = libc::MSG_PEEK
 
 /// What becomes of a connection whose lane is full.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum IfFull {
+enum IfFull {
     /// There may soon be room.
     Stays,
     /// It goes by the trunk again.
@@ -109,7 +109,12 @@ fn send_in_steps(
                 let mut found = None;
                 if limit != Waits::Never {
                     let waits = (limit, &mut waited);
-                    found = send_when_read(token, (&parts, sent), waits, &about_to_wait);
+                    let by_state = |state: &mut State| {
+                        let sent = state.send(token, &parts, (sent, IfFull::Stays));
+                        (sent, state.has_lane(token))
+                    };
+                    let what = (&parts, sent);
+                    found = send_when_read(token, what, waits, &about_to_wait, by_state);
                     if found.is_none() {
                         about_to_wait();
                     }
@@ -143,7 +148,7 @@ fn send_in_steps(
 impl State {
     /// Sends what there is room for. `None`: none.
     #[inline]
-    pub(super) fn send(
+    fn send(
         &mut self,
         token: Token,
         parts: &Parts<'_>,
@@ -231,7 +236,7 @@ impl State {
     }
 
     /// What goes by the connection of a number goes by a lane.
-    pub(super) fn has_lane(&mut self, token: Token) -> bool {
+    fn has_lane(&mut self, token: Token) -> bool {
         self.row(token).is_some_and(|at| self.rows.at(at).lane(Way::Out).is_some())
     }
 
