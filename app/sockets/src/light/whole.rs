@@ -35,8 +35,8 @@ fn asked(
     Some((token, unsafe { UserMemory::new(bytes.expose_provenance(), length) }))
 }
 
-/// Sends a piece by the lane of a number's connection, if it has one, with room. `has_duties`: there
-/// is something else that each call looks after.
+/// Sends a piece by the lane of a number's connection, if it has one, with room.
+/// `has_duties`: there is something else that each call looks after.
 #[inline(always)]
 pub(crate) fn send(
     number: c_int,
