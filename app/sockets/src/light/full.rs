@@ -6,7 +6,7 @@
 //! sends himself perhaps, is not waited for: then there is the trunk's room.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::lanes::{self, Soon};
 use super::numbers::Token;
@@ -19,12 +19,10 @@ use crate::carry::patience::Patience;
 /// For how long a reader may do something else: a millisecond or two. (A call waits in this way
 /// twice as long at most, as [`Patience`] has it: then it sleeps, and hears signals.)
 const PAUSE: u64 = clock::SECOND >> 9;
-/// So many full lanes are left at once at most behind one whose reader did not read.
-const SKIP_MAX: u32 = 127;
-
-/// Waits in a row that were in vain, and full lanes that are left at once for that.
-static VAIN: AtomicU32 = AtomicU32::new(0);
-static SKIP: AtomicU32 = AtomicU32::new(0);
+/// The last wait was in vain, so the next full lane is not waited for: who does not read costs less
+/// so. No more than that one: what is taken home is read slowly, and who is busy with that looks as
+/// if he did not read.
+static WAS_IN_VAIN: AtomicBool = AtomicBool::new(false);
 
 /// How a call has waited for readers of full lanes.
 #[derive(Default)]
@@ -41,16 +39,12 @@ pub(super) fn send_when_read(
     about_to_wait: impl Fn(),
     by_state: impl Fn(&mut State) -> (Option<Result<usize, c_int>>, bool),
 ) -> Option<Result<usize, c_int>> {
-    if limit.is_over() || is_left_out() {
-        return None;
-    }
-    let mut since = clock::now();
+    let (mut since, mut has_given_way) = (None, false);
     loop {
         let read = match lanes::send_soon(token, parts, from) {
             Soon::Sent(bytes) => {
-                if let Some((patience, _)) = &waited.0 {
+                if let Some((patience, _)) = waited.0.as_ref().filter(|_| has_given_way) {
                     patience.has_come();
-                    VAIN.store(0, Ordering::Relaxed);
                 }
                 return Some(Ok(bytes));
             }
@@ -68,35 +62,25 @@ pub(super) fn send_when_read(
             }
         };
         let Some((patience, seen)) = &mut waited.0 else {
+            if WAS_IN_VAIN.swap(false, Ordering::Relaxed) {
+                return None;
+            }
             about_to_wait();
             waited.0 = Some((Patience::of(PAUSE, u64::MAX), read));
             continue;
         };
         if read.is_some() && read != *seen {
-            *seen = read;
-            since = clock::now();
+            (*seen, since) = (read, None);
             patience.renew(PAUSE);
         }
+        let since = *since.get_or_insert_with(clock::now);
         if patience.is_over() || limit.is_over() {
             if clock::is_over(since, PAUSE) {
-                is_in_vain();
+                WAS_IN_VAIN.store(true, Ordering::Relaxed);
             }
             return None;
         }
         patience.give_way();
+        has_given_way = true;
     }
-}
-
-/// The last waits were in vain, so that this one is not begun.
-fn is_left_out() -> bool {
-    let skip = SKIP.load(Ordering::Relaxed);
-    if skip > 0 {
-        SKIP.store(skip - 1, Ordering::Relaxed);
-    }
-    skip > 0
-}
-
-fn is_in_vain() {
-    let vain = VAIN.fetch_add(1, Ordering::Relaxed) + 1;
-    SKIP.store((1 << vain.min(7)).min(SKIP_MAX), Ordering::Relaxed);
 }

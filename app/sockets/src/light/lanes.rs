@@ -291,14 +291,18 @@ pub(super) fn send(token: Token, parts: &Parts<'_>, from: usize) -> usize {
     if held.has_turn() { held.send(parts, from) } else { 0 }
 }
 
-/// Receives what is next in the lane of a connection, if anything; how much.
+/// Receives what is next in the lane of a connection, if anything; how much. `None`: the rest is to
+/// be looked after.
 #[inline(always)]
-pub(super) fn receive(token: Token, parts: &Parts<'_>, takes: Takes) -> usize {
-    let Some(held) = held(token, Way::In) else { return 0 };
-    if !held.handle.is_next.load(Ordering::Relaxed) {
-        return 0;
+pub(super) fn receive(token: Token, parts: &Parts<'_>, takes: Takes) -> Option<usize> {
+    let Some(held) = held(token, Way::In) else { return Some(0) };
+    if !held.has_turn() {
+        return None;
     }
-    held.receive(parts, 0, takes).unwrap_or(0)
+    if !held.handle.is_next.load(Ordering::Relaxed) {
+        return Some(0);
+    }
+    Some(held.receive(parts, 0, takes).unwrap_or(0))
 }
 
 /// Bytes that are copied at a time: while some are copied out, others are copied in.
