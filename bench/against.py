@@ -28,7 +28,7 @@ def verdict(entry, other):
     Worse than noise: each build's median is on that side of every sample of the other one; or, of
     enough samples, theirs are so seldom ordered like that by chance (`_by_chance`).
     """
-    sign = 1 if entry["unit"] == "ns" else -1
+    sign = 1 if entry["unit"] in ("ns", "times") else -1
     mine, its = ([sign * value for value in one["samples"]] for one in (entry, other))
     middle, its_middle = sign * entry["median"], sign * other["median"]
     speed = (its_middle / middle) ** sign

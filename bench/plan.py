@@ -25,7 +25,7 @@ START = 0.3
 class Measurement:
     key: str
     label: str
-    unit: str                       # "ns", "msg/s", "/s" or "B/s"
+    unit: str                       # "ns", "msg/s", "/s", "B/s" or "times"
     sample: Callable[[int], float]
     iterations: int = 5000
     limits: tuple = (2000, 20_000_000)

@@ -17,6 +17,8 @@ def show(value, unit):
         return f"{digits(value / 1e6)} M/s" if value >= 1e5 else f"{value / 1e3:.1f} k/s"
     if unit == "/s":
         return f"{value:.0f}/s"
+    if unit == "times":
+        return f"{value:.2f} times"
     return f"{digits(value / 1e9)} GB/s"
 
 

@@ -20,6 +20,8 @@ _COPIES = [("twice", "two copies"), ("read", "one copy, process_vm_readv"),
 _COPIED = [1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24]
 # Bytes of a large message.
 _LARGE = 1 << 20
+# Messages there and back by which sockets and the ring are compared in turns.
+_BESIDE = 400_000
 
 
 def plan(program, dist, environment):
@@ -44,7 +46,11 @@ def plan(program, dist, environment):
         rate = sample(way, mode, "rate", _LARGE)
         return lambda count: rate(count) * _LARGE
 
-    return small + [Measurement(f"streams_{key}_large", f"{label} 1 MiB stream", "B/s",
+    beside = [Measurement(f"streams_{key}_beside", f"{label} 8 B and back, ring in turns", "times",
+                          sample(way, mode, "beside"), _BESIDE, (_BESIDE, _BESIDE))
+              for key, label, way, mode in _WAYS if mode]
+
+    return small + beside + [Measurement(f"streams_{key}_large", f"{label} 1 MiB stream", "B/s",
                                 large(way, mode), 500, (100, 100_000), _LARGE)
                     for key, label, way, mode in _WAYS if way != "ring"]
 

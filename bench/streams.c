@@ -1,10 +1,11 @@
 /*
  * Bytes between two processes, by different ways, one message each call:
  *
- *     streams tcp|unix|ring rtt|rate COUNT [BYTES]
+ *     streams tcp|unix|ring rtt|rate|beside COUNT [BYTES]
  *
- * prints nanoseconds for a message of 8 bytes (or so many) and its answer, or messages a second in
- * one direction. `tcp` is what is carried if a library that does so is preloaded; then it says on
+ * prints nanoseconds for a message of 8 bytes (or so many) and its answer, messages a second in one
+ * direction, or how many times what the ring takes a message and its answer take: both in turns,
+ * within moments, as virtual processors change from one moment to the next. `tcp` is what is carried if a library that does so is preloaded; then it says on
  * stderr what became of it. `ring` is what memory itself gives: each message published and taken
  * by itself.
  */
@@ -24,7 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BYTES = 8, SLOTS = 4096 };
+enum { BYTES = 8, SLOTS = 4096, TURNS = 41 };
 
 /* Of a message; the ring's have eight. */
 static size_t size = BYTES;
@@ -106,6 +107,31 @@ static double now(void)
 	return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
 }
 
+static int order(const void *a, const void *b)
+{
+	double difference = *(const double *)a - *(const double *)b;
+
+	return (difference > 0) - (difference < 0);
+}
+
+/* Messages and their answers, so many times what the ring takes: the median of all turns. */
+static double beside(int number, int side, long count)
+{
+	double times[TURNS];
+
+	for (int turn = 0; turn < TURNS; turn++) {
+		double began = now();
+
+		exchange(-1, side, 0, count);
+		double then = now();
+
+		exchange(number, side, 0, count);
+		times[turn] = (now() - then) / (then - began);
+	}
+	qsort(times, TURNS, sizeof *times, order);
+	return times[TURNS / 2];
+}
+
 int main(int words, char **word)
 {
 	int (*describe)(int, char *, size_t) = dlsym(RTLD_DEFAULT, "omniverb_sockets_describe");
@@ -155,8 +181,12 @@ int main(int words, char **word)
 		setsockopt(number, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
 	/* Until both are there, and caches are warm. */
 	exchange(number, side, 0, size > 4096 ? 100 : 2000);
-	double began = now();
-	exchange(number, side, is_rate, count);
+	double began = now(), times = 0;
+
+	if (strcmp(word[2], "beside") == 0)
+		times = beside(number, side, count / TURNS);
+	else
+		exchange(number, side, is_rate, count);
 	double each = (now() - began) / (double)count;
 	if (child) {
 		char text[200] = "";
@@ -165,7 +195,10 @@ int main(int words, char **word)
 		if (describe && is_tcp)
 			describe(number, text, sizeof text);
 		fprintf(stderr, "%s\n", text);
-		printf("%.1f\n", is_rate ? 1e9 / each : each);
+		if (times > 0)
+			printf("%.2f\n", times);
+		else
+			printf("%.1f\n", is_rate ? 1e9 / each : each);
 	}
 	return 0;
 }
