@@ -5,7 +5,8 @@
  *
  * prints nanoseconds for a message of 8 bytes (or so many) and its answer, messages a second in one
  * direction, or how many times what the ring takes a message and its answer take: both in turns,
- * within moments, as virtual processors change from one moment to the next. `tcp` is what is carried if a library that does so is preloaded; then it says on
+ * within moments, as virtual processors change from one moment to the next.
+ * `tcp` is what is carried if a library that does so is preloaded; then it says on
  * stderr what became of it. `ring` is what memory itself gives: each message published and taken
  * by itself.
  */
