@@ -70,12 +70,7 @@ class Measured(Stranger):
     more port, by which bytes come back."""
 
     # Half of it is for pages: dma_speed has a buffer of 64 MiB.
-    window = "256m"
-
-    def command(self, stage):
-        line = super().command(stage)
-        at = line.index("--neighbours")
-        return [*line[:at], "--most-neighbours", "3", *line[at + 2:]]
+    window, most_neighbours = "256m", 3
 
     def is_emulated(self):
         """Whether QEMU has no help of the hardware's."""

@@ -43,10 +43,7 @@ MEMORY = 320
 class Neighbour(Machine):
     """A machine that shares memory with another one, if that may be."""
 
-    def command(self, stage):
-        line = super().command(stage)
-        at = line.index("--neighbours")
-        return [*line[:at], "--most-neighbours", "2", *line[at + 2:]]
+    most_neighbours = 2
 
 
 class Crowd:

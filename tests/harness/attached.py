@@ -48,6 +48,8 @@ class Machine(Guest):
     """A guest with a device of ours, started by `omniverb vm run`."""
 
     window, neighbours = "64m", 1
+    # Windows that are plugged in while it runs, instead of those.
+    most_neighbours = None
     agent_words = ()
 
     def __init__(self, stage, host, archive=None, name=NAME, address=ADDRESS, **options):
@@ -64,9 +66,12 @@ class Machine(Guest):
 
     def command(self, stage):
         """What starts QEMU."""
+        windows = ["--neighbours", str(self.neighbours)]
+        if self.most_neighbours:
+            windows = ["--most-neighbours", str(self.most_neighbours)]
         return ["env", f"OMNIVERB_SOCKET={self.daemon.socket}", stage.dist / "bin" / "omniverb",
-                "vm", "run", self.name, "--window", self.window, "--neighbours",
-                str(self.neighbours), "--pair-size", "4m", "--"]
+                "vm", "run", self.name, "--window", self.window, *windows, "--pair-size", "4m",
+                "--"]
 
     def _switch_on(self, line, limit):
         process.until(lambda: not self.row(), 10, "the name to be free")
@@ -118,13 +123,10 @@ class Growing(Machine):
     """The same, with windows that are plugged in while it runs: it has memory for three, and is to
     have four. One of them it shares with the other of its kind."""
 
+    most_neighbours = 4
+
     def __init__(self, stage, host, memory="512,maxmem=588M", **options):
         super().__init__(stage, host, memory=memory, **options)
-
-    def command(self, stage):
-        line = super().command(stage)
-        at = line.index("--neighbours")
-        return [*line[:at], "--most-neighbours", "4", *line[at + 2:]]
 
 
 class Plain(Machine):

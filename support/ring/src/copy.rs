@@ -28,8 +28,7 @@ const BEHIND: usize = 64;
 /// nothing worse.
 #[inline]
 pub unsafe fn copy_many(source: *const u8, target: *mut u8, length: usize) {
-    let is_slow = |is_emulated| is_slow(source.addr(), target.addr(), length, is_emulated);
-    if length < PART || !is_slow(is_emulated()) {
+    if length < PART || !is_slow(source.addr(), target.addr(), length, is_emulated()) {
         // SAFETY: as the caller says.
         unsafe { core::ptr::copy(source, target, length) };
         return;
@@ -48,9 +47,10 @@ fn is_slow(source: usize, target: usize, length: usize, is_emulated: bool) -> bo
     (is_emulated || (1..BEHIND).contains(&behind)) && source.abs_diff(target) >= length
 }
 
-/// Whether QEMU executes each instruction of this machine's by some of its own.
+/// Whether QEMU executes each instruction of this machine's by some of its own, as CPUID tells
+/// (leaf 0x40000000); no, where there is no CPUID.
 #[inline]
-fn is_emulated() -> bool {
+pub fn is_emulated() -> bool {
     const UNKNOWN: u8 = 0;
     const NO: u8 = 1;
     const YES: u8 = 2;

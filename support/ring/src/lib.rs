@@ -25,7 +25,7 @@ pub mod window;
 
 pub use array::{Array, Lender, Lending, NoMemory};
 pub use bell::BellPage;
-pub use copy::copy_many;
+pub use copy::{copy_many, is_emulated};
 pub use memory::WordMemory;
 pub use spsc::{Broken, Consumer, Producer, Record, room_of};
 pub use user::UserMemory;

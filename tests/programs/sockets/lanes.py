@@ -22,7 +22,7 @@ import time
 
 _WAIT = 20
 # As often one has to send and to be answered until it is surely busy.
-_BUSY = 60
+BUSY = 60
 _MUCH = 700_000
 _CONNECTIONS, _MESSAGES = 40, 400
 # Times that a sleeping thread may be woken, of so many messages.
@@ -46,7 +46,7 @@ def echo(end, count):
         end.sendall(get(end, 8))
 
 
-def busy(end, count=_BUSY):
+def busy(end, count=BUSY):
     """So many go and come."""
     for at in range(count):
         end.sendall(b"%08d" % at)
@@ -73,7 +73,7 @@ class Held:
     def server(self, listener):
         """All is there when it goes on."""
         ends = [listener.accept()[0] for _ in range(5)]
-        echo(ends[0], _BUSY)
+        echo(ends[0], BUSY)
         os.write(self.still[1], b"s")
         os.read(self.goes[0], 1)
         for end in ends:
@@ -102,7 +102,7 @@ class Both:
     def server(self, listener):
         """One end."""
         end = listener.accept()[0]
-        echo(end, _BUSY)
+        echo(end, BUSY)
         self._much(end, 1)
 
     def client(self, port):
@@ -125,8 +125,8 @@ class Asleep:
     def server(self, listener):
         """The quiet one says something at last."""
         quiet, loud = listener.accept()[0], listener.accept()[0]
-        echo(quiet, _BUSY)
-        echo(loud, _BUSY + _TURNS)
+        echo(quiet, BUSY)
+        echo(loud, BUSY + _TURNS)
         quiet.sendall(get(loud, 8))
         get(quiet, 8)
 
@@ -248,7 +248,7 @@ class Ends:
         """What each is sent after it was busy is told by its last word."""
         for turn in range(_ENDS):
             end = listener.accept()[0]
-            echo(end, _BUSY)
+            echo(end, BUSY)
             pick = random.Random(turn)
             count = pick.randrange(1, 200_000)
             if turn % 4 == 0:
@@ -298,7 +298,7 @@ class Calls:
     def server(self, listener):
         """Until it is told to end."""
         end = listener.accept()[0]
-        echo(end, _BUSY)
+        echo(end, BUSY)
         while True:
             what, count = get(end, 1), int(get(end, 9))
             if what == b"s":
@@ -398,8 +398,6 @@ class Calls:
 
 def main(way):
     """A child serves."""
-    way = {"held": Held, "both": Both, "asleep": Asleep, "turns": Turns, "ends": Ends,
-           "calls": Calls}[way]()
     address, told = os.pipe(), socket.create_server(("127.0.0.1", 0), backlog=100)
     told.close()
     child = os.fork()
@@ -417,4 +415,6 @@ def main(way):
     print("ok")
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main({"held": Held, "both": Both, "asleep": Asleep, "turns": Turns, "ends": Ends,
+          "calls": Calls}[sys.argv[1]]())

@@ -15,8 +15,8 @@ import sys
 import threading
 import time
 
-# As often one has to send and to be answered until it is surely busy.
-_BUSY = 60
+from lanes import BUSY, busy, echo, main
+
 # Messages of eight bytes; so many are read without a pause.
 _MESSAGES, _ROW = 40_000, 1500
 _LIMIT = 0.1
@@ -26,7 +26,7 @@ _LARGE = 64 << 20
 
 
 def get(end, count):
-    """So many bytes."""
+    """So many bytes, or what there is before the end."""
     return end.recv(count, socket.MSG_WAITALL)
 
 
@@ -44,29 +44,31 @@ def refused(kind, call, *arguments):
     raise AssertionError(f"{got!r} instead of {kind.__name__}")
 
 
-def echo(end, count):
-    """So many messages go back."""
-    for _ in range(count):
-        end.sendall(get(end, 8))
+class Way:
+    """One connection that is busy, and maybe more."""
+
+    def server(self, listener):
+        """It has answered when it goes on."""
+        with listener.accept()[0] as end:
+            echo(end, BUSY)
+            self.serve(end, listener)
+
+    def client(self, port):
+        """It was answered when it goes on."""
+        with socket.create_connection(("127.0.0.1", port)) as end:
+            busy(end)
+            self.ask(end)
 
 
-def busy(end):
-    """It is, afterwards."""
-    for at in range(_BUSY):
-        end.sendall(b"%08d" % at)
-        assert get(end, 8) == b"%08d" % at
-
-
-class Flags:
+class Flags(Way):
     """The server sends all back."""
 
-    def server(self, end):
+    def serve(self, end, _):
         """Until the end."""
-        echo(end, _BUSY)
         while part := end.recv(1 << 16):
             end.sendall(part)
 
-    def client(self, end):
+    def ask(self, end):
         """One after another."""
         poll, number = select.poll(), end.fileno()
         poll.register(end, select.POLLIN)
@@ -101,15 +103,14 @@ class Flags:
         assert end.recv(8) == b"" and os.read(number, 8) == b""
 
 
-class Slow:
+class Slow(Way):
     """The server says how much it has read."""
 
     def __init__(self):
         self.goes = os.pipe()
 
-    def server(self, end):
+    def serve(self, end, _):
         """Messages, then nothing for a while, then all."""
-        echo(end, _BUSY)
         for at in range(_MESSAGES):
             assert get(end, 8) == b"%08d" % at
             if at % _ROW == 0:
@@ -125,7 +126,7 @@ class Slow:
             total += len(part)
         end.send(b"%08d" % total)
 
-    def client(self, end):
+    def ask(self, end):
         """It waits as long as it may."""
         for at in range(_MESSAGES):
             assert end.send(b"%08d" % at) == 8
@@ -151,15 +152,14 @@ class Slow:
         assert int(get(end, 8)) == total
 
 
-class Owes:
+class Owes(Way):
     """The server reads when it is told to, and says when it has come to all ends."""
 
     def __init__(self):
         self.goes, self.ended = os.pipe(), os.pipe()
 
-    def server(self, end, listener):
+    def serve(self, end, listener):
         """One thread reads what is sent all the time, and one the others."""
-        echo(end, _BUSY)
         others = [listener.accept()[0] for _ in range(_OTHERS)]
         os.read(self.goes[0], 1)
 
@@ -173,7 +173,7 @@ class Owes:
         while end.recv(1 << 16):
             pass
 
-    def client(self, end):
+    def ask(self, end):
         """It fills what all have in common, closes the others, and sends."""
         others = [socket.create_connection(end.getpeername()) for _ in range(_OTHERS)]
         for other in others:
@@ -196,26 +196,5 @@ class Owes:
                 assert time.monotonic() < until, "the others' ends were not said"
 
 
-def main(way):
-    """A child serves."""
-    way = {"flags": Flags, "slow": Slow, "owes": Owes}[way]()
-    address = os.pipe()
-    child = os.fork()
-    if not child:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            poll = select.poll()
-            poll.register(listener, select.POLLIN)
-            # It is told of as one of this process.
-            poll.poll(0)
-            os.write(address[1], b"%d" % listener.getsockname()[1])
-            with listener.accept()[0] as end:
-                way.server(*([end, listener] if isinstance(way, Owes) else [end]))
-        sys.exit(0)
-    with socket.create_connection(("127.0.0.1", int(os.read(address[0], 10)))) as end:
-        busy(end)
-        way.client(end)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    print("ok")
-
-
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main({"flags": Flags, "slow": Slow, "owes": Owes}[sys.argv[1]]())

@@ -296,13 +296,11 @@ pub(super) fn send(token: Token, parts: &Parts<'_>, from: usize) -> usize {
 #[inline(always)]
 pub(super) fn receive(token: Token, parts: &Parts<'_>, takes: Takes) -> Option<usize> {
     let Some(held) = held(token, Way::In) else { return Some(0) };
-    if !held.has_turn() {
-        return None;
+    match held.has_turn() {
+        true if held.has_next() => Some(held.receive(parts, 0, takes).unwrap_or(0)),
+        true => Some(0),
+        false => None,
     }
-    if !held.handle.is_next.load(Ordering::Relaxed) {
-        return Some(0);
-    }
-    Some(held.receive(parts, 0, takes).unwrap_or(0))
 }
 
 /// Bytes that are copied at a time: while some are copied out, others are copied in.
@@ -336,7 +334,7 @@ fn soon(token: Token, receive: impl Fn(&Held<'_>) -> Option<usize>) -> usize {
     (0..pauses).for_each(|_| core::hint::spin_loop());
     for _ in 0..GLANCES {
         let Some(held) = held(token, Way::In) else { return 0 };
-        if !held.handle.is_next.load(Ordering::Relaxed) {
+        if !held.has_next() {
             return 0;
         }
         match receive(&held) {
@@ -501,6 +499,12 @@ impl Held<'_> {
         self.handle.sent.swap(0, Ordering::Relaxed)
     }
 
+    /// Of the reader: what comes before was received, so that what is here is next.
+    #[inline(always)]
+    fn has_next(&self) -> bool {
+        self.handle.is_next.load(Ordering::Relaxed)
+    }
+
     /// Of the reader: what comes before was received.
     pub(super) fn is_next(&self) {
         self.handle.is_next.store(true, Ordering::Relaxed);
@@ -549,7 +553,7 @@ impl Held<'_> {
     #[inline(always)]
     pub(super) fn receives_into(&self, piece: UserMemory, least: usize) -> usize {
         let handle = self.handle;
-        if !handle.is_next.load(Ordering::Relaxed) {
+        if !self.has_next() {
             return 0;
         }
         let (tail, mut seen) = (handle.position(), handle.seen.load(Ordering::Relaxed));

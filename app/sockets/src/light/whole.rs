@@ -7,7 +7,7 @@ use core::ops::RangeInclusive;
 use omniverb_ring::UserMemory;
 use omniverb_stream::light::busy::Way;
 
-use super::lanes::{self, PIECE};
+use super::lanes::{self, Held, PIECE};
 use super::numbers::Token;
 use super::state::with;
 
@@ -35,6 +35,24 @@ fn asked(
     Some((token, unsafe { UserMemory::new(bytes.expose_provenance(), length) }))
 }
 
+/// The lane of a connection; but now and then the call goes the long way, behind a look at all that
+/// has come by all trunks, and that this process owes by them.
+#[inline(always)]
+fn held_for_one(token: Token, way: Way) -> Option<Held<'static>> {
+    let held = lanes::held(token, way)?;
+    if held.has_turn() {
+        return Some(held);
+    }
+    drop(held);
+    look_after_others();
+    None
+}
+
+#[cold]
+fn look_after_others() {
+    with(|state| state.pump());
+}
+
 /// Sends a piece by the lane of a number's connection, if it has one, with room.
 /// `has_duties`: there is something else that each call looks after.
 #[inline(always)]
@@ -46,12 +64,7 @@ pub(crate) fn send(
     has_duties: impl Fn() -> bool,
 ) -> Option<isize> {
     let (token, piece) = asked(number, (bytes, length), (flags, SENDS_PLAINLY), has_duties)?;
-    let held = lanes::held(token, Way::Out)?;
-    if !held.has_turn() {
-        drop(held);
-        look_after_others();
-        return None;
-    }
+    let held = held_for_one(token, Way::Out)?;
     if held.sends_whole(piece) { Some(length as isize) } else { None }
 }
 
@@ -66,18 +79,7 @@ pub(crate) fn receive(
 ) -> Option<isize> {
     let (token, piece) = asked(number, (bytes, length), (flags, RECEIVES_PLAINLY), has_duties)?;
     let least = if flags & libc::MSG_WAITALL == 0 { 1 } else { length };
-    let held = lanes::held(token, Way::In)?;
-    if !held.has_turn() {
-        drop(held);
-        look_after_others();
-        return None;
-    }
+    let held = held_for_one(token, Way::In)?;
     let bytes = held.receives_into(piece, least);
     if bytes > 0 { Some(bytes as isize) } else { None }
-}
-
-/// Now and then: what has come by all trunks, and what this process owes by them.
-#[cold]
-fn look_after_others() {
-    with(|state| state.pump());
 }

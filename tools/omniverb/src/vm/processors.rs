@@ -59,18 +59,9 @@ fn is_never_emulated(command: &[OsString]) -> bool {
 }
 
 /// Whether this very machine's only processor is emulated, in that way.
-#[cfg(target_arch = "x86_64")]
 pub(crate) fn is_emulated_alone() -> bool {
-    let signature = std::arch::x86_64::__cpuid(0x4000_0000);
-    let signature = [signature.ebx, signature.ecx, signature.edx].map(u32::to_le_bytes);
-    let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible");
-    signature.concat() == *b"TCGTCGTCGTCG" && possible.is_ok_and(|text| text.trim() == "0")
-}
-
-/// What processors are elsewhere is not known here.
-#[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn is_emulated_alone() -> bool {
-    false
+    let possible = || std::fs::read_to_string("/sys/devices/system/cpu/possible");
+    omniverb_ring::is_emulated() && possible().is_ok_and(|text| text.trim() == "0")
 }
 
 #[cfg(test)]
