@@ -8,7 +8,7 @@ use crate::carry;
 use crate::carry::Wait;
 use crate::carry::parts::Parts;
 use crate::functions::watched;
-use crate::light::{self, Waits, whole};
+use crate::light::{self, Waits};
 use crate::slots::*;
 use crate::sole;
 
@@ -20,7 +20,7 @@ const EMPTY: [libc::iovec; 1] = [libc::iovec { iov_base: core::ptr::null_mut(), 
 
 functions! {
     ov_read(number: c_int, bytes: *mut c_void, length: usize) -> isize {
-        if let Some(got) = whole::receive(number, bytes, length, 0, carry::leaves_some) {
+        if let Some(got) = receive_whole(number, bytes, length, 0) {
             return got;
         }
         if length == 0 && light::row(number).is_some() {
@@ -55,7 +55,7 @@ functions! {
     }
 
     ov_recv(number: c_int, bytes: *mut c_void, length: usize, flags: c_int) -> isize {
-        if let Some(got) = whole::receive(number, bytes, length, flags, carry::leaves_some) {
+        if let Some(got) = receive_whole(number, bytes, length, flags) {
             return got;
         }
         let mut place = EMPTY;
@@ -175,7 +175,7 @@ functions! {
     }
 
     ov_write(number: c_int, bytes: *const c_void, length: usize) -> isize {
-        if let Some(sent) = whole::send(number, bytes, length, 0, carry::leaves_some) {
+        if let Some(sent) = send_whole(number, bytes, length, 0) {
             return sent;
         }
         let mut place = EMPTY;
@@ -197,7 +197,7 @@ functions! {
     }
 
     ov_send(number: c_int, bytes: *const c_void, length: usize, flags: c_int) -> isize {
-        if let Some(sent) = whole::send(number, bytes, length, flags, carry::leaves_some) {
+        if let Some(sent) = send_whole(number, bytes, length, flags) {
             return sent;
         }
         let mut place = EMPTY;
@@ -474,6 +474,24 @@ unsafe fn wait_until(limit: *const libc::timespec) -> Wait {
     // SAFETY: as the caller says.
     let limit = unsafe { limit.as_ref() };
     Wait::of_time(limit.map(|limit| (limit.tv_sec, limit.tv_nsec)))
+}
+
+/// A call of one piece that has nothing to think of, by a light connection or a link.
+#[inline(always)]
+fn send_whole(number: c_int, bytes: *const c_void, length: usize, flags: c_int) -> Option<isize> {
+    match light::whole::send(number, bytes, length, flags, carry::leaves_some) {
+        None => carry::whole::send(number, bytes, length, flags),
+        sent => sent,
+    }
+}
+
+/// The same for one that receives.
+#[inline(always)]
+fn receive_whole(number: c_int, bytes: *mut c_void, length: usize, flags: c_int) -> Option<isize> {
+    match light::whole::receive(number, bytes, length, flags, carry::leaves_some) {
+        None => carry::whole::receive(number, bytes, length, flags),
+        got => got,
+    }
 }
 
 /// What was sent with flags of which some are for the kernel alone.

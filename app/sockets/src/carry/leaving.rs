@@ -318,6 +318,7 @@ pub(super) fn finish() {
 pub(super) fn begin_anew() {
     links::each(|_, link| {
         link.set(Word::Writer, 0);
+        link.set(Word::Reader, 0);
         link.set(Word::Pump, 0);
     });
 }

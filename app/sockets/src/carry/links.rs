@@ -18,8 +18,8 @@ use omniverb_stream::descriptors::{PIECE, Room};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 pub(super) use super::word::{ASTIR, Note, Word};
-use super::word::{ENDS, MOST, WORDS};
-use super::{astir, dirty, over, worth};
+use super::word::{ENDS, LEFT, MOST, WORDS};
+use super::{astir, brief, dirty, over, worth};
 use crate::place;
 use crate::room::Pieces;
 use crate::shared;
@@ -42,6 +42,8 @@ static FREE: AtomicU32 = AtomicU32::new(0);
 static NUMBERS: Pieces<{ 1 << 10 }> = Pieces::new();
 /// How often a number was given one.
 static GIVEN: AtomicU64 = AtomicU64::new(0);
+/// Some links have nobody any more and are not ended.
+static ARE_LEFT: AtomicBool = AtomicBool::new(false);
 /// Links that had memory and have ended, and bytes that were put into their rings.
 static CARRIED: AtomicU64 = AtomicU64::new(0);
 static PUT: AtomicU64 = AtomicU64::new(0);
@@ -233,7 +235,7 @@ impl Link {
     /// Somebody holds it but the caller, and but numbers: a call is under way.
     pub(super) fn is_in_use(self) -> bool {
         let holders = self.word(Word::Holders).load(Ordering::SeqCst);
-        holders > 1 + self.get(Word::Numbers)
+        holders > 1 + self.get(Word::Numbers) || brief::is_any(self)
     }
 
     /// Holds it no more.
@@ -269,6 +271,10 @@ impl Link {
     /// Nobody holds it, nor can, before this is over.
     #[cold]
     fn end(self) {
+        if !brief::are_over(self) {
+            self.word(Word::Holders).store(LEFT, Ordering::Release);
+            return ARE_LEFT.store(true, Ordering::Release);
+        }
         if self.get(Word::Dirty) != 0 || dirty::all().has(self.index) {
             dirty::take(self.index, self.word(Word::Dirty));
         }
@@ -314,7 +320,7 @@ pub(super) fn is_on() -> bool {
 }
 
 #[inline(always)]
-fn word_of(number: c_int) -> Option<&'static AtomicU64> {
+pub(super) fn word_of(number: c_int) -> Option<&'static AtomicU64> {
     let number = usize::try_from(number).ok()?;
     NUMBERS.piece(number / PIECE)?.get(number % PIECE)
 }
@@ -348,8 +354,25 @@ pub(super) fn enter(number: c_int) -> Option<Link> {
     None
 }
 
+/// Ends those that nobody has any more, if they can be by now.
+#[cold]
+fn end_those_left() {
+    for link in (0..end()).filter_map(Link::at) {
+        let holders = link.word(Word::Holders);
+        let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
+        if holders.load(Ordering::Relaxed) == LEFT
+            && holders.compare_exchange(LEFT, ENDS, ok, err).is_ok()
+        {
+            link.end();
+        }
+    }
+}
+
 /// A row that nobody has, held twice: by a number, and by who makes it.
 fn claim() -> Option<Link> {
+    if ARE_LEFT.load(Ordering::Relaxed) && ARE_LEFT.swap(false, Ordering::AcqRel) {
+        end_those_left();
+    }
     let first = FREE.load(Ordering::Acquire);
     // What is known of free ones is old where several threads make some at a time.
     (first..MOST as u32).chain(0..first).filter_map(Link::at).find(|link| {
@@ -372,7 +395,10 @@ pub(super) fn make(number: c_int) -> Option<Link> {
     END.fetch_max(link.index + 1, Ordering::AcqRel);
     link.leaves_set();
     let (turn, home) = (link.get(Word::Turn).wrapping_add(1) & 0x7fff_ffff, link.home());
-    link.row.iter().skip(1).for_each(|word| word.store(0, Ordering::Relaxed));
+    // Somebody who has come too late may have one of these turns, and gives it back himself.
+    let turns = [Word::Holders, Word::Writer, Word::Reader].map(|word| word as usize);
+    let others = link.row.iter().enumerate().filter(|(at, _)| !turns.contains(at));
+    others.for_each(|(_, word)| word.store(0, Ordering::Relaxed));
     link.set(Word::Turn, turn);
     link.set(Word::Home, home as u64);
     link.set(Word::Numbers, 1);
@@ -404,7 +430,7 @@ pub(super) fn forget(number: c_int, link: Link) -> bool {
     let Some(word) = word_of(number) else { return false };
     let ours = u64::from(link.index) + 1;
     // The row is not used anew as long as the caller holds it: so this is the same link.
-    let is_ours = word.compare_exchange(ours, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    let is_ours = word.compare_exchange(ours, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok();
     if is_ours {
         link.word(Word::Numbers).fetch_sub(1, Ordering::AcqRel);
         link.let_go();

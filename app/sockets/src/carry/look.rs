@@ -45,6 +45,12 @@ pub(super) fn is_recent(link: Link, now: u64) -> bool {
     now.wrapping_sub(link.get(Word::Looked)) < clock::MOMENT || watch::is_calm(link, now)
 }
 
+/// The same, as far as is known without asking.
+#[inline(always)]
+pub(super) fn was_recent(link: Link, now: u64) -> bool {
+    now.wrapping_sub(link.get(Word::Looked)) < clock::MOMENT || watch::was_calm(link, now)
+}
+
 /// Looks, unless that need not be: for who does not wait for bytes of the kernel's.
 #[inline(always)]
 pub(super) fn look_watched(link: Link, number: c_int) -> Seen {

@@ -25,6 +25,7 @@ mod astir;
 mod at_once;
 mod awake;
 mod bits;
+mod brief;
 pub(crate) mod broker;
 pub(crate) mod clock;
 mod crowd;
@@ -59,6 +60,7 @@ mod waits;
 mod waking;
 mod watch;
 mod welcome;
+pub(crate) mod whole;
 mod word;
 mod worth;
 

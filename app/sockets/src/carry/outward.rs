@@ -8,10 +8,11 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 
+use omniverb_carry::Direction;
 use omniverb_carry::layout::RING;
-use omniverb_carry::{Direction, Head};
 use rustix::event::PollFlags;
 
+use super::at_once::{self, PIECE};
 use super::full::{PATIENCE, ROOM, is_left_out, limit, wait_for_room};
 use super::links::{self, Link, Memory, Note, Word};
 use super::look::{self, ENDING, Seen};
@@ -24,11 +25,9 @@ use crate::place;
 use crate::slots::next_poll;
 
 /// Flags of messages that change nothing about bytes in the ring.
-const PLAIN: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_MORE;
+pub(super) const PLAIN: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_MORE;
 /// The fewest bytes that the kernel has to have room for.
 const LEAST: usize = 4096;
-/// Bytes that are published at a time: while the other end copies some, more are copied in.
-const PIECE: usize = RING / 4;
 /// Rounds of a call that put nothing into the ring: far more than the ends of a correct link make.
 const ROUNDS: u32 = 1 << 10;
 
@@ -73,64 +72,19 @@ pub(super) fn send_file(
     }
 }
 
-/// What most calls come to: all of it goes into the ring, and there is nothing else to be thought
-/// of. `false`: nothing has gone there.
+/// All of it goes into the ring at once, if the turn is free and all is simple. `false`: nothing has
+/// gone there.
 #[inline(always)]
 fn put_all(link: Link, direction: &Direction<Memory>, number: c_int, parts: &Parts<'_>) -> bool {
-    let length = parts.total();
-    if length == 0 || length > PIECE || !direction.is_welcome() {
-        return false;
-    }
     let (word, me) = (link.word(Word::Writer), place::this_thread());
-    if word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_err() {
+    let has_turn = direction.is_welcome()
+        && word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok();
+    if !has_turn {
         return false;
     }
-    // The other end looks at the head itself all the time: it would have to be fetched from there.
-    let head = Head::at(link.get(Word::Head));
-    let mut seen = link.get(Word::SeenPlace);
-    // As if what the kernel has no room for were in use.
-    let (room, wanted) = (link.room(), length + RING - link.room());
-    let used = direction.used(head, &mut seen, wanted);
-    link.set(Word::SeenPlace, seen);
-    let has_room = used.is_ok_and(|bytes| bytes + length <= room);
-    let notes = Note::Broken as u64 | Note::Left as u64;
-    let is_open = link.get(Word::IsFenced) != 0
-        && link.get(Word::Notes) & notes == 0
-        && link.get(Word::Error) == 0
-        && link.word(Word::Sending).load(Ordering::SeqCst) == 0;
-    let is_published = has_room && is_open && {
-        match parts.only() {
-            Some(piece) => direction.fill(head.position(), 0, piece),
-            None => {
-                parts.each(0, length, |done, piece| direction.fill(head.position(), done, piece));
-            }
-        }
-        publish(link, direction, number, head, length).is_some()
-    };
+    let is_put = at_once::put(link, direction, number, parts);
     give_turn(link);
-    is_published
-}
-
-/// What was copied in is the other end's. Whether that looks there still; if it does not, it has
-/// read that, or the kernel has it. `None`: the direction was stopped, and nothing has happened.
-#[inline(always)]
-fn publish(
-    link: Link,
-    direction: &Direction<Memory>,
-    number: c_int,
-    head: Head,
-    length: usize,
-) -> Option<bool> {
-    residue::may_have_bytes(link);
-    let is_welcome = direction.publish(head, length)?;
-    link.set(Word::Head, head.position().wrapping_add(length as u64));
-    // Somebody may have looked before these were there.
-    residue::may_have_bytes(link);
-    if !is_welcome {
-        // It went to sleep, or left, at this moment.
-        take_back(link, direction, number);
-    }
-    Some(is_welcome)
+    is_put
 }
 
 /// The same, whatever it takes.
@@ -265,7 +219,7 @@ fn put(
         if length == 0 {
             break;
         }
-        let Some(is_seen) = publish(link, direction, number, head, length) else { break };
+        let Some(is_seen) = residue::publish(link, direction, number, head, length) else { break };
         (sent, rounds) = (sent + length, 0);
         if !is_seen || sent == source.total() {
             break;

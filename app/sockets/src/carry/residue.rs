@@ -7,9 +7,9 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use omniverb_carry::Direction;
 use omniverb_carry::direction::Stretch;
 use omniverb_carry::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
+use omniverb_carry::{Direction, Head};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::thread::sched_yield;
@@ -177,6 +177,29 @@ pub(super) fn may_have_bytes(link: Link) {
     }
 }
 
+/// What was copied in behind `head` is the other end's. Whether that looks there still; if it does
+/// not, it has read that, or the kernel has it. `None`: the direction was stopped, and nothing has
+/// happened. For who has the turn.
+#[inline(always)]
+pub(super) fn publish(
+    link: Link,
+    direction: &Direction<Memory>,
+    number: c_int,
+    head: Head,
+    length: usize,
+) -> Option<bool> {
+    may_have_bytes(link);
+    let is_welcome = direction.publish(head, length)?;
+    link.set(Word::Head, head.position().wrapping_add(length as u64));
+    // Somebody may have looked before these were there.
+    may_have_bytes(link);
+    if !is_welcome {
+        // It went to sleep, or left, at this moment.
+        take_back(link, direction, number);
+    }
+    Some(is_welcome)
+}
+
 #[cold]
 fn has_bytes_now(link: Link) {
     dirty::put(link.index(), link.word(Word::Dirty));
@@ -284,10 +307,15 @@ pub(super) fn give_back() {
 /// The same for who knows what time it is.
 #[inline(always)]
 pub(super) fn give_back_at(now: u64) {
-    let since = now.wrapping_sub(GIVEN_BACK.load(Ordering::Relaxed));
-    if is_any() && since >= PAUSE.load(Ordering::Relaxed) {
+    if is_any() && is_due(now) {
         give_back_each();
     }
+}
+
+/// That would be looked after now, if there may be any.
+#[inline(always)]
+pub(super) fn is_due(now: u64) -> bool {
+    now.wrapping_sub(GIVEN_BACK.load(Ordering::Relaxed)) >= PAUSE.load(Ordering::Relaxed)
 }
 
 #[cold]

@@ -128,10 +128,21 @@ pub(super) fn put(link: Link, number: c_int) {
 /// moment.
 #[inline(always)]
 pub(super) fn is_calm(link: Link, now: u64) -> bool {
-    let is_asked = now.wrapping_sub(STATE.asked.load(Ordering::Acquire)) < clock::MOMENT;
-    link.has(Note::Watched)
-        && (is_asked || ask())
-        && now.wrapping_sub(link.get(Word::Looked)) < KNOWN
+    link.has(Note::Watched) && (is_asked(now) || ask()) && is_known(link, now)
+}
+
+/// The same, as far as is known without asking.
+#[inline(always)]
+pub(super) fn was_calm(link: Link, now: u64) -> bool {
+    link.has(Note::Watched) && is_asked(now) && is_known(link, now)
+}
+
+fn is_asked(now: u64) -> bool {
+    now.wrapping_sub(STATE.asked.load(Ordering::Acquire)) < clock::MOMENT
+}
+
+fn is_known(link: Link, now: u64) -> bool {
+    now.wrapping_sub(link.get(Word::Looked)) < KNOWN
 }
 
 /// Asks. `false`: another thread does, or there is nothing to ask.

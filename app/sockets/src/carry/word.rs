@@ -9,7 +9,7 @@ pub(super) const MOST: usize = 1 << 14;
 /// of what who sends writes, of what who receives writes, and of the rest.
 #[derive(Clone, Copy)]
 pub(super) enum Word {
-    /// Who holds it; 0: it is free; [`ENDS`]: it is about to be.
+    /// Who holds it; 0: it is free; [`ENDS`]: it is about to be; [`LEFT`]: it will be.
     Holders,
     /// How many of these are numbers.
     Numbers,
@@ -54,8 +54,10 @@ pub(super) enum Word {
     IsCounted,
     CarriedThen,
 
+    /// The thread that takes bytes out of the ring, by a call that does nothing else.
+    Reader = 23,
     /// Calls of the kernel that wait for bytes to come, under way.
-    Sleeping = 24,
+    Sleeping,
     /// One more than the fence up to which the kernel's bytes were received.
     Passed,
     /// Bytes that the kernel has before the fence, at least: so many need not be asked about.
@@ -112,6 +114,8 @@ pub(super) enum Word {
 
 /// Instead of who holds it: somebody who was the last one ends it.
 pub(super) const ENDS: u64 = 1 << 63;
+/// The same; he could not, since a short call is under way ([`super::brief`]).
+pub(super) const LEFT: u64 = ENDS | 1;
 /// No word of an end that writes into a ring.
 pub(super) const ASTIR: u64 = 1 << 62;
 

@@ -1,0 +1,60 @@
+//! A call that moves one piece of memory, whole, by the ring: the shortest way there is. What is not
+//! so simple goes the ways of [`super::outward`] and [`super::inward`], as if nobody had looked here.
+
+use core::ffi::{c_int, c_void};
+
+use omniverb_ring::UserMemory;
+
+use super::at_once::{self, PLAIN};
+use super::links::Word;
+use super::{brief, broker, clock, dirty, look, outward, residue};
+
+/// A program's memory, if there may be some.
+#[inline(always)]
+fn piece(bytes: *const c_void, length: usize) -> Option<UserMemory> {
+    let is_some = !bytes.is_null() && length > 0 && isize::try_from(length).is_ok();
+    // SAFETY: the program's own memory, as it said.
+    is_some.then(|| unsafe { UserMemory::new(bytes.expose_provenance(), length) })
+}
+
+/// Sends a piece by the link of a number, if that has one, with room, and nothing has to be looked
+/// after.
+#[inline(always)]
+pub(crate) fn send(
+    number: c_int,
+    bytes: *const c_void,
+    length: usize,
+    flags: c_int,
+) -> Option<isize> {
+    let piece = piece(bytes, length)?;
+    if flags & !outward::PLAIN != 0 {
+        return None;
+    }
+    let brief = brief::enter(number, Word::Writer)?;
+    let (link, now) = (brief.link(), clock::now());
+    if broker::is_any() || dirty::is_any() && residue::is_due(now) || !look::was_recent(link, now) {
+        return None;
+    }
+    let direction = link.outward()?;
+    let is_put = direction.is_welcome() && at_once::put(link, &direction, number, &piece);
+    is_put.then_some(length as isize)
+}
+
+/// Receives what is in the ring, if it is enough for this call.
+#[inline(always)]
+pub(crate) fn receive(
+    number: c_int,
+    bytes: *mut c_void,
+    length: usize,
+    flags: c_int,
+) -> Option<isize> {
+    let piece = piece(bytes, length)?;
+    if flags & !PLAIN != 0 {
+        return None;
+    }
+    let brief = brief::enter(number, Word::Reader)?;
+    if broker::is_any() || dirty::is_any() && residue::is_due(clock::now()) {
+        return None;
+    }
+    at_once::take(brief.link(), &brief.link().inward()?, &piece, flags)
+}
