@@ -20,15 +20,9 @@ use super::parts::{self, Parts};
 use super::patience::Patience;
 use super::waking::looking;
 use super::welcome::{falls_asleep, is_worth_looking, looked, wakes, welcome};
-use super::{clock, leaving, members, outward, residue, shadow, waking};
+use super::{attentive as awake, clock, leaving, members, outward, residue, shadow, waking};
 use crate::slots::next_recvmsg;
 
-/// Looks without giving the processor away, at first. Before the first one there are pauses of the
-/// processor, few where each message is waited for, more where several came without waiting: then
-/// more are to come at a time, since each look takes what the other end writes to away from it.
-const AWAKE: u32 = 200;
-const PAUSES: u64 = 2;
-const PAUSES_MAX: u64 = 64;
 /// How long a socket is taken for one that does not wait, as it was when it was looked at.
 const KNOWN: u64 = clock::SECOND >> 10;
 
@@ -379,28 +373,8 @@ impl<N: Fn() -> isize> Call<'_, N> {
     /// Looks without giving the processor away. `true`: something has come.
     #[inline(always)]
     fn look_awake(&self, place: Place) -> bool {
-        if !welcome(self.link, &self.direction) {
-            return false;
-        }
-        let taken = place.position().wrapping_sub(self.link.get(Word::EmptyAt));
-        let is_stream = taken > self.parts.total() as u64;
-        let more = if is_stream { 2 * self.link.get(Word::Pauses) } else { 0 };
-        let pauses = more.clamp(PAUSES, PAUSES_MAX);
-        self.link.set(Word::EmptyAt, place.position());
-        self.link.set(Word::Pauses, pauses);
-        (0..pauses).for_each(|_| core::hint::spin_loop());
-        let has_come = (0..AWAKE).any(|_| {
-            self.direction.expect(place.position());
-            let has_come = self.direction.head().position() != place.position();
-            if !has_come {
-                core::hint::spin_loop();
-            }
-            has_come
-        });
-        if has_come && self.link.get(Word::Vain) != 0 {
-            self.link.set(Word::Vain, 0);
-        }
-        has_come
+        welcome(self.link, &self.direction)
+            && awake::look(self.link, &self.direction, place, self.parts.total())
     }
 
     /// Looks for a moment. `true`: something has come, or happened.

@@ -23,6 +23,7 @@ mod arrived;
 mod aside;
 mod astir;
 mod at_once;
+mod attentive;
 mod awake;
 mod bits;
 mod brief;
