@@ -88,6 +88,11 @@ functions! {
         address: *mut c_void,
         address_length: *mut u32
     ) -> isize {
+        if address.is_null()
+            && let Some(got) = receive_whole(number, bytes, length, flags)
+        {
+            return got;
+        }
         let mut place = EMPTY;
         let is_kernels = Cell::new(false);
         let got = carry::receive(
@@ -217,6 +222,11 @@ functions! {
         address: *const c_void,
         address_length: u32
     ) -> isize {
+        if address.is_null()
+            && let Some(sent) = send_whole(number, bytes, length, flags)
+        {
+            return sent;
+        }
         let mut place = EMPTY;
         let parts = || {
             let is_plain = address.is_null() || is_no_matter(address_length);

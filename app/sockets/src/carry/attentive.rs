@@ -3,7 +3,7 @@
 
 use omniverb_carry::{Direction, Place};
 
-use super::links::{Link, Memory, Word};
+use super::links::{Link, Memory, Note, Word};
 
 /// So many looks. Before the first one there are pauses of the processor, few where each message is
 /// waited for, more where several came without waiting: then more are to come at a time, since each
@@ -11,6 +11,55 @@ use super::links::{Link, Memory, Word};
 const LOOKS: u32 = 200;
 const PAUSES: u64 = 2;
 const PAUSES_MAX: u64 = 64;
+
+/// In [`Word::VainAt`], beside where that was: by this very call, the long way of which follows.
+const JUST_NOW: u64 = 1;
+
+/// For a call that has asked nobody so far: nothing is known that it would have to look after, and
+/// it has not looked for this in vain before. What was sent by the kernel it would not find here.
+#[inline(always)]
+pub(super) fn may_look(link: Link, direction: &Direction<Memory>, place: Place) -> bool {
+    let notes = Note::NonBlocking as u64 | Note::Broken as u64;
+    let head = direction.head();
+    !place.is_taken()
+        && head.position() == place.position()
+        && !head.is_stopped()
+        && direction.is_welcome()
+        && link.get(Word::Notes) & notes == 0
+        && link.get(Word::Skip) == 0
+        && link.get(Word::Error) == 0
+        && link.get(Word::Looked) != 0
+        && link.get(Word::VainAt) & !JUST_NOW != vain_at(place)
+}
+
+/// Another place than before has another one here.
+fn vain_at(place: Place) -> u64 {
+    (place.position() + 1) << 1
+}
+
+/// Looks, for such a call, which wants so many bytes. `true`: something has come.
+#[inline(always)]
+pub(super) fn look_first(
+    link: Link,
+    direction: &Direction<Memory>,
+    place: Place,
+    wanted: usize,
+) -> bool {
+    let has_come = look(link, direction, place, wanted);
+    if !has_come {
+        link.set(Word::VainAt, vain_at(place) | JUST_NOW);
+    }
+    has_come
+}
+
+/// This call has just looked so.
+pub(super) fn has_looked(link: Link, place: Place) -> bool {
+    let has_looked = link.get(Word::VainAt) == vain_at(place) | JUST_NOW;
+    if has_looked {
+        link.set(Word::VainAt, vain_at(place));
+    }
+    has_looked
+}
 
 /// Looks, where the ring was found empty, for a call that wants so many bytes. `true`: something has
 /// come.

@@ -20,7 +20,7 @@ use super::parts::{self, Parts};
 use super::patience::Patience;
 use super::waking::looking;
 use super::welcome::{falls_asleep, is_worth_looking, looked, wakes, welcome};
-use super::{attentive as awake, clock, leaving, members, outward, residue, shadow, waking};
+use super::{attentive, clock, leaving, members, outward, residue, shadow, waking};
 use crate::slots::next_recvmsg;
 
 /// How long a socket is taken for one that does not wait, as it was when it was looked at.
@@ -374,7 +374,8 @@ impl<N: Fn() -> isize> Call<'_, N> {
     #[inline(always)]
     fn look_awake(&self, place: Place) -> bool {
         welcome(self.link, &self.direction)
-            && awake::look(self.link, &self.direction, place, self.parts.total())
+            && !attentive::has_looked(self.link, place)
+            && attentive::look(self.link, &self.direction, place, self.parts.total())
     }
 
     /// Looks for a moment. `true`: something has come, or happened.

@@ -3,11 +3,10 @@
 
 use core::ffi::{c_int, c_void};
 
-use omniverb_carry::Direction;
 use omniverb_ring::UserMemory;
 
 use super::at_once::{self, PLAIN};
-use super::links::{Link, Memory, Note, Word};
+use super::links::Word;
 use super::{attentive, brief, broker, clock, dirty, look, outward, residue};
 
 /// A program's memory, if there may be some.
@@ -59,24 +58,11 @@ pub(crate) fn receive(
     }
     let (link, direction) = (brief.link(), brief.link().inward()?);
     let got = at_once::take(link, &direction, &piece, flags);
-    if got.is_some() || !may_look(link, &direction, flags) {
+    if got.is_some() || flags & libc::MSG_DONTWAIT != 0 {
         return got;
     }
     let place = direction.place();
-    let is_empty = !place.is_taken() && direction.head().position() == place.position();
-    let has_come = is_empty && attentive::look(link, &direction, place, length);
+    let has_come = attentive::may_look(link, &direction, place)
+        && attentive::look_first(link, &direction, place, length);
     if has_come { at_once::take(link, &direction, &piece, flags) } else { None }
-}
-
-/// A call may wait for bytes to come into the ring, for a moment: they would, and nothing else is
-/// known that it would have to look after.
-#[inline(always)]
-fn may_look(link: Link, direction: &Direction<Memory>, flags: c_int) -> bool {
-    let notes = Note::NonBlocking as u64 | Note::Broken as u64;
-    flags & libc::MSG_DONTWAIT == 0
-        && direction.is_welcome()
-        && link.get(Word::Notes) & notes == 0
-        && link.get(Word::Skip) == 0
-        && link.get(Word::Error) == 0
-        && link.get(Word::Looked) != 0
 }

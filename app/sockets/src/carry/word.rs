@@ -105,6 +105,8 @@ pub(super) enum Word {
     /// Where the ring was found empty last, and the pauses that were made then.
     EmptyAt,
     Pauses,
+    /// Where the ring was found empty last by who then looked in vain ([`super::attentive`]).
+    VainAt,
     /// When the other end had rung, as it said, when that was looked at last.
     Heard,
 
