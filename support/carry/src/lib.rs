@@ -3,12 +3,14 @@
 //! * [`layout`]: where what is in the link's memory.
 //! * [`bytes`]: where which byte of a ring is.
 //! * [`direction`]: a stream of bytes through it, which either end can end at any instant.
+//! * [`brief`]: how a short call has a link in hand meanwhile.
 //! * [`message`]: what is said to the broker, who gives both the memory, and by it.
 //! * [`trunk`]: how large the memory of two processes is that need no socket of the kernel's.
 //!   [`lane`]: the part of it that one connection has to itself while it is busy.
 //! * [`range`]: between which addresses that is so, if not between all.
 //! * [`ledger`]: which sockets have none, and why. [`show`]: what the broker shows of all.
 
+pub mod brief;
 pub mod bytes;
 pub mod direction;
 pub mod lane;

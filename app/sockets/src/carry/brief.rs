@@ -1,19 +1,14 @@
 //! A link in hand for one short call, that only touches memory: by the turn of its one sender, or its
-//! one reader. To be held ([`links::enter`]) costs two locked instructions more.
+//! one reader ([`omniverb_carry::brief`]). To be held ([`links::enter`]) costs two locked
+//! instructions more.
 //!
-//! Who has come in finds whatever was there when he had his turn, until he gives that back: who ends
-//! a link waits for that, or leaves its row as it is. So does who closes a number: he sees that
-//! somebody is there.
-//!
-//! **Ordering.** Who comes in takes the turn and then looks whether the number is still for the row;
-//! who ends it has taken the number away before he looks at the turns. All four are sequentially
-//! consistent, so one of the two finds what the other did. Who finds the number to be for something
-//! else has touched nothing but the turn, of a row that may be another link's by now: so turns are
-//! never reset with a row, and to give one back is the affair of who has taken it.
+//! Who ends a link waits for those that are in such a call, or leaves its row as it is until later.
+//! Who closes a number sees that somebody is in one.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use omniverb_carry::brief;
 use rustix::thread::sched_yield;
 
 use super::links::{self, Link, Word};
@@ -39,7 +34,7 @@ impl Brief {
 impl Drop for Brief {
     #[inline(always)]
     fn drop(&mut self) {
-        self.turn.store(0, Ordering::Release);
+        brief::leave(self.turn);
     }
 }
 
@@ -55,15 +50,13 @@ pub(super) fn enter(number: c_int, turn: Word) -> Option<Brief> {
         return None;
     }
     let link = Link::at((found - 1) as u32)?;
-    let (turn, me) = (link.word(turn), place::this_thread());
-    turn.compare_exchange(0, me, Ordering::SeqCst, Ordering::Relaxed).ok()?;
-    let brief = Brief { link, turn };
-    let is_its = word.load(Ordering::SeqCst) == found && link.get(Word::Memory) != 0;
-    is_its.then_some(brief)
+    let turn = link.word(turn);
+    let is_its = || word.load(Ordering::SeqCst) == found && link.get(Word::Memory) != 0;
+    brief::enter(turn, place::this_thread(), is_its).then_some(Brief { link, turn })
 }
 
 fn turns(link: Link) -> [u64; 2] {
-    [Word::Writer, Word::Reader].map(|turn| link.word(turn).load(Ordering::SeqCst))
+    brief::who([Word::Writer, Word::Reader].map(|turn| link.word(turn)))
 }
 
 /// Such a call is under way.

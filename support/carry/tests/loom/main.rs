@@ -4,6 +4,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p omniverb_carry --release --test loom`
 #![cfg(loom)]
 
+mod brief;
 mod lanes;
 mod memory;
 

@@ -1,0 +1,49 @@
+//! A turn at something that may be ended by others, without holding it: for a short call by one end
+//! of a link that nobody else of its process makes at this moment.
+//!
+//! To hold a thing is to count oneself up and down, and whoever is the last one ends it. Who only
+//! takes the turn, which it needs anyway, has it in hand as well: whoever ends it looks whether
+//! somebody has a turn.
+//!
+//! **Ordering.** Who comes takes the turn and then looks whether the thing is still there under the
+//! name that he has come by; who ends it takes the name away and then looks at its turns. A full
+//! fence is between the two on both sides, so at least one of them finds what the other did. Who
+//! finds the turn given back (acquire) finds all that was done by it (release).
+//!
+//! **Too late.** Who finds another name has touched nothing but the turn, by then perhaps that of
+//! another thing in the same place. So a turn is never reset with its place: it is given back by
+//! who has taken it.
+
+use crate::direction;
+use omniverb_ring::sync::{AtomicU64, Ordering, fence};
+
+/// Takes the turn, for the thread of this name, which is not 0. `false`: somebody has it, or
+/// `is_there` says that there is nothing any more by the name that it was found by.
+#[inline(always)]
+pub fn enter(turn: &AtomicU64, thread: u64, is_there: impl FnOnce() -> bool) -> bool {
+    // SYNC: turn. A fence by itself on x86-64.
+    if turn.compare_exchange(0, thread, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+        return false;
+    }
+    direction::fence();
+    let is_there = is_there();
+    if !is_there {
+        leave(turn);
+    }
+    is_there
+}
+
+/// Gives the turn back.
+#[inline(always)]
+pub fn leave(turn: &AtomicU64) {
+    // SYNC: turn
+    turn.store(0, Ordering::Release);
+}
+
+/// Who has which of these turns; 0: nobody. For who has taken the name away before: nobody comes
+/// after that.
+pub fn who<const TURNS: usize>(turns: [&AtomicU64; TURNS]) -> [u64; TURNS] {
+    fence(Ordering::SeqCst);
+    // SYNC: turn
+    turns.map(|turn| turn.load(Ordering::Acquire))
+}
