@@ -69,6 +69,24 @@ def _whole(connections):
     return run
 
 
+def crossed(times, rounds):
+    """The same in light mode, where only some are light, of connections that come later."""
+    def run(ways):
+        """No call that began by one connection ends by another one, and none is out of order,
+        whoever closes a number that others send and receive by."""
+        program = ways.program("crossed")
+        ways.run(False, program, rounds, limit=60)
+        for _ in range(_TURNS):
+            ways.reports()
+            for _ in range(times):
+                ways.run(True, program, rounds, limit=60)
+            links = sum(count for count, _ in ways.reports())
+            if links > 0:
+                return
+        raise Failure(f"{links} were carried")
+    return run
+
+
 def _turns(connections, threads, rounds=60, seeds=1):
     def run(ways):
         """Who is one of very many, and does something seldom, is told of it."""
@@ -101,7 +119,7 @@ def groups():
     """All wait."""
     waits = [Case("carry.gone", _gone, 90)]
     waits += [Case(f"carry.files.{how}", _files(how), 120) for how in ("waits", "asks", "strange")]
-    waits += [Case("carry.whole", _whole(200), 120)]
+    waits += [Case("carry.whole", _whole(200), 120), Case("carry.crossed", crossed(12, 40), 120)]
     waits += [Case("carry.turns", _turns(300, 1), 120),
               Case("carry.turns.many", _turns(1400, 1), 120),
               Case("carry.turns.threads", _turns(500, 3), 120),

@@ -9,7 +9,7 @@ import re
 
 from cases import sockets
 from cases.carry import Carried, pairs, sets, soak
-from cases.carry_many import left
+from cases.carry_many import crossed, left
 from harness import process, staging
 from harness.case import WAITS, Case, Group, check
 
@@ -200,7 +200,7 @@ def groups():
                 "iperf3-more": sockets.iperf("-P", 4, "-R", "-Z")}
     cases = [Case(f"light.{name}", _both(run), 90) for name, run in programs.items()]
     cases += [Case("light.nginx", _by_itself, 90), Case("light.many", _many, 90),
-              Case("light.accepting", _accepting, 90)]
+              Case("light.accepting", _accepting, 90), Case("light.crossed", crossed(1, 300), 90)]
     cases += [Case(f"light.lanes.{way}", _lanes(way), 90)
               for way in ("held", "both", "asleep", "turns", "ends", "calls")]
     cases += [Case(f"light.pieces.{way}", _lanes(way, "pieces"), 90)

@@ -134,6 +134,14 @@ pub(super) fn forget(number: c_int) {
 
 /// A number is about to be closed.
 pub(super) fn close(number: c_int) {
+    if let Some(link) = links::enter(number) {
+        // Who sends by it from now on does so by the kernel, and behind what is in the ring only as
+        // long as the number is for the link.
+        if link.get(Word::Numbers) == 1 && link.get(Word::Memory) != 0 && is_its(link, number) {
+            escape(link, number);
+        }
+        link.let_go();
+    }
     let taken = links::take(number);
     // A call that is under way, by this link or by one that the socket had before, may use the
     // socket for as long as it likes. A fork that is counting at this moment is to see that, too.

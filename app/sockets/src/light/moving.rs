@@ -163,10 +163,6 @@ impl State {
             None => self.look_by(at),
         }
         let row = self.rows.at(at);
-        if row.has(Note::Closed) {
-            // By another thread, meanwhile.
-            return Some(Err(libc::EBADF));
-        }
         match row.may_send() {
             Ok(Some(_)) => {}
             Ok(None) => {

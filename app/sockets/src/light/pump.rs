@@ -441,7 +441,8 @@ impl State {
         // What has come and is not received makes it a reset.
         let index = usize::from(self.rows.at(at).trunk);
         self.pump_one(index);
-        self.leaves_lane(at);
+        // A call that is under way must not go on with what comes behind what is forgotten here.
+        self.leaves_lanes(at);
         let in_lane = self.in_lane(at);
         let row = self.rows.at(at);
         row.close(in_lane);

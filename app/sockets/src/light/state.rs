@@ -164,11 +164,12 @@ pub(super) fn with<R>(act: impl FnOnce(&mut State) -> R) -> Option<R> {
 }
 
 impl State {
-    /// The row of a connection, if it is still that.
+    /// The row of a connection, if it is still that, and no thread has closed it meanwhile.
     #[inline(always)]
     pub(super) fn row(&mut self, token: Token) -> Option<u32> {
         let row = self.rows.at(token.row());
-        (row.turn == token.turn() && row.has(Note::Used)).then_some(token.row())
+        let is_open = row.has(Note::Used) && !row.has(Note::Closed);
+        (row.turn == token.turn() && is_open).then_some(token.row())
     }
 
     /// What numbers are to say of a row.
