@@ -47,6 +47,7 @@ mod messages;
 mod next;
 mod numbered;
 mod own;
+mod past;
 mod place;
 mod room;
 mod rows;

@@ -5,6 +5,8 @@ use std::io::{IoSlice, IoSliceMut};
 
 use omniverb_ring::{UserMemory, WordMemory, copy_many};
 
+use crate::past::copy_over;
+
 /// So many bytes, where this process has them mapped. A link's are there as long as it is held
 /// (`carry::links::enter`), a trunk's as long as it is in its list.
 #[derive(Clone, Copy, Debug)]
@@ -54,17 +56,19 @@ impl<const LENGTH: usize> WordMemory for Memory<LENGTH> {
     fn fill(&self, offset: usize, source: UserMemory) {
         let to = self.at(offset, source.len());
         let length = source.len();
+        let (from, to) = (source.address() as *const u8, to as *mut u8);
         // SAFETY: the target is within the mapping; the source is the program's, who said that it
         // is there. Somebody may change either meanwhile: bytes are bytes.
-        unsafe { copy(source.address() as *const u8, to as *mut u8, length) }
+        unsafe { copy(from, to, length, |from, to| copy_over(from, to, length)) }
     }
 
     #[inline(always)]
     fn drain(&self, offset: usize, target: UserMemory) {
         let from = self.at(offset, target.len());
         let length = target.len();
+        let (from, to) = (from as *const u8, target.address() as *mut u8);
         // SAFETY: as above.
-        unsafe { copy(from as *const u8, target.address() as *mut u8, length) }
+        unsafe { copy(from, to, length, |from, to| copy_many(from, to, length)) }
     }
 
     #[inline(always)]
@@ -73,12 +77,13 @@ impl<const LENGTH: usize> WordMemory for Memory<LENGTH> {
     }
 }
 
-/// Copies bytes, of which others may change any meanwhile. Few are moved without a call.
+/// Copies bytes, of which others may change any meanwhile. Few are moved without a call, `many` by
+/// that.
 ///
 /// # Safety
 /// So many are there at both places.
 #[inline(always)]
-unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
+unsafe fn copy(from: *const u8, to: *mut u8, length: usize, many: impl FnOnce(*const u8, *mut u8)) {
     // SAFETY: as the caller says. Both ends of them are read before any is written, so the two
     // places may be the same.
     unsafe {
@@ -92,7 +97,7 @@ unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
             }
             4 => to.cast::<u32>().write_unaligned(from.cast::<u32>().read_unaligned()),
             1 => to.write(from.read()),
-            _ => copy_many(from, to, length),
+            _ => many(from, to),
         }
     }
 }

@@ -16,6 +16,7 @@ pub mod array;
 pub mod bell;
 pub mod copy;
 pub mod memory;
+pub mod past;
 pub mod spsc;
 pub mod sync;
 pub mod user;

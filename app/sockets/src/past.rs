@@ -1,0 +1,53 @@
+//! Large pieces are written into the cache, or past it, whichever is faster to where the other end
+//! reads them (docs/decisions/0061).
+//!
+//! Where processors share a cache, lines go from one to the other about as fast as bytes are
+//! copied, and past the cache is slower. Where they do not, or a virtual machine's host has put
+//! them far apart for the moment, each line has to be fetched from there, here and there. Nobody
+//! says how it is. So it is measured by each copy into the cache; if one was slow the next ones go
+//! past it, and then it is tried again.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use omniverb_ring::{copy_many, past::copy_past};
+
+use crate::carry::clock;
+
+/// Pieces of fewer bytes are left to the cache.
+const LEAST: usize = 4096;
+/// Bytes that are copied, at least, while the processor counts one, or it is slow: some 6 to 10 GB/s.
+const SWIFT: u64 = 3;
+/// So many pieces go past the cache before it is tried again.
+const PAST: u32 = 256;
+
+/// How many of them are left, of this process.
+static LEFT: AtomicU32 = AtomicU32::new(0);
+
+/// Copies bytes to where another process reads them.
+///
+/// # Safety
+/// As of [`copy_many`].
+#[inline(always)]
+pub(crate) unsafe fn copy_over(from: *const u8, to: *mut u8, length: usize) {
+    // SAFETY: as the caller says.
+    unsafe {
+        if length < LEAST { copy_many(from, to, length) } else { copy_large(from, to, length) }
+    }
+}
+
+/// The same for such pieces.
+unsafe fn copy_large(from: *const u8, to: *mut u8, length: usize) {
+    let left = LEFT.load(Ordering::Relaxed);
+    if left > 0 {
+        // Whatever other threads write there meanwhile it comes to its end.
+        LEFT.store(left - 1, Ordering::Relaxed);
+        // SAFETY: as the caller says.
+        return unsafe { copy_past(from, to, length) };
+    }
+    let began = clock::now();
+    // SAFETY: as the caller says.
+    unsafe { copy_many(from, to, length) };
+    if clock::now().wrapping_sub(began) > length as u64 / SWIFT {
+        LEFT.store(PAST, Ordering::Relaxed);
+    }
+}
