@@ -11,8 +11,9 @@
 //! finds the turn given back (acquire) finds all that was done by it (release).
 //!
 //! **Too late.** Who finds another name has touched nothing but the turn, by then perhaps that of
-//! another thing in the same place. So a turn is never reset with its place: it is given back by
-//! who has taken it.
+//! another thing in the same place, whose own callers find it taken for that moment. So a turn is
+//! never reset with its place: it is given back by who has taken it, and a place whose turn is
+//! taken is not used anew.
 
 use crate::direction;
 use omniverb_ring::sync::{AtomicU64, Ordering, fence};

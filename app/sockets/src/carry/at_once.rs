@@ -11,8 +11,10 @@ use super::links::{Link, Memory, Note, Word};
 use super::parts::Parts;
 use super::residue;
 
+/// Flags of messages that change nothing about bytes in the ring.
+pub(super) const SENDS_PLAINLY: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_MORE;
 /// Flags of calls that receive which are understood here; all others are for the kernel alone.
-pub(super) const PLAIN: c_int = libc::MSG_PEEK
+pub(super) const RECEIVES_PLAINLY: c_int = libc::MSG_PEEK
     | libc::MSG_DONTWAIT
     | libc::MSG_WAITALL
     | libc::MSG_NOSIGNAL
@@ -113,7 +115,7 @@ pub(super) fn take(
     let length = there.min(wanted);
     let is_quick = length > 0
         && length <= PIECE
-        && flags & (!PLAIN | libc::MSG_PEEK) == 0
+        && flags & (!RECEIVES_PLAINLY | libc::MSG_PEEK) == 0
         && (flags & libc::MSG_WAITALL == 0 || length == wanted)
         && link.get(Word::Passed) == direction.fence().wrapping_add(1)
         && !link.has(Note::Broken);

@@ -12,29 +12,32 @@ const LOOKS: u32 = 200;
 const PAUSES: u64 = 2;
 const PAUSES_MAX: u64 = 64;
 
-/// In [`Word::VainAt`], beside where that was: by this very call, the long way of which follows.
-const JUST_NOW: u64 = 1;
+/// In [`Word::First`]: what was looked for came by the kernel.
+const BY_KERNEL: u64 = u64::MAX;
+/// In there, beside where it was looked in vain: by a call whose long way follows.
+const GOES_ON: u64 = 1;
+
+fn vain_at(place: Place) -> u64 {
+    (place.position() + 1) << 1
+}
 
 /// For a call that has asked nobody so far: nothing is known that it would have to look after, and
-/// it has not looked for this in vain before. What was sent by the kernel it would not find here.
+/// nobody has looked here in vain before. What was sent by the kernel would not be found.
 #[inline(always)]
-pub(super) fn may_look(link: Link, direction: &Direction<Memory>, place: Place) -> bool {
+pub(super) fn may_look_first(link: Link, direction: &Direction<Memory>, place: Place) -> bool {
     let notes = Note::NonBlocking as u64 | Note::Broken as u64;
-    let head = direction.head();
+    let (head, first) = (direction.head(), link.get(Word::First));
     !place.is_taken()
         && head.position() == place.position()
         && !head.is_stopped()
         && direction.is_welcome()
         && link.get(Word::Notes) & notes == 0
         && link.get(Word::Skip) == 0
+        && link.get(Word::Vain) == 0
         && link.get(Word::Error) == 0
         && link.get(Word::Looked) != 0
-        && link.get(Word::VainAt) & !JUST_NOW != vain_at(place)
-}
-
-/// Another place than before has another one here.
-fn vain_at(place: Place) -> u64 {
-    (place.position() + 1) << 1
+        && first != BY_KERNEL
+        && first & !GOES_ON != vain_at(place)
 }
 
 /// Looks, for such a call, which wants so many bytes. `true`: something has come.
@@ -47,18 +50,26 @@ pub(super) fn look_first(
 ) -> bool {
     let has_come = look(link, direction, place, wanted);
     if !has_come {
-        link.set(Word::VainAt, vain_at(place) | JUST_NOW);
+        link.set(Word::First, vain_at(place) | GOES_ON);
     }
     has_come
 }
 
-/// This call has just looked so.
-pub(super) fn has_looked(link: Link, place: Place) -> bool {
-    let has_looked = link.get(Word::VainAt) == vain_at(place) | JUST_NOW;
+/// This is the long way of a call that has looked first: where it was, if there.
+pub(super) fn has_looked_first(link: Link, place: Place) -> bool {
+    let first = link.get(Word::First);
+    let has_looked = first != BY_KERNEL && first & GOES_ON != 0;
     if has_looked {
-        link.set(Word::VainAt, vain_at(place));
+        link.set(Word::First, first & !GOES_ON);
     }
-    has_looked
+    has_looked && first & !GOES_ON == vain_at(place)
+}
+
+/// The kernel had what a call has received: nobody looks first until something is found by looking.
+pub(super) fn came_by_kernel(link: Link) {
+    if link.get(Word::First) != BY_KERNEL {
+        link.set(Word::First, BY_KERNEL);
+    }
 }
 
 /// Looks, where the ring was found empty, for a call that wants so many bytes. `true`: something has
@@ -82,6 +93,9 @@ pub(super) fn look(link: Link, direction: &Direction<Memory>, place: Place, want
     });
     if has_come && link.get(Word::Vain) != 0 {
         link.set(Word::Vain, 0);
+    }
+    if has_come && link.get(Word::First) == BY_KERNEL {
+        link.set(Word::First, 0);
     }
     has_come
 }

@@ -1,9 +1,10 @@
-//! A link in hand for one short call, that only touches memory: by the turn of its one sender, or its
-//! one reader ([`omniverb_carry::brief`]). To be held ([`links::enter`]) costs two locked
-//! instructions more.
+//! A link in hand for one short call: by the turn of its one sender, or its one reader
+//! ([`omniverb_carry::brief`]). To be held ([`links::enter`]) costs two locked instructions more.
 //!
-//! Who ends a link waits for those that are in such a call, or leaves its row as it is until later.
-//! Who closes a number sees that somebody is in one.
+//! Mostly such a call only touches memory. But it may be interrupted by a handler that does not come
+//! back, or find that the other end has just gone to sleep, and have the kernel send what it has
+//! put there. So who ends a link waits for those calls for a moment, and otherwise leaves its row
+//! as it is until later. Who closes a number sees that somebody is in one.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -64,8 +65,8 @@ pub(super) fn is_any(link: Link) -> bool {
     turns(link) != [0; 2]
 }
 
-/// They are over, or will be before long, which is waited for. Nobody else comes: no number is for
-/// this link any more. `false`: this thread is in the middle of one itself, or they take too long.
+/// They are over, or are soon, which is waited for. Nobody else comes: no number is for this link
+/// any more. `false`: this thread is in the middle of one itself, or they take too long.
 pub(super) fn are_over(link: Link) -> bool {
     for tried in 0..TRIES {
         let turns = turns(link);

@@ -12,7 +12,7 @@ use omniverb_carry::{Direction, Place};
 use rustix::event::PollFlags;
 
 use super::arrived::{are_missing, is_left_of_kernel, is_passed, mark, settles, waiting};
-use super::at_once::{self, PIECE, PLAIN};
+use super::at_once::{self, PIECE, RECEIVES_PLAINLY};
 use super::links::{self, Link, Memory, Note, Word};
 use super::look::{self, Seen};
 use super::members::Looked;
@@ -64,6 +64,8 @@ struct Call<'a, N> {
     got: usize,
     /// Where the ring was read when the kernel was asked, by a call that does not wait.
     seen: Option<u64>,
+    /// It has looked before it came the long way, at the same place.
+    has_looked_first: bool,
 }
 
 /// Receives. `native` does what the program has called, and the whole of it.
@@ -96,7 +98,7 @@ fn receive_in_steps(
 ) -> isize {
     // A look at bytes that waits for all of them is the kernel's affair, too.
     let looks_and_waits = libc::MSG_PEEK | libc::MSG_WAITALL;
-    let is_plain = flags & !PLAIN == 0 && flags & looks_and_waits != looks_and_waits;
+    let is_plain = flags & !RECEIVES_PLAINLY == 0 && flags & looks_and_waits != looks_and_waits;
     let parts = parts.filter(|parts| parts.total() > 0 && is_plain);
     let Some(parts) = parts.filter(|_| !link.has(Note::Broken)) else {
         if link.has(Note::Broken) && are_missing(link, number) {
@@ -108,7 +110,19 @@ fn receive_in_steps(
         residue::flush_all();
         return native();
     };
-    let got = Call { link, direction, number, parts, flags, native, got: 0, seen: None }.run();
+    let has_looked_first = attentive::has_looked_first(link, direction.place());
+    let call = Call {
+        link,
+        direction,
+        number,
+        parts,
+        flags,
+        native,
+        got: 0,
+        seen: None,
+        has_looked_first,
+    };
+    let got = call.run();
     if got >= 0 && flags & libc::MSG_PEEK == 0 && link.get(Word::Shown) != 0 {
         link.set(Word::Shown, 0);
     }
@@ -374,7 +388,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     #[inline(always)]
     fn look_awake(&self, place: Place) -> bool {
         welcome(self.link, &self.direction)
-            && !attentive::has_looked(self.link, place)
+            && !self.has_looked_first
             && attentive::look(self.link, &self.direction, place, self.parts.total())
     }
 
@@ -494,6 +508,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     /// The kernel's answer is the call's, but for what it cannot know.
     fn told(&mut self, result: isize) -> Step {
         if result > 0 {
+            attentive::came_by_kernel(self.link);
             if waking::heard(self.link) {
                 self.link.set(Word::Skip, 0);
                 members::looks_again(self.link);

@@ -134,14 +134,17 @@ pub(super) fn forget(number: c_int) {
 
 /// A number is about to be closed.
 pub(super) fn close(number: c_int) {
-    if let Some(link) = links::enter(number) {
+    let escaped = links::enter(number).and_then(|link| {
         // Who sends by it from now on does so by the kernel, and behind what is in the ring only as
         // long as the number is for the link.
-        if link.get(Word::Numbers) == 1 && link.get(Word::Memory) != 0 && is_its(link, number) {
+        let is_last = link.get(Word::Numbers) == 1 && link.get(Word::Memory) != 0;
+        let escapes = is_last && is_its(link, number);
+        if escapes {
             escape(link, number);
         }
         link.let_go();
-    }
+        escapes.then_some(link.index())
+    });
     let taken = links::take(number);
     // A call that is under way, by this link or by one that the socket had before, may use the
     // socket for as long as it likes. A fork that is counting at this moment is to see that, too.
@@ -156,6 +159,9 @@ pub(super) fn close(number: c_int) {
     }
     if is_last && is_its(link, number) {
         if link.get(Word::Memory) != 0 {
+            if escaped != Some(link.index()) {
+                escape(link, number);
+            }
             end(link, number);
         } else if !link.has(Note::Shared) && !link.has(Note::Returned) {
             // The broker may have its duplicate still, which would put the end off.
@@ -164,6 +170,7 @@ pub(super) fn close(number: c_int) {
         }
     }
     link.let_go();
+    links::free_left();
 }
 
 /// No set has what is open at a number any more. The kernel sees to that when nobody has it any
@@ -176,9 +183,8 @@ fn leave_sets(number: c_int) {
     });
 }
 
-/// The last number of this process is.
+/// The last number of this process is, of a link that has escaped.
 fn end(link: Link, number: c_int) {
-    escape(link, number);
     if link.has(Note::Shared) {
         return;
     }
@@ -317,6 +323,7 @@ pub(super) fn finish() {
             link.tells_worth();
         }
         if is_its(link, number) && link.get(Word::Memory) != 0 {
+            escape(link, number);
             end(link, number);
         }
     });

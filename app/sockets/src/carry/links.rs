@@ -2,7 +2,9 @@
 //!
 //! A link is a row of words that is made when its socket is offered, and used again when nobody
 //! holds it any more: a descriptor number that is for it, or a call that is under way. A call that
-//! is left by `longjmp` or cancellation never lets go: then its memory stays, and nothing else.
+//! is left by `longjmp` or cancellation never lets go: then its memory stays, and nothing else. A
+//! short call has a link in hand without holding it ([`super::brief`]), which is looked at when
+//! nobody holds it any more.
 //!
 //! Who goes through many links only to see whether any is to be dealt with does so at a glance
 //! ([`Link::glance`]), without holding each. So where a link's memory once was there is always
@@ -17,6 +19,7 @@ use omniverb_ring::WordMemory;
 use omniverb_stream::descriptors::{PIECE, Room};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
+use super::bits::{self, Bits};
 pub(super) use super::word::{ASTIR, Note, Word};
 use super::word::{ENDS, LEFT, MOST, WORDS};
 use super::{astir, brief, dirty, over, worth};
@@ -42,8 +45,14 @@ static FREE: AtomicU32 = AtomicU32::new(0);
 static NUMBERS: Pieces<{ 1 << 10 }> = Pieces::new();
 /// How often a number was given one.
 static GIVEN: AtomicU64 = AtomicU64::new(0);
-/// Some links have nobody any more and are not ended.
+/// Links that nobody has any more, whose memory and rows somebody is still at; and there are some.
+static LEFT_ROWS: [AtomicU64; bits::WORDS] = [const { AtomicU64::new(0) }; bits::WORDS];
 static ARE_LEFT: AtomicBool = AtomicBool::new(false);
+
+fn left() -> Bits {
+    Bits::new(&LEFT_ROWS)
+}
+
 /// Links that had memory and have ended, and bytes that were put into their rings.
 static CARRIED: AtomicU64 = AtomicU64::new(0);
 static PUT: AtomicU64 = AtomicU64::new(0);
@@ -56,7 +65,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// The row of an index. Whoever has it by that must hold it already.
+    /// The row of an index. Whoever has it by that must hold it already, or have a turn at it.
     #[inline(always)]
     pub(super) fn at(index: u32) -> Option<Link> {
         let (piece, at) = (index as usize / IN_PIECE, index as usize % IN_PIECE);
@@ -268,23 +277,31 @@ impl Link {
         }
     }
 
-    /// Nobody holds it, nor can, before this is over.
+    /// Nobody holds it, nor can, before its row is used anew.
     #[cold]
     fn end(self) {
-        if !brief::are_over(self) {
-            self.word(Word::Holders).store(LEFT, Ordering::Release);
-            return ARE_LEFT.store(true, Ordering::Release);
-        }
         if self.get(Word::Dirty) != 0 || dirty::all().has(self.index) {
             dirty::take(self.index, self.word(Word::Dirty));
         }
-        let (has_put, name) = (self.has_put(), self.get(Word::Name));
         self.tells_worth();
+        if self.get(Word::Memory) != 0 {
+            over::put(self.get(Word::Name));
+            CARRIED.fetch_add(1, Ordering::Relaxed);
+            PUT.fetch_add(self.has_put(), Ordering::Relaxed);
+        }
+        if brief::are_over(self) {
+            self.frees();
+        } else {
+            self.word(Word::Holders).store(LEFT, Ordering::Release);
+            left().put(self.index);
+            ARE_LEFT.store(true, Ordering::Release);
+        }
+    }
+
+    /// Its memory goes, and its row is nobody's.
+    fn frees(self) {
         let base = self.get(Word::Memory);
         if base != 0 {
-            over::put(name);
-            CARRIED.fetch_add(1, Ordering::Relaxed);
-            PUT.fetch_add(has_put, Ordering::Relaxed);
             let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
             // SAFETY: the link's own mapping, which nobody uses any more, but for who looks at it
             // at a glance.
@@ -354,32 +371,37 @@ pub(super) fn enter(number: c_int) -> Option<Link> {
     None
 }
 
-/// Ends those that nobody has any more, if they can be by now.
-#[cold]
-fn end_those_left() {
-    for link in (0..end()).filter_map(Link::at) {
-        let holders = link.word(Word::Holders);
-        let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
-        if holders.load(Ordering::Relaxed) == LEFT
-            && holders.compare_exchange(LEFT, ENDS, ok, err).is_ok()
-        {
-            link.end();
-        }
+/// Frees those that nobody has any more, as far as that can be now.
+pub(super) fn free_left() {
+    if !ARE_LEFT.load(Ordering::Relaxed) || !ARE_LEFT.swap(false, Ordering::AcqRel) {
+        return;
     }
+    left().each(0, end(), |index| {
+        let Some(link) = Link::at(index) else { return true };
+        let (holders, ok, err) = (link.word(Word::Holders), Ordering::AcqRel, Ordering::Relaxed);
+        if brief::is_any(link) {
+            ARE_LEFT.store(true, Ordering::Release);
+        } else if holders.compare_exchange(LEFT, ENDS, ok, err).is_ok() {
+            left().take(index);
+            link.frees();
+        }
+        true
+    });
 }
 
 /// A row that nobody has, held twice: by a number, and by who makes it.
 fn claim() -> Option<Link> {
-    if ARE_LEFT.load(Ordering::Relaxed) && ARE_LEFT.swap(false, Ordering::AcqRel) {
-        end_those_left();
-    }
+    free_left();
     let first = FREE.load(Ordering::Acquire);
     // What is known of free ones is old where several threads make some at a time.
     (first..MOST as u32).chain(0..first).filter_map(Link::at).find(|link| {
         let holders = link.word(Word::Holders);
         let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
-        let is_ours =
-            holders.load(Ordering::Relaxed) == 0 && holders.compare_exchange(0, 2, ok, err).is_ok();
+        // A turn that is taken for good (in the middle of a call, of a thread that a child of
+        // `fork` does not have) would be in its way.
+        let is_ours = holders.load(Ordering::Relaxed) == 0
+            && !brief::is_any(*link)
+            && holders.compare_exchange(0, 2, ok, err).is_ok();
         if is_ours {
             _ = FREE.compare_exchange(first, link.index + 1, ok, err);
         }
@@ -396,8 +418,8 @@ pub(super) fn make(number: c_int) -> Option<Link> {
     link.leaves_set();
     let (turn, home) = (link.get(Word::Turn).wrapping_add(1) & 0x7fff_ffff, link.home());
     // Somebody who has come too late may have one of these turns, and gives it back himself.
-    let turns = [Word::Holders, Word::Writer, Word::Reader].map(|word| word as usize);
-    let others = link.row.iter().enumerate().filter(|(at, _)| !turns.contains(at));
+    let stays = [Word::Holders, Word::Writer, Word::Reader].map(|word| word as usize);
+    let others = link.row.iter().enumerate().filter(|(at, _)| !stays.contains(at));
     others.for_each(|(_, word)| word.store(0, Ordering::Relaxed));
     link.set(Word::Turn, turn);
     link.set(Word::Home, home as u64);

@@ -7,12 +7,13 @@
 //! * [`process`]: its beginning and its end. [`links`]: what is known of each connection;
 //!   [`over`]: what is no more. [`broker`], [`mail`]: where links come from. [`offering`]: which
 //!   sockets are offered; [`worth`]: and how soon.
-//! * [`outward`], [`inward`], [`at_once`]: sending, receiving; [`source`]: of what; [`turn`]: who
-//!   may; [`full`]: where there is no room; [`residue`], [`dirty`]: what is not read yet.
-//!   [`welcome`]: who may put bytes there; [`patience`], [`aside`], [`crowd`], [`waking`]: who
-//!   waits for them, and how long. [`waits`]: `poll` and `select`; [`epoll`], [`limit`] and
-//!   [`members`]: sets, of whose members few are looked at ([`row`], [`astir`], [`awake`],
-//!   [`news`]; [`bits`]).
+//! * [`whole`], [`at_once`]: sending and receiving one piece, simply, with a link in hand for a
+//!   moment ([`brief`]); [`attentive`]: waiting for it. [`outward`], [`inward`]: all else;
+//!   [`way`]: which of these; [`source`]: of what; [`turn`]: who may; [`full`]: where there is no
+//!   room; [`residue`], [`dirty`]: what is not read yet. [`welcome`]: who may put bytes there;
+//!   [`patience`], [`aside`], [`crowd`], [`waking`]: who waits for them, and how long.
+//!   [`waits`]: `poll` and `select`; [`epoll`], [`limit`] and [`members`]: sets, of whose members
+//!   few are looked at ([`row`], [`astir`], [`awake`], [`news`]; [`bits`]).
 //! * [`forking`]: processes that are made of this one.
 //!   [`renewing`]: links that come again after that, or after they have rested ([`resting`]).
 //! * [`arrived`]: what was not received yet. [`leaving`]: back to the kernel. [`look`], [`watch`],
@@ -60,6 +61,7 @@ mod turn;
 mod waits;
 mod waking;
 mod watch;
+mod way;
 mod welcome;
 pub(crate) mod whole;
 mod word;
@@ -70,14 +72,14 @@ use core::sync::atomic::{Ordering, fence};
 
 pub(crate) use forking::{clones, forked, forks, forks_unseen, lends, runs};
 pub(crate) use limit::{Limit, Wait};
-use links::{Link, Note, Word};
+use links::{Note, Word};
 use offering::Found;
 pub(crate) use offering::offers;
 use omniverb_stream::descriptors::Why;
 use parts::Parts;
 pub(crate) use process::{begin, ends};
-use renewing::Next;
 pub(crate) use source::{Asked, File};
+use way::{Way, by_resting, carried, link_of, link_to_send_by};
 
 use crate::rows::{self, Gone};
 use crate::table;
@@ -151,83 +153,6 @@ pub(crate) fn send_file(number: c_int, file: Option<File>, native: impl Fn() -> 
     resting::look(link, number);
     link.let_go();
     sent
-}
-
-/// The link that a call which sends uses; or what the kernel's call gave where there is none.
-#[inline(always)]
-fn link_to_send_by(way: Way, number: c_int, native: &impl Fn() -> isize) -> Result<Link, isize> {
-    match way {
-        Way::Ring(link) => Ok(link),
-        Way::Rests(link) => Err(by_resting(link, native)),
-        Way::Unknown => link_of(number, offering::enter(number), Word::Sending, native),
-    }
-}
-
-/// Which way bytes of a number go.
-enum Way {
-    /// It has a link with memory, held.
-    Ring(Link),
-    /// The same, by which nothing comes any more: all is the kernel's.
-    Rests(Link),
-    /// It has none, so far.
-    Unknown,
-}
-
-/// Which way those of this number do.
-#[inline(always)]
-fn carried(number: c_int) -> Way {
-    mail::look();
-    let Some(link) = links::enter(number) else { return Way::Unknown };
-    let has_memory = link.get(Word::Memory) != 0;
-    let next = match link.has(Note::Renewable) {
-        true => renewing::next(link, number),
-        false => Next::GoesOn,
-    };
-    match next {
-        Next::GoesOn if has_memory => return Way::Ring(link),
-        Next::Rests if has_memory => return Way::Rests(link),
-        _ => link.let_go(),
-    }
-    Way::Unknown
-}
-
-/// A call by a link that rests. It is held meanwhile, so that no other one comes.
-#[cold]
-fn by_resting(link: Link, native: impl Fn() -> isize) -> isize {
-    let result = native();
-    link.let_go();
-    result
-}
-
-/// The link that a call uses; or what the kernel's call gave where there is none. `counts`: the
-/// word of those that are in such a call, while its link may come.
-fn link_of(
-    number: c_int,
-    found: Found,
-    counts: Word,
-    native: &impl Fn() -> isize,
-) -> Result<Link, isize> {
-    match found {
-        Found::Carried(link) => Ok(link),
-        Found::Offered(link) => {
-            link.word(counts).fetch_add(1, Ordering::SeqCst);
-            // Its memory may have come before that was said: then there may be bytes in the ring,
-            // or the other end may be welcome already.
-            let has_come = link.word(Word::Memory).load(Ordering::SeqCst) != 0;
-            let result = if has_come { None } else { Some(native()) };
-            link.word(counts).fetch_sub(1, Ordering::SeqCst);
-            result.map_or(Ok(link), |result| {
-                link.let_go();
-                Err(result)
-            })
-        }
-        Found::Counted => {
-            let result = native();
-            uncounted::uncount_one(number);
-            Err(result)
-        }
-        Found::Other => Err(native()),
-    }
 }
 
 /// A call that receives.

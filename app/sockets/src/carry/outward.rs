@@ -12,7 +12,7 @@ use omniverb_carry::Direction;
 use omniverb_carry::layout::RING;
 use rustix::event::PollFlags;
 
-use super::at_once::{self, PIECE};
+use super::at_once::{self, PIECE, SENDS_PLAINLY};
 use super::full::{PATIENCE, ROOM, is_left_out, limit, wait_for_room};
 use super::links::{self, Link, Memory, Note, Word};
 use super::look::{self, ENDING, Seen};
@@ -24,8 +24,6 @@ use super::{dirty, ended, shadow, waking};
 use crate::place;
 use crate::slots::next_poll;
 
-/// Flags of messages that change nothing about bytes in the ring.
-pub(super) const PLAIN: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_MORE;
 /// The fewest bytes that the kernel has to have room for.
 const LEAST: usize = 4096;
 /// Rounds of a call that put nothing into the ring: far more than the ends of a correct link make.
@@ -49,7 +47,7 @@ pub(super) fn send(
 ) -> isize {
     let Some(direction) = link.outward() else { return native() };
     if let Some(parts) = &parts
-        && flags & !PLAIN == 0
+        && flags & !SENDS_PLAINLY == 0
         && look::is_recent(link, now)
         && put_all(link, &direction, number, parts)
     {
@@ -113,7 +111,7 @@ fn send_in_parts(
         shadow::set_errno(error);
         return -1;
     }
-    let source = source.filter(|source| source.total() > 0 && flags & !PLAIN == 0);
+    let source = source.filter(|source| source.total() > 0 && flags & !SENDS_PLAINLY == 0);
     let Some(source) = source else {
         direction.stop();
         return by_kernel(link, direction, number, (flags, usize::MAX), native);
@@ -149,7 +147,7 @@ fn is_kernels(link: Link, direction: &Direction<Memory>, flags: c_int) -> bool {
         ended::is_ended(link);
     }
     let is_empty = !place.is_taken() && place.position() == head.position();
-    let is_plain = flags & !PLAIN == 0 || head.is_stopped();
+    let is_plain = flags & !SENDS_PLAINLY == 0 || head.is_stopped();
     let may_put = direction.is_welcome() && !head.is_stopped();
     is_empty && is_plain && !may_put && link.get(Word::Error) == 0
 }

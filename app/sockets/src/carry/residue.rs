@@ -193,7 +193,7 @@ pub(super) fn publish(
     link.set(Word::Head, head.position().wrapping_add(length as u64));
     // Somebody may have looked before these were there.
     may_have_bytes(link);
-    if !is_welcome {
+    if !is_welcome && is_its(link, number) {
         // It went to sleep, or left, at this moment.
         take_back(link, direction, number);
     }
@@ -212,7 +212,10 @@ fn each_dirty(mut with: impl FnMut(c_int, Link) -> bool) {
         return;
     }
     dirty::all().each(0, links::end(), |index| {
-        let Some(link) = links::hold(index) else { return true };
+        let Some(link) = links::hold(index) else {
+            is_nobodys(index);
+            return true;
+        };
         for _ in 0..AGAIN {
             let head = put_so_far(link);
             let has = has_bytes(link);
@@ -230,6 +233,18 @@ fn each_dirty(mut with: impl FnMut(c_int, Link) -> bool) {
         link.let_go();
         true
     });
+}
+
+/// A link that nobody has any more is said to have some, by a call that it has outlived.
+#[cold]
+fn is_nobodys(index: u32) {
+    let Some(link) = Link::at(index) else { return };
+    dirty::take(index, link.word(Word::Dirty));
+    // Its row may have been used anew at this moment.
+    if let Some(link) = links::hold(index) {
+        has_bytes_now(link);
+        link.let_go();
+    }
 }
 
 /// How far this end has written.

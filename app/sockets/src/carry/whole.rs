@@ -5,9 +5,9 @@ use core::ffi::{c_int, c_void};
 
 use omniverb_ring::UserMemory;
 
-use super::at_once::{self, PLAIN};
+use super::at_once::{self, RECEIVES_PLAINLY, SENDS_PLAINLY};
 use super::links::Word;
-use super::{attentive, brief, broker, clock, dirty, look, outward, residue};
+use super::{attentive, brief, broker, clock, dirty, look, residue};
 
 /// A program's memory, if there may be some.
 #[inline(always)]
@@ -27,7 +27,7 @@ pub(crate) fn send(
     flags: c_int,
 ) -> Option<isize> {
     let piece = piece(bytes, length)?;
-    if flags & !outward::PLAIN != 0 {
+    if flags & !SENDS_PLAINLY != 0 {
         return None;
     }
     let brief = brief::enter(number, Word::Writer)?;
@@ -49,7 +49,7 @@ pub(crate) fn receive(
     flags: c_int,
 ) -> Option<isize> {
     let piece = piece(bytes, length)?;
-    if flags & !PLAIN != 0 {
+    if flags & !RECEIVES_PLAINLY != 0 {
         return None;
     }
     let brief = brief::enter(number, Word::Reader)?;
@@ -62,7 +62,7 @@ pub(crate) fn receive(
         return got;
     }
     let place = direction.place();
-    let has_come = attentive::may_look(link, &direction, place)
+    let has_come = attentive::may_look_first(link, &direction, place)
         && attentive::look_first(link, &direction, place, length);
     if has_come { at_once::take(link, &direction, &piece, flags) } else { None }
 }

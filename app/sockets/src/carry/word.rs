@@ -55,7 +55,7 @@ pub(super) enum Word {
     CarriedThen,
 
     /// The thread that takes bytes out of the ring, by a call that does nothing else.
-    Reader = 23,
+    Reader = 24,
     /// Calls of the kernel that wait for bytes to come, under way.
     Sleeping,
     /// One more than the fence up to which the kernel's bytes were received.
@@ -67,8 +67,6 @@ pub(super) enum Word {
     /// Waits in a row that were in vain, and how many more are to be left out.
     Vain,
     Skip,
-    /// One more than how far the other end had written when it was last told of there.
-    Told,
     /// One more than how far the other end had written when the program was last told that there
     /// are bytes, of which it has received none since; 0: it was not.
     Shown,
@@ -96,6 +94,8 @@ pub(super) enum Word {
     Number,
     /// With which data it is in its set.
     Data,
+    /// One more than how far the other end had written when it was last told of there.
+    Told,
     /// What its set had told of when it last told of this.
     Since,
     /// How often in a row it was looked at closely, in its set, in vain; and when that is to be
@@ -105,8 +105,8 @@ pub(super) enum Word {
     /// Where the ring was found empty last, and the pauses that were made then.
     EmptyAt,
     Pauses,
-    /// Where the ring was found empty last by who then looked in vain ([`super::attentive`]).
-    VainAt,
+    /// What came of looking first, last ([`super::attentive`]).
+    First,
     /// When the other end had rung, as it said, when that was looked at last.
     Heard,
 
