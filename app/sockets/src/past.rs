@@ -15,7 +15,8 @@ use crate::carry::clock;
 
 /// Pieces of fewer bytes are left to the cache.
 const LEAST: usize = 4096;
-/// Bytes that are copied, at least, while the processor counts one, or it is slow: some 6 to 10 GB/s.
+/// Bytes that are copied while the processor counts one, at least, or it is slow: some 6 to 10
+/// GB/s.
 const SWIFT: u64 = 3;
 /// So many pieces go past the cache before it is tried again.
 const PAST: u32 = 256;

@@ -5,8 +5,8 @@
  *     crossed ROUNDS
  *
  * Each number has a port of its own. What comes by a connection is of its port, whole, and in order
- * without a gap from the first record on, at both ends: no call that began by one connection ends
- * by another one, whatever is closed meanwhile.
+ * without a gap from the first record of each of its two senders on, at both ends: no call that
+ * began by one connection ends by another one, whatever is closed meanwhile.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -22,18 +22,21 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A record: of which port, of which connection (none, if a client has sent it), and which one. */
+enum { SENDERS = 2, PORTS = 2 };
+
+/* A record: of which port and sender, of which connection (none, if a client has sent it), and
+ * which one. */
 struct record {
-	uint8_t port, rest;
+	uint8_t port, sender;
 	uint16_t connection;
 	uint32_t count;
 };
 
 struct end {
-	int number, port, connection, users;
+	int number, port, connection, users, senders;
 };
 
-static int numbers[2];
+static int numbers[PORTS];
 static int is_over;
 
 static void fails(const char *what, const struct record *got, uint32_t wanted)
@@ -55,7 +58,9 @@ static void done(struct end *end)
 static void *answers(void *argument)
 {
 	struct end *end = argument;
-	struct record record = { (uint8_t)end->port, 0, (uint16_t)end->connection, 0 };
+	int sender = __atomic_fetch_add(&end->senders, 1, __ATOMIC_RELAXED);
+	struct record record = { (uint8_t)end->port, (uint8_t)sender, (uint16_t)end->connection,
+	                         0 };
 	while (send(end->number, &record, sizeof record, MSG_NOSIGNAL) == sizeof record)
 		record.count++;
 	done(end);
@@ -66,16 +71,19 @@ static void *listens(void *argument)
 {
 	struct end *end = argument;
 	struct record got;
-	uint32_t wanted = 0;
+	uint32_t wanted[SENDERS] = { 0 };
+	int is_known[SENDERS] = { 0 };
 	long bytes;
-	for (int is_first = 1; (bytes = recv(end->number, &got, sizeof got, MSG_WAITALL)) > 0;
-	     is_first = 0) {
+	while ((bytes = recv(end->number, &got, sizeof got, MSG_WAITALL)) > 0) {
 		/* A reset may come within one. */
 		if (bytes != sizeof got && recv(end->number, &got, sizeof got, MSG_WAITALL) <= 0)
 			break;
-		if (bytes != sizeof got || got.port != end->port || (!is_first && got.count != wanted))
-			fails("a server", &got, wanted);
-		wanted = got.count + 1;
+		if (bytes != sizeof got || got.port != end->port || got.sender >= SENDERS)
+			fails("a server", &got, 0);
+		if (is_known[got.sender] && got.count != wanted[got.sender])
+			fails("a server", &got, wanted[got.sender]);
+		wanted[got.sender] = got.count + 1;
+		is_known[got.sender] = 1;
 	}
 	shutdown(end->number, SHUT_RDWR);
 	done(end);
@@ -94,16 +102,17 @@ static void serves(const int *listeners, int told)
 {
 	struct pollfd all[] = { { listeners[0], POLLIN, 0 }, { listeners[1], POLLIN, 0 },
 	                        { told, POLLIN, 0 } };
-	int accepted[2] = { 0, 0 };
+	int accepted[PORTS] = { 0 };
 	while (poll(all, 3, -1) > 0 && !all[2].revents)
-		for (int port = 0; port < 2; port++)
+		for (int port = 0; port < PORTS; port++)
 			if (all[port].revents) {
 				struct end *end = malloc(sizeof *end);
 				*end = (struct end){ accept(listeners[port], NULL, NULL), port,
-				                     accepted[port]++, 2 };
+				                     accepted[port]++, 1 + SENDERS, 0 };
 				if (end->number < 0)
 					exit(3);
-				starts(answers, end);
+				for (int sender = 0; sender < SENDERS; sender++)
+					starts(answers, end);
 				starts(listens, end);
 			}
 }
@@ -116,8 +125,8 @@ static int number_of(int port)
 /* The client's threads, of each number. */
 static void *sends(void *argument)
 {
-	int port = (int)(intptr_t)argument;
-	struct record record = { (uint8_t)port, 0, 0, 0 };
+	int thread = (int)(intptr_t)argument, port = thread % PORTS;
+	struct record record = { (uint8_t)port, (uint8_t)(thread / PORTS), 0, 0 };
 	while (!__atomic_load_n(&is_over, __ATOMIC_RELAXED)) {
 		long sent = send(number_of(port), &record, sizeof record, MSG_NOSIGNAL);
 		if (sent == sizeof record)
@@ -132,9 +141,9 @@ static void *sends(void *argument)
 
 static void *receives(void *argument)
 {
-	int port = (int)(intptr_t)argument, connection = -1;
+	int port = (int)(intptr_t)argument % PORTS, connection = -1;
 	struct record got;
-	uint32_t wanted = 0, all = 0;
+	uint32_t wanted[SENDERS] = { 0 }, all = 0;
 	while (!__atomic_load_n(&is_over, __ATOMIC_RELAXED)) {
 		long bytes = recv(number_of(port), &got, sizeof got, MSG_WAITALL);
 		if (bytes <= 0) {
@@ -144,15 +153,17 @@ static void *receives(void *argument)
 		if (bytes != sizeof got) {
 			/* The last one of its connection. */
 			connection++;
-			wanted = 0;
+			memset(wanted, 0, sizeof wanted);
 			continue;
 		}
 		if (got.connection != connection)
-			wanted = 0;
-		if (got.port != port || got.count != wanted || got.connection < connection)
-			fails("a client", &got, wanted);
+			memset(wanted, 0, sizeof wanted);
+		if (got.port != port || got.sender >= SENDERS || got.connection < connection)
+			fails("a client", &got, 0);
+		if (got.count != wanted[got.sender])
+			fails("a client", &got, wanted[got.sender]);
 		connection = got.connection;
-		wanted = got.count + 1;
+		wanted[got.sender] = got.count + 1;
 		all++;
 	}
 	printf("port %d: %u records of %d connections\n", port, all, connection + 1);
@@ -173,11 +184,11 @@ int main(int count, char **words)
 		return 2;
 	long rounds = atol(words[1]);
 	srand((unsigned)getpid());
-	struct sockaddr_in addresses[2];
-	int listeners[2], told[2];
+	struct sockaddr_in addresses[PORTS];
+	int listeners[PORTS], told[2];
 	if (pipe(told))
 		return 3;
-	for (int port = 0; port < 2; port++) {
+	for (int port = 0; port < PORTS; port++) {
 		socklen_t length = sizeof addresses[port];
 		addresses[port] = (struct sockaddr_in){ .sin_family = AF_INET };
 		addresses[port].sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -194,19 +205,21 @@ int main(int count, char **words)
 		/* Threads go on until all is closed. */
 		_exit(0);
 	}
-	pthread_t threads[4];
-	for (int port = 0; port < 2; port++) {
+	enum { THREADS = PORTS * (SENDERS + 1) };
+	pthread_t threads[THREADS];
+	for (int port = 0; port < PORTS; port++) {
 		close(listeners[port]);
 		numbers[port] = opens(&addresses[port]);
 	}
-	for (int thread = 0; thread < 4; thread++)
-		if (pthread_create(&threads[thread], NULL, thread < 2 ? sends : receives,
-		                   (void *)(intptr_t)(thread % 2)))
+	for (int thread = 0; thread < THREADS; thread++)
+		if (pthread_create(&threads[thread], NULL,
+		                   thread < PORTS * SENDERS ? sends : receives,
+		                   (void *)(intptr_t)thread))
 			return 3;
 	for (long round = 0; round < rounds; round++) {
 		struct timespec pause = { 0, 1000000 + rand() % 12000000 };
 		nanosleep(&pause, NULL);
-		int port = rand() % 2;
+		int port = rand() % PORTS;
 		if (rand() % 2)
 			shutdown(numbers[port], SHUT_RDWR);
 		close(numbers[port]);
@@ -214,9 +227,9 @@ int main(int count, char **words)
 		__atomic_store_n(&numbers[port], opens(&addresses[port]), __ATOMIC_RELAXED);
 	}
 	__atomic_store_n(&is_over, 1, __ATOMIC_RELAXED);
-	for (int port = 0; port < 2; port++)
+	for (int port = 0; port < PORTS; port++)
 		shutdown(numbers[port], SHUT_RDWR);
-	for (int thread = 0; thread < 4; thread++)
+	for (int thread = 0; thread < THREADS; thread++)
 		pthread_join(threads[thread], NULL);
 	close(told[1]);
 	int status;

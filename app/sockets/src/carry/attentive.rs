@@ -72,8 +72,8 @@ pub(super) fn came_by_kernel(link: Link) {
     }
 }
 
-/// Looks, where the ring was found empty, for a call that wants so many bytes. `true`: something has
-/// come.
+/// Looks, where the ring was found empty, for a call that wants so many bytes. `true`: something
+/// has come.
 #[inline(always)]
 pub(super) fn look(link: Link, direction: &Direction<Memory>, place: Place, wanted: usize) -> bool {
     let taken = place.position().wrapping_sub(link.get(Word::EmptyAt));

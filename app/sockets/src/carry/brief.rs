@@ -1,24 +1,18 @@
 //! A link in hand for one short call: by the turn of its one sender, or its one reader
 //! ([`omniverb_carry::brief`]). To be held ([`links::enter`]) costs two locked instructions more.
 //!
-//! Mostly such a call only touches memory. But it may be interrupted by a handler that does not come
-//! back, or find that the other end has just gone to sleep, and have the kernel send what it has
-//! put there. So who ends a link waits for those calls for a moment, and otherwise leaves its row
-//! as it is until later. Who closes a number sees that somebody is in one.
+//! Mostly such a call only touches memory. But it may be interrupted by a handler that does not
+//! come back, or find that the other end has just gone to sleep, and have the kernel send what it
+//! has put there. So who ends a link waits for those calls for a moment, and otherwise leaves its
+//! row as it is until later ([`Link::is_in_short_call`]).
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use omniverb_carry::brief;
-use rustix::thread::sched_yield;
 
 use super::links::{self, Link, Word};
 use crate::place;
-
-/// How often it is looked whether calls are over, and how many of these times without giving the
-/// processor away.
-const TRIES: u32 = 200;
-const TRIES_AWAKE: u32 = 100;
 
 /// A link that has memory, in hand until this is dropped.
 pub(super) struct Brief {
@@ -53,30 +47,6 @@ pub(super) fn enter(number: c_int, turn: Word) -> Option<Brief> {
     let link = Link::at((found - 1) as u32)?;
     let turn = link.word(turn);
     let is_its = || word.load(Ordering::SeqCst) == found && link.get(Word::Memory) != 0;
-    brief::enter(turn, place::this_thread(), is_its).then_some(Brief { link, turn })
-}
-
-fn turns(link: Link) -> [u64; 2] {
-    brief::who([Word::Writer, Word::Reader].map(|turn| link.word(turn)))
-}
-
-/// Such a call is under way.
-pub(super) fn is_any(link: Link) -> bool {
-    turns(link) != [0; 2]
-}
-
-/// They are over, or are soon, which is waited for. Nobody else comes: no number is for this link
-/// any more. `false`: this thread is in the middle of one itself, or they take too long.
-pub(super) fn are_over(link: Link) -> bool {
-    for tried in 0..TRIES {
-        let turns = turns(link);
-        if turns == [0; 2] {
-            return true;
-        }
-        if turns.contains(&place::this_thread()) {
-            return false;
-        }
-        if tried < TRIES_AWAKE { core::hint::spin_loop() } else { sched_yield() }
-    }
-    false
+    // One that is made gives the turn back.
+    brief::enter(turn, place::this_thread(), is_its).then(|| Brief { link, turn })
 }

@@ -14,21 +14,27 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 use omniverb_carry::layout::RING;
-use omniverb_carry::{Direction, layout};
+use omniverb_carry::{Direction, brief, layout};
 use omniverb_ring::WordMemory;
 use omniverb_stream::descriptors::{PIECE, Room};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::thread::sched_yield;
 
 use super::bits::{self, Bits};
 pub(super) use super::word::{ASTIR, Note, Word};
 use super::word::{ENDS, LEFT, MOST, WORDS};
-use super::{astir, brief, dirty, over, worth};
+use super::{astir, dirty, over, worth};
 use crate::place;
 use crate::room::Pieces;
 use crate::shared;
 
 /// The memory of a link.
 pub(super) type Memory = shared::Memory<{ layout::BYTES }>;
+
+/// How often it is looked whether short calls are over, and how many of these times without giving
+/// the processor away.
+const TRIES: u32 = 200;
+const TRIES_AWAKE: u32 = 100;
 
 /// Sockets are carried at all.
 static IS_ON: AtomicBool = AtomicBool::new(false);
@@ -244,7 +250,32 @@ impl Link {
     /// Somebody holds it but the caller, and but numbers: a call is under way.
     pub(super) fn is_in_use(self) -> bool {
         let holders = self.word(Word::Holders).load(Ordering::SeqCst);
-        holders > 1 + self.get(Word::Numbers) || brief::is_any(self)
+        holders > 1 + self.get(Word::Numbers) || self.is_in_short_call()
+    }
+
+    fn turns(self) -> [u64; 2] {
+        brief::who([Word::Writer, Word::Reader].map(|turn| self.word(turn)))
+    }
+
+    /// A call is under way that has it in hand without holding it ([`super::brief`]).
+    fn is_in_short_call(self) -> bool {
+        self.turns() != [0; 2]
+    }
+
+    /// Such calls are over, or are soon, which is waited for. Nobody else comes: no number is for
+    /// this link any more. `false`: this thread is in the middle of one, or they take too long.
+    fn short_calls_end(self) -> bool {
+        for tried in 0..TRIES {
+            let turns = self.turns();
+            if turns == [0; 2] {
+                return true;
+            }
+            if turns.contains(&place::this_thread()) {
+                return false;
+            }
+            if tried < TRIES_AWAKE { core::hint::spin_loop() } else { sched_yield() }
+        }
+        false
     }
 
     /// Holds it no more.
@@ -289,7 +320,7 @@ impl Link {
             CARRIED.fetch_add(1, Ordering::Relaxed);
             PUT.fetch_add(self.has_put(), Ordering::Relaxed);
         }
-        if brief::are_over(self) {
+        if self.short_calls_end() {
             self.frees();
         } else {
             self.word(Word::Holders).store(LEFT, Ordering::Release);
@@ -379,7 +410,7 @@ pub(super) fn free_left() {
     left().each(0, end(), |index| {
         let Some(link) = Link::at(index) else { return true };
         let (holders, ok, err) = (link.word(Word::Holders), Ordering::AcqRel, Ordering::Relaxed);
-        if brief::is_any(link) {
+        if link.is_in_short_call() {
             ARE_LEFT.store(true, Ordering::Release);
         } else if holders.compare_exchange(LEFT, ENDS, ok, err).is_ok() {
             left().take(index);
@@ -400,7 +431,7 @@ fn claim() -> Option<Link> {
         // A turn that is taken for good (in the middle of a call, of a thread that a child of
         // `fork` does not have) would be in its way.
         let is_ours = holders.load(Ordering::Relaxed) == 0
-            && !brief::is_any(*link)
+            && !link.is_in_short_call()
             && holders.compare_exchange(0, 2, ok, err).is_ok();
         if is_ours {
             _ = FREE.compare_exchange(first, link.index + 1, ok, err);

@@ -72,7 +72,7 @@ use core::sync::atomic::{Ordering, fence};
 
 pub(crate) use forking::{clones, forked, forks, forks_unseen, lends, runs};
 pub(crate) use limit::{Limit, Wait};
-use links::{Note, Word};
+use links::Word;
 use offering::Found;
 pub(crate) use offering::offers;
 use omniverb_stream::descriptors::Why;

@@ -70,8 +70,8 @@ pub(super) fn send_file(
     }
 }
 
-/// All of it goes into the ring at once, if the turn is free and all is simple. `false`: nothing has
-/// gone there.
+/// All of it goes into the ring at once, if the turn is free and all is simple. `false`: nothing
+/// has gone there.
 #[inline(always)]
 fn put_all(link: Link, direction: &Direction<Memory>, number: c_int, parts: &Parts<'_>) -> bool {
     let (word, me) = (link.word(Word::Writer), place::this_thread());

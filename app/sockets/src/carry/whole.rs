@@ -1,5 +1,6 @@
-//! A call that moves one piece of memory, whole, by the ring: the shortest way there is. What is not
-//! so simple goes the ways of [`super::outward`] and [`super::inward`], as if nobody had looked here.
+//! A call that moves one piece of memory, whole, by the ring: the shortest way there is. What is
+//! not so simple goes the ways of [`super::outward`] and [`super::inward`], as if nobody had looked
+//! here.
 
 use core::ffi::{c_int, c_void};
 
