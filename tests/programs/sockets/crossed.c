@@ -117,18 +117,13 @@ static void serves(const int *listeners, int told)
 			}
 }
 
-static int number_of(int port)
-{
-	return __atomic_load_n(&numbers[port], __ATOMIC_RELAXED);
-}
-
 /* The client's threads, of each number. */
 static void *sends(void *argument)
 {
 	int thread = (int)(intptr_t)argument, port = thread % PORTS;
 	struct record record = { (uint8_t)port, (uint8_t)(thread / PORTS), 0, 0 };
 	while (!__atomic_load_n(&is_over, __ATOMIC_RELAXED)) {
-		long sent = send(number_of(port), &record, sizeof record, MSG_NOSIGNAL);
+		long sent = send(numbers[port], &record, sizeof record, MSG_NOSIGNAL);
 		if (sent == sizeof record)
 			record.count++;
 		else if (sent >= 0)
@@ -145,7 +140,7 @@ static void *receives(void *argument)
 	struct record got;
 	uint32_t wanted[SENDERS] = { 0 }, all = 0;
 	while (!__atomic_load_n(&is_over, __ATOMIC_RELAXED)) {
-		long bytes = recv(number_of(port), &got, sizeof got, MSG_WAITALL);
+		long bytes = recv(numbers[port], &got, sizeof got, MSG_WAITALL);
 		if (bytes <= 0) {
 			sched_yield();
 			continue;
@@ -219,12 +214,14 @@ int main(int count, char **words)
 	for (long round = 0; round < rounds; round++) {
 		struct timespec pause = { 0, 1000000 + rand() % 12000000 };
 		nanosleep(&pause, NULL);
-		int port = rand() % PORTS;
+		int port = rand() % PORTS, number = numbers[port];
 		if (rand() % 2)
-			shutdown(numbers[port], SHUT_RDWR);
-		close(numbers[port]);
-		/* The lowest number that is free is mostly the same. */
-		__atomic_store_n(&numbers[port], opens(&addresses[port]), __ATOMIC_RELAXED);
+			shutdown(number, SHUT_RDWR);
+		close(number);
+		/* The lowest number that is free is mostly the same; no other one may come to have it. */
+		int now = opens(&addresses[port]);
+		if (now != number && (dup2(now, number) != number || close(now)))
+			return 3;
 	}
 	__atomic_store_n(&is_over, 1, __ATOMIC_RELAXED);
 	for (int port = 0; port < PORTS; port++)
