@@ -15,7 +15,8 @@ _WAYS = [("tcp", "TCP", "tcp", None), ("unix", "UNIX socket", "unix", None),
          ("carried", "TCP carried", "tcp", "carry"), ("light", "TCP light", "tcp", "light"),
          ("ring", "bare ring", "ring", None)]
 # How messages are copied, as bench/copies.c has it, and their bytes.
-_COPIES = [("twice", "two copies"), ("read", "one copy, process_vm_readv"),
+_COPIES = [("twice", "two copies"), ("past", "two copies, past the cache"),
+           ("read", "one copy, process_vm_readv"),
            ("splice", "one copy, vmsplice")]
 _COPIED = [1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24]
 # Bytes of a large message.
