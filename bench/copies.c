@@ -4,12 +4,12 @@
  *     copies memcpy|twice|past|read|splice COUNT BYTES
  *
  * prints messages a second. `twice`: through memory that both have, in pieces, each copied in and
- * copied out, both at the same time; as carried sockets do. `past`: the same, but what is copied in
- * goes past the cache of who does that; as they do where that is faster. `read`: the receiver copies out of the
- * sender's memory, by process_vm_readv; it may read all of that, so it is no way between processes
- * that do not trust each other. `splice`: the sender lends these pages and no others to a pipe,
- * and the receiver reads that: one copy by the kernel. With both, who sends waits until it was
- * received. `memcpy`: one copy within one process.
+ * copied out, both at the same time; as carried sockets do. `past`: the same, but what is copied
+ * in goes past the cache of who does that; as they do where that is faster. `read`: the receiver
+ * copies out of the sender's memory, by process_vm_readv; it may read all of that, so it is no way
+ * between processes that do not trust each other. `splice`: the sender lends these pages and no
+ * others to a pipe, and the receiver reads that: one copy by the kernel. With both, who sends waits
+ * until it was received. `memcpy`: one copy within one process.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
