@@ -18,11 +18,15 @@ const LEAST: usize = 4096;
 /// Bytes that are copied while the processor counts one, at least, or it is slow: some 6 to 10
 /// GB/s.
 const SWIFT: u64 = 3;
-/// So many pieces go past the cache before it is tried again.
-const PAST: u32 = 256;
+/// So many pieces go past the cache before it is tried again, if what was tried last was slow and
+/// what was tried before was not: that may have been for another reason. Each further time in a row
+/// twice as many, up to the second one.
+const PAST: u32 = 4;
+const PAST_MAX: u32 = 256;
 
-/// How many of them are left, of this process.
+/// How many of them are left, of this process; and how many there are to be next time.
 static LEFT: AtomicU32 = AtomicU32::new(0);
+static NEXT: AtomicU32 = AtomicU32::new(PAST);
 
 /// Copies bytes to where another process reads them.
 ///
@@ -49,6 +53,10 @@ unsafe fn copy_large(from: *const u8, to: *mut u8, length: usize) {
     // SAFETY: as the caller says.
     unsafe { copy_many(from, to, length) };
     if clock::now().wrapping_sub(began) > length as u64 / SWIFT {
-        LEFT.store(PAST, Ordering::Relaxed);
+        let next = NEXT.load(Ordering::Relaxed);
+        LEFT.store(next, Ordering::Relaxed);
+        NEXT.store((2 * next).min(PAST_MAX), Ordering::Relaxed);
+    } else if NEXT.load(Ordering::Relaxed) != PAST {
+        NEXT.store(PAST, Ordering::Relaxed);
     }
 }

@@ -55,14 +55,14 @@ pub(super) fn look_first(
     has_come
 }
 
-/// This is the long way of a call that has looked first: where it was, if there.
-pub(super) fn has_looked_first(link: Link, place: Place) -> bool {
+/// The long way of a call begins: where it has looked first, if that is here.
+pub(super) fn looked_first(link: Link, place: Place) -> Option<u64> {
     let first = link.get(Word::First);
     let has_looked = first != BY_KERNEL && first & GOES_ON != 0;
     if has_looked {
         link.set(Word::First, first & !GOES_ON);
     }
-    has_looked && first & !GOES_ON == vain_at(place)
+    (has_looked && first & !GOES_ON == vain_at(place)).then(|| place.position())
 }
 
 /// The kernel had what a call has received: nobody looks first until something is found by looking.

@@ -64,8 +64,8 @@ struct Call<'a, N> {
     got: usize,
     /// Where the ring was read when the kernel was asked, by a call that does not wait.
     seen: Option<u64>,
-    /// It has looked before it came the long way, at the same place.
-    has_looked_first: bool,
+    /// Where it has looked before it came the long way.
+    looked_at: Option<u64>,
 }
 
 /// Receives. `native` does what the program has called, and the whole of it.
@@ -110,18 +110,9 @@ fn receive_in_steps(
         residue::flush_all();
         return native();
     };
-    let has_looked_first = attentive::has_looked_first(link, direction.place());
-    let call = Call {
-        link,
-        direction,
-        number,
-        parts,
-        flags,
-        native,
-        got: 0,
-        seen: None,
-        has_looked_first,
-    };
+    let looked_at = attentive::looked_first(link, direction.place());
+    let call =
+        Call { link, direction, number, parts, flags, native, got: 0, seen: None, looked_at };
     let got = call.run();
     if got >= 0 && flags & libc::MSG_PEEK == 0 && link.get(Word::Shown) != 0 {
         link.set(Word::Shown, 0);
@@ -291,6 +282,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
 
     /// So many bytes of the kernel's were received. Whoever has more gives it to the ring.
     fn had_of_kernel(&self, got: usize) {
+        attentive::came_by_kernel(self.link);
         let left = self.link.get(Word::Before).saturating_sub(got as u64);
         self.link.set(Word::Before, left);
         self.link.looks_at_once();
@@ -388,7 +380,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
     #[inline(always)]
     fn look_awake(&self, place: Place) -> bool {
         welcome(self.link, &self.direction)
-            && !self.has_looked_first
+            && self.looked_at != Some(place.position())
             && attentive::look(self.link, &self.direction, place, self.parts.total())
     }
 
@@ -508,7 +500,6 @@ impl<N: Fn() -> isize> Call<'_, N> {
     /// The kernel's answer is the call's, but for what it cannot know.
     fn told(&mut self, result: isize) -> Step {
         if result > 0 {
-            attentive::came_by_kernel(self.link);
             if waking::heard(self.link) {
                 self.link.set(Word::Skip, 0);
                 members::looks_again(self.link);

@@ -11,7 +11,7 @@ use super::links::{self, Link, Note, Word};
 use super::residue::{self, is_its};
 use super::{arrived, ended, shadow};
 use crate::table::{self, MEMBERS, NUMBERS};
-use crate::{ledger, rows, sole};
+use crate::{ledger, place, rows, sole};
 
 /// Neither direction goes on, now or, if it has no memory yet, ever. What was not received is still
 /// in the ring, for this process and those that it forks.
@@ -329,11 +329,15 @@ pub(super) fn finish() {
     });
 }
 
-/// In a child: threads that were at it are not there.
+/// In a child: threads that were at it are not there. This one may be in the middle of a call that
+/// it has interrupted itself.
 pub(super) fn begin_anew() {
     links::each(|_, link| {
-        link.set(Word::Writer, 0);
-        link.set(Word::Reader, 0);
+        for turn in [Word::Writer, Word::Reader] {
+            if link.get(turn) != place::this_thread() {
+                link.set(turn, 0);
+            }
+        }
         link.set(Word::Pump, 0);
     });
 }

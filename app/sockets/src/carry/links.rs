@@ -410,9 +410,13 @@ pub(super) fn free_left() {
     left().each(0, end(), |index| {
         let Some(link) = Link::at(index) else { return true };
         let (holders, ok, err) = (link.word(Word::Holders), Ordering::AcqRel, Ordering::Relaxed);
+        if holders.compare_exchange(LEFT, ENDS, ok, err).is_err() {
+            return true;
+        }
         if link.is_in_short_call() {
+            holders.store(LEFT, Ordering::Release);
             ARE_LEFT.store(true, Ordering::Release);
-        } else if holders.compare_exchange(LEFT, ENDS, ok, err).is_ok() {
+        } else {
             left().take(index);
             link.frees();
         }

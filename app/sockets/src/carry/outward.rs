@@ -17,7 +17,7 @@ use super::full::{PATIENCE, ROOM, is_left_out, limit, wait_for_room};
 use super::links::{self, Link, Memory, Note, Word};
 use super::look::{self, ENDING, Seen};
 use super::parts::Parts;
-use super::residue::{self, take_back};
+use super::residue::{self, is_its, take_back};
 use super::source::{File, Source};
 use super::turn::{give_turn, take_turn};
 use super::{dirty, ended, shadow, waking};
@@ -251,7 +251,12 @@ fn by_kernel(
     (flags, length): (c_int, usize),
     native: impl Fn() -> isize,
 ) -> isize {
+    let mut has_waited = false;
     loop {
+        if (has_waited || residue::has_bytes(link)) && !is_its(link, number) {
+            // It was closed meanwhile: what is in the ring is not for what is there now.
+            return another(number, link, &native);
+        }
         let has_turn = take_turn(link, direction);
         let done = take_back(link, direction, number);
         if done {
@@ -280,7 +285,7 @@ fn by_kernel(
                 shadow::set_errno(libc::EAGAIN);
                 return -1;
             }
-            _ => {}
+            _ => has_waited = true,
         }
     }
     let is_welcome = direction.is_welcome();
