@@ -8,7 +8,7 @@ import itertools
 from harness import process
 from harness.attached import Device
 from harness.by_address import Side
-from harness.case import Case, check
+from harness.case import Case, Failure, check
 
 from cases.pairings import elsewhere, listens
 
@@ -70,9 +70,13 @@ def run(lab, sides, program, test, *arguments, limit=150):
 def stores(lab, sides, limit=150):
     """Threads store while pages move to the window and back, and a peer writes and reads there."""
     more = _MUCH_MORE if isinstance(sides.client, Device) else _MORE
-    mapped, mediated = run(lab, sides, "adoption", "no_store_is_lost", _CYCLES, 7, more,
-                           limit=limit)
-    check(mapped >= 3, f"{mapped} of {mapped + mediated} were mapped")
+    # Where others compute the peer hears late that pages have moved: then it does more.
+    for times in (1, 8):
+        mapped, mediated = run(lab, sides, "adoption", "no_store_is_lost", _CYCLES, 7,
+                               more * times, limit=limit)
+        if mapped >= 3:
+            return
+    raise Failure(f"{mapped} of {mapped + mediated} were mapped")
 
 
 def deregistered(lab, sides, limit=150):
