@@ -137,6 +137,9 @@ static void *sends(void *argument)
 static void *receives(void *argument)
 {
 	int port = (int)(intptr_t)argument % PORTS, connection = -1;
+	/* Of which connections there was something. They may be accepted in another order than they
+	   were opened in, if not all are of one kind. */
+	static char is_seen[PORTS][UINT16_MAX + 1];
 	struct record got;
 	uint32_t wanted[SENDERS] = { 0 }, all = 0;
 	while (!__atomic_load_n(&is_over, __ATOMIC_RELAXED)) {
@@ -147,21 +150,24 @@ static void *receives(void *argument)
 		}
 		if (bytes != sizeof got) {
 			/* The last one of its connection. */
-			connection++;
-			memset(wanted, 0, sizeof wanted);
+			connection = -1;
 			continue;
 		}
-		if (got.connection != connection)
-			memset(wanted, 0, sizeof wanted);
-		if (got.port != port || got.sender >= SENDERS || got.connection < connection)
+		if (got.port != port || got.sender >= SENDERS)
 			fails("a client", &got, 0);
+		if (got.connection != connection) {
+			if (is_seen[port][got.connection])
+				fails("a client again", &got, 0);
+			is_seen[port][got.connection] = 1;
+			memset(wanted, 0, sizeof wanted);
+		}
 		if (got.count != wanted[got.sender])
 			fails("a client", &got, wanted[got.sender]);
 		connection = got.connection;
 		wanted[got.sender] = got.count + 1;
 		all++;
 	}
-	printf("port %d: %u records of %d connections\n", port, all, connection + 1);
+	printf("port %d: %u records\n", port, all);
 	return NULL;
 }
 
@@ -215,8 +221,9 @@ int main(int count, char **words)
 		struct timespec pause = { 0, 1000000 + rand() % 12000000 };
 		nanosleep(&pause, NULL);
 		int port = rand() % PORTS, number = numbers[port];
+		/* (For receiving, too, would cut a record that comes in two calls.) */
 		if (rand() % 2)
-			shutdown(number, SHUT_RDWR);
+			shutdown(number, SHUT_WR);
 		close(number);
 		/* The lowest number that is free is mostly the same; no other one may come to have it. */
 		int now = opens(&addresses[port]);
