@@ -70,7 +70,7 @@ def _whole(connections):
 
 
 def crossed(times, rounds):
-    """The same in light mode, where only some are light, of connections that come later."""
+    """So often, in so many rounds. In light mode only later connections are light."""
     def run(ways):
         """No call that began by one connection ends by another one, and none is out of order,
         whoever closes a number that others send and receive by."""

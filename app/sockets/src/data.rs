@@ -3,6 +3,8 @@
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 
+use omniverb_ring::UserMemory;
+
 use crate::call::{self, Call};
 use crate::carry;
 use crate::carry::Wait;
@@ -486,11 +488,20 @@ unsafe fn wait_until(limit: *const libc::timespec) -> Wait {
     Wait::of_time(limit.map(|limit| (limit.tv_sec, limit.tv_nsec)))
 }
 
+/// The one piece of a call, if it has any bytes.
+#[inline(always)]
+fn piece(bytes: *const c_void, length: usize) -> Option<UserMemory> {
+    let is_some = !bytes.is_null() && length > 0 && isize::try_from(length).is_ok();
+    // SAFETY: the program's own memory, as it said.
+    is_some.then(|| unsafe { UserMemory::new(bytes.expose_provenance(), length) })
+}
+
 /// A call of one piece that has nothing to think of, by a light connection or a link.
 #[inline(always)]
 fn send_whole(number: c_int, bytes: *const c_void, length: usize, flags: c_int) -> Option<isize> {
-    match light::whole::send(number, bytes, length, flags, carry::leaves_some) {
-        None => carry::whole::send(number, bytes, length, flags),
+    let piece = piece(bytes, length)?;
+    match light::whole::send(number, piece, flags, carry::leaves_some) {
+        None => carry::whole::send(number, piece, flags),
         sent => sent,
     }
 }
@@ -498,8 +509,9 @@ fn send_whole(number: c_int, bytes: *const c_void, length: usize, flags: c_int) 
 /// The same for one that receives.
 #[inline(always)]
 fn receive_whole(number: c_int, bytes: *mut c_void, length: usize, flags: c_int) -> Option<isize> {
-    match light::whole::receive(number, bytes, length, flags, carry::leaves_some) {
-        None => carry::whole::receive(number, bytes, length, flags),
+    let piece = piece(bytes, length)?;
+    match light::whole::receive(number, piece, flags, carry::leaves_some) {
+        None => carry::whole::receive(number, piece, flags),
         got => got,
     }
 }

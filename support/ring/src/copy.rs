@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 const PART: usize = 2048;
 /// Bytes of a line of the cache, and how far ahead of what is copied it is fetched from memory.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const AHEAD: usize = 1024;
 /// Bytes after which places in memory are the same for the processor as far as it looks at first.
@@ -128,7 +128,10 @@ fn hypervisor() -> [u8; 12] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::past::copy_past;
     use proptest::prelude::*;
+
+    type Copies = unsafe fn(*const u8, *mut u8, usize);
 
     #[test]
     fn what_malloc_gives_is_slow() {
@@ -156,9 +159,7 @@ mod tests {
             let base = bytes.as_mut_ptr();
             let (source, target) = (base.wrapping_add(from), base.wrapping_add(to));
             prop_assert!(back || is_slow(source.addr(), target.addr(), length, false));
-            let slow: [unsafe fn(*const u8, *mut u8, usize); 3] =
-                [copy_many, copy_in_parts, copy_in_lines];
-            for copy in slow {
+            for copy in [copy_many as Copies, copy_in_parts, copy_in_lines] {
                 bytes.copy_from_slice(&before);
                 // SAFETY: both are within the bytes.
                 unsafe { copy(source, target, length) };
@@ -171,13 +172,15 @@ mod tests {
         #[test]
         fn all_bytes_come((from, to, length) in (0..9000_usize, 0..9000_usize, 0..9000_usize)) {
             let before: Vec<u8> = (0..18_000_u32).map(|at| (at % 251) as u8).collect();
-            let mut bytes = before.clone();
-            let base = bytes.as_mut_ptr();
-            // SAFETY: both are within the bytes.
-            unsafe { copy_many(base.add(from), base.add(to), length) };
-            prop_assert_eq!(&bytes[to..to + length], &before[from..from + length]);
-            prop_assert_eq!(&bytes[..to], &before[..to]);
-            prop_assert_eq!(&bytes[to + length..], &before[to + length..]);
+            for copy in [copy_many as Copies, copy_past] {
+                let mut bytes = before.clone();
+                let base = bytes.as_mut_ptr();
+                // SAFETY: both are within the bytes.
+                unsafe { copy(base.add(from), base.add(to), length) };
+                prop_assert_eq!(&bytes[to..to + length], &before[from..from + length]);
+                prop_assert_eq!(&bytes[..to], &before[..to]);
+                prop_assert_eq!(&bytes[to + length..], &before[to + length..]);
+            }
         }
     }
 }

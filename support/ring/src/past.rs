@@ -2,11 +2,9 @@
 // UNSAFETY: reads and writes through raw pointers for whoever vouches for them.
 #![expect(unsafe_code)]
 
-use crate::{copy_many, is_emulated};
-
-/// Bytes of a line of the cache.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-const LINE: usize = 64;
+use crate::copy::LINE;
+use crate::{copy_many, is_emulated};
 
 /// As [`copy_many`], but what is written goes to memory, and not into this processor's cache, where
 /// it can: whoever reads it on another one need not fetch each line from here, nor has this one to
@@ -56,25 +54,4 @@ unsafe fn copy_lines(source: *const u8, target: *mut u8, length: usize) {
 unsafe fn copy_lines(source: *const u8, target: *mut u8, length: usize) {
     // SAFETY: as the caller says.
     unsafe { copy_many(source, target, length) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        /// Wherever both are, in one buffer too.
-        #[test]
-        fn all_bytes_come((from, to, length) in (0..9000_usize, 0..9000_usize, 0..9000_usize)) {
-            let before: Vec<u8> = (0..18_000_u32).map(|at| (at % 251) as u8).collect();
-            let mut bytes = before.clone();
-            let base = bytes.as_mut_ptr();
-            // SAFETY: both are within the bytes.
-            unsafe { copy_past(base.add(from), base.add(to), length) };
-            prop_assert_eq!(&bytes[to..to + length], &before[from..from + length]);
-            prop_assert_eq!(&bytes[..to], &before[..to]);
-            prop_assert_eq!(&bytes[to + length..], &before[to + length..]);
-        }
-    }
 }

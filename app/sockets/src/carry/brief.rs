@@ -7,7 +7,7 @@
 //! row as it is until later ([`Link::is_in_short_call`]).
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
 
 use omniverb_carry::brief;
 
@@ -36,17 +36,9 @@ impl Drop for Brief {
 /// The link of a number, if it has one with memory, and the turn at it is free.
 #[inline(always)]
 pub(super) fn enter(number: c_int, turn: Word) -> Option<Brief> {
-    if !links::is_on() {
-        return None;
-    }
-    let word = links::word_of(number)?;
-    let found = word.load(Ordering::Acquire);
-    if found == 0 || !place::is_ours() {
-        return None;
-    }
-    let link = Link::at((found - 1) as u32)?;
+    let (link, is_its) = links::find(number)?;
     let turn = link.word(turn);
-    let is_its = || word.load(Ordering::SeqCst) == found && link.get(Word::Memory) != 0;
+    let is_its = || is_its() && link.get(Word::Memory) != 0;
     // One that is made gives the turn back.
     brief::enter(turn, place::this_thread(), is_its).then(|| Brief { link, turn })
 }

@@ -157,9 +157,10 @@ pub(super) fn close(number: c_int) {
     if is_last {
         link.leaves_set();
     }
-    if is_last && is_its(link, number) {
+    let has_escaped = escaped == Some(link.index());
+    if is_last && (has_escaped || is_its(link, number)) {
         if link.get(Word::Memory) != 0 {
-            if escaped != Some(link.index()) {
+            if !has_escaped {
                 escape(link, number);
             }
             end(link, number);

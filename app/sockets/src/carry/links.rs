@@ -368,7 +368,7 @@ pub(super) fn is_on() -> bool {
 }
 
 #[inline(always)]
-pub(super) fn word_of(number: c_int) -> Option<&'static AtomicU64> {
+fn word_of(number: c_int) -> Option<&'static AtomicU64> {
     let number = usize::try_from(number).ok()?;
     NUMBERS.piece(number / PIECE)?.get(number % PIECE)
 }
@@ -382,6 +382,21 @@ pub(super) fn has(number: c_int) -> bool {
 /// The link of a number, held until it is let go.
 #[inline(always)]
 pub(super) fn enter(number: c_int) -> Option<Link> {
+    let (link, is_its) = find(number)?;
+    if !link.hold() {
+        return None;
+    }
+    if is_its() {
+        return Some(link);
+    }
+    link.let_go();
+    None
+}
+
+/// The link of a number, of which nobody keeps it so far, and what says whether it still is that:
+/// to be asked by who has seen to that it stays.
+#[inline(always)]
+pub(super) fn find(number: c_int) -> Option<(Link, impl FnOnce() -> bool)> {
     if !is_on() {
         return None;
     }
@@ -391,15 +406,7 @@ pub(super) fn enter(number: c_int) -> Option<Link> {
         return None;
     }
     let link = Link::at((found - 1) as u32)?;
-    if !link.hold() {
-        return None;
-    }
-    // It may have got another one meanwhile.
-    if word.load(Ordering::SeqCst) == found {
-        return Some(link);
-    }
-    link.let_go();
-    None
+    Some((link, move || word.load(Ordering::SeqCst) == found))
 }
 
 /// Frees those that nobody has any more, as far as that can be now.

@@ -19,9 +19,8 @@ use super::look::{self, ENDING, Seen};
 use super::parts::Parts;
 use super::residue::{self, is_its, take_back};
 use super::source::{File, Source};
-use super::turn::{give_turn, take_turn};
+use super::turn::{give_turn, take_turn, try_turn};
 use super::{dirty, ended, shadow, waking};
-use crate::place;
 use crate::slots::next_poll;
 
 /// The fewest bytes that the kernel has to have room for.
@@ -74,10 +73,7 @@ pub(super) fn send_file(
 /// has gone there.
 #[inline(always)]
 fn put_all(link: Link, direction: &Direction<Memory>, number: c_int, parts: &Parts<'_>) -> bool {
-    let (word, me) = (link.word(Word::Writer), place::this_thread());
-    let has_turn = direction.is_welcome()
-        && word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok();
-    if !has_turn {
+    if !direction.is_welcome() || !try_turn(link) {
         return false;
     }
     let is_put = at_once::put(link, direction, number, parts);

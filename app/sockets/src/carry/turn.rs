@@ -7,7 +7,7 @@
 
 use core::sync::atomic::Ordering;
 
-use omniverb_carry::Direction;
+use omniverb_carry::{Direction, brief};
 use rustix::thread::sched_yield;
 
 use super::links::{Link, Memory, Word};
@@ -16,6 +16,12 @@ use crate::place;
 /// How often the turn is tried, and how many of these times without giving the processor away.
 const TRIES: u32 = 20_000;
 const TRIES_AWAKE: u32 = 100;
+
+/// Has the turn, if it is free.
+#[inline(always)]
+pub(super) fn try_turn(link: Link) -> bool {
+    brief::enter(link.word(Word::Writer), place::this_thread(), || true)
+}
 
 /// Has the turn. `false`: the direction was stopped instead.
 pub(super) fn take_turn(link: Link, direction: &Direction<Memory>) -> bool {
@@ -33,5 +39,5 @@ pub(super) fn take_turn(link: Link, direction: &Direction<Memory>) -> bool {
 }
 
 pub(super) fn give_turn(link: Link) {
-    link.word(Word::Writer).store(0, Ordering::Release);
+    brief::leave(link.word(Word::Writer));
 }

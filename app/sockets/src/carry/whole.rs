@@ -2,7 +2,7 @@
 //! not so simple goes the ways of [`super::outward`] and [`super::inward`], as if nobody had looked
 //! here.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 
 use omniverb_ring::UserMemory;
 
@@ -10,51 +10,37 @@ use super::at_once::{self, RECEIVES_PLAINLY, SENDS_PLAINLY};
 use super::links::Word;
 use super::{attentive, brief, broker, clock, dirty, look, residue};
 
-/// A program's memory, if there may be some.
+/// There is something that each call looks after.
 #[inline(always)]
-fn piece(bytes: *const c_void, length: usize) -> Option<UserMemory> {
-    let is_some = !bytes.is_null() && length > 0 && isize::try_from(length).is_ok();
-    // SAFETY: the program's own memory, as it said.
-    is_some.then(|| unsafe { UserMemory::new(bytes.expose_provenance(), length) })
+fn has_duties(now: impl FnOnce() -> u64) -> bool {
+    broker::is_any() || dirty::is_any() && residue::is_due(now())
 }
 
 /// Sends a piece by the link of a number, if that has one, with room, and nothing has to be looked
 /// after.
 #[inline(always)]
-pub(crate) fn send(
-    number: c_int,
-    bytes: *const c_void,
-    length: usize,
-    flags: c_int,
-) -> Option<isize> {
-    let piece = piece(bytes, length)?;
+pub(crate) fn send(number: c_int, piece: UserMemory, flags: c_int) -> Option<isize> {
     if flags & !SENDS_PLAINLY != 0 {
         return None;
     }
     let brief = brief::enter(number, Word::Writer)?;
     let (link, now) = (brief.link(), clock::now());
-    if broker::is_any() || dirty::is_any() && residue::is_due(now) || !look::was_recent(link, now) {
+    if has_duties(|| now) || !look::was_recent(link, now) {
         return None;
     }
     let direction = link.outward()?;
     let is_put = direction.is_welcome() && at_once::put(link, &direction, number, &piece);
-    is_put.then_some(length as isize)
+    is_put.then_some(piece.len() as isize)
 }
 
 /// Receives what is in the ring, if it is enough for this call.
 #[inline(always)]
-pub(crate) fn receive(
-    number: c_int,
-    bytes: *mut c_void,
-    length: usize,
-    flags: c_int,
-) -> Option<isize> {
-    let piece = piece(bytes, length)?;
+pub(crate) fn receive(number: c_int, piece: UserMemory, flags: c_int) -> Option<isize> {
     if flags & !RECEIVES_PLAINLY != 0 {
         return None;
     }
     let brief = brief::enter(number, Word::Reader)?;
-    if broker::is_any() || dirty::is_any() && residue::is_due(clock::now()) {
+    if has_duties(clock::now) {
         return None;
     }
     let (link, direction) = (brief.link(), brief.link().inward()?);
@@ -64,6 +50,6 @@ pub(crate) fn receive(
     }
     let place = direction.place();
     let has_come = attentive::may_look_first(link, &direction, place)
-        && attentive::look_first(link, &direction, place, length);
+        && attentive::look_first(link, &direction, place, piece.len());
     if has_come { at_once::take(link, &direction, &piece, flags) } else { None }
 }

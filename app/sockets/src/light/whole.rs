@@ -1,7 +1,7 @@
 //! A call that moves one piece of memory, whole, by a lane: the shortest way there is. What is not
 //! so simple goes the ways of [`super::moving`], as if nobody had looked here.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 use core::ops::RangeInclusive;
 
 use omniverb_ring::UserMemory;
@@ -17,22 +17,18 @@ const RECEIVES_PLAINLY: c_int = SENDS_PLAINLY | libc::MSG_WAITALL;
 /// Bytes of such a piece.
 const BYTES: RangeInclusive<usize> = 1..=PIECE;
 
-/// The connection of a number, and what a program said where its bytes are, or are to be, if a call
-/// with these flags may come here, and does not have to look after something else.
+/// The connection of a number, if a call with such a piece and these flags may come here, and does
+/// not have to look after something else.
 #[inline(always)]
 fn asked(
     number: c_int,
-    (bytes, length): (*const c_void, usize),
+    piece: &UserMemory,
     (flags, plain): (c_int, c_int),
     has_duties: impl Fn() -> bool,
-) -> Option<(Token, UserMemory)> {
+) -> Option<Token> {
     let token = super::row(number)?;
-    let is_plain = flags & !plain == 0 && !bytes.is_null() && BYTES.contains(&length);
-    if !is_plain || has_duties() {
-        return None;
-    }
-    // SAFETY: the program's own memory, as it said.
-    Some((token, unsafe { UserMemory::new(bytes.expose_provenance(), length) }))
+    let is_plain = flags & !plain == 0 && BYTES.contains(&piece.len());
+    (is_plain && !has_duties()).then_some(token)
 }
 
 /// The lane of a connection; but now and then the call goes the long way, behind a look at all that
@@ -58,27 +54,25 @@ fn look_after_others() {
 #[inline(always)]
 pub(crate) fn send(
     number: c_int,
-    bytes: *const c_void,
-    length: usize,
+    piece: UserMemory,
     flags: c_int,
     has_duties: impl Fn() -> bool,
 ) -> Option<isize> {
-    let (token, piece) = asked(number, (bytes, length), (flags, SENDS_PLAINLY), has_duties)?;
+    let token = asked(number, &piece, (flags, SENDS_PLAINLY), has_duties)?;
     let held = held_for_one(token, Way::Out)?;
-    if held.sends_whole(piece) { Some(length as isize) } else { None }
+    if held.sends_whole(piece) { Some(piece.len() as isize) } else { None }
 }
 
 /// Receives what is there, if it is enough for this call.
 #[inline(always)]
 pub(crate) fn receive(
     number: c_int,
-    bytes: *mut c_void,
-    length: usize,
+    piece: UserMemory,
     flags: c_int,
     has_duties: impl Fn() -> bool,
 ) -> Option<isize> {
-    let (token, piece) = asked(number, (bytes, length), (flags, RECEIVES_PLAINLY), has_duties)?;
-    let least = if flags & libc::MSG_WAITALL == 0 { 1 } else { length };
+    let token = asked(number, &piece, (flags, RECEIVES_PLAINLY), has_duties)?;
+    let least = if flags & libc::MSG_WAITALL == 0 { 1 } else { piece.len() };
     let held = held_for_one(token, Way::In)?;
     let bytes = held.receives_into(piece, least);
     if bytes > 0 { Some(bytes as isize) } else { None }
