@@ -23,8 +23,8 @@ use crate::symbols::{Status, Table};
 /// The library that shows programs the files of their device.
 const PATHS: &str = "libomniverb_paths.so";
 const SUPPRESSIONS: [&str; 2] = ["valgrind.supp", "tsan.supp"];
-const PROGRAMS: [&str; 3] = ["omniverbd", "omniverb", "omniverb-limits"];
-const PACKAGES: [&str; 3] = ["omniverbd", "omniverb", "omniverb_limits"];
+const PROGRAMS: [&str; 4] = ["omniverbd", "omniverb", "omniverb-ferry", "omniverb-limits"];
+const PACKAGES: [&str; 4] = ["omniverbd", "omniverb", "omniverb_ferry", "omniverb_limits"];
 
 /// `cargo xtask dist`.
 pub(crate) fn run(flags: &[&str]) -> Result<()> {

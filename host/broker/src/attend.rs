@@ -6,6 +6,7 @@
 
 use crate::across;
 use crate::client::Client;
+use crate::far;
 use crate::introduce::{ended, introduce};
 use crate::limits::{HELLO, PATIENCE};
 use crate::offers::Offer;
@@ -84,6 +85,13 @@ fn converse(broker: &Broker, client: &Arc<Client>) -> Option<()> {
             }
             (Request::TrunkEnded { name }, None) => reach::ended(broker, client, name),
             (Request::Still { name, ends }, None) => reach::still(broker, client, name, ends),
+            (Request::Ferries, socket) => far::is_ferry(broker, client, socket)?,
+            (Request::Leads { token, wanted }, None) => {
+                far::leads(broker, client, token, wanted);
+            }
+            (Request::Comes { tag, token, names }, None) => {
+                far::comes(broker, (client, tag), token, &names);
+            }
             _ => return None,
         }
     }
@@ -133,6 +141,7 @@ fn offered(
         Found::Waits(ours) => {
             client.wait(tag);
             across::seek(broker, &ours);
+            far::offered(broker, &ours);
             Ok(())
         }
     }

@@ -1,10 +1,9 @@
 //! A process that has connected.
 
-use crate::daemon::Place;
 use crate::limits::{LINKS, UNREAD};
 use crate::listeners::Process;
 use omniverb_carry::ledger::{self, Kept};
-use omniverb_carry::message::{PAGE, Reach, Refusal, Reply};
+use omniverb_carry::message::{PAGE, Reach, Refusal, Reply, Wanted};
 use omniverb_carry::show::{NAME, Process as Shown};
 use omniverb_ring::Window;
 use omniverb_ring::WordMemory;
@@ -199,14 +198,14 @@ impl Client {
     }
 
     /// Here is a trunk: its memory, and one end of the two sockets; between two network namespaces
-    /// its own place and the other one's. `false` if it does not take it.
+    /// its own address and the other one's. `false` if it does not take it.
     pub(crate) fn trunk(
         &self,
         (tag, name, side): (u64, u64, u64),
-        pair: Option<[Place; 2]>,
+        ends: Option<[IpAddr; 2]>,
         files: [BorrowedFd<'_>; 2],
     ) -> bool {
-        let ends = pair.map(|pair| pair.map(|place| bytes(place.address)));
+        let ends = ends.map(|ends| ends.map(bytes));
         self.tell(Reply::Trunk { tag, name, side, ends }, &files)
     }
 
@@ -223,6 +222,17 @@ impl Client {
     /// There may be a trunk now to who listens there.
     pub(crate) fn seen(&self, to: SocketAddr) {
         self.tell(Reply::Seen { address: bytes(to.ip()), port: to.port() }, &[]);
+    }
+
+    /// It is a ferry from now on, whose other connections are known by that. `false`: it does not
+    /// take that.
+    pub(crate) fn is_ferry(&self, token: u64) -> bool {
+        self.tell(Reply::Ferries { token }, &[])
+    }
+
+    /// Of a ferry: somebody wants to be brought to another host. `false`: it does not take that.
+    pub(crate) fn is_wanted(&self, wanted: Wanted) -> bool {
+        self.tell(Reply::Wanted(wanted), &[])
     }
 
     /// By which socket that is.

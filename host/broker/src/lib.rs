@@ -20,6 +20,8 @@ mod attend;
 mod client;
 pub mod daemon;
 mod evidence;
+mod far;
+mod ferries;
 mod introduce;
 mod limits;
 mod links;

@@ -65,3 +65,9 @@ pub(crate) const STILL_KEPT: u64 = 30_000_000_000;
 /// Other network namespaces that have offered the other end of one offer, of which the daemon is
 /// asked.
 pub(crate) const ELSEWHERE: usize = 8;
+/// Ferries of one network namespace.
+pub(crate) const FERRIES_OF_NAMESPACE: usize = 8;
+/// Ways to other hosts that a process has asked for, of which no ferry has heard yet.
+pub(crate) const WANTS_OF_PROCESS: usize = 64;
+/// Ways to other hosts, of one process each, that ferries lead in one network namespace.
+pub(crate) const LEADS_OF_NAMESPACE: usize = 1024;

@@ -7,6 +7,7 @@
 use crate::limits::{LISTENERS, LISTENERS_OF_ALL, LISTENERS_OF_NAMESPACE};
 use omniverb_sys::listening::Listening;
 use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 use std::ops::{Bound, RangeBounds};
 
 /// A process: its network namespace and its number.
@@ -89,6 +90,16 @@ impl Listeners {
                 self.at.remove(&place);
             }
         }
+    }
+
+    /// What a process calls a socket by which it hears who connects to an address.
+    pub(crate) fn hears(&self, process: Process, to: SocketAddr) -> Option<u64> {
+        let hears = |one: &Listening| {
+            let is_there = one.local.ip().is_unspecified() || one.local.ip() == to.ip();
+            one.local.port() == to.port() && is_there
+        };
+        let own = self.of.get(&process)?;
+        own.all.iter().find(|(_, (_, one))| hears(one)).map(|(tag, _)| *tag)
     }
 
     /// A process has gone.

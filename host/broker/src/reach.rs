@@ -5,16 +5,19 @@
 //! is asked at that moment. Within a network namespace by the socket of who asks, who has nothing
 //! of it if he meddles. To another one where the network was seen to bring a connection of TCP from
 //! the same address to the same port ([`crate::proofs`]), by the socket of who has accepted that;
-//! and only as long as the daemon says that the two addresses may be brought together.
+//! and only as long as the daemon says that the two addresses may be brought together. To another
+//! host by a ferry ([`crate::far`]).
 
 use crate::asking::ask;
 use crate::client::Client;
 use crate::daemon::{Place, WhyApart};
+use crate::far;
+use crate::ferries::Way;
 use crate::offers::Offer;
 use crate::relations::Known;
 use crate::shared::Broker;
 use crate::stills::{Claim, Said};
-use crate::trunks::{Between, Room, Trunks};
+use crate::trunks::{Between, Ends, Room, Trunks};
 use omniverb_carry::message::Refusal;
 use omniverb_carry::trunk;
 use omniverb_sys::listening::Listening;
@@ -97,7 +100,7 @@ pub(crate) fn reaches(
 }
 
 /// Why somebody is brought nowhere.
-enum Nowhere {
+pub(crate) enum Nowhere {
     /// No socket listens there, or none that he may be brought to.
     Unheard,
     /// One does, and no other process has said that it does so by it.
@@ -111,18 +114,28 @@ fn name_of(cookie: u64) -> u64 {
 }
 
 /// Where somebody is to be brought.
-struct There {
-    /// Who listens, and what he calls that.
-    process: (u64, u64),
-    listens: u64,
-    /// In another network namespace: the places, which port, and until when one may go there.
-    across: Option<([Place; 2], (u16, u64))>,
+pub(crate) struct There {
+    pub(crate) process: (u64, u64),
+    /// By what; a ferry's process leads there by itself.
+    pub(crate) by: By,
+    pub(crate) ends: Ends,
+    /// Unless that is always so: to which port one may go there, and until when.
+    pub(crate) way: Option<(u16, u64)>,
+}
+
+/// Why somebody is brought to a process.
+#[derive(Clone, Copy)]
+pub(crate) enum By {
+    /// It listens, and calls it that.
+    Listening(u64),
+    /// It is a ferry's, and leads this way.
+    Ferry(Way),
 }
 
 fn within(broker: &Broker, asks: (&Client, u64), to: SocketAddr) -> Result<There, Nowhere> {
     let namespace = asks.0.namespace;
     let (process, listens) = who_listens(broker, asks, (asks.0, namespace), to)?;
-    Ok(There { process, listens, across: None })
+    Ok(There { process, by: By::Listening(listens), ends: Ends::Within, way: None })
 }
 
 fn across(
@@ -132,19 +145,22 @@ fn across(
     to: SocketAddr,
 ) -> Result<There, Nowhere> {
     let place = Place { namespace: asks.0.namespace, address: from };
-    let proof = lock(&broker.proofs).get(place, to, clock::now()).ok_or(Nowhere::Unheard)?;
+    let proof = lock(&broker.proofs).get(place, to, clock::now());
+    let Some(proof) = proof else {
+        return far::from_here(broker, asks.0, (from, to)).ok_or(Nowhere::Unheard);
+    };
     if !lock(&broker.relations).are_together(place, proof.to) {
         return Err(Nowhere::Unheard);
     }
     let by = proof.by().ok_or(Nowhere::Unheard)?;
     let (process, listens) = who_listens(broker, asks, (&by, proof.to.namespace), to)?;
-    let across = Some(([place, proof.to], (to.port(), proof.until)));
-    Ok(There { process, listens, across })
+    let (by, ends) = (By::Listening(listens), Ends::Across([place, proof.to]));
+    Ok(There { process, by, ends, way: Some((to.port(), proof.until)) })
 }
 
 /// Which process, and what it calls that, as the kernel says whom `by` asks; who wants to be
 /// brought there is told which socket it is.
-fn who_listens(
+pub(crate) fn who_listens(
     broker: &Broker,
     (client, tag): (&Client, u64),
     (by, namespace): (&Client, u64),
@@ -157,15 +173,12 @@ fn who_listens(
 }
 
 /// Both are told, or there is nobody, and nobody is told.
-fn bring(broker: &Broker, asks: (&Client, u64), there: There) -> Option<()> {
+pub(crate) fn bring(broker: &Broker, asks: (&Client, u64), there: There) -> Option<()> {
     let other = lock(&broker.seats).client(there.process.1)?;
-    let two = Between {
-        processes: [asks.0.process(), there.process],
-        places: there.across.map(|(places, _)| places),
-    };
+    let two = Between { processes: [asks.0.process(), there.process], ends: there.ends };
     // Before there is something to give: that costs more.
     let mut trunks = lock(&broker.trunks);
-    if !listens_still(broker, &there) {
+    if !is_there_still(broker, asks.0, &there) {
         return None;
     }
     match trunks.room(two) {
@@ -182,8 +195,11 @@ fn bring(broker: &Broker, asks: (&Client, u64), there: There) -> Option<()> {
 
 /// Who has said that he listens there no more was told that nobody is brought there:
 /// [`unlistens`].
-fn listens_still(broker: &Broker, there: &There) -> bool {
-    lock(&broker.listeners).has(there.process, there.listens)
+fn is_there_still(broker: &Broker, asks: &Client, there: &There) -> bool {
+    match there.by {
+        By::Listening(tag) => lock(&broker.listeners).has(there.process, tag),
+        By::Ferry(way) => lock(&broker.ferries).leads(asks, way, there.process),
+    }
 }
 
 /// They have one. Who listens is told first that somebody may come.
@@ -194,7 +210,7 @@ fn known(
     there: &There,
     name: u64,
 ) -> Option<()> {
-    let Some((_, (port, until))) = there.across else {
+    let Some((port, until)) = there.way else {
         return client.known(tag, name, 0).then_some(());
     };
     let tell = || other.way(name, (port, until));
@@ -234,18 +250,20 @@ fn give(
         Room::Free => {}
     }
     // Who has gone has been taken out of what is kept.
-    if other.is_gone() || !listens_still(broker, there) {
+    if other.is_gone() || !is_there_still(broker, client, there) {
         return None;
     }
     // What a process says of one later proves nothing: nobody is to guess others'.
     let (name, memory) = (random::number(), given.memory.as_fd());
     // From now on the daemon's word that it is over is heard of.
-    let may = two.places.is_none_or(|[one, to]| lock(&broker.relations).join(one, to, name));
-    let swapped = two.places.map(|[one, to]| [to, one]);
+    let places = two.ends.places();
+    let may = places.is_none_or(|[one, to]| lock(&broker.relations).join(one, to, name));
+    let listens = if let By::Listening(tag) = there.by { tag } else { 0 };
+    let [own, others] = [two.ends, two.ends.swapped()].map(Ends::addresses);
     let is_told = may
-        && other.trunk((there.listens, name, 1), swapped, [memory, given.ends.1.as_fd()])
+        && other.trunk((listens, name, 1), others, [memory, given.ends.1.as_fd()])
         // If he does not take it who listens finds the other end closed.
-        && client.trunk((tag, name, 0), two.places, [memory, given.ends.0.as_fd()]);
+        && client.trunk((tag, name, 0), own, [memory, given.ends.0.as_fd()]);
     if !is_told {
         leave(broker, name, two);
         return None;
@@ -253,12 +271,12 @@ fn give(
     let may_keep = lock(&broker.links).may_keep_file(trunks.count());
     let memory = if may_keep { given.memory.try_clone().ok() } else { None };
     trunks.add(name, two, memory);
-    two.places.map_or(Some(()), |_| known(&mut trunks, asks, other, there, name))
+    there.way.map_or(Some(()), |_| known(&mut trunks, asks, other, there, name))
 }
 
 /// A trunk does not live by what the daemon says any more.
 fn leave(broker: &Broker, name: u64, two: Between) {
-    if let Some([one, other]) = two.places {
+    if let Some([one, other]) = two.ends.places() {
         lock(&broker.relations).leave(one, other, name, clock::now());
     }
 }
@@ -344,7 +362,7 @@ pub(crate) fn seek_stills(broker: &Broker) -> bool {
 fn seek_still(broker: &Broker, name: u64) {
     let now = clock::now();
     let Some((two, until)) = lock(&broker.stills).asked(name) else { return };
-    let Some([one, other]) = two.places else { return };
+    let Some([one, other]) = two.ends.places() else { return };
     if lock(&broker.trunks).has(name, two.processes[0]).is_none() {
         // Both have ended it meanwhile.
         return lock(&broker.stills).is_known(name);
@@ -389,4 +407,5 @@ pub(crate) fn gone(broker: &Broker, client: &Client) {
     gone.into_iter().for_each(|(name, two)| leave(broker, name, two));
     lock(&broker.stills).gone(client.process());
     lock(&broker.listeners).gone(client.process());
+    lock(&broker.ferries).gone(client.process());
 }

@@ -1,5 +1,6 @@
 //! What all threads have.
 
+use crate::ferries::Ferries;
 use crate::links::Links;
 use crate::listeners::Listeners;
 use crate::offers::Offers;
@@ -24,6 +25,7 @@ pub(crate) struct Broker {
     pub(crate) listeners: Mutex<Listeners>,
     pub(crate) trunks: Mutex<Trunks>,
     pub(crate) stills: Mutex<Stills>,
+    pub(crate) ferries: Mutex<Ferries>,
     /// To which addresses connections are light.
     pub(crate) light: Vec<Range>,
     /// By which the daemon is asked.

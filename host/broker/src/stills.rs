@@ -9,7 +9,7 @@ use crate::client::Client;
 use crate::daemon::Place;
 use crate::limits::{STILL_KEPT, TRUNKS};
 use crate::listeners::Process;
-use crate::trunks::Between;
+use crate::trunks::{Between, Ends};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::ops::Bound;
@@ -89,7 +89,7 @@ impl Stills {
             Some(said) if said.fits(&claim) => {
                 let (processes, places) = ([said.process, claim.process], [said.own, claim.own]);
                 self.forget(name);
-                Said::Both(Between { processes, places: Some(places) })
+                Said::Both(Between { processes, ends: Ends::Across(places) })
             }
             Some(_) => Said::Wrong,
         }
@@ -177,7 +177,7 @@ mod tests {
         all.end(70, other.process());
         let Said::Both(two) = all.add(70, claim(&other, [2, 1])) else { panic!("not one") };
         assert_eq!(two.processes, [one.process(), other.process()]);
-        let places = two.places.unwrap();
+        let places = two.ends.places().unwrap();
         assert_eq!(places.map(|place| place.namespace), [5, 6]);
         assert_eq!(places[1].address, IpAddr::from([10, 0, 0, 2]));
         assert!(all.is_empty() && all.count.is_empty());

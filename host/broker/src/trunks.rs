@@ -10,14 +10,51 @@ use crate::limits::{TRUNKS, TRUNKS_OF_NAMESPACE, TRUNKS_WITH_NAMESPACE};
 use crate::listeners::Process;
 use omniverb_carry::trunk::WAYS;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 /// Who two are: who asks, and who listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Between {
     pub(crate) processes: [Process; 2],
-    /// Their places, in the same order, if they are of two network namespaces.
-    pub(crate) places: Option<[Place; 2]>,
+    /// Between which ends, in the same order.
+    pub(crate) ends: Ends,
+}
+
+/// Between which ends a trunk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Ends {
+    /// Of one network namespace, at any address of that.
+    Within,
+    /// In two network namespaces.
+    Across([Place; 2]),
+    /// On two hosts: one of the two processes is a ferry.
+    Far([IpAddr; 2]),
+}
+
+impl Ends {
+    /// As the other one sees it.
+    pub(crate) fn swapped(self) -> Ends {
+        match self {
+            Ends::Within => Ends::Within,
+            Ends::Across([one, other]) => Ends::Across([other, one]),
+            Ends::Far([one, other]) => Ends::Far([other, one]),
+        }
+    }
+
+    /// Those that live by what the daemon says.
+    pub(crate) fn places(self) -> Option<[Place; 2]> {
+        if let Ends::Across(places) = self { Some(places) } else { None }
+    }
+
+    /// Which addresses, if it is for these only.
+    pub(crate) fn addresses(self) -> Option<[IpAddr; 2]> {
+        match self {
+            Ends::Within => None,
+            Ends::Across(places) => Some(places.map(|place| place.address)),
+            Ends::Far(addresses) => Some(addresses),
+        }
+    }
 }
 
 impl Between {
@@ -27,10 +64,7 @@ impl Between {
         if one <= other {
             return self;
         }
-        Between {
-            processes: [other, one],
-            places: self.places.map(|[place, others]| [others, place]),
-        }
+        Between { processes: [other, one], ends: self.ends.swapped() }
     }
 
     /// The network namespaces, each once.
@@ -245,7 +279,7 @@ impl Trunks {
         own.filter_map(move |name| {
             let given = self.all.get(name)?;
             let (side, two) = (given.side(process), &given.two);
-            Some((*name, side, two.processes[1 - side].1, two.places.is_some()))
+            Some((*name, side, two.processes[1 - side].1, two.ends != Ends::Within))
         })
     }
 }
@@ -259,7 +293,7 @@ mod tests {
     }
 
     fn two(namespace: u64, asks: u64, listens: u64) -> Between {
-        Between { processes: [(namespace, asks), (namespace, listens)], places: None }
+        Between { processes: [(namespace, asks), (namespace, listens)], ends: Ends::Within }
     }
 
     /// From an address of one network namespace to one of another.
@@ -267,7 +301,7 @@ mod tests {
         let place = |(namespace, _, last)| Place { namespace, address: [10, 0, 0, last].into() };
         Between {
             processes: [(from.0, from.1), (to.0, to.1)],
-            places: Some([place(from), place(to)]),
+            ends: Ends::Across([place(from), place(to)]),
         }
     }
 

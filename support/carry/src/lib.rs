@@ -7,6 +7,7 @@
 //! * [`message`]: what is said to the broker, who gives both the memory, and by it.
 //! * [`trunk`]: how large the memory of two processes is that need no socket of the kernel's.
 //!   [`lane`]: the part of it that one connection has to itself while it is busy.
+//!   [`mirror`]: how two of these on two hosts are kept alike. [`letter`]: what is said for that.
 //! * [`range`]: between which addresses that is so, if not between all.
 //! * [`ledger`]: which sockets have none, and why. [`show`]: what the broker shows of all.
 
@@ -16,7 +17,9 @@ pub mod direction;
 pub mod lane;
 pub mod layout;
 pub mod ledger;
+pub mod letter;
 pub mod message;
+pub mod mirror;
 pub mod range;
 pub mod show;
 pub mod trunk;

@@ -2,6 +2,7 @@
 //! boundaries, some with descriptors.
 
 use crate::range::Range;
+use crate::trunk::Names;
 
 /// Bytes of every message.
 pub const BYTES: usize = 64;
@@ -79,6 +80,39 @@ pub enum Request {
         /// As it came with it ([`Reply::Trunk`]).
         ends: [[u8; 16]; 2],
     },
+    /// The process brings those of its network namespace to other hosts who want that
+    /// ([`Reply::Wanted`]): its user's, or anybody's if a raw socket comes along, which shows that
+    /// it may read what all of them send.
+    Ferries,
+    /// Of a ferry: who wanted that is to be brought to it, as if it listened there.
+    Leads {
+        /// What the ferry was told ([`Reply::Ferries`]).
+        token: u64,
+        /// As it was wanted.
+        wanted: Wanted,
+    },
+    /// Of a ferry: somebody of another host is to be brought to who listens, by a trunk to it. He
+    /// has connected by the kernel's TCP before.
+    Comes {
+        /// Comes back with the answer.
+        tag: u64,
+        /// What the ferry was told ([`Reply::Ferries`]).
+        token: u64,
+        /// That connection, as he has it.
+        names: Names,
+    },
+}
+
+/// Who wants to be brought to another host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Who, as the broker calls him.
+    pub client: u64,
+    /// When the connection was offered by which the network was asked, by the monotonic clock, in
+    /// nanoseconds.
+    pub at: u64,
+    /// That connection, as he has it.
+    pub names: Names,
 }
 
 /// What the broker says.
@@ -191,6 +225,14 @@ pub enum Reply {
     },
     /// Connections to these addresses are to be light, if they can be.
     Range(Range),
+    /// To a ferry: somebody wants to be brought to another host, and has connected to there by the
+    /// kernel's TCP.
+    Wanted(Wanted),
+    /// To a ferry: it is one. What its other connections to the broker say that they are its by.
+    Ferries {
+        /// Nobody else is to know it.
+        token: u64,
+    },
 }
 
 /// Why an offer is refused.
@@ -285,6 +327,17 @@ fn both([a, b, c, d]: Words) -> [[u8; 16]; 2] {
     [[a, b], [c, d]].map(whole)
 }
 
+/// A kind of message, with both ports.
+fn with_ports(kind: u64, ports: [u16; 2]) -> u64 {
+    let [from, to] = ports.map(u64::from);
+    kind | from << 32 | to << 48
+}
+
+/// The names of a message whose first word has ports, and the rest addresses.
+fn named(kind: u64, more: Words) -> Names {
+    Names { addresses: both(more), ports: [(kind >> 32) as u16, (kind >> 48) as u16] }
+}
+
 impl Request {
     /// How it is sent.
     #[must_use]
@@ -295,6 +348,9 @@ impl Request {
                 [first, last, 0, 0]
             }
             Self::Still { ends, .. } => four(ends),
+            Self::Leads { wanted: Wanted { names, .. }, .. } | Self::Comes { names, .. } => {
+                four(names.addresses)
+            }
             _ => NO_MORE,
         };
         let words = match self {
@@ -311,6 +367,11 @@ impl Request {
             Self::TrunkEnded { name } => [8, name, 0, 0],
             Self::Ranges => [9, VERSION, 0, 0],
             Self::Still { name, .. } => [10, name, 0, 0],
+            Self::Ferries => [11, VERSION, 0, 0],
+            Self::Leads { token, wanted: Wanted { client, at, names } } => {
+                [with_ports(12, names.ports), client, at, token]
+            }
+            Self::Comes { tag, token, names } => [with_ports(13, names.ports), tag, token, 0],
         };
         pack(words, more)
     }
@@ -325,6 +386,12 @@ impl Request {
                 Self::Reach { tag, address: whole([first, last]), port, from }
             }
             [10, name, 0, 0] => Self::Still { name, ends: both(more) },
+            [kind, client, at, token] if kind as u32 == 12 => {
+                Self::Leads { token, wanted: Wanted { client, at, names: named(kind, more) } }
+            }
+            [kind, tag, token, 0] if kind as u32 == 13 => {
+                Self::Comes { tag, token, names: named(kind, more) }
+            }
             _ if more != NO_MORE => return None,
             [1, VERSION, first, last] => Self::Hello { name: [first, last] },
             [2, tag, is_new @ 0..=1, 0] => Self::Offer { tag, is_new: is_new == 1 },
@@ -334,6 +401,7 @@ impl Request {
             [6, tag, 0, 0] => Self::Unlisten { tag },
             [8, name, 0, 0] => Self::TrunkEnded { name },
             [9, VERSION, 0, 0] => Self::Ranges,
+            [11, VERSION, 0, 0] => Self::Ferries,
             _ => return None,
         })
     }
@@ -345,6 +413,7 @@ impl Reply {
     pub fn encode(self) -> [u8; BYTES] {
         let more = match self {
             Self::Trunk { ends: Some(ends), .. } => four(ends),
+            Self::Wanted(Wanted { names, .. }) => four(names.addresses),
             _ => NO_MORE,
         };
         let words = match self {
@@ -373,6 +442,10 @@ impl Reply {
                 let [first, last] = halves(address);
                 [29, port.into(), first, last]
             }
+            Self::Wanted(Wanted { client, at, names }) => {
+                [with_ports(32, names.ports), client, at, 0]
+            }
+            Self::Ferries { token } => [33, token, 0, 0],
         };
         pack(words, more)
     }
@@ -385,6 +458,9 @@ impl Reply {
             [23, tag, name, side @ 2..=3] => {
                 Self::Trunk { tag, name, side: side & 1, ends: Some(both(more)) }
             }
+            [kind, client, at, 0] if kind as u32 == 32 => {
+                Self::Wanted(Wanted { client, at, names: named(kind, more) })
+            }
             _ if more != NO_MORE => return None,
             [17, VERSION, 0, 0] => Self::Welcome,
             [18, tag, link, side @ 0..=3] => {
@@ -395,6 +471,7 @@ impl Reply {
             [20, tag, 0, 0] => Self::Waiting { tag },
             [21, link, 0, 0] => Self::Over { link },
             [22, 0, 0, 0] => Self::Ledger,
+            [33, token, 0, 0] => Self::Ferries { token },
             [23, tag, name, side @ 0..=1] => Self::Trunk { tag, name, side, ends: None },
             [24, tag, name, until] => Self::Known { tag, name, until },
             [25, tag, heard @ (0 | 1), 0] => Self::Nobody { tag, is_heard: heard == 1 },
@@ -422,6 +499,12 @@ mod tests {
 
     const ADDRESS: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 1, 2, 3];
 
+    const WANTED: Wanted = Wanted {
+        client: 3,
+        at: u64::MAX,
+        names: Names { addresses: [ADDRESS, [9; 16]], ports: [u16::MAX, 1] },
+    };
+
     #[test]
     fn messages_are_what_they_were() {
         for request in [
@@ -437,6 +520,9 @@ mod tests {
             Request::TrunkEnded { name: 10 },
             Request::Still { name: 11, ends: [ADDRESS, [3; 16]] },
             Request::Ranges,
+            Request::Ferries,
+            Request::Leads { token: 8, wanted: WANTED },
+            Request::Comes { tag: u64::MAX, token: 9, names: WANTED.names },
         ] {
             assert_eq!(Request::decode(&request.encode()), Some(request));
             assert_eq!(Reply::decode(&request.encode()), None);
@@ -472,6 +558,8 @@ mod tests {
             Reply::Range("10.1.0.0/16:7000-65535".parse().unwrap()),
             Reply::Range("[fd00::1]:1".parse().unwrap()),
             Reply::Range("::/0".parse().unwrap()),
+            Reply::Wanted(WANTED),
+            Reply::Ferries { token: u64::MAX },
         ]) {
             assert_eq!(Reply::decode(&reply.encode()), Some(reply));
         }

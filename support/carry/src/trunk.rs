@@ -23,6 +23,10 @@ pub const HEAD: usize = 0;
 pub const TAIL: usize = 128;
 /// What it wants to be woken for.
 pub const SLEEPS: usize = 256;
+/// Of that: frames.
+pub const WANTS_FRAMES: u64 = 1;
+/// And room.
+pub const WANTS_ROOM: u64 = 2;
 /// Whether it was told to part.
 pub const IS_CUT: usize = 384;
 /// How often it has left a socket that listens: who goes there asks anew.

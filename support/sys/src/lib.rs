@@ -42,6 +42,7 @@ pub mod process;
 pub mod protection;
 pub mod pulse;
 pub mod random;
+pub mod raw;
 pub mod row;
 pub mod signals;
 pub mod sleeper;

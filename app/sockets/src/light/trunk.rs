@@ -16,7 +16,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use omniverb_carry::bytes;
 use omniverb_carry::trunk::{
-    self, BYTES, HEAD, IS_CUT, LEFT, OPENS, RING, SIDE, SLEEPS, Shown, TAIL, WAYS, ring,
+    self, BYTES, HEAD, IS_CUT, LEFT, OPENS, RING, SIDE, SLEEPS, Shown, TAIL, WANTS_FRAMES,
+    WANTS_ROOM, WAYS, ring,
 };
 use omniverb_ring::{UserMemory, WordMemory};
 use omniverb_stream::light::busy::Way;
@@ -54,11 +55,6 @@ const RINGS_MAX: usize = 1024;
 const TURNS: u32 = 100;
 /// Bytes of frames that nobody is woken for.
 const QUIET: usize = 512;
-
-/// Who sleeps wants to know of frames.
-const WANTS_FRAMES: u64 = 1;
-/// And of room.
-const WANTS_ROOM: u64 = 2;
 
 /// How long somebody who has come waits for the mail to be read, in nanoseconds.
 const PUT_OFF: u64 = 200_000_000;

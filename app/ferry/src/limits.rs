@@ -1,0 +1,48 @@
+//! How much of everything there may be, and for how long.
+
+use std::time::Duration;
+
+/// Where ferries listen for each other, in the port space of rdma_cm's TCP, unless told otherwise.
+pub(crate) const PORT: u16 = 7473;
+/// Trunks to other hosts at a time: a thread, a connection to the broker and a QP each.
+pub(crate) const CROSSINGS: usize = 64;
+/// Of these, with one other address.
+pub(crate) const CROSSINGS_WITH: usize = 32;
+/// Connections that wait to be accepted.
+pub(crate) const BACKLOG: i32 = 64;
+
+/// Letters that may be under way to the other ferry.
+pub(crate) const SENDS: usize = 16;
+/// Letters for which there is room.
+pub(crate) const RECEIVES: usize = 64;
+/// Those that the other one may have sent and not heard to be read: the rest of the room is for
+/// letters that say nothing but how many were.
+pub(crate) const UNREAD: u32 = 48;
+/// How many are read before that is said though there is nothing else to say.
+pub(crate) const READ: u32 = 16;
+/// Requests that may be posted: for each letter the WRITEs that come before it, of which a ring
+/// has two at most.
+pub(crate) const REQUESTS: usize = 512;
+/// As many may come with a letter.
+pub(crate) const REQUESTS_OF_LETTER: usize = 2 * (1 + omniverb_carry::trunk::LANES) + 1;
+
+/// How long is looked before it is slept, in nanoseconds.
+pub(crate) const LOOKS: u64 = 60_000;
+/// How often it is looked, while there is much to do, who is gone and what the broker says, in
+/// nanoseconds.
+pub(crate) const OFTEN: u64 = 1_000_000;
+/// The shortest and the longest time between two looks at what a process takes out without a word.
+pub(crate) const WATCH: (Duration, Duration) =
+    (Duration::from_micros(500), Duration::from_millis(16));
+/// How long the network is waited for.
+pub(crate) const NETWORK_MS: i32 = 2000;
+/// How long the other ferry may take to say what it wants, and a process to take a trunk, in
+/// nanoseconds.
+pub(crate) const PATIENCE: u64 = 20_000_000_000;
+/// How long is waited until a connection is seen to have arrived, and how often it is asked.
+pub(crate) const ARRIVAL: u64 = 2_000_000_000;
+pub(crate) const ASKS: Duration = Duration::from_millis(20);
+/// How long until the broker is looked for again.
+pub(crate) const AGAIN: Duration = Duration::from_secs(1);
+/// How long the broker may take to let somebody in, in nanoseconds.
+pub(crate) const BROKER: u64 = 2_000_000_000;

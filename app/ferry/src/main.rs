@@ -1,0 +1,56 @@
+//! `omniverb-ferry`: brings light connections of a network namespace to other hosts, over RDMA.
+//!
+//! It is started by `omniverb ferry`, beside the programs whose connections it brings. It is a
+//! client of the daemon twice: by verbs and rdma_cm, as any program, and by the broker of sockets.
+
+mod below;
+mod broker;
+mod crossing;
+mod fleet;
+mod id;
+mod limits;
+mod queues;
+
+use crate::fleet::Fleet;
+use crate::id::Listener;
+use crate::limits::PORT;
+use clap::Parser;
+use omniverb_carry::range::Range;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+
+/// Brings light connections to other hosts, over RDMA
+#[derive(Parser)]
+#[command(name = "omniverb-ferry", version)]
+struct Arguments {
+    /// The port of rdma_cm where ferries listen for each other
+    #[arg(long, default_value_t = PORT)]
+    port: u16,
+    /// To which addresses: ADDRESS[/BITS][:PORT[-PORT]], all of IPv4: 0.0.0.0/0
+    #[arg(required = true)]
+    to: Vec<Range>,
+}
+
+fn main() -> ExitCode {
+    let Arguments { port, to } = Arguments::parse();
+    match run(to, port) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("omniverb-ferry: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(to: Vec<Range>, port: u16) -> Result<(), String> {
+    below::load()?;
+    let listener = Listener::new(port)
+        .map_err(|error| format!("cannot listen at port {port} of rdma_cm: {error}"))?;
+    let fleet = Arc::new(Fleet::new(to, port));
+    let serving = fleet.clone();
+    let thread = thread::Builder::new().name("broker".into()).spawn(move || serving.serve());
+    thread.map_err(|error| error.to_string())?;
+    eprintln!("omniverb-ferry: ready at port {port} of rdma_cm");
+    fleet.receive(&listener).map_err(|error| format!("the device is gone: {error}"))
+}

@@ -1,0 +1,350 @@
+//! A trunk whose other side is on another host: two memories, one on each, kept alike by two
+//! ferries, each of which is the other side of the trunk for the process of its own host.
+//!
+//! What a side has written into its rings is copied to the same place of the other memory, and the
+//! words that only that side writes ([`WORDS`] of them) are told as [`News`]. So both memories have
+//! what one would have, only later, and the two processes notice nothing. What says that a process
+//! sleeps is not copied: each ferry sleeps and is rung for itself.
+//!
+//! **Ordering.** A ferry reads the head of the frames first (acquire) and the lanes' after it: what
+//! was in a lane before a frame that takes it away is told no later than that frame. It is stored
+//! in the opposite order, the head of the frames last (release), when all bytes are there. Then,
+//! behind a full fence, it looks whether the process sleeps, as that says so and then looks.
+//!
+//! **Trust.** Each memory may have anything in it, written by the process or by the other host. A
+//! ferry copies what lies in the rings, as far as a head may be ahead of what was told, and stores
+//! words where that side's are, whatever they say: the process takes none for more than it is.
+
+use crate::trunk::{
+    HEAD, IS_CUT, LANE, LANE_HEAD, LANE_IS_AWAITED, LANE_LEFT, LANE_TAIL, LANES, LEFT, RING, SIDE,
+    SLEEPS, TAIL, WANTS_FRAMES, WANTS_ROOM, lane_ring, lane_words, ring,
+};
+use core::ops::Range;
+use omniverb_ring::WordMemory;
+use omniverb_ring::sync::{Ordering, fence};
+
+/// Words that a side writes and the other one reads.
+pub const WORDS: usize = SINGLE + 3 * LANES;
+const _: () = assert!(WORDS <= 64, "a bit for each");
+
+/// Those that there are once, in the order in which they are stored.
+const SINGLE: usize = 4;
+/// Where the lanes' are: heads, and behind them tails and what was left.
+const HEADS: usize = 0;
+const TAILS: usize = LANES;
+const LEFTS: usize = 2 * LANES;
+/// And the others.
+const OWN_TAIL: usize = 3 * LANES;
+const OWN_LEFT: usize = OWN_TAIL + 1;
+const OWN_CUT: usize = OWN_TAIL + 2;
+const OWN_HEAD: usize = OWN_TAIL + 3;
+/// Of a reader's position nobody is told at once that has moved by less than this.
+const PART: u64 = 8;
+
+/// Where a word of a side is, in the order in which they are stored.
+fn place(side: usize, index: usize) -> usize {
+    let own = (side & 1) * SIDE;
+    match index {
+        OWN_TAIL => own + TAIL,
+        OWN_LEFT => own + LEFT,
+        OWN_CUT => own + IS_CUT,
+        OWN_HEAD => own + HEAD,
+        TAILS..LEFTS => lane_words(1 - (side & 1), index - TAILS) + LANE_TAIL,
+        LEFTS..OWN_TAIL => lane_words(1 - (side & 1), index - LEFTS) + LANE_LEFT,
+        _ => lane_words(side, index) + LANE_HEAD,
+    }
+}
+
+/// What has changed of a side's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct News {
+    /// A bit for each.
+    pub changed: u64,
+    /// What they are now; of those that have not changed, anything.
+    pub words: [u64; WORDS],
+}
+
+/// The process has written what makes no sense.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Nonsense;
+
+/// One of the two memories, for the ferry of that host.
+#[derive(Debug)]
+pub struct Mirror<M> {
+    memory: M,
+    /// Which one the process is.
+    side: usize,
+    /// What was told of its words.
+    told: [u64; WORDS],
+}
+
+impl<M: WordMemory> Mirror<M> {
+    /// Of a trunk that is new; the process is that side.
+    pub fn new(memory: M, side: usize) -> Self {
+        Self { memory, side: side & 1, told: [0; WORDS] }
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// What the process has written since that was told last, and where bytes lie that the other
+    /// memory has to have before. `None`: nothing; or, if nobody `insists`, so little that it can
+    /// wait.
+    ///
+    /// # Errors
+    /// There is more than fits into a ring.
+    pub fn look(
+        &mut self,
+        insists: bool,
+        pieces: &mut Vec<Range<usize>>,
+    ) -> Result<Option<News>, Nonsense> {
+        let mut news = News { changed: 0, words: [0; WORDS] };
+        let mut is_due = insists;
+        // The head of the frames first.
+        for index in (0..WORDS).rev() {
+            let word = self.memory.load(place(self.side, index), Ordering::Acquire);
+            let moved = word.wrapping_sub(self.told[index]);
+            if moved == 0 {
+                continue;
+            }
+            news.words[index] = word;
+            news.changed |= 1 << index;
+            is_due |= match index {
+                OWN_TAIL => moved >= RING as u64 / PART,
+                TAILS..LEFTS => moved >= LANE as u64 / PART,
+                _ => true,
+            };
+        }
+        if news.changed == 0 || !is_due {
+            return Ok(None);
+        }
+        pieces.clear();
+        for index in (HEADS..TAILS).chain([OWN_HEAD]) {
+            if news.changed >> index & 1 != 0 {
+                let (start, size) = match index {
+                    OWN_HEAD => (ring(self.side), RING),
+                    lane => (lane_ring(self.side, lane), LANE),
+                };
+                let (from, to) = (self.told[index], news.words[index]);
+                let bytes = to.wrapping_sub(from);
+                if bytes > size as u64 {
+                    return Err(Nonsense);
+                }
+                let first = from as usize % size;
+                let last = first + bytes as usize;
+                pieces.push(start + first..start + last.min(size));
+                if last > size {
+                    pieces.push(start..start + last - size);
+                }
+            }
+        }
+        for (index, told) in self.told.iter_mut().enumerate() {
+            if news.changed >> index & 1 != 0 {
+                *told = news.words[index];
+            }
+        }
+        Ok(Some(news))
+    }
+
+    /// What the other process has written; all bytes are there. Whether this one is to be woken.
+    pub fn apply(&self, news: &News) -> bool {
+        let has = |index: usize| news.changed >> index & 1 != 0;
+        for index in (0..WORDS).filter(|index| has(*index)) {
+            self.memory.store(place(1 - self.side, index), news.words[index], Ordering::Release);
+        }
+        fence(Ordering::SeqCst);
+        let mut is_to_be_woken = self.is_woken(SIDE * self.side + SLEEPS, |wants| {
+            wants & WANTS_ROOM != 0 || wants & WANTS_FRAMES != 0 && has(OWN_HEAD)
+        });
+        for lane in (0..LANES).filter(|lane| has(HEADS + lane)) {
+            let word = lane_words(1 - self.side, lane) + LANE_IS_AWAITED;
+            is_to_be_woken |= self.is_woken(word, |awaits| awaits != 0);
+        }
+        is_to_be_woken
+    }
+
+    /// The process sleeps, by that word, and wants this: it is woken once.
+    fn is_woken(&self, word: usize, wants: impl Fn(u64) -> bool) -> bool {
+        let is_wanted = wants(self.memory.load(word, Ordering::Relaxed));
+        if is_wanted {
+            self.memory.store(word, 0, Ordering::Relaxed);
+        }
+        is_wanted
+    }
+
+    /// The ferry is about to sleep, until the process rings. It looks once more after this.
+    pub fn sleeps(&self) {
+        let wants = WANTS_FRAMES | WANTS_ROOM;
+        self.memory.store((1 - self.side) * SIDE + SLEEPS, wants, Ordering::SeqCst);
+        for lane in 0..LANES {
+            let word = lane_words(self.side, lane) + LANE_IS_AWAITED;
+            self.memory.store(word, 1, Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    /// There is something in lanes that the process has not taken out: it tells nobody when it
+    /// does.
+    #[must_use]
+    pub fn is_to_be_watched(&self) -> bool {
+        let far = 1 - self.side;
+        (0..LANES).any(|lane| {
+            let words = lane_words(far, lane);
+            let [head, tail] = [words + LANE_HEAD, words + LANE_TAIL]
+                .map(|word| self.memory.load(word, Ordering::Relaxed));
+            head != tail
+        })
+    }
+
+    /// The way is lost: what the other side has sent is not all that it has.
+    pub fn cut(&self) {
+        self.memory.store((1 - self.side) * SIDE + IS_CUT, 1, Ordering::Release);
+    }
+
+    /// The process was told that the two are parted.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.memory.load(self.side * SIDE + IS_CUT, Ordering::Acquire) != 0
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::lane::Lane;
+    use crate::trunk::BYTES;
+    use omniverb_ring::{UserMemory, Window};
+    use proptest::prelude::*;
+
+    /// What goes between two hosts: pieces are copied, then the news come.
+    fn carry(from: &mut Mirror<Window>, to: &Mirror<Window>, insists: bool) -> Option<bool> {
+        let mut pieces = Vec::new();
+        let news = from.look(insists, &mut pieces).unwrap()?;
+        for piece in &pieces {
+            let mut bytes = vec![0; piece.len()];
+            let (source, target) = (from.memory(), to.memory());
+            UserMemory::lend_mut(&mut bytes, |to| source.drain(piece.start, to));
+            UserMemory::lend(&bytes, |from| target.fill(piece.start, from));
+        }
+        Some(to.apply(&news))
+    }
+
+    fn both() -> [Mirror<Window>; 2] {
+        [0, 1].map(|side| Mirror::new(Window::private(BYTES), side))
+    }
+
+    #[test]
+    fn each_word_has_a_place_of_its_own_and_none_is_of_both_sides() {
+        let all: std::collections::BTreeSet<usize> =
+            [0, 1].into_iter().flat_map(|side| (0..WORDS).map(move |at| place(side, at))).collect();
+        assert_eq!(all.len(), 2 * WORDS);
+        let sleeps = [0, 1].map(|side| side * SIDE + SLEEPS);
+        assert!(sleeps.iter().all(|word| !all.contains(word)));
+    }
+
+    proptest! {
+        /// However writing, reading and carrying follow each other, on either side: bytes of a
+        /// lane come once and in order.
+        #[test]
+        fn bytes_come_once_in_order(
+            side in 0_usize..2,
+            number in 0..LANES,
+            steps in prop::collection::vec((0..4_u8, 1..LANE + 10), 1..60),
+        ) {
+            let mut mirrors = both();
+            let lane_of = |at: usize, mirrors: &[Mirror<Window>; 2]| {
+                Lane::new(mirrors[at].memory().clone(), side, number)
+            };
+            let lanes = [side, 1 - side].map(|at| lane_of(at, &mirrors));
+            let [writer, reader] = &lanes;
+            let (mut head, mut tail, mut seen) = (0_u64, 0_u64, 0_u64);
+            let byte = |at: u64| (at ^ (at >> 8)) as u8;
+            for (step, count) in steps {
+                let [one, other] = &mut mirrors;
+                match step {
+                    0 => {
+                        let room = writer.room(head, &mut seen, count).min(count);
+                        let new: Vec<u8> = (0..room as u64).map(|at| byte(head + at)).collect();
+                        UserMemory::lend(&new, |new| writer.fill(head, 0, new));
+                        head += room as u64;
+                        writer.publish(head);
+                    }
+                    1 => {
+                        let there = reader.waiting(tail).unwrap().min(count);
+                        let mut got = vec![0; there];
+                        UserMemory::lend_mut(&mut got, |to| reader.drain(tail, 0, to));
+                        prop_assert!(got.iter().zip(tail..).all(|(got, at)| *got == byte(at)));
+                        tail += there as u64;
+                        reader.take(tail);
+                    }
+                    2 => _ = carry(one, other, true),
+                    _ => _ = carry(other, one, true),
+                }
+            }
+            let [one, other] = &mut mirrors;
+            _ = (carry(one, other, true), carry(other, one, true));
+            prop_assert_eq!(reader.waiting(tail), Some((head - tail) as usize));
+            prop_assert_eq!(writer.room(head, &mut seen, LANE), LANE - (head - tail) as usize);
+            prop_assert!(carry(one, other, true).is_none() && carry(other, one, true).is_none());
+        }
+    }
+
+    #[test]
+    fn who_sleeps_is_woken_once_for_what_he_wants() {
+        let [mut one, mut other] = both();
+        one.memory().store(HEAD, 8, Ordering::Release);
+        assert_eq!(carry(&mut one, &other, false), Some(false), "nobody sleeps");
+        let sleeps = |wants| other.memory().store(SIDE + SLEEPS, wants, Ordering::Relaxed);
+        sleeps(WANTS_FRAMES);
+        one.memory().store(TAIL, RING as u64 / 2, Ordering::Release);
+        assert_eq!(carry(&mut one, &other, false), Some(false), "not for room");
+        one.memory().store(HEAD, 16, Ordering::Release);
+        assert_eq!(carry(&mut one, &other, false), Some(true));
+        one.memory().store(HEAD, 24, Ordering::Release);
+        assert_eq!(carry(&mut one, &other, false), Some(false), "once");
+        sleeps(WANTS_FRAMES | WANTS_ROOM);
+        one.memory().store(TAIL, RING as u64, Ordering::Release);
+        assert_eq!(carry(&mut one, &other, false), Some(true), "for room");
+        let lane = lane_words(0, 5);
+        other.memory().store(lane + LANE_IS_AWAITED, 1, Ordering::Relaxed);
+        one.memory().store(lane_words(0, 6) + LANE_HEAD, 8, Ordering::Release);
+        assert_eq!(carry(&mut one, &other, false), Some(false), "another lane");
+        one.memory().store(lane + LANE_HEAD, 8, Ordering::Release);
+        assert_eq!(carry(&mut one, &other, false), Some(true));
+        assert!(other.is_to_be_watched() && !one.is_to_be_watched());
+        other.memory().store(lane + LANE_TAIL, 8, Ordering::Release);
+        other.memory().store(lane_words(0, 6) + LANE_TAIL, 8, Ordering::Release);
+        assert!(!other.is_to_be_watched());
+        assert_eq!(carry(&mut other, &one, false), None, "so little can wait");
+        assert_eq!(carry(&mut other, &one, true), Some(false));
+    }
+
+    #[test]
+    fn a_ferry_that_sleeps_is_rung_for_all_and_says_nothing_of_that_to_the_other_host() {
+        let [mut one, other] = both();
+        one.sleeps();
+        assert_eq!(one.memory().load(SIDE + SLEEPS, Ordering::Relaxed), WANTS_FRAMES | WANTS_ROOM);
+        let lane = Lane::new(one.memory().clone(), 0, LANES - 1);
+        assert!(lane.publish(8));
+        assert_eq!(carry(&mut one, &other, false), Some(false));
+        one.cut();
+        assert!(!one.is_cut() && one.memory().load(SIDE + IS_CUT, Ordering::Relaxed) == 1);
+        other.memory().store(SIDE + IS_CUT, 1, Ordering::Relaxed);
+        assert!(other.is_cut());
+    }
+
+    #[test]
+    fn more_than_a_ring_has_is_nonsense() {
+        for (word, size) in [(HEAD, RING), (lane_words(0, 3) + LANE_HEAD, LANE)] {
+            let mut pieces = Vec::new();
+            let [mut one, _] = both();
+            one.memory().store(word, size as u64, Ordering::Relaxed);
+            assert!(one.look(false, &mut pieces).is_ok_and(|news| news.is_some()));
+            assert_eq!(pieces.iter().map(Range::len).sum::<usize>(), size);
+            one.memory().store(word, 2 * size as u64 + 1, Ordering::Relaxed);
+            assert_eq!(one.look(false, &mut pieces), Err(Nonsense));
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Raw sockets of IP: who has one may read what everybody in its network namespace sends.
+
+use rustix::net::{AddressFamily, SocketType, sockopt};
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use crate::connection;
+
+/// Whether it is one of that network namespace. To make one takes `CAP_NET_RAW` there (raw(7)).
+///
+/// # Errors
+/// It is no socket.
+pub fn is_raw_socket_of(namespace: u64, socket: BorrowedFd<'_>) -> io::Result<bool> {
+    let is_ip =
+        [AddressFamily::INET, AddressFamily::INET6].contains(&sockopt::socket_domain(socket)?);
+    Ok(is_ip
+        && sockopt::socket_type(socket)? == SocketType::RAW
+        && connection::namespace(socket)? == namespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::socket;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn sockets_that_anybody_may_make_are_none() {
+        for (family, kind) in [
+            (AddressFamily::INET, SocketType::STREAM),
+            (AddressFamily::INET6, SocketType::DGRAM),
+            (AddressFamily::NETLINK, SocketType::RAW),
+            (AddressFamily::UNIX, SocketType::STREAM),
+        ] {
+            let socket = socket(family, kind, None).unwrap();
+            let namespace = connection::namespace(socket.as_fd()).unwrap_or(0);
+            assert!(!is_raw_socket_of(namespace, socket.as_fd()).unwrap(), "{family:?} {kind:?}");
+        }
+        let Ok(raw) =
+            socket(AddressFamily::INET, SocketType::RAW, Some(rustix::net::ipproto::ICMP))
+        else {
+            return eprintln!("may not make a raw socket: one is not looked at");
+        };
+        let namespace = connection::namespace(raw.as_fd()).unwrap();
+        assert!(is_raw_socket_of(namespace, raw.as_fd()).unwrap());
+        assert!(!is_raw_socket_of(namespace + 1, raw.as_fd()).unwrap());
+    }
+}
