@@ -122,6 +122,9 @@ impl Crossing {
     /// Until it ends. What has come is the process's before it hears that.
     pub(crate) fn run(mut self) {
         let end = self.carry_on();
+        if let Some(wanted) = self.asked.take() {
+            self.fleet.fails(wanted);
+        }
         if let End::Here { is_cut } = end {
             self.say_over(is_cut);
         }
@@ -230,7 +233,7 @@ impl Crossing {
                 self.broker()?.say(Request::Leads { token, wanted })?;
             }
             (Letter::Refused, Part::Goes(_)) => {
-                self.asked.take().ok_or(End::Lost)?;
+                self.fleet.fails(self.asked.take().ok_or(End::Lost)?);
                 if self.trunk.is_none() {
                     return Err(End::Here { is_cut: false });
                 }

@@ -5,7 +5,7 @@ use crate::broker::Broker;
 use crate::crossing::{Crossing, Part, ends};
 use crate::id::{Id, Listener};
 use crate::limits::{AGAIN, CROSSINGS, CROSSINGS_WITH};
-use omniverb_carry::message::{Reply, Wanted};
+use omniverb_carry::message::{Reply, Request, Wanted};
 use omniverb_carry::range::Range;
 use omniverb_sys::{EventFd, lock};
 use std::collections::BTreeMap;
@@ -59,6 +59,8 @@ pub(crate) struct Fleet {
     to: Vec<Range>,
     port: u16,
     token: AtomicU64,
+    /// By which it is said that nobody can be brought somewhere.
+    broker: Mutex<Option<Arc<Broker>>>,
     going: Mutex<BTreeMap<Journey, Arc<Mailbox>>>,
     /// How many there are with each other address.
     with: Mutex<BTreeMap<IpAddr, usize>>,
@@ -94,8 +96,8 @@ impl Drop for Place {
 impl Fleet {
     /// None so far.
     pub(crate) fn new(to: Vec<Range>, port: u16) -> Self {
-        let (going, with) = (Mutex::default(), Mutex::default());
-        Self { to, port, token: AtomicU64::new(0), going, with }
+        let (going, with, broker) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { to, port, token: AtomicU64::new(0), broker, going, with }
     }
 
     /// By which the broker knows our connections.
@@ -133,8 +135,9 @@ impl Fleet {
     }
 
     fn serve_one(self: &Arc<Self>) -> io::Result<()> {
-        let broker = Broker::new()?;
+        let broker = Arc::new(Broker::new()?);
         broker.ferries()?;
+        *lock(&self.broker) = Some(broker.clone());
         loop {
             match broker.hear()? {
                 (Reply::Ferries { token }, _) => self.token.store(token, Ordering::Relaxed),
@@ -144,10 +147,19 @@ impl Fleet {
         }
     }
 
+    /// Nobody can be brought to where that was wanted.
+    pub(crate) fn fails(&self, wanted: Wanted) {
+        let broker = lock(&self.broker).clone();
+        if let Some(broker) = broker {
+            // If it does not hear that, who asks waits for a moment.
+            _ = broker.say(Request::Fails { token: self.token(), wanted });
+        }
+    }
+
     fn wanted(self: &Arc<Self>, wanted: Wanted) {
         let names = wanted.names;
         if !self.to.iter().any(|range| range.has(names.addresses[1], names.ports[1])) {
-            return;
+            return self.fails(wanted);
         }
         let (journey, mut going) = (journey(&wanted), lock(&self.going));
         if let Some(mailbox) = going.get(&journey) {
@@ -155,18 +167,21 @@ impl Fleet {
         }
         let (_, [from, other], _) = journey;
         let (Some(place), Ok(mailbox)) = (Place::take(self, other), Mailbox::new(wanted)) else {
-            return;
+            return self.fails(wanted);
         };
         let (fleet, mailbox) = (self.clone(), Arc::new(mailbox));
         going.insert(journey, mailbox.clone());
         spawn(move || {
             let to = SocketAddr::new(other, fleet.port);
-            let part = Part::Goes(mailbox);
+            let part = Part::Goes(mailbox.clone());
             let crossing = Id::to(from, to).and_then(|id| Crossing::new(fleet.clone(), part, id));
             if let Ok(crossing) = crossing {
                 crossing.run();
             }
             lock(&fleet.going).remove(&journey);
+            if let Some(wanted) = mailbox.take() {
+                fleet.fails(wanted);
+            }
             drop(place);
         });
     }

@@ -89,6 +89,9 @@ fn converse(broker: &Broker, client: &Arc<Client>) -> Option<()> {
             (Request::Leads { token, wanted }, None) => {
                 far::leads(broker, client, token, wanted);
             }
+            (Request::Fails { token, wanted }, None) => {
+                far::fails(broker, client, token, wanted);
+            }
             (Request::Comes { tag, token, names }, None) => {
                 far::comes(broker, (client, tag), token, &names);
             }

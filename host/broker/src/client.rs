@@ -247,12 +247,17 @@ impl Client {
 
     /// No trunk leads to where it wants to be brought.
     pub(crate) fn nobody(&self, tag: u64) {
-        self.tell(Reply::Nobody { tag, is_heard: false }, &[]);
+        self.tell(Reply::Nobody { tag, is_heard: false, is_coming: false }, &[]);
     }
 
     /// The same; but somebody may have the socket who has not said so.
     pub(crate) fn nobody_yet(&self, tag: u64) {
-        self.tell(Reply::Nobody { tag, is_heard: true }, &[]);
+        self.tell(Reply::Nobody { tag, is_heard: true, is_coming: false }, &[]);
+    }
+
+    /// The same; but a ferry may lead there soon.
+    pub(crate) fn nobody_so_far(&self, tag: u64) {
+        self.tell(Reply::Nobody { tag, is_heard: false, is_coming: true }, &[]);
     }
 
     /// One is over. `false`: it does not take that now.

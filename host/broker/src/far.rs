@@ -1,14 +1,13 @@
 //! A process is brought to one of another host, by ferries ([`crate::ferries`]).
 
 use crate::client::Client;
-use crate::ferries::{FRESH, Way, ends, way};
+use crate::ferries::{Answer, Lead, Way, ends, way};
 use crate::offers::Offer;
-use crate::reach::{By, There, bring, who_listens};
+use crate::reach::{self, By, Nowhere, There, bring, who_listens};
 use crate::shared::Broker;
 use crate::trunks::Ends;
 use omniverb_carry::message::Wanted;
 use omniverb_carry::trunk::{self, WAY_KEPT};
-use omniverb_sys::connection::Names;
 use omniverb_sys::raw::is_raw_socket_of;
 use omniverb_sys::{clock, lock};
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,16 +29,26 @@ pub(crate) fn is_ferry(
     client.is_ferry(token).then_some(())
 }
 
-/// Where a ferry leads a process that wants to go to another host.
-pub(crate) fn from_here(broker: &Broker, client: &Client, way: Way) -> Option<There> {
-    let lead = lock(&broker.ferries).lead(client, way, clock::now())?;
+/// Where a ferry leads a process that wants to go to another host. It may be told so later.
+pub(crate) fn from_here(broker: &Broker, asks: (&Client, u64), way: Way) -> Result<There, Nowhere> {
+    let answer = lock(&broker.ferries).ask(asks, way, clock::now());
+    match answer {
+        Answer::Lead(lead) => Ok(there(way, lead)),
+        Answer::Tell(ferry, wanted) if ferry.is_wanted(wanted) => Err(Nowhere::Later),
+        Answer::Tell(..) | Answer::Nobody => Err(Nowhere::Unheard),
+        Answer::Later => Err(Nowhere::Later),
+        Answer::Soon => Err(Nowhere::Soon),
+    }
+}
+
+fn there(way: Way, lead: Lead) -> There {
     let (from, to) = way;
-    Some(There {
+    There {
         process: lead.process,
         by: By::Ferry(way),
         ends: Ends::Far([from, to.ip()]),
         way: Some((to.port(), lead.until)),
-    })
+    }
 }
 
 /// A connection was offered whose other end is not here: a ferry hears of it, if its process has
@@ -52,20 +61,33 @@ pub(crate) fn offered(broker: &Broker, offer: &Offer) {
     }
 }
 
-/// A ferry's connection leads to where somebody wanted to go.
+/// A ferry's connection leads to where somebody wanted to go. Those of his questions that have
+/// waited for that are answered.
 pub(crate) fn leads(broker: &Broker, worker: &Client, token: u64, wanted: Wanted) -> Option<()> {
-    let client = lock(&broker.seats).client(wanted.client)?;
-    let is_its = client.namespace == worker.namespace;
-    let is_led = {
-        let mut ferries = lock(&broker.ferries);
-        let ferry = ferries.of(worker, token).filter(|ferry| is_its && ferry.serves(&client))?;
-        drop(ferry);
-        ferries.leads_now(worker, &wanted, clock::now())
-    };
-    if is_led {
-        client.seen(way(&wanted).1);
+    let client = wants(broker, worker, token, &wanted)?;
+    let now = clock::now();
+    let tags = lock(&broker.ferries).leads_now(worker, &wanted, now)?;
+    for tag in tags {
+        reach::answer(broker, (&client, tag), from_here(broker, (&client, tag), way(&wanted)));
     }
+    client.seen(way(&wanted).1);
     Some(())
+}
+
+/// A ferry can bring nobody to where that was wanted.
+pub(crate) fn fails(broker: &Broker, worker: &Client, token: u64, wanted: Wanted) -> Option<()> {
+    let client = wants(broker, worker, token, &wanted)?;
+    let tags = lock(&broker.ferries).fails(worker.namespace, &wanted);
+    tags.into_iter().for_each(|tag| client.nobody(tag));
+    Some(())
+}
+
+/// Who wanted that of a ferry, if it is one and serves him.
+fn wants(broker: &Broker, worker: &Client, token: u64, wanted: &Wanted) -> Option<Arc<Client>> {
+    let client = lock(&broker.seats).client(wanted.client)?;
+    let ferry = lock(&broker.ferries).of(worker, token)?;
+    let may = client.namespace == worker.namespace && ferry.serves(&client);
+    may.then_some(client)
 }
 
 /// A ferry's connection wants to be brought to who listens here, for somebody of another host, whose
@@ -85,24 +107,23 @@ fn come(broker: &Broker, asks: (&Client, u64), token: u64, names: &trunk::Names)
     let (worker, _) = asks;
     let ferry = lock(&broker.ferries).of(worker, token)?;
     let [from, to] = ends(names);
-    let names = Names { local: to, remote: from };
-    // Who has accepted it has said so just now, and has it still.
-    let offer = lock(&broker.offers).named(worker.namespace, names)?;
-    let at = offer.accepted.filter(|at| clock::now().saturating_sub(*at) < FRESH)?;
-    offer.client.look(&offer.connection).ok().flatten()?;
+    // Who has accepted it has said so, not long ago.
+    let (here, now) = (worker.namespace, clock::now());
+    let arrived = lock(&broker.ferries).arrived(here, [to, from], now)?;
+    let by = arrived.by.upgrade()?;
     // To whom it was brought before, if he listens there still.
     let before = lock(&broker.trunks).of(worker.process()).next().map(|(_, _, other, _)| other);
-    let before = before.map(|number| (worker.namespace, number));
+    let before = before.map(|number| (here, number));
     let known = before.and_then(|one| Some((one, lock(&broker.listeners).hears(one, to)?)));
     let (process, listens) = match known {
         Some(known) => known,
-        None => who_listens(broker, asks, (&offer.client, worker.namespace), to).ok()?,
+        None => who_listens(broker, asks, (&by, here), to).ok()?,
     };
     let client = lock(&broker.seats).client(process.1)?;
     if !ferry.serves(&client) {
         return None;
     }
     let (by, ends) = (By::Listening(listens), Ends::Far([from.ip(), to.ip()]));
-    let way = Some((to.port(), at.saturating_add(WAY_KEPT)));
+    let way = Some((to.port(), arrived.at.saturating_add(WAY_KEPT)));
     bring(broker, asks, There { process, by, ends, way })
 }

@@ -15,15 +15,19 @@ use crate::limits::{FERRIES_OF_NAMESPACE, LEADS_OF_NAMESPACE, WANTS_OF_PROCESS};
 use crate::listeners::Process;
 use crate::offers::Offer;
 use omniverb_carry::message::Wanted;
-use omniverb_carry::trunk::WAY_KEPT;
+use omniverb_carry::trunk::{Names, WAY_KEPT};
 use omniverb_sys::random;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Weak};
 
-/// How long somebody may take from asking to connecting, or from connecting until the ferry over
-/// there asks whether he has arrived, in nanoseconds.
-pub(crate) const FRESH: u64 = 5_000_000_000;
+/// How long somebody may take from asking to connecting, in nanoseconds.
+const FRESH: u64 = 5_000_000_000;
+/// How long a ferry may take to say what becomes of what it was told, before others who ask are
+/// not made to wait for that.
+const MOMENT: u64 = 150_000_000;
+/// Ways that connections were seen to go, of all network namespaces.
+const PROOFS: usize = 64 * LEADS_OF_NAMESPACE;
 
 /// From which address to where.
 pub(crate) type Way = (IpAddr, SocketAddr);
@@ -53,15 +57,51 @@ pub(crate) struct Lead {
     pub(crate) until: u64,
 }
 
+/// What a process wants that has asked for a way.
+#[derive(Debug)]
+struct Want {
+    at: u64,
+    /// When a ferry heard of it; and the questions that wait for that.
+    told: Option<u64>,
+    tags: Vec<u64>,
+}
+
+/// A connection that has come from another host.
+#[derive(Clone, Debug)]
+pub(crate) struct Arrived {
+    /// When it was accepted.
+    pub(crate) at: u64,
+    /// By whom.
+    pub(crate) by: Weak<Client>,
+}
+
+/// What becomes of a question.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// A ferry leads there.
+    Lead(Lead),
+    /// This one is to hear of it. The answer comes later.
+    Tell(Arc<Client>, Wanted),
+    /// One has; the answer comes later.
+    Later,
+    /// One may lead there when a connection by TCP was offered.
+    Soon,
+    /// None does.
+    Nobody,
+}
+
 /// All of them.
 #[derive(Debug, Default)]
 pub(crate) struct Ferries {
     /// Of each network namespace, the oldest first.
     all: BTreeMap<u64, Vec<Ferry>>,
-    /// Who has asked for a way, and when.
-    wants: BTreeMap<Process, BTreeMap<Way, u64>>,
+    wants: BTreeMap<Process, BTreeMap<Way, Want>>,
     /// Where who has asked is brought to.
     leads: BTreeMap<(Process, Way), Lead>,
+    /// Ways that connections were seen to go, from a network namespace: the last, and when.
+    proofs: BTreeMap<(u64, Way), (Names, u64)>,
+    /// Connections that were seen to come: both ends, this one first.
+    arrived: BTreeMap<(u64, [SocketAddr; 2]), Arrived>,
 }
 
 impl Ferries {
@@ -69,7 +109,6 @@ impl Ferries {
     /// enough.
     pub(crate) fn add(&mut self, client: &Arc<Client>, is_for_all: bool) -> Option<u64> {
         let here = self.all.entry(client.namespace).or_default();
-        here.retain(|one| one.client.strong_count() > 0);
         if here.len() >= FERRIES_OF_NAMESPACE {
             return None;
         }
@@ -89,17 +128,38 @@ impl Ferries {
         here.find_map(|one| one.client.upgrade().filter(|_| one.serves(client)))
     }
 
-    /// A process has asked for a way: where a ferry leads it, if one does. It may be about to
-    /// connect by TCP.
-    pub(crate) fn lead(&mut self, client: &Client, way: Way, now: u64) -> Option<Lead> {
-        self.serving(client)?;
+    /// A process asks for a way. It may be about to connect by TCP.
+    pub(crate) fn ask(&mut self, (client, tag): (&Client, u64), way: Way, now: u64) -> Answer {
+        let Some(ferry) = self.serving(client) else { return Answer::Nobody };
+        let lead = self.leads.get(&(client.process(), way)).filter(|lead| lead.until > now);
         let wants = self.wants.entry(client.process()).or_default();
-        wants.retain(|_, at| now.saturating_sub(*at) < FRESH);
-        if wants.len() < WANTS_OF_PROCESS || wants.contains_key(&way) {
-            wants.insert(way, now);
+        wants.retain(|_, want| now.saturating_sub(want.at) < FRESH);
+        let is_told = |want: &&mut Want| want.told.is_some_and(|told| now - told < MOMENT);
+        if let Some(want) = wants.get_mut(&way).filter(is_told) {
+            return match lead {
+                Some(lead) => Answer::Lead(*lead),
+                None if want.tags.len() >= WANTS_OF_PROCESS => Answer::Soon,
+                None => {
+                    want.tags.push(tag);
+                    Answer::Later
+                }
+            };
         }
-        let lead = self.leads.get(&(client.process(), way))?;
-        (lead.until > now).then_some(*lead)
+        if wants.len() >= WANTS_OF_PROCESS && !wants.contains_key(&way) {
+            return lead.map_or(Answer::Nobody, |lead| Answer::Lead(*lead));
+        }
+        let proof = self.proofs.get(&(client.namespace, way));
+        let proof = proof.filter(|(_, at)| now.saturating_sub(*at) < WAY_KEPT / 2);
+        match (lead, proof) {
+            (None, Some((names, at))) => {
+                wants.insert(way, Want { at: now, told: Some(now), tags: vec![tag] });
+                Answer::Tell(ferry, Wanted { client: client.number, at: *at, names: *names })
+            }
+            _ => {
+                wants.insert(way, Want { at: now, told: None, tags: Vec::new() });
+                lead.map_or(Answer::Soon, |lead| Answer::Lead(*lead))
+            }
+        }
     }
 
     /// It leads there still.
@@ -109,42 +169,109 @@ impl Ferries {
 
     /// A connection was offered: which ferry is to hear what of it.
     pub(crate) fn offered(&mut self, offer: &Offer, now: u64) -> Option<(Arc<Client>, Wanted)> {
-        let (client, names) = (&offer.client, offer.connection.names);
+        let (client, ends) = (&offer.client, offer.connection.names);
+        if let Some(at) = offer.accepted
+            && self.all.contains_key(&client.namespace)
+        {
+            self.has_arrived((client, [ends.local, ends.remote]), at, now);
+        }
+        let ferry = self.serving(client)?;
         let wants = self.wants.get_mut(&client.process())?;
-        let at = wants.remove(&(names.local.ip(), names.remote))?;
-        if now.saturating_sub(at) >= FRESH {
+        let want = wants.get_mut(&(ends.local.ip(), ends.remote))?;
+        if want.told.is_some() || now.saturating_sub(want.at) >= FRESH {
             return None;
         }
-        let names = omniverb_carry::trunk::Names {
-            addresses: [names.local.ip(), names.remote.ip()].map(bytes),
-            ports: [names.local.port(), names.remote.port()],
+        (want.at, want.told) = (now, Some(now));
+        let names = Names {
+            addresses: [ends.local.ip(), ends.remote.ip()].map(bytes),
+            ports: [ends.local.port(), ends.remote.port()],
         };
-        Some((self.serving(client)?, Wanted { client: client.number, at: now, names }))
+        Some((ferry, Wanted { client: client.number, at: now, names }))
     }
 
-    /// One of a ferry's connections leads to where that was wanted, for a while from then on.
-    pub(crate) fn leads_now(&mut self, worker: &Client, wanted: &Wanted, now: u64) -> bool {
-        let process = (worker.namespace, wanted.client);
-        let here = ((worker.namespace, 0), FIRST)..=((worker.namespace, u64::MAX), LAST);
-        self.leads.retain(|_, lead| lead.until > now);
-        let (way, until) = (way(wanted), wanted.at.min(now).saturating_add(WAY_KEPT));
-        let has_room = self.leads.range(here).count() < LEADS_OF_NAMESPACE;
-        let may = until > now && (has_room || self.leads.contains_key(&(process, way)));
-        if may {
-            self.leads.insert((process, way), Lead { process: worker.process(), until });
+    fn has_arrived(&mut self, (client, ends): (&Arc<Client>, [SocketAddr; 2]), at: u64, now: u64) {
+        let here = (client.namespace, [ANY; 2])..=(client.namespace, [END; 2]);
+        if self.arrived.range(here.clone()).count() >= LEADS_OF_NAMESPACE {
+            let is_old = |one: &Arrived| now.saturating_sub(one.at) >= WAY_KEPT;
+            let old = self.arrived.range(here).filter(|(_, one)| is_old(one));
+            let old: Vec<_> = old.map(|(key, _)| *key).collect();
+            if old.is_empty() {
+                return;
+            }
+            old.iter().for_each(|key| _ = self.arrived.remove(key));
         }
-        may
+        let by = Arc::downgrade(client);
+        self.arrived.insert((client.namespace, ends), Arrived { at, by });
+    }
+
+    /// The connection of these ends, the local one first, that was accepted here not long ago.
+    pub(crate) fn arrived(
+        &self,
+        namespace: u64,
+        ends: [SocketAddr; 2],
+        now: u64,
+    ) -> Option<Arrived> {
+        let arrived = self.arrived.get(&(namespace, ends))?;
+        (now.saturating_sub(arrived.at) < WAY_KEPT).then(|| arrived.clone())
+    }
+
+    /// One of a ferry's connections leads to where that was wanted, for a while from then on: the
+    /// questions that wait for that. `None`: it is too late, or there are enough.
+    pub(crate) fn leads_now(
+        &mut self,
+        worker: &Client,
+        wanted: &Wanted,
+        now: u64,
+    ) -> Option<Vec<u64>> {
+        let process = (worker.namespace, wanted.client);
+        let (way, at) = (way(wanted), wanted.at.min(now));
+        let until = at.saturating_add(WAY_KEPT);
+        self.leads.retain(|_, lead| lead.until > now);
+        let here = ((worker.namespace, 0), FIRST)..=((worker.namespace, u64::MAX), LAST);
+        let has_room = self.leads.range(here).count() < LEADS_OF_NAMESPACE;
+        if until <= now || !has_room && !self.leads.contains_key(&(process, way)) {
+            return None;
+        }
+        self.leads.insert((process, way), Lead { process: worker.process(), until });
+        self.proves((worker.namespace, way), (wanted.names, at), now);
+        Some(self.told(process, way))
+    }
+
+    fn proves(&mut self, key: (u64, Way), proof: (Names, u64), now: u64) {
+        let here = (key.0, FIRST)..=(key.0, LAST);
+        if self.proofs.range(here).count() >= LEADS_OF_NAMESPACE {
+            self.proofs.retain(|_, (_, at)| now.saturating_sub(*at) < WAY_KEPT);
+        }
+        let is_newer = self.proofs.get(&key).is_none_or(|(_, at)| *at < proof.1);
+        if is_newer && self.proofs.len() < PROOFS {
+            self.proofs.insert(key, proof);
+        }
+    }
+
+    /// A ferry has said what becomes of what it was told: the questions that wait for that.
+    fn told(&mut self, process: Process, way: Way) -> Vec<u64> {
+        let want = self.wants.get_mut(&process).and_then(|wants| wants.remove(&way));
+        want.map_or_else(Vec::new, |want| want.tags)
+    }
+
+    /// Nobody can be brought there: the questions that wait for that. What was seen to go there
+    /// does not any more.
+    pub(crate) fn fails(&mut self, namespace: u64, wanted: &Wanted) -> Vec<u64> {
+        let way = way(wanted);
+        self.proofs.remove(&(namespace, way));
+        self.told((namespace, wanted.client), way)
     }
 
     /// A process has gone.
     pub(crate) fn gone(&mut self, process: Process) {
         self.wants.remove(&process);
         self.leads.retain(|(asks, _), lead| *asks != process && lead.process != process);
-        if let Some(here) = self.all.get_mut(&process.0) {
-            here.retain(|one| one.client.upgrade().is_some_and(|one| one.process() != process));
-            if here.is_empty() {
-                self.all.remove(&process.0);
-            }
+        let Some(here) = self.all.get_mut(&process.0) else { return };
+        here.retain(|one| one.client.upgrade().is_some_and(|one| one.process() != process));
+        if here.is_empty() {
+            self.all.remove(&process.0);
+            self.proofs.retain(|(namespace, _), _| *namespace != process.0);
+            self.arrived.retain(|(namespace, _), _| *namespace != process.0);
         }
     }
 }
@@ -161,7 +288,7 @@ pub(crate) fn way(wanted: &Wanted) -> Way {
 }
 
 /// Both ends of a connection, of names that somebody has said.
-pub(crate) fn ends(names: &omniverb_carry::trunk::Names) -> [SocketAddr; 2] {
+pub(crate) fn ends(names: &Names) -> [SocketAddr; 2] {
     let of = |end: usize| {
         let address = Ipv6Addr::from(names.addresses[end]).to_canonical();
         SocketAddr::new(address, names.ports[end])
@@ -179,17 +306,25 @@ fn bytes(address: IpAddr) -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omniverb_sys::connection::{Connection, Names};
+    use omniverb_sys::connection::{self, Connection};
 
     fn way_to(last: u8) -> Way {
         ([10, 0, 0, 1].into(), ([10, 0, 0, last], 80).into())
     }
 
     fn offer(client: &Arc<Client>, (from, remote): Way) -> Offer {
-        let names = Names { local: (from, 4000).into(), remote };
+        let names = connection::Names { local: (from, 4000).into(), remote };
         let namespace = client.namespace;
         let connection = Connection { names, cookie: 1, namespace, is_bound: false };
         Offer { client: client.clone(), tag: 1, connection, accepted: None }
+    }
+
+    fn ask(all: &mut Ferries, client: &Client, way: Way, now: u64) -> Answer {
+        all.ask((client, now), way, now)
+    }
+
+    fn lead(all: &mut Ferries, client: &Client, way: Way, now: u64) -> Option<Lead> {
+        if let Answer::Lead(lead) = ask(all, client, way, now) { Some(lead) } else { None }
     }
 
     #[test]
@@ -197,36 +332,84 @@ mod tests {
         let [ferry, worker, asks, stranger] = [5, 5, 5, 6].map(Client::alone);
         let mut all = Ferries::default();
         let way = way_to(2);
-        assert_eq!(all.lead(&asks, way, 5), None);
+        assert!(matches!(ask(&mut all, &asks, way, 5), Answer::Nobody));
         assert!(all.offered(&offer(&asks, way), 5).is_none(), "there was no ferry");
         let token = all.add(&ferry, false).unwrap();
-        assert!(all.of(&worker, token).is_some() && all.of(&worker, token + 1).is_none());
+        assert!(all.of(&worker, token).is_some() && all.of(&worker, token ^ 1).is_none());
         assert!(all.of(&stranger, token).is_none(), "of another network namespace");
-        assert_eq!((all.lead(&asks, way, 5), all.lead(&stranger, way, 5)), (None, None));
+        assert!(matches!(ask(&mut all, &asks, way, 5), Answer::Soon));
+        assert!(matches!(ask(&mut all, &stranger, way, 5), Answer::Nobody));
         assert!(all.offered(&offer(&stranger, way), 6).is_none());
         assert!(all.offered(&offer(&asks, way_to(3)), 6).is_none(), "not there");
         let (told, wanted) = all.offered(&offer(&asks, way), 7).unwrap();
         assert!(Arc::ptr_eq(&told, &ferry));
         assert_eq!((wanted.client, wanted.at, super::way(&wanted)), (asks.number, 7, way));
         assert!(all.offered(&offer(&asks, way), 7).is_none(), "one for each question");
-        assert!(all.leads_now(&worker, &wanted, 9));
-        let lead = Lead { process: worker.process(), until: 7 + WAY_KEPT };
-        assert_eq!(all.lead(&asks, way, 10), Some(lead));
+        assert!(matches!(ask(&mut all, &asks, way, 8), Answer::Later));
+        assert_eq!(all.leads_now(&worker, &wanted, 9), Some(vec![8]));
+        let found = Lead { process: worker.process(), until: 7 + WAY_KEPT };
+        assert_eq!(lead(&mut all, &asks, way, 10), Some(found));
         assert!(all.leads(&asks, way, worker.process()));
-        assert_eq!(all.lead(&asks, way_to(3), 10), None);
-        assert_eq!(all.lead(&worker, way, 10), None, "only who has asked");
-        assert_eq!(all.lead(&asks, way, 7 + WAY_KEPT), None);
-        assert!(!all.leads_now(&worker, &wanted, 7 + WAY_KEPT), "too late");
+        assert_eq!(lead(&mut all, &asks, way_to(3), 10), None);
+        assert_eq!(lead(&mut all, &asks, way, 7 + WAY_KEPT), None);
+        assert_eq!(all.leads_now(&worker, &wanted, 7 + WAY_KEPT), None, "too late");
         let later = Wanted { at: u64::MAX, ..wanted };
-        assert!(all.leads_now(&worker, &later, 10), "no clock is ahead of ours");
-        assert_eq!(all.lead(&asks, way, 11).unwrap().until, 10 + WAY_KEPT);
+        assert!(all.leads_now(&worker, &later, 10).is_some(), "no clock is ahead of ours");
+        assert_eq!(lead(&mut all, &asks, way, 11).unwrap().until, 10 + WAY_KEPT);
         all.gone(worker.process());
-        assert_eq!(all.lead(&asks, way, 12), None);
+        assert_eq!(lead(&mut all, &asks, way, 12), None);
         assert!(all.offered(&offer(&asks, way), 12 + FRESH).is_none(), "too late");
-        all.gone(ferry.process());
         all.gone(asks.process());
+        all.gone(ferry.process());
         assert!(all.of(&worker, token).is_none());
         assert!(all.all.is_empty() && all.wants.is_empty() && all.leads.is_empty());
+        assert!(all.proofs.is_empty() && all.arrived.is_empty());
+    }
+
+    #[test]
+    fn what_one_has_proved_others_need_not() {
+        let [ferry, worker, first, second] = [5; 4].map(Client::alone);
+        let mut all = Ferries::default();
+        all.add(&ferry, false).unwrap();
+        let way = way_to(2);
+        ask(&mut all, &first, way, 5);
+        let (_, wanted) = all.offered(&offer(&first, way), 5).unwrap();
+        all.leads_now(&worker, &wanted, 6).unwrap();
+        let Answer::Tell(told, again) = ask(&mut all, &second, way, 7) else { panic!() };
+        assert!(Arc::ptr_eq(&told, &ferry));
+        assert_eq!(again, Wanted { client: second.number, ..wanted });
+        assert!(matches!(ask(&mut all, &second, way, 8), Answer::Later));
+        assert_eq!(all.fails(5, &again), [7, 8]);
+        assert!(matches!(ask(&mut all, &second, way, 9), Answer::Soon), "no more");
+        all.leads_now(&worker, &wanted, 10).unwrap();
+        assert!(matches!(ask(&mut all, &second, way_to(3), 10), Answer::Soon), "elsewhere");
+        let late = 6 + WAY_KEPT / 2;
+        assert!(matches!(ask(&mut all, &Client::alone(5), way, late), Answer::Soon));
+        // Nobody waits for a ferry that says nothing.
+        let Answer::Tell(..) = ask(&mut all, &Client::alone(5), way, 11) else { panic!() };
+        let Answer::Tell(..) = ask(&mut all, &first, way_to(2), 12 + WAY_KEPT) else { return };
+        panic!("long ago");
+    }
+
+    #[test]
+    fn what_has_come_is_known_for_a_while() {
+        let [ferry, server, elsewhere] = [5, 5, 6].map(Client::alone);
+        let mut all = Ferries::default();
+        let came = |client: &Arc<Client>| Offer { accepted: Some(9), ..offer(client, way_to(2)) };
+        let names = came(&server).connection.names;
+        let ends = [names.local, names.remote];
+        all.offered(&came(&server), 9);
+        assert!(all.arrived(5, ends, 9).is_none(), "there was no ferry");
+        all.add(&ferry, false).unwrap();
+        all.offered(&offer(&server, way_to(2)), 9);
+        assert!(all.arrived(5, ends, 9).is_none(), "it was not accepted");
+        all.offered(&came(&server), 9);
+        all.offered(&came(&elsewhere), 9);
+        let found = all.arrived(5, ends, 10).unwrap();
+        assert!(found.at == 9 && Arc::ptr_eq(&found.by.upgrade().unwrap(), &server));
+        assert!(all.arrived(6, ends, 10).is_none());
+        assert!(all.arrived(5, [ends[1], ends[0]], 10).is_none());
+        assert!(all.arrived(5, ends, 9 + WAY_KEPT).is_none());
     }
 
     #[test]
@@ -238,11 +421,10 @@ mod tests {
         let mut all = Ferries::default();
         let token = all.add(&ferry, false).unwrap();
         assert!(!all.of(&ferry, token).unwrap().serves(&other));
-        all.lead(&other, way_to(2), 1);
-        assert!(all.offered(&offer(&other, way_to(2)), 2).is_none());
+        assert!(matches!(ask(&mut all, &other, way_to(2), 1), Answer::Nobody));
         let reader = Client::alone(5);
         all.add(&reader, true).unwrap();
-        all.lead(&other, way_to(2), 1);
+        assert!(matches!(ask(&mut all, &other, way_to(2), 1), Answer::Soon));
         let (told, _) = all.offered(&offer(&other, way_to(2)), 2).unwrap();
         assert!(Arc::ptr_eq(&told, &reader));
     }
@@ -254,21 +436,27 @@ mod tests {
         let more: Vec<_> = (0..FERRIES_OF_NAMESPACE).map(|_| Client::alone(5)).collect();
         assert!(all.add(&ferry, false).is_some());
         assert_eq!(more.iter().filter(|one| all.add(one, false).is_some()).count() + 1, more.len());
-        let ways =
-            |count: usize| (0..count).map(|port| (way_to(2).0, ([10, 0, 0, 2], port as u16)));
-        for (from, to) in ways(WANTS_OF_PROCESS + 9) {
-            all.lead(&asks, (from, to.into()), 1);
+        let to = |port: usize| (way_to(2).0, ([10, 0, 0, 2], port as u16).into());
+        for port in 0..WANTS_OF_PROCESS + 9 {
+            ask(&mut all, &asks, to(port), 1);
         }
         assert_eq!(all.wants[&asks.process()].len(), WANTS_OF_PROCESS);
-        all.lead(&asks, way_to(3), 1 + FRESH);
+        ask(&mut all, &asks, way_to(3), 1 + FRESH);
         assert_eq!(all.wants[&asks.process()].len(), 1);
         let wanted = |port| {
-            let names = omniverb_carry::trunk::Names { addresses: [[0; 16]; 2], ports: [1, port] };
+            let names = Names { addresses: [[0; 16]; 2], ports: [1, port] };
             Wanted { client: 1, at: 5, names }
         };
         let many = 0..LEADS_OF_NAMESPACE as u16 + 9;
-        let kept = many.filter(|port| all.leads_now(&ferry, &wanted(*port), 6)).count();
-        assert_eq!(kept, LEADS_OF_NAMESPACE);
-        assert!(all.leads_now(&ferry, &wanted(3), 6), "one that is known");
+        let kept = many.clone().filter(|port| all.leads_now(&ferry, &wanted(*port), 6).is_some());
+        assert_eq!(kept.count(), LEADS_OF_NAMESPACE);
+        assert!(all.leads_now(&ferry, &wanted(3), 6).is_some(), "one that is known");
+        for port in many {
+            let connection = offer(&asks, to(port.into()));
+            all.offered(&Offer { accepted: Some(5), ..connection }, 6);
+        }
+        assert_eq!(all.arrived.len(), LEADS_OF_NAMESPACE);
+        all.offered(&Offer { accepted: Some(5 + WAY_KEPT), ..offer(&asks, to(1)) }, 5 + WAY_KEPT);
+        assert_eq!(all.arrived.len(), 1, "those are old");
     }
 }

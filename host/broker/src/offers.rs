@@ -179,11 +179,6 @@ impl Offers {
         }
     }
 
-    /// What waits in a network namespace by these names.
-    pub(crate) fn named(&self, namespace: u64, names: Names) -> Option<Offer> {
-        self.all.get(&(namespace, names)).map(|(_, offer)| offer.clone())
-    }
-
     /// What waits of a process.
     pub(crate) fn of(&self, client: &Client) -> Vec<Offer> {
         let places = self.of.get(&process(client)).into_iter().flat_map(|own| own.values());

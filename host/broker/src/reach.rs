@@ -89,13 +89,23 @@ pub(crate) fn reaches(
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => within(broker, (client, tag), to),
         from => across(broker, (client, tag), from, to),
     };
+    answer(broker, (client, tag), found);
+}
+
+/// Somebody is brought there, or told that he is not.
+pub(crate) fn answer(
+    broker: &Broker,
+    (client, tag): (&Client, u64),
+    found: Result<There, Nowhere>,
+) {
     // Where he cannot be brought to one process others may have the socket.
     let is_brought =
         found.and_then(|there| bring(broker, (client, tag), there).ok_or(Nowhere::Unsaid));
     match is_brought {
-        Ok(()) => {}
+        Ok(()) | Err(Nowhere::Later) => {}
         Err(Nowhere::Unsaid) => client.nobody_yet(tag),
         Err(Nowhere::Unheard) => client.nobody(tag),
+        Err(Nowhere::Soon) => client.nobody_so_far(tag),
     }
 }
 
@@ -105,6 +115,10 @@ pub(crate) enum Nowhere {
     Unheard,
     /// One does, and no other process has said that it does so by it.
     Unsaid,
+    /// It is on another host, to which he may be brought when he has connected once by TCP.
+    Soon,
+    /// The same, and he has: he is told.
+    Later,
 }
 
 /// What a socket is called where nobody is to learn how many there are.
@@ -147,7 +161,7 @@ fn across(
     let place = Place { namespace: asks.0.namespace, address: from };
     let proof = lock(&broker.proofs).get(place, to, clock::now());
     let Some(proof) = proof else {
-        return far::from_here(broker, asks.0, (from, to)).ok_or(Nowhere::Unheard);
+        return far::from_here(broker, asks, (from, to));
     };
     if !lock(&broker.relations).are_together(place, proof.to) {
         return Err(Nowhere::Unheard);

@@ -145,7 +145,9 @@ fn who_goes_is_closed_and_forgotten() {
     let three = broker.connect();
     // The broker has heard of it by now, or soon.
     let until = std::time::Instant::now() + HANGS;
-    while reach(&one, 6, to(&listener)) != (Reply::Nobody { tag: 6, is_heard: true }) {
+    while reach(&one, 6, to(&listener))
+        != (Reply::Nobody { tag: 6, is_heard: true, is_coming: false })
+    {
         assert!(std::time::Instant::now() < until, "it is known still");
     }
     assert_eq!(shown(&broker, name).1.len(), 1, "the other one has it still");
@@ -165,8 +167,8 @@ fn who_goes_is_closed_and_forgotten() {
 fn nobody_is_where_nobody_listens_who_says_so() {
     let broker = Broker::start("nobody");
     let [one, two] = [(); 2].map(|()| broker.connect());
-    let nobody = |tag| Reply::Nobody { tag, is_heard: false };
-    let yet = |tag| Reply::Nobody { tag, is_heard: true };
+    let nobody = |tag| Reply::Nobody { tag, is_heard: false, is_coming: false };
+    let yet = |tag| Reply::Nobody { tag, is_heard: true, is_coming: false };
     let listener = listen(&two, 6, "0.0.0.0");
     let there = to(&listener);
     assert_eq!(reach(&two, 1, there), yet(1), "itself");
@@ -294,8 +296,14 @@ fn who_does_not_read_is_not_reached() {
         told += 1;
         assert!(told < 200);
     };
-    assert_eq!((last.1, told > 10), (Reply::Nobody { tag: 1, is_heard: true }, true));
-    assert_eq!(reach(&last.0, 2, to(&listener)), Reply::Nobody { tag: 2, is_heard: true });
+    assert_eq!(
+        (last.1, told > 10),
+        (Reply::Nobody { tag: 1, is_heard: true, is_coming: false }, true)
+    );
+    assert_eq!(
+        reach(&last.0, 2, to(&listener)),
+        Reply::Nobody { tag: 2, is_heard: true, is_coming: false }
+    );
     // Who reads again is reached again.
     let names: Vec<u64> = (0..told).map(|_| given(&idle, 6).0).collect();
     // And by others, if it has not as many trunks as it may have: it says which have ended.
@@ -308,7 +316,9 @@ fn who_does_not_read_is_not_reached() {
         say_reaches(&last.0, 3, to(&listener));
         match last.0.hear_all().unwrap() {
             (Reply::Trunk { name, .. }, _) => break assert_eq!(name, given(&idle, 6).0),
-            (reply, _) => assert_eq!(reply, Reply::Nobody { tag: 3, is_heard: true }),
+            (reply, _) => {
+                assert_eq!(reply, Reply::Nobody { tag: 3, is_heard: true, is_coming: false })
+            }
         }
         assert!(begun.elapsed() < HANGS);
         std::thread::yield_now();

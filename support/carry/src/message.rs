@@ -91,6 +91,13 @@ pub enum Request {
         /// As it was wanted.
         wanted: Wanted,
     },
+    /// Of a ferry: nobody can be brought to where that was wanted.
+    Fails {
+        /// What the ferry was told ([`Reply::Ferries`]).
+        token: u64,
+        /// As it was wanted.
+        wanted: Wanted,
+    },
     /// Of a ferry: somebody of another host is to be brought to who listens, by a trunk to it. He
     /// has connected by the kernel's TCP before.
     Comes {
@@ -222,6 +229,9 @@ pub enum Reply {
         /// The kernel would bring him to a socket there, of which no other process has said that it
         /// listens by it.
         is_heard: bool,
+        /// A ferry may bring him there as soon as he has connected once by TCP: then it is worth
+        /// asking anew, and the answer may take a moment.
+        is_coming: bool,
     },
     /// Connections to these addresses are to be light, if they can be.
     Range(Range),
@@ -348,9 +358,9 @@ impl Request {
                 [first, last, 0, 0]
             }
             Self::Still { ends, .. } => four(ends),
-            Self::Leads { wanted: Wanted { names, .. }, .. } | Self::Comes { names, .. } => {
-                four(names.addresses)
-            }
+            Self::Leads { wanted: Wanted { names, .. }, .. }
+            | Self::Fails { wanted: Wanted { names, .. }, .. }
+            | Self::Comes { names, .. } => four(names.addresses),
             _ => NO_MORE,
         };
         let words = match self {
@@ -371,6 +381,9 @@ impl Request {
             Self::Leads { token, wanted: Wanted { client, at, names } } => {
                 [with_ports(12, names.ports), client, at, token]
             }
+            Self::Fails { token, wanted: Wanted { client, at, names } } => {
+                [with_ports(14, names.ports), client, at, token]
+            }
             Self::Comes { tag, token, names } => [with_ports(13, names.ports), tag, token, 0],
         };
         pack(words, more)
@@ -388,6 +401,9 @@ impl Request {
             [10, name, 0, 0] => Self::Still { name, ends: both(more) },
             [kind, client, at, token] if kind as u32 == 12 => {
                 Self::Leads { token, wanted: Wanted { client, at, names: named(kind, more) } }
+            }
+            [kind, client, at, token] if kind as u32 == 14 => {
+                Self::Fails { token, wanted: Wanted { client, at, names: named(kind, more) } }
             }
             [kind, tag, token, 0] if kind as u32 == 13 => {
                 Self::Comes { tag, token, names: named(kind, more) }
@@ -427,7 +443,9 @@ impl Reply {
                 [23, tag, name, side | u64::from(ends.is_some()) << 1]
             }
             Self::Known { tag, name, until } => [24, tag, name, until],
-            Self::Nobody { tag, is_heard } => [25, tag, is_heard.into(), 0],
+            Self::Nobody { tag, is_heard, is_coming } => {
+                [25, tag, is_heard.into(), is_coming.into()]
+            }
             Self::Listens { tag, why } => [26, tag, why.map_or(0, |why| why as u64), 0],
             Self::Unheard { tag } => [30, tag, 0, 0],
             Self::By { tag, socket } => [31, tag, socket, 0],
@@ -474,7 +492,9 @@ impl Reply {
             [33, token, 0, 0] => Self::Ferries { token },
             [23, tag, name, side @ 0..=1] => Self::Trunk { tag, name, side, ends: None },
             [24, tag, name, until] => Self::Known { tag, name, until },
-            [25, tag, heard @ (0 | 1), 0] => Self::Nobody { tag, is_heard: heard == 1 },
+            [25, tag, heard @ 0..=1, coming @ 0..=1] => {
+                Self::Nobody { tag, is_heard: heard == 1, is_coming: coming == 1 }
+            }
             [26, tag, 0, 0] => Self::Listens { tag, why: None },
             [26, tag, why, 0] => Self::Listens { tag, why: Some(Refusal::of(why)?) },
             [30, tag, 0, 0] => Self::Unheard { tag },
@@ -522,6 +542,7 @@ mod tests {
             Request::Ranges,
             Request::Ferries,
             Request::Leads { token: 8, wanted: WANTED },
+            Request::Fails { token: 8, wanted: WANTED },
             Request::Comes { tag: u64::MAX, token: 9, names: WANTED.names },
         ] {
             assert_eq!(Request::decode(&request.encode()), Some(request));
@@ -550,8 +571,8 @@ mod tests {
             Reply::Known { tag: 8, name: 9, until: u64::MAX },
             Reply::Way { name: 11, port: u16::MAX, until: 12 },
             Reply::Seen { address: ADDRESS, port: 13 },
-            Reply::Nobody { tag: u64::MAX, is_heard: false },
-            Reply::Nobody { tag: 1, is_heard: true },
+            Reply::Nobody { tag: u64::MAX, is_heard: false, is_coming: true },
+            Reply::Nobody { tag: 1, is_heard: true, is_coming: false },
             Reply::Listens { tag: 10, why: None },
             Reply::Unheard { tag: 10 },
             Reply::By { tag: 10, socket: u64::MAX },

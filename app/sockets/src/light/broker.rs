@@ -83,6 +83,8 @@ pub(super) struct Route {
     /// Somebody has the socket there who may say yet that he listens; or nobody has said that
     /// there is none.
     pub is_heard: bool,
+    /// A ferry may lead there as soon as somebody has gone there by the kernel.
+    is_coming: bool,
     /// The question's tag.
     pub tag: u64,
 }
@@ -105,6 +107,7 @@ const NONE: Route = Route {
     left: 0,
     socket: 0,
     is_heard: false,
+    is_coming: false,
 };
 static ROUTES_NOW: Routes = Routes(UnsafeCell::new(([NONE; ROUTES], 0)));
 
@@ -201,10 +204,10 @@ fn came(state: &mut State, reply: Reply, files: Files) {
                 state.lose(index, Closing::Reset);
             }
         }
-        (Reply::Nobody { tag, is_heard }, _) => {
+        (Reply::Nobody { tag, is_heard, is_coming }, _) => {
             answer(state, tag, nobody());
             if let Some(route) = tagged(state, tag) {
-                route.is_heard = is_heard;
+                (route.is_heard, route.is_coming) = (is_heard, is_coming);
             }
         }
         (Reply::Listens { tag, why: None }, _) => {
@@ -474,6 +477,12 @@ impl Route {
         }
     }
 
+    /// Somebody has gone there by the kernel just now, and a ferry may have heard of that: who is
+    /// asked then answers when it has found out.
+    fn may_come_soon(&self, now: u64) -> bool {
+        self.is_coming && now.saturating_sub(self.tried) < ANSWER
+    }
+
     fn is_old(&self, now: u64) -> bool {
         self.until != 0 && now + EARLY > self.until
     }
@@ -527,7 +536,7 @@ fn known(state: &mut State, to: Name) -> Known {
                 }
             }
             Way::Asked => return Known::Wait(route.tag),
-            Way::Nobody(at) if now.saturating_sub(at) < NOBODY => {
+            Way::Nobody(at) if now.saturating_sub(at) < NOBODY && !route.may_come_soon(now) => {
                 return Known::Way(route.leads(now));
             }
             _ => {}
@@ -546,6 +555,7 @@ pub(super) fn asks_anew(state: &mut State, to: Name, now: u64) -> u64 {
     if let Some(route) = found {
         (route.way, route.tag, route.tried) = (Way::Asked, *latest, 0);
         (route.asked, route.socket, route.is_heard) = (now, 0, true);
+        route.is_coming = false;
         return *latest;
     }
     let place = all.iter().position(|one| one.way == Way::Free);
