@@ -128,9 +128,8 @@ impl Crossing {
         if let End::Here { is_cut } = end {
             self.say_over(is_cut);
         }
-        let is_cut = !matches!(end, End::There { is_cut: false } | End::Here { is_cut: false });
-        if let Some(trunk) = self.trunk.as_ref().filter(|_| is_cut) {
-            trunk.mirror.cut();
+        if let (Some(trunk), End::There { is_cut: false }) = (&self.trunk, end) {
+            trunk.mirror.ends_well();
         }
         self.queues.id().disconnect();
     }

@@ -28,7 +28,7 @@ pub const WORDS: usize = SINGLE + 3 * LANES;
 const _: () = assert!(WORDS <= 64, "a bit for each");
 
 /// Those that there are once, in the order in which they are stored.
-const SINGLE: usize = 4;
+const SINGLE: usize = 3;
 /// Where the lanes' are: heads, and behind them tails and what was left.
 const HEADS: usize = 0;
 const TAILS: usize = LANES;
@@ -36,8 +36,7 @@ const LEFTS: usize = 2 * LANES;
 /// And the others.
 const OWN_TAIL: usize = 3 * LANES;
 const OWN_LEFT: usize = OWN_TAIL + 1;
-const OWN_CUT: usize = OWN_TAIL + 2;
-const OWN_HEAD: usize = OWN_TAIL + 3;
+const OWN_HEAD: usize = OWN_TAIL + 2;
 /// Of a reader's position nobody is told at once that has moved by less than this.
 const PART: u64 = 8;
 
@@ -47,7 +46,6 @@ fn place(side: usize, index: usize) -> usize {
     match index {
         OWN_TAIL => own + TAIL,
         OWN_LEFT => own + LEFT,
-        OWN_CUT => own + IS_CUT,
         OWN_HEAD => own + HEAD,
         TAILS..LEFTS => lane_words(1 - (side & 1), index - TAILS) + LANE_TAIL,
         LEFTS..OWN_TAIL => lane_words(1 - (side & 1), index - LEFTS) + LANE_LEFT,
@@ -81,7 +79,9 @@ pub struct Mirror<M> {
 impl<M: WordMemory> Mirror<M> {
     /// Of a trunk that is new; the process is that side.
     pub fn new(memory: M, side: usize) -> Self {
-        Self { memory, side: side & 1, told: [0; WORDS] }
+        let side = side & 1;
+        memory.store((1 - side) * SIDE + IS_CUT, 1, Ordering::Release);
+        Self { memory, side, told: [0; WORDS] }
     }
 
     /// The memory.
@@ -198,9 +198,10 @@ impl<M: WordMemory> Mirror<M> {
         })
     }
 
-    /// The way is lost: what the other side has sent is not all that it has.
-    pub fn cut(&self) {
-        self.memory.store((1 - self.side) * SIDE + IS_CUT, 1, Ordering::Release);
+    /// The other process has ended: what it has sent is all that it has. Unless this was said the
+    /// way is lost when the ferry is gone, however that came.
+    pub fn ends_well(&self) {
+        self.memory.store((1 - self.side) * SIDE + IS_CUT, 0, Ordering::Release);
     }
 
     /// The process was told that the two are parted.
@@ -329,10 +330,19 @@ mod tests {
         let lane = Lane::new(one.memory().clone(), 0, LANES - 1);
         assert!(lane.publish(8));
         assert_eq!(carry(&mut one, &other, false), Some(false));
-        one.cut();
-        assert!(!one.is_cut() && one.memory().load(SIDE + IS_CUT, Ordering::Relaxed) == 1);
-        other.memory().store(SIDE + IS_CUT, 1, Ordering::Relaxed);
-        assert!(other.is_cut());
+    }
+
+    #[test]
+    fn a_ferry_that_is_gone_has_lost_the_way_unless_it_says_otherwise() {
+        for side in [0, 1] {
+            let mirror = Mirror::new(Window::private(BYTES), side);
+            let word = |side| mirror.memory().load(side * SIDE + IS_CUT, Ordering::Relaxed);
+            assert_eq!((word(side), word(1 - side), mirror.is_cut()), (0, 1, false));
+            mirror.ends_well();
+            assert_eq!((word(side), word(1 - side)), (0, 0));
+            mirror.memory().store(side * SIDE + IS_CUT, 1, Ordering::Relaxed);
+            assert!(mirror.is_cut());
+        }
     }
 
     #[test]

@@ -68,6 +68,7 @@ def _asks(address, port, seconds, pause, own=None):
 
 def _keeps(address, port, file):
     end = socket.create_connection((address, port), 10)
+    end.settimeout(None)
     said = False
     try:
         while not os.path.exists(file):

@@ -87,10 +87,15 @@ pub(crate) fn find_or_start() -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Where `omniverbd` is: beside this program, or where programs are.
+/// Where `omniverbd` is.
 fn program() -> anyhow::Result<PathBuf> {
+    installed("omniverbd").context("no daemon is running")
+}
+
+/// Where another program of ours is: beside this one, or where programs are.
+pub(crate) fn installed(name: &str) -> anyhow::Result<PathBuf> {
     let ours = std::env::current_exe().context("cannot find this program's own folder")?;
-    let beside = ours.with_file_name("omniverbd");
+    let beside = ours.with_file_name(name);
     if beside.exists() {
         return Ok(beside);
     }
@@ -98,9 +103,9 @@ fn program() -> anyhow::Result<PathBuf> {
     let system = ["/usr/sbin", "/usr/bin", "/usr/local/bin"].map(PathBuf::from);
     let found = std::env::split_paths(&path)
         .chain(system)
-        .map(|folder| folder.join("omniverbd"))
+        .map(|folder| folder.join(name))
         .find(|file| file.exists());
-    found.with_context(|| format!("no daemon is running, and {} does not exist", beside.display()))
+    found.with_context(|| format!("{} does not exist", beside.display()))
 }
 
 fn start(program: &Path, path: &Path) -> anyhow::Result<()> {

@@ -67,6 +67,22 @@ enum Command {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<OsString>,
     },
+    /// Bring light connections of this network namespace to other hosts, over RDMA, until ended.
+    ///
+    /// One runs in each network namespace, or container, whose programs are to have that, on both
+    /// hosts. Programs of the same user that have light connections, by `run --sockets=light` or
+    /// the configuration's `sockets_light`, have them with those of other hosts then; of all users
+    /// if this may open raw sockets (CAP_NET_RAW). The first connection to an address, and one now
+    /// and then, is TCP, which proves that the network would bring them there; so are all for
+    /// which there is no ferry on the other host. When the way is lost those that are light end.
+    Ferry {
+        /// The port of rdma_cm where ferries listen for each other [default: 7473].
+        #[arg(long)]
+        port: Option<u16>,
+        /// To which addresses: ADDRESS[/BITS][:PORT[-PORT]]; 0.0.0.0/0 are all of IPv4.
+        #[arg(required = true, value_name = "RANGE")]
+        to: Vec<String>,
+    },
     /// Show virtual devices, processes, queue pairs, their peers and paths.
     ///
     /// A queue pair's path is `direct` (a link between the two processes; one-sided operations may
@@ -409,6 +425,7 @@ fn command(command: Command) -> (anyhow::Result<ExitCode>, u8) {
         Command::Run { preload, sockets, present, command } => {
             (run::run(preload, sockets, present, &command), OWN_FAILURE)
         }
+        Command::Ferry { port, to } => (run::ferry(port, to), OWN_FAILURE),
         Command::Present { folder, once, start, keep } => {
             let task = match (start, keep) {
                 (Some(pid), _) => Task::Start(pid),

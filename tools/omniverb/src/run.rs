@@ -99,6 +99,16 @@ pub(crate) fn run(
     Ok(ExitCode::from(if missing { NOT_FOUND } else { NOT_EXECUTABLE }))
 }
 
+/// Runs what brings light connections to other hosts, as a program on the virtual device.
+pub(crate) fn ferry(port: Option<u16>, to: Vec<String>) -> anyhow::Result<ExitCode> {
+    let mut command = vec![daemon::installed("omniverb-ferry")?.into_os_string()];
+    command.extend(port.map(|port| format!("--port={port}").into()));
+    // A range may begin with anything.
+    command.push("--".into());
+    command.extend(to.into_iter().map(OsString::from));
+    run(false, None, Way::Off, &command)
+}
+
 /// The library would leave out what is no range, and say nothing.
 fn check(said: &str) -> anyhow::Result<()> {
     if let Some(why) = range::each(said).find_map(Result::err) {
