@@ -3,8 +3,11 @@
 
 use omniverb_carry::layout::{self, FENCE, HEAD, PLACE, RING, SAID, WELCOME};
 use omniverb_carry::ledger::Kept;
+use omniverb_carry::letter::{LONGEST, Letter, Sent};
 use omniverb_carry::message::{Reply, Request};
+use omniverb_carry::mirror::Mirror;
 use omniverb_carry::show::Row;
+use omniverb_carry::trunk::{self, LANES, RING as FRAMES, SIDE, lane_words, ring};
 use omniverb_carry::{Broken, Direction};
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{UserMemory, Window, WordMemory};
@@ -68,6 +71,49 @@ fn take_back(direction: &Direction<Window>, most: usize) -> Result<(), Broken> {
     let mut bytes = vec![0; stretch.bytes];
     UserMemory::lend_mut(&mut bytes, |to| direction.drain(stretch.from, 0, to));
     direction.passed(stretch, most % (stretch.bytes + 1))
+}
+
+/// A trunk to another host: the process and the other ferry write any word that they may, or a
+/// letter that is one, between any two steps of the ferry's. What it copies lies in the process's
+/// rings, and words of the process's are never written.
+pub fn ferry(bytes: &[u8]) {
+    let Some((first, rest)) = bytes.split_first() else { return };
+    let side = usize::from(*first & 1);
+    let mut mirror = Mirror::new(Window::private(trunk::BYTES), side);
+    let mut pieces = Vec::new();
+    for step in rest.chunks(STEP + usize::from(first >> 1)) {
+        if let Some(sent) = Sent::decode(&step[1..]) {
+            let mut same = [0; LONGEST];
+            let length = sent.encode(&mut same);
+            assert_eq!(same[..length], step[1..]);
+            if let Letter::News(news) = sent.letter {
+                let own = [side * SIDE, lane_words(side, usize::from(step[0]) % LANES)];
+                let words = own.map(|at| mirror.memory().load(at, Ordering::Relaxed));
+                mirror.apply(&news);
+                assert_eq!(own.map(|at| mirror.memory().load(at, Ordering::Relaxed)), words);
+            }
+        }
+        let Some((word, _)) = step[1..].split_first_chunk() else { continue };
+        let value = u64::from_le_bytes(*word);
+        let at = match step[0] % 4 {
+            0 => value as usize % 128 * 8,
+            1 => lane_words(value as usize & 1, usize::from(step[0] / 4)) + value as usize % 64 * 8,
+            _ => side * SIDE,
+        };
+        mirror.memory().store(at, value >> (step[0] / 4), Ordering::Relaxed);
+        mirror.sleeps();
+        _ = (mirror.is_to_be_watched(), mirror.is_cut());
+        if mirror.look(step[0] > 127, &mut pieces).is_ok_and(|news| news.is_some()) {
+            let frames = ring(side)..ring(side) + FRAMES;
+            for piece in &pieces {
+                let is_of_frames = frames.start <= piece.start && piece.end <= frames.end;
+                let lane =
+                    trunk::lane_ring(side, 0)..trunk::lane_ring(side, LANES - 1) + trunk::LANE;
+                let is_of_lanes = lane.start <= piece.start && piece.end <= lane.end;
+                assert!(piece.start <= piece.end && (is_of_frames || is_of_lanes), "{piece:?}");
+            }
+        }
+    }
 }
 
 /// What decodes encodes to the same.

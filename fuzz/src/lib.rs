@@ -54,7 +54,7 @@ mod monitor;
 #[path = "../../tools/omniverb/src/vm/vhost.rs"]
 mod vhost;
 
-pub use carry::{carry, offers};
+pub use carry::{carry, ferry, offers};
 pub use dma::dma_peer;
 pub use inputs::{Random, input, mutated};
 pub use light::light;
@@ -89,6 +89,7 @@ pub const TARGETS: &[Target] = &[
     ("vhost", qemu_vhost),
     ("words", words),
     ("carry", carry),
+    ("ferry", ferry),
     ("offers", offers),
     ("light", light),
 ];

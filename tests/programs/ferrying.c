@@ -1,0 +1,252 @@
+/* A ferry that lies: for tests/cases/light_far.py.
+ *
+ *     ferrying ADDRESS PORT COUNT SEED
+ *
+ * Connects to the ferry of another host so many times, and says there what a ferry says, or
+ * something else: letters of words that mean nothing, of no length that there is, in no order;
+ * bytes written anywhere into the memory of a trunk that it is given, and beyond it. A trunk it is
+ * given since it has a connection of TCP to the server as well. Says `sound N` at the end, N being
+ * how many trunks it was given.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <rdma/rdma_cma.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    FERRY_PORT = 7473,
+    /* support/carry/src/trunk.rs, mirror.rs: bytes of a trunk, words of a side. */
+    TRUNK_BYTES = 2658304,
+    SIDE_WORDS = 51,
+    LONGEST = 8 * (2 + SIDE_WORDS),
+    RECEIVES = 64,
+    PLACE = 512,
+    SCRATCH = 65536,
+    PROVE = 1,
+    PROVEN = 2,
+    MEMORY = 4,
+    NEWS = 5,
+};
+/* Milliseconds that a step may take, and a whole attack. */
+enum { STEP = 3000, ATTACK = 150 };
+
+static uint64_t state;
+
+static uint64_t draw(void) {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return state;
+}
+
+static long now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000 + time.tv_nsec / 1000000;
+}
+
+struct ferry {
+    struct rdma_event_channel *channel;
+    struct rdma_cm_id *id;
+    struct ibv_cq *cq;
+    struct ibv_pd *pd;
+    struct ibv_mr *mr;
+    char *memory;
+    uint64_t address;
+    uint32_t rkey;
+    int is_proven, has_memory, is_over;
+};
+
+static int expect(struct ferry *ferry, enum rdma_cm_event_type what) {
+    struct pollfd wanted = {.fd = ferry->channel->fd, .events = POLLIN};
+    struct rdma_cm_event *event;
+    if (poll(&wanted, 1, STEP) != 1 || rdma_get_cm_event(ferry->channel, &event))
+        return -1;
+    int is_it = event->event == what;
+    rdma_ack_cm_event(event);
+    return is_it ? 0 : -1;
+}
+
+static void receive(struct ferry *ferry, uint64_t place) {
+    struct ibv_sge piece = {(uintptr_t)ferry->memory + place * PLACE, PLACE, ferry->mr->lkey};
+    struct ibv_recv_wr request = {.wr_id = place, .sg_list = &piece, .num_sge = 1}, *bad;
+    ferry->is_over |= ibv_post_recv(ferry->id->qp, &request, &bad) != 0;
+}
+
+static int open_ferry(struct ferry *ferry, const char *address) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(FERRY_PORT)};
+    inet_pton(AF_INET, address, &to.sin_addr);
+    uint64_t hello[3] = {0x4f4d564645525931, TRUNK_BYTES, SIDE_WORDS};
+    struct rdma_conn_param with = {.private_data = hello, .private_data_len = sizeof hello,
+                                   .retry_count = 7, .rnr_retry_count = 7};
+    ferry->channel = rdma_create_event_channel();
+    if (!ferry->channel || rdma_create_id(ferry->channel, &ferry->id, NULL, RDMA_PS_TCP) ||
+        rdma_resolve_addr(ferry->id, NULL, (struct sockaddr *)&to, STEP) ||
+        expect(ferry, RDMA_CM_EVENT_ADDR_RESOLVED) || rdma_resolve_route(ferry->id, STEP) ||
+        expect(ferry, RDMA_CM_EVENT_ROUTE_RESOLVED))
+        return -1;
+    ferry->pd = ibv_alloc_pd(ferry->id->verbs);
+    ferry->cq = ibv_create_cq(ferry->id->verbs, 512, NULL, NULL, 0);
+    ferry->memory = aligned_alloc(4096, RECEIVES * PLACE + SCRATCH);
+    ferry->mr = ibv_reg_mr(ferry->pd, ferry->memory, RECEIVES * PLACE + SCRATCH,
+                           IBV_ACCESS_LOCAL_WRITE);
+    struct ibv_qp_init_attr attr = {.send_cq = ferry->cq, .recv_cq = ferry->cq,
+                                    .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
+                                    .cap = {.max_send_wr = 128, .max_recv_wr = RECEIVES,
+                                            .max_send_sge = 1, .max_recv_sge = 1}};
+    if (!ferry->mr || !ferry->cq || rdma_create_qp(ferry->id, ferry->pd, &attr))
+        return -1;
+    for (int place = 0; place < RECEIVES; place++)
+        receive(ferry, place);
+    return rdma_connect(ferry->id, &with) || expect(ferry, RDMA_CM_EVENT_ESTABLISHED) ? -1 : 0;
+}
+
+static void close_ferry(struct ferry *ferry) {
+    rdma_disconnect(ferry->id);
+    if (ferry->id->qp)
+        rdma_destroy_qp(ferry->id);
+    if (ferry->mr)
+        ibv_dereg_mr(ferry->mr);
+    ibv_destroy_cq(ferry->cq);
+    ibv_dealloc_pd(ferry->pd);
+    rdma_destroy_id(ferry->id);
+    rdma_destroy_event_channel(ferry->channel);
+    free(ferry->memory);
+}
+
+/* What is done, and what has come: as many requests are posted as are counted. */
+static int take(struct ferry *ferry, int *posted) {
+    struct ibv_wc done[16];
+    int count = ibv_poll_cq(ferry->cq, 16, done);
+    for (int at = 0; at < count; at++) {
+        if (done[at].status != IBV_WC_SUCCESS) {
+            ferry->is_over = 1;
+        } else if (done[at].opcode & IBV_WC_RECV) {
+            uint64_t words[PLACE / 8];
+            memcpy(words, ferry->memory + done[at].wr_id * PLACE, PLACE);
+            ferry->is_proven |= (uint32_t)words[0] == PROVEN;
+            if ((uint32_t)words[0] == MEMORY) {
+                ferry->address = words[1];
+                ferry->rkey = words[2];
+                ferry->has_memory = 1;
+            }
+            receive(ferry, done[at].wr_id);
+            continue;
+        }
+        --*posted;
+    }
+    return count;
+}
+
+static void post(struct ferry *ferry, size_t bytes, int is_write, uint64_t offset, int *posted) {
+    struct ibv_sge piece = {(uintptr_t)ferry->memory + RECEIVES * PLACE, bytes, ferry->mr->lkey};
+    struct ibv_send_wr request = {.sg_list = &piece, .num_sge = 1,
+                                  .opcode = is_write ? IBV_WR_RDMA_WRITE : IBV_WR_SEND}, *bad;
+    request.wr.rdma.remote_addr = ferry->address + offset;
+    request.wr.rdma.rkey = ferry->rkey;
+    if (ibv_post_send(ferry->id->qp, &request, &bad) == 0)
+        ++*posted;
+    else
+        ferry->is_over = 1;
+    /* One at a time, since all lie in the same place. */
+    long until = now() + STEP;
+    struct pollfd ends = {.fd = ferry->channel->fd, .events = POLLIN};
+    while (*posted && !ferry->is_over && now() < until) {
+        take(ferry, posted);
+        ferry->is_over |= poll(&ends, 1, 0) > 0;
+    }
+}
+
+static uint64_t *scratch(struct ferry *ferry) {
+    return (uint64_t *)(ferry->memory + RECEIVES * PLACE);
+}
+
+static void prove(struct ferry *ferry, int end, int *posted) {
+    struct sockaddr_in own, peer;
+    socklen_t length = sizeof own;
+    getsockname(end, (struct sockaddr *)&own, &length);
+    length = sizeof peer;
+    getpeername(end, (struct sockaddr *)&peer, &length);
+    uint64_t *words = scratch(ferry);
+    memset(words, 0, 48);
+    words[0] = PROVE;
+    words[1] = ntohs(own.sin_port) | (uint64_t)ntohs(peer.sin_port) << 16;
+    char *addresses = (char *)&words[2];
+    memset(addresses + 10, 0xff, 2);
+    memcpy(addresses + 12, &own.sin_addr, 4);
+    memset(addresses + 26, 0xff, 2);
+    memcpy(addresses + 28, &peer.sin_addr, 4);
+    if (draw() % 8 == 0)
+        addresses[draw() % 32] ^= 1;
+    post(ferry, 48, 0, 0, posted);
+    long until = now() + STEP;
+    while (!ferry->has_memory && !ferry->is_over && now() < until)
+        if (take(ferry, posted) == 0)
+            usleep(100);
+}
+
+/* A number that is small, or near one that means something, or any. */
+static uint64_t number(void) {
+    static const uint64_t near[] = {0, 1, 65536, 262144, TRUNK_BYTES, 1ULL << 32, 1ULL << 51, -1};
+    uint64_t kind = draw() % 3;
+    if (kind == 0)
+        return draw() % 70000;
+    return kind == 1 ? near[draw() % 8] + draw() % 17 - 8 : draw();
+}
+
+static void lie(struct ferry *ferry, int *posted) {
+    uint64_t *words = scratch(ferry);
+    if (ferry->has_memory && draw() % 2) {
+        size_t bytes = 8 + draw() % 4096;
+        for (size_t at = 0; at < bytes / 8 + 1; at++)
+            words[at] = number();
+        /* Where words are, mostly; sometimes beyond all. */
+        uint64_t offset = draw() % 3 ? draw() % 4096 : draw() % (TRUNK_BYTES - bytes);
+        post(ferry, bytes, 1, draw() % 50 ? offset : number(), posted);
+        return;
+    }
+    size_t count = 1 + draw() % (LONGEST / 8 + 2);
+    for (size_t at = 0; at < count; at++)
+        words[at] = number();
+    words[0] = draw() % 3 ? NEWS : draw() % 10;
+    if (draw() % 20 == 0)
+        words[0] |= number() << 32;
+    if (words[0] == NEWS && draw() % 4) {
+        words[1] = (draw() & draw()) & ((1ULL << SIDE_WORDS) - 1);
+        count = 2 + __builtin_popcountll(words[1]);
+    }
+    post(ferry, count * 8 - (draw() % 30 == 0), 0, 0, posted);
+}
+
+int main(int count, char **words) {
+    if (count != 5)
+        return 2;
+    int attacks = atoi(words[3]), given = 0;
+    state = strtoull(words[4], NULL, 0) * 0x9e3779b97f4a7c15 + 1;
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(atoi(words[2]))};
+    inet_pton(AF_INET, words[1], &to.sin_addr);
+    for (int attack = 0; attack < attacks; attack++) {
+        int end = socket(AF_INET, SOCK_STREAM, 0);
+        if (connect(end, (struct sockaddr *)&to, sizeof to))
+            return perror("connect"), 1;
+        struct ferry ferry = {0};
+        int posted = 0;
+        if (open_ferry(&ferry, words[1]))
+            return fprintf(stderr, "attack %d: no ferry any more\n", attack), 1;
+        if (draw() % 6)
+            prove(&ferry, end, &posted);
+        given += ferry.has_memory;
+        for (long until = now() + ATTACK; now() < until && !ferry.is_over;)
+            lie(&ferry, &posted);
+        close_ferry(&ferry);
+        close(end);
+    }
+    printf("sound %d\n", given);
+    return 0;
+}
