@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""`make bench`, second part: Omniverb between two hosts against raw UDP and TCP over the same veth.
+"""`make bench`, second part: Omniverb between two hosts against raw UDP and TCP over the same veth;
+and light connections by ferries (docs/decisions/0063) beside TCP by the same program.
 
-In: dist/, raw_udp.c, perftest, qperf, iperf3; root, since the hosts are network namespaces (see
+In: dist/, raw_udp.c, far.c, perftest, qperf, iperf3; root, since the hosts are network namespaces (see
 tests/harness/host.py), each with a daemon of its own. Out: a table on stdout and
 target/bench/wire.json. Every round takes one sample of everything. A missed threshold is shown, it
 does not fail the run; an Omniverb measurement that could not be taken does. docs/benchmarks.md.
@@ -33,6 +34,8 @@ SMALL, LARGE = 8, 65536
 # A datagram of the yardstick: as long as the RoCE packet of a WRITE of 8 bytes.
 DATAGRAM = 12 + 16 + SMALL + 4
 RAW_PORT, IPERF_PORT, QPERF_PORT = 9001, 9002, 9003
+# Of who serves light connections, and who serves the kernel's.
+FAR_PORT, PLAIN_PORT = 9004, 9005
 
 # key: (yardstick or None for the value itself, acceptance, goal).
 THRESHOLDS = {
@@ -53,6 +56,9 @@ class Places:
         self.client = self._bare(self.hosts.b, self.hosts.client)
         self.raw = folder / "raw_udp"
         process.run(["cc", "-O2", "-Wall", "-o", self.raw, ROOT / "bench/raw_udp.c"], limit=60)
+        self.far = folder / "far"
+        process.run(["cc", "-O2", "-Wall", "-o", self.far, ROOT / "bench/far.c"], limit=60)
+        self.library = stage.dist / "lib/libomniverb_sockets.so"
         self.kept = []
 
     @staticmethod
@@ -63,6 +69,31 @@ class Places:
         """Starts a server that stays."""
         self.kept.append(self.server.start(*argv, plain=True, stdout=subprocess.DEVNULL,
                                            stderr=subprocess.DEVNULL))
+
+    def light(self, *argv):
+        """In front of a program whose connections are to be light."""
+        return ["env", "OMNIVERB_SOCKETS=light", f"LD_PRELOAD={self.library}", *argv]
+
+    def serve_far(self):
+        """Starts ferries, who serves light connections, and who serves the kernel's."""
+        if not self.library.exists():
+            return
+        for place in (self.server, self.client):
+            self.kept.append(place.start(
+                self.stage.dist / "bin/omniverb", "ferry", "0.0.0.0/0", plain=True,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        self.keep(*self.light(self.far, "serve", self.server.address, FAR_PORT))
+        self.keep(self.far, "serve", self.server.address, PLAIN_PORT)
+
+    def far_away(self, what, is_light, size):
+        """Nanoseconds there and back, or messages a second; the kernel's, or light ones."""
+        def sample(count):
+            if not is_light:
+                return float(self.client.run(self.far, what, self.server.address, PLAIN_PORT,
+                                             count, size, plain=True, limit=60))
+            line = self.light(self.far, what, self.server.address, FAR_PORT, count, size, "light")
+            return float(self.client.run(*line, plain=True, limit=60))
+        return sample
 
     def close(self):
         """Ends everything."""
@@ -120,6 +151,16 @@ def measurements(places):
     many = {"limits": (2000, 5_000_000), "iterations": 20_000}
     large = {"limits": (200, 100_000), "iterations": 500, "size": LARGE}
     segment = places.mtu - 28
+    def away(what, size=SMALL):
+        return [(f"{key}_{what}_{size}", f"{label}, {size} B", places.far_away(what, light, size))
+                for key, label, light in (("tcp", "TCP", False), ("ferry", "light", True))]
+
+    small = {"limits": (2000, 20_000_000), "iterations": 20_000}
+    bulk = [(SMALL, small), (1024, small), (LARGE, {**large, "size": LARGE})]
+    ferried = [of(key, f"{label}, there and back", "ns", sample, **few)
+               for key, label, sample in away("rtt")]
+    ferried += [of(key, f"{label}, one way", "msg/s", sample, **more)
+                for size, more in bulk for key, label, sample in away("rate", size)]
     return [
         of("raw_lat", f"raw UDP {DATAGRAM} B, half a round trip", "ns",
            lambda n: places.raw_udp("lat", DATAGRAM, n) / 2, **few),
@@ -140,6 +181,7 @@ def measurements(places):
         of("tcp_64k", "TCP 64 KiB (qperf)", "B/s", lambda _: places.qperf("tcp_bw", LARGE),
            size=LARGE),
         of("tcp_iperf_64k", "TCP (iperf3)", "B/s", lambda _: places.iperf3(), size=LARGE),
+        *ferried,
     ]
 
 
@@ -230,6 +272,7 @@ def opened(dist, mtu, stack):
 def serve_yardsticks(places):
     """Starts the servers of what Omniverb is compared with."""
     places.keep(places.raw, "serve", RAW_PORT)
+    places.serve_far()
     places.keep("iperf3", "-s", "-p", IPERF_PORT)
     places.keep("qperf", "-lp", QPERF_PORT)
     for port in (IPERF_PORT, QPERF_PORT):
