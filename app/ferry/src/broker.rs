@@ -60,7 +60,7 @@ impl Broker {
     /// As [`Broker::say`].
     pub(crate) fn ferries(&self) -> io::Result<()> {
         let flags = SocketFlags::CLOEXEC;
-        let raw = socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(ipproto::ICMP));
+        let raw = socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(ipproto::TCP));
         let files: Vec<_> = raw.iter().map(AsFd::as_fd).collect();
         self.say_with(Request::Ferries, &files)
     }

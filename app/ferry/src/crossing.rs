@@ -2,21 +2,19 @@
 //! broker here, which takes it for a process.
 //!
 //! In: what the process of this host writes into the trunk's memory, what the other ferry writes
-//! there, and its letters. Out: the same over there. Before that the other ferry is asked whether
-//! the process's connection of TCP has arrived ([`Letter::Prove`]), and whenever it is to be known
-//! again.
+//! there, and its letters. Out: the same over there. How the two ends begin is in [`crate::part`].
 
 use crate::broker::Broker;
-use crate::fleet::{Fleet, Mailbox};
 use crate::id::Id;
-use crate::limits::{ARRIVAL, ASKS, LOOKS, OFTEN, PATIENCE, WATCH};
+use crate::limits::{ARRIVAL, ASKS, LOOKS, OFTEN, OUTBOX, PATIENCE, SILENCE, WATCH};
+use crate::part::Part;
 use crate::queues::{Queues, Region};
 use core::ops::Range;
 use omniverb_abi::ibv_send_wr_rdma;
 use omniverb_carry::letter::Letter;
-use omniverb_carry::message::{Reply, Request, Wanted};
+use omniverb_carry::message::Reply;
 use omniverb_carry::mirror::Mirror;
-use omniverb_carry::trunk::{BYTES, Names};
+use omniverb_carry::trunk::BYTES;
 use omniverb_ring::Window;
 use omniverb_sys::{Access, Extent, clock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -24,19 +22,9 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
-
-/// Which of the two ends this is.
-pub(crate) enum Part {
-    /// Somebody here wants to go to another host; who asks for more says so by the mailbox.
-    Goes(Arc<Mailbox>),
-    /// Somebody of another host comes.
-    Comes,
-}
 
 /// The trunk, as it is here.
 struct Trunk {
@@ -48,7 +36,7 @@ struct Trunk {
 
 /// Why it has ended.
 #[derive(Debug)]
-enum End {
+pub(crate) enum End {
     /// The process here has ended, or its part was taken back.
     Here { is_cut: bool },
     /// The same over there.
@@ -63,57 +51,65 @@ impl From<io::Error> for End {
     }
 }
 
-/// What is asked of the broker until it is so.
-struct Arrival {
-    names: Names,
-    until: u64,
-    /// When it is asked again; `None`: it was asked.
-    next: Option<u64>,
+/// What is said to the other ferry, besides news, and to the broker.
+pub(crate) struct Said {
+    letters: VecDeque<Letter>,
+    broker: Option<Broker>,
+}
+
+impl Said {
+    /// To the other ferry, as soon as there is room.
+    pub(crate) fn letter(&mut self, letter: Letter) {
+        self.letters.push_back(letter);
+    }
+
+    /// The broker, which is connected to when it is needed first.
+    pub(crate) fn broker(&mut self) -> io::Result<&Broker> {
+        match &mut self.broker {
+            Some(broker) => Ok(broker),
+            none => Ok(none.insert(Broker::new()?)),
+        }
+    }
 }
 
 /// See the file's head. The trunk goes before the queues.
 pub(crate) struct Crossing {
-    fleet: Arc<Fleet>,
     part: Part,
     trunk: Option<Trunk>,
     theirs: Option<ibv_send_wr_rdma>,
-    broker: Option<Broker>,
-    /// What the other ferry was asked to prove.
-    asked: Option<Wanted>,
-    arrival: Option<Arrival>,
+    said: Said,
     began: u64,
-    /// When it was looked last who is gone.
+    /// When it was looked last who is gone, and when something was said last.
     looked: u64,
+    spoke: u64,
+    /// How long is slept while the process has something to take out.
+    watch: Duration,
     letters: Vec<Letter>,
-    /// What is to be said, besides news.
-    outbox: VecDeque<Letter>,
     pieces: Vec<Range<usize>>,
     queues: Queues,
 }
 
 impl Crossing {
-    /// Over a connection that is there, or about to be.
+    /// Over a connection that is about to be.
     ///
     /// # Errors
-    /// There is no room.
-    pub(crate) fn new(fleet: Arc<Fleet>, part: Part, id: Id) -> io::Result<Self> {
+    /// There is no room, or no ferry.
+    pub(crate) fn new(part: Part, id: Id) -> io::Result<Self> {
         let queues = Queues::new(id)?;
         match part {
             Part::Goes(_) => queues.id().connect()?,
-            Part::Comes => queues.id().accept()?,
+            Part::Comes(_) => queues.id().accept()?,
         }
         Ok(Self {
-            fleet,
             part,
             trunk: None,
             theirs: None,
-            broker: None,
-            asked: None,
-            arrival: None,
+            said: Said { letters: VecDeque::new(), broker: None },
             began: clock::now(),
             looked: 0,
+            spoke: clock::now(),
+            watch: WATCH.0,
             letters: Vec::new(),
-            outbox: VecDeque::new(),
             pieces: Vec::new(),
             queues,
         })
@@ -121,10 +117,12 @@ impl Crossing {
 
     /// Until it ends. What has come is the process's before it hears that.
     pub(crate) fn run(mut self) {
-        let end = self.carry_on();
-        if let Some(wanted) = self.asked.take() {
-            self.fleet.fails(wanted);
-        }
+        let end = loop {
+            if let Err(end) = self.look_and_sleep() {
+                break end;
+            }
+        };
+        self.part.ends();
         if let End::Here { is_cut } = end {
             self.say_over(is_cut);
         }
@@ -132,14 +130,6 @@ impl Crossing {
             trunk.mirror.ends_well();
         }
         self.queues.id().disconnect();
-    }
-
-    fn carry_on(&mut self) -> End {
-        loop {
-            if let Err(end) = self.look_and_sleep() {
-                return end;
-            }
-        }
     }
 
     /// Looks as long as there is something to do, and a while longer; then sleeps until there is.
@@ -153,7 +143,7 @@ impl Crossing {
             }
             let is_idle = idle.is_some_and(|since| now.saturating_sub(since) > LOOKS / 4);
             if self.move_some(is_idle)? {
-                idle = None;
+                (idle, self.watch) = (None, WATCH.0);
                 continue;
             }
             match idle {
@@ -169,7 +159,12 @@ impl Crossing {
         if self.move_some(true)? {
             return Ok(());
         }
-        self.sleep()?;
+        let is_ending = self.sleep()?;
+        if is_ending {
+            // What has come before that is the process's still.
+            while self.move_some(true)? {}
+            return Err(End::Lost);
+        }
         self.looked = clock::now();
         self.look_around(self.looked)
     }
@@ -181,8 +176,11 @@ impl Crossing {
         let outcome = letters.drain(..).try_for_each(|letter| self.read(letter));
         self.letters = letters;
         outcome?;
-        while !self.outbox.is_empty() && self.queues.has_room() {
-            self.outbox.pop_front().map_or(Ok(()), |letter| self.queues.send(letter))?;
+        if self.said.letters.len() > OUTBOX {
+            return Err(End::Lost);
+        }
+        while !self.said.letters.is_empty() && self.queues.has_room() {
+            self.said.letters.pop_front().map_or(Ok(()), |letter| self.queues.send(letter))?;
             is_any = true;
         }
         Ok(self.tell(insists)? || is_any)
@@ -204,104 +202,60 @@ impl Crossing {
     }
 
     fn read(&mut self, letter: Letter) -> Result<(), End> {
-        match (letter, &self.part) {
-            (Letter::News(news), _) => {
+        match letter {
+            Letter::News(news) => {
                 let trunk = self.trunk.as_ref().ok_or(End::Lost)?;
                 if trunk.mirror.apply(&news) {
                     _ = send(&trunk.bell, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
                 }
+                if news.has_left() {
+                    self.part.has_left();
+                }
+                Ok(())
             }
-            (Letter::Memory { address, rkey }, _) if self.theirs.is_none() => {
+            Letter::Memory { address, rkey } if self.theirs.is_none() => {
                 self.theirs = Some(ibv_send_wr_rdma { remote_addr: address, rkey });
+                Ok(())
             }
-            (Letter::Prove(names), Part::Comes) => {
-                let [own, others] = self.queues.id().addresses().ok_or(End::Lost)?;
-                let [from, to] = names.addresses.map(|one| Ipv6Addr::from(one).to_canonical());
-                // Nobody speaks for others than those whose packets the network brings.
-                if from != others || to != own || self.arrival.is_some() {
-                    self.outbox.push_back(Letter::Refused);
-                    return Ok(());
-                }
-                let now = clock::now();
-                self.arrival = Some(Arrival { names, until: now + ARRIVAL, next: Some(now) });
-                self.ask(now)?;
+            Letter::Over { is_cut } => Err(End::There { is_cut }),
+            letter => {
+                let addresses = self.queues.id().addresses();
+                self.part.read(letter, addresses, &mut self.said, self.trunk.is_some())
             }
-            (Letter::Proven, Part::Goes(_)) => {
-                let wanted = self.asked.take().ok_or(End::Lost)?;
-                let token = self.fleet.token();
-                self.broker()?.say(Request::Leads { token, wanted })?;
-            }
-            (Letter::Refused, Part::Goes(_)) => {
-                self.fleet.fails(self.asked.take().ok_or(End::Lost)?);
-                if self.trunk.is_none() {
-                    return Err(End::Here { is_cut: false });
-                }
-            }
-            (Letter::Over { is_cut }, _) => return Err(End::There { is_cut }),
-            _ => return Err(End::Lost),
-        }
-        Ok(())
-    }
-
-    fn broker(&mut self) -> io::Result<&Broker> {
-        match &mut self.broker {
-            Some(broker) => Ok(broker),
-            none => Ok(none.insert(Broker::new()?)),
         }
     }
 
-    /// Asks the broker whether somebody has arrived, if it is time.
-    fn ask(&mut self, now: u64) -> Result<(), End> {
-        let Some(arrival) = &mut self.arrival else { return Ok(()) };
-        if arrival.next.is_none_or(|next| next > now) {
-            return Ok(());
-        }
-        if arrival.until < now {
-            self.arrival = None;
-            self.outbox.push_back(Letter::Refused);
-            return Ok(());
-        }
-        arrival.next = None;
-        let names = arrival.names;
-        let (tag, token) = (0, self.fleet.token());
-        self.broker()?.say(Request::Comes { tag, token, names })?;
-        Ok(())
-    }
-
-    /// What the broker and the mailbox have, and who is gone.
+    /// What the broker and others have to say, and who is gone.
     fn look_around(&mut self, now: u64) -> Result<(), End> {
-        self.ask(now)?;
+        self.part.look(now, &mut self.said)?;
         while let Some((reply, files)) = self.heard()? {
             self.hear(reply, files)?;
         }
-        if let Part::Goes(mailbox) = &self.part
-            && self.asked.is_none()
-            && let Some(wanted) = mailbox.take()
-        {
-            self.asked = Some(wanted);
-            self.outbox.push_back(Letter::Prove(wanted.names));
-        }
-        if let Some(trunk) = &self.trunk {
-            let is_there = is_there(trunk);
-            if !is_there {
-                // What it has written last is the other one's, too.
-                let until = now + ARRIVAL;
-                while self.move_some(true)? || !self.queues.has_room() {
-                    if clock::now() > until {
-                        return Err(End::Lost);
-                    }
+        let Some(trunk) = &self.trunk else {
+            let patience = if self.part.is_stranger() { ARRIVAL * 2 } else { PATIENCE };
+            let is_over = now.saturating_sub(self.began) > patience;
+            return if is_over { Err(End::Here { is_cut: false }) } else { Ok(()) };
+        };
+        if !is_there(trunk) {
+            // What it has written last is the other one's, too.
+            let until = now + ARRIVAL;
+            while self.move_some(true)? || !self.queues.has_room() {
+                if clock::now() > until {
+                    return Err(End::Lost);
                 }
-                let is_cut = self.trunk.as_ref().is_some_and(|trunk| trunk.mirror.is_cut());
-                return Err(End::Here { is_cut });
             }
-        } else if now.saturating_sub(self.began) > PATIENCE {
-            return Err(End::Here { is_cut: false });
+            let is_cut = self.trunk.as_ref().is_some_and(|trunk| trunk.mirror.is_cut());
+            return Err(End::Here { is_cut });
+        }
+        if now.saturating_sub(self.spoke) > SILENCE && self.queues.has_room() {
+            self.spoke = now;
+            self.queues.send(Letter::Read)?;
         }
         Ok(())
     }
 
     fn heard(&self) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
-        self.broker.as_ref().map_or(Ok(None), Broker::take)
+        self.said.broker.as_ref().map_or(Ok(None), Broker::take)
     }
 
     fn hear(&mut self, reply: Reply, files: Vec<OwnedFd>) -> Result<(), End> {
@@ -313,53 +267,40 @@ impl Crossing {
                 let ibv_send_wr_rdma { remote_addr: address, rkey } = region.remote();
                 let mirror = Mirror::new(window, 1 - (side as usize & 1));
                 self.trunk = Some(Trunk { mirror, region, bell });
-                self.outbox.push_back(Letter::Memory { address, rkey });
+                self.said.letter(Letter::Memory { address, rkey });
             }
             // One trunk each.
             Reply::Trunk { .. } | Reply::Over { .. } => return Err(End::Here { is_cut: true }),
-            Reply::Known { .. } if self.arrival.take().is_some() => {
-                self.outbox.push_back(Letter::Proven);
-            }
-            Reply::Nobody { .. } => {
-                if let Some(arrival) = &mut self.arrival {
-                    arrival.next = Some(clock::now() + ASKS.as_nanos() as u64);
-                }
-            }
+            Reply::Known { until, .. } => self.part.is_known(until, &mut self.said),
+            Reply::Nobody { .. } => self.part.is_not_known(),
             _ => {}
         }
         Ok(())
     }
 
-    fn sleep(&self) -> io::Result<()> {
+    /// Until something has happened. Whether the connection ends.
+    fn sleep(&mut self) -> io::Result<bool> {
         let mut files = vec![self.queues.news(), self.queues.id().ends()];
-        files.extend(self.broker.as_ref().map(AsFd::as_fd));
+        files.extend(self.said.broker.as_ref().map(AsFd::as_fd));
         files.extend(self.trunk.as_ref().map(|trunk| trunk.bell.as_fd()));
-        if let Part::Goes(mailbox) = &self.part {
-            files.push(mailbox.as_fd());
-        }
+        files.extend(self.part.file());
         let mut wanted: Vec<_> =
             files.iter().map(|file| PollFd::new(file, PollFlags::IN)).collect();
-        let watches = self.trunk.as_ref().is_some_and(|trunk| trunk.mirror.is_to_be_watched());
+        let is_watched = self.trunk.as_ref().is_some_and(|trunk| trunk.mirror.is_to_be_watched());
         let limit = match () {
-            () if watches => Some(WATCH.0),
-            () if self.arrival.is_some() => Some(ASKS),
-            () if self.trunk.is_none() => Some(Duration::from_nanos(PATIENCE)),
-            () => None,
+            () if is_watched => self.watch,
+            () if self.part.is_asking() => ASKS,
+            () => Duration::from_nanos(SILENCE.min(PATIENCE)),
         };
-        let limit = limit.map(|limit| Timespec {
-            tv_sec: limit.as_secs() as i64,
-            tv_nsec: limit.subsec_nanos().into(),
-        });
-        match poll(&mut wanted, limit.as_ref()) {
+        self.watch = (2 * self.watch).min(WATCH.1);
+        let limit =
+            Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
+        match poll(&mut wanted, Some(&limit)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
         // Something has happened to a connection that is there: it ends.
-        if wanted[1].revents().is_empty() {
-            Ok(())
-        } else {
-            Err(io::ErrorKind::NotConnected.into())
-        }
+        Ok(!wanted[1].revents().is_empty())
     }
 
     /// The other ferry hears that it is over, behind all that was written.
@@ -391,9 +332,4 @@ fn is_there(trunk: &Trunk) -> bool {
             Err(_) => return false,
         }
     }
-}
-
-/// Where the other ferry is.
-pub(crate) fn ends(names: &Names) -> [IpAddr; 2] {
-    names.addresses.map(|one| Ipv6Addr::from(one).to_canonical())
 }

@@ -2,15 +2,17 @@
 //! other ferries.
 
 use crate::broker::Broker;
-use crate::crossing::{Crossing, Part, ends};
+use crate::crossing::Crossing;
 use crate::id::{Id, Listener};
-use crate::limits::{AGAIN, CROSSINGS, CROSSINGS_WITH};
+use crate::limits::{AGAIN, CROSSINGS, CROSSINGS_OF, IN_VAIN, STRANGERS};
+use crate::part::{Comes, Goes, Part};
 use omniverb_carry::message::{Reply, Request, Wanted};
 use omniverb_carry::range::Range;
-use omniverb_sys::{EventFd, lock};
+use omniverb_carry::trunk::Names;
+use omniverb_sys::{EventFd, clock, lock};
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -46,12 +48,13 @@ impl AsFd for Mailbox {
     }
 }
 
+/// The addresses of a connection.
+pub(crate) fn ends(names: &Names) -> [IpAddr; 2] {
+    names.addresses.map(|one| Ipv6Addr::from(one).to_canonical())
+}
+
 /// Who wants to go where: a process, between these addresses, to that port.
 type Journey = (u64, [IpAddr; 2], u16);
-
-fn journey(wanted: &Wanted) -> Journey {
-    (wanted.client, ends(&wanted.names), wanted.names.ports[1])
-}
 
 /// See the file's head.
 pub(crate) struct Fleet {
@@ -62,28 +65,37 @@ pub(crate) struct Fleet {
     /// By which it is said that nobody can be brought somewhere.
     broker: Mutex<Option<Arc<Broker>>>,
     going: Mutex<BTreeMap<Journey, Arc<Mailbox>>>,
-    /// How many there are with each other address.
-    with: Mutex<BTreeMap<IpAddr, usize>>,
+    /// How many there are: of each process that goes, and with each address that somebody comes
+    /// from.
+    of: Counts<u64>,
+    with: Counts<IpAddr>,
+    strangers: Counts<()>,
+    /// On which hosts there was no ferry, and until when nobody tries that.
+    in_vain: Mutex<BTreeMap<IpAddr, u64>>,
 }
 
-/// A place among all.
-struct Place(Arc<Fleet>, IpAddr);
+/// How many there are of each.
+type Counts<K> = Arc<Mutex<BTreeMap<K, usize>>>;
 
-impl Place {
-    fn take(fleet: &Arc<Fleet>, with: IpAddr) -> Option<Self> {
-        let mut all = lock(&fleet.with);
-        let count = all.get(&with).copied().unwrap_or(0);
-        let may = all.values().sum::<usize>() < CROSSINGS && count < CROSSINGS_WITH;
+/// One of those that are counted.
+struct Counted<K: Ord>(Counts<K>, K);
+
+impl<K: Ord + Copy> Counted<K> {
+    /// `None`: there are enough of that one, or of all.
+    fn new(counts: &Counts<K>, key: K, most: usize, of_all: usize) -> Option<Self> {
+        let mut all = lock(counts);
+        let count = all.get(&key).copied().unwrap_or(0);
+        let may = count < most && all.values().sum::<usize>() < of_all;
         may.then(|| {
-            all.insert(with, count + 1);
-            Self(fleet.clone(), with)
+            all.insert(key, count + 1);
+            Self(counts.clone(), key)
         })
     }
 }
 
-impl Drop for Place {
+impl<K: Ord> Drop for Counted<K> {
     fn drop(&mut self) {
-        let mut all = lock(&self.0.with);
+        let mut all = lock(&self.0);
         if let Some(count) = all.get_mut(&self.1) {
             *count -= 1;
             if *count == 0 {
@@ -93,11 +105,39 @@ impl Drop for Place {
     }
 }
 
+/// One that has come, and proved nothing so far.
+pub(crate) struct Stranger(#[allow(dead_code, reason = "it is counted")] Counted<()>);
+
+/// One that goes: who wants that finds it. At its end he hears that it was in vain, if it was.
+struct Going {
+    fleet: Arc<Fleet>,
+    mailbox: Arc<Mailbox>,
+    _counted: Counted<u64>,
+}
+
+impl Drop for Going {
+    fn drop(&mut self) {
+        self.fleet.leaves(&self.mailbox);
+        if let Some(wanted) = self.mailbox.take() {
+            self.fleet.fails(wanted);
+        }
+    }
+}
+
 impl Fleet {
     /// None so far.
     pub(crate) fn new(to: Vec<Range>, port: u16) -> Self {
-        let (going, with, broker) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { to, port, token: AtomicU64::new(0), broker, going, with }
+        Self {
+            to,
+            port,
+            token: AtomicU64::new(0),
+            broker: Mutex::default(),
+            going: Mutex::default(),
+            of: Counts::default(),
+            with: Counts::default(),
+            strangers: Counts::default(),
+            in_vain: Mutex::default(),
+        }
     }
 
     /// By which the broker knows our connections.
@@ -112,24 +152,35 @@ impl Fleet {
     pub(crate) fn receive(self: &Arc<Self>, listener: &Listener) -> io::Result<()> {
         loop {
             let Some(id) = listener.next()? else { continue };
-            let Some([_, other]) = id.addresses() else { continue };
             // Who is not let in is refused by the identifier's end.
-            if let Some(place) = Place::take(self, other) {
-                let fleet = self.clone();
-                spawn(move || {
-                    if let Ok(crossing) = Crossing::new(fleet, Part::Comes, id) {
-                        crossing.run();
-                    }
-                    drop(place);
-                });
-            }
+            self.comes(id);
         }
+    }
+
+    fn comes(self: &Arc<Self>, id: Id) -> Option<()> {
+        let [_, other] = id.addresses()?;
+        let counted = Counted::new(&self.with, other, CROSSINGS_OF, CROSSINGS)?;
+        let stranger = Stranger(Counted::new(&self.strangers, (), STRANGERS, STRANGERS)?);
+        let fleet = self.clone();
+        spawn(move || {
+            let part = Part::Comes(Comes::new(fleet, stranger));
+            if let Ok(crossing) = Crossing::new(part, id) {
+                crossing.run();
+            }
+            drop(counted);
+        });
+        Some(())
     }
 
     /// Hears who wants to go to another host, for good. A broker that is gone is looked for again.
     pub(crate) fn serve(self: &Arc<Self>) {
         loop {
-            _ = self.serve_one();
+            let was = self.token.swap(0, Ordering::Relaxed);
+            let ended = self.serve_one();
+            if was != 0 && self.token() == 0 {
+                let why = ended.err().map_or_else(String::new, |error| error.to_string());
+                eprintln!("omniverb-ferry: the broker does not take this for a ferry: {why}");
+            }
             thread::sleep(AGAIN);
         }
     }
@@ -141,13 +192,13 @@ impl Fleet {
         loop {
             match broker.hear()? {
                 (Reply::Ferries { token }, _) => self.token.store(token, Ordering::Relaxed),
-                (Reply::Wanted(wanted), _) => self.wanted(wanted),
+                (Reply::Wanted(wanted), _) if self.goes(wanted).is_none() => self.fails(wanted),
                 _ => {}
             }
         }
     }
 
-    /// Nobody can be brought to where that was wanted.
+    /// Nobody can be brought to where that was wanted, or not any more.
     pub(crate) fn fails(&self, wanted: Wanted) {
         let broker = lock(&self.broker).clone();
         if let Some(broker) = broker {
@@ -156,38 +207,73 @@ impl Fleet {
         }
     }
 
-    fn wanted(self: &Arc<Self>, wanted: Wanted) {
-        let names = wanted.names;
-        if !self.to.iter().any(|range| range.has(names.addresses[1], names.ports[1])) {
-            return self.fails(wanted);
+    /// Who wants to go there is not to find this one any more.
+    pub(crate) fn leaves(&self, mailbox: &Arc<Mailbox>) {
+        lock(&self.going).retain(|_, one| !Arc::ptr_eq(one, mailbox));
+    }
+
+    /// Somebody is to be brought to another host. `None`: he is not.
+    fn goes(self: &Arc<Self>, wanted: Wanted) -> Option<()> {
+        let Wanted { client, names, .. } = wanted;
+        let [from, other] = ends(&names);
+        let journey: Journey = (client, [from, other], names.ports[1]);
+        let is_meant = |range: &Range| range.has(names.addresses[1], names.ports[1]);
+        if !self.to.iter().any(is_meant) || self.is_in_vain(other) {
+            return None;
         }
-        let (journey, mut going) = (journey(&wanted), lock(&self.going));
+        let mut going = lock(&self.going);
         if let Some(mailbox) = going.get(&journey) {
-            return mailbox.put(wanted);
+            mailbox.put(wanted);
+            return Some(());
         }
-        let (_, [from, other], _) = journey;
-        let (Some(place), Ok(mailbox)) = (Place::take(self, other), Mailbox::new(wanted)) else {
-            return self.fails(wanted);
-        };
-        let (fleet, mailbox) = (self.clone(), Arc::new(mailbox));
+        let counted = Counted::new(&self.of, client, CROSSINGS_OF, CROSSINGS)?;
+        let mailbox = Arc::new(Mailbox::new(wanted).ok()?);
         going.insert(journey, mailbox.clone());
+        drop(going);
+        let going = Going { fleet: self.clone(), mailbox, _counted: counted };
         spawn(move || {
+            let Going { fleet, mailbox, .. } = &going;
             let to = SocketAddr::new(other, fleet.port);
-            let part = Part::Goes(mailbox.clone());
-            let crossing = Id::to(from, to).and_then(|id| Crossing::new(fleet.clone(), part, id));
-            if let Ok(crossing) = crossing {
-                crossing.run();
+            let part = Part::Goes(Goes::new(fleet.clone(), mailbox.clone()));
+            match Id::to(from, to).and_then(|id| Crossing::new(part, id)) {
+                Ok(crossing) => crossing.run(),
+                Err(_) => fleet.is_none_at(other),
             }
-            lock(&fleet.going).remove(&journey);
-            if let Some(wanted) = mailbox.take() {
-                fleet.fails(wanted);
-            }
-            drop(place);
+            drop(going);
         });
+        Some(())
+    }
+
+    fn is_in_vain(&self, other: IpAddr) -> bool {
+        lock(&self.in_vain).get(&other).is_some_and(|until| *until > clock::now())
+    }
+
+    /// There is no ferry on that host.
+    fn is_none_at(&self, other: IpAddr) {
+        let (mut all, now) = (lock(&self.in_vain), clock::now());
+        all.retain(|_, until| *until > now);
+        all.insert(other, now + IN_VAIN);
     }
 }
 
 /// If there is no thread to be had it is as if nobody were there.
 fn spawn(run: impl FnOnce() + Send + 'static) {
     _ = thread::Builder::new().name("crossing".into()).spawn(run);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_takes_the_places_of_others() {
+        let counts = Counts::default();
+        let first: Vec<_> = (0..9).filter_map(|_| Counted::new(&counts, 1, 3, 5)).collect();
+        let second: Vec<_> = (0..9).filter_map(|_| Counted::new(&counts, 2, 3, 5)).collect();
+        assert_eq!((first.len(), second.len()), (3, 2));
+        drop(first);
+        assert_eq!((0..9).filter_map(|_| Counted::new(&counts, 2, 3, 5)).count(), 9, "one by one");
+        drop(second);
+        assert!(lock(&counts).is_empty());
+    }
 }

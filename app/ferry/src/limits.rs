@@ -4,10 +4,13 @@ use std::time::Duration;
 
 /// Where ferries listen for each other, in the port space of rdma_cm's TCP, unless told otherwise.
 pub(crate) const PORT: u16 = 7473;
-/// Trunks to other hosts at a time: a thread, a connection to the broker and a QP each.
+/// Trunks to other hosts at a time for processes of this one: a thread, a connection to the broker
+/// and a QP each. And as many for those who come from there.
 pub(crate) const CROSSINGS: usize = 64;
-/// Of these, with one other address.
-pub(crate) const CROSSINGS_WITH: usize = 32;
+/// Of these, of one process here, and with one address there.
+pub(crate) const CROSSINGS_OF: usize = 16;
+/// Of those who come, that have not proved anything yet.
+pub(crate) const STRANGERS: usize = 8;
 /// Connections that wait to be accepted.
 pub(crate) const BACKLOG: i32 = 64;
 
@@ -36,9 +39,17 @@ pub(crate) const WATCH: (Duration, Duration) =
     (Duration::from_micros(500), Duration::from_millis(16));
 /// How long the network is waited for.
 pub(crate) const NETWORK_MS: i32 = 2000;
-/// How long the other ferry may take to say what it wants, and a process to take a trunk, in
-/// nanoseconds.
+/// How long a process may take to ask for a trunk that it has wanted, in nanoseconds.
 pub(crate) const PATIENCE: u64 = 20_000_000_000;
+/// How long the other ferry may take to say what it wants, and what it was asked, in nanoseconds.
+pub(crate) const ANSWER: u64 = 4_000_000_000;
+/// How long nothing is said before something is, so that a host that is gone is found, in
+/// nanoseconds.
+pub(crate) const SILENCE: u64 = 15_000_000_000;
+/// What may be to be said besides news.
+pub(crate) const OUTBOX: usize = 8;
+/// How long nobody tries a host on which there was no ferry.
+pub(crate) const IN_VAIN: u64 = 30_000_000_000;
 /// How long is waited until a connection is seen to have arrived, and how often it is asked.
 pub(crate) const ARRIVAL: u64 = 2_000_000_000;
 pub(crate) const ASKS: Duration = Duration::from_millis(20);

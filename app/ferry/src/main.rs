@@ -9,6 +9,7 @@ mod crossing;
 mod fleet;
 mod id;
 mod limits;
+mod part;
 mod queues;
 
 use crate::fleet::Fleet;

@@ -95,6 +95,7 @@ pub(crate) struct Queues {
     /// Letters that the other one has not said to have read, and those of his that were read here.
     unread: u32,
     read: u32,
+    is_broken: bool,
 }
 
 // SAFETY: verbs are for any thread.
@@ -157,7 +158,9 @@ impl Queues {
         let qp = Qp { id, qp };
         let (free, covers) = ((0..SENDS).collect(), [0; SENDS]);
         let (since, posted, unread, read) = (0, 0, 0, 0);
-        let queues = Self { qp, letters, made, free, covers, since, posted, unread, read };
+        let is_broken = false;
+        let queues =
+            Self { qp, letters, made, free, covers, since, posted, unread, read, is_broken };
         (0..RECEIVES).try_for_each(|place| queues.post_receive(place))?;
         rustix::io::ioctl_fionbio(queues.news(), true)?;
         Ok(queues)
@@ -252,40 +255,47 @@ impl Queues {
     /// What has come: letters go into `into`. Whether there was anything.
     ///
     /// # Errors
-    /// The connection has ended, or the other one says what is no letter.
+    /// The connection has ended, or the other one says what is no letter; once all that came before
+    /// was handed over.
     pub(crate) fn poll(&mut self, into: &mut Vec<Letter>) -> io::Result<bool> {
+        let broken = || io::Error::from(io::ErrorKind::ConnectionReset);
+        if self.is_broken {
+            return Err(broken());
+        }
         let mut done = [ibv_wc::default(); 16];
         let poll = self.ops().poll_cq.ok_or(io::ErrorKind::Unsupported)?;
         // SAFETY: live; room for so many.
         let count = unsafe { poll(self.made.cq, done.len() as c_int, done.as_mut_ptr()) };
-        for one in &done[..usize::try_from(count).unwrap_or(0)] {
-            if one.status != IBV_WC_SUCCESS {
-                return Err(io::ErrorKind::ConnectionReset.into());
-            }
-            if one.wr_id & RECEIVE == 0 {
-                let place = one.wr_id as usize % SENDS;
-                self.posted -= core::mem::take(&mut self.covers[place]);
-                self.free.push(place);
-                continue;
-            }
-            let place = (one.wr_id & !RECEIVE) as usize % RECEIVES;
-            let mut bytes = [0; PLACE];
-            let length = (one.byte_len as usize).min(PLACE);
-            let start = (SENDS + place) * PLACE;
-            let said = &mut bytes[..length];
-            UserMemory::lend_mut(said, |to| self.letters.window.drain(start, to));
-            self.post_receive(place)?;
-            let sent = Sent::decode(said).ok_or(io::ErrorKind::InvalidData)?;
-            self.unread = self.unread.checked_sub(sent.read).ok_or(io::ErrorKind::InvalidData)?;
-            if sent.letter != Letter::Read {
-                self.read += 1;
-                into.push(sent.letter);
-            }
+        let done = &done[..usize::try_from(count).unwrap_or(0)];
+        let outcome = done.iter().try_for_each(|one| self.take(one, into));
+        let owes = self.read >= READ && !self.free.is_empty();
+        let is_well = outcome.is_ok() && (!owes || self.send(Letter::Read).is_ok());
+        self.is_broken = !is_well;
+        if !is_well && into.is_empty() { Err(broken()) } else { Ok(!done.is_empty()) }
+    }
+
+    fn take(&mut self, done: &ibv_wc, into: &mut Vec<Letter>) -> io::Result<()> {
+        if done.status != IBV_WC_SUCCESS {
+            return Err(io::ErrorKind::ConnectionReset.into());
         }
-        if self.read >= READ && !self.free.is_empty() {
-            self.send(Letter::Read)?;
+        if done.wr_id & RECEIVE == 0 {
+            let place = done.wr_id as usize % SENDS;
+            self.posted -= core::mem::take(&mut self.covers[place]);
+            self.free.push(place);
+            return Ok(());
         }
-        Ok(count > 0)
+        let place = (done.wr_id & !RECEIVE) as usize % RECEIVES;
+        let mut bytes = [0; PLACE];
+        let said = &mut bytes[..(done.byte_len as usize).min(PLACE)];
+        let start = (SENDS + place) * PLACE;
+        UserMemory::lend_mut(said, |to| self.letters.window.drain(start, to));
+        let Sent { letter, read } = Sent::decode(said).ok_or(io::ErrorKind::InvalidData)?;
+        self.unread = self.unread.checked_sub(read).ok_or(io::ErrorKind::InvalidData)?;
+        if letter != Letter::Read {
+            self.read += 1;
+            into.push(letter);
+        }
+        self.post_receive(place)
     }
 
     /// The next thing that comes is told. It is looked once more after this.

@@ -224,6 +224,11 @@ impl Client {
         self.tell(Reply::Seen { address: bytes(to.ip()), port: to.port() }, &[]);
     }
 
+    /// A ferry is finding out; the answer comes later, if at all.
+    pub(crate) fn waits(&self, tag: u64) {
+        self.tell(Reply::Waits { tag }, &[]);
+    }
+
     /// It is a ferry from now on, whose other connections are known by that. `false`: it does not
     /// take that.
     pub(crate) fn is_ferry(&self, token: u64) -> bool {

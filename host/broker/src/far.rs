@@ -32,11 +32,18 @@ pub(crate) fn is_ferry(
 /// Where a ferry leads a process that wants to go to another host. It may be told so later.
 pub(crate) fn from_here(broker: &Broker, asks: (&Client, u64), way: Way) -> Result<There, Nowhere> {
     let answer = lock(&broker.ferries).ask(asks, way, clock::now());
+    let (client, tag) = asks;
     match answer {
         Answer::Lead(lead) => Ok(there(way, lead)),
-        Answer::Tell(ferry, wanted) if ferry.is_wanted(wanted) => Err(Nowhere::Later),
+        Answer::Tell(ferry, wanted) if ferry.is_wanted(wanted) => {
+            client.waits(tag);
+            Err(Nowhere::Later)
+        }
         Answer::Tell(..) | Answer::Nobody => Err(Nowhere::Unheard),
-        Answer::Later => Err(Nowhere::Later),
+        Answer::Later => {
+            client.waits(tag);
+            Err(Nowhere::Later)
+        }
         Answer::Soon => Err(Nowhere::Soon),
     }
 }
@@ -65,19 +72,23 @@ pub(crate) fn offered(broker: &Broker, offer: &Offer) {
 /// waited for that are answered.
 pub(crate) fn leads(broker: &Broker, worker: &Client, token: u64, wanted: Wanted) -> Option<()> {
     let client = wants(broker, worker, token, &wanted)?;
-    let now = clock::now();
-    let tags = lock(&broker.ferries).leads_now(worker, &wanted, now)?;
+    let (way, now) = (way(&wanted), clock::now());
+    let (tags, lead) = {
+        let mut ferries = lock(&broker.ferries);
+        let tags = ferries.leads_now(worker, &wanted, now)?;
+        (tags, ferries.lead(client.process(), way, now)?)
+    };
     for tag in tags {
-        reach::answer(broker, (&client, tag), from_here(broker, (&client, tag), way(&wanted)));
+        reach::answer(broker, (&client, tag), Ok(there(way, lead)));
     }
-    client.seen(way(&wanted).1);
+    client.seen(way.1);
     Some(())
 }
 
-/// A ferry can bring nobody to where that was wanted.
+/// A ferry can bring nobody to where that was wanted, or not any more.
 pub(crate) fn fails(broker: &Broker, worker: &Client, token: u64, wanted: Wanted) -> Option<()> {
     let client = wants(broker, worker, token, &wanted)?;
-    let tags = lock(&broker.ferries).fails(worker.namespace, &wanted);
+    let tags = lock(&broker.ferries).fails(worker.namespace, &wanted, clock::now());
     tags.into_iter().for_each(|tag| client.nobody(tag));
     Some(())
 }
@@ -111,12 +122,10 @@ fn come(broker: &Broker, asks: (&Client, u64), token: u64, names: &trunk::Names)
     let (here, now) = (worker.namespace, clock::now());
     let arrived = lock(&broker.ferries).arrived(here, [to, from], now)?;
     let by = arrived.by.upgrade()?;
-    // To whom it was brought before, if he listens there still.
+    // To whom it was brought before, or not at all: what goes by that trunk would end by another.
     let before = lock(&broker.trunks).of(worker.process()).next().map(|(_, _, other, _)| other);
-    let before = before.map(|number| (here, number));
-    let known = before.and_then(|one| Some((one, lock(&broker.listeners).hears(one, to)?)));
-    let (process, listens) = match known {
-        Some(known) => known,
+    let (process, listens) = match before {
+        Some(number) => ((here, number), lock(&broker.listeners).hears((here, number), to)?),
         None => who_listens(broker, asks, (&by, here), to).ok()?,
     };
     let client = lock(&broker.seats).client(process.1)?;

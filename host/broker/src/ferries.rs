@@ -11,13 +11,16 @@
 //! may read what everybody in the network namespace sends anyway, and has shown so by a raw socket.
 
 use crate::client::Client;
-use crate::limits::{FERRIES_OF_NAMESPACE, LEADS_OF_NAMESPACE, WANTS_OF_PROCESS};
+use crate::limits::{
+    ARRIVALS_OF_NAMESPACE, FERRIES_FOR_ALL, FERRIES_OF_NAMESPACE, FERRIES_OF_USER,
+    LEADS_OF_NAMESPACE, WANTS_OF_PROCESS,
+};
 use crate::listeners::Process;
 use crate::offers::Offer;
 use omniverb_carry::message::Wanted;
 use omniverb_carry::trunk::{Names, WAY_KEPT};
 use omniverb_sys::random;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Weak};
 
@@ -25,9 +28,9 @@ use std::sync::{Arc, Weak};
 const FRESH: u64 = 5_000_000_000;
 /// How long a ferry may take to say what becomes of what it was told, before others who ask are
 /// not made to wait for that.
-const MOMENT: u64 = 150_000_000;
-/// Ways that connections were seen to go, of all network namespaces.
-const PROOFS: usize = 64 * LEADS_OF_NAMESPACE;
+const MOMENT: u64 = 20_000_000;
+/// How long nobody tries what was in vain.
+const IN_VAIN: u64 = 10_000_000_000;
 
 /// From which address to where.
 pub(crate) type Way = (IpAddr, SocketAddr);
@@ -100,8 +103,37 @@ pub(crate) struct Ferries {
     leads: BTreeMap<(Process, Way), Lead>,
     /// Ways that connections were seen to go, from a network namespace: the last, and when.
     proofs: BTreeMap<(u64, Way), (Names, u64)>,
-    /// Connections that were seen to come: both ends, this one first.
-    arrived: BTreeMap<(u64, [SocketAddr; 2]), Arrived>,
+    /// Ways that a ferry could not lead, from a network namespace, and when that was.
+    failed: BTreeMap<(u64, Way), u64>,
+    /// Connections that were seen to come, to each network namespace.
+    arrivals: BTreeMap<u64, Arrivals>,
+}
+
+/// Connections that were seen to come to a network namespace.
+#[derive(Debug, Default)]
+struct Arrivals {
+    /// By both ends, this one first.
+    all: HashMap<[SocketAddr; 2], Arrived>,
+    /// When each came, the oldest first.
+    ages: VecDeque<([SocketAddr; 2], u64)>,
+}
+
+impl Arrivals {
+    /// One has. The oldest go, if there are too many or they came too long ago.
+    fn add(&mut self, ends: [SocketAddr; 2], arrived: Arrived, now: u64) {
+        let is_old = |at: u64| now.saturating_sub(at) >= WAY_KEPT;
+        while let Some((ends, at)) = self.ages.front().copied()
+            && (is_old(at) || self.ages.len() >= ARRIVALS_OF_NAMESPACE)
+        {
+            self.ages.pop_front();
+            // There may have been another of these ends since.
+            if self.all.get(&ends).is_some_and(|one| one.at == at) {
+                self.all.remove(&ends);
+            }
+        }
+        self.ages.push_back((ends, arrived.at));
+        self.all.insert(ends, arrived);
+    }
 }
 
 impl Ferries {
@@ -109,10 +141,20 @@ impl Ferries {
     /// enough.
     pub(crate) fn add(&mut self, client: &Arc<Client>, is_for_all: bool) -> Option<u64> {
         let here = self.all.entry(client.namespace).or_default();
-        if here.len() >= FERRIES_OF_NAMESPACE {
+        let user = client.peer.uid;
+        let is_like = |one: &&Ferry| match is_for_all {
+            true => one.is_for_all,
+            false => !one.is_for_all && one.user == user,
+        };
+        let most = if is_for_all { FERRIES_FOR_ALL } else { FERRIES_OF_USER };
+        let is_one = |one: &Ferry| one.client.ptr_eq(&Arc::downgrade(client));
+        if here.iter().filter(is_like).count() >= most
+            || here.len() >= FERRIES_OF_NAMESPACE && !is_for_all
+            || here.iter().any(is_one)
+        {
             return None;
         }
-        let (token, user) = (random::number(), client.peer.uid);
+        let token = random::number();
         here.push(Ferry { client: Arc::downgrade(client), token, user, is_for_all });
         Some(token)
     }
@@ -131,22 +173,26 @@ impl Ferries {
     /// A process asks for a way. It may be about to connect by TCP.
     pub(crate) fn ask(&mut self, (client, tag): (&Client, u64), way: Way, now: u64) -> Answer {
         let Some(ferry) = self.serving(client) else { return Answer::Nobody };
-        let lead = self.leads.get(&(client.process(), way)).filter(|lead| lead.until > now);
+        let lead = self.lead(client.process(), way, now);
+        let is_in_vain = |at: &u64| now.saturating_sub(*at) < IN_VAIN;
+        if lead.is_none() && self.failed.get(&(client.namespace, way)).is_some_and(is_in_vain) {
+            return Answer::Nobody;
+        }
         let wants = self.wants.entry(client.process()).or_default();
         wants.retain(|_, want| now.saturating_sub(want.at) < FRESH);
-        let is_told = |want: &&mut Want| want.told.is_some_and(|told| now - told < MOMENT);
-        if let Some(want) = wants.get_mut(&way).filter(is_told) {
-            return match lead {
-                Some(lead) => Answer::Lead(*lead),
-                None if want.tags.len() >= WANTS_OF_PROCESS => Answer::Soon,
-                None => {
-                    want.tags.push(tag);
-                    Answer::Later
+        let has_room = wants.len() < WANTS_OF_PROCESS;
+        match (wants.get_mut(&way), lead) {
+            (Some(Want { told: Some(told), tags, .. }), None) => {
+                // It has been told, and once is enough. Nobody waits for it for long.
+                if now.saturating_sub(*told) >= MOMENT || tags.len() >= WANTS_OF_PROCESS {
+                    return Answer::Nobody;
                 }
-            };
-        }
-        if wants.len() >= WANTS_OF_PROCESS && !wants.contains_key(&way) {
-            return lead.map_or(Answer::Nobody, |lead| Answer::Lead(*lead));
+                tags.push(tag);
+                return Answer::Later;
+            }
+            (Some(Want { told: Some(_), .. }), Some(lead)) => return Answer::Lead(lead),
+            (None, _) if !has_room => return lead.map_or(Answer::Nobody, Answer::Lead),
+            _ => {}
         }
         let proof = self.proofs.get(&(client.namespace, way));
         let proof = proof.filter(|(_, at)| now.saturating_sub(*at) < WAY_KEPT / 2);
@@ -157,9 +203,14 @@ impl Ferries {
             }
             _ => {
                 wants.insert(way, Want { at: now, told: None, tags: Vec::new() });
-                lead.map_or(Answer::Soon, |lead| Answer::Lead(*lead))
+                lead.map_or(Answer::Soon, Answer::Lead)
             }
         }
+    }
+
+    /// Where a ferry leads a process.
+    pub(crate) fn lead(&self, process: Process, way: Way, now: u64) -> Option<Lead> {
+        self.leads.get(&(process, way)).copied().filter(|lead| lead.until > now)
     }
 
     /// It leads there still.
@@ -173,7 +224,9 @@ impl Ferries {
         if let Some(at) = offer.accepted
             && self.all.contains_key(&client.namespace)
         {
-            self.has_arrived((client, [ends.local, ends.remote]), at, now);
+            let (by, ends) = (Arc::downgrade(client), [ends.local, ends.remote]);
+            let here = self.arrivals.entry(client.namespace).or_default();
+            here.add(ends, Arrived { at, by }, now);
         }
         let ferry = self.serving(client)?;
         let wants = self.wants.get_mut(&client.process())?;
@@ -189,21 +242,6 @@ impl Ferries {
         Some((ferry, Wanted { client: client.number, at: now, names }))
     }
 
-    fn has_arrived(&mut self, (client, ends): (&Arc<Client>, [SocketAddr; 2]), at: u64, now: u64) {
-        let here = (client.namespace, [ANY; 2])..=(client.namespace, [END; 2]);
-        if self.arrived.range(here.clone()).count() >= LEADS_OF_NAMESPACE {
-            let is_old = |one: &Arrived| now.saturating_sub(one.at) >= WAY_KEPT;
-            let old = self.arrived.range(here).filter(|(_, one)| is_old(one));
-            let old: Vec<_> = old.map(|(key, _)| *key).collect();
-            if old.is_empty() {
-                return;
-            }
-            old.iter().for_each(|key| _ = self.arrived.remove(key));
-        }
-        let by = Arc::downgrade(client);
-        self.arrived.insert((client.namespace, ends), Arrived { at, by });
-    }
-
     /// The connection of these ends, the local one first, that was accepted here not long ago.
     pub(crate) fn arrived(
         &self,
@@ -211,7 +249,7 @@ impl Ferries {
         ends: [SocketAddr; 2],
         now: u64,
     ) -> Option<Arrived> {
-        let arrived = self.arrived.get(&(namespace, ends))?;
+        let arrived = self.arrivals.get(&namespace)?.all.get(&ends)?;
         (now.saturating_sub(arrived.at) < WAY_KEPT).then(|| arrived.clone())
     }
 
@@ -238,14 +276,12 @@ impl Ferries {
     }
 
     fn proves(&mut self, key: (u64, Way), proof: (Names, u64), now: u64) {
-        let here = (key.0, FIRST)..=(key.0, LAST);
-        if self.proofs.range(here).count() >= LEADS_OF_NAMESPACE {
-            self.proofs.retain(|_, (_, at)| now.saturating_sub(*at) < WAY_KEPT);
-        }
         let is_newer = self.proofs.get(&key).is_none_or(|(_, at)| *at < proof.1);
-        if is_newer && self.proofs.len() < PROOFS {
+        if is_newer && has_room(&mut self.proofs, key, |(_, at)| now.saturating_sub(*at) < WAY_KEPT)
+        {
             self.proofs.insert(key, proof);
         }
+        self.failed.remove(&key);
     }
 
     /// A ferry has said what becomes of what it was told: the questions that wait for that.
@@ -254,12 +290,17 @@ impl Ferries {
         want.map_or_else(Vec::new, |want| want.tags)
     }
 
-    /// Nobody can be brought there: the questions that wait for that. What was seen to go there
-    /// does not any more.
-    pub(crate) fn fails(&mut self, namespace: u64, wanted: &Wanted) -> Vec<u64> {
-        let way = way(wanted);
-        self.proofs.remove(&(namespace, way));
-        self.told((namespace, wanted.client), way)
+    /// Nobody can be brought there, or not any more: the questions that wait for that. What was
+    /// seen to go there does not any more.
+    pub(crate) fn fails(&mut self, namespace: u64, wanted: &Wanted, now: u64) -> Vec<u64> {
+        let (process, way) = ((namespace, wanted.client), way(wanted));
+        let key = (namespace, way);
+        self.proofs.remove(&key);
+        let was_led = self.leads.remove(&(process, way)).is_some();
+        if !was_led && has_room(&mut self.failed, key, |at| now.saturating_sub(*at) < IN_VAIN) {
+            self.failed.insert(key, now);
+        }
+        self.told(process, way)
     }
 
     /// A process has gone.
@@ -271,7 +312,8 @@ impl Ferries {
         if here.is_empty() {
             self.all.remove(&process.0);
             self.proofs.retain(|(namespace, _), _| *namespace != process.0);
-            self.arrived.retain(|(namespace, _), _| *namespace != process.0);
+            self.failed.retain(|(namespace, _), _| *namespace != process.0);
+            self.arrivals.remove(&process.0);
         }
     }
 }
@@ -280,6 +322,27 @@ const FIRST: Way = (IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), ANY);
 const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
 const LAST: Way = (IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)), END);
 const END: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)), u16::MAX);
+
+/// Another one may be kept of what a network namespace has: what is not to be kept any more goes,
+/// if there are many.
+fn has_room<T>(
+    all: &mut BTreeMap<(u64, Way), T>,
+    key: (u64, Way),
+    keeps: impl Fn(&T) -> bool,
+) -> bool {
+    if all.contains_key(&key) {
+        return true;
+    }
+    let here = (key.0, FIRST)..=(key.0, LAST);
+    if all.range(here.clone()).count() < LEADS_OF_NAMESPACE {
+        return true;
+    }
+    let old = all.range(here.clone()).filter(|(_, one)| !keeps(one)).map(|(key, _)| *key);
+    for key in old.collect::<Vec<_>>() {
+        all.remove(&key);
+    }
+    all.range(here).count() < LEADS_OF_NAMESPACE
+}
 
 /// From where to where that was wanted.
 pub(crate) fn way(wanted: &Wanted) -> Way {
@@ -363,7 +426,7 @@ mod tests {
         all.gone(ferry.process());
         assert!(all.of(&worker, token).is_none());
         assert!(all.all.is_empty() && all.wants.is_empty() && all.leads.is_empty());
-        assert!(all.proofs.is_empty() && all.arrived.is_empty());
+        assert!(all.proofs.is_empty() && all.failed.is_empty() && all.arrivals.is_empty());
     }
 
     #[test]
@@ -379,14 +442,18 @@ mod tests {
         assert!(Arc::ptr_eq(&told, &ferry));
         assert_eq!(again, Wanted { client: second.number, ..wanted });
         assert!(matches!(ask(&mut all, &second, way, 8), Answer::Later));
-        assert_eq!(all.fails(5, &again), [7, 8]);
-        assert!(matches!(ask(&mut all, &second, way, 9), Answer::Soon), "no more");
+        assert_eq!(all.fails(5, &again, 9), [7, 8]);
+        assert!(matches!(ask(&mut all, &second, way, 9), Answer::Nobody), "in vain");
+        assert!(matches!(ask(&mut all, &first, way, 9), Answer::Lead(_)), "it leads him");
+        assert!(matches!(ask(&mut all, &second, way, 9 + IN_VAIN), Answer::Soon), "no more");
         all.leads_now(&worker, &wanted, 10).unwrap();
         assert!(matches!(ask(&mut all, &second, way_to(3), 10), Answer::Soon), "elsewhere");
         let late = 6 + WAY_KEPT / 2;
         assert!(matches!(ask(&mut all, &Client::alone(5), way, late), Answer::Soon));
         // Nobody waits for a ferry that says nothing.
-        let Answer::Tell(..) = ask(&mut all, &Client::alone(5), way, 11) else { panic!() };
+        let third = Client::alone(5);
+        let Answer::Tell(..) = ask(&mut all, &third, way, 11) else { panic!() };
+        assert!(matches!(ask(&mut all, &third, way, 11 + MOMENT), Answer::Nobody));
         let Answer::Tell(..) = ask(&mut all, &first, way_to(2), 12 + WAY_KEPT) else { return };
         panic!("long ago");
     }
@@ -430,12 +497,43 @@ mod tests {
     }
 
     #[test]
+    fn one_that_listens_there_no_more_is_not_led_to() {
+        let [ferry, worker, asks] = [5; 3].map(Client::alone);
+        let mut all = Ferries::default();
+        all.add(&ferry, false).unwrap();
+        ask(&mut all, &asks, way_to(2), 5);
+        let (_, wanted) = all.offered(&offer(&asks, way_to(2)), 5).unwrap();
+        all.leads_now(&worker, &wanted, 6).unwrap();
+        assert!(lead(&mut all, &asks, way_to(2), 7).is_some());
+        assert_eq!(all.fails(5, &wanted, 8), []);
+        assert!(!all.leads(&asks, way_to(2), worker.process()));
+        assert!(matches!(ask(&mut all, &asks, way_to(2), 8), Answer::Soon), "another may");
+    }
+
+    #[test]
+    fn a_user_does_not_take_the_places_of_others() {
+        let mut all = Ferries::default();
+        let many: Vec<_> = (0..FERRIES_OF_NAMESPACE + 9).map(|_| Client::alone(5)).collect();
+        let taken = many.iter().filter(|one| all.add(one, false).is_some()).count();
+        assert_eq!(taken, FERRIES_OF_USER);
+        assert!(all.add(&many[0], true).is_none(), "once each");
+        let taken = many[20..].iter().chain(&many[9..16]).map(|one| all.add(one, true));
+        assert_eq!(taken.flatten().count(), FERRIES_FOR_ALL);
+        for user in 0..FERRIES_OF_NAMESPACE as u32 * 2 {
+            let mut one = Arc::into_inner(Client::alone(5)).unwrap();
+            one.peer.uid = 70_000 + user;
+            let one = Arc::new(one);
+            all.add(&one, false);
+            std::mem::forget(one);
+        }
+        assert_eq!(all.all[&5].len(), FERRIES_OF_NAMESPACE);
+    }
+
+    #[test]
     fn nobody_has_more_kept_than_so_much() {
         let [ferry, asks] = [5, 5].map(Client::alone);
         let mut all = Ferries::default();
-        let more: Vec<_> = (0..FERRIES_OF_NAMESPACE).map(|_| Client::alone(5)).collect();
-        assert!(all.add(&ferry, false).is_some());
-        assert_eq!(more.iter().filter(|one| all.add(one, false).is_some()).count() + 1, more.len());
+        all.add(&ferry, false).unwrap();
         let to = |port: usize| (way_to(2).0, ([10, 0, 0, 2], port as u16).into());
         for port in 0..WANTS_OF_PROCESS + 9 {
             ask(&mut all, &asks, to(port), 1);
@@ -450,13 +548,24 @@ mod tests {
         let many = 0..LEADS_OF_NAMESPACE as u16 + 9;
         let kept = many.clone().filter(|port| all.leads_now(&ferry, &wanted(*port), 6).is_some());
         assert_eq!(kept.count(), LEADS_OF_NAMESPACE);
+        assert_eq!(all.proofs.len(), LEADS_OF_NAMESPACE);
         assert!(all.leads_now(&ferry, &wanted(3), 6).is_some(), "one that is known");
-        for port in many {
+        let other = |port| Wanted { client: 2, ..wanted(port) };
+        many.for_each(|port| _ = all.fails(5, &other(port), 6));
+        assert_eq!(all.failed.len(), LEADS_OF_NAMESPACE);
+        all.fails(5, &other(u16::MAX), 6 + IN_VAIN);
+        assert_eq!(all.failed.len(), 1, "those are over");
+        for port in 0..ARRIVALS_OF_NAMESPACE as u16 + 9 {
             let connection = offer(&asks, to(port.into()));
             all.offered(&Offer { accepted: Some(5), ..connection }, 6);
         }
-        assert_eq!(all.arrived.len(), LEADS_OF_NAMESPACE);
+        let arrived = |all: &Ferries, port: u16, now| {
+            let names = offer(&asks, to(port.into())).connection.names;
+            all.arrived(5, [names.local, names.remote], now).is_some()
+        };
+        assert_eq!(all.arrivals[&5].all.len(), ARRIVALS_OF_NAMESPACE);
+        assert!(!arrived(&all, 8, 6) && arrived(&all, 9, 6), "the oldest go");
         all.offered(&Offer { accepted: Some(5 + WAY_KEPT), ..offer(&asks, to(1)) }, 5 + WAY_KEPT);
-        assert_eq!(all.arrived.len(), 1, "those are old");
+        assert_eq!(all.arrivals[&5].all.len(), 1, "those are old");
     }
 }

@@ -65,8 +65,13 @@ pub(crate) const STILL_KEPT: u64 = 30_000_000_000;
 /// Other network namespaces that have offered the other end of one offer, of which the daemon is
 /// asked.
 pub(crate) const ELSEWHERE: usize = 8;
-/// Ferries of one network namespace.
-pub(crate) const FERRIES_OF_NAMESPACE: usize = 8;
+/// Ferries of one network namespace that serve their own user, of all users; beside those for all.
+pub(crate) const FERRIES_OF_NAMESPACE: usize = 16;
+/// Of one user; and those for all, who may do anything to the network there.
+pub(crate) const FERRIES_OF_USER: usize = 2;
+pub(crate) const FERRIES_FOR_ALL: usize = 4;
+/// Connections that have come to a network namespace with a ferry: for ten seconds each.
+pub(crate) const ARRIVALS_OF_NAMESPACE: usize = 4096;
 /// Ways to other hosts that a process has asked for, of which no ferry has heard yet.
 pub(crate) const WANTS_OF_PROCESS: usize = 64;
 /// Ways to other hosts, of one process each, that ferries lead in one network namespace.

@@ -133,6 +133,11 @@ impl Trunks {
 
     /// Both may have one more.
     fn has_room(&self, two: Between) -> bool {
+        if let Ends::Far([_, others]) = two.ends
+            && !two.processes.iter().all(|process| self.has_room_with(*process, others))
+        {
+            return false;
+        }
         let [one, other] = two.processes;
         [(one, other), (other, one)].into_iter().all(|(process, other)| {
             let own = self.of.get(&process);
@@ -150,6 +155,17 @@ impl Trunks {
             given.is_some_and(|given| given.two.processes[1 - given.side(process)].0 == namespace)
         };
         process.0 == namespace || own.iter().filter(is_with).count() < TRUNKS_WITH_NAMESPACE
+    }
+
+    /// A process may have one more with an address of another host, which does not take its places
+    /// from all others.
+    fn has_room_with(&self, process: Process, others: IpAddr) -> bool {
+        let is_with = |name: &&u64| {
+            let ends = self.all.get(*name).map(|given| given.two.ends);
+            matches!(ends, Some(Ends::Far(ends)) if ends.contains(&others))
+        };
+        let own = self.of.get(&process).into_iter().flatten();
+        own.filter(is_with).count() < TRUNKS_WITH_NAMESPACE
     }
 
     /// A process has one of this name; `None`: there is none.

@@ -10,13 +10,16 @@ use crate::trunk::{BYTES, Names};
 /// Bytes of the longest.
 pub const LONGEST: usize = 8 * (2 + WORDS);
 /// Bytes of a [`hello`].
-pub const HELLO: usize = 24;
+pub const HELLO: usize = 32;
+/// Of letters, and of what the frames in a trunk mean, which processes of both hosts read: another
+/// number with each change of either.
+const VERSION: u64 = 1;
 
 /// What ferries begin with, as private data of the connection: only those that have the same layout
 /// of a trunk, and the same order of bytes in a word, can go on.
 #[must_use]
 pub fn hello() -> [u8; HELLO] {
-    let words = [0x4f4d_5646_4552_5931, BYTES as u64, WORDS as u64];
+    let words = [0x4f4d_5646_4552_5259, VERSION, BYTES as u64, WORDS as u64];
     let mut bytes = [0; HELLO];
     bytes.chunks_exact_mut(8).zip(words).for_each(|(to, word)| {
         to.copy_from_slice(&u64::to_ne_bytes(word));
@@ -38,7 +41,11 @@ pub enum Letter {
     /// to have a trunk, or to be told that more may come.
     Prove(Names),
     /// That was so.
-    Proven,
+    Proven {
+        /// For how long the like may come from now on, in nanoseconds: no longer than the clock of
+        /// that host says.
+        left: u64,
+    },
     /// It was not, as far as the other host can tell, or there is no room.
     Refused,
     /// Where the sender's memory of the trunk is to be written.
@@ -81,7 +88,10 @@ impl Sent {
                     words.put(u64::from_le_bytes(*half));
                 }
             }
-            Letter::Proven => words.put(2 | read),
+            Letter::Proven { left } => {
+                words.put(2 | read);
+                words.put(left);
+            }
             Letter::Refused => words.put(3 | read),
             Letter::Memory { address, rkey } => {
                 words.put(4 | read);
@@ -122,7 +132,7 @@ impl Sent {
                 let ports = [u32::try_from(ports).ok()? as u16, (ports >> 16) as u16];
                 Letter::Prove(Names { addresses, ports })
             }
-            2 => Letter::Proven,
+            2 => Letter::Proven { left: words.next()? },
             3 => Letter::Refused,
             4 => {
                 let address = words.next()?;
@@ -180,7 +190,7 @@ mod tests {
         let names = Names { addresses: [[7; 16], [1; 16]], ports: [u16::MAX, 80] };
         for letter in [
             Letter::Prove(names),
-            Letter::Proven,
+            Letter::Proven { left: u64::MAX },
             Letter::Refused,
             Letter::Memory { address: u64::MAX, rkey: u32::MAX },
             Letter::Over { is_cut: true },

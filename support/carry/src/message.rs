@@ -233,6 +233,12 @@ pub enum Reply {
         /// asking anew, and the answer may take a moment.
         is_coming: bool,
     },
+    /// A ferry is finding out whether he can be brought there: the answer may come within
+    /// moments, and need not be waited for longer.
+    Waits {
+        /// As it was asked.
+        tag: u64,
+    },
     /// Connections to these addresses are to be light, if they can be.
     Range(Range),
     /// To a ferry: somebody wants to be brought to another host, and has connected to there by the
@@ -464,6 +470,7 @@ impl Reply {
                 [with_ports(32, names.ports), client, at, 0]
             }
             Self::Ferries { token } => [33, token, 0, 0],
+            Self::Waits { tag } => [34, tag, 0, 0],
         };
         pack(words, more)
     }
@@ -490,6 +497,7 @@ impl Reply {
             [21, link, 0, 0] => Self::Over { link },
             [22, 0, 0, 0] => Self::Ledger,
             [33, token, 0, 0] => Self::Ferries { token },
+            [34, tag, 0, 0] => Self::Waits { tag },
             [23, tag, name, side @ 0..=1] => Self::Trunk { tag, name, side, ends: None },
             [24, tag, name, until] => Self::Known { tag, name, until },
             [25, tag, heard @ 0..=1, coming @ 0..=1] => {
@@ -581,6 +589,7 @@ mod tests {
             Reply::Range("::/0".parse().unwrap()),
             Reply::Wanted(WANTED),
             Reply::Ferries { token: u64::MAX },
+            Reply::Waits { tag: u64::MAX },
         ]) {
             assert_eq!(Reply::decode(&reply.encode()), Some(reply));
         }

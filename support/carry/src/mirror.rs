@@ -76,6 +76,14 @@ pub struct Mirror<M> {
     told: [u64; WORDS],
 }
 
+impl News {
+    /// The other process has left a socket that listens: whoever goes there is to ask anew.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        self.changed >> OWN_LEFT & 1 != 0
+    }
+}
+
 impl<M: WordMemory> Mirror<M> {
     /// Of a trunk that is new; the process is that side.
     pub fn new(memory: M, side: usize) -> Self {
@@ -185,16 +193,14 @@ impl<M: WordMemory> Mirror<M> {
         fence(Ordering::SeqCst);
     }
 
-    /// There is something in lanes that the process has not taken out: it tells nobody when it
-    /// does.
+    /// There is something in lanes of which the other host was not told that the process has taken
+    /// it out: it tells nobody when it does.
     #[must_use]
     pub fn is_to_be_watched(&self) -> bool {
         let far = 1 - self.side;
         (0..LANES).any(|lane| {
-            let words = lane_words(far, lane);
-            let [head, tail] = [words + LANE_HEAD, words + LANE_TAIL]
-                .map(|word| self.memory.load(word, Ordering::Relaxed));
-            head != tail
+            let head = self.memory.load(lane_words(far, lane) + LANE_HEAD, Ordering::Relaxed);
+            head != self.told[TAILS + lane]
         })
     }
 
@@ -317,9 +323,10 @@ mod tests {
         assert!(other.is_to_be_watched() && !one.is_to_be_watched());
         other.memory().store(lane + LANE_TAIL, 8, Ordering::Release);
         other.memory().store(lane_words(0, 6) + LANE_TAIL, 8, Ordering::Release);
-        assert!(!other.is_to_be_watched());
         assert_eq!(carry(&mut other, &one, false), None, "so little can wait");
+        assert!(other.is_to_be_watched(), "that was not told");
         assert_eq!(carry(&mut other, &one, true), Some(false));
+        assert!(!other.is_to_be_watched());
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! Raw sockets of IP: who has one may read what everybody in its network namespace sends.
+//! Raw sockets of TCP: who has one may read what everybody in its network namespace is sent.
 
-use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -15,6 +15,7 @@ pub fn is_raw_socket_of(namespace: u64, socket: BorrowedFd<'_>) -> io::Result<bo
         [AddressFamily::INET, AddressFamily::INET6].contains(&sockopt::socket_domain(socket)?);
     Ok(is_ip
         && sockopt::socket_type(socket)? == SocketType::RAW
+        && sockopt::socket_protocol(socket)? == Some(ipproto::TCP)
         && connection::namespace(socket)? == namespace)
 }
 
@@ -36,13 +37,13 @@ mod tests {
             let namespace = connection::namespace(socket.as_fd()).unwrap_or(0);
             assert!(!is_raw_socket_of(namespace, socket.as_fd()).unwrap(), "{family:?} {kind:?}");
         }
-        let Ok(raw) =
-            socket(AddressFamily::INET, SocketType::RAW, Some(rustix::net::ipproto::ICMP))
-        else {
+        let raw = |of| socket(AddressFamily::INET, SocketType::RAW, Some(of));
+        let (Ok(raw), Ok(other)) = (raw(ipproto::TCP), raw(ipproto::ICMP)) else {
             return eprintln!("may not make a raw socket: one is not looked at");
         };
         let namespace = connection::namespace(raw.as_fd()).unwrap();
         assert!(is_raw_socket_of(namespace, raw.as_fd()).unwrap());
         assert!(!is_raw_socket_of(namespace + 1, raw.as_fd()).unwrap());
+        assert!(!is_raw_socket_of(namespace, other.as_fd()).unwrap(), "that reads no TCP");
     }
 }

@@ -345,6 +345,7 @@ fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) 
             | Reply::Seen { .. }
             | Reply::Nobody { .. }
             | Reply::By { .. }
+            | Reply::Waits { .. }
             | Reply::Unheard { .. }
             | Reply::Listens { .. },
             file,

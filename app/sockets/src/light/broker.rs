@@ -26,6 +26,8 @@ use crate::carry::broker::{self as mail, Files, look_with, mailbox, map, say};
 const ROUTES: usize = 256;
 /// How long an answer is waited for: it comes within a fraction of a millisecond.
 pub(super) const ANSWER: u64 = 200_000_000;
+/// The same while a ferry finds out, which may be in vain.
+const BY_FERRY: u64 = 20_000_000;
 /// And how long in one go.
 const LONGEST: u64 = 20_000_000;
 /// And where another thread may have taken the answer meanwhile.
@@ -85,6 +87,8 @@ pub(super) struct Route {
     pub is_heard: bool,
     /// A ferry may lead there as soon as somebody has gone there by the kernel.
     is_coming: bool,
+    /// It is finding out whether it does: who asks waits for moments only.
+    is_waiting: bool,
     /// The question's tag.
     pub tag: u64,
 }
@@ -108,6 +112,7 @@ const NONE: Route = Route {
     socket: 0,
     is_heard: false,
     is_coming: false,
+    is_waiting: false,
 };
 static ROUTES_NOW: Routes = Routes(UnsafeCell::new(([NONE; ROUTES], 0)));
 
@@ -208,6 +213,11 @@ fn came(state: &mut State, reply: Reply, files: Files) {
             answer(state, tag, nobody());
             if let Some(route) = tagged(state, tag) {
                 (route.is_heard, route.is_coming) = (is_heard, is_coming);
+            }
+        }
+        (Reply::Waits { tag }, _) => {
+            if let Some(route) = tagged(state, tag) {
+                route.is_waiting = true;
             }
         }
         (Reply::Listens { tag, why: None }, _) => {
@@ -432,21 +442,24 @@ pub(super) fn goes_from(state: &State, tag: u64, (own, to): (Name, Name)) {
 
 /// Waits for the answer to a question.
 fn answer_to(tag: u64) -> Reached {
-    let until = sleepers::now() + ANSWER;
+    let (asked, mut until) = (sleepers::now(), sleepers::now() + ANSWER);
     loop {
         let reached = with(|state| {
             take(state);
             match tagged(state, tag) {
-                Some(route) if route.way == Way::Asked => None,
-                Some(route) => Some(route.leads(sleepers::now())),
+                Some(route) if route.way == Way::Asked => Err(route.is_waiting),
+                Some(route) => Ok(route.leads(sleepers::now())),
                 // It was asked anew meanwhile.
-                None => Some(Reached::Kernel),
+                None => Ok(Reached::Kernel),
             }
         });
+        if let Some(Err(true)) = reached {
+            until = asked + BY_FERRY;
+        }
         match reached {
-            Some(Some(reached)) => return reached,
-            Some(None) if wait(until) => {}
-            Some(None) => {
+            Some(Ok(reached)) => return reached,
+            Some(Err(_)) if wait(until) => {}
+            Some(Err(_)) => {
                 with(|state| answer(state, tag, nobody()));
                 return Reached::Kernel;
             }
@@ -555,7 +568,7 @@ pub(super) fn asks_anew(state: &mut State, to: Name, now: u64) -> u64 {
     if let Some(route) = found {
         (route.way, route.tag, route.tried) = (Way::Asked, *latest, 0);
         (route.asked, route.socket, route.is_heard) = (now, 0, true);
-        route.is_coming = false;
+        (route.is_coming, route.is_waiting) = (false, false);
         return *latest;
     }
     let place = all.iter().position(|one| one.way == Way::Free);

@@ -407,6 +407,10 @@ impl Trunk {
         let word = self.memory.word(self.side * SIDE + LEFT);
         word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::SeqCst);
         fence(Ordering::SeqCst);
+        // A ferry tells the other host.
+        if self.memory.load((1 - self.side) * SIDE + SLEEPS, Ordering::Relaxed) != 0 {
+            bell::ring(self.bell);
+        }
         let opens = self.memory.word((1 - self.side) * SIDE + OPENS);
         for _ in 0..TURNS {
             if opens.load(Ordering::SeqCst) == 0 {

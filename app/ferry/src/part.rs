@@ -1,0 +1,213 @@
+//! How the two ends of a trunk begin, and learn anew that more connections may come.
+//!
+//! The one that *goes* has heard of the broker that somebody wants to go to another host, and asks
+//! the ferry there whether his connection of TCP has arrived ([`Letter::Prove`]). The one that
+//! *comes* asks its broker that, which tells who listens.
+
+use crate::crossing::{End, Said};
+use crate::fleet::{Fleet, Mailbox, Stranger, ends};
+use crate::limits::{ANSWER, ARRIVAL, ASKS};
+use omniverb_carry::letter::Letter;
+use omniverb_carry::message::{Request, Wanted};
+use omniverb_carry::trunk::{Names, WAY_KEPT};
+use omniverb_sys::clock;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+/// Which of the two this is.
+pub(crate) enum Part {
+    /// Somebody here wants to go to another host.
+    Goes(Goes),
+    /// Somebody of another host comes.
+    Comes(Comes),
+}
+
+/// See [`Part`].
+pub(crate) struct Goes {
+    fleet: Arc<Fleet>,
+    mailbox: Arc<Mailbox>,
+    /// What the other ferry was asked to prove, and when.
+    asked: Option<(Wanted, u64)>,
+    /// What it has proved last.
+    proven: Option<Wanted>,
+}
+
+impl Goes {
+    pub(crate) fn new(fleet: Arc<Fleet>, mailbox: Arc<Mailbox>) -> Self {
+        Self { fleet, mailbox, asked: None, proven: None }
+    }
+
+    fn read(&mut self, letter: Letter, said: &mut Said, has_trunk: bool) -> Result<(), End> {
+        let (mut wanted, _) = self.asked.take().ok_or(End::Lost)?;
+        match letter {
+            Letter::Proven { left } => {
+                // Not for longer than the other host says.
+                let latest = clock::now().saturating_add(left.min(WAY_KEPT));
+                wanted.at = wanted.at.min(latest.saturating_sub(WAY_KEPT));
+                self.proven = Some(wanted);
+                let token = self.fleet.token();
+                said.broker()?.say(Request::Leads { token, wanted })?;
+                Ok(())
+            }
+            Letter::Refused => {
+                self.fleet.fails(wanted);
+                // What goes by it goes on. Who wants to go there has another one.
+                self.fleet.leaves(&self.mailbox);
+                if has_trunk { Ok(()) } else { Err(End::Here { is_cut: false }) }
+            }
+            _ => Err(End::Lost),
+        }
+    }
+
+    fn look(&mut self, now: u64, said: &mut Said) -> Result<(), End> {
+        match self.asked {
+            Some((_, at)) if now.saturating_sub(at) > ANSWER => return Err(End::Lost),
+            Some(_) => return Ok(()),
+            None => {}
+        }
+        if let Some(wanted) = self.mailbox.take() {
+            self.asked = Some((wanted, now));
+            said.letter(Letter::Prove(wanted.names));
+        }
+        Ok(())
+    }
+}
+
+/// See [`Part`].
+pub(crate) struct Comes {
+    fleet: Arc<Fleet>,
+    /// It has proved nothing so far.
+    stranger: Option<Stranger>,
+    arrival: Option<Arrival>,
+}
+
+/// What is asked of the broker until it is so.
+struct Arrival {
+    names: Names,
+    until: u64,
+    /// When it is asked again; `None`: it was asked.
+    next: Option<u64>,
+}
+
+impl Comes {
+    pub(crate) fn new(fleet: Arc<Fleet>, stranger: Stranger) -> Self {
+        Self { fleet, stranger: Some(stranger), arrival: None }
+    }
+
+    fn read(
+        &mut self,
+        letter: Letter,
+        addresses: Option<[IpAddr; 2]>,
+        said: &mut Said,
+    ) -> Result<(), End> {
+        let Letter::Prove(names) = letter else { return Err(End::Lost) };
+        let ([own, others], [from, to]) = (addresses.ok_or(End::Lost)?, ends(&names));
+        // Nobody speaks for others than those whose packets the network brings.
+        if from != others || to != own || self.arrival.is_some() {
+            return Err(End::Lost);
+        }
+        let now = clock::now();
+        self.arrival = Some(Arrival { names, until: now + ARRIVAL, next: Some(now) });
+        self.look(now, said)
+    }
+
+    /// Asks the broker whether somebody has arrived, if it is time.
+    fn look(&mut self, now: u64, said: &mut Said) -> Result<(), End> {
+        let Some(arrival) = &mut self.arrival else { return Ok(()) };
+        if arrival.next.is_none_or(|next| next > now) {
+            return Ok(());
+        }
+        if arrival.until < now {
+            self.arrival = None;
+            said.letter(Letter::Refused);
+            return Ok(());
+        }
+        arrival.next = None;
+        let names = arrival.names;
+        let (tag, token) = (0, self.fleet.token());
+        said.broker()?.say(Request::Comes { tag, token, names })?;
+        Ok(())
+    }
+}
+
+impl Part {
+    /// What the other ferry says of this. `addresses`: this end's and the other one's.
+    pub(crate) fn read(
+        &mut self,
+        letter: Letter,
+        addresses: Option<[IpAddr; 2]>,
+        said: &mut Said,
+        has_trunk: bool,
+    ) -> Result<(), End> {
+        match self {
+            Part::Goes(goes) => goes.read(letter, said, has_trunk),
+            Part::Comes(comes) => comes.read(letter, addresses, said),
+        }
+    }
+
+    /// What is to be asked by now.
+    pub(crate) fn look(&mut self, now: u64, said: &mut Said) -> Result<(), End> {
+        match self {
+            Part::Goes(goes) => goes.look(now, said),
+            Part::Comes(comes) => comes.look(now, said),
+        }
+    }
+
+    /// The broker says that somebody may come until then.
+    pub(crate) fn is_known(&mut self, until: u64, said: &mut Said) {
+        if let Part::Comes(comes) = self
+            && comes.arrival.take().is_some()
+        {
+            comes.stranger = None;
+            let left = until.saturating_sub(clock::now());
+            said.letter(Letter::Proven { left });
+        }
+    }
+
+    /// It says that nobody has arrived, so far.
+    pub(crate) fn is_not_known(&mut self) {
+        if let Part::Comes(Comes { arrival: Some(arrival), .. }) = self {
+            arrival.next = Some(clock::now() + ASKS.as_nanos() as u64);
+        }
+    }
+
+    /// The process over there has left a socket that listens: who wants to go there asks anew.
+    pub(crate) fn has_left(&mut self) {
+        if let Part::Goes(goes) = self
+            && let Some(wanted) = goes.proven.take()
+        {
+            goes.fleet.fails(wanted);
+        }
+    }
+
+    /// It is over: what was asked is not to be answered any more.
+    pub(crate) fn ends(&mut self) {
+        if let Part::Goes(goes) = self
+            && let Some((wanted, _)) = goes.asked.take()
+        {
+            goes.fleet.fails(wanted);
+        }
+    }
+
+    /// By which more is wanted, unless something was asked.
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Part::Goes(goes) if goes.asked.is_none() => Some(goes.mailbox.as_fd()),
+            _ => None,
+        }
+    }
+
+    /// Something was asked: of the broker, or of the other ferry.
+    pub(crate) fn is_asking(&self) -> bool {
+        match self {
+            Part::Goes(goes) => goes.asked.is_some(),
+            Part::Comes(comes) => comes.arrival.is_some(),
+        }
+    }
+
+    /// It has come, and proved nothing so far.
+    pub(crate) fn is_stranger(&self) -> bool {
+        matches!(self, Part::Comes(Comes { stranger: Some(_), .. }))
+    }
+}
