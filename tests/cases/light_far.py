@@ -248,6 +248,39 @@ def _daemon_killed(hosts):
             process.until(lambda: far.asks(7260, 1)[1] > 0, 60, "light connections")
 
 
+def _reloaded(hosts):
+    """A server is replaced by another one: connections of the first go on, new ones are the second's;
+    when nobody listens they are refused."""
+    address, port = hosts.server.address, 7275
+    with hosts.both().far(7276) as far:
+        files = [hosts.folder / f"left-{name}" for name in ("first", "second")]
+        for file in files:
+            file.unlink(missing_ok=True)
+
+        def serve(name, file):
+            far.start(name, hosts.server, "leaves", address, port, file)
+            far.says(name, "listens")
+        serve("first", files[0])
+        kept, end = far.keeps(port)
+        serve("second", files[1])
+        files[0].touch()
+        far.says("first", "left")
+        # Some may have come to the first while it left, as with TCP.
+        time.sleep(1)
+        count, light = far.asks(port, 8)
+        check(count > 100 and light > 0, f"{light} of {count}")
+        check(kept.poll() is None, far.written("keeps"))
+        files[1].touch()
+        far.says("second", "left")
+        time.sleep(1)
+        asks = far.start("refused", hosts.client, "asks", address, port, 1, 0)
+        check(asks.wait(20) != 0 and "ConnectionRefusedError" in far.written("refused"),
+              far.written("refused"))
+        check(kept.poll() is None, far.written("keeps"))
+        end.touch()
+        check(kept.wait(10) == 0 and "kept" in far.written("keeps"), far.written("keeps"))
+
+
 def _unplugged(hosts):
     """The network is no more: those that are light end; what is TCP waits for it, as ever."""
     with hosts.both().far(7270) as far:
@@ -334,6 +367,7 @@ def groups():
               Case("light.far.killed.ferry", _ferry_killed, 200),
               Case("light.far.killed.daemon", _daemon_killed, 240),
               Case("light.far.killed.at_random", _ended_at_random, 200),
+              Case("light.far.reloaded", _reloaded, 90),
               Case("light.far.unplugged", _unplugged, 180),
               Case("light.far.redis", _programs, 200),
               Case("light.far.hostile", _hostile, 200)]

@@ -8,7 +8,7 @@ use omniverb_carry::show::{NAME, Process as Shown};
 use omniverb_ring::Window;
 use omniverb_ring::WordMemory;
 use omniverb_ring::sync::Ordering;
-use omniverb_sys::connection::{Connection, Diagnosis, Traffic};
+use omniverb_sys::connection::{Connection, Diagnosis, Names, Traffic};
 use omniverb_sys::socket::Peer;
 use omniverb_sys::{Access, Extent, lock, memfd, socket};
 use std::collections::{BTreeMap, BTreeSet};
@@ -126,6 +126,13 @@ impl Client {
         let diagnosis = lock(&self.diagnosis);
         let by = diagnosis.as_ref().and_then(|file| Diagnosis::by(file.as_fd()));
         by.map_or(Err(io::ErrorKind::NotConnected.into()), |by| by.listener(to))
+    }
+
+    /// Whether there is a connection of these names in its namespace.
+    pub(crate) fn has(&self, names: Names) -> io::Result<bool> {
+        let diagnosis = lock(&self.diagnosis);
+        let by = diagnosis.as_ref().and_then(|file| Diagnosis::by(file.as_fd()));
+        by.map_or(Err(io::ErrorKind::NotConnected.into()), |by| by.has(names))
     }
 
     /// Its network namespace and its number.

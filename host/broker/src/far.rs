@@ -1,13 +1,14 @@
 //! A process is brought to one of another host, by ferries ([`crate::ferries`]).
 
 use crate::client::Client;
-use crate::ferries::{Answer, Lead, Way, ends, way};
+use crate::ferries::{Answer, IsIt, Lead, Way, ends, way};
 use crate::offers::Offer;
 use crate::reach::{self, By, Nowhere, There, bring, who_listens};
 use crate::shared::Broker;
 use crate::trunks::Ends;
 use omniverb_carry::message::Wanted;
 use omniverb_carry::trunk::{self, WAY_KEPT};
+use omniverb_sys::connection::Names;
 use omniverb_sys::raw::is_raw_socket_of;
 use omniverb_sys::{clock, lock};
 use std::os::fd::{AsFd, OwnedFd};
@@ -120,8 +121,13 @@ fn come(broker: &Broker, asks: (&Client, u64), token: u64, names: &trunk::Names)
     let [from, to] = ends(names);
     // Who has accepted it has said so, not long ago.
     let (here, now) = (worker.namespace, clock::now());
-    let arrived = lock(&broker.ferries).arrived(here, [to, from], now)?;
+    let (arrived, is_it) = lock(&broker.ferries).arrived(here, [to, from], now)?;
     let by = arrived.by.upgrade()?;
+    // Of several at a time not each was offered; this one is here as well.
+    let is_here = || by.has(Names { local: to, remote: from }).unwrap_or(false);
+    if is_it == IsIt::Like && !is_here() {
+        return None;
+    }
     // To whom it was brought before, or not at all: what goes by that trunk would end by another.
     let before = lock(&broker.trunks).of(worker.process()).next().map(|(_, _, other, _)| other);
     let (process, listens) = match before {

@@ -78,6 +78,15 @@ pub(crate) struct Arrived {
     pub(crate) by: Weak<Client>,
 }
 
+/// Whether one that has arrived is the one that was looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IsIt {
+    /// It is.
+    Same,
+    /// It came the same way.
+    Like,
+}
+
 /// What becomes of a question.
 #[derive(Debug)]
 pub(crate) enum Answer {
@@ -114,6 +123,8 @@ pub(crate) struct Ferries {
 struct Arrivals {
     /// By both ends, this one first.
     all: HashMap<[SocketAddr; 2], Arrived>,
+    /// The last to this end from each address: not all of these are offered.
+    last: HashMap<(SocketAddr, IpAddr), Arrived>,
     /// When each came, the oldest first.
     ages: VecDeque<([SocketAddr; 2], u64)>,
 }
@@ -130,8 +141,13 @@ impl Arrivals {
             if self.all.get(&ends).is_some_and(|one| one.at == at) {
                 self.all.remove(&ends);
             }
+            let like = (ends[0], ends[1].ip());
+            if self.last.get(&like).is_some_and(|one| one.at == at) {
+                self.last.remove(&like);
+            }
         }
         self.ages.push_back((ends, arrived.at));
+        self.last.insert((ends[0], ends[1].ip()), arrived.clone());
         self.all.insert(ends, arrived);
     }
 }
@@ -242,15 +258,19 @@ impl Ferries {
         Some((ferry, Wanted { client: client.number, at: now, names }))
     }
 
-    /// The connection of these ends, the local one first, that was accepted here not long ago.
+    /// The connection of these ends, the local one first, that was accepted here not long ago. Or
+    /// the last one like it, from another port: then it is to be asked whether there is this one.
     pub(crate) fn arrived(
         &self,
         namespace: u64,
-        ends: [SocketAddr; 2],
+        [local, remote]: [SocketAddr; 2],
         now: u64,
-    ) -> Option<Arrived> {
-        let arrived = self.arrivals.get(&namespace)?.all.get(&ends)?;
-        (now.saturating_sub(arrived.at) < WAY_KEPT).then(|| arrived.clone())
+    ) -> Option<(Arrived, IsIt)> {
+        let here = self.arrivals.get(&namespace)?;
+        let it = here.all.get(&[local, remote]).map(|one| (one, IsIt::Same));
+        let like = || here.last.get(&(local, remote.ip())).map(|one| (one, IsIt::Like));
+        let (arrived, is_it) = it.or_else(like)?;
+        (now.saturating_sub(arrived.at) < WAY_KEPT).then(|| (arrived.clone(), is_it))
     }
 
     /// One of a ferry's connections leads to where that was wanted, for a while from then on: the
@@ -472,8 +492,14 @@ mod tests {
         assert!(all.arrived(5, ends, 9).is_none(), "it was not accepted");
         all.offered(&came(&server), 9);
         all.offered(&came(&elsewhere), 9);
-        let found = all.arrived(5, ends, 10).unwrap();
+        let (found, is_it) = all.arrived(5, ends, 10).unwrap();
         assert!(found.at == 9 && Arc::ptr_eq(&found.by.upgrade().unwrap(), &server));
+        assert_eq!(is_it, IsIt::Same);
+        let like = SocketAddr::new(ends[1].ip(), 7);
+        assert_eq!(all.arrived(5, [ends[0], like], 10).unwrap().1, IsIt::Like);
+        let elsewhere_from = SocketAddr::new([10, 0, 0, 9].into(), ends[1].port());
+        assert!(all.arrived(5, [ends[0], elsewhere_from], 10).is_none());
+        assert!(all.arrived(5, [like, ends[1]], 10).is_none());
         assert!(all.arrived(6, ends, 10).is_none());
         assert!(all.arrived(5, [ends[1], ends[0]], 10).is_none());
         assert!(all.arrived(5, ends, 9 + WAY_KEPT).is_none());
@@ -566,6 +592,7 @@ mod tests {
         assert_eq!(all.arrivals[&5].all.len(), ARRIVALS_OF_NAMESPACE);
         assert!(!arrived(&all, 8, 6) && arrived(&all, 9, 6), "the oldest go");
         all.offered(&Offer { accepted: Some(5 + WAY_KEPT), ..offer(&asks, to(1)) }, 5 + WAY_KEPT);
-        assert_eq!(all.arrivals[&5].all.len(), 1, "those are old");
+        let here = &all.arrivals[&5];
+        assert_eq!((here.all.len(), here.last.len()), (1, 1), "those are old");
     }
 }

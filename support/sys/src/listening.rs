@@ -74,6 +74,23 @@ impl Diagnosis<'_> {
     }
 }
 
+impl Diagnosis<'_> {
+    /// Whether there is a connection of these names, whatever its state, or there was one until
+    /// just now.
+    ///
+    /// # Errors
+    /// What the kernel says where it cannot be asked.
+    pub fn has(&self, names: Names) -> io::Result<bool> {
+        let sequence = crate::random::number() as u32;
+        let mut answer = [0; ANSWER];
+        let question = question(sequence, names, 0, 0, ANY);
+        let found = self.ask(&question, sequence, &mut answer)?.is_some();
+        let ports = [names.local, names.remote].map(|end| end.port().to_be_bytes());
+        // Without one it is who listens there.
+        Ok(found && answer[17] != LISTEN && answer[20..24] == *ports.as_flattened())
+    }
+}
+
 /// The lower word first.
 fn cookie(words: [u8; 8]) -> u64 {
     let [a, b, c, d, e, f, g, h] = words;
@@ -121,6 +138,22 @@ mod tests {
         rustix::net::bind(&socket, &address).unwrap();
         rustix::net::listen(&socket, 5).unwrap();
         socket.into()
+    }
+
+    #[test]
+    fn a_connection_is_found_by_its_names() {
+        let listener = listen("127.0.0.1", 0, |_| {});
+        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (local, remote) = (one.local_addr().unwrap(), one.peer_addr().unwrap());
+        let socket = diagnosis();
+        let by = Diagnosis::by(socket.as_fd()).unwrap();
+        let has = |local, remote| by.has(Names { local, remote }).unwrap();
+        assert!(has(local, remote) && has(remote, local));
+        let other = SocketAddr::new(local.ip(), local.port() ^ 1);
+        assert!(!has(remote, other), "it is who listens that the kernel tells of");
+        assert!(!has(other, remote));
+        let elsewhere = SocketAddr::new(Ipv4Addr::new(127, 0, 0, 9).into(), local.port());
+        assert!(!has(elsewhere, remote));
     }
 
     fn reaches(to: &str, port: u16) -> Option<u64> {

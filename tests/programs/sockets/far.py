@@ -1,11 +1,13 @@
 """Short connections to another network namespace, one after another.
 
     far.py serves ADDRESS PORT [PORT]
+    far.py leaves ADDRESS PORT FILE
     far.py asks ADDRESS PORT SECONDS PAUSE [OWN_ADDRESS]
     far.py keeps ADDRESS PORT FILE
 
 One that serves gives back all that it gets, to each connection by a thread of its own, until it is
-killed. One that asks has as many connections as there is time for, with a pause behind each, and
+killed. One that leaves serves so, too, until the file is there: then it listens no more, but keeps
+the connections that it has. One that asks has as many connections as there is time for, with a pause behind each, and
 says `asked N`. One that keeps has one connection by which it talks until the file is there; it
 says `going` when it has had its first answer, and what has ended it.
 """
@@ -50,6 +52,26 @@ def _listens(address, port):
         threading.Thread(target=_echo, args=(end,), daemon=True).start()
 
 
+def _leaves(address, port, file):
+    listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    # The next one listens beside this one, and then alone.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener.bind((address, port))
+    listener.listen(100)
+    listener.settimeout(0.05)
+    print("listens", flush=True)
+    while not os.path.exists(file):
+        try:
+            end = listener.accept()[0]
+        except TimeoutError:
+            continue
+        end.settimeout(None)
+        threading.Thread(target=_echo, args=(end,), daemon=True).start()
+    listener.close()
+    print("left", flush=True)
+    time.sleep(1000)
+
+
 def _asks(address, port, seconds, pause, own=None):
     until, count = time.monotonic() + float(seconds), 0
     while time.monotonic() < until:
@@ -87,4 +109,4 @@ def _keeps(address, port, file):
 if __name__ == "__main__":
     if sys.argv[1] == "serves":
         _serves(sys.argv[2], *(int(port) for port in sys.argv[3:]))
-    {"asks": _asks, "keeps": _keeps}[sys.argv[1]](sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
+    {"asks": _asks, "keeps": _keeps, "leaves": _leaves}[sys.argv[1]](sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
