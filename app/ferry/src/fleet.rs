@@ -61,6 +61,7 @@ pub(crate) struct Fleet {
     /// To where others may be brought.
     to: Vec<Range>,
     port: u16,
+    is_verbose: bool,
     token: AtomicU64,
     /// By which it is said that nobody can be brought somewhere.
     broker: Mutex<Option<Arc<Broker>>>,
@@ -126,10 +127,11 @@ impl Drop for Going {
 
 impl Fleet {
     /// None so far.
-    pub(crate) fn new(to: Vec<Range>, port: u16) -> Self {
+    pub(crate) fn new(to: Vec<Range>, port: u16, is_verbose: bool) -> Self {
         Self {
             to,
             port,
+            is_verbose,
             token: AtomicU64::new(0),
             broker: Mutex::default(),
             going: Mutex::default(),
@@ -137,6 +139,20 @@ impl Fleet {
             with: Counts::default(),
             strangers: Counts::default(),
             in_vain: Mutex::default(),
+        }
+    }
+
+    /// Where ferries listen.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Says what becomes of a connection of TCP, to who wants to know.
+    pub(crate) fn tells(&self, names: &Names, what: &str) {
+        if self.is_verbose {
+            let [from, to] = ends(names);
+            let [from, to] = [(from, names.ports[0]), (to, names.ports[1])].map(SocketAddr::from);
+            eprintln!("omniverb-ferry: {from} to {to}: {what}");
         }
     }
 
@@ -200,6 +216,7 @@ impl Fleet {
 
     /// Nobody can be brought to where that was wanted, or not any more.
     pub(crate) fn fails(&self, wanted: Wanted) {
+        self.tells(&wanted.names, "nobody is brought there");
         let broker = lock(&self.broker).clone();
         if let Some(broker) = broker {
             // If it does not hear that, who asks waits for a moment.
@@ -237,7 +254,10 @@ impl Fleet {
             let part = Part::Goes(Goes::new(fleet.clone(), mailbox.clone()));
             match Id::to(from, to).and_then(|id| Crossing::new(part, id)) {
                 Ok(crossing) => crossing.run(),
-                Err(_) => fleet.is_none_at(other),
+                Err(why) => {
+                    fleet.tells(&names, &format!("there is no ferry: {why}"));
+                    fleet.is_none_at(other);
+                }
             }
             drop(going);
         });

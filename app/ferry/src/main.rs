@@ -28,14 +28,17 @@ struct Arguments {
     /// The port of rdma_cm where ferries listen for each other
     #[arg(long, default_value_t = PORT)]
     port: u16,
+    /// Say who is brought where, and what becomes of it
+    #[arg(long, short)]
+    verbose: bool,
     /// To which addresses: ADDRESS[/BITS][:PORT[-PORT]], all of IPv4: 0.0.0.0/0
     #[arg(required = true)]
     to: Vec<Range>,
 }
 
 fn main() -> ExitCode {
-    let Arguments { port, to } = Arguments::parse();
-    match run(to, port) {
+    let Arguments { port, to, verbose } = Arguments::parse();
+    match run(Fleet::new(to, port, verbose)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
             eprintln!("omniverb-ferry: {problem}");
@@ -44,11 +47,12 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(to: Vec<Range>, port: u16) -> Result<(), String> {
+fn run(fleet: Fleet) -> Result<(), String> {
     below::load()?;
+    let port = fleet.port();
     let listener = Listener::new(port)
         .map_err(|error| format!("cannot listen at port {port} of rdma_cm: {error}"))?;
-    let fleet = Arc::new(Fleet::new(to, port));
+    let fleet = Arc::new(fleet);
     let serving = fleet.clone();
     let thread = thread::Builder::new().name("broker".into()).spawn(move || serving.serve());
     thread.map_err(|error| error.to_string())?;

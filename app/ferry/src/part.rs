@@ -46,6 +46,7 @@ impl Goes {
                 let latest = clock::now().saturating_add(left.min(WAY_KEPT));
                 wanted.at = wanted.at.min(latest.saturating_sub(WAY_KEPT));
                 self.proven = Some(wanted);
+                self.fleet.tells(&wanted.names, "proven");
                 let token = self.fleet.token();
                 said.broker()?.say(Request::Leads { token, wanted })?;
                 Ok(())
@@ -68,6 +69,7 @@ impl Goes {
         }
         if let Some(wanted) = self.mailbox.take() {
             self.asked = Some((wanted, now));
+            self.fleet.tells(&wanted.names, "wanted");
             said.letter(Letter::Prove(wanted.names));
         }
         Ok(())
@@ -119,6 +121,7 @@ impl Comes {
             return Ok(());
         }
         if arrival.until < now {
+            self.fleet.tells(&arrival.names, "it has not come, or to nobody who listens");
             self.arrival = None;
             said.letter(Letter::Refused);
             return Ok(());
@@ -157,8 +160,9 @@ impl Part {
     /// The broker says that somebody may come until then.
     pub(crate) fn is_known(&mut self, until: u64, said: &mut Said) {
         if let Part::Comes(comes) = self
-            && comes.arrival.take().is_some()
+            && let Some(arrival) = comes.arrival.take()
         {
+            comes.fleet.tells(&arrival.names, "it has come");
             comes.stranger = None;
             let left = until.saturating_sub(clock::now());
             said.letter(Letter::Proven { left });

@@ -125,8 +125,12 @@ fn come(broker: &Broker, asks: (&Client, u64), token: u64, names: &trunk::Names)
     let by = arrived.by.upgrade()?;
     // Of several at a time not each was offered; this one is here as well.
     let is_here = || by.has(Names { local: to, remote: from }).unwrap_or(false);
-    if is_it == IsIt::Like && !is_here() {
-        return None;
+    if is_it == IsIt::Like {
+        if !is_here() {
+            return None;
+        }
+        // Others may come by what it has proved when it has ended.
+        lock(&broker.ferries).is_as_well(here, [to, from], &arrived);
     }
     // To whom it was brought before, or not at all: what goes by that trunk would end by another.
     let before = lock(&broker.trunks).of(worker.process()).next().map(|(_, _, other, _)| other);

@@ -30,7 +30,7 @@ const FRESH: u64 = 5_000_000_000;
 /// not made to wait for that.
 const MOMENT: u64 = 20_000_000;
 /// How long nobody tries what was in vain.
-const IN_VAIN: u64 = 10_000_000_000;
+const IN_VAIN: u64 = 1_000_000_000;
 
 /// From which address to where.
 pub(crate) type Way = (IpAddr, SocketAddr);
@@ -273,6 +273,13 @@ impl Ferries {
         (now.saturating_sub(arrived.at) < WAY_KEPT).then(|| (arrived.clone(), is_it))
     }
 
+    /// That one was like this, which was there, too.
+    pub(crate) fn is_as_well(&mut self, namespace: u64, ends: [SocketAddr; 2], one: &Arrived) {
+        if let Some(here) = self.arrivals.get_mut(&namespace) {
+            here.add(ends, one.clone(), one.at);
+        }
+    }
+
     /// One of a ferry's connections leads to where that was wanted, for a while from then on: the
     /// questions that wait for that. `None`: it is too late, or there are enough.
     pub(crate) fn leads_now(
@@ -315,9 +322,13 @@ impl Ferries {
     pub(crate) fn fails(&mut self, namespace: u64, wanted: &Wanted, now: u64) -> Vec<u64> {
         let (process, way) = ((namespace, wanted.client), way(wanted));
         let key = (namespace, way);
-        self.proofs.remove(&key);
+        // Another proof may be had where there was one.
+        let was_proven = self.proofs.remove(&key).is_some();
         let was_led = self.leads.remove(&(process, way)).is_some();
-        if !was_led && has_room(&mut self.failed, key, |at| now.saturating_sub(*at) < IN_VAIN) {
+        if !was_led
+            && !was_proven
+            && has_room(&mut self.failed, key, |at| now.saturating_sub(*at) < IN_VAIN)
+        {
             self.failed.insert(key, now);
         }
         self.told(process, way)
@@ -463,6 +474,9 @@ mod tests {
         assert_eq!(again, Wanted { client: second.number, ..wanted });
         assert!(matches!(ask(&mut all, &second, way, 8), Answer::Later));
         assert_eq!(all.fails(5, &again, 9), [7, 8]);
+        let late = Wanted { client: second.number + 99, ..again };
+        assert!(matches!(ask(&mut all, &second, way, 9), Answer::Soon), "by a proof of his own");
+        assert_eq!(all.fails(5, &late, 9), []);
         assert!(matches!(ask(&mut all, &second, way, 9), Answer::Nobody), "in vain");
         assert!(matches!(ask(&mut all, &first, way, 9), Answer::Lead(_)), "it leads him");
         assert!(matches!(ask(&mut all, &second, way, 9 + IN_VAIN), Answer::Soon), "no more");
@@ -577,7 +591,8 @@ mod tests {
         assert_eq!(all.proofs.len(), LEADS_OF_NAMESPACE);
         assert!(all.leads_now(&ferry, &wanted(3), 6).is_some(), "one that is known");
         let other = |port| Wanted { client: 2, ..wanted(port) };
-        many.for_each(|port| _ = all.fails(5, &other(port), 6));
+        // What was proved is not any more, and then it is in vain.
+        many.clone().chain(many).for_each(|port| _ = all.fails(5, &other(port), 6));
         assert_eq!(all.failed.len(), LEADS_OF_NAMESPACE);
         all.fails(5, &other(u16::MAX), 6 + IN_VAIN);
         assert_eq!(all.failed.len(), 1, "those are over");
@@ -587,10 +602,15 @@ mod tests {
         }
         let arrived = |all: &Ferries, port: u16, now| {
             let names = offer(&asks, to(port.into())).connection.names;
-            all.arrived(5, [names.local, names.remote], now).is_some()
+            let found = all.arrived(5, [names.local, names.remote], now);
+            found.is_some_and(|(_, is_it)| is_it == IsIt::Same)
         };
         assert_eq!(all.arrivals[&5].all.len(), ARRIVALS_OF_NAMESPACE);
         assert!(!arrived(&all, 8, 6) && arrived(&all, 9, 6), "the oldest go");
+        let as_well = [([10, 0, 0, 1], 1).into(), ([10, 0, 0, 2], 2).into()];
+        let one = Arrived { at: 5, by: Arc::downgrade(&asks) };
+        all.is_as_well(5, as_well, &one);
+        assert_eq!(all.arrived(5, as_well, 6).map(|(_, is_it)| is_it), Some(IsIt::Same));
         all.offered(&Offer { accepted: Some(5 + WAY_KEPT), ..offer(&asks, to(1)) }, 5 + WAY_KEPT);
         let here = &all.arrivals[&5];
         assert_eq!((here.all.len(), here.last.len()), (1, 1), "those are old");

@@ -79,6 +79,9 @@ enum Command {
         /// The port of rdma_cm where ferries listen for each other [default: 7473].
         #[arg(long)]
         port: Option<u16>,
+        /// Say who is brought where, and what becomes of it.
+        #[arg(long, short)]
+        verbose: bool,
         /// To which addresses: ADDRESS[/BITS][:PORT[-PORT]]; 0.0.0.0/0 are all of IPv4.
         #[arg(required = true, value_name = "RANGE")]
         to: Vec<String>,
@@ -425,7 +428,7 @@ fn command(command: Command) -> (anyhow::Result<ExitCode>, u8) {
         Command::Run { preload, sockets, present, command } => {
             (run::run(preload, sockets, present, &command), OWN_FAILURE)
         }
-        Command::Ferry { port, to } => (run::ferry(port, to), OWN_FAILURE),
+        Command::Ferry { port, verbose, to } => (run::ferry(port, verbose, to), OWN_FAILURE),
         Command::Present { folder, once, start, keep } => {
             let task = match (start, keep) {
                 (Some(pid), _) => Task::Start(pid),

@@ -100,9 +100,10 @@ pub(crate) fn run(
 }
 
 /// Runs what brings light connections to other hosts, as a program on the virtual device.
-pub(crate) fn ferry(port: Option<u16>, to: Vec<String>) -> anyhow::Result<ExitCode> {
+pub(crate) fn ferry(port: Option<u16>, verbose: bool, to: Vec<String>) -> anyhow::Result<ExitCode> {
     let mut command = vec![daemon::installed("omniverb-ferry")?.into_os_string()];
     command.extend(port.map(|port| format!("--port={port}").into()));
+    command.extend(verbose.then(|| "--verbose".into()));
     // A range may begin with anything.
     command.push("--".into());
     command.extend(to.into_iter().map(OsString::from));
