@@ -2,8 +2,8 @@
 """`make bench`, second part: Omniverb between two hosts against raw UDP and TCP over the same veth;
 and light connections by ferries (docs/decisions/0063) beside TCP by the same program.
 
-In: dist/, raw_udp.c, far.c, perftest, qperf, iperf3; root, since the hosts are network namespaces (see
-tests/harness/host.py), each with a daemon of its own. Out: a table on stdout and
+In: dist/, raw_udp.c, far.c, perftest, qperf, iperf3; root, since the hosts are network namespaces
+(see tests/harness/host.py), each with a daemon of its own. Out: a table on stdout and
 target/bench/wire.json. Every round takes one sample of everything. A missed threshold is shown, it
 does not fail the run; an Omniverb measurement that could not be taken does. docs/benchmarks.md.
 """

@@ -5,7 +5,7 @@ use omniverb_carry::layout::{self, FENCE, HEAD, PLACE, RING, SAID, WELCOME};
 use omniverb_carry::ledger::Kept;
 use omniverb_carry::letter::{LONGEST, Letter, Sent};
 use omniverb_carry::message::{Reply, Request};
-use omniverb_carry::mirror::Mirror;
+use omniverb_carry::mirror::{Mirror, What};
 use omniverb_carry::show::Row;
 use omniverb_carry::trunk::{self, LANES, RING as FRAMES, SIDE, lane_words, ring};
 use omniverb_carry::{Broken, Direction};
@@ -103,7 +103,8 @@ pub fn ferry(bytes: &[u8]) {
         mirror.memory().store(at, value >> (step[0] / 4), Ordering::Relaxed);
         mirror.sleeps();
         _ = (mirror.is_to_be_watched(), mirror.is_cut());
-        if mirror.look(step[0] > 127, &mut pieces).is_ok_and(|news| news.is_some()) {
+        let what = if step[0] > 127 { What::All } else { What::Due };
+        if mirror.look(what, &mut pieces).is_ok_and(|news| news.is_some()) {
             let frames = ring(side)..ring(side) + FRAMES;
             for piece in &pieces {
                 let is_of_frames = frames.start <= piece.start && piece.end <= frames.end;

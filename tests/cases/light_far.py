@@ -1,5 +1,5 @@
-"""Light connections between two hosts: over RDMA, by a ferry on each, and by the kernel's TCP as soon
-as there is none.
+"""Light connections between two hosts: over RDMA, by a ferry on each, and by the kernel's TCP as
+soon as there is none.
 
 Each host is a set of network namespaces with a daemon of its own (harness/host.py).
 """
@@ -250,8 +250,8 @@ def _daemon_killed(hosts):
 
 
 def _reloaded(hosts):
-    """A server is replaced by another one: connections of the first go on, new ones are the second's;
-    when nobody listens they are refused."""
+    """A server is replaced by another one: connections of the first go on, new ones are the
+    second's; when nobody listens they are refused."""
     address, port = hosts.server.address, 7275
     with hosts.both().far(7276) as far:
         files = [hosts.folder / f"left-{name}" for name in ("first", "second")]

@@ -89,7 +89,7 @@ pub(crate) fn load() -> Result<(), String> {
     Ok(())
 }
 
-/// All functions.
+/// What was loaded at the start.
 pub(crate) fn below() -> &'static Below {
     LOADED.get().unwrap_or_else(|| unreachable!("loaded at the start"))
 }

@@ -9,18 +9,18 @@ use crate::id::Id;
 use crate::limits::{ARRIVAL, ASKS, LOOKS, OFTEN, OUTBOX, PATIENCE, SILENCE, WATCH};
 use crate::part::Part;
 use crate::queues::{Queues, Region};
+use crate::said::{End, Said};
 use core::ops::Range;
 use omniverb_abi::ibv_send_wr_rdma;
 use omniverb_carry::letter::Letter;
 use omniverb_carry::message::Reply;
-use omniverb_carry::mirror::Mirror;
+use omniverb_carry::mirror::{Mirror, What};
 use omniverb_carry::trunk::BYTES;
 use omniverb_ring::Window;
 use omniverb_sys::{Access, Extent, clock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread;
@@ -32,44 +32,6 @@ struct Trunk {
     region: Region,
     /// By which the process is woken, and wakes.
     bell: OwnedFd,
-}
-
-/// Why it has ended.
-#[derive(Debug)]
-pub(crate) enum End {
-    /// The process here has ended, or its part was taken back.
-    Here { is_cut: bool },
-    /// The same over there.
-    There { is_cut: bool },
-    /// The way is lost, or somebody has said what makes no sense.
-    Lost,
-}
-
-impl From<io::Error> for End {
-    fn from(_: io::Error) -> Self {
-        End::Lost
-    }
-}
-
-/// What is said to the other ferry, besides news, and to the broker.
-pub(crate) struct Said {
-    letters: VecDeque<Letter>,
-    broker: Option<Broker>,
-}
-
-impl Said {
-    /// To the other ferry, as soon as there is room.
-    pub(crate) fn letter(&mut self, letter: Letter) {
-        self.letters.push_back(letter);
-    }
-
-    /// The broker, which is connected to when it is needed first.
-    pub(crate) fn broker(&mut self) -> io::Result<&Broker> {
-        match &mut self.broker {
-            Some(broker) => Ok(broker),
-            none => Ok(none.insert(Broker::new()?)),
-        }
-    }
 }
 
 /// See the file's head. The trunk goes before the queues.
@@ -104,7 +66,7 @@ impl Crossing {
             part,
             trunk: None,
             theirs: None,
-            said: Said { letters: VecDeque::new(), broker: None },
+            said: Said::default(),
             began: clock::now(),
             looked: 0,
             spoke: clock::now(),
@@ -142,7 +104,8 @@ impl Crossing {
                 self.look_around(now)?;
             }
             let is_idle = idle.is_some_and(|since| now.saturating_sub(since) > LOOKS / 4);
-            if self.move_some(is_idle)? {
+            let what = if is_idle { What::All } else { What::Due };
+            if self.move_some(what)? {
                 (idle, self.watch) = (None, WATCH.0);
                 continue;
             }
@@ -156,13 +119,13 @@ impl Crossing {
         if let Some(trunk) = &self.trunk {
             trunk.mirror.sleeps();
         }
-        if self.move_some(true)? {
+        if self.move_some(What::All)? {
             return Ok(());
         }
         let is_ending = self.sleep()?;
         if is_ending {
             // What has come before that is the process's still.
-            while self.move_some(true)? {}
+            while self.move_some(What::All)? {}
             return Err(End::Lost);
         }
         self.looked = clock::now();
@@ -170,7 +133,7 @@ impl Crossing {
     }
 
     /// What has come and what is to go. Whether there was anything.
-    fn move_some(&mut self, insists: bool) -> Result<bool, End> {
+    fn move_some(&mut self, what: What) -> Result<bool, End> {
         let mut is_any = self.queues.poll(&mut self.letters)?;
         let mut letters = core::mem::take(&mut self.letters);
         let outcome = letters.drain(..).try_for_each(|letter| self.read(letter));
@@ -183,16 +146,16 @@ impl Crossing {
             self.said.letters.pop_front().map_or(Ok(()), |letter| self.queues.send(letter))?;
             is_any = true;
         }
-        Ok(self.tell(insists)? || is_any)
+        Ok(self.tell(what)? || is_any)
     }
 
     /// What the process has written is the other one's: bytes, then words.
-    fn tell(&mut self, insists: bool) -> Result<bool, End> {
+    fn tell(&mut self, what: What) -> Result<bool, End> {
         let (Some(trunk), Some(theirs)) = (&mut self.trunk, self.theirs) else { return Ok(false) };
         if !self.queues.has_room() {
             return Ok(false);
         }
-        let news = trunk.mirror.look(insists, &mut self.pieces).map_err(|_| End::Lost)?;
+        let news = trunk.mirror.look(what, &mut self.pieces).map_err(|_| End::Lost)?;
         let Some(news) = news else { return Ok(false) };
         for piece in self.pieces.drain(..) {
             self.queues.write(piece, &trunk.region, theirs)?;
@@ -220,7 +183,10 @@ impl Crossing {
             Letter::Over { is_cut } => Err(End::There { is_cut }),
             letter => {
                 let addresses = self.queues.id().addresses();
-                self.part.read(letter, addresses, &mut self.said, self.trunk.is_some())
+                self.part.read(letter, addresses, &mut self.said)?;
+                // What goes by a trunk goes on, whoever else may not come.
+                let is_of_use = self.trunk.is_some() || !self.part.is_refused();
+                if is_of_use { Ok(()) } else { Err(End::Here { is_cut: false }) }
             }
         }
     }
@@ -239,7 +205,7 @@ impl Crossing {
         if !is_there(trunk) {
             // What it has written last is the other one's, too.
             let until = now + ARRIVAL;
-            while self.move_some(true)? || !self.queues.has_room() {
+            while self.move_some(What::All)? || !self.queues.has_room() {
                 if clock::now() > until {
                     return Err(End::Lost);
                 }

@@ -158,7 +158,7 @@ impl Id {
         self.channel.file()
     }
 
-    /// Its device.
+    /// The device by which the other end is reached.
     pub(crate) fn device(&self) -> *mut ibv_context {
         // SAFETY: live.
         unsafe { (*self.id).verbs }

@@ -6,13 +6,15 @@
 mod below;
 mod broker;
 mod crossing;
+mod dispatch;
 mod fleet;
 mod id;
 mod limits;
 mod part;
 mod queues;
+mod said;
 
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, Voice};
 use crate::id::Listener;
 use crate::limits::PORT;
 use clap::Parser;
@@ -38,7 +40,8 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let Arguments { port, to, verbose } = Arguments::parse();
-    match run(Fleet::new(to, port, verbose)) {
+    let voice = if verbose { Voice::Loud } else { Voice::Quiet };
+    match run(Fleet::new(to, port, voice)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
             eprintln!("omniverb-ferry: {problem}");
@@ -54,8 +57,9 @@ fn run(fleet: Fleet) -> Result<(), String> {
         .map_err(|error| format!("cannot listen at port {port} of rdma_cm: {error}"))?;
     let fleet = Arc::new(fleet);
     let serving = fleet.clone();
-    let thread = thread::Builder::new().name("broker".into()).spawn(move || serving.serve());
+    let thread =
+        thread::Builder::new().name("broker".into()).spawn(move || dispatch::serve(&serving));
     thread.map_err(|error| error.to_string())?;
     eprintln!("omniverb-ferry: ready at port {port} of rdma_cm");
-    fleet.receive(&listener).map_err(|error| format!("the device is gone: {error}"))
+    dispatch::receive(&fleet, &listener).map_err(|error| format!("the device is gone: {error}"))
 }

@@ -4,9 +4,9 @@
 //! the ferry there whether his connection of TCP has arrived ([`Letter::Prove`]). The one that
 //! *comes* asks its broker that, which tells who listens.
 
-use crate::crossing::{End, Said};
 use crate::fleet::{Fleet, Mailbox, Stranger, ends};
 use crate::limits::{ANSWER, ARRIVAL, ASKS};
+use crate::said::{End, Said};
 use omniverb_carry::letter::Letter;
 use omniverb_carry::message::{Request, Wanted};
 use omniverb_carry::trunk::{Names, WAY_KEPT};
@@ -31,14 +31,16 @@ pub(crate) struct Goes {
     asked: Option<(Wanted, u64)>,
     /// What it has proved last.
     proven: Option<Wanted>,
+    /// Nobody else may come by this one.
+    is_refused: bool,
 }
 
 impl Goes {
     pub(crate) fn new(fleet: Arc<Fleet>, mailbox: Arc<Mailbox>) -> Self {
-        Self { fleet, mailbox, asked: None, proven: None }
+        Self { fleet, mailbox, asked: None, proven: None, is_refused: false }
     }
 
-    fn read(&mut self, letter: Letter, said: &mut Said, has_trunk: bool) -> Result<(), End> {
+    fn read(&mut self, letter: Letter, said: &mut Said) -> Result<(), End> {
         let (mut wanted, _) = self.asked.take().ok_or(End::Lost)?;
         match letter {
             Letter::Proven { left } => {
@@ -53,9 +55,10 @@ impl Goes {
             }
             Letter::Refused => {
                 self.fleet.fails(wanted);
-                // What goes by it goes on. Who wants to go there has another one.
+                // Who wants to go there has another one.
                 self.fleet.leaves(&self.mailbox);
-                if has_trunk { Ok(()) } else { Err(End::Here { is_cut: false }) }
+                self.is_refused = true;
+                Ok(())
             }
             _ => Err(End::Lost),
         }
@@ -141,10 +144,9 @@ impl Part {
         letter: Letter,
         addresses: Option<[IpAddr; 2]>,
         said: &mut Said,
-        has_trunk: bool,
     ) -> Result<(), End> {
         match self {
-            Part::Goes(goes) => goes.read(letter, said, has_trunk),
+            Part::Goes(goes) => goes.read(letter, said),
             Part::Comes(comes) => comes.read(letter, addresses, said),
         }
     }
@@ -208,6 +210,11 @@ impl Part {
             Part::Goes(goes) => goes.asked.is_some(),
             Part::Comes(comes) => comes.arrival.is_some(),
         }
+    }
+
+    /// It goes, and nobody else may come by it.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self, Part::Goes(Goes { is_refused: true, .. }))
     }
 
     /// It has come, and proved nothing so far.

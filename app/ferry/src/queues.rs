@@ -166,7 +166,7 @@ impl Queues {
         Ok(queues)
     }
 
-    /// The connection.
+    /// The connection that it is a queue pair of.
     pub(crate) fn id(&self) -> &Id {
         &self.qp.id
     }

@@ -1,9 +1,10 @@
 //! A process is brought to one of another host, by ferries ([`crate::ferries`]).
 
+use crate::arrivals::IsIt;
+use crate::bring::{By, Nowhere, There, answer, bring, who_listens};
 use crate::client::Client;
-use crate::ferries::{Answer, IsIt, Lead, Way, ends, way};
+use crate::ferries::{Answer, Lead, Serves, Way, ends, way};
 use crate::offers::Offer;
-use crate::reach::{self, By, Nowhere, There, bring, who_listens};
 use crate::shared::Broker;
 use crate::trunks::Ends;
 use omniverb_carry::message::Wanted;
@@ -20,21 +21,21 @@ pub(crate) fn is_ferry(
     client: &Arc<Client>,
     socket: Option<OwnedFd>,
 ) -> Option<()> {
-    let is_for_all = match &socket {
-        None => false,
-        Some(socket) => is_raw_socket_of(client.namespace, socket.as_fd()).ok()?,
+    let serves = match &socket {
+        Some(socket) if is_raw_socket_of(client.namespace, socket.as_fd()).ok()? => Serves::All,
+        _ => Serves::Own,
     };
     // At once.
     drop(socket);
-    let token = lock(&broker.ferries).add(client, is_for_all)?;
+    let token = lock(&broker.ferries).add(client, serves)?;
     client.is_ferry(token).then_some(())
 }
 
 /// Where a ferry leads a process that wants to go to another host. It may be told so later.
 pub(crate) fn from_here(broker: &Broker, asks: (&Client, u64), way: Way) -> Result<There, Nowhere> {
-    let answer = lock(&broker.ferries).ask(asks, way, clock::now());
+    let found = lock(&broker.ferries).ask(asks, way, clock::now());
     let (client, tag) = asks;
-    match answer {
+    match found {
         Answer::Lead(lead) => Ok(there(way, lead)),
         Answer::Tell(ferry, wanted) if ferry.is_wanted(wanted) => {
             client.waits(tag);
@@ -80,7 +81,7 @@ pub(crate) fn leads(broker: &Broker, worker: &Client, token: u64, wanted: Wanted
         (tags, ferries.lead(client.process(), way, now)?)
     };
     for tag in tags {
-        reach::answer(broker, (&client, tag), Ok(there(way, lead)));
+        answer(broker, (&client, tag), Ok(there(way, lead)));
     }
     client.seen(way.1);
     Some(())
@@ -102,8 +103,8 @@ fn wants(broker: &Broker, worker: &Client, token: u64, wanted: &Wanted) -> Optio
     may.then_some(client)
 }
 
-/// A ferry's connection wants to be brought to who listens here, for somebody of another host, whose
-/// connection by TCP is said to have arrived.
+/// A ferry's connection wants to be brought to who listens here, for somebody of another host,
+/// whose connection by TCP is said to have arrived.
 pub(crate) fn comes(
     broker: &Broker,
     (worker, tag): (&Client, u64),

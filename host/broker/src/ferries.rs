@@ -10,17 +10,17 @@
 //! A ferry reads and writes what those who go by it send. So it serves its own user only, unless it
 //! may read what everybody in the network namespace sends anyway, and has shown so by a raw socket.
 
+use crate::arrivals::{Arrivals, Arrived, IsIt};
 use crate::client::Client;
 use crate::limits::{
-    ARRIVALS_OF_NAMESPACE, FERRIES_FOR_ALL, FERRIES_OF_NAMESPACE, FERRIES_OF_USER,
-    LEADS_OF_NAMESPACE, WANTS_OF_PROCESS,
+    FERRIES_FOR_ALL, FERRIES_OF_NAMESPACE, FERRIES_OF_USER, LEADS_OF_NAMESPACE, WANTS_OF_PROCESS,
 };
 use crate::listeners::Process;
 use crate::offers::Offer;
 use omniverb_carry::message::Wanted;
 use omniverb_carry::trunk::{Names, WAY_KEPT};
 use omniverb_sys::random;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Weak};
 
@@ -34,6 +34,15 @@ const IN_VAIN: u64 = 1_000_000_000;
 
 /// From which address to where.
 pub(crate) type Way = (IpAddr, SocketAddr);
+
+/// Whom one serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Serves {
+    /// Processes of its own user.
+    Own,
+    /// Whoever is in the network namespace.
+    All,
+}
 
 /// One of them.
 #[derive(Clone, Debug)]
@@ -69,24 +78,6 @@ struct Want {
     tags: Vec<u64>,
 }
 
-/// A connection that has come from another host.
-#[derive(Clone, Debug)]
-pub(crate) struct Arrived {
-    /// When it was accepted.
-    pub(crate) at: u64,
-    /// By whom.
-    pub(crate) by: Weak<Client>,
-}
-
-/// Whether one that has arrived is the one that was looked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IsIt {
-    /// It is.
-    Same,
-    /// It came the same way.
-    Like,
-}
-
 /// What becomes of a question.
 #[derive(Debug)]
 pub(crate) enum Answer {
@@ -98,7 +89,7 @@ pub(crate) enum Answer {
     Later,
     /// One may lead there when a connection by TCP was offered.
     Soon,
-    /// None does.
+    /// No ferry does, or will.
     Nobody,
 }
 
@@ -118,44 +109,11 @@ pub(crate) struct Ferries {
     arrivals: BTreeMap<u64, Arrivals>,
 }
 
-/// Connections that were seen to come to a network namespace.
-#[derive(Debug, Default)]
-struct Arrivals {
-    /// By both ends, this one first.
-    all: HashMap<[SocketAddr; 2], Arrived>,
-    /// The last to this end from each address: not all of these are offered.
-    last: HashMap<(SocketAddr, IpAddr), Arrived>,
-    /// When each came, the oldest first.
-    ages: VecDeque<([SocketAddr; 2], u64)>,
-}
-
-impl Arrivals {
-    /// One has. The oldest go, if there are too many or they came too long ago.
-    fn add(&mut self, ends: [SocketAddr; 2], arrived: Arrived, now: u64) {
-        let is_old = |at: u64| now.saturating_sub(at) >= WAY_KEPT;
-        while let Some((ends, at)) = self.ages.front().copied()
-            && (is_old(at) || self.ages.len() >= ARRIVALS_OF_NAMESPACE)
-        {
-            self.ages.pop_front();
-            // There may have been another of these ends since.
-            if self.all.get(&ends).is_some_and(|one| one.at == at) {
-                self.all.remove(&ends);
-            }
-            let like = (ends[0], ends[1].ip());
-            if self.last.get(&like).is_some_and(|one| one.at == at) {
-                self.last.remove(&like);
-            }
-        }
-        self.ages.push_back((ends, arrived.at));
-        self.last.insert((ends[0], ends[1].ip()), arrived.clone());
-        self.all.insert(ends, arrived);
-    }
-}
-
 impl Ferries {
     /// A process is one from now on: what its other connections are known by. `None`: there are
     /// enough.
-    pub(crate) fn add(&mut self, client: &Arc<Client>, is_for_all: bool) -> Option<u64> {
+    pub(crate) fn add(&mut self, client: &Arc<Client>, serves: Serves) -> Option<u64> {
+        let is_for_all = serves == Serves::All;
         let here = self.all.entry(client.namespace).or_default();
         let user = client.peer.uid;
         let is_like = |one: &&Ferry| match is_for_all {
@@ -263,14 +221,10 @@ impl Ferries {
     pub(crate) fn arrived(
         &self,
         namespace: u64,
-        [local, remote]: [SocketAddr; 2],
+        ends: [SocketAddr; 2],
         now: u64,
     ) -> Option<(Arrived, IsIt)> {
-        let here = self.arrivals.get(&namespace)?;
-        let it = here.all.get(&[local, remote]).map(|one| (one, IsIt::Same));
-        let like = || here.last.get(&(local, remote.ip())).map(|one| (one, IsIt::Like));
-        let (arrived, is_it) = it.or_else(like)?;
-        (now.saturating_sub(arrived.at) < WAY_KEPT).then(|| (arrived.clone(), is_it))
+        self.arrivals.get(&namespace)?.get(ends, now)
     }
 
     /// That one was like this, which was there, too.
@@ -400,6 +354,7 @@ fn bytes(address: IpAddr) -> [u8; 16] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::ARRIVALS_OF_NAMESPACE;
     use omniverb_sys::connection::{self, Connection};
 
     fn way_to(last: u8) -> Way {
@@ -428,7 +383,7 @@ mod tests {
         let way = way_to(2);
         assert!(matches!(ask(&mut all, &asks, way, 5), Answer::Nobody));
         assert!(all.offered(&offer(&asks, way), 5).is_none(), "there was no ferry");
-        let token = all.add(&ferry, false).unwrap();
+        let token = all.add(&ferry, Serves::Own).unwrap();
         assert!(all.of(&worker, token).is_some() && all.of(&worker, token ^ 1).is_none());
         assert!(all.of(&stranger, token).is_none(), "of another network namespace");
         assert!(matches!(ask(&mut all, &asks, way, 5), Answer::Soon));
@@ -464,7 +419,7 @@ mod tests {
     fn what_one_has_proved_others_need_not() {
         let [ferry, worker, first, second] = [5; 4].map(Client::alone);
         let mut all = Ferries::default();
-        all.add(&ferry, false).unwrap();
+        all.add(&ferry, Serves::Own).unwrap();
         let way = way_to(2);
         ask(&mut all, &first, way, 5);
         let (_, wanted) = all.offered(&offer(&first, way), 5).unwrap();
@@ -501,7 +456,7 @@ mod tests {
         let ends = [names.local, names.remote];
         all.offered(&came(&server), 9);
         assert!(all.arrived(5, ends, 9).is_none(), "there was no ferry");
-        all.add(&ferry, false).unwrap();
+        all.add(&ferry, Serves::Own).unwrap();
         all.offered(&offer(&server, way_to(2)), 9);
         assert!(all.arrived(5, ends, 9).is_none(), "it was not accepted");
         all.offered(&came(&server), 9);
@@ -526,11 +481,11 @@ mod tests {
         other.peer.uid = ferry.peer.uid + 1;
         let other = Arc::new(other);
         let mut all = Ferries::default();
-        let token = all.add(&ferry, false).unwrap();
+        let token = all.add(&ferry, Serves::Own).unwrap();
         assert!(!all.of(&ferry, token).unwrap().serves(&other));
         assert!(matches!(ask(&mut all, &other, way_to(2), 1), Answer::Nobody));
         let reader = Client::alone(5);
-        all.add(&reader, true).unwrap();
+        all.add(&reader, Serves::All).unwrap();
         assert!(matches!(ask(&mut all, &other, way_to(2), 1), Answer::Soon));
         let (told, _) = all.offered(&offer(&other, way_to(2)), 2).unwrap();
         assert!(Arc::ptr_eq(&told, &reader));
@@ -540,7 +495,7 @@ mod tests {
     fn one_that_listens_there_no_more_is_not_led_to() {
         let [ferry, worker, asks] = [5; 3].map(Client::alone);
         let mut all = Ferries::default();
-        all.add(&ferry, false).unwrap();
+        all.add(&ferry, Serves::Own).unwrap();
         ask(&mut all, &asks, way_to(2), 5);
         let (_, wanted) = all.offered(&offer(&asks, way_to(2)), 5).unwrap();
         all.leads_now(&worker, &wanted, 6).unwrap();
@@ -554,16 +509,16 @@ mod tests {
     fn a_user_does_not_take_the_places_of_others() {
         let mut all = Ferries::default();
         let many: Vec<_> = (0..FERRIES_OF_NAMESPACE + 9).map(|_| Client::alone(5)).collect();
-        let taken = many.iter().filter(|one| all.add(one, false).is_some()).count();
+        let taken = many.iter().filter(|one| all.add(one, Serves::Own).is_some()).count();
         assert_eq!(taken, FERRIES_OF_USER);
-        assert!(all.add(&many[0], true).is_none(), "once each");
-        let taken = many[20..].iter().chain(&many[9..16]).map(|one| all.add(one, true));
+        assert!(all.add(&many[0], Serves::All).is_none(), "once each");
+        let taken = many[20..].iter().chain(&many[9..16]).map(|one| all.add(one, Serves::All));
         assert_eq!(taken.flatten().count(), FERRIES_FOR_ALL);
         for user in 0..FERRIES_OF_NAMESPACE as u32 * 2 {
             let mut one = Arc::into_inner(Client::alone(5)).unwrap();
             one.peer.uid = 70_000 + user;
             let one = Arc::new(one);
-            all.add(&one, false);
+            all.add(&one, Serves::Own);
             std::mem::forget(one);
         }
         assert_eq!(all.all[&5].len(), FERRIES_OF_NAMESPACE);
@@ -573,7 +528,7 @@ mod tests {
     fn nobody_has_more_kept_than_so_much() {
         let [ferry, asks] = [5, 5].map(Client::alone);
         let mut all = Ferries::default();
-        all.add(&ferry, false).unwrap();
+        all.add(&ferry, Serves::Own).unwrap();
         let to = |port: usize| (way_to(2).0, ([10, 0, 0, 2], port as u16).into());
         for port in 0..WANTS_OF_PROCESS + 9 {
             ask(&mut all, &asks, to(port), 1);
@@ -605,14 +560,13 @@ mod tests {
             let found = all.arrived(5, [names.local, names.remote], now);
             found.is_some_and(|(_, is_it)| is_it == IsIt::Same)
         };
-        assert_eq!(all.arrivals[&5].all.len(), ARRIVALS_OF_NAMESPACE);
+        assert_eq!(all.arrivals[&5].count().0, ARRIVALS_OF_NAMESPACE);
         assert!(!arrived(&all, 8, 6) && arrived(&all, 9, 6), "the oldest go");
         let as_well = [([10, 0, 0, 1], 1).into(), ([10, 0, 0, 2], 2).into()];
         let one = Arrived { at: 5, by: Arc::downgrade(&asks) };
         all.is_as_well(5, as_well, &one);
         assert_eq!(all.arrived(5, as_well, 6).map(|(_, is_it)| is_it), Some(IsIt::Same));
         all.offered(&Offer { accepted: Some(5 + WAY_KEPT), ..offer(&asks, to(1)) }, 5 + WAY_KEPT);
-        let here = &all.arrivals[&5];
-        assert_eq!((here.all.len(), here.last.len()), (1, 1), "those are old");
+        assert_eq!(all.arrivals[&5].count(), (1, 1), "those are old");
     }
 }

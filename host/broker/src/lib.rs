@@ -15,8 +15,10 @@
 #![forbid(unsafe_code)]
 
 mod across;
+mod arrivals;
 mod asking;
 mod attend;
+mod bring;
 mod client;
 pub mod daemon;
 mod evidence;

@@ -52,7 +52,7 @@ pub enum Letter {
     Memory {
         /// As the device of its host calls it.
         address: u64,
-        /// The key.
+        /// The key that goes with it.
         rkey: u32,
     },
     /// The process has written this, and its bytes are there already.

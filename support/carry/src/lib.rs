@@ -23,6 +23,7 @@ pub mod mirror;
 pub mod range;
 pub mod show;
 pub mod trunk;
+mod words;
 
 pub use direction::{Broken, Direction, Head, Place};
 pub use lane::Lane;

@@ -62,6 +62,15 @@ pub struct News {
     pub words: [u64; WORDS],
 }
 
+/// What is to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// What somebody may wait for: how far the process has read can wait, if that is little.
+    Due,
+    /// Whatever has changed.
+    All,
+}
+
 /// The process has written what makes no sense.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Nonsense;
@@ -92,24 +101,23 @@ impl<M: WordMemory> Mirror<M> {
         Self { memory, side, told: [0; WORDS] }
     }
 
-    /// The memory.
+    /// That of this host.
     pub fn memory(&self) -> &M {
         &self.memory
     }
 
     /// What the process has written since that was told last, and where bytes lie that the other
-    /// memory has to have before. `None`: nothing; or, if nobody `insists`, so little that it can
-    /// wait.
+    /// memory has to have before. `None`: nothing of that.
     ///
     /// # Errors
     /// There is more than fits into a ring.
     pub fn look(
         &mut self,
-        insists: bool,
+        what: What,
         pieces: &mut Vec<Range<usize>>,
     ) -> Result<Option<News>, Nonsense> {
         let mut news = News { changed: 0, words: [0; WORDS] };
-        let mut is_due = insists;
+        let mut is_due = what == What::All;
         // The head of the frames first.
         for index in (0..WORDS).rev() {
             let word = self.memory.load(place(self.side, index), Ordering::Acquire);
@@ -226,9 +234,9 @@ mod tests {
     use proptest::prelude::*;
 
     /// What goes between two hosts: pieces are copied, then the news come.
-    fn carry(from: &mut Mirror<Window>, to: &Mirror<Window>, insists: bool) -> Option<bool> {
+    fn carry(from: &mut Mirror<Window>, to: &Mirror<Window>, what: What) -> Option<bool> {
         let mut pieces = Vec::new();
-        let news = from.look(insists, &mut pieces).unwrap()?;
+        let news = from.look(what, &mut pieces).unwrap()?;
         for piece in &pieces {
             let mut bytes = vec![0; piece.len()];
             let (source, target) = (from.memory(), to.memory());
@@ -286,15 +294,15 @@ mod tests {
                         tail += there as u64;
                         reader.take(tail);
                     }
-                    2 => _ = carry(one, other, true),
-                    _ => _ = carry(other, one, true),
+                    2 => _ = carry(one, other, What::All),
+                    _ => _ = carry(other, one, What::All),
                 }
             }
             let [one, other] = &mut mirrors;
-            _ = (carry(one, other, true), carry(other, one, true));
+            _ = (carry(one, other, What::All), carry(other, one, What::All));
             prop_assert_eq!(reader.waiting(tail), Some((head - tail) as usize));
             prop_assert_eq!(writer.room(head, &mut seen, LANE), LANE - (head - tail) as usize);
-            prop_assert!(carry(one, other, true).is_none() && carry(other, one, true).is_none());
+            prop_assert!(carry(one, other, What::All).is_none() && carry(other, one, What::All).is_none());
         }
     }
 
@@ -302,30 +310,30 @@ mod tests {
     fn who_sleeps_is_woken_once_for_what_he_wants() {
         let [mut one, mut other] = both();
         one.memory().store(HEAD, 8, Ordering::Release);
-        assert_eq!(carry(&mut one, &other, false), Some(false), "nobody sleeps");
+        assert_eq!(carry(&mut one, &other, What::Due), Some(false), "nobody sleeps");
         let sleeps = |wants| other.memory().store(SIDE + SLEEPS, wants, Ordering::Relaxed);
         sleeps(WANTS_FRAMES);
         one.memory().store(TAIL, RING as u64 / 2, Ordering::Release);
-        assert_eq!(carry(&mut one, &other, false), Some(false), "not for room");
+        assert_eq!(carry(&mut one, &other, What::Due), Some(false), "not for room");
         one.memory().store(HEAD, 16, Ordering::Release);
-        assert_eq!(carry(&mut one, &other, false), Some(true));
+        assert_eq!(carry(&mut one, &other, What::Due), Some(true));
         one.memory().store(HEAD, 24, Ordering::Release);
-        assert_eq!(carry(&mut one, &other, false), Some(false), "once");
+        assert_eq!(carry(&mut one, &other, What::Due), Some(false), "once");
         sleeps(WANTS_FRAMES | WANTS_ROOM);
         one.memory().store(TAIL, RING as u64, Ordering::Release);
-        assert_eq!(carry(&mut one, &other, false), Some(true), "for room");
+        assert_eq!(carry(&mut one, &other, What::Due), Some(true), "for room");
         let lane = lane_words(0, 5);
         other.memory().store(lane + LANE_IS_AWAITED, 1, Ordering::Relaxed);
         one.memory().store(lane_words(0, 6) + LANE_HEAD, 8, Ordering::Release);
-        assert_eq!(carry(&mut one, &other, false), Some(false), "another lane");
+        assert_eq!(carry(&mut one, &other, What::Due), Some(false), "another lane");
         one.memory().store(lane + LANE_HEAD, 8, Ordering::Release);
-        assert_eq!(carry(&mut one, &other, false), Some(true));
+        assert_eq!(carry(&mut one, &other, What::Due), Some(true));
         assert!(other.is_to_be_watched() && !one.is_to_be_watched());
         other.memory().store(lane + LANE_TAIL, 8, Ordering::Release);
         other.memory().store(lane_words(0, 6) + LANE_TAIL, 8, Ordering::Release);
-        assert_eq!(carry(&mut other, &one, false), None, "so little can wait");
+        assert_eq!(carry(&mut other, &one, What::Due), None, "so little can wait");
         assert!(other.is_to_be_watched(), "that was not told");
-        assert_eq!(carry(&mut other, &one, true), Some(false));
+        assert_eq!(carry(&mut other, &one, What::All), Some(false));
         assert!(!other.is_to_be_watched());
     }
 
@@ -336,7 +344,7 @@ mod tests {
         assert_eq!(one.memory().load(SIDE + SLEEPS, Ordering::Relaxed), WANTS_FRAMES | WANTS_ROOM);
         let lane = Lane::new(one.memory().clone(), 0, LANES - 1);
         assert!(lane.publish(8));
-        assert_eq!(carry(&mut one, &other, false), Some(false));
+        assert_eq!(carry(&mut one, &other, What::Due), Some(false));
     }
 
     #[test]
@@ -358,10 +366,10 @@ mod tests {
             let mut pieces = Vec::new();
             let [mut one, _] = both();
             one.memory().store(word, size as u64, Ordering::Relaxed);
-            assert!(one.look(false, &mut pieces).is_ok_and(|news| news.is_some()));
+            assert!(one.look(What::Due, &mut pieces).is_ok_and(|news| news.is_some()));
             assert_eq!(pieces.iter().map(Range::len).sum::<usize>(), size);
             one.memory().store(word, 2 * size as u64 + 1, Ordering::Relaxed);
-            assert_eq!(one.look(false, &mut pieces), Err(Nonsense));
+            assert_eq!(one.look(What::Due, &mut pieces), Err(Nonsense));
         }
     }
 }

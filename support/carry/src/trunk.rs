@@ -23,9 +23,9 @@ pub const HEAD: usize = 0;
 pub const TAIL: usize = 128;
 /// What it wants to be woken for.
 pub const SLEEPS: usize = 256;
-/// Of that: frames.
+/// Of that: frames that come.
 pub const WANTS_FRAMES: u64 = 1;
-/// And room.
+/// Of that: room for frames.
 pub const WANTS_ROOM: u64 = 2;
 /// Whether it was told to part.
 pub const IS_CUT: usize = 384;

@@ -7,9 +7,9 @@
 
 One that serves gives back all that it gets, to each connection by a thread of its own, until it is
 killed. One that leaves serves so, too, until the file is there: then it listens no more, but keeps
-the connections that it has. One that asks has as many connections as there is time for, with a pause behind each, and
-says `asked N`. One that keeps has one connection by which it talks until the file is there; it
-says `going` when it has had its first answer, and what has ended it.
+the connections that it has. One that asks has as many connections as there is time for, with a
+pause behind each, and says `asked N`. One that keeps has one connection by which it talks until the
+file is there; it says `going` when it has had its first answer, and what has ended it.
 """
 
 import os
@@ -109,4 +109,5 @@ def _keeps(address, port, file):
 if __name__ == "__main__":
     if sys.argv[1] == "serves":
         _serves(sys.argv[2], *(int(port) for port in sys.argv[3:]))
-    {"asks": _asks, "keeps": _keeps, "leaves": _leaves}[sys.argv[1]](sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
+    ways = {"asks": _asks, "keeps": _keeps, "leaves": _leaves}
+    ways[sys.argv[1]](sys.argv[2], int(sys.argv[3]), *sys.argv[4:])

@@ -1,0 +1,125 @@
+//! Who begins trunks to other hosts: the broker, for processes of this host, and other ferries.
+
+use crate::broker::Broker;
+use crate::crossing::Crossing;
+use crate::fleet::{Counted, Fleet, Journey, Mailbox, Stranger, ends};
+use crate::id::{Id, Listener};
+use crate::limits::{AGAIN, CROSSINGS, CROSSINGS_OF, STRANGERS};
+use crate::part::{Comes, Goes, Part};
+use omniverb_carry::message::{Reply, Wanted};
+use omniverb_carry::range::Range;
+use omniverb_sys::lock;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+
+/// One that goes: who wants that finds it. At its end he hears that it was in vain, if it was.
+struct Going {
+    fleet: Arc<Fleet>,
+    mailbox: Arc<Mailbox>,
+    _counted: Counted<u64>,
+}
+
+impl Drop for Going {
+    fn drop(&mut self) {
+        self.fleet.leaves(&self.mailbox);
+        if let Some(wanted) = self.mailbox.take() {
+            self.fleet.fails(wanted);
+        }
+    }
+}
+
+/// Brings others to this host, for good.
+///
+/// # Errors
+/// There is no device any more.
+pub(crate) fn receive(fleet: &Arc<Fleet>, listener: &Listener) -> io::Result<()> {
+    loop {
+        let Some(id) = listener.next()? else { continue };
+        // Who is not let in is refused by the identifier's end.
+        comes(fleet, id);
+    }
+}
+
+fn comes(fleet: &Arc<Fleet>, id: Id) -> Option<()> {
+    let [_, other] = id.addresses()?;
+    let counted = Counted::new(&fleet.with, other, CROSSINGS_OF, CROSSINGS)?;
+    let stranger = Stranger(Counted::new(&fleet.strangers, (), STRANGERS, STRANGERS)?);
+    let fleet = fleet.clone();
+    spawn(move || {
+        let part = Part::Comes(Comes::new(fleet, stranger));
+        if let Ok(crossing) = Crossing::new(part, id) {
+            crossing.run();
+        }
+        drop(counted);
+    });
+    Some(())
+}
+
+/// Hears who wants to go to another host, for good. A broker that is gone is looked for again.
+pub(crate) fn serve(fleet: &Arc<Fleet>) {
+    loop {
+        let was = fleet.token.swap(0, Ordering::Relaxed);
+        let ended = serve_one(fleet);
+        if was != 0 && fleet.token() == 0 {
+            let why = ended.err().map_or_else(String::new, |error| error.to_string());
+            eprintln!("omniverb-ferry: the broker does not take this for a ferry: {why}");
+        }
+        thread::sleep(AGAIN);
+    }
+}
+
+fn serve_one(fleet: &Arc<Fleet>) -> io::Result<()> {
+    let broker = Arc::new(Broker::new()?);
+    broker.ferries()?;
+    *lock(&fleet.broker) = Some(broker.clone());
+    loop {
+        match broker.hear()? {
+            (Reply::Ferries { token }, _) => fleet.token.store(token, Ordering::Relaxed),
+            (Reply::Wanted(wanted), _) if goes(fleet, wanted).is_none() => fleet.fails(wanted),
+            _ => {}
+        }
+    }
+}
+
+/// Somebody is to be brought to another host. `None`: he is not.
+fn goes(fleet: &Arc<Fleet>, wanted: Wanted) -> Option<()> {
+    let Wanted { client, names, .. } = wanted;
+    let [from, other] = ends(&names);
+    let journey: Journey = (client, [from, other], names.ports[1]);
+    let is_meant = |range: &Range| range.has(names.addresses[1], names.ports[1]);
+    if !fleet.to.iter().any(is_meant) || fleet.is_in_vain(other) {
+        return None;
+    }
+    let mut going = lock(&fleet.going);
+    if let Some(mailbox) = going.get(&journey) {
+        mailbox.put(wanted);
+        return Some(());
+    }
+    let counted = Counted::new(&fleet.of, client, CROSSINGS_OF, CROSSINGS)?;
+    let mailbox = Arc::new(Mailbox::new(wanted).ok()?);
+    going.insert(journey, mailbox.clone());
+    drop(going);
+    let going = Going { fleet: fleet.clone(), mailbox, _counted: counted };
+    spawn(move || {
+        let Going { fleet, mailbox, .. } = &going;
+        let to = SocketAddr::new(other, fleet.port);
+        let part = Part::Goes(Goes::new(fleet.clone(), mailbox.clone()));
+        match Id::to(from, to).and_then(|id| Crossing::new(part, id)) {
+            Ok(crossing) => crossing.run(),
+            Err(why) => {
+                fleet.tells(&names, &format!("there is no ferry: {why}"));
+                fleet.is_none_at(other);
+            }
+        }
+        drop(going);
+    });
+    Some(())
+}
+
+/// If there is no thread to be had it is as if nobody were there.
+fn spawn(run: impl FnOnce() + Send + 'static) {
+    _ = thread::Builder::new().name("crossing".into()).spawn(run);
+}
