@@ -54,7 +54,7 @@ pub(crate) type Journey = (u64, [IpAddr; 2], u16);
 /// What is said of each trunk, on standard error.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Voice {
-    /// Nothing.
+    /// Only what goes wrong for all.
     Quiet,
     /// Who is brought where, and what becomes of it.
     Loud,

@@ -3,10 +3,10 @@
 
 use crate::range::Range;
 use crate::trunk::Names;
-use crate::words::{NO_MORE, Words, both, four, halves, pack, unpack, whole};
+use crate::words::{self, NO_MORE, Words, both, four, halves, pack, unpack, whole};
 
 /// Bytes of every message.
-pub const BYTES: usize = 64;
+pub const BYTES: usize = words::BYTES;
 /// What comes behind the name of the daemon's socket for the broker's.
 pub const SUFFIX: &str = ".sockets";
 /// Bytes of the page that the broker writes and a process reads: its first word changes with each

@@ -302,7 +302,8 @@ mod tests {
             _ = (carry(one, other, What::All), carry(other, one, What::All));
             prop_assert_eq!(reader.waiting(tail), Some((head - tail) as usize));
             prop_assert_eq!(writer.room(head, &mut seen, LANE), LANE - (head - tail) as usize);
-            prop_assert!(carry(one, other, What::All).is_none() && carry(other, one, What::All).is_none());
+            prop_assert!(carry(one, other, What::All).is_none());
+            prop_assert!(carry(other, one, What::All).is_none());
         }
     }
 
@@ -341,7 +342,8 @@ mod tests {
     fn a_ferry_that_sleeps_is_rung_for_all_and_says_nothing_of_that_to_the_other_host() {
         let [mut one, other] = both();
         one.sleeps();
-        assert_eq!(one.memory().load(SIDE + SLEEPS, Ordering::Relaxed), WANTS_FRAMES | WANTS_ROOM);
+        let wants = one.memory().load(SIDE + SLEEPS, Ordering::Relaxed);
+        assert_eq!(wants, WANTS_FRAMES | WANTS_ROOM);
         let lane = Lane::new(one.memory().clone(), 0, LANES - 1);
         assert!(lane.publish(8));
         assert_eq!(carry(&mut one, &other, What::Due), Some(false));

@@ -1,6 +1,7 @@
 //! The eight words of a message ([`crate::message`]).
 
-use crate::message::BYTES;
+/// Bytes of every message.
+pub(crate) const BYTES: usize = 64;
 
 /// What each message has, and what addresses of some have room in behind it.
 pub(crate) type Words = [u64; 4];
