@@ -194,6 +194,9 @@ impl Crossing {
     /// What the broker and others have to say, and who is gone.
     fn look_around(&mut self, now: u64) -> Result<(), End> {
         self.part.look(now, &mut self.said)?;
+        if self.trunk.is_none() && self.part.is_refused() {
+            return Err(End::Here { is_cut: false });
+        }
         while let Some((reply, files)) = self.heard()? {
             self.hear(reply, files)?;
         }
@@ -212,6 +215,10 @@ impl Crossing {
             }
             let is_cut = self.trunk.as_ref().is_some_and(|trunk| trunk.mirror.is_cut());
             return Err(End::Here { is_cut });
+        }
+        if self.theirs.is_none() && trunk.mirror.has_left() {
+            // Whoever is about to come is to ask anew.
+            return Err(End::Here { is_cut: false });
         }
         if now.saturating_sub(self.spoke) > SILENCE && self.queues.has_room() {
             self.spoke = now;

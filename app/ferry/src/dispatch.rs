@@ -6,7 +6,7 @@ use crate::fleet::{Counted, Fleet, Journey, Mailbox, Stranger, ends};
 use crate::id::{Id, Listener};
 use crate::limits::{AGAIN, CROSSINGS, CROSSINGS_OF, STRANGERS};
 use crate::part::{Comes, Goes, Part};
-use omniverb_carry::message::{Reply, Wanted};
+use omniverb_carry::message::{Failure, Reply, Wanted};
 use omniverb_carry::range::Range;
 use omniverb_sys::lock;
 use std::io;
@@ -26,7 +26,7 @@ impl Drop for Going {
     fn drop(&mut self) {
         self.fleet.leaves(&self.mailbox);
         if let Some(wanted) = self.mailbox.take() {
-            self.fleet.fails(wanted);
+            self.fleet.fails(wanted, Failure::NotThere);
         }
     }
 }
@@ -60,12 +60,15 @@ fn comes(fleet: &Arc<Fleet>, id: Id) -> Option<()> {
 
 /// Hears who wants to go to another host, for good. A broker that is gone is looked for again.
 pub(crate) fn serve(fleet: &Arc<Fleet>) {
+    let mut is_said = false;
     loop {
-        let was = fleet.token.swap(0, Ordering::Relaxed);
-        let ended = serve_one(fleet);
-        if was != 0 && fleet.token() == 0 {
-            let why = ended.err().map_or_else(String::new, |error| error.to_string());
-            eprintln!("omniverb-ferry: the broker does not take this for a ferry: {why}");
+        fleet.token.store(0, Ordering::Relaxed);
+        if let Err(why) = serve_one(fleet)
+            && fleet.token() == 0
+            && !is_said
+        {
+            eprintln!("omniverb-ferry: the broker does not take this for a ferry so far: {why}");
+            is_said = true;
         }
         thread::sleep(AGAIN);
     }
@@ -78,28 +81,36 @@ fn serve_one(fleet: &Arc<Fleet>) -> io::Result<()> {
     loop {
         match broker.hear()? {
             (Reply::Ferries { token }, _) => fleet.token.store(token, Ordering::Relaxed),
-            (Reply::Wanted(wanted), _) if goes(fleet, wanted).is_none() => fleet.fails(wanted),
+            (Reply::Wanted(wanted), _) => {
+                if let Err(why) = goes(fleet, wanted) {
+                    fleet.fails(wanted, why);
+                }
+            }
             _ => {}
         }
     }
 }
 
-/// Somebody is to be brought to another host. `None`: he is not.
-fn goes(fleet: &Arc<Fleet>, wanted: Wanted) -> Option<()> {
+/// Somebody is to be brought to another host.
+fn goes(fleet: &Arc<Fleet>, wanted: Wanted) -> Result<(), Failure> {
     let Wanted { client, names, .. } = wanted;
     let [from, other] = ends(&names);
     let journey: Journey = (client, [from, other], names.ports[1]);
     let is_meant = |range: &Range| range.has(names.addresses[1], names.ports[1]);
-    if !fleet.to.iter().any(is_meant) || fleet.is_in_vain(other) {
-        return None;
+    if !fleet.to.iter().any(is_meant) {
+        return Err(Failure::NotBrought);
     }
     let mut going = lock(&fleet.going);
     if let Some(mailbox) = going.get(&journey) {
         mailbox.put(wanted);
-        return Some(());
+        return Ok(());
     }
-    let counted = Counted::new(&fleet.of, client, CROSSINGS_OF, CROSSINGS)?;
-    let mailbox = Arc::new(Mailbox::new(wanted).ok()?);
+    if fleet.is_in_vain(other) {
+        return Err(Failure::NotThere);
+    }
+    let counted = Counted::new(&fleet.of, client, CROSSINGS_OF, CROSSINGS);
+    let counted = counted.ok_or(Failure::NotBrought)?;
+    let mailbox = Arc::new(Mailbox::new(wanted).map_err(|_| Failure::NotBrought)?);
     going.insert(journey, mailbox.clone());
     drop(going);
     let going = Going { fleet: fleet.clone(), mailbox, _counted: counted };
@@ -110,13 +121,21 @@ fn goes(fleet: &Arc<Fleet>, wanted: Wanted) -> Option<()> {
         match Id::to(from, to).and_then(|id| Crossing::new(part, id)) {
             Ok(crossing) => crossing.run(),
             Err(why) => {
-                fleet.tells(&names, &format!("there is no ferry: {why}"));
-                fleet.is_none_at(other);
+                fleet.tells(&names, &format!("no ferry takes him: {why}"));
+                if is_none(&why) {
+                    fleet.is_none_at(other);
+                }
             }
         }
         drop(going);
     });
-    Some(())
+    Ok(())
+}
+
+/// That says that there is no ferry, not that it has no room.
+fn is_none(why: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, HostUnreachable, TimedOut};
+    [ConnectionRefused, HostUnreachable, TimedOut].contains(&why.kind())
 }
 
 /// If there is no thread to be had it is as if nobody were there.

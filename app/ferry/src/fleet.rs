@@ -2,7 +2,7 @@
 
 use crate::broker::Broker;
 use crate::limits::IN_VAIN;
-use omniverb_carry::message::{Request, Wanted};
+use omniverb_carry::message::{Failure, Request, Wanted};
 use omniverb_carry::range::Range;
 use omniverb_carry::trunk::Names;
 use omniverb_sys::{EventFd, clock, lock};
@@ -150,12 +150,12 @@ impl Fleet {
     }
 
     /// Nobody can be brought to where that was wanted, or not any more.
-    pub(crate) fn fails(&self, wanted: Wanted) {
+    pub(crate) fn fails(&self, wanted: Wanted, why: Failure) {
         self.tells(&wanted.names, "nobody is brought there");
         let broker = lock(&self.broker).clone();
         if let Some(broker) = broker {
             // If it does not hear that, who asks waits for a moment.
-            _ = broker.say(Request::Fails { token: self.token(), wanted });
+            _ = broker.say(Request::Fails { token: self.token(), wanted, why });
         }
     }
 

@@ -6,9 +6,10 @@ use crate::limits::{BACKLOG, NETWORK_MS};
 use core::ptr::null_mut;
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 use omniverb_abi::{
-    RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_ESTABLISHED,
-    RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_PS_TCP, ibv_context, rdma_cm_event, rdma_cm_id,
-    rdma_conn_param, rdma_event_channel,
+    RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_CONNECT_REQUEST,
+    RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_ROUTE_ERROR,
+    RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_UNREACHABLE, RDMA_PS_TCP, ibv_context,
+    rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel,
 };
 use omniverb_carry::letter::{HELLO, hello, is_hello};
 use omniverb_sys::event;
@@ -16,6 +17,9 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
+
+/// Of a connection that was rejected: "invalid service ID" (IB specification, 12.6.7.2).
+const NOBODY_LISTENS: i32 = 8;
 
 /// A channel on which events come.
 struct Channel(*mut rdma_event_channel);
@@ -55,6 +59,19 @@ impl Event {
     fn what(&self) -> u32 {
         // SAFETY: not given back yet.
         unsafe { (*self.0).event }
+    }
+
+    /// What one means that was not hoped for.
+    fn failure(&self) -> io::ErrorKind {
+        // SAFETY: as above.
+        let status = unsafe { (*self.0).status };
+        match self.what() {
+            RDMA_CM_EVENT_REJECTED if status == NOBODY_LISTENS => io::ErrorKind::ConnectionRefused,
+            RDMA_CM_EVENT_ADDR_ERROR | RDMA_CM_EVENT_ROUTE_ERROR | RDMA_CM_EVENT_UNREACHABLE => {
+                io::ErrorKind::HostUnreachable
+            }
+            _ => io::ErrorKind::ConnectionAborted,
+        }
     }
 
     /// Its private data begin as a ferry's.
@@ -117,7 +134,7 @@ impl Id {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let event = self.channel.next()?;
-        if event.what() == what { Ok(event.greets()) } else { Err(io::ErrorKind::Other.into()) }
+        if event.what() == what { Ok(event.greets()) } else { Err(event.failure().into()) }
     }
 
     /// Connects, if a ferry is there.

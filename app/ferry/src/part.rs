@@ -8,7 +8,7 @@ use crate::fleet::{Fleet, Mailbox, Stranger, ends};
 use crate::limits::{ANSWER, ARRIVAL, ASKS};
 use crate::said::{End, Said};
 use omniverb_carry::letter::Letter;
-use omniverb_carry::message::{Request, Wanted};
+use omniverb_carry::message::{Failure, Request, Wanted};
 use omniverb_carry::trunk::{Names, WAY_KEPT};
 use omniverb_sys::clock;
 use std::net::IpAddr;
@@ -27,55 +27,76 @@ pub(crate) enum Part {
 pub(crate) struct Goes {
     fleet: Arc<Fleet>,
     mailbox: Arc<Mailbox>,
-    /// What the other ferry was asked to prove, and when.
-    asked: Option<(Wanted, u64)>,
+    asked: Option<Asked>,
+    /// Questions that were given up: their answers may come yet.
+    late: usize,
     /// What it has proved last.
     proven: Option<Wanted>,
-    /// Nobody else may come by this one.
+    /// The process over there has left a socket that listens since.
+    has_left: bool,
+    /// Nobody else may come by this one, as it was said last.
     is_refused: bool,
+}
+
+/// What the other ferry was asked to prove, and when.
+struct Asked {
+    wanted: Wanted,
+    at: u64,
+    /// Somebody has left a socket there since: it proves nothing any more.
+    is_void: bool,
 }
 
 impl Goes {
     pub(crate) fn new(fleet: Arc<Fleet>, mailbox: Arc<Mailbox>) -> Self {
-        Self { fleet, mailbox, asked: None, proven: None, is_refused: false }
+        let (has_left, is_refused) = (false, false);
+        Self { fleet, mailbox, asked: None, late: 0, proven: None, has_left, is_refused }
     }
 
     fn read(&mut self, letter: Letter, said: &mut Said) -> Result<(), End> {
-        let (mut wanted, _) = self.asked.take().ok_or(End::Lost)?;
+        if matches!(letter, Letter::Proven { .. } | Letter::Refused) && self.late > 0 {
+            self.late -= 1;
+            return Ok(());
+        }
+        let Asked { mut wanted, is_void, .. } = self.asked.take().ok_or(End::Lost)?;
         match letter {
+            Letter::Proven { .. } if is_void => self.fleet.fails(wanted, Failure::NotThere),
             Letter::Proven { left } => {
                 // Not for longer than the other host says.
                 let latest = clock::now().saturating_add(left.min(WAY_KEPT));
                 wanted.at = wanted.at.min(latest.saturating_sub(WAY_KEPT));
-                self.proven = Some(wanted);
+                (self.proven, self.has_left, self.is_refused) = (Some(wanted), false, false);
                 self.fleet.tells(&wanted.names, "proven");
                 let token = self.fleet.token();
                 said.broker()?.say(Request::Leads { token, wanted })?;
-                Ok(())
             }
-            Letter::Refused => {
-                self.fleet.fails(wanted);
-                // Who wants to go there has another one.
-                self.fleet.leaves(&self.mailbox);
-                self.is_refused = true;
-                Ok(())
-            }
-            _ => Err(End::Lost),
+            Letter::Refused => self.refused(wanted),
+            _ => return Err(End::Lost),
+        }
+        Ok(())
+    }
+
+    /// Nobody else may come by this one for now. What goes by it goes on.
+    fn refused(&mut self, wanted: Wanted) {
+        self.fleet.fails(wanted, Failure::NotThere);
+        self.is_refused = true;
+        if self.has_left {
+            // Another process may listen there now, which has another trunk.
+            self.fleet.leaves(&self.mailbox);
         }
     }
 
-    fn look(&mut self, now: u64, said: &mut Said) -> Result<(), End> {
-        match self.asked {
-            Some((_, at)) if now.saturating_sub(at) > ANSWER => return Err(End::Lost),
-            Some(_) => return Ok(()),
-            None => {}
+    fn look(&mut self, now: u64, said: &mut Said) {
+        if let Some(asked) = self.asked.take_if(|asked| now.saturating_sub(asked.at) > ANSWER) {
+            self.late += 1;
+            self.refused(asked.wanted);
         }
-        if let Some(wanted) = self.mailbox.take() {
-            self.asked = Some((wanted, now));
+        if self.asked.is_none()
+            && let Some(wanted) = self.mailbox.take()
+        {
+            self.asked = Some(Asked { wanted, at: now, is_void: false });
             self.fleet.tells(&wanted.names, "wanted");
             said.letter(Letter::Prove(wanted.names));
         }
-        Ok(())
     }
 }
 
@@ -120,13 +141,13 @@ impl Comes {
     /// Asks the broker whether somebody has arrived, if it is time.
     fn look(&mut self, now: u64, said: &mut Said) -> Result<(), End> {
         let Some(arrival) = &mut self.arrival else { return Ok(()) };
-        if arrival.next.is_none_or(|next| next > now) {
-            return Ok(());
-        }
         if arrival.until < now {
             self.fleet.tells(&arrival.names, "it has not come, or to nobody who listens");
             self.arrival = None;
             said.letter(Letter::Refused);
+            return Ok(());
+        }
+        if arrival.next.is_none_or(|next| next > now) {
             return Ok(());
         }
         arrival.next = None;
@@ -154,7 +175,10 @@ impl Part {
     /// What is to be asked by now.
     pub(crate) fn look(&mut self, now: u64, said: &mut Said) -> Result<(), End> {
         match self {
-            Part::Goes(goes) => goes.look(now, said),
+            Part::Goes(goes) => {
+                goes.look(now, said);
+                Ok(())
+            }
             Part::Comes(comes) => comes.look(now, said),
         }
     }
@@ -180,19 +204,22 @@ impl Part {
 
     /// The process over there has left a socket that listens: who wants to go there asks anew.
     pub(crate) fn has_left(&mut self) {
-        if let Part::Goes(goes) = self
-            && let Some(wanted) = goes.proven.take()
-        {
-            goes.fleet.fails(wanted);
+        let Part::Goes(goes) = self else { return };
+        goes.has_left = true;
+        if let Some(asked) = &mut goes.asked {
+            asked.is_void = true;
+        }
+        if let Some(wanted) = goes.proven.take() {
+            goes.fleet.fails(wanted, Failure::NotThere);
         }
     }
 
     /// It is over: what was asked is not to be answered any more.
     pub(crate) fn ends(&mut self) {
         if let Part::Goes(goes) = self
-            && let Some((wanted, _)) = goes.asked.take()
+            && let Some(asked) = goes.asked.take()
         {
-            goes.fleet.fails(wanted);
+            goes.fleet.fails(asked.wanted, Failure::NotThere);
         }
     }
 

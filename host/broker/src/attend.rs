@@ -89,8 +89,8 @@ fn converse(broker: &Broker, client: &Arc<Client>) -> Option<()> {
             (Request::Leads { token, wanted }, None) => {
                 far::leads(broker, client, token, wanted);
             }
-            (Request::Fails { token, wanted }, None) => {
-                far::fails(broker, client, token, wanted);
+            (Request::Fails { token, wanted, why }, None) => {
+                far::fails(broker, client, token, (wanted, why));
             }
             (Request::Comes { tag, token, names }, None) => {
                 far::comes(broker, (client, tag), token, &names);

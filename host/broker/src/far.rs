@@ -7,7 +7,7 @@ use crate::ferries::{Answer, Lead, Serves, Way, ends, way};
 use crate::offers::Offer;
 use crate::shared::Broker;
 use crate::trunks::Ends;
-use omniverb_carry::message::Wanted;
+use omniverb_carry::message::{Failure, Wanted};
 use omniverb_carry::trunk::{self, WAY_KEPT};
 use omniverb_sys::connection::Names;
 use omniverb_sys::raw::is_raw_socket_of;
@@ -88,9 +88,14 @@ pub(crate) fn leads(broker: &Broker, worker: &Client, token: u64, wanted: Wanted
 }
 
 /// A ferry can bring nobody to where that was wanted, or not any more.
-pub(crate) fn fails(broker: &Broker, worker: &Client, token: u64, wanted: Wanted) -> Option<()> {
+pub(crate) fn fails(
+    broker: &Broker,
+    worker: &Client,
+    token: u64,
+    (wanted, why): (Wanted, Failure),
+) -> Option<()> {
     let client = wants(broker, worker, token, &wanted)?;
-    let tags = lock(&broker.ferries).fails(worker.namespace, &wanted, clock::now());
+    let tags = lock(&broker.ferries).fails(worker.namespace, (&wanted, why), clock::now());
     tags.into_iter().for_each(|tag| client.nobody(tag));
     Some(())
 }

@@ -17,11 +17,12 @@ use crate::limits::{
 };
 use crate::listeners::Process;
 use crate::offers::Offer;
-use omniverb_carry::message::Wanted;
+use omniverb_carry::message::{Failure, Wanted};
 use omniverb_carry::trunk::{Names, WAY_KEPT};
 use omniverb_sys::random;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Weak};
 
 /// How long somebody may take from asking to connecting, in nanoseconds.
@@ -103,8 +104,8 @@ pub(crate) struct Ferries {
     leads: BTreeMap<(Process, Way), Lead>,
     /// Ways that connections were seen to go, from a network namespace: the last, and when.
     proofs: BTreeMap<(u64, Way), (Names, u64)>,
-    /// Ways that a ferry could not lead, from a network namespace, and when that was.
-    failed: BTreeMap<(u64, Way), u64>,
+    /// Ways that a ferry could not lead a process, and when that was.
+    failed: BTreeMap<(Process, Way), u64>,
     /// Connections that were seen to come, to each network namespace.
     arrivals: BTreeMap<u64, Arrivals>,
 }
@@ -149,7 +150,7 @@ impl Ferries {
         let Some(ferry) = self.serving(client) else { return Answer::Nobody };
         let lead = self.lead(client.process(), way, now);
         let is_in_vain = |at: &u64| now.saturating_sub(*at) < IN_VAIN;
-        if lead.is_none() && self.failed.get(&(client.namespace, way)).is_some_and(is_in_vain) {
+        if lead.is_none() && self.failed.get(&(client.process(), way)).is_some_and(is_in_vain) {
             return Answer::Nobody;
         }
         let wants = self.wants.entry(client.process()).or_default();
@@ -253,16 +254,18 @@ impl Ferries {
         }
         self.leads.insert((process, way), Lead { process: worker.process(), until });
         self.proves((worker.namespace, way), (wanted.names, at), now);
+        self.failed.remove(&(process, way));
         Some(self.told(process, way))
     }
 
     fn proves(&mut self, key: (u64, Way), proof: (Names, u64), now: u64) {
+        let here = (key.0, FIRST)..=(key.0, LAST);
         let is_newer = self.proofs.get(&key).is_none_or(|(_, at)| *at < proof.1);
-        if is_newer && has_room(&mut self.proofs, key, |(_, at)| now.saturating_sub(*at) < WAY_KEPT)
+        if is_newer
+            && has_room(&mut self.proofs, key, here, |(_, at)| now.saturating_sub(*at) < WAY_KEPT)
         {
             self.proofs.insert(key, proof);
         }
-        self.failed.remove(&key);
     }
 
     /// A ferry has said what becomes of what it was told: the questions that wait for that.
@@ -273,17 +276,21 @@ impl Ferries {
 
     /// Nobody can be brought there, or not any more: the questions that wait for that. What was
     /// seen to go there does not any more.
-    pub(crate) fn fails(&mut self, namespace: u64, wanted: &Wanted, now: u64) -> Vec<u64> {
+    pub(crate) fn fails(
+        &mut self,
+        namespace: u64,
+        (wanted, why): (&Wanted, Failure),
+        now: u64,
+    ) -> Vec<u64> {
         let (process, way) = ((namespace, wanted.client), way(wanted));
-        let key = (namespace, way);
         // Another proof may be had where there was one.
-        let was_proven = self.proofs.remove(&key).is_some();
+        let is_there = why == Failure::NotBrought;
+        let was_proven = !is_there && self.proofs.remove(&(namespace, way)).is_some();
         let was_led = self.leads.remove(&(process, way)).is_some();
-        if !was_led
-            && !was_proven
-            && has_room(&mut self.failed, key, |at| now.saturating_sub(*at) < IN_VAIN)
-        {
-            self.failed.insert(key, now);
+        let is_new = |at: &u64| now.saturating_sub(*at) < IN_VAIN;
+        let here = ((namespace, 0), FIRST)..=((namespace, u64::MAX), LAST);
+        if !was_led && !was_proven && has_room(&mut self.failed, (process, way), here, is_new) {
+            self.failed.insert((process, way), now);
         }
         self.told(process, way)
     }
@@ -291,13 +298,13 @@ impl Ferries {
     /// A process has gone.
     pub(crate) fn gone(&mut self, process: Process) {
         self.wants.remove(&process);
+        self.failed.retain(|(asked, _), _| *asked != process);
         self.leads.retain(|(asks, _), lead| *asks != process && lead.process != process);
         let Some(here) = self.all.get_mut(&process.0) else { return };
         here.retain(|one| one.client.upgrade().is_some_and(|one| one.process() != process));
         if here.is_empty() {
             self.all.remove(&process.0);
             self.proofs.retain(|(namespace, _), _| *namespace != process.0);
-            self.failed.retain(|(namespace, _), _| *namespace != process.0);
             self.arrivals.remove(&process.0);
         }
     }
@@ -310,16 +317,13 @@ const END: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::from_bits(u128::MAX
 
 /// Another one may be kept of what a network namespace has: what is not to be kept any more goes,
 /// if there are many.
-fn has_room<T>(
-    all: &mut BTreeMap<(u64, Way), T>,
-    key: (u64, Way),
+fn has_room<K: Ord + Copy, T>(
+    all: &mut BTreeMap<K, T>,
+    key: K,
+    here: RangeInclusive<K>,
     keeps: impl Fn(&T) -> bool,
 ) -> bool {
-    if all.contains_key(&key) {
-        return true;
-    }
-    let here = (key.0, FIRST)..=(key.0, LAST);
-    if all.range(here.clone()).count() < LEADS_OF_NAMESPACE {
+    if all.contains_key(&key) || all.range(here.clone()).count() < LEADS_OF_NAMESPACE {
         return true;
     }
     let old = all.range(here.clone()).filter(|(_, one)| !keeps(one)).map(|(key, _)| *key);
@@ -428,17 +432,25 @@ mod tests {
         assert!(Arc::ptr_eq(&told, &ferry));
         assert_eq!(again, Wanted { client: second.number, ..wanted });
         assert!(matches!(ask(&mut all, &second, way, 8), Answer::Later));
-        assert_eq!(all.fails(5, &again, 9), [7, 8]);
-        let late = Wanted { client: second.number + 99, ..again };
+        assert_eq!(all.fails(5, (&again, Failure::NotThere), 9), [7, 8]);
+        let late = Wanted { client: second.number, ..again };
         assert!(matches!(ask(&mut all, &second, way, 9), Answer::Soon), "by a proof of his own");
-        assert_eq!(all.fails(5, &late, 9), []);
+        assert_eq!(all.fails(5, (&late, Failure::NotThere), 9), []);
         assert!(matches!(ask(&mut all, &second, way, 9), Answer::Nobody), "in vain");
         assert!(matches!(ask(&mut all, &first, way, 9), Answer::Lead(_)), "it leads him");
+        let other = Client::alone(5);
+        assert!(
+            matches!(ask(&mut all, &other, way, 9), Answer::Soon),
+            "it was not in vain for him"
+        );
         assert!(matches!(ask(&mut all, &second, way, 9 + IN_VAIN), Answer::Soon), "no more");
         all.leads_now(&worker, &wanted, 10).unwrap();
         assert!(matches!(ask(&mut all, &second, way_to(3), 10), Answer::Soon), "elsewhere");
         let late = 6 + WAY_KEPT / 2;
         assert!(matches!(ask(&mut all, &Client::alone(5), way, late), Answer::Soon));
+        // One for whom there is no room takes nothing from others.
+        let full = Wanted { client: 77, ..wanted };
+        assert_eq!(all.fails(5, (&full, Failure::NotBrought), 10), []);
         // Nobody waits for a ferry that says nothing.
         let third = Client::alone(5);
         let Answer::Tell(..) = ask(&mut all, &third, way, 11) else { panic!() };
@@ -500,7 +512,7 @@ mod tests {
         let (_, wanted) = all.offered(&offer(&asks, way_to(2)), 5).unwrap();
         all.leads_now(&worker, &wanted, 6).unwrap();
         assert!(lead(&mut all, &asks, way_to(2), 7).is_some());
-        assert_eq!(all.fails(5, &wanted, 8), []);
+        assert_eq!(all.fails(5, (&wanted, Failure::NotThere), 8), []);
         assert!(!all.leads(&asks, way_to(2), worker.process()));
         assert!(matches!(ask(&mut all, &asks, way_to(2), 8), Answer::Soon), "another may");
     }
@@ -547,9 +559,11 @@ mod tests {
         assert!(all.leads_now(&ferry, &wanted(3), 6).is_some(), "one that is known");
         let other = |port| Wanted { client: 2, ..wanted(port) };
         // What was proved is not any more, and then it is in vain.
-        many.clone().chain(many).for_each(|port| _ = all.fails(5, &other(port), 6));
+        many.clone()
+            .chain(many)
+            .for_each(|port| _ = all.fails(5, (&other(port), Failure::NotThere), 6));
         assert_eq!(all.failed.len(), LEADS_OF_NAMESPACE);
-        all.fails(5, &other(u16::MAX), 6 + IN_VAIN);
+        all.fails(5, (&other(u16::MAX), Failure::NotThere), 6 + IN_VAIN);
         assert_eq!(all.failed.len(), 1, "those are over");
         for port in 0..ARRIVALS_OF_NAMESPACE as u16 + 9 {
             let connection = offer(&asks, to(port.into()));

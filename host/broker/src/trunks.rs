@@ -133,12 +133,12 @@ impl Trunks {
 
     /// Both may have one more.
     fn has_room(&self, two: Between) -> bool {
-        if let Ends::Far([_, others]) = two.ends
-            && !two.processes.iter().all(|process| self.has_room_with(*process, others))
+        let [one, other] = two.processes;
+        if let Ends::Far([first, second]) = two.ends
+            && !(self.has_room_with(one, second) && self.has_room_with(other, first))
         {
             return false;
         }
-        let [one, other] = two.processes;
         [(one, other), (other, one)].into_iter().all(|(process, other)| {
             let own = self.of.get(&process);
             let here = self.here.get(&process.0).copied().unwrap_or(0);
@@ -407,6 +407,37 @@ mod tests {
         assert!(!all.may_come(71, ((6, 2), 80, 20), 1, || true));
         let expected = [80, 80, 80].into_iter().chain(ports).chain([7, 8]);
         assert_eq!(told, expected.collect::<Vec<u16>>());
+    }
+
+    #[test]
+    fn another_host_takes_a_few_of_a_process_s_places() {
+        let mut all = Trunks::default();
+        let far = |worker: u64, host: u8| {
+            let ends = [[10, 0, 0, host], [10, 0, 0, 1]].map(IpAddr::from);
+            Between { processes: [(5, worker), (5, 1)], ends: Ends::Far(ends) }
+        };
+        let mut fill = |host: u8| {
+            let workers = u64::from(host) * 100..;
+            let taken = workers.take_while(|worker| {
+                let is_free = all.room(far(*worker, host)) == Room::Free;
+                if is_free {
+                    all.add(*worker, far(*worker, host), None);
+                }
+                is_free
+            });
+            taken.count()
+        };
+        assert_eq!([2, 3].map(&mut fill), [TRUNKS_WITH_NAMESPACE; 2]);
+        // The same of who goes there.
+        let goes = |worker: u64, to: u8| {
+            let ends = [[10, 0, 0, 1], [10, 0, 0, to]].map(IpAddr::from);
+            Between { processes: [(5, 9), (5, worker)], ends: Ends::Far(ends) }
+        };
+        for worker in 1000..1000 + TRUNKS_WITH_NAMESPACE as u64 {
+            assert_eq!(all.room(goes(worker, 2)), Room::Free);
+            all.add(worker, goes(worker, 2), None);
+        }
+        assert_eq!((all.room(goes(2000, 2)), all.room(goes(2000, 3))), (Room::None, Room::Free));
     }
 
     #[test]

@@ -98,6 +98,8 @@ pub enum Request {
         token: u64,
         /// As it was wanted.
         wanted: Wanted,
+        /// Why not.
+        why: Failure,
     },
     /// Of a ferry: somebody of another host is to be brought to who listens, by a trunk to it. He
     /// has connected by the kernel's TCP before.
@@ -109,6 +111,16 @@ pub enum Request {
         /// That connection, as he has it.
         names: Names,
     },
+}
+
+/// Why a ferry brings somebody nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// No ferry is there, or it has not seen him come, or nobody listens there any more: what was
+    /// seen to go there does not.
+    NotThere,
+    /// This ferry has no room for him, or does not go there for anybody.
+    NotBrought,
 }
 
 /// Who wants to be brought to another host.
@@ -340,8 +352,9 @@ impl Request {
             Self::Leads { token, wanted: Wanted { client, at, names } } => {
                 [with_ports(12, names.ports), client, at, token]
             }
-            Self::Fails { token, wanted: Wanted { client, at, names } } => {
-                [with_ports(14, names.ports), client, at, token]
+            Self::Fails { token, wanted: Wanted { client, at, names }, why } => {
+                let kind = if why == Failure::NotThere { 14 } else { 15 };
+                [with_ports(kind, names.ports), client, at, token]
             }
             Self::Comes { tag, token, names } => [with_ports(13, names.ports), tag, token, 0],
         };
@@ -361,8 +374,9 @@ impl Request {
             [kind, client, at, token] if kind as u32 == 12 => {
                 Self::Leads { token, wanted: Wanted { client, at, names: named(kind, more) } }
             }
-            [kind, client, at, token] if kind as u32 == 14 => {
-                Self::Fails { token, wanted: Wanted { client, at, names: named(kind, more) } }
+            [kind, client, at, token] if matches!(kind as u32, 14 | 15) => {
+                let why = if kind as u32 == 14 { Failure::NotThere } else { Failure::NotBrought };
+                Self::Fails { token, wanted: Wanted { client, at, names: named(kind, more) }, why }
             }
             [kind, tag, token, 0] if kind as u32 == 13 => {
                 Self::Comes { tag, token, names: named(kind, more) }
@@ -503,7 +517,8 @@ mod tests {
             Request::Ranges,
             Request::Ferries,
             Request::Leads { token: 8, wanted: WANTED },
-            Request::Fails { token: 8, wanted: WANTED },
+            Request::Fails { token: 8, wanted: WANTED, why: Failure::NotThere },
+            Request::Fails { token: 0, wanted: WANTED, why: Failure::NotBrought },
             Request::Comes { tag: u64::MAX, token: 9, names: WANTED.names },
         ] {
             assert_eq!(Request::decode(&request.encode()), Some(request));

@@ -218,6 +218,12 @@ impl<M: WordMemory> Mirror<M> {
         self.memory.store((1 - self.side) * SIDE + IS_CUT, 0, Ordering::Release);
     }
 
+    /// The process has left a socket that listens.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        self.memory.load(self.side * SIDE + LEFT, Ordering::Acquire) != 0
+    }
+
     /// The process was told that the two are parted.
     #[must_use]
     pub fn is_cut(&self) -> bool {

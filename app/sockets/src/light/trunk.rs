@@ -407,8 +407,10 @@ impl Trunk {
         let word = self.memory.word(self.side * SIDE + LEFT);
         word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        // A ferry tells the other host.
-        if self.memory.load((1 - self.side) * SIDE + SLEEPS, Ordering::Relaxed) != 0 {
+        let sleeps = self.memory.word((1 - self.side) * SIDE + SLEEPS);
+        // If that is a ferry it tells the other host.
+        if self.across.is_some() && sleeps.load(Ordering::Relaxed) != 0 {
+            sleeps.store(0, Ordering::Relaxed);
             bell::ring(self.bell);
         }
         let opens = self.memory.word((1 - self.side) * SIDE + OPENS);
