@@ -79,11 +79,14 @@ impl Crossing {
 
     /// Until it ends. What has come is the process's before it hears that.
     pub(crate) fn run(mut self) {
-        let end = loop {
+        let mut end = loop {
             if let Err(end) = self.look_and_sleep() {
                 break end;
             }
         };
+        if matches!(end, End::Lost) {
+            end = self.last_words();
+        }
         self.part.ends();
         if let End::Here { is_cut } = end {
             self.say_over(is_cut);
@@ -122,23 +125,35 @@ impl Crossing {
         if self.move_some(What::All)? {
             return Ok(());
         }
-        let is_ending = self.sleep()?;
-        if is_ending {
-            // What has come before that is the process's still.
-            while self.move_some(What::All)? {}
-            return Err(End::Lost);
-        }
+        self.sleep()?;
         self.looked = clock::now();
         self.look_around(self.looked)
     }
 
-    /// What has come and what is to go. Whether there was anything.
-    fn move_some(&mut self, what: What) -> Result<bool, End> {
-        let mut is_any = self.queues.poll(&mut self.letters)?;
+    /// The connection is no more, or of no use: what had come by it before is the process's still,
+    /// and may say how it has ended.
+    fn last_words(&mut self) -> End {
+        loop {
+            match self.take() {
+                Ok(true) => {}
+                Ok(false) => return End::Lost,
+                Err(end) => return end,
+            }
+        }
+    }
+
+    /// What has come. Whether there was anything.
+    fn take(&mut self) -> Result<bool, End> {
+        let is_any = self.queues.poll(&mut self.letters)?;
         let mut letters = core::mem::take(&mut self.letters);
         let outcome = letters.drain(..).try_for_each(|letter| self.read(letter));
         self.letters = letters;
-        outcome?;
+        outcome.map(|()| is_any)
+    }
+
+    /// What has come and what is to go. Whether there was anything.
+    fn move_some(&mut self, what: What) -> Result<bool, End> {
+        let mut is_any = self.take()?;
         if self.said.letters.len() > OUTBOX {
             return Err(End::Lost);
         }
@@ -251,8 +266,8 @@ impl Crossing {
         Ok(())
     }
 
-    /// Until something has happened. Whether the connection ends.
-    fn sleep(&mut self) -> io::Result<bool> {
+    /// Until something has happened.
+    fn sleep(&mut self) -> Result<(), End> {
         let mut files = vec![self.queues.news(), self.queues.id().ends()];
         files.extend(self.said.broker.as_ref().map(AsFd::as_fd));
         files.extend(self.trunk.as_ref().map(|trunk| trunk.bell.as_fd()));
@@ -270,10 +285,10 @@ impl Crossing {
             Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
         match poll(&mut wanted, Some(&limit)) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
+            Err(_) => return Err(End::Lost),
         }
         // Something has happened to a connection that is there: it ends.
-        Ok(!wanted[1].revents().is_empty())
+        if wanted[1].revents().is_empty() { Ok(()) } else { Err(End::Lost) }
     }
 
     /// The other ferry hears that it is over, behind all that was written.
