@@ -98,7 +98,7 @@ pub enum Request {
         token: u64,
         /// As it was wanted.
         wanted: Wanted,
-        /// Why not.
+        /// What stands in the way.
         why: Failure,
     },
     /// Of a ferry: somebody of another host is to be brought to who listens, by a trunk to it. He
