@@ -8,7 +8,7 @@ use omniverb_carry::trunk::Names;
 use omniverb_sys::{EventFd, clock, lock};
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -45,7 +45,7 @@ impl AsFd for Mailbox {
 
 /// The addresses of a connection.
 pub(crate) fn ends(names: &Names) -> [IpAddr; 2] {
-    names.addresses.map(|one| Ipv6Addr::from(one).to_canonical())
+    names.ends().map(|end| end.ip())
 }
 
 /// Who wants to go where: a process, between these addresses, to that port.
@@ -64,6 +64,7 @@ pub(crate) enum Voice {
 pub(crate) struct Fleet {
     /// To where others may be brought.
     pub(crate) to: Vec<Range>,
+    /// Where ferries listen.
     pub(crate) port: u16,
     voice: Voice,
     pub(crate) token: AtomicU64,
@@ -130,16 +131,10 @@ impl Fleet {
         }
     }
 
-    /// Where ferries listen.
-    pub(crate) fn port(&self) -> u16 {
-        self.port
-    }
-
     /// Says what becomes of a connection of TCP, to who wants to know.
     pub(crate) fn tells(&self, names: &Names, what: &str) {
         if self.voice == Voice::Loud {
-            let [from, to] = ends(names);
-            let [from, to] = [(from, names.ports[0]), (to, names.ports[1])].map(SocketAddr::from);
+            let [from, to] = names.ends();
             eprintln!("omniverb-ferry: {from} to {to}: {what}");
         }
     }

@@ -52,7 +52,7 @@ fn main() -> ExitCode {
 
 fn run(fleet: Fleet) -> Result<(), String> {
     below::load()?;
-    let port = fleet.port();
+    let port = fleet.port;
     let listener = Listener::new(port)
         .map_err(|error| format!("cannot listen at port {port} of rdma_cm: {error}"))?;
     let fleet = Arc::new(fleet);

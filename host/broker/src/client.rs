@@ -113,26 +113,27 @@ impl Client {
         (namespace == self.namespace).then(|| *lock(&self.diagnosis) = Some(file))
     }
 
-    /// What has passed at a socket in its namespace; `None`: it is not there, or no more.
-    pub(crate) fn look(&self, connection: &Connection) -> io::Result<Option<Traffic>> {
+    /// Asks the kernel by its socket.
+    fn ask<T>(&self, what: impl FnOnce(&Diagnosis<'_>) -> io::Result<T>) -> io::Result<T> {
         let diagnosis = lock(&self.diagnosis);
         let by = diagnosis.as_ref().and_then(|file| Diagnosis::by(file.as_fd()));
-        by.map_or(Err(io::ErrorKind::NotConnected.into()), |by| connection.look(&by))
+        by.map_or(Err(io::ErrorKind::NotConnected.into()), |by| what(&by))
+    }
+
+    /// What has passed at a socket in its namespace; `None`: it is not there, or no more.
+    pub(crate) fn look(&self, connection: &Connection) -> io::Result<Option<Traffic>> {
+        self.ask(|by| connection.look(by))
     }
 
     /// The socket to which the kernel would bring who connects from its namespace to an address of
     /// that.
     pub(crate) fn listener(&self, to: SocketAddr) -> io::Result<Option<u64>> {
-        let diagnosis = lock(&self.diagnosis);
-        let by = diagnosis.as_ref().and_then(|file| Diagnosis::by(file.as_fd()));
-        by.map_or(Err(io::ErrorKind::NotConnected.into()), |by| by.listener(to))
+        self.ask(|by| by.listener(to))
     }
 
     /// Whether there is a connection of these names in its namespace.
     pub(crate) fn has(&self, names: Names) -> io::Result<bool> {
-        let diagnosis = lock(&self.diagnosis);
-        let by = diagnosis.as_ref().and_then(|file| Diagnosis::by(file.as_fd()));
-        by.map_or(Err(io::ErrorKind::NotConnected.into()), |by| by.has(names))
+        self.ask(|by| by.has(names))
     }
 
     /// Its network namespace and its number.

@@ -3,7 +3,7 @@
 use crate::arrivals::IsIt;
 use crate::bring::{By, Nowhere, There, answer, bring, who_listens};
 use crate::client::Client;
-use crate::ferries::{Answer, Lead, Serves, Way, ends, way};
+use crate::ferries::{Answer, Lead, Serves, Way, way};
 use crate::offers::Offer;
 use crate::shared::Broker;
 use crate::trunks::Ends;
@@ -124,7 +124,7 @@ pub(crate) fn comes(
 fn come(broker: &Broker, asks: (&Client, u64), token: u64, names: &trunk::Names) -> Option<()> {
     let (worker, _) = asks;
     let ferry = lock(&broker.ferries).of(worker, token)?;
-    let [from, to] = ends(names);
+    let [from, to] = names.ends();
     // Who has accepted it has said so, not long ago.
     let (here, now) = (worker.namespace, clock::now());
     let (arrived, is_it) = lock(&broker.ferries).arrived(here, [to, from], now)?;

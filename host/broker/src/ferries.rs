@@ -51,13 +51,13 @@ pub(crate) struct Ferry {
     client: Weak<Client>,
     token: u64,
     user: u32,
-    is_for_all: bool,
+    whom: Serves,
 }
 
 impl Ferry {
     /// It may have what that process sends.
     pub(crate) fn serves(&self, client: &Client) -> bool {
-        self.is_for_all || self.user == client.peer.uid
+        self.whom == Serves::All || self.user == client.peer.uid
     }
 }
 
@@ -113,24 +113,20 @@ pub(crate) struct Ferries {
 impl Ferries {
     /// A process is one from now on: what its other connections are known by. `None`: there are
     /// enough.
-    pub(crate) fn add(&mut self, client: &Arc<Client>, serves: Serves) -> Option<u64> {
-        let is_for_all = serves == Serves::All;
+    pub(crate) fn add(&mut self, client: &Arc<Client>, whom: Serves) -> Option<u64> {
         let here = self.all.entry(client.namespace).or_default();
         let user = client.peer.uid;
-        let is_like = |one: &&Ferry| match is_for_all {
-            true => one.is_for_all,
-            false => !one.is_for_all && one.user == user,
-        };
-        let most = if is_for_all { FERRIES_FOR_ALL } else { FERRIES_OF_USER };
+        let is_like = |one: &&Ferry| one.whom == whom && (whom == Serves::All || one.user == user);
+        let most = if whom == Serves::All { FERRIES_FOR_ALL } else { FERRIES_OF_USER };
         let is_one = |one: &Ferry| one.client.ptr_eq(&Arc::downgrade(client));
         if here.iter().filter(is_like).count() >= most
-            || here.len() >= FERRIES_OF_NAMESPACE && !is_for_all
+            || here.len() >= FERRIES_OF_NAMESPACE && whom == Serves::Own
             || here.iter().any(is_one)
         {
             return None;
         }
         let token = random::number();
-        here.push(Ferry { client: Arc::downgrade(client), token, user, is_for_all });
+        here.push(Ferry { client: Arc::downgrade(client), token, user, whom });
         Some(token)
     }
 
@@ -210,10 +206,7 @@ impl Ferries {
             return None;
         }
         (want.at, want.told) = (now, Some(now));
-        let names = Names {
-            addresses: [ends.local.ip(), ends.remote.ip()].map(bytes),
-            ports: [ends.local.port(), ends.remote.port()],
-        };
+        let names = Names::between([ends.local, ends.remote]);
         Some((ferry, Wanted { client: client.number, at: now, names }))
     }
 
@@ -248,8 +241,7 @@ impl Ferries {
         let until = at.saturating_add(WAY_KEPT);
         self.leads.retain(|_, lead| lead.until > now);
         let here = ((worker.namespace, 0), FIRST)..=((worker.namespace, u64::MAX), LAST);
-        let has_room = self.leads.range(here).count() < LEADS_OF_NAMESPACE;
-        if until <= now || !has_room && !self.leads.contains_key(&(process, way)) {
+        if until <= now || !has_room(&mut self.leads, (process, way), here, |_| true) {
             return None;
         }
         self.leads.insert((process, way), Lead { process: worker.process(), until });
@@ -335,24 +327,8 @@ fn has_room<K: Ord + Copy, T>(
 
 /// From where to where that was wanted.
 pub(crate) fn way(wanted: &Wanted) -> Way {
-    let [from, to] = ends(&wanted.names);
+    let [from, to] = wanted.names.ends();
     (from.ip(), to)
-}
-
-/// Both ends of a connection, of names that somebody has said.
-pub(crate) fn ends(names: &Names) -> [SocketAddr; 2] {
-    let of = |end: usize| {
-        let address = Ipv6Addr::from(names.addresses[end]).to_canonical();
-        SocketAddr::new(address, names.ports[end])
-    };
-    [of(0), of(1)]
-}
-
-fn bytes(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
-    }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use omniverb_sys::connection::{Connection, Names};
 use omniverb_sys::{Access, Extent, lock, socket};
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -117,16 +117,13 @@ fn light(broker: &Broker, trunk: &Trunk) -> Vec<Socket> {
     let side = usize::from(!trunk.has_asked);
     let socket = |id: u32| {
         let (names, sent) = shown.get(id)?;
-        let end = |which: usize| {
-            let address = Ipv6Addr::from(names.addresses[which]).to_canonical();
-            SocketAddr::new(address, names.ports[which])
-        };
+        let ends = names.ends();
         // Whoever opens one chooses an id of his own.
         let own = usize::from(id as usize & 1 != side);
         Some(Socket {
             process: trunk.process,
-            local: end(own),
-            remote: end(1 - own),
+            local: ends[own],
+            remote: ends[1 - own],
             state: State::Light,
             reason: Reason::None,
             is_across: trunk.is_across,

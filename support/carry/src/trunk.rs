@@ -10,6 +10,7 @@
 //! 0x89000   rings of lanes, in the same order
 //! ```
 
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use omniverb_ring::WordMemory;
 use omniverb_ring::sync::Ordering;
 
@@ -99,6 +100,27 @@ pub struct Names {
     pub addresses: [[u8; 16]; 2],
     /// In the order of the machine.
     pub ports: [u16; 2],
+}
+
+impl Names {
+    /// From one end to the other.
+    #[must_use]
+    pub fn between(ends: [SocketAddr; 2]) -> Self {
+        let bytes = |end: SocketAddr| match end.ip() {
+            IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+            IpAddr::V6(address) => address.octets(),
+        };
+        Self { addresses: ends.map(bytes), ports: ends.map(|end| end.port()) }
+    }
+
+    /// Both ends, who has opened it first.
+    #[must_use]
+    pub fn ends(&self) -> [SocketAddr; 2] {
+        [0, 1].map(|end| {
+            let address = Ipv6Addr::from(self.addresses[end]).to_canonical();
+            SocketAddr::new(address, self.ports[end])
+        })
+    }
 }
 
 /// What is written down of the connections of a trunk, for who shows them: by one side who opens
@@ -255,6 +277,16 @@ mod tests {
         assert_eq!(shown.get(5), Some((names(9), [0; 2])), "another one");
         let used = memory.0.iter().take(TABLE / 8);
         assert!(used.into_iter().all(|word| word.load(Ordering::Relaxed) == 0));
+    }
+
+    #[test]
+    fn names_are_those_of_both_ends() {
+        for text in ["10.1.2.3:65535", "[fd77::1]:1", "0.0.0.0:0"] {
+            let ends = [text, "[::1]:80"].map(|end| end.parse().unwrap());
+            assert_eq!(Names::between(ends).ends(), ends);
+        }
+        let mapped = Names::between(["[::ffff:10.1.2.3]:7".parse().unwrap(); 2]);
+        assert_eq!(mapped.ends()[0], "10.1.2.3:7".parse().unwrap(), "that is the same");
     }
 
     #[test]
