@@ -1,9 +1,10 @@
 //! The constants of the code, and what numbers they are: for documents that say the same numbers.
 //!
 //! In: Rust files. Out: values of integer constants and durations (in nanoseconds), by name; and of
-//! the fields of `Limits`, whose default is in a `limits.rs`.
+//! the fields of `Limits`, whose default is in a `limits.rs`. And which of them are budgets: their
+//! documentation begins with `Budget:`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, bail};
 use syn::visit::{self, Visit};
@@ -16,7 +17,11 @@ struct Definition {
 
 /// All constants, by name.
 #[derive(Default)]
-pub(crate) struct Constants(BTreeMap<String, Vec<Definition>>);
+pub(crate) struct Constants {
+    definitions: BTreeMap<String, Vec<Definition>>,
+    /// Files and names of those that are budgets.
+    budgets: BTreeSet<(String, String)>,
+}
 
 /// What a constant says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +39,11 @@ impl Constants {
         Ok(())
     }
 
+    /// The file and the name of each constant that is a budget.
+    pub(crate) fn budgets(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.budgets.iter().map(|(path, name)| (path.as_str(), name.as_str()))
+    }
+
     /// The value of an expression of constants, `RINGS + 2 * RING_BYTES`; with `file.rs ` before it
     /// where several files have one of that name.
     pub(crate) fn value(&self, what: &str) -> Result<Value> {
@@ -45,7 +55,8 @@ impl Constants {
 
     /// The constant of a name that a file has; or, if it has none, the only one of that name.
     fn definition(&self, name: &str, file: &str) -> Result<&Definition> {
-        let all = self.0.get(name).with_context(|| format!("there is no constant {name}"))?;
+        let all =
+            self.definitions.get(name).with_context(|| format!("there is no constant {name}"))?;
         let in_file = |one: &&Definition| {
             let before = one.path.strip_suffix(file);
             before.is_some_and(|rest| file.is_empty() || rest.is_empty() || rest.ends_with('/'))
@@ -152,8 +163,25 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn found(&mut self, name: String, value: &syn::Expr) {
         let one = Definition { path: self.path.to_owned(), value: value.clone() };
-        self.constants.0.entry(name).or_default().push(one);
+        self.constants.definitions.entry(name).or_default().push(one);
     }
+
+    fn documented(&mut self, name: &syn::Ident, attributes: &[syn::Attribute]) {
+        if first_line(attributes).is_some_and(|line| line.trim_start().starts_with("Budget:")) {
+            self.constants.budgets.insert((self.path.to_owned(), name.to_string()));
+        }
+    }
+}
+
+/// The first line of an item's documentation.
+fn first_line(attributes: &[syn::Attribute]) -> Option<String> {
+    attributes.iter().find_map(|attribute| {
+        let syn::Meta::NameValue(pair) = &attribute.meta else { return None };
+        let syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) = &pair.value else {
+            return None;
+        };
+        pair.path.is_ident("doc").then(|| text.value())
+    })
 }
 
 impl<'a> Visit<'a> for Reader<'_> {
@@ -164,11 +192,21 @@ impl<'a> Visit<'a> for Reader<'_> {
     }
 
     fn visit_item_const(&mut self, item: &'a syn::ItemConst) {
+        self.documented(&item.ident, &item.attrs);
         self.found(item.ident.to_string(), &item.expr);
     }
 
     fn visit_impl_item_const(&mut self, item: &'a syn::ImplItemConst) {
+        self.documented(&item.ident, &item.attrs);
         self.found(item.ident.to_string(), &item.expr);
+    }
+
+    fn visit_item_struct(&mut self, item: &'a syn::ItemStruct) {
+        if item.ident == "Limits" && self.path.ends_with("/limits.rs") {
+            for field in &item.fields {
+                field.ident.iter().for_each(|name| self.documented(name, &field.attrs));
+            }
+        }
     }
 
     /// `Limits { qps_per_session: 8192, ..}`.
@@ -211,6 +249,16 @@ mod tests {
         assert_eq!(value("a/c.rs WAIT"), Some(Value::Number(7)));
         assert_eq!(value("WAIT"), None, "two of that name");
         assert_eq!(value("C"), None);
+    }
+
+    #[test]
+    fn budgets_say_that_they_are() {
+        let mut constants = Constants::default();
+        let text = "/// Budget: for each peer.\nconst A: u32 = 1; /// A number.\nconst B: u32 = 2;
+            struct Limits { /// Budget: of a host.\n vnics: usize, /// Other.\n more: usize }";
+        constants.add("a/limits.rs", text).unwrap();
+        let said: Vec<_> = constants.budgets().collect();
+        assert_eq!(said, [("a/limits.rs", "A"), ("a/limits.rs", "vnics")]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod abi;
 mod bools;
+mod budgets;
 mod constants;
 mod dist;
 mod documents;

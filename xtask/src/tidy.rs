@@ -11,7 +11,7 @@ use crate::constants::Constants;
 use crate::layers::Layers;
 use crate::run::{output, root};
 use crate::symbols::Table;
-use crate::{bools, documents, library, numbers, promises, readmes, thin};
+use crate::{bools, budgets, documents, library, numbers, promises, readmes, thin};
 
 const WARN_LINES: usize = 400;
 const FAIL_LINES: usize = 600;
@@ -103,6 +103,9 @@ fn check_documents(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
             faults.extend(documents::faults(name, &text, names, &targets));
             faults.extend(documents::chain_faults(name, &text, names, &|file| read(file).ok()));
             faults.extend(numbers::faults(name, &text, &constants));
+            if *name == "docs/budgets.md" {
+                faults.extend(budgets::faults(name, &text, &constants));
+            }
         }
     }
     let architecture = read("docs/architecture.md")?;
