@@ -206,7 +206,7 @@ impl Key {
             true => Access::ReadWrite,
             false => Access::ReadOnly,
         };
-        let pages = omniverb_adopt::adopt_onto(onto, start, peers, &Strategy::ALL)
+        let pages = omniverb_adopt::adopt_onto(onto, start, peers, &Strategy::EXACT)
             .map_err(|error| crate::errno::from_raw(error.errno()))?;
         // As many whole pages as the extent has: a range that is none of these is not what the
         // daemon asked for.

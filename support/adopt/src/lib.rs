@@ -56,7 +56,6 @@ use omniverb_sys::{Extent, clock, maps, memfd};
 use region::{Part, Region, Source};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
-use rustix::mm::MprotectFlags;
 use rustix::time::Timespec;
 use strategy::{Mover, Patience};
 use work::{Direction, PAGE_BYTES, STRETCH_BYTES_MAX, Staging, Stretch, Work};
@@ -69,6 +68,9 @@ const STANDARD_ERROR: RawFd = 2;
 /// A release that finds the other threads busy goes on trying for this long: unlike an adoption it
 /// should not be given up lightly.
 const RELEASE_TIME_MAX_NS: u64 = 1_000_000_000;
+/// So often a release looks for pages anew whose mappings changed meanwhile, before it pauses: a
+/// thread that changes them all the time is stopped each time, and gets on between.
+const CHANGES_MAX: usize = 32;
 const RELEASE_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// The whole pages of one memory region, living on a memfd at their old addresses.
@@ -109,7 +111,7 @@ pub struct ReleaseError {
 /// # Errors
 /// [`AdoptError`]; the pages are where they were.
 pub fn adopt(address: usize, length: usize, peers: Access) -> Result<AdoptedPages, AdoptError> {
-    adopt_with(address, length, peers, &Strategy::ALL)
+    adopt_with(address, length, peers, &Strategy::EXACT)
 }
 
 /// As [`adopt`], with only these strategies, tried in this order. For tests and measurements.
@@ -178,6 +180,7 @@ pub fn adopt_onto(
 
     let lock = MOVES.guard();
     survey::check(start, end)?;
+    strategy::keep();
     let region = region.link();
     let moved = move_out(region, strategies).and_then(|()| {
         let file = region_of(region).file();
@@ -231,7 +234,6 @@ fn move_out(region: NonNull<Region>, strategies: &[Strategy]) -> Result<(), Adop
 /// A place where the program has part of a region mapped.
 struct Place {
     part: Part,
-    protection: MprotectFlags,
     source: Source,
 }
 
@@ -239,8 +241,7 @@ fn find_place(region: &Region) -> Result<Option<Place>, AdoptError> {
     let mut found = None;
     maps::for_each(|mapping| {
         let Some(part) = region.part_in(mapping) else { return ControlFlow::Continue(()) };
-        let (protection, source) = (work::protection_of(mapping), region.source(mapping));
-        found = Some(Place { part, protection, source });
+        found = Some(Place { part, source: region.source(mapping) });
         ControlFlow::Break(())
     })?;
     Ok(found)
@@ -254,26 +255,33 @@ fn move_back(
 ) -> Result<(), AdoptError> {
     let region = region_of(region);
     let mut mover = Mover::mandatory(strategies, patience);
+    let mut changes = 0;
     while let Some(place) = find_place(region)? {
-        let Part { address, length, offset } = place.part;
-        let mut staging = Staging::new(length)?;
-        let mut done = 0;
-        while done < length {
-            let stretch = Stretch {
-                region,
-                offset: offset + done as u64,
-                address: address + done,
-                length: STRETCH_BYTES_MAX.min(length - done),
-            };
-            let direction = Direction::Back {
-                staging: staging.address,
-                protection: place.protection,
-                source: place.source,
-            };
-            mover.perform(&Work { stretch, direction })?;
-            staging.moved(stretch.length);
-            done += stretch.length;
+        match move_place(region, &mut mover, &place) {
+            // What was found there is there no more, or not in one piece: it is looked for again.
+            Err(AdoptError::Changed) if changes < CHANGES_MAX => changes += 1,
+            Err(AdoptError::Changed) => return Err(AdoptError::Busy),
+            outcome => outcome?,
         }
+    }
+    Ok(())
+}
+
+fn move_place(region: &Region, mover: &mut Mover<'_>, place: &Place) -> Result<(), AdoptError> {
+    let Part { address, length, offset } = place.part;
+    let mut staging = Staging::new(length)?;
+    let mut done = 0;
+    while done < length {
+        let stretch = Stretch {
+            region,
+            offset: offset + done as u64,
+            address: address + done,
+            length: STRETCH_BYTES_MAX.min(length - done),
+        };
+        let direction = Direction::Back { staging: staging.address, source: place.source };
+        mover.perform(&Work { stretch, direction })?;
+        staging.moved(stretch.length);
+        done += stretch.length;
     }
     Ok(())
 }

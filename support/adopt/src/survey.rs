@@ -68,7 +68,7 @@ impl Survey {
     }
 }
 
-fn is_plain(mapping: &Mapping<'_>) -> bool {
+pub(crate) fn is_plain(mapping: &Mapping<'_>) -> bool {
     mapping.may_read
         && mapping.may_write
         && !mapping.may_execute

@@ -8,6 +8,7 @@
 // purpose of this crate and stand at each block.
 
 use crate::region::{Region, Source};
+use crate::survey;
 use core::ops::ControlFlow;
 use core::slice;
 use omniverb_sys::extent::Kind;
@@ -47,8 +48,6 @@ pub(crate) enum Direction<'a> {
     Back {
         /// Where the private pages are being prepared: same length as the stretch.
         staging: usize,
-        /// Protection the program gave the pages meanwhile.
-        protection: MprotectFlags,
         /// Where the contents are read.
         source: Source,
     },
@@ -74,11 +73,12 @@ impl Work<'_> {
     }
 
     /// Puts the copy in the place of the original, atomically for every thread: both calls change
-    /// the mapping under the kernel's own lock.
-    pub(crate) fn replace(&self) -> Result<(), Errno> {
+    /// the mapping under the kernel's own lock. `protection`: what [`Work::protection`] found, under
+    /// the same conditions.
+    pub(crate) fn replace(&self, protection: MprotectFlags) -> Result<(), Errno> {
         match self.direction {
             Direction::Out { .. } => map_file(self.stretch),
-            Direction::Back { staging, protection, .. } => {
+            Direction::Back { staging, .. } => {
                 let Stretch { address, length, .. } = self.stretch;
                 // SAFETY: the staging pages are ours; what they replace was found to be our own
                 // file's pages, whose contents they hold.
@@ -95,19 +95,19 @@ impl Work<'_> {
         }
     }
 
-    /// True if the program's mapping is still of the kind that is to be replaced.
-    pub(crate) fn still_fits(&self) -> Result<bool, Errno> {
+    /// The protection that the program's pages have now. `None`: they are not of the kind that is
+    /// to be replaced any more, or not all have the same protection.
+    pub(crate) fn protection(&self) -> Result<Option<MprotectFlags>, Errno> {
         let Stretch { region, offset, address, length } = self.stretch;
         let mut covered_to = address;
+        let mut found = None;
         maps::for_each(|mapping| {
             if mapping.start > covered_to || covered_to >= address + length {
                 return ControlFlow::Break(());
             }
             if mapping.end > covered_to {
                 let fits = match self.direction {
-                    Direction::Out { .. } => {
-                        !mapping.is_shared && mapping.inode == 0 && mapping.may_write
-                    }
+                    Direction::Out { .. } => survey::is_plain(mapping),
                     Direction::Back { .. } => {
                         let into = covered_to - mapping.start;
                         let expected = offset + (covered_to - address) as u64;
@@ -115,14 +115,31 @@ impl Work<'_> {
                             && mapping.offset + into as u64 == expected
                     }
                 };
-                if !fits {
+                let protection = protection_of(mapping);
+                if !fits || *found.get_or_insert(protection) != protection {
                     return ControlFlow::Break(());
                 }
                 covered_to = mapping.end;
             }
             ControlFlow::Continue(())
         })?;
-        Ok(covered_to >= address + length)
+        Ok(found.filter(|_| covered_to >= address + length))
+    }
+
+    /// True if the calling thread runs on these pages, or has its `errno` there: it must not be the
+    /// one that copies them.
+    pub(crate) fn is_under_caller(&self) -> bool {
+        /// Frames of our callers, whose variables are changed.
+        const ABOVE: usize = 64 << 10;
+        /// Frames of what is called.
+        const BELOW: usize = 64 << 10;
+        let local = 0u8;
+        let stack = (&raw const local).addr();
+        // SAFETY: only the address is used.
+        let errno = unsafe { libc::__errno_location() }.addr();
+        let (start, end) = (self.stretch.address, self.stretch.address + self.stretch.length);
+        (start < stack.saturating_add(ABOVE) && stack.saturating_sub(BELOW) < end)
+            || (start..end).contains(&errno)
     }
 }
 

@@ -7,7 +7,7 @@ mod single;
 mod stop;
 mod userfault;
 
-pub(crate) use userfault::forget_in_child;
+pub(crate) use userfault::{forget_in_child, keep};
 
 use crate::error::AdoptError;
 use crate::sharers::Sharers;
@@ -20,15 +20,19 @@ use omniverb_sys::extent::Kind;
 pub enum Strategy {
     /// The calling thread is the only one in this memory.
     SingleThread,
-    /// Write-protection by userfaultfd: only threads that write to the pages wait.
-    Userfault,
     /// A helper process stops the other threads, of all processes in this memory, with ptrace.
     Stop,
+    /// Write-protection by userfaultfd: only threads that write to the pages wait. What others do
+    /// to the mappings meanwhile can be lost, see `userfault.rs`.
+    Userfault,
 }
 
 impl Strategy {
-    /// All, in the order in which they are preferred: what disturbs the program least comes first.
-    pub const ALL: [Strategy; 3] = [Self::SingleThread, Self::Userfault, Self::Stop];
+    /// Those that hold up everything the program may do to the pages, stores and `mprotect` alike:
+    /// for adoptions, which may be left undone.
+    pub const EXACT: [Strategy; 2] = [Self::SingleThread, Self::Stop];
+    /// All, in the order in which they are preferred: for releases, which must come to an end.
+    pub const ALL: [Strategy; 3] = [Self::SingleThread, Self::Stop, Self::Userfault];
 }
 
 /// Whether what stands in the way of protection alone counts still.
@@ -72,6 +76,10 @@ impl<'a> Mover<'a> {
         let (mut outcome, mut descriptors_only) = (Err(AdoptError::NotPermitted), false);
         let mut is_busy = false;
         for strategy in self.strategies {
+            // Others may be stopped, only not at this moment: another attempt is better.
+            if *strategy == Strategy::Userfault && is_busy && self.patience == Patience::Left {
+                continue;
+            }
             outcome = match strategy {
                 Strategy::SingleThread => single::perform(work),
                 Strategy::Userfault => self.protected(work, Despite::Nothing),

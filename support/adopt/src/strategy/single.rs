@@ -7,9 +7,10 @@ use crate::survey::thread_count;
 use crate::work::Work;
 
 pub(super) fn perform(work: &Work<'_>) -> Result<(), AdoptError> {
-    if thread_count() != 1 || !sharers::none() {
+    if thread_count() != 1 || !sharers::none() || work.is_under_caller() {
         return Err(AdoptError::NotPermitted);
     }
+    let protection = work.protection()?.ok_or(AdoptError::Changed)?;
     work.copy()?;
-    Ok(work.replace()?)
+    Ok(work.replace(protection)?)
 }

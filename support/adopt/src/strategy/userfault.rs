@@ -8,6 +8,10 @@
 //! way back, came with Linux 5.19. It holds for every process in this memory, known or not, but
 //! not for devices that were given pages before: see `direct_io.rs`.
 //!
+//! What changes the mappings themselves (`mprotect`, `madvise`) is not held up: it is looked at before
+//! and after the copy, but what comes between the last look and the replacement is lost. So this is
+//! for releases only, where threads cannot be stopped.
+//!
 //! Between protecting and waking, the calling thread must not write to the pages itself: it runs
 //! on a stack that is not among them, with signals blocked, and neither allocates nor frees.
 #![expect(unsafe_code)]
@@ -129,6 +133,9 @@ pub(super) fn perform(work: &Work<'_>, others: Others<'_>) -> Result<(), AdoptEr
     if kept.as_ref().is_some_and(|userfault| userfault.process != getpid()) {
         *kept = None;
     }
+    if work.is_under_caller() {
+        return Err(AdoptError::NotPermitted);
+    }
     for _ in 0..2 {
         if kept.is_none() {
             *kept = Some(prepare().ok_or(AdoptError::NotPermitted)?);
@@ -137,15 +144,31 @@ pub(super) fn perform(work: &Work<'_>, others: Others<'_>) -> Result<(), AdoptEr
             others.check_descriptors()?;
         }
         match kept.as_ref().map(|userfault| userfault.perform(work, others)) {
-            Some(Err(AdoptError::System(Errno::NOTTY | Errno::BADF))) => {
+            Some(Done { outcome: Err(AdoptError::System(Errno::NOTTY | Errno::BADF)), .. }) => {
                 // The program closed our descriptor, and the number may mean a file of its own.
                 core::mem::forget(kept.take());
             }
-            Some(outcome) => return outcome,
+            Some(Done { outcome, is_clean }) => {
+                if !is_clean {
+                    // Closing it ends every registration and wakes every thread that waits.
+                    *kept = None;
+                }
+                return outcome;
+            }
             None => {}
         }
     }
     Err(AdoptError::NotPermitted)
+}
+
+/// Opens the descriptor while the process may, for releases at a time when it may not any more. With
+/// [`crate::lock::MOVES`] held.
+pub(crate) fn keep() {
+    // SAFETY: the lock is held.
+    let kept = unsafe { &mut *KEPT.0.get() };
+    if kept.is_none() {
+        *kept = prepare();
+    }
 }
 
 /// In a forked child: the descriptor governs the parent's memory.
@@ -214,25 +237,43 @@ fn enable(file: &OwnedFd, features: u64) -> bool {
     unsafe { ioctl(file, Updater::<IOC_API, Api>::new(&mut api)) }.is_ok()
 }
 
+/// True if the kernel did it, or had done so when the program closed our descriptor.
+fn is_over(outcome: Result<(), Errno>) -> bool {
+    matches!(outcome, Ok(()) | Err(Errno::NOTTY | Errno::BADF))
+}
+
+/// What became of a move under protection.
+struct Done {
+    outcome: Result<(), AdoptError>,
+    /// Nothing is registered any more, and nobody waits.
+    is_clean: bool,
+}
+
 impl Userfault {
-    fn perform(&self, work: &Work<'_>, others: Others<'_>) -> Result<(), AdoptError> {
+    fn perform(&self, work: &Work<'_>, others: Others<'_>) -> Done {
         let range =
             Range { start: work.stretch.address as u64, length: work.stretch.length as u64 };
         // Refused when the program uses userfaultfd on these pages itself, or they are gone.
-        self.register(range).map_err(|errno| match errno {
-            Errno::NOTTY | Errno::BADF => AdoptError::System(errno),
-            _ => AdoptError::NotPermitted,
-        })?;
+        if let Err(errno) = self.register(range) {
+            let error = match errno {
+                Errno::NOTTY | Errno::BADF => AdoptError::System(errno),
+                _ if work.protection() == Ok(None) => AdoptError::Changed,
+                _ => AdoptError::NotPermitted,
+            };
+            return Done { outcome: Err(error), is_clean: true };
+        }
         let outcome = self.replace_protected(work, range, others);
+        let mut is_clean = true;
         if outcome.is_err() {
             // The old pages stay: lift the protection. After success they no longer exist.
             let _ = self.protect(range, 0);
             // SAFETY: only takes this descriptor's hands off the range.
-            let _ = unsafe { ioctl(&self.file, Setter::<IOC_UNREGISTER, Range>::new(range)) };
+            let undone = unsafe { ioctl(&self.file, Setter::<IOC_UNREGISTER, Range>::new(range)) };
+            is_clean = is_over(undone);
         }
         // SAFETY: wakes threads that wait for this descriptor; they try their fault again.
-        let _ = unsafe { ioctl(&self.file, Setter::<IOC_WAKE, Range>::new(range)) };
-        outcome
+        let woken = unsafe { ioctl(&self.file, Setter::<IOC_WAKE, Range>::new(range)) };
+        Done { outcome, is_clean: is_clean && is_over(woken) }
     }
 
     fn replace_protected(
@@ -241,16 +282,23 @@ impl Userfault {
         range: Range,
         others: Others<'_>,
     ) -> Result<(), AdoptError> {
+        // What is registered is what the mappings were at that moment, which may be anything, also
+        // what this thread is going to write to: the staging pages, where others unmapped
+        // something since they were looked for. A thread must never wait for itself.
+        work.protection()?.ok_or(AdoptError::Changed)?;
         if !self.covers_unpopulated {
             touch(work);
         }
-        self.protect(range, PROTECT_MODE_ON)?;
+        self.protect(range, PROTECT_MODE_ON).map_err(|_| AdoptError::Changed)?;
         others.check()?;
+        // Whatever is mapped there from now on is not registered, so that no store waits.
+        work.protection()?.ok_or(AdoptError::Changed)?;
         work.copy()?;
         // Whoever unmapped the pages meanwhile took the registration away with them, and then this
         // fails instead of burying what lives there now.
         self.protect(range, PROTECT_MODE_ON).map_err(|_| AdoptError::Changed)?;
-        Ok(work.replace()?)
+        let protection = work.protection()?.ok_or(AdoptError::Changed)?;
+        Ok(work.replace(protection)?)
     }
 
     fn register(&self, range: Range) -> Result<(), Errno> {

@@ -7,6 +7,7 @@
 //! soak` does); without it they are few, and end after some time. `OMNIVERB_ADOPT_DEVICE` names a
 //! device of memory that most of them move pages onto instead of a memfd; for virtual machines.
 
+mod arrangements;
 mod content;
 mod descriptors;
 mod device;
@@ -103,6 +104,9 @@ const SCENARIOS: &[Scenario] = &[
     scenario("program_unmaps_pages", sharing::program_unmaps_pages),
     scenario("program_protects_pages", sharing::program_protects_pages),
     scenario("program_closes_descriptor", sharing::program_closes_descriptor),
+    scenario("own_peer_stop", || arrangements::own_peer(Strategy::Stop)),
+    scenario("own_peer_userfault", || arrangements::own_peer(Strategy::Userfault)),
+    scenario("protection_holds", arrangements::protection_holds),
     scenario("refusals", refusal::refusals),
     scenario("refused_stacks", refusal::stacks),
     scenario("refused_with_aio", refusal::asynchronous_io),
@@ -124,6 +128,8 @@ const SCENARIOS: &[Scenario] = &[
     as_nobody("nobody_refused_ring", rings::without_mapping),
     as_nobody("nobody_refused_ring_buffers", rings::registered_only_with_buffers),
     as_nobody("nobody_refused_ring_waited_for", rings::registered_only_and_waited_for),
+    as_nobody("nobody_own_peer_stop", || arrangements::own_peer(Strategy::Stop)),
+    as_nobody("nobody_protection_holds", arrangements::protection_holds),
     as_nobody("nobody_stress_single", || stress::alone(Strategy::SingleThread)),
     as_nobody("nobody_stress_stop", || stress::writers(Strategy::Stop)),
     as_nobody("nobody_kernel_stores_stop", || stress::kernel_stores(Strategy::Stop)),
@@ -162,7 +168,11 @@ pub fn give_back(mut pages: AdoptedPages, ways: &[Strategy]) {
 /// Why a strategy cannot be tried here, if so.
 pub fn require(strategy: Strategy) -> Outcome {
     let memory = memory::Memory::anonymous(memory::PAGE);
-    match adopt_somewhere(memory, Access::ReadWrite, &[strategy]) {
+    let mut outcome = adopt_somewhere(memory, Access::ReadWrite, &[strategy]);
+    while outcome.as_ref().err() == Some(&AdoptError::Busy) {
+        outcome = adopt_somewhere(memory, Access::ReadWrite, &[strategy]);
+    }
+    match outcome {
         Ok(pages) => {
             give_back(pages, &[strategy]);
             Ok(())

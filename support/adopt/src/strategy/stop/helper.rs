@@ -13,6 +13,7 @@ use super::order::{Order, REPLACED, REPLACING, THREADS_MAX};
 use super::reason;
 use super::tracee::Tracee;
 use crate::tasks;
+use crate::work::Direction;
 use core::mem::MaybeUninit;
 use core::slice;
 use core::sync::atomic::Ordering;
@@ -57,16 +58,16 @@ pub(super) fn run(order: &Order<'_>) -> Result<(), i32> {
 fn work_halted(order: &Order<'_>, halted: &Halted) -> Result<(), i32> {
     let errno = |errno: Errno| errno.raw_os_error();
     let stretch = order.work.stretch;
-    if halted.any_stack_within(stretch.address, stretch.length) {
+    // On the way back a stack is as good as anything else: whoever runs on it stands still.
+    let leaves = matches!(order.work.direction, Direction::Out { .. });
+    if leaves && halted.any_stack_within(stretch.address, stretch.length) {
         return Err(reason::STACK);
     }
-    if !order.work.still_fits().map_err(errno)? {
-        return Err(reason::CHANGED);
-    }
+    let protection = order.work.protection().map_err(errno)?.ok_or(reason::CHANGED)?;
     order.work.copy().map_err(errno)?;
     disarm();
     order.progress.store(REPLACING, Ordering::Release);
-    order.work.replace().map_err(errno)?;
+    order.work.replace(protection).map_err(errno)?;
     order.progress.store(REPLACED, Ordering::Release);
     Ok(())
 }

@@ -41,7 +41,7 @@ impl Order<'_> {
         match self.progress.load(Ordering::Acquire) {
             REPLACED => Ok(()),
             // Killed around its last system call: the mappings tell on which side of it.
-            REPLACING if !self.work.still_fits()? => Ok(()),
+            REPLACING if self.work.protection()?.is_none() => Ok(()),
             REFUSED => Err(match self.reason.load(Ordering::Relaxed) {
                 reason::NOT_PERMITTED => AdoptError::NotPermitted,
                 reason::CHANGED => AdoptError::Changed,
