@@ -73,8 +73,8 @@ impl Work<'_> {
     }
 
     /// Puts the copy in the place of the original, atomically for every thread: both calls change
-    /// the mapping under the kernel's own lock. `protection`: what [`Work::protection`] found, under
-    /// the same conditions.
+    /// the mapping under the kernel's own lock. `protection`: what [`Work::protection`] found,
+    /// under the same conditions.
     pub(crate) fn replace(&self, protection: MprotectFlags) -> Result<(), Errno> {
         match self.direction {
             Direction::Out { .. } => map_file(self.stretch),

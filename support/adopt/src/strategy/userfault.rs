@@ -8,9 +8,9 @@
 //! way back, came with Linux 5.19. It holds for every process in this memory, known or not, but
 //! not for devices that were given pages before: see `direct_io.rs`.
 //!
-//! What changes the mappings themselves (`mprotect`, `madvise`) is not held up: it is looked at before
-//! and after the copy, but what comes between the last look and the replacement is lost. So this is
-//! for releases only, where threads cannot be stopped.
+//! What changes the mappings themselves (`mprotect`, `madvise`) is not held up: it is looked at
+//! before and after the copy, but what comes between the last look and the replacement is lost. So
+//! this is for releases only, where threads cannot be stopped.
 //!
 //! Between protecting and waking, the calling thread must not write to the pages itself: it runs
 //! on a stack that is not among them, with signals blocked, and neither allocates nor frees.
@@ -161,8 +161,8 @@ pub(super) fn perform(work: &Work<'_>, others: Others<'_>) -> Result<(), AdoptEr
     Err(AdoptError::NotPermitted)
 }
 
-/// Opens the descriptor while the process may, for releases at a time when it may not any more. With
-/// [`crate::lock::MOVES`] held.
+/// Opens the descriptor while the process may, for releases at a time when it may not any more.
+/// With [`crate::lock::MOVES`] held.
 pub(crate) fn keep() {
     // SAFETY: the lock is held.
     let kept = unsafe { &mut *KEPT.0.get() };
