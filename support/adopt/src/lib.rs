@@ -36,6 +36,7 @@ mod fork;
 mod holders;
 mod lock;
 mod region;
+mod reserve;
 mod sharers;
 mod strategy;
 mod survey;
@@ -58,7 +59,7 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 use strategy::{Mover, Patience};
-use work::{Direction, PAGE_BYTES, STRETCH_BYTES_MAX, Staging, Stretch, Work};
+use work::{Direction, PAGE_BYTES, STRETCH_BYTES_MAX, Stretch, Work};
 
 /// Name of the memfds; shows in `/proc/PID/maps`.
 const FILE_NAME: &str = "omniverb-mr";
@@ -176,12 +177,14 @@ pub fn adopt_onto(
         // A program that closed its standard streams must not print into its own memory.
         file = rustix::io::fcntl_dupfd_cloexec(&file, STANDARD_ERROR + 1)?;
     }
-    let region = Region::new((start, length), (file, offset), kind)?;
+    
 
     let lock = MOVES.guard();
     survey::check(start, end)?;
+    reserve::prepare()?;
+    strategy::prepare()?;
     strategy::keep();
-    let region = region.link();
+    let region = Region::new((start, length), (file, offset), kind)?.link();
     let moved = move_out(region, strategies).and_then(|()| {
         let file = region_of(region).file();
         match kind {
@@ -264,26 +267,55 @@ fn move_back(
             outcome => outcome?,
         }
     }
+    region.empty(region.offset, region.length);
     Ok(())
 }
 
+/// In steps: behind each the file is emptied, so that there is little that exists twice.
 fn move_place(region: &Region, mover: &mut Mover<'_>, place: &Place) -> Result<(), AdoptError> {
     let Part { address, length, offset } = place.part;
-    let mut staging = Staging::new(length)?;
     let mut done = 0;
     while done < length {
+        let (staging, staged) = reserve::pages(STRETCH_BYTES_MAX.min(length - done))?;
         let stretch = Stretch {
             region,
             offset: offset + done as u64,
             address: address + done,
-            length: STRETCH_BYTES_MAX.min(length - done),
+            length: staged,
         };
-        let direction = Direction::Back { staging: staging.address, source: place.source };
-        mover.perform(&Work { stretch, direction })?;
-        staging.moved(stretch.length);
-        done += stretch.length;
+        let direction = Direction::Back { staging, source: place.source };
+        match mover.perform(&Work { stretch, direction }) {
+            Ok(()) => reserve::moved(staged),
+            Err(error) => {
+                reserve::empty();
+                // The process may have as many mappings as it is allowed.
+                if matches!(error, AdoptError::Busy | AdoptError::Changed)
+                    || !reserve::give_up_spare()
+                {
+                    return Err(error);
+                }
+                continue;
+            }
+        }
+        if !is_mapped(region, (stretch.offset, staged))? {
+            region.empty(stretch.offset, staged);
+        }
+        done += staged;
     }
     Ok(())
+}
+
+/// Whether bytes of a region's file are mapped: a process that is its own peer has them in another
+/// place, which gets the same contents.
+fn is_mapped(region: &Region, (offset, length): (u64, usize)) -> Result<bool, Errno> {
+    let mut found = false;
+    maps::for_each(|mapping| {
+        found = region.part_in(mapping).is_some_and(|part| {
+            part.offset < offset + length as u64 && offset < part.offset + part.length as u64
+        });
+        if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    Ok(found)
 }
 
 impl AdoptedPages {

@@ -5,12 +5,14 @@
 // UNSAFETY: an intrusive list, since a collection would allocate under the lock; every access is
 // made with crate::lock::MOVES held.
 
+use crate::reserve;
 use core::cell::Cell;
 use core::mem::ManuallyDrop;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use omniverb_sys::extent::Kind;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
 /// Where the contents of adopted pages are read when they go back.
@@ -32,6 +34,8 @@ pub(crate) struct Region {
     file: ManuallyDrop<OwnedFd>,
     device: (u32, u32),
     inode: u64,
+    /// Whose pages they are: a forked child has a copy of this.
+    process: u64,
     next: Cell<*mut Region>,
 }
 
@@ -54,8 +58,8 @@ impl Region {
         let device = (rustix::fs::major(status.st_dev), rustix::fs::minor(status.st_dev));
         let next = Cell::new(ptr::null_mut());
         let file = ManuallyDrop::new(file);
-        let inode = status.st_ino;
-        Ok(Box::new(Region { start, length, offset, kind, file, device, inode, next }))
+        let (inode, process) = (status.st_ino, reserve::process());
+        Ok(Box::new(Region { start, length, offset, kind, file, device, inode, process, next }))
     }
 
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
@@ -77,6 +81,17 @@ impl Region {
     pub(crate) fn source(&self, mapping: &omniverb_sys::maps::Mapping<'_>) -> Source {
         let in_file = self.kind == Kind::File && self.file_is_ours();
         if in_file || !mapping.may_read { Source::File } else { Source::Mapping }
+    }
+
+    /// Takes pages out of the file that are not the program's any more: whoever else has them mapped
+    /// sees zeros, and pays for them. A file that peers may not write to cannot be emptied; who is
+    /// granted how much of those is bounded (`omniverb_tenancy`).
+    pub(crate) fn empty(&self, offset: u64, length: usize) {
+        let is_ours = self.process == reserve::process() && self.file_is_ours();
+        if self.kind == Kind::File && is_ours {
+            let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let _ = fallocate(self.file(), how, offset, length as u64);
+        }
     }
 
     /// What a mapping shows of this region: a mapping may be of several that are neighbours in one

@@ -241,6 +241,11 @@ impl Sharers {
         if seen { Ok(Sharers { list, newest }) } else { Err(AdoptError::Busy) }
     }
 
+    /// Nobody is known, nor up to which number: [`Sharers::are_all`] looks at all there are.
+    pub(crate) fn not_looked_for() -> Sharers {
+        Sharers { list: [const { None }; SHARERS_MAX], newest: AtomicI32::new(0) }
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Sharer> {
         self.list.iter().flatten()
     }

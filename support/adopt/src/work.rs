@@ -340,12 +340,6 @@ impl Staging {
         Ok(Staging { address: at.expose_provenance(), length })
     }
 
-    /// The first `length` bytes now live elsewhere.
-    pub(crate) fn moved(&mut self, length: usize) {
-        self.address += length;
-        self.length -= length;
-    }
-
     pub(crate) fn into_address(self) -> usize {
         let address = self.address;
         core::mem::forget(self);

@@ -35,6 +35,12 @@ impl Strategy {
     pub const ALL: [Strategy; 3] = [Self::SingleThread, Self::Stop, Self::Userfault];
 }
 
+/// Reserves what the strategies need besides, before the first page moves. With
+/// [`crate::lock::MOVES`] held.
+pub(crate) fn prepare() -> Result<(), AdoptError> {
+    stop::prepare()
+}
+
 /// Whether what stands in the way of protection alone counts still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
@@ -127,7 +133,14 @@ impl<'a> Mover<'a> {
     /// Looked for once: who is made later is looked for when everybody stands still.
     fn sharers(&mut self) -> Result<&Sharers, AdoptError> {
         if self.sharers.is_none() {
-            self.sharers = Some(Sharers::find()?);
+            self.sharers = Some(match Sharers::find() {
+                // No address space to find them by. If there is one it is seen when everybody else
+                // stands still.
+                Err(AdoptError::NotPermitted) if self.need == Need::Mandatory => {
+                    Sharers::not_looked_for()
+                }
+                found => found?,
+            });
         }
         self.sharers.as_ref().ok_or(AdoptError::NotPermitted)
     }

@@ -14,6 +14,7 @@ mod device;
 mod direct;
 mod disturbance;
 mod fork;
+mod limits;
 mod measure;
 mod memory;
 mod packed;
@@ -107,6 +108,8 @@ const SCENARIOS: &[Scenario] = &[
     scenario("own_peer_stop", || arrangements::own_peer(Strategy::Stop)),
     scenario("own_peer_userfault", || arrangements::own_peer(Strategy::Userfault)),
     scenario("protection_holds", arrangements::protection_holds),
+    scenario("released_file_is_empty", limits::released_file_is_empty),
+    scenario("released_without_address_space", limits::without_address_space),
     scenario("refusals", refusal::refusals),
     scenario("refused_stacks", refusal::stacks),
     scenario("refused_with_aio", refusal::asynchronous_io),
@@ -135,6 +138,8 @@ const SCENARIOS: &[Scenario] = &[
     as_nobody("nobody_kernel_stores_stop", || stress::kernel_stores(Strategy::Stop)),
     as_nobody("nobody_sleepers_stop", || stress::sleepers(Strategy::Stop)),
     as_nobody("nobody_may_not_userfault", refusal::no_userfault),
+    as_nobody("nobody_released_while_memory_locks", limits::while_memory_locks),
+    as_nobody("nobody_released_without_space", limits::without_address_space),
 ];
 
 /// Cycles of a stress scenario.

@@ -369,8 +369,15 @@ pub fn kill(process: i32) {
 }
 
 pub fn reap(child: i32) {
+    reap_status(child);
+}
+
+/// Waits for a child; how it ended.
+pub fn reap_status(child: i32) -> i32 {
+    let mut status = 0;
     // SAFETY: our own child.
-    unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    status
 }
 
 /// Leaves the calling thread in the kernel, where nothing but SIGKILL reaches it, until a byte

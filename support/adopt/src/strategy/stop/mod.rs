@@ -32,7 +32,7 @@ use crate::error::AdoptError;
 use crate::sharers::Sharers;
 use crate::work::{PAGE_BYTES, Staging, Work};
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use omniverb_sys::maps;
 use order::{Order, REFUSED, STARTED, THREADS_MAX};
 use rustix::fd::AsFd;
@@ -44,17 +44,32 @@ use tracee::Tracee;
 
 const STACK_BYTES: usize = 256 << 10;
 
-pub(super) fn perform(work: &Work<'_>, sharers: &Sharers) -> Result<(), AdoptError> {
-    // Stack and thread table in one piece: an inaccessible page, the stack growing down to it, and
-    // the table above.
-    let table_bytes = (THREADS_MAX * size_of::<Tracee>()).next_multiple_of(PAGE_BYTES);
-    let memory = Staging::new(STACK_BYTES + table_bytes)?;
-    let stack_top = memory.address + STACK_BYTES;
-    // SAFETY: the lowest page of what was just mapped.
-    unsafe {
-        let guard = core::ptr::with_exposed_provenance_mut(memory.address);
-        rustix::mm::mprotect(guard, PAGE_BYTES, rustix::mm::MprotectFlags::empty())?;
+/// Stack and thread table of helpers in one piece: an inaccessible page, the stack growing down to
+/// it, and the table above. 0: there is none yet. Reserved before the first page moves, so that a
+/// release takes no new address space. With [`crate::lock::MOVES`] held.
+static MEMORY: AtomicUsize = AtomicUsize::new(0);
+
+/// Makes sure that there is memory for a helper.
+///
+/// # Errors
+/// What the kernel says.
+pub(super) fn prepare() -> Result<(), AdoptError> {
+    if MEMORY.load(Ordering::Relaxed) == 0 {
+        let table_bytes = (THREADS_MAX * size_of::<Tracee>()).next_multiple_of(PAGE_BYTES);
+        let memory = Staging::new(STACK_BYTES + table_bytes)?;
+        // SAFETY: the lowest page of what was just mapped.
+        unsafe {
+            let guard = core::ptr::with_exposed_provenance_mut(memory.address);
+            rustix::mm::mprotect(guard, PAGE_BYTES, rustix::mm::MprotectFlags::empty())?;
+        }
+        MEMORY.store(memory.into_address(), Ordering::Relaxed);
     }
+    Ok(())
+}
+
+pub(super) fn perform(work: &Work<'_>, sharers: &Sharers) -> Result<(), AdoptError> {
+    prepare()?;
+    let stack_top = MEMORY.load(Ordering::Relaxed) + STACK_BYTES;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let thread_list = openat(CWD, c"/proc/self/task", flags, Mode::empty())?;
     allow_own_children_to_trace();
