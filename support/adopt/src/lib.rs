@@ -177,7 +177,6 @@ pub fn adopt_onto(
         // A program that closed its standard streams must not print into its own memory.
         file = rustix::io::fcntl_dupfd_cloexec(&file, STANDARD_ERROR + 1)?;
     }
-    
 
     let lock = MOVES.guard();
     survey::check(start, end)?;

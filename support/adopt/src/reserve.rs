@@ -41,13 +41,8 @@ struct Guarded(UnsafeCell<Reserve>);
 // SAFETY: used only with MOVES held.
 unsafe impl Sync for Guarded {}
 
-static RESERVE: Guarded = Guarded(UnsafeCell::new(Reserve {
-    address: 0,
-    length: 0,
-    spare: 0,
-    mark: 0,
-    latest: 0,
-}));
+static RESERVE: Guarded =
+    Guarded(UnsafeCell::new(Reserve { address: 0, length: 0, spare: 0, mark: 0, latest: 0 }));
 
 fn reserve<'a>() -> &'a mut Reserve {
     // SAFETY: MOVES is held by whoever calls, and no reference outlives a function of this module.
@@ -125,7 +120,11 @@ pub(crate) fn pages(wanted: usize) -> Result<(usize, usize), Errno> {
         }
     }
     let length = wanted.min(reserve.length - SEED_BYTES);
-    if length == 0 { Err(outcome.err().unwrap_or(Errno::NOMEM)) } else { Ok((reserve.address, length)) }
+    if length == 0 {
+        Err(outcome.err().unwrap_or(Errno::NOMEM))
+    } else {
+        Ok((reserve.address, length))
+    }
 }
 
 impl Reserve {
