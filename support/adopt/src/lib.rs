@@ -227,7 +227,11 @@ fn move_out(region: NonNull<Region>, strategies: &[Strategy]) -> Result<(), Adop
             length: STRETCH_BYTES_MAX.min(region.length - done),
         };
         let direction = Direction::Out { pagemap: pagemap.as_ref().map(AsFd::as_fd) };
-        mover.perform(&Work { stretch, direction })?;
+        mover.perform(&Work { stretch, direction }).map_err(|error| match error {
+            // A guard page, or one whose contents the machine has lost.
+            AdoptError::System(Errno::FAULT) => AdoptError::NotAnonymous,
+            error => error,
+        })?;
         done += stretch.length;
     }
     Ok(())
@@ -273,6 +277,7 @@ fn move_back(
 /// In steps: behind each the file is emptied, so that there is little that exists twice.
 fn move_place(region: &Region, mover: &mut Mover<'_>, place: &Place) -> Result<(), AdoptError> {
     let Part { address, length, offset } = place.part;
+    let pagemap = work::open_pagemap();
     let mut done = 0;
     while done < length {
         let (staging, staged) = reserve::pages(STRETCH_BYTES_MAX.min(length - done))?;
@@ -282,7 +287,11 @@ fn move_place(region: &Region, mover: &mut Mover<'_>, place: &Place) -> Result<(
             address: address + done,
             length: staged,
         };
-        let direction = Direction::Back { staging, source: place.source };
+        let direction = Direction::Back {
+            staging,
+            pagemap: pagemap.as_ref().map(AsFd::as_fd),
+            source: place.source,
+        };
         match mover.perform(&Work { stretch, direction }) {
             Ok(()) => reserve::moved(staged),
             Err(error) => {

@@ -185,10 +185,13 @@ pub(crate) fn moved(length: usize) {
 /// What was put on the pages is not to stay there.
 pub(crate) fn empty() {
     const DONTNEED_LOCKED: i32 = 24;
+    const GUARD_REMOVE: i32 = 103;
     let Reserve { address, length, .. } = *reserve();
     // SAFETY: pages of this module's.
     unsafe {
         let _ = mprotect(at(address), length, MprotectFlags::READ | MprotectFlags::WRITE);
+        // An error where the kernel knows of no guard pages, and has made none.
+        let _ = libc::madvise(at(address), length, GUARD_REMOVE);
         if madvise(at(address), length, Advice::LinuxDontNeed).is_ok()
             || libc::madvise(at(address), length, DONTNEED_LOCKED) == 0
         {

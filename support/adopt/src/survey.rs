@@ -1,13 +1,17 @@
 //! The decision whether a range may move: reads the process's mappings and says no unless every
-//! byte is plain private anonymous memory and nothing in the process is known to store into pages
-//! without going through the page tables.
+//! byte is plain private anonymous memory, with no flags but plain ones, and nothing in the process
+//! is known to store into pages without going through the page tables.
+
+#![expect(unsafe_code)]
+// UNSAFETY: asks the kernel for the NUMA policy of an address, a call that rustix does not have.
 
 use crate::error::AdoptError;
 use crate::holders;
 use core::ops::ControlFlow;
 use omniverb_sys::maps::{self, Mapping};
+use omniverb_sys::smaps;
 use rustix::fs::{AtFlags, CWD, statat};
-use rustix::io::read;
+use rustix::io::{Errno, read};
 
 /// Below a thread's stack lies a guard of inaccessible pages, one page unless the program asked
 /// for more. A heap arena's reserve, which looks the same, is nearly always larger.
@@ -39,6 +43,10 @@ pub(crate) fn check(start: usize, end: usize) -> Result<(), AdoptError> {
     if survey.unfit || survey.covered_to < end {
         return Err(AdoptError::NotAnonymous);
     }
+    // Where flags cannot be looked at, none can be trusted to be plain.
+    if !has_plain_flags(start, end).unwrap_or(false) || has_numa_policy(start, end)? {
+        return Err(AdoptError::NotAnonymous);
+    }
     if survey.kernel_stores || holders::present() {
         return Err(AdoptError::KernelStores);
     }
@@ -65,6 +73,78 @@ impl Survey {
         if inaccessible && mapping.end - mapping.start <= STACK_GUARD_BYTES_MAX {
             self.guard_end = mapping.end;
         }
+    }
+}
+
+/// True if the flags of all mappings of a range are plain ones: those that every mapping has, that
+/// a heap has (`nr`), and advice about huge pages, which is advice. All others say that the program
+/// arranged something for these pages that would not move with them: userfaultfd (`um`, `uw`,
+/// `ui`), guard pages, locked pages, what a forked child is to see of them, core dumps, a key, KSM,
+/// growth, or what a kernel to come has.
+pub(crate) fn has_plain_flags(start: usize, end: usize) -> Result<bool, Errno> {
+    const PLAIN: [&[u8; 2]; 10] =
+        [b"rd", b"wr", b"mr", b"mw", b"me", b"ac", b"nr", b"sd", b"hg", b"nh"];
+    let (mut covered_to, mut is_plain) = (start, true);
+    smaps::for_each(|mapping, flags| {
+        if mapping.end > start && mapping.start < end {
+            is_plain &= mapping.start <= covered_to
+                && flags.protection_key == 0
+                && flags.all(|flag| PLAIN.iter().any(|plain| *plain == flag));
+            covered_to = mapping.end;
+        }
+        match is_plain && covered_to < end {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        }
+    })?;
+    Ok(is_plain && covered_to >= end)
+}
+
+/// As [`has_plain_flags`], while others stand still: only where looking is as short as copying is.
+/// Elsewhere what was seen before counts.
+pub(crate) fn has_plain_flags_still(start: usize, end: usize) -> Result<bool, Errno> {
+    /// Pages of a process whose mappings are walked in a millisecond.
+    const PAGES_MAX: usize = 1 << 16;
+    let mut text = [0u8; 128];
+    let count = read(maps::open_read(c"/proc/self/statm")?, &mut text)?;
+    let resident = core::str::from_utf8(&text[..count])
+        .ok()
+        .and_then(|text| text.split_ascii_whitespace().nth(1)?.parse::<usize>().ok());
+    if resident.is_some_and(|pages| pages <= PAGES_MAX) {
+        has_plain_flags(start, end)
+    } else {
+        Ok(true)
+    }
+}
+
+/// True if the program says on which NUMA nodes pages of a range are to be (`mbind`).
+fn has_numa_policy(start: usize, end: usize) -> Result<bool, Errno> {
+    let mut found = false;
+    maps::for_each(|mapping| {
+        if mapping.end > start && mapping.start < end {
+            found |= policy_of(mapping.start.max(start));
+        }
+        if found || mapping.end >= end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    Ok(found)
+}
+
+/// True if the mapping at an address has a policy of its own.
+fn policy_of(address: usize) -> bool {
+    const OF_ADDRESS: libc::c_ulong = 1 << 1;
+    let (mut mode, no_nodes) = (0 as libc::c_int, core::ptr::null_mut::<libc::c_ulong>());
+    // SAFETY: the kernel writes one integer. Where it has no NUMA it says ENOSYS, and then there is
+    // no policy.
+    unsafe {
+        libc::syscall(
+            libc::SYS_get_mempolicy,
+            &raw mut mode,
+            no_nodes,
+            0 as libc::c_ulong,
+            address,
+            OF_ADDRESS,
+        ) == 0
+            && mode != 0
     }
 }
 

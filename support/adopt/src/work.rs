@@ -48,6 +48,8 @@ pub(crate) enum Direction<'a> {
     Back {
         /// Where the private pages are being prepared: same length as the stretch.
         staging: usize,
+        /// Tells which pages the program made guard pages.
+        pagemap: Option<BorrowedFd<'a>>,
         /// Where the contents are read.
         source: Source,
     },
@@ -68,7 +70,10 @@ impl Work<'_> {
                 Kind::File => copy_out(self.stretch, pagemap),
                 Kind::Device => copy_onto_device(self.stretch),
             },
-            Direction::Back { staging, source, .. } => copy_back(self.stretch, staging, source),
+            Direction::Back { staging, source, pagemap } => {
+                copy_back(self.stretch, staging, source)?;
+                pagemap.map_or(Ok(()), |pagemap| guard_alike(self.stretch, pagemap, staging))
+            }
         }
     }
 
@@ -126,6 +131,16 @@ impl Work<'_> {
         Ok(found.filter(|_| covered_to >= address + length))
     }
 
+    /// As [`Work::protection`], while nobody can change anything: looks at the flags, too.
+    pub(crate) fn protection_still(&self) -> Result<Option<MprotectFlags>, Errno> {
+        let Stretch { address, length, .. } = self.stretch;
+        let is_plain = match self.direction {
+            Direction::Out { .. } => survey::has_plain_flags_still(address, address + length)?,
+            Direction::Back { .. } => true,
+        };
+        if is_plain { self.protection() } else { Ok(None) }
+    }
+
     /// True if the calling thread runs on these pages, or has its `errno` there: it must not be the
     /// one that copies them.
     pub(crate) fn is_under_caller(&self) -> bool {
@@ -170,47 +185,134 @@ fn page_is_zero(page: &[u8]) -> bool {
     }
 }
 
-/// Writes the stretch into the file. Pages that were never touched, or hold only zeros, stay holes
-/// there, so that a huge sparse region costs what it uses.
-fn copy_out(stretch: Stretch<'_>, pagemap: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
-    const ENTRY_BYTES: usize = 8;
-    const PRESENT_OR_SWAPPED: u64 = 0b11 << 62;
+/// What the kernel says of a page of the program's, in `/proc/self/pagemap`.
+#[derive(Clone, Copy)]
+struct Entry(u64);
+
+impl Entry {
+    const BYTES: usize = 8;
+    /// Entries read at once.
+    const COUNT: usize = 512;
+
+    /// There is a page, or something in the place of one.
+    fn is_touched(self) -> bool {
+        self.0 & (0b11 << 62) != 0
+    }
+
+    /// There is a page, which can be read without a fault that cannot be served.
+    fn is_present(self) -> bool {
+        self.0 & (1 << 63) != 0
+    }
+
+    /// It is a guard page (`MADV_GUARD_INSTALL`), as kernels from 6.15 on tell: whoever touches it
+    /// gets SIGSEGV.
+    fn is_guard(self) -> bool {
+        self.0 & (1 << 58) != 0
+    }
+}
+
+/// Calls `visit` for each page of a stretch, with its number; `None`: nothing is known of it.
+fn for_each_entry(
+    stretch: Stretch<'_>,
+    pagemap: Option<BorrowedFd<'_>>,
+    mut visit: impl FnMut(usize, Option<Entry>) -> Result<(), Errno>,
+) -> Result<(), Errno> {
     let pages = stretch.length / PAGE_BYTES;
-    let mut entries = [0u8; 512 * ENTRY_BYTES];
-    let mut run: Option<usize> = None;
+    let mut entries = [0u8; Entry::COUNT * Entry::BYTES];
     let mut page = 0;
     while page < pages {
-        let count = (pages - page).min(entries.len() / ENTRY_BYTES);
+        let count = (pages - page).min(Entry::COUNT);
         let known = pagemap.is_some_and(|pagemap| {
-            let wanted = &mut entries[..count * ENTRY_BYTES];
+            let wanted = &mut entries[..count * Entry::BYTES];
             let bytes = wanted.len();
-            let at = (stretch.address / PAGE_BYTES + page) * ENTRY_BYTES;
+            let at = (stretch.address / PAGE_BYTES + page) * Entry::BYTES;
             pread(pagemap, wanted, at as u64) == Ok(bytes)
         });
-        for (index, entry) in entries.as_chunks::<ENTRY_BYTES>().0[..count].iter().enumerate() {
-            let touched = !known || u64::from_ne_bytes(*entry) & PRESENT_OR_SWAPPED != 0;
-            let holds_data = touched && {
-                let at = stretch.address + (page + index) * PAGE_BYTES;
+        for (index, entry) in entries.as_chunks::<{ Entry::BYTES }>().0[..count].iter().enumerate()
+        {
+            visit(page + index, known.then(|| Entry(u64::from_ne_bytes(*entry))))?;
+        }
+        page += count;
+    }
+    Ok(())
+}
+
+/// Writes the stretch into the file. Pages that were never touched, or hold only zeros, stay holes
+/// there, so that a huge sparse region costs what it uses. A guard page is `EFAULT`: it stays one,
+/// and where it is. No page is touched here of which it is not known that it can be.
+fn copy_out(stretch: Stretch<'_>, pagemap: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+    let mut run: Option<usize> = None;
+    for_each_entry(stretch, pagemap, |page, entry| {
+        if entry.is_some_and(Entry::is_guard) {
+            return Err(Errno::FAULT);
+        }
+        let at = stretch.address + page * PAGE_BYTES;
+        let holds_data = match entry {
+            Some(entry) if !entry.is_touched() => false,
+            Some(entry) if entry.is_present() => {
                 // SAFETY: inside the stretch, which is readable memory that nobody writes now.
                 !page_is_zero(unsafe {
                     slice::from_raw_parts(core::ptr::with_exposed_provenance(at), PAGE_BYTES)
                 })
-            };
-            match (run, holds_data) {
-                (None, true) => run = Some(page + index),
-                (Some(begin), false) => {
-                    write_pages(stretch, begin, page + index)?;
-                    run = None;
-                }
-                _ => {}
             }
+            _ => {
+                let mut copy = [0u8; PAGE_BYTES];
+                read_own(at, &mut copy)?;
+                !page_is_zero(&copy)
+            }
+        };
+        match (run, holds_data) {
+            (None, true) => run = Some(page),
+            (Some(begin), false) => {
+                write_pages(stretch, begin, page)?;
+                run = None;
+            }
+            _ => {}
         }
-        page += count;
-    }
+        Ok(())
+    })?;
     if let Some(begin) = run {
-        write_pages(stretch, begin, pages)?;
+        write_pages(stretch, begin, stretch.length / PAGE_BYTES)?;
     }
     Ok(())
+}
+
+/// Copies a page of the program's that may be there or not: `EFAULT` instead of a signal.
+fn read_own(address: usize, copy: &mut [u8; PAGE_BYTES]) -> Result<(), Errno> {
+    let to = libc::iovec { iov_base: copy.as_mut_ptr().cast(), iov_len: PAGE_BYTES };
+    let iov_base = core::ptr::with_exposed_provenance_mut(address);
+    let from = libc::iovec { iov_base, iov_len: PAGE_BYTES };
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    // SAFETY: one page each, of which the kernel checks that it is there.
+    let count = unsafe {
+        libc::syscall(libc::SYS_process_vm_readv, own, &raw const to, 1, &raw const from, 1, 0)
+    };
+    match count {
+        -1 if Errno::from_io_error(&std::io::Error::last_os_error()) != Some(Errno::FAULT) => {
+            // The call is forbidden here.
+            // SAFETY: inside the stretch, which is memory that nobody writes now.
+            unsafe {
+                let from = core::ptr::with_exposed_provenance::<u8>(address);
+                copy.as_mut_ptr().copy_from_nonoverlapping(from, PAGE_BYTES);
+            }
+            Ok(())
+        }
+        count if usize::try_from(count) == Ok(PAGE_BYTES) => Ok(()),
+        _ => Err(Errno::FAULT),
+    }
+}
+
+/// Makes guard pages of those pages of the copy that are such in the stretch.
+fn guard_alike(stretch: Stretch<'_>, pagemap: BorrowedFd<'_>, staging: usize) -> Result<(), Errno> {
+    const GUARD_INSTALL: libc::c_int = 102;
+    for_each_entry(stretch, Some(pagemap), |page, entry| {
+        if entry.is_some_and(Entry::is_guard) {
+            let at = core::ptr::with_exposed_provenance_mut(staging + page * PAGE_BYTES);
+            // SAFETY: a page of the staging area, which only this thread knows.
+            unsafe { libc::madvise(at, PAGE_BYTES, GUARD_INSTALL) };
+        }
+        Ok(())
+    })
 }
 
 /// The same to a device, which can only be mapped. What is there before is nobody's, and perhaps
@@ -252,12 +354,10 @@ fn write_pages(stretch: Stretch<'_>, begin: usize, end: usize) -> Result<(), Err
 /// data are read, or from the mapping; from a device by another mapping.
 pub(crate) fn copy_back(stretch: Stretch<'_>, to: usize, source: Source) -> Result<(), Errno> {
     if source == Source::Mapping {
-        copy_mapping(stretch.address, stretch.length, to);
-        return Ok(());
+        return copy_mapping(stretch.address, stretch.length, to);
     }
     if stretch.region.kind == Kind::Device {
-        copy_mapping(Staging::over(stretch)?.address, stretch.length, to);
-        return Ok(());
+        return copy_mapping(Staging::over(stretch)?.address, stretch.length, to);
     }
     let end = stretch.offset + stretch.length as u64;
     let mut at = stretch.offset;
@@ -288,18 +388,17 @@ pub(crate) fn copy_back(stretch: Stretch<'_>, to: usize, source: Source) -> Resu
     Ok(())
 }
 
-fn copy_mapping(from: usize, length: usize, to: usize) {
+fn copy_mapping(from: usize, length: usize, to: usize) -> Result<(), Errno> {
+    let mut copy = [0u8; PAGE_BYTES];
     for at in (0..length).step_by(PAGE_BYTES) {
-        // SAFETY: one page of the stretch, or of another mapping of it, which is readable memory
-        // that nobody writes now, and one of the staging area, which only this thread knows.
-        unsafe {
-            let from = core::ptr::with_exposed_provenance::<u8>(from + at);
+        read_own(from + at, &mut copy)?;
+        if !page_is_zero(&copy) {
             let to = core::ptr::with_exposed_provenance_mut::<u8>(to + at);
-            if !page_is_zero(slice::from_raw_parts(from, PAGE_BYTES)) {
-                to.copy_from_nonoverlapping(from, PAGE_BYTES);
-            }
+            // SAFETY: one page of the staging area, which only this thread knows.
+            unsafe { to.copy_from_nonoverlapping(copy.as_ptr(), PAGE_BYTES) };
         }
     }
+    Ok(())
 }
 
 /// Pages mapped for a moment, mostly fresh private ones: unmapped again unless they were moved

@@ -46,6 +46,7 @@ pub mod raw;
 pub mod row;
 pub mod signals;
 pub mod sleeper;
+pub mod smaps;
 pub mod socket;
 pub mod statement;
 #[cfg(any(test, feature = "fuzz"))]

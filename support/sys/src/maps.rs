@@ -31,6 +31,26 @@ pub struct Mapping<'a> {
     pub name: &'a [u8],
 }
 
+impl Mapping<'_> {
+    /// The same without its name.
+    pub(crate) fn without_name(self) -> Mapping<'static> {
+        let Mapping { start, end, may_read, may_write, may_execute, .. } = self;
+        let Mapping { is_shared, offset, device, inode, .. } = self;
+        Mapping {
+            start,
+            end,
+            may_read,
+            may_write,
+            may_execute,
+            is_shared,
+            offset,
+            device,
+            inode,
+            name: b"",
+        }
+    }
+}
+
 /// Larger than any line that matters; a longer path is cut, which changes no decision made here.
 pub(crate) const BUFFER_BYTES: usize = 8192;
 
@@ -47,8 +67,17 @@ pub fn for_each(visit: impl FnMut(&Mapping<'_>) -> ControlFlow<()>) -> Result<()
 
 /// The same for whatever `more` puts into the buffer, until it returns 0.
 pub(crate) fn lines(
-    mut more: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
+    more: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
     mut visit: impl FnMut(&Mapping<'_>) -> ControlFlow<()>,
+) -> Result<(), Errno> {
+    texts(more, |line| Ok(visit(&parse(line).ok_or(Errno::IO)?)))
+}
+
+/// Calls `visit` for each line of whatever `more` puts into the buffer, until that returns 0. Of a
+/// line that is longer than the buffer it gets what fits.
+pub(crate) fn texts(
+    mut more: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
+    mut visit: impl FnMut(&[u8]) -> Result<ControlFlow<()>, Errno>,
 ) -> Result<(), Errno> {
     let mut buffer = [0u8; BUFFER_BYTES];
     let mut filled = 0;
@@ -68,13 +97,13 @@ pub(crate) fn lines(
             if core::mem::take(&mut skip_to_line_end) {
                 continue;
             }
-            if visit(&parse(line).ok_or(Errno::IO)?).is_break() {
+            if visit(line)?.is_break() {
                 return Ok(());
             }
         }
         if begin == 0 && filled == buffer.len() {
             // A line longer than the buffer: use what fits, drop the rest.
-            if !skip_to_line_end && visit(&parse(&buffer).ok_or(Errno::IO)?).is_break() {
+            if !skip_to_line_end && visit(&buffer)?.is_break() {
                 return Ok(());
             }
             skip_to_line_end = true;
@@ -94,7 +123,7 @@ fn hexadecimal(text: &[u8]) -> Option<u64> {
     })
 }
 
-fn decimal(text: &[u8]) -> Option<u64> {
+pub(crate) fn decimal(text: &[u8]) -> Option<u64> {
     core::str::from_utf8(text).ok()?.parse().ok()
 }
 
@@ -103,7 +132,7 @@ fn split_at_byte(text: &[u8], byte: u8) -> Option<(&[u8], &[u8])> {
     Some((&text[..at], &text[at + 1..]))
 }
 
-fn parse(line: &[u8]) -> Option<Mapping<'_>> {
+pub(crate) fn parse(line: &[u8]) -> Option<Mapping<'_>> {
     let (range, rest) = split_at_byte(line, b' ')?;
     let (start, end) = split_at_byte(range, b'-')?;
     let (protection, rest) = split_at_byte(rest, b' ')?;

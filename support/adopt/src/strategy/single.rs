@@ -10,7 +10,7 @@ pub(super) fn perform(work: &Work<'_>) -> Result<(), AdoptError> {
     if thread_count() != 1 || !sharers::none() || work.is_under_caller() {
         return Err(AdoptError::NotPermitted);
     }
-    let protection = work.protection()?.ok_or(AdoptError::Changed)?;
+    let protection = work.protection_still()?.ok_or(AdoptError::Changed)?;
     work.copy()?;
     Ok(work.replace(protection)?)
 }

@@ -119,6 +119,51 @@ impl Memory {
         unsafe { libc::madvise(at, self.length & !(PAGE - 1), libc::MADV_HUGEPAGE) };
     }
 
+    /// `madvise()`; false if the kernel does not know it.
+    pub fn advise(self, advice: i32) -> bool {
+        let at = std::ptr::with_exposed_provenance_mut(self.address);
+        // SAFETY: memory of the test.
+        unsafe { libc::madvise(at, self.length, advice) == 0 }
+    }
+
+    /// False where nothing may be locked.
+    pub fn lock_on_fault(self) -> bool {
+        let at: *const libc::c_void = std::ptr::with_exposed_provenance(self.address);
+        // SAFETY: memory of the test.
+        unsafe { libc::syscall(libc::SYS_mlock2, at, self.length, 1) == 0 }
+    }
+
+    /// `mbind()`; false where there are no nodes.
+    pub fn prefer_first_node(self) -> bool {
+        const MPOL_PREFERRED: i32 = 1;
+        let nodes: libc::c_ulong = 1;
+        let at: *const libc::c_void = std::ptr::with_exposed_provenance(self.address);
+        // SAFETY: memory of the test, and one word of nodes.
+        unsafe {
+            let (bits, flags) = (64_usize, 0_usize);
+            let nodes = &raw const nodes;
+            libc::syscall(libc::SYS_mbind, at, self.length, MPOL_PREFERRED, nodes, bits, flags) == 0
+        }
+    }
+
+    /// A userfaultfd that fills these pages, of the form that everybody may use.
+    pub fn watch_missing(self) -> Option<File> {
+        const USER_MODE_ONLY: i32 = 1;
+        // SAFETY: a new descriptor, and the structures of the two calls.
+        unsafe {
+            let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY);
+            if fd < 0 {
+                return None;
+            }
+            let file = File::from_raw_fd(i32::try_from(fd).unwrap());
+            let mut api = [0xAA_u64, 0, 0];
+            assert_eq!(libc::ioctl(file.as_raw_fd(), 0xC018_AA3F, api.as_mut_ptr()), 0);
+            let mut register = [self.address as u64, self.length as u64, 1, 0];
+            assert_eq!(libc::ioctl(file.as_raw_fd(), 0xC020_AA00, register.as_mut_ptr()), 0);
+            Some(file)
+        }
+    }
+
     pub fn unmap(self) {
         let at = std::ptr::with_exposed_provenance_mut(self.address);
         // SAFETY: memory of the test that is not used again.

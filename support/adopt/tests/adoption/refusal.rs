@@ -99,3 +99,69 @@ pub fn no_userfault() -> Outcome {
     assert_eq!(outcome.err(), Some(AdoptError::NotPermitted));
     Ok(())
 }
+
+/// What the program arranged for its pages would not move with them.
+pub fn arranged() -> Outcome {
+    const GUARD_INSTALL: i32 = 102;
+    let advice = [
+        libc::MADV_WIPEONFORK,
+        libc::MADV_DONTFORK,
+        libc::MADV_DONTDUMP,
+        libc::MADV_MERGEABLE,
+        GUARD_INSTALL,
+    ];
+    for what in advice {
+        let memory = Memory::anonymous(4 * PAGE);
+        memory.fill(7);
+        // Where the kernel does not know it there is nothing to respect.
+        if memory.part(2 * PAGE, PAGE).advise(what) {
+            refused(memory, AdoptError::NotAnonymous);
+        }
+        memory.unmap();
+    }
+    let memory = Memory::anonymous(4 * PAGE);
+    if memory.part(PAGE, PAGE).lock_on_fault() {
+        refused(memory, AdoptError::NotAnonymous);
+    }
+    let memory = Memory::anonymous(4 * PAGE);
+    if memory.part(PAGE, PAGE).prefer_first_node() {
+        refused(memory, AdoptError::NotAnonymous);
+    }
+    let memory = Memory::anonymous(4 * PAGE);
+    if let Some(_watch) = memory.part(PAGE, PAGE).watch_missing() {
+        refused(memory, AdoptError::NotAnonymous);
+    }
+    let memory = Memory::mapped(
+        4 * PAGE,
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_GROWSDOWN,
+        None,
+    );
+    refused(memory, AdoptError::NotAnonymous);
+    Ok(())
+}
+
+/// Guard pages that are made while pages are adopted stay guard pages.
+pub fn guards_stay() -> Outcome {
+    const GUARD_INSTALL: i32 = 102;
+    for strategy in Strategy::EXACT {
+        if crate::require(strategy).is_err() {
+            continue;
+        }
+        let memory = Memory::anonymous(6 * PAGE);
+        memory.fill(7);
+        let pages = crate::take(memory, Access::ReadWrite, strategy);
+        if !memory.part(2 * PAGE, PAGE).advise(GUARD_INSTALL) {
+            crate::give_back(pages, &[strategy]);
+            return Err("this kernel has no guard pages in files".into());
+        }
+        crate::give_back(pages, &[strategy]);
+        assert_eq!(memory.get(0), 0x0707_0707_0707_0707);
+        assert_eq!(memory.get(3 * PAGE / 8), 0x0707_0707_0707_0707);
+        let zeros = std::fs::File::open("/dev/zero").unwrap();
+        let zeros = std::os::fd::AsRawFd::as_raw_fd(&zeros);
+        assert_eq!(memory.part(2 * PAGE, 8).read_from(zeros), -1, "the guard page is gone");
+        assert_eq!(memory.part(3 * PAGE, 8).read_from(zeros), 8);
+    }
+    Ok(())
+}

@@ -63,7 +63,7 @@ fn work_halted(order: &Order<'_>, halted: &Halted) -> Result<(), i32> {
     if leaves && halted.any_stack_within(stretch.address, stretch.length) {
         return Err(reason::STACK);
     }
-    let protection = order.work.protection().map_err(errno)?.ok_or(reason::CHANGED)?;
+    let protection = order.work.protection_still().map_err(errno)?.ok_or(reason::CHANGED)?;
     order.work.copy().map_err(errno)?;
     disarm();
     order.progress.store(REPLACING, Ordering::Release);
