@@ -6,14 +6,14 @@
 use crate::memory::{Memory, Shared};
 use omniverb_engine::{
     Attach, Command, Denied, Engine, Event as Happened, Faults as Line, Grant, Limit,
-    Memory as Kept, Recipient as Addressed, Settings, feature, recorder,
+    Memory as Kept, Recipient as Addressed, Settings, recorder,
 };
 use omniverb_ring::Window;
 use omniverb_session::body::{GrantDenied, Granted};
 use omniverb_session::faults::Faults;
 use omniverb_sys::datagram::Port;
 use omniverb_sys::pulse::Pulses;
-use omniverb_tenancy::{EngineEnd, RateLimit, Recipient, TracedEnd};
+use omniverb_tenancy::{EngineEnd, ProbeId, RateLimit, Recipient, TracedEnd};
 use omniverb_terms::{Errno, Qpn, Rkey, Underlay, VnicId};
 use std::io;
 use std::net::IpAddr;
@@ -21,13 +21,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 pub(crate) use omniverb_engine::recorder::Summary;
-pub(crate) use omniverb_engine::{FaultCounters, Pages, QpCounters, Row};
+pub(crate) use omniverb_engine::{FaultCounters, Pages, QpCounters, Row, handshake};
 
 /// Where the engine leaves packets that are captured.
 pub(crate) type PacketQueue = Arc<omniverb_engine::PacketQueue>;
 
-/// What this Omniverb can do, as others are told.
-pub(crate) const FEATURES: u32 = feature::ALL;
 /// A packet that is to arrive behind others is late by up to so many nanoseconds, or four times the
 /// longest delay if that is more.
 const REORDER_DELAY: u64 = 1_000_000;
@@ -35,8 +33,8 @@ const REORDER_DELAY: u64 = 1_000_000;
 /// What the engine tells. A vNIC that it names may have gone meanwhile.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// Something that may be a handshake came.
-    Handshake { vnic: VnicId, from: IpAddr, interface: u32, bytes: Vec<u8> },
+    /// An answer to a question under way came to a vNIC.
+    Answered { number: ProbeId, at: VnicId, from: IpAddr, features: Option<u32> },
     /// A management datagram for QP 1 came.
     Management { vnic: VnicId, underlay: Underlay, datagram: Vec<u8> },
     /// A datagram from somebody its QP has no link for came.
@@ -202,6 +200,17 @@ impl Packets {
         self.0.send(Command::Manage { vnic, underlay, datagram, recipient });
     }
 
+    /// A question of this number is sent from a vNIC to an address: its answer is an event,
+    /// whatever else comes.
+    pub(crate) fn expect(&self, number: ProbeId, asker: VnicId, asked: IpAddr) {
+        self.0.expect(number, asker, asked);
+    }
+
+    /// A question is under way no more.
+    pub(crate) fn expect_no_more(&self, number: ProbeId) {
+        self.0.expect_no_more(number);
+    }
+
     /// What was counted for a link.
     pub(crate) fn counters(&self, qpn: Qpn, peer_qpn: Qpn) -> Option<QpCounters> {
         self.0.status(qpn, peer_qpn)
@@ -221,8 +230,8 @@ impl Packets {
     pub(crate) fn next_event(&self) -> Option<Event> {
         let event = self.0.next_event()?;
         Some(match event {
-            Happened::Handshake { vnic, from, interface, bytes } => {
-                Event::Handshake { vnic, from, interface, bytes }
+            Happened::Answered { number, at, from, features } => {
+                Event::Answered { number, at, from, features }
             }
             Happened::Management { vnic, underlay, datagram } => {
                 Event::Management { vnic, underlay, datagram }

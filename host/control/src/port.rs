@@ -1,5 +1,5 @@
-//! UDP port 4791 of a vNIC, as far as it is the daemon's: how far its sockets are, who waits for
-//! them, and how many replies to handshakes it may still give.
+//! UDP port 4791 of a vNIC, as far as it is the daemon's: how far its sockets are, and who waits
+//! for them.
 
 use omniverb_sys::datagram::Port;
 use omniverb_tenancy::EngineEnd;
@@ -17,9 +17,6 @@ const TRIES: u32 = 10;
 const TRIES_OURS: u32 = 1500;
 /// The time between two of these.
 pub(crate) const PAUSE: Duration = Duration::from_millis(20);
-
-/// Replies per second that a vNIC gives at most; who gets none asks again.
-const REPLIES_PER_SECOND: u64 = 500;
 
 /// State of a vNIC's sockets.
 #[derive(Debug, Default)]
@@ -91,7 +88,6 @@ pub(crate) struct VnicPort {
     state: State,
     /// Links to the engine that wait for the sockets.
     waiting: Vec<EngineEnd>,
-    replies: Replies,
     groups: Groups,
 }
 
@@ -220,49 +216,11 @@ impl VnicPort {
     pub(crate) fn nobody_waits(&mut self) {
         self.waiting.clear();
     }
-
-    /// Where to send a reply to somebody else's handshake, if it may give one more.
-    pub(crate) fn for_reply(&mut self, now: u64) -> Option<&Port> {
-        match &self.state {
-            State::Open(port) if self.replies.take(now) => Some(port),
-            _ => None,
-        }
-    }
-}
-
-/// How many replies a vNIC may still give.
-#[derive(Debug, Default)]
-struct Replies {
-    /// When the last one is worked off.
-    busy_until: u64,
-}
-
-impl Replies {
-    /// One more, if there may be one more.
-    fn take(&mut self, now: u64) -> bool {
-        const SECOND: u64 = 1_000_000_000;
-        let begin = self.busy_until.max(now);
-        // As many as a second allows may come at once.
-        let allowed = begin - now < SECOND;
-        if allowed {
-            self.busy_until = begin + SECOND / REPLIES_PER_SECOND;
-        }
-        allowed
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn replies_are_bounded() {
-        let mut replies = Replies::default();
-        let at_once = (0..10_000).filter(|_| replies.take(5)).count() as u64;
-        assert_eq!(at_once, REPLIES_PER_SECOND);
-        let later = (0..10_000).filter(|_| replies.take(5 + 100_000_000)).count() as u64;
-        assert_eq!(later, REPLIES_PER_SECOND / 10);
-    }
 
     #[test]
     fn a_group_is_left_with_its_last_link_at_an_interface() {

@@ -1,74 +1,27 @@
-//! Handshake datagrams: how they look, and when they are sent.
+//! Handshake datagrams: when they are sent.
 //!
-//! They travel to UDP port 4791, where any RoCE v2 device listens, and are made so that none will
-//! take them for its own: base transport header version 15 (only 0 exists), a manufacturer's
-//! opcode, destination queue pair 0, and no valid checksum. Devices drop such packets without an
-//! answer.
+//! A question is asked by three datagrams. If a receive queue overflowed meanwhile where the answer
+//! would have been heard, that it was not says nothing: the question is asked again, a few times,
+//! and then counts as unheard.
 
 use omniverb_sys::pulse::{Mark, Pulses};
 use omniverb_tenancy::{ProbeId, VnicId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// Bytes of a handshake datagram: a base transport header, our mark, the probe's number, and, where
-/// a checksum would be, four zero bytes or the features of who replies.
-pub(crate) const DATAGRAM_BYTES: usize = 40;
-
-const HEADER: [u8; 12] = [0xff, 0x0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-const PROBE: [u8; 8] = *b"omniver1";
-const REPLY: [u8; 8] = *b"omniver2";
-
-/// What such a datagram says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Handshake {
-    /// Asks who is there: the number is drawn for it, and valid once.
-    Probe(ProbeId),
-    /// Another Omniverb, which can do this.
-    Reply(ProbeId, u32),
-}
-
 const MILLISECOND: u64 = 1_000_000;
 /// When a datagram goes out, counted from the start. The first may wait for address resolution.
 const TRIES: [u64; 3] = [0, 30 * MILLISECOND, 100 * MILLISECOND];
 /// When nobody is there.
 const GIVEN_UP: u64 = 300 * MILLISECOND;
+/// Budget: rounds of datagrams of one question, if receive queues overflow in each.
+const ROUNDS_MAX: u32 = 3;
 /// Who hears handshakes are threads of ours. When one of them stood still meanwhile, or we did,
 /// silence says nothing: so much longer is listened after that, and so long in all.
 const LISTEN_ON: u64 = 100 * MILLISECOND;
 const LISTEN_MOST: u64 = 30_000 * MILLISECOND;
 /// Later than this we were standing still ourselves.
 const LATE: u64 = 50 * MILLISECOND;
-
-fn write(mark: [u8; 8], id: ProbeId, features: u32) -> [u8; DATAGRAM_BYTES] {
-    let mut bytes = [0; DATAGRAM_BYTES];
-    bytes[..12].copy_from_slice(&HEADER);
-    bytes[12..20].copy_from_slice(&mark);
-    bytes[20..36].copy_from_slice(&id.to_be_bytes());
-    bytes[36..].copy_from_slice(&features.to_be_bytes());
-    bytes
-}
-
-/// The datagram of a probe.
-pub(crate) fn datagram(id: ProbeId) -> [u8; DATAGRAM_BYTES] {
-    write(PROBE, id, 0)
-}
-
-/// The reply to it: not longer, so that nobody gains by having us send it elsewhere.
-pub(crate) fn reply(id: ProbeId, features: u32) -> [u8; DATAGRAM_BYTES] {
-    write(REPLY, id, features)
-}
-
-/// What a datagram says, if it is one of these.
-pub(crate) fn read(bytes: &[u8]) -> Option<Handshake> {
-    let bytes: &[u8; DATAGRAM_BYTES] = bytes.try_into().ok()?;
-    let id = ProbeId::from_be_bytes(bytes[20..36].try_into().ok()?);
-    let last = u32::from_be_bytes(bytes[36..].try_into().ok()?);
-    match (bytes[..12] == HEADER, &bytes[12..20]) {
-        (true, mark) if mark == PROBE && last == 0 => Some(Handshake::Probe(id)),
-        (true, mark) if mark == REPLY => Some(Handshake::Reply(id, last)),
-        _ => None,
-    }
-}
 
 /// A probe under way.
 #[derive(Debug)]
@@ -80,6 +33,10 @@ pub(crate) struct Probe {
     source: Option<IpAddr>,
     begun: u64,
     tries: usize,
+    /// How often all tries were made, and what had been lost before in front of the sockets where
+    /// an answer is heard.
+    rounds: u32,
+    lost: Vec<(VnicId, u32)>,
     /// Where those who hear were at the last try; `None`: they have gone on since.
     heard: Option<Mark>,
     /// When something is due for it.
@@ -138,7 +95,9 @@ impl Probes {
         now: u64,
     ) {
         let (begun, tries, heard, due, source) = (now, 0, None, now, None);
-        let probe = Probe { vnic, interface, destination, source, begun, tries, heard, due };
+        let (rounds, lost) = (1, Vec::new());
+        let probe =
+            Probe { vnic, interface, destination, source, begun, tries, rounds, lost, heard, due };
         self.forget(id);
         self.deadlines.insert((now, id));
         self.by_vnic.insert((vnic, id));
@@ -150,6 +109,32 @@ impl Probes {
         if let Some(probe) = self.under_way.get_mut(&id) {
             probe.source = Some(source);
         }
+    }
+
+    /// So much had been lost in front of these vNICs' sockets when a probe was sent.
+    pub(crate) fn set_lost(&mut self, id: ProbeId, lost: Vec<(VnicId, u32)>) {
+        if let Some(probe) = self.under_way.get_mut(&id) {
+            probe.lost = lost;
+        }
+    }
+
+    /// Where something was lost since a probe was sent: `now_lost` says how much by now.
+    pub(crate) fn may_be_lost(&self, id: ProbeId, now_lost: impl Fn(VnicId) -> u32) -> bool {
+        let probe = self.under_way.get(&id);
+        probe.is_some_and(|probe| probe.lost.iter().any(|(at, lost)| now_lost(*at) != *lost))
+    }
+
+    /// A probe is sent once more, unless that was done often enough.
+    pub(crate) fn repeat(&mut self, id: ProbeId, now: u64) -> bool {
+        let Some(probe) = self.under_way.get_mut(&id) else { return false };
+        if probe.rounds >= ROUNDS_MAX {
+            return false;
+        }
+        self.deadlines.remove(&(probe.due, id));
+        probe.rounds += 1;
+        (probe.begun, probe.due, probe.tries, probe.heard) = (now, now, 0, None);
+        self.deadlines.insert((now, id));
+        true
     }
 
     /// Which address a probe is to come from.
@@ -218,21 +203,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_our_own_datagrams_count() {
-        let id = 0x1234_5678_9abc_def0_1122_3344_5566_7788;
-        let bytes = datagram(id);
-        assert_eq!(read(&bytes), Some(Handshake::Probe(id)));
-        assert_eq!(read(&reply(id, 9)), Some(Handshake::Reply(id, 9)));
-        for at in (0..20).chain(36..40) {
-            let mut other = bytes;
-            other[at] ^= 1;
-            assert_eq!(read(&other), None);
-        }
-        assert_eq!(read(&bytes[..39]), None);
-        assert_eq!(read(&[]), None);
-    }
-
-    #[test]
     fn three_tries_then_the_end() {
         let vnic = VnicId(1);
         let mut probes = Probes::default();
@@ -296,6 +266,33 @@ mod tests {
             assert!(now < LISTEN_MOST + 2 * LISTEN_ON);
         }
         assert!(now >= LISTEN_MOST);
+    }
+
+    #[test]
+    fn a_probe_that_a_flood_may_have_hidden_is_sent_again_a_few_times() {
+        let (vnic, other) = (VnicId(1), VnicId(2));
+        let mut probes = Probes::default();
+        probes.start(7, vnic, 0, "10.0.0.1".parse().unwrap(), 1);
+        let mut now = 1;
+        let mut sent = 0;
+        for round in 0..ROUNDS_MAX {
+            probes.set_lost(7, vec![(vnic, 5), (other, round)]);
+            let same = |at: VnicId| if at == vnic { 5 } else { round };
+            assert!(!probes.may_be_lost(7, same));
+            assert!(probes.may_be_lost(7, |at| same(at) + u32::from(at == other)));
+            loop {
+                now = probes.next_deadline().unwrap();
+                match probes.due(now)[..] {
+                    [Due::Send(..)] => sent += 1,
+                    [Due::GiveUp(..)] => break,
+                    ref other => panic!("{other:?}"),
+                }
+            }
+            assert_eq!(probes.repeat(7, now), round + 1 < ROUNDS_MAX);
+        }
+        assert_eq!(sent, TRIES.len() * ROUNDS_MAX as usize);
+        assert!(now < 1 + u64::from(ROUNDS_MAX) * (GIVEN_UP + MILLISECOND));
+        assert!(!probes.may_be_lost(8, |_| 1) && !probes.repeat(8, now));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What the control plane tells the engine, and what the engine tells it.
 
+use crate::events::Class;
 use crate::pacing::bucket::Limit;
 use crate::recorder::queue::PacketQueue;
 use omniverb_link::pace::Denied;
@@ -223,16 +224,16 @@ pub enum Command {
 /// Something that happened, as the control plane is told; some are lost when there are too many.
 #[derive(Debug)]
 pub enum Event {
-    /// A datagram that is no RoCE packet and looks like a handshake.
-    Handshake {
+    /// The number of a question that is under way ([`crate::Engine::expect`]) came.
+    Answered {
+        /// The question's.
+        number: u128,
         /// At whose sockets it arrived.
-        vnic: VnicId,
-        /// Who sent it.
+        at: VnicId,
+        /// The address that it came from.
         from: IpAddr,
-        /// Through which interface, if the sender is link-local.
-        interface: u32,
-        /// The UDP payload, at most 256 bytes.
-        bytes: Vec<u8>,
+        /// What the other Omniverb can do that replies; `None`: the question itself came.
+        features: Option<u32>,
     },
     /// A management datagram for queue pair 1.
     Management {
@@ -293,6 +294,20 @@ pub enum Event {
         /// What its requests complete with.
         status: Status,
     },
+}
+
+impl Event {
+    /// Why it happened: so it waits among others of its kind.
+    pub(crate) fn class(&self) -> Class {
+        match self {
+            Event::Management { .. } | Event::Stranger { .. } => Class::Strange,
+            Event::Answered { .. }
+            | Event::Wanted { .. }
+            | Event::NotMapped { .. }
+            | Event::PortOver { .. }
+            | Event::Failed { .. } => Class::Own,
+        }
+    }
 }
 
 /// What the engine counts for a link.

@@ -1,23 +1,21 @@
 //! The handle that the control plane holds.
 
 use crate::command::{Command, Event, QpCounters};
+use crate::events::Events;
+use crate::network::questions::Questions;
 use crate::pages::budget::{Mappings, Remains};
 use crate::worker::counted::Counters;
 use crate::worker::event_loop::{Inbox, Worker};
 use crate::worker::outbox::Outbox;
 use omniverb_sys::EventFd;
-use omniverb_sys::lock;
 use omniverb_sys::pulse::Pulses;
 use omniverb_terms::{Qpn, VnicId};
 use omniverb_transport::faults::Done as FaultCounters;
 use std::io;
-use std::sync::{Arc, Mutex, mpsc};
+use std::net::IpAddr;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
-
-/// Events that may wait to be taken. What is beyond them is lost: all of them are about packets
-/// that will come again.
-const EVENTS_MAX: usize = 4096;
 
 /// How an engine is to run.
 #[derive(Clone, Debug)]
@@ -52,7 +50,8 @@ pub struct Engine {
     threads: Vec<Thread>,
     /// Takes down what is mapped no more; ends with the last packet thread.
     undertaker: Option<JoinHandle<()>>,
-    events: Mutex<mpsc::Receiver<Event>>,
+    events: Events,
+    questions: Questions,
     ready: Arc<EventFd>,
     counters: Counters,
 }
@@ -63,13 +62,14 @@ impl Engine {
     /// # Errors
     /// `EMFILE`, `EAGAIN` and the like.
     pub fn start(settings: &Settings) -> io::Result<Engine> {
-        let (tell, events) = mpsc::sync_channel(EVENTS_MAX);
+        let (events, questions) = (Events::default(), Questions::default());
         let ready = Arc::new(EventFd::new()?);
         let counters = Counters::default();
         let mut engine = Engine {
             threads: Vec::new(),
             undertaker: None,
-            events: Mutex::new(events),
+            events,
+            questions,
             ready,
             counters,
         };
@@ -89,11 +89,14 @@ impl Engine {
             let (commands, work) = mpsc::channel();
             let wake = Arc::new(EventFd::new()?);
             let inbox = Inbox { commands: work, wake: wake.clone() };
-            let outbox = Outbox::new(tell.clone(), engine.ready.clone());
+            let outbox = Outbox::new(engine.events.clone(), engine.ready.clone());
             let counters = engine.counters.clone();
             let name = format!("engine-{number}");
             let pulse = settings.pulses.vital(&name);
-            let mut worker = Worker::new(inbox, outbox, counters, settings.spin, mappings.clone())?;
+            let questions = engine.questions.clone();
+            let mappings = mappings.clone();
+            let mut worker =
+                Worker::new(inbox, outbox, counters, settings.spin, (mappings, questions))?;
             let handle = std::thread::Builder::new().name(name).spawn(move || {
                 // Without its packet threads a daemon is of no use to anybody; started afresh, it
                 // is, and direct links do not notice.
@@ -138,6 +141,17 @@ impl Engine {
         &self.threads[(vnic.0 % count) as usize]
     }
 
+    /// A question of this number is sent from a vNIC to an address: [`Event::Answered`] tells what
+    /// comes of it, whatever else comes meanwhile.
+    pub fn expect(&self, number: u128, asker: VnicId, asked: IpAddr) {
+        self.questions.begin(number, asker, asked);
+    }
+
+    /// A question is under way no more.
+    pub fn expect_no_more(&self, number: u128) {
+        self.questions.end(number);
+    }
+
     /// Readable when [`Engine::next_event`] has something.
     pub fn ready(&self) -> &EventFd {
         &self.ready
@@ -145,7 +159,7 @@ impl Engine {
 
     /// What happened next.
     pub fn next_event(&self) -> Option<Event> {
-        lock(&self.events).try_recv().ok()
+        self.events.take()
     }
 
     /// What was counted for a link, up to a tenth of a second ago.

@@ -14,6 +14,7 @@
 
 mod command;
 mod engine;
+mod events;
 mod network;
 mod pacing;
 mod pages;
@@ -29,6 +30,7 @@ pub use command::{
     Attach, Command, Event, Grant, Memory, Pages, QpCounters, Recipient, Row, feature,
 };
 pub use engine::{Engine, Settings};
+pub use network::handshake;
 pub use omniverb_link::pace::Denied;
 pub use omniverb_transport::Status;
 pub use omniverb_transport::faults::{Done as FaultCounters, Faults};

@@ -186,6 +186,13 @@ impl Port {
         std::iter::once(first).chain(second)
     }
 
+    /// Datagrams that were lost in front of the sockets so far, modulo 2^32: mostly since the
+    /// receive queue was full. None where the kernel, or whoever carries the port, does not say.
+    pub fn dropped(&self) -> u32 {
+        let each = |socket| crate::drops::count(socket).unwrap_or_default();
+        self.sockets().map(each).fold(0, u32::wrapping_add)
+    }
+
     /// Sends to the same port of `to`, through `interface` if the address is link-local. `from`:
     /// which of a machine's addresses it comes from; elsewhere that is the kernel's to choose.
     ///

@@ -14,6 +14,7 @@ pub mod datagram;
 mod dax;
 pub mod descriptors;
 pub mod disposal;
+mod drops;
 pub mod epoll;
 pub mod event;
 pub mod extent;

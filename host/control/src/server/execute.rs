@@ -69,7 +69,10 @@ impl Server {
             Action::Probe { id, vnic, interface, source, destination, key: None } => {
                 self.start_probe(id, vnic, interface, (source, destination));
             }
-            Action::ForgetProbe { id } => self.probes.forget(id),
+            Action::ForgetProbe { id } => {
+                self.engine.expect_no_more(id);
+                self.probes.forget(id);
+            }
             Action::ReadAddresses { vnic } => {
                 if !self.addresses_of_machine(vnic) {
                     self.vnics.read_addresses(vnic, &mut self.helper, clock::now());

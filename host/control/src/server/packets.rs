@@ -1,15 +1,15 @@
-//! UDP port 4791 of each vNIC, as far as it is ours to answer: handshakes, and packets for queue
-//! pair 1. Everything else on that port is the engine's.
+//! UDP port 4791 of each vNIC, as far as it is for the control plane: answers to our questions, and
+//! packets for queue pair 1. Everything else on that port is the engine's.
 //!
-//! In: the engine's events. Out: what a probe or a reply means, to the tables; replies.
+//! In: the engine's events. Out: what a probe or a reply means, to the tables; probes.
 
-use crate::engine::Event;
-use crate::engine::FEATURES;
+use crate::engine::{Event, handshake};
 use crate::journal::Level;
 use crate::port::VnicPort;
-use crate::probes::{self, Handshake};
 use crate::server::Server;
+use crate::vnics::Vnics;
 use omniverb_sys::clock;
+use omniverb_sys::datagram::Port;
 use omniverb_tenancy::{ProbeId, VnicId};
 use std::net::IpAddr;
 
@@ -31,11 +31,10 @@ impl Server {
 
     fn engine_event(&mut self, event: Event) {
         match event {
-            Event::Handshake { vnic, from, interface, bytes } => {
-                if !self.vnics.are_open(&[vnic]) {
-                    return;
+            Event::Answered { number, at, from, features } => {
+                if self.vnics.are_open(&[at]) {
+                    self.answered(number, (from, at), features);
                 }
-                self.handshake(vnic, from, interface, &bytes);
             }
             Event::Management { vnic, underlay, datagram } => {
                 if !self.vnics.are_open(&[vnic]) {
@@ -66,26 +65,17 @@ impl Server {
         }
     }
 
-    fn handshake(&mut self, at: VnicId, from: IpAddr, interface: u32, bytes: &[u8]) {
-        let now = clock::now();
-        match probes::read(bytes) {
-            Some(Handshake::Probe(id)) if self.tables.is_probe(id) => {
-                self.tables.decide(|tables| tables.probe_arrived(id, (from, at), now));
-            }
-            Some(Handshake::Probe(id)) => self.reply(id, at, from, interface),
-            Some(Handshake::Reply(id, features)) => {
-                self.tables.decide(|tables| tables.probe_replied(id, (from, at), features, now));
-            }
-            None => {}
-        }
-    }
-
-    /// Somebody else's probe, so somebody else's daemon: it shall know that there is another one.
-    fn reply(&mut self, id: ProbeId, at: VnicId, to: IpAddr, interface: u32) {
-        let port = self.vnics.port_mut(at);
-        if let Some(port) = port.and_then(|port| port.for_reply(clock::now())) {
-            let _ = port.send(&probes::reply(id, FEATURES), None, to, interface);
-        }
+    fn answered(
+        &mut self,
+        id: ProbeId,
+        (from, at): (IpAddr, VnicId),
+        features: Option<u32>,
+    ) {
+        let (way, now) = ((from, at), clock::now());
+        self.tables.decide(|tables| match features {
+            None => tables.probe_arrived(id, way, now),
+            Some(features) => tables.probe_replied(id, way, features, now),
+        });
     }
 
     pub(super) fn start_probe(
@@ -98,7 +88,9 @@ impl Server {
         let now = clock::now();
         if self.want_port(vnic) {
             // The datagram itself is sent by the timers, after this.
+            self.engine.expect(id, vnic, destination);
             self.probes.start(id, vnic, interface, destination, now);
+            self.note_lost(id);
             if let Some(source) = source {
                 self.probes.set_source(id, source);
             }
@@ -119,13 +111,33 @@ impl Server {
         if self.vnics.port(vnic).is_some_and(VnicPort::is_asked_for) {
             return self.probes.start_again(vnic, now);
         }
+        // Nor does silence say anything if a flood may have hidden an answer.
+        if self.probes.may_be_lost(id, |at| lost(&self.vnics, at)) {
+            match self.probes.repeat(id, now) {
+                true => self.note_lost(id),
+                false => self.tables.decide(|tables| tables.probe_unheard(id, now)),
+            }
+            return;
+        }
         self.tables.decide(|tables| tables.probe_unanswered(id, now));
+    }
+
+    /// Notes what was lost by now where the answer to a probe would be heard.
+    fn note_lost(&mut self, id: ProbeId) {
+        let hearers = self.tables.hearers(id).into_iter();
+        let lost = hearers.map(|at| (at, lost(&self.vnics, at))).collect();
+        self.probes.set_lost(id, lost);
     }
 
     pub(super) fn send_probe(&mut self, id: ProbeId, vnic: VnicId, to: IpAddr, interface: u32) {
         if let Some(port) = self.vnics.port(vnic).and_then(VnicPort::open) {
             // No route, or a packet filter: the same as no answer.
-            let _ = port.send(&probes::datagram(id), self.probes.source(id), to, interface);
+            let _ = port.send(&handshake::probe(id), self.probes.source(id), to, interface);
         }
     }
+}
+
+/// Datagrams that were lost in front of a vNIC's sockets so far.
+fn lost(vnics: &Vnics, at: VnicId) -> u32 {
+    vnics.port(at).and_then(VnicPort::open).map_or(0, Port::dropped)
 }

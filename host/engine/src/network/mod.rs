@@ -3,7 +3,9 @@
 
 pub(crate) mod faults;
 pub(crate) mod numbering;
+pub mod handshake;
 pub(crate) mod passages;
 pub(crate) mod port;
+pub(crate) mod questions;
 pub(crate) mod train;
 pub(crate) mod unclaimed;

@@ -174,6 +174,12 @@ impl Sockets {
         found.next().map(|(sender, state)| (sender.socket.as_fd(), state))
     }
 
+    /// Answers a datagram that came from there, by the port that it came to. What the network does
+    /// not take is lost.
+    pub(crate) fn answer(&self, bytes: &[u8], to: IpAddr, interface: u32) {
+        let _ = self.port.send(bytes, None, to, interface);
+    }
+
     /// Sends a train of packets of `segment` bytes. What the network does not take is lost, as
     /// anywhere in a network.
     pub(crate) fn send(&self, flow: &Flow, interface: u32, train: &[u8], segment: usize) -> Sent {

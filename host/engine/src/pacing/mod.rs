@@ -3,4 +3,5 @@
 pub(crate) mod agenda;
 pub(crate) mod bucket;
 pub(crate) mod flow;
+pub(crate) mod shares;
 pub(crate) mod throttle;

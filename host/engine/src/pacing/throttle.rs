@@ -1,4 +1,8 @@
-//! A sender of unreliable messages whose receiver asks it to slow down.
+//! A sender of unreliable messages whose receiver asks it to slow down. All links of a UD queue pair
+//! to one address share one: a notification names no queue pair there, and is heard once, not by
+//! each of them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Shortest and longest time that a sender pauses, in nanoseconds.
 const PAUSE: std::ops::RangeInclusive<u64> = 100_000..=20_000_000;
@@ -7,25 +11,29 @@ const PAUSE: std::ops::RangeInclusive<u64> = 100_000..=20_000_000;
 /// shorter when it was left in peace.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
-    pause: u64,
-    until: u64,
+    pause: AtomicU64,
+    until: AtomicU64,
 }
 
 impl Throttle {
     /// The receiver asks.
-    pub(crate) fn on_notification(&mut self, now: u64) {
-        if now < self.until {
+    pub(crate) fn on_notification(&self, now: u64) {
+        let (pause, until) =
+            (self.pause.load(Ordering::Relaxed), self.until.load(Ordering::Relaxed));
+        if now < until {
             return;
         }
-        let peace = now - self.until;
-        self.pause = if peace > 4 * self.pause { self.pause / 2 } else { self.pause * 2 };
-        self.pause = self.pause.clamp(*PAUSE.start(), *PAUSE.end());
-        self.until = now + self.pause;
+        let peace = now - until;
+        let pause = if peace > 4 * pause { pause / 2 } else { pause * 2 };
+        let pause = pause.clamp(*PAUSE.start(), *PAUSE.end());
+        self.pause.store(pause, Ordering::Relaxed);
+        self.until.store(now + pause, Ordering::Relaxed);
     }
 
     /// When something may be sent again, if not now.
     pub(crate) fn due(&self, now: u64) -> Option<u64> {
-        (now < self.until).then_some(self.until)
+        let until = self.until.load(Ordering::Relaxed);
+        (now < until).then_some(until)
     }
 }
 
@@ -35,7 +43,7 @@ mod tests {
 
     #[test]
     fn a_pause_grows_while_it_does_not_help_and_shrinks_when_it_does() {
-        let mut throttle = Throttle::default();
+        let throttle = Throttle::default();
         let mut now = 1_000_000_000;
         assert_eq!(throttle.due(now), None);
         let mut pauses = Vec::new();

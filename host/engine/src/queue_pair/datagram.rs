@@ -1,6 +1,7 @@
 //! A UD queue pair and one of its destinations: a link on one side, single packets on the other.
 
 use crate::pacing::flow::Way;
+use crate::pacing::throttle::Throttle;
 use crate::queue_pair::backlog::{Allowance, Backlog};
 use crate::queue_pair::regulator::{Leaves, Regulator};
 use omniverb_link::record::{FIRST, IMMEDIATE, LAST, SOLICITED};
@@ -10,6 +11,7 @@ use omniverb_terms::{Psn, Qpn};
 use omniverb_transport::datagram::{Address, Message, write};
 use omniverb_wire::{GRH_BYTES, Packet, receive_area};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// Bytes of the longest datagram.
 const MESSAGE_MAX: usize = 4096;
@@ -39,6 +41,7 @@ impl Datagrams {
         peer_qpn: Qpn,
         features: u32,
         allowance: Allowance,
+        throttle: Arc<Throttle>,
     ) -> Datagrams {
         endpoint.publish_no_credits();
         endpoint.set_watched(false);
@@ -49,7 +52,7 @@ impl Datagrams {
             peer_qpn,
             psn: Psn::default(),
             backlog: Backlog::new(allowance),
-            regulator: Regulator::new((qpn, peer_qpn), features),
+            regulator: Regulator::throttled((qpn, peer_qpn), features, throttle),
             closed: false,
             rings_since: false,
         }

@@ -10,6 +10,7 @@ use crate::pacing::throttle::Throttle;
 use crate::queue_pair::backlog::Backlog;
 use omniverb_terms::Qpn;
 use omniverb_wire::{Bth, Packet, write_notification, write_report};
+use std::sync::Arc;
 
 /// Both directions between a queue pair and one peer.
 pub(crate) struct Regulator {
@@ -21,7 +22,7 @@ pub(crate) struct Regulator {
     way: Way,
     leaving: bool,
     /// To anybody else: congestion notifications slow it down.
-    throttle: Throttle,
+    throttle: Arc<Throttle>,
     /// When to look again, if it is too early to send.
     due: Option<u64>,
 }
@@ -40,6 +41,15 @@ pub(crate) enum Leaves {
 impl Regulator {
     /// `features`: bits of [`crate::command::feature`] that the peer has.
     pub(crate) fn new((qpn, peer_qpn): (Qpn, Qpn), features: u32) -> Regulator {
+        Regulator::throttled((qpn, peer_qpn), features, Arc::default())
+    }
+
+    /// The same, slowed down with others.
+    pub(crate) fn throttled(
+        (qpn, peer_qpn): (Qpn, Qpn),
+        features: u32,
+        throttle: Arc<Throttle>,
+    ) -> Regulator {
         Regulator {
             qpn,
             peer_qpn,
@@ -47,7 +57,7 @@ impl Regulator {
             inflow: Inflow::default(),
             way: Way::default(),
             leaving: false,
-            throttle: Throttle::default(),
+            throttle,
             due: None,
         }
     }

@@ -8,6 +8,7 @@ use super::state::State;
 use super::state::receive::Receiving;
 use super::watcher::{Awake, Watcher};
 use crate::command::Command;
+use crate::network::questions::Questions;
 use crate::pages::budget::Mappings;
 use omniverb_sys::pulse::Pulse;
 use omniverb_sys::{EventFd, clock};
@@ -46,9 +47,9 @@ impl Worker {
         outbox: Outbox,
         counters: Counters,
         spin: Duration,
-        mappings: Mappings,
+        (mappings, questions): (Mappings, Questions),
     ) -> io::Result<Worker> {
-        let state = State::new(outbox, Showing::new(counters), mappings)?;
+        let state = State::new(outbox, Showing::new(counters), mappings, questions)?;
         Ok(Worker {
             watcher: Watcher::new(&inbox.wake, state.rung())?,
             inbox,

@@ -141,7 +141,14 @@ mod tests {
     fn link(number: u32) -> Link {
         let memory = Window::private(link_bytes(REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN));
         let (qpn, peer_qpn, endpoint) = (Qpn(number), Qpn(99), end(&memory, 1).unwrap());
-        let datagrams = Datagrams::new(endpoint, qpn, peer_qpn, 0, Allowance::default());
+        let datagrams = Datagrams::new(
+            endpoint,
+            qpn,
+            peer_qpn,
+            0,
+            Allowance::default(),
+            std::sync::Arc::default(),
+        );
         let ends = Ends {
             vnic: VnicId(1),
             qpn,

@@ -129,6 +129,11 @@ impl Link {
         !std::mem::replace(&mut self.queued, true)
     }
 
+    /// Whether it is on the list.
+    pub(super) fn is_queued(&self) -> bool {
+        self.queued
+    }
+
     /// It is not on the list any more.
     pub(super) fn begin(&mut self) {
         self.queued = false;

@@ -2,11 +2,12 @@
 
 use super::link::{Ends, Link, Reason};
 use crate::pacing::agenda::Agenda;
+use crate::pacing::throttle::Throttle;
 use crate::queue_pair::connected::Connected;
 use omniverb_terms::{Qpn, Service, VnicId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
+use std::sync::{Arc, Weak};
 
 /// All of them, by an index that stays while a link lives.
 #[derive(Default)]
@@ -20,6 +21,12 @@ pub(super) struct Links {
     latest: Option<(Qpn, usize)>,
     /// UD, by QP number, peer's address and peer's QP number.
     by_source: BTreeMap<(Qpn, IpAddr, Qpn), usize>,
+    /// All, by both QP numbers.
+    by_numbers: BTreeSet<(Qpn, Qpn, usize)>,
+    /// All, by their vNIC.
+    by_vnic: BTreeSet<(VnicId, usize)>,
+    /// What slows down UD queue pairs' datagrams to an address, while one of their links has it.
+    throttles: HashMap<(VnicId, Qpn, IpAddr), Weak<Throttle>>,
     /// UD, by the group that their queue pairs are attached to by them.
     by_group: BTreeMap<(VnicId, IpAddr), BTreeSet<usize>>,
     /// Those that are to be served.
@@ -47,6 +54,8 @@ impl Links {
             self.by_number.insert(qpn, index);
             self.latest = None;
         }
+        self.by_numbers.insert((qpn, peer_qpn, index));
+        self.by_vnic.insert((vnic, index));
         self.places[index] = Some(Box::new(link));
         index
     }
@@ -63,13 +72,25 @@ impl Links {
                 self.by_group.remove(&(vnic, flow.destination));
             }
         }
+        self.by_numbers.remove(&(qpn, peer_qpn, index));
+        self.by_vnic.remove(&(vnic, index));
         if service == Service::Ud {
-            self.by_source.remove(&(qpn, flow.destination, peer_qpn));
+            let source = (qpn, flow.destination, peer_qpn);
+            if self.by_source.get(&source) == Some(&index) {
+                self.by_source.remove(&source);
+            }
+            // The link that goes has it still.
+            let throttle = (vnic, qpn, flow.destination);
+            if self.throttles.get(&throttle).is_some_and(|shared| shared.strong_count() <= 1) {
+                self.throttles.remove(&throttle);
+            }
         } else if self.by_number.get(&qpn) == Some(&index) {
             self.by_number.remove(&qpn);
             self.latest = None;
         }
-        self.agenda.remove(vnic, index);
+        if link.is_queued() {
+            self.agenda.remove(vnic, index);
+        }
         self.free.push(index);
         Some(link)
     }
@@ -101,10 +122,32 @@ impl Links {
         self.places.iter().flatten().map(Box::as_ref)
     }
 
-    /// The indices of those for which this holds.
-    pub(super) fn those(&self, which: impl Fn(&Link) -> bool) -> Vec<usize> {
-        let those = |index: &usize| self.get(*index).is_some_and(&which);
-        (0..self.places.len()).filter(those).collect()
+    /// The indices of those of two queue pairs with these numbers: datagram peers on different
+    /// hosts may have the same.
+    pub(super) fn of(&self, qpn: Qpn, peer_qpn: Qpn) -> Vec<usize> {
+        let all = (qpn, peer_qpn, 0)..=(qpn, peer_qpn, usize::MAX);
+        self.by_numbers.range(all).map(|(_, _, index)| *index).collect()
+    }
+
+    /// The indices of those of a vNIC.
+    pub(super) fn of_vnic(&self, vnic: VnicId) -> Vec<usize> {
+        let all = (vnic, 0)..=(vnic, usize::MAX);
+        self.by_vnic.range(all).map(|(_, index)| *index).collect()
+    }
+
+    /// What slows down a UD queue pair's datagrams to an address; a link to there shares it.
+    pub(super) fn throttle(&mut self, vnic: VnicId, qpn: Qpn, to: IpAddr) -> Arc<Throttle> {
+        let shared = self.throttles.entry((vnic, qpn, to)).or_default();
+        shared.upgrade().unwrap_or_else(|| {
+            let new = Arc::default();
+            *shared = Arc::downgrade(&new);
+            new
+        })
+    }
+
+    /// The same, if a link has it.
+    pub(super) fn throttled(&self, vnic: VnicId, qpn: Qpn, to: IpAddr) -> Option<Arc<Throttle>> {
+        self.throttles.get(&(vnic, qpn, to))?.upgrade()
     }
 
     /// The RC or UC link of this queue pair; mostly that of the packet before.
@@ -135,19 +178,6 @@ impl Links {
     /// The UD link of this queue pair with that source.
     pub(super) fn datagrams(&self, qpn: Qpn, from: IpAddr, source: Qpn) -> Option<usize> {
         self.by_source.get(&(qpn, from, source)).copied()
-    }
-
-    /// All links of this queue pair that queue pairs of these numbers there may be meant by.
-    pub(super) fn all_of(
-        &self,
-        qpn: Qpn,
-        from: IpAddr,
-        sources: RangeInclusive<Qpn>,
-    ) -> Vec<usize> {
-        let (first, last) = sources.into_inner();
-        let datagrams = self.by_source.range((qpn, from, first)..=(qpn, from, last));
-        let connected = self.by_number.get(&qpn).copied();
-        connected.into_iter().chain(datagrams.map(|(_, index)| *index)).collect()
     }
 
     /// Where the link of the peer is, if that is a queue pair of this engine. A number is no right:

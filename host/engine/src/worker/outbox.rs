@@ -1,35 +1,28 @@
 //! The way from a packet thread to the control plane.
 
 use crate::command::Event;
+use crate::events::{Events, Posted};
 use omniverb_sys::EventFd;
-use std::sync::{Arc, mpsc};
+use omniverb_terms::VnicId;
+use std::sync::Arc;
 
 /// Where events go.
 pub(crate) struct Outbox {
-    events: mpsc::SyncSender<Event>,
+    events: Events,
     ready: Arc<EventFd>,
 }
 
-/// Whether an event is on its way, or nobody will hear of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub(crate) enum Posted {
-    Sent,
-    /// There is too much to be told.
-    Lost,
-}
-
 impl Outbox {
-    pub(crate) fn new(events: mpsc::SyncSender<Event>, ready: Arc<EventFd>) -> Outbox {
+    pub(crate) fn new(events: Events, ready: Arc<EventFd>) -> Outbox {
         Outbox { events, ready }
     }
 
-    /// Tells of something.
-    pub(super) fn post(&self, event: Event) -> Posted {
-        if self.events.try_send(event).is_err() {
-            return Posted::Lost;
+    /// Tells of something, on account of this vNIC.
+    pub(super) fn post(&self, vnic: VnicId, event: Event) -> Posted {
+        let posted = self.events.post(vnic, event);
+        if posted == Posted::Sent {
+            self.ready.signal();
         }
-        self.ready.signal();
-        Posted::Sent
+        posted
     }
 }

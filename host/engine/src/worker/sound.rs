@@ -40,11 +40,3 @@ impl<'a> Sound<'a> {
         }
     }
 }
-
-/// How handshakes of Omniverb begin: with a transport version that does not exist.
-const VERSION_OTHER: u8 = 0x0f;
-
-/// Whether a datagram, which is no sound packet, begins as handshakes of Omniverb do.
-pub(super) fn is_handshake(datagram: &[u8]) -> bool {
-    datagram.get(1).is_some_and(|byte| byte & 0x0f == VERSION_OTHER)
-}

@@ -1,30 +1,40 @@
-//! What of one vNIC the control plane is told: what strangers send is theirs to choose, so it is
-//! bounded.
+//! What of one vNIC the control plane is told, and what strangers are answered: what they send is
+//! theirs to choose, so it is bounded, for each kind of message and each sender apart.
+//!
+//! Answers to questions of ours are not counted here: `network/questions.rs` knows them.
 
-use crate::pacing::bucket::{Bucket, Limit};
+use crate::pacing::shares::{Rate, Shares};
 use omniverb_terms::Qpn;
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
-/// Handshakes and strangers that are passed on per second, and at once.
-const ALARMS: Limit = Limit { bits_per_second: 2000 * 8, burst_bytes: 200 };
-/// Management datagrams that are passed on per second, and at once: some for each connection that
-/// begins or ends. All that are left out come again, and a flood at one vNIC must leave room for
-/// the events of all others (`EVENTS_MAX`).
-const MANAGEMENT: Limit = Limit { bits_per_second: 5000 * 8, burst_bytes: 2048 };
-/// Of those, from addresses that share a lot, where there are more than may be: whoever floods has
-/// one lot, and leaves the others theirs.
-const MANAGEMENT_OF_A_LOT: Limit = Limit { bits_per_second: 1000 * 8, burst_bytes: 1024 };
-/// Addresses are dealt to so many: neighbours to one each, neighbourhoods by a hash that nobody can
-/// foresee.
-const LOTS: u64 = 64;
-/// Answers to strangers that are sent per second, and at once. They are on no rate limit's account,
-/// which is for what programs send; who gets none asks again.
-const ANSWERS: Limit = Limit { bits_per_second: 5000 * 8, burst_bytes: 1024 };
+/// Budget: datagrams of unknown senders to UD queue pairs that a vNIC's control plane is told of.
+const STRANGERS: Rate = Rate { per_second: 2000, at_once: 256 };
+/// Budget: of those, from one sender.
+const STRANGERS_OF_ONE: Rate = Rate { per_second: 200, at_once: 64 };
+/// Budget: keys that peers of a vNIC's queue pairs name and that its processes are asked for; what
+/// is not asked for now is mediated.
+const WANTED: Rate = Rate { per_second: 2000, at_once: 512 };
+/// Budget: of those, of peers at one address.
+const WANTED_OF_ONE: Rate = Rate { per_second: 400, at_once: 256 };
+/// Budget: management datagrams of one vNIC that are passed on: some for each connection that
+/// begins or ends. All that are left out come again.
+const MANAGEMENT: Rate = Rate { per_second: 5000, at_once: 2048 };
+/// Budget: of those, from one sender.
+const MANAGEMENT_OF_ONE: Rate = Rate { per_second: 1000, at_once: 1024 };
+/// Budget: management datagrams that strangers are answered with. They are on no rate limit's
+/// account, which is for what programs send; a stranger that gets none asks again.
+const ANSWERS: Rate = Rate { per_second: 5000, at_once: 1024 };
+/// Budget: of those, for one stranger.
+const ANSWERS_OF_ONE: Rate = Rate { per_second: 1000, at_once: 512 };
+/// Budget: handshakes of other Omniverbs that are replied to. Each asks three times.
+const REPLIES: Rate = Rate { per_second: 5000, at_once: 1024 };
+/// Budget: of those, to one address.
+const REPLIES_OF_ONE: Rate = Rate { per_second: 1000, at_once: 512 };
 /// A stranger is told of again after this time, in nanoseconds.
 const STRANGER_AGAIN: u64 = 100_000_000;
-/// Strangers of one vNIC that are remembered, not to tell of them again at once.
+/// Budget: strangers of one vNIC that are remembered, not to tell of them again at once. More than
+/// [`STRANGERS`] lets in within that time.
 const STRANGERS_MAX: usize = 1024;
 
 /// A datagram's QP, where it came from, and from which QP.
@@ -32,82 +42,61 @@ pub(super) type Stranger = (Qpn, IpAddr, Qpn);
 
 /// What may still be told, and what was.
 pub(super) struct Tidings {
-    /// A byte for each.
-    left: Bucket,
-    /// The same for management.
-    management: Bucket,
-    lots: Vec<Bucket>,
-    dealt: RandomState,
-    /// Answers to strangers that may still be sent.
-    answers: Bucket,
+    strangers: Shares,
+    wanted: Shares,
+    management: Shares,
+    answers: Shares,
+    replies: Shares,
     /// Who was told of, and when.
-    strangers: HashMap<Stranger, u64>,
+    told: HashMap<Stranger, u64>,
 }
 
 impl Tidings {
     pub(super) fn new(now: u64) -> Tidings {
         Tidings {
-            left: Bucket::new(ALARMS, now),
-            management: Bucket::new(MANAGEMENT, now),
-            lots: (0..LOTS).map(|_| Bucket::new(MANAGEMENT_OF_A_LOT, now)).collect(),
-            dealt: RandomState::new(),
-            answers: Bucket::new(ANSWERS, now),
-            strangers: HashMap::new(),
+            strangers: Shares::new(STRANGERS, STRANGERS_OF_ONE, now),
+            wanted: Shares::new(WANTED, WANTED_OF_ONE, now),
+            management: Shares::new(MANAGEMENT, MANAGEMENT_OF_ONE, now),
+            answers: Shares::new(ANSWERS, ANSWERS_OF_ONE, now),
+            replies: Shares::new(REPLIES, REPLIES_OF_ONE, now),
+            told: HashMap::new(),
         }
     }
 
-    /// Whether the control plane may be bothered once more.
-    pub(super) fn may_tell(&mut self, now: u64) -> bool {
-        take(&mut self.left, now)
+    /// Whether a process may be asked for one more key that a peer at this address named.
+    pub(super) fn may_ask(&mut self, peer: IpAddr, now: u64) -> bool {
+        self.wanted.take(peer, now)
     }
 
-    /// Whether it may be bothered with one more management datagram, from this address.
+    /// Whether the control plane may be told of one more management datagram from this address.
     pub(super) fn may_manage(&mut self, from: IpAddr, now: u64) -> bool {
-        let lot = self.lot(from);
-        let left = self.lots.get_mut(lot).is_some_and(|lot| take(lot, now));
-        // As long as there is enough for all, nobody is kept to his lot.
-        (left || self.management.is_half_full(now)) && take(&mut self.management, now)
+        self.management.take(from, now)
     }
 
-    fn lot(&self, from: IpAddr) -> usize {
-        let number = match from {
-            IpAddr::V4(ip) => u64::from(ip.to_bits()),
-            IpAddr::V6(ip) if ip.is_unicast_link_local() => ip.to_bits() as u64,
-            // A host has as many addresses as it likes in its network.
-            IpAddr::V6(ip) => (ip.to_bits() >> 64) as u64,
-        };
-        let neighbourhood = self.dealt.hash_one(number / LOTS);
-        ((number ^ neighbourhood) % LOTS) as usize
+    /// Whether one more answer may be sent to this stranger.
+    pub(super) fn may_answer(&mut self, to: IpAddr, now: u64) -> bool {
+        self.answers.take(to, now)
     }
 
-    /// Whether one more answer to a stranger may be sent.
-    pub(super) fn may_answer(&mut self, now: u64) -> bool {
-        take(&mut self.answers, now)
+    /// Whether one more handshake from this address may be replied to.
+    pub(super) fn may_reply(&mut self, to: IpAddr, now: u64) -> bool {
+        self.replies.take(to, now)
     }
 
     /// Whether a stranger is to be told of: not again and again.
     pub(super) fn is_news(&mut self, stranger: Stranger, now: u64) -> bool {
-        if self.strangers.len() >= STRANGERS_MAX {
-            self.strangers.retain(|_, at| now.saturating_sub(*at) < STRANGER_AGAIN);
+        if self.told.len() >= STRANGERS_MAX {
+            self.told.retain(|_, at| now.saturating_sub(*at) < STRANGER_AGAIN);
         }
-        let before = self.strangers.get(&stranger);
+        let before = self.told.get(&stranger);
         let news = before.is_none_or(|at| now.saturating_sub(*at) >= STRANGER_AGAIN)
-            && self.strangers.len() < STRANGERS_MAX
-            && self.may_tell(now);
+            && self.told.len() < STRANGERS_MAX
+            && self.strangers.take(stranger.1, now);
         if news {
-            self.strangers.insert(stranger, now);
+            self.told.insert(stranger, now);
         }
         news
     }
-}
-
-/// One more, if there may be one more.
-fn take(from: &mut Bucket, now: u64) -> bool {
-    let may = from.ready(now).is_ok();
-    if may {
-        from.take(1);
-    }
-    may
 }
 
 #[cfg(test)]
@@ -119,46 +108,55 @@ mod tests {
     }
 
     #[test]
-    fn who_floods_leaves_others_theirs() {
-        let mut tidings = Tidings::new(0);
-        let mut heard = 0;
-        for millisecond in 0..1000u64 {
-            let now = millisecond * 1_000_000;
-            for _ in 0..100 {
-                heard += u32::from(tidings.may_manage(ip(1), now));
-            }
-            // His neighbours, who never have his lot, now and then.
-            if millisecond % 100 == 50 {
-                assert!((2..64).all(|n| tidings.may_manage(ip(n), now)), "{millisecond} ms");
-            }
-        }
-        assert!((1000..2048 + 5000).contains(&heard), "{heard}");
-    }
-
-    #[test]
-    fn one_peer_has_all_while_nobody_else_wants_any() {
-        let mut tidings = Tidings::new(0);
-        let at_once = (0..4000).filter(|_| tidings.may_manage(ip(1), 0)).count();
-        assert_eq!(at_once, 1025);
-        // 4000 a second, where its lot has 1000.
-        for n in 0..10_000u64 {
-            assert!(tidings.may_manage(ip(1), 1_000_000_000 + n * 250_000), "{n}");
-        }
-    }
-
-    #[test]
-    fn a_host_has_one_lot_whatever_it_calls_itself() {
-        let tidings = Tidings::new(0);
-        let lot = |text: &str| tidings.lot(text.parse().unwrap());
-        assert_eq!(lot("2001:db8::1"), lot("2001:db8::1234:5678:9abc:def0"));
-        assert_ne!(lot("2001:db8::1"), lot("2001:db8:0:1::1"));
-        assert_ne!(lot("fe80::1"), lot("fe80::2"));
-        assert_ne!(lot("10.0.0.1"), lot("10.0.0.2"));
-    }
-
-    #[test]
     fn answers_to_strangers_are_few() {
         let mut tidings = Tidings::new(0);
-        assert_eq!((0..4000).filter(|_| tidings.may_answer(0)).count(), 1024);
+        let answered = (0..4000).filter(|n| tidings.may_answer(ip(n % 64), 0)).count();
+        assert_eq!(answered as u64, ANSWERS.at_once);
+        let answered = (0..4000).filter(|_| tidings.may_answer(ip(1), 0)).count();
+        assert_eq!(answered, 0);
+    }
+
+    /// Each kind has its own; of each, a neighbour of the flooder has its share.
+    #[test]
+    fn a_flood_of_one_kind_from_one_sender_costs_others_and_other_kinds_nothing() {
+        type Take = fn(&mut Tidings, IpAddr, u32, u64) -> bool;
+        let kinds: [Take; 5] = [
+            |tidings, from, _, now| tidings.may_ask(from, now),
+            |tidings, from, _, now| tidings.may_manage(from, now),
+            |tidings, from, _, now| tidings.may_answer(from, now),
+            |tidings, from, _, now| tidings.may_reply(from, now),
+            |tidings, from, n, now| tidings.is_news((Qpn(17), from, Qpn(100 + n)), now),
+        ];
+        for (flooded, take) in kinds.iter().enumerate() {
+            let mut tidings = Tidings::new(0);
+            let mut number = 0;
+            for millisecond in 0..2000u64 {
+                let now = millisecond * 1_000_000;
+                for _ in 0..70 {
+                    number += 1;
+                    take(&mut tidings, ip(1), number, now);
+                }
+                if millisecond % 100 == 0 {
+                    for (kind, other) in kinds.iter().enumerate() {
+                        let from = if kind == flooded { ip(2) } else { ip(1) };
+                        assert!(other(&mut tidings, from, 0, now), "{kind} in a flood of {flooded}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn strangers_of_a_flood_never_fill_what_is_remembered() {
+        let mut tidings = Tidings::new(0);
+        for n in 0..200_000u32 {
+            let now = u64::from(n) * 15_000;
+            tidings.is_news((Qpn(17), ip(n % 4096), Qpn(n)), now);
+            assert!(tidings.told.len() <= STRANGERS_MAX);
+            if n % 1000 == 0 {
+                let told = |at: &&u64| now.saturating_sub(**at) < STRANGER_AGAIN;
+                assert!(tidings.told.values().filter(told).count() < STRANGERS_MAX);
+            }
+        }
     }
 }

@@ -127,6 +127,24 @@ impl Tenancy {
         self.network.neighbours.question(id).is_some()
     }
 
+    /// The vNICs at whose sockets the answer to a probe under way is heard: that which asks, and
+    /// that which it leads to as far as is known.
+    #[must_use]
+    pub fn hearers(&self, id: ProbeId) -> Vec<VnicId> {
+        let Some((question, waiter)) = self.network.neighbours.waiter(id) else {
+            return Vec::new();
+        };
+        let meant = match waiter {
+            Some(Waiter::Wish { peer, .. }) => self.queue_pairs.vnic_of(peer),
+            Some(Waiter::Relation(number)) => self.related_with(question.from, number),
+            Some(Waiter::Consent) | None => None,
+        };
+        let all = [Some(question.from), self.led_to(&question), meant];
+        let mut all: Vec<VnicId> = all.into_iter().flatten().collect();
+        all.dedup();
+        all
+    }
+
     /// A probe came out at a vNIC.
     pub(crate) fn probe_at(&mut self, id: ProbeId, (from, at): (IpAddr, VnicId), now: u64) {
         let Some(question) = self.network.neighbours.question(id) else { return };
@@ -178,7 +196,9 @@ impl Tenancy {
     fn answered(&mut self, question: Question, answer: Answer, now: u64) {
         let kept = match answer {
             Answer::Is(_) | Answer::Omniverb(_) => self.limits().neighbour_time_ns,
-            Answer::Silence | Answer::NoAccess => self.limits().stranger_time_ns,
+            Answer::Silence | Answer::Unheard | Answer::NoAccess => {
+                self.limits().stranger_time_ns
+            },
         };
         self.network.neighbours.learn(question, answer, now.saturating_add(kept), now);
         self.settle(question, now);

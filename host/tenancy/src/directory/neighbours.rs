@@ -48,6 +48,8 @@ pub(crate) enum Answer {
     Omniverb(u32),
     /// Nothing: whoever may be there does not know the question.
     Silence,
+    /// Nothing, and an answer may have been lost in front of us: a receive queue overflowed.
+    Unheard,
     /// The question could not be sent: there is no route, or no socket.
     NoAccess,
 }
@@ -131,6 +133,13 @@ impl Neighbours {
     /// The question that this is the number of.
     pub(super) fn question(&self, id: ProbeId) -> Option<Question> {
         self.ids.get(&id).copied()
+    }
+
+    /// The question that this is the number of, and one of those that wait for its answer.
+    pub(crate) fn waiter(&self, id: ProbeId) -> Option<(Question, Option<Waiter>)> {
+        let question = self.question(id)?;
+        let waiters = self.asked.get(&question).map(|asked| &asked.waiters);
+        Some((question, waiters.and_then(|waiters| waiters.first().copied())))
     }
 
     /// A question is under way no more, and what it paid is returned: its number, and who waits.

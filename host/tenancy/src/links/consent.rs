@@ -4,10 +4,16 @@
 //! has not been for so many times in a row, or comes out at another vNIC, the links end, as
 //! connections end when a network goes away.
 //!
+//! A question that says nothing of the network is no miss: one that could not be asked, since the
+//! account that pays for it is used up, or one that was not answered while a receive queue of ours
+//! overflowed. Such ones are asked again as soon as others, and how long that goes on is bounded
+//! (`consents.rs`): a filter that appears ends links within ten periods, whatever floods meanwhile.
+//! What a link that its vNIC did not ask for costs, the vNIC pays that opened it.
+//!
 //! Only what leaves the network out needs this: links between processes, and links to the engine
 //! that lead to another vNIC of this host. Within one vNIC there is nobody to ask.
 
-use super::consents::Rest;
+use super::consents::{Heard, Rest};
 use super::unrelated::Unrelated;
 use crate::accounts::Kind;
 use crate::directory::asking::Resolved;
@@ -19,8 +25,6 @@ use omniverb_terms::{Gid, VnicId};
 
 /// What was not answered is asked again after this part of a period.
 const SOONER: u64 = 8;
-/// And what could not be asked, after this one.
-const LATER: u64 = 4;
 
 impl Tenancy {
     /// What the network is to be asked again for a link from one vNIC to another.
@@ -34,8 +38,9 @@ impl Tenancy {
         if from == to { None } else { self.question_of(from, sgid, dgid) }
     }
 
-    /// Something new that lives by an answer which has just been given.
-    pub(crate) fn rest_on(&mut self, question: Question, rest: Rest, now: u64) {
+    /// Something new that lives by an answer which has just been given. `payer`: the vNIC that wants
+    /// it to live.
+    pub(crate) fn rest_on(&mut self, question: Question, rest: Rest, payer: VnicId, now: u64) {
         if self.limits().consent_time_ns == 0 {
             return;
         }
@@ -43,7 +48,7 @@ impl Tenancy {
             let due = self.next_consent(&question, now);
             self.timers.set(Timer::Consent(question), due);
         }
-        self.links.consents.join(question, rest);
+        self.links.consents.join(question, rest, payer);
     }
 
     pub(crate) fn rest_no_more(&mut self, question: Question, rest: Rest) {
@@ -66,15 +71,14 @@ impl Tenancy {
 
     /// The network is to be asked again what a question's links rest on.
     pub(crate) fn consent_due(&mut self, question: Question, now: u64) {
-        match self.ask(question, question.from, Kind::Consent, Some(Waiter::Consent)) {
+        let payer = self.links.consents.payer(&question);
+        match self.ask(question, payer, Kind::Consent, Some(Waiter::Consent)) {
             Resolved::Asking => {
                 let due = self.next_consent(&question, now);
                 self.timers.set(Timer::Consent(question), due);
             }
-            Resolved::To(_) | Resolved::Busy => {
-                // Nobody was asked: that is more patient.
-                self.consent_heard(question, None, now, LATER);
-            }
+            Resolved::Busy => self.consent_heard(question, Heard::Unknown, now),
+            Resolved::To(_) => self.consent_heard(question, Heard::Nothing, now),
         }
     }
 
@@ -85,24 +89,35 @@ impl Tenancy {
         answer: Option<Answer>,
         now: u64,
     ) {
-        let at = match answer {
-            Some(Answer::Is(vnic)) => Some(vnic),
-            _ => None,
+        let heard = match answer {
+            Some(Answer::Is(vnic)) => Heard::At(vnic),
+            Some(Answer::Unheard) => Heard::Unknown,
+            _ => Heard::Nothing,
         };
-        self.consent_heard(question, at, now, SOONER);
+        self.consent_heard(question, heard, now);
     }
 
-    /// Where the answer leads to. If there is none it is asked again after this part of a period.
-    fn consent_heard(&mut self, question: Question, at: Option<VnicId>, now: u64, part: u64) {
+    /// What became of it; without an answer it is asked again sooner.
+    fn consent_heard(&mut self, question: Question, heard: Heard, now: u64) {
+        let at = match heard {
+            Heard::At(vnic) => Some(vnic),
+            Heard::Nothing | Heard::Unknown => None,
+        };
         if at.is_none() && self.links.consents.is_asked(&question) {
-            let due = now.saturating_add((self.limits().consent_time_ns / part).max(1));
+            let due = now.saturating_add((self.limits().consent_time_ns / SOONER).max(1));
             self.timers.set(Timer::Consent(question), due);
         }
-        for rest in self.links.consents.answered(&question, at) {
+        let times = (now, self.limits().consent_time_ns);
+        for rest in self.links.consents.answered(&question, heard, times) {
             if at.is_none() || at != self.far_end(question.from, rest) {
                 self.withdraw(rest);
             }
         }
+    }
+
+    /// Where a question has led that something rests on.
+    pub(crate) fn led_to(&self, question: &Question) -> Option<VnicId> {
+        self.far_end(question.from, self.links.consents.some_rest(question)?)
     }
 
     /// The vNIC that something leads to.
@@ -118,6 +133,11 @@ impl Tenancy {
                 Some(if first == from { second } else { first })
             }
         }
+    }
+
+    /// The other end of a relation.
+    pub(crate) fn related_with(&self, from: VnicId, number: u64) -> Option<VnicId> {
+        self.far_end(from, Rest::Relation(number))
     }
 
     fn withdraw(&mut self, rest: Rest) {

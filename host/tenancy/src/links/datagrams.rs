@@ -48,7 +48,7 @@ impl Tenancy {
             Resolved::To(Answer::Omniverb(features)) => {
                 return self.datagrams_by_engine(m, Route::omniverb(Why::Omniverb, features), now);
             }
-            Resolved::To(Answer::Silence) => {
+            Resolved::To(Answer::Silence | Answer::Unheard) => {
                 return self.datagrams_by_engine(m, Route::roce(), now);
             }
             Resolved::Busy => return Err(Errno::ENOMEM),

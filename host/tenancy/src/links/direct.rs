@@ -135,7 +135,8 @@ impl Tenancy {
             self.question(link.vnics[end], link.vnics[1 - end], sgid, dgid)
         });
         for question in link.questions.into_iter().flatten() {
-            self.rest_on(question, Rest::Link(key), now);
+            let payer = link.uninvited.map_or(question.from, |invitation| invitation.from);
+            self.rest_on(question, Rest::Link(key), payer, now);
         }
         self.audit_link(key, &link, LinkEvent::Made);
         let holder = self.inviter_of(&link);

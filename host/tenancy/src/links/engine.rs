@@ -46,7 +46,8 @@ impl Tenancy {
         let Route { path, why, within, cause, features } = route;
         let question = within.and_then(|to| self.question(vnic, to, sgid, dgid));
         if let Some(question) = question {
-            self.rest_on(question, Rest::Engine(qpn, way.remote_peer()), now);
+            let payer = if cause == Cause::Stranger { within.unwrap_or(vnic) } else { vnic };
+            self.rest_on(question, Rest::Engine(qpn, way.remote_peer()), payer, now);
         }
         let born = now;
         let link = EngineLink {

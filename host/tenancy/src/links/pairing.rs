@@ -160,6 +160,8 @@ impl Tenancy {
             None => true,
             Some(_) if wish.is_survivor() => mutual,
             Some(Answer::NoAccess) => mutual && wish.failures < FAILURES_MAX,
+            // It may be here, and a flood may have kept it from being heard.
+            Some(Answer::Unheard) => (mutual || to_machine) && wish.failures < FAILURES_MAX,
             Some(Answer::Silence) => (mutual || to_machine) && wish.failures < silences,
             Some(_) => false,
         };
@@ -172,7 +174,7 @@ impl Tenancy {
             Some(Answer::Omniverb(features)) => {
                 self.wish_by_engine(qpn, peer, Route::omniverb(Why::Omniverb, features), now);
             }
-            Some(Answer::Silence) => self.wish_by_engine(qpn, peer, Route::roce(), now),
+            Some(Answer::Silence | Answer::Unheard) => self.wish_by_engine(qpn, peer, Route::roce(), now),
             _ => {}
         }
     }

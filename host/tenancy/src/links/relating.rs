@@ -59,7 +59,7 @@ impl Tenancy {
                     relation.rests_on = Some(questions);
                 }
                 for question in questions {
-                    self.rest_on(question, Rest::Relation(number), now);
+                    self.rest_on(question, Rest::Relation(number), question.from, now);
                 }
                 self.act(Action::Related { number, verdict: Ok(()) });
             }

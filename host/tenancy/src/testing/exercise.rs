@@ -28,6 +28,10 @@ pub struct Bench {
     pub now: u64,
     /// Pairs of vNICs (from, to) that the network keeps apart.
     pub walls: BTreeSet<(u64, u64)>,
+    /// Between which of these probes stay under way.
+    pub silent: BTreeSet<(u64, u64)>,
+    /// What is not answered may have been lost in front of us.
+    pub flooded: bool,
     /// vNICs whose sockets could not be opened.
     pub closed: BTreeSet<u64>,
     /// Addresses that are not of the vNIC of their number, but of this one.
@@ -99,6 +103,8 @@ impl Bench {
             now: 1,
             mirror,
             walls: BTreeSet::new(),
+            silent: BTreeSet::new(),
+            flooded: false,
             closed: BTreeSet::new(),
             moved: BTreeMap::new(),
             machines: BTreeSet::new(),
@@ -259,7 +265,13 @@ impl Bench {
             _ => Vec::new(),
         };
         // In vain if that vNIC has no process.
-        more.extend(self.tenancy.probe_unanswered(id, self.now));
+        if self.silent.contains(&(from.0, to)) {
+            return more;
+        }
+        more.extend(match self.flooded {
+            true => self.tenancy.probe_unheard(id, self.now),
+            false => self.tenancy.probe_unanswered(id, self.now),
+        });
         more
     }
 }

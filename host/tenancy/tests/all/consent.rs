@@ -232,3 +232,56 @@ fn a_probe_counts_only_from_an_address_of_who_asks() {
     let actions = bench.tenancy.probe_arrived(*id, (ip(1), vnic(2)), bench.now);
     assert_eq!(actions, [Action::ForgetProbe { id: *id }]);
 }
+
+/// What was not heard since receive queues overflowed is no wall, for a while; a wall is one, for
+/// how long a flood goes on.
+#[test]
+fn a_flood_hides_a_wall_for_a_while_and_not_for_ever() {
+    let mut bench = bench_with(Limits::default());
+    let (a, b) = link(&mut bench, (1, 1), (2, 2), Service::Rc);
+    bench.flooded = true;
+    for _ in 0..3 {
+        bench.walls.insert((1, 2));
+        pass(&mut bench, 6 * PERIOD);
+        assert_eq!(paths(&bench, 1), [(Path::Direct, Why::Neighbour)]);
+        bench.walls.clear();
+        pass(&mut bench, PERIOD);
+    }
+    bench.told.clear();
+    bench.walls.insert((1, 2));
+    pass(&mut bench, 10 * PERIOD);
+    assert_eq!(told(&mut bench, 1), [parted(a, b)]);
+    assert_eq!(told(&mut bench, 2), [parted(b, a)]);
+}
+
+/// Links that others open are asked after on their account, however many those are.
+#[test]
+fn uninvited_links_spend_no_questions_of_who_did_not_ask_for_them() {
+    let limits = Limits { probes_per_vnic: 1, ..Limits::default() };
+    let mut bench = bench_with(limits);
+    let (a, b) = link(&mut bench, (1, 1), (2, 2), Service::Rc);
+    // vNIC 3 opens one towards vNIC 1, and lets nothing pass any more: what is asked stays open.
+    link(&mut bench, (3, 3), (1, 1), Service::Ud);
+    bench.walls.extend([(1, 3), (3, 1)]);
+    bench.silent.extend([(1, 3), (3, 1)]);
+    bench.told.clear();
+    pass(&mut bench, 12 * PERIOD);
+    assert!(!told(&mut bench, 1).contains(&parted(a, b)));
+    assert!(!told(&mut bench, 2).contains(&parted(b, a)));
+    assert_eq!(paths(&bench, 2), [(Path::Direct, Why::Neighbour)]);
+}
+
+/// Nobody was asked: that says nothing of the network, for a while.
+#[test]
+fn what_could_not_be_asked_is_no_miss() {
+    let limits = Limits { probes_per_vnic: 1, ..Limits::default() };
+    let mut bench = bench_with(limits);
+    link(&mut bench, (1, 1), (2, 2), Service::Rc);
+    link(&mut bench, (1, 1), (3, 3), Service::Rc);
+    // The question from vNIC 1 to vNIC 3 takes for ever, and the other one has no place.
+    bench.silent.insert((1, 3));
+    bench.walls.insert((1, 3));
+    pass(&mut bench, 5 * PERIOD);
+    assert_eq!(paths(&bench, 2), [(Path::Direct, Why::Neighbour)]);
+    bench.silent.clear();
+}

@@ -1,13 +1,15 @@
 //! A packet arrives: from the network or from another link of ours.
 
 use super::State;
-use crate::command::Event;
+use crate::command::{Event, feature};
+use crate::network::handshake::{self, Handshake};
 use crate::network::numbering::Numbering;
 use crate::network::passages::Place;
 use crate::network::port::Arrival;
+use crate::network::questions::Number;
 use crate::network::unclaimed::{Again, Early};
 use crate::worker::link::{Ends, Reason};
-use crate::worker::sound::{Sound, is_handshake};
+use crate::worker::sound::Sound;
 use omniverb_sys::clock;
 use omniverb_terms::{Qpn, Service, Underlay, VnicId};
 use omniverb_transport::Ecn;
@@ -60,14 +62,33 @@ impl State {
         if arrival.flow.destination.is_multicast() {
             return;
         }
-        let Some(home) = self.vnics.get_mut(vnic) else { return };
-        if is_handshake(datagram) && datagram.len() <= 256 && home.tidings.may_tell(clock::now()) {
-            let _ = self.outbox.post(Event::Handshake {
-                vnic,
-                from: arrival.flow.source,
-                interface: arrival.interface,
-                bytes: datagram.to_vec(),
-            });
+        if let Some(handshake) = handshake::read(datagram) {
+            self.handshake(vnic, arrival, handshake);
+        }
+    }
+
+    /// An answer to a question of ours is told of, whatever else comes. Another Omniverb that asks
+    /// is replied to, as often as it may be. What answers nothing costs no more than this look.
+    fn handshake(&mut self, at: VnicId, arrival: &Arrival, handshake: Handshake) {
+        let from = arrival.flow.source;
+        let (number, known, features) = match handshake {
+            Handshake::Probe(number) => (number, self.questions.probe(number, from, at), None),
+            Handshake::Reply(number, features) => {
+                (number, self.questions.reply(number, from, at), Some(features))
+            }
+        };
+        match known {
+            Number::Ours(asker) => {
+                let _ = self.outbox.post(asker, Event::Answered { number, at, from, features });
+            }
+            Number::Strange if features.is_none() => {
+                let Some(home) = self.vnics.get_mut(at) else { return };
+                if home.tidings.may_reply(from, clock::now()) {
+                    let reply = handshake::reply(number, feature::ALL);
+                    home.sockets.answer(&reply, from, arrival.interface);
+                }
+            }
+            Number::Strange | Number::Spent => {}
         }
     }
 
@@ -124,12 +145,19 @@ impl State {
 
     /// A congestion notification, or a report: for an RC or UC QP, or for what a UD QP sends there.
     fn slow_down(&mut self, vnic: VnicId, qpn: Qpn, sound: &Sound<'_>) {
-        // A report names the QP it comes from.
-        let sources = match sound.packet.report() {
-            Some((source, _)) => source..=source,
-            None => Qpn(0)..=Qpn(u32::MAX),
+        let connected = self.links.connected(qpn);
+        let datagrams = match sound.packet.report() {
+            // A report names the QP it comes from.
+            Some((source, _)) => self.links.datagrams(qpn, sound.from, source),
+            // However many links there are to that address, this is work for one.
+            None => {
+                if let Some(throttle) = self.links.throttled(vnic, qpn, sound.from) {
+                    throttle.on_notification(sound.now);
+                }
+                None
+            }
         };
-        for index in self.links.all_of(qpn, sound.from, sources) {
+        for index in connected.into_iter().chain(datagrams) {
             if let Some(link) = self.links.get_mut(index)
                 && link.ends().vnic == vnic
                 && link.ends().flow.destination == sound.from
@@ -148,7 +176,7 @@ impl State {
         let Some(home) = self.vnics.get_mut(vnic) else { return };
         let source_qpn = deth.source();
         if home.tidings.is_news((qpn, sound.from, source_qpn), now) {
-            let _ = self.outbox.post(Event::Stranger {
+            let _ = self.outbox.post(vnic, Event::Stranger {
                 vnic,
                 qpn,
                 source_qpn,

@@ -2,13 +2,13 @@
 
 use super::State;
 use crate::command::{Attach, Event, feature};
+use crate::events::Posted;
 use crate::network::port::Sockets;
 use crate::queue_pair::connected::Connected;
 use crate::queue_pair::datagram::Datagrams;
 use crate::queue_pair::terms::Trains;
 use crate::worker::left::Left;
 use crate::worker::link::{Ends, Kind, Link, Reason};
-use crate::worker::outbox::Posted;
 use crate::worker::vnic::Vnic;
 use crate::worker::watcher::Watcher;
 use omniverb_link::{Endpoint, EndpointParts, layout};
@@ -44,28 +44,25 @@ impl State {
             detour.close(id, &mut self.clocked);
             self.showing.forget_faults(id);
         }
-        self.drop_links(|ends| ends.vnic == id);
+        self.drop_links(&self.links.of_vnic(id));
     }
 
     /// Watches a vNIC's sockets no longer if nothing can come out of them, once that is told.
     pub(in crate::worker) fn forget_sockets(&self, id: VnicId, watcher: &Watcher) {
         let over = self.vnics.get(id).filter(|vnic| vnic.sockets.is_over());
         if let Some(vnic) = over
-            && self.outbox.post(Event::PortOver { vnic: id }) == Posted::Sent
+            && self.outbox.post(id, Event::PortOver { vnic: id }) == Posted::Sent
         {
             watcher.remove(&vnic.sockets);
         }
     }
 
-    fn drop_links(&mut self, which: impl Fn(&Ends) -> bool) {
-        self.links
-            .those(|link| which(link.ends()))
-            .into_iter()
-            .for_each(|index| self.remove(index));
+    fn drop_links(&mut self, those: &[usize]) {
+        those.iter().for_each(|index| self.remove(*index));
     }
 
     pub(super) fn detach(&mut self, qpn: Qpn, peer_qpn: Qpn) {
-        self.drop_links(|ends| ends.qpn == qpn && ends.peer_qpn == peer_qpn);
+        self.drop_links(&self.links.of(qpn, peer_qpn));
     }
 
     fn remove(&mut self, index: usize) {
@@ -100,9 +97,10 @@ impl State {
         // The application's QP was reset and comes back. Datagram peers on different hosts may have
         // the same number.
         let Attach { qpn, peer_qpn, underlay: Underlay { remote, .. }, .. } = *attach;
-        self.drop_links(|ends| {
-            (ends.qpn, ends.peer_qpn, ends.flow.destination) == (qpn, peer_qpn, remote)
-        });
+        let mut same = self.links.of(qpn, peer_qpn);
+        let leads = |link: &Link| link.ends().flow.destination == remote;
+        same.retain(|index| self.links.get(*index).is_some_and(leads));
+        self.drop_links(&same);
         match self.try_attach(attach) {
             Ok(index) => {
                 self.links.touch(index, Reason::News);
@@ -113,7 +111,7 @@ impl State {
             Err(_) => {
                 self.bells.drop_unused(attach.bell);
                 let status = Status::LocalProtection;
-                let _ = self.outbox.post(Event::Failed { qpn, peer_qpn, status });
+                let _ = self.outbox.post(attach.vnic, Event::Failed { qpn, peer_qpn, status });
             }
         }
     }
@@ -154,7 +152,13 @@ impl State {
         };
         let kind = match service {
             Service::Ud => {
-                let datagrams = Datagrams::new(endpoint, qpn, peer_qpn, features, allowance);
+                // Who speaks for an Omniverb reports instead, and a group is not slowed down.
+                let throttle = match features == 0 && !peer_qpn.is_group() {
+                    true => self.links.throttle(attach.vnic, qpn, remote),
+                    false => Arc::default(),
+                };
+                let datagrams =
+                    Datagrams::new(endpoint, qpn, peer_qpn, features, allowance, throttle);
                 Kind::Datagrams(Box::new(datagrams))
             }
             _ => Kind::Connected(Box::new(Connected::new(

@@ -1,12 +1,12 @@
 //! A vNIC whose network is to seem bad: what arrives for it takes a detour.
 
 use super::State;
+use crate::network::handshake;
 use crate::network::passages::Place;
 use crate::network::port::Arrival;
 use crate::network::train::Train;
 use crate::worker::detour::Detour;
 use crate::worker::link::Ends;
-use crate::worker::sound::is_handshake;
 use omniverb_sys::clock;
 use omniverb_terms::VnicId;
 use omniverb_transport::Ecn;
@@ -34,7 +34,7 @@ impl State {
     pub(super) fn detour(&mut self, vnic: VnicId, arrival: &Arrival, datagram: &[u8]) {
         // Which way a connection takes is not for chance to decide: handshakes, which are ours and
         // no RoCE device's, pass.
-        if is_handshake(datagram) {
+        if handshake::begins(datagram) {
             return self.arrived_alone(vnic, arrival, datagram);
         }
         if let Some(detour) = self.vnics.detour_mut(vnic) {

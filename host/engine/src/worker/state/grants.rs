@@ -2,10 +2,10 @@
 
 use super::State;
 use crate::command::{Event, Grant as Granted, Pages, Row};
+use crate::events::Posted;
 use crate::pages::grant::{Grant, REMOTE_WRITE};
 use crate::pages::rows::Found;
 use crate::worker::link::{Ends, Link};
-use crate::worker::outbox::Posted;
 use omniverb_link::pace::Denied;
 use omniverb_sys::Access;
 use omniverb_terms::{Qpn, Rkey, VnicId};
@@ -13,13 +13,13 @@ use omniverb_terms::{Qpn, Rkey, VnicId};
 impl State {
     /// Has the control plane ask the application for what its peer named.
     pub(super) fn ask_for_grants(&mut self, link: &mut Link, now: u64) {
-        let Ends { vnic: id, qpn, peer_qpn, .. } = *link.ends();
+        let Ends { vnic: id, qpn, peer_qpn, flow, .. } = *link.ends();
         let Some(connected) = link.connected_mut() else { return };
         while let Some((key, range)) = connected.application.take_wanted() {
             let vnic = self.vnics.get_mut(id);
             let wanted = Event::Wanted { qpn, peer_qpn, key, range };
-            let asked = vnic.is_some_and(|vnic| vnic.tidings.may_tell(now))
-                && self.outbox.post(wanted) == Posted::Sent;
+            let asked = vnic.is_some_and(|vnic| vnic.tidings.may_ask(flow.destination, now))
+                && self.outbox.post(id, wanted) == Posted::Sent;
             if !asked {
                 connected.application.not_asked(key);
             }
@@ -30,7 +30,7 @@ impl State {
     pub(super) fn withdraw(&mut self, vnic: VnicId, row: &Row) {
         let waited = self.rows.withdraw(&self.together, row);
         self.not_mapped(waited, Denied::ForNow);
-        for index in self.links.those(|link| link.ends().vnic == vnic) {
+        for index in self.links.of_vnic(vnic) {
             let connected = self.links.get_mut(index).and_then(Link::connected_mut);
             connected.into_iter().for_each(|connected| connected.application.withdraw(row));
         }
@@ -97,9 +97,9 @@ impl State {
     /// What was granted stays with the application. Pages that it keeps where they are for this it
     /// is to let go of. If there is no room to say so, it keeps them as long as their region.
     fn cannot_map(&mut self, granted: &Granted) {
-        let Granted { qpn, peer_qpn, key, start, .. } = *granted;
+        let Granted { vnic, qpn, peer_qpn, key, start, .. } = *granted;
         if matches!(granted.memory, Pages::InPlace(_)) {
-            let _ = self.outbox.post(Event::NotMapped { qpn, peer_qpn, key, start });
+            let _ = self.outbox.post(vnic, Event::NotMapped { qpn, peer_qpn, key, start });
         }
         self.denied((qpn, peer_qpn), key, Denied::ForGood);
     }

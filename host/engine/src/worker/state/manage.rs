@@ -26,7 +26,7 @@ impl State {
             return;
         }
         if home.tidings.may_manage(sound.from, clock::now()) {
-            let _ = self.outbox.post(Event::Management {
+            let _ = self.outbox.post(vnic, Event::Management {
                 vnic,
                 underlay: Underlay::plain(sound.local, sound.from, sound.interface),
                 datagram: arrived.message.data.to_vec(),
@@ -43,7 +43,7 @@ impl State {
         recipient: Recipient,
     ) {
         let Some(home) = self.vnics.get_mut(vnic) else { return };
-        if recipient == Recipient::Stranger && !home.tidings.may_answer(clock::now()) {
+        if recipient == Recipient::Stranger && !home.tidings.may_answer(underlay.remote, clock::now()) {
             return;
         }
         let Underlay { local: source, remote: destination, interface, key: None } = *underlay

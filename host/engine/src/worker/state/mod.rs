@@ -23,6 +23,7 @@ use super::timers::{Due, Timers};
 use super::vnics::Vnics;
 use crate::command::Grant;
 use crate::network::passages::Passages;
+use crate::network::questions::Questions;
 use crate::network::train::Train;
 use crate::pages::budget::Mappings;
 use crate::pages::rows::Rows;
@@ -36,6 +37,8 @@ const LINKS_PER_TURN: usize = 32;
 /// Its parts, each of which keeps its own order.
 pub(super) struct State {
     outbox: Outbox,
+    /// Questions of ours, of which answers are heard first.
+    questions: Questions,
     showing: Showing,
     bells: Bells,
     courtesy: Courtesy,
@@ -61,9 +64,15 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(outbox: Outbox, showing: Showing, mappings: Mappings) -> io::Result<State> {
+    pub(super) fn new(
+        outbox: Outbox,
+        showing: Showing,
+        mappings: Mappings,
+        questions: Questions,
+    ) -> io::Result<State> {
         Ok(State {
             outbox,
+            questions,
             showing,
             bells: Bells::new()?,
             courtesy: Courtesy::default(),

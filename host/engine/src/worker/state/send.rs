@@ -29,8 +29,8 @@ impl State {
             left = left.or(self.transmit(index, &mut link, now));
         }
         if let Some(status) = link.settle() {
-            let Ends { qpn, peer_qpn, .. } = *link.ends();
-            let _ = self.outbox.post(Event::Failed { qpn, peer_qpn, status });
+            let Ends { vnic, qpn, peer_qpn, .. } = *link.ends();
+            let _ = self.outbox.post(vnic, Event::Failed { qpn, peer_qpn, status });
         }
         if link.nap_is_over() {
             self.links.wake_later(index);

@@ -3,7 +3,10 @@
 
 use super::State;
 use crate::command::{Attach, Command, Event, Grant, Memory, Pages, QpCounters, Row};
+use crate::events::Events;
+use crate::network::handshake;
 use crate::network::port::Arrival;
+use crate::network::questions::Questions;
 use crate::pages::budget::Mappings;
 use crate::worker::counted::{Counters, Showing};
 use crate::worker::link::{Ends, Link};
@@ -17,7 +20,7 @@ use omniverb_transport::Ecn;
 use omniverb_wire::{DATAGRAM_MAX, Flow, PORT, write_notification};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 
 const HERE: VnicId = VnicId(1);
 const THERE: VnicId = VnicId(2);
@@ -27,15 +30,16 @@ fn ip(last: u8) -> IpAddr {
     [10, 0, 0, last].into()
 }
 
-fn bench() -> (State, mpsc::Receiver<Event>) {
+fn bench() -> (State, Events) {
     bench_showing(Counters::default())
 }
 
-fn bench_showing(counters: Counters) -> (State, mpsc::Receiver<Event>) {
-    let (tell, events) = mpsc::sync_channel(16);
-    let outbox = Outbox::new(tell, Arc::new(EventFd::new().unwrap()));
+fn bench_showing(counters: Counters) -> (State, Events) {
+    let events = Events::default();
+    let outbox = Outbox::new(events.clone(), Arc::new(EventFd::new().unwrap()));
     let showing = Showing::new(counters);
-    (State::new(outbox, showing, Mappings::default()).unwrap(), events)
+    let questions = Questions::default();
+    (State::new(outbox, showing, Mappings::default(), questions).unwrap(), events)
 }
 
 fn memory(bytes: usize) -> Memory {
@@ -76,7 +80,7 @@ fn attach(service: Service, end: &End) -> Attach {
 
 fn link(state: &mut State, service: Service, end: &End) -> usize {
     state.attach(&attach(service, end));
-    let found = state.links.those(|link| link.ends().qpn == Qpn(end.qpn));
+    let found = state.links.of(Qpn(end.qpn), Qpn(end.peer));
     assert_eq!(found.len(), 1);
     found[0]
 }
@@ -132,11 +136,17 @@ fn a_notification_is_for_links_of_the_vnic_that_it_came_by() {
         flow.seal(&mut datagram[..length], 0);
         let (interface, ecn, identification, is_captured) = (0, Ecn::Unmarked, None, false);
         let arrival = Arrival { flow, interface, ecn, identification, is_captured };
-        let heard = |state: &State| state.links.get(index).map(Link::counters).unwrap();
+        let heard = |state: &State| match service {
+            Service::Ud => {
+                let throttle = state.links.throttled(VICTIM, Qpn(30), ip(5)).unwrap();
+                throttle.due(0).is_some()
+            }
+            _ => state.links.get(index).map(Link::counters).unwrap().received_packets > 0,
+        };
         state.arrived_alone(THERE, &arrival, &datagram[..length]);
-        assert_eq!(heard(&state).received_packets, 0, "{service:?}");
+        assert!(!heard(&state), "{service:?}");
         state.arrived_alone(VICTIM, &arrival, &datagram[..length]);
-        assert_eq!(heard(&state).received_packets, 1, "{service:?}");
+        assert!(heard(&state), "{service:?}");
     }
 }
 
@@ -148,8 +158,8 @@ fn nothing_leaves_by_a_route_with_a_key() {
     let mut attach = attach(Service::Rc, &end);
     attach.underlay.key = NonZeroU32::new(9).map(RouteKey);
     state.attach(&attach);
-    assert!(state.links.those(|_| true).is_empty());
-    let Ok(Event::Failed { qpn, peer_qpn, .. }) = events.try_recv() else { panic!("not told") };
+    assert_eq!(state.links.iter().count(), 0);
+    let Some(Event::Failed { qpn, peer_qpn, .. }) = events.take() else { panic!("not told") };
     assert_eq!((qpn, peer_qpn), (Qpn(30), Qpn(7)));
 }
 
@@ -202,13 +212,13 @@ fn who_keeps_pages_that_are_not_mapped_is_told() {
         let grant = Grant { vnic, qpn, peer_qpn, key, access: 7, region, start, epoch: 0, memory };
         state.obey(Command::Grant(Box::new(grant)), &watcher);
         while state.map_some() {}
-        let told = match events.try_recv() {
-            Ok(Event::NotMapped { qpn, peer_qpn, key, start }) => {
+        let told = match events.take() {
+            Some(Event::NotMapped { qpn, peer_qpn, key, start }) => {
                 assert_eq!((qpn, peer_qpn, key), (Qpn(30), Qpn(99), Rkey(5)));
                 Some(start)
             }
-            Ok(other) => panic!("{other:?}"),
-            Err(_) => None,
+            Some(other) => panic!("{other:?}"),
+            None => None,
         };
         (told, left.strong_count() > 0)
     };
@@ -216,4 +226,66 @@ fn who_keeps_pages_that_are_not_mapped_is_told() {
     assert_eq!(granted(513, 0, 0x900000), (Some(0x900000), false), "there is none");
     assert_eq!(granted(2, 8 * PAGE, 0xa00000), (Some(0xa00000), false), "behind the file's end");
     assert_eq!(granted(2, 0, 0xb00000).0, None, "and there is room still");
+}
+
+fn handshake(state: &mut State, at: VnicId, from: u8, datagram: &[u8]) {
+    let flow = Flow { source: ip(from), destination: ip(3), source_port: PORT };
+    let (interface, ecn, identification, is_captured) = (0, Ecn::Unmarked, None, false);
+    let arrival = Arrival { flow, interface, ecn, identification, is_captured };
+    state.arrived_alone(at, &arrival, datagram);
+}
+
+/// A flood of datagrams that look like handshakes, probes and replies of numbers that nobody drew,
+/// from a neighbour or from the very address that is asked.
+#[test]
+fn whatever_strangers_send_answers_to_questions_of_ours_come_through() {
+    let (mut state, events) = bench();
+    let port = Arc::new(Port::carried_by_another(PORT, Box::new(drop)).unwrap());
+    let files = [(); 2].map(|()| EventFd::new().unwrap());
+    let watcher = Watcher::new(&files[0], &files[1]).unwrap();
+    state.obey(Command::OpenVnic { vnic: VICTIM, port }, &watcher);
+    state.questions.begin(7, HERE, ip(3));
+    state.questions.begin(8, VICTIM, ip(5));
+    for number in 100..20_100 {
+        for from in [5, 66] {
+            handshake(&mut state, VICTIM, from, &handshake::probe(number));
+            handshake(&mut state, VICTIM, from, &handshake::reply(number, 1));
+        }
+        handshake(&mut state, VICTIM, 66, &handshake::reply(8, 1));
+        handshake(&mut state, VICTIM, 66, &[0x0f; 40]);
+    }
+    assert!(events.take().is_none(), "nothing of it is for the control plane");
+    handshake(&mut state, VICTIM, 1, &handshake::probe(7));
+    handshake(&mut state, VICTIM, 5, &handshake::reply(8, 3));
+    let mut numbers = Vec::new();
+    while let Some(Event::Answered { number, at, features, .. }) = events.take() {
+        assert_eq!(at, VICTIM);
+        numbers.push((number, features));
+    }
+    assert_eq!(numbers, [(7, None), (8, Some(3))]);
+}
+
+/// However many links lead to its sender.
+#[test]
+fn a_notification_is_work_for_one_link() {
+    let (mut state, _events) = bench();
+    for peer in 100..1124 {
+        let end = End { vnic: VICTIM, qpn: 30, peer, local: 3, remote: 5, within: None };
+        state.attach(&attach(Service::Ud, &end));
+    }
+    while state.serve_links() {}
+    let flow = Flow { source: ip(5), destination: ip(3), source_port: PORT };
+    let mut datagram = [0; DATAGRAM_MAX];
+    let length = write_notification(&mut datagram, Qpn(30)).unwrap();
+    flow.seal(&mut datagram[..length], 0);
+    let (interface, ecn, identification, is_captured) = (0, Ecn::Unmarked, None, false);
+    let arrival = Arrival { flow, interface, ecn, identification, is_captured };
+    state.arrived_alone(VICTIM, &arrival, &datagram[..length]);
+    assert!(state.links.waiting() <= 1, "{}", state.links.waiting());
+    assert!(state.links.throttled(VICTIM, Qpn(30), ip(5)).unwrap().due(0).is_some());
+    for peer in 100..1124 {
+        state.detach(Qpn(30), Qpn(peer));
+    }
+    assert!(state.links.throttled(VICTIM, Qpn(30), ip(5)).is_none(), "nothing is left of it");
+    assert_eq!(state.links.iter().count(), 0);
 }

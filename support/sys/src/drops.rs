@@ -1,0 +1,50 @@
+//! Datagrams that the kernel dropped in front of a socket, mostly since its receive queue was full.
+#![expect(unsafe_code)]
+// UNSAFETY: a socket option that rustix does not offer.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// `SO_MEMINFO` (Linux 4.12), and which of its numbers this is (`SK_MEMINFO_DROPS`).
+const SO_MEMINFO: libc::c_int = 55;
+const DROPS: usize = 8;
+const NUMBERS: usize = DROPS + 1;
+
+/// How many there were so far, modulo 2^32; `None`: the kernel does not say.
+pub(crate) fn count(socket: BorrowedFd<'_>) -> Option<u32> {
+    let mut numbers = [0_u32; NUMBERS];
+    let mut length = libc::socklen_t::try_from(size_of_val(&numbers)).ok()?;
+    // SAFETY: the kernel writes up to `length` bytes to `numbers`, which has that many, and the
+    // length that it wrote to `length`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_MEMINFO,
+            (&raw mut numbers).cast(),
+            &raw mut length,
+        )
+    };
+    let whole = usize::try_from(length).ok()? >= size_of_val(&numbers);
+    (result == 0 && whole).then(|| numbers[DROPS])
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::datagram::Port;
+    use std::net::{Ipv4Addr, UdpSocket};
+
+    #[test]
+    fn what_finds_a_full_queue_is_counted() {
+        let free = |number| Some((number, Port::open(number).ok()?));
+        let (number, port) = (42_000..43_000).find_map(free).unwrap();
+        let before = port.dropped();
+        let socket = port.sockets().next().unwrap();
+        rustix::net::sockopt::set_socket_recv_buffer_size(socket, 1).unwrap();
+        let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        for _ in 0..64 {
+            sender.send_to(&[0; 1000], (Ipv4Addr::LOCALHOST, number)).unwrap();
+        }
+        let dropped = port.dropped().wrapping_sub(before);
+        assert!((1..=64).contains(&dropped), "{dropped}");
+    }
+}
