@@ -1,6 +1,5 @@
 //! What the control plane tells the engine, and what the engine tells it.
 
-use crate::events::Class;
 use crate::pacing::bucket::Limit;
 use crate::recorder::queue::PacketQueue;
 use omniverb_link::pace::Denied;
@@ -226,7 +225,7 @@ pub enum Command {
 pub enum Event {
     /// The number of a question that is under way ([`crate::Engine::expect`]) came.
     Answered {
-        /// The question's.
+        /// That of the question.
         number: u128,
         /// At whose sockets it arrived.
         at: VnicId,
@@ -294,20 +293,6 @@ pub enum Event {
         /// What its requests complete with.
         status: Status,
     },
-}
-
-impl Event {
-    /// Why it happened: so it waits among others of its kind.
-    pub(crate) fn class(&self) -> Class {
-        match self {
-            Event::Management { .. } | Event::Stranger { .. } => Class::Strange,
-            Event::Answered { .. }
-            | Event::Wanted { .. }
-            | Event::NotMapped { .. }
-            | Event::PortOver { .. }
-            | Event::Failed { .. } => Class::Own,
-        }
-    }
 }
 
 /// What the engine counts for a link.

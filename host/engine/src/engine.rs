@@ -65,14 +65,8 @@ impl Engine {
         let (events, questions) = (Events::default(), Questions::default());
         let ready = Arc::new(EventFd::new()?);
         let counters = Counters::default();
-        let mut engine = Engine {
-            threads: Vec::new(),
-            undertaker: None,
-            events,
-            questions,
-            ready,
-            counters,
-        };
+        let mut engine =
+            Engine { threads: Vec::new(), undertaker: None, events, questions, ready, counters };
         let (bury, gone) = mpsc::channel::<Remains>();
         let pulse = settings.pulses.minor("engine-unmap");
         let undertaker =

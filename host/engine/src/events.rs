@@ -25,6 +25,20 @@ pub(crate) enum Class {
     Strange,
 }
 
+impl Event {
+    /// Why it happened: so it waits among others of its kind.
+    fn class(&self) -> Class {
+        match self {
+            Event::Management { .. } | Event::Stranger { .. } => Class::Strange,
+            Event::Answered { .. }
+            | Event::Wanted { .. }
+            | Event::NotMapped { .. }
+            | Event::PortOver { .. }
+            | Event::Failed { .. } => Class::Own,
+        }
+    }
+}
+
 /// An event is on its way, or nobody will hear of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
@@ -155,7 +169,11 @@ mod tests {
         let events = Events::default();
         let management = || Event::Management {
             vnic: VnicId(1),
-            underlay: omniverb_terms::Underlay::plain([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 0),
+            underlay: omniverb_terms::Underlay::plain(
+                [10, 0, 0, 1].into(),
+                [10, 0, 0, 2].into(),
+                0,
+            ),
             datagram: Vec::new(),
         };
         while events.post(VnicId(1), management()) == Posted::Sent {}

@@ -240,8 +240,8 @@ impl Tenancy {
         self.decided()
     }
 
-    /// The datagram of a probe was sent, and nothing came of it; but a receive queue where its answer
-    /// would have been heard ([`Tenancy::hearers`]) overflowed meanwhile.
+    /// The datagram of a probe was sent, and nothing came of it; but a receive queue where its
+    /// answer would have been heard ([`Tenancy::hearers`]) overflowed meanwhile.
     #[must_use]
     pub fn probe_unheard(&mut self, id: ProbeId, now: u64) -> Vec<Action> {
         self.probe_over(id, Answer::Unheard, now);

@@ -65,12 +65,7 @@ impl Server {
         }
     }
 
-    fn answered(
-        &mut self,
-        id: ProbeId,
-        (from, at): (IpAddr, VnicId),
-        features: Option<u32>,
-    ) {
+    fn answered(&mut self, id: ProbeId, (from, at): (IpAddr, VnicId), features: Option<u32>) {
         let (way, now) = ((from, at), clock::now());
         self.tables.decide(|tables| match features {
             None => tables.probe_arrived(id, way, now),

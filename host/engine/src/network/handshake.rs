@@ -9,7 +9,9 @@
 /// where a checksum would be, four zero bytes or the features of the Omniverb that replies.
 pub const DATAGRAM_BYTES: usize = 40;
 
-const HEADER: [u8; 12] = [0xff, 0x0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+/// A transport version that does not exist.
+const VERSION_OTHER: u8 = 15;
+const HEADER: [u8; 12] = [0xff, VERSION_OTHER, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 const PROBE: [u8; 8] = *b"omniver1";
 const REPLY: [u8; 8] = *b"omniver2";
 
@@ -59,7 +61,7 @@ pub fn read(bytes: &[u8]) -> Option<Handshake> {
 /// Whether a datagram, which is no sound packet, begins as handshakes do: with a transport version
 /// that does not exist.
 pub(crate) fn begins(datagram: &[u8]) -> bool {
-    datagram.get(1).is_some_and(|byte| byte & 0x0f == HEADER[1])
+    datagram.get(1).is_some_and(|byte| byte & 0x0f == VERSION_OTHER)
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 //! nobody takes yet, and a bad line for those who want one.
 
 pub(crate) mod faults;
-pub(crate) mod numbering;
 pub mod handshake;
+pub(crate) mod numbering;
 pub(crate) mod passages;
 pub(crate) mod port;
 pub(crate) mod questions;

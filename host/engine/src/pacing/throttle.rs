@@ -1,6 +1,7 @@
-//! A sender of unreliable messages whose receiver asks it to slow down. All links of a UD queue pair
-//! to one address share one: a notification names no queue pair there, and is heard once, not by
-//! each of them.
+//! A sender of unreliable messages whose receiver asks it to slow down.
+//!
+//! All links of a UD queue pair to one address share one: a notification names no queue pair there,
+//! and is heard once, not by each of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -139,7 +139,10 @@ mod tests {
                 if millisecond % 100 == 0 {
                     for (kind, other) in kinds.iter().enumerate() {
                         let from = if kind == flooded { ip(2) } else { ip(1) };
-                        assert!(other(&mut tidings, from, 0, now), "{kind} in a flood of {flooded}");
+                        assert!(
+                            other(&mut tidings, from, 0, now),
+                            "{kind} in a flood of {flooded}"
+                        );
                     }
                 }
             }

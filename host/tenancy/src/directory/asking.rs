@@ -196,9 +196,7 @@ impl Tenancy {
     fn answered(&mut self, question: Question, answer: Answer, now: u64) {
         let kept = match answer {
             Answer::Is(_) | Answer::Omniverb(_) => self.limits().neighbour_time_ns,
-            Answer::Silence | Answer::Unheard | Answer::NoAccess => {
-                self.limits().stranger_time_ns
-            },
+            Answer::Silence | Answer::Unheard | Answer::NoAccess => self.limits().stranger_time_ns,
         };
         self.network.neighbours.learn(question, answer, now.saturating_add(kept), now);
         self.settle(question, now);

@@ -38,8 +38,8 @@ impl Tenancy {
         if from == to { None } else { self.question_of(from, sgid, dgid) }
     }
 
-    /// Something new that lives by an answer which has just been given. `payer`: the vNIC that wants
-    /// it to live.
+    /// Something new that lives by an answer which has just been given. `payer`: the vNIC that
+    /// wants it to live.
     pub(crate) fn rest_on(&mut self, question: Question, rest: Rest, payer: VnicId, now: u64) {
         if self.limits().consent_time_ns == 0 {
             return;

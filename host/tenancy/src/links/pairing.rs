@@ -174,7 +174,9 @@ impl Tenancy {
             Some(Answer::Omniverb(features)) => {
                 self.wish_by_engine(qpn, peer, Route::omniverb(Why::Omniverb, features), now);
             }
-            Some(Answer::Silence | Answer::Unheard) => self.wish_by_engine(qpn, peer, Route::roce(), now),
+            Some(Answer::Silence | Answer::Unheard) => {
+                self.wish_by_engine(qpn, peer, Route::roce(), now)
+            }
             _ => {}
         }
     }

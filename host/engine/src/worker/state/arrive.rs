@@ -176,12 +176,15 @@ impl State {
         let Some(home) = self.vnics.get_mut(vnic) else { return };
         let source_qpn = deth.source();
         if home.tidings.is_news((qpn, sound.from, source_qpn), now) {
-            let _ = self.outbox.post(vnic, Event::Stranger {
+            let _ = self.outbox.post(
                 vnic,
-                qpn,
-                source_qpn,
-                underlay: Underlay::plain(sound.local, sound.from, sound.interface),
-            });
+                Event::Stranger {
+                    vnic,
+                    qpn,
+                    source_qpn,
+                    underlay: Underlay::plain(sound.local, sound.from, sound.interface),
+                },
+            );
         }
     }
 

@@ -26,11 +26,14 @@ impl State {
             return;
         }
         if home.tidings.may_manage(sound.from, clock::now()) {
-            let _ = self.outbox.post(vnic, Event::Management {
+            let _ = self.outbox.post(
                 vnic,
-                underlay: Underlay::plain(sound.local, sound.from, sound.interface),
-                datagram: arrived.message.data.to_vec(),
-            });
+                Event::Management {
+                    vnic,
+                    underlay: Underlay::plain(sound.local, sound.from, sound.interface),
+                    datagram: arrived.message.data.to_vec(),
+                },
+            );
         }
     }
 
@@ -43,7 +46,9 @@ impl State {
         recipient: Recipient,
     ) {
         let Some(home) = self.vnics.get_mut(vnic) else { return };
-        if recipient == Recipient::Stranger && !home.tidings.may_answer(underlay.remote, clock::now()) {
+        if recipient == Recipient::Stranger
+            && !home.tidings.may_answer(underlay.remote, clock::now())
+        {
             return;
         }
         let Underlay { local: source, remote: destination, interface, key: None } = *underlay
