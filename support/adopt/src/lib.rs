@@ -16,10 +16,14 @@
 //!   system call behind libc's back finds adopted pages unmapped rather than shared.
 //! * `vfork()`, `posix_spawn()`, `exec()`: nothing; the memory goes with the old program.
 //! * Core dumps show adopted pages if the dump filter includes shared anonymous memory (the
-//!   default does). Flags given by `madvise()` or `mlock()` before adoption are lost.
+//!   default does). Pages with flags given by `madvise()` or `mlock()` are not adopted; those
+//!   given while they are adopted are lost at their release, guard pages excepted.
 //! * `munmap()`, `mremap()`, `mprotect()` and shrinking the heap work on adopted pages. Pages that
 //!   moved are found at their new address when they are released, and what lives at the old
 //!   address by then is left alone.
+//! * Growing adopted pages by `mremap()` fails with `EFAULT`, which `realloc()` takes for "copy
+//!   them": the file is no larger than the region. A region of a single page can be grown, and
+//!   what is behind the page is SIGBUS.
 //! * `MADV_DONTNEED` does not zero adopted pages.
 //! * A futex that is shared between processes (not `FUTEX_PRIVATE_FLAG`) inside the pages would
 //!   miss a wake-up that crosses the move.
@@ -57,6 +61,7 @@ use omniverb_sys::{Extent, clock, maps, memfd};
 use region::{Part, Region, Source};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
+use rustix::mm::MprotectFlags;
 use rustix::time::Timespec;
 use strategy::{Mover, Patience};
 use work::{Direction, PAGE_BYTES, STRETCH_BYTES_MAX, Stretch, Work};
@@ -240,15 +245,36 @@ fn move_out(region: NonNull<Region>, strategies: &[Strategy]) -> Result<(), Adop
 /// A place where the program has part of a region mapped.
 struct Place {
     part: Part,
+    protection: MprotectFlags,
     source: Source,
 }
 
+impl Place {
+    /// Takes in what follows on it, in memory and in the file, and is alike.
+    fn extend(&mut self, next: &Place) -> bool {
+        let follows = next.part.address == self.part.address + self.part.length
+            && next.part.offset == self.part.offset + self.part.length as u64
+            && (next.protection, next.source) == (self.protection, self.source);
+        if follows {
+            self.part.length += next.part.length;
+        }
+        follows
+    }
+}
+
 fn find_place(region: &Region) -> Result<Option<Place>, AdoptError> {
-    let mut found = None;
+    let mut found: Option<Place> = None;
     maps::for_each(|mapping| {
-        let Some(part) = region.part_in(mapping) else { return ControlFlow::Continue(()) };
-        found = Some(Place { part, source: region.source(mapping) });
-        ControlFlow::Break(())
+        let (protection, source) = (work::protection_of(mapping), region.source(mapping));
+        let place = region.part_in(mapping).map(|part| Place { part, protection, source });
+        let Some(before) = &mut found else {
+            found = place;
+            return ControlFlow::Continue(());
+        };
+        match place.is_some_and(|place| before.extend(&place)) {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        }
     })?;
     Ok(found)
 }

@@ -170,6 +170,13 @@ fn map_file(stretch: Stretch<'_>) -> Result<(), Errno> {
         // Cannot fail for a mapping just made; if it did, forked children would merely see a
         // mapping that the hooks replace.
         let _ = madvise(at, length, Advice::LinuxDontFork);
+        // The file ends with the region. Where the last page is a mapping of its own nobody makes
+        // the whole larger than that: growing more than one mapping is EFAULT. Advice about
+        // reading ahead, of which there is nothing for a memory file, keeps it apart.
+        let last = length - PAGE_BYTES;
+        if offset + length as u64 == region.offset + region.length as u64 {
+            let _ = madvise(at.wrapping_byte_add(last), PAGE_BYTES, Advice::Random);
+        }
     }
     Ok(())
 }

@@ -102,6 +102,7 @@ const SCENARIOS: &[Scenario] = &[
     scenario("read_only_grant", sharing::read_only_grant),
     scenario("writable_grant", sharing::writable_grant),
     scenario("program_moves_pages", sharing::program_moves_pages),
+    scenario("program_grows_pages", sharing::program_grows_pages),
     scenario("program_unmaps_pages", sharing::program_unmaps_pages),
     scenario("program_protects_pages", sharing::program_protects_pages),
     scenario("program_closes_descriptor", sharing::program_closes_descriptor),

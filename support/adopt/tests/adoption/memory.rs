@@ -187,6 +187,14 @@ impl Memory {
         room
     }
 
+    /// `mremap()` to more bytes, wherever there is room.
+    pub fn grown(self, length: usize) -> Option<Memory> {
+        let from = std::ptr::with_exposed_provenance_mut(self.address);
+        // SAFETY: memory of the test.
+        let at = unsafe { libc::mremap(from, self.length, length, libc::MREMAP_MAYMOVE) };
+        (at != libc::MAP_FAILED).then(|| Memory { address: at.expose_provenance(), length })
+    }
+
     /// Fresh zero pages over this place.
     pub fn overmap(self) {
         // SAFETY: memory of the test.

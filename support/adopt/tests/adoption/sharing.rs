@@ -112,7 +112,7 @@ pub fn program_moves_pages() -> Outcome {
         if require(strategy).is_err() {
             continue;
         }
-        let memory = Memory::anonymous(6 * PAGE);
+        let memory = Memory::anonymous(8 * PAGE);
         memory.fill(7);
         let pages = crate::take(memory, Access::ReadWrite, strategy);
         let peer = Memory::of_file(&pages.memfd(), memory.length, true).unwrap();
@@ -128,6 +128,35 @@ pub fn program_moves_pages() -> Outcome {
         assert_eq!(memory.get(0), 0x0707_0707_0707_0707);
         peer.fill(0);
         assert_eq!((memory.get(0), moved.get(1)), (0x0707_0707_0707_0707, 0x0707_0707_0707_0707));
+    }
+    Ok(())
+}
+
+/// Nothing is SIGBUS that was grown: it works, or the program is told that it does not.
+pub fn program_grows_pages() -> Outcome {
+    for strategy in Strategy::EXACT {
+        if require(strategy).is_err() {
+            continue;
+        }
+        let memory = Memory::anonymous(4 * PAGE);
+        memory.fill(7);
+        let pages = crate::take(memory, Access::ReadWrite, strategy);
+        match memory.grown(8 * PAGE) {
+            Some(grown) => {
+                grown.fill(1);
+                crate::give_back(pages, &[strategy]);
+                assert_eq!(grown.get(7 * PAGE / 8), 0x0101_0101_0101_0101);
+                grown.unmap();
+            }
+            None => {
+                crate::give_back(pages, &[strategy]);
+                assert_eq!(memory.get(3 * PAGE / 8), 0x0707_0707_0707_0707);
+                // Now they are as they were.
+                let grown = memory.grown(8 * PAGE).unwrap();
+                grown.fill(1);
+                grown.unmap();
+            }
+        }
     }
     Ok(())
 }
