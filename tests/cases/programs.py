@@ -14,7 +14,7 @@ from harness.plain import PlainPair
 SETTINGS = (("containers", functools.partial(Pair, count=1)), ("user", PlainPair))
 
 _SELF_CONTAINED = ["states", "errors", "keys", "events", "messages", "extended", "nopoll", "forked",
-                   "many", "adoption", "soak", "sources", "apart", "lossy", "newest",
+                   "many", "adoption", "arrangements", "soak", "sources", "apart", "lossy", "newest",
                    "itself", "windows", "wider", "manners", "cancelled", "xrc", "xrc_domains",
                    "xrc_shared", "xrc_opened", "flush", "imported", "imports", "import_pages",
                    "import_lies", "strict", "multicast", "dead", "counters", "ece", "ethernet",
@@ -40,6 +40,9 @@ _STRICT = [("adoption.no_store_is_lost", [2000, 3], 120),
            ("forked.separate_memory_on_the_heap", [], 60),
            ("soak.two_processes", [200_000, 8], 200), ("keys.deregistered", [], 60),
            ("nopoll.receiver_asleep", [], 60)]
+# As root outside of containers, where everything is permitted.
+_ROOT = ["arrangements.deregistered_under_writes", "arrangements.own_userfaultfd",
+         "arrangements.guard_pages"]
 # More of the same, for `make soak`: (setting, test, arguments, limit).
 _SLOW = [
     ("containers", "adoption.no_store_is_lost", [200_000, 6], 900),
@@ -86,4 +89,6 @@ def groups():
         found.append(Group(f"{setting}.tests", cases, fixture))
     found.append(Group("strict.tests", [case("strict", *rest) for rest in _STRICT],
                        functools.partial(Pair, count=1, strict=True)))
+    found.append(Group("root.tests", [case("root", name, [], 60) for name in _ROOT],
+                       functools.partial(PlainPair, uid=0)))
     return found

@@ -1,0 +1,290 @@
+/* What a program arranges for memory that it registers: it holds while a peer names the memory,
+ * and when it was deregistered; and nothing of it makes a thread wait for ever. */
+#include "common.h"
+
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#define PAGE 4096u
+#define SPAN (16 * PAGE)
+#define LIMIT_SECONDS 50 /* a thread that waits for ever ends by SIGALRM */
+#define USES 30          /* of a region, so that its pages are granted if they may be */
+
+struct work {
+    uint64_t address;
+    uint32_t bytes, rkey;
+    uint32_t count;
+};
+
+/* READs everything, `count` times, with pauses in which pages may move. */
+static void peer(int socket)
+{
+    struct device d;
+    struct address theirs;
+    device_open(&d);
+    struct ibv_cq *cq = cq_make(&d, 100);
+    struct ibv_qp *qp = qp_make(&d, (struct queue_options){.send_cq = cq});
+    static char to[SPAN];
+    struct ibv_mr *mr = mr_make(&d, to, sizeof to, IBV_ACCESS_LOCAL_WRITE);
+    struct address ours = qp_address(&d, qp, NULL);
+    swap(socket, &ours, &theirs, sizeof ours);
+    qp_connect(&d, qp, theirs);
+    for (;;) {
+        struct work w;
+        get(socket, &w, sizeof w);
+        if (!w.count)
+            return;
+        for (uint32_t i = 0; i < w.count; i++, sleep_ms(5)) {
+            post(qp, (struct operation){.opcode = IBV_WR_RDMA_READ, .id = 2, .local = to,
+                                        .bytes = w.bytes, .lkey = mr->lkey, .remote = w.address,
+                                        .rkey = w.rkey});
+            expect(cq, 2, 0);
+        }
+        put(socket, to, PAGE);
+    }
+}
+
+static struct device d;
+static int peer_socket;
+static pid_t peer_pid;
+
+static void begin(void)
+{
+    struct address theirs;
+    alarm(LIMIT_SECONDS);
+    peer_socket = spawn(peer, &peer_pid);
+    device_open(&d);
+    struct ibv_cq *cq = cq_make(&d, 100);
+    struct ibv_qp *qp = qp_make(&d, (struct queue_options){.send_cq = cq});
+    struct address ours = qp_address(&d, qp, NULL);
+    swap(peer_socket, &ours, &theirs, sizeof ours);
+    qp_connect(&d, qp, theirs);
+}
+
+/* The peer reads `bytes` again and again: they begin with this byte. */
+static void is_read(struct ibv_mr *mr, const char *memory, uint32_t bytes, char byte)
+{
+    char first[PAGE];
+    struct work w = {(uintptr_t)memory, bytes, mr->rkey, USES};
+    put(peer_socket, &w, sizeof w);
+    get(peer_socket, first, sizeof first);
+    same(first[0], byte);
+    same(first[PAGE - 1], byte);
+}
+
+static void end(void)
+{
+    struct work w = {.count = 0};
+    put(peer_socket, &w, sizeof w);
+    reap(peer_pid);
+}
+
+static char *pages(size_t bytes, char byte)
+{
+    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    check(memory != MAP_FAILED, "%m");
+    memset(memory, byte, bytes);
+    return memory;
+}
+
+static void *fill_in(void *argument)
+{
+    int watch = *(int *)argument;
+    struct uffd_msg message;
+    static char page[PAGE];
+    memset(page, 0x55, sizeof page);
+    while (read(watch, &message, sizeof message) == (ssize_t)sizeof message) {
+        struct uffdio_copy copy = {.dst = message.arg.pagefault.address & ~(uint64_t)(PAGE - 1),
+                                   .src = (uintptr_t)page, .len = PAGE};
+        check(!ioctl(watch, UFFDIO_COPY, &copy), "UFFDIO_COPY: %m");
+    }
+    return NULL;
+}
+
+/* Who fills pages by a userfaultfd of his own goes on being asked for them. */
+TEST(own_userfaultfd)
+{
+    int watch = (int)syscall(SYS_userfaultfd, O_CLOEXEC | 1 /* UFFD_USER_MODE_ONLY */);
+    if (watch < 0) {
+        printf("not tried: no userfaultfd here (%m)\n");
+        return;
+    }
+    begin();
+    struct uffdio_api api = {.api = UFFD_API};
+    same(ioctl(watch, UFFDIO_API, &api), 0);
+    char *memory = mmap(NULL, SPAN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    check(memory != MAP_FAILED, "%m");
+    memset(memory, 7, SPAN / 2);
+    struct uffdio_register range = {.range = {(uintptr_t)memory, SPAN},
+                                    .mode = UFFDIO_REGISTER_MODE_MISSING};
+    same(ioctl(watch, UFFDIO_REGISTER, &range), 0);
+    pthread_t thread;
+    same(pthread_create(&thread, NULL, fill_in, &watch), 0);
+    struct ibv_mr *mr = mr_make(&d, memory, SPAN, ALL_ACCESS);
+    is_read(mr, memory, SPAN / 2, 7);
+    same(memory[SPAN - PAGE], 0x55);
+    same(ibv_dereg_mr(mr), 0);
+    same(memory[SPAN - 2 * PAGE], 0x55);
+    end();
+}
+
+/* Forked children find zeros where they are to. */
+TEST(wiped_in_children)
+{
+    begin();
+    char *memory = pages(SPAN, 7);
+    same(madvise(memory, SPAN, MADV_WIPEONFORK), 0);
+    struct ibv_mr *mr = mr_make(&d, memory, SPAN, ALL_ACCESS);
+    is_read(mr, memory, SPAN, 7);
+    pid_t child = fork();
+    if (!child)
+        _exit(memory[0] || memory[SPAN - 1]);
+    reap(child);
+    same(memory[0], 7);
+    same(ibv_dereg_mr(mr), 0);
+    end();
+}
+
+/* A guard page is one, before and after; what is beside it is read. */
+TEST(guard_pages)
+{
+    int zeros = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+    char *memory = pages(SPAN, 7), *guard = memory + SPAN - PAGE;
+    if (madvise(guard, PAGE, 102 /* MADV_GUARD_INSTALL */)) {
+        printf("not tried: no guard pages here (%m)\n");
+        return;
+    }
+    begin();
+    struct ibv_mr *mr = mr_make(&d, memory, SPAN, ALL_ACCESS);
+    is_read(mr, memory, SPAN - PAGE, 7);
+    check(read(zeros, guard, 8) < 0, "the guard page is gone");
+    same(ibv_dereg_mr(mr), 0);
+    check(read(zeros, guard, 8) < 0, "the guard page is gone since the deregistration");
+    end();
+}
+
+/* Locked pages stay locked. */
+TEST(locked_pages)
+{
+    char *memory = pages(SPAN, 7), line[256];
+    if (mlock(memory, SPAN)) {
+        printf("not tried: nothing may be locked here (%m)\n");
+        return;
+    }
+    begin();
+    struct ibv_mr *mr = mr_make(&d, memory, SPAN, ALL_ACCESS);
+    is_read(mr, memory, SPAN, 7);
+    same(ibv_dereg_mr(mr), 0);
+    FILE *file = fopen("/proc/self/status", "r");
+    long locked = -1;
+    while (file && fgets(line, sizeof line, file))
+        sscanf(line, "VmLck: %ld", &locked);
+    check(locked * 1024 >= (long)SPAN, "%ld KiB are locked", locked);
+    end();
+}
+
+/* What was grown can be used, or the program hears that it was not grown. */
+TEST(grown)
+{
+    begin();
+    char *memory = pages(SPAN, 7);
+    struct ibv_mr *mr = mr_make(&d, memory, SPAN, ALL_ACCESS);
+    is_read(mr, memory, SPAN, 7);
+    char *grown = mremap(memory, SPAN, 2 * SPAN, MREMAP_MAYMOVE);
+    if (grown == MAP_FAILED) {
+        same(ibv_dereg_mr(mr), 0);
+        grown = mremap(memory, SPAN, 2 * SPAN, MREMAP_MAYMOVE);
+        check(grown != MAP_FAILED, "private pages do not grow: %m");
+    }
+    memset(grown + SPAN, 1, SPAN);
+    same(grown[0], 7);
+    same(grown[SPAN - 1], 7);
+    end();
+}
+
+/* ---- a process that is its own peer ---- */
+
+struct side {
+    struct ibv_cq *cq;
+    struct ibv_qp *qp;
+    struct ibv_mr *mr;
+    char *memory;
+};
+
+static struct side from, to;
+static atomic_bool stopping;
+
+static void side_make(struct side *s)
+{
+    s->cq = cq_make(&d, 256);
+    s->qp = qp_make(&d, (struct queue_options){.send_cq = s->cq});
+    s->memory = pages(SPAN, 1);
+    s->mr = mr_make(&d, s->memory, SPAN, ALL_ACCESS);
+}
+
+static void side_end(struct side *s)
+{
+    same(ibv_destroy_qp(s->qp), 0);
+    same(ibv_destroy_cq(s->cq), 0);
+    if (s->mr)
+        same(ibv_dereg_mr(s->mr), 0);
+    same(munmap(s->memory, SPAN), 0);
+}
+
+static void *keep_writing(void *argument)
+{
+    uint64_t remote = (uintptr_t)to.memory;
+    uint32_t rkey = *(uint32_t *)argument;
+    struct ibv_wc wc = {.status = IBV_WC_SUCCESS};
+    while (!stopping && wc.status == IBV_WC_SUCCESS) {
+        post(from.qp, (struct operation){.opcode = IBV_WR_RDMA_WRITE, .id = 1,
+                                         .local = from.memory, .bytes = SPAN / 2,
+                                         .lkey = from.mr->lkey, .remote = remote, .rkey = rkey});
+        while (!ibv_poll_cq(from.cq, 1, &wc))
+            if (stopping)
+                return NULL;
+    }
+    return NULL;
+}
+
+/* Deregistering under WRITEs comes to an end, and what is stored afterwards stays. */
+TEST(deregistered_under_writes)
+{
+    alarm(LIMIT_SECONDS);
+    device_open(&d);
+    for (uint64_t round = 0; round < argument(0, 150); round++) {
+        pthread_t thread;
+        side_make(&from);
+        side_make(&to);
+        struct address a = qp_address(&d, from.qp, NULL), b = qp_address(&d, to.qp, NULL);
+        qp_connect(&d, from.qp, b);
+        qp_connect(&d, to.qp, a);
+        uint32_t rkey = to.mr->rkey;
+        stopping = false;
+        same(pthread_create(&thread, NULL, keep_writing, &rkey), 0);
+        usleep(3000 + round % 60 * 97);
+        same(ibv_dereg_mr(to.mr), 0);
+        to.mr = NULL;
+        memset(to.memory, 0x22, SPAN);
+        sleep_ms(2);
+        for (size_t i = 0; i < SPAN; i++)
+            check(to.memory[i] == 0x22, "round %" PRIu64 ": a store after ibv_dereg_mr", round);
+        stopping = true;
+        same(pthread_join(thread, NULL), 0);
+        side_end(&from);
+        side_end(&to);
+    }
+}
+
+int main(int count, char **words)
+{
+    return run_tests(count, words);
+}
