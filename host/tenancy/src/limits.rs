@@ -37,8 +37,8 @@ pub struct Limits {
     pub engine_links: usize,
     /// Those of one vNIC: several must work together to use up the daemon's.
     pub engine_links_per_vnic: usize,
-    /// Links to the engine that datagrams of strangers caused, per vNIC. Sources can be forged, so
-    /// the oldest makes room for a new one.
+    /// Budget: links to the engine that datagrams of strangers caused, per vNIC. The sender with
+    /// most of them makes room for a new one; where sources are forged, the oldest does.
     pub strangers_per_vnic: usize,
     /// Attachments of a process's queue pairs to multicast groups: each has a link to the engine.
     pub groups_per_session: usize,

@@ -11,20 +11,21 @@
 //! then be used to ask anew, so what comes again is nobody's, whoever listens now.
 
 use super::ends::Ends;
+use crate::ids::host_of;
 use omniverb_cm::{Mad, Message, ServiceId};
 use omniverb_terms::{Gid, VnicId};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// How long one is kept, in nanoseconds: long enough for a program that shares its processor to
 /// listen, and over before the asker says it again (100 ms), as a rule.
 const EARLY: u64 = 60_000_000;
 /// How long one that was refused is known when it comes again, in nanoseconds.
 const KNOWN: u64 = 5_000_000_000;
-/// Refused requests that are known of one vNIC's.
+/// Budget: refused requests that are known of one vNIC's.
 const KNOWN_MAX: usize = 64;
-/// Early requests that are kept for one vNIC.
+/// Budget: early requests that are kept for one vNIC.
 const EARLY_MAX: usize = 16;
-/// Those of one sender to one vNIC.
+/// Budget: those of one sender, a host, to one vNIC.
 const EARLY_OF_ONE: usize = 4;
 
 /// One of them.
@@ -44,10 +45,12 @@ struct Refused {
     until: u64,
 }
 
-/// All of them, in the order of their coming.
+/// All of them, for each vNIC in the order of their coming.
 #[derive(Debug, Default)]
 pub(super) struct EarlyRequests {
-    rows: VecDeque<Early>,
+    rows: BTreeMap<VnicId, VecDeque<Early>>,
+    /// When the first one of each vNIC has been kept long enough.
+    due: BTreeSet<(u64, VnicId)>,
     refused: BTreeMap<VnicId, VecDeque<Refused>>,
 }
 
@@ -72,35 +75,55 @@ pub(super) fn name(mad: &Mad) -> Option<u32> {
 impl EarlyRequests {
     /// None is kept, and none remembered.
     pub(super) fn is_empty(&self) -> bool {
-        self.rows.is_empty() && self.refused.is_empty()
+        self.rows.is_empty() && self.due.is_empty() && self.refused.is_empty()
     }
 
     /// Keeps one for a moment from now on. Which one is not kept, or no more, if there was no room.
     pub(super) fn keep(&mut self, ends: Ends, mad: Mad, now: u64) -> Option<Early> {
         let early = Early { ends, mad, until: now.saturating_add(EARLY) };
-        if self.rows.iter().any(|other| other.ends == early.ends && other.mad == early.mad) {
-            return None;
-        }
-        let mut of = BTreeMap::<Gid, usize>::new();
-        for other in self.rows.iter().filter(|other| other.ends.at == ends.at) {
-            *of.entry(other.ends.sender).or_default() += 1;
-        }
-        let own = of.get(&ends.sender).copied().unwrap_or(0);
-        if own >= EARLY_OF_ONE {
-            return Some(early);
-        }
-        let mut yields = None;
-        if of.values().sum::<usize>() >= EARLY_MAX {
-            let (most, who) = of.iter().map(|(who, count)| (*count, *who)).max()?;
-            if most <= own + 1 {
+        self.change(ends.at, |rows| {
+            if rows.iter().any(|other| other.ends == early.ends && other.mad == early.mad) {
+                return None;
+            }
+            let sender = |early: &Early| host_of(early.ends.sender);
+            let mut of = BTreeMap::<Gid, usize>::new();
+            for other in rows.iter() {
+                *of.entry(sender(other)).or_default() += 1;
+            }
+            let own = of.get(&sender(&early)).copied().unwrap_or(0);
+            if own >= EARLY_OF_ONE {
                 return Some(early);
             }
-            let theirs = |other: &Early| (other.ends.at, other.ends.sender) == (ends.at, who);
-            let oldest = self.rows.iter().position(theirs);
-            yields = oldest.and_then(|at| self.rows.remove(at));
+            let mut yields = None;
+            if rows.len() >= EARLY_MAX {
+                let (most, who) = of.iter().map(|(who, count)| (*count, *who)).max()?;
+                if most <= own + 1 {
+                    return Some(early);
+                }
+                let oldest = rows.iter().position(|other| sender(other) == who);
+                yields = oldest.and_then(|at| rows.remove(at));
+            }
+            rows.push_back(early);
+            yields
+        })
+    }
+
+    /// Changes what is kept for one vNIC.
+    fn change<T>(&mut self, at: VnicId, change: impl FnOnce(&mut VecDeque<Early>) -> T) -> T {
+        let rows = self.rows.entry(at).or_default();
+        let before = rows.front().map(|early| early.until);
+        let changed = change(rows);
+        let after = rows.front().map(|early| early.until);
+        if rows.is_empty() {
+            self.rows.remove(&at);
         }
-        self.rows.push_back(early);
-        yields
+        if before != after {
+            before.iter().for_each(|until| {
+                self.due.remove(&(*until, at));
+            });
+            self.due.extend(after.map(|until| (until, at)));
+        }
+        changed
     }
 
     /// One is refused now, and known for a while when it comes again.
@@ -123,20 +146,31 @@ impl EarlyRequests {
 
     /// A vNIC is no more, nor what was kept or known for it.
     pub(super) fn forget(&mut self, vnic: VnicId) {
-        self.take(|early| early.ends.at == vnic);
+        self.take(vnic, |_| true);
         self.refused.remove(&vnic);
     }
 
     /// When the next one has been kept long enough.
     pub(super) fn due(&self) -> Option<u64> {
-        self.rows.front().map(|early| early.until)
+        self.due.first().map(|(until, _)| *until)
     }
 
-    /// Takes out those of which this holds.
-    pub(super) fn take(&mut self, which: impl Fn(&Early) -> bool) -> Vec<Early> {
-        let (out, rest) = std::mem::take(&mut self.rows).into_iter().partition(which);
-        self.rows = rest;
-        Vec::from_iter::<VecDeque<Early>>(out)
+    /// Takes out those that were kept long enough.
+    pub(super) fn take_due(&mut self, now: u64) -> Vec<Early> {
+        let mut out = Vec::new();
+        while let Some((_, at)) = self.due.first().copied().filter(|(until, _)| *until <= now) {
+            out.extend(self.take(at, |early| early.until <= now));
+        }
+        out
+    }
+
+    /// Takes out those of a vNIC of which this holds.
+    pub(super) fn take(&mut self, at: VnicId, which: impl Fn(&Early) -> bool) -> Vec<Early> {
+        self.change(at, |rows| {
+            let (out, rest) = std::mem::take(rows).into_iter().partition(which);
+            *rows = rest;
+            Vec::from_iter::<VecDeque<Early>>(out)
+        })
     }
 }
 
@@ -171,11 +205,11 @@ mod tests {
         }
         let yields = ask(&mut early, 6, 0);
         assert!(yields.is_some_and(|(sender, request)| sender != 6 && request == 0), "{yields:?}");
-        assert_eq!(early.rows.len(), EARLY_MAX);
+        assert_eq!(early.rows[&VnicId(1)].len(), EARLY_MAX);
         // Where all have as many, nobody yields.
         for sender in 7..50 {
             ask(&mut early, sender, 0);
         }
-        assert_eq!(early.rows.len(), EARLY_MAX);
+        assert_eq!(early.rows[&VnicId(1)].len(), EARLY_MAX);
     }
 }

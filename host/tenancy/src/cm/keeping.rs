@@ -26,8 +26,8 @@ impl Tenancy {
 
     /// Somebody waits for requests of a service now.
     pub(super) fn is_waited_for(&mut self, at: VnicId, service: ServiceId, now: u64) {
-        let fits = |early: &Early| early.ends.at == at && called(&early.mad) == Some(service);
-        for Early { ends, mad, .. } in self.connections.early.take(fits) {
+        let fits = |early: &Early| called(&early.mad) == Some(service);
+        for Early { ends, mad, .. } in self.connections.early.take(at, fits) {
             self.cm_arrived(ends, &mad, now);
         }
         self.set_early_timer();
@@ -36,17 +36,15 @@ impl Tenancy {
 
     /// Who asked for a connection that is not there has given up waiting.
     pub(super) fn is_given_up(&mut self, ends: Ends, asker: u32) {
-        let same = |early: &Early| {
-            (early.ends.at, early.ends.sender, name(&early.mad))
-                == (ends.at, ends.sender, Some(asker))
-        };
-        self.connections.early.take(same);
+        let same =
+            |early: &Early| (early.ends.sender, name(&early.mad)) == (ends.sender, Some(asker));
+        self.connections.early.take(ends.at, same);
         self.set_early_timer();
     }
 
     /// Refuses those that were kept long enough.
     pub(crate) fn early_requests_due(&mut self, now: u64) {
-        for Early { ends, mad, .. } in self.connections.early.take(|early| early.until <= now) {
+        for Early { ends, mad, .. } in self.connections.early.take_due(now) {
             self.refuse_early(ends, &mad, now);
         }
         self.set_early_timer();

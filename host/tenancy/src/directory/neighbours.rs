@@ -8,6 +8,7 @@ use crate::ids::ProbeId;
 use omniverb_terms::{Gid, Qpn, RouteKey, VnicId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 
 /// Answers kept before those that have run out are thrown away.
 const SWEEP_AT: usize = 1024;
@@ -67,6 +68,8 @@ struct Asked {
 #[derive(Debug, Default)]
 pub(crate) struct Neighbours {
     known: BTreeMap<Question, (Answer, u64)>,
+    /// What leads to a vNIC of ours.
+    leads_to: BTreeSet<(VnicId, Question)>,
     asked: BTreeMap<Question, Asked>,
     ids: HashMap<ProbeId, Question>,
     sweep_at: usize,
@@ -92,17 +95,31 @@ impl Neighbours {
     pub(super) fn learn(&mut self, question: Question, answer: Answer, until: u64, now: u64) {
         if self.known.len() >= self.sweep_at.max(SWEEP_AT) {
             self.known.retain(|_, (_, until)| *until > now);
+            let known = &self.known;
+            self.leads_to.retain(|(_, question)| known.contains_key(question));
             self.sweep_at = self.known.len() * 2;
         }
+        self.unlearn(&question);
         self.known.insert(question, (answer, until));
+        if let Answer::Is(vnic) = answer {
+            self.leads_to.insert((vnic, question));
+        }
+    }
+
+    fn unlearn(&mut self, question: &Question) {
+        if let Some((Answer::Is(vnic), _)) = self.known.remove(question) {
+            self.leads_to.remove(&(vnic, *question));
+        }
     }
 
     /// What is known as seen from a vNIC, and of it, holds no longer.
     pub(super) fn forget(&mut self, vnic: VnicId) {
-        let others = |question: &Question, answer: Answer| {
-            question.from != vnic && answer != Answer::Is(vnic)
-        };
-        self.known.retain(|question, (answer, _)| others(question, *answer));
+        let from = from(&self.known, vnic).map(|(question, _)| *question);
+        let all = (vnic, Question::first(VnicId(0)))..=(vnic, Question::last(VnicId(u64::MAX)));
+        let to = self.leads_to.range(all).map(|(_, question)| *question);
+        for question in from.chain(to).collect::<Vec<_>>() {
+            self.unlearn(&question);
+        }
     }
 
     /// A question is under way.
@@ -151,6 +168,25 @@ impl Neighbours {
 
     /// Questions under way from a vNIC.
     pub(super) fn of(&self, vnic: VnicId) -> Vec<Question> {
-        self.asked.keys().filter(|question| question.from == vnic).copied().collect()
+        from(&self.asked, vnic).map(|(question, _)| *question).collect()
+    }
+}
+
+/// Those of questions that are asked from a vNIC.
+fn from<T>(rows: &BTreeMap<Question, T>, vnic: VnicId) -> impl Iterator<Item = (&Question, &T)> {
+    rows.range(Question::first(vnic)..=Question::last(vnic))
+}
+
+impl Question {
+    /// The least and the greatest of a vNIC's.
+    fn first(from: VnicId) -> Question {
+        let remote = IpAddr::from([0; 4]);
+        Question { from, local: None, interface: 0, gid: Gid::ZERO, remote, key: None }
+    }
+
+    fn last(from: VnicId) -> Question {
+        let remote = IpAddr::from([u16::MAX; 8]);
+        let (local, interface, gid) = (Some(remote), u32::MAX, Gid::MAX);
+        Question { from, local, interface, gid, remote, key: Some(RouteKey(NonZeroU32::MAX)) }
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::ids::SessionId;
 use omniverb_session::limits::LINKS_PER_BELL;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// Bits in use of one page's ready map, handed out in turn: a bit that was just given back may
 /// still be set by a peer that is late to notice.
@@ -68,6 +68,8 @@ pub(crate) struct Place {
 #[derive(Debug, Default)]
 pub(crate) struct Bells {
     bells: HashMap<Pair, Bell>,
+    /// Whom each session has one with.
+    of: BTreeSet<(SessionId, SessionId)>,
     last: u64,
 }
 
@@ -82,6 +84,7 @@ impl Bells {
         let is_new = !self.bells.contains_key(&key);
         if is_new {
             self.last += 1;
+            self.of.extend([(first, second), (second, first)]);
         }
         let id = self.last;
         let bell = self
@@ -123,21 +126,24 @@ impl Bells {
 
     /// The daemon could not make this bell's memory: the next link tries anew.
     pub(crate) fn forget(&mut self, first: SessionId, second: SessionId) {
-        self.bells.remove(&pair(first, second).0);
+        self.remove(first, second);
+    }
+
+    fn remove(&mut self, first: SessionId, second: SessionId) -> Option<Bell> {
+        self.of.remove(&(first, second));
+        self.of.remove(&(second, first));
+        self.bells.remove(&pair(first, second).0)
     }
 
     /// Removes all bells of a session that ended; says which other sessions had one with it.
     pub(crate) fn end(&mut self, session: SessionId) -> Vec<(SessionId, u64)> {
-        let mut others = Vec::new();
-        self.bells.retain(|(one, other), bell| {
-            let ours = *one == session || *other == session;
-            if ours && one != other {
-                others.push((if *one == session { *other } else { *one }, bell.id));
-            }
-            !ours
+        let all = (session, SessionId(0))..=(session, SessionId(u64::MAX));
+        let others: Vec<SessionId> = self.of.range(all).map(|(_, other)| *other).collect();
+        let ended = others.into_iter().filter_map(|other| {
+            let bell = self.remove(session, other)?;
+            (other != session).then_some((other, bell.id))
         });
-        others.sort_unstable();
-        others
+        ended.collect()
     }
 
     pub(crate) fn count(&self) -> usize {

@@ -17,7 +17,7 @@ use crate::tenancy::Tenancy;
 use omniverb_session::body::{
     BellClosed, CLOSED_BY_DEATH, CLOSED_BY_PEER, Extent, LinkClosed, LinkReady,
 };
-use omniverb_terms::{Errno, Qpn, Service, VnicId};
+use omniverb_terms::{Errno, Gid, Qpn, Service, VnicId};
 use std::collections::BTreeSet;
 
 /// The engine, as the other party of bells. Sessions are counted from below.
@@ -38,7 +38,7 @@ impl Tenancy {
             return Err(Errno::EINVAL);
         }
         let underlay = self.route_to(vnic, sgid, dgid).ok_or(Errno::EHOSTUNREACH)?;
-        self.make_engine_room((session, vnic, service), route.cause, now)?;
+        self.make_engine_room((session, vnic, service), (route.cause, dgid), now)?;
         let client = self.sessions.get(&session).ok_or(Errno::ENOENT)?;
         let receipt = client.account().charge(route.cause.kinds())?;
         let holder = client.client().holder.in_vnic(vnic);
@@ -107,11 +107,12 @@ impl Tenancy {
         engine.is_some() || self.links.has_direct(way.qpn, way.peer)
     }
 
-    /// Quotas; where they are used up by datagram links, the oldest goes.
+    /// Quotas; where they are used up by datagram links, the oldest goes, of strangers that of the
+    /// sender with most.
     fn make_engine_room(
         &mut self,
         (id, key, service): (SessionId, VnicId, Service),
-        cause: Cause,
+        (cause, newcomer): (Cause, Gid),
         now: u64,
     ) -> Result<(), Errno> {
         let rested = now.saturating_sub(self.limits().datagram_link_time_ns);
@@ -123,10 +124,9 @@ impl Tenancy {
                     self.queue_pairs.contains(qpn)
                         && self.links.engine.all_by(Cause::Stranger, qpn, peer)
                 };
-                let mut old = self.links.engine.strangers(key).take_while(|age| age.0 <= rested);
-                let oldest = old.find(|(_, qpn, (peer, _))| alone(*qpn, *peer));
-                drop(old);
-                let (_, qpn, (peer, _)) = oldest.ok_or(Errno::ENOMEM)?;
+                let mut old = self.links.engine.strangers(key, newcomer, rested).into_iter();
+                let first = old.find(|(_, qpn, (peer, _))| alone(*qpn, *peer));
+                let (_, qpn, (peer, _)) = first.ok_or(Errno::ENOMEM)?;
                 self.end_engine_links(qpn, peer, Some(CLOSED_BY_PEER));
             }
             Cause::Stranger => {}

@@ -101,6 +101,13 @@ impl EngineLinks {
         self.groups_of(vnic).next().is_some()
     }
 
+    /// The links by which queue pairs of a vNIC are attached to groups.
+    pub(super) fn attached(&self, vnic: VnicId) -> impl Iterator<Item = &EngineLink> {
+        let (least, most) = (Qpn(0), Qpn(u32::MAX));
+        let all = (vnic, Gid::ZERO, least, least)..=(vnic, Gid::MAX, most, most);
+        self.groups.range(all).filter_map(|(_, group, qpn, peer)| self.get(*qpn, (*peer, *group)))
+    }
+
     /// Whether some queue pair of the vNIC is attached to this group.
     fn is_in(&self, vnic: VnicId, group: Gid) -> bool {
         let least = Qpn(0);
@@ -136,8 +143,8 @@ impl EngineLinks {
     }
 
     /// See [`Seniority::strangers`].
-    pub(super) fn strangers(&self, vnic: VnicId) -> impl Iterator<Item = EngineLinkAge> {
-        self.seniority.strangers(vnic)
+    pub(super) fn strangers(&self, vnic: VnicId, newcomer: Gid, rested: u64) -> Vec<EngineLinkAge> {
+        self.seniority.strangers(vnic, newcomer, rested)
     }
 
     /// See [`Seniority::yields_to`].

@@ -77,8 +77,7 @@ impl Tenancy {
             let better = || entry_for(new, way.dgid).is_some_and(leads_out);
             at.is_some() && at == place(old, way.sgid) && !(at == Some(LOOPBACK) && better())
         };
-        let groups = self.links.engine.iter().filter(|link| link.cause == Cause::Group);
-        let moved = groups.filter(|link| link.vnic == vnic && !stays(&link.way));
+        let moved = self.links.engine.attached(vnic).filter(|link| !stays(&link.way));
         let moved: Vec<_> = moved.map(|link| (link.way.qpn, link.way.peer)).collect();
         for (qpn, peer) in moved {
             self.end_engine_links(qpn, peer, Some(CLOSED_BY_PEER));

@@ -30,6 +30,7 @@ mod relating;
 pub(crate) mod relations;
 mod room;
 mod seniority;
+mod strangers;
 mod uninvited;
 pub(crate) mod unrelated;
 

@@ -28,7 +28,7 @@ impl Tenancy {
     #[must_use]
     pub fn relate(&mut self, number: u64, ends: [RelationEnd; 2], now: u64) -> Vec<Action> {
         self.advance(now);
-        self.links.relations.0.insert(number, Relation { ends, rests_on: None });
+        self.links.relations.insert(number, Relation { ends, rests_on: None });
         for (vnic, _) in ends {
             self.open_port(vnic);
         }
@@ -38,7 +38,7 @@ impl Tenancy {
 
     /// Nobody needs this one any more.
     pub fn relate_no_more(&mut self, number: u64) {
-        let relation = self.links.relations.0.remove(&number);
+        let relation = self.links.relations.remove(number);
         let questions = relation.and_then(|relation| relation.rests_on);
         for question in questions.into_iter().flatten() {
             self.rest_no_more(question, Rest::Relation(number));
@@ -47,7 +47,7 @@ impl Tenancy {
 
     /// What was waited for has come, or has not.
     pub(crate) fn advance_relation(&mut self, number: u64, now: u64) {
-        let Some(relation) = self.links.relations.0.get(&number) else { return };
+        let Some(relation) = self.links.relations.get(number) else { return };
         if relation.rests_on.is_some() {
             return;
         }
@@ -55,7 +55,7 @@ impl Tenancy {
             Judgement::Asking => {}
             Judgement::Unrelated(why) => self.end_relation(number, why),
             Judgement::Together(questions) => {
-                if let Some(relation) = self.links.relations.0.get_mut(&number) {
+                if let Some(relation) = self.links.relations.get_mut(number) {
                     relation.rests_on = Some(questions);
                 }
                 for question in questions {
@@ -115,7 +115,7 @@ impl Tenancy {
 
     /// It ends, or never begins.
     pub(crate) fn end_relation(&mut self, number: u64, why: Unrelated) {
-        if self.links.relations.0.contains_key(&number) {
+        if self.links.relations.get(number).is_some() {
             self.relate_no_more(number);
             self.act(Action::Related { number, verdict: Err(why) });
         }
@@ -131,7 +131,7 @@ impl Tenancy {
     /// What holds for a vNIC, or which addresses it has, has changed: what is forbidden now ends.
     pub(crate) fn review_relations(&mut self, key: VnicId) {
         for number in self.links.relations.of(key) {
-            let ends = self.links.relations.0.get(&number).map(|relation| relation.ends);
+            let ends = self.links.relations.get(number).map(|relation| relation.ends);
             if let Some(why) = ends.and_then(|ends| self.forbids(ends)) {
                 self.end_relation(number, why);
             }

@@ -3,7 +3,7 @@
 use super::unrelated::RelationEnd;
 use crate::directory::neighbours::Question;
 use omniverb_terms::VnicId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One of them.
 #[derive(Debug)]
@@ -15,17 +15,42 @@ pub(super) struct Relation {
 
 /// All of them, by the numbers that were given.
 #[derive(Debug, Default)]
-pub(crate) struct Relations(pub(super) BTreeMap<u64, Relation>);
+pub(crate) struct Relations {
+    rows: BTreeMap<u64, Relation>,
+    by_vnic: BTreeSet<(VnicId, u64)>,
+}
 
 impl Relations {
+    pub(super) fn get(&self, number: u64) -> Option<&Relation> {
+        self.rows.get(&number)
+    }
+
+    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Relation> {
+        self.rows.get_mut(&number)
+    }
+
+    /// One more, whose ends do not change.
+    pub(super) fn insert(&mut self, number: u64, relation: Relation) {
+        self.by_vnic.extend(relation.ends.map(|(vnic, _)| (vnic, number)));
+        self.rows.insert(number, relation);
+    }
+
+    pub(super) fn remove(&mut self, number: u64) -> Option<Relation> {
+        let relation = self.rows.remove(&number)?;
+        for (vnic, _) in relation.ends {
+            self.by_vnic.remove(&(vnic, number));
+        }
+        Some(relation)
+    }
+
     /// The vNICs of one.
     pub(super) fn vnics(&self, number: u64) -> Option<[VnicId; 2]> {
-        self.0.get(&number).map(|relation| relation.ends.map(|(vnic, _)| vnic))
+        self.get(number).map(|relation| relation.ends.map(|(vnic, _)| vnic))
     }
 
     /// Those of a vNIC.
     pub(super) fn of(&self, key: VnicId) -> Vec<u64> {
-        let has = |relation: &Relation| relation.ends.iter().any(|(vnic, _)| *vnic == key);
-        self.0.iter().filter(|(_, relation)| has(relation)).map(|(number, _)| *number).collect()
+        let all = (key, 0)..=(key, u64::MAX);
+        self.by_vnic.range(all).map(|(_, number)| *number).collect()
     }
 }

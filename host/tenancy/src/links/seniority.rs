@@ -2,9 +2,10 @@
 //! of the host's goes then. The links themselves are rows of their queue pairs.
 
 use super::engine_link::EngineLinkAge;
+use super::strangers::Strangers;
 use crate::fairness::holders::{Holder, Holders};
 use crate::ids::SessionId;
-use omniverb_terms::VnicId;
+use omniverb_terms::{Gid, VnicId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// All links to the engine. Sessions and vNICs without any are not kept.
@@ -14,7 +15,7 @@ pub(crate) struct Seniority {
     /// Those for datagrams, the oldest first.
     datagrams: BTreeMap<SessionId, BTreeSet<EngineLinkAge>>,
     /// Those of them that strangers caused.
-    strangers: BTreeMap<VnicId, BTreeSet<EngineLinkAge>>,
+    strangers: BTreeMap<VnicId, Strangers>,
 }
 
 impl Seniority {
@@ -34,14 +35,19 @@ impl Seniority {
 
     /// A stranger to this vNIC caused it.
     pub(crate) fn add_stranger(&mut self, key: EngineLinkAge, vnic: VnicId) {
-        self.strangers.entry(vnic).or_default().insert(key);
+        self.strangers.entry(vnic).or_default().add(key);
     }
 
     /// A link has ended, or makes way for no other.
     pub(crate) fn remove(&mut self, key: &EngineLinkAge, session: SessionId, vnic: VnicId) {
         self.all.remove(key);
         remove(&mut self.datagrams, session, key);
-        remove(&mut self.strangers, vnic, key);
+        if let Some(strangers) = self.strangers.get_mut(&vnic) {
+            strangers.remove(key);
+            if strangers.is_empty() {
+                self.strangers.remove(&vnic);
+            }
+        }
     }
 
     /// The oldest of a session's for datagrams.
@@ -49,9 +55,11 @@ impl Seniority {
         self.datagrams.get(&session)?.first().copied()
     }
 
-    /// Those that strangers to a vNIC caused, the oldest first.
-    pub(crate) fn strangers(&self, vnic: VnicId) -> impl Iterator<Item = EngineLinkAge> {
-        self.strangers.get(&vnic).into_iter().flatten().copied()
+    /// Those that strangers to a vNIC caused and that may make way for one of a newcomer's, the
+    /// first to go first: see [`Strangers::yielding`].
+    pub(crate) fn strangers(&self, vnic: VnicId, newcomer: Gid, rested: u64) -> Vec<EngineLinkAge> {
+        let strangers = self.strangers.get(&vnic);
+        strangers.map(|all| all.yielding(newcomer, rested)).unwrap_or_default()
     }
 
     /// What of all makes way for one more of `newcomer`'s: see [`Holders::yields_to`].
@@ -72,7 +80,7 @@ fn remove<K: Ord>(from: &mut BTreeMap<K, BTreeSet<EngineLinkAge>>, whose: K, key
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omniverb_terms::{Gid, Qpn};
+    use omniverb_terms::Qpn;
 
     fn key(born: u64) -> EngineLinkAge {
         (born, Qpn(2), (Qpn(3), Gid::ZERO))
@@ -89,7 +97,7 @@ mod tests {
         links.add_stranger(key(2), vnic);
         assert_eq!(links.oldest(session), Some(key(1)));
         assert_eq!(links.oldest(SessionId(2)), None);
-        assert_eq!(links.strangers(vnic).collect::<Vec<_>>(), [key(2)]);
+        assert_eq!(links.strangers(vnic, Gid::ZERO, 2), [key(2)]);
         for born in 1..4 {
             links.remove(&key(born), session, vnic);
         }

@@ -51,6 +51,11 @@ pub(super) struct Abandoned {
 #[derive(Debug, Default)]
 pub(super) struct PendingGrants {
     rows: BTreeMap<Token, PendingGrant>,
+    /// The same: by the sessions that have a part in them, by the engine's link, by what holds the
+    /// pages or is to.
+    of_session: BTreeSet<(SessionId, Token)>,
+    of_engine: BTreeSet<((Qpn, Qpn), Token)>,
+    of_extent: BTreeSet<(ExtentId, Token)>,
     abandoned: BTreeMap<Token, Abandoned>,
     /// The tokens of those, by what the pages go to.
     abandoned_of: BTreeMap<ExtentId, Token>,
@@ -58,7 +63,9 @@ pub(super) struct PendingGrants {
 
 impl PendingGrants {
     pub(super) fn is_empty(&self) -> bool {
-        self.rows.is_empty() && self.abandoned.is_empty() && self.abandoned_of.is_empty()
+        let found = self.of_session.len() + self.of_engine.len() + self.of_extent.len();
+        let abandoned = self.abandoned.len() + self.abandoned_of.len();
+        self.rows.len() + found + abandoned == 0
     }
 
     /// All, in the order of their tokens.
@@ -76,13 +83,26 @@ impl PendingGrants {
         while self.rows.contains_key(&token) || self.abandoned.contains_key(&token) {
             token = token.wrapping_add(1);
         }
+        let (sessions, engine) = parts(&grant);
+        self.of_session.extend(sessions.into_iter().flatten().map(|session| (session, token)));
+        self.of_engine.extend(engine.map(|link| (link, token)));
+        self.of_extent.insert((grant.extent, token));
         self.rows.insert(token, grant);
         token
     }
 
     /// A grant waits no more, because there is an answer or none is waited for.
     pub(super) fn remove(&mut self, token: Token) -> Option<PendingGrant> {
-        self.rows.remove(&token)
+        let grant = self.rows.remove(&token)?;
+        let (sessions, engine) = parts(&grant);
+        for session in sessions.into_iter().flatten() {
+            self.of_session.remove(&(session, token));
+        }
+        if let Some(link) = engine {
+            self.of_engine.remove(&(link, token));
+        }
+        self.of_extent.remove(&(grant.extent, token));
+        Some(grant)
     }
 
     /// What was asked with this token nobody waits for any more, and the owner may answer yet.
@@ -112,26 +132,35 @@ impl PendingGrants {
 
     /// Those whose owners were asked to move pages onto one of these.
     pub(super) fn fresh_of(&self, extents: &BTreeSet<ExtentId>) -> Vec<Token> {
-        self.tokens(|grant| grant.part.is_fresh() && extents.contains(&grant.extent))
+        let of = extents.iter().flat_map(|extent| tokens(&self.of_extent, *extent));
+        let is_fresh = |token: &Token| self.get(*token).is_some_and(|grant| grant.part.is_fresh());
+        let mut fresh: Vec<Token> = of.filter(is_fresh).collect();
+        fresh.sort_unstable();
+        fresh
     }
 
     /// Those that a session asked for, or was asked for the pages of.
     pub(super) fn of(&self, session: SessionId) -> Vec<Token> {
-        let initiator = Grantee::Session(session);
-        self.tokens(|grant| grant.initiator == initiator || grant.owner == session)
+        tokens(&self.of_session, session).collect()
     }
 
     /// Those that the engine asked for, by way of its link with a queue pair for this peer.
     pub(super) fn of_engine(&self, qpn: Qpn, peer_qpn: Qpn) -> Vec<Token> {
-        self.tokens(|grant| {
-            grant.initiator == Grantee::Engine && (grant.peer_qpn, grant.qpn) == (qpn, peer_qpn)
-        })
+        tokens(&self.of_engine, (qpn, peer_qpn)).collect()
     }
+}
 
-    fn tokens(&self, which: impl Fn(&PendingGrant) -> bool) -> Vec<Token> {
-        let those = self.rows.iter().filter(|(_, grant)| which(grant));
-        those.map(|(token, _)| *token).collect()
+/// Which sessions, and which link of the engine's, have a part in one.
+fn parts(grant: &PendingGrant) -> ([Option<SessionId>; 2], Option<(Qpn, Qpn)>) {
+    match grant.initiator {
+        Grantee::Session(initiator) => ([Some(grant.owner), Some(initiator)], None),
+        Grantee::Engine => ([Some(grant.owner), None], Some((grant.peer_qpn, grant.qpn))),
     }
+}
+
+/// What is found by a key.
+fn tokens<K: Copy + Ord>(found: &BTreeSet<(K, Token)>, key: K) -> impl Iterator<Item = Token> {
+    found.range((key, Token::MIN)..=(key, Token::MAX)).map(|(_, token)| *token)
 }
 
 #[cfg(test)]
