@@ -1,6 +1,6 @@
-"""What a neighbour in the same network can do with an ordinary UDP socket: floods of what looks like
-handshakes to port 4791 of others end no link between these, keep no new one from being direct, and
-hide no packet filter for long."""
+"""What a neighbour in the same network can do with an ordinary UDP socket: floods of what looks
+like handshakes to port 4791 of others end no link between these, keep no new one from being
+direct, and hide no packet filter for long."""
 
 import contextlib
 import subprocess

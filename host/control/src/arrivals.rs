@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Connections whose process is being identified: two descriptors each, for less than a millisecond
-/// in peace.
+/// Budget: connections whose process is being identified: two descriptors each, for less than a
+/// millisecond in peace.
 const ARRIVALS: usize = 1024;
 
 /// A connection whose process is being identified.

@@ -21,7 +21,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 const SOON: Duration = Duration::from_millis(10);
 /// Answers that wait, of which it has asked for fewer: it does not listen.
 const UNHEARD: usize = 16 << 10;
-/// Questions that are heard before others get their turn.
+/// Budget: questions that are heard before others get their turn.
 pub(crate) const PER_TURN: usize = 64;
 
 /// The place where processes find it, and the helper.

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// Processes that may tell at the same time: each has memory of 8 MiB for it.
+/// Budget: processes that may tell at the same time: each has memory of 8 MiB for it.
 const TRACING_MAX: usize = 256;
 
 #[derive(Debug)]

@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 /// Bytes of a statistics area.
 const AREA_BYTES: usize = STATISTICS_SLOTS * STATISTICS_SLOT_BYTES;
-/// Bytes of messages, with what the kernel needs to keep them, that a client may leave unread and
-/// not count as behind: some thirty messages.
+/// Budget: bytes of messages, with what the kernel needs to keep them, that a client may leave
+/// unread and not count as behind: some thirty messages.
 const UNREAD_MAX: usize = 32 << 10;
 
 /// A connected process.

@@ -24,9 +24,9 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Connections that have not said hello, of one vNIC.
+/// Budget: connections that have not said hello, of one vNIC.
 const HALF_OPEN_PER_VNIC: usize = 256;
-/// Those of all together; over it the largest holder loses its oldest.
+/// Budget: those of all together; over it the largest holder loses its oldest.
 const HALF_OPEN: usize = 4096;
 /// Connections that are refused and have not been told so.
 const REFUSED: usize = 64;

@@ -28,7 +28,7 @@ pub enum Form {
     Priorities,
 }
 
-/// Lines per second that clients can cause.
+/// Budget: lines per second that clients can cause.
 const LINES_PER_SECOND: u32 = 20;
 
 /// Writes the log.

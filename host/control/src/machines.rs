@@ -18,9 +18,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Machines at the same time: each has a window of an operator's making.
+/// Budget: machines at the same time: each has a window of an operator's making.
 const MACHINES_MAX: usize = 1024;
-/// Processes of one machine that are there at a time, or want to be.
+/// Budget: processes of one machine that are there at a time, or want to be.
 pub(crate) const SESSIONS_MAX: usize = 1024;
 
 /// What a machine's vNIC is attached by.

@@ -8,7 +8,7 @@ use omniverb_tenancy::{Holder, SessionId};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-/// Operators at the same time: they hold descriptors of ours, and root has no need of more.
+/// Budget: operators at the same time: they hold descriptors of ours, and root has no need of more.
 const OPERATORS_MAX: usize = 64;
 
 /// What an operator calls, with the descriptors that came with it.

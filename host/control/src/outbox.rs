@@ -14,12 +14,12 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Messages kept for one socket. A process that looks at none stays below whatever others do: each
-/// link of its quota is made, told of by a capture, and closed; a bell for each may end; its peers
-/// may ask for pages, and each extent is to be taken back (`omniverb_tenancy::Limits`).
+/// Budget: messages kept for one socket. A process that looks at none stays below whatever others
+/// do: each link of its quota is made, told of by a capture, and closed; a bell for each may end;
+/// its peers may ask for pages, and each extent is to be taken back (`omniverb_tenancy::Limits`).
 const MESSAGES_MAX: usize = 4 * 16_384 + 2 * 4096;
 
-/// Descriptors kept for one socket: they count against the daemon's own limit.
+/// Budget: descriptors kept for one socket: they count against the daemon's own limit.
 const DESCRIPTORS_MAX: usize = 4096;
 
 /// 512-byte blocks of a file that takes well below a millisecond to free.

@@ -11,7 +11,7 @@ use omniverb_tenancy::{RelationEnd, SessionId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 
-/// Pairs that are kept: as many as the broker keeps.
+/// Budget: pairs that are kept: as many as the broker keeps.
 const MOST: usize = 4096;
 /// Processes that are kept for a namespace: as many as the broker asks about at a time.
 const OTHERS: usize = 16;

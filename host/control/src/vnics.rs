@@ -19,7 +19,7 @@ use omniverb_terms::Errno;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 
-/// vNICs that a warning is remembered for.
+/// Budget: vNICs that a warning is remembered for.
 const WARNED_MAX: usize = 4096;
 
 /// A vNIC that somebody has open, and what is kept of it for so long.

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Requests under way at the same time; each is a thread. The daemon never has more, see
+/// Budget: requests under way at the same time; each is a thread. The daemon never has more, see
 /// `host/control/src/under_way.rs`.
 pub const WORKERS: usize = 64;
 

@@ -5,52 +5,55 @@ use omniverb_session::limits::ATTACHMENTS_MAX;
 /// Quotas and times. A client over a quota gets `ENOMEM`; nobody else notices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// vNICs with processes. A container that can make network namespaces can make many; over this
-    /// the largest holder's oldest goes.
+    /// Budget: vNICs with processes. A container that can make network namespaces can make many;
+    /// over this the largest holder's oldest goes.
     pub vnics: usize,
-    /// Processes with an open device, and command lines, of the host: each takes descriptors of the
-    /// daemon, which has a limit, and two mappings, see [`Limits::fit_mappings`]. Over this the
-    /// largest holder's oldest goes.
+    /// Budget: processes with an open device, and command lines, of the host: each takes
+    /// descriptors of the daemon, which has a limit, and two mappings, see
+    /// [`Limits::fit_mappings`]. Over this the largest holder's oldest goes.
     pub sessions: usize,
-    /// Processes with an open device, per vNIC. Enough for a full node of ranks.
+    /// Budget: processes with an open device, per vNIC. Enough for a full node of ranks.
     pub sessions_per_vnic: usize,
-    /// Queue pairs per vNIC: what small hardware offers.
+    /// Budget: queue pairs per vNIC: what small hardware offers.
     pub qps_per_vnic: usize,
-    /// Queue pairs per process; each has a slot in the statistics area.
+    /// Budget: queue pairs per process; each has a slot in the statistics area.
     pub qps_per_session: usize,
-    /// Memory regions with remote access, per vNIC.
+    /// Budget: memory regions with remote access, per vNIC.
     pub mrs_per_vnic: usize,
-    /// The same, per process.
+    /// Budget: the same, per process.
     pub mrs_per_session: usize,
-    /// Link ends per vNIC; a link takes about 650 KiB of address space. Direct links for datagrams
-    /// that others opened may be half of them at most, and make way for all others.
+    /// Budget: link ends per vNIC; a link takes about 650 KiB of address space. Direct links for
+    /// datagrams that others opened may be half of them at most, and make way for all others.
     pub links_per_vnic: usize,
-    /// Link ends per process: bounds the mappings a process gets (the kernel allows 65530).
+    /// Budget: link ends per process: bounds the mappings a process gets (the kernel allows 65530).
     /// Of those that others opened the same holds as for a vNIC's.
     pub links_per_session: usize,
-    /// Datagram links that one foreign vNIC may open towards one vNIC. They need no consent,
-    /// so a neighbour must not be able to use up somebody's whole quota with them; of several the
-    /// largest holder's oldest goes when half of a process's or vNIC's quota is used up.
+    /// Budget: datagram links that one foreign vNIC may open towards one vNIC. They need no
+    /// consent, so a neighbour must not be able to use up somebody's whole quota with them; of
+    /// several the largest holder's oldest goes when half of a process's or vNIC's quota is used
+    /// up.
     pub datagram_links_per_neighbour: usize,
-    /// Links to the engine of all vNICs together: each is a mapping of the daemon, see
+    /// Budget: links to the engine of all vNICs together: each is a mapping of the daemon, see
     /// [`Limits::fit_mappings`]. Over this the largest holder's oldest goes.
     pub engine_links: usize,
-    /// Those of one vNIC: several must work together to use up the daemon's.
+    /// Budget: those of one vNIC: several must work together to use up the daemon's.
     pub engine_links_per_vnic: usize,
     /// Budget: links to the engine that datagrams of strangers caused, per vNIC. The sender with
     /// most of them makes room for a new one; where sources are forged, the oldest does.
     pub strangers_per_vnic: usize,
-    /// Attachments of a process's queue pairs to multicast groups: each has a link to the engine.
+    /// Budget: attachments of a process's queue pairs to multicast groups: each has a link to the
+    /// engine.
     pub groups_per_session: usize,
-    /// The same, of all processes of a vNIC.
+    /// Budget: the same, of all processes of a vNIC.
     pub groups_per_vnic: usize,
     /// How long such a link, or another for datagrams, stays at least: bounds how fast they change.
     pub datagram_link_time_ns: u64,
-    /// Ids of the connection manager per vNIC: as many as queue pairs. One takes up to 2 KiB.
+    /// Budget: ids of the connection manager per vNIC: as many as queue pairs. One takes up to 2
+    /// KiB.
     pub cm_ids_per_vnic: usize,
-    /// The same, per process.
+    /// Budget: the same, per process.
     pub cm_ids_per_session: usize,
-    /// Grants a process may be waiting for, and the engine of what is that process's.
+    /// Budget: grants a process may be waiting for, and the engine of what is that process's.
     pub grants_per_session: usize,
     /// Extents of one region: enough for any region, since each doubles what there is or closes a
     /// gap.
@@ -65,13 +68,13 @@ pub struct Limits {
     /// Bytes of an extent: bounds how long owner and kernel are busy with one, and how long whoever
     /// touches it waits while somebody punches a hole (50 to 90 ms).
     pub extent_bytes: u64,
-    /// Extents of others that a process was granted, each counted once for each link by which: more
-    /// than it can have mapped at a time.
+    /// Budget: extents of others that a process was granted, each counted once for each link by
+    /// which: more than it can have mapped at a time.
     pub granted_per_session: usize,
-    /// Questions for its pages that a process may leave unanswered; further ones are refused, so
-    /// that its peers cannot fill what waits for it.
+    /// Budget: questions for its pages that a process may leave unanswered; further ones are
+    /// refused, so that its peers cannot fill what waits for it.
     pub questions_per_session: usize,
-    /// Probes a vNIC may have under way; and as many for links that it has already.
+    /// Budget: probes a vNIC may have under way; and as many for links that it has already.
     pub probes_per_vnic: usize,
     /// How long the owner of an MR may take to hand out its pages.
     pub grant_time_ns: u64,

@@ -7,7 +7,7 @@ use omniverb_sys::clock;
 use omniverb_tenancy::{Arrived, Channel, SessionId};
 use omniverb_terms::Errno;
 
-/// Connections accepted, and events read from one client, before others get their turn.
+/// Budget: connections accepted, and events read from one client, before others get their turn.
 const TURN: usize = 32;
 
 impl Server {

@@ -11,7 +11,7 @@ use omniverb_tenancy::VnicId;
 use std::io;
 use std::sync::Arc;
 
-/// Answers of the helper that are handled before others get their turn.
+/// Budget: answers of the helper that are handled before others get their turn.
 const ANSWERS_PER_TURN: usize = 64;
 
 impl Server {

@@ -13,7 +13,7 @@ use omniverb_sys::datagram::Port;
 use omniverb_tenancy::{ProbeId, VnicId};
 use std::net::IpAddr;
 
-/// Events of the engine that are handled before others get their turn.
+/// Budget: events of the engine that are handled before others get their turn.
 const EVENTS_PER_TURN: usize = 256;
 
 impl Server {

@@ -11,7 +11,7 @@ use omniverb_tenancy::{Path, PeerStatus, ProcessStatus, QpStatus, Row, VnicId, V
 use omniverb_terms::Qpn;
 use serde_json::{Value, json};
 
-/// Look-ups for one answer. What they find seldom fits into one, either.
+/// Budget: look-ups for one answer. What they find seldom fits into one, either.
 const STEPS: usize = 64;
 
 /// Lines for one answer.

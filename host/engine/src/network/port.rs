@@ -19,7 +19,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 const BUFFERS: usize = 8;
 /// Times a train is tried while the socket is full.
 const TRIES: u32 = 100;
-/// Messages taken from whoever carries before others get their turn.
+/// Budget: messages taken from whoever carries before others get their turn.
 const CARRIED_PER_TURN: usize = 32;
 /// Packets of a train that is carried: it saves nothing there, but on the way to links of ours.
 const CARRIED_TRAIN: usize = 32;

@@ -1,8 +1,9 @@
 //! Copies of what is sent to groups: one packet asks for as many as there are attachments to its
 //! group, so that packets are no measure of the work that a sender makes.
 
-/// Copies that the groups of one vNIC may ask for in a turn: four for each packet of a batch that
-/// its sockets may have brought. All attachments that a vNIC may have get one packet at least.
+/// Budget: copies that the groups of one vNIC may ask for in a turn: four for each packet of a
+/// batch that its sockets may have brought. All attachments that a vNIC may have get one packet at
+/// least.
 const COPIES_PER_TURN: usize = 2048;
 
 /// What the groups of one vNIC have been given in a turn.

@@ -14,8 +14,8 @@ use omniverb_terms::{Qpn, Service, VnicId};
 use omniverb_transport::{Counters, Ecn, Status};
 use omniverb_wire::{Flow, Run};
 
-/// Threads of an application that are woken from naps on one link at once. One naps as a rule; how
-/// many a hostile one has is not for us to go through.
+/// Budget: threads of an application that are woken from naps on one link at once. One naps as a
+/// rule; how many a hostile one has is not for us to go through.
 const NAPPERS: u32 = 8;
 /// How long an acknowledgement waits for the application's answer, in nanoseconds, or for one turn
 /// of the application, where it has to share our processor: less than a system call takes.

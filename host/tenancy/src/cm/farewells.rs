@@ -9,7 +9,7 @@ use omniverb_cm::{Disconnect, Mad, Message};
 use omniverb_terms::{Gid, Qpn, VnicId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many are remembered for one vNIC.
+/// Budget: how many are remembered for one vNIC.
 const FAREWELLS_MAX: usize = 4096;
 /// How often each is said again.
 const TIMES: u8 = 3;

@@ -1,8 +1,8 @@
 //! Links to the engine that datagrams of strangers caused, of one vNIC: which of them makes way for
 //! one more when there are as many as there may be.
 //!
-//! The sender with most of them makes way for one that has fewer. Only where no sender has more than
-//! another, as when sources are forged, the oldest of all goes.
+//! The sender with most of them makes way for one that has fewer. Only where no sender has more
+//! than another, as when sources are forged, the oldest of all goes.
 
 use super::engine_link::EngineLinkAge;
 use crate::ids::host_of;
@@ -26,7 +26,7 @@ impl Strangers {
         self.all.is_empty()
     }
 
-    /// One more.
+    /// One more link.
     pub(super) fn add(&mut self, key: EngineLinkAge) {
         if self.all.insert(key) {
             let (_, _, (_, peer)) = key;
@@ -36,7 +36,7 @@ impl Strangers {
         }
     }
 
-    /// One less.
+    /// A link has ended.
     pub(super) fn remove(&mut self, key: &EngineLinkAge) {
         if self.all.remove(key) {
             let (_, _, (_, peer)) = key;

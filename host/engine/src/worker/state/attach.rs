@@ -20,7 +20,7 @@ use omniverb_wire::{Flow, PORT};
 use std::io;
 use std::sync::Arc;
 
-/// Turns that a link gets to send what it has left when it is closed.
+/// Budget: turns that a link gets to send what it has left when it is closed.
 const LAST_TURNS: usize = 64;
 
 impl State {

@@ -12,7 +12,7 @@ use omniverb_terms::VnicId;
 use omniverb_transport::Ecn;
 use omniverb_transport::faults::Faults;
 
-/// Delayed packets of one vNIC that arrive between two looks at others.
+/// Budget: delayed packets of one vNIC that arrive between two looks at others.
 const PACKETS_PER_TURN: usize = 1024;
 
 impl State {

@@ -31,7 +31,7 @@ use crate::pages::together::Together;
 use omniverb_sys::{EventFd, clock};
 use std::io;
 
-/// Links served between two looks at sockets and timers.
+/// Budget: links served between two looks at sockets and timers.
 const LINKS_PER_TURN: usize = 32;
 
 /// Its parts, each of which keeps its own order.

@@ -13,7 +13,7 @@ use crate::worker::link::{Ends, Link, Reason, Served};
 use omniverb_terms::VnicId;
 use omniverb_wire::{Fragments, Identification, Pattern};
 
-/// Packets of one link between two looks at others.
+/// Budget: packets of one link between two looks at others.
 const PACKETS_PER_TURN: usize = 128;
 
 impl State {
