@@ -83,8 +83,8 @@ impl Region {
         if in_file || !mapping.may_read { Source::File } else { Source::Mapping }
     }
 
-    /// Takes pages out of the file that are not the program's any more: whoever else has them mapped
-    /// sees zeros, and pays for them. A file that peers may not write to cannot be emptied; who is
+    /// Takes pages out of the file that are not the program's any more: whoever else has them
+    /// mapped sees zeros, and pays for them. A file that peers may not write to cannot be emptied; who is
     /// granted how much of those is bounded (`omniverb_tenancy`).
     pub(crate) fn empty(&self, offset: u64, length: usize) {
         let is_ours = self.process == reserve::process() && self.file_is_ours();

@@ -1,5 +1,5 @@
-//! Reads `/proc/self/smaps`: the flags of mappings, which `/proc/self/maps` does not show. Raw system
-//! calls and no allocation, as in [`crate::maps`].
+//! Reads `/proc/self/smaps`: the flags of mappings, which `/proc/self/maps` does not show. Raw
+//! system calls and no allocation, as in [`crate::maps`].
 //!
 //! The kernel walks all pages of each mapping that it shows, which takes about 4 us for each MiB
 //! that is resident; what lies behind the last mapping that is wanted is not walked.
