@@ -39,6 +39,7 @@ mod error;
 mod fork;
 mod holders;
 mod lock;
+mod process;
 mod region;
 mod reserve;
 mod sharers;
@@ -185,6 +186,7 @@ pub fn adopt_onto(
 
     let lock = MOVES.guard();
     survey::check(start, end)?;
+    process::prepare()?;
     reserve::prepare()?;
     strategy::prepare()?;
     strategy::keep();

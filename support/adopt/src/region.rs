@@ -5,7 +5,7 @@
 // UNSAFETY: an intrusive list, since a collection would allocate under the lock; every access is
 // made with crate::lock::MOVES held.
 
-use crate::reserve;
+use crate::process;
 use core::cell::Cell;
 use core::mem::ManuallyDrop;
 use core::ptr::{self, NonNull};
@@ -58,7 +58,7 @@ impl Region {
         let device = (rustix::fs::major(status.st_dev), rustix::fs::minor(status.st_dev));
         let next = Cell::new(ptr::null_mut());
         let file = ManuallyDrop::new(file);
-        let (inode, process) = (status.st_ino, reserve::process());
+        let (inode, process) = (status.st_ino, process::current());
         Ok(Box::new(Region { start, length, offset, kind, file, device, inode, process, next }))
     }
 
@@ -87,7 +87,7 @@ impl Region {
     /// mapped sees zeros, and pays for them. A file that peers may not write to cannot be emptied; who is
     /// granted how much of those is bounded (`omniverb_tenancy`).
     pub(crate) fn empty(&self, offset: u64, length: usize) {
-        let is_ours = self.process == reserve::process() && self.file_is_ours();
+        let is_ours = self.process == process::current() && self.file_is_ours();
         if self.kind == Kind::File && is_ours {
             let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             let _ = fallocate(self.file(), how, offset, length as u64);

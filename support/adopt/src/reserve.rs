@@ -30,10 +30,6 @@ struct Reserve {
     length: usize,
     /// Where the spare mappings are; 0: there are none.
     spare: usize,
-    /// A page that is zeros in a child however that was made; 0: there is none.
-    mark: usize,
-    /// The latest mark that was set.
-    latest: u64,
 }
 
 struct Guarded(UnsafeCell<Reserve>);
@@ -41,8 +37,7 @@ struct Guarded(UnsafeCell<Reserve>);
 // SAFETY: used only with MOVES held.
 unsafe impl Sync for Guarded {}
 
-static RESERVE: Guarded =
-    Guarded(UnsafeCell::new(Reserve { address: 0, length: 0, spare: 0, mark: 0, latest: 0 }));
+static RESERVE: Guarded = Guarded(UnsafeCell::new(Reserve { address: 0, length: 0, spare: 0 }));
 
 fn reserve<'a>() -> &'a mut Reserve {
     // SAFETY: MOVES is held by whoever calls, and no reference outlives a function of this module.
@@ -60,7 +55,6 @@ fn at(address: usize) -> *mut core::ffi::c_void {
 pub(crate) fn prepare() -> Result<(), Errno> {
     let reserve = reserve();
     reserve.make()?;
-    reserve.mark()?;
     if reserve.spare == 0 {
         reserve.spare = spare_mappings()?;
     }
@@ -86,14 +80,6 @@ fn spare_mappings() -> Result<usize, Errno> {
         }
         Ok(made.expose_provenance())
     }
-}
-
-/// What tells this process from its parents and children, forked behind libc's back or not, once it
-/// has adopted something.
-pub(crate) fn process() -> u64 {
-    let mark = reserve().mark;
-    // SAFETY: a page of this module's.
-    if mark == 0 { 0 } else { unsafe { at(mark).cast::<u64>().read_volatile() } }
 }
 
 /// The process has as many mappings as it may: gives up the spare ones. False: there were none.
@@ -136,33 +122,6 @@ impl Reserve {
                 mmap_anonymous(core::ptr::null_mut(), BYTES, protection, MapFlags::PRIVATE)?
             };
             (self.address, self.length) = (made.expose_provenance(), BYTES);
-        }
-        Ok(())
-    }
-
-    fn mark(&mut self) -> Result<(), Errno> {
-        if self.mark == 0 {
-            let protection = ProtFlags::READ | ProtFlags::WRITE;
-            // SAFETY: a new mapping at an address the kernel chooses.
-            self.mark = unsafe {
-                let made = mmap_anonymous(
-                    core::ptr::null_mut(),
-                    PAGE_BYTES,
-                    protection,
-                    MapFlags::PRIVATE,
-                )?;
-                if let Err(errno) = madvise(made, PAGE_BYTES, Advice::LinuxWipeOnFork) {
-                    let _ = munmap(made, PAGE_BYTES);
-                    return Err(errno);
-                }
-                made.expose_provenance()
-            };
-        }
-        // SAFETY: a page of this module's.
-        if unsafe { at(self.mark).cast::<u64>().read_volatile() } == 0 {
-            self.latest += 1;
-            // SAFETY: a page of this module's.
-            unsafe { at(self.mark).cast::<u64>().write_volatile(self.latest) };
         }
         Ok(())
     }
