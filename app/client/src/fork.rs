@@ -4,9 +4,14 @@
 //! number, by which every inherited object is recognised as foreign, and makes its own client when
 //! it asks for devices. The daemon is not misled by the inherited sockets: it watches the process,
 //! not only the connection.
+//!
+//! What peers have mapped of the parent comes back before it forks: then all its memory is private,
+//! and the kernel gives the child copies of what either of them changes. Peers may ask anew.
 // UNSAFETY: registers C callbacks with the C library.
 #![expect(unsafe_code)]
 
+use crate::client::Client;
+use crate::keys;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,14 +25,26 @@ pub fn generation() -> u64 {
 }
 
 pub(crate) fn install() {
-    // SAFETY: the handler is a static function that only adds to an atomic.
-    INSTALL.call_once(|| unsafe {
-        libc::pthread_atfork(None, None, Some(in_child));
+    INSTALL.call_once(|| {
+        // SAFETY: the handler is a static function that only changes atomics.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        // Before the application registers handlers that look at adopted memory.
+        omniverb_adopt::install_fork_hooks();
+        // Handlers that are registered later are called earlier before a fork.
+        // SAFETY: static functions that stay as long as this library does.
+        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), None) };
     });
-    // Before the application registers handlers that look at adopted memory.
-    omniverb_adopt::install_fork_hooks();
+}
+
+extern "C" fn before() {
+    Client::before_fork();
+}
+
+extern "C" fn in_parent() {
+    Client::after_fork();
 }
 
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
+    keys::let_pages_move_in_child();
 }

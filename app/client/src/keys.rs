@@ -13,7 +13,26 @@ use omniverb_sys::{lock, try_lock};
 use omniverb_terms::{Errno, Rkey};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Threads that are forking: no pages are moved to where peers have them meanwhile.
+static FORKING: AtomicUsize = AtomicUsize::new(0);
+
+/// A thread is about to fork.
+pub(crate) fn hold_pages() {
+    FORKING.fetch_add(1, Ordering::SeqCst);
+}
+
+/// It has.
+pub(crate) fn let_pages_move() {
+    FORKING.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// In a forked child nobody is forking.
+pub(crate) fn let_pages_move_in_child() {
+    FORKING.store(0, Ordering::SeqCst);
+}
 
 /// Extents of one region: the daemon makes no more of a region of any size.
 const EXTENTS_MAX: usize = 192;
@@ -73,9 +92,10 @@ impl Keys {
         lock(&self.moving)
     }
 
-    /// The same without waiting; `None` if others move some.
+    /// The same without waiting, to where peers have them; `None` if others move some, or the
+    /// process is about to fork.
     pub(crate) fn try_move_pages(&self) -> Option<MutexGuard<'_, ()>> {
-        try_lock(&self.moving)
+        try_lock(&self.moving).filter(|_| FORKING.load(Ordering::SeqCst) == 0)
     }
 
     /// Does something with a key, and with the bytes that are on files for nothing of all others

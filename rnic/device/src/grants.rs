@@ -296,6 +296,14 @@ impl Grants {
         }
     }
 
+    /// Takes out the extent that begins at this page: its window.
+    pub(crate) fn take(&mut self, rkey: Rkey, page_start: u64) -> Option<Window> {
+        let mut all = self.list.iter();
+        let index = all.position(|extent| (extent.rkey, extent.start) == (rkey, page_start))?;
+        self.latest = 0;
+        Some(self.list.swap_remove(index).window)
+    }
+
     /// Lets go of the extent that has not been used for longest. False: there is none.
     pub(crate) fn drop_oldest(&mut self) -> bool {
         let oldest = self.list.iter().enumerate().min_by_key(|(_, extent)| extent.used);

@@ -88,6 +88,11 @@ impl Moved {
     pub(crate) fn note(&self, bytes: u64) {
         self.0.store(self.bytes().saturating_add(bytes), Ordering::Relaxed);
     }
+
+    /// What was moved until now counts no more.
+    pub fn forget(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
 }
 
 impl Region {

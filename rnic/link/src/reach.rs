@@ -63,6 +63,8 @@ impl Endpoint {
     #[inline(always)]
     pub fn leave_pages(&self, epoch: u64) -> bool {
         self.ours.store(word::REACHING, 0, Ordering::Release); // SYNC: reached
+        // What was read there was read before this: pages that are taken back are emptied.
+        fence(Ordering::Acquire);
         self.peer_epoch().wrapping_sub(epoch) < 2
     }
 

@@ -326,6 +326,16 @@ bodies! {
     /// Event to the initiator: stay with mediated operations for this key, if `errno` is `EAGAIN`
     /// until about as many bytes have been moved by them as have until now.
     GrantDenied { qpn: Qpn, peer_qpn: Qpn, rkey: Rkey, errno: Errno }
+    /// Event to the initiator: the right to this part of a region has ended. What is mapped of it
+    /// is of no use, and somebody may be paying for it: let go of it.
+    GrantEnded {
+        qpn: Qpn,
+        peer_qpn: Qpn,
+        rkey: Rkey,
+        reserved: u32,
+        /// As in `Granted`.
+        page_start: u64,
+    }
     /// Event: take pages back that were granted to others; who asks anew is judged anew.
     TakeBack {
         /// `TAKE_*`.

@@ -41,7 +41,7 @@ messages! {
     70 CmIdResolved, 71 ConnectCmId, 72 AcceptCmId, 73 RejectCmId, 74 EstablishCmId,
     75 DisconnectCmId, 76 DestroyCmId, 77 QueryCmId, 78 CmIdQueried, 79 CmHappened,
     80 AttachGroup, 81 GroupAttached, 82 HandOver, 83 HandedOver,
-    84 OpenQp, 85 QpOpened, 86 LetGo, 87 Pin, 88 Pinned,
+    84 OpenQp, 85 QpOpened, 86 LetGo, 87 Pin, 88 Pinned, 89 GrantEnded,
 }
 
 const _: () = assert!(size_of::<Header>() + size_of::<Status>() <= MESSAGE_BYTES_MAX);

@@ -101,6 +101,7 @@ impl Client {
                 }
             }
             Message::GrantDenied(denied) => self.grant_denied(&denied),
+            Message::GrantEnded(ended) => self.grant_ended(&ended),
             Message::TakeBack(ask) => self.hear_take_back(&ask),
             Message::TraceBegin(begin) => self.trace_begin(Delivered::new(begin, came).ok()),
             Message::TraceLink(trace) => self.trace_link(&trace),

@@ -28,6 +28,9 @@ type Place = omniverb_sys::Extent<OwnedFd>;
 /// How long a peer may be at pages that are taken back: an honest one copies a large message, or
 /// waits for a processor.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// The same while the process is about to fork, which waits for nobody long. Who is not done by
+/// then does what it does again.
+const PATIENCE_BEFORE_FORK: Duration = Duration::from_millis(20);
 /// How long it takes at most until one sees what another has written.
 const MOMENT: Duration = Duration::from_millis(1);
 
@@ -39,7 +42,9 @@ const STUCK: Errno = Errno::EIO;
 pub(super) enum Manner {
     /// Some peers may go on using the region, and lose nothing: who is at the pages is waited for.
     Kindly,
-    /// Whoever is at the pages writes to a region that is gone.
+    /// The same, and the program waits.
+    BeforeFork,
+    /// Whoever is at the pages reaches a region that is gone: it does so again, and finds none.
     AtOnce,
 }
 
@@ -146,8 +151,11 @@ impl Client {
         }
         let qps = self.qps.all();
         qps.iter().for_each(|qp| qp.revoke_grants());
-        if manner == Manner::Kindly {
-            await_peers(&qps);
+        match manner {
+            Manner::Kindly => await_peers(&qps, PATIENCE),
+            Manner::BeforeFork => await_peers(&qps, PATIENCE_BEFORE_FORK),
+            // Nobody is waited for, so whoever is at the pages is told that it may be in vain.
+            Manner::AtOnce => qps.iter().for_each(|qp| qp.revoke_grants()),
         }
         // Where pages stay, who is late would be at what they are for next.
         let keeps = taken.iter().any(|(_, extent)| extent.is_kept());
@@ -175,6 +183,18 @@ impl Client {
         let gone = released.into_iter().filter(|rkey| !self.keys.has_extents(*rkey));
         gone.for_each(|rkey| self.tell_released(rkey));
         outcome
+    }
+
+    /// Has all pages back that are on files, before a fork. What could not be moved the child gets
+    /// copies of (`omniverb_adopt`).
+    pub(super) fn withdraw_before_fork(&self) {
+        let moved = |_, extent: &Extent| !extent.is_kept();
+        if !self.keys.extents(moved).is_empty() {
+            let _ = self.withdraw(moved, Manner::BeforeFork);
+            // What peers had moved until now buys them no pages: a process that forks often moves
+            // as much as they need in between.
+            self.keys.regions().iter().for_each(|region| region.moved.forget());
+        }
     }
 
     /// The daemon need not keep files for this key.
@@ -224,8 +244,8 @@ fn may_map(service: Service, allowed: u32, uses: u32) -> bool {
 
 /// Lets those come back who are at pages that were granted to them, so that what they do there is
 /// not lost.
-fn await_peers(qps: &[Arc<Qp>]) {
-    let patience = clock::now() + PATIENCE.as_nanos() as u64;
+fn await_peers(qps: &[Arc<Qp>], patience: Duration) {
+    let patience = clock::now() + patience.as_nanos() as u64;
     loop {
         std::thread::sleep(MOMENT);
         if !qps.iter().any(|qp| qp.peers_reach_pages()) {

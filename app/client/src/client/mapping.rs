@@ -5,7 +5,9 @@ use crate::delivered::Delivered;
 use crate::lent;
 use omniverb_device::grants::{Backing, Denied, Grant};
 use omniverb_session::Message;
-use omniverb_session::body::{self, Connected, GrantDenied, Granted, LetGo, RequestGrant};
+use omniverb_session::body::{
+    self, Connected, GrantDenied, GrantEnded, Granted, LetGo, RequestGrant,
+};
 use omniverb_session::rights;
 use omniverb_sys::{Access, Extent};
 use omniverb_terms::{Errno, Qpn, Rkey};
@@ -34,6 +36,14 @@ impl Client {
         };
         if let Some(qp) = self.qp(denied.qpn) {
             qp.not_granted(denied.peer_qpn, denied.rkey, how);
+        }
+    }
+
+    /// What the daemon granted is not ours any more: the mapping goes now and not at the next use,
+    /// so that its owner does not pay for what is in it.
+    pub(super) fn grant_ended(&self, ended: &GrantEnded) {
+        if let Some(qp) = self.qp(ended.qpn) {
+            qp.grant_ended(ended.peer_qpn, ended.rkey, ended.page_start);
         }
     }
 

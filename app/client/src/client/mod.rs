@@ -37,7 +37,7 @@ use crate::{opened, progress, queue_pairs, statistics, taking, tracing, watches}
 use omniverb_device::Shared;
 use omniverb_session::Message;
 use omniverb_session::body::{GidEntry, QueryGids};
-use omniverb_sys::lock;
+use omniverb_sys::{lock, try_lock};
 use omniverb_terms::Errno;
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
@@ -106,6 +106,24 @@ impl Client {
             std::mem::forget(parents);
         }
         Ok(client)
+    }
+
+    /// The process's client, if it has one and nobody is making one.
+    fn existing() -> Option<Arc<Client>> {
+        try_lock(&CLIENT)?.clone().filter(|client| client.is_ours())
+    }
+
+    /// This process is about to fork: takes all pages back from peers, and moves none until it has.
+    pub(crate) fn before_fork() {
+        keys::hold_pages();
+        if let Some(client) = Client::existing() {
+            client.withdraw_before_fork();
+        }
+    }
+
+    /// It has.
+    pub(crate) fn after_fork() {
+        keys::let_pages_move();
     }
 
     /// Another client, for this call's caller alone.

@@ -155,8 +155,6 @@ impl Client {
                 return Err(errno);
             }
             self.keys.remove(region.rkey);
-            // Without a daemon there is nobody to forget it.
-            let _ = self.call(&DeregMr { rkey: region.rkey, reserved: 0 }.into());
         }
         Ok(())
     }
@@ -186,13 +184,20 @@ impl Client {
         }
     }
 
-    /// Takes a key's pages back from everybody who mapped them, for good.
+    /// Takes a key's pages back from everybody who mapped them, for good. The right ends first,
+    /// before anything that may fail or take long: peers are told by EPOCH, and by the daemon, which
+    /// has them let go of their mappings.
     ///
     /// # Errors
-    /// errno: the pages could not be moved back, and whoever mapped them reaches them still.
+    /// errno: the pages could not be moved back, and whoever keeps a mapping reaches them still.
     fn revoke(&self, rkey: Rkey) -> Result<(), Errno> {
         self.keys.mediate(|key| key == rkey);
-        // Who is at them at this moment writes to a region that is gone.
+        if self.keys.has_extents(rkey) {
+            self.qps.all().iter().for_each(|qp| qp.revoke_grants());
+        }
+        // Without a daemon there is nobody to forget it.
+        let _ = self.call(&DeregMr { rkey, reserved: 0 }.into());
+        // Who is at them at this moment reaches a region that is gone.
         self.withdraw(|other, _| other == rkey, Manner::AtOnce)
     }
 

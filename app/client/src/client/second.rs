@@ -172,6 +172,7 @@ fn is_for_all(question: &Message) -> bool {
         | Message::TraceBegin(_)
         | Message::TraceLink(_)
         | Message::TraceEnd(_)
+        | Message::GrantEnded(_)
         | Message::TakeBack(_)
         | Message::CmIdCreated(_)
         | Message::CmIdBound(_)

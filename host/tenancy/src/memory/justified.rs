@@ -8,7 +8,7 @@ use crate::memory::extents::{Extent, ExtentId};
 use crate::memory::grantees::other_end;
 use crate::memory::taken::PeerKey;
 use crate::tenancy::Tenancy;
-use omniverb_session::body::{Done, QpFailed, TAKE_EXTENT, TakeBack};
+use omniverb_session::body::{Done, GrantEnded, QpFailed, TAKE_EXTENT, TakeBack};
 use omniverb_terms::Errno;
 
 /// What an extent costs at least that is taken back: threads stand still for it, others ask anew.
@@ -50,10 +50,24 @@ impl Tenancy {
         self.memory.grantees.add(extent, link, || grantee.account().note(&[Kind::Granted]))
     }
 
-    /// An extent is nobody's any more.
-    pub(crate) fn forget_grantees(&mut self, extent: ExtentId) {
-        for link in self.memory.grantees.links_of(extent).collect::<Vec<_>>() {
-            self.memory.grantees.remove(extent, link);
+    /// An extent is nobody's any more. Whoever has it mapped is told to let go of it: its owner may
+    /// pay for what is in it until then.
+    pub(crate) fn end_grants_of(&mut self, id: ExtentId) {
+        let Some(Extent { region: (owner, rkey), start, .. }) =
+            self.memory.extents.get(id).copied()
+        else {
+            return;
+        };
+        for link in self.memory.grantees.links_of(id).collect::<Vec<_>>() {
+            self.memory.grantees.remove(id, link);
+            let ends = [(link.0, link.1), (link.1, link.0)];
+            for (qpn, peer_qpn) in ends {
+                let grantee = self.queue_pairs.session_of(qpn).filter(|grantee| *grantee != owner);
+                if let Some(grantee) = grantee {
+                    let ended = GrantEnded { qpn, peer_qpn, rkey, reserved: 0, page_start: start };
+                    self.event(grantee, ended);
+                }
+            }
         }
     }
 

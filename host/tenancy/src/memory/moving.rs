@@ -162,8 +162,8 @@ impl Tenancy {
 
     /// Nobody is granted this extent any more. What else is in its file stays as it is.
     pub(crate) fn remove_extent(&mut self, id: ExtentId) {
+        self.end_grants_of(id);
         let Some((place, freed)) = self.memory.extents.remove(id) else { return };
-        self.forget_grantees(id);
         self.memory.pending.forget_abandoned(id);
         self.act(match freed {
             Freed::File => Action::ForgetFile { file: place.file },

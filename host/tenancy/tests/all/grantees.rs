@@ -261,3 +261,54 @@ fn a_process_holds_no_more_than_its_quota() {
     call(&mut bench, OWNER, DeregMr { rkey: keys[0], reserved: 0 });
     grant(&mut bench, 1, one, keys[2]);
 }
+
+/// Whoever has pages mapped that are not granted any more lets go of them at once: their owner may
+/// pay for them until then.
+#[test]
+fn who_was_granted_what_is_over_is_told_so() {
+    type End = fn(&mut Bench, Rkey, (Qpn, Qpn));
+    let ends: [(&str, End, &[u64]); 3] = [
+        (
+            "deregistered",
+            |bench, rkey, _| _ = call(bench, OWNER, DeregMr { rkey, reserved: 0 }),
+            &[1, 3],
+        ),
+        (
+            "released",
+            |bench, rkey, _| {
+                let message = Released { rkey, reserved: 0 }.into();
+                let memory = None;
+                bench.say(OWNER, &Arrived { channel: Channel::Events, tag: 0, message, memory });
+            },
+            &[1, 3],
+        ),
+        (
+            "one of their links ends",
+            |bench, _, one| _ = call(bench, 1, DestroyQp { qpn: one.0, reserved: 0 }),
+            &[3],
+        ),
+    ];
+    for (what, end, expected) in ends {
+        let (mut bench, one, other) = three();
+        let key = mr(&mut bench, OWNER, 1, ACCESS);
+        grant(&mut bench, 1, one, key);
+        grant(&mut bench, 3, other, key);
+        bench.told.clear();
+        end(&mut bench, key, one);
+        let mut told: Vec<u64> = bench
+            .told
+            .iter()
+            .filter_map(|action| match action {
+                Action::Event { session, message: Message::GrantEnded(ended) } => {
+                    assert_eq!((ended.rkey, ended.page_start), (key, 0x11000));
+                    let link = if session.0 == 1 { one } else { other };
+                    assert_eq!((ended.qpn, ended.peer_qpn), link, "{what}");
+                    Some(session.0)
+                }
+                _ => None,
+            })
+            .collect();
+        told.sort_unstable();
+        assert_eq!(told, expected, "{what}");
+    }
+}

@@ -173,6 +173,18 @@ impl Qp {
         }
     }
 
+    /// What was granted of a peer's region from this page on is so no longer: lets go of it.
+    pub fn grant_ended(&self, peer_qpn: Qpn, rkey: Rkey, page_start: u64) {
+        let mut guard = self.inner.lock();
+        let ended = match guard.links.first().is_some_and(|link| link.peer.qpn == peer_qpn) {
+            true => guard.grants.take(rkey, page_start),
+            false => None,
+        };
+        // Unmapping takes long.
+        drop(guard);
+        drop(ended);
+    }
+
     /// Lets go of the mapping of a peer's region that has not been used for longest. False: there
     /// is none.
     pub fn drop_oldest_grant(&self) -> bool {
