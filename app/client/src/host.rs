@@ -5,7 +5,7 @@ use crate::calls::Call;
 use crate::progress::Progress;
 use omniverb_device::work::Destination;
 use omniverb_device::{AsyncEvent, Forgiven, Host};
-use omniverb_ring::Window;
+use omniverb_ring::{UserMemory, Window};
 use omniverb_terms::{Qpn, Rkey};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
@@ -123,6 +123,18 @@ impl Host for ProcessHost {
         if let Some(hears) = STRICT.get() {
             hears(qpn, what);
         }
+    }
+
+    fn place(&self, ours: UserMemory, program: UserMemory) -> bool {
+        omniverb_sys::guarded::place(ours, program)
+    }
+
+    fn fetch(&self, program: UserMemory, ours: UserMemory) -> bool {
+        omniverb_sys::guarded::fetch(program, ours)
+    }
+
+    fn bears_atomics(&self, program: UserMemory) -> bool {
+        omniverb_sys::guarded::bears_atomics(program)
     }
 
     fn resident(&self, window: &Window, start: usize, found: &mut [u8]) -> bool {

@@ -2,7 +2,7 @@
 //! tell events to.
 
 use crate::work::Destination;
-use omniverb_ring::Window;
+use omniverb_ring::{UserMemory, Window};
 use omniverb_terms::{Psn, Qpn, Rkey};
 use std::sync::atomic::AtomicU64;
 
@@ -75,6 +75,14 @@ pub trait Host: Send + Sync {
     }
     /// A request of a queue pair does not pass, since the device is strict.
     fn forgiven(&self, _qpn: Qpn, _what: Forgiven) {}
+    /// Copies on a peer's behalf from memory of ours to as much of the program's, the last eight
+    /// bytes last. False: some of it may not be written, or is gone. The program answers for what
+    /// it does with its pages, but not to a peer: there is no signal.
+    fn place(&self, ours: UserMemory, program: UserMemory) -> bool;
+    /// The same from the program's memory to ours. False: some of it may not be read.
+    fn fetch(&self, program: UserMemory, ours: UserMemory) -> bool;
+    /// Whether eight bytes of the program's, on an eight-byte boundary, may be written just now.
+    fn bears_atomics(&self, program: UserMemory) -> bool;
     /// For each page of a granted window from byte `start` on, whether it is in memory: bit 0 of a
     /// byte of `found`, which reaches to the end of the window at most. False: nobody knows.
     fn resident(&self, window: &Window, start: usize, found: &mut [u8]) -> bool;

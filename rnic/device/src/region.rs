@@ -32,19 +32,8 @@ pub struct Region {
     pub extras: Extras,
 }
 
-/// What is about to be done with memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Touch {
-    /// Nothing as yet, or what its owner answers for.
-    Named,
-    /// A peer's request reads all of it.
-    Read,
-    /// A peer's request writes all of it.
-    Written,
-}
-
-/// Says whether memory is there, and bears that.
-pub type Look = fn(UserMemory, Touch) -> bool;
+/// Says whether memory is there.
+pub type Look = fn(UserMemory) -> bool;
 
 /// In what a region differs from others.
 #[derive(Debug, Default)]
@@ -104,14 +93,7 @@ impl Region {
             return self.part_anywhere(length);
         }
         let part = self.memory.part(offset as usize, length as usize)?;
-        self.bears(part, Touch::Named).then_some(part)
-    }
-
-    /// Whether this part of it is there now, and bears that. (A part, since a look may bring in all
-    /// that it looks at.)
-    #[inline(always)]
-    pub(crate) fn bears(&self, part: UserMemory, touch: Touch) -> bool {
-        self.extras.looks.is_none_or(|look| look(part, touch))
+        self.extras.looks.is_none_or(|look| look(part)).then_some(part)
     }
 
     #[cold]

@@ -45,6 +45,17 @@ pub(crate) struct Naps {
     pub(crate) sent: u64,
 }
 
+/// What became of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// It is in the ring.
+    Sent,
+    /// There is no room for it now.
+    NoRoom,
+    /// Its payload could not be copied: nothing is sent.
+    Unfilled,
+}
+
 /// One end of a link.
 pub struct Endpoint {
     /// Requests we send.
@@ -223,6 +234,13 @@ impl Endpoint {
         self.requests_in.payload(record, offset, target);
     }
 
+    /// Where the payload of the request at the head is, for a copy that is made elsewhere. Valid
+    /// while this end is.
+    #[inline(always)]
+    pub fn request_memory(&self, record: &Record) -> UserMemory {
+        self.requests_in.payload_memory(record)
+    }
+
     /// Done with the request at the head.
     #[inline(always)]
     pub fn pass_request(&mut self, record: &Record) {
@@ -255,17 +273,34 @@ impl Endpoint {
         response: &Response,
         payload: UserMemory,
     ) -> Result<bool, Broken> {
+        let length = payload.len();
+        let sent = self.send_response_with(response, length, |place| {
+            place.copy_from(payload);
+            true
+        })?;
+        Ok(sent == Sent::Sent)
+    }
+
+    /// As [`Self::send_response`], with a payload that `fill` copies to its place, if it can.
+    pub fn send_response_with(
+        &mut self,
+        response: &Response,
+        length: usize,
+        fill: impl FnOnce(UserMemory) -> bool,
+    ) -> Result<Sent, Broken> {
         let (tag, word, extra) = response.encode();
         let spare = if matches!(response, Response::Nak { .. }) { 0 } else { NAK_ROOM };
-        let reserved = self.responses_out.reserve_leaving(extra, payload.len(), spare)?;
-        let Some(at) = reserved else { return Ok(false) };
+        let reserved = self.responses_out.reserve_leaving(extra, length, spare)?;
+        let Some(at) = reserved else { return Ok(Sent::NoRoom) };
         if extra == 1 {
             self.responses_out.extra(at, 0, word);
         }
-        self.responses_out.payload(at, extra, 0, payload);
-        self.responses_out.publish(at, tag, extra, payload.len());
+        if length > 0 && !fill(self.responses_out.payload_memory(at, extra, length)) {
+            return Ok(Sent::Unfilled);
+        }
+        self.responses_out.publish(at, tag, extra, length);
         self.notify();
-        Ok(true)
+        Ok(Sent::Sent)
     }
 
     /// The response at the head, decoded.

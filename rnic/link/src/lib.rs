@@ -20,7 +20,7 @@ mod waking;
 
 pub use ahead::Ahead;
 pub use credits::Credit;
-pub use endpoint::{Doorbell, Endpoint, EndpointParts};
+pub use endpoint::{Doorbell, Endpoint, EndpointParts, Sent};
 pub use omniverb_ring::Broken;
 pub use reach::PeerReaches;
 pub use record::{Nak, Request, Response};

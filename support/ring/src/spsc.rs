@@ -337,3 +337,22 @@ impl<M: WordMemory> Consumer<M> {
         true
     }
 }
+#[cfg(not(loom))]
+impl Producer<crate::Window> {
+    /// Where `length` bytes of the payload of the reserved record are, from its beginning: for a
+    /// copy that is made elsewhere, and may fail. Then nothing is published. Valid while the ring
+    /// is.
+    pub fn payload_memory(&self, at: usize, extra: usize, length: usize) -> UserMemory {
+        self.ring.memory(at + 8 + extra * 8, length)
+    }
+}
+
+#[cfg(not(loom))]
+impl Consumer<crate::Window> {
+    /// Where the payload of a record is, for a copy that is made elsewhere. Valid while the ring
+    /// is.
+    pub fn payload_memory(&self, record: &Record) -> UserMemory {
+        self.ring.memory(record.at + 8 + record.extra * 8, record.length)
+    }
+}
+

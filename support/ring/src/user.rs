@@ -99,6 +99,13 @@ impl UserMemory {
         unsafe { copy(self.pointer(), bytes.as_mut_ptr(), length) }
     }
 
+    /// Copies in what another range has; as many bytes as both have.
+    pub fn copy_from(&self, source: UserMemory) {
+        let length = source.length.min(self.length);
+        // SAFETY: their creators vouched for both.
+        unsafe { copy(source.pointer(), self.pointer(), length) }
+    }
+
     /// Compare-and-swap of the aligned native-endian `u64` at the start; returns the old value.
     /// `None` if the range is not 8 bytes on an 8-byte boundary.
     pub fn compare_swap(&self, compare: u64, swap: u64) -> Option<u64> {

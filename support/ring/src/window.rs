@@ -116,6 +116,13 @@ impl Window {
         Some(unsafe { UserMemory::new(self.base.as_ptr().expose_provenance() + offset, 8) })
     }
 
+    /// The same of any length, for copies that are made elsewhere. Out of range panics.
+    pub fn memory(&self, offset: usize, length: usize) -> UserMemory {
+        let first = self.at(offset, length);
+        // SAFETY: as for `cell`.
+        unsafe { UserMemory::new(first.expose_provenance(), length) }
+    }
+
     /// Copies `source` so that its last bytes become visible last: an application may wait for
     /// the end of a WRITE by looking at its last byte, as RNICs allow in practice.
     #[inline(always)]

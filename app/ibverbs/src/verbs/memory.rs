@@ -9,9 +9,11 @@ use omniverb_abi::{
     ibv_pd,
 };
 use omniverb_client::{Client, ImportedRegion, Wish, lock};
-use omniverb_device::region::{NO_RKEY, Touch};
+use omniverb_device::region::NO_RKEY;
 use omniverb_device::{Extras, access};
+use omniverb_ring::UserMemory;
 use omniverb_session::import;
+use omniverb_sys::{presence, protection::Needs};
 use omniverb_terms::Errno;
 
 use super::context::ContextShell;
@@ -19,7 +21,6 @@ use super::family::Family;
 use super::limits::MR_BYTES_MAX;
 use super::objects::{MemoryOf, Registered, State};
 use super::pd::PdShell;
-use super::presence;
 use crate::errno::{null, set_errno};
 use crate::why::{of_daemon, refused};
 
@@ -79,7 +80,7 @@ fn checked(range: Range, flags: u32) -> Result<Wish, Errno> {
     }
     let on_demand = access & access::ON_DEMAND != 0;
     let extras = match on_demand {
-        true => Extras::looking(presence::is_there),
+        true => Extras::looking(is_there),
         false => Extras::default(),
     };
     let access = access & !(access::ZERO_BASED | IBV_ACCESS_HUGETLB);
@@ -99,17 +100,22 @@ fn checked(range: Range, flags: u32) -> Result<Wish, Errno> {
         return Err(refused!(Errno::EINVAL, "ibv_reg_mr: {why}"));
     }
     if !on_demand {
-        let touch = match access & access::LOCAL_WRITE {
-            0 => Touch::Read,
-            _ => Touch::Written,
+        let needs = match access & access::LOCAL_WRITE {
+            0 => Needs::Reading,
+            _ => Needs::Writing,
         };
-        if !presence::is_usable(address as usize, length, touch) {
+        if !presence::is_usable(address as usize, length, needs) {
             let why = "memory that is not mapped, or not for that access";
             return Err(refused!(Errno::EFAULT, "ibv_reg_mr: {why}"));
         }
     }
     let iova = if flags & access::ZERO_BASED != 0 { 0 } else { iova };
     Ok(Wish { pd: 0, address: address as usize, length, iova, access, extras })
+}
+
+/// Whether memory that comes and goes is there, just before it is used.
+fn is_there(memory: UserMemory) -> bool {
+    memory.is_empty() || presence::is_mapped(memory.address(), memory.len())
 }
 
 /// Registers what was checked.

@@ -32,7 +32,6 @@ pub mod open;
 mod opened;
 pub mod pd;
 pub mod post;
-mod presence;
 pub mod qp;
 pub mod qp_attr;
 pub mod qp_create;

@@ -38,4 +38,5 @@ mod shared_receive;
 mod sources;
 mod strict;
 mod traces;
+mod unreachable;
 mod unreliable;

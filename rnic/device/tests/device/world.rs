@@ -3,7 +3,7 @@
 use omniverb_device::work::Destination;
 use omniverb_device::{AsyncEvent, CompletionEvents, Forgiven, Host};
 use omniverb_link::Doorbell;
-use omniverb_ring::{BellPage, Window};
+use omniverb_ring::{BellPage, UserMemory, Window};
 use omniverb_terms::{Qpn, Rkey};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -20,6 +20,9 @@ pub struct World {
     pub holes: Mutex<BTreeSet<usize>>,
     /// How often that was asked for.
     pub looks: AtomicUsize,
+    /// Addresses of bytes of the program's that may be read only, and of those that may not even be.
+    pub read_only: Mutex<BTreeSet<usize>>,
+    pub unreachable: Mutex<BTreeSet<usize>>,
     pub failed: Mutex<Vec<Qpn>>,
     /// XRC: the parts of domains that were asked for.
     pub hand_overs: Mutex<Vec<(Qpn, u32)>>,
@@ -40,7 +43,29 @@ pub struct World {
 /// What a device has of it.
 pub struct Handle(pub Arc<World>);
 
+fn has_any(bytes: &Mutex<BTreeSet<usize>>, memory: UserMemory) -> bool {
+    let range = memory.address()..memory.address() + memory.len();
+    bytes.lock().unwrap().range(range).next().is_some()
+}
+
 impl Host for Handle {
+    fn place(&self, ours: UserMemory, program: UserMemory) -> bool {
+        let places = self.bears_atomics(program);
+        if places {
+            program.copy_from(ours);
+        }
+        places
+    }
+    fn fetch(&self, program: UserMemory, ours: UserMemory) -> bool {
+        let fetches = !has_any(&self.0.unreachable, program);
+        if fetches {
+            ours.copy_from(program);
+        }
+        fetches
+    }
+    fn bears_atomics(&self, program: UserMemory) -> bool {
+        !has_any(&self.0.unreachable, program) && !has_any(&self.0.read_only, program)
+    }
     fn nap(&self, _: &AtomicU64, _: u32) {
         std::thread::yield_now();
     }

@@ -76,9 +76,15 @@ impl Inner {
         if !self.allows(access) || !address.is_multiple_of(8) {
             return Err(Refusal::InvalidRequest);
         }
-        let (region, cell) = self.target_written(qp, rkey, access, address, 8)?;
+        let (region, cell) = self.target(qp, rkey, access, address, 8)?;
         region.moved.note(8);
         // The IOVA is aligned; the memory behind it may not be.
+        if !cell.address().is_multiple_of(8) {
+            return Err(Refusal::InvalidRequest);
+        }
+        if !qp.shared.host.bears_atomics(cell) {
+            return Err(Refusal::RemoteAccess);
+        }
         execute(&cell).ok_or(Refusal::InvalidRequest)
     }
 

@@ -23,7 +23,7 @@ use crate::host::AsyncEvent;
 use crate::qp::links::LinkEnd;
 use crate::qp::{Inner, Qp};
 use crate::queue::Receive;
-use crate::region::{Region, Touch};
+use crate::region::Region;
 use omniverb_link::{Broken, Nak, Request, Response};
 use omniverb_ring::{Record, UserMemory};
 use omniverb_terms::{Refusal, Rkey, Service};
@@ -272,21 +272,5 @@ impl Inner {
         let region = self.opened(qp, rkey, access)?;
         let part = region.part(address, length).ok_or(Refusal::RemoteAccess)?;
         Ok((region, part))
-    }
-
-    /// The same just before all of it is written.
-    fn target_written(
-        &self,
-        qp: &Qp,
-        rkey: Rkey,
-        access: u32,
-        address: u64,
-        length: u64,
-    ) -> Result<(Arc<Region>, UserMemory), Refusal> {
-        let (region, part) = self.target(qp, rkey, access, address, length)?;
-        match region.bears(part, Touch::Written) {
-            true => Ok((region, part)),
-            false => Err(Refusal::RemoteAccess),
-        }
     }
 }

@@ -4,8 +4,7 @@ use super::{Incoming, Outcome};
 use crate::constants::access;
 use crate::limits::{CHUNK, MESSAGE_MAX};
 use crate::qp::{Inner, Qp};
-use crate::region::Touch;
-use omniverb_link::{Broken, Response};
+use omniverb_link::{Broken, Response, Sent};
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Refusal, Rkey};
 
@@ -65,15 +64,15 @@ impl Inner {
         {
             return Ok(Outcome::Refused(Refusal::InvalidRequest, None));
         }
-        let (region, memory) = if length == 0 {
-            (None, UserMemory::EMPTY) // a zero-length READ checks no key (C9-88)
+        let memory = if length == 0 {
+            UserMemory::EMPTY // a zero-length READ checks no key (C9-88)
         } else {
             match self.target(qp, rkey, access::REMOTE_READ, address, length) {
                 Ok((region, memory)) => {
                     if begins {
                         region.moved.note(length);
                     }
-                    (Some(region), memory)
+                    memory
                 }
                 Err(refusal) => return Ok(Outcome::Refused(refusal, None)),
             }
@@ -89,10 +88,13 @@ impl Inner {
             let chunk = (length - sent).min(CHUNK.min(link.endpoint.response_payload_max()) as u64);
             let last = sent + chunk == length;
             let part = memory.skip(sent as usize).first(chunk as usize);
-            if region.as_ref().is_some_and(|region| !region.bears(part, Touch::Read)) {
+            let fetch = |place| qp.shared.host.fetch(part, place);
+            let answer = Response::ReadData { last };
+            let answered = link.endpoint.send_response_with(&answer, part.len(), fetch)?;
+            if answered == Sent::Unfilled {
                 return Ok(Outcome::Refused(Refusal::RemoteAccess, None));
             }
-            if !link.endpoint.send_response(&Response::ReadData { last }, part)? {
+            if answered == Sent::NoRoom {
                 link.suspend_read(sent);
                 // The peer may have made room without having seen that we wait for it.
                 if link.endpoint.set_blocked(true) {

@@ -1,9 +1,10 @@
 //! WRITE that travels: into a region, after its key allowed the whole of it.
 
 use super::{Incoming, Outcome};
-use crate::constants::{access, counted, wc_opcode};
+use crate::constants::{access, counted, status, wc_opcode};
 use crate::limits::MESSAGE_MAX;
 use crate::qp::{Inner, Qp};
+use crate::queue::Receive;
 use omniverb_link::record::{IMMEDIATE, LAST, PLACED};
 use omniverb_ring::Record;
 use omniverb_terms::{Refusal, Rkey, Service};
@@ -76,7 +77,7 @@ impl Inner {
             None => omniverb_ring::UserMemory::EMPTY,
             Some(region) => {
                 let (rkey, address) = (region.rkey, *address);
-                match self.target_written(qp, rkey, access::REMOTE_WRITE, address, length) {
+                match self.target(qp, rkey, access::REMOTE_WRITE, address, length) {
                     Ok((_, memory)) => memory,
                     Err(refusal) => return self.refuse_write(qp, index, flags, refusal),
                 }
@@ -92,7 +93,10 @@ impl Inner {
             None
         };
         let link = &mut self.links[index];
-        link.endpoint.request_payload(record, 0, memory);
+        let payload = link.endpoint.request_memory(record);
+        if length > 0 && !qp.shared.host.place(payload, memory) {
+            return self.unplaced(qp, index, flags, receive);
+        }
         if let Incoming::Write { region, address, left, .. } = &mut link.incoming {
             if let Some(region) = region {
                 region.moved.note(length);
@@ -130,6 +134,26 @@ impl Inner {
         self.count_served(counted::REMOTE_RDMA_WRITE, total);
         self.deliver(qp, index, receive.wr_id, opcode, total, flags, immediate);
         Outcome::Passed
+    }
+
+    /// What is to be written may not be, or is gone. The receive that was taken for the end of the
+    /// message waits for the next one, or is flushed with the rest.
+    #[cold]
+    fn unplaced(
+        &mut self,
+        qp: &Qp,
+        index: usize,
+        flags: u32,
+        receive: Option<Receive>,
+    ) -> Outcome {
+        match receive {
+            Some(receive) if qp.shares_receives() => {
+                self.complete_receive(qp, &receive, status::WR_FLUSH_ERR);
+            }
+            Some(_) => self.receives.put_back(),
+            None => {}
+        }
+        self.refuse_write(qp, index, flags, Refusal::RemoteAccess)
     }
 
     /// RC refuses; UC drops the message without a word.

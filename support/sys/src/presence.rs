@@ -1,19 +1,20 @@
-//! Whether memory is there, and may be written: what a kernel finds when it pins pages, found
-//! without touching more than two of them. What lies between those the kernel's mappings say.
+//! Whether memory of this process is there, and may be read or written: what a kernel finds when it
+//! pins pages, found without a signal. What it finds may change at once.
+// UNSAFETY: asks the kernel about addresses, by calls that rustix has not in that form.
+#![expect(unsafe_code)]
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::AtomicU32;
 
-use omniverb_device::region::Touch;
-use omniverb_ring::UserMemory;
-use omniverb_sys::protection::{self, Needs};
+use crate::protection::{self, Needs};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
 const PAGE: usize = 4096;
 
 /// Whether every page of a range is mapped.
-pub(super) fn is_mapped(address: usize, length: usize) -> bool {
+#[must_use]
+pub fn is_mapped(address: usize, length: usize) -> bool {
     let start = address & !(PAGE - 1);
     let Some(end) = (address + length).checked_next_multiple_of(PAGE) else { return false };
     // SAFETY: MS_ASYNC changes nothing; it only reports unmapped pages (ENOMEM).
@@ -23,35 +24,28 @@ pub(super) fn is_mapped(address: usize, length: usize) -> bool {
     found.is_ok()
 }
 
-/// The same of memory that comes and goes, just before it is used. What peers touch must bear that:
-/// nobody but them answers for it, and a signal would kill the program.
-pub(super) fn is_there(memory: UserMemory, touch: Touch) -> bool {
-    let (address, length) = (memory.address(), memory.len());
-    match touch {
-        _ if length == 0 => true,
-        Touch::Named => is_mapped(address, length),
-        Touch::Read | Touch::Written => is_usable_throughout(address, length, touch),
+/// What looks at one page.
+fn look(needs: Needs) -> fn(usize) -> bool {
+    match needs {
+        Needs::Reading => is_readable,
+        Needs::Writing => is_writable,
     }
 }
 
-/// What looks at one page.
-fn look(touch: Touch) -> fn(usize) -> bool {
-    if touch == Touch::Written { is_writable } else { is_readable }
-}
-
-/// Whether every page of a range may be read, or written. Brings them in.
-fn is_usable_throughout(address: usize, length: usize, touch: Touch) -> bool {
+/// Whether every page of a range, which is not empty, may be read, or written. Brings them in.
+#[must_use]
+pub fn is_usable_throughout(address: usize, length: usize, needs: Needs) -> bool {
     let start = address & !(PAGE - 1);
     let Some(end) = (address + length).checked_next_multiple_of(PAGE) else { return false };
-    let advice = match touch {
-        Touch::Written => Advice::LinuxPopulateWrite,
-        _ => Advice::LinuxPopulateRead,
+    let advice = match needs {
+        Needs::Writing => Advice::LinuxPopulateWrite,
+        Needs::Reading => Advice::LinuxPopulateRead,
     };
     // SAFETY: reads pages of the program, or writes them as they are; what it may not, it reports.
     match unsafe { madvise(start as *mut c_void, end - start, advice) } {
         // A page that may not be used, one of a device's memory, or a kernel before 5.14.
         Err(Errno::INVAL) => {
-            let kind = look(touch);
+            let kind = look(needs);
             is_mapped(address, length) && (start..end).step_by(PAGE).all(kind)
         }
         found => found.is_ok(),
@@ -59,13 +53,11 @@ fn is_usable_throughout(address: usize, length: usize, touch: Touch) -> bool {
 }
 
 /// Whether every page of a range may be read, or written. Where `/proc` says nothing of the pages
-/// between the first and the last, it is enough that they are mapped.
-pub(super) fn is_usable(address: usize, length: usize, touch: Touch) -> bool {
-    let kind = look(touch);
-    let needs = match touch {
-        Touch::Written => Needs::Writing,
-        _ => Needs::Reading,
-    };
+/// between the first and the last, it is enough that they are mapped. Touches no more than two of
+/// them. The range is not empty.
+#[must_use]
+pub fn is_usable(address: usize, length: usize, needs: Needs) -> bool {
+    let kind = look(needs);
     let last = address + length - 1;
     let pages = last / PAGE - address / PAGE + 1;
     let between = || {
@@ -92,14 +84,19 @@ fn asked(address: usize, operation: c_int, more: (*const c_void, *const u32, u32
         )
     };
     let fault = answer == -1 && errno() == libc::EFAULT;
-    // SAFETY: this thread's own.
-    unsafe { *libc::__errno_location() = before };
+    set_errno(before);
     !fault
 }
 
-fn errno() -> c_int {
+pub(crate) fn errno() -> c_int {
     // SAFETY: this thread's own.
     unsafe { *libc::__errno_location() }
+}
+
+/// Puts back what a program may look at.
+pub(crate) fn set_errno(errno: c_int) {
+    // SAFETY: this thread's own.
+    unsafe { *libc::__errno_location() = errno };
 }
 
 /// Whether the page of a byte may be read: a wait for no time at all looks at it.
@@ -110,7 +107,8 @@ fn is_readable(byte: usize) -> bool {
 }
 
 /// Whether it may be written: adds zero to it, in one step with whatever else is written there.
-fn is_writable(byte: usize) -> bool {
+#[must_use]
+pub fn is_writable(byte: usize) -> bool {
     /// `FUTEX_OP_ADD` of zero; compared with a number, and nobody is woken but by chance.
     const ADD_ZERO: u32 = 1 << 28 | 0x7ff;
     static NOBODY: AtomicU32 = AtomicU32::new(0);
@@ -135,45 +133,45 @@ mod tests {
             let begin = at as usize;
             at.cast::<u32>().write(77);
             assert!(
-                is_usable(begin, 3 * PAGE, Touch::Written) && is_usable(begin + 1, 1, Touch::Read)
+                is_usable(begin, 3 * PAGE, Needs::Writing) && is_usable(begin + 1, 1, Needs::Reading)
             );
             assert_eq!(at.cast::<u32>().read(), 77);
             let last = at.byte_add(2 * PAGE);
             mprotect(last, PAGE, MprotectFlags::READ).unwrap();
             assert!(
-                !is_usable(begin, 3 * PAGE, Touch::Written)
-                    && is_usable(begin, 3 * PAGE, Touch::Read)
+                !is_usable(begin, 3 * PAGE, Needs::Writing)
+                    && is_usable(begin, 3 * PAGE, Needs::Reading)
             );
             let all = is_usable_throughout;
             assert!(
-                !all(begin, 3 * PAGE, Touch::Written) && all(begin + 1, 3 * PAGE - 1, Touch::Read)
+                !all(begin, 3 * PAGE, Needs::Writing) && all(begin + 1, 3 * PAGE - 1, Needs::Reading)
             );
             assert!(
-                all(begin, 2 * PAGE, Touch::Written)
-                    && !all(begin + 2 * PAGE - 1, 2, Touch::Written)
+                all(begin, 2 * PAGE, Needs::Writing)
+                    && !all(begin + 2 * PAGE - 1, 2, Needs::Writing)
             );
             mprotect(last, PAGE, MprotectFlags::empty()).unwrap();
-            assert!(!all(begin, 3 * PAGE, Touch::Read) && all(begin, 2 * PAGE, Touch::Read));
+            assert!(!all(begin, 3 * PAGE, Needs::Reading) && all(begin, 2 * PAGE, Needs::Reading));
             assert_eq!(at.cast::<u32>().read(), 77);
             assert!(
-                !is_usable(begin, 3 * PAGE, Touch::Read)
-                    && is_usable(begin, 2 * PAGE, Touch::Written)
+                !is_usable(begin, 3 * PAGE, Needs::Reading)
+                    && is_usable(begin, 2 * PAGE, Needs::Writing)
             );
             mprotect(last, PAGE, MprotectFlags::READ | MprotectFlags::WRITE).unwrap();
             let middle = at.byte_add(PAGE);
             mprotect(middle, PAGE, MprotectFlags::READ).unwrap();
             assert!(
-                !is_usable(begin, 3 * PAGE, Touch::Written)
-                    && is_usable(begin, 3 * PAGE, Touch::Read)
+                !is_usable(begin, 3 * PAGE, Needs::Writing)
+                    && is_usable(begin, 3 * PAGE, Needs::Reading)
             );
             mprotect(middle, PAGE, MprotectFlags::empty()).unwrap();
             assert!(
-                !is_usable(begin, 3 * PAGE, Touch::Read) && is_usable(begin, PAGE, Touch::Written)
+                !is_usable(begin, 3 * PAGE, Needs::Reading) && is_usable(begin, PAGE, Needs::Writing)
             );
             munmap(middle, PAGE).unwrap();
-            assert!(!is_usable(begin, 3 * PAGE, Touch::Read));
-            assert!(!is_mapped(begin, 3 * PAGE) && is_usable(begin, PAGE, Touch::Written));
-            assert!(!all(begin, 2 * PAGE, Touch::Read) && all(begin, PAGE, Touch::Written));
+            assert!(!is_usable(begin, 3 * PAGE, Needs::Reading));
+            assert!(!is_mapped(begin, 3 * PAGE) && is_usable(begin, PAGE, Needs::Writing));
+            assert!(!all(begin, 2 * PAGE, Needs::Reading) && all(begin, PAGE, Needs::Writing));
             munmap(at, PAGE).unwrap();
             munmap(last, PAGE).unwrap();
         }

@@ -1,0 +1,158 @@
+//! Memory that the program made unreachable after it had registered it: peers are refused, and
+//! nothing of it is touched.
+
+use crate::memory::Buffer;
+use crate::pair::{Options, PD, Pair, outcomes, post, receive};
+use crate::work::{Work, part, remote, whole};
+use omniverb_device::attributes::State;
+use omniverb_device::{AsyncEvent, Qp, Region, access, status};
+use omniverb_link::layout;
+use omniverb_terms::Service;
+use std::sync::Arc;
+
+const LENGTH: usize = 256 << 10;
+
+struct Bench {
+    pair: Pair,
+    qps: [Arc<Qp>; 2],
+    here: Buffer,
+    local: Arc<Region>,
+    there: Buffer,
+    target: Arc<Region>,
+}
+
+fn bench(options: &Options) -> Bench {
+    let pair = Pair::new();
+    let qps = pair.connected(options);
+    let (here, there) = (Buffer::pattern(LENGTH, 1), Buffer::pattern(LENGTH, 2));
+    let local = pair.sides[0].register(&here);
+    let target = pair.sides[1].register_in(PD, &there, access::LOCAL_WRITE | access::REMOTE);
+    Bench { pair, qps, here, local, there, target }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Pages {
+    ReadOnly,
+    Gone,
+}
+
+impl Bench {
+    /// The byte at an offset of the target is of a page that became that.
+    fn spoil(&self, offset: usize, pages: Pages) {
+        let world = &self.pair.sides[1].world;
+        let bytes = match pages {
+            Pages::ReadOnly => &world.read_only,
+            Pages::Gone => &world.unreachable,
+        };
+        bytes.lock().unwrap().insert(self.there.address() as usize + offset);
+    }
+
+    fn refused(&self, work: &Work) {
+        post(&self.qps[0], work);
+        self.pair.settle();
+        let expected = [(work.wr_id, status::REM_ACCESS_ERR)];
+        assert_eq!(outcomes(&self.qps[0].send_cq), expected);
+        assert_eq!((self.qps[0].state(), self.qps[1].state()), (State::Err, State::Err));
+        assert_eq!(self.pair.sides[1].events(), [AsyncEvent::QpAccessError]);
+        self.pair.check_guards();
+    }
+}
+
+#[test]
+fn each_operation_is_refused_that_would_fault() {
+    for pages in [Pages::ReadOnly, Pages::Gone] {
+        for index in 0..5 {
+            let bench = bench(&Options::new(Service::Rc));
+            let at = remote(&bench.target, 4096);
+            let eight = part(&bench.local, 0, 8);
+            let (work, writes) = match index {
+                0 => (Work::write(1, at).sge(eight), true),
+                1 => (Work::read(1, at).sge(eight), false),
+                2 => (Work::compare_swap(1, at, 0, 1).sge(eight), true),
+                3 => (Work::fetch_add(1, at, 1).sge(eight), true),
+                _ => (Work::atomic_write(1, at).sge(eight), true),
+            };
+            bench.spoil(4096 + 7, pages);
+            let before = bench.there.all();
+            if writes || pages == Pages::Gone {
+                bench.refused(&work);
+            } else {
+                post(&bench.qps[0], &work);
+                bench.pair.settle();
+                assert_eq!(outcomes(&bench.qps[0].send_cq), [(1, 0)]);
+                assert_eq!(bench.here.read(0, 8), before[4096..4104]);
+            }
+            assert!(bench.there.all() == before);
+        }
+    }
+}
+
+/// What comes before it may have moved, nothing behind it.
+#[test]
+fn a_page_in_the_middle_ends_a_long_message() {
+    for read in [false, true] {
+        let bench = bench(&Options::new(Service::Rc));
+        let (before, ours) = (bench.there.all(), bench.here.all());
+        bench.spoil(LENGTH / 2, Pages::Gone);
+        let at = remote(&bench.target, 0);
+        let work = if read { Work::read(1, at) } else { Work::write(1, at) };
+        bench.refused(&work.sge(whole(&bench.local)));
+        let half = LENGTH / 2..;
+        if read {
+            assert!(bench.here.all()[half.clone()] == ours[half]);
+        } else {
+            assert!(bench.there.all()[half.clone()] == before[half]);
+        }
+    }
+}
+
+/// A READ that waits for room finds that its pages went meanwhile.
+#[test]
+fn pages_that_go_while_an_answer_waits() {
+    let rings = (layout::REQUEST_BYTES_MIN, layout::RESPONSE_BYTES_MIN);
+    let bench = bench(&Options::new(Service::Rc).with(|options| options.ring_bytes = rings));
+    post(&bench.qps[0], &Work::read(1, remote(&bench.target, 0)).sge(whole(&bench.local)));
+    bench.qps[1].pump();
+    bench.spoil(LENGTH - 1, Pages::Gone);
+    bench.pair.settle();
+    assert_eq!(outcomes(&bench.qps[0].send_cq), [(1, status::REM_ACCESS_ERR)]);
+    assert_eq!(bench.pair.sides[1].events(), [AsyncEvent::QpAccessError]);
+}
+
+/// The receive that the end of a WRITE would have taken is flushed as any.
+#[test]
+fn a_write_with_immediate_data_gives_its_receive_back() {
+    let bench = bench(&Options::new(Service::Rc));
+    receive(&bench.qps[1], 77, &[]);
+    bench.spoil(0, Pages::ReadOnly);
+    let at = remote(&bench.target, 0);
+    bench.refused(&Work::write(1, at).sge(part(&bench.local, 0, 8)).immediate(5));
+    assert_eq!(outcomes(&bench.qps[1].recv_cq), [(77, status::WR_FLUSH_ERR)]);
+}
+
+/// UC has nobody to tell: the message is lost, and the next one comes.
+#[test]
+fn an_unreliable_write_is_lost() {
+    let bench = bench(&Options::new(Service::Uc));
+    bench.spoil(0, Pages::Gone);
+    for (id, offset) in [(1, 0), (2, 4096)] {
+        let at = remote(&bench.target, offset);
+        post(&bench.qps[0], &Work::write(id, at).sge(part(&bench.local, 0, 64)));
+    }
+    bench.pair.settle();
+    assert_eq!(outcomes(&bench.qps[0].send_cq), [(1, 0), (2, 0)]);
+    assert_eq!(bench.there.read(4096, 64), bench.here.read(0, 64));
+    assert_eq!(bench.qps[1].state(), State::Rts);
+}
+
+/// Of no bytes nothing is touched, whatever is there.
+#[test]
+fn nothing_is_refused_of_nothing() {
+    let bench = bench(&Options::new(Service::Rc));
+    bench.spoil(0, Pages::Gone);
+    let at = remote(&bench.target, 0);
+    post(&bench.qps[0], &Work::write(1, at));
+    post(&bench.qps[0], &Work::read(2, at));
+    bench.pair.settle();
+    assert_eq!(outcomes(&bench.qps[0].send_cq), [(1, 0), (2, 0)]);
+}

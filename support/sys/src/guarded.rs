@@ -1,0 +1,358 @@
+//! Copies between memory of ours and the program's that raise no signal, whatever the program has
+//! made of its pages meanwhile: protected, unmapped, guarded, cut off from their file.
+//!
+//! The kernel makes them (`process_vm_readv` and `process_vm_writev` of this very process, which
+//! need no right): it reaches the program's side as `read(2)` does a buffer, and says where it
+//! cannot. So a page that another thread is moving is waited for, as in any system call. Nothing is
+//! forced: what may not be written by the program is not written for a peer either.
+//!
+//! Where a filter of system calls forbids them, pages are looked at just before they are touched.
+//! Then who protects a page in the instant between is still hit by a signal.
+// UNSAFETY: system calls that rustix lacks, on addresses that the kernel checks.
+#![expect(unsafe_code)]
+
+use crate::presence;
+use crate::protection::Needs;
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use omniverb_ring::UserMemory;
+use rustix::mm::{Advice, madvise};
+use rustix::process::getpid;
+
+const PAGE: usize = 4096;
+/// Bytes that become visible last: programs wait for the end of what a peer writes.
+const LAST: usize = 8;
+/// Bytes copied at a time by way of a buffer on the stack, which may be a small one.
+const PIECE: usize = 4096;
+
+/// Copies `ours` to as much of the program's memory. False: some of it may not be written.
+#[must_use]
+pub fn place(ours: UserMemory, program: UserMemory) -> bool {
+    copy(Way::Place, ours, program)
+}
+
+/// Copies the program's memory to as much of ours. False: some of it may not be read.
+#[must_use]
+pub fn fetch(program: UserMemory, ours: UserMemory) -> bool {
+    copy(Way::Fetch, ours, program)
+}
+
+/// Whether the eight bytes at an address, a multiple of eight, may be written just now.
+#[must_use]
+pub fn bears_atomics(program: UserMemory) -> bool {
+    presence::is_writable(program.address())
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// From ours to the program's.
+    Place,
+    /// From the program's to ours.
+    Fetch,
+}
+
+/// What the kernel made of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Made {
+    All,
+    /// One of the two sides cannot be reached.
+    Fault,
+    /// It makes none.
+    Refused,
+}
+
+/// The kernel makes no such copies here.
+static IS_REFUSED: AtomicBool = AtomicBool::new(false);
+/// Memory of ours was met that the kernel cannot pin: a device's, which a virtual machine's window
+/// is. Nothing hangs on it but speed.
+static IS_UNPINNABLE: AtomicBool = AtomicBool::new(false);
+
+fn copy(way: Way, ours: UserMemory, program: UserMemory) -> bool {
+    let length = ours.len().min(program.len());
+    let (ours, program) = (ours.first(length), program.first(length));
+    if length == 0 {
+        return true;
+    }
+    if !IS_REFUSED.load(Ordering::Relaxed) {
+        let direct = match IS_UNPINNABLE.load(Ordering::Relaxed) {
+            true => Made::Fault,
+            false => by_kernel(way, ours, program),
+        };
+        let made = match direct {
+            Made::Fault => piecewise(way, ours, program),
+            made => made,
+        };
+        match made {
+            Made::All => {
+                // The program's side is sound, so it was ours.
+                if direct == Made::Fault {
+                    IS_UNPINNABLE.store(true, Ordering::Relaxed);
+                }
+                return true;
+            }
+            Made::Fault => return false,
+            Made::Refused => IS_REFUSED.store(true, Ordering::Relaxed),
+        }
+    }
+    after_a_look(way, ours, program)
+}
+
+/// By way of memory of ours that can be pinned.
+#[cold]
+fn piecewise(way: Way, ours: UserMemory, program: UserMemory) -> Made {
+    let mut bytes = [0; PIECE];
+    let mut done = 0;
+    while done < program.len() {
+        let (ours, program) = (ours.skip(done).first(PIECE), program.skip(done).first(PIECE));
+        let piece = &mut bytes[..program.len()];
+        if way == Way::Place {
+            ours.read(piece);
+        }
+        match UserMemory::lend_mut(piece, |piece| by_kernel(way, piece, program)) {
+            Made::All => {}
+            other => return other,
+        }
+        if way == Way::Fetch {
+            ours.write(piece);
+        }
+        done += program.len();
+    }
+    Made::All
+}
+
+#[cold]
+fn after_a_look(way: Way, ours: UserMemory, program: UserMemory) -> bool {
+    let needs = match way {
+        Way::Place => Needs::Writing,
+        Way::Fetch => Needs::Reading,
+    };
+    if !presence::is_usable_throughout(program.address(), program.len(), needs) {
+        return false;
+    }
+    match way {
+        Way::Place => program.copy_from(ours),
+        Way::Fetch => ours.copy_from(program),
+    }
+    true
+}
+
+/// The program's side is the local one: the kernel touches that as it does any buffer, and pins
+/// only ours.
+fn by_kernel(way: Way, ours: UserMemory, program: UserMemory) -> Made {
+    let vector = |memory: UserMemory| libc::iovec {
+        iov_base: core::ptr::with_exposed_provenance_mut::<c_void>(memory.address()),
+        iov_len: memory.len(),
+    };
+    let first = program.len().saturating_sub(LAST);
+    let local = [vector(program.first(first)), vector(program.skip(first))];
+    let remote = vector(ours);
+    let call = match way {
+        Way::Place => libc::SYS_process_vm_readv,
+        Way::Fetch => libc::SYS_process_vm_writev,
+    };
+    // Whole registers: what is above an `int` in them is anything.
+    const ONE: libc::c_ulong = 1;
+    const NONE: libc::c_ulong = 0;
+    let copied = |process: i32| {
+        // SAFETY: the kernel checks every address. What it writes is `ours`, which its creator
+        // vouched for, or the program's, which a peer's request may have written.
+        let copied = unsafe {
+            libc::syscall(call, process, local.as_ptr(), local.len(), &raw const remote, ONE, NONE)
+        };
+        if copied == -1 { Err(presence::errno()) } else { Ok(copied) }
+    };
+    let before = presence::errno();
+    let mut made = copied(this_process());
+    if made == Err(libc::ESRCH) {
+        made = copied(getpid().as_raw_nonzero().get());
+    }
+    presence::set_errno(before);
+    match made {
+        Ok(count) if usize::try_from(count) == Ok(program.len()) => Made::All,
+        Err(libc::ENOSYS | libc::EPERM | libc::EACCES) => Made::Refused,
+        _ => Made::Fault,
+    }
+}
+
+/// The page that a child of `fork` finds wiped, whoever made it and how: by a stale number it would
+/// reach its parent.
+#[repr(C, align(4096))]
+struct Wiped {
+    /// The process; 0: not looked up since it began.
+    process: AtomicI32,
+    rest: [u8; PAGE - 4],
+}
+
+static HERE: Wiped = Wiped { process: AtomicI32::new(0), rest: [0; PAGE - 4] };
+
+fn this_process() -> i32 {
+    match HERE.process.load(Ordering::Relaxed) {
+        0 => look_up(),
+        known => known,
+    }
+}
+
+#[cold]
+fn look_up() -> i32 {
+    let process = getpid().as_raw_nonzero().get();
+    let page = (&raw const HERE).cast_mut().cast();
+    debug_assert!(HERE.rest.len() < PAGE);
+    // SAFETY: a page of our own, of which a child is to see zeros.
+    if unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }.is_ok() {
+        HERE.process.store(process, Ordering::Relaxed);
+    }
+    process
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mm::{
+        MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap,
+    };
+    use std::os::fd::AsFd;
+
+    const BOTH: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+    /// Two pages; what is done to the second one is the test's.
+    fn pages() -> usize {
+        // SAFETY: memory of our own.
+        let at = unsafe {
+            mmap_anonymous(core::ptr::null_mut(), 2 * PAGE, BOTH, MapFlags::PRIVATE).unwrap()
+        };
+        at.expose_provenance()
+    }
+
+    fn at(address: usize, length: usize) -> UserMemory {
+        // SAFETY: that it may not be there is what these copies are for.
+        unsafe { UserMemory::new(address, length) }
+    }
+
+    fn pointer(address: usize) -> *mut c_void {
+        core::ptr::with_exposed_provenance_mut(address)
+    }
+
+    /// What each way says: of the first page, and of what reaches into the second one.
+    fn said(address: usize) -> [[bool; 2]; 2] {
+        let mut ours = vec![7; 2 * PAGE];
+        let ways: [fn(Way, UserMemory, UserMemory) -> bool; 2] = [copy, after_a_look];
+        let said = ways.map(|by| {
+            [Way::Place, Way::Fetch].map(|way| {
+                let all = UserMemory::lend_mut(&mut ours, |ours| {
+                    assert!(by(way, ours, at(address, PAGE)), "the first page");
+                    by(way, ours, at(address, 2 * PAGE))
+                });
+                let across = UserMemory::lend_mut(&mut ours, |ours| {
+                    by(way, ours.first(8), at(address + PAGE - 4, 8))
+                });
+                assert_eq!(all, across);
+                all
+            })
+        });
+        assert_eq!(said[0], said[1]);
+        said
+    }
+
+    #[test]
+    fn what_cannot_be_reached_is_said_and_raises_no_signal() {
+        let both = [[true; 2]; 2];
+        let neither = [[false; 2]; 2];
+        let address = pages();
+        let second = pointer(address + PAGE);
+        assert_eq!(said(address), both);
+        // SAFETY: memory of this test's.
+        unsafe {
+            mprotect(second, PAGE, MprotectFlags::READ).unwrap();
+            assert_eq!(said(address), [[false, true]; 2], "read-only");
+            mprotect(second, PAGE, MprotectFlags::empty()).unwrap();
+            assert_eq!(said(address), neither, "protected");
+            mprotect(second, PAGE, MprotectFlags::READ | MprotectFlags::WRITE).unwrap();
+            assert_eq!(said(address), both);
+            let file = crate::memfd::unsealed("test", PAGE as u64).unwrap();
+            let flags = MapFlags::SHARED | MapFlags::FIXED;
+            mmap(second, PAGE, BOTH, flags, file.as_fd(), PAGE as u64).unwrap();
+            assert_eq!(said(address), neither, "behind the end of a file");
+            munmap(second, PAGE).unwrap();
+            // Where others map something meanwhile it is theirs: to be read only.
+            let mut ours = [0; 8];
+            let read = UserMemory::lend_mut(&mut ours, |ours| {
+                fetch(at(address + PAGE - 4, 8), ours)
+            });
+            assert!(!read || presence::is_mapped(address + PAGE, 1));
+            munmap(pointer(address), PAGE).unwrap();
+        }
+    }
+
+    #[test]
+    fn all_bytes_come_by_whatever_way() {
+        let address = pages();
+        let all: Vec<u8> = (0..2 * PAGE).map(|at| (at % 251) as u8).collect();
+        type Copy = fn(Way, UserMemory, UserMemory) -> bool;
+        let pieces: Copy = |way, ours, program| piecewise(way, ours, program) == Made::All;
+        for by in [copy as Copy, pieces, after_a_look] {
+            for (from, length) in [(0, 1), (3, 8), (5, 9), (17, PAGE), (0, 2 * PAGE), (1, 8000)] {
+                let program = at(address + from, length);
+                program.write(&vec![0; length]);
+                assert!(UserMemory::lend(&all[..length], |ours| by(Way::Place, ours, program)));
+                let mut found = vec![0; length];
+                assert!(UserMemory::lend_mut(&mut found, |ours| by(Way::Fetch, ours, program)));
+                assert!(found == all[..length]);
+            }
+        }
+        // SAFETY: memory of this test's.
+        unsafe { munmap(pointer(address), 2 * PAGE).unwrap() };
+    }
+
+    /// A thread protects the page all the time while it is written and read.
+    #[test]
+    fn who_protects_a_page_meanwhile_is_not_hit() {
+        let address = pages();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    for flags in [MprotectFlags::empty(), MprotectFlags::READ, MprotectFlags::WRITE]
+                    {
+                        // SAFETY: a page of this test's, which is touched by guarded copies only.
+                        unsafe { mprotect(pointer(address), PAGE, flags).unwrap() };
+                    }
+                }
+            });
+            let mut ours = [1; 64];
+            for _ in 0..20_000 {
+                UserMemory::lend_mut(&mut ours, |ours| {
+                    let _ = place(ours, at(address, 64));
+                    let _ = fetch(at(address, 64), ours);
+                });
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        assert!(!IS_REFUSED.load(Ordering::Relaxed));
+        // SAFETY: memory of this test's.
+        unsafe { munmap(pointer(address), 2 * PAGE).unwrap() };
+    }
+
+    #[test]
+    fn a_child_of_fork_reaches_itself() {
+        let address = pages();
+        let program = at(address, 8);
+        assert!(UserMemory::lend(&[1; 8], |ours| place(ours, program)));
+        // SAFETY: the child makes system calls only, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let mut seen = [0; 8];
+            let done = UserMemory::lend(&[2; 8], |ours| place(ours, program));
+            program.read(&mut seen);
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!done || seen != [2; 8])) };
+        }
+        let mut status = 0;
+        // SAFETY: reaps the child.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        let mut seen = [0; 8];
+        program.read(&mut seen);
+        assert_eq!((status, seen), (0, [1; 8]));
+        // SAFETY: memory of this test's.
+        unsafe { munmap(pointer(address), 2 * PAGE).unwrap() };
+    }
+}
