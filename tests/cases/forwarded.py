@@ -12,7 +12,7 @@ from cases.programs import tests_of
 
 _ONE_PROCESS = ["messages", "errors", "extended", "nopoll", "itself", "windows", "xrc",
                 "xrc_shared", "xrc_opened", "flush", "multicast", "imports", "import_pages",
-                "dead", "counters", "ece"]
+                "dead", "counters", "ece", "unreachable"]
 _ARGUMENTS = {"messages.large_messages": [64]}
 
 

@@ -18,7 +18,7 @@ _SELF_CONTAINED = ["states", "errors", "keys", "events", "messages", "extended",
                    "newest", "itself", "windows", "wider", "manners", "cancelled", "xrc", "xrc_domains",
                    "xrc_shared", "xrc_opened", "flush", "imported", "imports", "import_pages",
                    "import_lies", "strict", "multicast", "dead", "counters", "ece", "ethernet",
-                   "allocators"]
+                   "allocators", "unreachable", "crowded"]
 
 # Arguments and time limits that differ from the default: by setting and name.
 _MILLION = 1_000_000
@@ -39,6 +39,7 @@ _ARGUMENTS = {
 _STRICT = [("adoption.no_store_is_lost", [2000, 3], 120),
            ("forked.separate_memory_on_the_heap", [], 60),
            ("soak.two_processes", [200_000, 8], 200), ("keys.deregistered", [], 60),
+           ("unreachable.unreachable_pages_are_refused", [], 60),
            ("nopoll.receiver_asleep", [], 60)]
 # As root outside of containers, where everything is permitted.
 _ROOT = ["arrangements.deregistered_under_writes", "arrangements.own_userfaultfd",

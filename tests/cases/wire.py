@@ -64,6 +64,7 @@ _PROGRAMS = [
     *[program(f"dead.{test}", 1, settings=_BRIEF) for test in tests_of("dead")],
     *[program(f"counters.{test}") for test in tests_of("counters")],
     program("ethernet.neighbour"),
+    *[program(f"unreachable.{test}") for test in tests_of("unreachable")],
     *[program(f"ece.{test}") for test in tests_of("ece")],
     program("nopoll.receiver_asleep"),
     program("events.ping_pong_asleep", 20_000),

@@ -19,6 +19,8 @@ pub(crate) struct Progress {
     pub(crate) sleep: Sleeper,
     pub(crate) ears: Arc<Ears>,
     started: AtomicBool,
+    /// Something came that there was no room for: the thread looks again by itself.
+    comes_back: AtomicBool,
     asleep: AtomicBool,
     errands: Mutex<Vec<Call>>,
     /// The events socket that is listened to.
@@ -33,6 +35,7 @@ impl Progress {
             sleep: Sleeper::new(spawn_listener),
             ears: Ears::new()?,
             started: AtomicBool::new(false),
+            comes_back: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             errands: Mutex::default(),
             listening: Mutex::default(),
@@ -100,6 +103,21 @@ impl Progress {
         if !answers.is_empty() {
             self.ears.again(to, Interest::Both);
         }
+    }
+
+    /// For the thread itself: what has come is to be taken a moment later.
+    pub(crate) fn come_back(&self) {
+        self.comes_back.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is.
+    pub(crate) fn comes_back(&self) -> bool {
+        self.comes_back.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is something to take, now that the moment is over.
+    pub(crate) fn hears(&self) -> bool {
+        self.ears.take() | self.comes_back.swap(false, Ordering::Relaxed)
     }
 
     /// There may be room for answers.

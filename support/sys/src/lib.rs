@@ -51,6 +51,7 @@ pub mod signals;
 pub mod sleeper;
 pub mod smaps;
 pub mod socket;
+pub mod spare;
 pub mod statement;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;

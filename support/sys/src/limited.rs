@@ -18,6 +18,9 @@ use std::time::Duration;
 /// others have the processor in between, than to sleep and be woken.
 const LOOK_TIME_NS: u64 = 30_000;
 
+/// How often room for descriptors is looked for, in nanoseconds.
+const ROOM_LOOK_NS: u64 = 1_000_000;
+
 /// The shortest time the kernel can be told: none at all means for ever.
 const INSTANT: Duration = Duration::from_millis(1);
 
@@ -81,9 +84,10 @@ pub fn send(
 
 /// Receives one message and its descriptors; `(0, [])` when the other end is closed. May change
 /// the time limit that the socket has for receiving, which costs less than waiting in `poll` first.
+/// For room for descriptors it waits, too.
 ///
 /// # Errors
-/// `ETIMEDOUT`, and as [`socket::receive`].
+/// `ETIMEDOUT`, and as [`socket::receive_kept`].
 pub fn receive(
     file: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -91,16 +95,20 @@ pub fn receive(
 ) -> io::Result<(usize, Vec<OwnedFd>)> {
     let sleep_at = clock::now() + LOOK_TIME_NS;
     while clock::now() < sleep_at.min(deadline) {
-        match socket::receive_once(file, buffer, socket::Mode::NonBlocking) {
-            Err(Errno::AGAIN) => rustix::thread::sched_yield(),
+        match socket::receive_kept_once(file, buffer, socket::Mode::NonBlocking) {
+            Err(Errno::AGAIN | Errno::MFILE) => rustix::thread::sched_yield(),
             Err(Errno::INTR) => {}
             other => return Ok(other?),
         }
     }
     loop {
         set_socket_timeout(file, Timeout::Recv, Some(left(deadline)?.max(INSTANT)))?;
-        match socket::receive_once(file, buffer, socket::Mode::Blocking) {
+        match socket::receive_kept_once(file, buffer, socket::Mode::Blocking) {
             Err(Errno::AGAIN | Errno::INTR) => {}
+            // Others may close some.
+            Err(Errno::MFILE) if clock::now() < deadline => {
+                ready(file, PollFlags::empty(), deadline.min(clock::now() + ROOM_LOOK_NS))?;
+            }
             other => return Ok(other?),
         }
     }

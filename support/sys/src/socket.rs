@@ -164,6 +164,31 @@ pub fn receive(
     }
 }
 
+/// As [`receive`], but a message whose descriptors find no room stays: it can be received when there
+/// is some. What this process [keeps spare](crate::spare) is given up for it. For a socket that one
+/// thread at a time receives from.
+///
+/// # Errors
+/// As [`receive`]; after `EMFILE` the message is still the next.
+pub fn receive_kept(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    mode: Mode,
+) -> io::Result<(usize, Vec<OwnedFd>)> {
+    loop {
+        match receive_kept_once(socket, buffer, mode) {
+            Err(Errno::INTR) => {}
+            other => return Ok(other?),
+        }
+    }
+}
+
+/// Whether there was no room for a descriptor.
+#[must_use]
+pub fn lacks_room(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::MFILE.raw_os_error())
+}
+
 /// Whether [`receive`] has failed for one message only, which is lost: the next may be received.
 #[must_use]
 pub fn is_lost(error: &io::Error) -> bool {
@@ -227,7 +252,34 @@ pub(crate) fn receive_once(
     buffer: &mut [u8],
     mode: Mode,
 ) -> Result<(usize, Vec<OwnedFd>), Errno> {
-    let mut flags = RecvFlags::CMSG_CLOEXEC;
+    receive_with(socket, buffer, mode, RecvFlags::CMSG_CLOEXEC)
+}
+
+/// As [`receive_kept`]; a signal ends it.
+pub(crate) fn receive_kept_once(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    mode: Mode,
+) -> Result<(usize, Vec<OwnedFd>), Errno> {
+    let look = RecvFlags::CMSG_CLOEXEC | RecvFlags::PEEK;
+    let mut looked = receive_with(socket, buffer, mode, look);
+    if matches!(looked, Err(Errno::MFILE)) && crate::spare::give_up() {
+        looked = receive_with(socket, buffer, Mode::NonBlocking, look);
+    }
+    // What was looked at has descriptors of its own: those in the message are closed with it.
+    if !matches!(looked, Err(Errno::MFILE | Errno::AGAIN | Errno::INTR)) {
+        let _ = recv(socket, &mut [0_u8; 1], RecvFlags::DONTWAIT);
+    }
+    crate::spare::refill();
+    looked
+}
+
+fn receive_with(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    mode: Mode,
+    mut flags: RecvFlags,
+) -> Result<(usize, Vec<OwnedFd>), Errno> {
     flags.set(RecvFlags::DONTWAIT, mode == Mode::NonBlocking);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     // Whatever is not moved out of the ancillary buffer is closed when it is dropped.
@@ -235,8 +287,11 @@ pub(crate) fn receive_once(
     let message = recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, flags)?;
     if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
         // While those that came are still open: was there room for the others?
-        let room = rustix::io::fcntl_dupfd_cloexec(socket, 0);
-        return Err(room.err().filter(|errno| *errno == Errno::MFILE).unwrap_or(Errno::MSGSIZE));
+        // (A limit of no descriptors at all is an EINVAL.)
+        return Err(match rustix::io::fcntl_dupfd_cloexec(socket, 0) {
+            Err(Errno::MFILE | Errno::INVAL) => Errno::MFILE,
+            _ => Errno::MSGSIZE,
+        });
     }
     let mut descriptors = Vec::new();
     for item in ancillary.drain() {

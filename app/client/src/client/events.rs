@@ -27,7 +27,8 @@ impl Client {
         self.progress.flush_answers(&events);
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         for _ in 0..EVENTS_AT_ONCE {
-            match socket::receive(events.as_fd(), &mut bytes, socket::Mode::NonBlocking) {
+            let mode = socket::Mode::NonBlocking;
+            match socket::receive_kept(events.as_fd(), &mut bytes, mode) {
                 Ok((0, _)) => return self.session.lost_events(&events),
                 Ok((length, files)) => match decode(&bytes[..length]) {
                     Ok((_, Message::CmHappened(_))) => {
@@ -37,6 +38,10 @@ impl Client {
                     Err(_) => {}
                 },
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                // It stays until there is room for what it brings.
+                Err(error) if socket::lacks_room(&error) => return self.progress.come_back(),
+                // More than any message has: a daemon that is none of ours, or one message lost.
+                Err(error) if socket::is_lost(&error) => {}
                 Err(_) => return self.session.lost_events(&events),
             }
         }

@@ -20,6 +20,8 @@ const TICK: Duration = Duration::from_millis(1);
 /// How often bells that have links, or have none any more, are looked for, in nanoseconds, by a
 /// thread that is awake.
 const HEAR_EVERY: u64 = 100_000_000;
+/// How often to look whether there is room for the descriptors of a message.
+const ROOM: Duration = Duration::from_millis(5);
 /// How often to look for a daemon that went away.
 const RECONNECT: Duration = Duration::from_millis(100);
 
@@ -52,6 +54,9 @@ fn run(client: &Weak<Client>) {
         if !connected {
             timeout = Some(timeout.map_or(RECONNECT, |timeout| timeout.min(RECONNECT)));
         }
+        if progress.comes_back() {
+            timeout = Some(timeout.map_or(ROOM, |timeout| timeout.min(ROOM)));
+        }
         if quiet >= 2 && client.bells.are_some_unheard() {
             let look = Duration::from_nanos(HEAR_EVERY);
             timeout = Some(timeout.map_or(look, |timeout| timeout.min(look)));
@@ -63,9 +68,11 @@ fn run(client: &Weak<Client>) {
         if active {
             client.shared.rung();
         }
-        if progress.ears.take() {
+        if progress.hears() {
             client.take_events();
-            progress.listen_on();
+            if !progress.comes_back() {
+                progress.listen_on();
+            }
         }
         client.watches.call();
         active |= client.run_errands();
