@@ -19,8 +19,9 @@
 #define BYTES (PAGES * PAGE)
 #define SPOILT 8u /* the page */
 
-enum spoil { PROTECTED, WRITE_PROTECTED, GUARDED, UNMAPPED, CUT, SPOILS };
-static const char *const names[] = {"protected", "write-protected", "guarded", "unmapped", "cut off"};
+enum spoil { PROTECTED, WRITE_PROTECTED, GUARDED, UNMAPPED, CUT, SPOILS, FLIPPED = SPOILS };
+static const char *const names[] = {"protected", "write-protected", "guarded", "unmapped",
+                                    "cut off"};
 enum command { PREPARE, SPOIL, FLIP, STOP, TIDY, QUIT };
 
 struct request {
@@ -96,7 +97,11 @@ static void owner(int socket)
         switch (r.command) {
         case PREPARE:
             memory = map(r.spoil);
-            mr = mr_make(&d, memory, BYTES, ALL_ACCESS);
+            /* Of this no page is wholly in the region, so that it stays where it is. */
+            if (r.spoil == FLIPPED)
+                mr = mr_make(&d, memory + SPOILT * PAGE - 64, 128, ALL_ACCESS);
+            else
+                mr = mr_make(&d, memory, BYTES, ALL_ACCESS);
             qp = qp_make(&d, (struct queue_options){.send_cq = cq});
             answer = qp_address(&d, qp, mr);
             qp_connect(&d, qp, r.peer);
@@ -244,19 +249,18 @@ TEST(unreachable_pages_that_were_granted)
     each(true);
 }
 
-/* A thread of the owner's protects the page all the time. So few bytes move that it stays where it
- * is. */
+/* A thread of the owner's protects the page all the time. */
 TEST(protected_in_the_middle)
 {
     begin();
     unsigned refused = 0, done = 0;
     for (unsigned round = 0; round < 60; round++) {
         struct ibv_qp *qp = qp_make(&d, (struct queue_options){.send_cq = cq});
-        struct address at = ask(PREPARE, PROTECTED, qp_address(&d, qp, NULL));
+        struct address at = ask(PREPARE, FLIPPED, qp_address(&d, qp, NULL));
         qp_connect(&d, qp, at);
         ask(FLIP, PROTECTED, at);
         struct operation o = operation(round % 2 ? 3 : 0, at); /* READ and WRITE */
-        o.remote -= 8;
+        o.remote = at.memory + 56;
         o.bytes = 16;
         for (unsigned i = 0; i < 200; i++) {
             post(qp, o);

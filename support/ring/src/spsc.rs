@@ -355,4 +355,3 @@ impl Consumer<crate::Window> {
         self.ring.memory(record.at + 8 + record.extra * 8, record.length)
     }
 }
-

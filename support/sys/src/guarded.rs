@@ -207,9 +207,7 @@ fn look_up() -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::mm::{
-        MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap,
-    };
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
     use std::os::fd::AsFd;
 
     const BOTH: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
@@ -275,9 +273,8 @@ mod tests {
             munmap(second, PAGE).unwrap();
             // Where others map something meanwhile it is theirs: to be read only.
             let mut ours = [0; 8];
-            let read = UserMemory::lend_mut(&mut ours, |ours| {
-                fetch(at(address + PAGE - 4, 8), ours)
-            });
+            let read =
+                UserMemory::lend_mut(&mut ours, |ours| fetch(at(address + PAGE - 4, 8), ours));
             assert!(!read || presence::is_mapped(address + PAGE, 1));
             munmap(pointer(address), PAGE).unwrap();
         }

@@ -133,7 +133,8 @@ mod tests {
             let begin = at as usize;
             at.cast::<u32>().write(77);
             assert!(
-                is_usable(begin, 3 * PAGE, Needs::Writing) && is_usable(begin + 1, 1, Needs::Reading)
+                is_usable(begin, 3 * PAGE, Needs::Writing)
+                    && is_usable(begin + 1, 1, Needs::Reading)
             );
             assert_eq!(at.cast::<u32>().read(), 77);
             let last = at.byte_add(2 * PAGE);
@@ -144,7 +145,8 @@ mod tests {
             );
             let all = is_usable_throughout;
             assert!(
-                !all(begin, 3 * PAGE, Needs::Writing) && all(begin + 1, 3 * PAGE - 1, Needs::Reading)
+                !all(begin, 3 * PAGE, Needs::Writing)
+                    && all(begin + 1, 3 * PAGE - 1, Needs::Reading)
             );
             assert!(
                 all(begin, 2 * PAGE, Needs::Writing)
@@ -166,7 +168,8 @@ mod tests {
             );
             mprotect(middle, PAGE, MprotectFlags::empty()).unwrap();
             assert!(
-                !is_usable(begin, 3 * PAGE, Needs::Reading) && is_usable(begin, PAGE, Needs::Writing)
+                !is_usable(begin, 3 * PAGE, Needs::Reading)
+                    && is_usable(begin, PAGE, Needs::Writing)
             );
             munmap(middle, PAGE).unwrap();
             assert!(!is_usable(begin, 3 * PAGE, Needs::Reading));

@@ -20,7 +20,8 @@ pub struct World {
     pub holes: Mutex<BTreeSet<usize>>,
     /// How often that was asked for.
     pub looks: AtomicUsize,
-    /// Addresses of bytes of the program's that may be read only, and of those that may not even be.
+    /// Addresses of bytes of the program's that may be read only, and of those that may not even
+    /// be read.
     pub read_only: Mutex<BTreeSet<usize>>,
     pub unreachable: Mutex<BTreeSet<usize>>,
     pub failed: Mutex<Vec<Qpn>>,

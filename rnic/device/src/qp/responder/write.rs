@@ -139,13 +139,7 @@ impl Inner {
     /// What is to be written may not be, or is gone. The receive that was taken for the end of the
     /// message waits for the next one, or is flushed with the rest.
     #[cold]
-    fn unplaced(
-        &mut self,
-        qp: &Qp,
-        index: usize,
-        flags: u32,
-        receive: Option<Receive>,
-    ) -> Outcome {
+    fn unplaced(&mut self, qp: &Qp, index: usize, flags: u32, receive: Option<Receive>) -> Outcome {
         match receive {
             Some(receive) if qp.shares_receives() => {
                 self.complete_receive(qp, &receive, status::WR_FLUSH_ERR);
