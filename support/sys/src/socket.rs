@@ -165,8 +165,8 @@ pub fn receive(
 }
 
 /// As [`receive`], but a message whose descriptors find no room stays: it can be received when
-/// there is some. What this process [keeps spare](crate::spare) is given up for it. For a socket that one
-/// thread at a time receives from.
+/// there is some. What this process [keeps spare](crate::spare) is given up for it. For a socket
+/// that one thread at a time receives from.
 ///
 /// # Errors
 /// As [`receive`]; after `EMFILE` the message is still the next.
