@@ -2,6 +2,8 @@
 //! Bounded, so that a client cannot fill the disk by misbehaving.
 
 use omniverb_session::text;
+use omniverb_sys::clock;
+use omniverb_sys::lines::Lines;
 use std::fmt::Display;
 use std::io::Write;
 
@@ -28,28 +30,22 @@ pub enum Form {
     Priorities,
 }
 
-/// Budget: lines per second that clients can cause.
-const LINES_PER_SECOND: u32 = 20;
-
 /// Writes the log.
 #[derive(Debug)]
 pub struct Journal {
     /// What is less important than this is not logged.
     level: Level,
     form: Form,
-    /// The second that lines are counted in, of the monotonic clock.
-    second: u64,
-    /// Lines of that second, those left out among them.
-    lines: u32,
-    /// Lines that were left out, and nobody has been told.
-    suppressed: u64,
+    lines: Lines,
+    /// The same of errors: no flood of warnings hides one.
+    errors: Lines,
 }
 
 impl Journal {
     /// Logs what is at least as important as `level`.
     #[must_use]
     pub fn new(level: Level, form: Form) -> Journal {
-        Journal { level, form, second: 0, lines: 0, suppressed: 0 }
+        Journal { level, form, lines: Lines::new(clock::now()), errors: Lines::new(clock::now()) }
     }
 
     /// Another one like this, for another thread.
@@ -57,26 +53,25 @@ impl Journal {
         Journal::new(self.level, self.form)
     }
 
-    /// Logs a line.
+    /// Logs a line that no one machine or vNIC causes.
     pub fn log(&mut self, level: Level, text: impl Display) {
+        self.log_of(None, level, text);
+    }
+
+    /// Logs a line that a machine or a vNIC causes, which may do so without end.
+    pub(crate) fn log_of(&mut self, source: Option<&str>, level: Level, text: impl Display) {
         if level > self.level {
             return;
         }
-        let second = omniverb_sys::clock::now() / 1_000_000_000;
-        if second != self.second {
-            let suppressed = std::mem::take(&mut self.suppressed);
-            self.second = second;
-            self.lines = 0;
-            if suppressed > 0 {
-                self.write(Level::Warning, format_args!("{suppressed} lines not logged"));
-            }
+        let lines = match level {
+            Level::Error => &mut self.errors,
+            _ => &mut self.lines,
+        };
+        let Some(left_out) = lines.take(source, clock::now()) else { return };
+        if left_out > 0 {
+            self.write(Level::Warning, format_args!("{left_out} lines not logged"));
         }
-        self.lines += 1;
-        if self.lines > LINES_PER_SECOND {
-            self.suppressed += 1;
-        } else {
-            self.write(level, text);
-        }
+        self.write(level, text);
     }
 
     /// Writes a line of the audit, which has limits of its own.

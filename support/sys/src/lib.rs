@@ -23,6 +23,7 @@ pub mod guarded;
 pub mod inherit;
 pub mod life;
 pub mod limited;
+pub mod lines;
 pub mod listener;
 pub mod listening;
 mod lock;

@@ -87,7 +87,7 @@ impl Server {
         // Who closes a file that is none of memory may wait for ever: it is looked at first.
         if let Err(error) = Pieces::check(&window, asked.data) {
             let text = format_args!("the window of machine {name} is refused: {error}");
-            self.journal.log(Level::Warning, text);
+            self.journal.log_of(Some(&name.to_string()), Level::Warning, text);
             discard(self, window, ledger);
             return Err(Errno::EINVAL);
         }
@@ -118,7 +118,8 @@ impl Server {
             self.engine.forget_counted(vnic);
         }
         self.machines.add(id, Record::new(machine, hold, (door, porter), boots, this));
-        self.journal.log(Level::Info, format_args!("machine {name} is attached"));
+        let text = format_args!("machine {name} is attached");
+        self.journal.log_of(Some(&name.to_string()), Level::Info, text);
         Ok(theirs)
     }
 
@@ -145,7 +146,8 @@ impl Server {
             tables.forget_pair_windows(vnic)
         });
         let name = record.machine.name;
-        self.journal.log(Level::Info, format_args!("machine {name} is parted with: {reason}"));
+        let text = format_args!("machine {name} is parted with: {reason}");
+        self.journal.log_of(Some(&name.to_string()), Level::Info, text);
         self.reactor.forget(&record.door);
         // Whoever plugs in more has nothing to wait for.
         if let Some(plugger) = record.pairs().plugger() {
@@ -278,7 +280,8 @@ impl Server {
         }
         let name = record.machine.name;
         // Not louder: a guest may say so without end.
-        self.journal.log(Level::Debug, format_args!("machine {name} was booted afresh"));
+        let text = format_args!("machine {name} was booted afresh");
+        self.journal.log_of(Some(&name.to_string()), Level::Debug, text);
     }
 
     /// The machine's agent has its UDP port 4791: where what comes by it is carried.

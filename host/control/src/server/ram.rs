@@ -43,7 +43,7 @@ impl Server {
         let (vnic, name) = (record.vnic(), record.machine.name);
         self.tables.note(|tables| tables.set_has_memory(vnic, true));
         let text = format_args!("the memory of machine {name} is there: pages may stay in place");
-        self.journal.log(Level::Info, text);
+        self.journal.log_of(Some(&name.to_string()), Level::Info, text);
         Ok(())
     }
 
@@ -63,7 +63,7 @@ impl Server {
                 let row = ram.and_then(|ram| ram.row(runs?, bytes)).map_err(|refused| {
                     // Not louder: a guest may say so without end.
                     let text = format_args!("machine {name} names no such memory: {refused:?}");
-                    self.journal.log(Level::Debug, text);
+                    self.journal.log_of(Some(&name.to_string()), Level::Debug, text);
                     Errno::EINVAL
                 });
                 row.map(|row| (file, row))
