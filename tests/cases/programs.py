@@ -14,10 +14,10 @@ from harness.plain import PlainPair
 SETTINGS = (("containers", functools.partial(Pair, count=1)), ("user", PlainPair))
 
 _SELF_CONTAINED = ["states", "errors", "keys", "events", "messages", "extended", "nopoll", "forked",
-                   "many", "adoption", "arrangements", "soak", "sources", "apart", "lossy",
-                   "newest", "itself", "windows", "wider", "manners", "cancelled", "xrc", "xrc_domains",
-                   "xrc_shared", "xrc_opened", "flush", "imported", "imports", "import_pages",
-                   "import_lies", "strict", "multicast", "dead", "counters", "ece", "ethernet",
+                   "many", "adoption", "arrangements", "soak", "sources", "apart",
+                   "lossy", "newest", "itself", "windows", "wider", "manners", "cancelled", "xrc",
+                   "xrc_domains", "xrc_shared", "xrc_opened", "flush", "imported", "imports",
+                   "import_pages", "import_lies", "strict", "multicast", "dead", "counters", "ece", "ethernet",
                    "allocators", "unreachable", "crowded"]
 
 # Arguments and time limits that differ from the default: by setting and name.

@@ -1,5 +1,5 @@
-//! Tells a process from its parents and children, whether libc knows of the fork or not: a child has
-//! copies of all that its parent adopted, and must not touch the files.
+//! Tells a process from its parents and children, whether libc knows of the fork or not: a child
+//! has copies of all that its parent adopted, and must not touch the files.
 //!
 //! With [`crate::lock::MOVES`] held, all of it.
 #![expect(unsafe_code)]
