@@ -292,6 +292,61 @@ def _computing(across):
             one.close()
 
 
+_OWING = staging.PROGRAMS / "sockets" / "owing.py"
+
+
+class Commands:
+    """A server that does commands, and who puts them into its ring."""
+
+    def __init__(self, across, port, how):
+        self.across, self.flags = across, across.folder / f"flags-{port}"
+        self.flags.write_bytes(bytes(4096))
+        self.said = [open(across.folder / f"{who}-{port}", "w+",  # noqa: SIM115
+                          encoding="utf-8") for who in ("serves", "commands")]
+        lines = [across.python(across.server, "-", _OWING, "serves", _ONE, port),
+                 across.python(across.client, "-", _OWING, "commands", _ONE, port,
+                               f"{across.socket}.sockets", self.flags, how, with_library=False)]
+        self.ends = []
+        for line, file in zip(lines, self.said, strict=True):
+            self.ends.append(process.start(line, stdout=file, stderr=file))
+            process.until(lambda: process.listens(across.server.pid, port), 10, self.written)
+        process.until(lambda: "going" in process.written(self.said[1]), 20, self.written)
+        check("did early 20" in process.written(self.said[0]), self.written())
+
+    def written(self):
+        """What both have said."""
+        return "\n".join(process.written(one) for one in self.said)
+
+    def goes_on(self):
+        """The link is over; whoever sends commands by it goes on."""
+        self.flags.write_bytes(b"\1" + bytes(4095))
+        process.until(lambda: "tried" in process.written(self.said[1]), 30, self.written)
+        check(self.ends[0].poll() is None, self.written())
+        check("did late" not in process.written(self.said[0]), self.written())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for one in self.ends:
+            process.end(one)
+        for one in self.said:
+            one.close()
+
+
+def _owing(across):
+    """Once an operator has ended a link nothing comes by it, whatever its other end writes."""
+    for place, how in enumerate(("head", "fence", "again")):
+        with Commands(across, 7670 + place, how) as commands:
+            try:
+                across.omniverb("vnic", "set", f"pid:{across.server.pid}", "datapath", "forwarded")
+                _until(across, 7670 + place,
+                       lambda state: ("left", "the daemon has ended it") in state, "left")
+                commands.goes_on()
+            finally:
+                across.omniverb("vnic", "set", f"pid:{across.server.pid}", "datapath", "direct")
+
+
 def _killed(across):
     """The survivor has had a beginning of the stream, and nothing else."""
     for number in range(3):
@@ -415,6 +470,7 @@ def groups():
     cases = [Case("across.both", _both(_ONE, 7500), 90),
              Case("across.both6", _both(_ONE6, 7520), 90),
              Case("across.rests", _rests, 60),
+             Case("across.owing", _owing, 90),
              Case("across.policy", _policy, 60), Case("across.killed", _killed, 60),
              Case("across.computing", _computing, 60),
              Case("across.disconnected", _detached, 60), Case("across.twice", _twice, 60),

@@ -442,6 +442,43 @@ def _shown(ways):
         process.end(waiter)
 
 
+# Connections of one whose other ends lie, what it does with them, and how many seconds that may
+# take in all: rather less than one of them took once, and more than a busy machine needs.
+_LIARS, _OWED = 10, 3
+_DOES = ("fork", "system", "spawn", "run", "exec", "dup", "dup2", "pass", "recv", "close", "shut",
+         "send", "limited", "ask")
+
+
+def _owing(ways):
+    """Who does something with many connections waits for none of their other ends, whatever those
+    say is owed or unread."""
+    program = ("/usr/bin/python3", "-B", _SOURCES / "owing.py")
+    slow = []
+    for place, what in enumerate(_DOES):
+        folder = ways.folder / f"owing-{what}"
+        folder.mkdir()
+        port = 7410 + place
+        with open(folder / "victim", "w+", encoding="utf-8") as said, \
+                open(folder / "liar", "w+", encoding="utf-8") as lied, \
+                contextlib.ExitStack() as all_of:
+            victim = process.start(ways.line(True, *program, "victim", folder, port, what),
+                                   stdout=said, stderr=said)
+            all_of.callback(process.end, victim)
+            process.until(lambda: process.listens(ways.namespace.pid, port), 10, "a victim")
+            liar = process.start(ways.line(False, *program, "liar", folder, port, ways.broker(),
+                                           _LIARS, what), stdout=lied, stderr=lied)
+            all_of.callback(process.end, liar)
+            process.until(lambda: (folder / "lying").exists() or liar.poll() is not None, 60,
+                          lambda: process.written(lied) + process.written(said))
+            found = process.until(lambda: re.search(r"^\w+ ([\d.e-]+)$", process.written(said),
+                                                    re.MULTILINE), 60,
+                                  lambda: f"{what}: {process.written(said)}")
+            print(what, found[1])
+            if float(found[1]) > _OWED:
+                slow.append(found[0])
+    check(not slow, f"it has waited: {slow}")
+
+
 def _trunks(ways):
     """Two processes of one network namespace are given a trunk, and one of another is not."""
     program = ("/usr/bin/python3", "-B", _SOURCES / "trunks.py")
@@ -523,6 +560,7 @@ def groups():
     waits += [Case("carry.many.long", _handed("many"), 1500, slow=True),
               Case("carry.brief", _brief, 90), Case("carry.shown", _shown, 90),
               Case("carry.trunks", _trunks, 90),
+              Case("carry.owing", _owing, 180),
               Case("carry.hostile", _hostile, 90), Case("carry.daemon", _daemon, 90),
               Case("carry.killed", _killed(_KILLS), 120),
               Case("carry.leaks", _leaks(1200), 120),

@@ -1,5 +1,6 @@
 //! What carried sockets mean, without a call to anybody (docs/decisions/0046).
 //!
+//! * [`allowance`]: how long a process waits for others, in all.
 //! * [`descriptors`]: what a process knows of its descriptors.
 //! * [`holders`]: how many processes have a socket.
 //! * [`carried`]: one connection whose bytes take the way through shared memory: which way the
@@ -12,6 +13,7 @@
 //! Each is tested beside the kernel: the same random operations on real sockets and here must give
 //! the same (`tests/`).
 
+pub mod allowance;
 pub mod carried;
 pub mod descriptors;
 pub mod holders;

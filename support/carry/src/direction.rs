@@ -5,7 +5,7 @@
 //! any instant: who writes it takes back what is not read, and gives it to the kernel, in order.
 //!
 //! ```text
-//! place, of the reader:   0:1 | taken:1 | position:62
+//! place, of the reader:   own:1 | taken:1 | position:62
 //! welcome, of the reader: 0:2 | life:62, trying:1 | 0:1 | attempt:62, or trying:1 | settling:1 | 0
 //! head, of the writer:    stopped:1 | 0:1 | position:62
 //! ```
@@ -22,6 +22,8 @@
 //!   by the kernel. The reader takes none of them any more. When the kernel has them the position
 //!   is behind them, and nothing is taken.
 //! * *Stopped*: the writer puts nothing there any more.
+//! * *Own*: the memory is this process's own, since the link is over (`detach.rs`). So who has
+//!   looked before that takes nothing any more, and nobody goes by what was seen then.
 //!
 //! **No lock of a reader.** It copies bytes out and then moves the position by compare-and-swap: if
 //! that fails another reader has had them, or they were taken, and what was copied is forgotten.
@@ -50,11 +52,16 @@
 //! that for no more than the ring has; everything else is [`Broken`], and so is a word that changes
 //! without end. Offsets are masked.
 
+mod detach;
+
+pub use detach::Inherits;
+
 use crate::bytes;
 use crate::layout::{self, FENCE, HEAD, PLACE, RING, WELCOME};
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{UserMemory, WordMemory};
 
+const OWN: u64 = 1 << 63;
 const TAKEN: u64 = 1 << 62;
 const STOPPED: u64 = 1 << 63;
 const POSITION: u64 = TAKEN - 1;
@@ -82,6 +89,18 @@ impl Place {
     #[must_use]
     pub fn is_taken(self) -> bool {
         self.0 & TAKEN != 0
+    }
+
+    /// Bytes from here until a position that lies ahead.
+    #[must_use]
+    pub fn until(self, position: u64) -> usize {
+        (position.wrapping_sub(self.position()) & POSITION) as usize
+    }
+
+    /// It is a little before another place, at which the reader was already. It never goes back.
+    #[must_use]
+    pub fn is_before(self, seen: u64) -> bool {
+        (1..=RING).contains(&self.until(seen))
     }
 }
 
@@ -128,6 +147,15 @@ pub struct Stretch {
     pub from: u64,
     /// So many there are.
     pub bytes: usize,
+}
+
+impl Stretch {
+    /// What is behind the first so many bytes.
+    #[must_use]
+    pub fn behind(self, bytes: usize) -> Self {
+        let from = self.from.wrapping_add(bytes as u64) & POSITION;
+        Self { from, bytes: self.bytes.saturating_sub(bytes) }
+    }
 }
 
 /// The bytes that a side sends.
@@ -219,7 +247,7 @@ impl<M: WordMemory> Direction<M> {
             return Ok((place, 0));
         }
         let bytes = seen.wrapping_sub(place.position()) & POSITION;
-        if bytes >= wanted as u64 && bytes <= RING as u64 {
+        if bytes >= wanted as u64 && bytes <= RING as u64 && place.0 & OWN == 0 {
             return Ok((place, bytes as usize));
         }
         let head = self.head();
@@ -311,7 +339,7 @@ impl<M: WordMemory> Direction<M> {
     /// there for it any more.
     #[inline(always)]
     pub fn take(&self, place: Place, bytes: usize) -> bool {
-        let next = place.position().wrapping_add(bytes as u64) & POSITION;
+        let next = place.0 & OWN | place.position().wrapping_add(bytes as u64) & POSITION;
         let word = self.memory.word(self.place);
         // SYNC: read
         !place.is_taken()
@@ -375,7 +403,7 @@ impl<M: WordMemory> Direction<M> {
     /// [`Broken`].
     pub fn leave(&self) -> Result<usize, Broken> {
         self.say_no_more();
-        let place = self.change(|word| Some(word & POSITION | TAKEN))?;
+        let place = self.change(|word| Some(word | TAKEN))?;
         fence();
         self.head().since(Place(place))
     }
@@ -388,7 +416,7 @@ impl<M: WordMemory> Direction<M> {
     pub fn inherit(&self, passed: usize) -> Result<(), Broken> {
         let next = |word: u64| {
             let next = (word & POSITION).wrapping_add(passed as u64) & POSITION;
-            (word & TAKEN != 0).then_some(next)
+            (word & TAKEN != 0).then_some(word & OWN | next)
         };
         self.change(next).map(|_| ())
     }
@@ -447,12 +475,12 @@ mod tests {
     use omniverb_ring::Window;
     use proptest::prelude::*;
 
-    fn direction() -> Direction<Window> {
+    pub(super) fn direction() -> Direction<Window> {
         Direction::new(Window::private(layout::BYTES), 0)
     }
 
     /// Numbered bytes, so that each shows where it belongs.
-    fn bytes(from: u64, count: usize) -> Vec<u8> {
+    pub(super) fn bytes(from: u64, count: usize) -> Vec<u8> {
         (0..count as u64).map(|index| (from + index) as u8 ^ ((from + index) >> 8) as u8).collect()
     }
 
@@ -559,6 +587,11 @@ mod tests {
                 prop_assert!(stretch.bytes <= RING);
                 direction.passed(stretch, count.min(stretch.bytes)).unwrap();
             }
+            let own = super::tests::direction();
+            if let Ok(copied) = direction.detach_reader(&own, Inherits::No, |_, unread| unread) {
+                prop_assert_eq!(own.waiting().map(|(_, unread)| unread), Ok(copied));
+            }
+            _ = direction.detach_reader(&own, Inherits::Yes, |_, _| 0);
             _ = direction.leave();
             _ = direction.inherit(count);
             _ = direction.publish(direction.head(), count);

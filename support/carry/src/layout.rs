@@ -13,7 +13,7 @@
 
 /// Bytes of the words of a side.
 pub const WORDS: usize = 4096;
-/// Bytes of a ring, a power of two.
+/// Budget: bytes of a ring, a power of two.
 pub const RING: usize = 1 << 16;
 /// Bytes of the whole.
 pub const BYTES: usize = 2 * WORDS + 2 * RING;

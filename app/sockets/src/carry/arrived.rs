@@ -1,19 +1,29 @@
 //! What has come by a link and was not received: bytes in the ring, and the kernel's before them.
 
 use core::ffi::c_int;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use omniverb_carry::Direction;
+use omniverb_stream::allowance::{Allowance, Spent};
 use rustix::event::PollFlags;
-use rustix::thread::sched_yield;
 
 use super::links::{Link, Memory, Note, Word};
 use super::{clock, shadow};
 
-/// How long the other end may take to give the kernel what it had written into the ring. Once it
-/// took longer it is not waited for again.
-const PASSING: u64 = clock::SECOND >> 6;
-/// How long bytes of which we have told may be missing, in milliseconds.
-const MISSING: u32 = 1000;
+/// Budget: how long a call that does not wait looks, awake, while other ends give the kernel what
+/// they had written into rings, in all: about as long as one takes that is doing so.
+const PASSING: u64 = 1 << 16;
+/// Budget: milliseconds that calls of this process wait, in all, for bytes of which it has told and
+/// that other ends have taken away again. An end that is giving them
+/// to the kernel takes microseconds, and a few of these milliseconds where it has lost its
+/// processor meanwhile.
+const MISSING_MS: u64 = 200;
+/// Budget: of so many milliseconds that pass there is one more for that.
+const MISSING_ONE_OF: u64 = 20;
+const MISSING: Allowance = Allowance { most: MISSING_MS, one_of: MISSING_ONE_OF };
+
+/// What of that was spent, by when.
+static SPENT: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 /// Bytes in the ring.
 #[inline]
@@ -54,7 +64,7 @@ pub(super) fn mark(link: Link) -> u64 {
 
 /// The other end is taking back what it had written, and the kernel may not have it yet.
 fn is_passing(link: Link) -> bool {
-    let notes = Note::Unwelcoming as u64 | Note::Broken as u64 | Note::Slow as u64;
+    let notes = Note::Unwelcoming as u64 | Note::Broken as u64 | Note::Detached as u64;
     link.inward().is_some_and(|direction| {
         let place = direction.place();
         place.is_taken()
@@ -63,41 +73,55 @@ fn is_passing(link: Link) -> bool {
     })
 }
 
-/// Waits while that is so: whom we have told of bytes finds them. Whether it was so.
-pub(super) fn settles(link: Link) -> bool {
+/// Looks for a moment while that is so, by a call that began then and does not wait: whom we have
+/// told of bytes finds them, mostly. Whether it was so, and is not any more.
+pub(super) fn settles(link: Link, began: u64) -> bool {
     if !is_passing(link) {
         return false;
     }
-    let began = clock::now();
     while is_passing(link) {
         if clock::is_over(began, PASSING) {
-            link.note(Note::Slow);
+            return false;
         }
-        sched_yield();
+        core::hint::spin_loop();
     }
     true
 }
 
-/// Bytes of which we have told are not there, not even after a second, and nobody of this process
-/// has received them: the other end, which no correct one does, has shown them and taken them away.
-/// Then the connection is reset, rather than that a call sleeps for ever that natively would not.
+/// By a call that is about to sleep, for as long as it takes: bytes of which we have told are not
+/// there, and do not come soon, and nobody of this process has received them: the other end, which
+/// no correct one does, has shown them and taken them away. Then the connection is reset, rather
+/// than that a call sleeps for ever that natively would not. Who has set a limit of time has that.
 pub(super) fn are_missing(link: Link, number: c_int) -> bool {
     let others = Note::Unwelcoming as u64 | Note::Shared as u64;
     let shown = link.get(Word::Shown);
     let is_shown = || link.get(Word::Shown) == shown && link.get(Word::Notes) & others == 0;
-    if shown == 0 || !is_shown() {
+    if shown == 0 || !is_shown() || shadow::receives_for(number).is_some() {
         return false;
     }
-    let began = clock::now();
     let wanted = PollFlags::IN.union(PollFlags::RDHUP);
-    let is_there = !shadow::events(number, wanted, MISSING).is_empty();
+    let began = clock::milliseconds();
+    let left = MISSING.left(spent(), began);
+    let is_there = !shadow::events(number, wanted, left as u32).is_empty();
+    let now = clock::milliseconds();
+    if left > 0 {
+        let spent = MISSING.spend(spent(), now, (now - began).min(left));
+        SPENT[0].store(spent.time, Ordering::Relaxed);
+        SPENT[1].store(spent.at, Ordering::Relaxed);
+    }
     // It may have been interrupted: then this call sleeps, and the next one finds it so.
-    if is_there || !is_shown() || !clock::is_over(began, clock::SECOND >> 2) {
+    if is_there || !is_shown() || now - began < left / 2 {
         return false;
     }
     link.note(Note::Broken);
     shadow::reset(number);
     true
+}
+
+/// Of what calls may wait, as other threads see it, too; roughly.
+fn spent() -> Spent {
+    let [time, at] = SPENT.each_ref().map(|word| word.load(Ordering::Relaxed));
+    Spent { time, at }
 }
 
 /// All that went through the kernel before the ring's bytes was received.
@@ -126,7 +150,7 @@ pub(super) fn is_left_of_kernel(number: c_int, fence: u64, bytes: usize) -> bool
 }
 
 /// All that was to come before the ring's bytes has come.
-fn has_come(number: c_int, fence: u64) -> bool {
+pub(super) fn has_come(number: c_int, fence: u64) -> bool {
     let information = shadow::Information::of(number);
     information.is_some_and(|information| information.received() >= fence)
 }

@@ -23,7 +23,7 @@ use super::news::{
     EDGE, ENDING, News, OURS, PRIVATE, READABLE, has_bytes, newest, news, number_of,
 };
 use super::welcome::Unread;
-use super::{arrived, awake, clock, leaving, mail, residue, shadow, waking, welcome};
+use super::{arrived, awake, clock, detach, leaving, mail, residue, shadow, waking, welcome};
 use crate::table::{self, NUMBERS};
 use crate::{ledger, sole, uncounted};
 
@@ -228,6 +228,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
     /// The same for a call that does not wait: what was there when it began, and goes another way
     /// at this moment, is told of.
     fn ask_once(&self) -> c_int {
+        let began = clock::now();
         for _ in 0..MOVES {
             let before = self.marks();
             let told = self.ask();
@@ -236,7 +237,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
             }
             let mut is_passing = false;
             self.row.each_held(arrived::is_taken, |link| {
-                is_passing |= arrived::settles(link);
+                is_passing |= arrived::settles(link, began);
                 true
             });
             if !is_passing && self.marks() == before {
@@ -402,6 +403,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
     fn sleep(&self) -> c_int {
         uncounted::falls_asleep(self.set);
         awake::sends_away(self.row);
+        detach::settle();
         let mut told = if self.has_news() { self.ask() } else { 0 };
         // What there was another thread may have been told: a call that waits does not end for
         // nothing.

@@ -10,7 +10,9 @@ use core::sync::atomic::{Ordering, fence};
 use omniverb_stream::descriptors::{Entry, Kind, Why};
 
 use super::leaving::Sharing;
-use super::{broker, dirty, ended, leaving, links, mail, offering, renewing, shadow, watch};
+use super::{
+    broker, detach, dirty, ended, leaving, links, mail, offering, renewing, shadow, turn, watch,
+};
 use crate::sole::{self, Fork};
 use crate::table::NUMBERS;
 use crate::{ledger, light, own, place, uncounted};
@@ -80,7 +82,8 @@ pub(crate) fn forked(forking: Option<Forking>, child: c_int) {
     if child == 0 {
         _ = broker::is_copy();
         ledger::begin_anew();
-        leaving::begin_anew();
+        turn::begin_anew();
+        detach::begin_anew();
         ended::begin_anew();
         dirty::begin_anew();
         uncounted::begin_anew();

@@ -7,12 +7,12 @@ use omniverb_carry::Direction;
 use super::links::{Link, Memory, Word};
 use super::{aside, clock, crowd, shadow};
 
-/// How long room in the ring is waited for by a call that does not wait, all in all. Who reads all
-/// the time makes some sooner.
-pub(super) const ROOM: u64 = 8 * clock::MOMENT;
-/// The same for one that waits: longer than the other end needs to read all that the kernel may
-/// have before. And how long it may show no sign of reading meanwhile.
-pub(super) const PATIENCE: u64 = clock::SECOND >> 3;
+/// Budget: how long room in the ring is waited for by a call that does not wait, all in all. Who
+/// reads all the time makes some sooner.
+pub(super) const ROOM: u64 = 1 << 19;
+/// Budget: the same for one that waits: longer than the other end needs to read all that the kernel
+/// may have before. And how long it may show no sign of reading meanwhile.
+pub(super) const PATIENCE: u64 = 1 << 28;
 const SILENCE: u64 = clock::SECOND >> 8;
 /// After so long in vain, all in all, the ring is left out for as long, and each time in a row for
 /// twice as long as before, up to two to this power. Calls that do not wait need several to see the

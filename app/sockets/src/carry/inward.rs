@@ -20,14 +20,16 @@ use super::parts::{self, Parts};
 use super::patience::Patience;
 use super::waking::looking;
 use super::welcome::{falls_asleep, is_worth_looking, looked, wakes, welcome};
-use super::{attentive, clock, leaving, members, outward, residue, shadow, waking};
+use super::{attentive, clock, leaving, mail, members, outward, residue, shadow, waking};
 use crate::slots::next_recvmsg;
 
 /// How long a socket is taken for one that does not wait, as it was when it was looked at.
 const KNOWN: u64 = clock::SECOND >> 10;
 
-/// Steps of a call that got nothing: far more than others who read the same socket cause.
+/// Budget: steps of a call that got nothing: far more than others who read the same socket cause.
 const STEPS: u32 = 1 << 12;
+/// Budget: the same of one that does not wait.
+const STEPS_AT_ONCE: u32 = 1 << 4;
 
 /// What there is in the ring.
 enum Ring {
@@ -101,7 +103,8 @@ fn receive_in_steps(
     let is_plain = flags & !RECEIVES_PLAINLY == 0 && flags & looks_and_waits != looks_and_waits;
     let parts = parts.filter(|parts| parts.total() > 0 && is_plain);
     let Some(parts) = parts.filter(|_| !link.has(Note::Broken)) else {
-        if link.has(Note::Broken) && are_missing(link, number) {
+        let is_waiting = flags & libc::MSG_DONTWAIT == 0 && !shadow::is_non_blocking(number);
+        if link.has(Note::Broken) && is_waiting && are_missing(link, number) {
             shadow::set_errno(libc::ECONNRESET);
             return -1;
         }
@@ -153,9 +156,14 @@ impl<N: Fn() -> isize> Call<'_, N> {
                 (steps, had) = (0, self.got);
             }
             steps += 1;
+            if steps > STEPS_AT_ONCE && self.got == 0 && !self.is_waiting() {
+                return (self.native)();
+            }
             if steps > STEPS {
                 return self.give_up();
             }
+            // The broker may say meanwhile that it is over.
+            mail::look();
         }
     }
 
@@ -166,7 +174,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         if self.got > 0 {
             return self.got as isize;
         }
-        if are_missing(self.link, self.number) {
+        if self.is_waiting() && are_missing(self.link, self.number) {
             shadow::set_errno(libc::ECONNRESET);
             return -1;
         }
@@ -252,6 +260,11 @@ impl<N: Fn() -> isize> Call<'_, N> {
                     return Err(Step::Again);
                 }
                 residue::flush_all();
+                if self.got == 0 && self.is_waiting() && are_missing(self.link, self.number) {
+                    wakes(self.link);
+                    shadow::set_errno(libc::ECONNRESET);
+                    return Err(Step::Done(-1));
+                }
                 Err(self.late())
             }
         }
@@ -456,7 +469,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
 
     /// Since then bytes have gone out of the ring to somewhere else: perhaps to the kernel.
     fn has_moved(&self) -> bool {
-        let has_moved = |seen| settles(self.link) || mark(self.link) != seen;
+        let has_moved = |seen| settles(self.link, clock::now()) || mark(self.link) != seen;
         self.seen.is_some_and(has_moved)
     }
 

@@ -9,9 +9,9 @@ use omniverb_carry::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 
 use super::links::{self, Link, Note, Word};
 use super::residue::{self, is_its};
-use super::{arrived, ended, shadow};
+use super::{arrived, detach, ended, shadow};
 use crate::table::{self, MEMBERS, NUMBERS};
-use crate::{ledger, place, rows, sole};
+use crate::{ledger, rows, sole};
 
 /// Neither direction goes on, now or, if it has no memory yet, ever. What was not received is still
 /// in the ring, for this process and those that it forks.
@@ -83,8 +83,7 @@ pub(super) fn stop_sending(number: c_int) {
     core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
     if let Some(outward) = link.outward() {
         outward.stop();
-        let is_left = residue::has_bytes(link) && is_its(link, number);
-        if is_left && !residue::flush(link, number) {
+        if residue::has_bytes(link) && is_its(link, number) {
             residue::flush_wholly(link, number);
         }
     }
@@ -93,9 +92,9 @@ pub(super) fn stop_sending(number: c_int) {
 
 /// Those end that the broker has said are over: nothing more comes by them, either way. What we
 /// have sent goes through the kernel; what it has no room for now it gets by the next calls, since
-/// nobody sends behind it but us. What we have not received stays in the ring and is read there,
-/// unless the other end takes it back: that may do nothing but compute from now on, and who was
-/// told of bytes would not find them.
+/// nobody sends behind it but us. What this process has seen and not received it reads, since the
+/// other end may do nothing but compute from now on, and who was told of bytes would not find them.
+/// Whatever that writes from now on is not looked at ([`detach`]).
 pub(super) fn those_that_are_over() {
     links::each(|number, link| {
         if link.has(Note::Parted) {
@@ -103,6 +102,7 @@ pub(super) fn those_that_are_over() {
             link.unnote(Note::Parted);
             link.note(Note::Over);
             close_both(link, number);
+            detach::detach(link, number, detach::Why::NotAllowed);
             residue::may_have_bytes(link);
         }
     });
@@ -190,6 +190,10 @@ fn end(link: Link, number: c_int) {
         return;
     }
     link.say(CLOSED);
+    if residue::has_bytes(link) && !residue::flush(link, number) {
+        // The kernel has no room for it: it is not to look as if that were the end.
+        return shadow::close_will_reset(number);
+    }
     let Some(inward) = link.inward() else { return };
     // Natively bytes that nobody has received make the end a reset. What comes from now on the
     // other end takes back, and the kernel resets for it.
@@ -225,7 +229,7 @@ pub(super) fn shut(number: c_int, how: c_int) {
     }
     if sends && let Some(outward) = link.outward() {
         outward.stop();
-        residue::flush(link, number);
+        residue::flush_wholly(link, number);
         link.say(SHUT_SEND);
     }
     if receives && let Some(inward) = link.inward() {
@@ -285,6 +289,7 @@ pub(super) fn share(how: Sharing) {
         if renews {
             ends_both_ways(link);
         }
+        detach::detach(link, number, detach::Why::Shared);
     });
 }
 
@@ -327,18 +332,5 @@ pub(super) fn finish() {
             escape(link, number);
             end(link, number);
         }
-    });
-}
-
-/// In a child: threads that were at it are not there. This one may be in the middle of a call that
-/// it has interrupted itself.
-pub(super) fn begin_anew() {
-    links::each(|_, link| {
-        for turn in [Word::Writer, Word::Reader] {
-            if link.get(turn) != place::this_thread() {
-                link.set(turn, 0);
-            }
-        }
-        link.set(Word::Pump, 0);
     });
 }

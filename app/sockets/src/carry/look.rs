@@ -10,6 +10,7 @@ use core::sync::atomic::Ordering;
 
 use omniverb_carry::layout::{CLOSED, SHUT_SEND};
 use rustix::event::PollFlags;
+use rustix::thread::sched_yield;
 
 use super::links::{Link, Note, Word};
 use super::shadow::{self, Information};
@@ -26,8 +27,9 @@ pub(super) enum Seen {
 
 /// The connection is ending, or was reset.
 pub(super) const ENDING: PollFlags = PollFlags::RDHUP.union(PollFlags::ERR).union(PollFlags::HUP);
-/// How long the kernel has for a reset by its own interface: it is there at once.
-const RESET: u32 = 50;
+/// How often the kernel is asked for a reset by its own interface, which is there at once: unless
+/// it has put that off, for which it needs the processor.
+const RESETS: u32 = 4;
 
 /// Looks, if that is long ago.
 #[inline(always)]
@@ -88,6 +90,7 @@ pub(super) fn look_now(link: Link, number: c_int) -> Seen {
         // Of that it is not told again.
         link.unnote(Note::Watched);
         settle(link, number, events);
+        _ = tells_of_reset(link, number, events);
     }
     Seen::Events(events)
 }
@@ -111,11 +114,25 @@ fn settle(link: Link, number: c_int, events: PollFlags) {
         return;
     }
     residue::flush(link, number);
-    let seen = shadow::events(number, PollFlags::empty(), RESET);
-    if seen.contains(PollFlags::HUP) {
+    link.note(Note::Resets);
+    for _ in 0..RESETS {
+        if tells_of_reset(link, number, shadow::events(number, PollFlags::empty(), 0)) {
+            return;
+        }
+        sched_yield();
+    }
+}
+
+/// The connection was reset for what its other end had not read, which is told, once. Nobody waits
+/// for that: it may never come by a network.
+fn tells_of_reset(link: Link, number: c_int, events: PollFlags) -> bool {
+    let is_reset = link.has(Note::Resets) && events.contains(PollFlags::HUP);
+    if is_reset {
+        link.unnote(Note::Resets);
         shadow::take_error(number);
         link.fails(libc::ECONNRESET);
     }
+    is_reset
 }
 
 /// An error that is to be told, once.

@@ -16,8 +16,8 @@
 //!   few are looked at ([`row`], [`astir`], [`awake`], [`news`]; [`bits`]).
 //! * [`forking`]: processes that are made of this one.
 //!   [`renewing`]: links that come again after that, or after they have rested ([`resting`]).
-//! * [`arrived`]: what was not received yet. [`leaving`]: back to the kernel. [`look`], [`watch`],
-//!   [`shadow`]: what the kernel says.
+//! * [`arrived`]: what was not received yet. [`leaving`]: back to the kernel; [`detach`]: out of
+//!   the memory that the other end writes. [`look`], [`watch`], [`shadow`]: what the kernel says.
 //! * [`report`]: how much was carried; `crate::ledger`: what is not, and why.
 
 mod arrived;
@@ -31,6 +31,7 @@ mod brief;
 pub(crate) mod broker;
 pub(crate) mod clock;
 mod crowd;
+mod detach;
 mod dirty;
 mod ended;
 mod epoll;
@@ -436,14 +437,14 @@ pub(crate) fn has_changed(number: c_int) {
 pub(crate) unsafe fn queued(number: c_int, count: *mut c_int, native: impl Fn() -> c_int) -> c_int {
     let Some(link) = links::enter(number) else { return native() };
     residue::give_back();
-    let (mut turns, mut result) = (0, 0);
+    let (mut turns, mut result, began) = (0, 0, clock::now());
     while turns < epoll::MOVES {
         let before = arrived::mark(link);
         result = native();
         let more = arrived::waiting(link);
         turns += 1;
         // What goes another way at this moment is nowhere, or counted twice.
-        let is_passing = arrived::settles(link);
+        let is_passing = arrived::settles(link, began);
         let is_sure = !is_passing && arrived::mark(link) == before || turns == epoll::MOVES;
         if result != 0 || is_sure {
             if result == 0 && more > 0 {

@@ -20,7 +20,7 @@ use super::parts::Parts;
 use super::residue::{self, is_its, take_back};
 use super::source::{File, Source};
 use super::turn::{give_turn, take_turn, try_turn};
-use super::{dirty, ended, shadow, waking};
+use super::{broker, clock, dirty, ended, shadow, waking};
 use crate::slots::next_poll;
 
 /// The fewest bytes that the kernel has to have room for.
@@ -175,6 +175,8 @@ fn put(
     loop {
         let (head, place) = (direction.head(), direction.place());
         let is_ours = !link.has(Note::Left) && link.word(Word::Sending).load(Ordering::SeqCst) == 0;
+        // The broker may have said meanwhile that it is over.
+        let is_ours = is_ours && (sent == 0 || !broker::is_any());
         let is_open = direction.is_welcome() && !place.is_taken() && is_ours;
         let Ok(bytes) = head.since(place) else {
             link.note(Note::Broken);
@@ -247,7 +249,7 @@ fn by_kernel(
     (flags, length): (c_int, usize),
     native: impl Fn() -> isize,
 ) -> isize {
-    let mut has_waited = false;
+    let (mut has_waited, mut until) = (false, None);
     loop {
         if (has_waited || residue::has_bytes(link)) && !is_its(link, number) {
             // It was closed meanwhile: what is in the ring is not for what is there now.
@@ -273,7 +275,11 @@ fn by_kernel(
         residue::flush_all();
         let events = PollFlags::OUT.bits() as i16;
         let mut one = libc::pollfd { fd: number, events, revents: 0 };
-        let limit = shadow::send_limit(number).map_or(-1, |limit| limit as c_int);
+        let now = clock::milliseconds();
+        let limit = shadow::send_limit(number).map(u64::from);
+        // All in all: the other end may go on saying that more is unread.
+        let until = *until.get_or_insert_with(|| limit.map(|limit| now + limit));
+        let limit = until.map_or(-1, |until| until.saturating_sub(now) as c_int);
         // SAFETY: the structure lives across the call; nothing is held that leaving it would keep.
         match unsafe { next_poll(&raw mut one, 1, limit) } {
             ..0 => return -1,

@@ -13,9 +13,9 @@ use super::{clock, crowd};
 /// is waited for has come by then; where all only look, none of them is to do it for long.
 const TURNS: u32 = 4;
 
-/// However much others have to do, or to read: a signal that comes meanwhile interrupts nothing,
-/// and the program's own limit of time has to be kept.
-const LONGEST: u64 = clock::SECOND >> 8;
+/// Budget: however much others have to do, or to read: a signal that comes meanwhile interrupts
+/// nothing, and the program's own limit of time has to be kept.
+const LONGEST: u64 = 1 << 23;
 
 /// How long one look lasts.
 pub(crate) struct Patience {

@@ -16,7 +16,7 @@ use omniverb_stream::pace::{Pace, Was};
 use super::links::{self, Link, Memory, Note, Word};
 use super::members::Row;
 use super::worth::WORTH;
-use super::{clock, ended, offering, residue};
+use super::{arrived, clock, ended, offering, residue};
 use crate::sole;
 use crate::table::NUMBERS;
 
@@ -133,19 +133,33 @@ fn is_over(link: Link) -> bool {
         | Note::Returned as u64
         | Note::Left as u64
         | Note::Renewable as u64
-        | Note::Slow as u64
         | Note::Across as u64
         | Note::Rested as u64
-        | Note::Watched as u64;
+        | Note::Watched as u64
+        | Note::Detached as u64;
     let is_open = link.get(Word::Error) != 0 || link.get(Word::Shown) != 0;
     if link.get(Word::Notes) & !harmless != 0 || is_open {
         return false;
     }
     match (link.outward(), link.inward()) {
-        (Some(outward), Some(inward)) => [outward, inward].iter().all(is_done),
+        (Some(outward), Some(inward)) => is_done(&outward) && (is_done(&inward) || has_come(link)),
         // It has never come, and if it does it is sent back.
         _ => true,
     }
+}
+
+/// What the other end was to send by the kernel has come, though nobody says so in memory of our
+/// own.
+#[cold]
+fn has_come(link: Link) -> bool {
+    let Some(inward) = link.inward().filter(|inward| inward.place().is_taken()) else {
+        return false;
+    };
+    let Ok(left) = inward.head().since(inward.place()) else { return false };
+    link.has(Note::Detached)
+        && links::number_of(link).is_some_and(|number| {
+            arrived::has_come(number, inward.fence().wrapping_add(left as u64))
+        })
 }
 
 fn is_done(direction: &Direction<Memory>) -> bool {

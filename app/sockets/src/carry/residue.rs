@@ -10,28 +10,24 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use omniverb_carry::direction::Stretch;
 use omniverb_carry::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
 use omniverb_carry::{Direction, Head};
-use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::thread::sched_yield;
 
 use super::dirty::{self, is_any};
 use super::links::{self, Link, Memory, Note, Word};
-use super::turn::{give_turn, take_turn};
-use super::{broker, clock, leaving, shadow};
+use super::turn::{self, give_turn, take_turn};
+use super::{broker, clock, shadow};
 use crate::place;
 
-/// How often a flush that has to succeed is tried, and how long the kernel has each time to make
-/// room, in milliseconds.
-const FLUSHES: u32 = 50;
-const FLUSH: u32 = 100;
 /// How often whoever takes bytes back is waited for, how often of these only by giving the
 /// processor away, and how long otherwise, in nanoseconds.
 const WAITS: u32 = 12_000;
 const WAITS_AWAKE: u32 = 2000;
 const WAIT: i64 = 100_000;
 
-/// How long who is about to sleep lets others, who look, read what he has sent them: all in all.
-const INSTANT: u64 = clock::MOMENT >> 3;
+/// Budget: how long who is about to sleep lets others, who look, read what he has sent them: all in
+/// all.
+const INSTANT: u64 = 1 << 13;
 
 /// How often a link is dealt with again that has got more meanwhile.
 const AGAIN: u32 = 3;
@@ -41,7 +37,7 @@ static GIVEN_BACK: AtomicU64 = AtomicU64::new(0);
 static PAUSE: AtomicU64 = AtomicU64::new(clock::MOMENT);
 
 /// Signals are kept from this thread meanwhile.
-fn undisturbed<R>(act: impl FnOnce() -> R) -> R {
+pub(super) fn undisturbed<R>(act: impl FnOnce() -> R) -> R {
     // SAFETY: sets of signals, which may be zero, of this thread only.
     unsafe {
         let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = core::mem::zeroed();
@@ -63,6 +59,12 @@ pub(super) fn take_back(link: Link, direction: &Direction<Memory>, number: c_int
         return true;
     }
     link.set(Word::IsFenced, 0);
+    if place.is_before(link.get(Word::SeenPlace)) {
+        // What was read is unread again, and may be so for ever.
+        link.note(Note::Broken);
+        shadow::reset(number);
+        return true;
+    }
     let both = SHUT_RECEIVE | SHUT_SEND;
     if link.said() & (both | CLOSED) == both {
         // It can still read what is there. The kernel would reset for it, and does for what comes
@@ -92,7 +94,7 @@ pub(super) fn take_back(link: Link, direction: &Direction<Memory>, number: c_int
 
 /// Who has the pump is undisturbed, too, and waits for nothing. So it is free soon, unless whoever
 /// had it is in the process that this one was a copy of, or was cancelled in the middle.
-fn take_pump(pump: &AtomicU64) -> bool {
+pub(super) fn take_pump(pump: &AtomicU64) -> bool {
     for tried in 0..WAITS {
         if pump.swap(1, Ordering::Acquire) == 0 {
             return true;
@@ -102,7 +104,7 @@ fn take_pump(pump: &AtomicU64) -> bool {
             continue;
         }
         if tried == WAITS_AWAKE && broker::is_copy() {
-            leaving::begin_anew();
+            turn::begin_anew();
         }
         // Not by giving the processor away: a thread that always comes first would keep it.
         let time = rustix::event::Timespec { tv_sec: 0, tv_nsec: WAIT };
@@ -111,8 +113,13 @@ fn take_pump(pump: &AtomicU64) -> bool {
     false
 }
 
-/// Gives the kernel what was taken back.
-fn pass(link: Link, direction: &Direction<Memory>, number: c_int, stretch: Stretch) -> bool {
+/// Gives the kernel what was taken back, as far as it has room for it now. How much that is.
+pub(super) fn give(
+    link: Link,
+    direction: &Direction<Memory>,
+    number: c_int,
+    stretch: Stretch,
+) -> usize {
     let mut done = 0;
     while done < stretch.bytes {
         // From where it is: this may be the stack of a handler, which has no room for it.
@@ -134,6 +141,12 @@ fn pass(link: Link, direction: &Direction<Memory>, number: c_int, stretch: Stret
             }
         }
     }
+    done
+}
+
+/// The same; the rest is the reader's again, if there is one.
+fn pass(link: Link, direction: &Direction<Memory>, number: c_int, stretch: Stretch) -> bool {
+    let done = give(link, direction, number, stretch);
     if done < stretch.bytes {
         // The rest is behind what the kernel has now.
         let given = shadow::Information::of(number).map_or(0, |of| of.given());
@@ -142,6 +155,7 @@ fn pass(link: Link, direction: &Direction<Memory>, number: c_int, stretch: Stret
     if direction.passed(stretch, done).is_err() {
         link.note(Note::Broken);
     }
+    link.set(Word::SeenPlace, stretch.behind(done).from);
     done == stretch.bytes
 }
 
@@ -156,16 +170,14 @@ pub(super) fn flush(link: Link, number: c_int) -> bool {
     done
 }
 
-/// The same; all of it. Somebody is about to have the socket who may send behind it, so a
-/// connection of which the kernel takes nothing for long is reset: rather that than wrong bytes.
+/// The same; all of it, since somebody is about to have the socket who may send behind it. No more
+/// is ever put into a ring than the kernel has room for ([`Link::room`]), so it takes all at once
+/// unless the other end says that more is unread than there is, or the host is out of memory.
+/// Nobody waits for either: the connection is reset. Rather that than wrong bytes.
 pub(super) fn flush_wholly(link: Link, number: c_int) {
-    for _ in 0..FLUSHES {
-        if flush(link, number) {
-            return;
-        }
-        shadow::events(number, PollFlags::OUT, FLUSH);
+    if !flush(link, number) {
+        shadow::reset(number);
     }
-    shadow::reset(number);
 }
 
 /// The ring of a link is about to have bytes that are to go through the kernel if nobody reads

@@ -139,6 +139,11 @@ pub(super) fn send_limit(number: c_int) -> Option<u32> {
     Some(u32::try_from(time.as_millis()).unwrap_or(u32::MAX).max(1))
 }
 
+/// How long a call may wait to receive; `None`: for ever.
+pub(super) fn receives_for(number: c_int) -> Option<Duration> {
+    sockopt::socket_timeout(borrow(number), sockopt::Timeout::Recv).ok().flatten()
+}
+
 /// Resets the connection, at once and whoever has it.
 pub(super) fn reset(number: c_int) {
     _ = rustix::net::connect_unspec(borrow(number));

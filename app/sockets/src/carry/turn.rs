@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 use omniverb_carry::{Direction, brief};
 use rustix::thread::sched_yield;
 
-use super::links::{Link, Memory, Word};
+use super::links::{self, Link, Memory, Word};
 use crate::place;
 
 /// How often the turn is tried, and how many of these times without giving the processor away.
@@ -40,4 +40,17 @@ pub(super) fn take_turn(link: Link, direction: &Direction<Memory>) -> bool {
 
 pub(super) fn give_turn(link: Link) {
     brief::leave(link.word(Word::Writer));
+}
+
+/// In a child: threads that were at it are not there. This one may be in the middle of a call that
+/// it has interrupted itself.
+pub(super) fn begin_anew() {
+    links::each(|_, link| {
+        for turn in [Word::Writer, Word::Reader] {
+            if link.get(turn) != place::this_thread() {
+                link.set(turn, 0);
+            }
+        }
+        link.set(Word::Pump, 0);
+    });
 }

@@ -14,7 +14,7 @@ use super::links::{self, Link, Note, Word};
 use super::look;
 use super::offering::{self, Found};
 use super::welcome::Unread;
-use super::{arrived, epoll, mail, residue, waking, welcome};
+use super::{arrived, clock, epoll, mail, residue, waking, welcome};
 use crate::{place, uncounted};
 
 /// Descriptors of a call that are looked through.
@@ -194,13 +194,14 @@ fn unknown(native: impl Fn() -> c_int) -> c_int {
 
 /// Asks. What was there when that began, and goes another way at this moment, is told of.
 fn ask_once(all: &mut [libc::pollfd], native: &impl Fn(bool) -> c_int) -> c_int {
+    let began = clock::now();
     for _ in 0..MOVES {
         let before = marks(all);
         let result = native(false);
         let result = add(all, result);
         let mut is_passing = false;
         if result == 0 {
-            each(all, |_, link| is_passing |= arrived::settles(link));
+            each(all, |_, link| is_passing |= arrived::settles(link, began));
         }
         if result != 0 || !is_passing && marks(all) == before {
             return result;
@@ -431,13 +432,14 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
         sets.each(&read, &write, |_, link| sum = sum.wrapping_add(arrived::mark(link)));
         sum
     };
+    let began = clock::now();
     for _ in 0..MOVES {
         let before = marks();
         let result = native(false);
         let result = complete(sets, &read, &write, result);
         let mut is_passing = false;
         if result == 0 {
-            sets.each(&read, &write, |_, link| is_passing |= arrived::settles(link));
+            sets.each(&read, &write, |_, link| is_passing |= arrived::settles(link, began));
         }
         if result != 0 || !is_passing && marks() == before {
             return result;

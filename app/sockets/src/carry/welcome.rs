@@ -10,7 +10,7 @@ use super::links::{Link, Memory, Note, Word};
 use super::patience::Patience;
 use super::row::{Looked, Row};
 use super::waking::{in_vain, looking};
-use super::{clock, ended};
+use super::{clock, detach, ended};
 
 /// How long is looked at memory alone at first, if what came last came there.
 const AWAKE: u64 = clock::MOMENT >> 4;
@@ -145,6 +145,7 @@ pub(super) fn falls_asleep(link: Link) {
         link.set(Word::Welcomed, 0);
         direction.say_no_more();
     }
+    detach::settle();
 }
 
 /// It is over.

@@ -138,8 +138,9 @@ pub(super) enum Note {
     Returned = 32,
     /// This side puts no bytes into the ring any more, and takes no memory if it has none yet.
     Left = 64,
-    /// The other end took long to take back what it had written: it is not waited for again.
-    Slow = 128,
+    /// It was sent what it had not read when it went: if the kernel resets the connection for that
+    /// it is ours to tell.
+    Resets = 128,
     /// The other end is in another network namespace: the link is only for as long as the broker
     /// says.
     Across = 256,
@@ -156,4 +157,6 @@ pub(super) enum Note {
     Rested = 8192,
     /// What happens to its socket is told of by one set with others ([`super::watch`]).
     Watched = 16384,
+    /// Its memory is this process's own, and that of processes that it makes ([`super::detach`]).
+    Detached = 32768,
 }

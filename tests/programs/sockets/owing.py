@@ -1,0 +1,360 @@
+#!/usr/bin/python3
+"""Other ends whose words say that bytes are owed, or unread, for as long as they like.
+
+    owing.py victim FOLDER PORT WHAT        with the library
+    owing.py liar FOLDER PORT BROKER COUNT WHAT    without it
+    owing.py serves ADDRESS PORT            with the library
+    owing.py commands ADDRESS PORT BROKER FLAGS HOW    without it
+
+A victim has COUNT connections whose other ends read nothing, so that the kernel has no room, and
+then pretend that rings are full. It does WHAT, and says how many seconds that took.
+
+A server does the commands that it gets, one a line, and says which. Who sends them puts them into
+the ring: `early` ones, and `late` ones once the first byte of the file FLAGS says that the link is
+over. HOW: `head`, it goes on writing; `fence`, it says first that they are behind bytes of the
+kernel's that are still to come, and that they are not when the link is over; `again`, it writes
+what was read already in other words.
+"""
+
+import mmap
+import os
+import pathlib
+import select
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, __file__.rsplit("/", 1)[0])
+import hostile  # noqa: E402
+from hostile import BYTES, RING, WORDS  # noqa: E402
+
+_PLACE, _HEAD, _FENCE, _WELCOME = 0x00, 0x80, 0x100, 0x180
+_POSITION, _TAKEN = (1 << 62) - 1, 1 << 62
+_SECONDS = 60
+
+
+def _until(is_so):
+    until = time.monotonic() + _SECONDS
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+class Memory:
+    """The memory of a link, as the side `side` has it."""
+
+    def __init__(self, file, side):
+        self.memory, self.side = mmap.mmap(file, BYTES), side
+        os.close(file)
+
+    def get(self, word, mine=True):
+        """A word of mine, or of the other side."""
+        side = self.side if mine else 1 - self.side
+        return struct.unpack_from("Q", self.memory, side * WORDS + word)[0]
+
+    def set(self, word, value, mine=True):
+        """Says something in one."""
+        side = self.side if mine else 1 - self.side
+        struct.pack_into("Q", self.memory, side * WORDS + word, value & (1 << 64) - 1)
+
+    def put(self, position, data):
+        """Bytes at a position of my ring."""
+        for at, byte in enumerate(data):
+            self.memory[2 * WORDS + self.side * RING + (position + at) % RING] = byte
+
+
+def _link(broker, near):
+    """The memory of a link to another network namespace, for which the daemon asks first."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as calls, \
+            socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as diagnosis:
+        calls.connect(broker)
+        calls.settimeout(15)
+        hostile.send(calls, [1, 0x4f565305, 0, 0], diagnosis)
+        hostile.receive(calls)
+        hostile.send(calls, [2, 7, 0, 0], near)
+        words = [20]
+        while words and words[0] != 18:
+            words, file = hostile.receive(calls)
+            print("told", words, flush=True)
+        assert words, "no link"
+        # Whoever has no connection with the broker has its links for as long as it likes.
+        return file, words[3] & 1
+
+
+def victim(folder, port, what):
+    """Has connections, and does `what`."""
+    listener = socket.create_server(("127.0.0.1", port), backlog=100)
+    listener.setblocking(False)
+    ends = []
+
+    def looks():
+        try:
+            ends.append(listener.accept()[0])
+            ends[-1].setblocking(False)
+            ends[-1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+        except BlockingIOError:
+            pass
+        for end in ends:
+            try:
+                end.recv(100)
+            except BlockingIOError:
+                pass
+        return (folder / "linked").exists()
+    _until(looks)
+    listener.close()
+    for end in ends:
+        try:
+            for _ in range(10_000):
+                end.send(b"x" * 4096)
+        except BlockingIOError:
+            pass
+    (folder / "filled").touch()
+    _until((folder / "lying").exists)
+    began = time.monotonic()
+    DOES[what](ends)
+    print(what, time.monotonic() - began, flush=True)
+    os._exit(0)
+
+
+def _forks(_):
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def _spawns(_):
+    actions = [(os.POSIX_SPAWN_CLOSE, 0)]
+    child = os.posix_spawn("/bin/true", ["true"], {}, file_actions=actions)
+    os.waitpid(child, 0)
+
+
+def _runs(_):
+    assert subprocess.run(["/bin/true"], check=False, env={}).returncode == 0
+
+
+def _executes(ends):
+    for end in ends:
+        end.set_inheritable(True)
+    tells = "import sys,time; print('exec', time.monotonic() - float(sys.argv[1]), flush=True)"
+    os.environ.pop("LD_PRELOAD")
+    os.execv("/usr/bin/python3", ["python3", "-c", tells, str(time.monotonic())])
+
+
+def _system(ends):
+    for end in ends:
+        end.set_inheritable(True)
+    assert os.system("true") == 0
+
+
+def _passes(ends):
+    near, _far = socket.socketpair()
+    for end in ends:
+        socket.send_fds(near, [b"x"], [end.fileno()])
+
+
+def _truncates(ends):
+    for end in ends:
+        try:
+            end.recv(1, socket.MSG_TRUNC)
+        except (BlockingIOError, ConnectionError):
+            pass
+
+
+def _closes(ends):
+    for end in ends:
+        end.close()
+
+
+def _shuts(ends):
+    for end in ends:
+        try:
+            end.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+
+def _sends(ends):
+    for end in ends:
+        try:
+            for _ in range(20):
+                end.send(b"y" * 100)
+        except OSError:
+            pass
+
+
+def _limited(ends):
+    """Each has a tenth of a second."""
+    for end in ends[:5]:
+        end.setblocking(True)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 100_000))
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 100_000))
+        for call in (lambda end=end: end.recv(100), lambda end=end: end.send(b"z")):
+            try:
+                call()
+            except OSError:
+                pass
+
+
+def _asks(ends):
+    """By calls that do not wait, many times."""
+    poll, members = select.poll(), select.epoll()
+    for end in ends:
+        poll.register(end, select.POLLIN)
+        members.register(end, select.EPOLLIN)
+    for _ in range(20):
+        poll.poll(0)
+        members.poll(0)
+        select.select(ends, [], [], 0)
+        for end in ends:
+            try:
+                end.recv(1)
+            except (BlockingIOError, ConnectionError):
+                pass
+
+
+DOES = {
+    "fork": _forks, "system": _system, "spawn": _spawns, "run": _runs,
+    "exec": _executes, "dup": lambda ends: [os.dup(end.fileno()) for end in ends],
+    "dup2": lambda ends: [os.dup2(end.fileno(), end.fileno() + 100) for end in ends],
+    "pass": _passes, "recv": _truncates, "close": _closes, "shut": _shuts, "send": _sends,
+    "limited": _limited, "ask": _asks,
+}
+
+
+def liar(folder, port, broker, count, what):
+    """The other ends."""
+    ends, memories = [], []
+    for _ in range(count):
+        near = socket.socket()
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        near.connect(("127.0.0.1", port))
+        near.send(b"a")
+        words, file = hostile.link(broker, near)
+        assert words, "no link"
+        ends.append(near)
+        memories.append(Memory(file, words[3]))
+    (folder / "linked").touch()
+    _until((folder / "filled").exists)
+    if what == "ask":
+        for end in ends:
+            end.recv(100_000)
+
+    def lies():
+        while True:
+            for memory in memories:
+                # All that they have ever sent is unread, and some more.
+                place = memory.get(_PLACE) & _POSITION
+                memory.set(_HEAD, place + RING - 1, mine=False)
+                if what == "ask":
+                    # And what is there for them is taken back all the time.
+                    read = memory.get(_PLACE, mine=False) & _POSITION
+                    memory.set(_HEAD, read + 100)
+                    memory.set(_PLACE, read | _TAKEN, mine=False)
+    threading.Thread(target=lies, daemon=True).start()
+    time.sleep(0.1)
+    (folder / "lying").touch()
+    time.sleep(_SECONDS)
+
+
+def serves(address, port):
+    """Does commands."""
+    listener = socket.create_server((address, port), backlog=10)
+    members, ends, texts = select.epoll(), {listener.fileno(): listener}, {}
+    members.register(listener, select.EPOLLIN)
+    while True:
+        for number, _ in members.poll():
+            if number == listener.fileno():
+                end = listener.accept()[0]
+                end.setblocking(False)
+                ends[end.fileno()], texts[end.fileno()] = end, b""
+                members.register(end, select.EPOLLIN)
+                continue
+            try:
+                got = ends[number].recv(4096)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                got = b""
+                print("lost", error, flush=True)
+            *lines, texts[number] = (texts[number] + got).split(b"\n")
+            for line in lines:
+                if line != b"tick":
+                    print("did", line.decode(errors="replace"), flush=True)
+            if lines:
+                try:
+                    ends[number].send(b"+")
+                except OSError:
+                    pass
+            if not got:
+                members.unregister(number)
+                ends.pop(number).close()
+
+
+def commands(address, port, broker, flags, how):
+    """Sends commands by the ring, whatever the link is."""
+    near = socket.create_connection((address, port), 10)
+    ticks = socket.create_connection((address, port), 10)
+    near.send(b"early 0\n")
+    memory = Memory(*_link(broker, near))
+    # The kernel has had this one, and nothing since.
+    given = len(b"early 0\n")
+    memory.set(_FENCE, given)
+    with open(flags, "r+b") as file:
+        flags = mmap.mmap(file.fileno(), 0)
+    head, count = memory.get(_HEAD) & _POSITION, 0
+
+    def append(text):
+        nonlocal head
+        memory.put(head, text)
+        head += len(text)
+        memory.set(_HEAD, head)
+
+    while not flags[0]:
+        count += 1
+        if count <= 20:
+            append(b"early %d\n" % count)
+        elif count == 21 and how == "fence":
+            # Behind what the kernel is to have had before.
+            memory.set(_FENCE, given + 100)
+            append(b"late held\n" * 20)
+        elif count == 30:
+            print("going", flush=True)
+        ticks.send(b"tick\n")
+        time.sleep(0.02)
+    memory.set(_FENCE, given)
+    for number in range(60):
+        if how == "again":
+            # What was read already, in other words.
+            place = memory.get(_PLACE, mine=False) & _POSITION
+            memory.put(place - 16, b"\nlate %9d\n" % number)
+            memory.set(_PLACE, place - 16, mine=False)
+        else:
+            append(b"late %d\n" % number)
+        if number == 20:
+            # It looks as if somebody else had stopped it.
+            memory.set(_HEAD, head | 1 << 63)
+        ticks.send(b"tick\n")
+        time.sleep(0.02)
+    print("tried", flush=True)
+    time.sleep(_SECONDS)
+
+
+def main():
+    """As the arguments say."""
+    what, *words = sys.argv[1:]
+    if what == "victim":
+        victim(pathlib.Path(words[0]), int(words[1]), words[2])
+    elif what == "liar":
+        liar(pathlib.Path(words[0]), int(words[1]), words[2], int(words[3]), words[4])
+    elif what == "serves":
+        serves(words[0], int(words[1]))
+    else:
+        commands(words[0], int(words[1]), *words[2:])
+
+
+if __name__ == "__main__":
+    main()
