@@ -9,9 +9,13 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// What it is called as a process.
 const NAME: &[u8; 14] = b"omniverb-ferry";
+
+/// How often room for a descriptor is looked for.
+const ROOM: Duration = Duration::from_millis(10);
 
 /// See the file's head.
 pub(crate) struct Broker(OwnedFd);
@@ -87,7 +91,16 @@ impl Broker {
 
     fn next(&self, mode: socket::Mode) -> io::Result<(Reply, Vec<OwnedFd>)> {
         let mut bytes = [0; BYTES];
-        let (length, files) = socket::receive(self.0.as_fd(), &mut bytes, mode)?;
+        let (length, files) = loop {
+            match socket::receive_kept(self.0.as_fd(), &mut bytes, mode) {
+                // It stays until there is room for what it brings.
+                Err(error) if socket::lacks_room(&error) => match mode {
+                    socket::Mode::Blocking => std::thread::sleep(ROOM),
+                    socket::Mode::NonBlocking => return Err(io::ErrorKind::WouldBlock.into()),
+                },
+                other => break other?,
+            }
+        };
         let reply = Reply::decode(&bytes[..length]);
         reply.map(|reply| (reply, files)).ok_or(io::ErrorKind::ConnectionReset.into())
     }

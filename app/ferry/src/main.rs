@@ -40,6 +40,7 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let Arguments { port, to, verbose } = Arguments::parse();
+    omniverb_sys::spare::keep();
     let voice = if verbose { Voice::Loud } else { Voice::Quiet };
     match run(Fleet::new(to, port, voice)) {
         Ok(()) => ExitCode::SUCCESS,

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// How long one is waited for that has sent what cannot be taken.
+/// How long one is waited for that has sent what cannot be taken, and room for a descriptor.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Until it goes, or says something that is none. Others may find its offers meanwhile, and so may
@@ -113,7 +113,13 @@ fn say_ranges(broker: &Broker, client: &Client) -> Option<()> {
 /// The next request, with the descriptor that came with it.
 fn next(client: &Client) -> Option<(Request, Option<OwnedFd>)> {
     let mut bytes = [0; BYTES];
-    let received = socket::receive(client.socket.as_fd(), &mut bytes, socket::Mode::Blocking);
+    let received = loop {
+        match socket::receive_kept(client.socket.as_fd(), &mut bytes, socket::Mode::Blocking) {
+            // It stays until others have closed something.
+            Err(error) if socket::lacks_room(&error) => thread::sleep(PAUSE),
+            other => break other,
+        }
+    };
     let (length, mut files) = received.ok()?;
     let file = files.pop();
     let request = Request::decode(bytes.get(..length)?)?;

@@ -19,9 +19,9 @@ use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, netlink,
-    recvmsg, sendmsg, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    connect, netlink, recv, recvmsg, sendmsg, socket_with,
 };
 
 use super::links::{Link, Memory, Note, Word};
@@ -319,13 +319,20 @@ fn take_alone(with: &mut dyn FnMut(Reply, Files)) {
 /// What comes with a message.
 pub(crate) type Files = [Option<OwnedFd>; 2];
 
-/// The next message; `None` at the end of the connection, or for what is none.
+/// The next message; `None` at the end of the connection, or for what is none. One that brings a
+/// descriptor for which this process has no room stays, as if it had not come yet.
 fn receive(from: BorrowedFd<'_>) -> Result<Option<(Reply, Files)>, Errno> {
     let mut bytes = [0; BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    // What is looked at has descriptors of its own; those in the message are closed with it.
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC | RecvFlags::PEEK;
     let got = recvmsg(from, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)?;
+    if got.flags.contains(ReturnFlags::CTRUNC) {
+        let room = rustix::io::fcntl_dupfd_cloexec(from, 0);
+        return if room.is_err() { Err(Errno::AGAIN) } else { Ok(None) };
+    }
+    recv(from, &mut [0_u8; 1], RecvFlags::DONTWAIT)?;
     let mut files = [None, None];
     for one in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(mut all) = one {

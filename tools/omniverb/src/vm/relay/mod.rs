@@ -264,6 +264,8 @@ impl Relay {
                 return news.push(News::Said { session: number, channel, bytes, files });
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            // No room for a descriptor that came along, which none of ours sends.
+            Err(error) if socket::is_lost(&error) => return,
             Err(_) => {}
         }
         self.remove(number);
