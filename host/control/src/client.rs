@@ -5,7 +5,7 @@ use crate::lent::Lent;
 use crate::memory::{Memory, Shared, Source};
 use crate::outbox::{Letter, Outbox, Sent};
 use crate::pieces::Piece;
-use crate::tally::Tally;
+use crate::tally::{Bytes, Tally};
 use omniverb_session::body;
 use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS, STATISTICS_WORDS};
 use omniverb_sys::descriptors::{self, Plain};
@@ -23,6 +23,15 @@ const AREA_BYTES: usize = STATISTICS_SLOTS * STATISTICS_SLOT_BYTES;
 /// Budget: bytes of messages, with what the kernel needs to keep them, that a client may leave
 /// unread and not count as behind: some thirty messages.
 const UNREAD_MAX: usize = 32 << 10;
+
+/// Where what waits for a process counts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Queued {
+    /// Descriptors, of what all processes of its vNIC are told unasked.
+    pub(crate) descriptors: Arc<Tally>,
+    /// Bytes of messages, of all processes.
+    pub(crate) messages: Bytes,
+}
 
 /// A connected process.
 #[derive(Debug)]
@@ -103,14 +112,14 @@ impl Leaver {
 }
 
 impl Client {
-    /// What it is told unasked counts in `queued` as long as it waits.
+    /// What it is told counts in `queued` as long as it waits.
     pub(crate) fn new(
         calls: OwnedFd,
         pidfd: Option<Arc<OwnedFd>>,
         peer: Peer,
         hold: Result<Hold, Errno>,
         source: Source,
-        (bin, queued): (&Bin, Arc<Tally>),
+        (bin, queued): (&Bin, Queued),
     ) -> Client {
         Client {
             calls,
@@ -119,8 +128,8 @@ impl Client {
             peer,
             hold,
             statistics: None,
-            answers: Outbox::new(bin.clone(), Arc::default()),
-            unasked: Outbox::new(bin.clone(), queued),
+            answers: Outbox::new(bin.clone(), Arc::default(), queued.messages.clone()),
+            unasked: Outbox::new(bin.clone(), queued.descriptors, queued.messages),
             pace: Pace::KeepsUp,
             flush_timer: false,
             source,
@@ -293,6 +302,11 @@ impl Client {
     /// Descriptors among what waits to be told to the processes of its vNIC.
     pub(crate) fn queued_of_vnic(&self) -> usize {
         self.unasked.descriptors_of_all()
+    }
+
+    /// Bytes of messages that wait for it.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        self.answers.bytes() + self.unasked.bytes()
     }
 
     /// It is told nothing any more, and nothing waits for it.

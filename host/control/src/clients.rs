@@ -5,13 +5,13 @@
 //! most of them loses the oldest. So are descriptors that wait to be taken. Nobody is waited for:
 //! what a socket has no room for stays here, and who lets too much pile up is parted with.
 
-use crate::client::{Client, Origin};
+use crate::client::{Client, Origin, Queued};
 use crate::memory::{Memory, Shared, Source};
 use crate::outbox::{Letter, Parcel, Sent};
 use crate::reactor::{Reactor, Timer};
 use crate::ready::Ready;
 use crate::settings::Unwanted;
-use crate::tally::Tally;
+use crate::tally::{Bytes, Tally};
 use omniverb_session::body::{Extent, LetGo};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_sys::descriptors::{self, Plain};
@@ -28,7 +28,7 @@ use std::time::Duration;
 const HALF_OPEN_PER_VNIC: usize = 256;
 /// Budget: those of all together; over it the largest holder loses its oldest.
 const HALF_OPEN: usize = 4096;
-/// Connections that are refused and have not been told so.
+/// Budget: connections that are refused and have not been told so.
 const REFUSED: usize = 64;
 /// When to try again after clients held too many of our descriptors unread.
 const DESCRIPTORS_AGAIN: Duration = Duration::from_millis(10);
@@ -48,6 +48,9 @@ pub(crate) struct Clients {
     queued: BTreeMap<VnicId, Weak<Tally>>,
     /// How many these may be, for each vNIC.
     queued_max: usize,
+    /// Bytes of messages that wait for all of them, and how many these may be.
+    messages: Bytes,
+    messages_max: usize,
     /// Connections that wait to be told that they are refused.
     refused: BTreeSet<SessionId>,
     /// Whom to part with once all that follows from what was said before is done, and why.
@@ -56,14 +59,17 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// `queued_max`: descriptors that may wait to be taken by the processes of one vNIC.
-    pub(crate) fn new(queued_max: usize, unwanted: Unwanted) -> Clients {
+    /// `queued_max`: descriptors that may wait to be taken by the processes of one vNIC;
+    /// `waiting_bytes`: of all messages that wait.
+    pub(crate) fn new(queued_max: usize, waiting_bytes: usize, unwanted: Unwanted) -> Clients {
         Clients {
             all: BTreeMap::new(),
             half_open: Holders::default(),
             half_open_of: BTreeMap::new(),
             queued: BTreeMap::new(),
             queued_max,
+            messages: Bytes::default(),
+            messages_max: waiting_bytes,
             refused: BTreeSet::new(),
             parting: Vec::new(),
             unwanted,
@@ -83,14 +89,42 @@ impl Clients {
         self.refused.len() < REFUSED
     }
 
-    /// Where descriptors count that wait for a process of a vNIC.
-    pub(crate) fn queue_of(&mut self, vnic: VnicId) -> Arc<Tally> {
+    /// Where what waits counts for a process of a vNIC, or for one that is refused.
+    pub(crate) fn queue_of(&mut self, vnic: Option<VnicId>) -> Queued {
+        let messages = self.messages.clone();
+        let Some(vnic) = vnic else { return Queued { messages, ..Queued::default() } };
         let known = self.queued.get(&vnic).and_then(Weak::upgrade);
-        known.unwrap_or_else(|| {
+        let descriptors = known.unwrap_or_else(|| {
             let queue = Arc::default();
             self.queued.insert(vnic, Arc::downgrade(&queue));
             queue
-        })
+        });
+        Queued { descriptors, messages }
+    }
+
+    /// If more waits for all than may, the vNIC for whose processes most of it does loses the one
+    /// that has most of that.
+    fn bound_messages(&mut self) {
+        if self.messages.count() <= self.messages_max {
+            return;
+        }
+        let parting: BTreeSet<SessionId> = self.parting.iter().map(|(id, _)| *id).collect();
+        let mut vnics = BTreeMap::<Option<VnicId>, (usize, usize, SessionId)>::new();
+        for (id, client) in self.all.iter().filter(|(_, client)| client.waiting_bytes() > 0) {
+            // Those go in any case, and soon.
+            if parting.contains(id) {
+                return;
+            }
+            let own = client.waiting_bytes();
+            let entry = vnics.entry(client.vnic().ok()).or_insert((0, 0, *id));
+            entry.0 += own;
+            if own > entry.1 {
+                (entry.1, entry.2) = (own, *id);
+            }
+        }
+        if let Some((_, _, id)) = vnics.into_values().max() {
+            self.part(id, "has most of all messages that are not taken");
+        }
     }
 
     /// Adds one, half open; says who has to make room for it.
@@ -317,6 +351,7 @@ impl Clients {
     }
 
     fn after(&mut self, id: SessionId, sent: Sent, reason: &'static str, reactor: &mut Reactor) {
+        self.bound_messages();
         match sent {
             Sent::All | Sent::Room => {}
             Sent::Descriptors => {

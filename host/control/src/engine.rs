@@ -13,7 +13,7 @@ use omniverb_session::body::{GrantDenied, Granted};
 use omniverb_session::faults::Faults;
 use omniverb_sys::datagram::Port;
 use omniverb_sys::pulse::Pulses;
-use omniverb_tenancy::{EngineEnd, ProbeId, RateLimit, Recipient, TracedEnd};
+use omniverb_tenancy::{EngineEnd, Holder, ProbeId, RateLimit, Recipient, TracedEnd};
 use omniverb_terms::{Errno, Qpn, Rkey, Underlay, VnicId};
 use std::io;
 use std::net::IpAddr;
@@ -58,8 +58,8 @@ fn of_engine(memory: &Memory) -> Kept {
 pub(crate) struct Packets(Engine);
 
 impl Packets {
-    pub(crate) fn start(pulses: &Pulses) -> io::Result<Packets> {
-        let settings = Settings { pulses: pulses.clone(), ..Settings::default() };
+    pub(crate) fn start(pulses: &Pulses, kept_bytes: usize) -> io::Result<Packets> {
+        let settings = Settings { kept_bytes, pulses: pulses.clone(), ..Settings::default() };
         Ok(Packets(Engine::start(&settings)?))
     }
 
@@ -78,9 +78,9 @@ impl Packets {
         self.0.ready().signal();
     }
 
-    /// Serves a vNIC by these sockets.
-    pub(crate) fn open(&self, vnic: VnicId, port: Arc<Port>) {
-        self.0.send(Command::OpenVnic { vnic, port });
+    /// Serves a vNIC of this holder by these sockets.
+    pub(crate) fn open(&self, vnic: VnicId, port: Arc<Port>, holder: &Holder) {
+        self.0.send(Command::OpenVnic { vnic, port, holder: holder.path().into() });
     }
 
     /// Lets go of a vNIC's sockets; packets for it are nobody's.

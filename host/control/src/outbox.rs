@@ -3,7 +3,7 @@
 //! What the socket has no room for is kept here, up to a bound; a client that lets more pile up
 //! is dropped.
 
-use crate::tally::{Tally, Token};
+use crate::tally::{Bytes, Taken, Tally, Token};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, encode};
 use omniverb_sys::disposal::Bin;
@@ -66,7 +66,15 @@ struct Waiting {
     parcels: Vec<Parcel>,
     /// For each parcel one here and one in what all such outboxes have.
     _tokens: Vec<[Token; 2]>,
+    /// Of what all outboxes take, and this one.
+    _bytes: [Taken; 2],
 }
+
+/// What a message takes beside its bytes: its place in the queue, which may have twice the places
+/// that it needs, and what the allocator adds to it and its descriptors.
+const OVERHEAD: usize = 2 * size_of::<Waiting>() + 96;
+/// Places that an empty outbox keeps.
+const SPARE: usize = 64;
 
 /// What waits for room.
 #[derive(Debug, Default)]
@@ -75,15 +83,24 @@ pub(crate) struct Outbox {
     /// Descriptors that wait here, and in all outboxes that share this.
     descriptors: Tally,
     of_all: Arc<Tally>,
+    /// What is taken by messages here, and in all outboxes.
+    bytes: Bytes,
+    bytes_of_all: Bytes,
     /// Where large files go that nobody else has any more.
     bin: Option<Bin>,
 }
 
 impl Outbox {
-    /// One whose descriptors count in `of_all`, too.
-    pub(crate) fn new(bin: Bin, of_all: Arc<Tally>) -> Outbox {
-        let (waiting, descriptors) = (VecDeque::new(), Tally::default());
-        Outbox { waiting, descriptors, of_all, bin: Some(bin) }
+    /// One whose descriptors count in `of_all`, too, and its messages' bytes in `bytes_of_all`.
+    pub(crate) fn new(bin: Bin, of_all: Arc<Tally>, bytes_of_all: Bytes) -> Outbox {
+        let mut outbox = Outbox::default();
+        (outbox.of_all, outbox.bytes_of_all, outbox.bin) = (of_all, bytes_of_all, Some(bin));
+        outbox
+    }
+
+    /// Bytes of memory that messages take here.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.count()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -117,7 +134,9 @@ impl Outbox {
         let bytes = bytes[..length].to_vec();
         let token = |_: &Parcel| [self.descriptors.token(), self.of_all.token()];
         let _tokens = parcels.iter().map(token).collect();
-        self.waiting.push_back(Waiting { bytes, parcels, _tokens });
+        let taken = bytes.len() + OVERHEAD;
+        let _bytes = [self.bytes.take(taken), self.bytes_of_all.take(taken)];
+        self.waiting.push_back(Waiting { bytes, parcels, _tokens, _bytes });
         self.flush(to)
     }
 
@@ -125,7 +144,12 @@ impl Outbox {
     pub(crate) fn flush(&mut self, to: BorrowedFd<'_>) -> Sent {
         while let Some(next) = self.waiting.pop_front() {
             match attempt(to, &next.bytes, &next.parcels) {
-                Sent::All => self.let_go(next.parcels),
+                Sent::All => {
+                    self.let_go(next.parcels);
+                    if self.waiting.is_empty() && self.waiting.capacity() > SPARE {
+                        self.waiting = VecDeque::new();
+                    }
+                }
                 not_yet => {
                     self.waiting.push_front(next);
                     return not_yet;
@@ -185,9 +209,9 @@ mod tests {
     /// Of one outbox, and of all that share the sum.
     #[test]
     fn descriptors_that_wait_count_until_they_are_sent_or_nobody_waits() {
-        let of_all = Arc::new(Tally::default());
+        let (of_all, bytes) = (Arc::new(Tally::default()), Bytes::default());
         let bin = Bin::new().unwrap();
-        let mut boxes = [(); 2].map(|()| Outbox::new(bin.clone(), of_all.clone()));
+        let mut boxes = [(); 2].map(|()| Outbox::new(bin.clone(), of_all.clone(), bytes.clone()));
         let pairs = [(); 2].map(|()| socket::pair().unwrap());
         let parcels: Vec<Parcel> =
             (0..2).map(|_| Arc::new(memfd::create("parcel", 4096).unwrap())).collect();
@@ -199,16 +223,18 @@ mod tests {
             assert_eq!(outbox.descriptors.count(), 6);
         }
         assert_eq!(of_all.count(), 12);
+        assert_eq!(bytes.count(), boxes[0].bytes() + boxes[1].bytes());
+        assert!(boxes[0].bytes() >= 3 * OVERHEAD);
         let [mut one, other] = boxes;
         drop(other);
-        assert_eq!(of_all.count(), 6);
+        assert_eq!((of_all.count(), bytes.count()), (6, one.bytes()));
         let (ours, theirs) = &pairs[0];
         while !one.is_empty() {
             let mut bytes = [0; MESSAGE_BYTES_MAX];
             socket::receive(theirs.as_fd(), &mut bytes, socket::Mode::Blocking).unwrap();
             one.flush(ours.as_fd());
         }
-        assert_eq!((one.descriptors.count(), of_all.count()), (0, 0));
+        assert_eq!((one.descriptors.count(), of_all.count(), bytes.count()), (0, 0, 0));
     }
 
     #[test]

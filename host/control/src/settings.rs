@@ -1,6 +1,7 @@
 //! How a daemon is to run.
 
 use crate::allow::Allow;
+use crate::totals::Totals;
 use crate::watchdog::SignOfLife;
 use omniverb_sys::child::Helpers;
 use omniverb_sys::pulse::Pulses;
@@ -12,6 +13,8 @@ use std::time::Duration;
 pub struct Settings {
     /// Quotas of processes, vNICs and the host, and times.
     pub limits: Limits,
+    /// Memory of the daemon.
+    pub memory: Totals,
     /// Datapaths and rate limits of vNICs.
     pub policies: Policies,
     /// Descriptors that may wait to be taken by the processes of one vNIC. They are the daemon's
@@ -41,6 +44,7 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             limits: Limits::default(),
+            memory: Totals::default(),
             policies: Policies::default(),
             queued_descriptors: 8192,
             allow: None,

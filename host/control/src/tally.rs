@@ -2,6 +2,7 @@
 //! it has it. There is no number that somebody could forget to lower.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Counts its tokens.
 #[derive(Debug, Default)]
@@ -24,6 +25,34 @@ impl Tally {
     }
 }
 
+/// Counts bytes likewise. Copies are the same count.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Bytes(Arc<AtomicUsize>);
+
+/// So many bytes are there.
+#[derive(Debug)]
+#[must_use = "what is dropped does not count"]
+pub(crate) struct Taken(usize, Bytes);
+
+impl Bytes {
+    /// So many more, until this is dropped.
+    pub(crate) fn take(&self, bytes: usize) -> Taken {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+        Taken(bytes, self.clone())
+    }
+
+    /// Bytes that are there.
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.1.0.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -37,5 +66,10 @@ mod tests {
         assert_eq!(tally.count(), 2);
         tokens.clear();
         assert_eq!(tally.count(), 0);
+        let bytes = Bytes::default();
+        let (one, _other) = (bytes.take(5), bytes.clone().take(7));
+        assert_eq!(bytes.count(), 12);
+        drop(one);
+        assert_eq!(bytes.count(), 7);
     }
 }

@@ -152,6 +152,11 @@ impl Vnics {
         self.served.get_mut(&vnic).map(|served| &mut served.port)
     }
 
+    /// Who opened a vNIC that somebody has open.
+    pub(crate) fn holder(&self, vnic: VnicId) -> Holder {
+        self.served.get(&vnic).map(|served| served.holder.clone()).unwrap_or_default()
+    }
+
     /// Whether a vNIC's sockets are there.
     pub(crate) fn has_port(&self, vnic: VnicId) -> bool {
         self.port(vnic).is_some_and(|port| port.open().is_some())

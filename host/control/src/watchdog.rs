@@ -5,8 +5,10 @@
 //! while a thread is stuck that everybody depends on, so that the daemon is started afresh. What
 //! others can do without for a while (the recorder with its files, whoever unmaps, the helper that
 //! looks into tenants' namespaces) is told, but no reason to end: a restart would not help it.
+//! Beside that it gives memory that others have freed back to the kernel.
 
 use crate::journal::{Journal, Level};
+use omniverb_sys::heap::Trimmer;
 use omniverb_sys::pulse::{News, Pulses, Rank, Stuck, Watch};
 use omniverb_sys::{clock, lock};
 use std::io;
@@ -44,7 +46,7 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts the thread, if there is something for it to do. Without `patience` nobody is looked
+    /// Starts the thread. Without `patience` nobody is looked
     /// at, and signs of life are given all the time.
     pub(crate) fn start(
         pulses: &Pulses,
@@ -55,14 +57,12 @@ impl Watchdog {
         let (alive, ended) = mpsc::channel();
         let seen = Arc::new(Mutex::new(Seen::default()));
         let watchdog = Watchdog { seen: seen.clone(), _alive: alive };
-        if patience.is_none() && sign.is_none() {
-            return Ok(watchdog);
-        }
         let wanted = [patience.map(|patience| patience / 2), sign.map(|sign| sign.every)];
         let every = wanted.into_iter().flatten().fold(LOOK_EVERY, Duration::min).max(LOOK_AT_MOST);
         let step = 2 * nanoseconds(every);
         let watch = patience.map(|time| Watch::new(pulses.clone(), nanoseconds(time), step));
-        let mut dog = Dog { watch, sign, signed: None, seen, journal };
+        let trimmer = Trimmer::default();
+        let mut dog = Dog { watch, sign, signed: None, seen, journal, trimmer, trims: 0 };
         // Nobody waits for its end: it may stand in the log.
         std::thread::Builder::new().name("watchdog".into()).spawn(move || {
             while ended.recv_timeout(every) == Err(mpsc::RecvTimeoutError::Timeout) {
@@ -88,10 +88,17 @@ struct Dog {
     signed: Option<u64>,
     seen: Arc<Mutex<Seen>>,
     journal: Journal,
+    trimmer: Trimmer,
+    /// When memory is looked at next.
+    trims: u64,
 }
 
 impl Dog {
     fn look(&mut self, now: u64, every: u64) {
+        if now >= self.trims {
+            self.trims = now + nanoseconds(LOOK_EVERY);
+            self.trimmer.look();
+        }
         let news = self.watch.as_mut().map(|watch| watch.look(now)).unwrap_or_default();
         let stuck = self.watch.as_ref().map(Watch::stuck).unwrap_or_default();
         if !stuck.iter().any(|stuck| stuck.rank == Rank::Vital) {

@@ -5,7 +5,7 @@ use crate::allow::AllowTable;
 use crate::vnics::{self, VnicTable};
 use anyhow::{Context, bail};
 use omniverb_carry::range::{MOST, Range};
-use omniverb_control::{Allow, Level};
+use omniverb_control::{Allow, Level, Totals};
 use omniverb_session::limits::STATISTICS_SLOTS;
 use omniverb_tenancy::{Adoption, Datapath, Limits, Policies};
 use rustix::process::geteuid;
@@ -17,6 +17,9 @@ use std::time::Duration;
 const SYSTEM_FILE: &str = "/etc/omniverb/omniverbd.toml";
 /// Nothing that a thread does in one turn takes a hundredth of it.
 const WATCHDOG_SECONDS: u32 = 5;
+
+/// The least `memory_max_mib`.
+const LEAST_MIB: u64 = Totals::LEAST >> 20;
 
 /// A configuration file.
 #[derive(Debug, Default, Deserialize)]
@@ -32,6 +35,7 @@ pub(crate) struct Configuration {
     sockets_light: Vec<Light>,
     allow: Option<AllowTable>,
     watchdog_seconds: Option<u32>,
+    memory_max_mib: Option<u64>,
     #[serde(deserialize_with = "vnics::optional_datapath")]
     datapath: Option<Datapath>,
     #[serde(deserialize_with = "vnics::optional_adoption")]
@@ -121,6 +125,10 @@ impl Configuration {
                 bail!("{name}:{}: {key} must be at least 1", line_of(key));
             }
         }
+        if self.memory_max_mib.is_some_and(|mebibytes| mebibytes < LEAST_MIB) {
+            let line = line_of("memory_max_mib");
+            bail!("{name}:{line}: memory_max_mib must be at least {LEAST_MIB}");
+        }
         if self.sockets_light.len() > MOST {
             let line = line_of("sockets_light");
             bail!("{name}:{line}: sockets_light can have at most {MOST} ranges");
@@ -166,6 +174,12 @@ impl Configuration {
         (seconds > 0).then(|| Duration::from_secs(seconds.into()))
     }
 
+    /// The memory that the daemon may use.
+    pub(crate) fn memory(&self) -> Totals {
+        let bytes = self.memory_max_mib.map(|mebibytes| mebibytes.saturating_mul(1 << 20));
+        bytes.map_or_else(Totals::of_machine, Totals::new)
+    }
+
     /// The quotas it asks for.
     pub(crate) fn limits(&self) -> Limits {
         let default = Limits::default();
@@ -198,13 +212,15 @@ mod tests {
     #[test]
     fn quotas_are_taken_over() {
         let text = "log_level = \"debug\"\nconsent_seconds = 0\nresume_seconds = 7\n\
-                    watchdog_seconds = 0\n\
+                    watchdog_seconds = 0\nmemory_max_mib = 1024\n\
                     [vnic]\nqueue_pairs = 5\n[process]\nlinks = 3\n";
         let configuration = Configuration::parse(text, "x").unwrap();
         assert_eq!(configuration.log_level, Some(Level::Debug));
         let limits = configuration.limits();
         assert_eq!((limits.qps_per_vnic, limits.links_per_session), (5, 3));
         assert_eq!(configuration.watchdog(), None);
+        assert_eq!(configuration.memory(), Totals::new(1 << 30));
+        assert_eq!(Configuration::default().memory(), Totals::of_machine());
         let seconds = Configuration::default().watchdog();
         assert_eq!(seconds, Some(Duration::from_secs(5)));
         assert_eq!((limits.consent_time_ns, limits.resume_window_ns), (0, 7_000_000_000));
@@ -273,6 +289,7 @@ mod tests {
             ("log_level = \"loud\"\n", 1, "loud"),
             ("[process]\n\nqueue_pairs = 8193\n", 3, "8192"),
             ("[vnic]\nlinks = 0\n", 2, "at least 1"),
+            ("\nmemory_max_mib = 511\n", 2, "at least 512"),
             ("datapath = \"fast\"\n", 1, "fast"),
             ("[vnic]\n\nlink = 3\n", 3, "link"),
             ("adoption = \"on\"\n", 1, "exact, trusting and off"),

@@ -98,8 +98,10 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let idle = arguments.idle_exit.or(configuration.idle_exit_seconds);
     let mut limits = configuration.limits();
     limits.sessions = limits.sessions.min(descriptors / DESCRIPTORS_PER_SESSION);
+    let memory = configuration.memory();
     let settings = Settings {
         limits,
+        memory,
         policies: configuration.policies(),
         queued_descriptors: (descriptors / 8).clamp(128, 65536),
         allow: configuration.allow(),
@@ -124,6 +126,8 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     // Not the name of the other one's files, which may be in this folder.
     let operators = Place::take_apart(&at, &at.with_added_extension("operators"), Audience::Owner)?;
     journal.log(Level::Info, format_args!("serving at {}", path.display()));
+    let mebibytes = memory.whole >> 20;
+    journal.log(Level::Info, format_args!("memory: {mebibytes} MiB at most (memory_max_mib)"));
     let mut server = Server::new(place, operators, settings, journal)?;
     if configuration.has_sockets() {
         let opened =

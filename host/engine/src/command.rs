@@ -1,5 +1,6 @@
 //! What the control plane tells the engine, and what the engine tells it.
 
+use crate::memory::HolderPath;
 use crate::pacing::bucket::Limit;
 use crate::recorder::queue::PacketQueue;
 use omniverb_link::pace::Denied;
@@ -143,6 +144,8 @@ pub enum Command {
         vnic: VnicId,
         /// Opened in its network namespace.
         port: Arc<Port>,
+        /// Whose it is: what is kept for it counts as that one's.
+        holder: HolderPath,
     },
     /// The vNIC is gone; its links go with it.
     CloseVnic {

@@ -2,6 +2,7 @@
 
 use crate::command::{Command, Event, QpCounters};
 use crate::events::Events;
+use crate::memory::{HOST_BYTES, Store};
 use crate::network::questions::Questions;
 use crate::pages::budget::{Mappings, Remains};
 use crate::worker::counted::Counters;
@@ -24,6 +25,8 @@ pub struct Settings {
     pub threads: usize,
     /// How long a thread without work looks for more before it sleeps.
     pub spin: Duration,
+    /// Bytes that are kept on behalf of tenants, of all vNICs together.
+    pub kept_bytes: usize,
     /// Where its threads show that they go on.
     pub pulses: Pulses,
 }
@@ -34,6 +37,7 @@ impl Default for Settings {
         Settings {
             threads: (processors / 4).clamp(1, 4),
             spin: Duration::from_micros(50),
+            kept_bytes: HOST_BYTES,
             pulses: Pulses::default(),
         }
     }
@@ -79,6 +83,7 @@ impl Engine {
             })?;
         engine.undertaker = Some(undertaker);
         let mappings = Mappings::new(bury);
+        let store = Store::new(settings.kept_bytes);
         for number in 0..settings.threads.max(1) {
             let (commands, work) = mpsc::channel();
             let wake = Arc::new(EventFd::new()?);
@@ -88,9 +93,10 @@ impl Engine {
             let name = format!("engine-{number}");
             let pulse = settings.pulses.vital(&name);
             let questions = engine.questions.clone();
-            let mappings = mappings.clone();
-            let mut worker =
-                Worker::new(inbox, outbox, counters, settings.spin, (mappings, questions))?;
+            store.add_thread(wake.clone());
+            let (store, mappings) = (store.clone(), mappings.clone());
+            let shared = (store, mappings, questions);
+            let mut worker = Worker::new(inbox, outbox, counters, settings.spin, shared)?;
             let handle = std::thread::Builder::new().name(name).spawn(move || {
                 // Without its packet threads a daemon is of no use to anybody; started afresh, it
                 // is, and direct links do not notice.

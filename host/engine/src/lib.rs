@@ -15,6 +15,7 @@
 mod command;
 mod engine;
 mod events;
+mod memory;
 mod network;
 mod pacing;
 mod pages;
@@ -30,6 +31,7 @@ pub use command::{
     Attach, Command, Event, Grant, Memory, Pages, QpCounters, Recipient, Row, feature,
 };
 pub use engine::{Engine, Settings};
+pub use memory::HolderPath;
 pub use network::handshake;
 pub use omniverb_link::pace::Denied;
 pub use omniverb_transport::Status;

@@ -1,35 +1,87 @@
-//! Room for what is kept for somebody, bytes or pieces: how much there is, and who has which part.
+//! Bounds what is kept, bytes or pieces: how much room there is, and which part of it is taken.
 //!
 //! What is kept holds its part of the room, and gives it back by ceasing to exist; so what is taken
-//! is always what is there.
+//! is always what is there. A room may lie in a larger one, so an object's lies in its vNIC's, that
+//! one in its holder's, and that one in the host's.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 /// Room for so much, all of which may lie in a larger one. Copies are the same room.
 #[derive(Clone, Debug)]
 pub(crate) struct Room(Arc<Walls>);
 
+/// A room that may be gone.
+#[derive(Clone, Debug)]
+pub(crate) struct WeakRoom(Weak<Walls>);
+
 #[derive(Debug)]
 struct Walls {
     most: usize,
+    /// Less than `most` while what is kept here is to yield.
+    allowed: AtomicUsize,
     taken: AtomicUsize,
-    around: Option<Room>,
+    around: Option<Around>,
+    /// Is set when hardly anything is left.
+    alarm: Option<Arc<AtomicBool>>,
+}
+
+/// The larger room, of which so much is taken as a whole number of steps is.
+#[derive(Debug)]
+struct Around {
+    room: Room,
+    share: Share,
+    step: usize,
+    taken: AtomicUsize,
+}
+
+/// How much of a larger room one within may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Share {
+    /// Whatever there is.
+    Any,
+    /// No more than is left for others: however many there are, there is some for one more.
+    Fair,
 }
 
 impl Room {
     /// A room for so much.
     pub(crate) fn new(most: usize) -> Room {
-        Room::build(most, None)
+        Room::build(most, None, None)
+    }
+
+    /// A room for so much that sets `alarm` when less than an eighth of it is left.
+    pub(crate) fn with_alarm(most: usize, alarm: Arc<AtomicBool>) -> Room {
+        Room::build(most, None, Some(alarm))
     }
 
     /// A room within this one; what is taken of it is taken of both.
     pub(crate) fn within(&self, most: usize) -> Room {
-        Room::build(most, Some(self.clone()))
+        Room::build(most, Some(self.around(Share::Any, 1)), None)
     }
 
-    fn build(most: usize, around: Option<Room>) -> Room {
-        Room(Arc::new(Walls { most, taken: AtomicUsize::new(0), around }))
+    /// A room within this one that has no more of it than is left for others, and sets its alarm.
+    pub(crate) fn share(&self, most: usize) -> Room {
+        Room::build(most, Some(self.around(Share::Fair, 1)), self.0.alarm.clone())
+    }
+
+    /// The same without the alarm, and so much of this one is taken at a time: it is shared by
+    /// threads, and the room within is not.
+    pub(crate) fn share_by_steps(&self, most: usize, step: usize) -> Room {
+        Room::build(most, Some(self.around(Share::Fair, step)), None)
+    }
+
+    fn around(&self, share: Share, step: usize) -> Around {
+        Around { room: self.clone(), share, step, taken: AtomicUsize::new(0) }
+    }
+
+    fn build(most: usize, around: Option<Around>, alarm: Option<Arc<AtomicBool>>) -> Room {
+        let (allowed, taken) = (AtomicUsize::new(most), AtomicUsize::new(0));
+        Room(Arc::new(Walls { most, allowed, taken, around, alarm }))
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakRoom {
+        WeakRoom(Arc::downgrade(&self.0))
     }
 
     /// A part of it. `None`: so much is not left. Of two threads that ask at once both may be
@@ -49,35 +101,129 @@ impl Room {
         Part { bytes, room: self.clone() }
     }
 
-    /// How much of it somebody has.
+    /// How much of it is taken.
     pub(crate) fn taken(&self) -> usize {
         self.0.taken.load(Ordering::Relaxed)
     }
 
+    /// How much it is in all.
+    pub(crate) fn most(&self) -> usize {
+        self.0.most
+    }
+
+    /// How much is left of it.
+    pub(crate) fn left(&self) -> usize {
+        self.0.most.saturating_sub(self.taken())
+    }
+
+    /// Whether hardly anything is left.
+    pub(crate) fn is_tight(&self) -> bool {
+        self.left() < self.0.most / 8
+    }
+
+    /// No more than so much is to be kept here, until [`Room::restore`].
+    pub(crate) fn reduce_to(&self, bytes: usize) {
+        self.0.allowed.store(bytes.min(self.0.most), Ordering::Relaxed);
+    }
+
+    /// As much may be kept here as in the beginning.
+    pub(crate) fn restore(&self) {
+        self.0.allowed.store(self.0.most, Ordering::Relaxed);
+    }
+
+    /// Whether more is kept than may be.
+    pub(crate) fn is_over(&self) -> bool {
+        self.taken() > self.0.allowed.load(Ordering::Relaxed)
+    }
+
     fn take(&self, most: usize, bytes: usize) -> bool {
-        let Walls { taken, around, .. } = &*self.0;
+        let Walls { allowed, taken, .. } = &*self.0;
+        let most = most.min(allowed.load(Ordering::Relaxed));
         let before = taken.fetch_add(bytes, Ordering::Relaxed);
-        let fits = before.checked_add(bytes).is_some_and(|all| all <= most);
-        let fits_around = |around: &Room| around.take(around.0.most, bytes);
-        let taken_too = fits && around.as_ref().is_none_or(fits_around);
+        let all = before.checked_add(bytes).filter(|all| *all <= most);
+        let taken_too = all.is_some() && self.take_around();
         if !taken_too {
             taken.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        if self.is_tight() {
+            self.sound_alarm();
         }
         taken_too
     }
 
+    fn sound_alarm(&self) {
+        if let Some(alarm) = &self.0.alarm
+            && !alarm.load(Ordering::Relaxed)
+        {
+            alarm.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes of the larger room what is taken here and not there.
+    fn take_around(&self) -> bool {
+        let Some(around) = &self.0.around else { return true };
+        loop {
+            let needed = self.taken().div_ceil(around.step).saturating_mul(around.step);
+            let have = around.taken.load(Ordering::Relaxed);
+            let Some(more) = needed.checked_sub(have).filter(|more| *more > 0) else { return true };
+            if around.share == Share::Fair && needed > around.room.left().saturating_sub(more) {
+                around.room.sound_alarm();
+                return false;
+            }
+            if !around.room.take(around.room.0.most, more) {
+                return false;
+            }
+            if around.change(have, needed) {
+                return true;
+            }
+            around.room.give(more);
+        }
+    }
+
     fn overdraw(&self, bytes: usize) {
         self.0.taken.fetch_add(bytes, Ordering::Relaxed);
-        if let Some(around) = &self.0.around {
-            around.overdraw(bytes);
+        let Some(around) = &self.0.around else { return };
+        loop {
+            let needed = self.taken().div_ceil(around.step).saturating_mul(around.step);
+            let have = around.taken.load(Ordering::Relaxed);
+            let Some(more) = needed.checked_sub(have).filter(|more| *more > 0) else { return };
+            if around.change(have, needed) {
+                return around.room.overdraw(more);
+            }
         }
     }
 
     fn give(&self, bytes: usize) {
         self.0.taken.fetch_sub(bytes, Ordering::Relaxed);
-        if let Some(around) = &self.0.around {
-            around.give(bytes);
+        let Some(around) = &self.0.around else { return };
+        loop {
+            let needed = self.taken().div_ceil(around.step).saturating_mul(around.step);
+            let have = around.taken.load(Ordering::Relaxed);
+            // One step too much is kept: the next part may need it.
+            let spare = if needed == 0 { 0 } else { around.step - 1 };
+            let Some(less) = have.checked_sub(needed).filter(|less| *less > spare) else { return };
+            if around.change(have, needed) {
+                return around.room.give(less);
+            }
         }
+    }
+}
+
+impl Around {
+    fn change(&self, from: usize, to: usize) -> bool {
+        self.taken.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}
+
+impl WeakRoom {
+    /// Whether something has it still.
+    pub(crate) fn is_there(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+
+    /// The room, if something has it still.
+    pub(crate) fn upgrade(&self) -> Option<Room> {
+        self.0.upgrade().map(Room)
     }
 }
 
@@ -110,6 +256,11 @@ impl Part {
         self.bytes -= bytes;
         self.room.give(bytes);
     }
+
+    /// Gives back what is more than so many bytes.
+    pub(crate) fn shrink_to(&mut self, bytes: usize) {
+        self.shrink(self.bytes.saturating_sub(bytes));
+    }
 }
 
 impl Drop for Part {
@@ -121,6 +272,8 @@ impl Drop for Part {
 #[cfg(test)]
 mod tests {
     use super::Room;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn what_is_taken_is_what_is_there() {
@@ -155,5 +308,61 @@ mod tests {
         assert_eq!((house.taken(), one.taken(), other.taken()), (40, 0, 40));
         drop((rest, other));
         assert_eq!(house.taken(), 0);
+    }
+
+    #[test]
+    fn a_room_within_takes_steps_of_the_larger_one_and_gives_all_of_them_back() {
+        let house = Room::new(1000);
+        let room = house.share_by_steps(400, 100);
+        let mut parts = Vec::new();
+        for count in 1..=400_usize {
+            parts.push(room.part(1).unwrap());
+            assert_eq!(house.taken(), count.next_multiple_of(100));
+        }
+        assert!(room.part(1).is_none());
+        while parts.pop().is_some() {
+            let spare = house.taken() - parts.len();
+            assert!(spare < 200 && (!parts.is_empty() || spare == 0), "{spare}");
+        }
+        let _stretched = room.stretch(950);
+        assert_eq!(house.taken(), 1000);
+        assert!(house.part(1).is_none());
+    }
+
+    #[test]
+    fn who_shares_has_no_more_than_is_left_for_others() {
+        let house = Room::new(1024);
+        let rooms: Vec<Room> = (0..20).map(|_| house.share(1024)).collect();
+        let mut parts = Vec::new();
+        for room in &rooms[..9] {
+            while let Some(part) = room.part(1) {
+                parts.push(part);
+            }
+        }
+        assert_eq!([rooms[0].taken(), rooms[1].taken(), rooms[8].taken()], [512, 256, 2]);
+        let mut equal = Vec::new();
+        parts.clear();
+        for _ in 0..1024 {
+            equal.extend(rooms.iter().filter_map(|room| room.part(1)));
+        }
+        let taken: Vec<usize> = rooms.iter().map(Room::taken).collect();
+        assert!(taken.iter().all(|taken| (48..=50).contains(taken)), "{taken:?}");
+        assert!(house.left() >= 48);
+    }
+
+    #[test]
+    fn a_room_that_is_to_yield_grants_nothing_until_it_has() {
+        let alarm = Arc::new(AtomicBool::new(false));
+        let house = Room::with_alarm(100, alarm.clone());
+        let room = house.within(100);
+        let mut part = room.part(80).unwrap();
+        assert!(!alarm.load(Ordering::Relaxed));
+        assert!(part.grow(10) && alarm.load(Ordering::Relaxed) && house.is_tight());
+        room.reduce_to(40);
+        assert!(room.is_over() && !part.grow(1) && room.part(0).is_none());
+        part.shrink_to(30);
+        assert!(!room.is_over() && part.grow(10) && !part.grow(1));
+        room.restore();
+        assert!(part.grow(60));
     }
 }

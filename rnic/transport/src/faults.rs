@@ -9,6 +9,9 @@ use crate::{Ecn, Time};
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
+/// Places that a line without datagrams keeps.
+const SPARE: usize = 1024;
+
 /// How bad it is; chances are in a million.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
@@ -103,6 +106,10 @@ pub struct FaultyLine<T = ()> {
     faults: Faults,
     random: Random,
     flights: BinaryHeap<Flight<T>>,
+    /// Bytes of what they hold.
+    bytes: usize,
+    /// Bytes that they may hold; what is beyond is dropped.
+    bytes_max: usize,
     number: u64,
     /// When the line is free again.
     free: Time,
@@ -118,6 +125,8 @@ impl<T: Copy> FaultyLine<T> {
             faults,
             random: Random::new(seed),
             flights: BinaryHeap::new(),
+            bytes: 0,
+            bytes_max: usize::MAX,
             number: 0,
             free: 0,
             last: 0,
@@ -128,6 +137,22 @@ impl<T: Copy> FaultyLine<T> {
     /// What was done to datagrams so far.
     pub fn done(&self) -> Done {
         self.done
+    }
+
+    /// Datagrams under way, and their bytes.
+    pub fn under_way(&self) -> (usize, usize) {
+        (self.flights.len(), self.bytes)
+    }
+
+    /// No more bytes than these are under way from now on; what is too much for that is dropped.
+    pub fn set_bytes_max(&mut self, bytes: usize) {
+        self.bytes_max = bytes;
+    }
+
+    /// Drops all datagrams under way.
+    pub fn drop_all(&mut self) {
+        self.done.dropped += self.flights.len() as u64;
+        (self.flights, self.bytes) = (BinaryHeap::new(), 0);
     }
 
     /// Puts a datagram in.
@@ -180,11 +205,13 @@ impl<T: Copy> FaultyLine<T> {
         self.done.marked += u64::from(ecn == Ecn::CongestionExperienced);
         // Chance has been asked as often as without a limit: what it says of the next datagram does
         // not depend on how fast they are taken out.
-        if faults.limit > 0 && self.flights.len() >= faults.limit {
+        let is_full = faults.limit > 0 && self.flights.len() >= faults.limit;
+        if is_full || self.bytes.saturating_add(bytes.len()) > self.bytes_max {
             self.done.dropped += 1;
             return;
         }
         self.number += 1;
+        self.bytes += bytes.len();
         self.flights.push(Flight { time, number: self.number, ecn, note, bytes });
     }
 
@@ -196,7 +223,12 @@ impl<T: Copy> FaultyLine<T> {
     /// A datagram that has arrived by now.
     pub fn arrival(&mut self, now: Time) -> Option<Flight<T>> {
         self.flights.peek().filter(|flight| flight.time <= now)?;
-        self.flights.pop()
+        let flight = self.flights.pop()?;
+        self.bytes -= flight.bytes.len();
+        if self.flights.is_empty() && self.flights.capacity() > SPARE {
+            self.flights = BinaryHeap::new();
+        }
+        Some(flight)
     }
 }
 

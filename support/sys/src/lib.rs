@@ -20,6 +20,7 @@ pub mod event;
 pub mod extent;
 pub mod futex;
 pub mod guarded;
+pub mod heap;
 pub mod inherit;
 pub mod life;
 pub mod limited;

@@ -80,7 +80,8 @@ impl Server {
                 let Some(waiting) = own.opened(port.clone()) else { return };
                 // What came while the machine had no process is for none that it has now.
                 port.carried().into_iter().for_each(Carried::forget);
-                self.engine.open(vnic, port);
+                let holder = self.vnics.holder(vnic);
+                self.engine.open(vnic, port, &holder);
                 let policy = self.tables.policy(vnic);
                 self.engine.limit(vnic, policy.limit);
                 if policy.faults.is_some() {

@@ -116,9 +116,8 @@ impl Server {
         let source = known.as_ref().map(Attached::source).unwrap_or_default();
         let hold = known.map(|known| self.vnics.join(known, &holder));
         self.tell_registered();
-        let mut queued = Arc::default();
+        let queued = self.clients.queue_of(hold.as_ref().ok().map(Hold::vnic));
         if let Ok(vnic) = hold.as_ref().map(Hold::vnic) {
-            queued = self.clients.queue_of(vnic);
             let (pid, uid, holder) = (peer.pid, peer.uid, holder.clone());
             let client = omniverb_tenancy::Client { vnic, pid, uid, circle, holder };
             self.tables.note(|tables| tables.open(id, client));

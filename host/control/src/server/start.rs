@@ -38,7 +38,7 @@ use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES};
 use omniverb_sys::child::Helpers;
 use omniverb_sys::disposal::Disposal;
 use omniverb_sys::privileges::{Privilege, keep_only};
-use omniverb_sys::{clock, descriptors, random};
+use omniverb_sys::{clock, descriptors, heap, random};
 use omniverb_tenancy::{Entropy, Limits, Tenancy};
 use std::io;
 use std::os::fd::AsFd;
@@ -70,6 +70,7 @@ impl Server {
         let os = |what| move |source| StartError::Os { what, source };
         let home = Attached::home().map_err(os("find its own namespace"))?;
         fit(&mut settings.limits, settings.queued_descriptors);
+        heap::map_large_allocations();
         // First those who keep privileges, then everything that can be attacked.
         let helper = Asking::start(&settings.helpers, settings.pulses.minor("helper"))
             .map_err(os("start its helper"))?;
@@ -81,7 +82,8 @@ impl Server {
             // Before 6.16 the kernel does not know how; then we look before we take.
             let _ = descriptors::refuse(place.listener().as_fd());
         }
-        let engine = Packets::start(&settings.pulses).map_err(os("start its engine"))?;
+        let engine = Packets::start(&settings.pulses, settings.memory.kept)
+            .map_err(os("start its engine"))?;
         let recorder = Recorder::start(&settings.pulses).map_err(os("start its recorder"))?;
         let captures = Captures::new(recorder);
         let pulse = settings.pulses.vital("control");
@@ -109,7 +111,11 @@ impl Server {
             reactor,
             tables,
             arrivals,
-            clients: Clients::new(settings.queued_descriptors, settings.unwanted),
+            clients: Clients::new(
+                settings.queued_descriptors,
+                settings.memory.waiting,
+                settings.unwanted,
+            ),
             counted: Counted::default(),
             operators,
             helpers: settings.helpers,

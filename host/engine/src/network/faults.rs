@@ -4,17 +4,29 @@
 //! where datagrams come in, behind the kernel's merging of them, so each meets its own fate; and
 //! before the ICRC is checked, so damage is found by what finds it on a real network.
 
+use crate::memory::Allowance;
 use crate::network::port::Arrival;
+use crate::room::Part;
 use omniverb_transport::Ecn;
-use omniverb_transport::faults::{Done, Faults, FaultyLine};
+use omniverb_transport::faults::{Done, Faults, FaultyLine, Flight};
 use omniverb_wire::{DATAGRAM_MAX, Identification, Verdict};
 
 /// Datagrams on their way through it, with what is known of each from the socket.
-pub(crate) struct BadLine(FaultyLine<Arrival>);
+pub(crate) struct BadLine {
+    line: FaultyLine<Arrival>,
+    /// What they take of their vNIC's room.
+    part: Part,
+}
+
+/// Budget: bytes that are under way on one vNIC's line, within what the vNIC keeps.
+const BYTES_MAX: usize = 32 << 20;
+/// What a datagram takes beside its bytes: its place on the line and the allocator's own.
+const OVERHEAD: usize = 2 * size_of::<Flight<Arrival>>() + 32;
 
 impl BadLine {
-    pub(crate) fn new(faults: Faults, seed: u64) -> BadLine {
-        BadLine(FaultyLine::new(faults, seed))
+    pub(crate) fn new(faults: Faults, seed: u64, allowance: &Allowance) -> BadLine {
+        let part = allowance.kept.within(BYTES_MAX).stretch(0);
+        BadLine { line: FaultyLine::new(faults, seed), part }
     }
 
     /// Takes a datagram. One that is damaged already takes nobody's place.
@@ -30,12 +42,31 @@ impl BadLine {
             Verdict::Solved(identification) => identification,
             Verdict::Damaged => return,
         };
-        self.0.send(now, Arrival { identification: Some(identification), ..*arrival }, datagram);
+        // It may become two. What there is no room for is lost, but for the line it was there.
+        let has_room = self.part.grow(2 * (datagram.len() + OVERHEAD));
+        self.line.set_bytes_max(if has_room { usize::MAX } else { 0 });
+        self.line.send(now, Arrival { identification: Some(identification), ..*arrival }, datagram);
+        self.give_back();
+    }
+
+    /// Drops what is under way if the vNIC keeps more than it may.
+    pub(crate) fn give_way(&mut self, allowance: &Allowance) {
+        if allowance.kept.is_over() {
+            self.line.drop_all();
+            self.give_back();
+        }
+    }
+
+    /// Gives back what those take no more that have arrived.
+    fn give_back(&mut self) {
+        let (count, bytes) = self.line.under_way();
+        self.part.shrink_to(bytes + count * OVERHEAD);
     }
 
     /// What has arrived by now.
     pub(crate) fn take(&mut self, now: u64) -> Option<(Arrival, Vec<u8>)> {
-        let flight = self.0.arrival(now)?;
+        let flight = self.line.arrival(now)?;
+        self.give_back();
         let ecn = match flight.ecn {
             Ecn::CongestionExperienced => flight.ecn,
             Ecn::Unmarked => flight.note.ecn,
@@ -45,18 +76,19 @@ impl BadLine {
 
     /// When something arrives.
     pub(crate) fn next_time(&self) -> Option<u64> {
-        self.0.next_time()
+        self.line.next_time()
     }
 
     /// What was done to datagrams.
     pub(crate) fn done(&self) -> Done {
-        self.0.done()
+        self.line.done()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::BadLine;
+    use super::{BYTES_MAX, BadLine};
+    use crate::memory::Allowance;
     use crate::network::port::Arrival;
     use omniverb_transport::Ecn;
     use omniverb_transport::faults::Faults;
@@ -81,7 +113,7 @@ mod tests {
     #[test]
     fn damage_is_found_by_the_whole_of_the_check() {
         let faults = Faults { corruption: 1_000_000, ..Faults::default() };
-        let mut line = BadLine::new(faults, 1);
+        let mut line = BadLine::new(faults, 1, &Allowance::default());
         for number in 0..100_000_u32 {
             let (id, whole) = (number as u16, datagram(number as u16));
             line.put(0, &ARRIVAL, &whole);
@@ -104,7 +136,7 @@ mod tests {
     #[test]
     fn noise_takes_nobodys_place() {
         let faults = Faults { limit: 2, delay: (1000, 1000), ..Faults::default() };
-        let mut line = BadLine::new(faults, 1);
+        let mut line = BadLine::new(faults, 1, &Allowance::default());
         for _ in 0..10 {
             line.put(0, &ARRIVAL, &[1; 200]);
             line.put(0, &ARRIVAL, &[1; DATAGRAM_MAX + 1]);
@@ -113,5 +145,25 @@ mod tests {
         assert!((line.take(999).is_none(), line.next_time()) == (true, Some(1000)));
         assert_eq!(line.take(1000).unwrap().1, datagram(0));
         assert!(line.take(u64::MAX).is_none());
+    }
+    #[test]
+    fn what_is_delayed_is_bounded_and_yields() {
+        let allowance = Allowance::default();
+        let faults =
+            Faults { delay: (1 << 40, 1 << 40), duplication: 500_000, ..Faults::default() };
+        let mut line = BadLine::new(faults, 1, &allowance);
+        let datagram = datagram(0);
+        for _ in 0..BYTES_MAX / 200 {
+            line.put(0, &ARRIVAL, &datagram);
+        }
+        let kept = allowance.kept.taken();
+        assert!(kept <= BYTES_MAX + (64 << 10) && kept > BYTES_MAX / 2, "{kept}");
+        assert!(line.done().dropped > 0);
+        allowance.kept.reduce_to(kept / 2);
+        line.give_way(&allowance);
+        assert!((allowance.kept.taken(), line.next_time()) == (0, None));
+        allowance.kept.restore();
+        line.put(0, &ARRIVAL, &datagram);
+        assert!(line.take(u64::MAX).is_some() && allowance.kept.taken() < 4096);
     }
 }

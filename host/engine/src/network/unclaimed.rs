@@ -1,23 +1,30 @@
 //! Packets for a queue pair that has no link yet, or whose application is not ready to receive:
 //! they are kept for a moment, since a link is often made while its first packet is on its way.
 
+use crate::memory::Allowance;
 use crate::room::{Part, Room};
 use omniverb_terms::Qpn;
 use omniverb_transport::Ecn;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// How long, in nanoseconds, what will be said again.
+/// Budget: how long, in nanoseconds, what will be said again.
 const KEPT: u64 = 500_000_000;
-/// And what will not, as UC and UD do not: much longer than it takes to find out whether another
-/// Omniverb is at the other end, on a busy machine, too.
+/// Budget: and what will not, as UC and UD do not: much longer than it takes to find out whether
+/// another Omniverb is at the other end, on a busy machine, too.
 const KEPT_LONG: u64 = 3_000_000_000;
-/// Ended connections that are remembered: what comes for such a queue pair is late, not early.
+/// Budget: ended connections that are remembered: what comes for such a queue pair is late, not
+/// early.
 const ENDED_MAX: usize = 64;
-/// Packets of one vNIC.
+/// Budget: packets of one vNIC.
 const PACKETS_MAX: usize = 1024;
-/// Bytes of one vNIC.
+/// Budget: bytes of one vNIC, within what it may keep in all.
 const BYTES_MAX: usize = 2 << 20;
+
+/// How often what is too old is looked for, in nanoseconds.
+const LOOK_EVERY: u64 = 250_000_000;
+/// What a packet takes beside its bytes.
+const OVERHEAD: usize = size_of::<Kept>() + 32;
 
 /// A packet that came too early; its ICRC is right.
 pub(crate) struct Early {
@@ -53,13 +60,36 @@ pub(crate) struct Unclaimed {
     ended: VecDeque<(Qpn, IpAddr)>,
 }
 
-impl Default for Unclaimed {
-    fn default() -> Unclaimed {
-        Unclaimed { packets: VecDeque::new(), room: Room::new(BYTES_MAX), ended: VecDeque::new() }
-    }
-}
-
 impl Unclaimed {
+    pub(crate) fn new(allowance: &Allowance) -> Unclaimed {
+        let room = allowance.kept.within(BYTES_MAX);
+        Unclaimed { packets: VecDeque::new(), room, ended: VecDeque::new() }
+    }
+
+    /// When to drop what is too old, if something is kept.
+    pub(crate) fn due(&self, now: u64) -> Option<u64> {
+        (!self.is_empty()).then(|| now.saturating_add(LOOK_EVERY))
+    }
+
+    /// Drops what is too old by now.
+    pub(crate) fn expire(&mut self, now: u64) {
+        self.packets.retain(|kept| kept.until >= now);
+        self.let_go_of_queue();
+    }
+
+    /// Drops the oldest packets while the vNIC keeps more than it may.
+    pub(crate) fn give_way(&mut self, allowance: &Allowance) {
+        while allowance.kept.is_over() && self.packets.pop_front().is_some() {}
+        self.let_go_of_queue();
+    }
+
+    /// An empty queue keeps no memory.
+    fn let_go_of_queue(&mut self) {
+        if self.packets.is_empty() {
+            self.packets = VecDeque::new();
+        }
+    }
+
     /// Keeps a packet.
     pub(crate) fn keep(&mut self, now: u64, packet: Early, again: Again) {
         while self.packets.front().is_some_and(|kept| kept.until < now) {
@@ -69,7 +99,7 @@ impl Unclaimed {
             self.packets.pop_front();
         }
         let _part = loop {
-            match self.room.part(packet.datagram.len()) {
+            match self.room.part(packet.datagram.len() + OVERHEAD) {
                 Some(part) => break part,
                 None if self.packets.pop_front().is_some() => {}
                 None => return,
@@ -109,7 +139,7 @@ impl Unclaimed {
 
 #[cfg(test)]
 mod tests {
-    use super::{Again, BYTES_MAX, Early, KEPT, KEPT_LONG, PACKETS_MAX, Unclaimed};
+    use super::{Again, Allowance, BYTES_MAX, Early, KEPT, KEPT_LONG, PACKETS_MAX, Unclaimed};
     use omniverb_terms::Qpn;
     use omniverb_transport::Ecn;
     use std::net::{IpAddr, Ipv4Addr};
@@ -129,7 +159,7 @@ mod tests {
 
     #[test]
     fn kept_in_order_and_not_for_long() {
-        let mut unclaimed = Unclaimed::default();
+        let mut unclaimed = Unclaimed::new(&Allowance::default());
         for (time, qpn, byte) in [(0, 7, 1), (1, 8, 2), (2, 7, 3)] {
             unclaimed.keep(time, early(qpn, &[byte]), Again::Yes);
         }
@@ -139,8 +169,30 @@ mod tests {
     }
 
     #[test]
+    fn what_is_old_goes_though_nothing_else_comes() {
+        let allowance = Allowance::default();
+        let mut unclaimed = Unclaimed::new(&allowance);
+        assert_eq!(unclaimed.due(0), None);
+        unclaimed.keep(0, early(7, &[1]), Again::Yes);
+        unclaimed.keep(0, early(7, &[2]), Again::No);
+        let mut now = 0;
+        while let Some(due) = unclaimed.due(now) {
+            assert!(due <= now + KEPT && due < 2 * KEPT_LONG);
+            now = due;
+            unclaimed.expire(now);
+            assert_eq!(
+                unclaimed.packets.len(),
+                if now <= KEPT { 2 } else { 1 }.min(unclaimed.packets.len())
+            );
+        }
+        assert!(
+            now > KEPT_LONG && allowance.kept.taken() == 0 && unclaimed.packets.capacity() == 0
+        );
+    }
+
+    #[test]
     fn what_is_not_said_again_is_kept_longer_but_behind_the_end_of_a_connection() {
-        let mut unclaimed = Unclaimed::default();
+        let mut unclaimed = Unclaimed::new(&Allowance::default());
         for ended in [false, true] {
             if ended {
                 unclaimed.connection_ended(Qpn(7), HOME);
@@ -154,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_datagram_is_for_the_link_with_its_sender() {
-        let mut unclaimed = Unclaimed::default();
+        let mut unclaimed = Unclaimed::new(&Allowance::default());
         let packet = Early { source: Some(Qpn(2)), ..early(7, &[1]) };
         unclaimed.keep(0, packet, Again::No);
         assert_eq!(taken(&mut unclaimed, 1, 7), []);
@@ -163,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_flood_takes_no_more_than_its_share() {
-        let mut unclaimed = Unclaimed::default();
+        let mut unclaimed = Unclaimed::new(&Allowance::default());
         for length in [1, 4096] {
             let datagram = vec![0; length];
             for number in 0..10 * PACKETS_MAX as u32 {

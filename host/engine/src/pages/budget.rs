@@ -6,12 +6,13 @@ use omniverb_sys::SideBySide;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 
-/// Mappings that all links of a vNIC may hold: the kernel allows the daemon 65530.
+/// Budget: mappings that all links of a vNIC may hold: the kernel allows the daemon 65530.
 const VNIC_MAPPINGS: usize = 512;
-/// Bytes of them. A tenant that means harm can make so much memory count as the daemon's.
+/// Budget: bytes of them. A tenant that means harm can make so much memory count as the daemon's.
 const VNIC_BYTES: usize = 1 << 30;
-/// Mappings and bytes of all vNICs together.
+/// Budget: mappings of all vNICs together.
 const ALL_MAPPINGS: usize = 4096;
+/// Budget: bytes of them.
 const ALL_BYTES: usize = 64 << 30;
 
 /// Room for mappings, and for their bytes.

@@ -3,12 +3,13 @@
 mod upper;
 
 use crate::command::Row;
+use crate::memory::Allowance;
 use crate::pages::grant::Grant;
 use crate::pages::granted::{Grants, Stretch};
 use crate::pages::placing::{Placing, is_drained};
 use crate::pages::reads::MappedReads;
 use crate::pages::sources::Sources;
-use crate::queue_pair::backlog::{Allowance, Backlog};
+use crate::queue_pair::backlog::Backlog;
 use crate::queue_pair::incoming::Incoming;
 use crate::queue_pair::outgoing::{Fate, Outgoing};
 use crate::queue_pair::reading::{Answer, Readings};
@@ -22,6 +23,7 @@ use omniverb_transport::{Request as Order, Status, SubmitError, Ticket};
 /// The engine's end of an RC or UC link.
 pub(crate) struct Application {
     endpoint: Endpoint,
+    allowance: Allowance,
     outgoing: Outgoing,
     incoming: Incoming,
     readings: Readings,
@@ -83,10 +85,11 @@ impl Application {
     ) -> Application {
         Application {
             endpoint,
-            outgoing: Outgoing::default(),
+            outgoing: Outgoing::new(&allowance),
             incoming: Incoming::new(sure_bytes),
-            backlog: Backlog::new(allowance),
-            readings: Readings::default(),
+            backlog: Backlog::new(&allowance),
+            readings: Readings::new(&allowance),
+            allowance,
             grants: Grants::default(),
             sources: Sources::default(),
             placing: Placing::default(),
@@ -140,6 +143,8 @@ impl Application {
     /// It is served no more.
     pub(crate) fn close(&mut self) {
         self.endpoint.close();
+        self.backlog = Backlog::new(&self.allowance);
+        self.readings = Readings::new(&self.allowance);
     }
 
     /// Whether it naps, and what has happened is what it waits for.
@@ -177,8 +182,25 @@ impl Application {
     }
 
     /// UC: likewise, what arrived for it.
-    pub(crate) fn flush_backlog(&mut self) -> Result<(), Broken> {
-        self.backlog.flush(&mut self.endpoint).map(drop)
+    pub(crate) fn flush_backlog(&mut self, now: u64) -> Result<(), Broken> {
+        self.backlog.flush(&mut self.endpoint, now).map(drop)
+    }
+
+    /// When something that is kept is too old.
+    pub(crate) fn due(&self) -> Option<u64> {
+        self.backlog.due().into_iter().chain(self.readings.due()).min()
+    }
+
+    /// Drops what is too old by now.
+    pub(crate) fn expire(&mut self, now: u64) {
+        self.backlog.expire(now);
+        self.readings.expire(now);
+    }
+
+    /// Drops what is kept here while the vNIC keeps more than it may.
+    pub(crate) fn give_way(&mut self) {
+        self.backlog.give_way(&self.allowance);
+        self.readings.give_way(&self.allowance);
     }
 
     /// UC: what arrived for it and found no room.

@@ -1,8 +1,8 @@
 //! An RC or UC queue pair: a link on one side, a transport connection on the other.
 
+use crate::memory::Allowance;
 use crate::pacing::flow::Way;
 use crate::queue_pair::application::{Application, Said};
-use crate::queue_pair::backlog::Allowance;
 use crate::queue_pair::outgoing::Fate;
 use crate::queue_pair::regulator::{Leaves, Regulator};
 use crate::queue_pair::stage::Stage;
@@ -180,7 +180,7 @@ impl Connected {
             }
             Transport::Uc(connection, _) => {
                 self.application.listen(|_| {})?;
-                self.application.flush_backlog()?;
+                self.application.flush_backlog(now)?;
                 if stuck {
                     connection.resume();
                 }
@@ -238,6 +238,7 @@ impl Connected {
 
     /// The time that was asked for has come.
     pub(crate) fn timeout(&mut self, now: u64) {
+        self.application.expire(now);
         if let Some(Transport::Rc(connection)) = &mut self.transport {
             connection.handle_timeout(now);
         }
@@ -245,11 +246,12 @@ impl Connected {
 
     /// When to call `timeout`.
     pub(crate) fn next_timeout(&self) -> Option<u64> {
-        match &self.transport {
+        let transport = match &self.transport {
             Some(Transport::Rc(connection)) => connection.poll_timeout(),
             Some(Transport::Uc(_, regulator)) => regulator.due(),
             None => None,
-        }
+        };
+        transport.into_iter().chain(self.application.due()).min()
     }
 
     /// Whether something waits for the application.

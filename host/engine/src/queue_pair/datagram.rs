@@ -1,8 +1,9 @@
 //! A UD queue pair and one of its destinations: a link on one side, single packets on the other.
 
+use crate::memory::Allowance;
 use crate::pacing::flow::Way;
 use crate::pacing::throttle::Throttle;
-use crate::queue_pair::backlog::{Allowance, Backlog};
+use crate::queue_pair::backlog::Backlog;
 use crate::queue_pair::regulator::{Leaves, Regulator};
 use omniverb_link::record::{FIRST, IMMEDIATE, LAST, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Request};
@@ -27,6 +28,7 @@ pub(crate) struct Datagrams {
     qpn: Qpn,
     peer_qpn: Qpn,
     psn: Psn,
+    allowance: Allowance,
     backlog: Backlog,
     regulator: Regulator,
     closed: bool,
@@ -51,7 +53,8 @@ impl Datagrams {
             qpn,
             peer_qpn,
             psn: Psn::default(),
-            backlog: Backlog::new(allowance),
+            backlog: Backlog::new(&allowance),
+            allowance,
             regulator: Regulator::throttled((qpn, peer_qpn), features, throttle),
             closed: false,
             rings_since: false,
@@ -59,14 +62,14 @@ impl Datagrams {
     }
 
     /// The application may have made room.
-    pub(crate) fn serve(&mut self) {
-        if !self.closed && self.backlog.flush(&mut self.endpoint).is_err() {
+    pub(crate) fn serve(&mut self, now: u64) {
+        if !self.closed && self.backlog.flush(&mut self.endpoint, now).is_err() {
             self.close();
         }
         // What it did before it saw that it is to ring, it does not tell.
         if self.endpoint.set_blocked(!self.backlog.is_empty()) {
             self.rings_since = true;
-            if !self.closed && self.backlog.flush(&mut self.endpoint).is_err() {
+            if !self.closed && self.backlog.flush(&mut self.endpoint, now).is_err() {
                 self.close();
             }
         }
@@ -82,9 +85,19 @@ impl Datagrams {
         !self.closed && !self.backlog.is_empty()
     }
 
-    /// When something may be sent again, if it is too early now.
+    /// When something may be sent again, if it is too early now, or is too old.
     pub(crate) fn next_timeout(&self) -> Option<u64> {
-        self.regulator.due()
+        self.regulator.due().into_iter().chain(self.backlog.due()).min()
+    }
+
+    /// The time that was asked for has come.
+    pub(crate) fn timeout(&mut self, now: u64) {
+        self.backlog.expire(now);
+    }
+
+    /// Drops what is kept here while the vNIC keeps more than it may.
+    pub(crate) fn give_way(&mut self) {
+        self.backlog.give_way(&self.allowance);
     }
 
     /// The application is going.
@@ -162,14 +175,14 @@ impl Datagrams {
         self.regulator.on_packet(packet.bth());
         let (flags, immediate) = carried(packet);
         let request = Request::Datagram { flags, immediate, qkey: deth.queue_key() };
-        match self.backlog.send(&mut self.endpoint, &request, packet.payload()) {
+        match self.backlog.send(&mut self.endpoint, &request, packet.payload(), now) {
             Ok(_) => {}
             Err(Broken) => self.close(),
         }
     }
 
     /// A packet to the group, which whoever sent: the application is given the header that tells.
-    pub(crate) fn copy(&mut self, packet: &Packet<'_>, (from, to): (IpAddr, IpAddr)) {
+    pub(crate) fn copy(&mut self, now: u64, packet: &Packet<'_>, (from, to): (IpAddr, IpAddr)) {
         let Some(deth) = packet.deth() else { return };
         let data = packet.payload();
         let fits = data.len() <= MESSAGE_MAX && packet.bth().is_in_default_partition();
@@ -183,7 +196,7 @@ impl Datagrams {
         let mut bytes = Vec::with_capacity(GRH_BYTES + data.len());
         bytes.extend(receive_area(from, to, 0, HOP_LIMIT, length));
         bytes.extend(data);
-        match self.backlog.send(&mut self.endpoint, &request, &bytes) {
+        match self.backlog.send(&mut self.endpoint, &request, &bytes, now) {
             Ok(_) => {}
             Err(Broken) => self.close(),
         }
@@ -192,6 +205,7 @@ impl Datagrams {
     /// Nothing is taken or sent any more.
     pub(crate) fn close(&mut self) {
         self.closed = true;
+        self.backlog = Backlog::new(&self.allowance);
         self.endpoint.close();
     }
 }

@@ -1,6 +1,7 @@
 //! What the application asks for: records of its request ring become requests of the transport,
 //! and stay in the ring until they are over.
 
+use crate::memory::Allowance;
 use crate::pages::granted::{Grants, Target};
 use crate::pages::sources::Sources;
 use crate::room::{Part, Room};
@@ -14,10 +15,15 @@ use omniverb_transport::{
 use omniverb_wire::Place;
 use std::collections::VecDeque;
 
-/// Records taken and not over at most: bounds the memory of a QP.
+/// Budget: records taken and not over.
 const PIECES_MAX: usize = 4096;
-/// Bytes of READ data kept at most for an application that does not take them.
+/// Budget: bytes of READ data kept for an application that does not take them, within its vNIC's.
+/// What does not fit is asked for again later.
 const KEPT_MAX: usize = 1 << 20;
+/// What kept READ data take beside their bytes: their place in the queue and the allocator's own.
+const OVERHEAD: usize = size_of::<Answer>() + 32;
+/// Places that an empty queue keeps.
+const QUEUE_SPARE: usize = 64;
 
 /// So far ahead of the packet that is made, bytes are fetched: they come from the cache of another
 /// processor.
@@ -79,8 +85,8 @@ pub(crate) struct Outgoing {
     room: Room,
 }
 
-impl Default for Outgoing {
-    fn default() -> Outgoing {
+impl Outgoing {
+    pub(crate) fn new(allowance: &Allowance) -> Outgoing {
         Outgoing {
             pieces: VecDeque::new(),
             first: 0,
@@ -89,12 +95,10 @@ impl Default for Outgoing {
             write: None,
             in_place: 0,
             answers: VecDeque::new(),
-            room: Room::new(KEPT_MAX),
+            room: allowance.answers.within(KEPT_MAX),
         }
     }
-}
 
-impl Outgoing {
     /// Hands records to `submit`. True: there may be more, but the transport is full.
     pub(crate) fn take(
         &mut self,
@@ -247,7 +251,7 @@ impl Outgoing {
         if self.answer(endpoint)? && say(endpoint, &response, data)? {
             return Ok(Placed::Done);
         }
-        let Some(part) = self.room.part(data.len()) else { return Ok(Placed::Full) };
+        let Some(part) = self.room.part(data.len() + OVERHEAD) else { return Ok(Placed::Full) };
         self.answers.push_back(Answer { response, data: data.into(), _part: Some(part) });
         Ok(Placed::Done)
     }
@@ -304,6 +308,10 @@ impl Outgoing {
                 return Ok(false);
             }
             self.answers.pop_front();
+            // An empty queue keeps no memory for a long one.
+            if self.answers.is_empty() && self.answers.capacity() > QUEUE_SPARE {
+                self.answers = VecDeque::new();
+            }
         }
         Ok(true)
     }

@@ -7,6 +7,7 @@
 //! anew when its turn has come (a READ may be executed again, 9.4.4): nothing else would ever make
 //! room, since answers leave in order.
 
+use crate::memory::Allowance;
 use crate::pages::reads::Filling;
 use crate::room::{Part, Room};
 use omniverb_link::{Broken, Endpoint, Nak, Response};
@@ -14,8 +15,16 @@ use omniverb_ring::{Record, UserMemory};
 use omniverb_transport::{Fetched, ReadRequest, Ticket};
 use std::collections::VecDeque;
 
-/// Bytes that are kept for one QP at most.
+/// Budget: bytes that are kept for one QP, within its vNIC's.
 const KEPT_MAX: usize = 2 << 20;
+/// Budget: how long nothing of it may be wanted, in nanoseconds. Then it is read anew when its turn
+/// comes.
+const KEPT: u64 = 3_000_000_000;
+
+/// What a kept byte takes: a queue that grows has up to twice the memory that it needs.
+const COST: usize = 2;
+/// Bytes of memory that an empty queue keeps.
+const SPARE: usize = 32 << 10;
 
 /// Something the application was asked.
 struct Asked {
@@ -43,6 +52,14 @@ struct Reading {
     kept: Kept,
 }
 
+impl Reading {
+    /// Its bytes are not kept, those that still come neither.
+    fn drop_kept(&mut self) {
+        self.wanted = false;
+        self.kept.forget();
+    }
+}
+
 /// Bytes that came before their turn, and their part of the room for such.
 struct Kept {
     bytes: VecDeque<u8>,
@@ -55,7 +72,7 @@ impl Kept {
     }
 
     fn forget(&mut self) {
-        self.part.shrink(self.bytes.len());
+        self.part.shrink(COST * self.bytes.len());
         self.bytes = VecDeque::new();
     }
 }
@@ -81,19 +98,53 @@ pub(crate) struct Readings {
     taken: usize,
     /// For all bytes that are kept.
     room: Room,
+    /// When bytes were kept or taken last.
+    progress: u64,
     /// READs whose data were dropped. The transport has no more of them under way than it allows
     /// the peer (`max_dest_rd_atomic`), and as many that it answers again.
     dropped: Vec<(Ticket, ReadRequest, u64)>,
 }
 
-impl Default for Readings {
-    fn default() -> Readings {
-        let room = Room::new(KEPT_MAX);
-        Readings { asked: VecDeque::new(), taken: 0, room, dropped: Vec::new() }
-    }
-}
-
 impl Readings {
+    pub(crate) fn new(allowance: &Allowance) -> Readings {
+        let room = allowance.kept.within(KEPT_MAX);
+        Readings { asked: VecDeque::new(), taken: 0, room, progress: 0, dropped: Vec::new() }
+    }
+
+    /// When what is kept is too old, if nothing of it is wanted until then.
+    pub(crate) fn due(&self) -> Option<u64> {
+        (self.room.taken() > 0).then(|| self.progress.saturating_add(KEPT))
+    }
+
+    /// Drops what is too old by now.
+    pub(crate) fn expire(&mut self, now: u64) {
+        if self.due().is_some_and(|due| due <= now) {
+            self.drop_kept(|| true);
+        }
+    }
+
+    /// Drops what is kept, the latest first, while the vNIC keeps more than it may.
+    pub(crate) fn give_way(&mut self, allowance: &Allowance) {
+        self.drop_kept(|| allowance.kept.is_over());
+    }
+
+    /// Drops kept bytes as long as that is `necessary`; their READs are asked for anew when their
+    /// turns have come.
+    fn drop_kept(&mut self, necessary: impl Fn() -> bool) {
+        for index in (0..self.asked.len()).rev() {
+            let Kind::Read(reading) = &mut self.asked[index].kind else { continue };
+            if !reading.wanted || reading.kept.bytes.is_empty() || !necessary() {
+                continue;
+            }
+            reading.drop_kept();
+            let (request, begin, complete) = (reading.request, reading.begin, reading.complete);
+            self.dropped.push((self.asked[index].ticket, request, begin));
+            if complete {
+                self.asked.remove(index);
+            }
+        }
+    }
+
     /// A READ was passed on, or what is left of it from `begin` on.
     pub(crate) fn read(&mut self, ticket: Ticket, request: &ReadRequest, begin: u64) {
         self.dropped.retain(|(dropped, ..)| *dropped != ticket);
@@ -229,12 +280,14 @@ impl Readings {
         endpoint: &mut Endpoint,
         (ticket, offset): (Ticket, u64),
         target: &mut [u8],
+        now: u64,
     ) -> Result<Filling, Broken> {
         loop {
             if let Some(rest) = self.anew(ticket, offset) {
                 return Ok(Filling::Travels(rest));
             }
             if self.take_kept(ticket, target) {
+                self.progress = now;
                 return Ok(Filling::Done(Fetched::Filled));
             }
             let Some((Response::ReadData { last }, record)) = self.look(endpoint)? else {
@@ -257,10 +310,9 @@ impl Readings {
             // A packet that spans two records, or somebody else's turn.
             if asked.ticket == ticket {
                 // What is left of one record, and not for long.
-                reading.kept.part.stretch(rest);
-            } else if !reading.kept.part.grow(rest) {
-                reading.wanted = false;
-                reading.kept.forget();
+                reading.kept.part.stretch(COST * rest);
+            } else if !reading.kept.part.grow(COST * rest) {
+                reading.drop_kept();
                 self.dropped.push((asked.ticket, reading.request, reading.begin));
                 continue;
             }
@@ -269,6 +321,7 @@ impl Readings {
                 endpoint.response_payload(&record, self.taken, memory);
             });
             reading.kept.bytes.extend(bytes);
+            self.progress = now;
             self.pass(endpoint, &record, last)?;
         }
     }
@@ -284,7 +337,10 @@ impl Readings {
         for (to, from) in target.iter_mut().zip(reading.kept.bytes.drain(..count)) {
             *to = from;
         }
-        reading.kept.part.shrink(count);
+        reading.kept.part.shrink(COST * count);
+        if reading.kept.bytes.is_empty() && reading.kept.bytes.capacity() > SPARE {
+            reading.kept.bytes = VecDeque::new();
+        }
         if reading.complete && reading.kept.bytes.is_empty() {
             self.asked.remove(index);
         }

@@ -16,7 +16,7 @@ mod task;
 mod tests;
 mod thread;
 
-use crate::recorder::queue::PacketQueue;
+use crate::recorder::queue::{CaptureRoom, PacketQueue};
 use omniverb_ring::Window;
 use omniverb_sys::EventFd;
 use omniverb_sys::lock;
@@ -39,6 +39,7 @@ pub struct Recorder {
     begun: Mutex<mpsc::Receiver<(u64, Option<Errno>)>>,
     ended: Mutex<mpsc::Receiver<(u64, Summary)>>,
     ready: Arc<EventFd>,
+    room: CaptureRoom,
 }
 
 impl Recorder {
@@ -57,7 +58,8 @@ impl Recorder {
             .spawn(move || thread.run(&pulse))?;
         let (tasks, thread) = (Some(tasks), Some(thread));
         let (begun, ended) = (Mutex::new(begun), Mutex::new(ended));
-        Ok(Recorder { tasks, thread, begun, ended, ready })
+        let room = CaptureRoom::default();
+        Ok(Recorder { tasks, thread, begun, ended, ready, room })
     }
 
     /// Begins to capture a vNIC: `snap_bytes` of each packet. What the engine has of it is to go to
@@ -71,7 +73,7 @@ impl Recorder {
         file: OwnedFd,
         snap_bytes: u32,
     ) -> Arc<PacketQueue> {
-        let queue = Arc::new(PacketQueue::new(snap_bytes as usize));
+        let queue = Arc::new(PacketQueue::new(snap_bytes as usize, &self.room));
         let kept = queue.clone();
         self.send(Task::Begin { capture, vnic, file, snap_bytes, queue: kept });
         queue

@@ -13,7 +13,8 @@ const RECORDS_PER_TURN: usize = 4096;
 /// How long links that have ended are known still, in nanoseconds: of their end one process learns
 /// later than we do, and tells of them until then.
 const ENDED_TIME: u64 = 1_000_000_000;
-/// How many of one process. Who ends more of them in that time misses packets of the others.
+/// Budget: how many of one process. Who ends more of them in that time misses packets of the
+/// others.
 const ENDED_MAX: usize = 1024;
 
 /// An end of a link, and who is concerned.

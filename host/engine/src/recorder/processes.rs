@@ -6,8 +6,8 @@
 use super::process::Process;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Processes that have ended and are remembered: as many as tell at a time. If more end while
-/// something is kept back, what the first of them told of links that were not known is lost.
+/// Budget: processes that have ended and are remembered: as many as tell at a time. If more end
+/// while something is kept back, what the first of them told of links that were not known is lost.
 const ENDED_MAX: usize = 256;
 
 /// They are known by the numbers of their sessions.

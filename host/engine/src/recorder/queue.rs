@@ -1,6 +1,7 @@
 //! A vNIC's packets on their way to a capture file: the engine leaves copies here, a thread of its
 //! own ([`crate::recorder`]) writes them down. Neither waits for the other.
 
+use crate::room::{Part, Room};
 use omniverb_sys::clock;
 use omniverb_sys::lock;
 use omniverb_wire::{Flow, Identification};
@@ -8,10 +9,12 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Addresses of a vNIC that are remembered: more than it has GIDs.
+/// Budget: addresses of a vNIC that are remembered: more than it has GIDs.
 const ADDRESSES_MAX: usize = 64;
-/// Bytes that may wait to be written down.
+/// Budget: bytes of one capture that may wait to be written down.
 const BYTES_MAX: usize = 64 << 20;
+/// Budget: those of all captures together; none has more than is left for others.
+const ALL_BYTES_MAX: usize = 128 << 20;
 
 /// A packet that the engine sent or received.
 pub(crate) struct CapturedPacket {
@@ -23,13 +26,23 @@ pub(crate) struct CapturedPacket {
     pub(crate) bytes: Box<[u8]>,
     /// Bytes that all of it had, ICRC included.
     pub(crate) length: usize,
+    /// Of the room for what waits.
+    _part: Part,
+}
+
+/// Room for what waits of all captures.
+pub(crate) struct CaptureRoom(Room);
+
+impl Default for CaptureRoom {
+    fn default() -> CaptureRoom {
+        CaptureRoom(Room::new(ALL_BYTES_MAX))
+    }
 }
 
 /// Packets that wait to be written down, and how many were dropped for want of room.
 #[derive(Default)]
 pub(crate) struct Queued {
     pub(crate) list: Vec<CapturedPacket>,
-    bytes: usize,
     pub(crate) dropped: u64,
 }
 
@@ -38,6 +51,7 @@ pub struct PacketQueue {
     queued: Mutex<Queued>,
     snap_bytes: usize,
     open: AtomicBool,
+    room: Room,
 }
 
 impl std::fmt::Debug for PacketQueue {
@@ -47,8 +61,9 @@ impl std::fmt::Debug for PacketQueue {
 }
 
 impl PacketQueue {
-    pub(crate) fn new(snap_bytes: usize) -> PacketQueue {
-        PacketQueue { queued: Mutex::default(), snap_bytes, open: AtomicBool::new(true) }
+    pub(crate) fn new(snap_bytes: usize, CaptureRoom(all): &CaptureRoom) -> PacketQueue {
+        let (open, room) = (AtomicBool::new(true), all.share(BYTES_MAX));
+        PacketQueue { queued: Mutex::default(), snap_bytes, open, room }
     }
 
     /// Everything that came since.
@@ -105,6 +120,12 @@ impl CaptureSender {
     ) {
         let Some(queue) = &self.queue else { return };
         let kept = datagram.len().min(queue.snap_bytes);
+        // The list has up to twice the places that it needs.
+        let needed = kept + 2 * size_of::<CapturedPacket>();
+        let Some(_part) = queue.room.part(needed) else {
+            lock(&queue.queued).dropped += 1;
+            return;
+        };
         let packet = CapturedPacket {
             time: clock::now(),
             flow: *flow,
@@ -112,15 +133,9 @@ impl CaptureSender {
             traffic_class,
             bytes: datagram[..kept].into(),
             length: datagram.len(),
+            _part,
         };
-        let mut queued = lock(&queue.queued);
-        let needed = kept + size_of::<CapturedPacket>();
-        if queued.bytes + needed > BYTES_MAX {
-            queued.dropped += 1;
-        } else {
-            queued.bytes += needed;
-            queued.list.push(packet);
-        }
+        lock(&queue.queued).list.push(packet);
     }
 }
 
@@ -134,7 +149,7 @@ mod tests {
         let [one, other] = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap());
         sender.has_sent(one);
         assert!(!sender.has_from(one), "nobody copied it");
-        sender.set(Some(Arc::new(PacketQueue::new(100))));
+        sender.set(Some(Arc::new(PacketQueue::new(100, &CaptureRoom::default()))));
         sender.has_sent(one);
         assert!(sender.has_from(one) && !sender.has_from(other));
         sender.set(None);
@@ -143,7 +158,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_counted_and_memory_bounded() {
-        let queue = Arc::new(PacketQueue::new(100));
+        let queue = Arc::new(PacketQueue::new(100, &CaptureRoom::default()));
         let mut sender = CaptureSender::default();
         assert!(!sender.is_on());
         sender.set(Some(queue.clone()));

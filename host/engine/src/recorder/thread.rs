@@ -30,7 +30,7 @@ const HOLD: u64 = 20_000_000;
 const LOOK: Duration = Duration::from_millis(3);
 /// How often files are brought up to date, in nanoseconds.
 const FLUSH_EVERY: u64 = 50_000_000;
-/// Bytes kept back; beyond that rings fill up, and who tells drops.
+/// Budget: bytes kept back; beyond that rings fill up, and who tells drops.
 const KEPT_BACK_MAX: usize = 64 << 20;
 /// Turns for what is left in a ring when its process ends.
 const LAST_TURNS: usize = 64;

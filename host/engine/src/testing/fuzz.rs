@@ -1,10 +1,10 @@
 //! For fuzzing: a queue pair of the engine between an application and a network that both do what
 //! the bytes say.
 
+use crate::memory::Allowance;
 use crate::pages::budget::Mappings;
 use crate::pages::grant::Grant;
 use crate::pages::together::Hold;
-use crate::queue_pair::backlog::Allowance;
 use crate::queue_pair::connected::Connected;
 use crate::queue_pair::terms::Trains;
 use omniverb_link::attributes::{Receiving, Sending};

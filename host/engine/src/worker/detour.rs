@@ -2,6 +2,7 @@
 //! what has come out of it.
 
 use super::timers::{Alarm, Due, Timers};
+use crate::memory::Allowance;
 use crate::network::faults::BadLine;
 use crate::network::port::Arrival;
 use omniverb_terms::VnicId;
@@ -15,8 +16,8 @@ pub(super) struct Detour {
 
 impl Detour {
     /// `seed`: decides to which packets the faults happen.
-    pub(super) fn new(faults: Faults, seed: u64) -> Detour {
-        Detour { line: BadLine::new(faults, seed), alarm: Alarm::default() }
+    pub(super) fn new(faults: Faults, seed: u64, allowance: &Allowance) -> Detour {
+        Detour { line: BadLine::new(faults, seed, allowance), alarm: Alarm::default() }
     }
 
     /// A datagram takes it.
@@ -27,6 +28,11 @@ impl Detour {
     /// One that has arrived by now.
     pub(super) fn take(&mut self, now: u64) -> Option<(Arrival, Vec<u8>)> {
         self.line.take(now)
+    }
+
+    /// Drops what is on it if the vNIC keeps more than it may.
+    pub(super) fn give_way(&mut self, allowance: &Allowance) {
+        self.line.give_way(allowance);
     }
 
     /// What was done to packets.

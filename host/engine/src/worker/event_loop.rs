@@ -8,6 +8,7 @@ use super::state::State;
 use super::state::receive::Receiving;
 use super::watcher::{Awake, Watcher};
 use crate::command::Command;
+use crate::memory::Store;
 use crate::network::questions::Questions;
 use crate::pages::budget::Mappings;
 use omniverb_sys::pulse::Pulse;
@@ -47,9 +48,9 @@ impl Worker {
         outbox: Outbox,
         counters: Counters,
         spin: Duration,
-        (mappings, questions): (Mappings, Questions),
+        (store, mappings, questions): (Store, Mappings, Questions),
     ) -> io::Result<Worker> {
-        let state = State::new(outbox, Showing::new(counters), mappings, questions)?;
+        let state = State::new(outbox, Showing::new(counters), store, mappings, questions)?;
         Ok(Worker {
             watcher: Watcher::new(&inbox.wake, state.rung())?,
             inbox,

@@ -126,7 +126,7 @@ impl Gate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue_pair::backlog::Allowance;
+    use crate::memory::Allowance;
     use crate::queue_pair::datagram::Datagrams;
     use crate::testing::fuzz::end;
     use crate::worker::link::{Ends, Kind};

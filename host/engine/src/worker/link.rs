@@ -158,7 +158,7 @@ impl Link {
                 Served { left, is_new: !was_ready && connected.is_ready() }
             }
             Kind::Datagrams(datagrams) => {
-                datagrams.serve();
+                datagrams.serve(now);
                 Served { left: Left::Nothing, is_new: false }
             }
         }
@@ -254,7 +254,7 @@ impl Link {
         self.counted.received_packets += 1;
         self.counted.received_bytes += sound.datagram.len() as u64;
         if let Kind::Datagrams(datagrams) = &mut self.kind {
-            datagrams.copy(&sound.packet, (sound.from, sound.local));
+            datagrams.copy(sound.now, &sound.packet, (sound.from, sound.local));
         }
     }
 
@@ -272,8 +272,17 @@ impl Link {
     /// Its alarm went off.
     pub(super) fn timeout(&mut self, now: u64) {
         self.alarm.went_off();
-        if let Kind::Connected(connected) = &mut self.kind {
-            connected.timeout(now);
+        match &mut self.kind {
+            Kind::Connected(connected) => connected.timeout(now),
+            Kind::Datagrams(datagrams) => datagrams.timeout(now),
+        }
+    }
+
+    /// Drops what it keeps while its vNIC keeps more than it may.
+    pub(super) fn give_way(&mut self) {
+        match &mut self.kind {
+            Kind::Connected(connected) => connected.application.give_way(),
+            Kind::Datagrams(datagrams) => datagrams.give_way(),
         }
     }
 

@@ -12,6 +12,8 @@ pub(crate) enum Due {
     Vnic(VnicId),
     /// A vNIC for which delayed packets arrive.
     Faults(VnicId),
+    /// A vNIC that keeps early packets.
+    Early(VnicId),
 }
 
 /// All of them, soonest first.

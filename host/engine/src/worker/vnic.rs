@@ -4,11 +4,13 @@ use super::copies::Copies;
 use super::detour::Detour;
 use super::gate::Gate;
 use super::tidings::Tidings;
+use super::timers::{Alarm, Due, Timers};
+use crate::memory::Allowance;
 use crate::network::port::Sockets;
 use crate::network::unclaimed::Unclaimed;
 use crate::pages::budget::Budget;
-use crate::queue_pair::backlog::Allowance;
 use crate::recorder::queue::CaptureSender;
+use omniverb_terms::VnicId;
 use std::sync::Arc;
 
 /// A vNIC that a packet thread serves, until the control plane closes it; its links go with it.
@@ -18,7 +20,9 @@ pub(super) struct Vnic {
     pub(super) gate: Gate,
     /// Packets for queue pairs that have no link yet.
     pub(super) unclaimed: Unclaimed,
-    /// What its links keep for slow applications.
+    /// Goes off when some of them are too old.
+    early: Alarm,
+    /// What is kept for it and its links.
     pub(super) allowance: Allowance,
     /// What they have mapped.
     pub(super) budget: Budget,
@@ -35,12 +39,13 @@ pub(super) struct Vnic {
 }
 
 impl Vnic {
-    pub(super) fn new(sockets: Sockets, budget: Budget, now: u64) -> Vnic {
+    pub(super) fn new(sockets: Sockets, budget: Budget, allowance: Allowance, now: u64) -> Vnic {
         Vnic {
             sockets: Arc::new(sockets),
             gate: Gate::default(),
-            unclaimed: Unclaimed::default(),
-            allowance: Allowance::default(),
+            unclaimed: Unclaimed::new(&allowance),
+            early: Alarm::default(),
+            allowance,
             budget,
             copies: Copies::default(),
             capture: CaptureSender::default(),
@@ -48,6 +53,32 @@ impl Vnic {
             tidings: Tidings::new(now),
             managed: 0,
         }
+    }
+
+    /// Has early packets looked at when some of them are too old.
+    pub(super) fn set_early_alarm(&mut self, id: VnicId, timers: &mut Timers, now: u64) {
+        self.early.set(timers, Due::Early(id), self.unclaimed.due(now));
+    }
+
+    /// The time that was asked for has come.
+    pub(super) fn early_alarm_went_off(&mut self, id: VnicId, timers: &mut Timers, now: u64) {
+        self.early.went_off();
+        self.unclaimed.expire(now);
+        self.set_early_alarm(id, timers, now);
+    }
+
+    /// Drops what is kept for itself while it keeps more than it may.
+    pub(super) fn give_way(&mut self) {
+        self.unclaimed.give_way(&self.allowance);
+        if let Some(detour) = &mut self.detour {
+            detour.give_way(&self.allowance);
+        }
+    }
+
+    /// It is gone.
+    pub(super) fn close(&mut self, id: VnicId, timers: &mut Timers) {
+        self.gate.close(id, timers);
+        self.early.cancel(timers, Due::Early(id));
     }
 
     /// Numbers management datagrams.

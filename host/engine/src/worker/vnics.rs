@@ -32,6 +32,12 @@ impl Vnics {
         self.0.get_mut(&id)
     }
 
+    /// Those that keep more than they may: they are to yield.
+    pub(super) fn over(&self) -> Vec<VnicId> {
+        let over = self.0.iter().filter(|(_, vnic)| vnic.allowance.kept.is_over());
+        over.map(|(id, _)| *id).collect()
+    }
+
     /// What packets for this one go through, if it has faults.
     pub(super) fn detour_mut(&mut self, id: VnicId) -> Option<&mut Detour> {
         self.get_mut(id)?.detour.as_mut()

@@ -51,6 +51,18 @@ impl Holder {
         Holder(self.0.iter().cloned().chain([Part::Process(pid)]).collect())
     }
 
+    /// The way to it as words: cgroups from the root, then user, vNIC or process.
+    #[must_use]
+    pub fn path(&self) -> Vec<Box<str>> {
+        let word = |part: &Part| match part {
+            Part::Group(name) => name.clone(),
+            Part::User(user) => format!("/user {user}").into(),
+            Part::Vnic(vnic) => format!("/vnic {}", vnic.0).into(),
+            Part::Process(pid) => format!("/process {pid}").into(),
+        };
+        self.0.iter().map(word).collect()
+    }
+
     pub(crate) fn parts(&self) -> &[Part] {
         &self.0
     }

@@ -32,7 +32,7 @@ impl Application {
 
     /// Takes a part of a message of the peer.
     fn take(&mut self, ticket: Ticket, part: &Part<'_>) -> Result<Delivery, Broken> {
-        if !self.tell_srq(part.srq)? {
+        if !self.tell_srq(part.srq)? || !self.backlog.takes_up(part.place) {
             return Ok(Delivery::Full);
         }
         // Nothing of a part without a receive is placed.
@@ -86,7 +86,7 @@ impl Application {
             return self.incoming.put(&mut self.endpoint, ticket, record, data, needs);
         }
         // UC does not ask: the application drops what it has no receive for.
-        let sent = self.backlog.send(&mut self.endpoint, record, data)?;
+        let sent = self.backlog.send(&mut self.endpoint, record, data, self.now)?;
         Ok(if sent { Delivery::Done } else { Delivery::Full })
     }
 
@@ -124,14 +124,15 @@ impl Application {
         let mut filling =
             mapped_reads.fill(grants, endpoint, (ticket, offset), target, self.now)?;
         if let Filling::NotMapped = filling {
-            filling = self.readings.fetch(endpoint, (ticket, offset), target)?;
+            filling = self.readings.fetch(endpoint, (ticket, offset), target, self.now)?;
         }
         if let Filling::Travels(rest) = filling {
             if !self.ask(ticket, &rest, offset)? {
                 return Ok(Fetched::Later);
             }
             self.mapped_reads.release(ticket);
-            filling = self.readings.fetch(&mut self.endpoint, (ticket, offset), target)?;
+            filling =
+                self.readings.fetch(&mut self.endpoint, (ticket, offset), target, self.now)?;
         }
         Ok(if let Filling::Done(fetched) = filling { fetched } else { Fetched::Later })
     }

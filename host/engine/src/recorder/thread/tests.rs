@@ -1,7 +1,7 @@
 //! One capture after, and beside, another.
 
 use super::*;
-use crate::recorder::queue::PacketQueue;
+use crate::recorder::queue::{CaptureRoom, PacketQueue};
 use crate::recorder::rebuild::TracedEnd;
 use omniverb_link::Tracer;
 use omniverb_link::trace::{KEEP_MAX, Kind, TRACE_BYTES};
@@ -40,7 +40,7 @@ impl Bench {
     }
 
     fn begin(&mut self, capture: u64) {
-        let (file, queue) = (file(), Arc::new(PacketQueue::new(100)));
+        let (file, queue) = (file(), Arc::new(PacketQueue::new(100, &CaptureRoom::default())));
         let (vnic, snap_bytes) = (VNIC, 100);
         self.thread.obey(Task::Begin { capture, vnic, file, snap_bytes, queue });
     }

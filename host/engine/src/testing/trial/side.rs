@@ -1,7 +1,7 @@
 //! One end of a trial: an application, and the engine's queue pair at the other end of its link.
 
 use super::super::fuzz::{end, end_that_rings};
-use crate::queue_pair::backlog::Allowance;
+use crate::memory::Allowance;
 use crate::queue_pair::connected::Connected;
 use crate::queue_pair::terms::Trains;
 use omniverb_link::Endpoint;

@@ -205,7 +205,9 @@ impl State {
             ecn: sound.ecn,
             datagram: sound.datagram.to_vec(),
         };
-        home.unclaimed.keep(clock::now(), packet, again);
+        let now = clock::now();
+        home.unclaimed.keep(now, packet, again);
+        home.set_early_alarm(vnic, &mut self.clocked, now);
     }
 
     /// A link is ready for packets that came before it was.

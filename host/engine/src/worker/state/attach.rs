@@ -3,6 +3,7 @@
 use super::State;
 use crate::command::{Attach, Event, feature};
 use crate::events::Posted;
+use crate::memory::HolderPath;
 use crate::network::port::Sockets;
 use crate::queue_pair::connected::Connected;
 use crate::queue_pair::datagram::Datagrams;
@@ -24,9 +25,16 @@ use std::sync::Arc;
 const LAST_TURNS: usize = 64;
 
 impl State {
-    pub(super) fn open_vnic(&mut self, id: VnicId, port: Arc<Port>, watcher: &Watcher) {
+    pub(super) fn open_vnic(
+        &mut self,
+        id: VnicId,
+        port: Arc<Port>,
+        holder: &HolderPath,
+        watcher: &Watcher,
+    ) {
         let made = Sockets::new(port).and_then(|sockets| {
-            let vnic = Vnic::new(sockets, self.together.budget(), clock::now());
+            let vnic =
+                Vnic::new(sockets, self.together.budget(), self.store.vnic(holder), clock::now());
             watcher.add(id, &vnic.sockets)?;
             Ok(vnic)
         });
@@ -39,7 +47,7 @@ impl State {
     pub(super) fn close_vnic(&mut self, id: VnicId, watcher: &Watcher) {
         let Some(mut vnic) = self.vnics.close(id) else { return };
         watcher.remove(&vnic.sockets);
-        vnic.gate.close(id, &mut self.clocked);
+        vnic.close(id, &mut self.clocked);
         if let Some(detour) = &mut vnic.detour {
             detour.close(id, &mut self.clocked);
             self.showing.forget_faults(id);

@@ -19,7 +19,7 @@ impl State {
     /// Other faults, from their seed, or none. What was delayed arrives now.
     pub(super) fn set_faults(&mut self, vnic: VnicId, faults: Option<Box<(Faults, u64)>>) {
         let Some(home) = self.vnics.get_mut(vnic) else { return };
-        let detour = faults.map(|faults| Detour::new(faults.0, faults.1));
+        let detour = faults.map(|faults| Detour::new(faults.0, faults.1, &home.allowance));
         let old = std::mem::replace(&mut home.detour, detour);
         self.showing.forget_faults(vnic);
         if let Some(mut old) = old {

@@ -22,6 +22,7 @@ use super::outbox::Outbox;
 use super::timers::{Due, Timers};
 use super::vnics::Vnics;
 use crate::command::Grant;
+use crate::memory::Store;
 use crate::network::passages::Passages;
 use crate::network::questions::Questions;
 use crate::network::train::Train;
@@ -57,6 +58,10 @@ pub(super) struct State {
     train: Option<Train>,
     /// A message of a datagram while a packet is made of it.
     message: Vec<u8>,
+    /// What is kept on behalf of all vNICs of the host.
+    store: Store,
+    /// How often somebody was made to yield when that was looked at last.
+    asked: u64,
     /// What this thread's links have mapped.
     together: Together,
     /// What of that is being mapped, and what waits for it.
@@ -67,6 +72,7 @@ impl State {
     pub(super) fn new(
         outbox: Outbox,
         showing: Showing,
+        store: Store,
         mappings: Mappings,
         questions: Questions,
     ) -> io::Result<State> {
@@ -85,6 +91,8 @@ impl State {
             passages: Passages::default(),
             train: Some(Train::new()),
             message: Vec::new(),
+            asked: store.asked(),
+            store,
             together: Together::new(mappings),
             rows: Rows::default(),
         })
@@ -93,6 +101,7 @@ impl State {
     /// One turn. [`Left::Something`] also if it had something to do: then more may follow at once.
     pub(super) fn turn(&mut self, now: Now) -> Left {
         self.turns = self.turns.wrapping_add(1);
+        self.give_way_to_small(now.clock);
         let mut busy = self.hear_bells();
         busy |= self.time_passes(now);
         busy |= self.serve_links();
@@ -153,9 +162,35 @@ impl State {
                     }
                     self.delayed(vnic);
                 }
+                Due::Early(id) => {
+                    let Some(vnic) = self.vnics.get_mut(id) else { continue };
+                    vnic.early_alarm_went_off(id, &mut self.clocked, now.clock);
+                }
             }
         }
         any
+    }
+
+    /// vNICs that are the largest holders of what is kept drop some of it where too little is left.
+    fn give_way_to_small(&mut self, now: u64) {
+        self.store.look(now);
+        let asked = self.store.asked();
+        if std::mem::replace(&mut self.asked, asked) == asked {
+            return;
+        }
+        for id in self.vnics.over() {
+            let Some(vnic) = self.vnics.get_mut(id) else { continue };
+            vnic.give_way();
+            let kept = vnic.allowance.kept.clone();
+            for index in self.links.of_vnic(id) {
+                if !kept.is_over() {
+                    break;
+                }
+                if let Some(link) = self.links.get_mut(index) {
+                    link.give_way();
+                }
+            }
+        }
     }
 
     /// Serves links that are to be served, as many as a turn allows.

@@ -8,7 +8,9 @@ use omniverb_sys::clock;
 impl State {
     pub(in crate::worker) fn obey(&mut self, command: Command, watcher: &Watcher) {
         match command {
-            Command::OpenVnic { vnic, port } => self.open_vnic(vnic, port, watcher),
+            Command::OpenVnic { vnic, port, holder } => {
+                self.open_vnic(vnic, port, &holder, watcher);
+            }
             Command::CloseVnic { vnic } => self.close_vnic(vnic, watcher),
             Command::SetLimit { vnic, limit } => {
                 if let Some(vnic) = self.vnics.get_mut(vnic) {

@@ -4,6 +4,7 @@
 use super::State;
 use crate::command::{Attach, Command, Event, Grant, Memory, Pages, QpCounters, Row};
 use crate::events::Events;
+use crate::memory::Store;
 use crate::network::handshake;
 use crate::network::port::Arrival;
 use crate::network::questions::Questions;
@@ -38,8 +39,8 @@ fn bench_showing(counters: Counters) -> (State, Events) {
     let events = Events::default();
     let outbox = Outbox::new(events.clone(), Arc::new(EventFd::new().unwrap()));
     let showing = Showing::new(counters);
-    let questions = Questions::default();
-    (State::new(outbox, showing, Mappings::default(), questions).unwrap(), events)
+    let (store, questions) = (Store::new(1 << 20), Questions::default());
+    (State::new(outbox, showing, store, Mappings::default(), questions).unwrap(), events)
 }
 
 fn memory(bytes: usize) -> Memory {
@@ -199,7 +200,7 @@ fn who_keeps_pages_that_are_not_mapped_is_told() {
     let files = [(); 2].map(|()| EventFd::new().unwrap());
     let watcher = Watcher::new(&files[0], &files[1]).unwrap();
     let port = Arc::new(Port::carried_by_another(PORT, Box::new(drop)).unwrap());
-    state.obey(Command::OpenVnic { vnic: VICTIM, port }, &watcher);
+    state.obey(Command::OpenVnic { vnic: VICTIM, port, holder: Arc::default() }, &watcher);
     victim(&mut state, Service::Rc, 99, None);
     let file = Arc::new(memfd::create("memory", 8 * PAGE).unwrap());
     let mut granted = |parts: usize, at: u64, start: u64| {
@@ -243,7 +244,7 @@ fn whatever_strangers_send_answers_to_questions_of_ours_come_through() {
     let port = Arc::new(Port::carried_by_another(PORT, Box::new(drop)).unwrap());
     let files = [(); 2].map(|()| EventFd::new().unwrap());
     let watcher = Watcher::new(&files[0], &files[1]).unwrap();
-    state.obey(Command::OpenVnic { vnic: VICTIM, port }, &watcher);
+    state.obey(Command::OpenVnic { vnic: VICTIM, port, holder: Arc::default() }, &watcher);
     state.questions.begin(7, HERE, ip(3));
     state.questions.begin(8, VICTIM, ip(5));
     for number in 100..20_100 {

@@ -1,0 +1,212 @@
+"""The daemon's memory: others make it keep as much as it will, from many vNICs, of each kind; it
+stays below its stated total, and gives back what it has no use for.
+
+Victims stand still (programs/hoard.c), a neighbour sends packets by hand: no Omniverb, which would
+slow down when it is asked to.
+"""
+
+import contextlib
+import json
+import pathlib
+import subprocess
+import sys
+import time
+
+from harness import process, roce
+from harness.case import ALONE, Case, Group, check
+from harness.host import Host
+from harness.network import Namespace
+
+_OWN = "10.77.0.250"
+# The whole that the configuration allows; the engine keeps a sixteenth of it, its parts say
+# docs/budgets.md. What else may come: rings of links, and what the allocator has not given back
+# yet.
+_WHOLE = 1024
+_KEPT = _WHOLE // 16
+_BESIDE = 48
+_BACK = 64  # MiB more than in the beginning, ten seconds later
+_AFTER = 10
+_PAYLOAD = 4000
+
+_SEND = r"""
+import json, sys, time
+order = json.loads(sys.argv[1])
+sys.path.insert(0, order["harness"])
+import roce
+sender, packets = roce.Sender(), []
+for target in order["targets"]:
+    for source in range(order["sources"]):
+        packets.append(roce.packet(order["own"], target["address"], roce.UD_SEND, target["qpn"], 0,
+                                   roce.deth(0x11223344, 0x900 + source), bytes(order["bytes"])))
+# First one of each, so that links are made before much comes.
+end = time.monotonic() + order["seconds"]
+for packet in packets:
+    sender.send(packet)
+time.sleep(0.5)
+while time.monotonic() < end:
+    for packet in packets:
+        sender.send(packet)
+print(sender.count, flush=True)
+"""
+
+
+class _Crowd:
+    """A host with so many vNICs, and a neighbour on its network."""
+
+    def __init__(self, stage, count):
+        self.stage, self.count = stage, count
+        settings = stage.folder("resident") / "omniverbd.toml"
+        settings.write_text(f'memory_max_mib = {_WHOLE}\ndatapath = "forwarded"\n')
+        self.host = Host(stage, "crowd", mtu=9000, arguments=["--config", settings])
+        try:
+            self.namespaces = [self._plug(f"10.77.1.{number}") for number in range(1, count + 1)]
+            self.sender = self._plug(_OWN)
+        except BaseException:
+            self.host.close()
+            raise
+
+    def _plug(self, address):
+        namespace = self.host.keep(Namespace())
+        self.host.switch.plug(namespace, f"{address}/16")
+        namespace.address = address
+        return namespace
+
+    @property
+    def daemon(self):
+        """The daemon of them all."""
+        return self.host.daemon
+
+    def resident(self):
+        """What it has in memory, in MiB."""
+        text = pathlib.Path(f"/proc/{self.daemon.pid}/status").read_text()
+        return next(int(line.split()[1]) for line in text.splitlines()
+                    if line.startswith("VmRSS")) / 1024
+
+    @contextlib.contextmanager
+    def hoards(self, *words, peers=False):
+        """One that stands still in each vNIC, by its namespace: its queue pair."""
+        running = []
+        try:
+            for namespace in self.namespaces:
+                place = self.host.bare(namespace, namespace.address)
+                if peers:
+                    there = self.host.bare(namespace, namespace.address).at()
+                    place = self.host.bare(self.sender, _OWN, TEST_PEERS=there)
+                running.append(place.start("/opt/programs/hoard", *words, stdin=subprocess.PIPE,
+                                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                           text=True))
+            said = [one.stdout.readline() for one in running]
+            check(all(line.startswith("kept ") for line in said), f"{said}")
+            yield [int(line.split()[1]) for line in said]
+        finally:
+            for one in running:
+                one.kill()
+                one.wait()
+            process.end_descendants(but=[self.daemon.pid, *self._holders()])
+
+    def _holders(self):
+        return [part.pid for part in [self.host.switch, self.sender, *self.namespaces]]
+
+    def send(self, qpns, seconds, sources=8, payload=_PAYLOAD):
+        """Sends datagrams to these queue pairs, all that can be sent."""
+        targets = [{"address": namespace.address, "qpn": qpn}
+                   for namespace, qpn in zip(self.namespaces, qpns)]
+        order = {"targets": targets, "own": _OWN, "sources": sources, "bytes": payload,
+                 "seconds": seconds, "harness": str(pathlib.Path(roce.__file__).parent)}
+        text = process.run([*self.sender.enter(), sys.executable, "-B", "-c", _SEND,
+                            json.dumps(order)], limit=seconds + 60)
+        check(int(text) > 1000 * seconds, f"only {text} packets were sent")
+        return int(text) * payload >> 20
+
+    @contextlib.contextmanager
+    def stays_small(self, most, back=_BACK):
+        """The daemon grows by no more than that, and is small again when all is over."""
+        before, peak = self.resident(), []
+
+        def look():
+            peak.append(self.resident())
+
+        yield look
+        ended = time.monotonic()
+        look()
+        grown = max(peak) - before
+        process.until(lambda: self.resident() < before + back, _AFTER + 5,
+                      lambda: f"less than {self.resident():.0f} MiB, {before:.0f} at first")
+        print(f"MiB: {before:.0f}, at most {grown:.0f} more, back within {back} after "
+              f"{time.monotonic() - ended:.1f} s")
+        check(grown < most, f"the daemon grew by {grown:.0f} MiB, not {most} at most")
+        check(self.daemon.process.poll() is None, "the daemon ended")
+
+
+def _fixture(count):
+    @contextlib.contextmanager
+    def fixture(stage):
+        crowd = _Crowd(stage, count)
+        try:
+            yield crowd
+        finally:
+            crowd.host.close()
+    return fixture
+
+
+def _rings(links, request, response):
+    """MiB of so many links' rings, both ways."""
+    return links * 2 * (request + response) / 1024
+
+
+def _backlogs(crowd):
+    """Datagrams for receivers that do not receive; what is old goes though they stand still."""
+    beside = _BESIDE + _rings(8 * crowd.count, 64, 4)
+    with crowd.hoards("datagrams") as qpns:
+        with crowd.stays_small(_KEPT + beside) as look:
+            sent = crowd.send(qpns, 3 + crowd.count / 5)
+            look()
+        check(sent > 2 * _KEPT, f"only {sent} MiB were sent")
+
+
+def _early(crowd):
+    """Packets for queue pairs that are not there: kept for a moment, and no longer, though no
+    further ones come."""
+    most = min(_KEPT, 2 * crowd.count) + _BESIDE
+    with crowd.hoards("datagrams"), crowd.stays_small(most, back=crowd.count) as look:
+        crowd.send([0xABCDE] * crowd.count, 4)
+        look()
+
+
+def _delayed(crowd):
+    """Packets that a bad network delays."""
+    with crowd.hoards("datagrams"):
+        for namespace in crowd.namespaces:
+            crowd.daemon.set_vnic(namespace, "faults", "delay=10s,limit=100000")
+        try:
+            with crowd.stays_small(_KEPT + _BESIDE) as look:
+                crowd.send([0xABCDE] * crowd.count, 4)
+                look()
+                for namespace in crowd.namespaces:
+                    crowd.daemon.set_vnic(namespace, "faults", "none")
+        finally:
+            for namespace in crowd.namespaces:
+                crowd.daemon.set_vnic(namespace, "faults", "none")
+
+
+def _answers(crowd):
+    """READs whose data the asker does not take."""
+    links = 32
+    most = _KEPT / 4 + _BESIDE + 2 * crowd.count * _rings(links, 256, 256)
+    with crowd.stays_small(most) as look:
+        with crowd.hoards("reads", links, peers=True):
+            time.sleep(3)
+            look()
+
+
+def groups():
+    """Twenty vNICs; a hundred with --slow."""
+    found = []
+    for count, slow in ((20, False), (100, True)):
+        name = "resident.many" if slow else "resident"
+        cases = [Case(f"{name}.backlogs", _backlogs, 120, slow=slow),
+                 Case(f"{name}.early", _early, 120, slow=slow),
+                 Case(f"{name}.delayed", _delayed, 120, slow=slow),
+                 Case(f"{name}.answers", _answers, 180, slow=slow)]
+        found.append(Group(name, cases, _fixture(count), weight=ALONE))
+    return found
