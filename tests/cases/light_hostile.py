@@ -1,5 +1,6 @@
 """Light mode beside those that lie: who has the other side of a trunk harms what he has there."""
 
+import contextlib
 import pathlib
 import re
 import time
@@ -13,6 +14,8 @@ _SOURCES = staging.PROGRAMS / "sockets"
 _LIES, _LIES_SLOWLY = 300, 3000
 # What a server may have more of behind all that, in kilobytes: what is free again stays its own.
 _MORE = 40_000
+# The same behind a peer that fills what was not accepted, and when all that has gone.
+_FILLED, _LEFT = 64_000, 12_000
 # Ticks of processor time in a second of nothing to do.
 _IDLE = 20
 
@@ -155,9 +158,127 @@ def _is_idle(it, beside):
     check(it.ticks() - before <= _IDLE, f"{it.ticks() - before} ticks beside {beside}")
 
 
+class _Crowd:
+    """A server that accepts nothing until it is told to, and its peers (`crowd.py`)."""
+
+    def __init__(self, ways, port, backlog, address="0.0.0.0"):
+        self.ways, self.port = ways, port
+        self.python = ["/usr/bin/python3", "-B", _SOURCES / "crowd.py"]
+        self.folder = ways.folder / f"crowd-{port}"
+        self.folder.mkdir(exist_ok=True)
+        for mark in self.folder.iterdir():
+            mark.unlink()
+        self.stack = contextlib.ExitStack()
+        self.server = self.starts(True, "serves", port, self.folder, backlog, address)
+        process.until(lambda: process.listens(ways.namespace.pid, port), 10, lambda: "a server")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stack.close()
+
+    def starts(self, way, *words):
+        said = self.stack.enter_context(
+            open(self.folder / f"{words[0]}.out", "w+", encoding="utf-8"))
+        started = process.start(self.ways.line(way, *self.python, *words), stdout=said, stderr=said)
+        self.stack.callback(process.end, started)
+        started.said = said
+        return started
+
+    def peer(self, kind):
+        """One without the library, which has done what it does; the server has not accepted it."""
+        peer = self.starts(False, kind, self.port, self.ways.broker(), self.folder)
+        self.waits("full", peer)
+        return peer
+
+    def honest(self, count):
+        """One with it, which has asked and waits for its answers."""
+        asks = self.starts(True, "asks", self.port, self.folder, count)
+        self.waits("asked", asks)
+        return asks
+
+    def waits(self, mark, running, limit=60):
+        """Until there is such a file."""
+        process.until(lambda: (self.folder / mark).exists() or running.poll() is not None, limit,
+                      lambda: process.written(running.said))
+        check(running.poll() is None, process.written(running.said))
+
+    def tells(self, mark):
+        """The server goes on, or ends."""
+        (self.folder / mark).touch()
+
+    def memory(self):
+        """Kilobytes of the server's own, as it has said by now."""
+        path = self.folder / "memory"
+        path.unlink(missing_ok=True)
+        process.until(path.exists, 30, lambda: process.written(self.server.said))
+        return int(path.read_text())
+
+    def ends(self):
+        """What the server has printed."""
+        self.tells("end")
+        check(self.server.wait(30) == 0, process.written(self.server.said))
+        return process.written(self.server.said)
+
+
+def _backlog(ways):
+    """Who opens connections without end and reads no answer shuts nobody out, and has no more that
+    wait than the listener allows."""
+    with _Crowd(ways, 7720, 16) as crowd:
+        crowd.peer("opens")
+        asks = crowd.honest(12)
+        crowd.tells("go")
+        check(asks.wait(60) == 0, process.written(asks.said))
+        text = crowd.ends()
+        accepted = int(re.search(r"(\d+) accepted", text)[1])
+        check(accepted < 100, f"{accepted} accepted")
+
+
+def _waiting(ways):
+    """Without anybody hostile, more connections than may wait all have their turn."""
+    with _Crowd(ways, 7722, 4) as crowd:
+        asks = crowd.honest(60)
+        crowd.tells("go")
+        check(asks.wait(60) == 0, process.written(asks.said))
+        check("60 accepted" in crowd.ends(), process.written(crowd.server.said))
+
+
+def _filled(ways):
+    """What comes before a connection is accepted takes little of the server's memory, and what it
+    took goes back."""
+    with _Crowd(ways, 7724, 4000) as crowd:
+        before = crowd.memory()
+        peer = crowd.peer("fills")
+        filled = crowd.memory()
+        asks = crowd.honest(3)
+        process.end(peer)
+        crowd.tells("go")
+        check(asks.wait(60) == 0, process.written(asks.said))
+        process.until(lambda: crowd.memory() < before + _LEFT, 30,
+                      lambda: f"{before} kB, {filled} kB, and then {crowd.memory()} kB")
+        print(f"{before} kB, {filled} kB, then {crowd.memory()} kB")
+        check(filled < before + _FILLED, f"{before} kB, and then {filled} kB")
+
+
+def _names(ways):
+    """Nobody comes from, or to, an address that is not this host's."""
+    for port, address in ((7726, "0.0.0.0"), (7728, "::")):
+        with _Crowd(ways, port, 100, address) as crowd:
+            crowd.tells("go")
+            peer = crowd.starts(False, "names", port, ways.broker(), crowd.folder)
+            check(peer.wait(60) == 0, process.written(peer.said))
+            text = crowd.ends()
+            check("127.0.0.9" in text and "1 accepted" in text, text)
+
+
 def groups():
     """Who lies computes; the other waits."""
+    crowd = [Case(f"light.hostile.{name}", carried(run) if run is _waiting else run, 120)
+             for name, run in (("backlog", _backlog), ("waiting", _waiting), ("filled", _filled),
+                               ("names", _names))]
     return [
+        Group("light.crowd", crowd, Light),
         Group("light.gone", [Case("light.gone", carried(_gone), 60)], Light, weight=WAITS),
         Group("light.hostile", [Case("light.hostile", carried(_hostile(0, _LIES)), 120),
                                 Case("light.hostile.long", _hostile(1000, _LIES_SLOWLY), 2000,

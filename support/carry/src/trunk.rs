@@ -34,6 +34,9 @@ pub const IS_CUT: usize = 384;
 pub const LEFT: usize = 512;
 /// It is about to open connections, for who has left a socket meanwhile.
 pub const OPENS: usize = 640;
+/// How many connections it has refused since there was no room for them where they came to: who
+/// opened one asks again.
+pub const FULL: usize = 768;
 /// Bytes of a ring.
 pub const RING: usize = 256 << 10;
 /// Lanes by which a side may send at a time.

@@ -56,7 +56,7 @@ pub(super) fn reach_again(
         return Again::Later;
     }
     let tag = asks_anew(state, to, now);
-    let Some(own) = source(to) else {
+    let Some(own) = source(to).ok().flatten() else {
         answer(state, tag, nobody());
         return Again::Nowhere;
     };

@@ -16,6 +16,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use rustix::thread::nanosleep;
 
 use super::proving::OFTEN;
+use super::room::TRUNKS;
 use super::state::{State, has_mapped, with};
 use super::trunk::{Across, Trunk};
 use super::{names, sleepers};
@@ -41,6 +42,10 @@ pub(super) const NOBODY: u64 = 1_000_000_000;
 /// the network is asked again.
 const SPARE: u64 = WAY_KEPT * 4 / 10;
 const EARLY: u64 = WAY_KEPT * 3 / 10;
+
+/// How long who connects goes by the kernel after there was no room for others, in nanoseconds:
+/// those ask again that often.
+const FULL: u64 = 1_100_000_000;
 
 /// The longest time between two connections by which the network might be seen to bring somebody
 /// somewhere.
@@ -74,6 +79,9 @@ pub(super) struct Route {
     /// that was in vain.
     tried: u64,
     pause: u64,
+    /// There was no room there: until when those that connect anew go by the kernel, whose listener
+    /// has room of its own, and makes them wait as it ever does.
+    full: u64,
     /// When that was answered last.
     answered: u64,
     /// When it was asked last, and how often the trunk's other end had left sockets when that was
@@ -106,6 +114,7 @@ const NONE: Route = Route {
     is_far: false,
     tried: 0,
     pause: 0,
+    full: 0,
     answered: 0,
     asked: 0,
     left: 0,
@@ -286,7 +295,11 @@ fn make(
     as_named: (u64, u64),
     across: Option<Across>,
 ) -> Option<()> {
-    let index = state.trunks.iter().position(Option::is_none)?;
+    // Of one that is gone there may be connections and bytes yet, on the account of a place.
+    let free = (0..TRUNKS).filter(|index| state.trunks[*index].is_none());
+    let index = free.min_by_key(|index| {
+        (state.listeners.waiting_of(*index), state.pool.used_by(*index as u16))
+    })?;
     let base = map(memory, BYTES, ProtFlags::READ | ProtFlags::WRITE)?;
     let Some(mut trunk) = Trunk::new(base as usize, as_named, bell, across) else {
         // SAFETY: nobody has seen it.
@@ -343,6 +356,13 @@ fn has_seen(state: &State, to: &Name) {
 pub(super) fn forgets(state: &State, to: &Name) {
     let known = routes(state).0.iter_mut().filter(|one| one.way != Way::Asked);
     known.filter(|route| route.to == *to).for_each(|route| route.way = Way::Free);
+}
+
+/// There is no room for more at an address.
+pub(super) fn is_full(state: &State, to: &Name) {
+    let until = sleepers::now() + FULL;
+    let known = routes(state).0.iter_mut().filter(|one| one.to == *to);
+    known.for_each(|route| route.full = until);
 }
 
 /// The same once more. In another network namespace nobody tries for a while whether it is: who
@@ -415,7 +435,7 @@ pub(super) fn reach(to: Name) -> Reached {
         Some(Known::Wait(tag)) => return answer_of_another(tag),
         Some(Known::Ask(tag)) => tag,
     };
-    let is_asked = source(to).is_some_and(|own| {
+    let is_asked = source(to).ok().flatten().is_some_and(|own| {
         with(|state| goes_from(state, tag, (own, to)));
         asks(tag, (own, to))
     });
@@ -472,6 +492,9 @@ impl Route {
     /// Where it leads now that that is known. One of those that the kernel brings there is seen by
     /// the broker: where it is not known that the network does so, or not for much longer.
     fn leads(&mut self, now: u64) -> Reached {
+        if now < self.full {
+            return Reached::Kernel;
+        }
         let is_sure = match self.way {
             Way::Trunk(_) => !self.is_old(now),
             _ => !self.is_far,
@@ -513,18 +536,23 @@ fn answer_of_another(tag: u64) -> Reached {
 
 /// Where the kernel sends from what is sent to an address: if that is of this host from there, or,
 /// within the loopback's network, from its first. `None`: nothing leads there.
-pub(super) fn source(to: Name) -> Option<Name> {
+///
+/// # Errors
+/// There is no descriptor to ask with.
+pub(super) fn source(to: Name) -> Result<Option<Name>, Errno> {
     let family = if to.is_v4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC;
-    let socket = socket_with(family, SocketType::DGRAM, flags, None).ok()?;
+    let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
     let [.., a, b, c, d] = to.address;
     // Nothing is sent to that port, or any.
     let is_connected = match to.is_v4() {
         true => connect(&socket, &SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), to.port)),
         false => connect(&socket, &SocketAddrV6::new(to.address.into(), to.port, 0, 0)),
     };
-    is_connected.ok()?;
-    names::of_socket(socket.as_raw_fd()).map(|(own, _)| own).filter(|own| !own.is_any())
+    if is_connected.is_err() {
+        return Ok(None);
+    }
+    Ok(names::of_socket(socket.as_raw_fd()).map(|(own, _)| own).filter(|own| !own.is_any()))
 }
 
 enum Known {
@@ -573,6 +601,8 @@ pub(super) fn asks_anew(state: &mut State, to: Name, now: u64) -> u64 {
     }
     let place = all.iter().position(|one| one.way == Way::Free);
     let place = place.unwrap_or(*latest as usize % ROUTES);
-    all[place] = Route { to, way: Way::Asked, tag: *latest, asked: now, is_heard: true, ..NONE };
+    let full = all.iter().filter(|one| one.to == to).map(|one| one.full).max().unwrap_or(0);
+    let (way, tag, asked, is_heard) = (Way::Asked, *latest, now, true);
+    all[place] = Route { to, way, tag, full, asked, is_heard, ..NONE };
     *latest
 }

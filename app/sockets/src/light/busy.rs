@@ -222,7 +222,9 @@ impl State {
         let there = held.waiting().ok_or(Nonsense)?;
         let row = self.rows.at(at);
         let has_memory = !row.is_heard()
-            || row.queue.push(&mut self.pool, there, |done, place| held.read(done, place));
+            || row
+                .queue
+                .push((&mut self.pool, row.owner()), there, |done, place| held.read(done, place));
         held.takes(there);
         drop(held);
         if let Some(trunk) = self.trunks[index].as_mut() {

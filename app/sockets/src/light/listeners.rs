@@ -5,7 +5,10 @@ use core::ffi::c_int;
 use omniverb_stream::light::frame::Name;
 use omniverb_stream::light::{List, Names};
 
-/// Listening sockets that light connections come to.
+use super::room::TRUNKS;
+
+/// Budget: listening sockets that light connections come to; at others there are those of the
+/// kernel's.
 const MOST: usize = 64;
 
 /// One of them.
@@ -17,9 +20,13 @@ pub(super) struct Listener {
     /// What it listens at, and whether it is a socket of IPv6.
     pub name: Name,
     pub is_six: bool,
-    /// Connections that wait to be accepted, and how many may.
+    /// None of IPv4 come to it (`IPV6_V6ONLY`).
+    pub is_six_only: bool,
+    /// Connections that wait to be accepted, and how many may, as the kernel counts them: one more.
     pub pending: List,
     pub backlog: u32,
+    /// How many there are of each trunk.
+    pub by_trunk: [u32; TRUNKS],
     /// The set of epoll that it is in, what that is to tell, and with which data.
     pub set: c_int,
     pub events: u32,
@@ -33,8 +40,6 @@ pub(super) struct Listener {
     pub is_refused: bool,
     /// The broker has a duplicate of it.
     pub is_under_way: bool,
-    /// Those that wait cannot be accepted now: their trunks have no room.
-    pub is_stuck: bool,
     /// One has come since that was told of, for sets that tell of edges.
     pub has_news: bool,
 }
@@ -51,8 +56,10 @@ const NONE: Listener = Listener {
     number: -1,
     name: Name { address: [0; 16], port: 0 },
     is_six: false,
+    is_six_only: false,
     pending: List::new(),
     backlog: 0,
+    by_trunk: [0; TRUNKS],
     set: -1,
     events: 0,
     data: 0,
@@ -60,14 +67,35 @@ const NONE: Listener = Listener {
     said: 0,
     is_refused: false,
     is_under_way: false,
-    is_stuck: false,
     has_news: false,
 };
+
+/// Whether one more may wait to be accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    There,
+    /// If one of this trunk does not, which has the most.
+    InsteadOf(usize),
+    Full,
+}
 
 impl Listener {
     /// There is one that may be accepted.
     pub(super) fn has_some(&self) -> bool {
-        self.number >= 0 && self.pending.count() > 0 && !self.is_stuck
+        self.number >= 0 && self.pending.count() > 0
+    }
+
+    /// Whether there is room for one more of a trunk. The largest holder yields, so nobody is kept
+    /// out by others.
+    pub(super) fn admission(&self, trunk: usize) -> Admission {
+        if self.pending.count() <= self.backlog {
+            return Admission::There;
+        }
+        let largest = (0..TRUNKS).max_by_key(|trunk| self.by_trunk[*trunk]).unwrap_or(trunk);
+        match self.by_trunk[largest] > self.by_trunk[trunk] + 1 {
+            true => Admission::InsteadOf(largest),
+            false => Admission::Full,
+        }
     }
 }
 
@@ -113,21 +141,20 @@ impl Listeners {
         self.all.iter().find(|one| one.number >= 0 && !one.is_used).map(|one| one.number)
     }
 
-    /// Who hears those that connect to a name, the one for that address before one for all, if it
-    /// has room for one more.
+    /// Who hears those that connect to a name, the one for that address before one for all.
     pub(super) fn hearing(&mut self, names: &Names) -> Option<&mut Listener> {
-        let hears =
-            |one: &&mut Listener| one.number >= 0 && !one.is_refused && one.name.hears(&names.to);
+        let is_four = names.to.is_v4();
+        let hears = |one: &&mut Listener| {
+            let is_kind = !(one.is_six_only && is_four);
+            one.number >= 0 && !one.is_refused && is_kind && one.name.hears(&names.to)
+        };
         let is_far = |one: &Listener| (one.name.is_any(), one.name.is_v4() != names.to.is_v4());
-        let found = self.all.iter_mut().filter(hears).min_by_key(|one| is_far(one));
-        found.filter(|one| one.pending.count() <= one.backlog)
+        self.all.iter_mut().filter(hears).min_by_key(|one| is_far(one))
     }
 
-    /// Some of those that wait may be accepted now, where there was no room before.
-    pub(super) fn are_unstuck(&mut self) {
-        for one in self.all.iter_mut().filter(|one| one.is_stuck) {
-            (one.is_stuck, one.has_news) = (false, true);
-        }
+    /// How many wait of a trunk, or of one that was in its place.
+    pub(super) fn waiting_of(&self, trunk: usize) -> u32 {
+        self.all.iter().map(|one| one.by_trunk[trunk]).sum()
     }
 
     /// Those that have connections waiting and are in a set.

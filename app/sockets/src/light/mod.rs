@@ -12,6 +12,7 @@
 //!   has of it to itself; [`busy`], [`owners`]: which do.
 //! * [`refused`], [`strays`], [`again`]: connections that were refused by who listens, and go to
 //!   who else does.
+//! * [`local`]: whose addresses a peer may name.
 //! * [`here`]: whether there are any.
 //! * [`state`]: what is known, and its [`lock`]. [`numbers`]: of which number. [`options`],
 //!   [`names`]: what is asked of a socket.
@@ -24,6 +25,7 @@ mod full;
 mod here;
 mod lanes;
 mod listeners;
+mod local;
 mod lock;
 mod members;
 mod moving;
@@ -55,6 +57,7 @@ use omniverb_stream::light::row::Note;
 pub(crate) use numbers::Token;
 pub(crate) use polling::Selected;
 pub(crate) use proving::has_come_from_afar;
+use room::TRUNKS;
 use state::with;
 pub(crate) use waiting::Waits;
 
@@ -235,6 +238,7 @@ impl state::State {
         let Some(listener) = self.listeners.of(number) else { return };
         (listener.is_under_way, listener.is_refused) = (false, true);
         let pending = core::mem::take(&mut listener.pending);
+        listener.by_trunk = [0; TRUNKS];
         self.listeners.waiting -= pending.count();
         self.drop_pending(pending);
     }

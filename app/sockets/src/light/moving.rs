@@ -218,6 +218,9 @@ impl State {
                 piece.read(&mut place[at..at + piece.len()]);
             });
         });
+        if done > 0 && row.waits_for_accept() {
+            trunk.awaits_accept();
+        }
         self.carried.1 += done as u64;
         trunk.sends(id, done);
         if done > 0 {

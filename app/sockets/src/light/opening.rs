@@ -110,8 +110,29 @@ pub(super) fn milliseconds(seconds: i64, microseconds: i64) -> u32 {
     u32::try_from(all.max(0)).unwrap_or(u32::MAX)
 }
 
-/// Connections that may wait to be accepted, as far as the program allows.
-const BACKLOG: u32 = 16384;
+/// Budget: connections that may wait to be accepted where the kernel does not say how many: as it
+/// has it by itself (`net.core.somaxconn`).
+const BACKLOG: u32 = 4096;
+
+/// How many connections may wait at a listening socket: what `listen` was given, as far as the
+/// operator allows.
+fn backlog(number: c_int) -> u32 {
+    // Of `struct tcp_info`, for one that listens: `tcpi_sacked` is that.
+    const WORDS: usize = 8;
+    let (mut info, mut length) = ([0_u32; WORDS], (WORDS * size_of::<u32>()) as u32);
+    let to = info.as_mut_ptr().cast::<c_void>();
+    let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
+    // SAFETY: both live across the call.
+    let got =
+        keeping_errno(|| unsafe { next_getsockopt(number, level, name, to, &raw mut length) });
+    if got == 0 { info[WORDS - 1] } else { BACKLOG }
+}
+
+/// A socket of IPv6 to which nothing of IPv4 comes.
+fn is_six_only(number: c_int) -> bool {
+    let said = option(number, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
+    said.is_some_and(|[value, _]| value as i32 != 0)
+}
 
 /// Light connections come to a socket that listens. Whether they do.
 #[cold]
@@ -121,10 +142,11 @@ pub(super) fn listens(number: c_int) -> bool {
         ranges::leaves_out(number, table::look(number).id());
         return false;
     }
+    let (backlog, is_six_only) = (backlog(number), is_six && is_six_only(number));
     let is_there = with(|state| match state.listeners.add(number) {
         Some(listener) => {
             (listener.name, listener.is_six) = (name, is_six);
-            listener.backlog = BACKLOG;
+            (listener.backlog, listener.is_six_only) = (backlog, is_six_only);
             (listener.is_under_way, listener.is_refused) = (true, false);
             HAS_LISTENED.store(true, Ordering::Relaxed);
             true
@@ -290,33 +312,36 @@ impl State {
     }
 
     /// The first of those that wait is one for whose `Accepted` there is room: nobody is to have
-    /// one who has opened it would not hear that, since he might go elsewhere with it. `false`:
-    /// there is none.
+    /// one who has opened it would not hear that, since he might go elsewhere with it. Others, whose
+    /// peers do not read what they are told, are dropped. `false`: there is none.
     fn finds_room_to_accept(&mut self, number: c_int) -> bool {
-        let Some(mut pending) = self.listeners.of(number).map(|one| one.pending) else {
-            return false;
-        };
-        let mut is_found = false;
-        for _ in 0..pending.count() {
-            is_found = self.has_room_to_accept(pending.first());
-            if is_found {
-                break;
+        while let Some(first) = self.listeners.of(number).map(|one| one.pending.first())
+            && first != 0
+        {
+            if self.has_room_to_accept(first) {
+                return true;
             }
-            if let Some(at) = self.rows.pop(&mut pending) {
-                self.rows.append(&mut pending, at);
-            }
+            self.takes_pending(number);
+            self.puts_off(first);
         }
-        if let Some(listener) = self.listeners.of(number) {
-            listener.pending = pending;
-            listener.is_stuck = !is_found && pending.count() > 0;
-        }
-        is_found
+        false
     }
 
     fn has_room_to_accept(&mut self, at: u32) -> bool {
         let row = self.rows.at(at);
         let (is_apart, index) = (row.is_apart(), usize::from(row.trunk));
-        is_apart || !self.lacks_room(index, HEADER, |trunk| &mut trunk.has_pending)
+        is_apart || self.trunks[index].as_mut().is_some_and(|trunk| trunk.room(HEADER) >= HEADER)
+    }
+
+    /// The first of those that wait at a listening socket waits no more.
+    fn takes_pending(&mut self, number: c_int) -> Option<u32> {
+        let listener = self.listeners.of(number)?;
+        let at = self.rows.pop(&mut listener.pending)?;
+        let row = self.rows.at(at);
+        listener.by_trunk[usize::from(row.trunk)] -= 1;
+        row.unnote(Note::Pending);
+        self.listeners.waiting -= 1;
+        Some(at)
     }
 
     /// A connection that waits at a listening socket, at a number that it gets now.
@@ -338,12 +363,11 @@ impl State {
             rustix_close(new);
             return Some(Err(libc::ENOBUFS));
         }
-        let listener = self.listeners.of(number)?;
-        let at = self.rows.pop(&mut listener.pending)?;
-        self.listeners.waiting -= 1;
+        let at = self.takes_pending(number)?;
         self.carried.0 += 1;
         let row = self.rows.at(at);
-        row.unnote(Note::Pending);
+        let owner = row.owner();
+        row.queue.charge(&mut self.pool, owner);
         (row.numbers, row.is_six) = (1, is_six);
         if flags & libc::SOCK_NONBLOCK != 0 {
             row.note(Note::NonBlocking);

@@ -3,12 +3,14 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use omniverb_stream::light::Frame;
-use omniverb_stream::light::frame::HEADER;
+use omniverb_stream::light::frame::{HEADER, Name};
 use omniverb_stream::light::row::{Closing, Note};
+use omniverb_stream::light::{Frame, Names, Row};
 use rustix::thread::sched_yield;
 
+use super::listeners::Admission;
 use super::refused::{Left, Loss};
+use super::room::ROWS;
 use super::state::{State, has_mapped};
 use super::trunk::{Across, FOR_ANSWERS, FRAMES, Nonsense, Trunk};
 use super::{broker, sleepers};
@@ -145,11 +147,6 @@ impl State {
         self.look_at_lanes(index);
         if let Some(trunk) = self.trunks[index].as_mut() {
             trunk.publish();
-            if trunk.has_pending && trunk.room(HEADER) >= HEADER {
-                trunk.has_pending = false;
-                self.listeners.are_unstuck();
-                self.has_news = true;
-            }
         }
     }
 
@@ -227,8 +224,10 @@ impl State {
         }
         let (names, name) = (trunk.names(), trunk.name);
         let may = |state: &mut State| {
-            let trunk = state.trunk_of(index, name);
-            trunk.is_some_and(|trunk| trunk.may_come(&names, sleepers::now))
+            let Some(trunk) = state.trunk_of(index, name) else { return false };
+            let is_within = trunk.across.is_none();
+            let may = trunk.may_come(&names, sleepers::now);
+            may && (!is_within || state.is_own(&names.to))
         };
         let is_across = trunk.across.is_some();
         let mut may_come = may(self);
@@ -245,25 +244,94 @@ impl State {
                 }
             }
         }
-        let Some(trunk) = self.trunks[index].as_mut().filter(|trunk| trunk.name == name) else {
+        let listener = self.listeners.hearing(&names).filter(|_| may_come);
+        let Some(admission) = listener.map(|listener| listener.admission(index)) else {
+            if let Some(trunk) = self.trunk_of(index, name) {
+                trunk.put(Frame::Close(true), id);
+            }
             return Ok(Opened::Done);
         };
-        let made = may_come.then_some(()).and_then(|()| {
-            let listener = self.listeners.hearing(&names)?;
-            let row = self.rows.make(index as u16, names)?;
-            self.rows.append(&mut listener.pending, row);
-            (listener.has_news, listener.is_stuck) = (true, false);
-            Some(row)
-        });
-        let Some(row) = made else {
-            trunk.put(Frame::Close(true), id);
+        if let Admission::InsteadOf(largest) = admission {
+            self.drops_one(&names, largest);
+        }
+        let rows = self.rows.used();
+        let Some(trunk) = self.trunk_of(index, name) else { return Ok(Opened::Done) };
+        let has_room = trunk.ids.used() < ROWS as u32 - rows && admission != Admission::Full;
+        let Some(row) = has_room.then(|| self.rows.make(index as u16, names)).flatten() else {
+            if let Some(trunk) = self.trunk_of(index, name) {
+                trunk.puts_off(id);
+            }
             return Ok(Opened::Done);
         };
-        self.listeners.waiting += 1;
         self.rows.at(row).id = id;
         self.rows.at(row).note(Note::Pending);
+        if let Some(listener) = self.listeners.hearing(&names) {
+            self.rows.append(&mut listener.pending, row);
+            listener.by_trunk[index] += 1;
+            listener.has_news = true;
+            self.listeners.waiting += 1;
+        }
         self.has_news = true;
+        let Some(trunk) = self.trunk_of(index, name) else { return Ok(Opened::Done) };
         if trunk.ids.opened(id, row) { Ok(Opened::Done) } else { Err(Nonsense) }
+    }
+
+    /// An address that is this host's, as far as who listens there is asked.
+    fn is_own(&mut self, to: &Name) -> bool {
+        let names = Names { from: *to, to: *to };
+        // What is bound to it is proof enough.
+        let is_bound =
+            self.listeners.hearing(&names).is_some_and(|one| one.name.address == to.address);
+        is_bound || self.local.have(to, sleepers::now())
+    }
+
+    /// The oldest that waits with those of such names, of a trunk that has the most, makes way.
+    #[cold]
+    fn drops_one(&mut self, names: &Names, trunk: usize) {
+        let Some(listener) = self.listeners.hearing(names) else { return };
+        let is_its = |row: &Row| usize::from(row.trunk) == trunk;
+        let Some(at) = self.rows.take_out(&mut listener.pending, is_its) else { return };
+        listener.by_trunk[trunk] -= 1;
+        self.listeners.waiting -= 1;
+        self.puts_off(at);
+    }
+
+    /// One that was not accepted, and waits no more, is refused: who has opened it may ask again.
+    pub(super) fn puts_off(&mut self, at: u32) {
+        let row = self.rows.at(at);
+        row.unnote(Note::Pending);
+        let (id, index) = (row.id, usize::from(row.trunk));
+        row.queue.clear(&mut self.pool);
+        let own = self.trunks[index].as_mut().filter(|trunk| trunk.ids.row(id) == Some(at));
+        if let Some(trunk) = own {
+            if trunk.room(HEADER) >= HEADER {
+                // It owes nothing else, and what is under way to it is nobody's.
+                trunk.puts_off(id);
+                trunk.publish();
+                trunk.gives(id);
+                self.rows.free(at);
+                return;
+            }
+            trunk.counts_full();
+        }
+        self.rows.at(at).close(0);
+        self.owe(at);
+        self.settle(at);
+    }
+
+    /// There is no memory for what comes for one that waits.
+    fn overflows(&mut self, at: u32) {
+        let names = self.rows.at(at).names;
+        let Some(listener) = self.listeners.hearing(&names) else { return self.lacks_memory(at) };
+        let row = self.rows.at(at);
+        let (id, trunk) = (row.id, row.trunk);
+        let is_it = |row: &Row| row.id == id && row.trunk == trunk;
+        if self.rows.take_out(&mut listener.pending, is_it).is_none() {
+            return self.lacks_memory(at);
+        }
+        listener.by_trunk[usize::from(trunk)] -= 1;
+        self.listeners.waiting -= 1;
+        self.puts_off(at);
     }
 
     /// Something of a connection that is there.
@@ -272,7 +340,12 @@ impl State {
         if row.has(Note::HadClose) {
             return Err(Nonsense);
         }
+        let waited = row.waits_for_accept();
         row.hears(&mut self.pool, frame);
+        if waited {
+            self.waited_for_accept(at, index);
+        }
+        let row = self.rows.at(at);
         match frame {
             Frame::Data(bytes) => {
                 if row.is_heard() {
@@ -280,9 +353,15 @@ impl State {
                         return Err(Nonsense);
                     }
                     let Some(trunk) = self.trunks[index].as_ref() else { return Ok(()) };
-                    let is_there = row.queue.push(&mut self.pool, bytes as usize, |done, place| {
-                        trunk.bytes(done, place);
-                    });
+                    let account = (&mut self.pool, row.owner());
+                    let is_there = row.may_be_kept(bytes)
+                        && row.queue.push(account, bytes as usize, |done, place| {
+                            trunk.bytes(done, place);
+                        });
+                    if !is_there && row.may_be_kept(bytes) && row.has(Note::Pending) {
+                        self.overflows(at);
+                        return Ok(());
+                    }
                     if !is_there {
                         self.lacks_memory(at);
                     }
@@ -303,7 +382,10 @@ impl State {
                 self.takes_rest_of_lane(index, at)?;
                 self.leaves_lane(at);
                 let was_asked = self.rows.at(at).is_asked();
-                if self.leaves(at, Left::Refused) {
+                let is_full = was_asked
+                    && self.trunks[index].as_mut().is_some_and(|trunk| trunk.was_put_off());
+                let why = if is_full { Left::Full } else { Left::Refused };
+                if self.leaves(at, why) {
                     self.owe(at);
                     self.settle(at);
                     return Ok(());
@@ -312,12 +394,28 @@ impl State {
                 self.rows.at(at).had_close(how);
                 self.owe(at);
             }
-            Frame::Accepted if row.has(Note::Connects) => return Ok(()),
+            Frame::Accepted if row.has(Note::Connects) => {
+                if self.strays.are_any() {
+                    // There may be room for them now.
+                    self.strays.hurry(sleepers::now());
+                }
+                return Ok(());
+            }
             Frame::Accepted | Frame::Open => return Err(Nonsense),
         }
         self.settle(at);
         self.news(at);
         Ok(())
+    }
+
+    /// Something has come for one of ours that has sent all that it might before it is accepted: it
+    /// was, or was refused.
+    #[cold]
+    fn waited_for_accept(&mut self, at: u32, index: usize) {
+        if let Some(trunk) = self.trunks[index].as_mut() {
+            trunk.awaits_accept_no_more();
+        }
+        self.news(at);
     }
 
     /// There is no memory for what comes.

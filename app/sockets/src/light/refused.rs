@@ -20,6 +20,8 @@ use super::trunk::FOR_ANSWERS;
 pub(super) enum Left {
     /// The other end has said `Close`.
     Refused,
+    /// The same, since there was no room for it.
+    Full,
     /// The trunk is no more.
     Lost,
 }
@@ -53,10 +55,14 @@ impl State {
         let (to, has_moved) = (row.names.to, row.has_moved());
         let may = match why {
             Left::Refused => row.is_refused(),
+            Left::Full => row.is_put_off(),
             Left::Lost => row.is_left(),
         };
         if !may {
             self.rows.at(at).is_settled(&mut self.pool);
+        }
+        if matches!(why, Left::Full) {
+            broker::is_full(self, &to);
         }
         match has_moved {
             true => broker::leaves_alone(self, &to),
@@ -68,8 +74,11 @@ impl State {
     /// It has parted from who has refused it.
     pub(super) fn strays(&mut self, at: u32) {
         self.rows.at(at).strays();
+        let waits_for_room = self.rows.at(at).waits_for_room();
         self.rows.append(&mut self.strays.list, at);
-        self.strays.is_new();
+        if !waits_for_room {
+            self.strays.is_new();
+        }
         // Who sleeps may have to look when nothing comes.
         self.has_news = true;
     }
@@ -89,8 +98,9 @@ impl State {
             let Some(at) = self.rows.pop(&mut self.strays.list) else { return };
             let row = self.rows.at(at);
             let (to, socket, is_reset) = (row.names.to, row.socket, row.has(Note::Reset));
-            // Who was refused twice may have been by who is just leaving.
-            let may_open = turn == Turn::All || !row.has_moved();
+            // Who was refused twice may have been by who is just leaving; where there was no room
+            // there may be some later.
+            let may_open = turn == Turn::All || !row.has_moved() && !row.waits_for_room();
             let may_ask = may_open && turn != Turn::None;
             let same = later.filter(|(address, _)| *address == to).map(|(_, socket)| socket);
             let outcome = match same {
@@ -143,6 +153,9 @@ impl State {
         };
         let row = self.rows.at(at);
         row.opens_again(index as u16, id);
+        if row.waits_for_accept() {
+            trunk.awaits_accept();
+        }
         trunk.open(id, &row.names);
         let mut done = 0;
         while done < kept {

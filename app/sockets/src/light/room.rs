@@ -3,12 +3,11 @@
 
 use core::ffi::c_void;
 
+pub(super) use omniverb_stream::light::budgets::ROWS;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// Connections of a process. Memory is taken when they are used.
-pub(super) const ROWS: usize = 1 << 21;
-/// Other processes that one has connections with.
-pub(super) const TRUNKS: usize = 64;
+/// Budget: other processes that one has connections with.
+pub(super) const TRUNKS: usize = omniverb_stream::light::queue::TRUNKS;
 
 /// So many entries are on the stack.
 const FEW: usize = 64;

@@ -11,12 +11,14 @@ use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use omniverb_stream::light::budgets::BLOCKS;
 use omniverb_stream::light::row::Note;
 use omniverb_stream::light::{Block, Pool, Row, Rows};
-use rustix::mm::Advice;
+use rustix::mm::{Advice, madvise};
 
 use super::lanes;
 use super::listeners::Listeners;
+use super::local::Addresses;
 use super::lock::Lock;
 use super::numbers::Token;
 use super::room::{ROWS, TRUNKS, give_back, zeros};
@@ -24,9 +26,6 @@ use super::sets::Sets;
 use super::strays::Strays;
 use super::trunk::{IDS_BYTES as IDS, MEMORY_BYTES as MEMORY, Trunk};
 use crate::place;
-
-/// Blocks of 4 KiB for what was not received. Memory is taken when they are used.
-const BLOCKS: usize = 1 << 20;
 
 /// How often the broker was told that this process listens somewhere no more.
 #[derive(Default)]
@@ -48,6 +47,8 @@ pub(super) struct State {
     /// No place from here on ever had one.
     pub trunks_end: usize,
     pub listeners: Listeners,
+    /// Addresses of this host.
+    pub local: Addresses,
     pub sets: Sets,
     /// Something has become ready since that was asked last.
     pub has_news: bool,
@@ -66,37 +67,45 @@ struct Place(UnsafeCell<MaybeUninit<State>>);
 unsafe impl Sync for Place {}
 static STATE: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
 static OWNER: Lock = Lock::new();
-/// Where rows and blocks are.
-static TABLES: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+/// Where rows, blocks and the numbers of free blocks are.
+static TABLES: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+/// Bytes of each.
+const BYTES: [usize; 3] =
+    [ROWS * size_of::<Row>(), BLOCKS * size_of::<Block>(), BLOCKS * size_of::<u32>()];
 
 /// At the start of the program. `false`: there is no room for what may be.
 pub(super) fn begin() -> bool {
-    let (Some(rows), Some(blocks)) = (zeros::<Row>(ROWS), zeros::<Block>(BLOCKS)) else {
-        return false;
-    };
-    TABLES[0].store(rows.as_mut_ptr() as usize, Ordering::Relaxed);
-    TABLES[1].store(blocks.as_mut_ptr() as usize, Ordering::Relaxed);
+    for (table, bytes) in TABLES.iter().zip(BYTES) {
+        let Some(memory) = zeros::<u8>(bytes) else { return false };
+        table.store(memory.as_mut_ptr() as usize, Ordering::Relaxed);
+        // A page that is used, or has been given back, is not to cost 2 MiB.
+        // SAFETY: memory that was just made.
+        _ = unsafe { madvise(memory.as_mut_ptr().cast(), bytes, Advice::LinuxNoHugepage) };
+    }
     fill();
     true
 }
 
 /// Nothing is known.
 fn fill() {
-    let [rows, blocks] = [0, 1].map(|which: usize| TABLES[which].load(Ordering::Relaxed));
-    // SAFETY: as `begin` has made them, all zeros, and whoever had them has them no more.
-    let (rows, blocks) = unsafe {
+    let [rows, blocks, free] = [0, 1, 2].map(|table: usize| TABLES[table].load(Ordering::Relaxed));
+    // SAFETY: as `begin` has made them, all zeros, which each of these may be, and whoever had them
+    // has them no more.
+    let (rows, blocks, free) = unsafe {
         (
             core::slice::from_raw_parts_mut(rows as *mut Row, ROWS),
             core::slice::from_raw_parts_mut(blocks as *mut Block, BLOCKS),
+            core::slice::from_raw_parts_mut(free as *mut u32, BLOCKS),
         )
     };
     let state = State {
         rows: Rows::new(rows),
-        pool: Pool::new(blocks),
+        pool: Pool::new(blocks, free, release),
         trunks: [const { None }; TRUNKS],
         takes_frames: None,
         trunks_end: 0,
         listeners: Listeners::new(),
+        local: Addresses::new(),
         sets: Sets::new(),
         has_news: false,
         strays: Strays::new(),
@@ -106,6 +115,13 @@ fn fill() {
     };
     // SAFETY: nobody else is in here.
     unsafe { (*STATE.0.get()).write(state) };
+}
+
+/// The kernel gets the memory of blocks back that are not in use.
+fn release(blocks: &mut [Block]) {
+    let (base, bytes) = (blocks.as_mut_ptr().cast::<c_void>(), size_of_val(blocks));
+    // SAFETY: whole pages of a private mapping, which are zeros afterwards, as a block may be.
+    _ = unsafe { madvise(base, bytes, Advice::LinuxDontNeed) };
 }
 
 /// What trunks have mapped, by their places: for children, which may find a state that another
@@ -132,11 +148,10 @@ pub(super) fn begin_anew() -> bool {
             }
         }
     }
-    for (table, bytes) in TABLES.iter().zip([ROWS * size_of::<Row>(), BLOCKS * size_of::<Block>()])
-    {
+    for (table, bytes) in TABLES.iter().zip(BYTES) {
         let base = table.load(Ordering::Relaxed) as *mut c_void;
         // SAFETY: this process's own copies, which nobody needs: they are zeros from now on.
-        if unsafe { rustix::mm::madvise(base, bytes, Advice::LinuxDontNeed) }.is_err() {
+        if unsafe { madvise(base, bytes, Advice::LinuxDontNeed) }.is_err() {
             return false;
         }
     }

@@ -45,6 +45,11 @@ impl Strays {
         self.is_due = true;
     }
 
+    /// Those that wait for room may soon find some.
+    pub(super) fn hurry(&mut self, now: u64) {
+        self.again = self.again.min(now + PAUSES.0);
+    }
+
     /// There is one more.
     pub(super) fn is_new(&mut self) {
         (self.is_due, self.are_new) = (true, true);

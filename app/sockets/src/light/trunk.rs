@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use omniverb_carry::bytes;
 use omniverb_carry::trunk::{
-    self, BYTES, HEAD, IS_CUT, LEFT, OPENS, RING, SIDE, SLEEPS, Shown, TAIL, WANTS_FRAMES,
+    self, BYTES, FULL, HEAD, IS_CUT, LEFT, OPENS, RING, SIDE, SLEEPS, Shown, TAIL, WANTS_FRAMES,
     WANTS_ROOM, WAYS, ring,
 };
 use omniverb_ring::{UserMemory, WordMemory};
@@ -28,11 +28,11 @@ use rustix::mm::ProtFlags;
 use rustix::net::{RecvFlags, recv};
 use rustix::thread::sched_yield;
 
-use super::bell;
 use super::lanes::Whose;
 use super::numbers::Token;
 use super::owners::Lanes;
 use super::room::{give_back, zeros};
+use super::{bell, sleepers};
 use crate::carry::broker::map;
 use crate::own;
 use crate::shared::Memory;
@@ -140,8 +140,10 @@ pub(super) struct Trunk {
     pub is_only_short: bool,
     /// A stray wants to open here, and there is no room.
     pub has_strays: bool,
-    /// One wants to be accepted, and there is no room to say so.
-    pub has_pending: bool,
+    /// How many of this side's may send more as soon as they are accepted.
+    await_accept: u32,
+    /// How many of this side's were refused for want of room, of those that the other side counts.
+    put_off: u64,
     /// The other process is gone, or has closed its end: nothing comes but what is in the ring.
     pub is_over: bool,
     /// What the other side had left when somebody was asked last, and since when that was known.
@@ -190,7 +192,8 @@ impl Trunk {
             is_short_of_room: false,
             is_only_short: true,
             has_strays: false,
-            has_pending: false,
+            await_accept: 0,
+            put_off: 0,
             is_over: false,
             seen: (0, 0),
             is_moved: false,
@@ -357,8 +360,8 @@ impl Trunk {
         self.is_moved = true;
     }
 
-    /// Writes a frame that nobody waits for: who sleeps is woken by the next that somebody does
-    /// wait for, or when there are many of these.
+    /// Writes a frame that hardly anybody waits for: who sleeps is woken by it only if he waits for
+    /// room; otherwise by the next that somebody does wait for, or when there are many of these.
     pub(super) fn put_quietly(&mut self, frame: Frame, id: u32) {
         let is_quiet = !self.is_moved && self.quiet < QUIET;
         self.put(frame, id);
@@ -366,7 +369,50 @@ impl Trunk {
             self.quiet += frame.takes();
             (self.said, self.is_moved) = (self.head, false);
             self.memory.word(self.side * SIDE + HEAD).store(self.head, Ordering::Release);
+            fence(Ordering::SeqCst);
+            let sleeps = self.memory.word((1 - self.side) * SIDE + SLEEPS);
+            if sleeps.load(Ordering::Relaxed) & WANTS_ROOM != 0 {
+                sleeps.store(0, Ordering::Relaxed);
+                self.quiet = 0;
+                bell::ring(self.bell);
+            }
         }
+    }
+
+    /// One of this side's has sent all that it may before it is accepted.
+    pub(super) fn awaits_accept(&mut self) {
+        self.await_accept += 1;
+        if sleepers::are_any() {
+            // Who sleeps has not said that this is waited for.
+            self.sleeps();
+        }
+    }
+
+    /// It was accepted, or refused.
+    pub(super) fn awaits_accept_no_more(&mut self) {
+        self.await_accept = self.await_accept.saturating_sub(1);
+    }
+
+    /// Refuses a connection of the other side's, for which there is no room where it came to.
+    pub(super) fn puts_off(&mut self, id: u32) {
+        self.counts_full();
+        self.put(Frame::Close(true), id);
+    }
+
+    /// One is about to be refused so.
+    pub(super) fn counts_full(&self) {
+        let word = self.memory.word(self.side * SIDE + FULL);
+        word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+
+    /// One of this side's was refused: whether since there was no room for it.
+    pub(super) fn was_put_off(&mut self) -> bool {
+        let word = self.memory.load((1 - self.side) * SIDE + FULL, Ordering::Acquire);
+        let was = word != self.put_off;
+        if was {
+            self.put_off = self.put_off.wrapping_add(1);
+        }
+        was
     }
 
     /// Says what has been written and read since that was said last, and wakes the other side if
@@ -389,7 +435,7 @@ impl Trunk {
     }
 
     fn wants_room(&self) -> bool {
-        self.is_short_of_room || self.has_strays || self.has_pending
+        self.is_short_of_room || self.has_strays || self.await_accept > 0
     }
 
     /// This process is about to sleep. It looks once more afterwards.

@@ -7,19 +7,25 @@
 //!
 //! What is kept is in the queue, where nothing can have come yet.
 
+use super::budgets::{FIRST_WINDOW, WINDOW};
 use super::frame::Frame;
-use super::queue::Pool;
-use super::row::{Closing, Note, Row, WINDOW};
+use super::queue::{Owner, Pool};
+use super::row::{Closing, Note, Row};
 use super::stage::{ASKED, FIXED, PARTS, STRAY, Stage, TRIES};
 
-/// The most bytes that are kept: who has sent more than that cannot move.
-pub const KEPT_MAX: usize = 64 << 10;
-
 impl Row {
-    /// It is about to say `Open`.
+    /// It is about to say `Open`. Until it was accepted little may be sent.
     pub fn asks(&mut self) {
         self.note(Note::Connects);
         self.stage = self.stage.asked();
+        self.credit = FIRST_WINDOW.saturating_sub(self.queue.len() as u32);
+    }
+
+    /// It may send more as soon as it is accepted.
+    #[must_use]
+    #[inline]
+    pub fn waits_for_accept(&self) -> bool {
+        self.is_asked() && self.credit == 0
     }
 
     /// It has connected, and not heard that it was accepted.
@@ -69,8 +75,7 @@ impl Row {
         if !self.is_asked() || self.stage.count() == FIXED {
             return;
         }
-        let may = self.queue.len() + bytes <= KEPT_MAX && pool.has_plenty();
-        if !may || !self.queue.push(pool, bytes, fill) {
+        if !pool.has_plenty() || !self.queue.push((pool, Owner::OWN), bytes, fill) {
             self.queue.clear(pool);
             self.stage = Stage::fixed();
         }
@@ -82,6 +87,7 @@ impl Row {
         if self.stage.has(ASKED | PARTS | STRAY) {
             self.queue.clear(pool);
             self.stage = Stage::default();
+            self.credit += WINDOW - FIRST_WINDOW;
         }
     }
 
@@ -115,6 +121,22 @@ impl Row {
         may
     }
 
+    /// There was no room for it where it came to: as [`Self::is_refused`], but it may ask as often
+    /// as it takes.
+    pub fn is_put_off(&mut self) -> bool {
+        let may = self.is_refused();
+        if may {
+            self.stage = self.stage.uncounted();
+        }
+        may
+    }
+
+    /// It moves since there was no room for it.
+    #[must_use]
+    pub fn waits_for_room(&self) -> bool {
+        self.moves() && self.stage.count() == 0
+    }
+
     /// The same for one whose trunk is no more: it has parted.
     pub fn is_left(&mut self) -> bool {
         let may = self.stage.has(PARTS) || self.is_refused();
@@ -143,7 +165,6 @@ impl Row {
         for note in [Note::HadClose, Note::SaidClose, Note::OwesClose, Note::OwesEnd] {
             self.unnote(note);
         }
-        self.credit = WINDOW - self.queue.len() as u32;
         self.asks();
         let is_closed = self.has(Note::Closed);
         if self.has(Note::Ended) && !is_closed {
@@ -181,8 +202,8 @@ mod tests {
 
     #[test]
     fn what_is_kept_has_not_come() {
-        let mut memory = blocks(3);
-        let mut pool = Pool::new(&mut memory);
+        let (mut memory, mut free) = (blocks(3), [0; 3]);
+        let mut pool = Pool::new(&mut memory, &mut free, |_| {});
         let mut row = asked();
         row.keep(&mut pool, 10, |_, place| place.fill(7));
         assert_eq!((row.queue.len(), row.received(), row.readiness(0)), (10, 0, OUT));
@@ -193,20 +214,47 @@ mod tests {
     }
 
     #[test]
-    fn who_has_sent_too_much_does_not_move() {
-        let mut memory = blocks(40);
-        let mut pool = Pool::new(&mut memory);
+    fn little_is_sent_before_it_is_accepted() {
+        let (mut memory, mut free) = (blocks(40), [0; 40]);
+        let mut pool = Pool::new(&mut memory, &mut free, |_| {});
         let mut row = asked();
-        row.keep(&mut pool, KEPT_MAX, |_, _| {});
-        assert!(row.is_asked());
-        row.keep(&mut pool, 1, |_, _| {});
-        assert!(row.queue.is_empty() && row.is_asked() && !row.is_refused());
+        assert_eq!(row.may_send(), Ok(Some(FIRST_WINDOW)));
+        row.keep(&mut pool, FIRST_WINDOW as usize, |_, _| {});
+        row.credit -= FIRST_WINDOW;
+        assert!(row.waits_for_accept() && row.readiness(0) & OUT == 0);
+        row.hears(&mut pool, Frame::Accepted);
+        assert_eq!((row.credit, row.had_credit(FIRST_WINDOW)), (WINDOW - FIRST_WINDOW, true));
+        assert!(!row.waits_for_accept() && !row.had_credit(1));
+    }
+
+    #[test]
+    fn who_keeps_no_copy_does_not_move() {
+        let (mut memory, mut free) = (blocks(3), [0; 3]);
+        let mut pool = Pool::new(&mut memory, &mut free, |_| {});
+        let mut row = asked();
+        row.keep(&mut pool, 16 << 10, |_, _| {});
+        assert!(row.queue.is_empty() && row.is_asked() && !row.is_put_off() && !row.is_refused());
+    }
+
+    #[test]
+    fn who_is_put_off_asks_as_often_as_it_takes() {
+        let mut row = asked();
+        for _ in 0..5 * TRIES {
+            assert!(row.is_put_off() && row.waits_for_room());
+            row.has_said(Frame::Close(false));
+            assert!(row.is_apart());
+            row.strays();
+            assert!(row.waits_for_room() && !row.has_moved());
+            row.opens_again(1, 2);
+            assert!(!row.waits_for_room());
+        }
+        assert!(row.is_refused() && !row.waits_for_room());
     }
 
     #[test]
     fn one_that_moves_parts_first() {
-        let mut memory = blocks(3);
-        let mut pool = Pool::new(&mut memory);
+        let (mut memory, mut free) = (blocks(3), [0; 3]);
+        let mut pool = Pool::new(&mut memory, &mut free, |_| {});
         let mut row = asked();
         row.keep(&mut pool, 10, |_, _| {});
         row.end();
@@ -218,7 +266,7 @@ mod tests {
         row.strays();
         assert_eq!((row.is_at_end(), row.may_send()), (Ok(false), Err(32)));
         row.opens_again(3, 8);
-        assert_eq!((row.trunk, row.id, row.credit), (3, 8, WINDOW - 10));
+        assert_eq!((row.trunk, row.id, row.credit), (3, 8, FIRST_WINDOW - 10));
         assert_eq!((row.owes(), row.has_moved()), (Some(Frame::End), true));
         assert!(!row.is_apart());
     }
@@ -236,8 +284,8 @@ mod tests {
 
     #[test]
     fn nobody_asks_without_end() {
-        let mut memory = blocks(3);
-        let mut pool = Pool::new(&mut memory);
+        let (mut memory, mut free) = (blocks(3), [0; 3]);
+        let mut pool = Pool::new(&mut memory, &mut free, |_| {});
         let mut row = asked();
         let mut count = 1;
         while row.is_left() {

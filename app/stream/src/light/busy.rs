@@ -59,8 +59,8 @@ impl Row {
 
     /// The other end sends by this lane from now on: `false` if it may not.
     pub fn had_lane(&mut self, lane: usize) -> bool {
-        let may =
-            self.lane(Way::In).is_none() && !self.has(Note::HadEnd) && !self.has(Note::HadClose);
+        let is_open = [Note::Pending, Note::HadEnd, Note::HadClose].map(|note| !self.has(note));
+        let may = self.lane(Way::In).is_none() && is_open == [true; 3];
         if may {
             self.busy.has(Way::In, Some(lane));
         }

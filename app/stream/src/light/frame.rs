@@ -130,12 +130,19 @@ impl Name {
         zeros.iter().all(|byte| *byte == 0)
     }
 
+    /// It is an address of the loopback.
+    #[must_use]
+    pub fn is_loopback(&self) -> bool {
+        let six = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+        self.address == six || self.is_v4() && self.address[12] == 127
+    }
+
     /// What is sent to that one, of the same host, may be sent from this one's address: it is the
     /// same, or both are in the loopback's network of IPv4 (RFC 1122, 3.2.1.3).
     #[must_use]
     pub fn leads_to(&self, to: &Self) -> bool {
-        let is_loopback = |name: &Self| name.is_v4() && name.address[12] == 127;
-        self.address == to.address || is_loopback(self) && is_loopback(to)
+        let are_loopback = self.is_loopback() && to.is_loopback() && self.is_v4() == to.is_v4();
+        self.address == to.address || are_loopback
     }
 
     /// Who listens at this name hears who connects to that one.

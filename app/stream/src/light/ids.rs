@@ -11,6 +11,8 @@ pub struct Ids<'a> {
     end: u32,
     /// No id from here on was ever in use, whoever opened it.
     known: u32,
+    /// How many are in use.
+    used: u32,
 }
 
 /// An entry that holds the next free one.
@@ -19,7 +21,7 @@ const FREE: u32 = 1 << 31;
 impl<'a> Ids<'a> {
     /// Of memory that is all zeros, for side 0 or 1.
     pub fn new(rows: &'a mut [u32], side: u32) -> Self {
-        Self { rows, side: side & 1, free: 0, end: side & 1, known: 0 }
+        Self { rows, side: side & 1, free: 0, end: side & 1, known: 0, used: 0 }
     }
 
     /// One for a connection that this side opens.
@@ -36,6 +38,7 @@ impl<'a> Ids<'a> {
             None => return None,
         };
         self.rows[id as usize] = row;
+        self.used += 1;
         self.known = self.known.max(id + 1);
         Some(id)
     }
@@ -46,6 +49,7 @@ impl<'a> Ids<'a> {
         match self.rows.get_mut(id as usize) {
             Some(place) if is_theirs && *place == 0 => {
                 *place = row;
+                self.used += 1;
                 self.known = self.known.max(id + 1);
                 true
             }
@@ -72,12 +76,19 @@ impl<'a> Ids<'a> {
         if self.row(id).is_none() {
             return;
         }
+        self.used -= 1;
         if id & 1 == self.side {
             self.rows[id as usize] = FREE | self.free;
             self.free = id + 1;
         } else {
             self.rows[id as usize] = 0;
         }
+    }
+
+    /// How many are in use.
+    #[must_use]
+    pub fn used(&self) -> u32 {
+        self.used
     }
 
     /// All that may be in use are below this.
@@ -106,6 +117,6 @@ mod tests {
         assert_eq!([even.take(5), even.take(6), even.take(7)], [Some(0), Some(2), None]);
         odd.give(0);
         assert!(odd.may_be_opened(0) && odd.opened(0, 8));
-        assert_eq!(even.known(), 5);
+        assert_eq!((even.known(), even.used(), odd.used()), (5, 4, 2));
     }
 }

@@ -4,6 +4,7 @@
 //! what frames mean, and what a process keeps of each connection.
 //!
 //! * [`frame`]: what goes through a trunk.
+//! * [`budgets`]: how much of all that there may be.
 //! * [`queue`]: bytes that have come and were not received.
 //! * [`asked`], [`stage`]: whether it was accepted, and what becomes of it if not.
 //! * [`busy`], [`heat`]: whether it has a lane to itself.
@@ -12,6 +13,7 @@
 //! * [`ids`]: by what the two ends call them.
 
 pub mod asked;
+pub mod budgets;
 pub mod busy;
 pub mod frame;
 pub mod heat;
@@ -23,6 +25,6 @@ pub mod stage;
 
 pub use frame::{Frame, Names};
 pub use ids::Ids;
-pub use queue::{Block, Pool};
+pub use queue::{Block, Owner, Pool};
 pub use row::Row;
 pub use rows::{List, Rows};

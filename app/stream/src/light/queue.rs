@@ -1,13 +1,17 @@
 //! Bytes of a connection that somebody is to have yet: blocks, in a list.
 
+use super::budgets::{SPARE, UNACCEPTED_BLOCKS};
+
 /// Bytes of a block that are bytes of a connection.
 pub const PAYLOAD: usize = 4088;
+/// Trunks that are told apart.
+pub const TRUNKS: usize = 64;
 
 /// A block of a [`Pool`].
 #[repr(C)]
 pub struct Block {
     next: u32,
-    spare: u32,
+    owner: u32,
     bytes: [u8; PAYLOAD],
 }
 
@@ -15,7 +19,7 @@ impl Block {
     /// One that is not in use.
     #[must_use]
     pub const fn new() -> Self {
-        Self { next: 0, spare: 0, bytes: [0; PAYLOAD] }
+        Self { next: 0, owner: 0, bytes: [0; PAYLOAD] }
     }
 }
 
@@ -25,19 +29,58 @@ impl Default for Block {
     }
 }
 
+/// On whose account a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner(u32);
+
+impl Owner {
+    /// This process: what it has sent and keeps a copy of.
+    pub const OWN: Owner = Owner(2 * TRUNKS as u32);
+
+    /// The peer of a trunk, for a connection that was accepted.
+    #[must_use]
+    pub fn accepted(trunk: u16) -> Self {
+        Self(u32::from(trunk) % TRUNKS as u32)
+    }
+
+    /// The same for one that was not accepted so far.
+    #[must_use]
+    pub fn unaccepted(trunk: u16) -> Self {
+        Self(TRUNKS as u32 + u32::from(trunk) % TRUNKS as u32)
+    }
+
+    fn is_unaccepted(self) -> bool {
+        (TRUNKS as u32..2 * TRUNKS as u32).contains(&self.0)
+    }
+}
+
+/// Gives the memory of free blocks back to the kernel, which makes them zeros.
+pub type Release = fn(&mut [Block]);
+
 /// Blocks of a process, of which 0 stands for none.
+///
+/// A peer may have as many as are free beside what it has: one alone has half of all, and each of
+/// n as much as is left to the next one. So nobody is refused because of what others have.
 pub struct Pool<'a> {
     blocks: &'a mut [Block],
-    free: u32,
+    /// Free blocks: a stack of `count`, of which the kernel has the lowest `cold` back.
+    free: &'a mut [u32],
+    count: usize,
+    cold: usize,
+    release: Release,
     /// Those from here on were never used, so the kernel has given no memory for them.
     end: u32,
     used: usize,
+    used_by: [u32; 2 * TRUNKS + 1],
+    unaccepted: usize,
 }
 
 impl<'a> Pool<'a> {
-    /// Of memory that is all zeros.
-    pub fn new(blocks: &'a mut [Block]) -> Self {
-        Self { blocks, free: 0, end: 1, used: 0 }
+    /// Of memory that is all zeros, with a place for each block's number.
+    pub fn new(blocks: &'a mut [Block], free: &'a mut [u32], release: Release) -> Self {
+        let (count, cold, end, used, unaccepted) = (0, 0, 1, 0, 0);
+        let used_by = [0; 2 * TRUNKS + 1];
+        Self { blocks, free, count, cold, release, end, used, used_by, unaccepted }
     }
 
     /// No more than half of the blocks are in use.
@@ -46,27 +89,83 @@ impl<'a> Pool<'a> {
         self.used < self.blocks.len() / 2
     }
 
-    fn take(&mut self) -> Option<u32> {
-        let index = match self.free {
-            0 if (self.end as usize) < self.blocks.len() => {
-                self.end += 1;
-                self.end - 1
+    /// How many blocks the peer of a trunk has.
+    #[must_use]
+    pub fn used_by(&self, trunk: u16) -> u32 {
+        let of = |owner: Owner| self.used_by[owner.0 as usize];
+        of(Owner::accepted(trunk)) + of(Owner::unaccepted(trunk))
+    }
+
+    fn may_take(&self, owner: Owner) -> bool {
+        let free = (self.blocks.len() - 1).saturating_sub(self.used);
+        let own = self.used_by[owner.0 as usize] as usize;
+        match owner {
+            Owner::OWN => true,
+            _ if owner.is_unaccepted() => {
+                own < free.min(UNACCEPTED_BLOCKS.saturating_sub(self.unaccepted))
             }
-            0 => return None,
-            index => {
-                self.free = self.blocks[index as usize].next;
-                index
-            }
+            _ => own < free,
+        }
+    }
+
+    fn take(&mut self, owner: Owner) -> Option<u32> {
+        if !self.may_take(owner) {
+            return None;
+        }
+        let index = if self.count > 0 {
+            self.count -= 1;
+            self.cold = self.cold.min(self.count);
+            self.free[self.count]
+        } else if (self.end as usize) < self.blocks.len() {
+            self.end += 1;
+            self.end - 1
+        } else {
+            return None;
         };
         self.blocks[index as usize].next = 0;
         self.used += 1;
+        self.charge(index, owner);
         Some(index)
     }
 
+    fn charge(&mut self, index: u32, owner: Owner) {
+        self.blocks[index as usize].owner = owner.0;
+        self.used_by[owner.0 as usize] += 1;
+        self.unaccepted += usize::from(owner.is_unaccepted());
+    }
+
+    fn discharge(&mut self, index: u32) {
+        let owner = Owner(self.blocks[index as usize].owner);
+        self.used_by[owner.0 as usize] -= 1;
+        self.unaccepted -= usize::from(owner.is_unaccepted());
+    }
+
     fn give(&mut self, index: u32) {
-        self.blocks[index as usize].next = self.free;
-        self.free = index;
+        self.discharge(index);
+        self.free[self.count] = index;
+        self.count += 1;
         self.used -= 1;
+        if self.count - self.cold > SPARE + self.used {
+            self.release_some();
+        }
+    }
+
+    /// The kernel gets the memory of free blocks back, but for some that are soon used again.
+    #[cold]
+    fn release_some(&mut self) {
+        let kept = (SPARE + self.used) / 2;
+        let some = self.cold..(self.count - kept).min(self.cold + SPARE);
+        self.free[some.clone()].sort_unstable();
+        self.cold = some.end;
+        let mut next = some.start;
+        while next < some.end {
+            let first = self.free[next];
+            let is_behind = |(at, index): (usize, &u32)| *index == first + at as u32;
+            let in_row = self.free[next..some.end].iter().enumerate();
+            let in_row = in_row.take_while(|(at, index)| is_behind((*at, *index))).count();
+            (self.release)(&mut self.blocks[first as usize..first as usize + in_row]);
+            next += in_row;
+        }
     }
 }
 
@@ -102,14 +201,14 @@ impl Queue {
     /// connection does not outlive.
     pub fn push(
         &mut self,
-        pool: &mut Pool<'_>,
+        (pool, owner): (&mut Pool<'_>, Owner),
         length: usize,
         mut fill: impl FnMut(usize, &mut [u8]),
     ) -> bool {
         let mut done = 0;
         while done < length {
             if self.last == 0 || usize::from(self.end) == PAYLOAD {
-                let Some(block) = pool.take() else { return false };
+                let Some(block) = pool.take(owner) else { return false };
                 match self.last {
                     0 => (self.first, self.begin) = (block, 0),
                     last => pool.blocks[last as usize].next = block,
@@ -176,6 +275,16 @@ impl Queue {
         }
     }
 
+    /// Its blocks are on another one's account from now on.
+    pub fn charge(&self, pool: &mut Pool<'_>, owner: Owner) {
+        let mut block = self.first;
+        while block != 0 {
+            pool.discharge(block);
+            pool.charge(block, owner);
+            block = pool.blocks[block as usize].next;
+        }
+    }
+
     /// All bytes are forgotten, and their blocks are free.
     pub fn clear(&mut self, pool: &mut Pool<'_>) {
         while self.first != 0 {
@@ -199,8 +308,8 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn a_queue_is_a_queue(steps in proptest::collection::vec((0..3, 1..9000usize), 1..60)) {
-            let mut memory = blocks(64);
-            let mut pool = Pool::new(&mut memory);
+            let (mut memory, mut free) = (blocks(64), [0; 64]);
+            let mut pool = Pool::new(&mut memory, &mut free, |_| {});
             let (mut queue, mut model) = (Queue::default(), VecDeque::new());
             let mut next = 0_u8;
             for (what, count) in steps {
@@ -208,7 +317,7 @@ mod tests {
                     let room = 63 - model.len().div_ceil(PAYLOAD) - 1;
                     let count = count.min(room * PAYLOAD);
                     let was = next;
-                    assert!(queue.push(&mut pool, count, |done, bytes| {
+                    assert!(queue.push((&mut pool, Owner::OWN), count, |done, bytes| {
                         for (at, byte) in bytes.iter_mut().enumerate() {
                             *byte = was.wrapping_add((done + at) as u8);
                         }
@@ -236,17 +345,85 @@ mod tests {
             }
             queue.clear(&mut pool);
             // All of them are free again.
-            assert_eq!((0..).map_while(|_| pool.take()).count(), 63);
+            assert_eq!((0..).map_while(|_| pool.take(Owner::OWN)).count(), 63);
         }
     }
 
     #[test]
     fn without_memory_nothing_is_put() {
-        let mut memory = blocks(2);
-        let mut pool = Pool::new(&mut memory);
+        let (mut memory, mut free) = (blocks(2), [0; 2]);
+        let mut pool = Pool::new(&mut memory, &mut free, |_| {});
         let mut queue = Queue::default();
-        assert!(!queue.push(&mut pool, PAYLOAD + 1, |_, _| {}));
+        assert!(!queue.push((&mut pool, Owner::OWN), PAYLOAD + 1, |_, _| {}));
         queue.clear(&mut pool);
-        assert!(queue.push(&mut pool, PAYLOAD, |_, _| {}));
+        assert!(queue.push((&mut pool, Owner::OWN), PAYLOAD, |_, _| {}));
+    }
+
+    fn take_all(pool: &mut Pool<'_>, owner: Owner) -> Vec<u32> {
+        core::iter::from_fn(|| pool.take(owner)).collect()
+    }
+
+    #[test]
+    fn a_peer_leaves_as_much_as_it_has() {
+        let (mut memory, mut free) = (blocks(1025), [0; 1025]);
+        let mut pool = Pool::new(&mut memory, &mut free, |_| {});
+        let greedy = [0, 1, 2].map(|trunk| take_all(&mut pool, Owner::accepted(trunk)));
+        assert_eq!(greedy.each_ref().map(Vec::len), [512, 256, 128]);
+        // Those that were there before have had their share, and another one has some, too.
+        assert_eq!(pool.take(Owner::accepted(0)), None);
+        assert_eq!(take_all(&mut pool, Owner::unaccepted(7)).len(), 64);
+        greedy[0].iter().for_each(|index| pool.give(*index));
+        assert_eq!((pool.used_by(0), pool.used_by(1), pool.used_by(7)), (0, 256, 64));
+        assert!(pool.take(Owner::accepted(1)).is_some());
+    }
+
+    #[test]
+    fn those_that_wait_have_little() {
+        let many = 8 * UNACCEPTED_BLOCKS;
+        let (mut memory, mut free) = (blocks(many), vec![0; many]);
+        let mut pool = Pool::new(&mut memory, &mut free, |_| {});
+        let waiting = take_all(&mut pool, Owner::unaccepted(3)).len();
+        assert_eq!(waiting, UNACCEPTED_BLOCKS / 2);
+        let all: usize = (4..64).map(|of| take_all(&mut pool, Owner::unaccepted(of)).len()).sum();
+        assert!(all > 0 && waiting + all <= UNACCEPTED_BLOCKS);
+        assert!(pool.take(Owner::accepted(3)).is_some());
+    }
+
+    #[test]
+    fn what_was_accepted_is_on_another_account() {
+        let (mut memory, mut free) = (blocks(9), [0; 9]);
+        let mut pool = Pool::new(&mut memory, &mut free, |_| {});
+        let mut queue = Queue::default();
+        assert!(queue.push((&mut pool, Owner::unaccepted(5)), PAYLOAD + 1, |_, _| {}));
+        assert_eq!((pool.unaccepted, pool.used_by(5)), (2, 2));
+        queue.charge(&mut pool, Owner::accepted(5));
+        assert_eq!((pool.unaccepted, pool.used_by(5)), (0, 2));
+        queue.clear(&mut pool);
+        assert_eq!((pool.used_by(5), pool.used), (0, 0));
+    }
+
+    #[test]
+    fn memory_goes_back() {
+        const MANY: usize = 4 * SPARE;
+        let (mut memory, mut free) = (blocks(MANY + 1), vec![0; MANY + 1]);
+        // What goes back is marked, and is zeros.
+        let release: Release = |blocks| {
+            for block in blocks {
+                assert_ne!(block.bytes[0], 9, "given back twice");
+                (block.bytes[0], block.next) = (9, 0);
+            }
+        };
+        let mut pool = Pool::new(&mut memory, &mut free, release);
+        for _ in 0..3 {
+            let taken = take_all(&mut pool, Owner::OWN);
+            assert_eq!(taken.len(), MANY);
+            taken.iter().for_each(|index| pool.blocks[*index as usize].bytes[0] = 1);
+            // In any order.
+            let (even, odd): (Vec<_>, Vec<_>) = taken.iter().partition(|index| *index % 2 == 0);
+            even.iter().chain(odd.iter().rev()).for_each(|index| pool.give(*index));
+            let left = pool.blocks[1..].iter().filter(|block| block.bytes[0] == 1).count();
+            assert!(left <= SPARE, "{left} blocks are kept");
+            assert_eq!((pool.used, pool.count), (0, MANY));
+        }
     }
 }

@@ -3,13 +3,14 @@
 //! A row is some hundred bytes, and all that an idle connection costs but for a number of the
 //! process and two ids of its trunk. What it answers is what TCP's socket would.
 
+use super::budgets::FIRST_WINDOW;
 use super::frame::{Frame, Names};
 use super::heat::Busy;
-use super::queue::{Pool, Queue};
+use super::queue::{Owner, Pool, Queue};
 use super::stage::{OWES, Stage};
 
-/// Bytes that the other end may send before any were received, and that may be in the queue.
-pub const WINDOW: u32 = 1 << 20;
+pub use super::budgets::WINDOW;
+
 /// So many bytes that were received make it worth while to say so.
 const WORTH_SAYING: u32 = WINDOW / 4;
 
@@ -323,6 +324,21 @@ impl Row {
         is_open && bytes <= WINDOW.saturating_sub(there)
     }
 
+    /// So many bytes more are kept before it is accepted, or it was.
+    #[must_use]
+    pub fn may_be_kept(&self, bytes: u32) -> bool {
+        !self.has(Note::Pending) || self.queue.len() as u32 + bytes <= FIRST_WINDOW
+    }
+
+    /// On whose account is what comes.
+    #[must_use]
+    pub fn owner(&self) -> Owner {
+        match self.has(Note::Pending) {
+            true => Owner::unaccepted(self.trunk),
+            false => Owner::accepted(self.trunk),
+        }
+    }
+
     /// Credit comes: `false` if there cannot be so much.
     pub fn had_credit(&mut self, bytes: u32) -> bool {
         let more = self.credit.checked_add(bytes).filter(|credit| *credit <= WINDOW);
@@ -403,6 +419,23 @@ mod tests {
         row
     }
 
+    fn push_one(row: &mut Row) {
+        let (mut blocks, mut free) = ([const { Block::new() }; 2], [0; 2]);
+        let pool = &mut Pool::new(&mut blocks, &mut free, |_| {});
+        assert!(row.queue.push((pool, Owner::OWN), 1, |_, _| {}));
+    }
+
+    #[test]
+    fn little_comes_before_it_is_accepted() {
+        let mut row = row();
+        row.note(Note::Pending);
+        assert!(row.may_be_kept(FIRST_WINDOW) && !row.may_be_kept(FIRST_WINDOW + 1));
+        push_one(&mut row);
+        assert!(!row.may_be_kept(FIRST_WINDOW) && !row.had_lane(0));
+        row.unnote(Note::Pending);
+        assert!(row.may_be_kept(FIRST_WINDOW) && row.had_lane(0));
+    }
+
     #[test]
     fn it_is_some_hundred_bytes() {
         assert!(size_of::<Row>() <= 128, "{}", size_of::<Row>());
@@ -435,8 +468,8 @@ mod tests {
 
     #[test]
     fn what_is_missing_has_no_end() {
-        let mut pool = [const { Block::new() }; 2];
-        let mut pool = Pool::new(&mut pool);
+        let (mut blocks, mut free) = ([const { Block::new() }; 2], [0; 2]);
+        let mut pool = Pool::new(&mut blocks, &mut free, |_| {});
         let [mut ended, mut closed] = [row(), row()];
         for row in [&mut ended, &mut closed] {
             row.lacks_memory(&mut pool);
@@ -471,8 +504,7 @@ mod tests {
         assert_eq!(empty.owes(), Some(Frame::End));
         empty.close(0);
         assert_eq!(empty.owes(), Some(Frame::Close(false)));
-        let mut blocks = Vec::from_iter((0..2).map(|_| Block::new()));
-        left.queue.push(&mut Pool::new(&mut blocks), 1, |_, _| {});
+        push_one(&mut left);
         left.close(0);
         assert_eq!(left.owes(), Some(Frame::Close(true)));
     }
@@ -480,8 +512,7 @@ mod tests {
     #[test]
     fn what_both_have_ended_is_not_reset() {
         let mut row = row();
-        let mut blocks = Vec::from_iter((0..2).map(|_| Block::new()));
-        row.queue.push(&mut Pool::new(&mut blocks), 1, |_, _| {});
+        push_one(&mut row);
         row.had_end();
         row.end();
         assert_eq!(row.owes(), Some(Frame::End));

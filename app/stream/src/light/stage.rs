@@ -36,6 +36,11 @@ impl Stage {
         Self(what | self.count())
     }
 
+    /// The same, which does not count.
+    pub(super) fn uncounted(self) -> Self {
+        Self(self.0 & !COUNT)
+    }
+
     /// It was asked for in vain once more.
     pub(super) fn waits(self) -> Self {
         Self(STRAY | (self.count() + 1).min(TRIES))

@@ -1,0 +1,53 @@
+//! Which addresses are this host's: the peer of a trunk says to which one a connection comes, and
+//! from which, and the program believes `accept`.
+
+use omniverb_stream::light::frame::Name;
+
+use super::broker::source;
+
+/// Addresses that are remembered.
+const KNOWN: usize = 8;
+/// How long they are, in nanoseconds: an address may be taken away.
+const FRESH: u64 = 1_000_000_000;
+
+/// See the file's head.
+pub(super) struct Addresses {
+    /// With when each was looked at.
+    known: [([u8; 16], u64); KNOWN],
+    next: usize,
+}
+
+impl Addresses {
+    pub(super) const fn new() -> Self {
+        Self { known: [([0; 16], 0); KNOWN], next: 0 }
+    }
+
+    /// An address of the network namespace of this process: the kernel would answer from it. While
+    /// there is no descriptor to ask with, one that was known is one still.
+    pub(super) fn have(&mut self, name: &Name, now: u64) -> bool {
+        if name.is_loopback() {
+            return true;
+        }
+        let known = self.known.iter().position(|one| one.0 == name.address && one.1 != 0);
+        if known.is_some_and(|place| now.saturating_sub(self.known[place].1) < FRESH) {
+            return true;
+        }
+        match source(*name) {
+            Ok(own) if own.is_some_and(|own| own.address == name.address) => {
+                let place = known.unwrap_or_else(|| {
+                    self.next = (self.next + 1) % KNOWN;
+                    self.next
+                });
+                self.known[place] = (name.address, now);
+                true
+            }
+            Ok(_) => {
+                if let Some(place) = known {
+                    self.known[place].1 = 0;
+                }
+                false
+            }
+            Err(_) => known.is_some(),
+        }
+    }
+}
