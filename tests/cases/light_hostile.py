@@ -15,7 +15,7 @@ _LIES, _LIES_SLOWLY = 300, 3000
 # What a server may have more of behind all that, in kilobytes: what is free again stays its own.
 _MORE = 40_000
 # The same behind a peer that fills what was not accepted, and when all that has gone.
-_FILLED, _LEFT = 64_000, 12_000
+_FILLED, _LEFT = 32_000, 12_000
 # Ticks of processor time in a second of nothing to do.
 _IDLE = 20
 

@@ -6,7 +6,7 @@
 
 use crate::broker::Broker;
 use crate::id::Id;
-use crate::limits::{ARRIVAL, ASKS, LOOKS, OFTEN, OUTBOX, PATIENCE, SILENCE, WATCH};
+use crate::limits::{ANSWER, ARRIVAL, ASKS, LOOKS, OFTEN, OUTBOX, PATIENCE, SILENCE, WATCH};
 use crate::part::Part;
 use crate::queues::{Queues, Region};
 use crate::said::{End, Said};
@@ -57,6 +57,7 @@ impl Crossing {
     /// # Errors
     /// There is no room, or no ferry.
     pub(crate) fn new(part: Part, id: Id) -> io::Result<Self> {
+        let began = clock::now();
         let queues = Queues::new(id)?;
         match part {
             Part::Goes(_) => queues.id().connect()?,
@@ -67,7 +68,7 @@ impl Crossing {
             trunk: None,
             theirs: None,
             said: Said::default(),
-            began: clock::now(),
+            began,
             looked: 0,
             spoke: clock::now(),
             watch: WATCH.0,
@@ -216,8 +217,7 @@ impl Crossing {
             self.hear(reply, files)?;
         }
         let Some(trunk) = &self.trunk else {
-            let patience = if self.part.is_stranger() { ARRIVAL * 2 } else { PATIENCE };
-            let is_over = now.saturating_sub(self.began) > patience;
+            let is_over = self.patience_left(now) == 0 || self.part.is_to_go();
             return if is_over { Err(End::Here { is_cut: false }) } else { Ok(()) };
         };
         if !is_there(trunk) {
@@ -240,6 +240,12 @@ impl Crossing {
             self.queues.send(Letter::Read)?;
         }
         Ok(())
+    }
+
+    /// For how long one is waited for yet that has no trunk.
+    fn patience_left(&self, now: u64) -> u64 {
+        let patience = if self.part.is_stranger() { ANSWER } else { PATIENCE };
+        patience.saturating_sub(now.saturating_sub(self.began))
     }
 
     fn heard(&self) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
@@ -278,7 +284,10 @@ impl Crossing {
         let limit = match () {
             () if is_watched => self.watch,
             () if self.part.is_asking() => ASKS,
-            () => Duration::from_nanos(SILENCE.min(PATIENCE)),
+            () if self.trunk.is_none() => {
+                Duration::from_nanos(self.patience_left(clock::now()).min(SILENCE)) + WATCH.0
+            }
+            () => Duration::from_nanos(SILENCE),
         };
         self.watch = (2 * self.watch).min(WATCH.1);
         let limit =

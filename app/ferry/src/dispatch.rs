@@ -2,10 +2,11 @@
 
 use crate::broker::Broker;
 use crate::crossing::Crossing;
-use crate::fleet::{Counted, Fleet, Journey, Mailbox, Stranger, ends};
+use crate::fleet::{Counted, Fleet, Journey, Mailbox, ends};
 use crate::id::{Id, Listener};
-use crate::limits::{AGAIN, CROSSINGS, CROSSINGS_OF, STRANGERS};
+use crate::limits::{AGAIN, CROSSINGS, CROSSINGS_OF};
 use crate::part::{Comes, Goes, Part};
+use crate::strangers::Stranger;
 use omniverb_carry::message::{Failure, Reply, Wanted};
 use omniverb_carry::range::Range;
 use omniverb_sys::lock;
@@ -45,15 +46,13 @@ pub(crate) fn receive(fleet: &Arc<Fleet>, listener: &Listener) -> io::Result<()>
 
 fn comes(fleet: &Arc<Fleet>, id: Id) -> Option<()> {
     let [_, other] = id.addresses()?;
-    let counted = Counted::new(&fleet.with, other, CROSSINGS_OF, CROSSINGS)?;
-    let stranger = Stranger(Counted::new(&fleet.strangers, (), STRANGERS, STRANGERS)?);
+    let stranger = Stranger::new(&fleet.strangers, other)?;
     let fleet = fleet.clone();
     spawn(move || {
         let part = Part::Comes(Comes::new(fleet, stranger));
         if let Ok(crossing) = Crossing::new(part, id) {
             crossing.run();
         }
-        drop(counted);
     });
     Some(())
 }

@@ -2,6 +2,7 @@
 
 use crate::broker::Broker;
 use crate::limits::IN_VAIN;
+use crate::strangers::Strangers;
 use omniverb_carry::message::{Failure, Request, Wanted};
 use omniverb_carry::range::Range;
 use omniverb_carry::trunk::Names;
@@ -75,7 +76,7 @@ pub(crate) struct Fleet {
     /// from.
     pub(crate) of: Counts<u64>,
     pub(crate) with: Counts<IpAddr>,
-    pub(crate) strangers: Counts<()>,
+    pub(crate) strangers: Arc<Strangers>,
     /// On which hosts there was no ferry, and until when nobody tries that.
     in_vain: Mutex<BTreeMap<IpAddr, u64>>,
 }
@@ -111,9 +112,6 @@ impl<K: Ord> Drop for Counted<K> {
     }
 }
 
-/// One that has come, and proved nothing so far.
-pub(crate) struct Stranger(#[allow(dead_code, reason = "it is counted")] pub(crate) Counted<()>);
-
 impl Fleet {
     /// None so far.
     pub(crate) fn new(to: Vec<Range>, port: u16, voice: Voice) -> Self {
@@ -126,7 +124,7 @@ impl Fleet {
             going: Mutex::default(),
             of: Counts::default(),
             with: Counts::default(),
-            strangers: Counts::default(),
+            strangers: Arc::default(),
             in_vain: Mutex::default(),
         }
     }

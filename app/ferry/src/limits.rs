@@ -4,19 +4,26 @@ use std::time::Duration;
 
 /// Where ferries listen for each other, in the port space of rdma_cm's TCP, unless told otherwise.
 pub(crate) const PORT: u16 = 7473;
-/// Trunks to other hosts at a time for processes of this one: a thread, a connection to the broker
-/// and a QP each. And as many for those who come from there.
+/// Budget: trunks to other hosts at a time for processes of this one: a thread, a connection to the
+/// broker and a QP each. And as many for those who come from there.
 pub(crate) const CROSSINGS: usize = 64;
-/// Of these, of one process here, and with one address there.
+/// Budget: of these, of one process here, and with one address there.
 pub(crate) const CROSSINGS_OF: usize = 16;
-/// Of those who come, that have not proved anything yet.
-pub(crate) const STRANGERS: usize = 8;
-/// Connections that wait to be accepted.
+/// Budget: of those who come, that have not proved anything yet. Then the oldest one that has said
+/// nothing makes way, of the address with the most.
+pub(crate) const STRANGERS: usize = 32;
+/// Budget: of these with one address of IPv4, or one prefix of [`PREFIX`] bits of IPv6.
+pub(crate) const STRANGERS_OF: usize = 4;
+/// Budget: threads of those that have made way, and have not ended.
+pub(crate) const STRANGERS_LEAVING: usize = 64;
+/// Bits of an address of IPv6 that a host does not choose by itself.
+pub(crate) const PREFIX: u32 = 64;
+/// Budget: connections that wait to be accepted.
 pub(crate) const BACKLOG: i32 = 64;
 
 /// Letters that may be under way to the other ferry.
 pub(crate) const SENDS: usize = 16;
-/// Letters for which there is room.
+/// Budget: letters for which there is room.
 pub(crate) const RECEIVES: usize = 64;
 /// Those that the other one may have sent and not heard to be read: the rest of the room is for
 /// letters that say nothing but how many were.
@@ -41,12 +48,13 @@ pub(crate) const WATCH: (Duration, Duration) =
 pub(crate) const NETWORK_MS: i32 = 2000;
 /// How long a process may take to ask for a trunk that it has wanted, in nanoseconds.
 pub(crate) const PATIENCE: u64 = 20_000_000_000;
-/// How long the other ferry may take to say what it wants, and what it was asked, in nanoseconds.
+/// Budget: how long the other ferry may take to say what it wants, and what it was asked, in
+/// nanoseconds; for who has proved nothing so far, all in all.
 pub(crate) const ANSWER: u64 = 4_000_000_000;
 /// How long nothing is said before something is, so that a host that is gone is found, in
 /// nanoseconds.
 pub(crate) const SILENCE: u64 = 15_000_000_000;
-/// What may be to be said besides news.
+/// Budget: what may be to be said besides news.
 pub(crate) const OUTBOX: usize = 8;
 /// How long nobody tries a host on which there was no ferry.
 pub(crate) const IN_VAIN: u64 = 30_000_000_000;

@@ -13,6 +13,7 @@ mod limits;
 mod part;
 mod queues;
 mod said;
+mod strangers;
 
 use crate::fleet::{Fleet, Voice};
 use crate::id::Listener;

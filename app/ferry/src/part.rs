@@ -4,9 +4,10 @@
 //! the ferry there whether his connection of TCP has arrived ([`Letter::Prove`]). The one that
 //! *comes* asks its broker that, which tells who listens.
 
-use crate::fleet::{Fleet, Mailbox, Stranger, ends};
-use crate::limits::{ANSWER, ARRIVAL, ASKS};
+use crate::fleet::{Counted, Fleet, Mailbox, ends};
+use crate::limits::{ANSWER, ARRIVAL, ASKS, CROSSINGS, CROSSINGS_OF};
 use crate::said::{End, Said};
+use crate::strangers::{Stranger, holder};
 use omniverb_carry::letter::Letter;
 use omniverb_carry::message::{Failure, Request, Wanted};
 use omniverb_carry::trunk::{Names, WAY_KEPT};
@@ -105,6 +106,8 @@ pub(crate) struct Comes {
     fleet: Arc<Fleet>,
     /// It has proved nothing so far.
     stranger: Option<Stranger>,
+    /// One of those with its address, which it is since it has asked.
+    counted: Option<Counted<IpAddr>>,
     arrival: Option<Arrival>,
 }
 
@@ -118,7 +121,7 @@ struct Arrival {
 
 impl Comes {
     pub(crate) fn new(fleet: Arc<Fleet>, stranger: Stranger) -> Self {
-        Self { fleet, stranger: Some(stranger), arrival: None }
+        Self { fleet, stranger: Some(stranger), counted: None, arrival: None }
     }
 
     fn read(
@@ -133,6 +136,14 @@ impl Comes {
         if from != others || to != own || self.arrival.is_some() {
             return Err(End::Lost);
         }
+        if let Some(stranger) = &self.stranger {
+            stranger.speaks();
+        }
+        if self.counted.is_none() {
+            let with = &self.fleet.with;
+            let counted = Counted::new(with, holder(others), CROSSINGS_OF, CROSSINGS);
+            self.counted = Some(counted.ok_or(End::Lost)?);
+        }
         let now = clock::now();
         self.arrival = Some(Arrival { names, until: now + ARRIVAL, next: Some(now) });
         self.look(now, said)
@@ -144,6 +155,9 @@ impl Comes {
         if arrival.until < now {
             self.fleet.tells(&arrival.names, "it has not come, or to nobody who listens");
             self.arrival = None;
+            if self.stranger.is_some() {
+                self.counted = None;
+            }
             said.letter(Letter::Refused);
             return Ok(());
         }
@@ -223,11 +237,20 @@ impl Part {
         }
     }
 
-    /// By which more is wanted, unless something was asked.
+    /// By which more is wanted, unless something was asked, or a stranger is told to make way.
     pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Part::Goes(goes) if goes.asked.is_none() => Some(goes.mailbox.as_fd()),
-            _ => None,
+            Part::Comes(comes) => comes.stranger.as_ref().map(AsFd::as_fd),
+            Part::Goes(_) => None,
+        }
+    }
+
+    /// A stranger that is to make way for others.
+    pub(crate) fn is_to_go(&self) -> bool {
+        match self {
+            Part::Comes(Comes { stranger: Some(stranger), .. }) => stranger.is_to_go(),
+            _ => false,
         }
     }
 

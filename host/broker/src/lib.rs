@@ -44,11 +44,11 @@ pub use order::Order;
 
 use crate::client::Client;
 use crate::daemon::{FromDaemon, ToDaemon};
-use crate::seats::Holder;
+use crate::seats::Admission;
 use crate::shared::Broker;
 use omniverb_sys::disposal::Disposal;
 use omniverb_sys::people::People;
-use omniverb_sys::{EventFd, Poller, clock, connection, lock, socket};
+use omniverb_sys::{EventFd, Poller, clock, connection, lock, pidfd, socket};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -209,6 +209,21 @@ fn hear_all(order: &OwnedFd, broker: &Arc<Broker>, over: &mut BTreeSet<u64>) -> 
     Ok(())
 }
 
+/// The cgroup of who has connected, as we see it; if he is gone or cannot be seen, that of all.
+fn cgroup(calls: &OwnedFd) -> String {
+    let found = || {
+        let process = pidfd::of_peer(calls.as_fd())?;
+        let cgroup = pidfd::cgroup_of(pidfd::pid_of(process.as_fd())?, limits::CGROUP_BYTES)?;
+        // Otherwise that may be another one's that has its number.
+        if pidfd::is_alive(process.as_fd()) {
+            Ok(cgroup)
+        } else {
+            Err(io::ErrorKind::NotFound.into())
+        }
+    };
+    found().unwrap_or_else(|_: io::Error| "/".to_owned())
+}
+
 /// Somebody has connected. His socket, if he is not let in: he may have sent something.
 fn admit(calls: OwnedFd, allowed: Option<&People>, broker: &Arc<Broker>) -> Result<(), OwnedFd> {
     let Ok(peer) = socket::peer(calls.as_fd()) else { return Err(calls) };
@@ -216,10 +231,18 @@ fn admit(calls: OwnedFd, allowed: Option<&People>, broker: &Arc<Broker>) -> Resu
     if allowed.is_some_and(|people| !people.have(&peer, calls.as_fd())) {
         return Err(calls);
     }
-    let holder = Holder { user: peer.uid, namespace };
+    let cgroup = cgroup(&calls);
+    let holder = seats::holder(&cgroup, peer.uid, namespace);
     let client = Arc::new(Client::new(calls, peer, namespace)?);
     let number = client.number;
-    if lock(&broker.seats).take(number, holder, Arc::downgrade(&client)) {
+    let admission = lock(&broker.seats).take(number, (&holder, namespace), Arc::downgrade(&client));
+    if let Admission::InsteadOf(other) = &admission
+        && let Some(other) = other.upgrade()
+    {
+        // Its thread lets go of what it was sent before it leaves.
+        socket::shut(other.socket.as_fd());
+    }
+    if !matches!(admission, Admission::Refused) {
         let (broker, client) = (broker.clone(), client.clone());
         let thread = thread::Builder::new().name("attend".into()).stack_size(STACK);
         let attend = move || attend::attend(&broker, client);

@@ -1,26 +1,27 @@
 //! Whose turn it is: how many are attended to, and that nobody takes the places of others.
 //!
-//! A seat is taken before there is a thread, and given back when that is about to end. What a seat
+//! A seat is taken before there is a thread, and given back when that is about to end. When all are
+//! taken the largest holder yields its oldest, as in the daemon (docs/decisions/0025): its
+//! connection is shut, and its thread goes on until it has let go of what it was sent. What a seat
 //! is counted by stands here, beside the way to its process: nobody has to hold that to count.
 
 use crate::client::Client;
 use crate::limits;
 use omniverb_sys::clock;
-use std::collections::BTreeMap;
+use omniverb_tenancy::{Holder, Holders, VnicId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
-/// For whom a seat is counted, by what the kernel says of its connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Holder {
-    pub(crate) user: u32,
-    /// The network namespace of the socket that was connected, which is to be the one of all that
-    /// it offers.
-    pub(crate) namespace: u64,
+/// For whom a seat is counted: a user in a cgroup, and the network namespace of the socket that was
+/// connected, which is to be the one of all that it offers.
+pub(crate) fn holder(cgroup: &str, user: u32, namespace: u64) -> Holder {
+    Holder::new(cgroup, user).in_vnic(VnicId(namespace))
 }
 
 #[derive(Debug)]
 struct Seat {
     holder: Holder,
+    namespace: u64,
     /// It has said hello.
     is_welcome: bool,
     client: Weak<Client>,
@@ -30,30 +31,55 @@ struct Seat {
 #[derive(Debug)]
 pub(crate) struct Seats {
     all: BTreeMap<u64, Seat>,
+    holders: Holders<u64>,
+    /// Those that have yielded, and whose threads have not ended.
+    leaving: BTreeSet<u64>,
     /// When the last one was given back, or this began.
     left: u64,
 }
 
 impl Default for Seats {
     fn default() -> Seats {
-        Seats { all: BTreeMap::new(), left: clock::now() }
+        let (all, holders, leaving) = (BTreeMap::new(), Holders::default(), BTreeSet::new());
+        Seats { all, holders, leaving, left: clock::now() }
     }
 }
 
+/// Whether somebody has a seat now.
+#[derive(Debug)]
+pub(crate) enum Admission {
+    Seated,
+    /// This one has yielded his: his connection is to be shut.
+    InsteadOf(Weak<Client>),
+    Refused,
+}
+
 impl Seats {
-    /// Takes one. `false` if there is none for that holder.
-    pub(crate) fn take(&mut self, number: u64, holder: Holder, client: Weak<Client>) -> bool {
-        let count =
-            |fits: &dyn Fn(&Seat) -> bool| self.all.values().filter(|one| fits(one)).count();
-        let is_here = |one: &Seat| one.holder.namespace == holder.namespace;
-        let has_room = self.all.len() < limits::PROCESSES
-            && count(&|one| one.holder.user == holder.user) < limits::PROCESSES_OF_USER
-            && count(&is_here) < limits::PROCESSES_OF_NAMESPACE
-            && count(&|one| one.holder == holder && !one.is_welcome) < limits::SILENT;
-        if has_room {
-            self.all.insert(number, Seat { holder, is_welcome: false, client });
+    /// Takes one, if there is one for that holder.
+    pub(crate) fn take(
+        &mut self,
+        number: u64,
+        (holder, namespace): (&Holder, u64),
+        client: Weak<Client>,
+    ) -> Admission {
+        let is_silent = |seat: &&Seat| seat.holder == *holder && !seat.is_welcome;
+        if self.all.values().filter(is_silent).count() >= limits::SILENT {
+            return Admission::Refused;
         }
-        has_room
+        let mut admission = Admission::Seated;
+        if self.all.len() >= limits::PROCESSES {
+            let yields = self.holders.yields_to(holder).copied();
+            let yields = yields.filter(|_| self.leaving.len() < limits::LEAVING);
+            let Some(yields) = yields else { return Admission::Refused };
+            let Some(seat) = self.all.remove(&yields) else { return Admission::Refused };
+            self.holders.remove(&yields);
+            self.leaving.insert(yields);
+            admission = Admission::InsteadOf(seat.client);
+        }
+        self.holders.add(holder, number);
+        let holder = holder.clone();
+        self.all.insert(number, Seat { holder, namespace, is_welcome: false, client });
+        admission
     }
 
     /// Who has this one has said hello.
@@ -66,6 +92,8 @@ impl Seats {
     /// Gives one back.
     pub(crate) fn leave(&mut self, number: u64) {
         self.all.remove(&number);
+        self.holders.remove(&number);
+        self.leaving.remove(&number);
         self.left = clock::now();
     }
 
@@ -81,7 +109,7 @@ impl Seats {
 
     /// Who has one in a network namespace, or everywhere, by number; nobody is held by that.
     pub(crate) fn seen(&self, namespace: Option<u64>) -> Vec<Weak<Client>> {
-        let is_here = |seat: &&Seat| namespace.is_none_or(|here| seat.holder.namespace == here);
+        let is_here = |seat: &&Seat| namespace.is_none_or(|here| seat.namespace == here);
         self.all.values().filter(is_here).map(|seat| seat.client.clone()).collect()
     }
 
@@ -94,46 +122,93 @@ impl Seats {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::{PROCESSES, PROCESSES_OF_NAMESPACE, PROCESSES_OF_USER, SILENT};
+    use crate::limits::{PROCESSES, SILENT};
 
-    /// As many as can be had, up to a thousand; they say hello if they are polite.
-    fn fill(
-        seats: &mut Seats,
-        first: u64,
-        is_polite: bool,
-        holder: impl Fn(u64) -> Holder,
-    ) -> usize {
-        let takes = |number: &u64| {
-            let is_taken = seats.take(*number, holder(*number), Weak::new());
-            if is_polite {
-                seats.welcome(*number);
-            }
-            is_taken
-        };
-        (first..first + 2000).take_while(takes).count()
+    impl Seats {
+        /// As many as can be had, up to two thousand; they say hello if they are polite.
+        fn fill(
+            &mut self,
+            first: u64,
+            is_polite: bool,
+            holder: impl Fn(u64) -> (Holder, u64),
+        ) -> usize {
+            let takes = |number: &u64| {
+                let (holder, namespace) = holder(*number);
+                let admission = self.take(*number, (&holder, namespace), Weak::new());
+                if is_polite {
+                    self.welcome(*number);
+                }
+                // Whose connection was shut ends.
+                self.leaving.clear();
+                !matches!(admission, Admission::Refused)
+            };
+            (first..first + 2000).take_while(takes).count()
+        }
+
+        fn of(&self, cgroup: &str) -> usize {
+            let part = format!("{:?}", Holder::new(cgroup, 0));
+            let part = part.split("User").next().unwrap_or_default();
+            let is_its = |seat: &&Seat| format!("{:?}", seat.holder).starts_with(part);
+            self.all.values().filter(is_its).count()
+        }
+    }
+
+    fn of(cgroup: &str, user: u32, namespace: u64) -> impl Fn(u64) -> (Holder, u64) {
+        move |_| (holder(cgroup, user, namespace), namespace)
     }
 
     #[test]
-    fn nobody_takes_the_places_of_others() {
+    fn a_container_shuts_nobody_out() {
         let mut seats = Seats::default();
-        let of = |user, namespace| move |_: u64| Holder { user, namespace };
-        assert_eq!(fill(&mut seats, 0, false, of(0, 1)), SILENT);
-        // Others of the same user say hello, and have room to.
-        assert_eq!(fill(&mut seats, 10_000, true, of(0, 2)), PROCESSES_OF_NAMESPACE);
-        let rest = PROCESSES_OF_USER - PROCESSES_OF_NAMESPACE - SILENT;
-        assert_eq!(fill(&mut seats, 20_000, true, of(0, 3)), rest);
-        // A container with many users has a share.
-        let many = |number: u64| Holder { user: number as u32, namespace: 4 };
-        assert_eq!(fill(&mut seats, 30_000, true, many), PROCESSES_OF_NAMESPACE);
-        let everywhere = |number: u64| Holder { user: number as u32, namespace: number };
-        let rest = PROCESSES - PROCESSES_OF_USER - PROCESSES_OF_NAMESPACE;
-        assert_eq!(fill(&mut seats, 40_000, true, everywhere), rest);
-        // A place that is given back is had by the next.
-        (0..10).for_each(|number| seats.leave(number));
-        assert_eq!(fill(&mut seats, 50_000, true, everywhere), 10);
-        assert_eq!(fill(&mut seats, 60_000, true, everywhere), 0);
+        // Root in its own cgroup, as in most containers, with as many namespaces as it likes.
+        let greedy = |number: u64| (holder("/box/greedy", number as u32 % 7, number), number);
+        assert_eq!(seats.fill(0, true, greedy), PROCESSES);
+        // Another one, of the same user, gets as many, and no more.
+        seats.fill(10_000, true, of("/box/second", 0, 1_000_000));
+        let counts = [seats.of("/box/greedy"), seats.of("/box/second")];
+        assert!(counts.iter().sum::<usize>() == PROCESSES, "{counts:?}");
+        assert!(counts[0].abs_diff(counts[1]) <= 2, "{counts:?}");
+        // And so on, also where only the namespace is another one.
+        assert!(seats.fill(20_000, true, of("/other", 0, 1_000_001)) >= PROCESSES / 2 - 1);
+        seats.fill(30_000, true, of("/other", 0, 1_000_002));
+        assert!(seats.all.values().filter(|seat| seat.namespace == 1_000_002).count() > 200);
+        assert_eq!(seats.all.len(), PROCESSES);
+        assert!(seats.of("/box/second") > 200, "{}", seats.of("/box/second"));
+    }
+
+    #[test]
+    fn who_says_nothing_has_few() {
+        let mut seats = Seats::default();
+        assert_eq!(seats.fill(0, false, of("/a", 0, 1)), SILENT);
+        assert_eq!(seats.fill(1000, false, of("/b", 0, 1)), SILENT);
+        assert_eq!(seats.fill(2000, false, of("/a", 0, 2)), SILENT);
+        seats.leave(5);
+        assert_eq!(seats.fill(3000, false, of("/a", 0, 1)), 1);
+    }
+
+    #[test]
+    fn threads_that_do_not_end_are_few() {
+        let mut seats = Seats::default();
+        assert_eq!(seats.fill(0, true, of("/a", 0, 1)), 2000.min(PROCESSES));
+        let second = holder("/b", 0, 2);
+        let (mut count, mut number) = (0, 10_000);
+        while let Admission::InsteadOf(_) = seats.take(number, (&second, 2), Weak::new()) {
+            seats.welcome(number);
+            (count, number) = (count + 1, number + 1);
+        }
+        assert_eq!(count, limits::LEAVING);
+        let first = *seats.leaving.first().unwrap();
+        seats.leave(first);
+        let admission = seats.take(20_000, (&second, 2), Weak::new());
+        assert!(matches!(admission, Admission::InsteadOf(_)));
+    }
+
+    #[test]
+    fn it_is_known_since_when_nobody_is_there() {
+        let mut seats = Seats::default();
+        assert_eq!(seats.fill(7, true, of("/a", 0, 1)), PROCESSES);
         assert_eq!(seats.alone(clock::now()), None);
-        seats.all.clear();
+        (0..3000).for_each(|number| seats.leave(number));
         let before = clock::now();
         seats.leave(7);
         assert_eq!(seats.alone(u64::MAX).map(|time| u64::MAX - time >= before), Some(true));

@@ -249,7 +249,7 @@ fn why_waiting(broker: &Broker, offer: &Offer) -> Reason {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::seats::Holder;
+    use crate::seats::holder;
     use omniverb_carry::show::BYTES;
     use std::time::Duration;
 
@@ -262,8 +262,8 @@ mod tests {
             let (ours, theirs) = socket::pair().unwrap();
             let peer = socket::peer(ours.as_fd()).unwrap();
             let client = Arc::new(Client::new(ours, peer, 5).unwrap());
-            let (number, holder) = (client.number, Holder { user: number_of(&gone), namespace: 5 });
-            _ = lock(&broker.seats).take(number, holder, Arc::downgrade(&client));
+            let (number, holder) = (client.number, holder("/", number_of(&gone), 5));
+            _ = lock(&broker.seats).take(number, (&holder, 5), Arc::downgrade(&client));
             gone.push((client, theirs));
         }
         let (ours, theirs) = socket::pair().unwrap();

@@ -11,7 +11,7 @@ which is to be answered.
 
 `crowd.py opens PORT BROKER FOLDER`, `crowd.py fills ...` and `crowd.py names ...` are the peer,
 without the library: it opens connections without end and reads no answer; sends as much as it may
-and more to a thousand that are not accepted; names addresses that are not this host's.
+and more to hundreds that are not accepted; names addresses that are not this host's.
 """
 
 import os
@@ -32,7 +32,7 @@ _LIMIT = 60
 # Opens of the peer: more than its ring of answers has room for.
 _OPENS = 45_000
 # Connections that are filled, and bytes for each.
-_FILLED, _BYTES = 1000, 1 << 20
+_FILLED, _BYTES = 600, 128 << 10
 _PART = 16384
 
 
@@ -55,7 +55,7 @@ def serves(port, folder, backlog, address="0.0.0.0"):
         select.select([listener], [], [], 0)
         if not ends and not (folder / "go").exists():
             write(folder / "memory", memory())
-            time.sleep(0.02)
+            time.sleep(0.002)
             continue
         try:
             while True:
@@ -147,11 +147,11 @@ def fills(trunk, folder):
     for number in range(0, 2 * _FILLED, 2):
         trunk.open(number, trunk.port)
         trunk.say()
-        for _ in range(_BYTES // _PART):
+        for part in range(_BYTES // _PART):
             trunk.data(number, _PART)
             trunk.say()
-            if trunk.head % (_RING // 2) < _PART:
-                taken(trunk)
+            if part % 8 == 7:
+                assert taken(trunk), "the trunk is gone"
         taken(trunk)
         trunk.read()
     print("filled", flush=True)

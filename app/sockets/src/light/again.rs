@@ -3,10 +3,15 @@
 use omniverb_stream::light::frame::Name;
 
 use super::broker::{
-    ANSWER, NOBODY, Route, Through, Way, answer, asks, asks_anew, goes_from, nobody, routes, source,
+    ANSWER, NOBODY, Route, Through, Way, answer, asks, asks_anew, goes_from, nobody, routes,
 };
+use super::local::source;
 use super::sleepers;
 use super::state::State;
+
+/// How long who connects goes by the kernel after there was no room for others, in nanoseconds:
+/// those ask again that often.
+const FULL: u64 = 1_100_000_000;
 
 /// How an address is reached by a connection that was refused there.
 pub(super) enum Again {
@@ -66,4 +71,11 @@ pub(super) fn reach_again(
     }
     answer(state, tag, Way::Free);
     Again::Unsaid(0)
+}
+
+/// There is no room for more at an address.
+pub(super) fn is_full(state: &State, to: &Name) {
+    let until = sleepers::now() + FULL;
+    let known = routes(state).0.iter_mut().filter(|one| one.to == *to);
+    known.for_each(|route| route.full = until);
 }

@@ -2,8 +2,7 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
-use core::net::{Ipv4Addr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use omniverb_carry::message::{Reply, Request};
 use omniverb_carry::trunk::{BYTES, WAY_KEPT};
@@ -12,14 +11,14 @@ use omniverb_stream::light::row::Closing;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use rustix::thread::nanosleep;
 
+use super::local::source;
 use super::proving::OFTEN;
 use super::room::TRUNKS;
+use super::sleepers;
 use super::state::{State, has_mapped, with};
 use super::trunk::{Across, Trunk};
-use super::{names, sleepers};
 pub(super) use crate::carry::broker::connection;
 use crate::carry::broker::{self as mail, Files, look_with, mailbox, map, say};
 
@@ -42,10 +41,6 @@ pub(super) const NOBODY: u64 = 1_000_000_000;
 /// the network is asked again.
 const SPARE: u64 = WAY_KEPT * 4 / 10;
 const EARLY: u64 = WAY_KEPT * 3 / 10;
-
-/// How long who connects goes by the kernel after there was no room for others, in nanoseconds:
-/// those ask again that often.
-const FULL: u64 = 1_100_000_000;
 
 /// The longest time between two connections by which the network might be seen to bring somebody
 /// somewhere.
@@ -81,7 +76,7 @@ pub(super) struct Route {
     pause: u64,
     /// There was no room there: until when those that connect anew go by the kernel, whose listener
     /// has room of its own, and makes them wait as it ever does.
-    full: u64,
+    pub full: u64,
     /// When that was answered last.
     answered: u64,
     /// When it was asked last, and how often the trunk's other end had left sockets when that was
@@ -358,13 +353,6 @@ pub(super) fn forgets(state: &State, to: &Name) {
     known.filter(|route| route.to == *to).for_each(|route| route.way = Way::Free);
 }
 
-/// There is no room for more at an address.
-pub(super) fn is_full(state: &State, to: &Name) {
-    let until = sleepers::now() + FULL;
-    let known = routes(state).0.iter_mut().filter(|one| one.to == *to);
-    known.for_each(|route| route.full = until);
-}
-
 /// The same once more. In another network namespace nobody tries for a while whether it is: who
 /// refuses what he should not (clocks of time namespaces may differ) is reached by TCP.
 pub(super) fn leaves_alone(state: &State, to: &Name) {
@@ -532,27 +520,6 @@ fn answer_of_another(tag: u64) -> Reached {
         _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: CONNECTS });
     }
     answer_to(tag)
-}
-
-/// Where the kernel sends from what is sent to an address: if that is of this host from there, or,
-/// within the loopback's network, from its first. `None`: nothing leads there.
-///
-/// # Errors
-/// There is no descriptor to ask with.
-pub(super) fn source(to: Name) -> Result<Option<Name>, Errno> {
-    let family = if to.is_v4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::CLOEXEC;
-    let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
-    let [.., a, b, c, d] = to.address;
-    // Nothing is sent to that port, or any.
-    let is_connected = match to.is_v4() {
-        true => connect(&socket, &SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), to.port)),
-        false => connect(&socket, &SocketAddrV6::new(to.address.into(), to.port, 0, 0)),
-    };
-    if is_connected.is_err() {
-        return Ok(None);
-    }
-    Ok(names::of_socket(socket.as_raw_fd()).map(|(own, _)| own).filter(|own| !own.is_any()))
 }
 
 enum Known {

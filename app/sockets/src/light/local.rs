@@ -1,9 +1,14 @@
 //! Which addresses are this host's: the peer of a trunk says to which one a connection comes, and
 //! from which, and the program believes `accept`.
 
-use omniverb_stream::light::frame::Name;
+use core::net::{Ipv4Addr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::AsRawFd;
 
-use super::broker::source;
+use omniverb_stream::light::frame::Name;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+
+use super::names;
 
 /// Addresses that are remembered.
 const KNOWN: usize = 8;
@@ -50,4 +55,25 @@ impl Addresses {
             Err(_) => known.is_some(),
         }
     }
+}
+
+/// Where the kernel sends from what is sent to an address: if that is of this host from there, or,
+/// within the loopback's network, from its first. `None`: nothing leads there.
+///
+/// # Errors
+/// There is no descriptor to ask with.
+pub(super) fn source(to: Name) -> Result<Option<Name>, Errno> {
+    let family = if to.is_v4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
+    let [.., a, b, c, d] = to.address;
+    // Nothing is sent to that port, or any.
+    let is_connected = match to.is_v4() {
+        true => connect(&socket, &SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), to.port)),
+        false => connect(&socket, &SocketAddrV6::new(to.address.into(), to.port, 0, 0)),
+    };
+    if is_connected.is_err() {
+        return Ok(None);
+    }
+    Ok(names::of_socket(socket.as_raw_fd()).map(|(own, _)| own).filter(|own| !own.is_any()))
 }

@@ -312,8 +312,8 @@ impl State {
     }
 
     /// The first of those that wait is one for whose `Accepted` there is room: nobody is to have
-    /// one who has opened it would not hear that, since he might go elsewhere with it. Others, whose
-    /// peers do not read what they are told, are dropped. `false`: there is none.
+    /// one who has opened it would not hear that, since he might go elsewhere with it. Others,
+    /// whose peers do not read what they are told, are dropped. `false`: there is none.
     fn finds_room_to_accept(&mut self, number: c_int) -> bool {
         while let Some(first) = self.listeners.of(number).map(|one| one.pending.first())
             && first != 0

@@ -280,8 +280,8 @@ impl State {
     fn is_own(&mut self, to: &Name) -> bool {
         let names = Names { from: *to, to: *to };
         // What is bound to it is proof enough.
-        let is_bound =
-            self.listeners.hearing(&names).is_some_and(|one| one.name.address == to.address);
+        let is_bound = !to.is_any()
+            && self.listeners.hearing(&names).is_some_and(|one| one.name.address == to.address);
         is_bound || self.local.have(to, sleepers::now())
     }
 

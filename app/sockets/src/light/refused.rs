@@ -9,7 +9,7 @@ use omniverb_stream::light::Frame;
 use omniverb_stream::light::frame::{DATA_MAX, HEADER};
 use omniverb_stream::light::row::{Closing, Note};
 
-use super::again::{Again, reach_again};
+use super::again::{Again, is_full, reach_again};
 use super::broker::{self, Through};
 use super::sleepers;
 use super::state::State;
@@ -62,7 +62,7 @@ impl State {
             self.rows.at(at).is_settled(&mut self.pool);
         }
         if matches!(why, Left::Full) {
-            broker::is_full(self, &to);
+            is_full(self, &to);
         }
         match has_moved {
             true => broker::leaves_alone(self, &to),

@@ -3,11 +3,8 @@
 
 use core::ffi::c_void;
 
-pub(super) use omniverb_stream::light::budgets::ROWS;
+pub(super) use omniverb_stream::light::budgets::{ROWS, TRUNKS};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-
-/// Budget: other processes that one has connections with.
-pub(super) const TRUNKS: usize = omniverb_stream::light::queue::TRUNKS;
 
 /// So many entries are on the stack.
 const FEW: usize = 64;

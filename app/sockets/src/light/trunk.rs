@@ -28,11 +28,11 @@ use rustix::mm::ProtFlags;
 use rustix::net::{RecvFlags, recv};
 use rustix::thread::sched_yield;
 
+use super::bell;
 use super::lanes::Whose;
 use super::numbers::Token;
 use super::owners::Lanes;
 use super::room::{give_back, zeros};
-use super::{bell, sleepers};
 use crate::carry::broker::map;
 use crate::own;
 use crate::shared::Memory;
@@ -382,10 +382,8 @@ impl Trunk {
     /// One of this side's has sent all that it may before it is accepted.
     pub(super) fn awaits_accept(&mut self) {
         self.await_accept += 1;
-        if sleepers::are_any() {
-            // Who sleeps has not said that this is waited for.
-            self.sleeps();
-        }
+        // Who sleeps has not said that this is waited for.
+        self.sleeps();
     }
 
     /// It was accepted, or refused.

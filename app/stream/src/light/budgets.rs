@@ -16,3 +16,5 @@ pub const SPARE: usize = 1024;
 /// Budget: connections of a process. One peer has as many as are left to all others. Memory is
 /// taken when they are used.
 pub const ROWS: usize = 1 << 21;
+/// Budget: other processes that one has connections with.
+pub const TRUNKS: usize = 64;

@@ -1,11 +1,9 @@
 //! Bytes of a connection that somebody is to have yet: blocks, in a list.
 
-use super::budgets::{SPARE, UNACCEPTED_BLOCKS};
+use super::budgets::{SPARE, TRUNKS, UNACCEPTED_BLOCKS};
 
 /// Bytes of a block that are bytes of a connection.
 pub const PAYLOAD: usize = 4088;
-/// Trunks that are told apart.
-pub const TRUNKS: usize = 64;
 
 /// A block of a [`Pool`].
 #[repr(C)]

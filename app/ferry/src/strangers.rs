@@ -1,0 +1,169 @@
+//! Ferries that have come and proved nothing so far: how many there may be, and who makes way.
+
+use crate::limits::{PREFIX, STRANGERS, STRANGERS_LEAVING, STRANGERS_OF};
+use omniverb_sys::{EventFd, lock};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex};
+
+/// Who is told apart: an address of IPv4, or the prefix of one of IPv6, behind which a host has as
+/// many as it likes.
+pub(crate) fn holder(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(six) => {
+            Ipv6Addr::from(u128::from(six) & (u128::MAX << (u128::BITS - PREFIX))).into()
+        }
+        four @ IpAddr::V4(_) => four,
+    }
+}
+
+/// All of them.
+#[derive(Default)]
+pub(crate) struct Strangers(Mutex<Table>);
+
+#[derive(Default)]
+struct Table {
+    /// In the order of their coming.
+    all: BTreeMap<u64, Entry>,
+    /// Threads of those that make way.
+    leaving: BTreeMap<u64, IpAddr>,
+    last: u64,
+}
+
+struct Entry {
+    holder: IpAddr,
+    has_spoken: bool,
+    makes_way: Arc<EventFd>,
+}
+
+impl Table {
+    fn count(&self, holder: IpAddr) -> usize {
+        self.all.values().filter(|one| one.holder == holder).count()
+    }
+
+    /// Who makes way for one more of a holder's, if anybody has to: of those that have said
+    /// nothing, if there are such, the oldest of who has the most; its own, if it has its share.
+    fn yields(&self, newcomer: IpAddr) -> Option<u64> {
+        let own = self.count(newcomer);
+        if own < STRANGERS_OF && self.all.len() < STRANGERS {
+            return None;
+        }
+        let may = |one: &Entry| own < STRANGERS_OF || one.holder == newcomer;
+        let all = || self.all.iter().filter(|(_, one)| may(one));
+        // The first of equals is the oldest.
+        let rank = |(_, one): &(&u64, &Entry)| (!one.has_spoken, self.count(one.holder));
+        all().rev().max_by_key(rank).map(|(number, _)| *number)
+    }
+
+    fn admit(&mut self, holder: IpAddr, makes_way: Arc<EventFd>) -> Option<u64> {
+        let leaving = self.leaving.values().filter(|one| **one == holder).count();
+        if leaving >= STRANGERS_OF || self.leaving.len() >= STRANGERS_LEAVING {
+            return None;
+        }
+        if let Some(number) = self.yields(holder) {
+            let gone = self.all.remove(&number)?;
+            self.leaving.insert(number, gone.holder);
+            gone.makes_way.signal();
+        }
+        self.last += 1;
+        self.all.insert(self.last, Entry { holder, has_spoken: false, makes_way });
+        Some(self.last)
+    }
+}
+
+/// One of them, as long as it lives.
+pub(crate) struct Stranger {
+    all: Arc<Strangers>,
+    number: u64,
+    makes_way: Arc<EventFd>,
+}
+
+impl Stranger {
+    /// One more from an address. `None`: those of its that have made way have not ended.
+    pub(crate) fn new(all: &Arc<Strangers>, from: IpAddr) -> Option<Self> {
+        let makes_way = Arc::new(EventFd::new().ok()?);
+        let number = lock(&all.0).admit(holder(from), makes_way.clone())?;
+        Some(Self { all: all.clone(), number, makes_way })
+    }
+
+    /// It has said what it wants.
+    pub(crate) fn speaks(&self) {
+        if let Some(entry) = lock(&self.all.0).all.get_mut(&self.number) {
+            entry.has_spoken = true;
+        }
+    }
+
+    /// It is to make way for others.
+    pub(crate) fn is_to_go(&self) -> bool {
+        !lock(&self.all.0).all.contains_key(&self.number)
+    }
+}
+
+impl AsFd for Stranger {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.makes_way.as_fd()
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let mut table = lock(&self.all.0);
+        table.all.remove(&self.number);
+        table.leaving.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn four(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
+    #[test]
+    fn silent_ones_shut_nobody_out() {
+        let all = Arc::new(Strangers::default());
+        let mut silent: Vec<_> = (0..STRANGERS + 5).map(|_| Stranger::new(&all, four(1))).collect();
+        assert!(silent.iter().filter(|one| one.is_none()).count() > 5);
+        silent.retain(Option::is_some);
+        let stay = silent.iter().flatten().filter(|one| !one.is_to_go()).count();
+        assert_eq!(stay, STRANGERS_OF);
+        // Others come, from as many addresses as there are places.
+        let others: Vec<_> =
+            (10..10 + STRANGERS as u8).map(|last| Stranger::new(&all, four(last))).collect();
+        assert!(others.iter().flatten().filter(|one| !one.is_to_go()).count() >= STRANGERS - 1);
+        // Who has said what he wants stays, and whoever comes has a place.
+        others[5].as_ref().unwrap().speaks();
+        for last in 100..140 {
+            silent.clear();
+            let next = Stranger::new(&all, four(last)).unwrap();
+            assert!(!next.is_to_go() && !others[5].as_ref().unwrap().is_to_go(), "{last}");
+        }
+    }
+
+    #[test]
+    fn the_oldest_of_the_largest_makes_way() {
+        let all = Arc::new(Strangers::default());
+        let many = STRANGERS / STRANGERS_OF;
+        let full: Vec<_> = (0..many as u8 - 1)
+            .flat_map(|last| (0..STRANGERS_OF).map(move |_| last))
+            .chain((0..STRANGERS_OF as u8).map(|last| 200 + last))
+            .map(|last| Stranger::new(&all, four(last)).unwrap())
+            .collect();
+        assert!(full.iter().all(|one| !one.is_to_go()));
+        let next = Stranger::new(&all, four(99)).unwrap();
+        let gone: Vec<_> = (0..full.len()).filter(|at| full[*at].is_to_go()).collect();
+        assert_eq!((gone, next.is_to_go()), (vec![0], false));
+    }
+
+    #[test]
+    fn a_host_has_many_addresses_of_ipv6() {
+        let [one, same, other] = ["fd00::1:2:3:4", "fd00::ffff:0:0:9", "fd00:0:0:1::1"]
+            .map(|text| holder(text.parse().unwrap()));
+        assert!(one == same && one != other);
+        assert_eq!(holder("::ffff:10.0.0.1".parse().unwrap()), four(1));
+        assert_ne!(holder(four(1)), holder(four(2)));
+    }
+}
