@@ -16,7 +16,7 @@ pub(crate) const STRANGERS: usize = 32;
 pub(crate) const STRANGERS_OF: usize = 4;
 /// Budget: threads of those that have made way, and have not ended.
 pub(crate) const STRANGERS_LEAVING: usize = 64;
-/// Bits of an address of IPv6 that a host does not choose by itself.
+/// Budget: bits of an address of IPv6 that a host does not choose by itself: its share is theirs.
 pub(crate) const PREFIX: u32 = 64;
 /// Budget: connections that wait to be accepted.
 pub(crate) const BACKLOG: i32 = 64;

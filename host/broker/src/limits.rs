@@ -73,8 +73,9 @@ pub(crate) const ELSEWHERE: usize = 8;
 /// Budget: ferries of one network namespace that serve their own user, of all users; beside those
 /// for all.
 pub(crate) const FERRIES_OF_NAMESPACE: usize = 16;
-/// Budget: of one user; and those for all, who may do anything to the network there.
+/// Budget: of one user; those for all may do anything to the network there.
 pub(crate) const FERRIES_OF_USER: usize = 2;
+/// Budget: those for all, in one network namespace.
 pub(crate) const FERRIES_FOR_ALL: usize = 4;
 /// Budget: connections that have come to a network namespace with a ferry: for ten seconds each.
 pub(crate) const ARRIVALS_OF_NAMESPACE: usize = 4096;
