@@ -1,8 +1,8 @@
 //! How many there are of something, wherever each of them lies: what has a token counts as long as
 //! it has it. There is no number that somebody could forget to lower.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use omniverb_sys::lock;
+use std::sync::{Arc, Mutex};
 
 /// Counts its tokens.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ impl Tally {
 
 /// Counts bytes likewise. Copies are the same count.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Bytes(Arc<AtomicUsize>);
+pub(crate) struct Bytes(Arc<Mutex<usize>>);
 
 /// So many bytes are there.
 #[derive(Debug)]
@@ -37,19 +37,19 @@ pub(crate) struct Taken(usize, Bytes);
 impl Bytes {
     /// So many more, until this is dropped.
     pub(crate) fn take(&self, bytes: usize) -> Taken {
-        self.0.fetch_add(bytes, Ordering::Relaxed);
+        *lock(&self.0) += bytes;
         Taken(bytes, self.clone())
     }
 
     /// Bytes that are there.
     pub(crate) fn count(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        *lock(&self.0)
     }
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        self.1.0.fetch_sub(self.0, Ordering::Relaxed);
+        *lock(&self.1.0) -= self.0;
     }
 }
 
