@@ -99,6 +99,12 @@ def perftests(slow=False):
     yield "ib_send_bw", ["--use-srq", "-q", "4", "-b", "-e", "-s", "512", "-n", "1000"], [512]
     yield "ib_atomic_bw", ["-q", "8", "-n", "2000"], [8]
     yield "ib_atomic_bw", ["-b", "-n", "2000"], [8]
+    for verb in ("send", "write", "read", "atomic"):
+        size = 8 if verb == "atomic" else 4096
+        sized = [] if verb == "atomic" else ["-s", "4096"]
+        yield f"ib_{verb}_bw", ["-c", "XRC", *sized, "-n", "1000"], [size]
+        yield f"ib_{verb}_lat", ["-c", "XRC", *sized, "-n", "100"], [size]
+    yield "ib_send_bw", ["-c", "XRC", "-q", "4", "-b", "-e", "-s", "256", "-n", "1000"], [256]
     for verb in ("send", "write"):
         yield f"ib_{verb}_bw", ["-b", "-a", "-n", "8" if slow else "100"], _ALL_SIZES
 

@@ -2,6 +2,8 @@
  * resetting, and what ibv_query_qp says. */
 #include "common.h"
 
+#include <fcntl.h>
+
 static struct device d;
 static struct ibv_cq *cq;
 
@@ -264,6 +266,64 @@ TEST(sending_to_a_destroyed_peer_fails)
         same(ibv_destroy_qp(pair[0]), 0);
     }
     same(ibv_dereg_mr(mr), 0);
+}
+
+/* Attributes of the half that an end of XRC does not have: Linux takes their bits out of the mask
+ * before a driver looks (modify_qp_mask() of uverbs_cmd.c), and perftest sets them. */
+TEST(ignored_attributes)
+{
+    open_all();
+    struct ibv_xrcd_init_attr domain = {
+        .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT};
+    struct ibv_xrcd *xrcd = ibv_open_xrcd(d.context, &domain);
+    check(xrcd, "ibv_open_xrcd: %m");
+    struct ibv_qp_init_attr_ex sends = {
+        .qp_type = IBV_QPT_XRC_SEND, .send_cq = cq, .cap = {8, UINT32_MAX, 1, UINT32_MAX, 0},
+        .comp_mask = IBV_QP_INIT_ATTR_PD, .pd = d.pd};
+    struct ibv_qp_init_attr_ex receives = {.qp_type = IBV_QPT_XRC_RECV, .xrcd = xrcd,
+                                           .comp_mask = IBV_QP_INIT_ATTR_XRCD};
+    struct ibv_qp *pair[2] = {ibv_create_qp_ex(d.context, &sends),
+                              ibv_create_qp_ex(d.context, &receives)};
+    check(pair[0] && pair[1], "ibv_create_qp_ex: %m");
+    for (int end = 0; end < 2; end++) {
+        qp_init(&d, pair[end], 0);
+        struct ibv_qp_attr rtr = rtr_attributes(&d, qp_address(&d, pair[!end], NULL));
+        /* Nor do values count whose bits do not. */
+        if (end == 0)
+            rtr.max_dest_rd_atomic = 255;
+        same(ibv_modify_qp(pair[end], &rtr, rtr_mask(IBV_QPT_RC)), 0);
+        struct ibv_qp_attr rts = rts_attributes();
+        if (end == 1)
+            rts.max_rd_atomic = 255;
+        same(ibv_modify_qp(pair[end], &rts, rts_mask(IBV_QPT_RC)), 0);
+        same(qp_state(pair[end]), IBV_QPS_RTS);
+    }
+    same(ibv_destroy_qp(pair[0]), 0);
+    same(ibv_destroy_qp(pair[1]), 0);
+    same(ibv_close_xrcd(xrcd), 0);
+}
+
+/* The kernel hands on whole bytes, and devices take as many bits of them as there are. */
+TEST(ignored_bits)
+{
+    open_all();
+    struct ibv_qp *qp = fresh(IBV_QPT_RC);
+    qp_init(&d, qp, 0);
+    struct ibv_qp_attr rtr = rtr_attributes(&d, qp_address(&d, qp, NULL)), told;
+    struct ibv_qp_init_attr init;
+    rtr.dest_qp_num |= 0xff000000;
+    rtr.min_rnr_timer = 0xe0 | 12;
+    same(ibv_modify_qp(qp, &rtr, rtr_mask(IBV_QPT_RC)), 0);
+    struct ibv_qp_attr rts = rts_attributes();
+    rts.retry_cnt = rts.rnr_retry = 0xff;
+    same(ibv_modify_qp(qp, &rts, rts_mask(IBV_QPT_RC)), 0);
+    same(ibv_query_qp(qp, &told, IBV_QP_STATE, &init), 0);
+    same(told.dest_qp_num, qp->qp_num);
+    same(told.min_rnr_timer, 12);
+    same(told.retry_cnt, 7);
+    same(told.rnr_retry, 7);
+    same(ibv_modify_qp(qp, &rts, IBV_QP_STATE | 1 << 24), EOPNOTSUPP);
+    same(ibv_destroy_qp(qp), 0);
 }
 
 int main(int count, char **words)

@@ -15,8 +15,11 @@ use super::qp::{QpShell, SharedRoute, granted};
 use super::qp_words::{Gids, attr_of, words};
 use crate::why::{of_daemon, refused};
 
-/// A PSN has 24 bits; drivers leave the others out.
-const PSN: u32 = 0xff_ffff;
+/// PSNs and numbers of queue pairs have 24 bits; devices leave the others out.
+const LOW_24: u32 = 0xff_ffff;
+/// So they do beyond the bits of RNR timers (five) and of retry counts (three).
+const LOW_5: u8 = 0x1f;
+const LOW_3: u8 = 0x7;
 
 /// The device's attributes in a C struct. Of access flags those of queue pairs count; others are
 /// kept for queries, as drivers do.
@@ -27,15 +30,15 @@ fn attributes(attr: &ibv_qp_attr) -> QpAttributes {
         access_flags: attr.qp_access_flags,
         qkey: Qkey(attr.qkey),
         path_mtu: attr.path_mtu,
-        dest_qpn: Qpn(attr.dest_qp_num),
-        rq_psn: attr.rq_psn & PSN,
-        sq_psn: attr.sq_psn & PSN,
+        dest_qpn: Qpn(attr.dest_qp_num & LOW_24),
+        rq_psn: attr.rq_psn & LOW_24,
+        sq_psn: attr.sq_psn & LOW_24,
         max_rd_atomic: attr.max_rd_atomic,
         max_dest_rd_atomic: attr.max_dest_rd_atomic,
-        min_rnr_timer: attr.min_rnr_timer,
+        min_rnr_timer: attr.min_rnr_timer & LOW_5,
         timeout: attr.timeout,
-        retry_cnt: attr.retry_cnt,
-        rnr_retry: attr.rnr_retry,
+        retry_cnt: attr.retry_cnt & LOW_3,
+        rnr_retry: attr.rnr_retry & LOW_3,
         route: route(&attr.ah_attr),
     }
 }
@@ -48,11 +51,7 @@ fn values_are_valid(mask: QpMask, attr: &ibv_qp_attr) -> bool {
         && when(QpMask::PATH_MTU, (1..=5).contains(&attr.path_mtu))
         && when(QpMask::MAX_QP_RD_ATOMIC, attr.max_rd_atomic <= limits::RD_ATOMIC_MAX)
         && when(QpMask::MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic <= limits::RD_ATOMIC_MAX)
-        && when(QpMask::MIN_RNR_TIMER, attr.min_rnr_timer < 32)
         && when(QpMask::TIMEOUT, attr.timeout < 32)
-        && when(QpMask::RETRY_CNT, attr.retry_cnt < 8)
-        && when(QpMask::RNR_RETRY, attr.rnr_retry < 8)
-        && when(QpMask::DEST_QPN, attr.dest_qp_num < 1 << 24)
         && when(QpMask::ALT_PATH, attr.alt_port_num == 1 && attr.alt_pkey_index == 0)
         && when(QpMask::ALT_PATH, attr.alt_timeout < 32)
 }
@@ -81,7 +80,7 @@ pub(super) fn modify(
     let to = wanted.unwrap_or_else(|| qp.state());
     let current = State::from_number(attr.cur_qp_state);
     let current = current.filter(|_| mask.contains(QpMask::CUR_STATE));
-    let dest_qpn = Qpn(attr.dest_qp_num);
+    let dest_qpn = Qpn(attr.dest_qp_num & LOW_24);
     let connection = gids.map(|(dgid, sgid)| Connection { dgid, sgid, dest_qpn });
     let done = client.modify_qp(qp, mask, to, &attributes(attr), current, connection);
     done.inspect(|()| remember(kept, mask, attr)).map_err(|errno| {
@@ -106,10 +105,11 @@ pub unsafe extern "C" fn ov_ibv_modify_qp(
     attr: *mut ibv_qp_attr,
     mask: c_int,
 ) -> c_int {
-    let Some(mask) = QpMask::from_bits(mask as u32) else { return Errno::EINVAL.raw() };
+    let Some(mask) = QpMask::from_bits(mask as u32) else { return Errno::EOPNOTSUPP.raw() };
     // SAFETY: the caller's promise.
     unsafe {
         let shell = QpShell::of(qp);
+        let mask = mask.relevant_to(shell.qp.service);
         let context = ContextShell::of((*qp).context);
         let attr = &*attr;
         let wanted = |flag, address| match mask.contains(flag) {

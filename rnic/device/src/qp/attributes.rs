@@ -55,6 +55,22 @@ bitflags::bitflags! {
     }
 }
 
+impl QpMask {
+    /// The attributes that count for a service. One end of XRC has no responder, the other no
+    /// requester: Linux takes the bits of those out before a driver looks at the mask
+    /// (`modify_qp_mask()` of `uverbs_cmd.c`), and programs set them.
+    #[must_use]
+    pub fn relevant_to(self, service: Service) -> QpMask {
+        match service {
+            Service::XrcSend => self - (QpMask::MAX_DEST_RD_ATOMIC | QpMask::MIN_RNR_TIMER),
+            Service::XrcRecv => {
+                self - (QpMask::MAX_QP_RD_ATOMIC | QpMask::RETRY_CNT | QpMask::RNR_RETRY)
+            }
+            _ => self,
+        }
+    }
+}
+
 /// What `ibv_modify_qp` sets and `ibv_query_qp` tells.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs)] // named as in struct ibv_qp_attr
