@@ -100,6 +100,32 @@ TEST(limits_of_creation)
     same(ibv_destroy_cq(large), 0);
 }
 
+/* ibv_create_qp(3): "the attributes max_recv_wr and max_recv_sge are ignored" with an SRQ. */
+TEST(an_srq_has_the_receives)
+{
+    open_all();
+    struct ibv_srq_init_attr few = {.attr = {.max_wr = 1, .max_sge = 1}};
+    struct ibv_srq *srq = ibv_create_srq(d.pd, &few);
+    check(srq, "ibv_create_srq: %m");
+    static const enum ibv_qp_type types[] = {IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD};
+    for (int at = 0; at < 6; at++) {
+        struct ibv_qp_init_attr_ex asked = {
+            .send_cq = cq, .recv_cq = cq, .srq = srq, .qp_type = types[at % 3], .pd = d.pd,
+            .comp_mask = IBV_QP_INIT_ATTR_PD, .cap = {1, INT32_MAX, 1, UINT32_MAX, 0}};
+        struct ibv_qp_init_attr *plain = (struct ibv_qp_init_attr *)&asked, told;
+        struct ibv_qp_attr attr;
+        struct ibv_qp *qp = at < 3 ? ibv_create_qp(d.pd, plain) : ibv_create_qp_ex(d.context, &asked);
+        check(qp, "a QP of type %d with an SRQ: %m", (int)types[at % 3]);
+        same(asked.cap.max_recv_wr, 0);
+        same(ibv_query_qp(qp, &attr, IBV_QP_CAP, &told), 0);
+        same(told.cap.max_recv_wr, 0);
+        same(attr.cap.max_recv_sge, 0);
+        check(attr.cap.max_send_wr >= 1 && attr.cap.max_send_sge >= 1, "what it sends");
+        same(ibv_destroy_qp(qp), 0);
+    }
+    same(ibv_destroy_srq(srq), 0);
+}
+
 TEST(too_many_sges)
 {
     open_all();

@@ -111,12 +111,18 @@ unsafe fn create(
 ) -> *mut ibv_qp {
     // SAFETY: the caller's promise.
     unsafe {
-        let asked = *init;
+        let mut asked = *init;
         let Some(service) = Service::from_qp_type(asked.qp_type) else {
             let errno = not_offered(asked.qp_type);
             return null(refused!(errno, "ibv_create_qp: type {} is not offered", asked.qp_type));
         };
         let sends_only = service == Service::XrcSend;
+        // Receives are the SRQ's, or there are none: what is asked for does not count.
+        if sends_only || !asked.srq.is_null() {
+            (asked.cap.max_recv_wr, asked.cap.max_recv_sge) = (0, 0);
+        } else {
+            asked.cap.max_recv_sge = asked.cap.max_recv_sge.max(1);
+        }
         let lacks_cq = asked.send_cq.is_null() || asked.recv_cq.is_null() && !sends_only;
         // One that receives in a domain is made with that.
         if service == Service::XrcRecv || lacks_cq || !caps_are_valid(&asked.cap) {
@@ -146,7 +152,7 @@ unsafe fn create(
             send_max: asked.cap.max_send_wr,
             recv_max: asked.cap.max_recv_wr,
             send_sge_max: asked.cap.max_send_sge.max(1),
-            recv_sge_max: asked.cap.max_recv_sge.max(1),
+            recv_sge_max: asked.cap.max_recv_sge,
             inline_max: inline_room(&asked.cap),
             signaling,
             lending: Loans::lending(&loans),
