@@ -134,6 +134,31 @@ TEST(datagrams_by_every_address)
     }
 }
 
+/* The table has the addresses of the device's interface. Loopback addresses are in it only where
+ * there are no others; they lead to the device itself all the same. */
+TEST(listed_addresses)
+{
+    static struct ibv_gid_entry known[64];
+    alone(IBV_QPT_UC);
+    ssize_t count = ibv_query_gid_table(d.context, known, 64, 0);
+    check(count >= 2, "%zd addresses", count);
+    ssize_t at_home = 0, loops = 0;
+    for (ssize_t i = 0; i < count; i++) {
+        at_home += known[i].ndev_ifindex == 1;
+        loops += known[i].gid.raw[10] == 0xff && known[i].gid.raw[12] == 127;
+    }
+    check(at_home == 0 || at_home == count, "%zd of %zd addresses are of lo", at_home, count);
+    same(loops, at_home ? 1 : 0);
+    union ibv_gid home = {.raw = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1}};
+    struct ibv_qp *qp = qp_make(&d, (struct queue_options){.send_cq = send_cq,
+                                                           .receive_cq = receive_cq});
+    struct address to = qp_address(&d, qp, NULL);
+    to.gid = home;
+    qp_connect(&d, qp, to);
+    messages(qp);
+    same(ibv_destroy_qp(qp), 0);
+}
+
 TEST(many_requests_at_a_time)
 {
     struct ibv_qp *qp = alone(IBV_QPT_RC);

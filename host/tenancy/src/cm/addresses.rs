@@ -180,7 +180,11 @@ impl Tenancy {
             }
         };
         let ends = (SocketAddr::new(local, port), entry.gid);
-        let peer = (remote, self.network.name_of(remote.ip()));
+        let dgid = match remote.ip() {
+            ip if ip.is_loopback() => self.entry_of(vnic, ip)?.gid,
+            ip => self.network.name_of(ip),
+        };
+        let peer = (remote, dgid);
         let path = Path::new(ends, peer, (entry.ifindex, entry.mtu));
         self.connections.get_mut(key)?.path = Some(path);
         Ok(CmIdResolved {
@@ -199,11 +203,18 @@ impl Tenancy {
         })
     }
 
-    /// The entry of the GID table for an address of the vNIC's.
+    /// The entry of the GID table for an address of the vNIC's. A loopback address that is not
+    /// listed means the vNIC itself, by whichever name it has of that family, or at all.
     pub(super) fn entry_of(&self, vnic: VnicId, ip: IpAddr) -> Result<GidEntry, Errno> {
-        let ip = if ip.is_loopback() { Family::of(ip).loopback() } else { ip };
-        let gid = self.network.name_of(ip);
-        let entry = self.vnics.get(&vnic).and_then(|vnic| vnic.names.entry(gid));
+        let loops = ip.is_loopback();
+        let family = Family::of(ip);
+        let gid = self.network.name_of(if loops { family.loopback() } else { ip });
+        let names = self.vnics.get(&vnic).map(|vnic| &vnic.names).ok_or(Errno::EADDRNOTAVAIL)?;
+        let itself = || {
+            let mut entries = names.table().iter();
+            entries.find(|entry| Family::of_name(entry.gid) == family).or(names.table().first())
+        };
+        let entry = names.entry(gid).or_else(|| loops.then(itself)?);
         entry.copied().ok_or(Errno::EADDRNOTAVAIL)
     }
 

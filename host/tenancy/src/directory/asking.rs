@@ -13,6 +13,7 @@
 //! answer have the network asked again as long as they live (`consent.rs`).
 
 use super::Name;
+use super::gids::loopbacks;
 use super::neighbours::{Answer, Question, Waiter};
 use crate::accounts::Kind;
 use crate::action::Action;
@@ -34,9 +35,10 @@ pub(crate) enum Resolved {
 }
 
 impl Tenancy {
-    /// True if the GID is in the vNIC's table.
+    /// True if the GID is in the vNIC's table, or one of its loopback addresses.
     pub(crate) fn owns(&self, vnic: VnicId, gid: Gid) -> bool {
-        self.vnics.get(&vnic).is_some_and(|vnic| vnic.names.entry(gid).is_some())
+        let Some(vnic) = self.vnics.get(&vnic) else { return false };
+        vnic.names.entry(gid).is_some() || loopbacks().contains(&gid)
     }
 
     /// Whose address `dgid` is, for vNIC `from` with its address `sgid`. If that is not known, the

@@ -52,7 +52,9 @@ pub(crate) fn sorted(addresses: &[VnicAddress]) -> Vec<IpAddr> {
 }
 
 /// The dense table: link-local first (index 0, where programs expect it), then IPv4 (index 1,
-/// where nearly all of them look), then the rest; loopback last.
+/// where nearly all of them look), then the rest. Loopback addresses are in it only if the vNIC has
+/// no others: RoCE devices list those of their netdev (`roce_gid_mgmt.c` in Linux), and programs
+/// that rank what is listed took 127.0.0.1. They lead to the vNIC itself all the same.
 pub(crate) fn table(addresses: &[VnicAddress], node_guid: [u8; 8]) -> Vec<GidEntry> {
     let entry =
         |a: &VnicAddress| GidEntry { gid: Gid::from(a.ip), ifindex: a.interface, mtu: a.mtu };
@@ -61,42 +63,42 @@ pub(crate) fn table(addresses: &[VnicAddress], node_guid: [u8; 8]) -> Vec<GidEnt
     let global = |a: &&VnicAddress| !is_local(a) && a.reach != Reach::Host;
 
     let mut link_locals = outside().filter(is_local).map(entry);
-    let mut fours: Vec<_> = outside().filter(|a| a.ip.is_ipv4() && global(a)).map(entry).collect();
+    let fours = outside().filter(|a| a.ip.is_ipv4() && global(a)).map(entry);
     let sixes = outside().filter(|a| a.ip.is_ipv6() && global(a)).map(entry);
-    let home_four = GidEntry {
-        gid: Ipv4Addr::LOCALHOST.into(),
-        ifindex: LOOPBACK_INTERFACE,
-        mtu: LOOPBACK_MTU,
-    };
-    let home_six = GidEntry { gid: Ipv6Addr::LOCALHOST.into(), ..home_four };
+    let first = link_locals.next();
+    let mut rest = fours.chain(sixes).chain(link_locals).peekable();
 
     // Without a link-local address (IPv6 switched off) the node GUID makes one up: the entry keeps
     // its place, and reaches this vNIC itself.
-    let first = link_locals.next().unwrap_or_else(|| made_up(node_guid));
-    if fours.is_empty() {
-        fours.push(home_four);
-    }
+    let (interface, mtu) = match rest.peek() {
+        Some(entry) => (entry.ifindex, entry.mtu),
+        None => (LOOPBACK_INTERFACE, LOOPBACK_MTU),
+    };
+    let is_alone = first.is_none() && rest.peek().is_none();
+    let first = first.unwrap_or_else(|| made_up(node_guid, interface, mtu));
     let mut table: Vec<GidEntry> = Vec::new();
-    let middle = std::iter::once(first).chain(fours).chain(sixes).chain(link_locals);
-    for entry in middle {
+    for entry in std::iter::once(first).chain(rest) {
         let known = table.iter().any(|e| e.gid == entry.gid && e.ifindex == entry.ifindex);
-        if !known && table.len() < GIDS_MAX - 2 {
+        if !known && table.len() < GIDS_MAX {
             table.push(entry);
         }
     }
-    for entry in [home_four, home_six] {
-        if !table.iter().any(|e| e.gid == entry.gid) {
-            table.push(entry);
-        }
+    if is_alone {
+        table.extend(loopbacks().map(|gid| GidEntry { gid, ifindex: interface, mtu }));
     }
     table
 }
 
-fn made_up(node_guid: [u8; 8]) -> GidEntry {
+/// Names of the loopback addresses, which every vNIC has, in its table or not.
+pub(crate) fn loopbacks() -> [Gid; 2] {
+    [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]
+}
+
+fn made_up(node_guid: [u8; 8], ifindex: u32, mtu: u32) -> GidEntry {
     let mut gid = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     gid[8..].copy_from_slice(&node_guid);
     gid[8] ^= 2; // an interface identifier has the universal/local bit the other way round
-    GidEntry { gid: Gid::new(gid), ifindex: LOOPBACK_INTERFACE, mtu: LOOPBACK_MTU }
+    GidEntry { gid: Gid::new(gid), ifindex, mtu }
 }
 
 #[cfg(test)]
@@ -130,15 +132,8 @@ mod tests {
             address("10.1.0.5", 2, Reach::Global),
         ];
         let found = shown(&table(&addresses, [2, 0, 0, 0, 0, 0, 0, 9]));
-        let expected = [
-            "fe80::3%3",
-            "::ffff:10.1.0.5%2",
-            "::ffff:10.2.0.5%3",
-            "2001:db8::5%3",
-            "fe80::2%2",
-            "::ffff:127.0.0.1%1",
-            "::1%1",
-        ];
+        let expected =
+            ["fe80::3%3", "::ffff:10.1.0.5%2", "::ffff:10.2.0.5%3", "2001:db8::5%3", "fe80::2%2"];
         assert_eq!(found, expected);
     }
 
@@ -149,11 +144,27 @@ mod tests {
     }
 
     #[test]
+    fn loopback_is_not_listed_beside_others() {
+        let home = [address("127.0.0.1", 1, Reach::Host), address("::1", 1, Reach::Host)];
+        let list = |ip, reach| {
+            let addresses = [home[0], home[1], address(ip, 2, reach)];
+            shown(&table(&addresses, [2, 0, 0, 0, 0, 0, 0, 9]))
+        };
+        // What stands in for a link-local address is of the interface that there is.
+        assert_eq!(list("10.1.0.5", Reach::Global), ["fe80::9%2", "::ffff:10.1.0.5%2"]);
+        assert_eq!(list("2001:db8::5", Reach::Global), ["fe80::9%2", "2001:db8::5%2"]);
+        assert_eq!(list("fe80::2", Reach::Link), ["fe80::2%2"]);
+        // An address for this host only is none of the device's.
+        let alone = ["fe80::9%1", "::ffff:127.0.0.1%1", "::1%1"];
+        assert_eq!(list("10.1.0.5", Reach::Host), alone);
+    }
+
+    #[test]
     fn a_crowded_namespace_still_fits() {
         let many: Vec<_> =
             (0..200u8).map(|n| address(&format!("10.0.0.{n}"), 2, Reach::Global)).collect();
         let found = table(&many, [0; 8]);
         assert_eq!(found.len(), GIDS_MAX);
-        assert!(found[GIDS_MAX - 1].gid.is_loopback() && found[GIDS_MAX - 2].gid.is_loopback());
+        assert!(!found.iter().any(|entry| entry.gid.is_loopback()));
     }
 }

@@ -8,6 +8,7 @@
 
 use super::engine_link::{Cause, Route, Way};
 use crate::accounts::Kind;
+use crate::directory::names::Names;
 use crate::directory::{Family, LOOPBACK_INTERFACE as LOOPBACK};
 use crate::ids::SessionId;
 use crate::tenancy::Tenancy;
@@ -32,8 +33,8 @@ impl Tenancy {
         if self.is_table_old(id, now) {
             return Err(Errno::EADDRNOTAVAIL);
         }
-        let table = self.vnics.get(&vnic).ok_or(Errno::ENOENT)?.names.table();
-        let sgid = entry_for(table, m.gid).ok_or(Errno::EADDRNOTAVAIL)?.gid;
+        let names = &self.vnics.get(&vnic).ok_or(Errno::ENOENT)?.names;
+        let sgid = entry_for(names, m.gid).ok_or(Errno::EADDRNOTAVAIL)?.gid;
         let mut free = None;
         for peer in (0..GROUPS_MAX as u16).map(Qpn::of_group) {
             let link = self.links.engine.to(m.qpn, peer).next();
@@ -65,16 +66,18 @@ impl Tenancy {
     /// The table of a vNIC's names is another. Attachments at an interface that is not where it
     /// was, or at the loopback though there is another now, end; who is attached asks anew.
     pub(crate) fn review_groups(&mut self, vnic: VnicId, old: &[GidEntry]) {
-        let Some(new) = self.vnics.get(&vnic).map(|home| home.names.table()) else { return };
+        let Some(new) = self.vnics.get(&vnic).map(|home| &home.names) else { return };
         if !self.links.engine.is_in_groups(vnic) {
             return;
         }
+        // What is made up is at no interface but the loopback.
         let place = |table: &[GidEntry], gid: Gid| {
-            table.iter().find(|entry| entry.gid == gid).map(|entry| entry.ifindex)
+            let found = table.iter().find(|entry| entry.gid == gid)?;
+            Some(if new.has_address(gid.address()) { found.ifindex } else { LOOPBACK })
         };
         let stays = |way: &Way| {
-            let at = place(new, way.sgid);
-            let better = || entry_for(new, way.dgid).is_some_and(leads_out);
+            let at = place(new.table(), way.sgid);
+            let better = || entry_for(new, way.dgid).is_some_and(|entry| leads_out(new, entry));
             at.is_some() && at == place(old, way.sgid) && !(at == Some(LOOPBACK) && better())
         };
         let moved = self.links.engine.attached(vnic).filter(|link| !stays(&link.way));
@@ -85,15 +88,18 @@ impl Tenancy {
     }
 }
 
-fn leads_out(entry: &GidEntry) -> bool {
-    entry.ifindex != LOOPBACK && !entry.gid.is_loopback()
+/// Whether there are others where an entry leads: it is an address of an interface that is not the
+/// loopback, and not [made up](crate::directory).
+fn leads_out(names: &Names, entry: &GidEntry) -> bool {
+    entry.ifindex != LOOPBACK && !entry.gid.is_loopback() && names.has_address(entry.gid.address())
 }
 
 /// By which of its names a vNIC is in a group: the first of the same kind that leads to others. At
 /// the loopback, where nobody else is, only if the vNIC has nothing else.
-fn entry_for(table: &[GidEntry], group: Gid) -> Option<&GidEntry> {
-    let alone = !table.iter().any(leads_out);
+fn entry_for(names: &Names, group: Gid) -> Option<&GidEntry> {
+    let leads_out = |entry: &&GidEntry| leads_out(names, entry);
+    let alone = !names.table().iter().any(|entry| leads_out(&entry));
     let mut fitting =
-        table.iter().filter(|entry| Family::of_name(entry.gid) == Family::of_name(group));
+        names.table().iter().filter(|entry| Family::of_name(entry.gid) == Family::of_name(group));
     fitting.find(|entry| alone || leads_out(entry))
 }
