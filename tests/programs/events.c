@@ -193,6 +193,57 @@ TEST(one_event_for_each_arming)
     expect(b.cq, 5, IBV_WC_WR_FLUSH_ERR);
 }
 
+/* What is there when a queue is armed raises no event: programs look after arming. But those that
+ * take a few an event, and leave others, are told of these. */
+TEST(what_is_there_already)
+{
+    static struct party a, b;
+    party_open(&a, -1);
+    party_open(&b, -1);
+    qp_connect(&a.d, a.qp, qp_address(&b.d, b.qp, NULL));
+    qp_connect(&b.d, b.qp, qp_address(&a.d, a.qp, NULL));
+    struct operation o = {.opcode = IBV_WR_SEND, .id = 9, .local = a.memory, .bytes = 8,
+                          .lkey = a.mr->lkey};
+    struct ibv_wc wc[8];
+    for (unsigned i = 0; i < 8; i++)
+        receive(b.qp, i, b.memory, 64, b.mr->lkey);
+
+    post(a.qp, o);
+    expect(a.cq, 9, 0);
+    check(!readable(b.channel->fd, 50), "not armed");
+    same(ibv_req_notify_cq(b.cq, 0), 0);
+    check(!readable(b.channel->fd, 100), "an event for what came before");
+    same(ibv_poll_cq(b.cq, 8, wc), 1);
+    check(!readable(b.channel->fd, 50), "an event for what was polled");
+
+    post(a.qp, o); /* as ibv_rc_pingpong: an event, one more, armed, both polled */
+    take_event(&b);
+    post(a.qp, o);
+    expect(a.cq, 9, 0);
+    expect(a.cq, 9, 0);
+    check(!readable(b.channel->fd, 50), "not armed");
+    same(ibv_req_notify_cq(b.cq, 0), 0);
+    same(ibv_poll_cq(b.cq, 8, wc), 2);
+    check(!readable(b.channel->fd, 100), "an event for what was polled");
+
+    for (unsigned i = 0; i < 3; i++)
+        post(a.qp, o);
+    for (unsigned i = 0; i < 3; i++) { /* one an event, armed before it is taken */
+        take_event(&b);
+        same(ibv_req_notify_cq(b.cq, 0), 0);
+        expect(b.cq, 3 + i, 0);
+    }
+    check(!readable(b.channel->fd, 50), "nothing is left");
+    post(a.qp, o);
+    post(a.qp, o);
+    for (unsigned i = 0; i < 2; i++) { /* and after it */
+        take_event(&b);
+        expect(b.cq, 6 + i, 0);
+        same(ibv_req_notify_cq(b.cq, 0), 0);
+    }
+    check(!readable(b.channel->fd, 50), "nothing is left");
+}
+
 /* ---- asynchronous events ---- */
 
 static struct ibv_async_event take_async(struct ibv_context *context, int ms)

@@ -46,6 +46,9 @@ pub const INSIST_LOOKS: u32 = 256;
 /// How long after a flag of ours was set for the peer a look finds all that it did without having
 /// seen the flag, in nanoseconds (decision 0001).
 pub const LOOK_LATER: u64 = 1_000_000;
+/// How long completions that a poll of an armed queue has left may wait to be polled until an event
+/// tells of them, in nanoseconds: who takes them one by one takes the next sooner.
+pub const REMIND_AFTER: u64 = 1_000_000;
 /// How long a datagram that others wait behind waits for room, and a datagram or UC message of a
 /// network for a receive, in nanoseconds, before it is dropped.
 pub const UNRELIABLE_WAIT: u64 = 100_000_000;

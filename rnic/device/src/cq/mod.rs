@@ -17,6 +17,7 @@ pub(crate) use self::watch::Watched;
 use crate::constants::{Wc, status};
 use crate::fifo::Fifo;
 use crate::host::AsyncEvent;
+use crate::limits::REMIND_AFTER;
 use crate::lock::{Guard, Lock};
 use crate::peer::FarEnd;
 use crate::qp::CountsLinks;
@@ -85,14 +86,33 @@ struct Inner {
     entries: Fifo<Entry>,
     /// When each came, in nanoseconds of the host's clock; of a stamped queue.
     times: Fifo<u64>,
-    /// Completions ever added; how many of them when an event last told of them; how many when
-    /// the queue was last armed.
+    /// Completions ever added; how many of them were there when a poll last left some.
     added: u64,
-    notified: u64,
-    added_when_armed: u64,
+    passed_over: u64,
+    /// When an event tells of those, in nanoseconds of the host's clock, if they are there still.
+    remind_at: Option<u64>,
     capacity: usize,
     armed: Armed,
     overflowed: bool,
+}
+
+impl Inner {
+    /// Whether completions wait that a poll has left, and that the queue is armed for.
+    fn has_left_some(&self) -> bool {
+        let oldest = self.added - self.entries.len() as u64;
+        let left = self.passed_over.saturating_sub(oldest) as usize;
+        self.entries.iter().take(left).any(|entry| self.armed.wants(entry))
+    }
+
+    /// A poll is over. Says whether it has left completions although the queue is armed.
+    #[inline(always)]
+    fn has_passed_over(&mut self) -> bool {
+        if self.entries.len() == 0 {
+            return false;
+        }
+        self.passed_over = self.added;
+        self.armed != Armed::No
+    }
 }
 
 /// A completion queue.
@@ -150,8 +170,8 @@ impl Cq {
                 times,
                 capacity: capacity as usize,
                 added: 0,
-                notified: 0,
-                added_when_armed: 0,
+                passed_over: 0,
+                remind_at: None,
                 armed: Armed::No,
                 overflowed: false,
             }),
@@ -199,11 +219,11 @@ impl Cq {
         self.watch.forget(qpn);
     }
 
-    /// The next completion that is added (or the next solicited or failed one) raises an event.
+    /// The next completion that is added (or the next solicited or failed one) raises an event. One
+    /// that is there raises none (specification 11.4.2.2): programs look after arming.
     ///
-    /// So does one that waits to be polled if no event has told of it, or if it was left there
-    /// after the last arming: programs that poll a few completions an event are used to NICs that
-    /// compare with what has been polled, and would sleep for ever.
+    /// But for those that a poll has left: programs that take a few completions an event are used
+    /// to NICs that compare with what has been polled, and would sleep for ever.
     pub fn arm(&self, wish: Notify) {
         let mut inner = self.inner.lock();
         // A pending request for any completion is not weakened (specification 11.4.2.2).
@@ -213,18 +233,41 @@ impl Cq {
                 Notify::Any => Armed::Any,
             };
         }
-        let oldest = inner.added - inner.entries.len() as u64;
-        let unnotified = inner.added > inner.notified || oldest < inner.added_when_armed;
-        inner.added_when_armed = inner.added;
-        if unnotified && inner.entries.iter().any(|entry| inner.armed.wants(entry)) {
+        inner.remind_at = None;
+        if inner.has_left_some() {
             inner.armed = Armed::No;
-            inner.notified = inner.added;
             drop(inner);
             return self.notify();
         }
         self.is_armed.store(true, Ordering::Release);
         drop(inner);
         self.shared.bells.want_kicks();
+    }
+
+    /// A poll of an armed queue has left completions: if they are there a moment later, the program
+    /// waits for an event. A turn of the progress thread says so.
+    #[cold]
+    fn remind_later(&self, inner: &mut Inner) {
+        if self.events.is_some() && inner.remind_at.is_none() && inner.has_left_some() {
+            inner.remind_at = Some(self.shared.host.now().saturating_add(REMIND_AFTER));
+            self.shared.host.attend();
+        }
+    }
+
+    /// Raises the event that is due, if one is. Says when one will be.
+    pub(crate) fn remind(&self, now: u64) -> Option<u64> {
+        let mut inner = self.inner.lock();
+        let due = inner.remind_at?;
+        if now < due {
+            return Some(due);
+        }
+        inner.remind_at = None;
+        if inner.has_left_some() {
+            inner.armed = Armed::No;
+            drop(inner);
+            self.notify();
+        }
+        None
     }
 
     /// Whether a completion may go to a poller without having been in the queue. Call with the QP
@@ -254,6 +297,9 @@ impl Cq {
             inner.times.pass(count);
         }
         self.length.store(inner.entries.len(), Ordering::Release);
+        if inner.has_passed_over() {
+            self.remind_later(&mut inner);
+        }
         count
     }
 
@@ -264,6 +310,9 @@ impl Cq {
         let time = inner.times.pop().unwrap_or_default();
         self.give_back(entry.release());
         self.length.store(inner.entries.len(), Ordering::Release);
+        if inner.has_passed_over() {
+            self.remind_later(&mut inner);
+        }
         Some((entry.wc, time))
     }
 
@@ -322,7 +371,6 @@ impl Cq {
         inner.added += 1;
         if fire {
             inner.armed = Armed::No;
-            inner.notified = inner.added;
         }
         fire
     }

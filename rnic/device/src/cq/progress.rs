@@ -30,6 +30,7 @@ impl Shared {
         let again = self.take_again(now);
         let cqs = self.cqs();
         let (mut polled, mut armed, mut busy) = (false, false, false);
+        let mut remind = None;
         for cq in &cqs {
             let polls = cq.attendance.judge(now);
             // One poll may be at it for longer than many take.
@@ -37,6 +38,9 @@ impl Shared {
             let is_armed = cq.is_armed.load(Ordering::Acquire);
             polled |= is_polled;
             armed |= is_armed;
+            if is_armed {
+                remind = [remind, cq.remind(now)].into_iter().flatten().min();
+            }
             if !is_polled || is_armed {
                 busy |= cq.look_for_progress(polls);
             }
@@ -50,7 +54,7 @@ impl Shared {
         let (moved, deadline) = self.serve_waiting();
         let due = self.again_due();
         let again = !again.is_empty() || due.is_some_and(|due| due <= now);
-        let deadline = [deadline, due].into_iter().flatten().min();
+        let deadline = [deadline, due, remind].into_iter().flatten().min();
         Turn { is_busy: busy | polled | moved | again, is_polled: polled && !armed, deadline }
     }
 

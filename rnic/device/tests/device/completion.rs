@@ -4,6 +4,7 @@ use crate::pair::{Options, Pair, poll, post, receive, to_state};
 use crate::work::Work;
 use crate::world::Channel;
 use omniverb_device::attributes::State;
+use omniverb_device::limits::REMIND_AFTER;
 use omniverb_device::{AsyncEvent, Cq, Notify, Wc, send_flags};
 use omniverb_terms::Service;
 use std::sync::Arc;
@@ -35,6 +36,13 @@ impl Bench {
         self.pair.settle();
     }
 
+    /// Time passes, and the progress thread takes a turn.
+    fn pass(&self, nanoseconds: u64) {
+        let side = &self.pair.sides[1];
+        side.world.clock.fetch_add(nanoseconds, Ordering::Relaxed);
+        side.shared.progress();
+    }
+
     /// How many events there were; leaves the queue empty.
     fn events(&self) -> usize {
         poll(&self.cq);
@@ -61,27 +69,63 @@ fn an_event_needs_to_be_asked_for_each_time() {
 }
 
 #[test]
-fn what_waits_to_be_polled_raises_an_event() {
+fn what_is_there_when_the_queue_is_armed_raises_no_event() {
     let bench = bench(100);
     bench.send(0);
+    bench.cq.arm(Notify::Any);
+    assert!(bench.channel.events.lock().unwrap().is_empty(), "it came before");
+    // As ibv_rc_pingpong does: an event, another completion, armed anew, both polled.
+    bench.send(0);
+    assert_eq!(bench.channel.events.lock().unwrap().len(), 1);
+    bench.send(0);
+    bench.cq.arm(Notify::Any);
+    assert_eq!(bench.events(), 1, "none for the last one, which came while it was not armed");
+    bench.pass(REMIND_AFTER);
+    assert_eq!(bench.events(), 0, "all of it was polled");
+    bench.send(0);
+    assert_eq!(bench.events(), 1, "armed all the time");
+}
+
+#[test]
+fn who_polls_a_few_an_event_is_told_of_the_others() {
+    let bench = bench(100);
+    let few = || assert_eq!(bench.cq.poll(&mut [Wc::default()]), 1);
+    let told = || std::mem::take(&mut *bench.channel.events.lock().unwrap()).len();
+    // Polls, then arms.
+    (0..3).for_each(|_| bench.send(0));
+    few();
+    bench.cq.arm(Notify::Any);
+    assert_eq!(told(), 1, "some were left");
+    // Arms, then polls: the event comes when the next poll does not.
     bench.cq.arm(Notify::Solicited);
-    assert_eq!(bench.events(), 0, "not solicited");
+    assert_eq!(told(), 0, "not solicited");
     bench.cq.arm(Notify::Any);
-    bench.send(0);
-    assert_eq!(bench.events(), 1);
-    bench.send(0);
-    bench.send(0);
-    bench.cq.arm(Notify::Any);
-    assert_eq!(bench.cq.poll(&mut [Wc::default()]), 1);
-    bench.cq.arm(Notify::Any);
-    assert_eq!(bench.events(), 2, "one for each arming");
-    // What an event has told of raises no second one if the queue is armed before it is polled.
-    bench.cq.arm(Notify::Any);
+    assert_eq!(told(), 1);
+    few();
+    assert_eq!(told(), 0, "not armed");
     bench.send(0);
     bench.cq.arm(Notify::Any);
-    assert_eq!(bench.events(), 1);
+    assert_eq!(told(), 1, "left before");
+    assert_eq!(bench.events(), 0);
     bench.send(0);
-    assert_eq!(bench.events(), 1);
+    bench.send(0);
+    bench.cq.arm(Notify::Any);
+    few();
+    assert_eq!(told(), 0);
+    bench.pass(REMIND_AFTER / 2);
+    assert_eq!(told(), 0, "it may poll at once");
+    bench.pass(REMIND_AFTER);
+    assert_eq!(told(), 1);
+    bench.pass(2 * REMIND_AFTER);
+    assert_eq!(told(), 0, "one for each arming");
+    // One by one, until nothing is left.
+    assert_eq!(bench.events(), 0);
+    (0..2).for_each(|_| bench.send(0));
+    bench.cq.arm(Notify::Any);
+    few();
+    few();
+    bench.pass(REMIND_AFTER);
+    assert_eq!(bench.events(), 0);
 }
 
 #[test]
