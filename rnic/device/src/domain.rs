@@ -7,6 +7,7 @@
 use crate::lock::lock;
 use crate::qp::Qp;
 use crate::srq::Srq;
+use omniverb_terms::Qpn;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
@@ -22,8 +23,8 @@ struct Inner {
     srqs: HashMap<u32, Weak<Srq>>,
     /// Lower bits of the number that was given out last.
     last: u32,
-    /// Queue pairs that receive in it.
-    qps: Vec<Weak<Qp>>,
+    /// Queue pairs that receive in it, by number.
+    qps: HashMap<Qpn, Weak<Qp>>,
 }
 
 /// An XRC domain, or the part of one that this process has.
@@ -66,7 +67,7 @@ impl Domain {
     /// Whether SRQs or queue pairs are in it.
     pub fn is_busy(&self) -> bool {
         let inner = lock(&self.inner);
-        !inner.srqs.is_empty() || inner.qps.iter().any(|qp| qp.strong_count() > 0)
+        !inner.srqs.is_empty() || inner.qps.values().any(|qp| qp.strong_count() > 0)
     }
 
     /// Gives an SRQ a number. `None`: there is none left.
@@ -100,26 +101,26 @@ impl Domain {
         let qps: Vec<_> = {
             let mut inner = lock(&self.inner);
             inner.srqs.remove(&number);
-            inner.qps.iter().filter_map(Weak::upgrade).collect()
+            inner.qps.values().filter_map(Weak::upgrade).collect()
         };
         qps.iter().for_each(|qp| qp.forget_srq(srq));
     }
 
     /// A queue pair receives in it.
     pub(crate) fn add_qp(&self, qp: &Arc<Qp>) {
-        let mut inner = lock(&self.inner);
-        inner.qps.retain(|qp| qp.strong_count() > 0);
-        inner.qps.push(Arc::downgrade(qp));
+        lock(&self.inner).qps.insert(qp.number, Arc::downgrade(qp));
     }
 
     /// A queue pair does no longer.
     pub(crate) fn remove_qp(&self, qp: &Qp) {
-        lock(&self.inner).qps.retain(|other| !std::ptr::eq(other.as_ptr(), qp));
+        let mut inner = lock(&self.inner);
+        if inner.qps.get(&qp.number).is_some_and(|other| std::ptr::eq(other.as_ptr(), qp)) {
+            inner.qps.remove(&qp.number);
+        }
     }
 
     /// The queue pair of this number that receives in it.
-    pub fn qp(&self, number: omniverb_terms::Qpn) -> Option<Arc<Qp>> {
-        let inner = lock(&self.inner);
-        inner.qps.iter().filter_map(Weak::upgrade).find(|qp| qp.number == number)
+    pub fn qp(&self, number: Qpn) -> Option<Arc<Qp>> {
+        lock(&self.inner).qps.get(&number).and_then(Weak::upgrade)
     }
 }

@@ -28,6 +28,7 @@ pub mod queue;
 pub mod region;
 pub mod shared;
 pub mod srq;
+mod weaks;
 mod window;
 pub mod work;
 

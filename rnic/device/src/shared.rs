@@ -8,6 +8,7 @@ use crate::lock::lock;
 use crate::pages::Toll;
 use crate::qp::Qp;
 use crate::region::Regions;
+use crate::weaks::Weaks;
 use omniverb_link::PeerReaches;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -40,7 +41,7 @@ pub struct Shared {
     toll: Toll,
     released: Box<[Released]>,
     free_slots: Mutex<Vec<u32>>,
-    cqs: Mutex<Vec<Weak<Cq>>>,
+    cqs: Mutex<Weaks<Cq>>,
     /// QPs with timers or blocked sends: looked after in every turn of the progress thread.
     waiting: Mutex<Vec<Weak<Qp>>>,
     /// QPs that a turn is to look at once.
@@ -102,14 +103,12 @@ impl Shared {
 
     /// A CQ was made.
     pub(crate) fn add_cq(&self, cq: &Arc<Cq>) {
-        let mut cqs = lock(&self.cqs);
-        cqs.retain(|cq| cq.strong_count() > 0);
-        cqs.push(Arc::downgrade(cq));
+        lock(&self.cqs).add(cq);
     }
 
     /// All CQs that there are still.
     pub(crate) fn cqs(&self) -> Vec<Arc<Cq>> {
-        lock(&self.cqs).iter().filter_map(Weak::upgrade).collect()
+        lock(&self.cqs).all()
     }
 
     /// Has the next turn of the progress thread look at this QP once: something was left there.

@@ -1,0 +1,80 @@
+//! A list of objects that it does not keep alive, to which one is added without a look at the
+//! others: those that are gone are swept out when as many have been added as were there.
+
+use std::sync::{Arc, Weak};
+
+/// Entries below which nothing is swept out.
+const FEW: usize = 64;
+
+/// The list.
+#[derive(Debug)]
+pub(crate) struct Weaks<T> {
+    list: Vec<Weak<T>>,
+    /// The length at which what is gone is swept out.
+    full: usize,
+}
+
+impl<T> Default for Weaks<T> {
+    fn default() -> Self {
+        Self { list: Vec::new(), full: FEW }
+    }
+}
+
+impl<T> Weaks<T> {
+    /// Adds one.
+    pub(crate) fn add(&mut self, one: &Arc<T>) {
+        self.list.push(Arc::downgrade(one));
+        if self.list.len() >= self.full {
+            self.list.retain(|one| one.strong_count() > 0);
+            self.full = FEW.max(2 * self.list.len());
+        }
+    }
+
+    /// All that there are still.
+    pub(crate) fn all(&self) -> Vec<Arc<T>> {
+        self.iter().collect()
+    }
+
+    /// All that there are still, one by one.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Arc<T>> {
+        self.list.iter().filter_map(Weak::upgrade)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many entries were looked at while so many were made, and ended by the other argument.
+    fn looks(count: usize, keep: impl Fn(usize) -> bool) -> (usize, usize) {
+        let (mut list, mut kept, mut looks) = (Weaks::default(), Vec::new(), 0);
+        for number in 0..count {
+            let one = Arc::new(number);
+            let before = list.full;
+            if list.list.len() + 1 >= before {
+                looks += list.list.len() + 1;
+            }
+            list.add(&one);
+            if keep(number) {
+                kept.push(one);
+            }
+        }
+        assert_eq!(list.all().len(), kept.len());
+        (looks, list.list.len())
+    }
+
+    #[test]
+    fn one_more_costs_the_same_however_many_there_are() {
+        const MANY: usize = 100_000;
+        for keep in [|_| true, |_| false, |number| number % 3 == 0] {
+            let (looks, _) = looks(MANY, keep);
+            assert!(looks <= 4 * MANY, "{looks} looks for {MANY} objects");
+        }
+    }
+
+    #[test]
+    fn what_is_gone_goes_from_the_list() {
+        assert!(looks(10_000, |_| false).1 <= FEW);
+        assert!(looks(10_000, |number| number < 100).1 <= 400);
+    }
+}
