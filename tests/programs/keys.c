@@ -156,6 +156,32 @@ TEST(guessed_keys)
     close_all();
 }
 
+/* Drivers of kernels give one number for both keys, and programs send their L_Key to peers. */
+TEST(one_number)
+{
+    open_all();
+    static char ours[4096];
+    for (int access = 0; access < 2; access++) {
+        struct ibv_mr *m = mr_make(&d, ours, sizeof ours,
+                                   access ? ALL_ACCESS : IBV_ACCESS_LOCAL_WRITE);
+        same(m->lkey, m->rkey);
+        uint32_t key = m->lkey;
+        same(ibv_rereg_mr(m, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0,
+                          access ? IBV_ACCESS_LOCAL_WRITE : ALL_ACCESS), 0);
+        same(m->lkey, key);
+        same(m->rkey, key);
+        struct ibv_mr *other = mr_make(&d, ours, sizeof ours, ALL_ACCESS);
+        same(other->lkey, other->rkey);
+        check(other->lkey != key, "a key twice");
+        struct ibv_mw *window = ibv_alloc_mw(d.pd, IBV_MW_TYPE_1);
+        check(window && window->rkey != key && window->rkey != other->rkey, "a window's key");
+        same(ibv_dealloc_mw(window), 0);
+        same(ibv_dereg_mr(other), 0);
+        same(ibv_dereg_mr(m), 0);
+    }
+    close_all();
+}
+
 TEST(wrong_access)
 {
     open_all();

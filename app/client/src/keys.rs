@@ -82,6 +82,13 @@ impl Keys {
         chosen.for_each(|(_, key)| key.mediated = true);
     }
 
+    /// The region of this key is never to be mapped any more.
+    pub(crate) fn mediate_one(&self, rkey: Rkey) {
+        if let Some(key) = lock(&self.list).get_mut(&rkey) {
+            key.mediated = true;
+        }
+    }
+
     /// The regions of all keys.
     pub(crate) fn regions(&self) -> Vec<Arc<Region>> {
         lock(&self.list).values().map(|key| key.region.clone()).collect()
@@ -116,6 +123,13 @@ impl Keys {
             taken.extend(chosen.map(|extent| (*rkey, extent)));
         }
         taken
+    }
+
+    /// Takes the extents of one key out, without a look at the others.
+    pub(crate) fn take_out_of(&self, rkey: Rkey) -> Vec<(Rkey, Extent)> {
+        let mut list = lock(&self.list);
+        let adopted = list.get_mut(&rkey).map(|key| std::mem::take(&mut key.adopted));
+        adopted.into_iter().flatten().map(|extent| (rkey, extent)).collect()
     }
 
     /// Puts one back whose pages could not be moved; it goes with the key if that has gone.

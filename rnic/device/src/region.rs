@@ -211,15 +211,17 @@ impl Regions {
         self.by_lkey.read().unwrap_or_else(|e| e.into_inner()).get(&lkey).cloned()
     }
 
-    /// Whether a remote key opens something here, or may by a window.
-    pub fn has_rkey(&self, rkey: Rkey) -> bool {
-        self.by_rkey(rkey).is_some() || self.is_windows_key(rkey)
+    /// Whether a number is no key of anything here, local or remote, nor may become a window's.
+    pub fn is_free(&self, key: u32) -> bool {
+        let rkey = Rkey(key);
+        self.get(Lkey(key)).is_none() && self.by_rkey(rkey).is_none() && !self.is_windows_key(rkey)
     }
 
-    /// Whether one of these remote keys opens something here.
+    /// Whether one of these opens something here, or may when its region is registered anew.
     pub(crate) fn has_key_in(&self, mut keys: RangeInclusive<u32>) -> bool {
-        let table = self.by_rkey.read().unwrap_or_else(|e| e.into_inner());
-        keys.any(|key| table.contains_key(&Rkey(key)))
+        let remote = self.by_rkey.read().unwrap_or_else(|e| e.into_inner());
+        let local = self.by_lkey.read().unwrap_or_else(|e| e.into_inner());
+        keys.any(|key| remote.contains_key(&Rkey(key)) || local.contains_key(&Lkey(key)))
     }
 
     /// Looks a local key up.

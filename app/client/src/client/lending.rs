@@ -7,7 +7,7 @@
 use super::Client;
 use crate::delivered::Delivered;
 use crate::extent::Extent;
-use crate::keys::Key;
+use crate::keys::{Key, Keys};
 use crate::lent;
 use omniverb_device::Qp;
 use omniverb_link::pace;
@@ -144,8 +144,20 @@ impl Client {
         which: impl Fn(Rkey, &Extent) -> bool,
         manner: Manner,
     ) -> Result<(), Errno> {
+        self.withdraw_those(|keys| keys.take_out(which), manner)
+    }
+
+    /// The same of extents that are taken out of the table of keys.
+    ///
+    /// # Errors
+    /// As [`Self::withdraw`].
+    pub(super) fn withdraw_those(
+        &self,
+        take: impl FnOnce(&Keys) -> Vec<(Rkey, Extent)>,
+        manner: Manner,
+    ) -> Result<(), Errno> {
         let _moving = self.keys.move_pages();
-        let taken = self.keys.take_out(which);
+        let taken = take(&self.keys);
         if taken.is_empty() {
             return Ok(());
         }

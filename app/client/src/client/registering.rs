@@ -61,10 +61,11 @@ impl Client {
         if self.shared.regions.count() >= most {
             return Err(Errno::ENOMEM);
         }
-        let lkey = self.shared.regions.new_lkey();
-        let rkey = match wish.access & access::REMOTE {
-            0 => NO_RKEY,
-            _ => self.register_key(&wish)?,
+        // One number for both keys, as with the drivers of kernels: programs that send their L_Key
+        // to peers work with those.
+        let (lkey, rkey) = match wish.access & access::REMOTE {
+            0 => (self.spare_key(), NO_RKEY),
+            _ => self.register_key(&wish).map(|rkey| (Lkey(rkey.0), rkey))?,
         };
         // SAFETY: the caller's promise.
         let region = unsafe { wish.region(lkey, rkey) };
@@ -90,10 +91,11 @@ impl Client {
                 Message::MrRegistered(MrRegistered { rkey, .. }) if rkey != Rkey(0) => rkey,
                 _ => return Err(Errno::EPROTO),
             };
-            if !self.shared.regions.has_rkey(rkey) {
+            if self.shared.regions.is_free(rkey.0) {
                 return Ok(rkey);
             }
-            // One that the daemon does not know of: a window's, or of a region that has changed.
+            // One that the daemon does not know of: a window's, or of a region without remote
+            // access, or that has changed.
             self.call(&DeregMr { rkey, reserved: 0 }.into())?;
         }
     }
@@ -125,13 +127,13 @@ impl Client {
         Ok(region)
     }
 
-    /// A key that opens nothing and looks like one that does, as on hardware. It may be one that
-    /// opens something later ([`Self::reregister`]).
-    pub fn spare_rkey(&self) -> Rkey {
+    /// A key of a region that peers may not use. They may later ([`Self::reregister`]), by the same
+    /// number.
+    fn spare_key(&self) -> Lkey {
         loop {
-            let rkey = Rkey(random_key());
-            if rkey != NO_RKEY && !self.shared.regions.has_rkey(rkey) {
-                return rkey;
+            let key = random_key();
+            if key != NO_RKEY.0 && self.shared.regions.is_free(key) {
+                return Lkey(key);
             }
         }
     }
@@ -191,14 +193,14 @@ impl Client {
     /// # Errors
     /// errno: the pages could not be moved back, and whoever keeps a mapping reaches them still.
     fn revoke(&self, rkey: Rkey) -> Result<(), Errno> {
-        self.keys.mediate(|key| key == rkey);
+        self.keys.mediate_one(rkey);
         if self.keys.has_extents(rkey) {
             self.qps.all().iter().for_each(|qp| qp.revoke_grants());
         }
         // Without a daemon there is nobody to forget it.
         let _ = self.call(&DeregMr { rkey, reserved: 0 }.into());
         // Who is at them at this moment reaches a region that is gone.
-        self.withdraw(|other, _| other == rkey, Manner::AtOnce)
+        self.withdraw_those(|keys| keys.take_out_of(rkey), Manner::AtOnce)
     }
 
     /// A QP lost access rights: no mapping may outlive them.

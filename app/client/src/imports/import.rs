@@ -144,7 +144,7 @@ impl Import {
             }
             let access = ImportedRegion::mapped_for(&answer);
             let window = self.map(import::REGION, &answer, access)?;
-            if answer.rkey != Rkey(0) && device.shared().regions.has_rkey(answer.rkey) {
+            if answer.rkey != Rkey(0) && !device.shared().regions.is_free(answer.rkey.0) {
                 return Err(Errno::EADDRINUSE);
             }
             ImportedRegion::new(self.line.clone(), &answer, window, pd(answer.pd))

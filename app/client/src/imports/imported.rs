@@ -6,7 +6,7 @@ use omniverb_device::{Extras, Region, access};
 use omniverb_ring::Window;
 use omniverb_session::import::{self, Notice};
 use omniverb_sys::{Access, clock};
-use omniverb_terms::{Errno, Rkey};
+use omniverb_terms::{Errno, Lkey, Rkey};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -78,9 +78,14 @@ impl ImportedRegion {
             access &= access::REMOTE_READ;
         }
         let rkey = if access & access::REMOTE == 0 { NO_RKEY } else { answer.rkey };
+        // As with regions of its own, if nothing else has the number.
+        let lkey = match Lkey(answer.rkey.0) {
+            lkey if lkey != Lkey(0) && regions.get(lkey).is_none() => lkey,
+            _ => regions.new_lkey(),
+        };
         let at = address(&window, answer.begin as usize);
         let region = Arc::new(Region {
-            lkey: regions.new_lkey(),
+            lkey,
             rkey,
             pd,
             access,

@@ -9,12 +9,11 @@ use omniverb_abi::{
     ibv_pd,
 };
 use omniverb_client::{Client, ImportedRegion, Wish, lock};
-use omniverb_device::region::NO_RKEY;
 use omniverb_device::{Extras, access};
 use omniverb_ring::UserMemory;
 use omniverb_session::import;
 use omniverb_sys::{presence, protection::Needs};
-use omniverb_terms::Errno;
+use omniverb_terms::{Errno, Rkey};
 
 use super::context::ContextShell;
 use super::family::Family;
@@ -140,7 +139,8 @@ pub(super) unsafe fn registered(
         if let MemoryOf::Device(dm) = &of {
             dm.users.one_more();
         }
-        let rkey = if region.rkey == NO_RKEY { context.client.spare_rkey() } else { region.rkey };
+        // Whether or not it opens anything now.
+        let rkey = Rkey(region.lkey.0);
         let mr = ibv_mr {
             context: (*pd).context,
             pd,
