@@ -98,6 +98,8 @@ PROGRAMS = {
     "rdma_xclient extended": Row(["rdma_xserver", "-c", "x"],
                                  ["rdma_xclient", "-s", "{server}", "-c", "x"],
                                  "rdma_xclient: end 0", _EVERYWHERE),
+    "last_message": Row(["/opt/programs/last_message", "{server}", "s"],
+                        ["/opt/programs/last_message", "{server}", "c"], "end", _EVERYWHERE),
     "cmtime": Row(["cmtime", "-c", "100"], ["cmtime", "-c", "100", "-s", "{server}"],
                   r"disconnect +: +[0-9.]+", _EVERYWHERE, True),
     "cmtime thousand": Row(["cmtime", "-c", "1000"], ["cmtime", "-c", "1000", "-s", "{server}"],

@@ -25,11 +25,13 @@ OMNIVERB_PRIVATE_BIND(omniverb_private_version);
 OMNIVERB_PRIVATE_BIND(omniverb_private_open);
 OMNIVERB_PRIVATE_BIND(omniverb_private_close);
 OMNIVERB_PRIVATE_BIND(omniverb_private_call);
+OMNIVERB_PRIVATE_BIND(omniverb_private_leave);
 OMNIVERB_PRIVATE_BIND(omniverb_private_listen);
 OMNIVERB_PRIVATE_BIND(omniverb_private_watch);
 OMNIVERB_PRIVATE_BIND(omniverb_private_unwatch);
 
 struct ibv_context;
+struct ibv_qp;
 /* A library's hold on the process's connection. */
 struct omniverb_private;
 
@@ -96,6 +98,10 @@ int omniverb_private_watch(struct omniverb_private *opened, int descriptor, uint
  * that `ready` takes must not be held here. Within `ready` itself it does not wait for it to
  * end. ENOENT: not a watch of `opened`. */
 int omniverb_private_unwatch(struct omniverb_private *opened, uint64_t watch);
+
+/* Waits until requests that were posted to a queue pair have left, for half a second at most; not at
+ * all if it cannot send, or its peer takes none. For who is about to end its connection. */
+int omniverb_private_leave(struct ibv_qp *qp);
 
 #ifdef __cplusplus
 }

@@ -8,7 +8,7 @@ use core::mem::offset_of;
 use core::ptr::null;
 use std::sync::{Arc, Mutex};
 
-use omniverb_abi::ibv_context;
+use omniverb_abi::{ibv_context, ibv_qp};
 use omniverb_client::{Client, Interest, lock};
 use omniverb_session::DESCRIPTORS_MAX;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
@@ -17,6 +17,7 @@ use rustix::fd::{BorrowedFd, IntoRawFd};
 
 use crate::errno::outcome;
 use crate::verbs::context::ContextShell;
+use crate::verbs::qp::QpShell;
 
 /// A library's hold on the client.
 pub struct Opened {
@@ -249,4 +250,16 @@ pub unsafe extern "C" fn ov_omniverb_private_unwatch(opened: *mut Opened, watch:
         return Errno::ENOENT.raw();
     }
     outcome(opened.client.unwatch(watch))
+}
+
+/// Lets what was posted to a queue pair leave.
+///
+/// # Safety
+/// `qp` is live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_omniverb_private_leave(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: the caller's promise.
+    let (client, shell) = unsafe { (&ContextShell::of((*qp).context).client, QpShell::of(qp)) };
+    client.let_leave(&shell.qp);
+    0
 }

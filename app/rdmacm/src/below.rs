@@ -63,6 +63,7 @@ unsafe extern "C" {
         context: *mut ibv_context,
         opened: *mut *mut Opened,
     ) -> c_int;
+    pub(crate) fn omniverb_private_leave(qp: *mut ibv_qp) -> c_int;
     pub(crate) fn omniverb_private_call(
         opened: *mut Opened,
         question: *const c_void,

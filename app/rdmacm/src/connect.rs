@@ -16,7 +16,7 @@ use crate::pending::What;
 use crate::ready::{establish, to_error, to_ready};
 use crate::shell::{Answer, IdShell, Operation, Resolved};
 use crate::why::{Attempt, Call};
-use crate::{device, event, owner, registry};
+use crate::{below, device, event, owner, registry};
 
 /// "As many as the device can", of depths.
 const MOST: u8 = RDMA_MAX_RESP_RES as u8;
@@ -310,8 +310,13 @@ pub(crate) unsafe fn disconnect(id: *mut rdma_cm_id) -> Result<(), Errno> {
         if (*id).verbs.is_null() {
             return Err(Errno::EINVAL);
         }
-        to_error(id)?;
         let shell = IdShell::of(id);
+        // A NIC begins what is posted within a microsecond, so programs send their last message
+        // and disconnect.
+        if !(*id).qp.is_null() && !shell.state().peer_has_left {
+            below::omniverb_private_leave((*id).qp);
+        }
+        to_error(id)?;
         match shell.handle() {
             Ok(handle) => owner::tell(&DisconnectCmId { id: handle, reserved: 0 }.into())?,
             // Nobody is there any more who could tell the peer, or tell us of the end.

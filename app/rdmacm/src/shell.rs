@@ -53,6 +53,8 @@ pub(crate) struct State {
     /// From `rdma_getaddrinfo`: goes in front of what `rdma_connect` is given.
     pub(crate) connect: Vec<u8>,
     pub(crate) answer: Answer,
+    /// The program has been told that the peer has ended the connection.
+    pub(crate) peer_has_left: bool,
     /// For queue pairs of `rdma_get_request`.
     pub(crate) queue_pair: Option<QueuePairWanted>,
     pub(crate) options: Options,
@@ -195,6 +197,7 @@ pub(crate) fn allocate(
         responder_resources: 0,
         connect: Vec::new(),
         answer: Answer::None,
+        peer_has_left: false,
         queue_pair: None,
         options: Options::default(),
         local_ece: ibv_ece::default(),

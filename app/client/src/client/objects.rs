@@ -13,6 +13,14 @@ use omniverb_session::body::{
 };
 use omniverb_terms::{Errno, Qpn, Service};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Budget: how long requests that were posted hold up the end of their connection: as long as it
+/// takes to make a link where many processes want the processors, and as a lost packet of a network
+/// is repeated. A peer that takes nothing delays `rdma_disconnect` by as much.
+const LEAVE_MAX: Duration = Duration::from_millis(500);
+/// How often it is looked whether they have left.
+const LEAVE_LOOK: Duration = Duration::from_micros(100);
 
 impl Client {
     /// Makes a queue pair, with a number of the daemon's and a place for its counters.
@@ -108,6 +116,18 @@ impl Client {
         self.qps.connect(qp.number, connection);
         self.call(&connect_message(qp.number, &connection, Purpose::Connect))?;
         Ok(())
+    }
+
+    /// Waits until what was posted to a queue pair has left, for [`LEAVE_MAX`] at most: its
+    /// connection is about to end, which a NIC hears of after it has begun what was posted before.
+    pub fn let_leave(&self, qp: &Qp) {
+        if !self.is_ours() {
+            return;
+        }
+        let until = Instant::now() + LEAVE_MAX;
+        while qp.has_to_leave() && Instant::now() < until {
+            std::thread::sleep(LEAVE_LOOK);
+        }
     }
 
     fn request_datagram_link(&self, qpn: Qpn, destination: Destination) -> Reply {

@@ -349,6 +349,10 @@ pub(crate) unsafe fn omniverb_private_open(
     0
 }
 
+pub(crate) unsafe fn omniverb_private_leave(_: *mut ibv_qp) -> c_int {
+    0
+}
+
 pub(crate) unsafe fn omniverb_private_call(
     _opened: *mut Opened,
     question: *const c_void,

@@ -94,6 +94,19 @@ impl Qp {
         rts && inner.unresolved.waits_for_group(self.shared.host.now())
     }
 
+    /// Whether requests that were posted are still to leave, and may: it can send, the peer takes
+    /// requests, or a link to it is being made, and has a receive for the oldest of them. Moves
+    /// them on.
+    pub fn has_to_leave(&self) -> bool {
+        let mut inner = self.inner.lock();
+        inner.pump_all(self);
+        let takes = |link: &LinkEnd| link.takes_requests(self.service);
+        inner.machine.state() == State::Rts
+            && !inner.sends.is_empty()
+            && !inner.waiting.is_for_receive()
+            && (inner.links.len() == 0 || inner.links.iter().any(takes))
+    }
+
     /// The daemon says the peer's process is gone: what it sent is delivered, then a connected
     /// QP fails.
     pub fn peer_died(&self, peer_qpn: Qpn) {

@@ -43,6 +43,11 @@ impl Waiting {
         self.wait
     }
 
+    /// Whether the peer has no receive for the oldest request.
+    pub(crate) fn is_for_receive(&self) -> bool {
+        self.wait.is_some_and(|wait| wait.why == Why::Receive)
+    }
+
     /// A request begins to wait, or does so for longer.
     pub(super) fn begin(&mut self, wait: Wait) {
         self.wait = Some(wait);
