@@ -48,12 +48,17 @@ LENGTH, SECONDS = ["-D", "2"], 2
 ITERATIONS = 100_000
 
 
-def main():
+def read_options(about):
+    """Those of each demo of this table."""
     global LENGTH, SECONDS, ITERATIONS
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--quick", action="store_true", help="shorter measurements, to see it work")
     if parser.parse_args().quick:
         LENGTH, SECONDS, ITERATIONS = ["-n", "2000"], 1, 500
+
+
+def main():
+    read_options(__doc__)
     if os.geteuid() != 0:
         sys.exit("the demo makes containers: run it as root")
     started = time.monotonic()
@@ -70,7 +75,7 @@ def main():
             describe(pair)
             for container in pair.containers:
                 view(container)
-            tcp = measure(pair)
+            tcp = measure(pair, ROWS, ITERATIONS)
         with Pair(stage, mtu=MTU) as pair:
             fill(pair, EXACT, min(EXACT_ITERATIONS, ITERATIONS), tcp)
         say("\nexact: the default, for tenants that do not trust each other. perftest's targets of")
@@ -106,8 +111,8 @@ def view(container):
             say("    " + re.sub(r"\s+", " ", line.strip()).replace(": ", ":\t", 1).expandtabs(24))
 
 
-def measure(pair):
-    """Fills the table cell by cell; returns the row of TCP."""
+def measure(pair, rows, most):
+    """Fills the table cell by cell, with at most so many iterations; returns the row of TCP."""
     say("\nBoth sides poll, so each keeps one CPU busy; TCP sleeps in the kernel. Latency")
     say("is half a round trip, for READ and atomics a whole one. The factor says how")
     say("many times better than TCP it is.\n")
@@ -115,7 +120,7 @@ def measure(pair):
     row("", (text_cell(heading) for heading in HEADINGS))
     tcp = []
     row("TCP", (tcp_cell(pair, column, tcp) for column in range(len(SIZES))))
-    fill(pair, ROWS, ITERATIONS, tcp)
+    fill(pair, rows, min(most, ITERATIONS), tcp)
     return tcp
 
 

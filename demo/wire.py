@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from demo import ROOT, RULE, cpu, kernel_rdma, measure, say, view
+from demo import ROOT, RULE, cpu, kernel_rdma, measure, read_options, say, view
 
 sys.path.insert(0, str(ROOT / "tests"))
 sys.dont_write_bytecode = True
@@ -28,6 +28,7 @@ ROWS = [
 
 
 def main():
+    read_options(__doc__)
     if os.geteuid() != 0:
         sys.exit("the demo makes containers: run it as root")
     started = time.monotonic()

@@ -1,5 +1,5 @@
 """The workspace's own checks: unit tests, lints, format, layering, style, C layouts; and that the
-demo goes through."""
+demos go through."""
 
 import os
 import pathlib
@@ -36,6 +36,7 @@ _SCRIPTS = [
     ("address-sanitizer", ["rnic/device/check"], 900),
     ("fuzz", ["fuzz/run.sh", "check"], 900),
     ("demo", ["/usr/bin/python3", "demo/demo.py", "--quick"], 400),
+    ("demo-wire", ["/usr/bin/python3", "demo/wire.py", "--quick"], 400),
 ]
 
 
