@@ -3,6 +3,7 @@ user, with Debian's own programs."""
 
 import fcntl
 import functools
+import glob
 import json
 import os
 import re
@@ -249,6 +250,7 @@ def _kept(pair):
         for one in running:
             process.end(one)
     process.until(lambda: not os.path.exists(folder), 60, "no folder when no program is left")
+    process.until(lambda: not glob.glob(f"{folder}.*"), 20, "no files of its locks")
 
 
 def _is_free(lock):

@@ -104,7 +104,7 @@ impl Qp {
         inner.machine.state() == State::Rts
             && !inner.sends.is_empty()
             && !inner.waiting.is_for_receive()
-            && (inner.links.len() == 0 || inner.links.iter().any(takes))
+            && (inner.links.is_empty() || inner.links.iter().any(takes))
     }
 
     /// The daemon says the peer's process is gone: what it sent is delivered, then a connected

@@ -5,7 +5,8 @@
 //! Locks decide. The *keeper's* is held by the process that keeps the folder. The *door* is shared
 //! by each `omniverb run` from the moment it looks whether there is a keeper until it has become
 //! the program; the keeper ends only when it has the door to itself and no program is left.
-//! Programs are found by the variable in their environment that names the folder.
+//! Programs are found by the variable in their environment that names the folder. The files of the
+//! locks go with the folder.
 
 use super::tree::{self, Tree};
 use super::values::Source;
@@ -76,11 +77,9 @@ fn obtain_in(base: &Path, socket: &Path) -> anyhow::Result<Kept> {
     tree::make_folder(base).and_then(|()| own::check_folder(base)).context("is not ours to use")?;
     let name = name(socket)?;
     let folder = base.join(&name);
-    let door = lock_file(&folder.with_extension("door"))?;
-    flock(&door, FlockOperation::LockShared)?;
+    let door = locked(&folder.with_extension("door"), FlockOperation::LockShared)?;
     // Of several who come at once one starts a keeper.
-    let first = lock_file(&folder.with_extension("first"))?;
-    flock(&first, FlockOperation::LockExclusive)?;
+    let _first = locked(&folder.with_extension("first"), FlockOperation::LockExclusive)?;
     let keeper = lock_file(&folder.with_extension("keeper"))?;
     for _ in 0..LOOKS {
         if flock(&keeper, FlockOperation::NonBlockingLockShared).is_ok() {
@@ -124,6 +123,19 @@ fn lock_file(path: &Path) -> anyhow::Result<File> {
     options.create(true).truncate(false).read(true).write(true).mode(0o600);
     options.custom_flags(0o400_000); // O_NOFOLLOW
     options.open(path).with_context(|| path.display().to_string())
+}
+
+/// Waits for a lock. A keeper that ends removes the files: the one that is locked has to be there.
+fn locked(path: &Path, operation: FlockOperation) -> anyhow::Result<File> {
+    loop {
+        let file = lock_file(path)?;
+        flock(&file, operation)?;
+        let ours = file.metadata()?;
+        let there = std::fs::symlink_metadata(path);
+        if there.is_ok_and(|there| (there.dev(), there.ino()) == (ours.dev(), ours.ino())) {
+            return Ok(file);
+        }
+    }
 }
 
 /// Has a keeper started that is not our child: we are to become a program.
@@ -256,5 +268,9 @@ fn end(folder: &Path) -> anyhow::Result<bool> {
         return Ok(false);
     }
     let _ = std::fs::remove_dir_all(folder);
+    // The door last: who has that of old looks whether it is there still.
+    for lock in ["first", "keeper", "door"] {
+        let _ = std::fs::remove_file(folder.with_extension(lock));
+    }
     Ok(true)
 }
