@@ -114,7 +114,8 @@ TEST(an_srq_has_the_receives)
             .comp_mask = IBV_QP_INIT_ATTR_PD, .cap = {1, INT32_MAX, 1, UINT32_MAX, 0}};
         struct ibv_qp_init_attr *plain = (struct ibv_qp_init_attr *)&asked, told;
         struct ibv_qp_attr attr;
-        struct ibv_qp *qp = at < 3 ? ibv_create_qp(d.pd, plain) : ibv_create_qp_ex(d.context, &asked);
+        struct ibv_qp *qp =
+            at < 3 ? ibv_create_qp(d.pd, plain) : ibv_create_qp_ex(d.context, &asked);
         check(qp, "a QP of type %d with an SRQ: %m", (int)types[at % 3]);
         same(asked.cap.max_recv_wr, 0);
         same(ibv_query_qp(qp, &attr, IBV_QP_CAP, &told), 0);

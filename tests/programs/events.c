@@ -233,7 +233,10 @@ TEST(what_is_there_already)
         same(ibv_req_notify_cq(b.cq, 0), 0);
         expect(b.cq, 3 + i, 0);
     }
-    check(!readable(b.channel->fd, 50), "nothing is left");
+    if (readable(b.channel->fd, 50)) /* of the last, when the queue was armed */
+        take_event(&b);
+    same(ibv_poll_cq(b.cq, 8, wc), 0);
+    same(ibv_req_notify_cq(b.cq, 0), 0);
     post(a.qp, o);
     post(a.qp, o);
     for (unsigned i = 0; i < 2; i++) { /* and after it */

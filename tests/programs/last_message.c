@@ -1,6 +1,6 @@
 /* A last message: the client connects by address, sends it without asking for a completion, and
- * disconnects at once; the server must get it. `last_message ADDRESS s|c`: 40 connections, one after
- * the other; the server says how many messages came. */
+ * disconnects at once; the server must get it. `last_message ADDRESS s|c`: 40 connections, one
+ * after the other; the server says how many messages came. */
 #include "common.h"
 
 #include <arpa/inet.h>

@@ -274,7 +274,8 @@ TEST(ignored_attributes)
 {
     open_all();
     struct ibv_xrcd_init_attr domain = {
-        .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT};
+        .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1,
+        .oflags = O_CREAT};
     struct ibv_xrcd *xrcd = ibv_open_xrcd(d.context, &domain);
     check(xrcd, "ibv_open_xrcd: %m");
     struct ibv_qp_init_attr_ex sends = {

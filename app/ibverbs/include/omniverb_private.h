@@ -99,8 +99,8 @@ int omniverb_private_watch(struct omniverb_private *opened, int descriptor, uint
  * end. ENOENT: not a watch of `opened`. */
 int omniverb_private_unwatch(struct omniverb_private *opened, uint64_t watch);
 
-/* Waits until requests that were posted to a queue pair have left, for half a second at most; not at
- * all if it cannot send, or its peer takes none. For who is about to end its connection. */
+/* Waits until requests that were posted to a queue pair have left, for half a second at most; not
+ * at all if it cannot send, or its peer takes none. Called before its connection ends. */
 int omniverb_private_leave(struct ibv_qp *qp);
 
 #ifdef __cplusplus

@@ -313,7 +313,7 @@ pub(crate) unsafe fn disconnect(id: *mut rdma_cm_id) -> Result<(), Errno> {
         let shell = IdShell::of(id);
         // A NIC begins what is posted within a microsecond, so programs send their last message
         // and disconnect.
-        if !(*id).qp.is_null() && !shell.state().peer_has_left {
+        if !(*id).qp.is_null() && !shell.state().is_left_by_peer {
             below::omniverb_private_leave((*id).qp);
         }
         to_error(id)?;

@@ -197,7 +197,7 @@ unsafe fn seen_of(shell: *mut IdShell, happened: &CmHappened) -> Option<Box<Even
             RDMA_CM_EVENT_REJECTED => {
                 let _ = to_error(id);
             }
-            RDMA_CM_EVENT_DISCONNECTED => (*shell).state().peer_has_left = true,
+            RDMA_CM_EVENT_DISCONNECTED => (*shell).state().is_left_by_peer = true,
             _ => {}
         }
         Some(event)

@@ -54,7 +54,7 @@ pub(crate) struct State {
     pub(crate) connect: Vec<u8>,
     pub(crate) answer: Answer,
     /// The program has been told that the peer has ended the connection.
-    pub(crate) peer_has_left: bool,
+    pub(crate) is_left_by_peer: bool,
     /// For queue pairs of `rdma_get_request`.
     pub(crate) queue_pair: Option<QueuePairWanted>,
     pub(crate) options: Options,
@@ -197,7 +197,7 @@ pub(crate) fn allocate(
         responder_resources: 0,
         connect: Vec::new(),
         answer: Answer::None,
-        peer_has_left: false,
+        is_left_by_peer: false,
         queue_pair: None,
         options: Options::default(),
         local_ece: ibv_ece::default(),

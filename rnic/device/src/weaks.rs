@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 /// Entries below which nothing is swept out.
 const FEW: usize = 64;
 
-/// The list.
+/// Objects that are not kept alive, as they were added.
 #[derive(Debug)]
 pub(crate) struct Weaks<T> {
     list: Vec<Weak<T>>,
@@ -21,7 +21,7 @@ impl<T> Default for Weaks<T> {
 }
 
 impl<T> Weaks<T> {
-    /// Adds one.
+    /// Adds an object, at the same cost however many there are.
     pub(crate) fn add(&mut self, one: &Arc<T>) {
         self.list.push(Arc::downgrade(one));
         if self.list.len() >= self.full {

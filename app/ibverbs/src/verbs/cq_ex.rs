@@ -167,8 +167,11 @@ unsafe fn begin(
             return Errno::EINVAL.raw();
         }
         libc::pthread_mutex_lock(&raw mut (*ex).cq.mutex);
+        let cq = &(*ex.cast::<CqShell>()).cq;
+        cq.begin_poll();
         let result = take(ex);
         if result != 0 {
+            cq.end_poll();
             libc::pthread_mutex_unlock(&raw mut (*ex).cq.mutex);
         }
         result
@@ -200,7 +203,10 @@ unsafe extern "C" fn read_completion_wallclock_ns(ex: *mut ibv_cq_ex) -> u64 {
 
 unsafe extern "C" fn end_poll(ex: *mut ibv_cq_ex) {
     // SAFETY: as above; `start_poll` locked.
-    unsafe { libc::pthread_mutex_unlock(&raw mut (*ex).cq.mutex) };
+    unsafe {
+        (*ex.cast::<CqShell>()).cq.end_poll();
+        libc::pthread_mutex_unlock(&raw mut (*ex).cq.mutex);
+    }
 }
 
 macro_rules! readers {

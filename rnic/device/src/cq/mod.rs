@@ -91,6 +91,8 @@ struct Inner {
     passed_over: u64,
     /// When an event tells of those, in nanoseconds of the host's clock, if they are there still.
     remind_at: Option<u64>,
+    /// The first completion that the armed queue got while a poll of several steps was under way.
+    withheld: Option<u64>,
     capacity: usize,
     armed: Armed,
     overflowed: bool,
@@ -128,6 +130,8 @@ pub struct Cq {
     links: LinkCount,
     attendance: Attendance,
     is_armed: AtomicBool,
+    /// A poll of several steps is under way.
+    is_being_polled: AtomicBool,
     /// QPs and SRQs that use it.
     users: AtomicUsize,
     /// Whose memory its entries are in.
@@ -172,6 +176,7 @@ impl Cq {
                 added: 0,
                 passed_over: 0,
                 remind_at: None,
+                withheld: None,
                 armed: Armed::No,
                 overflowed: false,
             }),
@@ -183,6 +188,7 @@ impl Cq {
             links: LinkCount::default(),
             attendance: Attendance::default(),
             is_armed: AtomicBool::new(false),
+            is_being_polled: AtomicBool::new(false),
             users: AtomicUsize::new(0),
             lending,
             shared: shared.clone(),
@@ -242,6 +248,37 @@ impl Cq {
         self.is_armed.store(true, Ordering::Release);
         drop(inner);
         self.shared.bells.want_kicks();
+    }
+
+    /// A poll of several steps begins (`ibv_start_poll`). What is added meanwhile, and taken by it,
+    /// raises no event: a request that the program posts between two steps may be complete at once.
+    #[inline(always)]
+    pub fn begin_poll(&self) {
+        if self.events.is_some() {
+            self.is_being_polled.store(true, Ordering::Release);
+        }
+    }
+
+    /// It is over.
+    #[inline(always)]
+    pub fn end_poll(&self) {
+        if self.events.is_some() {
+            self.raise_withheld();
+        }
+    }
+
+    #[inline(never)]
+    fn raise_withheld(&self) {
+        let mut inner = self.inner.lock();
+        self.is_being_polled.store(false, Ordering::Release);
+        let Some(first) = inner.withheld.take() else { return };
+        let oldest = inner.added - inner.entries.len() as u64;
+        let taken = first.saturating_sub(oldest) as usize;
+        if inner.entries.iter().skip(taken).any(|entry| inner.armed.wants(entry)) {
+            inner.armed = Armed::No;
+            drop(inner);
+            self.notify();
+        }
     }
 
     /// A poll of an armed queue has left completions: if they are there a moment later, the program
@@ -363,7 +400,11 @@ impl Cq {
                 return false;
             }
         }
-        let fire = inner.armed.wants(&entry);
+        let mut fire = inner.armed.wants(&entry);
+        if fire && self.is_being_polled.load(Ordering::Acquire) {
+            inner.withheld.get_or_insert(inner.added);
+            fire = false;
+        }
         if self.options.is_stamped {
             inner.times.push(self.shared.host.now());
         }

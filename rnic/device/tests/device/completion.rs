@@ -129,6 +129,33 @@ fn who_polls_a_few_an_event_is_told_of_the_others() {
 }
 
 #[test]
+fn what_a_poll_of_several_steps_takes_raises_no_event() {
+    let bench = bench(100);
+    let told = || std::mem::take(&mut *bench.channel.events.lock().unwrap()).len();
+    let take = || assert_eq!(bench.cq.poll(&mut [Wc::default()]), 1);
+    bench.cq.arm(Notify::Any);
+    bench.send(0);
+    assert_eq!(told(), 1);
+    bench.cq.arm(Notify::Any);
+    bench.cq.begin_poll();
+    take();
+    bench.send(0);
+    take();
+    bench.cq.end_poll();
+    assert_eq!(told(), 0, "taken between begin and end");
+    bench.send(0);
+    assert_eq!(told(), 1, "armed still");
+    bench.cq.arm(Notify::Any);
+    bench.cq.begin_poll();
+    take();
+    bench.send(0);
+    assert_eq!(told(), 0);
+    bench.cq.end_poll();
+    assert_eq!(told(), 1, "not taken");
+    assert_eq!(bench.events(), 0);
+}
+
+#[test]
 fn solicited_only() {
     let bench = bench(100);
     bench.cq.arm(Notify::Solicited);
