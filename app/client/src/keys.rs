@@ -24,7 +24,7 @@ pub(crate) fn hold_pages() {
     FORKING.fetch_add(1, Ordering::SeqCst);
 }
 
-/// It has.
+/// The process has forked.
 pub(crate) fn let_pages_move() {
     FORKING.fetch_sub(1, Ordering::SeqCst);
 }

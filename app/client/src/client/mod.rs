@@ -121,7 +121,7 @@ impl Client {
         }
     }
 
-    /// It has.
+    /// The process has forked.
     pub(crate) fn after_fork() {
         keys::let_pages_move();
     }

@@ -187,8 +187,8 @@ impl Client {
     }
 
     /// Takes a key's pages back from everybody who mapped them, for good. The right ends first,
-    /// before anything that may fail or take long: peers are told by EPOCH, and by the daemon, which
-    /// has them let go of their mappings.
+    /// before anything that may fail or take long: peers are told by EPOCH, and by the daemon,
+    /// which has them let go of their mappings.
     ///
     /// # Errors
     /// errno: the pages could not be moved back, and whoever keeps a mapping reaches them still.
