@@ -167,13 +167,18 @@ pub(crate) fn present(folder: &Path, task: Task) -> anyhow::Result<ExitCode> {
         Task::Once | Task::Always => {
             let (mut source, mut tree) = (Source::default(), Tree::default());
             let values = source.look(&socket)?;
-            // Whoever else can write there could put links in our way.
-            let ours = tree::make_folder(&folder).and_then(|()| own::check_folder(&folder));
-            ours.with_context(|| {
+            // Whoever else can write there could put links in our way; who can write where it lies
+            // could put another folder in its place, now or later.
+            let pinned = tree::make_folder(&folder).and_then(|()| tree::Pinned::new(&folder));
+            let pinned = pinned.and_then(|pinned| {
+                own::check_folder(pinned.path())?;
+                Ok(pinned)
+            });
+            let pinned = pinned.with_context(|| {
                 format!("{} has to be a folder that only you can write to", folder.display())
             })?;
-            tree.show(&folder, values)?;
-            tree::complete(&folder)?;
+            tree.show(pinned.path(), values)?;
+            tree::complete(pinned.path())?;
             if task == Task::Once {
                 return Ok(ExitCode::SUCCESS);
             }
@@ -181,7 +186,7 @@ pub(crate) fn present(folder: &Path, task: Task) -> anyhow::Result<ExitCode> {
                 std::thread::sleep(std::time::Duration::from_secs(1));
                 // A daemon that is gone may come back.
                 if let Ok(values) = source.look(&socket) {
-                    tree.show(&folder, values)?;
+                    tree.show(pinned.path(), values)?;
                 }
             }
         }

@@ -4,12 +4,14 @@
 use super::values::Values;
 use anyhow::Context;
 use omniverb_session::limits::GIDS_MAX;
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, open};
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::net::Ipv6Addr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Where the device's files are.
 const DEVICE: &str = "sys/class/infiniband/omv0";
@@ -66,6 +68,28 @@ impl Tree {
                 let _ = std::fs::remove_file(folder.join(name));
             }
         }
+    }
+}
+
+/// A folder by a descriptor: another one that is put in its place later is not written to.
+#[derive(Debug)]
+pub(super) struct Pinned {
+    _folder: OwnedFd,
+    path: PathBuf,
+}
+
+impl Pinned {
+    /// What is at a path now, if that is a folder and no link.
+    pub(super) fn new(folder: &Path) -> std::io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = open(folder, flags, Mode::empty())?;
+        let path = format!("/proc/self/fd/{}/.", folder.as_raw_fd()).into();
+        Ok(Self { _folder: folder, path })
+    }
+
+    /// By which this process reaches it.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 }
 
@@ -276,6 +300,25 @@ mod tests {
         assert_eq!(mask("0-3,6"), "0000004f");
         assert_eq!(mask("0,33"), "00000002,00000001");
         assert_eq!(mask(""), "00000000");
+    }
+
+    #[test]
+    fn a_folder_that_is_put_in_its_place_is_not_written_to() {
+        let top = std::env::temp_dir().join(format!("omniverb-pin-{}", std::process::id()));
+        let (folder, moved, others) = (top.join("shown"), top.join("moved"), top.join("others"));
+        make_folder(&folder).unwrap();
+        make_folder(&others).unwrap();
+        let pinned = Pinned::new(&folder).unwrap();
+        std::fs::rename(&folder, &moved).unwrap();
+        symlink(&others, &folder).unwrap();
+        assert!(Pinned::new(&folder).is_err(), "a link");
+        omniverb_sys::own::check_folder(pinned.path()).unwrap();
+        let mut tree = Tree::default();
+        assert!(tree.show(pinned.path(), &Values::default()).unwrap());
+        complete(pinned.path()).unwrap();
+        assert!(is_complete(&moved) && moved.join(DEVICE).is_dir());
+        assert_eq!(std::fs::read_dir(&others).unwrap().count(), 0);
+        std::fs::remove_dir_all(&top).unwrap();
     }
 
     #[test]
