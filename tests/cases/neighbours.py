@@ -31,7 +31,7 @@ def _flood(place):
         text = process.finish(flood, 60)
         print(text)
         sent = int(text.split()[0])
-        check(sent > 20_000, f"that was no flood: {text}")
+        check(sent > 200_000, f"that was no flood: {text}")
     finally:
         process.end(flood)
 

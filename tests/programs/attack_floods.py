@@ -248,16 +248,19 @@ _HANDSHAKES = (lambda: _BEGINS + os.urandom(28),
 @attack
 def strange_handshakes(*victims):
     """Datagrams of 40 bytes from an ordinary socket: what begins as handshakes do, questions and
-    replies of numbers that nobody drew, noise."""
-    sent, made = 0, [kind() for kind in _HANDSHAKES for _ in range(64)]
+    replies of numbers that nobody drew, noise; 64 with a call."""
+    sent, made = 0, [b"".join(kind() for _ in range(64)) for kind in _HANDSHAKES for _ in range(8)]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.setsockopt(socket.IPPROTO_UDP, 103, 40)  # UDP_SEGMENT
         sender.setblocking(False)
         while going_on():
-            for datagram in made:
+            for datagrams_ in made:
                 for victim in victims:
                     try:
-                        sender.sendto(datagram, (victim, 4791))
-                        sent += 1
+                        sender.sendto(datagrams_, (victim, 4791))
+                        sent += 64
                     except OSError:  # no room at the moment
                         pass
+                # Some 70,000 a second to each: more would be about the network, not about us.
+                time.sleep(0.0009)
     return sent

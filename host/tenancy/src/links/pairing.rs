@@ -145,6 +145,7 @@ impl Tenancy {
     /// The address is nobody's here.
     fn no_neighbour(&mut self, qpn: Qpn, peer: Qpn, answer: Option<Answer>, now: u64) {
         let mutual = self.queue_pairs.is_mutual(qpn, peer);
+        let is_here = self.is_named(qpn, peer, self.queue_pairs.vnic_of(peer));
         let to_machine = self.is_for_machine(qpn, peer);
         // That a number and an address are a machine's is what the machine says: who is only named
         // by others for that does not keep them waiting for long.
@@ -161,7 +162,7 @@ impl Tenancy {
             Some(_) if wish.is_survivor() => mutual,
             Some(Answer::NoAccess) => mutual && wish.failures < FAILURES_MAX,
             // It may be here, and a flood may have kept it from being heard.
-            Some(Answer::Unheard) => (mutual || to_machine) && wish.failures < FAILURES_MAX,
+            Some(Answer::Unheard) => (mutual || is_here) && wish.failures < FAILURES_MAX,
             Some(Answer::Silence) => (mutual || to_machine) && wish.failures < silences,
             Some(_) => false,
         };
@@ -188,7 +189,15 @@ impl Tenancy {
     /// Whether a wish names a process of a machine of this host, by number and address. It has
     /// named nobody back, perhaps, since all it does takes longer.
     fn is_for_machine(&self, qpn: Qpn, peer: Qpn) -> bool {
-        let at = self.queue_pairs.vnic_of(peer).filter(|_| self.is_of_machine(peer));
+        self.is_named(
+            qpn,
+            peer,
+            self.queue_pairs.vnic_of(peer).filter(|_| self.is_of_machine(peer)),
+        )
+    }
+
+    /// Whether a wish names a queue pair of this vNIC by its address, too.
+    fn is_named(&self, qpn: Qpn, peer: Qpn, at: Option<VnicId>) -> bool {
         let named = self.queue_pairs.wish(qpn, peer).map(|wish| wish.dgid);
         at.zip(named).is_some_and(|(at, gid)| self.owns(at, gid))
     }
