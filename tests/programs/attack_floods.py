@@ -249,18 +249,20 @@ _HANDSHAKES = (lambda: _BEGINS + os.urandom(28),
 def strange_handshakes(*victims):
     """Datagrams of 40 bytes from an ordinary socket: what begins as handshakes do, questions and
     replies of numbers that nobody drew, noise; 64 with a call."""
+    # More would be about the network, not about us.
+    rate, begun = 50_000 * len(victims), time.monotonic()
     sent, made = 0, [b"".join(kind() for _ in range(64)) for kind in _HANDSHAKES for _ in range(8)]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.setsockopt(socket.IPPROTO_UDP, 103, 40)  # UDP_SEGMENT
         sender.setblocking(False)
         while going_on():
             for datagrams_ in made:
+                while sent > rate * (time.monotonic() - begun):
+                    time.sleep(0.001)
                 for victim in victims:
                     try:
                         sender.sendto(datagrams_, (victim, 4791))
-                        sent += 64
                     except OSError:  # no room at the moment
                         pass
-                # Some 70,000 a second to each: more would be about the network, not about us.
-                time.sleep(0.0009)
+                    sent += 64
     return sent

@@ -193,6 +193,13 @@ impl Port {
         self.sockets().map(each).fold(0, u32::wrapping_add)
     }
 
+    /// Bytes of the kernel's memory that datagrams take which wait to be received. None where the
+    /// kernel, or whoever carries the port, does not say.
+    pub fn waiting(&self) -> u32 {
+        let each = |socket| crate::drops::waiting(socket).unwrap_or_default();
+        self.sockets().map(each).max().unwrap_or_default()
+    }
+
     /// Sends to the same port of `to`, through `interface` if the address is link-local. `from`:
     /// which of a machine's addresses it comes from; elsewhere that is the kernel's to choose.
     ///

@@ -1,16 +1,28 @@
-//! Datagrams that the kernel dropped in front of a socket, mostly since its receive queue was full.
+//! What waits in front of a socket, and how many datagrams the kernel dropped there, mostly since
+//! its receive queue was full.
 #![expect(unsafe_code)]
 // UNSAFETY: a socket option that rustix does not offer.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// `SO_MEMINFO` (Linux 4.12), and which of its numbers this is (`SK_MEMINFO_DROPS`).
+/// `SO_MEMINFO` (Linux 4.12), and which of its numbers these are (`SK_MEMINFO_RMEM_ALLOC`,
+/// `SK_MEMINFO_DROPS`).
 const SO_MEMINFO: libc::c_int = 55;
+const WAITING: usize = 0;
 const DROPS: usize = 8;
 const NUMBERS: usize = DROPS + 1;
 
-/// How many there were so far, modulo 2^32; `None`: the kernel does not say.
+/// How many were dropped so far, modulo 2^32; `None`: the kernel does not say.
 pub(crate) fn count(socket: BorrowedFd<'_>) -> Option<u32> {
+    numbers(socket).map(|numbers| numbers[DROPS])
+}
+
+/// Bytes of the kernel's memory that what waits takes; `None`: the kernel does not say.
+pub(crate) fn waiting(socket: BorrowedFd<'_>) -> Option<u32> {
+    numbers(socket).map(|numbers| numbers[WAITING])
+}
+
+fn numbers(socket: BorrowedFd<'_>) -> Option<[u32; NUMBERS]> {
     let mut numbers = [0_u32; NUMBERS];
     let mut length = libc::socklen_t::try_from(size_of_val(&numbers)).ok()?;
     // SAFETY: the kernel writes up to `length` bytes to `numbers`, which has that many, and the
@@ -25,7 +37,7 @@ pub(crate) fn count(socket: BorrowedFd<'_>) -> Option<u32> {
         )
     };
     let whole = usize::try_from(length).ok()? >= size_of_val(&numbers);
-    (result == 0 && whole).then(|| numbers[DROPS])
+    (result == 0 && whole).then_some(numbers)
 }
 
 #[cfg(test)]

@@ -16,6 +16,10 @@ use std::net::IpAddr;
 /// Budget: events of the engine that are handled before others get their turn.
 const EVENTS_PER_TURN: usize = 256;
 
+/// With so many bytes in front of a socket a packet thread is behind, and what it has not seen may
+/// be an answer.
+const WAITING: u32 = 256 << 10;
+
 impl Server {
     /// The engine has something to tell.
     pub(super) fn engine_ready(&mut self) {
@@ -107,7 +111,7 @@ impl Server {
             return self.probes.start_again(vnic, now);
         }
         // Nor does silence say anything if a flood may have hidden an answer.
-        if self.probes.may_be_lost(id, |at| lost(&self.vnics, at)) {
+        if self.probes.may_be_lost(id, |at| lost(&self.vnics, at)) || self.may_be_waiting(id) {
             match self.probes.repeat(id, now) {
                 true => self.note_lost(id),
                 false => self.tables.decide(|tables| tables.probe_unheard(id, now)),
@@ -115,6 +119,13 @@ impl Server {
             return;
         }
         self.tables.decide(|tables| tables.probe_unanswered(id, now));
+    }
+
+    /// Whether an answer may be among what waits to be received.
+    fn may_be_waiting(&self, id: ProbeId) -> bool {
+        let port = |at| self.vnics.port(at).and_then(VnicPort::open);
+        let waiting = |at| port(at).map_or(0, Port::waiting);
+        self.tables.hearers(id).into_iter().any(|at| waiting(at) > WAITING)
     }
 
     /// Notes what was lost by now where the answer to a probe would be heard.
