@@ -347,6 +347,22 @@ def _owing(across):
                 across.omniverb("vnic", "set", f"pid:{across.server.pid}", "datapath", "direct")
 
 
+def _left_alone(across):
+    """The same once there is no broker that could end it."""
+    with Commands(across, 7675, "head") as commands:
+        everybody = process.descendants(across.daemon.pid)
+        for one in reversed(everybody):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
+        process.end(across.daemon)
+        try:
+            # Until who serves has heard of that, by the next tick.
+            time.sleep(1)
+            commands.goes_on()
+        finally:
+            across.daemon = across.start()
+
+
 def _killed(across):
     """The survivor has had a beginning of the stream, and nothing else."""
     for number in range(3):
@@ -470,7 +486,7 @@ def groups():
     cases = [Case("across.both", _both(_ONE, 7500), 90),
              Case("across.both6", _both(_ONE6, 7520), 90),
              Case("across.rests", _rests, 60),
-             Case("across.owing", _owing, 90),
+             Case("across.owing", _owing, 90), Case("across.alone", _left_alone, 60),
              Case("across.policy", _policy, 60), Case("across.killed", _killed, 60),
              Case("across.computing", _computing, 60),
              Case("across.disconnected", _detached, 60), Case("across.twice", _twice, 60),

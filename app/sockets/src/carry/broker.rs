@@ -192,6 +192,7 @@ fn open() -> bool {
     STATE.seen.store(0, Ordering::Relaxed);
     STATE.count.fetch_add(1, Ordering::Relaxed);
     STATE.socket.store(kept as u64 + 1, Ordering::Release);
+    own::named(&STATE.socket).into_iter().for_each(watch::put_broker);
     tell(Request::Hello { name: name() }, &[diagnosis.as_fd()])
 }
 
@@ -369,6 +370,7 @@ fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) 
             let link = Link::of_tag(tag);
             if let Some(link) = link.filter(|_| reach == Reach::Across) {
                 link.note(Note::Across);
+                watch::are_across();
             }
             let is_taken = link.is_some_and(|link| take_link(link, &file, name, side));
             if let Some(link) = link {

@@ -271,6 +271,8 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
             link.leaves_set();
             return 0;
         }
+        // It may be over: then there is no more than what was seen before.
+        mail::look();
         let bits = news(link);
         if bits == 0 {
             return 0;
@@ -428,6 +430,7 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
             }
         }
         uncounted::wakes(self.set);
+        shadow::keeping_errno(mail::hear);
         self.settle(told.max(0) as usize);
         self.complete(told.max(0) as usize);
         told

@@ -489,6 +489,7 @@ impl<N: Fn() -> isize> Call<'_, N> {
         }
         let (result, was_short) = waking::asleep(|| self.rest());
         wakes(self.link);
+        shadow::keeping_errno(mail::hear);
         if result > 0 && was_short {
             // Looking would have found it.
             self.link.set(Word::Skip, 0);

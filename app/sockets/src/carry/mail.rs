@@ -1,6 +1,6 @@
 //! What the broker has said is heard, and done.
 
-use super::{broker, leaving, over};
+use super::{broker, leaving, over, watch};
 use crate::light;
 
 /// Looks whether there is anything. For calls that have no link in their hands yet: some may be
@@ -10,6 +10,12 @@ pub(super) fn look() {
     if broker::is_any() {
         take();
     }
+}
+
+/// The same behind a call that has slept: whoever was to be heard of may be gone.
+pub(super) fn hear() {
+    watch::hears();
+    look();
 }
 
 #[cold]

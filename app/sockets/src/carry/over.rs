@@ -29,6 +29,11 @@ pub(super) fn part() {
     ARE_MANY.store(true, Ordering::Release);
 }
 
+/// The broker may be gone: it is to be listened to.
+pub(super) fn hears() {
+    ARE_MANY.store(true, Ordering::Release);
+}
+
 /// Whether there are such, for who leaves them now.
 pub(super) fn take_parted() -> bool {
     ARE_PARTED.swap(false, Ordering::AcqRel)

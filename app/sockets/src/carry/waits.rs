@@ -14,7 +14,7 @@ use super::links::{self, Link, Note, Word};
 use super::look;
 use super::offering::{self, Found};
 use super::welcome::Unread;
-use super::{arrived, clock, epoll, mail, residue, waking, welcome};
+use super::{arrived, clock, epoll, mail, residue, shadow, waking, welcome};
 use crate::{place, uncounted};
 
 /// Descriptors of a call that are looked through.
@@ -255,6 +255,7 @@ fn wait_for_any(all: &mut [libc::pollfd], most: u64, native: &impl Fn(bool) -> c
             // Looking would have found it.
             each(all, |_, link| link.set(Word::Skip, 0));
         }
+        shadow::keeping_errno(mail::hear);
         result = add(all, result);
     }
     asleep.wake();
@@ -425,6 +426,7 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
         }
         asleep.wake();
         counted.into_iter().for_each(Counted::end);
+        shadow::keeping_errno(mail::hear);
         return complete(sets, &read, &write, result);
     }
     let marks = || {

@@ -10,7 +10,7 @@
 //! told to a thread that is stopped just then is late, not lost.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -19,8 +19,8 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, madvise};
 
-use super::clock;
 use super::links::{Link, Note, Word};
+use super::{clock, over};
 use crate::own;
 
 /// How long what was seen of a socket is believed while nothing is told of it.
@@ -107,6 +107,31 @@ fn made() -> Option<BorrowedFd<'static>> {
     set()
 }
 
+/// The broker's socket in the set: no tag of a link.
+const BROKER: u64 = u64::MAX;
+/// Some link is only for as long as there is a broker.
+static ARE_ACROSS: AtomicBool = AtomicBool::new(false);
+
+/// The end of the broker is told, too: nothing else shows it to who only receives.
+pub(super) fn put_broker(socket: BorrowedFd<'_>) {
+    if let Some(set) = made() {
+        let data = EventData::new_u64(BROKER);
+        _ = epoll::add(set, socket, data, EventFlags::RDHUP | EventFlags::ET);
+    }
+}
+
+/// A link has come that ends with the broker.
+pub(super) fn are_across() {
+    ARE_ACROSS.store(true, Ordering::Relaxed);
+}
+
+/// For who was asleep: asks, if there are such links and nobody did of late.
+pub(super) fn hears() {
+    if ARE_ACROSS.load(Ordering::Relaxed) && !is_asked(clock::now()) {
+        ask();
+    }
+}
+
 /// The socket of a link that has memory is watched from now on, if that can be.
 pub(super) fn put(link: Link, number: c_int) {
     let Some(set) = made() else { return };
@@ -156,6 +181,10 @@ fn ask() -> bool {
         return false;
     };
     for event in told {
+        if event.data.u64() == BROKER {
+            over::hears();
+            continue;
+        }
         if let Some(link) = Link::of_tag(event.data.u64()) {
             // It is looked at now.
             link.set(Word::Looked, 0);
