@@ -89,6 +89,23 @@ def _account(test):
     return Case(f"grants.accounts.{test}", run, 130)
 
 
+# MiB of a region, and of the cgroup of its owner: 1.2 times that.
+_REGION, _ROOM = 160, 192
+
+
+def _charged(rounds, slow=False):
+    limit = 60 + 20 * rounds
+
+    def run(scene):
+        owner = _Cgroup("charged", _ROOM)
+        try:
+            print(scene.run("charged", "lives_within_its_limit", rounds, _REGION, limit=limit,
+                            OWNER_CGROUP=owner.folder))
+        finally:
+            owner.close()
+    return Case(f"grants.charged.rounds {rounds}", run, limit + 10, slow)
+
+
 def _parted(test):
     def run(scene):
         print(scene.run("parted", test))
@@ -124,7 +141,7 @@ def _trusting(stage):
 def groups():
     """With the default policy, and where the two trust each other."""
     cases = [Case("grants.rights.exact", _rights(0), 60), *map(_account, tests_of("accounts")),
-             *map(_parted, tests_of("parted"))]
+             *map(_parted, tests_of("parted")), _charged(2), _charged(100, slow=True)]
     return [Group("grants.exact", cases, _exact, weight=WAITS),
             Group("grants.trusting", [Case("grants.rights.trusting", _rights(1), 60)], _trusting,
                   weight=WAITS)]

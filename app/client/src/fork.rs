@@ -10,7 +10,6 @@
 // UNSAFETY: registers C callbacks with the C library.
 #![expect(unsafe_code)]
 
-use crate::client::Client;
 use crate::keys;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +23,8 @@ pub fn generation() -> u64 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-pub(crate) fn install() {
+/// `before` and `in_parent`: what the client has done around a fork, first and last of all.
+pub(crate) fn install(before: extern "C" fn(), in_parent: extern "C" fn()) {
     INSTALL.call_once(|| {
         // SAFETY: the handler is a static function that only changes atomics.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
@@ -34,14 +34,6 @@ pub(crate) fn install() {
         // SAFETY: static functions that stay as long as this library does.
         unsafe { libc::pthread_atfork(Some(before), Some(in_parent), None) };
     });
-}
-
-extern "C" fn before() {
-    Client::before_fork();
-}
-
-extern "C" fn in_parent() {
-    Client::after_fork();
 }
 
 extern "C" fn in_child() {

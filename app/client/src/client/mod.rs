@@ -86,13 +86,26 @@ pub struct Client {
 
 static CLIENT: Mutex<Option<Arc<Client>>> = Mutex::new(None);
 
+/// This process is about to fork: takes all pages back from peers, and moves none until it has.
+extern "C" fn before_fork() {
+    keys::hold_pages();
+    if let Some(client) = Client::existing() {
+        client.withdraw_before_fork();
+    }
+}
+
+/// It has.
+extern "C" fn after_fork() {
+    keys::let_pages_move();
+}
+
 impl Client {
     /// The process's client; connects on first use.
     ///
     /// # Errors
     /// [`NoDevice`].
     pub fn get() -> Result<Arc<Client>, NoDevice> {
-        fork::install();
+        fork::install(before_fork, after_fork);
         let mut slot = lock(&CLIENT);
         if let Some(client) = &*slot
             && client.is_ours()
@@ -111,19 +124,6 @@ impl Client {
     /// The process's client, if it has one and nobody is making one.
     fn existing() -> Option<Arc<Client>> {
         try_lock(&CLIENT)?.clone().filter(|client| client.is_ours())
-    }
-
-    /// This process is about to fork: takes all pages back from peers, and moves none until it has.
-    pub(crate) fn before_fork() {
-        keys::hold_pages();
-        if let Some(client) = Client::existing() {
-            client.withdraw_before_fork();
-        }
-    }
-
-    /// The process has forked.
-    pub(crate) fn after_fork() {
-        keys::let_pages_move();
     }
 
     /// Another client, for this call's caller alone.

@@ -1,0 +1,192 @@
+/* What an owner of memory that peers map is charged with. Its memory cgroup has little more room than
+ * the region; six honest peers in another namespace read all of it, and stay, with nothing to do.
+ * Arguments: rounds, MiB of the region. The owner's cgroup is the folder OWNER_CGROUP, if there is
+ * one. */
+#include "common.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#define MIB (1024u * 1024)
+#define PEERS 6
+#define STEP (2u * MIB)
+/* Longest time until what is given back is nobody's. */
+#define GONE_MS 20000
+
+static void join_cgroup(void)
+{
+    const char *folder = getenv("OWNER_CGROUP");
+    if (!folder || !*folder)
+        return;
+    char name[4096], number[32];
+    snprintf(name, sizeof name, "%s/cgroup.procs", folder);
+    int file = open(name, O_WRONLY);
+    check(file >= 0, "%s: %m", name);
+    int length = snprintf(number, sizeof number, "%d", getpid());
+    check(write(file, number, length) == length, "%s: %m", name);
+    close(file);
+}
+
+/* A number of the owner's cgroup, as either version calls it; 0 without one. */
+static uint64_t number_of(const char *first, const char *second)
+{
+    const char *folder = getenv("OWNER_CGROUP"), *names[] = {first, second};
+    for (int i = 0; folder && *folder && i < 2; i++) {
+        char name[4096], text[64] = "";
+        snprintf(name, sizeof name, "%s/%s", folder, names[i]);
+        FILE *file = fopen(name, "r");
+        if (!file)
+            continue;
+        check(fgets(text, sizeof text, file), "%s: %m", name);
+        fclose(file);
+        return strtoull(text, NULL, 10);
+    }
+    return 0;
+}
+
+static uint64_t charged(void)
+{
+    return number_of("memory.usage_in_bytes", "memory.current");
+}
+
+/* Bytes of this process's address space on files that peers can map. */
+static uint64_t on_files(void)
+{
+    FILE *file = fopen("/proc/self/maps", "r");
+    char line[512];
+    unsigned long start, end;
+    uint64_t bytes = 0;
+    check(file, "/proc/self/maps: %m");
+    while (fgets(line, sizeof line, file))
+        if (strstr(line, "omniverb-mr") && sscanf(line, "%lx-%lx", &start, &end) == 2)
+            bytes += end - start;
+    fclose(file);
+    return bytes;
+}
+
+struct errand {
+    uint64_t from, bytes;
+    uint32_t rkey, times;
+};
+
+static void peer(int socket)
+{
+    struct device d;
+    struct address theirs;
+    device_open(&d);
+    struct ibv_cq *cq = cq_make(&d, 100);
+    struct ibv_qp *qp = qp_make(&d, (struct queue_options){.send_cq = cq});
+    char *memory = malloc(STEP);
+    struct ibv_mr *mr = mr_make(&d, memory, STEP, IBV_ACCESS_LOCAL_WRITE);
+    struct address ours = qp_address(&d, qp, NULL);
+    swap(socket, &ours, &theirs, sizeof ours);
+    qp_connect(&d, qp, theirs);
+    meet(socket);
+    for (;;) {
+        struct errand e;
+        get(socket, &e, sizeof e);
+        if (!e.bytes)
+            return;
+        for (uint32_t turn = 0; turn < e.times; turn++)
+            for (uint64_t at = 0; at < e.bytes; at += STEP) {
+                post(qp, (struct operation){.opcode = IBV_WR_RDMA_READ, .id = 1, .local = memory,
+                                            .bytes = STEP, .lkey = mr->lkey,
+                                            .remote = e.from + at, .rkey = e.rkey});
+                expect(cq, 1, IBV_WC_SUCCESS);
+                check(memory[0] == 7 && memory[STEP - 1] == 7, "wrong bytes");
+            }
+        put(socket, &e, 1);
+    }
+}
+
+struct scene {
+    struct device d;
+    int sockets[PEERS];
+    pid_t children[PEERS];
+};
+
+static void open_scene(struct scene *s)
+{
+    for (int i = 0; i < PEERS; i++)
+        s->sockets[i] = spawn(peer, &s->children[i]);
+    join_cgroup();
+    device_open(&s->d);
+    struct ibv_cq *cq = cq_make(&s->d, 100);
+    for (int i = 0; i < PEERS; i++) {
+        struct ibv_qp *qp = qp_make(&s->d, (struct queue_options){.send_cq = cq});
+        struct address ours = qp_address(&s->d, qp, NULL), theirs;
+        swap(s->sockets[i], &ours, &theirs, sizeof ours);
+        qp_connect(&s->d, qp, theirs);
+        meet(s->sockets[i]);
+    }
+}
+
+/* All peers read all of a region. */
+static void read_all(struct scene *s, char *memory, uint64_t bytes, struct ibv_mr *mr, int times)
+{
+    struct errand e = {(uintptr_t)memory, bytes, mr->rkey, times};
+    char done;
+    for (int i = 0; i < PEERS; i++)
+        put(s->sockets[i], &e, sizeof e);
+    for (int i = 0; i < PEERS; i++)
+        get(s->sockets[i], &done, 1);
+}
+
+static void run_child(const char *program)
+{
+    pid_t child = fork();
+    if (!child) {
+        if (program)
+            execl(program, program, NULL);
+        _exit(0);
+    }
+    int status = -1;
+    check(child > 0 && waitpid(child, &status, 0) == child && status == 0, "child: %x", status);
+}
+
+/* A server in a container lives through all that its peers and itself do in the right order. */
+TEST(lives_within_its_limit)
+{
+    int rounds = argument(0, 2);
+    uint64_t bytes = (uint64_t)argument(1, 96) * MIB, moved = 0;
+    static struct scene s;
+    open_scene(&s);
+    uint64_t idle = charged();
+    for (int round = 0; round < rounds; round++) {
+        char *memory =
+            mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        check(memory != MAP_FAILED, "no memory");
+        memset(memory, 7, bytes);
+        struct ibv_mr *mr = mr_make(&s.d, memory, bytes, ALL_ACCESS);
+        for (int turn = 0; turn < 20 && on_files() < bytes / 2; turn++)
+            read_all(&s, memory, bytes, mr, 1);
+        moved = on_files();
+        run_child(NULL);
+        read_all(&s, memory, bytes, mr, 2);
+        run_child("/bin/true");
+        read_all(&s, memory, bytes, mr, 2);
+        same(ibv_dereg_mr(mr), 0);
+        check(on_files() == 0, "%lu bytes are on files still", (long)on_files());
+        check(memory[0] == 7 && memory[bytes - 1] == 7, "wrong bytes");
+        munmap(memory, bytes);
+        for (int ms = 0; charged() > idle + bytes / 4 && ms < GONE_MS; ms += 50)
+            sleep_ms(50);
+        uint64_t left = charged();
+        check(left <= idle + bytes / 4, "%lu MiB are left", (long)((left - idle) / MIB));
+    }
+    printf("%d rounds: %lu of %lu MiB were on files, at most %lu MiB charged\n", rounds,
+           (long)(moved / MIB), (long)(bytes / MIB),
+           (long)(number_of("memory.max_usage_in_bytes", "memory.peak") / MIB));
+    check(moved >= bytes / 2, "pages do not move here: nothing was tried");
+    struct errand end = {0};
+    for (int i = 0; i < PEERS; i++) {
+        put(s.sockets[i], &end, sizeof end);
+        reap(s.children[i]);
+    }
+}
+
+int main(int count, char **words)
+{
+    return run_tests(count, words);
+}
