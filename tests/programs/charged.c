@@ -1,7 +1,7 @@
-/* What an owner of memory that peers map is charged with. Its memory cgroup has little more room than
- * the region; six honest peers in another namespace read all of it, and stay, with nothing to do.
- * Arguments: rounds, MiB of the region. The owner's cgroup is the folder OWNER_CGROUP, if there is
- * one. */
+/* What an owner of memory that peers map is charged with. Its memory cgroup has little more room
+ * than the region; six honest peers in another namespace read all of it, and stay, with nothing to
+ * do. Arguments: rounds, MiB of the region. The owner's cgroup is the folder OWNER_CGROUP, if there
+ * is one. */
 #include "common.h"
 
 #include <fcntl.h>

@@ -24,7 +24,7 @@ pub(crate) fn hold_pages() {
     FORKING.fetch_add(1, Ordering::SeqCst);
 }
 
-/// The process has forked.
+/// The thread has forked, or could not.
 pub(crate) fn let_pages_move() {
     FORKING.fetch_sub(1, Ordering::SeqCst);
 }

@@ -84,8 +84,7 @@ impl Region {
     }
 
     /// Takes pages out of the file that are not the program's any more: whoever else has them
-    /// mapped sees zeros, and pays for them. A file that peers may not write to cannot be
-    /// emptied; who is granted how much of those is bounded (`omniverb_tenancy`).
+    /// mapped sees zeros, and pays for them. A file that peers may not write to cannot be emptied.
     pub(crate) fn empty(&self, offset: u64, length: usize) {
         let is_ours = self.process == process::current() && self.file_is_ours();
         if self.kind == Kind::File && is_ours {

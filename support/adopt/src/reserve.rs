@@ -21,8 +21,8 @@ use rustix::mm::{
 /// What stays when all else was moved: a mapping that can grow.
 const SEED_BYTES: usize = PAGE_BYTES;
 const BYTES: usize = STRETCH_BYTES_MAX + SEED_BYTES;
-/// Mappings that are given up when the process has as many as it may: replacing part of one takes
-/// up to four more for a moment.
+/// Budget: mappings that are given up when the process has as many as it may. To replace part of
+/// one takes up to four more for a moment.
 const SPARE_MAPPINGS: usize = 8;
 
 struct Reserve {

@@ -23,8 +23,8 @@ use rustix::mm::{
 
 pub(crate) const PAGE_BYTES: usize = 4096;
 
-/// Longest stretch moved at once: bounds how long other threads wait (about two milliseconds) and
-/// how much memory exists twice.
+/// Budget: longest stretch moved at once. It bounds how long other threads wait (about two
+/// milliseconds) and how much memory exists twice.
 pub(crate) const STRETCH_BYTES_MAX: usize = 4 << 20;
 
 /// Pages of the program at `address` and where they are, or will be, in the region's file.

@@ -28,8 +28,8 @@ type Place = omniverb_sys::Extent<OwnedFd>;
 /// How long a peer may be at pages that are taken back: an honest one copies a large message, or
 /// waits for a processor.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// The same while the process is about to fork, which waits for nobody long. Who is not done by
-/// then does what it does again.
+/// Budget: the same while the process is about to fork, which waits for nobody long. Who is not
+/// done by then does what it does again.
 const PATIENCE_BEFORE_FORK: Duration = Duration::from_millis(20);
 /// How long it takes at most until one sees what another has written.
 const MOMENT: Duration = Duration::from_millis(1);

@@ -94,7 +94,7 @@ extern "C" fn before_fork() {
     }
 }
 
-/// It has.
+/// This process has forked, or could not.
 extern "C" fn after_fork() {
     keys::let_pages_move();
 }
