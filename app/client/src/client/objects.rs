@@ -19,6 +19,9 @@ use std::time::{Duration, Instant};
 /// takes to make a link where many processes want the processors, and as a lost packet of a network
 /// is repeated. A peer that takes nothing delays `rdma_disconnect` by as much.
 const LEAVE_MAX: Duration = Duration::from_millis(500);
+/// Budget: the same while the peer has no receive for them. It may not have got its end of the link
+/// yet, with those that it has posted.
+const UNREADY_MAX: Duration = Duration::from_millis(50);
 /// How often it is looked whether they have left.
 const LEAVE_LOOK: Duration = Duration::from_micros(100);
 
@@ -124,8 +127,12 @@ impl Client {
         if !self.is_ours() {
             return;
         }
-        let until = Instant::now() + LEAVE_MAX;
-        while qp.has_to_leave() && Instant::now() < until {
+        let begin = Instant::now();
+        while qp.has_to_leave() {
+            let most = if qp.waits_for_receive() { UNREADY_MAX } else { LEAVE_MAX };
+            if begin.elapsed() >= most {
+                break;
+            }
             std::thread::sleep(LEAVE_LOOK);
         }
     }

@@ -94,17 +94,20 @@ impl Qp {
         rts && inner.unresolved.waits_for_group(self.shared.host.now())
     }
 
-    /// Whether requests that were posted are still to leave, and may: it can send, the peer takes
-    /// requests, or a link to it is being made, and has a receive for the oldest of them. Moves
-    /// them on.
+    /// Whether requests that were posted are still to leave, and may: it can send, and its peer is
+    /// there, or is to come. Moves them on.
     pub fn has_to_leave(&self) -> bool {
         let mut inner = self.inner.lock();
         inner.pump_all(self);
-        let takes = |link: &LinkEnd| link.takes_requests(self.service);
-        inner.machine.state() == State::Rts
-            && !inner.sends.is_empty()
-            && !inner.waiting.is_for_receive()
-            && (inner.links.is_empty() || inner.links.iter().any(takes))
+        let gone =
+            |link: &LinkEnd| link.endpoint.peer_has_closed() || link.endpoint.peer_has_died();
+        let is_alone = !inner.links.is_empty() && inner.links.iter().all(gone);
+        inner.machine.state() == State::Rts && !inner.sends.is_empty() && !is_alone
+    }
+
+    /// Whether the peer has no receive for the oldest of them.
+    pub fn waits_for_receive(&self) -> bool {
+        self.inner.lock().waiting.is_for_receive()
     }
 
     /// The daemon says the peer's process is gone: what it sent is delivered, then a connected
