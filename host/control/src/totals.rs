@@ -15,8 +15,12 @@ const KEPT_SHARE: u64 = 16;
 /// Budget: and its bytes at most: more than that only makes what is late later.
 const KEPT_MAX: u64 = 1 << 30;
 
+/// Budget: the share of the whole for rings of links to the engine for datagrams.
+const DATAGRAM_SHARE: u64 = 8;
+/// Budget: that for those of connections: five such shares.
+const CONNECTION_PARTS: u64 = 5;
 /// Budget: the share of the whole for messages to processes that do not take them.
-const WAITING_SHARE: u64 = 16;
+const WAITING_SHARE: u64 = 32;
 /// Budget: and its bytes at most.
 const WAITING_MAX: u64 = 512 << 20;
 
@@ -27,6 +31,10 @@ pub struct Totals {
     pub whole: u64,
     /// What the engine keeps on behalf of vNICs: backlogs, early and delayed packets, READ data.
     pub kept: usize,
+    /// Rings of links to the engine for connections.
+    pub connections: u64,
+    /// Rings of those for datagrams.
+    pub datagrams: u64,
     /// Messages to processes that do not take them.
     pub waiting: usize,
 }
@@ -41,7 +49,9 @@ impl Totals {
         let whole = whole.max(Totals::LEAST);
         let part = |share: u64, most: u64| usize::try_from((whole / share).min(most)).unwrap_or(0);
         let (kept, waiting) = (part(KEPT_SHARE, KEPT_MAX), part(WAITING_SHARE, WAITING_MAX));
-        Totals { whole, kept, waiting }
+        let datagrams = whole / DATAGRAM_SHARE;
+        let connections = datagrams * CONNECTION_PARTS;
+        Totals { whole, kept, waiting, connections, datagrams }
     }
 
     /// Of what this machine, and our cgroup, have.

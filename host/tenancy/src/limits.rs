@@ -36,7 +36,10 @@ pub struct Limits {
     /// Budget: links to the engine of all vNICs together: each is a mapping of the daemon, see
     /// [`Limits::fit_mappings`]. Over this the largest holder's oldest goes.
     pub engine_links: usize,
-    /// Budget: those of one vNIC: several must work together to use up the daemon's.
+    /// Budget: those of connected queue pairs, whose rings are large, see [`Limits::fit_memory`].
+    /// Over this the largest holder's oldest of them goes.
+    pub engine_connections: usize,
+    /// Budget: links to the engine of one vNIC: several must work together to use up the daemon's.
     pub engine_links_per_vnic: usize,
     /// Budget: links to the engine that datagrams of strangers caused, per vNIC. The sender with
     /// most of them makes room for a new one; where sources are forged, the oldest does.
@@ -132,7 +135,26 @@ impl Limits {
             room.saturating_sub(self.sessions.saturating_mul(MAPPINGS_PER_SESSION));
         self.engine_links = self.engine_links.min(for_engine_links).max(1);
     }
+
+    /// Lowers what all together may have of links to the engine to what fits into so many bytes:
+    /// the rings that the daemon writes to count as its memory once it has, the others as their
+    /// processes'.
+    pub fn fit_memory(&mut self, connection_bytes: u64, datagram_bytes: u64) {
+        let fitting = |bytes: u64, request_bytes: u32, response_bytes: u32| {
+            let of_link = LINK_BYTES + u64::from(request_bytes) + u64::from(response_bytes);
+            usize::try_from(bytes / of_link).unwrap_or(usize::MAX).max(1)
+        };
+        let connections =
+            fitting(connection_bytes, self.engine_request_bytes, self.engine_response_bytes);
+        let links =
+            fitting(datagram_bytes, self.datagram_request_bytes, self.datagram_response_bytes);
+        self.engine_connections = self.engine_connections.min(connections);
+        self.engine_links = self.engine_links.min(links.max(connections));
+    }
 }
+
+/// Budget: bytes of a link to the engine beside its rings: two pages of words, and its rows.
+const LINK_BYTES: u64 = 32 << 10;
 
 const MILLISECOND: u64 = 1_000_000;
 
@@ -150,6 +172,7 @@ impl Default for Limits {
             links_per_session: 16384,
             datagram_links_per_neighbour: 4096,
             engine_links: 57344,
+            engine_connections: 57344,
             engine_links_per_vnic: 8192,
             strangers_per_vnic: 1024,
             groups_per_session: ATTACHMENTS_MAX,
@@ -203,6 +226,19 @@ mod tests {
             let (sessions, engine_links) = fitted(most);
             let reserve = MAPPINGS_RESERVED.min(most / 2);
             assert!(MAPPINGS_PER_SESSION * sessions + engine_links + reserve <= most, "{most}");
+        }
+    }
+
+    #[test]
+    fn links_to_the_engine_fit_into_the_memory_of_the_daemon() {
+        for bytes in [0, 512 << 20, 8 << 30, 1 << 50] {
+            let mut limits = Limits::default();
+            limits.fit_memory(bytes, bytes / 5);
+            let rings = |request: u32, response: u32| u64::from(request) + u64::from(response);
+            let each = rings(limits.engine_request_bytes, limits.engine_response_bytes);
+            let all = limits.engine_connections as u64 * each;
+            assert!(all <= bytes || limits.engine_connections == 1, "{all} of {bytes}");
+            assert!(limits.engine_links >= limits.engine_connections);
         }
     }
 

@@ -93,7 +93,7 @@ impl Tenancy {
         }
         for link in self.links.all_engine() {
             let account = self.sessions[&link.session].account();
-            tally.row(link.receipt(), account, link.cause.kinds());
+            tally.row(link.receipt(), account, link.cause.kinds(link.service));
         }
         for (_, link) in self.links.all_direct() {
             for end in [0, 1] {

@@ -23,6 +23,8 @@ pub(crate) enum Kind {
     Link,
     /// A link to the engine.
     EngineLink,
+    /// One of a connected queue pair, which has large rings.
+    EngineConnection,
     /// One of those that a stranger caused.
     Stranger,
     /// One of those by which a queue pair gets what is sent to a group.
@@ -59,7 +61,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// All of them, in the order of their numbers.
-    pub(crate) const ALL: [Kind; 23] = [
+    pub(crate) const ALL: [Kind; 24] = [
         Kind::Client,
         Kind::Process,
         Kind::Vnic,
@@ -67,6 +69,7 @@ impl Kind {
         Kind::Mr,
         Kind::Link,
         Kind::EngineLink,
+        Kind::EngineConnection,
         Kind::Stranger,
         Kind::Group,
         Kind::Direct,
@@ -150,6 +153,7 @@ impl Quotas {
             (Kind::Process, limits.sessions),
             (Kind::Vnic, limits.vnics),
             (Kind::EngineLink, limits.engine_links),
+            (Kind::EngineConnection, limits.engine_connections),
             (Kind::Extent, limits.extents),
         ])
     }

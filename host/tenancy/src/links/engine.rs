@@ -40,7 +40,7 @@ impl Tenancy {
         let underlay = self.route_to(vnic, sgid, dgid).ok_or(Errno::EHOSTUNREACH)?;
         self.make_engine_room((session, vnic, service), (route.cause, dgid), now)?;
         let client = self.sessions.get(&session).ok_or(Errno::ENOENT)?;
-        let receipt = client.account().charge(route.cause.kinds())?;
+        let receipt = client.account().charge(route.cause.kinds(service))?;
         let holder = client.client().holder.in_vnic(vnic);
         let place = self.links.bells.take(session, ENGINE).ok_or(Errno::ENOMEM)?;
         let Route { path, why, within, cause, features } = route;
@@ -135,11 +135,17 @@ impl Tenancy {
             Cause::Asked | Cause::Group => self.make_way_to_engine(id, key),
         }
         let session = self.sessions.get(&id).ok_or(Errno::ENOENT)?;
-        let Some(full) = session.account().full(cause.kinds()) else { return Ok(()) };
+        let Some(full) = session.account().full(cause.kinds(service)) else { return Ok(()) };
         // The host's quota is shared by all: whoever has the most of it yields.
         let host_full = full.is(self.host());
         let holder = session.client().holder.in_vnic(key);
-        let yields = host_full.then(|| self.links.engine.yields_to(&holder)).flatten();
+        let connections = &[Kind::EngineConnection];
+        let lacks_connections = host_full && self.host().full(connections).is_some();
+        let yields = match (host_full, lacks_connections && service != Service::Ud) {
+            (false, _) => None,
+            (true, false) => self.links.engine.yields_to(&holder),
+            (true, true) => self.links.engine.connected_yields_to(&holder),
+        };
         let Some((_, qpn, (peer, _))) = yields else {
             let oldest = self.links.engine.oldest(id).filter(|_| service == Service::Ud);
             let oldest = oldest.filter(|age| age.0 <= rested);

@@ -37,9 +37,12 @@ pub(crate) enum Cause {
 }
 
 impl Cause {
-    /// What such a link counts as.
-    pub(crate) fn kinds(self) -> &'static [Kind] {
+    /// What such a link of a queue pair of this service counts as.
+    pub(crate) fn kinds(self, service: Service) -> &'static [Kind] {
         match self {
+            Cause::Asked if service != Service::Ud => {
+                &[Kind::Link, Kind::EngineLink, Kind::EngineConnection]
+            }
             Cause::Asked => &[Kind::Link, Kind::EngineLink],
             Cause::Stranger => &[Kind::Link, Kind::EngineLink, Kind::Stranger],
             Cause::Group => &[Kind::Link, Kind::EngineLink, Kind::Group],

@@ -67,8 +67,9 @@ impl EngineLinks {
         // Nobody would make it anew.
         if link.cause != Cause::Group {
             self.seniority.add(age, holder);
-            if link.service == Service::Ud {
-                self.seniority.add_datagrams(age, link.session);
+            match link.service {
+                Service::Ud => self.seniority.add_datagrams(age, link.session),
+                _ => self.seniority.add_connected(age, holder),
             }
         }
         self.groups.extend(attachment(&link));
@@ -145,6 +146,11 @@ impl EngineLinks {
     /// See [`Seniority::strangers`].
     pub(super) fn strangers(&self, vnic: VnicId, newcomer: Gid, rested: u64) -> Vec<EngineLinkAge> {
         self.seniority.strangers(vnic, newcomer, rested)
+    }
+
+    /// See [`Seniority::connected_yields_to`].
+    pub(super) fn connected_yields_to(&self, newcomer: &Holder) -> Option<EngineLinkAge> {
+        self.seniority.connected_yields_to(newcomer)
     }
 
     /// See [`Seniority::yields_to`].

@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Default)]
 pub(crate) struct Seniority {
     all: Holders<EngineLinkAge>,
+    /// Those of connected queue pairs.
+    connected: Holders<EngineLinkAge>,
     /// Those for datagrams, the oldest first.
     datagrams: BTreeMap<SessionId, BTreeSet<EngineLinkAge>>,
     /// Those of them that strangers caused.
@@ -20,12 +22,20 @@ pub(crate) struct Seniority {
 
 impl Seniority {
     pub(crate) fn is_empty(&self) -> bool {
-        self.all.is_empty() && self.datagrams.is_empty() && self.strangers.is_empty()
+        self.all.is_empty()
+            && self.connected.is_empty()
+            && self.datagrams.is_empty()
+            && self.strangers.is_empty()
     }
 
     /// One more, of this holder.
     pub(crate) fn add(&mut self, key: EngineLinkAge, holder: &Holder) {
         self.all.add(holder, key);
+    }
+
+    /// It is of a connected queue pair of this holder's.
+    pub(crate) fn add_connected(&mut self, key: EngineLinkAge, holder: &Holder) {
+        self.connected.add(holder, key);
     }
 
     /// It is for datagrams, of this session.
@@ -41,6 +51,7 @@ impl Seniority {
     /// A link has ended, or makes way for no other.
     pub(crate) fn remove(&mut self, key: &EngineLinkAge, session: SessionId, vnic: VnicId) {
         self.all.remove(key);
+        self.connected.remove(key);
         remove(&mut self.datagrams, session, key);
         if let Some(strangers) = self.strangers.get_mut(&vnic) {
             strangers.remove(key);
@@ -65,6 +76,11 @@ impl Seniority {
     /// What of all makes way for one more of `newcomer`'s: see [`Holders::yields_to`].
     pub(crate) fn yields_to(&self, newcomer: &Holder) -> Option<EngineLinkAge> {
         self.all.yields_to(newcomer).copied()
+    }
+
+    /// The same of those of connected queue pairs.
+    pub(crate) fn connected_yields_to(&self, newcomer: &Holder) -> Option<EngineLinkAge> {
+        self.connected.yields_to(newcomer).copied()
     }
 }
 

@@ -301,6 +301,7 @@ pub fn exercise(bytes: &[u8]) {
         groups_per_vnic: 3,
         engine_links_per_vnic: 5,
         engine_links: 8,
+        engine_connections: 6,
         vnics: 2,
         sessions: 5,
         probes_per_vnic: 2,
