@@ -181,7 +181,7 @@ fn a_grant_covers_whole_pages_inside_the_region_only() {
     let again = ask(&mut bench, a, b, readable).unwrap();
     let gone = Adopted { errno: Errno::ENOENT, ..adopted(again) };
     let actions = adopt(&mut bench, 2, gone, SEALED);
-    assert!(actions.first().is_some_and(is_freed), "{actions:?}");
+    assert!(actions.iter().any(is_freed), "{actions:?}");
     assert_eq!(denied(&actions), Errno::EAGAIN);
     let fresh = ask(&mut bench, a, b, readable).unwrap();
     assert!(matches!(bench.told.as_slice(), [Action::Adopt { .. }, ..]));
