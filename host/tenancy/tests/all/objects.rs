@@ -201,7 +201,7 @@ fn a_grant_covers_whole_pages_inside_the_region_only() {
     bench.told.clear();
     let message = Released { rkey: readable, reserved: 0 }.into();
     bench.say(2, &Arrived { channel: Channel::Events, tag: 0, message, memory: None });
-    assert!(matches!(bench.told.as_slice(), [freed] if is_freed(freed)));
+    assert!(matches!(bench.told.as_slice(), [Action::Event { .. }, freed] if is_freed(freed)));
     bench.end(2);
     bench.end(1);
     assert!(bench.tenancy.is_empty() && bench.mirror.is_empty());
