@@ -249,7 +249,13 @@ def _policy(across):
 
 def _computing(across):
     """A policy changes when one end has sent and does nothing but compute since: the other end
-    reads what it was told of, all of it, and waits for nobody."""
+    reads what it was told of, all of it, and waits for nobody. A child that it makes then may have
+    read that, and nobody has it twice."""
+    for port, who_reads in ((7660, 3), (7661, 4)):
+        _computes(across, port, who_reads)
+
+
+def _computes(across, port, who_reads):
     flags = across.folder / "flags"
     flags.write_bytes(bytes(4096))
 
@@ -265,14 +271,14 @@ def _computing(across):
     try:
         for where, who, file in ((across.server, "computes", said[0]),
                                  (across.client, "reads", said[1])):
-            line = across.line(where, across.folder / "report-computing", who, _ONE, 7660, flags)
+            line = across.line(where, across.folder / "report-computing", who, _ONE, port, flags)
             ends.append(process.start(line, stdout=file, stderr=file))
             if len(ends) == 1:
-                process.until(lambda: process.listens(across.server.pid, 7660), 10, str)
+                process.until(lambda: process.listens(across.server.pid, port), 10, str)
         for turn in range(1, 50):
             process.until(lambda turn=turn: process.written(said[1]).count("holds") == turn, 10,
                           lambda: process.written(said[1]))
-            held = [one for one in across.shown() if ":7660" in one["local"]]
+            held = [one for one in across.shown() if f":{port}" in one["local"]]
             if any(one["unread_by_peer"] == 5000 for one in held):
                 break
             say((1, 1), (0, turn % 250 + 1))
@@ -280,8 +286,8 @@ def _computing(across):
             check(False, f"nothing is in a ring: {held}")
         say((1, 2))
         across.omniverb("vnic", "set", f"pid:{across.server.pid}", "datapath", "forwarded")
-        _until(across, 7660, lambda state: ("left", "the daemon has ended it") in state, "left")
-        say((1, 3))
+        _until(across, port, lambda state: ("left", "the daemon has ended it") in state, "left")
+        say((1, who_reads))
         check(ends[1].wait(10) == 0 and "sound" in process.written(said[1]),
               process.written(said[1]))
     finally:
@@ -336,7 +342,7 @@ class Commands:
 
 def _owing(across):
     """Once an operator has ended a link nothing comes by it, whatever its other end writes."""
-    for place, how in enumerate(("head", "fence", "again")):
+    for place, how in enumerate(("head", "fence", "again", "full")):
         with Commands(across, 7670 + place, how) as commands:
             try:
                 across.omniverb("vnic", "set", f"pid:{across.server.pid}", "datapath", "forwarded")

@@ -13,12 +13,14 @@ A server does the commands that it gets, one a line, and says which. Who sends t
 the ring: `early` ones, and `late` ones once the first byte of the file FLAGS says that the link is
 over. HOW: `head`, it goes on writing; `fence`, it says first that they are behind bytes of the
 kernel's that are still to come, and that they are not when the link is over; `again`, it writes
-what was read already in other words.
+what was read already in other words; `full`, as `head`, once the server has no descriptor left and
+is to be given another link.
 """
 
 import mmap
 import os
 import pathlib
+import resource
 import select
 import socket
 import struct
@@ -282,6 +284,8 @@ def serves(address, port):
                 print("lost", error, flush=True)
             *lines, texts[number] = (texts[number] + got).split(b"\n")
             for line in lines:
+                if line == b"full":
+                    _fills()
                 if line != b"tick":
                     print("did", line.decode(errors="replace"), flush=True)
             if lines:
@@ -294,10 +298,23 @@ def serves(address, port):
                 ends.pop(number).close()
 
 
+def _fills():
+    """No descriptor is left."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+    try:
+        while True:
+            os.dup(1)
+    except OSError:
+        pass
+
+
 def commands(address, port, broker, flags, how):
     """Sends commands by the ring, whatever the link is."""
     near = socket.create_connection((address, port), 10)
     ticks = socket.create_connection((address, port), 10)
+    last = socket.create_connection((address, port), 10)
+    last.send(b"early too\n")
+    assert last.recv(1) == b"+"
     near.send(b"early 0\n")
     memory = Memory(*_link(broker, near))
     # The kernel has had this one, and nothing since.
@@ -321,6 +338,10 @@ def commands(address, port, broker, flags, how):
             # Behind what the kernel is to have had before.
             memory.set(_FENCE, given + 100)
             append(b"late held\n" * 20)
+        elif count == 25 and how == "full":
+            last.send(b"full\n")
+            assert last.recv(1) == b"+"
+            _link(broker, last)
         elif count == 30:
             print("going", flush=True)
         ticks.send(b"tick\n")

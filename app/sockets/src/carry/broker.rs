@@ -320,8 +320,10 @@ fn take_alone(with: &mut dyn FnMut(Reply, Files)) {
 /// What comes with a message.
 pub(crate) type Files = [Option<OwnedFd>; 2];
 
-/// The next message; `None` at the end of the connection, or for what is none. One that brings a
-/// descriptor for which this process has no room stays, as if it had not come yet.
+/// The next message; `None` at the end of the connection, or for what is none. One that brings
+/// descriptors for which this process has no room comes without any: what is behind it may be the
+/// end of a link, which is not to be put off by who fills our places. But the first one stays, as
+/// if it had not come yet: nothing is behind it.
 fn receive(from: BorrowedFd<'_>) -> Result<Option<(Reply, Files)>, Errno> {
     let mut bytes = [0; BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
@@ -329,18 +331,20 @@ fn receive(from: BorrowedFd<'_>) -> Result<Option<(Reply, Files)>, Errno> {
     // What is looked at has descriptors of its own; those in the message are closed with it.
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC | RecvFlags::PEEK;
     let got = recvmsg(from, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)?;
-    if got.flags.contains(ReturnFlags::CTRUNC) {
-        let room = rustix::io::fcntl_dupfd_cloexec(from, 0);
-        return if room.is_err() { Err(Errno::AGAIN) } else { Ok(None) };
+    let reply = Reply::decode(&bytes[..got.bytes]);
+    let lacks_room = got.flags.contains(ReturnFlags::CTRUNC);
+    if lacks_room && matches!(reply, Some(Reply::Welcome)) {
+        return Err(Errno::AGAIN);
     }
     recv(from, &mut [0_u8; 1], RecvFlags::DONTWAIT)?;
     let mut files = [None, None];
     for one in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(mut all) = one {
+        if let RecvAncillaryMessage::ScmRights(mut all) = one
+            && !lacks_room
+        {
             files = [all.next(), all.next()];
         }
     }
-    let reply = Reply::decode(&bytes[..got.bytes]);
     Ok(reply.map(|reply| (reply, files)))
 }
 
@@ -381,6 +385,14 @@ fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) 
                 refuse_link(&file, side);
                 tell(Request::Ended { link: name }, &[]);
             }
+        }
+        // There was no room for its memory.
+        (Reply::Link { tag, link: name, .. }, None) => {
+            if let Some(link) = Link::of_tag(tag) {
+                link.note(Note::Returned);
+                link.let_go();
+            }
+            tell(Request::Ended { link: name }, &[]);
         }
         (Reply::Over { link: name }, None) => {
             part(|link| link.get(Word::Name) == name);

@@ -12,7 +12,7 @@ use omniverb_carry::direction::Inherits;
 use omniverb_carry::{Direction, Place, layout};
 use omniverb_ring::WordMemory;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
-use rustix::thread::sched_yield;
+use rustix::thread::{Timespec, nanosleep, sched_yield};
 
 use super::links::{Link, Memory, Note, Word};
 use super::row::Row;
@@ -32,12 +32,24 @@ pub(super) enum Why {
 /// Threads that are at it. What they have claimed is nowhere for a moment.
 static UNDER_WAY: AtomicU64 = AtomicU64::new(0);
 
+/// How often they are waited for by giving the processor away, and how long otherwise, in
+/// nanoseconds.
+const SETTLES_AWAKE: u32 = 2000;
+const PAUSE: i64 = 100_000;
+
 /// For who is about to sleep, and has said so: looks for bytes after this.
 #[inline]
 pub(super) fn settle() {
+    let mut tried = 0;
     while UNDER_WAY.load(Ordering::SeqCst) != 0 {
         // Nobody interrupts it, and it waits for nobody.
-        sched_yield();
+        if tried < SETTLES_AWAKE {
+            tried += 1;
+            sched_yield();
+            continue;
+        }
+        // But a thread that always comes first would keep the processor.
+        _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: PAUSE });
     }
 }
 
@@ -81,11 +93,8 @@ pub(super) fn detach(link: Link, number: c_int, why: Why) {
 fn moves(link: Link, number: c_int, why: Why, is_its: bool) -> Option<()> {
     let (shared, side) = (link.memory()?, link.get(Word::Side) as usize & 1);
     let (outward, inward) = (link.outward()?, link.inward()?);
-    let access = ProtFlags::READ | ProtFlags::WRITE;
-    let kind = match why {
-        Why::NotAllowed => MapFlags::PRIVATE,
-        Why::Shared => MapFlags::SHARED,
-    };
+    // Processes that are made later have it, too: each byte is one's of them.
+    let (access, kind) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
     // SAFETY: new memory, wherever the kernel likes.
     let base = unsafe { mmap_anonymous(ptr::null_mut(), layout::BYTES, access, kind) }.ok()?;
     let own = Memory::new(base as usize);
@@ -164,7 +173,7 @@ fn replace(link: Link, by: *mut c_void) -> Option<()> {
 fn replace_by_nothing(link: Link) {
     let at = link.get(Word::Memory) as *mut c_void;
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+    let flags = MapFlags::SHARED | MapFlags::FIXED;
     // SAFETY: the link's own mapping.
     if unsafe { mmap_anonymous(at, layout::BYTES, access, flags) }.is_ok() {
         link.note(Note::Detached);
