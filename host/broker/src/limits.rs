@@ -9,7 +9,8 @@ pub(crate) const PROCESSES: usize = 1024;
 /// Budget: of these of one holder that have not said hello.
 pub(crate) const SILENT: usize = 32;
 /// Budget: processes that have yielded and whose threads have not ended: who sends what takes long
-/// to be let go of keeps his thread.
+/// to be let go of keeps his thread. Half of them for relatives of the same cgroup to yield to each
+/// other, half of these for those that are so by two, and so on.
 pub(crate) const LEAVING: usize = 256;
 /// Bytes of the path of a cgroup by which holders are told apart.
 pub(crate) const CGROUP_BYTES: usize = 1024;

@@ -9,7 +9,7 @@ use crate::client::Client;
 use crate::limits;
 use omniverb_sys::clock;
 use omniverb_tenancy::{Holder, Holders, VnicId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 /// For whom a seat is counted: a user in a cgroup, and the network namespace of the socket that was
@@ -33,14 +33,14 @@ pub(crate) struct Seats {
     all: BTreeMap<u64, Seat>,
     holders: Holders<u64>,
     /// Those that have yielded, and whose threads have not ended.
-    leaving: BTreeSet<u64>,
+    leaving: BTreeMap<u64, Holder>,
     /// When the last one was given back, or this began.
     left: u64,
 }
 
 impl Default for Seats {
     fn default() -> Seats {
-        let (all, holders, leaving) = (BTreeMap::new(), Holders::default(), BTreeSet::new());
+        let (all, holders, leaving) = (BTreeMap::new(), Holders::default(), BTreeMap::new());
         Seats { all, holders, leaving, left: clock::now() }
     }
 }
@@ -69,17 +69,32 @@ impl Seats {
         let mut admission = Admission::Seated;
         if self.all.len() >= limits::PROCESSES {
             let yields = self.holders.yields_to(holder).copied();
-            let yields = yields.filter(|_| self.leaving.len() < limits::LEAVING);
+            let yields = yields.filter(|number| {
+                self.all.get(number).is_some_and(|seat| self.may_leave(&seat.holder, holder))
+            });
             let Some(yields) = yields else { return Admission::Refused };
             let Some(seat) = self.all.remove(&yields) else { return Admission::Refused };
             self.holders.remove(&yields);
-            self.leaving.insert(yields);
+            self.leaving.insert(yields, seat.holder);
             admission = Admission::InsteadOf(seat.client);
         }
         self.holders.add(holder, number);
         let holder = holder.clone();
         self.all.insert(number, Seat { holder, namespace, is_welcome: false, client });
         admission
+    }
+
+    /// There is room for one more thread that may not end. Of that, relatives who take places from
+    /// each other have half for each step of the way that they share: who fills a container's part
+    /// has all others' left.
+    fn may_leave(&self, yields: &Holder, newcomer: &Holder) -> bool {
+        let (way, newcomer) = (yields.path(), newcomer.path());
+        let shared = way.iter().zip(&newcomer).take_while(|(one, other)| one == other).count();
+        let leaving: Vec<_> = self.leaving.values().map(Holder::path).collect();
+        (0..=shared).all(|steps| {
+            let count = leaving.iter().filter(|one| one.starts_with(&way[..steps])).count();
+            count < (limits::LEAVING >> steps.min(limits::LEAVING.ilog2() as usize))
+        })
     }
 
     /// Who has this one has said hello.
@@ -197,10 +212,33 @@ mod tests {
             (count, number) = (count + 1, number + 1);
         }
         assert_eq!(count, limits::LEAVING);
-        let first = *seats.leaving.first().unwrap();
+        let first = *seats.leaving.keys().next().unwrap();
         seats.leave(first);
         let admission = seats.take(20_000, (&second, 2), Weak::new());
         assert!(matches!(admission, Admission::InsteadOf(_)));
+    }
+
+    #[test]
+    fn who_takes_his_own_places_leaves_others_theirs() {
+        let mut seats = Seats::default();
+        assert_eq!(seats.fill(0, true, of("/boxes/a", 0, 1)), PROCESSES);
+        // From many other namespaces of the same container; threads of those that yield hang.
+        let hang = |seats: &mut Seats, first: u64, cgroup: &str, namespaces: u64| {
+            let takes = |number: &u64| {
+                let namespace = 1000 + number % namespaces;
+                let holder = holder(cgroup, 0, namespace);
+                let admission = seats.take(*number, (&holder, namespace), Weak::new());
+                seats.welcome(*number);
+                matches!(admission, Admission::InsteadOf(_))
+            };
+            (first..first + 2000).take_while(takes).count()
+        };
+        let own = hang(&mut seats, 10_000, "/boxes/a", 50);
+        assert!(own > 0 && own <= limits::LEAVING / 4, "{own}");
+        let second = hang(&mut seats, 20_000, "/boxes/b", 1);
+        assert!(second >= limits::LEAVING / 4, "{second}");
+        let elsewhere = hang(&mut seats, 30_000, "/system", 1);
+        assert_eq!((second + own, elsewhere), (limits::LEAVING / 2, limits::LEAVING / 2));
     }
 
     #[test]
