@@ -102,7 +102,7 @@ def _hello(place):
     calls.connect(f"{place}.sockets")
     # NETLINK_SOCK_DIAG.
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as diagnosis:
-        socket.send_fds(calls, [struct.pack("8Q", 1, 0x4f565305, *[0] * 6)], [diagnosis.fileno()])
+        socket.send_fds(calls, [struct.pack("8Q", 1, 0x4f565306, *[0] * 6)], [diagnosis.fileno()])
     check(_heard(calls) == 17, "it is not welcome")
     return calls
 

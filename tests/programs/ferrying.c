@@ -82,7 +82,7 @@ static void receive(struct ferry *ferry, uint64_t place) {
 static int open_ferry(struct ferry *ferry, const char *address) {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(FERRY_PORT)};
     inet_pton(AF_INET, address, &to.sin_addr);
-    uint64_t hello[4] = {0x4f4d564645525259, 1, TRUNK_BYTES, SIDE_WORDS};
+    uint64_t hello[4] = {0x4f4d564645525259, 2, TRUNK_BYTES, SIDE_WORDS};
     struct rdma_conn_param with = {.private_data = hello, .private_data_len = sizeof hello,
                                    .retry_count = 7, .rnr_retry_count = 7};
     ferry->channel = rdma_create_event_channel();

@@ -13,7 +13,7 @@ pub const LONGEST: usize = 8 * (2 + WORDS);
 pub const HELLO: usize = 32;
 /// Of letters, and of what the frames in a trunk mean, which processes of both hosts read: another
 /// number with each change of either.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 /// What ferries begin with, as private data of the connection: only those that have the same layout
 /// of a trunk, and the same order of bytes in a word, can go on.

@@ -14,7 +14,7 @@ pub const SUFFIX: &str = ".sockets";
 pub const PAGE: usize = 4096;
 
 /// Says which protocol it is.
-const VERSION: u64 = 0x4f56_5305;
+const VERSION: u64 = 0x4f56_5306;
 
 /// What a process says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -124,7 +124,7 @@ def link(broker, end):
             socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as diagnosis:
         calls.connect(broker)
         calls.settimeout(2)
-        send(calls, [1, 0x4f565305, 0, 0], diagnosis)
+        send(calls, [1, 0x4f565306, 0, 0], diagnosis)
         receive(calls)
         send(calls, [2, 7, 0, 0], end)
         words, file = receive(calls)

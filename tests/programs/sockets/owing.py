@@ -74,7 +74,7 @@ def _link(broker, near):
             socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as diagnosis:
         calls.connect(broker)
         calls.settimeout(15)
-        hostile.send(calls, [1, 0x4f565305, 0, 0], diagnosis)
+        hostile.send(calls, [1, 0x4f565306, 0, 0], diagnosis)
         hostile.receive(calls)
         hostile.send(calls, [2, 7, 0, 0], near)
         words = [20]

@@ -34,7 +34,7 @@ class Broker:
         self.calls.connect(path)
         self.calls.settimeout(20)
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4) as diagnosis:
-            self.say([_HELLO, 0x4f565305, 0, 0], diagnosis)
+            self.say([_HELLO, 0x4f565306, 0, 0], diagnosis)
         # Its page, and a ledger, of no use here.
         for _ in range(2):
             os.close(self.hear()[1][0])
