@@ -129,6 +129,10 @@ impl Host for ProcessHost {
         omniverb_sys::guarded::place(ours, program)
     }
 
+    fn place_all(&self, pieces: &[(UserMemory, UserMemory)]) -> usize {
+        omniverb_sys::guarded::place_all(pieces)
+    }
+
     fn fetch(&self, program: UserMemory, ours: UserMemory) -> bool {
         omniverb_sys::guarded::fetch(program, ours)
     }

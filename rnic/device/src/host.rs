@@ -79,7 +79,12 @@ pub trait Host: Send + Sync {
     /// bytes last. False: some of it may not be written, or is gone. The program answers for what
     /// it does with its pages, but not to a peer: there is no signal.
     fn place(&self, ours: UserMemory, program: UserMemory) -> bool;
-    /// The same from the program's memory to ours. False: some of it may not be read.
+    /// Places several pieces, in order, and says how many: the next one may not be written, or was
+    /// left for another time.
+    fn place_all(&self, pieces: &[(UserMemory, UserMemory)]) -> usize {
+        pieces.iter().take_while(|(ours, program)| self.place(*ours, *program)).count()
+    }
+    /// As [`Self::place`], from the program's memory to ours. False: some of it may not be read.
     fn fetch(&self, program: UserMemory, ours: UserMemory) -> bool;
     /// Whether eight bytes of the program's, on an eight-byte boundary, may be written just now.
     fn bears_atomics(&self, program: UserMemory) -> bool;

@@ -245,6 +245,17 @@ impl Endpoint {
     #[inline(always)]
     pub fn pass_request(&mut self, record: &Record) {
         self.requests_in.pass(record);
+        self.publish_many();
+    }
+
+    /// Done with all requests that end at `position` or before.
+    pub fn pass_requests_to(&mut self, position: u64) {
+        self.requests_in.pass_until(position);
+        self.publish_many();
+    }
+
+    #[inline(always)]
+    fn publish_many(&mut self) {
         if self.requests_in.unpublished() >= self.publish_at {
             self.publish_requests();
         }

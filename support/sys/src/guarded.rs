@@ -14,6 +14,7 @@
 use crate::presence;
 use crate::protection::Needs;
 use core::ffi::c_void;
+use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use omniverb_ring::UserMemory;
 use rustix::mm::{Advice, madvise};
@@ -24,11 +25,53 @@ const PAGE: usize = 4096;
 const LAST: usize = 8;
 /// Bytes copied at a time by way of a buffer on the stack, which may be a small one.
 const PIECE: usize = 4096;
+/// Pieces placed by one system call: with so many each costs no more than a copy of its own.
+const TOGETHER: usize = 32;
 
 /// Copies `ours` to as much of the program's memory. False: some of it may not be written.
 #[must_use]
 pub fn place(ours: UserMemory, program: UserMemory) -> bool {
     copy(Way::Place, ours, program)
+}
+
+/// Copies several pieces, from ours to the program's each, in order and as [`place`] does, by one
+/// system call. Says how many: the next one may not be written, or there was no more room for it
+/// ([`PIECE`] bytes and [`TOGETHER`] pieces).
+#[must_use]
+pub fn place_all(pieces: &[(UserMemory, UserMemory)]) -> usize {
+    let one_by_one = || pieces.iter().take_while(|(ours, program)| place(*ours, *program)).count();
+    if IS_REFUSED.load(Ordering::Relaxed) {
+        return one_by_one();
+    }
+    // To pin one page costs less than to pin the ring for each piece.
+    let mut bytes = MaybeUninit::<[u8; PIECE]>::uninit();
+    // SAFETY: it lives until the kernel has read it, and only what was written is read.
+    let staged = unsafe { UserMemory::new(bytes.as_mut_ptr().expose_provenance(), PIECE) };
+    let mut local = [const { vector(UserMemory::EMPTY) }; 2 * TOGETHER];
+    let (mut vectors, mut length) = (0, 0);
+    let mut ends = [0; TOGETHER];
+    let mut count = 0;
+    for ((ours, program), end) in pieces.iter().zip(&mut ends) {
+        let size = ours.len().min(program.len());
+        if size > PIECE - length {
+            break;
+        }
+        staged.skip(length).first(size).copy_from(ours.first(size));
+        for part in ending_last(program.first(size)) {
+            if !part.is_empty() {
+                local[vectors] = vector(part);
+                vectors += 1;
+            }
+        }
+        length += size;
+        *end = length;
+        count += 1;
+    }
+    match transfer(Way::Place, &local[..vectors], staged.first(length)) {
+        Ok(copied) => ends[..count].iter().take_while(|end| **end <= copied).count(),
+        Err(libc::ENOSYS | libc::EPERM | libc::EACCES) => one_by_one(),
+        Err(_) => 0,
+    }
 }
 
 /// Copies the program's memory to as much of ours. False: some of it may not be read.
@@ -136,15 +179,31 @@ fn after_a_look(way: Way, ours: UserMemory, program: UserMemory) -> bool {
     true
 }
 
-/// The program's side is the local one: the kernel touches that as it does any buffer, and pins
-/// only ours.
 fn by_kernel(way: Way, ours: UserMemory, program: UserMemory) -> Made {
-    let vector = |memory: UserMemory| libc::iovec {
+    match transfer(way, &ending_last(program).map(vector), ours) {
+        Ok(count) if count == program.len() => Made::All,
+        Err(libc::ENOSYS | libc::EPERM | libc::EACCES) => Made::Refused,
+        _ => Made::Fault,
+    }
+}
+
+/// Its parts, in the order in which they become visible.
+fn ending_last(program: UserMemory) -> [UserMemory; 2] {
+    let first = program.len().saturating_sub(LAST);
+    [program.first(first), program.skip(first)]
+}
+
+const fn vector(memory: UserMemory) -> libc::iovec {
+    libc::iovec {
         iov_base: core::ptr::with_exposed_provenance_mut::<c_void>(memory.address()),
         iov_len: memory.len(),
-    };
-    let first = program.len().saturating_sub(LAST);
-    let local = [vector(program.first(first)), vector(program.skip(first))];
+    }
+}
+
+/// Copies between parts of the program's memory and as much of ours, and says how many bytes; an
+/// error if none. The program's side is the local one: the kernel touches that as it does any
+/// buffer, and pins only ours.
+fn transfer(way: Way, program: &[libc::iovec], ours: UserMemory) -> Result<usize, i32> {
     let remote = vector(ours);
     let call = match way {
         Way::Place => libc::SYS_process_vm_readv,
@@ -153,13 +212,13 @@ fn by_kernel(way: Way, ours: UserMemory, program: UserMemory) -> Made {
     // Whole registers: what is above an `int` in them is anything.
     const ONE: libc::c_ulong = 1;
     const NONE: libc::c_ulong = 0;
+    let (local, parts) = (program.as_ptr(), program.len());
     let copied = |process: i32| {
         // SAFETY: the kernel checks every address. What it writes is `ours`, which its creator
         // vouched for, or the program's, which a peer's request may have written.
-        let copied = unsafe {
-            libc::syscall(call, process, local.as_ptr(), local.len(), &raw const remote, ONE, NONE)
-        };
-        if copied == -1 { Err(presence::errno()) } else { Ok(copied) }
+        let copied =
+            unsafe { libc::syscall(call, process, local, parts, &raw const remote, ONE, NONE) };
+        usize::try_from(copied).map_err(|_| presence::errno())
     };
     let before = presence::errno();
     let mut made = copied(this_process());
@@ -167,11 +226,7 @@ fn by_kernel(way: Way, ours: UserMemory, program: UserMemory) -> Made {
         made = copied(getpid().as_raw_nonzero().get());
     }
     presence::set_errno(before);
-    match made {
-        Ok(count) if usize::try_from(count) == Ok(program.len()) => Made::All,
-        Err(libc::ENOSYS | libc::EPERM | libc::EACCES) => Made::Refused,
-        _ => Made::Fault,
-    }
+    made
 }
 
 /// The page that a child of `fork` finds wiped, whoever made it and how: by a stale number it would
@@ -296,6 +351,48 @@ mod tests {
                 assert!(found == all[..length]);
             }
         }
+        // SAFETY: memory of this test's.
+        unsafe { munmap(pointer(address), 2 * PAGE).unwrap() };
+    }
+
+    /// Whichever piece it is that cannot be written: those before it are placed, in order, and none
+    /// behind it.
+    #[test]
+    fn pieces_are_placed_up_to_one_that_cannot_be() {
+        const SIZES: [usize; 8] = [8, 1, 24, 700, 9, 8, 64, 8];
+        let address = pages();
+        let all: Vec<u8> = (0..PIECE).map(|at| (at % 251) as u8).collect();
+        // SAFETY: memory of this test's.
+        unsafe { mprotect(pointer(address + PAGE), PAGE, MprotectFlags::READ).unwrap() };
+        let room = |size| at(address + 2 * PAGE - size, size);
+        for bad in 0..=SIZES.len() {
+            // The first four go to a place each, the others over what those wrote.
+            let mut expected = vec![0; PAGE];
+            at(address, PAGE).write(&expected);
+            let (mut from, mut pieces) = (0, Vec::new());
+            UserMemory::lend(&all, |ours| {
+                for (index, size) in SIZES.into_iter().enumerate() {
+                    let to = index % 4 * 800 + index;
+                    let program = if index == bad { room(size) } else { at(address + to, size) };
+                    pieces.push((ours.skip(from).first(size), program));
+                    if index < bad {
+                        expected[to..to + size].copy_from_slice(&all[from..from + size]);
+                    }
+                    from += size;
+                }
+                assert_eq!(place_all(&pieces), bad);
+            });
+            let mut found = vec![0; PAGE];
+            at(address, PAGE).read(&mut found);
+            assert!(found == expected, "{bad}");
+        }
+        // No more than there is room for.
+        UserMemory::lend(&all, |ours| {
+            let pieces = |size: usize, count| vec![(ours.first(size), at(address, size)); count];
+            assert_eq!(place_all(&pieces(8, TOGETHER + 1)), TOGETHER);
+            assert_eq!(place_all(&pieces(PIECE / 4, 5)), 4);
+            assert_eq!(place_all(&[]), 0);
+        });
         // SAFETY: memory of this test's.
         unsafe { munmap(pointer(address), 2 * PAGE).unwrap() };
     }

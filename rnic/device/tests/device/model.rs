@@ -1,7 +1,7 @@
 //! Random operations on several queue pairs, in random interleavings of who gets to do something,
 //! compared byte for byte with a model that does everything at once and in order.
 
-mod parts;
+pub mod parts;
 
 use self::parts::{AREA, Flow, Message, Random, Receives, flow};
 use crate::memory::{Buffer, pattern};

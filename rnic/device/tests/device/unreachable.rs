@@ -2,13 +2,15 @@
 //! nothing of it is touched.
 
 use crate::memory::Buffer;
-use crate::pair::{Options, PD, Pair, outcomes, post, receive};
+use crate::model::parts::Random;
+use crate::pair::{Options, PD, Pair, outcomes, post, receive, try_post};
 use crate::work::{Work, part, remote, whole};
 use omniverb_device::attributes::State;
 use omniverb_device::{AsyncEvent, Qp, Region, access, status};
 use omniverb_link::layout;
 use omniverb_terms::Service;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 const LENGTH: usize = 256 << 10;
 
@@ -155,4 +157,79 @@ fn nothing_is_refused_of_nothing() {
     post(&bench.qps[0], &Work::read(2, at));
     bench.pair.settle();
     assert_eq!(outcomes(&bench.qps[0].send_cq), [(1, 0), (2, 0)]);
+}
+
+/// What a row of operations left behind.
+#[derive(Debug, PartialEq)]
+struct Left {
+    sent: Vec<(u64, u32)>,
+    received: Vec<(u64, u32)>,
+    states: [State; 2],
+    events: Vec<AsyncEvent>,
+    target: Vec<u8>,
+}
+
+/// WRITEs of `seed`'s choice, small ones most of them, over each other too; the one that is `bad`
+/// goes to a page that is gone, or has a key that opens nothing. Together or one at a time. Says
+/// how often the host placed something, too.
+fn row(service: Service, seed: u64, bad: usize, together: bool) -> (Left, usize) {
+    let bench = bench(&Options::new(service));
+    let world = &bench.pair.sides[1].world;
+    bench.spoil(LENGTH - 1, Pages::ReadOnly);
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9) | 1);
+    for index in 0..ROW {
+        let length = match random.below(8) {
+            0 => 1024 + random.below(2),
+            1 => 1 + random.below(1500),
+            _ => 1 + random.below(64),
+        };
+        let mut at = remote(&bench.target, random.below(8192));
+        let (is_gone, with_immediate) = (random.chance(2), random.chance(12));
+        if index == bad {
+            match is_gone {
+                true => at = remote(&bench.target, LENGTH - length),
+                false => at.1.0 ^= 0x55,
+            }
+        }
+        let from = random.below(8192);
+        let mut work = Work::write(index as u64, at).sge(part(&bench.local, from, length));
+        if with_immediate {
+            receive(&bench.qps[1], index as u64, &[]);
+            work = work.immediate(index as u32);
+        }
+        let _ = try_post(&bench.qps[0], &work);
+        if !together {
+            bench.pair.settle();
+        }
+    }
+    bench.pair.settle();
+    bench.pair.check_guards();
+    let left = Left {
+        sent: outcomes(&bench.qps[0].send_cq),
+        received: outcomes(&bench.qps[1].recv_cq),
+        states: [0, 1].map(|side| bench.qps[side].state()),
+        events: bench.pair.sides[1].events(),
+        target: bench.there.all(),
+    };
+    (left, world.places.load(Ordering::Relaxed))
+}
+
+const ROW: usize = 40;
+
+/// Wherever in a row of WRITEs the one is that fails: those before it are there and none behind it,
+/// as if each had been served alone.
+#[test]
+fn writes_served_together_end_as_each_alone() {
+    for service in [Service::Rc, Service::Uc] {
+        let mut calls = [0; 2];
+        for seed in [1, 2] {
+            for bad in 0..=ROW {
+                let [(one, few), (other, many)] =
+                    [true, false].map(|together| row(service, seed, bad, together));
+                assert!(one == other, "{service:?} {seed} {bad}: {one:?} {other:?}");
+                calls = [calls[0] + few, calls[1] + many];
+            }
+        }
+        assert!(calls[0] * 2 < calls[1], "{service:?}: {calls:?}");
+    }
 }

@@ -24,6 +24,8 @@ pub struct World {
     /// be read.
     pub read_only: Mutex<BTreeSet<usize>>,
     pub unreachable: Mutex<BTreeSet<usize>>,
+    /// How often it placed something, be it one piece or several.
+    pub places: AtomicUsize,
     pub failed: Mutex<Vec<Qpn>>,
     /// XRC: the parts of domains that were asked for.
     pub hand_overs: Mutex<Vec<(Qpn, u32)>>,
@@ -51,11 +53,18 @@ fn has_any(bytes: &Mutex<BTreeSet<usize>>, memory: UserMemory) -> bool {
 
 impl Host for Handle {
     fn place(&self, ours: UserMemory, program: UserMemory) -> bool {
+        self.0.places.fetch_add(1, Ordering::Relaxed);
         let places = self.bears_atomics(program);
         if places {
             program.copy_from(ours);
         }
         places
+    }
+    fn place_all(&self, pieces: &[(UserMemory, UserMemory)]) -> usize {
+        let before = self.0.places.load(Ordering::Relaxed);
+        let placed = pieces.iter().take_while(|piece| self.place(piece.0, piece.1)).count();
+        self.0.places.store(before + 1, Ordering::Relaxed);
+        placed
     }
     fn fetch(&self, program: UserMemory, ours: UserMemory) -> bool {
         let fetches = !has_any(&self.0.unreachable, program);

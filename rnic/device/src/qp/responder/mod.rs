@@ -12,6 +12,7 @@ mod incoming;
 mod read;
 mod receives;
 mod send;
+mod small_writes;
 mod write;
 
 pub(super) use incoming::Incoming;
@@ -36,6 +37,8 @@ const BATCH: usize = 256;
 pub(crate) enum Outcome {
     /// Done, take it off.
     Passed,
+    /// So many are done, and off.
+    Several(u8),
     /// It stays until something else happens.
     Later,
     /// Refused: the QP fails. The receive it took, if any, completes with the given status. Boxed,
@@ -61,7 +64,9 @@ impl Inner {
             }
         }
         let more_responses = std::mem::replace(&mut more, true);
-        for _ in 0..BATCH {
+        let mut served = 0;
+        while served < BATCH {
+            served += 1;
             if self.receives.are_plain()
                 && let Some((wc, solicits)) = self.serve_plain_send(qp, index)?
             {
@@ -76,6 +81,7 @@ impl Inner {
             self.note_traffic(qp);
             match self.serve_request(qp, index, &request, &record)? {
                 Outcome::Passed => self.links[index].endpoint.pass_request(&record),
+                Outcome::Several(count) => served += usize::from(count) - 1,
                 Outcome::Later => {
                     more = false;
                     break;
@@ -144,6 +150,10 @@ impl Inner {
                 Ok(self.serve_send(qp, index, flags, immediate, record))
             }
             Request::WriteFirst { flags, address, rkey, immediate, total } => {
+                let count = self.serve_small_writes(qp, index);
+                if count > 0 {
+                    return Ok(Outcome::Several(count));
+                }
                 Ok(self.serve_write(qp, index, flags, (address, rkey, total), immediate, record))
             }
             Request::WriteMore { flags, immediate } => {

@@ -1,0 +1,91 @@
+//! Small WRITEs that wait one behind the other: placed together, since a copy on a peer's behalf is
+//! a system call.
+
+use super::Incoming;
+use crate::constants::{access, counted};
+use crate::qp::{Inner, Qp};
+use crate::region::Region;
+use omniverb_link::record::{IMMEDIATE, LAST, PLACED};
+use omniverb_link::{Ahead, Endpoint, Request};
+use omniverb_ring::UserMemory;
+use omniverb_terms::Rkey;
+use std::sync::Arc;
+
+/// WRITEs placed together, at most, and their bytes: what a host takes in one go.
+const TOGETHER: usize = 32;
+const TOGETHER_BYTES: usize = 4096;
+/// Longer WRITEs are placed one by one: their bytes cost more than the call.
+const SMALL: usize = 1024;
+
+/// A WRITE of one record with nothing but data, and little of it.
+struct Small {
+    address: u64,
+    rkey: Rkey,
+    payload: UserMemory,
+    end: u64,
+}
+
+/// The one at a position of a link, if there is one. Whatever else is there is not looked at.
+fn small(endpoint: &Endpoint, position: u64) -> Option<Small> {
+    let Ok(Some(Ahead { request, source: None, record, end })) = endpoint.request_after(position)
+    else {
+        return None;
+    };
+    let Request::WriteFirst { flags, address, rkey, total, .. } = request else { return None };
+    let is_plain = flags & (LAST | IMMEDIATE | PLACED) == LAST && total == record.length as u64;
+    (is_plain && (1..=SMALL).contains(&record.length)).then(|| Small {
+        address,
+        rkey,
+        payload: endpoint.request_memory(&record),
+        end,
+    })
+}
+
+impl Inner {
+    /// Serves the WRITEs at the head of a link that are small, if it is more than one: those
+    /// whose memory is there. Says how many. The next one is for the general way, which also
+    /// finds out what is wrong with it.
+    pub(super) fn serve_small_writes(&mut self, qp: &Qp, index: usize) -> u8 {
+        let link = &self.links[index];
+        let endpoint = &link.endpoint;
+        let begin = endpoint.requests_passed();
+        // Most of the time one is alone.
+        let Some(head) = small(endpoint, begin) else { return 0 };
+        if small(endpoint, head.end).is_none()
+            || !matches!(link.incoming, Incoming::Idle)
+            || self.machine.attributes().access_flags & access::REMOTE_WRITE == 0
+        {
+            return 0;
+        }
+        let mut pieces = [(UserMemory::EMPTY, UserMemory::EMPTY); TOGETHER];
+        let mut ends = [begin; TOGETHER + 1];
+        let (mut count, mut bytes) = (0, 0);
+        let mut last: Option<Arc<Region>> = None;
+        while count < TOGETHER
+            && let Some(Small { address, rkey, payload, end }) = small(endpoint, ends[count])
+            && payload.len() <= TOGETHER_BYTES - bytes
+        {
+            // Who takes a key away waits until this link is served: once looked up is enough.
+            if last.as_ref().is_none_or(|region| region.rkey != rkey) {
+                last = self.opened(qp, rkey, access::REMOTE_WRITE).ok();
+            }
+            let Some(region) = &last else { break };
+            let Some(memory) = region.part(address, payload.len() as u64) else { break };
+            region.moved.note(payload.len() as u64);
+            pieces[count] = (payload, memory);
+            bytes += payload.len();
+            count += 1;
+            ends[count] = end;
+        }
+        let placed = qp.shared.host.place_all(&pieces[..count]);
+        for (_, memory) in &pieces[..placed] {
+            let length = memory.len() as u64;
+            self.count_served(counted::REMOTE_RDMA_WRITE, length);
+            self.meter.written(length);
+        }
+        if placed > 0 {
+            self.links[index].endpoint.pass_requests_to(ends[placed]);
+        }
+        placed as u8
+    }
+}
