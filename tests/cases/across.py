@@ -304,12 +304,12 @@ _OWING = staging.PROGRAMS / "sockets" / "owing.py"
 class Commands:
     """A server that does commands, and who puts them into its ring."""
 
-    def __init__(self, across, port, how):
+    def __init__(self, across, port, how, call="epoll"):
         self.across, self.flags = across, across.folder / f"flags-{port}"
         self.flags.write_bytes(bytes(4096))
         self.said = [open(across.folder / f"{who}-{port}", "w+",  # noqa: SIM115
                           encoding="utf-8") for who in ("serves", "commands")]
-        lines = [across.python(across.server, "-", _OWING, "serves", _ONE, port),
+        lines = [across.python(across.server, "-", _OWING, "serves", _ONE, port, call),
                  across.python(across.client, "-", _OWING, "commands", _ONE, port,
                                f"{across.socket}.sockets", self.flags, how, with_library=False)]
         self.ends = []
@@ -342,11 +342,14 @@ class Commands:
 
 def _owing(across):
     """Once an operator has ended a link nothing comes by it, whatever its other end writes."""
-    for place, how in enumerate(("head", "fence", "again", "full")):
-        with Commands(across, 7670 + place, how) as commands:
+    ways = [("head", "epoll"), ("fence", "epoll"), ("again", "epoll"), ("head", "recv"),
+            ("fence", "read"), ("head", "recvmsg"), ("head", "poll"), ("fence", "select"),
+            ("full", "epoll")]
+    for place, (how, call) in enumerate(ways):
+        with Commands(across, 7680 + place, how, call) as commands:
             try:
                 across.omniverb("vnic", "set", f"pid:{across.server.pid}", "datapath", "forwarded")
-                _until(across, 7670 + place,
+                _until(across, 7680 + place,
                        lambda state: ("left", "the daemon has ended it") in state, "left")
                 commands.goes_on()
             finally:

@@ -13,6 +13,7 @@ from harness import process, staging
 from harness.case import WAITS, Case, Group, Skip, check
 
 _FAR = staging.PROGRAMS / "sockets" / "far.py"
+_OWING, _PARTED = (staging.PROGRAMS / "sockets" / name for name in ("owing.py", "parted.py"))
 _FARTHER = staging.PROGRAMS / "sockets" / "farther.py"
 _ONE, _OTHER = "10.0.0.1", "10.0.0.2"
 _ONE6 = "fd00::1"
@@ -245,6 +246,89 @@ def _filtered(across):
         check(running.wait(10) == 0 and "kept" in far.written("keeps"), far.written("keeps"))
 
 
+class Parted:
+    """A server that does commands, and who sends them by a trunk, whatever that is."""
+
+    def __init__(self, across, port, how, call="epoll"):
+        server, client = across.pair()
+        self.flags = across.folder / f"flags-{port}"
+        self.flags.write_bytes(bytes(1))
+        self.far = Far(across, [port + 400], ends=(server, client))
+        self.server = self.far.start("serves", server, "serves", _ONE, port, call, program=_OWING)
+        try:
+            process.until(lambda: process.listens(server.pid, port), 10, self.written)
+            self.sender = self.far.start(
+                "sends", client, _ONE, port, _OTHER, f"{across.socket}.sockets", self.flags, how,
+                program=_PARTED, with_library=False)
+            self.says("going")
+            process.until(lambda: "did early 20" in self.far.written("serves"), 20, self.written)
+            self.pid = [self.server.pid, *process.descendants(self.server.pid)][-1]
+            self.client = client
+        except BaseException:
+            self.far.stack.close()
+            raise
+
+    def written(self):
+        """What both have said."""
+        return "\n".join(self.far.written(one) for one in self.far.said)
+
+    def says(self, what):
+        """Until who sends has."""
+        process.until(lambda: what in self.far.written("sends") or self.sender.poll() is not None,
+                      40, self.written)
+        check(self.sender.poll() is None, self.written())
+
+    def goes_on(self):
+        """It is over, and who sends does not mind."""
+        self.tells(2, "wrote")
+        os.kill(self.pid, signal.SIGCONT)
+        self.says("tried")
+        process.until(lambda: "lost" in self.far.written("serves"), 10, self.written)
+        check("did late" not in self.far.written("serves"), self.written())
+        check(self.server.poll() is None, self.written())
+
+    def tells(self, value, said):
+        """Who sends does something, and says so."""
+        self.flags.write_bytes(bytes([value]))
+        self.says(said)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.far.stack.close()
+
+
+def _parted(across):
+    """Once an operator has ended it nothing comes by it, though the server has not looked yet, and
+    whatever it looks with: a reset is all that is left."""
+    ways = [("frames", "epoll"), ("lane", "epoll"), ("opens", "epoll"), ("lane", "recv"),
+            ("frames", "recv"), ("lane", "read"), ("frames", "recvmsg"), ("lane", "poll"),
+            ("lane", "select")]
+    for place, (how, call) in enumerate(ways):
+        with Parted(across, 7190 + place, how, call) as parted:
+            os.kill(parted.pid, signal.SIGSTOP)
+            parted.tells(1, "rung")
+            across.omniverb("vnic", "set", f"pid:{parted.client.pid}", "datapath", "forwarded")
+            # Until the broker has been told, and has told both.
+            process.until(lambda: not parted.far.trunks(), 20, lambda: f"{parted.far.trunks()}")
+            parted.goes_on()
+
+
+def _alone(across):
+    """The same once there has been no broker for a while that could end it."""
+    with Parted(across, 7140, "lane") as parted:
+        for one in reversed(process.descendants(across.daemon.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
+        process.end(across.daemon)
+        try:
+            process.until(lambda: "lost" in parted.far.written("serves"), 30, parted.written)
+            parted.goes_on()
+        finally:
+            across.daemon = across.start()
+
+
 def groups():
     """All wait."""
     ranges = [Case("light.across.short", _short(_ONE, 7100), 90),
@@ -252,7 +336,8 @@ def groups():
               Case("light.across.again", _again, 90), Case("light.across.shown", _shown, 60),
               Case("light.across.cut", _cut, 60), Case("light.across.restarted", _restarted, 90),
               Case("light.across.killed", _killed, 60), Case("light.across.stalled", _stalled, 60),
-              Case("light.across.filtered", _filtered, 90)]
+              Case("light.across.filtered", _filtered, 90),
+              Case("light.across.parted", _parted, 120), Case("light.across.alone", _alone, 90)]
     every = [Case("light.across.all", _short(_ONE, 7180), 90),
              Case("light.across.all.restarted", _restarted, 90)]
     return [Group("light.across", ranges, Ranges, weight=WAITS),

@@ -6,7 +6,9 @@
 
 use crate::broker::Broker;
 use crate::id::Id;
-use crate::limits::{ANSWER, ARRIVAL, ASKS, LOOKS, OFTEN, OUTBOX, PATIENCE, SILENCE, WATCH};
+use crate::limits::{
+    ANSWER, ARRIVAL, ASKS, LOOKS, OFTEN, OUTBOX, PATIENCE, RECEIVES, RINGS, SILENCE, WATCH,
+};
 use crate::part::Part;
 use crate::queues::{Queues, Region};
 use crate::said::{End, Said};
@@ -134,13 +136,15 @@ impl Crossing {
     /// The connection is no more, or of no use: what had come by it before is the process's still,
     /// and may say how it has ended.
     fn last_words(&mut self) -> End {
-        loop {
+        // Whoever still says something has his connection.
+        for _ in 0..RECEIVES {
             match self.take() {
                 Ok(true) => {}
                 Ok(false) => return End::Lost,
                 Err(end) => return end,
             }
         }
+        End::Lost
     }
 
     /// What has come. Whether there was anything.
@@ -231,7 +235,8 @@ impl Crossing {
             let is_cut = self.trunk.as_ref().is_some_and(|trunk| trunk.mirror.is_cut());
             return Err(End::Here { is_cut });
         }
-        if self.theirs.is_none() && trunk.mirror.has_left() {
+        let is_late = now.saturating_sub(self.began) > PATIENCE + ANSWER;
+        if self.theirs.is_none() && (is_late || trunk.mirror.has_left()) {
             // Whoever is about to come is to ask anew.
             return Err(End::Here { is_cut: false });
         }
@@ -317,16 +322,12 @@ impl Crossing {
     }
 }
 
-/// Takes what has rung. `false`: the process is gone.
+/// Takes what has rung. `false`: the process is gone, or rings without end.
 fn is_there(trunk: &Trunk) -> bool {
-    let mut bytes = [0; 64];
-    loop {
-        match recv(&trunk.bell, &mut bytes[..], RecvFlags::DONTWAIT) {
-            Ok((0, _)) => return false,
-            Ok((count, _)) if count == bytes.len() => {}
-            Ok(_) | Err(Errno::AGAIN) => return true,
-            Err(Errno::INTR) => {}
-            Err(_) => return false,
-        }
+    let mut bytes = [0; RINGS];
+    match recv(&trunk.bell, &mut bytes[..], RecvFlags::DONTWAIT) {
+        Ok((0 | RINGS, _)) => false,
+        Ok(_) | Err(Errno::AGAIN | Errno::INTR) => true,
+        Err(_) => false,
     }
 }

@@ -56,6 +56,9 @@ pub(crate) const ANSWER: u64 = 4_000_000_000;
 pub(crate) const SILENCE: u64 = 15_000_000_000;
 /// Budget: what may be to be said besides news.
 pub(crate) const OUTBOX: usize = 8;
+/// Budget: bytes by which a process has rung that are taken in one go: who rings so often between
+/// two looks lies.
+pub(crate) const RINGS: usize = 1024;
 /// How long nobody tries a host on which there was no ferry.
 pub(crate) const IN_VAIN: u64 = 30_000_000_000;
 /// How long is waited until a connection is seen to have arrived, and how often it is asked.

@@ -7,7 +7,7 @@
 
 use crate::client::Client;
 use crate::daemon::Place;
-use crate::limits::{STILL_KEPT, TRUNKS};
+use crate::limits::{STILL_ASKED, STILL_KEPT, TRUNKS};
 use crate::listeners::Process;
 use crate::trunks::{Between, Ends};
 use std::collections::{BTreeMap, HashMap};
@@ -108,7 +108,7 @@ impl Stills {
 
     /// The daemon is to be asked about one, which counts as a trunk of both already.
     pub(crate) fn asks(&mut self, name: u64, two: Between, now: u64) {
-        self.both.insert(name, (two, now.saturating_add(STILL_KEPT)));
+        self.both.insert(name, (two, now.saturating_add(STILL_ASKED)));
     }
 
     /// One of which the daemon is to be asked, and until when.
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(places[1].address, IpAddr::from([10, 0, 0, 2]));
         assert!(all.is_empty() && all.count.is_empty());
         all.asks(70, two, 7);
-        assert_eq!((all.next_ones(), all.asked(70)), (vec![70], Some((two, 7 + STILL_KEPT))));
+        assert_eq!((all.next_ones(), all.asked(70)), (vec![70], Some((two, 7 + STILL_ASKED))));
         (0..100).for_each(|name| all.asks(name, two, 7));
         let mut seen: Vec<u64> = [all.next_ones(), all.next_ones()].concat();
         seen.sort_unstable();

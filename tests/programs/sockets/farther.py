@@ -26,12 +26,13 @@ _TRUNK, _KNOWN, _NOBODY, _SEEN = 23, 24, 25, 29
 _KEPT = 10
 
 
-def _mapped(address):
+def mapped(address):
+    """As one of IPv6."""
     return bytes(10) + b"\xff\xff" + socket.inet_aton(address)
 
 
 def _words(address):
-    return struct.unpack("2Q", _mapped(address))
+    return struct.unpack("2Q", mapped(address))
 
 
 class Far:
@@ -43,7 +44,7 @@ class Far:
     def open(self, own, address, port):
         """A connection; whether it was refused, as far as that is seen soon."""
         self.id += 2
-        names = _mapped(own) + _mapped(address) + struct.pack("HHI", 40000, port, 0)
+        names = mapped(own) + mapped(address) + struct.pack("HHI", 40000, port, 0)
         self.trunk.put(_OPEN, self.id, 40, names)
         self.trunk.put(_DATA, self.id, 5, b"hello")
         self.trunk.say()
@@ -76,7 +77,7 @@ class Far:
         return bytes(whole)
 
 
-def _reach(broker, tag, address, port, own):
+def reach(broker, tag, address, port, own):
     """All that is said to that: kinds, the name, until when; and descriptors."""
     broker.say([_REACH | port << 32, tag, *_words(address), *_words(own)])
     words, files = broker.hear()
@@ -92,13 +93,13 @@ def _reach(broker, tag, address, port, own):
     return words[0], words[2], words[3], None
 
 
-def _seen(broker, address, port, own):
+def seen(broker, address, port, own, asks=b"hello", answer=b"hello"):
     """Connects, and shows that to the broker, until it says that it was seen."""
     for tag in range(100):
         with socket.create_connection((address, port), 10, (own, 0)) as end:
             broker.say([_OFFER, tag, 0, 0], end)
-            end.sendall(b"hello")
-            assert end.recv(5) == b"hello"
+            end.sendall(asks)
+            assert end.recv(5) == answer
             time.sleep(0.1)
             broker.calls.setblocking(False)
             try:
@@ -120,17 +121,17 @@ def main(address, port, other, own, path, filtered):
     """Each way that is none."""
     port, other = int(port), int(other)
     broker = Broker(path)
-    assert _reach(broker, 1, address, port, own)[0] == _NOBODY, "nobody has been seen"
-    _seen(broker, address, port, own)
+    assert reach(broker, 1, address, port, own)[0] == _NOBODY, "nobody has been seen"
+    seen(broker, address, port, own)
     for to, where, source in ((address, other, own), (address, port, "10.0.0.77"),
                               (address, port, address), ("10.0.0.78", port, own)):
-        assert _reach(broker, 2, to, where, source)[0] == _NOBODY, (to, where, source)
-    kind, name, until, given = _reach(broker, 3, address, port, own)
+        assert reach(broker, 2, to, where, source)[0] == _NOBODY, (to, where, source)
+    kind, name, until, given = reach(broker, 3, address, port, own)
     assert kind == _TRUNK, kind
     left = until / 1e9 - time.monotonic()
     assert 0 < left <= _KEPT, left
     far = Far(*given)
-    assert _reach(broker, 4, address, port, own)[:2] == (_KNOWN, name)
+    assert reach(broker, 4, address, port, own)[:2] == (_KNOWN, name)
     assert far.open(own, address, port) == "answered"
     for source, to, where in ((own, address, other), ("10.0.0.77", address, port),
                               (address, address, port), (own, own, port),
@@ -143,16 +144,16 @@ def main(address, port, other, own, path, filtered):
     stranger.say([_STILL, name ^ 1, 0, 0, *_words(own), *_words(address)])
     stranger.say([_TRUNK_ENDED, name, 0, 0])
     # When that has been heard.
-    assert _reach(stranger, 6, address, port, "10.0.0.77")[0] == _NOBODY
+    assert reach(stranger, 6, address, port, "10.0.0.77")[0] == _NOBODY
     assert far.open(own, address, port) == "answered"
-    assert _reach(broker, 7, address, port, own)[:2] == (_KNOWN, name), "it has been forgotten"
+    assert reach(broker, 7, address, port, own)[:2] == (_KNOWN, name), "it has been forgotten"
     # One that the network has brought there now proves nothing later.
     held = socket.create_connection((address, port), 10, (own, 0))
     print("going", flush=True)
     while not os.path.exists(filtered):
         time.sleep(0.05)
     last = time.monotonic() + 2 * _KEPT
-    while _reach(broker, 5, address, port, own)[0] != _NOBODY and time.monotonic() < last:
+    while reach(broker, 5, address, port, own)[0] != _NOBODY and time.monotonic() < last:
         time.sleep(0.2)
     assert time.monotonic() < last, "nobody was seen for long"
     assert far.open(own, address, port) == "refused", "nobody was seen for long"
@@ -160,7 +161,7 @@ def main(address, port, other, own, path, filtered):
     held.sendall(b"hello")
     assert held.recv(5) == b"hello"
     time.sleep(0.5)
-    assert _reach(broker, 8, address, port, own)[0] == _NOBODY, "an old connection proves it"
+    assert reach(broker, 8, address, port, own)[0] == _NOBODY, "an old connection proves it"
     print("sound", flush=True)
 
 

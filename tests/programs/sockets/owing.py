@@ -3,13 +3,14 @@
 
     owing.py victim FOLDER PORT WHAT        with the library
     owing.py liar FOLDER PORT BROKER COUNT WHAT    without it
-    owing.py serves ADDRESS PORT            with the library
+    owing.py serves ADDRESS PORT [CALL]     with the library
     owing.py commands ADDRESS PORT BROKER FLAGS HOW    without it
 
 A victim has COUNT connections whose other ends read nothing, so that the kernel has no room, and
 then pretend that rings are full. It does WHAT, and says how many seconds that took.
 
-A server does the commands that it gets, one a line, and says which. Who sends them puts them into
+A server does the commands that it gets, one a line, and says which. It waits for them by
+CALL. Who sends them puts them into
 the ring: `early` ones, and `late` ones once the first byte of the file FLAGS says that the link is
 over. HOW: `head`, it goes on writing; `fence`, it says first that they are behind bytes of the
 kernel's that are still to come, and that they are not when the link is over; `again`, it writes
@@ -262,38 +263,105 @@ def liar(folder, port, broker, count, what):
     time.sleep(_SECONDS)
 
 
-def serves(address, port):
+def _does(end, text, take):
+    """What has come does as it says; what is left of a line, or `None` at the end."""
+    try:
+        got = take(end)
+    except BlockingIOError:
+        return text
+    except OSError as error:
+        got = b""
+        print("lost", error, flush=True)
+    *lines, text = (text + got).split(b"\n")
+    for line in lines:
+        if line == b"full":
+            _fills()
+        if line != b"tick":
+            print("did", line.decode(errors="replace"), flush=True)
+    if lines:
+        try:
+            end.send(b"+")
+        except OSError:
+            pass
+    return text if got else None
+
+
+TAKES = {
+    "recv": lambda end: end.recv(4096),
+    "read": lambda end: os.read(end.fileno(), 4096),
+    "recvmsg": lambda end: end.recvmsg(4096)[0],
+}
+
+
+def _serves_by_threads(listener, take):
+    """Each sleeps in a call for its connection."""
+    def one(end):
+        text = b""
+        while text is not None:
+            text = _does(end, text, take)
+        end.close()
+    while True:
+        threading.Thread(target=one, args=(listener.accept()[0],), daemon=True).start()
+
+
+class Poll:
+    """A set, as `poll` has it."""
+
+    def __init__(self):
+        self.members = select.poll()
+
+    def register(self, number, _):
+        """One more."""
+        self.members.register(number, select.POLLIN)
+
+    def unregister(self, number):
+        """One less."""
+        self.members.unregister(number)
+
+    def poll(self):
+        """What has come."""
+        return self.members.poll()
+
+
+class Select:
+    """The same as `select` has it."""
+
+    def __init__(self):
+        self.members = []
+
+    def register(self, number, _):
+        """One more."""
+        self.members.append(number)
+
+    def unregister(self, number):
+        """One less."""
+        self.members.remove(number)
+
+    def poll(self):
+        """What has come."""
+        return [(number, 0) for number in select.select(self.members, [], [])[0]]
+
+
+SETS = {"epoll": select.epoll, "poll": Poll, "select": Select}
+
+
+def serves(address, port, call="epoll"):
     """Does commands."""
     listener = socket.create_server((address, port), backlog=10)
-    members, ends, texts = select.epoll(), {listener.fileno(): listener}, {}
-    members.register(listener, select.EPOLLIN)
+    if call in TAKES:
+        _serves_by_threads(listener, TAKES[call])
+    members, ends, texts = SETS[call](), {listener.fileno(): listener}, {}
+    members.register(listener.fileno(), select.EPOLLIN)
     while True:
         for number, _ in members.poll():
             if number == listener.fileno():
                 end = listener.accept()[0]
                 end.setblocking(False)
                 ends[end.fileno()], texts[end.fileno()] = end, b""
-                members.register(end, select.EPOLLIN)
+                members.register(end.fileno(), select.EPOLLIN)
                 continue
-            try:
-                got = ends[number].recv(4096)
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                got = b""
-                print("lost", error, flush=True)
-            *lines, texts[number] = (texts[number] + got).split(b"\n")
-            for line in lines:
-                if line == b"full":
-                    _fills()
-                if line != b"tick":
-                    print("did", line.decode(errors="replace"), flush=True)
-            if lines:
-                try:
-                    ends[number].send(b"+")
-                except OSError:
-                    pass
-            if not got:
+            texts[number] = _does(ends[number], texts[number], TAKES["recv"])
+            if texts[number] is None:
                 members.unregister(number)
                 ends.pop(number).close()
 
@@ -372,7 +440,7 @@ def main():
     elif what == "liar":
         liar(pathlib.Path(words[0]), int(words[1]), words[2], int(words[3]), words[4])
     elif what == "serves":
-        serves(words[0], int(words[1]))
+        serves(words[0], int(words[1]), *words[2:])
     else:
         commands(words[0], int(words[1]), *words[2:])
 

@@ -12,7 +12,7 @@ use omniverb_carry::trunk::{BYTES, LANES};
 use omniverb_stream::light::Frame;
 use omniverb_stream::light::busy::Way;
 use omniverb_stream::light::frame::{HEADER, LANE_MAX};
-use omniverb_stream::light::row::Note;
+use omniverb_stream::light::row::{Closing, Note};
 
 use super::lanes::{Before, Takes, handle};
 use super::numbers::{self, Token};
@@ -207,18 +207,9 @@ impl State {
     /// Nothing comes by the lane of a connection any more: what is there goes to its queue. How
     /// much that is.
     pub(super) fn takes_rest_of_lane(&mut self, index: usize, at: u32) -> Result<u32, Nonsense> {
-        let row = self.rows.at(at);
-        let Some(lane) = row.lane(Way::In) else { return Ok(0) };
         // Before anything is found that makes no sense: what is lost then has no lane.
-        row.had_last_of_lane();
-        let handle = handle(index, Way::In, lane);
-        handle.is_left(at, Way::In);
-        if let Some(trunk) = self.trunks[index].as_mut() {
-            trunk.lanes.rows[Way::In as usize][lane] = 0;
-            trunk.lanes.inward &= !(1 << lane);
-            trunk.lanes.awaited &= !(1 << lane);
-        }
-        let Some(held) = handle.hold() else { return Err(Nonsense) };
+        let Some(lane) = self.has_no_lane_inward(index, at) else { return Ok(0) };
+        let Some(held) = handle(index, Way::In, lane).hold() else { return Err(Nonsense) };
         let there = held.waiting().ok_or(Nonsense)?;
         let row = self.rows.at(at);
         let has_memory = !row.is_heard()
@@ -239,12 +230,30 @@ impl State {
         Ok(there as u32)
     }
 
-    /// A trunk is about to be no more: what has come by lanes stays.
-    pub(super) fn lose_lanes(&mut self, index: usize) {
+    /// Nothing comes by the lane of a connection any more: which it was.
+    fn has_no_lane_inward(&mut self, index: usize, at: u32) -> Option<usize> {
+        let row = self.rows.at(at);
+        let lane = row.lane(Way::In)?;
+        row.had_last_of_lane();
+        handle(index, Way::In, lane).is_left(at, Way::In);
+        if let Some(trunk) = self.trunks[index].as_mut() {
+            trunk.lanes.rows[Way::In as usize][lane] = 0;
+            trunk.lanes.inward &= !(1 << lane);
+            trunk.lanes.awaited &= !(1 << lane);
+        }
+        Some(lane)
+    }
+
+    /// A trunk is about to be no more: what has come by lanes stays, unless the two are parted.
+    /// Then it may have come afterwards.
+    pub(super) fn lose_lanes(&mut self, index: usize, how: Closing) {
         let Some(trunk) = self.trunks[index].as_ref() else { return };
         let [inward, outward] = trunk.lanes.rows;
         for at in inward.into_iter().filter(|at| *at != 0) {
-            _ = self.takes_rest_of_lane(index, at);
+            match how {
+                Closing::Orderly => _ = self.takes_rest_of_lane(index, at),
+                Closing::Reset => _ = self.has_no_lane_inward(index, at),
+            }
         }
         for at in outward.into_iter().filter(|at| *at != 0) {
             self.leaves_lane(at);

@@ -12,7 +12,7 @@
 //!   has of it to itself; [`busy`], [`owners`]: which do.
 //! * [`refused`], [`strays`], [`again`]: connections that were refused by who listens, and go to
 //!   who else does.
-//! * [`local`]: whose addresses a peer may name.
+//! * [`local`]: whose addresses a peer may name. [`rights`]: which trunks may be read.
 //! * [`here`]: whether there are any.
 //! * [`state`]: what is known, and its [`lock`]. [`numbers`]: of which number. [`options`],
 //!   [`names`]: what is asked of a socket.
@@ -39,6 +39,7 @@ mod proving;
 mod pump;
 mod ranges;
 mod refused;
+mod rights;
 mod room;
 mod sets;
 mod sleepers;
@@ -51,8 +52,10 @@ pub(crate) mod whole;
 
 use core::ffi::{CStr, c_int, c_void};
 
+use omniverb_stream::allowance::Allowance;
 use omniverb_stream::light::List;
 use omniverb_stream::light::row::Note;
+use rustix::thread::sched_yield;
 
 pub(crate) use numbers::Token;
 pub(crate) use polling::Selected;
@@ -64,6 +67,15 @@ pub(crate) use waiting::Waits;
 use crate::carry::parts::Parts;
 use crate::errno::{fails, keeping_errno};
 use crate::place;
+
+/// Budget: microseconds that calls of this process wait, in all, while others say that they are
+/// about to open connections to a socket that listens no more: `close`, `fork`. Who does so takes
+/// one, and a few thousand where he has lost his processor meanwhile.
+const OPENERS_US: u64 = 20_000;
+/// Budget: of so many microseconds that pass there is one more for that.
+const OPENERS_ONE_OF: u64 = 50;
+const OPENERS: Allowance = Allowance { most: OPENERS_US, one_of: OPENERS_ONE_OF };
+const MICROSECOND: u64 = 1000;
 
 /// Bytes of a file that are sent at a time.
 const PIECE: usize = 16 << 10;
@@ -228,9 +240,27 @@ impl state::State {
         let Some(pending) = self.listeners.remove(number) else { return };
         // Nor do those who know of another time. Whoever waits asks anew.
         self.trunks.iter().flatten().for_each(trunk::Trunk::has_left);
+        self.waits_for_openers();
         self.drop_pending(pending);
         // Those that are on their way hear of it now: there may be no other call for long.
         self.pump();
+    }
+
+    /// Waits until those who had not seen that a socket was left have said all, as far as there is
+    /// something left of what this process may wait for that. Who says later what he was about to
+    /// say is refused by the next call.
+    fn waits_for_openers(&mut self) {
+        let is_any = |state: &Self| state.trunks.iter().flatten().any(trunk::Trunk::is_opened);
+        if !is_any(self) {
+            return;
+        }
+        let began = sleepers::now() / MICROSECOND;
+        let (left, mut now) = (OPENERS.left(self.waited, began), began);
+        while now - began < left && is_any(self) {
+            sched_yield();
+            now = sleepers::now() / MICROSECOND;
+        }
+        self.waited = OPENERS.spend(self.waited, now, now - began);
     }
 
     /// The broker says that nobody is to come there.

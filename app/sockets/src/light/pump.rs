@@ -12,7 +12,7 @@ use super::listeners::Admission;
 use super::refused::{Left, Loss};
 use super::room::ROWS;
 use super::state::{State, has_mapped};
-use super::trunk::{Across, FOR_ANSWERS, FRAMES, Nonsense, Trunk};
+use super::trunk::{FOR_ANSWERS, FRAMES, Nonsense, Trunk};
 use super::{broker, sleepers};
 use crate::carry::clock;
 
@@ -46,20 +46,6 @@ impl State {
         self.say_gone();
         for index in 0..self.trunks_end {
             self.pump_one(index);
-        }
-    }
-
-    /// A broker that has come anew hears of trunks to other network namespaces: it may be told by
-    /// the daemon that they are over.
-    fn say_still(&mut self) {
-        let now = broker::connection();
-        let is_unsaid = |across: &&mut Across| across.broker != now || now == 0;
-        for trunk in self.trunks[..self.trunks_end].iter_mut().flatten() {
-            if let Some(across) = trunk.across.as_mut().filter(is_unsaid)
-                && let Some(connection) = broker::still(trunk.name, across.ends)
-            {
-                across.broker = connection;
-            }
         }
     }
 
@@ -130,11 +116,11 @@ impl State {
 
     /// The same of one trunk.
     pub(super) fn pump_one(&mut self, index: usize) {
-        let Some(trunk) = self.trunks[index].as_mut() else { return };
         // Whoever takes frames out may come here again, by what the mail says.
-        if self.takes_frames == Some(index) {
+        if self.takes_frames == Some(index) || !self.may_go_on(index) {
             return;
         }
+        let Some(trunk) = self.trunks[index].as_mut() else { return };
         if trunk.has_next() || trunk.debts.count() > 0 {
             let before = self.takes_frames.replace(index);
             let outcome = self.take_frames(index);
@@ -155,6 +141,9 @@ impl State {
     fn take_frames(&mut self, index: usize) -> Result<(), Nonsense> {
         let Some(name) = self.trunks[index].as_ref().map(|trunk| trunk.name) else { return Ok(()) };
         for _ in 0..FRAMES {
+            if self.trunk_of(index, name).is_none() || !self.may_go_on(index) {
+                return Ok(());
+            }
             let Some(trunk) = self.trunk_of(index, name) else { return Ok(()) };
             let Some((frame, id)) = trunk.next()? else { return Ok(()) };
             match frame {
@@ -212,7 +201,7 @@ impl State {
     }
 
     /// The trunk of a place, if it is that one still.
-    fn trunk_of(&mut self, index: usize, name: u64) -> Option<&mut Trunk> {
+    pub(super) fn trunk_of(&mut self, index: usize, name: u64) -> Option<&mut Trunk> {
         self.trunks[index].as_mut().filter(|trunk| trunk.name == name)
     }
 
@@ -556,7 +545,7 @@ impl State {
     /// A trunk is no more: the other process is gone, or has written what makes no sense; or the
     /// two are parted, which is a reset of all connections.
     pub(super) fn lose(&mut self, index: usize, how: Closing) {
-        self.lose_lanes(index);
+        self.lose_lanes(index, how);
         let Some(mut trunk) = self.trunks[index].take() else { return };
         // Among them are some that have no id any more.
         while let Some(at) = self.rows.pop(&mut trunk.debts) {

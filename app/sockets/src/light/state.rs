@@ -11,6 +11,7 @@ use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
+use omniverb_stream::allowance::Spent;
 use omniverb_stream::light::budgets::BLOCKS;
 use omniverb_stream::light::row::Note;
 use omniverb_stream::light::{Block, Pool, Row, Rows};
@@ -58,6 +59,8 @@ pub(super) struct State {
     pub unheard: Unheard,
     /// Trunks of which the broker is to be told that they have ended, and how many.
     pub gone: ([u64; TRUNKS], usize),
+    /// What calls have waited for those who open connections, in microseconds.
+    pub waited: Spent,
     /// Connections that there were, and bytes that were sent by them: for reports.
     pub carried: (u64, u64),
 }
@@ -111,6 +114,7 @@ fn fill() {
         strays: Strays::new(),
         unheard: Unheard::default(),
         gone: ([0; TRUNKS], 0),
+        waited: Spent::default(),
         carried: (0, 0),
     };
     // SAFETY: nobody else is in here.

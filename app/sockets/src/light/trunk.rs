@@ -17,7 +17,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use omniverb_carry::bytes;
 use omniverb_carry::trunk::{
     self, BYTES, FULL, HEAD, IS_CUT, LEFT, OPENS, RING, SIDE, SLEEPS, Shown, TAIL, WANTS_FRAMES,
-    WANTS_ROOM, WAYS, ring,
+    WANTS_ROOM, WAY_KEPT, WAYS, ring,
 };
 use omniverb_ring::{UserMemory, WordMemory};
 use omniverb_stream::light::busy::Way;
@@ -26,7 +26,6 @@ use omniverb_stream::light::{Frame, Ids, List, Names, Row};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 use rustix::net::{RecvFlags, recv};
-use rustix::thread::sched_yield;
 
 use super::bell;
 use super::lanes::Whose;
@@ -51,13 +50,16 @@ pub(super) const FOR_ANSWERS: usize = 8 << 10;
 /// Bytes of its socket that are taken in one go.
 const RINGS_MAX: usize = 1024;
 
-/// How often it is looked whether the other side has said what it was about to say.
-const TURNS: u32 = 100;
 /// Bytes of frames that nobody is woken for.
 const QUIET: usize = 512;
 
 /// How long somebody who has come waits for the mail to be read, in nanoseconds.
 const PUT_OFF: u64 = 200_000_000;
+
+/// Budget: how long a trunk between two network namespaces goes on without a broker, in
+/// nanoseconds: as long as the network is believed. A daemon that is started again is there before
+/// that.
+const ALONE: u64 = WAY_KEPT;
 
 /// What is told of a trunk between two network namespaces.
 pub(super) struct Across {
@@ -69,11 +71,13 @@ pub(super) struct Across {
     put_off: u64,
     /// By which connection a broker has heard of it, which is to say when it is over.
     pub broker: u64,
+    /// Since when there has been no such broker; 0: there is one.
+    alone: u64,
 }
 
 impl Across {
     pub(super) fn new(ends: [[u8; 16]; 2], broker: u64) -> Across {
-        Across { ends, ways: [(0, 0); WAYS], put_off: 0, broker }
+        Across { ends, ways: [(0, 0); WAYS], put_off: 0, broker, alone: 0 }
     }
 
     /// The mail has been read.
@@ -104,6 +108,20 @@ impl Across {
             self.put_off = 0;
         }
         may
+    }
+
+    /// The broker that would say that it is over is gone. By which connection another one was told
+    /// of it, if one was. `false`: there has been none for so long that it is over.
+    pub(super) fn may_be_alone(&mut self, told: Option<u64>, now: impl FnOnce() -> u64) -> bool {
+        if let Some(connection) = told {
+            (self.broker, self.alone) = (connection, 0);
+            return true;
+        }
+        let now = now();
+        if self.alone == 0 {
+            self.alone = now;
+        }
+        now - self.alone < ALONE
     }
 
     fn may_come(&self, names: &Names, now: u64) -> bool {
@@ -446,7 +464,8 @@ impl Trunk {
         fence(Ordering::SeqCst);
     }
 
-    /// This side has left a socket that listens: waits until who has not seen that has said all.
+    /// This side has left a socket that listens: who has not seen that may be about to open
+    /// connections to it ([`Trunk::is_opened`]).
     pub(super) fn has_left(&self) {
         let word = self.memory.word(self.side * SIDE + LEFT);
         word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::SeqCst);
@@ -457,14 +476,12 @@ impl Trunk {
             sleeps.store(0, Ordering::Relaxed);
             bell::ring(self.bell);
         }
-        let opens = self.memory.word((1 - self.side) * SIDE + OPENS);
-        for _ in 0..TURNS {
-            if opens.load(Ordering::SeqCst) == 0 {
-                return;
-            }
-            // He has his lock, and is soon out again; or lies.
-            sched_yield();
-        }
+    }
+
+    /// The other side says that it is about to open some: it has its lock, and is soon out again;
+    /// or lies.
+    pub(super) fn is_opened(&self) -> bool {
+        self.memory.load((1 - self.side) * SIDE + OPENS, Ordering::SeqCst) != 0
     }
 
     /// This side is about to open connections to a socket that the other one had not left then.

@@ -1,0 +1,117 @@
+#!/usr/bin/python3
+"""Who goes on by a trunk to another network namespace when it is over, without the library.
+
+    parted.py ADDRESS PORT OWN BROKER FLAGS HOW
+
+A server (`owing.py serves`) does commands there, one a line. Some come `early`, by a connection of
+a trunk: HOW `lane`, by a ring of its own; otherwise by frames. As the first byte of the file FLAGS
+says, the server is rung for nothing (1), or is sent `late` commands from then on (2); HOW `opens`:
+by new connections, too.
+"""
+
+import random
+import struct
+import sys
+import time
+
+import farther
+from liar import Trunk
+from trunks import Broker
+
+_DATA, _LANE = 2, 7
+_LANE_WORDS, _LANES, _LANE_LINES, _LANE_RING = 0x85000, 16, 512, 64 << 10
+_TRUNK, _SECONDS = 23, 60
+# How far the server has written frames.
+_THEIRS = 1024
+_EARLY, _LATE = 20, 40
+
+
+class Sender:
+    """A connection of a trunk, and commands by it."""
+
+    def __init__(self, trunk, own, address, port):
+        self.trunk, self.names, self.count = trunk, (own, address, port), 0
+        self.open()
+        self.at, self.head = None, 0
+
+    def open(self):
+        """Another connection."""
+        own, address, port = self.names
+        self.number, self.count = 2 * self.count, self.count + 1
+        names = farther.mapped(own) + farther.mapped(address)
+        self.trunk.put(1, self.number, 40, names + struct.pack("HHI", 40000 + self.count, port, 0))
+
+    def has_lane(self):
+        """What comes next goes by the first lane."""
+        self.trunk.put(_LANE, self.number, 0)
+        self.at = _LANE_WORDS + 2 * _LANES * _LANE_LINES
+
+    def send(self, text):
+        """A command; the other end is woken in any case."""
+        if self.at is None:
+            self.trunk.put(_DATA, self.number, len(text), text)
+        else:
+            start = self.at + self.head
+            self.trunk.memory[start:start + len(text)] = text
+            self.head += len(text)
+            self.trunk.word(_LANE_WORDS, self.head)
+        self.trunk.say()
+
+
+def _until(flags, value):
+    until = time.monotonic() + _SECONDS
+    while not flags.read_value() >= value:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+class Flags:
+    """What the test says."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def read_value(self):
+        """The first byte."""
+        with open(self.path, "rb") as file:
+            return (file.read(1) or b"\0")[0]
+
+
+def main(address, port, own, path, flags, how):
+    """See above."""
+    port, flags = int(port), Flags(flags)
+    broker = Broker(path)
+    farther.seen(broker, address, port, own, b"tick\n", b"+")
+    kind, _, _, given = farther.reach(broker, 3, address, port, own)
+    assert kind == _TRUNK, kind
+    trunk = Trunk(0, random.Random(1), *given)
+    sender = Sender(trunk, own, address, port)
+    for number in range(_EARLY):
+        if number == _EARLY // 2 and how == "lane":
+            # Once it was accepted, and answered.
+            until = time.monotonic() + _SECONDS
+            while struct.unpack_from("Q", trunk.memory, _THEIRS)[0] < 24:
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            sender.has_lane()
+        sender.send(b"early %d\n" % (number + 1))
+        time.sleep(0.01)
+    print("going", flush=True)
+    _until(flags, 1)
+    trunk.ring()
+    print("rung", flush=True)
+    _until(flags, 2)
+    for number in range(_LATE):
+        if how == "opens":
+            sender.open()
+        sender.send(b"late %d\n" % number)
+        if number == _LATE // 2:
+            print("wrote", flush=True)
+            time.sleep(0.5)
+        time.sleep(0.005)
+    print("tried", flush=True)
+    time.sleep(_SECONDS)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
