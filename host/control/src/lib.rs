@@ -25,6 +25,7 @@ mod engine;
 mod errors;
 mod evidence;
 mod extents;
+mod held;
 mod holds;
 mod idle;
 mod joined;

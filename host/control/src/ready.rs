@@ -41,6 +41,8 @@ pub(crate) enum Ready {
     Disposal,
     /// The broker of sockets has died.
     Broker,
+    /// Files are gone that somebody might have had yet.
+    Held,
 }
 
 /// Bits of a token that are the number's.
@@ -63,6 +65,7 @@ impl Ready {
             Ready::Machine(id) => (12, id.0),
             Ready::Leaver(id) => (13, id.0),
             Ready::Broker => (14, 0),
+            Ready::Held => (15, 0),
         };
         kind << 56 | number & NUMBER
     }
@@ -85,6 +88,7 @@ impl Ready {
             12 => Ready::Machine(id),
             13 => Ready::Leaver(id),
             14 => Ready::Broker,
+            15 => Ready::Held,
             _ => return None,
         })
     }
@@ -112,6 +116,7 @@ mod tests {
             Ready::Machine(id),
             Ready::Leaver(id),
             Ready::Broker,
+            Ready::Held,
         ] {
             assert_eq!(Ready::of(ready.token()), Some(ready));
         }

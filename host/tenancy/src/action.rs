@@ -240,6 +240,14 @@ pub enum Action {
     ForgetFile {
         /// The file of one or more `Adopt`s before.
         file: FileId,
+        /// Call `Tenancy::file_gone` when nobody has it open or mapped any more. If that cannot be
+        /// known, never.
+        watch: bool,
+    },
+    /// It does not matter any more whether anybody has this file, which was closed before.
+    Unwatch {
+        /// The file of a `ForgetFile` before.
+        file: FileId,
     },
     /// Nobody will be granted this part of a memory file any more, but other parts: empty it, since
     /// somebody else gets it.

@@ -76,7 +76,7 @@ fn the_end_of_one_right_touches_nothing_else_in_the_file() {
     call(&mut bench, 3, DestroyQp { qpn: second_qp, reserved: 0 });
     assert_eq!(freed(&mut bench), [second]);
     bench.end(2);
-    assert!(bench.told.contains(&Action::ForgetFile { file: third.file }));
+    assert!(bench.told.contains(&Action::ForgetFile { file: third.file, watch: false }));
     (1..=3).for_each(|session| bench.end(session));
     assert!(bench.tenancy.is_empty() && bench.mirror.is_empty());
 }

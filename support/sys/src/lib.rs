@@ -22,6 +22,7 @@ pub mod futex;
 pub mod guarded;
 pub mod heap;
 pub mod inherit;
+pub mod last_holder;
 pub mod life;
 pub mod limited;
 pub mod lines;

@@ -41,7 +41,8 @@ impl Server {
                 self.adopt(session, &adopt, (home, file), new_file);
             }
             Action::Pin { session, pin, .. } => self.tell(session, Letter::of(pin)),
-            Action::ForgetFile { file } => self.forget_file(file),
+            Action::ForgetFile { file, watch } => self.forget_file(file, watch),
+            Action::Unwatch { file } => self.held.forget(file),
             Action::EmptyPlace { place } => self.extents.empty(&place),
             Action::Grant { session, file, granted, occasion } => {
                 self.grant(session, file, &granted, occasion);
@@ -134,8 +135,11 @@ impl Server {
     }
 
     /// Nobody is given this one any more. Closing a large one takes the kernel long.
-    fn forget_file(&mut self, file: FileId) {
+    fn forget_file(&mut self, file: FileId, watch: bool) {
         self.forget_kept(file);
+        if watch && let Some(lending) = self.extents.get(file) {
+            self.held.watch(file, &lending.memory.extent.file);
+        }
         if let Some(file) = self.extents.forget(file) {
             self.disposal.close_memory(file);
         }

@@ -56,6 +56,13 @@ impl Server {
         }
     }
 
+    /// Files that somebody might have had are gone.
+    pub(super) fn files_gone(&mut self) {
+        for file in self.held.gone() {
+            self.tables.note(|tables| tables.file_gone(file));
+        }
+    }
+
     fn make_for_pages(&mut self, owner: SessionId, home: Home, bytes: u64) -> io::Result<Lending> {
         let Home::Pair { machine, neighbour } = home else {
             let memory = self.clients.source(owner).make_for_pages(bytes)?;

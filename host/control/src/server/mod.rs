@@ -34,6 +34,7 @@ use crate::clients::Clients;
 use crate::counted::Counted;
 use crate::engine::Packets;
 use crate::extents::Extents;
+use crate::held::Held;
 use crate::idle::Idle;
 use crate::journal::Journal;
 use crate::leavers::Leavers;
@@ -86,6 +87,8 @@ pub struct Server {
     captures: Captures,
     /// Memory files that owners' pages are on.
     extents: Extents,
+    /// Those that are closed, and that somebody may have yet.
+    held: Held,
     /// Those that are in the memory of virtual machines.
     pins: Pins,
     /// What is written down for people.
@@ -154,6 +157,7 @@ impl Server {
             Ready::Recorder => self.recorder_ready(),
             Ready::Disposal => self.dispose(),
             Ready::Broker => self.broker_ready(),
+            Ready::Held => self.files_gone(),
             Ready::Termination => {}
         }
         Ok(())

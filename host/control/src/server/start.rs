@@ -13,6 +13,7 @@ use crate::door::Door;
 use crate::engine::{Packets, Recorder};
 use crate::errors::StartError;
 use crate::extents::Extents;
+use crate::held::Held;
 use crate::idle::Idle;
 use crate::journal::{Journal, Level};
 use crate::leavers::Leavers;
@@ -108,6 +109,10 @@ impl Server {
         reactor.watch(engine.ready(), Ready::Engine).map_err(os("watch its engine"))?;
         reactor.watch(disposal.ready(), Ready::Disposal).map_err(os("watch its disposer"))?;
         reactor.watch(captures.ready(), Ready::Recorder).map_err(os("watch its recorder"))?;
+        let held = Held::new();
+        if let Some(file) = held.ready() {
+            reactor.watch(file, Ready::Held).map_err(os("watch its files"))?;
+        }
         let mut server = Server {
             reactor,
             tables,
@@ -130,6 +135,7 @@ impl Server {
             probes,
             captures,
             extents: Extents::default(),
+            held,
             pins: Pins::default(),
             journal,
             audit: Audit::default(),

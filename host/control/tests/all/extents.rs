@@ -8,6 +8,8 @@ use omniverb_sys::{Access, Extent, memfd, socket};
 use omniverb_tenancy::testing::packed::Packed;
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
 use std::os::fd::{AsFd, OwnedFd};
+use std::process::Command;
+use std::time::Duration;
 
 const HOME: &str = "127.0.0.1";
 const READ: u32 = 4;
@@ -144,4 +146,48 @@ fn extents_come_and_go_each_by_itself() {
         let left = if shared { 0 } else { keys[0].0.into() };
         assert_eq!(words(), [Some(left), Some(keys[1].0.into())]);
     }
+}
+
+/// Somebody keeps a file that was granted for READ only: until it is gone no more is granted.
+#[test]
+fn what_is_kept_of_ended_grants_counts_until_nobody_has_it() {
+    let daemon = Daemon::start(apart());
+    let mut two = two(&daemon);
+    let grant = |two: &mut Two| {
+        let (pd, access, addr) = (1, READ, 1 << 30);
+        let reg = RegMr { pd, access, addr, length: 16 << 20, rkey: Rkey(0), reserved: 0 };
+        let Message::MrRegistered(MrRegistered { rkey, .. }) = two.owner.call(reg.into()) else {
+            panic!()
+        };
+        let (qpn, peer_qpn) = two.ends;
+        let ask =
+            RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address: addr, length: u64::MAX };
+        let (answer, _) = two.initiator.call_with(ask, &[]);
+        let mut granted = None;
+        if let Message::Connected(_) = answer {
+            let Some((Message::Adopt(adopt), files)) = two.owner.event(SOON) else { panic!() };
+            memfd::finish(files[0].as_fd(), Access::ReadOnly).unwrap();
+            two.owner.say(Adopted { token: adopt.token, errno: Errno(0), epoch: 0 }.into());
+            let Some((Message::Granted(_), mut files)) = two.initiator.event(SOON) else {
+                panic!()
+            };
+            granted = files.pop();
+        } else {
+            assert_eq!(answer, Message::Failed(Errno::EAGAIN));
+        }
+        two.owner.call(DeregMr { rkey, reserved: 0 }.into());
+        let told = granted.as_ref().map(|_| two.initiator.event(SOON).map(|(told, _)| told));
+        assert!(matches!(told, None | Some(Some(Message::GrantEnded(_)))), "{told:?}");
+        granted
+    };
+    let kept = grant(&mut two).unwrap();
+    let mut other = Command::new("sleep").arg("600").stdin(kept).spawn().unwrap();
+    assert!((0..3).all(|_| grant(&mut two).is_none()), "another process has it");
+    other.kill().unwrap();
+    other.wait().unwrap();
+    let again = (0..1000).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        grant(&mut two)
+    });
+    assert!(again.is_some(), "nobody has it any more");
 }

@@ -66,6 +66,7 @@ impl Tenancy {
         let (home, _) = self.uses(initiator, owner, &mr)?;
         let question = self.charge_question(owner)?;
         self.may_be_granted_more(id, owner, now)?;
+        self.may_keep(id, owner, &mr, home)?;
         let (part, extent) = self.choose_part(owner, (m.rkey, &mr), (m.address, m.length), home)?;
         let session = self.sessions.get(&id).ok_or(Errno::EPROTO)?;
         let paid = (session.account().charge(&[Kind::Grant])?, question, extent);
@@ -325,6 +326,9 @@ impl Tenancy {
         let extent = self.memory.extents.get(grant.extent).ok_or(Errno::EAGAIN)?;
         if extent.home != home {
             return Err(Errno::EAGAIN);
+        }
+        if let Grantee::Session(id) = grant.initiator {
+            self.may_keep(id, owner, &mr, home)?;
         }
         let Place { file, offset, length } = extent.place;
         let granted = Granted {

@@ -6,9 +6,12 @@ use crate::action::Occasion;
 use crate::ids::{LinkKey, SessionId};
 use crate::memory::extents::{Extent, ExtentId};
 use crate::memory::grantees::other_end;
+use crate::memory::layout::Home;
+use crate::memory::mr::Mr;
 use crate::memory::taken::PeerKey;
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{Done, GrantEnded, QpFailed, TAKE_EXTENT, TakeBack};
+use omniverb_session::rights;
 use omniverb_terms::Errno;
 
 /// What an extent costs at least that is taken back: threads stand still for it, others ask anew.
@@ -33,6 +36,22 @@ impl Tenancy {
         if overdrawn { Err(Errno::EAGAIN) } else { Ok(()) }
     }
 
+    /// Whether a peer may be granted pages of this region: those of a file that nobody can empty
+    /// only while not too much remains of others that were granted to it.
+    pub(crate) fn may_keep(
+        &self,
+        peer: SessionId,
+        owner: SessionId,
+        mr: &Mr,
+        home: Home,
+    ) -> Result<(), Errno> {
+        let Some(session) = self.sessions.get(&peer) else { return Ok(()) };
+        let sealed = home == Home::File && !rights::is_writable(mr.access);
+        let full =
+            sealed && peer != owner && self.memory.remains.is_full(owner, session.client().vnic);
+        if full { Err(Errno::EAGAIN) } else { Ok(()) }
+    }
+
     /// An extent is granted by way of a link.
     pub(crate) fn note_granted(
         &mut self,
@@ -46,6 +65,13 @@ impl Tenancy {
         // Within a process there is nothing to take back.
         let grantee = other_end(sessions, owner).and_then(|grantee| self.sessions.get(&grantee));
         let Some(grantee) = grantee else { return Occasion::Again };
+        if let Some(Extent { home: Home::File, region: (_, rkey), .. }) =
+            self.memory.extents.get(extent)
+            && let Some(mr) = self.sessions.get(&owner).and_then(|owner| owner.regions.get(*rkey))
+            && !rights::is_writable(mr.access)
+        {
+            self.memory.remains.granted(extent, grantee.client().vnic);
+        }
         // There was room when it was asked for; what is granted is a fact.
         self.memory.grantees.add(extent, link, || grantee.account().note(&[Kind::Granted]))
     }

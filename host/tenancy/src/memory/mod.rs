@@ -5,7 +5,8 @@
 //! where in which file; `moving.rs`: owners put pages there and take them back. `grants.rs`: how a
 //! peer comes to be granted an extent; `pending.rs`: what it waits for; `questions.rs`: what an
 //! owner has not answered. `grantees.rs`: who was granted what, by which link; `justified.rs`: what
-//! follows when a link ends; `taken.rs`: what was taken back because of whom.
+//! follows when a link ends; `taken.rs`: what was taken back because of whom; `remains.rs`: what
+//! somebody may have yet of what is over.
 
 pub(crate) mod extents;
 pub(crate) mod grantees;
@@ -19,6 +20,7 @@ pub(crate) mod pending;
 pub(crate) mod questions;
 pub(crate) mod regions;
 mod registering;
+mod remains;
 pub(crate) mod taken;
 
 use crate::accounts::{Paid, Receipt};
@@ -28,6 +30,7 @@ use grantees::Grantees;
 use layout::Home;
 use omniverb_terms::VnicId;
 use pending::{PendingGrant, PendingGrants};
+use remains::Remains;
 use std::collections::BTreeSet;
 
 /// What is granted, or is to be. The files of this folder change it; others look.
@@ -36,6 +39,7 @@ pub(crate) struct Memory {
     extents: Extents,
     grantees: Grantees,
     pending: PendingGrants,
+    remains: Remains,
     /// Machines whose memory the daemon has: pages may stay there.
     whole: BTreeSet<VnicId>,
     /// Regions whose pages lie there so scattered that only small parts of them can be told of.
@@ -50,7 +54,7 @@ impl Memory {
 
     /// No region has an extent.
     pub(crate) fn has_no_extents(&self) -> bool {
-        self.extents.is_empty() && self.scattered.is_empty()
+        self.extents.is_empty() && self.scattered.is_empty() && self.remains.is_empty()
     }
 
     /// All extents, with what they pay.

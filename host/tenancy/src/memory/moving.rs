@@ -6,7 +6,7 @@ use crate::action::Action;
 use crate::ids::SessionId;
 use crate::limits::Limits;
 use crate::memory::extents::{Extent, ExtentId, Extents, Pages, Part, RegionKey, choose};
-use crate::memory::layout::{FileId, Freed, Home, Layout};
+use crate::memory::layout::{FileId, Freed, Home, Layout, Place};
 use crate::memory::mr::{Mr, PAGE_BYTES};
 use crate::memory::pending::Token;
 use crate::tenancy::Tenancy;
@@ -163,12 +163,28 @@ impl Tenancy {
     /// Nobody is granted this extent any more. What else is in its file stays as it is.
     pub(crate) fn remove_extent(&mut self, id: ExtentId) {
         self.end_grants_of(id);
+        let owner = self.memory.extents.get(id).map(|extent| extent.region.0);
         let Some((place, freed)) = self.memory.extents.remove(id) else { return };
         self.memory.pending.forget_abandoned(id);
-        self.act(match freed {
-            Freed::File => Action::ForgetFile { file: place.file },
-            Freed::Place => Action::EmptyPlace { place },
-        });
+        let Place { file, length, .. } = place;
+        let action = match (freed, owner) {
+            (Freed::File, Some(owner)) => {
+                let watch = self.memory.remains.ended(id, owner, (file, length));
+                Action::ForgetFile { file, watch }
+            }
+            (Freed::File, None) => Action::ForgetFile { file, watch: false },
+            (Freed::Place, _) => {
+                self.memory.remains.forget(id);
+                Action::EmptyPlace { place }
+            }
+        };
+        self.act(action);
+    }
+
+    /// Nobody has this file open or mapped any more, of an [`Action::ForgetFile`] that was to be
+    /// watched.
+    pub fn file_gone(&mut self, file: FileId) {
+        self.memory.remains.gone(file);
     }
 
     /// Its owner has taken back what it had on files of this key's. What it is asked for at this
@@ -194,7 +210,11 @@ impl Tenancy {
     pub(crate) fn remove_all_extents(&mut self, owner: SessionId) {
         self.memory.scattered.retain(|(of, _)| *of != owner);
         for id in self.memory.extents.of_owner(owner) {
+            self.memory.remains.forget(id);
             self.remove_extent(id);
+        }
+        for file in self.memory.remains.end(owner) {
+            self.act(Action::Unwatch { file });
         }
     }
 }

@@ -71,7 +71,7 @@ impl Mirror {
                 assert_eq!(self.files.insert(*file, pin.length), None, "a name is used once");
                 assert!(self.places.insert(Place { file: *file, offset: 0, length: pin.length }));
             }
-            Action::ForgetFile { file } => {
+            Action::ForgetFile { file, .. } => {
                 assert!(self.files.remove(file).is_some(), "there is no such file");
                 self.places.retain(|place| place.file != *file);
                 self.held.retain(|(place, _), _| place.file != *file);

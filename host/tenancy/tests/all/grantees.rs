@@ -4,6 +4,7 @@
 use crate::support::*;
 use omniverb_session::Message;
 use omniverb_session::body::*;
+use omniverb_session::rights;
 use omniverb_tenancy::testing::exercise::{Bench, vnic};
 use omniverb_tenancy::{Action, Arrived, Channel, Limits, MemoryFacts, Place};
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
@@ -311,4 +312,59 @@ fn who_was_granted_what_is_over_is_told_so() {
         told.sort_unstable();
         assert_eq!(told, expected, "{what}");
     }
+}
+
+/// A file that nobody can empty counts when its grant is over, until the kernel says that it is
+/// gone: what one vNIC may keep has a bound, and others have theirs.
+#[test]
+fn what_is_over_of_grants_for_read_only_counts_until_it_is_gone() {
+    // A file of several is nobody's to watch.
+    if PACKED {
+        return;
+    }
+    let (mut bench, one, other) = three();
+    let cycle = |bench: &mut Bench, session, pair| {
+        let key = mr(bench, OWNER, 1, rights::REMOTE_READ);
+        bench.told.clear();
+        let answer = ask(bench, session, pair, key);
+        let token = bench.told.iter().find_map(|action| match action {
+            Action::Adopt { adopt, .. } => Some(adopt.token),
+            _ => None,
+        });
+        match token {
+            Some(token) => {
+                let memory = Some(MemoryFacts { is_final: true, is_write_sealed: true });
+                let message = Adopted { token, errno: Errno::NONE, epoch: 0 }.into();
+                bench.say(OWNER, &Arrived { channel: Channel::Events, tag: 0, message, memory });
+            }
+            None => assert_eq!(errno(answer), Errno::EAGAIN),
+        }
+        bench.told.clear();
+        call(bench, OWNER, DeregMr { rkey: key, reserved: 0 });
+        let watched = bench.told.iter().find_map(|action| match action {
+            Action::ForgetFile { file, watch } => {
+                assert!(*watch, "somebody may have it");
+                Some(*file)
+            }
+            _ => None,
+        });
+        assert_eq!(watched.is_some(), token.is_some());
+        watched
+    };
+    let kept: Vec<_> = std::iter::from_fn(|| cycle(&mut bench, 1, one)).take(10_000).collect();
+    assert_eq!(kept.len(), 64, "a small file counts for 256 KiB, and 16 MiB are a vNIC's share");
+    let writable = mr(&mut bench, OWNER, 1, ACCESS);
+    grant(&mut bench, 1, one, writable);
+    assert!(cycle(&mut bench, 3, other).is_some(), "another vNIC has its share");
+    bench.tenancy.file_gone(kept[0]);
+    let again = cycle(&mut bench, 1, one);
+    assert!(again.is_some() && cycle(&mut bench, 1, one).is_none(), "as much as is gone");
+    // The owner's account ends with it; that of its peers' does not concern anybody.
+    bench.told.clear();
+    bench.end(OWNER);
+    let unwatched = bench.told.iter().filter(|action| matches!(action, Action::Unwatch { .. }));
+    assert_eq!(unwatched.count(), 65);
+    bench.end(1);
+    bench.end(3);
+    assert!(bench.tenancy.is_empty() && bench.mirror.is_empty());
 }
