@@ -63,7 +63,7 @@ impl Crossing {
         let queues = Queues::new(id)?;
         match part {
             Part::Goes(_) => queues.id().connect()?,
-            Part::Comes(_) => queues.id().accept()?,
+            Part::Comes(_) => queues.id().accept(part.file())?,
         }
         Ok(Self {
             part,

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "functions of C")]
 
 use crate::below::below;
-use crate::limits::{BACKLOG, NETWORK_MS};
+use crate::limits::{ANSWER, BACKLOG, NETWORK_MS};
 use core::ptr::null_mut;
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 use omniverb_abi::{
@@ -13,6 +13,7 @@ use omniverb_abi::{
 };
 use omniverb_carry::letter::{HELLO, hello, is_hello};
 use omniverb_sys::event;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -148,14 +149,22 @@ impl Id {
         self.established()
     }
 
-    /// Accepts who has said that he is a ferry.
+    /// Accepts a ferry that has said what it is, unless it is to make way for others.
     ///
     /// # Errors
-    /// He is gone.
-    pub(crate) fn accept(&self) -> io::Result<()> {
+    /// The other ferry is gone, makes way, or says nothing for as long as [`ANSWER`].
+    pub(crate) fn accept(&self, makes_way: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let hello = hello();
         // SAFETY: as in `connect`.
         call(unsafe { (below().rdma_accept)(self.id, &mut parameters(&hello)) })?;
+        let files = [Some(self.channel.file()), makes_way].into_iter().flatten();
+        let mut wanted: Vec<_> =
+            files.map(|file| PollFd::from_borrowed_fd(file, PollFlags::IN)).collect();
+        let limit = Timespec { tv_sec: (ANSWER / 1_000_000_000) as i64, tv_nsec: 0 };
+        poll(&mut wanted, Some(&limit))?;
+        if wanted[0].revents().is_empty() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         self.expect(RDMA_CM_EVENT_ESTABLISHED).map(|_| ())
     }
 
