@@ -2,7 +2,7 @@
 
 /// Budget: bytes that may be sent to a connection before it was accepted. It is what who opens one
 /// keeps a copy of, too; the first request of most protocols fits.
-pub const FIRST_WINDOW: u32 = 16 << 10;
+pub const FIRST_WINDOW: u32 = 64 << 10;
 /// Budget: bytes that may be sent to one that was accepted before any were received.
 pub const WINDOW: u32 = 1 << 20;
 /// Budget: blocks of 4 KiB, of a process, for what has come to its connections: 1 GiB. One peer has
