@@ -106,6 +106,15 @@ def _charged(rounds, slow=False):
     return Case(f"grants.charged.rounds {rounds}", run, limit + 10, slow)
 
 
+def _kept(scene):
+    owner = _Cgroup("kept", _ROOM)
+    try:
+        print(scene.run("charged", "what_peers_keep_has_a_bound", 12, 16, limit=120,
+                        OWNER_CGROUP=owner.folder))
+    finally:
+        owner.close()
+
+
 def _parted(test):
     def run(scene):
         print(scene.run("parted", test))
@@ -141,7 +150,8 @@ def _trusting(stage):
 def groups():
     """With the default policy, and where the two trust each other."""
     cases = [Case("grants.rights.exact", _rights(0), 60), *map(_account, tests_of("accounts")),
-             *map(_parted, tests_of("parted")), _charged(2), _charged(100, slow=True)]
+             *map(_parted, tests_of("parted")), _charged(2), _charged(100, slow=True),
+             Case("grants.charged.kept", _kept, 130)]
     return [Group("grants.exact", cases, _exact, weight=WAITS),
             Group("grants.trusting", [Case("grants.rights.trusting", _rights(1), 60)], _trusting,
                   weight=WAITS)]

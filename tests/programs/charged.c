@@ -1,7 +1,7 @@
 /* What an owner of memory that peers map is charged with. Its memory cgroup has little more room
  * than the region; six honest peers in another namespace read all of it, and stay, with nothing to
- * do. Arguments: rounds, MiB of the region. The owner's cgroup is the folder OWNER_CGROUP, if there
- * is one. */
+ * do; or hostile ones, who keep second mappings of what they were granted for READ only. Arguments:
+ * rounds, MiB of the region. The owner's cgroup is the folder OWNER_CGROUP, if there is one. */
 #include "common.h"
 
 #include <fcntl.h>
@@ -65,6 +65,34 @@ static uint64_t on_files(void)
     return bytes;
 }
 
+/* Whether peers keep a second mapping of each file that they ever had. */
+static int keeps;
+
+static void keep_mappings(void)
+{
+    enum { most = 1024 };
+    static unsigned long kept[most], start[most], end[most], inode[most];
+    static int files;
+    int count = 0;
+    char line[512];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    check(maps, "/proc/self/maps: %m");
+    while (count < most && fgets(line, sizeof line, maps))
+        if (strstr(line, "omniverb-mr") &&
+            sscanf(line, "%lx-%lx %*s %*s %*s %lu", &start[count], &end[count], &inode[count]) == 3)
+            count++;
+    fclose(maps);
+    for (int i = 0; i < count; i++) {
+        int known = 0;
+        for (int j = 0; j < files; j++)
+            known |= kept[j] == inode[i];
+        if (known || files == most ||
+            mremap((void *)start[i], 0, end[i] - start[i], MREMAP_MAYMOVE) == MAP_FAILED)
+            continue;
+        kept[files++] = inode[i];
+    }
+}
+
 struct errand {
     uint64_t from, bytes;
     uint32_t rkey, times;
@@ -96,6 +124,8 @@ static void peer(int socket)
                 expect(cq, 1, IBV_WC_SUCCESS);
                 check(memory[0] == 7 && memory[STEP - 1] == 7, "wrong bytes");
             }
+        if (keeps)
+            keep_mappings();
         put(socket, &e, 1);
     }
 }
@@ -178,6 +208,46 @@ TEST(lives_within_its_limit)
     printf("%d rounds: %lu of %lu MiB were on files, at most %lu MiB charged\n", rounds,
            (long)(moved / MIB), (long)(bytes / MIB),
            (long)(number_of("memory.max_usage_in_bytes", "memory.peak") / MIB));
+    check(moved >= bytes / 2, "pages do not move here: nothing was tried");
+    struct errand end = {0};
+    for (int i = 0; i < PEERS; i++) {
+        put(s.sockets[i], &end, sizeof end);
+        reap(s.children[i]);
+    }
+}
+
+/* What is over of grants for READ only, and peers keep, is no more than their vNIC's share. */
+TEST(what_peers_keep_has_a_bound)
+{
+    int rounds = argument(0, 12);
+    uint64_t bytes = (uint64_t)argument(1, 16) * MIB, moved = 0, most = 0;
+    static struct scene s;
+    keeps = 1;
+    open_scene(&s);
+    uint64_t idle = charged(), share = 16 * MIB;
+    for (int round = 0; round < rounds; round++) {
+        char *memory =
+            mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        check(memory != MAP_FAILED, "no memory");
+        memset(memory, 7, bytes);
+        struct ibv_mr *mr =
+            mr_make(&s.d, memory, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
+        for (int turn = 0; turn < 4; turn++)
+            read_all(&s, memory, bytes, mr, 2);
+        moved += on_files();
+        same(ibv_dereg_mr(mr), 0);
+        check(memory[0] == 7 && memory[bytes - 1] == 7, "wrong bytes");
+        munmap(memory, bytes);
+        /* One region may be over at once that was begun while there was room. */
+        uint64_t bound = idle + share + bytes;
+        for (int ms = 0; charged() > bound && ms < GONE_MS; ms += 50)
+            sleep_ms(50);
+        uint64_t now = charged();
+        check(now <= bound, "round %d: %lu MiB are kept", round, (long)((now - idle) / MIB));
+        most = now > most ? now : most;
+    }
+    printf("%d rounds: %lu MiB were on files, at most %ld MiB are kept\n", rounds,
+           (long)(moved / MIB), ((long)most - (long)idle) / (long)MIB);
     check(moved >= bytes / 2, "pages do not move here: nothing was tried");
     struct errand end = {0};
     for (int i = 0; i < PEERS; i++) {
