@@ -149,6 +149,11 @@ TEST(listed_addresses)
     }
     check(at_home == 0 || at_home == count, "%zd of %zd addresses are of lo", at_home, count);
     same(loops, at_home ? 1 : 0);
+}
+
+TEST(loopback_address)
+{
+    alone(IBV_QPT_UC);
     union ibv_gid home = {.raw = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1}};
     struct ibv_qp *qp = qp_make(&d, (struct queue_options){.send_cq = send_cq,
                                                            .receive_cq = receive_cq});
