@@ -191,7 +191,8 @@ def _delayed(crowd):
 
 def _answers(crowd):
     """READs whose data the asker does not take."""
-    links = 32
+    # As many as have room for their rings in the whole, both ends of each.
+    links = max(1, 80 // crowd.count)
     most = _KEPT / 4 + _BESIDE + 2 * crowd.count * _rings(links, 256, 256)
     with crowd.stays_small(most) as look:
         with crowd.hoards("reads", links, peers=True):

@@ -76,7 +76,7 @@ fn processes_of_a_machine_share_pieces_of_its_window_and_no_descriptors() {
     b.call(connect(two, one, "10.9.0.1", "10.9.0.1").into());
     let ready = |client: &mut Client| loop {
         match client.event(SOON) {
-            Some((Message::GidsChanged(_), _)) => {}
+            Some((Message::GidsChanged(_) | Message::GrantEnded(_), _)) => {}
             Some((Message::LinkReady(ready), files)) => break (ready, files.len()),
             event => panic!("{event:?}"),
         }
@@ -113,7 +113,7 @@ fn processes_of_a_machine_share_pieces_of_its_window_and_no_descriptors() {
 fn told(client: &mut Client) -> Message {
     loop {
         match client.event(SOON) {
-            Some((Message::GidsChanged(_), _)) => {}
+            Some((Message::GidsChanged(_) | Message::GrantEnded(_), _)) => {}
             Some((message, files)) => {
                 assert!(files.is_empty(), "{message:?}");
                 return message;

@@ -38,7 +38,7 @@ fn containers_on_one_wire_are_neighbours() {
     let (daemon, one_net, other_net, mut a, mut b) = two();
     let ours = table(&mut a);
     assert_eq!((ours[0].is_link_local(), ours[1]), (true, gid(A)));
-    assert_eq!(&ours[ours.len() - 2..], [gid("127.0.0.1"), gid("::1")]);
+    assert!(!ours.contains(&gid("127.0.0.1")) && !ours.contains(&gid("::1")), "{ours:?}");
     for service in [Service::Rc, Service::Uc] {
         let (one, other) = (create(&mut a, service), create(&mut b, service));
         let begun = Instant::now();

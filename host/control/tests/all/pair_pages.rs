@@ -21,7 +21,7 @@ fn told(client: &mut dyn Speaker, far: &There) -> (Message, usize) {
         assert!(std::time::Instant::now() < end, "not in time");
         far.carry();
         match client.next_event(MOMENT) {
-            Some((Message::GidsChanged(_), _)) | None => {}
+            Some((Message::GidsChanged(_) | Message::GrantEnded(_), _)) | None => {}
             Some(found) => break found,
         }
     }

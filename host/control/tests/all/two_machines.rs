@@ -334,7 +334,7 @@ fn two_machines_grant_each_other_pages_in_the_window_that_is_in_both() {
     let idle = used();
     let told = |client: &mut Client| loop {
         match client.event(SOON).expect("nothing") {
-            (Message::GidsChanged(_) | Message::LinkClosed(_), _) => {}
+            (Message::GidsChanged(_) | Message::LinkClosed(_) | Message::GrantEnded(_), _) => {}
             (message, files) => {
                 assert!(files.is_empty(), "a machine gets none");
                 break message;
