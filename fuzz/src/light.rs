@@ -15,7 +15,7 @@ use omniverb_stream::light::busy::Way;
 use omniverb_stream::light::frame::{DATA_MAX, HEADER, LANE_MAX};
 use omniverb_stream::light::queue::{PAYLOAD, Queue};
 use omniverb_stream::light::row::{Closing, Note, WINDOW};
-use omniverb_stream::light::{Block, Frame, Ids, List, Names, Pool, Row, Rows};
+use omniverb_stream::light::{Block, Frame, Ids, List, Names, Owner, Pool, Row, Rows};
 use std::collections::VecDeque;
 
 /// Bytes of a step: what is done, and a number.
@@ -64,11 +64,12 @@ struct State<'a> {
 pub fn light(bytes: &[u8]) {
     let (mut rows, mut blocks) = ([Row::default(); ROWS], Vec::new());
     blocks.resize_with(BLOCKS, Block::new);
+    let mut free = [0; BLOCKS];
     let steps = bytes.len() / STEP;
     let mut ids = vec![[0; IDS]; steps + 2];
     let mut state = State {
         rows: Rows::new(&mut rows),
-        pool: Pool::new(&mut blocks),
+        pool: Pool::new(&mut blocks, &mut free, |_| {}),
         trunks: [None, None],
         ids: ids.iter_mut().map(|ids| &mut ids[..]).collect(),
         pending: List::new(),
@@ -255,7 +256,8 @@ impl<'a> State<'a> {
                 if !row.may_come(bytes) {
                     return Err(Nonsense);
                 }
-                if !row.queue.push(&mut self.pool, bytes as usize, |_, place| place.fill(1)) {
+                let account = (&mut self.pool, row.owner());
+                if !row.queue.push(account, bytes as usize, |_, place| place.fill(1)) {
                     self.lacks_memory(at);
                 }
             }
@@ -571,7 +573,7 @@ impl<'a> State<'a> {
         assert_eq!(self.rows.used(), 0, "rows are missing");
         let mut queue = Queue::default();
         assert!(
-            queue.push(&mut self.pool, (BLOCKS - 1) * PAYLOAD, |_, _| {}),
+            queue.push((&mut self.pool, Owner::OWN), (BLOCKS - 1) * PAYLOAD, |_, _| {}),
             "blocks are missing"
         );
         for _ in 1..ROWS {

@@ -86,7 +86,8 @@ impl State<'_> {
         let row = self.rows.at(at);
         row.had_last_of_lane();
         let push = |_: usize, place: &mut [u8]| place.fill(5);
-        if row.is_heard() && !row.queue.push(&mut self.pool, there as usize, push) {
+        let account = (&mut self.pool, row.owner());
+        if row.is_heard() && !row.queue.push(account, there as usize, push) {
             self.lacks_memory(at);
         }
         there
