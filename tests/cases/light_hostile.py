@@ -278,7 +278,8 @@ def groups():
              for name, run in (("backlog", _backlog), ("waiting", _waiting), ("filled", _filled),
                                ("names", _names))]
     return [
-        Group("light.crowd", crowd, Light),
+        # Each with a daemon of its own: who was refused once goes by TCP for a while.
+        *[Group(f"light.crowd.{at}", [case], Light) for at, case in enumerate(crowd)],
         Group("light.gone", [Case("light.gone", carried(_gone), 60)], Light, weight=WAITS),
         Group("light.hostile", [Case("light.hostile", carried(_hostile(0, _LIES)), 120),
                                 Case("light.hostile.long", _hostile(1000, _LIES_SLOWLY), 2000,
