@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 
-/// Who is told apart: an address of IPv4, or the prefix of one of IPv6, behind which a host has as
-/// many as it likes.
+/// The holder that an address counts for: an IPv4 address itself, or the prefix of an IPv6 address,
+/// since a host has as many addresses of its prefix as it likes.
 pub(crate) fn holder(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(six) => {
@@ -42,8 +42,8 @@ impl Table {
         self.all.values().filter(|one| one.holder == holder).count()
     }
 
-    /// Who makes way for one more of a holder's, if anybody has to: of those that have said
-    /// nothing, if there are such, the oldest of who has the most; its own, if it has its share.
+    /// The stranger that makes way for one more of a holder, if one has to: the oldest silent one
+    /// of the holder with the most; one of the newcomer's own holder if that has its share.
     fn yields(&self, newcomer: IpAddr) -> Option<u64> {
         let own = self.count(newcomer);
         if own < STRANGERS_OF && self.all.len() < STRANGERS {

@@ -30,7 +30,7 @@ impl Held {
         self.last.as_ref().map(AsFd::as_fd)
     }
 
-    /// This one is to be closed.
+    /// Watches a file whose last descriptor of the daemon is about to be closed.
     pub(crate) fn watch(&mut self, file: FileId, descriptor: impl AsFd) {
         let last = self.last.as_ref().filter(|_| self.files.len() < HELD_MAX);
         if let Some(Ok(name)) = last.map(|last| last.watch(descriptor.as_fd())) {
@@ -39,7 +39,7 @@ impl Held {
         }
     }
 
-    /// Nobody asks for this one any more.
+    /// Stops watching a file.
     pub(crate) fn forget(&mut self, file: FileId) {
         if let (Some(last), Some(name)) = (&self.last, self.names.remove(&file)) {
             self.files.remove(&name);

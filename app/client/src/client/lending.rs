@@ -28,8 +28,8 @@ type Place = omniverb_sys::Extent<OwnedFd>;
 /// How long a peer may be at pages that are taken back: an honest one copies a large message, or
 /// waits for a processor.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// Budget: the same while the process is about to fork, which waits for nobody long. Who is not
-/// done by then does what it does again.
+/// Budget: how long a fork waits for peers that use pages which are taken back. A peer that is not
+/// done by then repeats its operation.
 const PATIENCE_BEFORE_FORK: Duration = Duration::from_millis(20);
 /// How long it takes at most until one sees what another has written.
 const MOMENT: Duration = Duration::from_millis(1);
@@ -42,7 +42,7 @@ const STUCK: Errno = Errno::EIO;
 pub(super) enum Manner {
     /// Some peers may go on using the region, and lose nothing: who is at the pages is waited for.
     Kindly,
-    /// The same, and the program waits.
+    /// As [`Manner::Kindly`], for a shorter time, since the program waits in `fork`.
     BeforeFork,
     /// Whoever is at the pages reaches a region that is gone: it does so again, and finds none.
     AtOnce,
@@ -147,7 +147,7 @@ impl Client {
         self.withdraw_those(|keys| keys.take_out(which), manner)
     }
 
-    /// The same of extents that are taken out of the table of keys.
+    /// Withdraws the extents that `take` removes from the table of keys.
     ///
     /// # Errors
     /// As [`Self::withdraw`].
@@ -166,7 +166,7 @@ impl Client {
         match manner {
             Manner::Kindly => await_peers(&qps, PATIENCE),
             Manner::BeforeFork => await_peers(&qps, PATIENCE_BEFORE_FORK),
-            // Nobody is waited for, so whoever is at the pages is told that it may be in vain.
+            // No peer is waited for, so a peer that uses the pages is told to redo its operation.
             Manner::AtOnce => qps.iter().for_each(|qp| qp.revoke_grants()),
         }
         // Where pages stay, who is late would be at what they are for next.

@@ -125,7 +125,7 @@ fn moves(link: Link, number: c_int, why: Why, is_its: bool) -> Option<()> {
     };
     let inherits = if why == Why::Shared { Inherits::Yes } else { Inherits::No };
     let read = inward.detach_reader(&own_inward, inherits, |place, unread| match why {
-        // What comes when somebody sleeps has to come by the kernel, which wakes.
+        // While a thread sleeps, bytes have to come by the kernel, which wakes it.
         Why::NotAllowed if !sleeps() => seen(link, place, unread),
         _ => 0,
     });
@@ -169,7 +169,7 @@ fn replace(link: Link, by: *mut c_void) -> Option<()> {
     Some(())
 }
 
-/// The same of zeros.
+/// Puts zeroed memory where the link's memory is, at once for all threads.
 fn replace_by_nothing(link: Link) {
     let at = link.get(Word::Memory) as *mut c_void;
     let access = ProtFlags::READ | ProtFlags::WRITE;
