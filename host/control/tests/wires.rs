@@ -149,23 +149,28 @@ s.setsockopt(socket.SOL_SOCKET,socket.SO_RCVBUF,1<<20)
 # A forged reply, a reply to nothing, an empty one: nothing comes of them.
 for junk in [head+b'omniver2'+bytes(20), head+b'omniver2'+bytes([1]*20), b'', probe(8)[:39]]:
     s.sendto(junk,('{A}',4791))
-answers=0
-end=time.time()+2
-while time.time()<end:
-    for n in range(50): s.sendto(probe(n),('{A}',4791))
-    time.sleep(.005)
-    s.setblocking(False)
+sent=answers=0
+begin=time.time()
+s.setblocking(False)
+while time.time()<begin+2:
+    for n in range(200): s.sendto(probe(n),('{A}',4791)); sent+=1
+    time.sleep(.002)
     try:
         while True: s.recv(100); answers+=1
     except BlockingIOError: pass
-print(len(got), got[12:20].decode(), int.from_bytes(got[20:36],'big'), got[36:].hex(), answers)"
+print(len(got), got[12:20].decode(), int.from_bytes(got[20:36],'big'), got[36:].hex(), answers, sent, round((time.time()-begin)*1000))"
     );
     let found = python(&hosts.nets[1], &script);
     let words: Vec<&str> = found.split(' ').collect();
     let features = format!("{:08x}", omniverb_engine::feature::ALL);
     assert_eq!(words[..4], ["40", "omniver2", "7", &features], "{found}");
-    let answers: u32 = words[4].parse().unwrap();
-    assert!((200..=2100).contains(&answers), "{answers} in two seconds");
+    let [answers, sent, milliseconds] =
+        [4, 5, 6].map(|word: usize| words[word].parse::<u64>().unwrap());
+    // The vNIC's budget of replies (host/engine, REPLIES), which one sender may use up while no
+    // other asks: 5000 a second, 1024 at once.
+    let budget = 1024 + 5 * milliseconds;
+    let range = 200..=budget;
+    assert!(range.contains(&answers), "{answers} of {sent} in {milliseconds} ms");
     // Whoever is there is still served.
     assert!(matches!(a.call(QueryGids { reserved: 0 }.into()), Message::Gids(_)));
 }
