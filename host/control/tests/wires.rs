@@ -158,7 +158,8 @@ while time.time()<begin+2:
     try:
         while True: s.recv(100); answers+=1
     except BlockingIOError: pass
-print(len(got), got[12:20].decode(), int.from_bytes(got[20:36],'big'), got[36:].hex(), answers, sent, round((time.time()-begin)*1000))"
+print(len(got), got[12:20].decode(), int.from_bytes(got[20:36],'big'), got[36:].hex(),
+      answers, sent, round((time.time()-begin)*1000))"
     );
     let found = python(&hosts.nets[1], &script);
     let words: Vec<&str> = found.split(' ').collect();
