@@ -27,7 +27,7 @@ COMPATIBILITY_PACKAGES := libfabric-bin fio openmpi-bin libopenmpi-dev mpich lib
 	tgt libiscsi-dev ceph-mon ceph-osd ceph-common libclang-dev cmake libfabric-dev \
 	libpsm2-dev libpsm-infinipath1-dev flex
 
-.PHONY: help deps guest guest-kernel guest-newest socket-suites build package check test conformance compatibility demo demo-wire demo-vm bench bench-machines bench-scale clean
+.PHONY: help deps guest guest-kernel guest-newest socket-suites build package check docs test conformance compatibility demo demo-wire demo-vm bench bench-machines bench-scale clean
 
 help:
 	@echo "make build   library, daemon and command line into dist/"
@@ -50,6 +50,7 @@ help:
 	@echo "make soak    the transport under 10000 simulated networks (SEEDS=n for others), pages that"
 	@echo "             move under stores 20000 times (CYCLES=n), and the long versions of tests"
 	@echo "             (needs root; some hours)"
+	@echo "make docs    the documents as a book, into target/book; its links are checked"
 	@echo "make deps    install the Debian packages that the above need (they do it themselves)"
 	@echo "make clean   remove what was built"
 
@@ -95,6 +96,16 @@ check: build
 
 test: deps guest build
 	@$(PYTHON) tests/run $(TESTS)
+
+# The pages' links are checked by `cargo xtask tidy`, which needs no mdbook.
+MDBOOK := target/mdbook/bin/mdbook
+$(MDBOOK):
+	@cargo install --quiet --root target/mdbook --locked mdbook --version 0.5.4
+
+docs: $(MDBOOK)
+	@cargo xtask tidy
+	@$(MDBOOK) build docs
+	@echo "target/book/index.html"
 
 conformance: deps build
 	@tools/install-packages $(CONFORMANCE_PACKAGES)

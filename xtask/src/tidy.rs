@@ -11,7 +11,7 @@ use crate::constants::Constants;
 use crate::layers::Layers;
 use crate::run::{output, root};
 use crate::symbols::Table;
-use crate::{bools, budgets, documents, library, numbers, promises, readmes, thin};
+use crate::{bools, budgets, documents, library, links, numbers, phrases, promises, readmes, thin};
 
 const WARN_LINES: usize = 400;
 const FAIL_LINES: usize = 600;
@@ -106,8 +106,11 @@ fn check_documents(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
             if *name == "docs/budgets.md" {
                 faults.extend(budgets::faults(name, &text, &constants));
             }
+            faults.extend(links::faults(name, &text, names, &|file| read(file).ok()));
         }
     }
+    faults.extend(links::missing(&read("docs/SUMMARY.md")?, names));
+    check_phrases(names, faults)?;
     let architecture = read("docs/architecture.md")?;
     // Tables of words that two parties share: heading, where the code has them, and how.
     let tables = [
@@ -144,6 +147,26 @@ fn check_documents(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
     for page in pages.filter(|page| !index.contains(&format!("(0{page})"))) {
         faults.push(format!("docs/decisions/README.md lacks 0{page}"));
     }
+    Ok(())
+}
+
+/// What programs say to their users, and what the configuration has, the guides explain.
+fn check_phrases(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
+    let read =
+        |name: &str| std::fs::read_to_string(root().join(name)).with_context(|| name.to_owned());
+    let page = "docs/user/troubleshooting.md";
+    let guide = read(page)?;
+    for name in names.iter().filter(|name| name.starts_with("tools/omniverb/src/doctor/")) {
+        faults.extend(phrases::faults(page, &guide, &phrases::findings(name, &read(name)?)?));
+    }
+    for name in ["host/tenancy/src/links/path.rs", "support/carry/src/show.rs"] {
+        faults.extend(phrases::faults(page, &guide, &phrases::reasons(&read(name)?, "=>")));
+    }
+    let page = "docs/reference/configuration.md";
+    let example = read("deploy/omniverbd.toml")?;
+    let keys: Vec<String> =
+        phrases::keys(&example).into_iter().map(|key| format!("| `{key}` |")).collect();
+    faults.extend(phrases::faults(page, &read(page)?, &keys));
     Ok(())
 }
 
