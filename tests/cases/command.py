@@ -6,7 +6,7 @@ import re
 from harness import duet, process
 from harness.case import WAITS, Case, Group, check
 from harness.containers import Pair
-from harness.daemon import as_user, environment
+from harness.daemon import Daemon, as_user, environment
 from harness.plain import UID, PlainPair
 
 
@@ -130,6 +130,26 @@ def _daemon_errors(pair):
         check("panicked" not in text and len(text.splitlines()) <= 8, f"{words}: {text}")
 
 
+def _port_of_another_daemon(pair):
+    """Where another daemon has the port the doctor names it, and how to use it."""
+    other = Daemon(pair.stage, UID, pair.namespace.enter())
+    try:
+        with duet.going_on(pair, "ib_write_bw", "-s", "65536"):
+            def has_port():
+                return any(vnic["port"] == "open" for vnic in pair.daemon.status()["vnics"])
+            process.until(has_port, 20, "the first daemon to have the port")
+            text = process.run(
+                [*pair.namespace.enter(), *as_user(UID), pair.stage.dist / "bin" / "omniverb",
+                 "doctor"], env=environment(OMNIVERB_SOCKET=other.socket), accept=(1,))
+        bad = [line for line in text.splitlines() if line.startswith("BAD") and "4791" in line]
+        check(len(bad) == 1, text)
+        for wanted in (f"omniverbd {pair.daemon.pid}", str(pair.daemon.socket),
+                       f"kill {pair.daemon.pid}", str(other.socket)):
+            check(wanted in bad[0], f"{wanted} is missing in\n{bad[0]}")
+    finally:
+        other.close()
+
+
 def groups():
     """The first in containers, the second as an ordinary user."""
     return [
@@ -144,5 +164,6 @@ def groups():
             Case("command.starts_a_daemon", _starts_a_daemon),
             Case("command.carries", _carries),
             Case("command.daemon_errors", _daemon_errors),
+            Case("command.port_of_another_daemon", _port_of_another_daemon),
         ], PlainPair, weight=WAITS),
     ]

@@ -332,6 +332,31 @@ def _present(pair):
     check(process.run(line, env=options) == guid, "a program without PATH is not found")
 
 
+def _swapped(pair):
+    """A link that is put in the place of a part of the folder is not followed."""
+    folder, victim = pair.stage.folder("files", UID), pair.stage.folder("victim", UID)
+    line = [*pair.namespace.enter(), *as_user(UID), pair.stage.dist / "bin" / "omniverb", "present"]
+    said = open(victim / "said", "w+", encoding="utf-8")  # noqa: SIM115 - closed below
+    keeping = process.start([*line, folder], env=pair.server.environment(), stdout=said,
+                            stderr=said)
+    try:
+        process.until(lambda: (folder / "complete").exists(), 30, "the folder's files")
+        shutil.copytree(folder / "sys", victim / "sys", symlinks=True)
+        process.run(["chown", "-R", str(UID), victim])
+        before = {path: path.read_text() for path in (victim / "sys").rglob("*") if path.is_file()}
+        os.rename(folder / "sys", folder / "moved")
+        os.symlink(victim / "sys", folder / "sys")
+        # Counters change, and are to be written.
+        duet.Duet(pair, ["ib_send_bw", "-F", "-n", "2000", "-s", "4096"]).finish(60)
+        process.until(lambda: keeping.poll() is not None, 30, "the end of `omniverb present`")
+        after = {path: path.read_text() for path in (victim / "sys").rglob("*") if path.is_file()}
+        check(after == before, f"written by way of a link: {process.written(said)}")
+        check("is a link" in process.written(said), process.written(said))
+    finally:
+        process.end(keeping)
+        said.close()
+
+
 # Without a library that could be led anywhere: system calls only, and no dynamic linker.
 _STATIC = r"""
 #include <dirent.h>
@@ -510,6 +535,7 @@ def _doctor_shows(pair):
 _BOTH = [("files", _files, 60), ("gids", _gids, 60), ("rdma", _rdma, 60),
          ("counters", _counters, 240), ("ibstat", _ibstat, 60), ("ucx", _ucx, 120)]
 _USER = [("kept", _kept, 300), ("not_possible", _not_possible, 60), ("present", _present, 60),
+         ("swapped", _swapped, 120),
          ("mounts", _mounts, 120),
          ("library_of_another_name", _library_of_another_name, 120),
          ("few_descriptors", _few_descriptors, 120), ("port_taken", _port_taken, 60),

@@ -7,6 +7,7 @@ mod constants;
 mod dist;
 mod documents;
 mod elf;
+mod environment;
 mod exports;
 mod follow;
 mod gate;

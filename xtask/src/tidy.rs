@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::constants::Constants;
+use crate::environment::Variables;
 use crate::layers::Layers;
 use crate::run::{output, root};
 use crate::symbols::Table;
@@ -82,6 +83,10 @@ fn check_file(name: &str, text: &str, faults: &mut Vec<String>, warnings: &mut V
     }
 }
 
+fn is_text_of_code(name: &str) -> bool {
+    [".rs", ".c", ".h"].iter().any(|end| name.ends_with(end))
+}
+
 /// What documents say is so. Decisions, and the page on what moved, say how things were.
 fn check_documents(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
     let read =
@@ -97,6 +102,13 @@ fn check_documents(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
     for name in names.iter().filter(is_code).filter(|name| !name.contains("/testing/")) {
         constants.add(name, &read(name)?)?;
     }
+    let mut variables = Variables::default();
+    for name in names.iter().filter(|name| is_text_of_code(name)) {
+        variables.add(name, &read(name)?);
+    }
+    faults.extend(
+        variables.faults("docs/reference/environment.md", &read("docs/reference/environment.md")?),
+    );
     for name in names.iter().filter(|name| name.ends_with(".md")) {
         if !name.starts_with("docs/decisions/0") && *name != "docs/moved.md" {
             let text = read(name)?;

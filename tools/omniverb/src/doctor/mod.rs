@@ -6,6 +6,7 @@ mod findings;
 mod kernel;
 mod libraries;
 mod network;
+mod port;
 mod processes;
 
 use findings::{Findings, Grade};
@@ -18,7 +19,7 @@ pub(crate) fn doctor(program: Option<&OsStr>) -> anyhow::Result<ExitCode> {
     let daemon = network::daemon(&mut findings);
     if let Some(path) = &daemon {
         network::gids(&mut findings, path);
-        network::port(&mut findings, path);
+        port::port(&mut findings, path);
         libraries::files(&mut findings, path);
         carried::broker(&mut findings, path);
     }

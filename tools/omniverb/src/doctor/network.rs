@@ -1,15 +1,11 @@
-//! The daemon, the addresses, the port.
+//! Looks at the daemon that serves us, and at the GIDs of its device.
 
 use super::findings::Findings;
 use crate::client::Client;
-use crate::{client, daemon};
+use crate::daemon;
 use std::io::ErrorKind;
 use std::net::Ipv6Addr;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-/// RoCE v2's port, as `/proc/net/udp` writes it.
-const PORT: &str = "12B7";
 
 /// The daemon that serves us, if one does.
 pub(super) fn daemon(findings: &mut Findings) -> Option<PathBuf> {
@@ -82,32 +78,4 @@ pub(super) fn gids(findings: &mut Findings, path: &Path) {
             "only loopback; other containers cannot reach this one until it has an address",
         );
     }
-}
-
-/// UDP port 4791 of this network namespace: the daemon reaches everybody outside through it.
-pub(super) fn port(findings: &mut Findings, path: &Path) {
-    let status = client::status(path).unwrap_or_default();
-    let own = std::fs::metadata("/proc/self/ns/net").map(|file| file.ino()).unwrap_or_default();
-    let vnics = status["vnics"].as_array().map_or(&[][..], Vec::as_slice);
-    let ours = vnics.iter().find(|vnic| vnic["namespace"].as_u64() == Some(own));
-    let mend = "end what holds it (ss -ulnp 'sport = 4791'; rmmod rdma_rxe), or other network \
-                namespaces and hosts cannot be reached";
-    match (ours.and_then(|vnic| vnic["port"].as_str()), is_taken()) {
-        (Some("open"), _) => {
-            findings.good("the daemon has UDP port 4791 of this network namespace")
-        }
-        (Some("unavailable"), _) => {
-            findings.bad("the daemon could not have UDP port 4791 of this network namespace", mend);
-        }
-        (_, true) => findings.bad("UDP port 4791 of this network namespace is taken", mend),
-        (_, false) => findings.good("UDP port 4791 of this network namespace is free"),
-    }
-}
-
-fn is_taken() -> bool {
-    ["/proc/net/udp", "/proc/net/udp6"].iter().any(|file| {
-        let text = std::fs::read_to_string(file).unwrap_or_default();
-        let local = |line: &str| line.split_whitespace().nth(1).map(str::to_owned);
-        text.lines().filter_map(local).any(|address| address.ends_with(&format!(":{PORT}")))
-    })
 }

@@ -1,33 +1,50 @@
-//! What earlier runs left behind.
+//! Looks for daemons and sockets that earlier runs left behind.
 
 use super::findings::Findings;
 use crate::daemon;
+use omniverb_session::SYSTEM_SOCKET;
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Daemons that nobody can reach any more.
+/// What a daemon's program is called.
+const DAEMON: &str = "omniverbd";
+
+/// Daemons that no program can reach any more.
 pub(super) fn daemons(findings: &mut Findings) {
     let mut lost = 0;
-    for folder in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let name = folder.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        let process = folder.path();
-        let comm = fs::read_to_string(process.join("comm")).unwrap_or_default();
+    for (pid, process) in all() {
         // A daemon in another container has its socket in that container's file system.
-        if comm.trim() != "omniverbd" || !same_files(&process) {
-            continue;
-        }
-        let Some(path) = socket_of(&process) else { continue };
+        let Some(path) = daemon_socket(&process).filter(|_| same_files(&process)) else { continue };
         if !path.exists() {
             lost += 1;
-            let text = format!("omniverbd {pid} serves {}, which is gone", path.display());
-            findings.bad(text, format_args!("kill {pid}"));
+            findings.bad(
+                format_args!(
+                    "omniverbd {pid} cannot be reached: its socket {} was removed",
+                    path.display()
+                ),
+                format_args!("end it (kill {pid}); omniverb run starts another"),
+            );
         }
     }
     if lost == 0 {
         findings.good("no daemon is left over");
     }
+}
+
+/// All processes that can be seen, and their folders in `/proc`.
+pub(super) fn all() -> impl Iterator<Item = (u32, PathBuf)> {
+    let folders = fs::read_dir("/proc").into_iter().flatten().flatten();
+    folders.filter_map(|folder| {
+        let pid = folder.file_name().to_str()?.parse().ok()?;
+        Some((pid, folder.path()))
+    })
+}
+
+/// What a process's program is called.
+pub(super) fn program(process: &Path) -> String {
+    fs::read_to_string(process.join("comm")).unwrap_or_default().trim_end().to_owned()
 }
 
 fn same_files(process: &Path) -> bool {
@@ -36,9 +53,23 @@ fn same_files(process: &Path) -> bool {
     matches!((theirs, ours), (Ok(theirs), Ok(ours)) if theirs == ours)
 }
 
+/// Where a process listens, if it is a daemon and that can be known.
+pub(super) fn daemon_socket(process: &Path) -> Option<PathBuf> {
+    if program(process) != DAEMON {
+        return None;
+    }
+    let line = fs::read(process.join("cmdline")).ok().filter(|line| !is_helper(line))?;
+    let is_root = fs::metadata(process).is_ok_and(|status| status.uid() == 0);
+    socket_of(&line).or_else(|| is_root.then(|| SYSTEM_SOCKET.into()))
+}
+
+/// Whether it is a helper that a daemon has started.
+fn is_helper(line: &[u8]) -> bool {
+    line.split(|byte| *byte == 0).any(|word| word == b"--helper")
+}
+
 /// The socket in a daemon's command line.
-fn socket_of(process: &Path) -> Option<PathBuf> {
-    let line = fs::read(process.join("cmdline")).ok()?;
+fn socket_of(line: &[u8]) -> Option<PathBuf> {
     let mut words = line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word));
     while let Some(word) = words.next() {
         if word == "--socket" {
@@ -51,7 +82,7 @@ fn socket_of(process: &Path) -> Option<PathBuf> {
     None
 }
 
-/// Sockets that nobody serves any more.
+/// Sockets that no daemon serves any more.
 pub(super) fn sockets(findings: &mut Findings) {
     for path in daemon::candidates() {
         let refused = daemon::connect(&path).is_err_and(|error| {
@@ -60,8 +91,21 @@ pub(super) fn sockets(findings: &mut Findings) {
         if path.exists() && refused {
             findings.note(
                 format_args!("{} is left over from a daemon that died", path.display()),
-                "the next daemon replaces it",
+                "nothing to do: the next daemon replaces it",
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemons_socket_is_in_its_command_line() {
+        let socket = |line: &str| socket_of(line.replace(' ', "\0").as_bytes());
+        assert_eq!(socket("omniverbd --detach --socket /a.sock"), Some("/a.sock".into()));
+        assert_eq!(socket("omniverbd --socket=/a.sock --detach"), Some("/a.sock".into()));
+        assert_eq!(socket("omniverbd --detach"), None);
     }
 }

@@ -8,6 +8,7 @@
 //! Programs are found by the variable in their environment that names the folder. The files of the
 //! locks go with the folder.
 
+use super::folder::Folder;
 use super::tree::{self, Tree};
 use super::values::Source;
 use anyhow::{Context, bail};
@@ -186,7 +187,7 @@ pub(super) fn keep(folder: &Path, socket: &Path, pid: i32) -> anyhow::Result<()>
         bail!("another process keeps {}", folder.display());
     }
     let (mut source, mut tree) = (Source::default(), Tree::default());
-    replace(folder, &mut source, &mut tree, socket)?;
+    let opened = replace(folder, &mut source, &mut tree, socket)?;
     let mut watched: Vec<OwnedFd> = pidfd::of(pid).into_iter().collect();
     ready()?;
     let mut seconds = BUSY_SECONDS;
@@ -200,7 +201,7 @@ pub(super) fn keep(folder: &Path, socket: &Path, pid: i32) -> anyhow::Result<()>
             return Ok(());
         }
         // A daemon that is gone may come back; a folder that cannot be written may again.
-        let changed = source.look(socket).and_then(|values| tree.show(folder, values));
+        let changed = source.look(socket).and_then(|values| tree.show(&opened, values));
         let changed = changed.unwrap_or(false);
         seconds = if changed { BUSY_SECONDS } else { (seconds + 1).min(QUIET_SECONDS) };
     }
@@ -213,10 +214,13 @@ fn replace(
     source: &mut Source,
     tree: &mut Tree,
     socket: &Path,
-) -> anyhow::Result<()> {
-    tree.show(folder, source.look(socket)?)?;
-    tree.remove_others(folder);
-    tree::complete(folder)
+) -> anyhow::Result<Folder> {
+    tree::make_folder(folder)?;
+    let opened = Folder::open(folder)?;
+    tree.show(&opened, source.look(socket)?)?;
+    tree.remove_others(&opened);
+    tree::complete(&opened)?;
+    Ok(opened)
 }
 
 fn ready() -> anyhow::Result<()> {

@@ -3,6 +3,7 @@
 //! a preloaded library (`app/paths`) leads those paths to a folder that is kept true.
 //! docs/decisions/0031-what-programs-read.md says why it is done so.
 
+mod folder;
 mod keeper;
 mod mounts;
 pub(crate) mod rdma;
@@ -12,6 +13,7 @@ mod values;
 
 use crate::{daemon, library};
 use anyhow::Context;
+use folder::Folder;
 use keeper::Kept;
 use omniverb_session::PRESENTED_VARIABLE;
 use omniverb_sys::own;
@@ -167,18 +169,17 @@ pub(crate) fn present(folder: &Path, task: Task) -> anyhow::Result<ExitCode> {
         Task::Once | Task::Always => {
             let (mut source, mut tree) = (Source::default(), Tree::default());
             let values = source.look(&socket)?;
-            // Whoever else can write there could put links in our way; who can write where it lies
-            // could put another folder in its place, now or later.
-            let pinned = tree::make_folder(&folder).and_then(|()| tree::Pinned::new(&folder));
-            let pinned = pinned.and_then(|pinned| {
-                own::check_folder(pinned.path())?;
-                Ok(pinned)
+            // Another user that may write there, or where it lies, could have us write elsewhere.
+            let opened = tree::make_folder(&folder).and_then(|()| Folder::open(&folder));
+            let opened = opened.and_then(|opened| {
+                own::check_folder(&opened.path())?;
+                Ok(opened)
             });
-            let pinned = pinned.with_context(|| {
+            let opened = opened.with_context(|| {
                 format!("{} has to be a folder that only you can write to", folder.display())
             })?;
-            tree.show(pinned.path(), values)?;
-            tree::complete(pinned.path())?;
+            tree.show(&opened, values)?;
+            tree::complete(&opened)?;
             if task == Task::Once {
                 return Ok(ExitCode::SUCCESS);
             }
@@ -186,7 +187,7 @@ pub(crate) fn present(folder: &Path, task: Task) -> anyhow::Result<ExitCode> {
                 std::thread::sleep(std::time::Duration::from_secs(1));
                 // A daemon that is gone may come back.
                 if let Ok(values) = source.look(&socket) {
-                    tree.show(pinned.path(), values)?;
+                    tree.show(&opened, values)?;
                 }
             }
         }

@@ -1,17 +1,15 @@
 //! The files of a device, as sysfs has them: what they are called and what they say, and keeping a
 //! folder so. A file that changes is replaced in one step, so nobody reads half of one.
 
+use super::folder::{File, Folder};
 use super::values::Values;
 use anyhow::Context;
 use omniverb_session::limits::GIDS_MAX;
-use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::fs::{Mode, OFlags, open};
 use std::collections::BTreeMap;
-use std::fs::{DirBuilder, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::fs::DirBuilder;
 use std::net::Ipv6Addr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
 
 /// Where the device's files are.
 const DEVICE: &str = "sys/class/infiniband/omv0";
@@ -22,13 +20,6 @@ const COMPLETE: &str = "complete";
 /// The version of the device, as `ibv_query_device` tells it.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What is at a path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum File {
-    Text(String),
-    Link(String),
-}
-
 /// A folder with the files of a device.
 #[derive(Debug, Default)]
 pub(super) struct Tree(BTreeMap<String, File>);
@@ -36,17 +27,17 @@ pub(super) struct Tree(BTreeMap<String, File>);
 impl Tree {
     /// Makes what is in `folder` say this; true if it said something else before. What somebody
     /// else put there stays.
-    pub(super) fn show(&mut self, folder: &Path, values: &Values) -> anyhow::Result<bool> {
+    pub(super) fn show(&mut self, folder: &Folder, values: &Values) -> anyhow::Result<bool> {
         let wanted = files(values);
         let mut changed = false;
         for (name, file) in &wanted {
             if self.0.get(name) != Some(file) {
-                write(&folder.join(name), file).with_context(|| format!("cannot write {name}"))?;
+                folder.write(name, file).with_context(|| format!("cannot write {name}"))?;
                 changed = true;
             }
         }
         for name in self.0.keys().filter(|name| !wanted.contains_key(*name)) {
-            let _ = std::fs::remove_file(folder.join(name));
+            let _ = folder.remove(name);
             changed = true;
         }
         self.0 = wanted;
@@ -54,42 +45,19 @@ impl Tree {
     }
 
     /// Removes what is in `folder` and not of this tree: what a keeper left that was killed.
-    pub(super) fn remove_others(&self, folder: &Path) {
+    pub(super) fn remove_others(&self, folder: &Folder) {
         self.remove_others_in(folder, "");
     }
 
-    fn remove_others_in(&self, folder: &Path, within: &str) {
-        for entry in std::fs::read_dir(folder.join(within)).into_iter().flatten().flatten() {
-            let Ok(name) = entry.file_name().into_string() else { continue };
+    fn remove_others_in(&self, folder: &Folder, within: &str) {
+        for (name, is_folder) in folder.entries(within).unwrap_or_default() {
             let name = if within.is_empty() { name } else { format!("{within}/{name}") };
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            if is_folder {
                 self.remove_others_in(folder, &name);
             } else if name != COMPLETE && !self.0.contains_key(&name) {
-                let _ = std::fs::remove_file(folder.join(name));
+                let _ = folder.remove(&name);
             }
         }
-    }
-}
-
-/// A folder by a descriptor: another one that is put in its place later is not written to.
-#[derive(Debug)]
-pub(super) struct Pinned {
-    _folder: OwnedFd,
-    path: PathBuf,
-}
-
-impl Pinned {
-    /// What is at a path now, if that is a folder and no link.
-    pub(super) fn new(folder: &Path) -> std::io::Result<Self> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let folder = open(folder, flags, Mode::empty())?;
-        let path = format!("/proc/self/fd/{}/.", folder.as_raw_fd()).into();
-        Ok(Self { _folder: folder, path })
-    }
-
-    /// By which this process reaches it.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
     }
 }
 
@@ -104,37 +72,8 @@ pub(super) fn is_complete(folder: &Path) -> bool {
 }
 
 /// Says so of one.
-pub(super) fn complete(folder: &Path) -> anyhow::Result<()> {
-    write(&folder.join(COMPLETE), &File::Text(String::new())).context("cannot write")
-}
-
-fn write(path: &Path, file: &File) -> std::io::Result<()> {
-    let parent = path.parent().unwrap_or(path);
-    let beside = parent.join(".new");
-    let make = || {
-        match std::fs::remove_file(&beside) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        match file {
-            // New, so not through a link.
-            File::Text(text) => OpenOptions::new()
-                .write(true)
-                .create_new(true)
-                .mode(0o644)
-                .open(&beside)?
-                .write_all(text.as_bytes()),
-            File::Link(aim) => symlink(aim, &beside),
-        }
-    };
-    match make() {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            make_folder(parent)?;
-            make()?;
-        }
-        result => result?,
-    }
-    std::fs::rename(&beside, path)
+pub(super) fn complete(folder: &Folder) -> anyhow::Result<()> {
+    folder.write(COMPLETE, &File::Text(String::new())).context("cannot write")
 }
 
 fn files(values: &Values) -> BTreeMap<String, File> {
@@ -303,33 +242,16 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_put_in_its_place_is_not_written_to() {
-        let top = std::env::temp_dir().join(format!("omniverb-pin-{}", std::process::id()));
-        let (folder, moved, others) = (top.join("shown"), top.join("moved"), top.join("others"));
-        make_folder(&folder).unwrap();
-        make_folder(&others).unwrap();
-        let pinned = Pinned::new(&folder).unwrap();
-        std::fs::rename(&folder, &moved).unwrap();
-        symlink(&others, &folder).unwrap();
-        assert!(Pinned::new(&folder).is_err(), "a link");
-        omniverb_sys::own::check_folder(pinned.path()).unwrap();
-        let mut tree = Tree::default();
-        assert!(tree.show(pinned.path(), &Values::default()).unwrap());
-        complete(pinned.path()).unwrap();
-        assert!(is_complete(&moved) && moved.join(DEVICE).is_dir());
-        assert_eq!(std::fs::read_dir(&others).unwrap().count(), 0);
-        std::fs::remove_dir_all(&top).unwrap();
-    }
-
-    #[test]
     fn a_folder_says_what_is_true_and_only_that() {
         let folder = std::env::temp_dir().join(format!("omniverb-tree-{}", std::process::id()));
         let mut values = Values::default();
         let (lo, eth): (Ipv6Addr, Ipv6Addr) = ("::1".parse().unwrap(), "fe80::1".parse().unwrap());
         values.gids = vec![(eth, Some("eth0".into())), (lo, None)];
+        make_folder(&folder).unwrap();
+        let kept = Folder::open(&folder).unwrap();
         let mut tree = Tree::default();
-        assert!(tree.show(&folder, &values).unwrap());
-        assert!(!tree.show(&folder, &values).unwrap(), "nothing is new");
+        assert!(tree.show(&kept, &values).unwrap());
+        assert!(!tree.show(&kept, &values).unwrap(), "nothing is new");
         let read = |name: &str| std::fs::read_to_string(folder.join(DEVICE).join(name));
         assert_eq!(read("ports/1/gid_attrs/ndevs/0").unwrap(), "eth0\n");
         assert!(read("ports/1/gid_attrs/ndevs/1").is_err());
@@ -338,31 +260,16 @@ mod tests {
         assert_eq!(read("ports/1/gids/31").unwrap(), format!("{}0000\n", "0000:".repeat(7)));
         values.gids.pop();
         values.counters.bytes_sent = 4000;
-        assert!(tree.show(&folder, &values).unwrap());
+        assert!(tree.show(&kept, &values).unwrap());
         assert!(read("ports/1/gid_attrs/types/1").is_err());
         assert_eq!(read("ports/1/counters/port_xmit_data").unwrap(), "1000\n");
         // What somebody who is gone left there.
         let old = folder.join(DEVICE).join("ports/1/gids/77");
         std::fs::write(&old, "").unwrap();
-        complete(&folder).unwrap();
-        tree.remove_others(&folder);
+        complete(&kept).unwrap();
+        tree.remove_others(&kept);
         assert!(!old.exists() && is_complete(&folder));
         assert_eq!(read("ports/1/counters/port_xmit_data").unwrap(), "1000\n");
-        std::fs::remove_dir_all(&folder).unwrap();
-    }
-
-    #[test]
-    fn a_link_is_replaced_and_not_followed() {
-        let folder = std::env::temp_dir().join(format!("omniverb-link-{}", std::process::id()));
-        make_folder(&folder).unwrap();
-        let victim = folder.join("victim");
-        std::fs::write(&victim, "whole").unwrap();
-        for name in [".new", COMPLETE] {
-            symlink(&victim, folder.join(name)).unwrap();
-        }
-        complete(&folder).unwrap();
-        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "whole");
-        assert!(!folder.join(COMPLETE).is_symlink());
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }
