@@ -17,6 +17,9 @@ _SEQUENCES, _SLOWLY = 100, 10_000
 # Connections at a time, and what one may cost an end: a row and an id, with what tables need to
 # begin with.
 _CONNECTIONS, _BYTES_EACH = 900, 400
+# What is compared with the kernel's, call by call.
+_ALIKE = ("vectors", "truncated", "several", "numbered", "ring", "sets", "nested", "arrivals",
+          "stops", "full")
 # Times that something is tried which needs an answer in time.
 _TURNS = 3
 # Connections that wait at a process that leaves.
@@ -178,6 +181,23 @@ def _lanes(way, program="lanes"):
     return run
 
 
+def _alike(way):
+    def run(ways):
+        """What calls say and do is what they say and do natively."""
+        line = ["/usr/bin/python3", "-B", staging.PROGRAMS / "sockets" / "alike.py", way]
+        plain = ways.run(False, *line, limit=60)
+        for _ in range(_TURNS):
+            ways.reports()
+            ours = ways.run(True, *line, limit=60)
+            check(ours == plain, f"{ours}\nnatively {plain}")
+            # Where the broker was too slow for `connect` it is TCP's.
+            links = [links for links, _ in ways.reports()]
+            if sum(links) > 0:
+                return
+        check(False, f"{links} were light")
+    return run
+
+
 def _refused(way):
     def run(ways):
         """Who waits at a process that leaves comes to whoever else has the socket."""
@@ -205,6 +225,7 @@ def groups():
               for way in ("held", "both", "asleep", "turns", "ends", "calls")]
     cases += [Case(f"light.pieces.{way}", _lanes(way, "pieces"), 90)
               for way in ("flags", "slow", "owes")]
+    cases += [Case(f"light.alike.{way}", _alike(way), 90) for way in _ALIKE]
     cases += [Case(f"light.refused.{way}", _refused(way), 90)
               for way in ("close", "wait", "end", "kill")]
     cases += [Case(f"light.python.{name}", sockets.suite(name), 200)

@@ -10,7 +10,7 @@ use crate::carry;
 use crate::carry::Wait;
 use crate::carry::parts::Parts;
 use crate::functions::watched;
-use crate::light::{self, Waits};
+use crate::light::{self, Waits, lists};
 use crate::slots::*;
 use crate::sole;
 
@@ -47,8 +47,8 @@ functions! {
 
     ov_readv(number: c_int, parts: *const libc::iovec, count: c_int) -> isize {
         // SAFETY: the program's arguments, as they are.
-        if light::row(number).is_some() && unsafe { are_empty(parts, count) } {
-            return 0;
+        if let Some(said) = unsafe { lists::vector(number, parts, count) } {
+            return said;
         }
         // SAFETY: the program's arguments, as they are.
         carry::receive(number, || unsafe { Parts::of_count(parts, count) }, 0, || unsafe {
@@ -58,6 +58,9 @@ functions! {
 
     ov_recv(number: c_int, bytes: *mut c_void, length: usize, flags: c_int) -> isize {
         if let Some(got) = receive_whole(number, bytes, length, flags) {
+            return got;
+        }
+        if let Some(got) = lists::truncated(number, flags, length) {
             return got;
         }
         let mut place = EMPTY;
@@ -97,18 +100,16 @@ functions! {
         }
         let mut place = EMPTY;
         let is_kernels = Cell::new(false);
-        let got = carry::receive(
-            number,
-            || carry::one_part(bytes, length, &mut place),
-            flags,
-            || {
+        let got = lists::truncated(number, flags, length).unwrap_or_else(|| {
+            let parts = || carry::one_part(bytes, length, &mut place);
+            carry::receive(number, parts, flags, || {
                 // SAFETY: the program's arguments, as they are.
                 let got =
                     unsafe { next_recvfrom(number, bytes, length, flags, address, address_length) };
                 is_kernels.set(got >= 0);
                 got
-            },
-        );
+            })
+        });
         // The kernel gives no address for a stream; nor do we for what did not come by this call.
         let is_ours = got >= 0 && !is_kernels.get();
         if is_ours && !address.is_null() && !address_length.is_null() {
@@ -138,6 +139,10 @@ functions! {
     }
 
     ov_recvmsg(number: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
+        // SAFETY: the program's arguments, as they are.
+        if let Some(said) = unsafe { lists::message(number, message) } {
+            return said;
+        }
         // SAFETY: the program's message, which the kernel would read as well.
         let parts = || unsafe {
             let is_one = !message.is_null();
@@ -146,13 +151,18 @@ functions! {
             all.map(|all| all.and_control((*message).msg_controllen))
         };
         let is_kernels = Cell::new(false);
-        let got = carry::receive(number, parts, flags, || {
+        let is_truncated = flags & libc::MSG_TRUNC != 0 && !message.is_null();
+        // SAFETY: it is there, as the kernel would find it.
+        let length = if is_truncated { unsafe { lists::length(message) } } else { 0 };
+        let native = || {
             let call = Call::Receive(message);
             // SAFETY: the program's arguments, as they are.
             let got = watched(call, || unsafe { next_recvmsg(number, message, flags) } as i64);
             is_kernels.set(got >= 0);
             got as isize
-        });
+        };
+        let got = lists::truncated(number, flags, length)
+            .unwrap_or_else(|| carry::receive(number, parts, flags, native));
         // What the kernel has said of bytes that came by it stays as it is.
         if got >= 0 && !is_kernels.get() {
             // As the kernel says for a stream: no name, no control data.
@@ -173,6 +183,15 @@ functions! {
         flags: c_int,
         timeout: *mut libc::timespec
     ) -> c_int {
+        // SAFETY: the program's arguments, as they are.
+        let light = unsafe {
+            lists::receive_many(number, messages, (count, flags), timeout, |message, flags| {
+                ov_recvmsg(number, message, flags)
+            })
+        };
+        if let Some(got) = light {
+            return got;
+        }
         sole::outlasts(number);
         carry::leave(number);
         carry::may_sleep();
@@ -194,8 +213,8 @@ functions! {
 
     ov_writev(number: c_int, parts: *const libc::iovec, count: c_int) -> isize {
         // SAFETY: the program's arguments, as they are.
-        if light::row(number).is_some() && unsafe { are_empty(parts, count) } {
-            return 0;
+        if let Some(said) = unsafe { lists::vector(number, parts, count) } {
+            return said;
         }
         // SAFETY: the program's arguments, as they are.
         carry::send(number, || unsafe { Parts::of_count(parts, count) }, 0, || unsafe {
@@ -242,6 +261,10 @@ functions! {
     }
 
     ov_sendmsg(number: c_int, message: *const libc::msghdr, flags: c_int) -> isize {
+        // SAFETY: the program's arguments, as they are.
+        if let Some(said) = unsafe { lists::message(number, message) } {
+            return said;
+        }
         let call = Call::Send { number, message, flags };
         // SAFETY: the program's message, which the kernel would read as well.
         let parts = || unsafe {
@@ -266,6 +289,13 @@ functions! {
         count: u32,
         flags: c_int
     ) -> c_int {
+        // SAFETY: the program's arguments, as they are.
+        let light = unsafe {
+            lists::send_many(number, messages, count, |message| ov_sendmsg(number, message, flags))
+        };
+        if let Some(sent) = light {
+            return sent;
+        }
         carry::stays_with_kernel(number, flags);
         sole::outlasts(number);
         carry::stop_sending(number);
@@ -462,15 +492,6 @@ functions! {
             }
         })
     }
-}
-
-/// A list has no bytes: files say nothing then, and neither does a socket that is taken for one.
-///
-/// # Safety
-/// As of `readv`.
-unsafe fn are_empty(parts: *const libc::iovec, count: c_int) -> bool {
-    // SAFETY: as the caller says.
-    unsafe { Parts::of_count(parts, count) }.is_some_and(|parts| parts.total() == 0)
 }
 
 /// The kernel does not look at an address of this length where a stream of TCP is connected.

@@ -7,22 +7,21 @@ use omniverb_stream::descriptors::{Kind, Why};
 
 use crate::call::{self, Call};
 use crate::carry::{Asked, File};
-use crate::data::{ov_recvmsg, ov_sendmsg};
-use crate::errno::{keeping_errno, set_errno};
+use crate::errno::{fails, keeping_errno, set_errno};
 use crate::functions::watched;
 use crate::slots::*;
 use crate::table::NUMBERS;
 use crate::{carry, light, numbered, own, place, sole, wanted};
 
 /// For the program there is nothing at this number.
-fn nothing_there() -> c_int {
+pub(crate) fn nothing_there() -> c_int {
     set_errno(libc::EBADF);
     -1
 }
 
 /// A number of the library's own, in a process that knows it.
 #[inline]
-fn is_own(number: c_int) -> bool {
+pub(crate) fn is_own(number: c_int) -> bool {
     own::has(number) && place::is_ours()
 }
 
@@ -101,7 +100,11 @@ functions! {
         }
         carry::shut(number, how);
         // SAFETY: the program's arguments, as they are.
-        watched(Call::Shutdown(number), || unsafe { next_shutdown(number, how) })
+        let done = watched(Call::Shutdown(number), || unsafe { next_shutdown(number, how) });
+        if done == 0 && how != libc::SHUT_WR {
+            light::stops_listening(number);
+        }
+        done
     }
 
     ov_setsockopt(
@@ -363,73 +366,14 @@ functions! {
             let result = carry::change_set(set, operation, number, event, || {
                 watched(call, || next_epoll_ctl(set, operation, number, event))
             });
-            if result == 0 {
-                light::changed_set(set, operation, number, event);
+            if result == 0 && !light::changed_set(set, operation, number, event) {
+                let operation = libc::EPOLL_CTL_DEL;
+                let call = Call::Member { set, operation, number, event };
+                watched(call, || next_epoll_ctl(set, operation, number, event));
+                return fails(libc::ENOSPC);
             }
             result
         }
-    }
-
-    ov_syscall(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> i64 {
-        let first = a as c_int;
-        let mut is_counted = false;
-        match number {
-            libc::SYS_close | libc::SYS_dup | libc::SYS_fcntl if is_own(first) => {
-                return i64::from(nothing_there());
-            }
-            libc::SYS_dup2 | libc::SYS_dup3 if makes_way(first, b as c_int) => {
-                return i64::from(nothing_there());
-            }
-            // SAFETY: the same call, by its own name.
-            libc::SYS_close_range => unsafe {
-                return i64::from(ov_close_range(a as u32, b as u32, c as c_int));
-            },
-            _ if carry::is_on() || light::is_on() => {
-                // SAFETY: the program's arguments, as they are.
-                if let Some(result) = unsafe { by_name(number, [a, b, c, d]) } {
-                    return result;
-                }
-                is_counted = numbered::leave(number, a);
-            }
-            _ => {}
-        }
-        // SAFETY: the program's arguments, as they are.
-        let make = || unsafe { next_syscall(number, a, b, c, d, e, f) };
-        let result = match numbered::call(number, [a, b, c, d, e, f]) {
-            Some(call) => watched(call, make),
-            None => make(),
-        };
-        if is_counted {
-            carry::uncount();
-        }
-        result
-    }
-}
-
-/// Calls by number that are made by their own names where sockets are carried.
-///
-/// # Safety
-/// As of the call.
-unsafe fn by_name(number: i64, [a, b, c, d]: [usize; 4]) -> Option<i64> {
-    let first = a as c_int;
-    // SAFETY: as the caller says.
-    unsafe {
-        Some(match number {
-            libc::SYS_close => i64::from(ov_close(first)),
-            libc::SYS_dup => i64::from(ov_dup(first)),
-            libc::SYS_dup2 => i64::from(ov_dup2(first, b as c_int)),
-            libc::SYS_dup3 => i64::from(ov_dup3(first, b as c_int, c as c_int)),
-            libc::SYS_fcntl => i64::from(ov_fcntl(first, b as c_int, c)),
-            libc::SYS_ioctl => i64::from(ov_ioctl(first, b as u64, c)),
-            libc::SYS_shutdown => i64::from(ov_shutdown(first, b as c_int)),
-            libc::SYS_epoll_ctl => {
-                let event = d as *mut libc::epoll_event;
-                i64::from(ov_epoll_ctl(first, b as c_int, c as c_int, event))
-            }
-            libc::SYS_sendmsg => ov_sendmsg(first, b as *const libc::msghdr, c as c_int) as i64,
-            libc::SYS_recvmsg => ov_recvmsg(first, b as *mut libc::msghdr, c as c_int) as i64,
-            _ => return None,
-        })
     }
 }
 
@@ -459,7 +403,7 @@ fn is_open(number: c_int) -> bool {
 
 /// Before something is put at a number: what is ours there goes elsewhere. True if what is to be
 /// put there is nothing for the program.
-fn makes_way(from: c_int, to: c_int) -> bool {
+pub(crate) fn makes_way(from: c_int, to: c_int) -> bool {
     if is_own(from) {
         return true;
     }

@@ -12,7 +12,8 @@
 //!   jump to the next library's function. Some call a function of [`looks`] with the arguments
 //!   first. The rest are functions of [`hooks`], and of [`data`] if they move bytes.
 //! * `call` is what a call does to descriptors: before and after it, whoever makes it. Calls by
-//!   `syscall()` are found out by `numbered`.
+//!   `syscall()` are found out by `numbered`; `by_number`
+//!   makes some of them by their names.
 //! * `table` has what is known; `kernel` asks the kernel where nothing is.
 //! * `place` knows whether this memory is this process's: a child of `vfork` runs in its parent's.
 //! * `sole` knows which sockets no other process has that it has shared, by `rows`; `ending` when
@@ -31,6 +32,7 @@
 #[macro_use]
 mod functions;
 
+pub mod by_number;
 mod call;
 mod carry;
 pub mod data;

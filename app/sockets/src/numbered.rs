@@ -7,7 +7,7 @@ use omniverb_stream::descriptors::Kind;
 
 use crate::call::Call;
 use crate::ending::End;
-use crate::{carry, place, sole, table};
+use crate::{carry, light, place, sole, table};
 
 /// Whether a call changes what is known. What makes processes, or rings, is noted at once: that
 /// call must be made from where the program made it.
@@ -22,6 +22,9 @@ pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
         }
         libc::SYS_execve | libc::SYS_execveat => carry::executes(),
         libc::SYS_exit_group => carry::ends(End::Now),
+        // Rings are refused, as container runtimes do: what they would do to a light connection is
+        // seen by nobody.
+        libc::SYS_io_uring_setup if light::is_on() => return true,
         libc::SYS_io_uring_setup => carry::leave_all(),
         libc::SYS_unshare | libc::SYS_seccomp => carry::stop(),
         _ => {}
@@ -43,10 +46,28 @@ pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
     false
 }
 
+/// Calls that a light connection, or a set with such members, may be given by number.
+const OF_LIGHT: [i64; 14] = [
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_select,
+    libc::SYS_pselect6,
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_getsockopt,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+];
+
 /// Bytes of sockets, of which some may be carried, are moved, or waited for.
 fn changes(number: i64) -> bool {
     let is_one = MOVES.contains(&number) || WAITS.contains(&number) || IN_SETS.contains(&number);
-    carry::is_on() && is_one
+    carry::is_on() && is_one || light::is_on() && (is_one || OF_LIGHT.contains(&number))
 }
 
 /// By their first argument.

@@ -133,7 +133,8 @@ pub(crate) fn send(
         Ok(link) => link,
         Err(sent) => return sent,
     };
-    let sent = outward::send(link, number, parts(), flags, clock::now(), native);
+    let sent =
+        outward::send(link, number, parts().filter(Parts::are_few), flags, clock::now(), native);
     resting::look(link, number);
     link.let_go();
     sent
@@ -192,7 +193,7 @@ pub(crate) fn receive(
             }
         }
     };
-    let got = inward::receive(link, number, parts(), flags, native);
+    let got = inward::receive(link, number, parts().filter(Parts::are_few), flags, native);
     link.let_go();
     got
 }

@@ -4,8 +4,10 @@ use core::ffi::{c_int, c_void};
 
 use omniverb_ring::UserMemory;
 
-/// Parts that there may be: with more a call is the kernel's.
+/// Parts of a call by a link: one with more is the kernel's.
 pub(crate) const MOST: usize = 64;
+/// Parts of any call (`IOV_MAX`).
+pub(crate) const IOV_MAX: usize = 1024;
 
 /// A list of parts, and how many bytes they have.
 #[derive(Clone, Copy)]
@@ -30,8 +32,8 @@ impl<'a> Parts<'a> {
             }
             total = total.checked_add(part.iov_len)?;
         }
-        let is_few = all.len() <= MOST && isize::try_from(total).is_ok();
-        is_few.then_some(Self { all, total, has_control: false })
+        let is_some = all.len() <= IOV_MAX && isize::try_from(total).is_ok();
+        is_some.then_some(Self { all, total, has_control: false })
     }
 
     /// Of a pointer and a count.
@@ -39,7 +41,7 @@ impl<'a> Parts<'a> {
     /// # Safety
     /// So many are there, if the count makes sense.
     pub(crate) unsafe fn of(all: *const libc::iovec, count: usize) -> Option<Parts<'a>> {
-        let is_list = !all.is_null() && all.is_aligned() && count <= MOST;
+        let is_list = !all.is_null() && all.is_aligned() && count <= IOV_MAX;
         // SAFETY: as the caller says.
         let all = is_list.then(|| unsafe { core::slice::from_raw_parts(all, count) })?;
         Parts::new(all)
@@ -52,6 +54,11 @@ impl<'a> Parts<'a> {
     pub(crate) unsafe fn of_count(all: *const libc::iovec, count: c_int) -> Option<Parts<'a>> {
         // SAFETY: as the caller says.
         usize::try_from(count).ok().and_then(|count| unsafe { Parts::of(all, count) })
+    }
+
+    /// A link can move them.
+    pub(super) fn are_few(&self) -> bool {
+        self.all.len() <= MOST
     }
 
     /// The call has room for what the kernel says of the bytes that it gives.

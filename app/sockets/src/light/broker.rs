@@ -1,7 +1,6 @@
 //! What is said to the broker of light connections, and by it.
 
 use core::cell::UnsafeCell;
-use core::ffi::c_int;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use omniverb_carry::message::{Reply, Request};
@@ -225,7 +224,7 @@ fn came(state: &mut State, reply: Reply, files: Files) {
             }
         }
         (Reply::Listens { tag, why: None }, _) => {
-            if let Some(listener) = state.listeners.of(tag as c_int) {
+            if let Some(listener) = state.listeners.of_id(tag as u32) {
                 listener.is_under_way = false;
             }
         }
@@ -239,7 +238,7 @@ fn came(state: &mut State, reply: Reply, files: Files) {
             unheard.heard = (unheard.heard + 1).min(unheard.said);
         }
         // Nobody is to come there, by whatever trunk.
-        (Reply::Listens { tag, .. }, _) => state.refuses(tag as c_int),
+        (Reply::Listens { tag, .. }, _) => state.refuses(tag as u32),
         _ => {}
     }
 }

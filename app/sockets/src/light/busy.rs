@@ -5,8 +5,6 @@
 //! connection home to the trunk, where what was said of credit and room holds: then there is as
 //! much room for what is not read as there would be without lanes.
 
-use core::ffi::c_int;
-
 use omniverb_carry::Lane;
 use omniverb_carry::trunk::{BYTES, LANES};
 use omniverb_stream::light::Frame;
@@ -16,10 +14,12 @@ use omniverb_stream::light::row::{Closing, Note};
 
 use super::lanes::{Before, Takes, handle};
 use super::numbers::{self, Token};
+use super::sets;
 use super::state::State;
 use super::trunk::{FOR_ANSWERS, Nonsense, Trunk};
 use crate::carry::parts::Parts;
 use crate::shared::Memory;
+use crate::table;
 
 const _: () = assert!(LANES as u32 == omniverb_stream::light::frame::LANES);
 const _: () = assert!(LANE_MAX as usize == omniverb_carry::trunk::LANE);
@@ -33,8 +33,8 @@ pub(super) enum Awaits<'a> {
     One(Token),
     /// For one of these.
     These(&'a [libc::pollfd]),
-    /// For a member of a set.
-    Members(c_int),
+    /// For a member of a set, or of those in it.
+    Members(u32),
 }
 
 impl State {
@@ -334,15 +334,19 @@ impl State {
                 for one in all.iter().filter(|one| one.events & reads != 0) {
                     if let Some(at) = numbers::row(one.fd) {
                         self.awaits_one(at);
+                    } else if sets::are_any() {
+                        self.awaits(Awaits::Members(table::look(one.fd).id()));
                     }
                 }
             }
             Awaits::Members(set) => {
                 let Some(place) = self.sets.find(set) else { return };
+                let are_nested = self.sets.nestings > 0;
                 for trunk in self.trunks[..self.trunks_end].iter_mut().flatten() {
                     for lane in trunk.lanes.inward() {
                         let at = trunk.lanes.rows[Way::In as usize][lane];
-                        if usize::from(self.rows.at(at).set) == place + 1 {
+                        let set = usize::from(self.rows.at(at).set);
+                        if set == place + 1 || are_nested && set != 0 {
                             trunk.awaits(lane);
                         }
                     }

@@ -6,16 +6,29 @@ use omniverb_stream::light::frame::Name;
 use omniverb_stream::light::{List, Names};
 
 use super::room::TRUNKS;
+use crate::table;
 
 /// Budget: listening sockets that light connections come to; at others there are those of the
 /// kernel's.
 const MOST: usize = 64;
 
+/// Budget: sets that tell of edges, of which it is known how much they were told.
+const TOLD: usize = 64;
+
+/// That a set was told of all that had come to a listening socket until then.
+#[derive(Clone, Copy)]
+struct Told {
+    listener: u32,
+    set: u32,
+    arrived: u32,
+}
+
 /// One of them.
 #[derive(Clone, Copy)]
 pub(super) struct Listener {
-    /// Its number; -1: none. One that is duplicated is known by the number that `listen` was
-    /// called with.
+    /// What all its numbers are called together ([`crate::table`]); 0: none.
+    pub id: u32,
+    /// One of them.
     pub number: c_int,
     /// What it listens at, and whether it is a socket of IPv6.
     pub name: Name,
@@ -27,10 +40,6 @@ pub(super) struct Listener {
     pub backlog: u32,
     /// How many there are of each trunk.
     pub by_trunk: [u32; TRUNKS],
-    /// The set of epoll that it is in, what that is to tell, and with which data.
-    pub set: c_int,
-    pub events: u32,
-    pub data: u64,
     /// This process has accepted there, or waited for somebody to come: a fork does not leave it to
     /// the child alone.
     pub is_used: bool,
@@ -40,8 +49,8 @@ pub(super) struct Listener {
     pub is_refused: bool,
     /// The broker has a duplicate of it.
     pub is_under_way: bool,
-    /// One has come since that was told of, for sets that tell of edges.
-    pub has_news: bool,
+    /// How many have come.
+    pub arrived: u32,
 }
 
 /// All of them.
@@ -50,9 +59,12 @@ pub(super) struct Listeners {
     /// How many connections wait, at all of them.
     pub waiting: u32,
     count: u32,
+    told: [Told; TOLD],
+    next_told: usize,
 }
 
 const NONE: Listener = Listener {
+    id: 0,
     number: -1,
     name: Name { address: [0; 16], port: 0 },
     is_six: false,
@@ -60,15 +72,13 @@ const NONE: Listener = Listener {
     pending: List::new(),
     backlog: 0,
     by_trunk: [0; TRUNKS],
-    set: -1,
-    events: 0,
-    data: 0,
     is_used: false,
     said: 0,
     is_refused: false,
     is_under_way: false,
-    has_news: false,
+    arrived: 0,
 };
+const NOBODY: Told = Told { listener: 0, set: 0, arrived: 0 };
 
 /// Whether one more may wait to be accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +92,7 @@ pub(super) enum Admission {
 impl Listener {
     /// There is one that may be accepted.
     pub(super) fn has_some(&self) -> bool {
-        self.number >= 0 && self.pending.count() > 0
+        self.id != 0 && self.pending.count() > 0
     }
 
     /// Whether there is room for one more of a trunk. The largest holder yields, so nobody is kept
@@ -101,24 +111,34 @@ impl Listener {
 
 impl Listeners {
     pub(super) const fn new() -> Self {
-        Self { all: [NONE; MOST], waiting: 0, count: 0 }
+        let told = [NOBODY; TOLD];
+        Self { all: [NONE; MOST], waiting: 0, count: 0, told, next_told: 0 }
     }
 
-    /// The one of a number.
+    /// The one of a number, by whichever of them it listens.
     pub(super) fn of(&mut self, number: c_int) -> Option<&mut Listener> {
         if self.count == 0 || number < 0 {
             return None;
         }
-        self.all.iter_mut().find(|one| one.number == number)
+        self.of_id(table::look(number).id())
+    }
+
+    /// The one of an id.
+    pub(super) fn of_id(&mut self, id: u32) -> Option<&mut Listener> {
+        if self.count == 0 || id == 0 {
+            return None;
+        }
+        self.all.iter_mut().find(|one| one.id == id)
     }
 
     /// A new one, or the same again.
     pub(super) fn add(&mut self, number: c_int) -> Option<&mut Listener> {
-        let place = match self.all.iter().position(|one| one.number == number) {
+        let id = Some(table::look(number).id()).filter(|id| *id != 0)?;
+        let place = match self.all.iter().position(|one| one.id == id) {
             Some(place) => place,
             None => {
-                let free = self.all.iter().position(|one| one.number == -1)?;
-                self.all[free] = Listener { number, ..NONE };
+                let free = self.all.iter().position(|one| one.id == 0)?;
+                self.all[free] = Listener { id, number, ..NONE };
                 self.count += 1;
                 free
             }
@@ -129,8 +149,9 @@ impl Listeners {
     /// It listens no more: connections that wait there.
     pub(super) fn remove(&mut self, number: c_int) -> Option<List> {
         let one = self.of(number)?;
-        let pending = one.pending;
+        let (pending, id) = (one.pending, one.id);
         *one = NONE;
+        self.told.iter_mut().filter(|one| one.listener == id).for_each(|one| *one = NOBODY);
         self.count -= 1;
         self.waiting -= pending.count();
         Some(pending)
@@ -138,7 +159,7 @@ impl Listeners {
 
     /// One that nobody has used so far.
     pub(super) fn unused(&self) -> Option<c_int> {
-        self.all.iter().find(|one| one.number >= 0 && !one.is_used).map(|one| one.number)
+        self.all.iter().find(|one| one.id != 0 && !one.is_used).map(|one| one.number)
     }
 
     /// Who hears those that connect to a name, the one for that address before one for all.
@@ -146,7 +167,7 @@ impl Listeners {
         let is_four = names.to.is_v4();
         let hears = |one: &&mut Listener| {
             let is_kind = !(one.is_six_only && is_four);
-            one.number >= 0 && !one.is_refused && is_kind && one.name.hears(&names.to)
+            one.id != 0 && !one.is_refused && is_kind && one.name.hears(&names.to)
         };
         let is_far = |one: &Listener| (one.name.is_any(), one.name.is_v4() != names.to.is_v4());
         self.all.iter_mut().filter(hears).min_by_key(|one| is_far(one))
@@ -157,14 +178,51 @@ impl Listeners {
         self.all.iter().map(|one| one.by_trunk[trunk]).sum()
     }
 
-    /// Those that have connections waiting and are in a set.
-    pub(super) fn in_set(&mut self, set: c_int) -> impl Iterator<Item = &mut Listener> {
-        let is_there = move |one: &&mut Listener| one.set == set && one.has_some();
-        self.all.iter_mut().filter(is_there)
+    /// Places that there may be something at.
+    pub(super) fn end(&self) -> usize {
+        if self.count == 0 { 0 } else { MOST }
     }
 
-    /// A set is closed.
-    pub(super) fn leave(&mut self, set: c_int) {
-        self.all.iter_mut().filter(|one| one.set == set).for_each(|one| one.set = -1);
+    /// The number and the id of what is at a place.
+    pub(super) fn known_at(&self, place: usize) -> Option<(c_int, u32)> {
+        let one = &self.all[place];
+        (one.id != 0).then_some((one.number, one.id))
+    }
+
+    /// The same if connections wait there.
+    pub(super) fn ready_at(&self, place: usize) -> Option<(c_int, u32)> {
+        self.known_at(place).filter(|_| self.all[place].has_some())
+    }
+
+    /// A set was told of all that has come there.
+    pub(super) fn was_told(&self, place: usize, set: u32) -> bool {
+        let one = &self.all[place];
+        self.told
+            .iter()
+            .any(|told| (told.listener, told.set, told.arrived) == (one.id, set, one.arrived))
+    }
+
+    /// It is told of that now.
+    pub(super) fn tells(&mut self, place: usize, set: u32) {
+        let (listener, arrived) = (self.all[place].id, self.all[place].arrived);
+        let found = self.told.iter().position(|one| (one.listener, one.set) == (listener, set));
+        let at = found.unwrap_or_else(|| {
+            self.next_told = (self.next_told + 1) % TOLD;
+            self.next_told
+        });
+        self.told[at] = Told { listener, set, arrived };
+    }
+
+    /// A set has asked anew what there is.
+    pub(super) fn asks(&mut self, id: u32, set: u32) {
+        let its = self.told.iter_mut().filter(|one| (one.listener, one.set) == (id, set));
+        its.for_each(|one| *one = NOBODY);
+    }
+
+    /// A number of one is closed, which another number is still for.
+    pub(super) fn is_known_by(&mut self, id: u32, number: c_int) {
+        if let Some(one) = self.of_id(id) {
+            one.number = number;
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Light connections in sets of epoll, and listening sockets to which some come.
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use omniverb_stream::light::row::{ERR, HUP};
 
@@ -16,8 +16,8 @@ use crate::table;
 use omniverb_stream::descriptors::Kind;
 
 const ALWAYS: u32 = ERR | HUP;
-const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
-const EDGE: u32 = libc::EPOLLET as u32;
+pub(super) const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
+pub(super) const EDGE: u32 = libc::EPOLLET as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 /// What may be asked for together with that.
 const EXCLUSIVELY: u32 = EXCLUSIVE
@@ -27,7 +27,7 @@ const EXCLUSIVELY: u32 = EXCLUSIVE
     | libc::EPOLLOUT as u32
     | libc::EPOLLWAKEUP as u32;
 /// What is no event.
-const FLAGS: u32 = ONE_SHOT | EDGE | libc::EPOLLWAKEUP as u32 | EXCLUSIVE;
+pub(super) const FLAGS: u32 = ONE_SHOT | EDGE | libc::EPOLLWAKEUP as u32 | EXCLUSIVE;
 
 fn answer(outcome: Option<Result<(), c_int>>) -> c_int {
     outcome.unwrap_or(Err(libc::EAGAIN)).map_or_else(fails, |()| 0)
@@ -65,8 +65,7 @@ pub(super) unsafe fn change(
     }
     let outcome = with(|state| {
         let at = state.row(token).ok_or(libc::EBADF)?;
-        HAS_SETS.store(true, Ordering::Relaxed);
-        let place = state.sets.find_or_add(set).ok_or(libc::ENOSPC)?;
+        let place = state.sets.find_or_add(table::look(set).id()).ok_or(libc::ENOSPC)?;
         let ours = place as u16 + 1;
         let is_member = state.rows.at(at).set == ours;
         match operation {
@@ -94,32 +93,21 @@ pub(super) unsafe fn change(
     answer(outcome)
 }
 
-/// The kernel has done an `epoll_ctl` with a listening socket.
-///
-/// # Safety
-/// The event is there, if the operation needs one.
-pub(super) unsafe fn changed(
-    set: c_int,
-    operation: c_int,
-    number: c_int,
-    event: *const libc::epoll_event,
-) {
+/// The kernel has done an `epoll_ctl` with a listening socket. `false`: it is in too many sets for
+/// light connections.
+pub(super) fn changed(set: c_int, number: c_int) -> bool {
     with(|state| {
-        let Some(listener) = state.listeners.of(number) else { return };
-        if operation == libc::EPOLL_CTL_DEL {
-            if listener.set == set {
-                listener.set = -1;
-            }
-        } else if !event.is_null() {
-            // SAFETY: the kernel has just read it.
-            let event = unsafe { event.read_unaligned() };
-            (listener.set, listener.events, listener.data) = (set, event.events, event.u64);
-            listener.has_news = true;
-        }
-        // So that the set is known as one that is looked at.
-        HAS_SETS.store(true, Ordering::Relaxed);
-        state.sets.find_or_add(set);
-    });
+        let (set, listener) = (table::look(set).id(), table::look(number).id());
+        state.listeners.asks(listener, set);
+        state.has_news = true;
+        state.joins_sets(number)
+    })
+    .unwrap_or(true)
+}
+
+/// A socket listens from now on, which may be in sets already. `false`: in too many.
+pub(super) fn has_joined(number: c_int) -> bool {
+    with(|state| state.joins_sets(number)).unwrap_or(true)
 }
 
 /// A set may get members that the kernel does not know, also while somebody sleeps in it.
@@ -130,7 +118,6 @@ pub(super) fn concerns(set: c_int) -> bool {
 impl State {
     /// It is in the set of a place from now on, which is to tell this.
     pub(super) fn join(&mut self, place: usize, at: u32, event: libc::epoll_event) {
-        HAS_SETS.store(true, Ordering::Relaxed);
         let row = self.rows.at(at);
         if row.set == 0 {
             row.set = place as u16 + 1;
@@ -141,11 +128,12 @@ impl State {
     }
 
     /// Writes what is ready in a set: how many events.
-    fn collect(&mut self, set: c_int, events: &mut [libc::epoll_event]) -> usize {
-        let Some(place) = self.sets.find(set) else { return 0 };
+    fn collect(&mut self, (set, id): (c_int, u32), events: &mut [libc::epoll_event]) -> usize {
+        let Some(place) = self.sets.find(id) else { return 0 };
         // Of the kernel's members there is always one that is told of.
         let most = events.len().max(2) - 1;
-        let mut count = self.collect_listeners(set, &mut events[..most]);
+        let mut count = self.collect_listeners((set, id), &mut events[..most]);
+        count += self.collect_sets(id, &mut events[count..most]);
         for _ in 0..self.sets.at(place).ready.count() {
             if count == most {
                 break;
@@ -174,21 +162,14 @@ impl State {
         count
     }
 
-    fn collect_listeners(&mut self, set: c_int, events: &mut [libc::epoll_event]) -> usize {
-        if self.listeners.waiting == 0 {
-            return 0;
+    /// A member may have something that its set is told of.
+    pub(super) fn is_told_of(&mut self, at: u32) -> bool {
+        let row = self.rows.at(at);
+        if row.events & !FLAGS == 0 && row.events & ONE_SHOT != 0 {
+            return false;
         }
-        let mut count = 0;
-        for one in self.listeners.in_set(set) {
-            let is_told = one.events & (EDGE | ONE_SHOT) != 0 && !one.has_news;
-            if is_told || one.events & libc::EPOLLIN as u32 == 0 || count == events.len() {
-                continue;
-            }
-            one.has_news = false;
-            events[count] = libc::epoll_event { events: libc::EPOLLIN as u32, u64: one.data };
-            count += 1;
-        }
-        count
+        let asked = row.events | ALWAYS;
+        self.readiness(at) & asked & !FLAGS != 0
     }
 }
 
@@ -201,6 +182,7 @@ pub(super) fn wait(
     waits: Waits,
     mask: *const libc::sigset_t,
 ) -> Result<c_int, c_int> {
+    let id = table::look(set).id();
     loop {
         let mut count = 0;
         // Where there is room for one event only the two take turns.
@@ -208,30 +190,30 @@ pub(super) fn wait(
         if is_first {
             count = with(|state| {
                 state.pump();
-                state.collect(set, events)
+                state.collect((set, id), events)
             })
             .ok_or(libc::EINTR)?;
         }
-        count = besides(set, events, count)?;
+        count = besides((set, id), events, count)?;
         if count == 0 && !is_first {
             let ours = with(|state| {
                 state.pump();
-                state.collect(set, events)
+                state.collect((set, id), events)
             });
             count = ours.unwrap_or(0);
         }
-        let has_members = with(|state| state.sets.find(set).is_some()).unwrap_or(false);
+        let has_members = with(|state| state.sets.find(id).is_some()).unwrap_or(false);
         if count == 0 && waits != Waits::Never && has_members {
-            count = look(|state| Some(state.collect(set, events)).filter(|count| *count > 0))
+            count = look(|state| Some(state.collect((set, id), events)).filter(|count| *count > 0))
                 .unwrap_or(0);
         }
         if count > 0 || waits == Waits::Never {
             return Ok(count as c_int);
         }
-        let sleeper = sleepers::enter(Awaits::Members(set));
+        let sleeper = sleepers::enter(Awaits::Members(id));
         let count = with(|state| {
             state.pump();
-            state.collect(set, events)
+            state.collect((set, id), events)
         });
         if count.is_some_and(|count| count > 0) {
             sleeper.leave();
@@ -240,14 +222,18 @@ pub(super) fn wait(
         let mut all = [libc::pollfd { fd: set, events: libc::POLLIN, revents: 0 }; 3];
         sleep(sleeper, &mut all, waits, mask)?;
         if waits.is_over() {
-            let count = with(|state| state.collect(set, events)).unwrap_or(0);
-            return besides(set, events, count).map(|count| count as c_int);
+            let count = with(|state| state.collect((set, id), events)).unwrap_or(0);
+            return besides((set, id), events, count).map(|count| count as c_int);
         }
     }
 }
 
 /// What the kernel has to say besides, behind so many events. A listening socket is told of once.
-fn besides(set: c_int, events: &mut [libc::epoll_event], count: usize) -> Result<usize, c_int> {
+fn besides(
+    (set, id): (c_int, u32),
+    events: &mut [libc::epoll_event],
+    count: usize,
+) -> Result<usize, c_int> {
     if count == events.len() {
         return Ok(count);
     }
@@ -260,8 +246,9 @@ fn besides(set: c_int, events: &mut [libc::epoll_event], count: usize) -> Result
         let one = rest[index];
         let is_told = told.iter().any(|other| {
             let (a, b) = (other.u64, one.u64);
-            a == b && with(|state| state.is_listeners(set, a)).unwrap_or(false)
+            a == b && with(|state| state.is_known_to_kernel(id, a)).unwrap_or(false)
         });
+        with(|state| state.was_told_by_kernel(id, one.u64));
         if !is_told {
             rest[kept] = one;
             kept += 1;
@@ -270,22 +257,8 @@ fn besides(set: c_int, events: &mut [libc::epoll_event], count: usize) -> Result
     Ok(count + kept)
 }
 
-impl State {
-    fn is_listeners(&mut self, set: c_int, data: u64) -> bool {
-        self.listeners.in_set(set).any(|one| one.data == data)
-    }
-}
-
-/// Some set has light members, or had some.
-static HAS_SETS: AtomicBool = AtomicBool::new(false);
-
-/// Sets have to be looked at when they are closed.
-pub(super) fn has_sets() -> bool {
-    HAS_SETS.load(Ordering::Relaxed)
-}
-
 /// A set is closed: its members are in none.
-pub(super) fn closed(set: c_int) {
+pub(super) fn closed(set: u32) {
     with(|state| {
         let Some(place) = state.sets.find(set) else { return };
         let all = numbers::each(0, u32::MAX).filter_map(numbers::row);
@@ -294,7 +267,6 @@ pub(super) fn closed(set: c_int) {
                 state.leave_set(at);
             }
         }
-        state.listeners.leave(set);
         state.sets.remove(place);
     });
 }

@@ -6,8 +6,9 @@
 //!
 //! * [`opening`]: `listen`, `connect`, `accept`. [`ranges`]: to which addresses. [`broker`]: who
 //!   leads to whom; [`proving`]: in another network namespace. [`told`]: who listens.
-//! * [`moving`]: bytes. [`waiting`], [`sleepers`], [`bell`]: until some come. [`polling`],
-//!   [`members`]: among other descriptors.
+//! * [`moving`]: bytes; [`lists`], [`discard`]: calls with many parts, or with bytes that nobody
+//!   wants. [`waiting`], [`sleepers`], [`bell`]: until some come. [`polling`],
+//!   [`members`], [`nested`], [`accept_events`]: among other descriptors.
 //! * [`trunk`]: what two processes share. [`pump`]: what comes by it. [`lanes`]: what a connection
 //!   has of it to itself; [`busy`], [`owners`]: which do.
 //! * [`refused`], [`strays`], [`again`]: connections that were refused by who listens, and go to
@@ -17,19 +18,23 @@
 //! * [`state`]: what is known, and its [`lock`]. [`numbers`]: of which number. [`options`],
 //!   [`names`]: what is asked of a socket.
 
+mod accept_events;
 mod again;
 mod bell;
 mod broker;
 mod busy;
+mod discard;
 mod full;
 mod here;
 mod lanes;
 mod listeners;
+pub(crate) mod lists;
 mod local;
 mod lock;
 mod members;
 mod moving;
 mod names;
+mod nested;
 mod numbers;
 mod opening;
 mod options;
@@ -67,6 +72,7 @@ pub(crate) use waiting::Waits;
 use crate::carry::parts::Parts;
 use crate::errno::{fails, keeping_errno};
 use crate::place;
+use crate::table::{self, NUMBERS};
 
 /// Budget: microseconds that calls of this process wait, in all, while others say that they are
 /// about to open connections to a socket that listens no more: `close`, `fork`. Who does so takes
@@ -173,11 +179,21 @@ pub(crate) fn closes(number: c_int) {
         return;
     }
     let is_light = numbers::token(number).is_some();
-    if !is_light && !opening::has_listened() && !members::has_sets() {
+    if !is_light && !opening::has_listened() && !sets::are_any() {
         return;
     }
     keeping_errno(|| {
         let listens = || with(|state| state.listeners.of(number).is_some()) == Some(true);
+        // Another number may be for the same.
+        let was = table::look(number);
+        let other = match was.is_duplicated() && !is_light {
+            true => NUMBERS.numbers_of(was.id()).find(|other| *other != number),
+            false => None,
+        };
+        if let Some(other) = other {
+            with(|state| state.listeners.is_known_by(was.id(), other));
+            return;
+        }
         if !is_light && listens() {
             told::waits_for_duplicate(number);
             told::unlistens(number);
@@ -193,8 +209,20 @@ pub(crate) fn closes(number: c_int) {
             }
             state.leave_listener(number);
         });
-        members::closed(number);
+        members::closed(was.id());
     });
+}
+
+/// A listening socket was shut down: nobody comes there any more, and who waits there is refused.
+pub(crate) fn stops_listening(number: c_int) {
+    if is_on() && place::is_ours() && opening::has_listened() {
+        keeping_errno(|| {
+            if with(|state| state.listeners.of(number).is_some()) == Some(true) {
+                told::unlistens(number);
+                with(|state| state.leave_listener(number));
+            }
+        });
+    }
 }
 
 /// All of a range are.
@@ -264,8 +292,8 @@ impl state::State {
     }
 
     /// The broker says that nobody is to come there.
-    pub(in crate::light) fn refuses(&mut self, number: c_int) {
-        let Some(listener) = self.listeners.of(number) else { return };
+    pub(in crate::light) fn refuses(&mut self, id: u32) {
+        let Some(listener) = self.listeners.of_id(id) else { return };
         (listener.is_under_way, listener.is_refused) = (false, true);
         let pending = core::mem::take(&mut listener.pending);
         listener.by_trunk = [0; TRUNKS];
@@ -341,7 +369,8 @@ pub(crate) unsafe fn change_set(
     Some(unsafe { members::change(set, operation, token, event) })
 }
 
-/// The kernel has done one.
+/// The kernel has done one. `false`: it is to be undone, since light connections in it would not be
+/// told of.
 ///
 /// # Safety
 /// As of the function.
@@ -350,11 +379,15 @@ pub(crate) unsafe fn changed_set(
     operation: c_int,
     number: c_int,
     event: *const libc::epoll_event,
-) {
+) -> bool {
     if is_listener(number) {
-        // SAFETY: as the caller says.
-        unsafe { members::changed(set, operation, number, event) };
+        if !members::changed(set, number) {
+            stops_listening(number);
+        }
+        return true;
     }
+    // SAFETY: as the caller says.
+    !is_on() || !place::is_ours() || unsafe { nested::changed(set, operation, number, event) }
 }
 
 /// `epoll_pwait`, in a set that has light members.

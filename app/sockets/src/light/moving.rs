@@ -21,18 +21,10 @@ use crate::errno;
 
 /// The least room in a trunk that bytes are put into.
 const LEAST: usize = FOR_ANSWERS + 1024;
-/// Flags that mean something here.
-const SENDS: c_int = libc::MSG_NOSIGNAL
-    | libc::MSG_DONTWAIT
-    | libc::MSG_MORE
-    | libc::MSG_EOR
-    | libc::MSG_CONFIRM
-    | libc::MSG_DONTROUTE;
-const RECEIVES: c_int = libc::MSG_PEEK
-    | libc::MSG_DONTWAIT
-    | libc::MSG_WAITALL
-    | libc::MSG_NOSIGNAL
-    | libc::MSG_CMSG_CLOEXEC;
+/// Flags that cannot be honoured here. What else there is changes nothing, or is ignored by TCP.
+const SENDS_NEVER: c_int = libc::MSG_OOB | libc::MSG_FASTOPEN;
+/// What there is never any of, for calls that receive.
+const RECEIVES_NEVER: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
 
 /// What becomes of a connection whose lane is full.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -74,7 +66,7 @@ pub(crate) fn send(
     about_to_wait: impl Fn(),
 ) -> isize {
     let Some(parts) = &parts else { return fails(libc::EINVAL) };
-    if flags & !SENDS != 0 {
+    if flags & SENDS_NEVER != 0 {
         return fails(libc::EOPNOTSUPP);
     }
     let sent = lanes::send(token, parts, 0);
@@ -345,7 +337,7 @@ pub(crate) fn receive(token: Token, parts: Option<Parts<'_>>, flags: c_int) -> i
     let Some(parts) = &parts else { return fails(libc::EINVAL) };
     let looks_and_waits = libc::MSG_PEEK | libc::MSG_WAITALL;
     let mut got = 0;
-    if flags & !RECEIVES == 0 && flags & looks_and_waits != looks_and_waits {
+    if flags & RECEIVES_NEVER == 0 && flags & looks_and_waits != looks_and_waits {
         got = lanes::receive(token, parts, Takes::of(flags)).unwrap_or_else(|| {
             // Now and then: who only receives by a lane looks after the rest here.
             with(|state| state.pump());
@@ -364,8 +356,8 @@ fn receive_in_steps(token: Token, parts: Parts<'_>, flags: c_int, mut got: usize
     if flags & libc::MSG_OOB != 0 {
         return fails(libc::EINVAL);
     }
-    if flags & !RECEIVES != 0 {
-        return fails(libc::EOPNOTSUPP);
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return fails(libc::EAGAIN);
     }
     let (takes, peeks) = (Takes::of(flags), flags & libc::MSG_PEEK != 0);
     let wants_all = flags & libc::MSG_WAITALL != 0;

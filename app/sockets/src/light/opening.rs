@@ -21,6 +21,7 @@ use rustix::thread::sched_yield;
 
 use super::broker::{self, Reached, Through};
 use super::busy::Awaits;
+use super::members;
 use super::names::{self, Family};
 use super::numbers::{self, Token};
 use super::ranges;
@@ -153,6 +154,11 @@ pub(super) fn listens(number: c_int) -> bool {
         }
         None => false,
     });
+    if is_there == Some(true) && !members::has_joined(number) {
+        with(|state| state.leave_listener(number));
+        ranges::leaves_out(number, table::look(number).id());
+        return false;
+    }
     if is_there == Some(true) {
         let said = keeping_errno(|| told::listens(number));
         with(|state| {
@@ -263,11 +269,11 @@ pub(super) fn again(token: Token) -> c_int {
 
 /// The set that a socket is in before it connects, as nginx's are, and what that is to tell; and
 /// whether there are others.
-fn member_of(number: c_int, id: u32) -> (Option<(c_int, libc::epoll_event)>, bool) {
+fn member_of(number: c_int, id: u32) -> (Option<(u32, libc::epoll_event)>, bool) {
     let (mut found, mut count) = (None, 0);
     table::MEMBERS.of_number(number, id, |member| {
         let event = libc::epoll_event { events: member.events, u64: member.data };
-        found = NUMBERS.numbers_of(member.set).next().map(|set| (set, event));
+        found = Some((member.set, event));
         count += 1;
     });
     (found, count > 1)

@@ -9,9 +9,10 @@ use super::busy::Awaits;
 use super::sleepers;
 use super::state::{State, with};
 use super::waiting::{Waits, look, sleep};
-use super::{numbers, opening, room};
+use super::{members, numbers, opening, room, sets};
 use crate::errno::errno;
 use crate::slots::next_ppoll;
+use crate::table;
 
 /// What the kernel says besides of data.
 const READ: u32 = IN | libc::POLLRDNORM as u32;
@@ -33,6 +34,9 @@ impl State {
             all |= if is & OUT != 0 { WRITE } else { 0 };
             return (all & (wanted | ALWAYS)) as i16;
         }
+        if sets::are_any() && self.has_ready(table::look(one.fd).id()) {
+            return (READ & wanted) as i16;
+        }
         let listener = self.listeners.of(one.fd).filter(|one| one.has_some());
         listener.map_or(0, |_| (READ & wanted) as i16)
     }
@@ -49,7 +53,12 @@ impl State {
 
 /// Some of these are light, or may be.
 pub(super) fn concerns(all: &[libc::pollfd]) -> bool {
-    all.iter().any(|one| numbers::token(one.fd).is_some() || opening::is_listener(one.fd))
+    let is_one = |one: &libc::pollfd| {
+        numbers::token(one.fd).is_some()
+            || opening::is_listener(one.fd)
+            || sets::are_any() && members::concerns(one.fd)
+    };
+    all.iter().any(is_one)
 }
 
 /// `ppoll`.

@@ -257,7 +257,7 @@ impl State {
         if let Some(listener) = self.listeners.hearing(&names) {
             self.rows.append(&mut listener.pending, row);
             listener.by_trunk[index] += 1;
-            listener.has_news = true;
+            listener.arrived = listener.arrived.wrapping_add(1);
             self.listeners.waiting += 1;
         }
         self.has_news = true;
@@ -424,6 +424,7 @@ impl State {
     pub(super) fn is_ready(&mut self, at: u32) {
         let row = self.rows.at(at);
         if let Some(set) = row.set.checked_sub(1) {
+            self.sets.has_news(usize::from(set));
             let set = self.sets.at(usize::from(set));
             self.rows.ready(&mut set.ready, at);
         }

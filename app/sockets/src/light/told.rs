@@ -9,12 +9,13 @@ use super::broker::{ANSWER, connection, mailbox_for, take, wait};
 use super::sleepers;
 use super::state::{State, with};
 use crate::carry::broker::say;
+use crate::table;
 
 /// A socket listens: by which connection the broker was told; 0: by none.
 pub(super) fn listens(number: c_int) -> u64 {
     // SAFETY: the program's socket, for this call.
     let file = unsafe { BorrowedFd::borrow_raw(number) };
-    let tag = number.unsigned_abs().into();
+    let tag = table::look(number).id().into();
     match mailbox_for(Request::Listen { tag }, &[file]) {
         true => connection(),
         false => 0,
@@ -48,7 +49,7 @@ pub(super) fn unlistens(number: c_int) {
         let by = state.listeners.of(number).map_or(0, |listener| listener.said);
         let is_late = state.unheard.late != 0 && state.unheard.late == connection();
         let is_said = by != 0 && by == connection() && {
-            say(Request::Unlisten { tag: number.unsigned_abs().into() }, &[])
+            say(Request::Unlisten { tag: table::look(number).id().into() }, &[])
         };
         // Who did not answer once is not waited for again.
         (is_said && !is_late).then(|| {
