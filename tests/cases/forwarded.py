@@ -12,7 +12,7 @@ from cases.programs import tests_of
 
 _ONE_PROCESS = ["messages", "errors", "extended", "nopoll", "itself", "windows", "xrc",
                 "xrc_shared", "xrc_opened", "flush", "multicast", "imports", "import_pages",
-                "dead", "counters", "ece", "unreachable"]
+                "dead", "counters", "ece", "unreachable", "receive_bounds"]
 _ARGUMENTS = {"messages.large_messages": [64]}
 # The engine sends from the address of the queue pair, which is not that which the peer expects
 # (docs/limitations.md, "The address of the loopback").

@@ -18,7 +18,8 @@ _SELF_CONTAINED = ["states", "errors", "keys", "events", "messages", "extended",
                    "lossy", "newest", "itself", "windows", "wider", "manners", "cancelled", "xrc",
                    "xrc_domains", "xrc_shared", "xrc_opened", "flush", "imported", "imports",
                    "import_pages", "import_lies", "strict", "multicast", "dead", "counters",
-                   "ece", "ethernet", "allocators", "unreachable", "crowded"]
+                   "ece", "ethernet", "allocators", "unreachable", "crowded",
+                   "receive_bounds"]
 
 # Arguments and time limits that differ from the default: by setting and name.
 _MILLION = 1_000_000

@@ -23,6 +23,17 @@ pub fn total(list: &[Sge]) -> u64 {
     list.iter().map(|sge| u64::from(sge.length)).sum()
 }
 
+impl Sge {
+    /// The part of an entry that a message touches: at most `length` bytes, from `skip` on.
+    #[inline(always)]
+    #[must_use]
+    pub fn touched(&self, skip: u64, length: usize) -> Sge {
+        let left = u64::from(self.length).saturating_sub(skip);
+        let address = self.address.wrapping_add(skip);
+        Sge { address, length: left.min(length as u64) as u32, lkey: self.lkey }
+    }
+}
+
 /// Checks one entry: region known, same PD, rights, range. Zero length needs no key.
 #[inline(always)]
 pub fn resolve(

@@ -31,6 +31,7 @@ mod mapped;
 mod mapped_within;
 mod messages;
 mod model;
+mod receive_bounds;
 mod refusals;
 mod removal;
 mod retries;

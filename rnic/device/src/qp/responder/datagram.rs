@@ -96,11 +96,12 @@ impl Inner {
             let regions = &qp.shared.regions;
             let cache = &mut self.recv_cache;
             let (pd, needed) = (qp.receive_pd, access::LOCAL_WRITE);
-            let Some(memory) = resolve(regions, cache, pd, sge, needed) else {
+            let sge = sge.touched(0, header.len() - done);
+            let Some(memory) = resolve(regions, cache, pd, &sge, needed) else {
                 return false;
             };
             memory.write(&header[done..]);
-            done += memory.len().min(header.len() - done);
+            done += memory.len();
         }
         true
     }

@@ -13,8 +13,9 @@ use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST};
 use omniverb_ring::Record;
 use omniverb_terms::{Refusal, Rkey, Service};
 
-/// Copies the record's payload, from `skip` on, to bytes `offset ..` of a scatter list.
-/// False: the list names memory it may not.
+/// Copies the record's payload to bytes `offset ..` of a scatter list. Checks what the payload
+/// touches, as hardware does: a receive may be wider than its region.
+/// False: the payload would touch memory that it may not.
 #[inline(always)]
 pub(super) fn scatter(
     qp: &Qp,
@@ -35,11 +36,11 @@ pub(super) fn scatter(
             before -= length;
             continue;
         }
+        let sge = sge.touched(before, record.length - done);
         let regions = &qp.shared.regions;
-        let Some(memory) = resolve(regions, cache, pd, sge, access::LOCAL_WRITE) else {
+        let Some(target) = resolve(regions, cache, pd, &sge, access::LOCAL_WRITE) else {
             return false;
         };
-        let target = memory.skip(before as usize).first(record.length - done);
         link.endpoint.request_payload(record, done, target);
         done += target.len();
         before = 0;
