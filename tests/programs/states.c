@@ -304,6 +304,24 @@ TEST(ignored_attributes)
     same(ibv_close_xrcd(xrcd), 0);
 }
 
+/* State numbers beyond ERR are refused (modify_qp() of uverbs_cmd.c), in the mask's words only. */
+TEST(states_that_do_not_exist)
+{
+    open_all();
+    struct ibv_qp *qp = fresh(IBV_QPT_RC);
+    struct ibv_qp_attr a = {.qp_state = IBV_QPS_RESET, .cur_qp_state = IBV_QPS_UNKNOWN};
+    same(ibv_modify_qp(qp, &a, IBV_QP_STATE), 0);
+    same(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_CUR_STATE), EINVAL);
+    qp_connect(&d, qp, qp_address(&d, qp, NULL));
+    a.qp_state = IBV_QPS_RTS;
+    same(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_CUR_STATE), EINVAL);
+    a.cur_qp_state = IBV_QPS_RTS;
+    same(ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_CUR_STATE), 0);
+    a.qp_state = IBV_QPS_UNKNOWN;
+    same(ibv_modify_qp(qp, &a, IBV_QP_STATE), EINVAL);
+    same(ibv_destroy_qp(qp), 0);
+}
+
 /* The kernel hands on whole bytes, and devices take as many bits of them as there are. */
 TEST(ignored_bits)
 {

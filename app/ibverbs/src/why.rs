@@ -52,7 +52,7 @@ pub(crate) fn not_posted(fault: PostFault) -> Errno {
             "a work request is refused: UD needs an address handle, and no other transport has one"
         ),
         PostFault::Flags => {
-            refused!(errno, "a work request is refused: a send flag, or kind of FLUSH, is unknown")
+            refused!(errno, "a work request is refused: its FLUSH names no known kind, or has data")
         }
         PostFault::Entries => refused!(
             errno,

@@ -23,7 +23,6 @@ pub mod send_flags {
     pub const SIGNALED: u32 = 2;
     pub const SOLICITED: u32 = 4;
     pub const INLINE: u32 = 8;
-    pub const ALL: u32 = FENCE | SIGNALED | SOLICITED | INLINE;
 }
 
 pub mod access {

@@ -117,7 +117,7 @@ pub enum PostFault {
     Opcode,
     /// A datagram without a destination, or something else with one.
     Destination,
-    /// Unknown flags, or a FLUSH that does not say what it is to do.
+    /// A FLUSH that does not say what it is to do, or has data.
     Flags,
     /// More entries than the queue was made for.
     Entries,

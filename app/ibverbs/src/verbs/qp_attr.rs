@@ -62,8 +62,11 @@ pub(super) fn check(mask: QpMask, attr: &ibv_qp_attr) -> Result<(), Errno> {
         let why = "a value that the mask names is out of range";
         return Err(refused!(Errno::EINVAL, "ibv_modify_qp: {why} (mask {mask:?})"));
     }
-    let is_state = State::from_number(attr.qp_state).is_some();
-    if mask.contains(QpMask::STATE) && !is_state { Err(Errno::EINVAL) } else { Ok(()) }
+    let names = |flag: QpMask, number| !mask.contains(flag) || State::from_number(number).is_some();
+    match names(QpMask::STATE, attr.qp_state) && names(QpMask::CUR_STATE, attr.cur_qp_state) {
+        true => Ok(()),
+        false => Err(refused!(Errno::EINVAL, "ibv_modify_qp: a state that does not exist")),
+    }
 }
 
 /// Changes a queue pair of this process. What is asked has been [looked at](check), and the GIDs

@@ -144,8 +144,8 @@ pub(super) unsafe extern "C" fn create_srq_ex(
         let mask = (*init).comp_mask;
         let named = mask & IBV_SRQ_INIT_ATTR_TYPE != 0;
         let kind = if named { (*init).srq_type } else { IBV_SRQT_BASIC };
-        let most = if kind == IBV_SRQT_XRC { known | extended } else { known };
-        if mask & !most != 0 || !matches!(kind, IBV_SRQT_BASIC | IBV_SRQT_XRC) {
+        // What is of XRC means nothing to a basic one: drivers do not look at it.
+        if mask & !(known | extended) != 0 || !matches!(kind, IBV_SRQT_BASIC | IBV_SRQT_XRC) {
             return null(Errno::EOPNOTSUPP);
         }
         if mask & IBV_SRQ_INIT_ATTR_PD == 0 || (*init).pd.is_null() {
@@ -174,7 +174,7 @@ pub(super) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32)
 }
 
 /// `ibv_modify_srq`: the limit, and how many receives it may hold. As in the kernel, other bits of
-/// the mask mean nothing.
+/// the mask mean nothing. What is refused changes nothing.
 ///
 /// # Safety
 /// As in the manual page.
@@ -186,8 +186,12 @@ pub unsafe extern "C" fn ov_ibv_modify_srq(
 ) -> c_int {
     // SAFETY: the caller's promise.
     let (inner, attr) = unsafe { (&SrqShell::of(srq).inner, *attr) };
-    let sane = attr.max_wr > 0 && attr.max_wr <= limits::WR_MAX;
-    if mask & SRQ_MAX_WR != 0 {
+    let resizes = mask & SRQ_MAX_WR != 0;
+    let (before, _, _) = inner.query();
+    let capacity = if resizes { attr.max_wr } else { before };
+    let is_limit = mask & SRQ_LIMIT == 0 || attr.srq_limit <= capacity;
+    if resizes {
+        let sane = attr.max_wr > 0 && attr.max_wr <= limits::WR_MAX && is_limit;
         match if sane { inner.resize(attr.max_wr) } else { Err(ResizeError::TooFew) } {
             Ok(()) => {}
             Err(ResizeError::TooFew) => return Errno::EINVAL.raw(),

@@ -32,7 +32,7 @@ mod unresolved;
 mod waiting;
 mod way;
 
-use order::{Finish, Kept, Order, SendEntry, Step, Verdict, Why, keep, local_access};
+use order::{ATOMIC_BYTES, Finish, Kept, Order, SendEntry, Step, Verdict, Why, keep, local_access};
 pub(super) use patience::Patience;
 pub(super) use queue::SendQueue;
 pub(super) use unresolved::Unresolved;
@@ -80,7 +80,6 @@ impl Inner {
         if !matches!(self.machine.state(), State::Rts | State::Sqd | State::Sqe | State::Err)
             || !opcode_is_valid(qp.service, work.opcode)
             || (qp.service == Service::Ud) != work.to.is_some()
-            || work.flags & !send_flags::ALL != 0
             || (work.opcode == opcode::FLUSH && !is_flush(work))
         {
             return Err(PostError::Invalid(self.fault(qp, work)));
@@ -168,6 +167,10 @@ impl Inner {
             traced: None,
             has_traced_wait: false,
         };
+        // Beyond the eight bytes of what it finds an atomic touches nothing of its list.
+        if order.is_atomic() {
+            order.length = length.min(ATOMIC_BYTES);
+        }
         if self.sends.is_empty() && self.machine.state() == State::Rts {
             match self.attempt(qp, &mut order, &work.data) {
                 Ok(Step::Started(Finish::Done)) => {
@@ -216,7 +219,7 @@ impl Inner {
     /// Tries a request that has no unstarted request before it.
     #[inline(always)]
     fn attempt(&mut self, qp: &Qp, order: &mut Order, data: &Data<'_>) -> Result<Step, Broken> {
-        if order.length > MESSAGE_MAX || (order.is_eight_long() && order.length != 8) {
+        if order.length > MESSAGE_MAX || (order.is_eight_long() && order.length != ATOMIC_BYTES) {
             return Ok(Step::Fail(status::LOC_LEN_ERR));
         }
         if order.is_local() {
@@ -230,9 +233,9 @@ impl Inner {
             Data::Inline(parts) => self.transmit(qp, order, parts),
             Data::Gather([]) => self.transmit(qp, order, &[]),
             Data::Gather([sge]) => {
-                let needed = local_access(order);
+                let (needed, sge) = (local_access(order), sge.touched(0, order.length as usize));
                 let regions = &qp.shared.regions;
-                match resolve(regions, &mut self.send_cache, qp.pd, sge, needed) {
+                match resolve(regions, &mut self.send_cache, qp.pd, &sge, needed) {
                     Some(part) => self.transmit(qp, order, &[part]),
                     None => Ok(Step::Fail(status::LOC_PROT_ERR)),
                 }
@@ -244,9 +247,11 @@ impl Inner {
     #[inline(never)]
     fn attempt_list(&mut self, qp: &Qp, order: &mut Order, list: &[Sge]) -> Result<Step, Broken> {
         let mut parts = [UserMemory::EMPTY; SGE_MAX as usize];
+        let mut left = order.length as usize;
         for (part, sge) in parts.iter_mut().zip(list) {
-            let needed = local_access(order);
-            match resolve(&qp.shared.regions, &mut self.send_cache, qp.pd, sge, needed) {
+            let (needed, sge) = (local_access(order), sge.touched(0, left));
+            left -= sge.length as usize;
+            match resolve(&qp.shared.regions, &mut self.send_cache, qp.pd, &sge, needed) {
                 Some(memory) => *part = memory,
                 None => return Ok(Step::Fail(status::LOC_PROT_ERR)),
             }

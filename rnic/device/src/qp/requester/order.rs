@@ -5,6 +5,9 @@ use crate::queue::SgeList;
 use crate::work::{Addressee, Data};
 use omniverb_terms::{Psn, Rkey};
 
+/// Bytes that an atomic reads and writes, at both ends.
+pub(super) const ATOMIC_BYTES: u64 = 8;
+
 /// The numbers of a request that was traced, its answer not yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Numbers {

@@ -65,10 +65,13 @@ impl Inner {
             Kept::Bytes(_) => return Err(Broken), // a READ into inline data does not exist
         };
         let mut parts = Vec::with_capacity(list.len());
+        let mut left = order.length as usize;
         for sge in list {
             let regions = &qp.shared.regions;
             let cache = &mut self.send_cache;
-            match resolve(regions, cache, qp.pd, sge, access::LOCAL_WRITE) {
+            let sge = sge.touched(0, left);
+            left -= sge.length as usize;
+            match resolve(regions, cache, qp.pd, &sge, access::LOCAL_WRITE) {
                 Some(part) => parts.push(part),
                 None => return Ok(Placed::Protection),
             }
