@@ -15,7 +15,7 @@ _ONE_PROCESS = ["messages", "errors", "extended", "nopoll", "itself", "windows",
                 "dead", "counters", "ece", "unreachable", "receive_bounds"]
 _ARGUMENTS = {"messages.large_messages": [64]}
 # The engine sends from the address of the queue pair, which is not that which the peer expects
-# (docs/limitations.md, "The address of the loopback").
+# (docs/reference/limits/network.md).
 _NOT_HERE = {"itself.loopback_address"}
 
 

@@ -3,7 +3,7 @@
  * dies. */
 #include "wider.h"
 
-/* resource_type, as docs/limitations.md says: without a driver's number, and as in mlx5dv.h. */
+/* resource_type (docs/reference/limits/verbs.md): without a driver's number, and as in mlx5dv.h. */
 enum { OF_QP = 1, OF_SRQ = 4, OF_CQ = 5 };
 enum { PIECES = 64, PAGE = 4096 };
 
