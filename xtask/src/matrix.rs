@@ -99,8 +99,8 @@ fn page(table: &Table, connections: &Table) -> String {
     write!(
         out,
         "\n## Private nodes\n\n`IBVERBS_PRIVATE_` {}: {names} names each, so that programs linked \
-         to provider libraries\n(libmlx5, libefa, ...) load. {} answer for real, the others as \
-         not offered.\n",
+         to\nprovider libraries (libmlx5, libefa, ...) load.\n{} answer for real,\n\
+         the others as not offered.\n",
         numbers.join(", "),
         table.private.works.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(" and "),
     )
@@ -108,8 +108,8 @@ fn page(table: &Table, connections: &Table) -> String {
     if let Some(own) = &table.own {
         write!(
             out,
-            "\n`{}`: {} functions for Omniverb's own other libraries; no default versions, so no \
-         program\nis bound to them (decisions/0027).\n",
+            "\n`{}`: {} functions for Omniverb's own other libraries; no default versions, so\n\
+         no program is bound to them (decisions/0027).\n",
             own.node,
             own.functions.len(),
         )
