@@ -139,6 +139,12 @@ pub(crate) fn is_harmless(level: c_int, name: c_int) -> bool {
     HARMLESS.iter().any(|(of, names)| *of == level && names.contains(&name))
 }
 
+/// An option changes what is received, or what is said of it: also of bytes that have come. (How
+/// many are left, which `TCP_INQ` has said, is known.)
+pub(crate) fn changes_receiving(level: c_int, name: c_int) -> bool {
+    OPTIONS.contains(&(level, name)) && (level, name) != (libc::IPPROTO_TCP, libc::TCP_INQ)
+}
+
 /// A command has a signal tell of a descriptor.
 pub(crate) fn is_about_signals(command: c_int, argument: usize) -> bool {
     match command {

@@ -11,6 +11,7 @@ use crate::carry::Wait;
 use crate::carry::parts::Parts;
 use crate::functions::watched;
 use crate::light::{self, Waits, lists};
+use crate::messages;
 use crate::slots::*;
 use crate::sole;
 
@@ -63,9 +64,9 @@ functions! {
         if let Some(got) = lists::truncated(number, flags, length) {
             return got;
         }
-        let mut place = EMPTY;
+        let (mut place, to) = (EMPTY, room_for(number, bytes, flags));
         // SAFETY: the program's arguments, as they are.
-        carry::receive(number, || carry::one_part(bytes, length, &mut place), flags, || unsafe {
+        carry::receive(number, || carry::one_part(to, length, &mut place), flags, || unsafe {
             next_recv(number, bytes, length, flags)
         })
     }
@@ -98,10 +99,10 @@ functions! {
         {
             return got;
         }
-        let mut place = EMPTY;
+        let (mut place, to) = (EMPTY, room_for(number, bytes, flags));
         let is_kernels = Cell::new(false);
         let got = lists::truncated(number, flags, length).unwrap_or_else(|| {
-            let parts = || carry::one_part(bytes, length, &mut place);
+            let parts = || carry::one_part(to, length, &mut place);
             carry::receive(number, parts, flags, || {
                 // SAFETY: the program's arguments, as they are.
                 let got =
@@ -169,8 +170,11 @@ functions! {
             // SAFETY: where the kernel would write it.
             unsafe {
                 (*message).msg_namelen = 0;
-                (*message).msg_controllen = 0;
+                let room = core::mem::take(&mut (*message).msg_controllen);
                 (*message).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+                if let Some(left) = carry::left_behind(number) {
+                    messages::says_left(&mut *message, room, left);
+                }
             }
         }
         got
@@ -342,8 +346,8 @@ functions! {
     ov_poll(all: *mut libc::pollfd, count: u64, timeout: c_int) -> c_int {
         // SAFETY: the program's arguments, as they are.
         unsafe {
-            carry::poll(all, count, || Wait::of_milliseconds(timeout), |waits| {
-                let timeout = if waits { timeout } else { 0 };
+            carry::poll(all, count, || Wait::of_milliseconds(timeout), |how| {
+                let timeout = if how.waits() { timeout } else { 0 };
                 let limit = || Some(Waits::of_milliseconds(timeout));
                 let light = light::poll(all, count, limit, core::ptr::null());
                 light.unwrap_or_else(|| next_poll(all, count, timeout))
@@ -369,8 +373,9 @@ functions! {
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the program's arguments, as they are.
         unsafe {
-            carry::poll(all, count, || wait_until(timeout), |waits| {
-                let timeout = if waits { timeout } else { &raw const zero };
+            carry::poll(all, count, || wait_until(timeout), |how| {
+                let timeout = if how.waits() { timeout } else { &raw const zero };
+                let mask = how.mask(mask);
                 let light = light::poll(all, count, || Waits::of(timeout), mask);
                 light.unwrap_or_else(|| next_ppoll(all, count, timeout, mask))
             })
@@ -406,9 +411,9 @@ functions! {
                 let asked = timeout.as_ref().map(|asked| (asked.tv_sec, asked.tv_usec));
                 Wait::of_time(asked.map(|(s, us)| (s, us.saturating_mul(1000))))
             };
-            carry::select(end, [read, write, except], wait, |waits| {
+            carry::select(end, [read, write, except], wait, |how| {
                 let mut zero = libc::timeval { tv_sec: 0, tv_usec: 0 };
-                let timeout = if waits { timeout } else { &raw mut zero };
+                let timeout = if how.waits() { timeout } else { &raw mut zero };
                 let light = light::select(&selected, || Waits::of_time(timeout), core::ptr::null());
                 light.unwrap_or_else(|| next_select(end, read, write, except, timeout))
             })
@@ -427,8 +432,9 @@ functions! {
         // SAFETY: the program's arguments, as they are.
         unsafe {
             let selected = light::Selected { end, sets: [read, write, except] };
-            carry::select(end, [read, write, except], || wait_until(timeout), |waits| {
-                let timeout = if waits { timeout } else { &raw const zero };
+            carry::select(end, [read, write, except], || wait_until(timeout), |how| {
+                let timeout = if how.waits() { timeout } else { &raw const zero };
+                let mask = how.mask(mask);
                 let light = light::select(&selected, || Waits::of(timeout), mask);
                 light.unwrap_or_else(|| next_pselect(end, read, write, except, timeout, mask))
             })
@@ -492,6 +498,14 @@ functions! {
             }
         })
     }
+}
+
+/// Where a call wants bytes: nowhere, if they are only counted (`MSG_TRUNC`), and then null is as
+/// good as anything else.
+fn room_for(number: c_int, bytes: *mut c_void, flags: c_int) -> *mut c_void {
+    let is_counted = bytes.is_null() && flags & libc::MSG_TRUNC != 0;
+    let is_nowhere = is_counted && light::row(number).is_none();
+    if is_nowhere { core::ptr::dangling_mut() } else { bytes }
 }
 
 /// The kernel does not look at an address of this length where a stream of TCP is connected.

@@ -119,12 +119,19 @@ functions! {
             return unsafe { light::set(at, (level, name), value, length) };
         }
         light::is_timed(level, name);
-        if !call::is_harmless(level, name) {
+        if call::changes_receiving(level, name) {
             carry::leave(number);
+        } else if !call::is_harmless(level, name) {
+            carry::leave_unread_here(number);
         }
         let call = Call::Option { number, level, name };
         // SAFETY: the program's arguments, as they are.
-        watched(call, || unsafe { next_setsockopt(number, level, name, value, length) })
+        let set = watched(call, || unsafe { next_setsockopt(number, level, name, value, length) });
+        if set == 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_INQ) {
+            // SAFETY: the kernel has just read a number there.
+            carry::inquires(number, unsafe { value.cast::<c_int>().read_unaligned() });
+        }
+        set
     }
 
     ov_getsockname(number: c_int, address: *mut c_void, length: *mut u32) -> c_int {

@@ -1,4 +1,4 @@
-//! Descriptors that travel in messages on unix sockets.
+//! What messages carry besides bytes: descriptors on unix sockets, and how many bytes are left.
 //!
 //! What is passed may be received by anybody, and stays open as long as it is under way: a socket
 //! that is passed is the kernel's. What is received is somebody's: nothing is known of it.
@@ -79,4 +79,28 @@ pub(crate) unsafe fn each(message: *const libc::msghdr, mut with: impl FnMut(c_i
             header = libc::CMSG_NXTHDR(message, header);
         }
     }
+}
+
+/// Says in a message how many bytes are left behind those that were received (`TCP_INQ`), as the
+/// kernel does where there are `room` bytes for that.
+///
+/// # Safety
+/// They are there.
+pub(crate) unsafe fn says_left(message: &mut libc::msghdr, room: usize, left: c_int) {
+    // SAFETY: arithmetic.
+    let (length, space) =
+        unsafe { (libc::CMSG_LEN(size_of::<c_int>() as u32), libc::CMSG_SPACE(4)) };
+    if message.msg_control.is_null() || room < length as usize {
+        message.msg_flags |= libc::MSG_CTRUNC;
+        return;
+    }
+    let header = message.msg_control.cast::<libc::cmsghdr>();
+    // SAFETY: as the caller says; a caller of C may have it anywhere.
+    unsafe {
+        (&raw mut (*header).cmsg_len).write_unaligned(length as usize);
+        (&raw mut (*header).cmsg_level).write_unaligned(libc::IPPROTO_TCP);
+        (&raw mut (*header).cmsg_type).write_unaligned(libc::TCP_INQ);
+        libc::CMSG_DATA(header).cast::<c_int>().write_unaligned(left);
+    }
+    message.msg_controllen = room.min(space as usize);
 }

@@ -2,61 +2,19 @@
  * Who is to be woken, or told, is, while the other end only computes: it makes no call behind the
  * one that has put the bytes, so that nothing makes up for an event that was lost, or for bytes
  * that were left. `woken WHAT` prints "ok"; a hang is ended by a signal.
- *
- * The other end is a process that is there from the start, and is told what to do by a page that
- * both have. With the library it is said as well whether the connection has a link.
  */
-#define _GNU_SOURCE
-#include <arpa/inet.h>
-#include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <netinet/tcp.h>
+#include "computing.h"
 #include <poll.h>
 #include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/select.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#define CHECK(what) do { if (!(what)) { \
-	fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #what, strerror(errno)); \
-	_exit(1); } } while (0)
-
-enum { LIMIT = 20, TURNS = 20, STACK = 8192, PAGE = 4096 };
+enum { TURNS = 20, STACK = 8192 };
 /* What the other end does. */
-enum { CONNECT, PUT, GET, SWAP, ASK_RECV, ASK_POLL, ASK_SET, ASK_QUEUED, END };
-
-static struct {
-	volatile int port, what, orders, done;
-} *shared;
-static int listener;
-static int (*describe)(int, char *, size_t);
-
-/* Has it begin, and goes on. */
-static void order(int what)
-{
-	shared->what = what;
-	__atomic_store_n(&shared->orders, shared->orders + 1, __ATOMIC_RELEASE);
-}
-
-/* Until it has done that, without a call that the library sees. */
-static void until_done(void)
-{
-	while (__atomic_load_n(&shared->done, __ATOMIC_ACQUIRE) != shared->orders)
-		sched_yield();
-}
+enum { PUT = OWN, GET, ASK_RECV, ASK_POLL, ASK_SET, ASK_QUEUED };
 
 /* Waits for an answer by calls that do not wait. */
 static void ask(int number, int what)
@@ -69,7 +27,7 @@ static void ask(int number, int what)
 	if (what == ASK_SET)
 		CHECK(epoll_ctl(set, EPOLL_CTL_ADD, number, &event) == 0);
 	CHECK(send(number, "a", 1, 0) == 1);
-	__atomic_store_n(&shared->done, shared->orders, __ATOMIC_RELEASE);
+	is_done();
 	for (;;) {
 		if (what == ASK_RECV && recv(number, &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 1)
 			break;
@@ -84,104 +42,20 @@ static void ask(int number, int what)
 	close(set);
 }
 
-static void peer(void)
+static void obey(int what, int *number)
 {
-	struct sockaddr_in address = { .sin_family = AF_INET,
-				       .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	int number = -1, one = 1, done = 0;
-	char byte, bytes[3];
+	char bytes[3];
 
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	for (;;) {
-		while (__atomic_load_n(&shared->orders, __ATOMIC_ACQUIRE) == done)
-			sched_yield();
-		done = shared->orders;
-		switch (shared->what) {
-		case CONNECT:
-			close(number);
-			number = socket(AF_INET, SOCK_STREAM, 0);
-			address.sin_port = htons((uint16_t)shared->port);
-			CHECK(connect(number, (void *)&address, sizeof address) == 0);
-			CHECK(setsockopt(number, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) == 0);
-			break;
-		case PUT:
-			CHECK(send(number, "abc", 3, 0) == 3);
-			break;
-		case GET:
-			CHECK(recv(number, bytes, 3, MSG_WAITALL) == 3 && !memcmp(bytes, "xyb", 3));
-			break;
-		case SWAP:
-			CHECK(recv(number, &byte, 1, 0) == 1 && send(number, "q", 1, 0) == 1);
-			break;
-		case END:
-			_exit(0);
-		default:
-			ask(number, shared->what);
-			continue;
-		}
-		__atomic_store_n(&shared->done, done, __ATOMIC_RELEASE);
+	switch (what) {
+	case PUT:
+		CHECK(send(*number, "abc", 3, 0) == 3);
+		break;
+	case GET:
+		CHECK(recv(*number, bytes, 3, MSG_WAITALL) == 3 && !memcmp(bytes, "xyb", 3));
+		break;
+	default:
+		ask(*number, what);
 	}
-}
-
-static int has_link(int number)
-{
-	char text[4000];
-
-	if (!describe)
-		return 1;
-	CHECK(describe(number, text, sizeof text) >= 0);
-	return strstr(text, " carried") || strstr(text, " linked") || strstr(text, " left");
-}
-
-static int is_carried(int number)
-{
-	char text[4000];
-
-	if (!describe)
-		return 1;
-	CHECK(describe(number, text, sizeof text) >= 0);
-	return strstr(text, " carried") != NULL;
-}
-
-/* A connection, with one byte each way. */
-static int connection(void)
-{
-	int number, one = 1;
-
-	order(CONNECT);
-	number = accept(listener, NULL, NULL);
-	CHECK(number >= 0);
-	until_done();
-	CHECK(setsockopt(number, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) == 0);
-	return number;
-}
-
-static void swap(int number)
-{
-	char byte;
-
-	order(SWAP);
-	CHECK(send(number, "p", 1, 0) == 1 && recv(number, &byte, 1, 0) == 1 && byte == 'q');
-	until_done();
-}
-
-/* The same, with a link. */
-static int carried(void)
-{
-	int number = connection();
-
-	do
-		swap(number);
-	while (!has_link(number));
-	return number;
-}
-
-/* Nothing is there; so what comes next comes by the ring, if that may be. */
-static void is_empty(int number)
-{
-	char byte;
-
-	CHECK(recv(number, &byte, 1, MSG_DONTWAIT) == -1 && errno == EAGAIN);
 }
 
 static void takes(int number, size_t count)
@@ -434,32 +308,13 @@ int main(int count, char **words_of)
 		{ "left", left }, { "nap", nap }, { "words", words }, { "stack", stack },
 		{ "child", child },
 	};
-	struct sockaddr_in address = { .sin_family = AF_INET,
-				       .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	socklen_t length = sizeof address;
-	pid_t pid;
 
 	CHECK(count == 2);
-	shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	CHECK(shared != MAP_FAILED);
-	alarm(LIMIT);
-	pid = fork();
-	CHECK(pid >= 0);
-	if (pid == 0) {
-		alarm(LIMIT);
-		peer();
-	}
-	describe = (int (*)(int, char *, size_t))dlsym(RTLD_DEFAULT, "omniverb_sockets_describe");
-	listener = socket(AF_INET, SOCK_STREAM, 0);
-	CHECK(bind(listener, (void *)&address, sizeof address) == 0 && listen(listener, 4) == 0);
-	CHECK(getsockname(listener, (void *)&address, &length) == 0);
-	shared->port = ntohs(address.sin_port);
+	begin(AF_INET);
 	for (size_t at = 0; at < sizeof all / sizeof all[0]; at++)
 		if (strcmp(words_of[1], all[at].name) == 0) {
 			all[at].run();
-			order(END);
-			CHECK(waitpid(pid, &count, 0) == pid && count == 0);
-			puts("ok");
+			finish();
 			return 0;
 		}
 	return 2;

@@ -133,9 +133,9 @@ pub(super) fn is_passed(link: Link, number: c_int, direction: &Direction<Memory>
 
 #[cold]
 fn is_passed_now(link: Link, number: c_int, fence: u64) -> bool {
-    let (has_come, queued) = (has_come(number, fence), shadow::queued(number));
-    link.set(Word::Before, queued.unwrap_or(0) as u64);
-    let is_passed = has_come && queued == Some(0);
+    let (left, queued) = before(number, fence).unwrap_or((usize::MAX, 0));
+    link.set(Word::Before, left.min(queued) as u64);
+    let is_passed = left == 0;
     // What was not read there may have been nobody's to tell of.
     link.stirs();
     if is_passed {
@@ -144,9 +144,24 @@ fn is_passed_now(link: Link, number: c_int, fence: u64) -> bool {
     is_passed
 }
 
+/// How many of the kernel's bytes before a fence were not received, whether they have come or not;
+/// and how many bytes have come and were not, whichever these are.
+fn before(number: c_int, fence: u64) -> Option<(usize, usize)> {
+    // In this order: what comes in between makes it more, and what others receive less.
+    let received = shadow::Information::of(number)?.received();
+    let queued = shadow::queued(number)?;
+    let had = received.saturating_sub(queued as u64);
+    Some((usize::try_from(fence.saturating_sub(had)).unwrap_or(usize::MAX), queued))
+}
+
+/// How many of the kernel's bytes before a fence were not received.
+pub(super) fn left_before(number: c_int, fence: u64) -> Option<usize> {
+    before(number, fence).map(|(left, _)| left)
+}
+
 /// All that was to come before the ring's bytes has come, and so many of them were not received.
 pub(super) fn is_left_of_kernel(number: c_int, fence: u64, bytes: usize) -> bool {
-    has_come(number, fence) && shadow::queued(number) == Some(bytes)
+    has_come(number, fence) && left_before(number, fence) == Some(bytes)
 }
 
 /// All that was to come before the ring's bytes has come.

@@ -15,15 +15,17 @@ use core::sync::atomic::{Ordering, fence};
 use omniverb_stream::descriptors::{Kind, Member, Why};
 use rustix::event::PollFlags;
 
-use super::limit::{Limit, Wait};
+use super::limit::{Limit, SHORTLY, Wait};
 use super::links::{self, Link, Note, Word};
 use super::look::{self, Seen};
-use super::members::{self, Apart, Looked, Row, may_be_member};
+use super::members::{self, Apart, Looked, Row, Sleepers, may_be_member};
 use super::news::{
     EDGE, ENDING, News, OURS, PRIVATE, READABLE, has_bytes, newest, news, number_of,
 };
 use super::welcome::Unread;
-use super::{arrived, awake, clock, detach, leaving, mail, residue, shadow, waking, welcome};
+use super::{
+    arrived, awake, clock, detach, leaving, mail, nudge, residue, shadow, waking, welcome,
+};
 use crate::table::{self, NUMBERS};
 use crate::{ledger, sole, uncounted};
 
@@ -97,7 +99,7 @@ pub(super) unsafe fn changed(
         let id = NUMBERS.look(number).id();
         let member = Member { set, number, id, events: event.events, data: event.u64 };
         link.set(Word::Number, number as u64);
-        let (is_in, may) = (members::put(link, &member), may_be_member(&member));
+        let (is_in, may) = (members::put(link, &member, Sleepers::Wake), may_be_member(&member));
         if nothing_comes(link) && may != Err(Apart::Ever) {
             if may.is_err() {
                 link.leaves_set();
@@ -157,6 +159,8 @@ struct Call<'a, N> {
     native: &'a N,
     /// What was found last, and was not told.
     found: Cell<Option<News>>,
+    /// A thread that slept was woken to look at members anew.
+    is_nudged: &'a Cell<bool>,
 }
 
 impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
@@ -280,9 +284,10 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         let (data, events) = (link.get(Word::Data), link.get(Word::Events) as u32);
         let is_edge = events & EDGE != 0;
         let same = (0..by_kernel).find(|at| self.get(*at).u64 == data);
-        // What an edge tells is all that is so.
+        // What an edge tells is all that is so; and behind an error there may be bytes.
         let is_all = events & !OURS == 0 && look::is_recent(link, clock::now());
-        let kernels = match same.is_some() || is_edge && !is_all {
+        let is_error = bits & !READABLE != 0;
+        let kernels = match same.is_some() || is_error || is_edge && !is_all {
             true => kernels(link, events),
             false => 0,
         };
@@ -401,8 +406,21 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
         if is_any_welcome { self.ask() } else { 0 }
     }
 
+    /// Waits in the kernel; again, if it was woken only to look.
+    fn sleep(&self, mut limit: Limit) -> c_int {
+        loop {
+            let began = clock::milliseconds();
+            self.is_nudged.set(false);
+            let told = self.sleep_once(limit);
+            if told != 0 || !self.is_nudged.get() {
+                return told;
+            }
+            limit = limit.without(began);
+        }
+    }
+
     /// Waits in the kernel, while no member is welcome.
-    fn sleep(&self) -> c_int {
+    fn sleep_once(&self, limit: Limit) -> c_int {
         uncounted::falls_asleep(self.set);
         awake::sends_away(self.row);
         detach::settle();
@@ -413,14 +431,16 @@ impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
             let sleep = |limit| (self.native)(self.events, self.most as c_int, limit);
             let was_short;
             (told, was_short) = waking::asleep(|| {
-                let mut limit = Limit::AsAsked;
+                let mut limit = limit;
                 if residue::leaves_unread() {
-                    let told = sleep(Limit::Shortly);
-                    if told != 0 {
-                        return told;
+                    if limit == Limit::AsAsked {
+                        let told = sleep(Limit::Shortly);
+                        if told != 0 || self.is_nudged.get() {
+                            return told;
+                        }
+                        limit = Limit::After(SHORTLY as u64);
                     }
                     residue::flush_all();
-                    limit = Limit::Rest;
                 }
                 sleep(limit)
             });
@@ -468,24 +488,43 @@ pub(super) fn wait(
 ) -> c_int {
     mail::look();
     residue::give_back();
+    let is_nudged = Cell::new(false);
+    let native = |events, most, limit| {
+        let told = native(events, most, limit);
+        if told <= 0 || !nudge::is_any() {
+            return told;
+        }
+        // SAFETY: the kernel has just written them.
+        let left = unsafe { nudge::take_out(set, events, told) };
+        is_nudged.set(is_nudged.get() | left.is_some());
+        left.unwrap_or(told)
+    };
     let entry = NUMBERS.look(set);
     let id = if entry.kind() == Kind::Set { entry.id() } else { 0 };
-    let Some(row) = Row::of(id).or_else(|| row_or_sleep(id, wait)) else {
-        // Nobody is carried who is in it, and nobody will be before this is over.
+    let mut limit = Limit::AsAsked;
+    let row = loop {
+        if let Some(row) = Row::of(id).or_else(|| row_or_sleep(id, wait)) {
+            break row;
+        }
+        // Nobody is carried who is in it, and nobody will be before this is over, or it is nudged.
         residue::flush_all();
-        let told = native(events, most, Limit::AsAsked);
+        let began = clock::milliseconds();
+        let told = native(events, most, limit);
         if wait != Wait::Never {
             uncounted::wakes(id);
         }
-        return told;
+        if told != 0 || !is_nudged.take() {
+            return told;
+        }
+        limit = limit.without(began);
     };
     if events.is_null() || most <= 0 {
         is_seen(set);
         residue::flush_all();
-        return native(events, most, Limit::AsAsked);
+        return native(events, most, limit);
     }
-    let call =
-        Call { set: id, row, events, most: most as usize, native: &native, found: Cell::new(None) };
+    let (native, found, is_nudged) = (&native, Cell::new(None), &is_nudged);
+    let call = Call { set: id, row, events, most: most as usize, native, found, is_nudged };
     let Wait::Until(most) = wait else { return call.ask_once() };
     awake::welcomes_again(row, READABLE);
     if call.has_news() {
@@ -498,5 +537,5 @@ pub(super) fn wait(
     if told != 0 {
         return told;
     }
-    call.sleep()
+    call.sleep(limit)
 }

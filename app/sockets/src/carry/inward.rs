@@ -5,6 +5,8 @@
 //! very call that the program has made: what comes then comes by the kernel. So limits of time,
 //! signals, restarts and cancellation are the kernel's own.
 
+mod kernel;
+
 use core::ffi::c_int;
 
 use omniverb_carry::layout::RING;
@@ -16,12 +18,11 @@ use super::at_once::{self, PIECE, RECEIVES_PLAINLY};
 use super::links::{self, Link, Memory, Note, Word};
 use super::look::{self, Seen};
 use super::members::Looked;
-use super::parts::{self, Parts};
+use super::parts::Parts;
 use super::patience::Patience;
 use super::waking::looking;
 use super::welcome::{falls_asleep, is_worth_looking, looked, wakes, welcome};
 use super::{attentive, clock, leaving, mail, members, outward, residue, shadow, waking};
-use crate::slots::next_recvmsg;
 
 /// How long a socket is taken for one that does not wait, as it was when it was looked at.
 const KNOWN: u64 = clock::SECOND >> 10;
@@ -68,6 +69,10 @@ struct Call<'a, N> {
     seen: Option<u64>,
     /// Where it has looked before it came the long way.
     looked_at: Option<u64>,
+    /// When it began to wait, in milliseconds, if that counts for a later wait of it.
+    waited_since: Option<u64>,
+    /// It waits for what is left of the socket's limit, and then receives without waiting.
+    in_parts: bool,
 }
 
 /// Receives. `native` does what the program has called, and the whole of it.
@@ -100,7 +105,8 @@ fn receive_in_steps(
 ) -> isize {
     // A look at bytes that waits for all of them is the kernel's affair, too.
     let looks_and_waits = libc::MSG_PEEK | libc::MSG_WAITALL;
-    let is_plain = flags & !RECEIVES_PLAINLY == 0 && flags & looks_and_waits != looks_and_waits;
+    let plainly = RECEIVES_PLAINLY | libc::MSG_TRUNC;
+    let is_plain = flags & !plainly == 0 && flags & looks_and_waits != looks_and_waits;
     let parts = parts.filter(|parts| parts.total() > 0 && is_plain);
     let Some(parts) = parts.filter(|_| !link.has(Note::Broken)) else {
         let is_waiting = flags & libc::MSG_DONTWAIT == 0 && !shadow::is_non_blocking(number);
@@ -114,8 +120,19 @@ fn receive_in_steps(
         return native();
     };
     let looked_at = attentive::looked_first(link, direction.place());
-    let call =
-        Call { link, direction, number, parts, flags, native, got: 0, seen: None, looked_at };
+    let call = Call {
+        link,
+        direction,
+        number,
+        parts,
+        flags,
+        native,
+        got: 0,
+        seen: None,
+        looked_at,
+        waited_since: None,
+        in_parts: false,
+    };
     let got = call.run();
     if got >= 0 && flags & libc::MSG_PEEK == 0 && link.get(Word::Shown) != 0 {
         link.set(Word::Shown, 0);
@@ -215,9 +232,12 @@ impl<N: Fn() -> isize> Call<'_, N> {
         let most = if self.has(libc::MSG_PEEK) { RING } else { PIECE };
         let length = bytes.min(self.parts.total() - skip).min(most);
         let direction = &self.direction;
-        self.parts.each(skip, length, |done, piece| {
-            direction.drain(place.position(), done, piece);
-        });
+        // `MSG_TRUNC`: they are only counted, and there may be no memory for them.
+        if !self.has(libc::MSG_TRUNC) {
+            self.parts.each(skip, length, |done, piece| {
+                direction.drain(place.position(), done, piece);
+            });
+        }
         if self.has(libc::MSG_PEEK) {
             // Not if they are being taken back: the kernel may have shown some of them as its own.
             let now = direction.place();
@@ -229,77 +249,6 @@ impl<N: Fn() -> isize> Call<'_, N> {
         }
         self.got += length;
         if self.got == self.parts.total() { Step::Done(self.got as isize) } else { Step::Again }
-    }
-
-    /// What the kernel has before the ring's bytes; or looks at it.
-    fn before_fence(&mut self) -> Result<usize, Step> {
-        let before = shadow::errno();
-        let got = self.receive(self.flags & libc::MSG_PEEK | libc::MSG_DONTWAIT);
-        if got <= 0 {
-            // What was known is old.
-            self.link.set(Word::Before, 0);
-        }
-        match got {
-            1.. => Ok(got as usize),
-            // Somebody else has had them, or they are still on the way.
-            _ if is_passed(self.link, self.number, &self.direction) => {
-                self.keep_error(got);
-                shadow::set_errno(before);
-                Ok(0)
-            }
-            _ if self.got > 0 && !(self.has(libc::MSG_WAITALL) && self.is_waiting()) => {
-                self.keep_error(got);
-                Err(Step::Done(self.got as isize))
-            }
-            // What only the kernel can tell it does. It may sleep, until the bytes come that are
-            // before those in the ring; if somebody else has had them meanwhile, it must not.
-            _ => {
-                falls_asleep(self.link);
-                if is_passed(self.link, self.number, &self.direction) {
-                    wakes(self.link);
-                    return Err(Step::Again);
-                }
-                residue::flush_all();
-                if self.got == 0 && self.is_waiting() && are_missing(self.link, self.number) {
-                    wakes(self.link);
-                    shadow::set_errno(libc::ECONNRESET);
-                    return Err(Step::Done(-1));
-                }
-                Err(self.late())
-            }
-        }
-    }
-
-    /// Waits for bytes that the kernel has before those in the ring. Not for more than these: what
-    /// is in the ring is there already, whatever its writer does.
-    fn late(&mut self) -> Step {
-        let waits_for_all = self.has(libc::MSG_WAITALL) && !self.parts.has_control();
-        if self.got == 0 && !waits_for_all {
-            let result = (self.native)();
-            wakes(self.link);
-            return Step::Done(result);
-        }
-        let result = self.receive(self.flags & !libc::MSG_WAITALL);
-        wakes(self.link);
-        if result <= 0 && self.got > 0 {
-            self.keep_error(result);
-            return Step::Done(self.got as isize);
-        }
-        if result <= 0 {
-            return Step::Done(result);
-        }
-        self.had_of_kernel(result as usize);
-        self.got += result as usize;
-        if self.got == self.parts.total() { Step::Done(self.got as isize) } else { Step::Again }
-    }
-
-    /// So many bytes of the kernel's were received. Whoever has more gives it to the ring.
-    fn had_of_kernel(&self, got: usize) {
-        attentive::came_by_kernel(self.link);
-        let left = self.link.get(Word::Before).saturating_sub(got as u64);
-        self.link.set(Word::Before, left);
-        self.link.looks_at_once();
-        let _ = self.direction.goes_on() || welcome(self.link, &self.direction);
     }
 
     /// What the kernel has told us it does not tell again: it is for the next call.
@@ -331,11 +280,8 @@ impl<N: Fn() -> isize> Call<'_, N> {
             }
             Seen::Events(events) => events,
         };
-        if self.got == 0
-            && let Some(error) = look::take_error(self.link)
-        {
-            shadow::set_errno(error);
-            return Step::Done(-1);
+        if self.got == 0 && self.link.get(Word::Error) != 0 {
+            return self.fail();
         }
         let is_waiting = self.is_waiting();
         if events.intersects(PollFlags::IN | look::ENDING) {
@@ -358,6 +304,22 @@ impl<N: Fn() -> isize> Call<'_, N> {
             }
         }
         self.sleep()
+    }
+
+    /// There is an error to be told: behind the bytes that had come before it.
+    fn fail(&mut self) -> Step {
+        let got = self.receive(self.flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT);
+        if got > 0 {
+            return self.told(got);
+        }
+        match look::take_error(self.link) {
+            Some(error) => {
+                shadow::set_errno(error);
+                Step::Done(-1)
+            }
+            // Another thread has told it.
+            None => Step::Again,
+        }
     }
 
     /// Where the kernel's own call says all that a look would it is made at once: by who does not
@@ -497,20 +459,6 @@ impl<N: Fn() -> isize> Call<'_, N> {
         self.told(result)
     }
 
-    /// The program's call, for what is left.
-    fn rest(&self) -> isize {
-        if self.got == 0 { (self.native)() } else { self.receive(self.flags) }
-    }
-
-    /// The kernel's bytes, behind what this call has got.
-    fn receive(&self, flags: c_int) -> isize {
-        let mut list = parts::list();
-        let count = self.parts.rest(self.got, &mut list);
-        let mut message = parts::message(&mut list, count);
-        // SAFETY: the message lives across the call, and so do the program's parts.
-        unsafe { next_recvmsg(self.number, &raw mut message, flags) }
-    }
-
     /// The kernel's answer is the call's, but for what it cannot know.
     fn told(&mut self, result: isize) -> Step {
         if result > 0 {
@@ -519,7 +467,11 @@ impl<N: Fn() -> isize> Call<'_, N> {
                 members::looks_again(self.link);
             }
             self.had_of_kernel(result as usize);
-            return Step::Done(self.got as isize + result);
+            self.got += result as usize;
+            // A wait for all that had a part of the limit left has got what came first.
+            let is_part = self.has(libc::MSG_WAITALL) && self.got < self.parts.total();
+            let goes_on = is_part && self.in_parts;
+            return if goes_on { Step::Again } else { Step::Done(self.got as isize) };
         }
         let error = if result < 0 { shadow::errno() } else { 0 };
         let is_passing = matches!(error, libc::EAGAIN | libc::EINTR);

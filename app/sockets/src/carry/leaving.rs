@@ -116,7 +116,15 @@ pub(super) fn leave_number(number: c_int) {
     }
 }
 
-/// The same; somebody else is about to have it, too.
+/// The same; what was not received is read in the ring.
+pub(super) fn leave_unread_here(number: c_int) {
+    if let Some(link) = links::enter(number) {
+        escape_wholly(link, number);
+        link.let_go();
+    }
+}
+
+/// Somebody else is about to have it, too.
 pub(super) fn pass_number(number: c_int) {
     if let Some(link) = links::enter(number) {
         hand_over(link, number);

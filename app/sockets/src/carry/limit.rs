@@ -11,8 +11,9 @@ use libc::timespec;
 use super::clock;
 
 /// In milliseconds: the least that `epoll_wait` knows.
-const SHORTLY: c_int = 1;
-const IN_NANOSECONDS: i64 = SHORTLY as i64 * 1_000_000;
+pub(super) const SHORTLY: c_int = 1;
+const MILLISECOND: i64 = 1_000_000;
+const IN_NANOSECONDS: i64 = SHORTLY as i64 * MILLISECOND;
 const SECOND: i64 = 1_000_000_000;
 
 /// Whether a call waits until something is there.
@@ -51,6 +52,29 @@ impl Wait {
     }
 }
 
+/// How the kernel is asked by `poll` and the like.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// As the program has called.
+    Waits,
+    /// For what is there now.
+    Asks,
+    /// The same, with signals blocked as they are: something is there that the kernel does not see,
+    /// and what is there is told before a signal is.
+    Undisturbed,
+}
+
+impl How {
+    pub(crate) fn waits(self) -> bool {
+        self == Self::Waits
+    }
+
+    /// The signals that the program lets through meanwhile.
+    pub(crate) fn mask(self, asked: *const libc::sigset_t) -> *const libc::sigset_t {
+        if self == Self::Undisturbed { core::ptr::null() } else { asked }
+    }
+}
+
 /// For how long a call waits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Limit {
@@ -60,11 +84,20 @@ pub(crate) enum Limit {
     AtOnce,
     /// For a moment, but no longer than the program has said.
     Shortly,
-    /// For what is left after that.
-    Rest,
+    /// For what is left after so many milliseconds.
+    After(u64),
 }
 
 impl Limit {
+    /// What is left of it now, if it began then, in milliseconds.
+    pub(super) fn without(self, began: u64) -> Self {
+        let gone = clock::milliseconds().saturating_sub(began);
+        match self {
+            Self::After(before) => Self::After(before.saturating_add(gone)),
+            _ => Self::After(gone),
+        }
+    }
+
     /// What the program has said in milliseconds; less than 0: for ever.
     #[inline]
     pub(crate) fn milliseconds(self, asked: c_int) -> c_int {
@@ -73,8 +106,10 @@ impl Limit {
             Self::AtOnce => 0,
             Self::Shortly if asked < 0 => SHORTLY,
             Self::Shortly => asked.min(SHORTLY),
-            Self::Rest if asked < 0 => asked,
-            Self::Rest => (asked - SHORTLY).max(0),
+            Self::After(_) if asked < 0 => asked,
+            Self::After(gone) => {
+                asked.saturating_sub(c_int::try_from(gone).unwrap_or(c_int::MAX)).max(0)
+            }
         }
     }
 
@@ -88,8 +123,9 @@ impl Limit {
             (Self::AtOnce, _) => Some(of(0)),
             (Self::Shortly, None) => Some(of(IN_NANOSECONDS)),
             (Self::Shortly, Some(time)) if valid(time) => Some(of(total(time).min(IN_NANOSECONDS))),
-            (Self::Rest, Some(time)) if valid(time) => {
-                Some(of((total(time) - IN_NANOSECONDS).max(0)))
+            (Self::After(gone), Some(time)) if valid(time) => {
+                let gone = i64::try_from(gone).unwrap_or(i64::MAX).saturating_mul(MILLISECOND);
+                Some(of(total(time).saturating_sub(gone).max(0)))
             }
             (_, asked) => asked.copied(),
         }
@@ -103,10 +139,12 @@ mod tests {
     #[test]
     fn both_parts_together_are_what_was_asked() {
         for asked in [0, 1, 2, 1000, c_int::MAX] {
-            let parts = [Limit::Shortly, Limit::Rest].map(|limit| limit.milliseconds(asked));
+            let parts = [Limit::Shortly, Limit::After(SHORTLY as u64)]
+                .map(|limit| limit.milliseconds(asked));
             assert_eq!(parts[0] + parts[1], asked);
             let time = timespec { tv_sec: i64::from(asked), tv_nsec: i64::from(asked) % SECOND };
-            let parts = [Limit::Shortly, Limit::Rest].map(|limit| limit.time(Some(&time)).unwrap());
+            let parts = [Limit::Shortly, Limit::After(SHORTLY as u64)]
+                .map(|limit| limit.time(Some(&time)).unwrap());
             let nanoseconds = |time: &timespec| time.tv_sec * SECOND + time.tv_nsec;
             assert_eq!(nanoseconds(&parts[0]) + nanoseconds(&parts[1]), nanoseconds(&time));
         }
@@ -114,15 +152,21 @@ mod tests {
 
     #[test]
     fn for_ever_ends_in_the_second_part_only() {
-        assert_eq!([Limit::Shortly, Limit::Rest].map(|limit| limit.milliseconds(-1)), [1, -1]);
+        assert_eq!(
+            [Limit::Shortly, Limit::After(SHORTLY as u64)].map(|limit| limit.milliseconds(-1)),
+            [1, -1]
+        );
         assert!(Limit::Shortly.time(None).is_some_and(|time| time.tv_nsec == IN_NANOSECONDS));
-        assert!(Limit::Rest.time(None).is_none() && Limit::AsAsked.time(None).is_none());
+        assert!(
+            Limit::After(SHORTLY as u64).time(None).is_none()
+                && Limit::AsAsked.time(None).is_none()
+        );
     }
 
     #[test]
     fn what_is_no_time_is_left_to_the_kernel() {
         let none = timespec { tv_sec: 1, tv_nsec: SECOND };
-        for limit in [Limit::AsAsked, Limit::Shortly, Limit::Rest] {
+        for limit in [Limit::AsAsked, Limit::Shortly, Limit::After(SHORTLY as u64)] {
             assert_eq!(limit.time(Some(&none)).map(|time| time.tv_nsec), Some(SECOND));
         }
     }

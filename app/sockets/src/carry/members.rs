@@ -1,9 +1,9 @@
 //! Which links are in which epoll set.
 //!
 //! A set with such members has a row. What a member was put there with is in its link's words, and
-//! a link is in one set at most. Whoever joins a set in which somebody sleeps is the kernel's: the
-//! sleeper has not looked for him. So sleepers of all sets are counted, whether those have a row by
-//! then or not.
+//! a link is in one set at most. Whoever joins a set in which somebody sleeps has not been looked
+//! for: who puts it there wakes the sleeper ([`super::nudge`]); one that gets its link there is the
+//! kernel's. So sleepers of all sets are counted, whether those have a row by then or not.
 //!
 //! A set is named by its id, which no other one gets ([`crate::table`]). So a row is of no use any
 //! more when no number has that id.
@@ -13,8 +13,11 @@ use core::sync::atomic::{Ordering, fence};
 
 use omniverb_stream::descriptors::{Kind, Member, Why};
 
-use super::links::{Link, Word};
+use omniverb_carry::Direction;
+
+use super::links::{Link, Memory, Word};
 pub(super) use super::row::{Looked, Row};
+use super::{arrived, nudge};
 use crate::sole;
 use crate::table::{MEMBERS, NUMBERS};
 
@@ -37,8 +40,17 @@ pub(super) fn is_open(set: u32) -> bool {
     NUMBERS.numbers_of(set).next().is_some()
 }
 
+/// What becomes of threads that sleep in a set that a member joins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sleepers {
+    /// They are woken to look at it, if need be.
+    Wake,
+    /// They sleep on, and the member cannot join.
+    Stay,
+}
+
 /// A link is in a set, with these events; or it was, and they have changed. `false`: it is in none.
-pub(super) fn put(link: Link, member: &Member) -> bool {
+pub(super) fn put(link: Link, member: &Member, sleepers: Sleepers) -> bool {
     let Some(row) = Row::claim(member.set) else { return false };
     let mine = row.name();
     let word = link.word(Word::Set);
@@ -65,11 +77,19 @@ pub(super) fn put(link: Link, member: &Member) -> bool {
         link.stirs();
     }
     // Who sleeps has not looked for it, or not for these events.
-    if row.has_sleepers() {
+    let may_wake = sleepers == Sleepers::Wake;
+    if row.has_sleepers() && !(may_wake && (has_nothing(link) || nudge::wake(member.set))) {
         link.leaves_set();
         return false;
     }
     true
+}
+
+/// There is nothing in the ring, and nothing comes there while somebody sleeps in the set.
+fn has_nothing(link: Link) -> bool {
+    let is_empty =
+        |inward: Direction<Memory>| !inward.may_be_welcome() && arrived::is_all_read(&inward);
+    link.get(Word::Error) == 0 && link.inward().is_none_or(is_empty)
 }
 
 /// A link is in the set that its socket is in, as the table says, and alone there as far as others
@@ -82,7 +102,7 @@ pub(super) fn join(link: Link, number: c_int, id: u32) -> bool {
         match found {
             Err(_) => return false,
             Ok(None) => link.leaves_set(),
-            Ok(Some(member)) if !put(link, &member) => return false,
+            Ok(Some(member)) if !put(link, &member, Sleepers::Stay) => return false,
             Ok(Some(_)) => {}
         }
         fence(Ordering::SeqCst);

@@ -13,7 +13,7 @@
 //!   room; [`residue`], [`dirty`]: what is not read yet. [`welcome`]: who may put bytes there;
 //!   [`patience`], [`aside`], [`crowd`], [`waking`]: who waits for them, and how long.
 //!   [`waits`]: `poll` and `select`; [`epoll`], [`limit`] and [`members`]: sets, of whose members
-//!   few are looked at ([`row`], [`astir`], [`awake`], [`news`]; [`bits`]).
+//!   few are looked at ([`row`], [`astir`], [`awake`], [`news`], [`nudge`]; [`bits`]).
 //! * [`forking`]: processes that are made of this one.
 //!   [`renewing`]: links that come again after that, or after they have rested ([`resting`]).
 //! * [`arrived`]: what was not received yet. [`leaving`]: back to the kernel; [`detach`]: out of
@@ -45,6 +45,7 @@ mod look;
 mod mail;
 mod members;
 mod news;
+mod nudge;
 mod offering;
 mod outward;
 mod over;
@@ -72,8 +73,8 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{Ordering, fence};
 
 pub(crate) use forking::{clones, forked, forks, forks_unseen, lends, runs};
-pub(crate) use limit::{Limit, Wait};
-use links::Word;
+pub(crate) use limit::{How, Limit, Wait};
+use links::{Note, Word};
 use offering::Found;
 pub(crate) use offering::offers;
 use omniverb_stream::descriptors::Why;
@@ -223,10 +224,10 @@ pub(crate) unsafe fn poll(
     all: *mut libc::pollfd,
     count: u64,
     wait: impl FnOnce() -> Wait,
-    native: impl Fn(bool) -> c_int,
+    native: impl Fn(How) -> c_int,
 ) -> c_int {
     if !links::is_on() {
-        return native(true);
+        return native(How::Waits);
     }
     // SAFETY: as the caller says.
     unsafe { waits::poll(all, count, wait(), native) }
@@ -238,10 +239,10 @@ pub(crate) fn select(
     end: c_int,
     sets: [*mut libc::fd_set; 3],
     wait: impl FnOnce() -> Wait,
-    native: impl Fn(bool) -> c_int,
+    native: impl Fn(How) -> c_int,
 ) -> c_int {
     if !links::is_on() {
-        return native(true);
+        return native(How::Waits);
     }
     let [read, write, except] = sets;
     waits::select(&waits::Sets { end, read, write, except }, wait(), native)
@@ -253,6 +254,37 @@ pub(crate) fn leave(number: c_int) {
     if links::has(number) {
         leaving::leave_number(number);
     }
+}
+
+/// The same, but for what has come by memory and was not received: that is read there.
+#[inline]
+pub(crate) fn leave_unread_here(number: c_int) {
+    if links::has(number) {
+        leaving::leave_unread_here(number);
+    }
+}
+
+/// Messages that are received say how many bytes are left, if `value` is not 0 (`TCP_INQ`).
+pub(crate) fn inquires(number: c_int, value: c_int) {
+    if let Some(link) = links::enter(number) {
+        if value == 0 {
+            link.unnote(Note::Inquires)
+        } else {
+            link.note(Note::Inquires)
+        }
+        link.let_go();
+    }
+}
+
+/// How many bytes are left behind those that were received by memory, if messages say so.
+pub(crate) fn left_behind(number: c_int) -> Option<c_int> {
+    let link = links::enter(number)?;
+    let left = link.has(Note::Inquires).then(|| {
+        let queued = shadow::queued(number).unwrap_or(0);
+        c_int::try_from(queued + arrived::waiting(link)).unwrap_or(c_int::MAX)
+    });
+    link.let_go();
+    left
 }
 
 /// The kernel alone sends by a socket from now on.

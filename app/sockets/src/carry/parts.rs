@@ -103,10 +103,10 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// What is left behind `from` bytes, as a list.
-    pub(super) fn rest(&self, from: usize, list: &mut [libc::iovec; MOST]) -> usize {
+    /// What is left behind `from` bytes, but no more than `most`, as a list.
+    pub(super) fn rest(&self, from: usize, most: usize, list: &mut [libc::iovec; MOST]) -> usize {
         let mut count = 0;
-        self.each(from, self.total - from.min(self.total), |_, piece| {
+        self.each(from, most.min(self.total - from.min(self.total)), |_, piece| {
             list[count] =
                 libc::iovec { iov_base: piece.address() as *mut c_void, iov_len: piece.len() };
             count += 1;

@@ -60,7 +60,7 @@ impl Source for Parts<'_> {
 
     fn send_rest(&self, number: c_int, skip: usize, flags: c_int) -> isize {
         let mut list = parts::list();
-        let count = self.rest(skip, &mut list);
+        let count = self.rest(skip, usize::MAX, &mut list);
         let message = parts::message(&mut list, count);
         // SAFETY: the message lives across the call, and so do the program's parts.
         unsafe { next_sendmsg(number, &raw const message, flags) }

@@ -9,7 +9,7 @@ use core::ffi::c_int;
 use core::mem::MaybeUninit;
 
 use super::epoll::MOVES;
-use super::limit::Wait;
+use super::limit::{How, Wait};
 use super::links::{self, Link, Note, Word};
 use super::look;
 use super::offering::{self, Found};
@@ -154,19 +154,19 @@ pub(super) unsafe fn poll(
     all: *mut libc::pollfd,
     count: u64,
     wait: Wait,
-    native: impl Fn(bool) -> c_int,
+    native: impl Fn(How) -> c_int,
 ) -> c_int {
     mail::look();
     residue::give_back();
     if count == 0 {
         // A way to sleep.
         residue::flush_all();
-        return native(true);
+        return native(How::Waits);
     }
     let is_list = !all.is_null() && all.is_aligned() && count <= MOST as u64;
     // SAFETY: as the caller says.
     let all = is_list.then(|| unsafe { core::slice::from_raw_parts_mut(all, count as usize) });
-    let Some(all) = all else { return unknown(|| native(true)) };
+    let Some(all) = all else { return unknown(|| native(How::Waits)) };
     epoll::are_seen(all.iter().map(|one| one.fd));
     let Wait::Until(most) = wait else { return ask_once(all, &native) };
     let counted = offer_all(all.iter().map(|one| one.fd));
@@ -174,7 +174,7 @@ pub(super) unsafe fn poll(
         wait_for_any(all, most, &native)
     } else {
         residue::flush_all();
-        native(true)
+        native(How::Waits)
     };
     counted.end();
     result
@@ -193,11 +193,12 @@ fn unknown(native: impl Fn() -> c_int) -> c_int {
 }
 
 /// Asks. What was there when that began, and goes another way at this moment, is told of.
-fn ask_once(all: &mut [libc::pollfd], native: &impl Fn(bool) -> c_int) -> c_int {
+fn ask_once(all: &mut [libc::pollfd], native: &impl Fn(How) -> c_int) -> c_int {
     let began = clock::now();
     for _ in 0..MOVES {
         let before = marks(all);
-        let result = native(false);
+        let is_there = any_has_more(all);
+        let result = native(if is_there { How::Undisturbed } else { How::Asks });
         let result = add(all, result);
         let mut is_passing = false;
         if result == 0 {
@@ -218,9 +219,9 @@ fn marks(all: &mut [libc::pollfd]) -> u64 {
 }
 
 /// Waits for some that have links.
-fn wait_for_any(all: &mut [libc::pollfd], most: u64, native: &impl Fn(bool) -> c_int) -> c_int {
+fn wait_for_any(all: &mut [libc::pollfd], most: u64, native: &impl Fn(How) -> c_int) -> c_int {
     if any_has_more(all) {
-        let result = native(false);
+        let result = native(How::Undisturbed);
         let result = add(all, result);
         if result != 0 {
             return result;
@@ -233,7 +234,7 @@ fn wait_for_any(all: &mut [libc::pollfd], most: u64, native: &impl Fn(bool) -> c
         }
     } else if any_is_welcome(all) {
         // If there is something by the kernel they need not be sent away.
-        let result = native(false);
+        let result = native(How::Asks);
         let result = add(all, result);
         if result != 0 {
             return result;
@@ -243,14 +244,14 @@ fn wait_for_any(all: &mut [libc::pollfd], most: u64, native: &impl Fn(bool) -> c
     asleep.fall(all.iter().map(|one| one.fd));
     let mut result = 0;
     if any_has_more(all) {
-        result = native(false);
+        result = native(How::Undisturbed);
         result = add(all, result);
     }
     // What there was another thread may have had: a call that waits does not end for nothing.
     if result == 0 {
         residue::flush_all();
         let was_short;
-        (result, was_short) = waking::asleep(|| native(true));
+        (result, was_short) = waking::asleep(|| native(How::Waits));
         if result > 0 && was_short {
             // Looking would have found it.
             each(all, |_, link| link.set(Word::Skip, 0));
@@ -279,11 +280,7 @@ fn any_is_welcome(all: &mut [libc::pollfd]) -> bool {
 }
 
 /// Looks for a moment, with all other ends welcome. What there is to tell; 0: nothing.
-fn look_for_a_moment(
-    all: &mut [libc::pollfd],
-    most: u64,
-    native: &impl Fn(bool) -> c_int,
-) -> c_int {
+fn look_for_a_moment(all: &mut [libc::pollfd], most: u64, native: &impl Fn(How) -> c_int) -> c_int {
     let mut is_any_welcome = false;
     each(all, |one, link| {
         is_any_welcome |= one.events & READABLE != 0 && welcome::welcome_sender(link);
@@ -294,7 +291,7 @@ fn look_for_a_moment(
     let all = RefCell::new(all);
     let has_more = || any_has_more(&mut all.borrow_mut());
     let ask = || {
-        let result = native(false);
+        let result = native(if has_more() { How::Undisturbed } else { How::Asks });
         add(&mut all.borrow_mut(), result)
     };
     let (result, how) = welcome::look_for_a_moment(most, has_more, ask, Unread::default);
@@ -371,12 +368,12 @@ impl Sets {
 }
 
 /// `select`. `native` does what the program has called, or the same without waiting.
-pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) -> c_int {
+pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(How) -> c_int) -> c_int {
     mail::look();
     residue::give_back();
     if sets.end > SET {
         // A set of another size.
-        return unknown(|| native(true));
+        return unknown(|| native(How::Waits));
     }
     let (read, write) = (sets.copy(sets.read), sets.copy(sets.write));
     let except = sets.copy(sets.except);
@@ -396,7 +393,9 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
     let counted = (wait != Wait::Never).then(|| offer_all(asked()));
     if let Wait::Until(most) = wait {
         let ask = || {
-            let result = native(false);
+            let mut is_there = false;
+            sets.each(&read, &write, |number, link| is_there |= has_more(number, link));
+            let result = native(if is_there { How::Undisturbed } else { How::Asks });
             let result = complete(sets, &read, &write, result);
             if result == 0 {
                 sets.restore(sets.read, &read);
@@ -420,7 +419,8 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
         residue::flush_all();
     }
     if wait != Wait::Never {
-        let (result, was_short) = waking::asleep(|| native(!found));
+        let (result, was_short) =
+            waking::asleep(|| native(if found { How::Undisturbed } else { How::Waits }));
         if result > 0 && was_short {
             sets.each(&read, &write, |_, link| link.set(Word::Skip, 0));
         }
@@ -437,7 +437,9 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
     let began = clock::now();
     for _ in 0..MOVES {
         let before = marks();
-        let result = native(false);
+        let mut is_there = false;
+        sets.each(&read, &write, |number, link| is_there |= has_more(number, link));
+        let result = native(if is_there { How::Undisturbed } else { How::Asks });
         let result = complete(sets, &read, &write, result);
         let mut is_passing = false;
         if result == 0 {
@@ -451,7 +453,7 @@ pub(super) fn select(sets: &Sets, wait: Wait, native: impl Fn(bool) -> c_int) ->
         sets.restore(sets.write, &write);
         sets.restore(sets.except, &except);
     }
-    let result = native(false);
+    let result = native(How::Asks);
     complete(sets, &read, &write, result)
 }
 

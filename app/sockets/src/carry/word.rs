@@ -159,4 +159,6 @@ pub(super) enum Note {
     Watched = 16384,
     /// Its memory is this process's own, and that of processes that it makes ([`super::detach`]).
     Detached = 32768,
+    /// Messages that are received say how many bytes are left (`TCP_INQ`).
+    Inquires = 65536,
 }

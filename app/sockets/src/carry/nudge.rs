@@ -1,0 +1,87 @@
+//! Wakes a thread that sleeps in an epoll set of the kernel's, so that it looks at members anew.
+//!
+//! A member that has bytes in its ring may join a set, or change there, while a thread sleeps in
+//! it. The kernel sees no event then. So an eventfd of the library's own that is always readable
+//! joins the set, too: the thread wakes, takes it out again, and looks through the members. The
+//! program never sees its event.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+use crate::own;
+use crate::table::NUMBERS;
+
+/// One more than its place among our own descriptors; 0: there is none.
+static EVENT: AtomicU64 = AtomicU64::new(0);
+/// In so many sets it may be.
+static IN_SETS: AtomicU64 = AtomicU64::new(0);
+
+/// Its data in a set: no address of the program's.
+fn data() -> u64 {
+    (&raw const EVENT).expose_provenance() as u64
+}
+
+fn made() -> Option<BorrowedFd<'static>> {
+    if let Some(event) = own::named(&EVENT) {
+        return Some(event);
+    }
+    let new = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
+    let place = own::keep(new.as_raw_fd())?;
+    let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
+    if EVENT.compare_exchange(0, place as u64 + 1, ok, err).is_err() {
+        // Another thread has made one.
+        own::number(place).into_iter().for_each(own::close);
+    }
+    own::named(&EVENT)
+}
+
+fn borrow(set: c_int) -> BorrowedFd<'static> {
+    // SAFETY: the program's set, for calls that fail if it is none.
+    unsafe { BorrowedFd::borrow_raw(set.max(0)) }
+}
+
+/// Wakes whoever sleeps in the set of this id. `false`: that cannot be.
+pub(super) fn wake(set: u32) -> bool {
+    let (Some(event), Some(set)) = (made(), NUMBERS.numbers_of(set).next()) else { return false };
+    IN_SETS.fetch_add(1, Ordering::SeqCst);
+    let added = epoll::add(borrow(set), event, EventData::new_u64(data()), EventFlags::IN);
+    if added.is_err() {
+        IN_SETS.fetch_sub(1, Ordering::SeqCst);
+    }
+    matches!(added, Ok(()) | Err(Errno::EXIST))
+}
+
+/// It may be among the events of a set.
+#[inline(always)]
+pub(super) fn is_any() -> bool {
+    IN_SETS.load(Ordering::Relaxed) != 0
+}
+
+/// Takes it out of a set, and out of the events that the kernel has told. How many are left;
+/// `None`: it was not there.
+///
+/// # Safety
+/// So many events were written there.
+pub(super) unsafe fn take_out(
+    set: c_int,
+    events: *mut libc::epoll_event,
+    told: c_int,
+) -> Option<c_int> {
+    let count = usize::try_from(told).ok()?;
+    // SAFETY: as the caller says; a program of C may have them anywhere.
+    let at = (0..count).find(|at| unsafe { events.add(*at).read_unaligned() }.u64 == data())?;
+    for next in at + 1..count {
+        // SAFETY: as above.
+        unsafe { events.add(next - 1).write_unaligned(events.add(next).read_unaligned()) };
+    }
+    let is_out = own::named(&EVENT).is_some_and(|event| epoll::delete(borrow(set), event).is_ok());
+    if is_out {
+        IN_SETS.fetch_sub(1, Ordering::SeqCst);
+    }
+    Some(told - 1)
+}
