@@ -1,5 +1,6 @@
-//! What is fuzzed, as plain functions of bytes. libFuzzer calls them (`src/bin/fuzzer.rs`), and
-//! where there is none, a driver with seeded random inputs does (`src/bin/driver.rs`).
+//! Lists the fuzz targets as plain functions of bytes. libFuzzer calls them
+//! (`src/bin/fuzzer.rs`), and where there is none, a driver with seeded random inputs does
+//! (`src/bin/driver.rs`).
 //!
 //! In: bytes. Out: nothing, or a panic: then the bytes are a bug report.
 

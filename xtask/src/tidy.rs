@@ -28,6 +28,9 @@ const FORBIDDEN: [(&str, &str); 6] = [
     (concat!("/wor", "k/"), "a path of one machine"),
 ];
 
+/// How no module begins: a reader comes from the file's name, not from the page before.
+const RIDDLES: [&str; 2] = ["//! The same", "//! What is"];
+
 /// Looks at every file that is committed, or could be.
 pub(crate) fn run() -> Result<()> {
     let list = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
@@ -80,6 +83,10 @@ fn check_file(name: &str, text: &str, faults: &mut Vec<String>, warnings: &mut V
         }
     }
     if extension == "rs" {
+        let first = text.lines().next().unwrap_or("");
+        if RIDDLES.iter().any(|begins| first.starts_with(begins)) {
+            faults.push(format!("{name}:1: a module says first what it does, as \"Counts ...\""));
+        }
         let thin = thin::thin(text).into_iter();
         let said = |(number, words)| format!("{name}:{number}: {words:?} says nothing");
         faults.extend(thin.map(said));
@@ -203,6 +210,8 @@ mod tests {
         assert_eq!(check("a.md", &"x".repeat(101)), (1, 0));
         assert_eq!(check("a.md", &format!("| {} |", "x".repeat(101))), (0, 0));
         assert_eq!(check("a.rs", concat!("dbg", "!(1)")), (1, 0));
+        assert_eq!(check("a.rs", "//! What is known of links.\n"), (1, 0));
+        assert_eq!(check("a.rs", "//! Counts links. What is known of them.\n"), (0, 0));
         let thin = "/// Whose.\nwhose: u32,\n";
         assert_eq!((check("a.rs", thin), check("a.md", thin)), ((1, 0), (0, 0)));
     }

@@ -1,4 +1,4 @@
-//! What is known of the multicast groups that queue pairs are attached to, and of their links.
+//! Tracks the multicast groups that queue pairs are attached to, and their links.
 //!
 //! The answer to a call and the news of its link come by different sockets, so in any order.
 

@@ -1,4 +1,4 @@
-//! What is said besides news, and why a trunk ends.
+//! Names the messages of a trunk besides news, and the reasons why a trunk ends.
 
 use crate::broker::Broker;
 use omniverb_carry::letter::Letter;

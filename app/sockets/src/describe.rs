@@ -1,4 +1,4 @@
-//! What is known of a descriptor, in words: for tests, by functions that they look up by name.
+//! Describes a descriptor in words, for tests, by functions that they look up by name.
 
 use core::ffi::{c_char, c_int};
 use core::fmt::{self, Write};

@@ -1,4 +1,4 @@
-//! What is remembered of some sockets, by number and identity: of those that share a place the
+//! Remembers facts about some sockets, by number and identity: of those that share a place the
 //! latest.
 
 use core::ffi::c_int;

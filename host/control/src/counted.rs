@@ -1,4 +1,4 @@
-//! What is counted of queue pairs: by those that there are, and by those of each vNIC that are no
+//! Sums the counters of queue pairs: of those that there are, and of each vNIC's that are no
 //! more. A device's counters do not go back when a program ends. They do when the vNIC is another:
 //! one that is no more is [forgotten](Counted::forget), and of a virtual machine's, which keeps its
 //! name and what was set for that, each machine [begins anew](Counted::begin).

@@ -1,4 +1,4 @@
-//! What is said about the processes of a virtual machine (decision 0036).
+//! Defines the messages about processes of a virtual machine (decision 0036).
 //!
 //! Two languages. At the machine's *door*, a socket of the daemon's, its porter asks for sessions:
 //! messages as everywhere, of kinds that neither tenants nor operators have. On the *port* between

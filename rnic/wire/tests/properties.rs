@@ -1,5 +1,5 @@
-//! What is built is read back; what is damaged is never believed. Arbitrary bytes are for
-//! `src/testing/fuzz.rs`.
+//! Tests that packets are read back as they were built, and damaged ones refused. Arbitrary bytes
+//! are for `src/testing/fuzz.rs`.
 
 use omniverb_terms::{Placement, Psn, Qkey, Qpn, Rkey, Selectivity, Service};
 use omniverb_wire::pcap::{Capture, Envelope};

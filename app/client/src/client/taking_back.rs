@@ -1,4 +1,4 @@
-//! What is to be taken back from peers, and who waits for that.
+//! Lists what is to be taken back from peers, and the calls that wait for it.
 
 use super::Client;
 use super::lending::Manner;

@@ -1,4 +1,4 @@
-//! What is about more than one importer, or connection.
+//! Tests imports with more than one importer, or connection.
 
 use super::exporter::{Door, Exported, Exporter, Importer, Owner};
 use super::pace::{now, pass};

@@ -1,4 +1,4 @@
-//! What is known of a link: the words of its row, and what they say.
+//! Reads what is known of a link from the words of its row.
 
 /// Words of a row.
 pub(super) const WORDS: usize = 64;

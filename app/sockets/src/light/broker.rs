@@ -1,4 +1,4 @@
-//! What is said to the broker of light connections, and by it.
+//! Speaks with the broker of light connections.
 
 use core::cell::UnsafeCell;
 use std::os::fd::{BorrowedFd, OwnedFd};

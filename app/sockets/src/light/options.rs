@@ -1,4 +1,4 @@
-//! What is asked of a light connection, and what it is told.
+//! Answers calls that read or set options of a light connection.
 
 use core::ffi::{c_int, c_void};
 

@@ -1,4 +1,4 @@
-//! What is said to the broker of sockets that listen.
+//! Tells the broker of sockets that listen.
 
 use core::ffi::c_int;
 use std::os::fd::BorrowedFd;

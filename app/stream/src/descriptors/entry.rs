@@ -1,4 +1,4 @@
-//! What is known of one descriptor number, in a word that is read and written at once.
+//! Packs what is known of one descriptor number into a word that is read and written at once.
 //!
 //! ```text
 //! generation:8 | why:8 | flags:8 | kind:8 | id:32

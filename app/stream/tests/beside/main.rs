@@ -1,4 +1,4 @@
-//! The same random operations on the kernel's sockets and on what this crate says: the same
+//! Runs random operations on the kernel's sockets and on this crate's model, and compares the
 //! results.
 // UNSAFETY: system calls on sockets of its own.
 #![expect(unsafe_code)]

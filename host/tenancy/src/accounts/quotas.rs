@@ -1,4 +1,4 @@
-//! What is counted, and how many of it each kind of party may have.
+//! Lists what is counted, and how many of it each kind of party may have.
 //!
 //! A party is whoever has an account. One more, between two that there are, is one more function
 //! here and one more [`Account::below`](super::Account::below) where theirs are opened.

@@ -1,4 +1,4 @@
-//! What is known of who is at the end of which route, and what is being asked.
+//! Knows which vNIC or host is at the end of which route, and what is being asked.
 //!
 //! Every question under way has one number, and every number one question; whoever waits for the
 //! answer waits here.

@@ -1,4 +1,4 @@
-//! What is said about the pages of a vNIC: who is asked for any, and who takes them back when that
+//! Tests which processes are asked for pages of a vNIC, and which take them back when its policy
 //! changes.
 
 use crate::support::*;

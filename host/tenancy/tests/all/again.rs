@@ -1,4 +1,4 @@
-//! What is said to the connection manager again, when it was answered already.
+//! Tests messages that reach the connection manager again when it has answered them.
 
 use crate::support::connecting::*;
 use crate::support::qp;

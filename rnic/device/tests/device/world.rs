@@ -1,4 +1,4 @@
-//! What is outside a device on the bench: notes what it is asked for, and counts.
+//! Stands for what is outside a device on the bench: notes what it is asked for, and counts.
 
 use omniverb_device::work::Destination;
 use omniverb_device::{AsyncEvent, CompletionEvents, Forgiven, Host};

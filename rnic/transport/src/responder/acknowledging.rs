@@ -1,4 +1,4 @@
-//! What is done and not acknowledged: how much it is, and whether it is time to say so.
+//! Counts what is done and not acknowledged, and decides when to acknowledge it.
 
 /// Packets that wait for one acknowledgement of all of them (9.7.5.1.2).
 #[derive(Clone, Copy, Debug, Default)]

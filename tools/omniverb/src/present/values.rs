@@ -1,5 +1,5 @@
-//! What is true of our device now. In: the daemon's answers, our network namespace. Out: values,
-//! without a form.
+//! Asks what is true of our device now. In: the daemon's answers, our network namespace. Out:
+//! values, without a form.
 
 use crate::client::{self, Client};
 use crate::library;

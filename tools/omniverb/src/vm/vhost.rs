@@ -1,4 +1,4 @@
-//! What is said between QEMU and whoever plays a device for it, the vhost-user protocol (QEMU's
+//! Codes the vhost-user protocol between QEMU and the process that plays a device for it (QEMU's
 //! `docs/interop/vhost-user.rst`), as far as a device needs it that has memory and nothing else:
 //! virtio-pmem whose memory is a shared region (VIRTIO 1.2, 2.10 and 5.19).
 //!

@@ -1,4 +1,4 @@
-//! What is under way on one link, seen from the responder.
+//! Tracks what is under way on one link, seen from the responder.
 
 use crate::queue::Receive;
 use crate::region::Region;

@@ -1,4 +1,4 @@
-//! What is kept where it is: rings of processes, by the numbers of the daemon's questions.
+//! Keeps rings of processes, by the numbers of the daemon's questions.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
