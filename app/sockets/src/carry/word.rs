@@ -1,4 +1,4 @@
-//! Reads what is known of a link from the words of its row.
+//! Names the words of a link's row, and what each says.
 
 /// Words of a row.
 pub(super) const WORDS: usize = 64;
