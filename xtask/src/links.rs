@@ -32,6 +32,12 @@ pub(crate) fn faults(
             fault("there is no such file");
         } else if document.starts_with(BOOK) && !file.starts_with(BOOK.trim_end_matches('/')) {
             fault("leads out of the book: name the file in backticks");
+        } else if file.starts_with(BOOK)
+            && document.starts_with(BOOK)
+            && document != CONTENTS
+            && is_renamed(&file)
+        {
+            fault("is index.html in the book: link to its folder, or call it otherwise");
         } else if !heading.is_empty() {
             let there = read(&file).unwrap_or_default();
             if !headings(&there).any(|one| one == heading) {
@@ -40,6 +46,12 @@ pub(crate) fn faults(
         }
     }
     found
+}
+
+/// Whether mdBook gives a page another name, and does not follow with links to it. In the contents
+/// it does.
+fn is_renamed(file: &str) -> bool {
+    file.ends_with("/README.md")
 }
 
 /// Pages of the book that its table of contents lacks, or has twice.
@@ -138,6 +150,15 @@ mod tests {
     fn the_book_links_to_its_own_pages() {
         assert_eq!(count("docs/a.md", "[a](../tests/README.md)"), 1);
         assert_eq!(count("README.md", "[a](tests/README.md)"), 0);
+    }
+
+    #[test]
+    fn pages_that_the_book_renames_are_not_linked_to() {
+        let names = ["docs/SUMMARY.md", "docs/a.md", "docs/b/README.md"];
+        let count = |document: &str, text: &str| faults(document, text, &names, &|_| None).len();
+        assert_eq!(count("docs/SUMMARY.md", "[b](b/README.md)"), 0);
+        assert_eq!(count("docs/a.md", "[b](b/README.md)"), 1);
+        assert_eq!(count("docs/a.md", "[b](b/)"), 0);
     }
 
     #[test]
