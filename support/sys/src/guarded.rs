@@ -1,10 +1,13 @@
 //! Copies between memory of ours and the program's that raise no signal, whatever the program has
 //! made of its pages meanwhile: protected, unmapped, guarded, cut off from their file.
 //!
-//! The kernel makes them (`process_vm_readv` and `process_vm_writev` of this very process, which
-//! need no right): it reaches the program's side as `read(2)` does a buffer, and says where it
-//! cannot. So a page that another thread is moving is waited for, as in any system call. Nothing is
-//! forced: what may not be written by the program is not written for a peer either.
+//! The kernel makes them: it reaches the program's side as `read(2)` does a buffer, and says where
+//! it cannot. So a page that another thread is moving is waited for, as in any system call. Nothing
+//! is forced: what may not be written by the program is not written for a peer either.
+//!
+//! What is written comes from a file of ours ([`staged`]). What is read, and what is written where
+//! there is no such file, is copied by `process_vm_writev` and `process_vm_readv` of this very
+//! process, which need no right.
 //!
 //! Where a filter of system calls forbids them, pages are looked at just before they are touched.
 //! Then who protects a page in the instant between is still hit by a signal.
@@ -13,6 +16,7 @@
 
 use crate::presence;
 use crate::protection::Needs;
+use crate::staged::{self, Slot};
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -31,46 +35,107 @@ const TOGETHER: usize = 32;
 /// Copies `ours` to as much of the program's memory. False: some of it may not be written.
 #[must_use]
 pub fn place(ours: UserMemory, program: UserMemory) -> bool {
-    copy(Way::Place, ours, program)
+    match staged::slot().and_then(|slot| by_file(&slot, ours, program)) {
+        Some(is_placed) => is_placed,
+        None => copy(Way::Place, ours, program),
+    }
+}
+
+/// Copies by way of the file. None: it is gone.
+fn by_file(slot: &Slot, ours: UserMemory, program: UserMemory) -> Option<bool> {
+    let length = ours.len().min(program.len());
+    let mut done = 0;
+    while done < length {
+        let piece = program.skip(done).first(staged::BYTES.min(length - done));
+        let staged = slot.memory(piece.len());
+        staged.copy_from(ours.skip(done));
+        if slot.scatter(staged, &ending_last(piece).map(vector))? < piece.len() {
+            return Some(false);
+        }
+        done += piece.len();
+    }
+    Some(true)
 }
 
 /// Copies several pieces, from ours to the program's each, in order and as [`place`] does, by one
 /// system call. Says how many: the next one may not be written, or there was no more room for it
-/// ([`PIECE`] bytes and [`TOGETHER`] pieces).
+/// ([`TOGETHER`] pieces, [`staged::BYTES`] bytes or, where there is no file, [`PIECE`]).
 #[must_use]
 pub fn place_all(pieces: &[(UserMemory, UserMemory)]) -> usize {
+    if let Some(slot) = staged::slot() {
+        let gathered = Gathered::new(pieces, |length| slot.memory(length), staged::BYTES);
+        if let Some(copied) = slot.scatter(gathered.staged, gathered.parts()) {
+            return gathered.pieces_in(copied);
+        }
+    }
     let one_by_one = || pieces.iter().take_while(|(ours, program)| place(*ours, *program)).count();
     if IS_REFUSED.load(Ordering::Relaxed) {
         return one_by_one();
     }
     // To pin one page costs less than to pin the ring for each piece.
     let mut bytes = MaybeUninit::<[u8; PIECE]>::uninit();
+    let stack = bytes.as_mut_ptr().expose_provenance();
     // SAFETY: it lives until the kernel has read it, and only what was written is read.
-    let staged = unsafe { UserMemory::new(bytes.as_mut_ptr().expose_provenance(), PIECE) };
-    let mut local = [const { vector(UserMemory::EMPTY) }; 2 * TOGETHER];
-    let (mut vectors, mut length) = (0, 0);
-    let mut ends = [0; TOGETHER];
-    let mut count = 0;
-    for ((ours, program), end) in pieces.iter().zip(&mut ends) {
-        let size = ours.len().min(program.len());
-        if size > PIECE - length {
-            break;
-        }
-        staged.skip(length).first(size).copy_from(ours.first(size));
-        for part in ending_last(program.first(size)) {
-            if !part.is_empty() {
-                local[vectors] = vector(part);
-                vectors += 1;
-            }
-        }
-        length += size;
-        *end = length;
-        count += 1;
-    }
-    match transfer(Way::Place, &local[..vectors], staged.first(length)) {
-        Ok(copied) => ends[..count].iter().take_while(|end| **end <= copied).count(),
+    let memory = |length| unsafe { UserMemory::new(stack, length) };
+    let gathered = Gathered::new(pieces, memory, PIECE);
+    match transfer(Way::Place, gathered.parts(), gathered.staged) {
+        Ok(copied) => gathered.pieces_in(copied),
         Err(libc::ENOSYS | libc::EPERM | libc::EACCES) => one_by_one(),
         Err(_) => 0,
+    }
+}
+
+/// Pieces that were put one behind the other, to be copied by one system call.
+struct Gathered {
+    staged: UserMemory,
+    parts: [libc::iovec; 2 * TOGETHER],
+    parts_count: usize,
+    ends: [usize; TOGETHER],
+    count: usize,
+}
+
+impl Gathered {
+    /// As many as there is room for, into `memory` of that length.
+    #[inline]
+    fn new(
+        pieces: &[(UserMemory, UserMemory)],
+        memory: impl Fn(usize) -> UserMemory,
+        room: usize,
+    ) -> Gathered {
+        let (mut ends, mut count, mut length) = ([0; TOGETHER], 0, 0);
+        for ((ours, program), end) in pieces.iter().zip(&mut ends) {
+            let size = ours.len().min(program.len());
+            if size > room - length {
+                break;
+            }
+            length += size;
+            *end = length;
+            count += 1;
+        }
+        let staged = memory(length);
+        let mut parts = [const { vector(UserMemory::EMPTY) }; 2 * TOGETHER];
+        let (mut parts_count, mut begin) = (0, 0);
+        for ((ours, program), end) in pieces.iter().zip(&ends[..count]) {
+            let size = end - begin;
+            staged.skip(begin).first(size).copy_from(ours.first(size));
+            for part in ending_last(program.first(size)) {
+                if !part.is_empty() {
+                    parts[parts_count] = vector(part);
+                    parts_count += 1;
+                }
+            }
+            begin = *end;
+        }
+        Gathered { staged, parts, parts_count, ends, count }
+    }
+
+    fn parts(&self) -> &[libc::iovec] {
+        &self.parts[..self.parts_count]
+    }
+
+    /// How many are wholly among so many bytes.
+    fn pieces_in(&self, bytes: usize) -> usize {
+        self.ends[..self.count].iter().take_while(|end| **end <= bytes).count()
     }
 }
 
@@ -288,7 +353,7 @@ mod tests {
     /// What each way says: of the first page, and of what reaches into the second one.
     fn said(address: usize) -> [[bool; 2]; 2] {
         let mut ours = vec![7; 2 * PAGE];
-        let ways: [fn(Way, UserMemory, UserMemory) -> bool; 2] = [copy, after_a_look];
+        let ways: [fn(Way, UserMemory, UserMemory) -> bool; 3] = [copy, after_a_look, first_way];
         let said = ways.map(|by| {
             [Way::Place, Way::Fetch].map(|way| {
                 let all = UserMemory::lend_mut(&mut ours, |ours| {
@@ -303,7 +368,16 @@ mod tests {
             })
         });
         assert_eq!(said[0], said[1]);
-        said
+        assert_eq!(said[0], said[2]);
+        [said[0], said[1]]
+    }
+
+    /// What programs get.
+    fn first_way(way: Way, ours: UserMemory, program: UserMemory) -> bool {
+        match way {
+            Way::Place => place(ours, program),
+            Way::Fetch => fetch(program, ours),
+        }
     }
 
     #[test]
@@ -341,7 +415,7 @@ mod tests {
         let all: Vec<u8> = (0..2 * PAGE).map(|at| (at % 251) as u8).collect();
         type Copy = fn(Way, UserMemory, UserMemory) -> bool;
         let pieces: Copy = |way, ours, program| piecewise(way, ours, program) == Made::All;
-        for by in [copy as Copy, pieces, after_a_look] {
+        for by in [copy as Copy, pieces, after_a_look, first_way] {
             for (from, length) in [(0, 1), (3, 8), (5, 9), (17, PAGE), (0, 2 * PAGE), (1, 8000)] {
                 let program = at(address + from, length);
                 program.write(&vec![0; length]);
@@ -390,7 +464,6 @@ mod tests {
         UserMemory::lend(&all, |ours| {
             let pieces = |size: usize, count| vec![(ours.first(size), at(address, size)); count];
             assert_eq!(place_all(&pieces(8, TOGETHER + 1)), TOGETHER);
-            assert_eq!(place_all(&pieces(PIECE / 4, 5)), 4);
             assert_eq!(place_all(&[]), 0);
         });
         // SAFETY: memory of this test's.

@@ -55,6 +55,7 @@ pub mod sleeper;
 pub mod smaps;
 pub mod socket;
 pub mod spare;
+mod staged;
 pub mod statement;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;

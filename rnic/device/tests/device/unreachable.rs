@@ -233,3 +233,50 @@ fn writes_served_together_end_as_each_alone() {
         assert!(calls[0] * 2 < calls[1], "{service:?}: {calls:?}");
     }
 }
+
+/// Long WRITEs of `seed`'s choice whose records are placed together, each into memory of which a
+/// page may be gone: all that comes before that page's record is there, and nothing from it on.
+#[test]
+fn records_of_a_long_write_are_placed_up_to_a_page_that_is_gone() {
+    const CHUNK: usize = 16 << 10;
+    for service in [Service::Rc, Service::Uc] {
+        let (mut calls, mut records) = (0, 0);
+        for seed in 0..60 {
+            let bench = bench(&Options::new(service));
+            let mut random = Random(seed * 2 + 1);
+            let length = CHUNK + 1 + random.below(LENGTH - CHUNK - 1);
+            let from = random.below(LENGTH - length + 1);
+            let gone = random.chance(2).then(|| random.below(length));
+            if let Some(gone) = gone {
+                bench.spoil(from + gone, Pages::ReadOnly);
+            }
+            let (before, ours) = (bench.there.all(), bench.here.all());
+            let mut work = Work::write(7, remote(&bench.target, from));
+            work = work.sge(part(&bench.local, 0, length));
+            let with_immediate = random.chance(2);
+            if with_immediate {
+                receive(&bench.qps[1], 77, &[]);
+                work = work.immediate(5);
+            }
+            post(&bench.qps[0], &work);
+            bench.pair.settle();
+            bench.pair.check_guards();
+            let placed = gone.map_or(length, |gone| gone / CHUNK * CHUNK);
+            let mut expected = before;
+            expected[from..from + placed].copy_from_slice(&ours[..placed]);
+            assert!(bench.there.all() == expected, "{service:?} {seed}");
+            let is_refused = gone.is_some() && service == Service::Rc;
+            let sent = if is_refused { status::REM_ACCESS_ERR } else { 0 };
+            assert_eq!(outcomes(&bench.qps[0].send_cq), [(7, sent)], "{service:?} {seed}");
+            let received = match (with_immediate, gone) {
+                (true, None) => vec![(77, 0)],
+                (true, Some(_)) if is_refused => vec![(77, status::WR_FLUSH_ERR)],
+                _ => vec![],
+            };
+            assert_eq!(outcomes(&bench.qps[1].recv_cq), received, "{service:?} {seed}");
+            calls += bench.pair.sides[1].world.places.load(Ordering::Relaxed);
+            records += placed.div_ceil(CHUNK);
+        }
+        assert!(calls * 4 < records * 3, "{service:?}: {calls} calls for {records}");
+    }
+}

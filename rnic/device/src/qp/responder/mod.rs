@@ -14,6 +14,7 @@ mod receives;
 mod send;
 mod small_writes;
 mod write;
+mod write_train;
 
 pub(super) use incoming::Incoming;
 pub(super) use receives::{PlainMessages, Receives};
@@ -157,6 +158,10 @@ impl Inner {
                 Ok(self.serve_write(qp, index, flags, (address, rkey, total), immediate, record))
             }
             Request::WriteMore { flags, immediate } => {
+                let count = self.serve_write_train(qp, index);
+                if count > 0 {
+                    return Ok(Outcome::Several(count));
+                }
                 Ok(self.serve_write_more(qp, index, flags, immediate, record))
             }
             Request::Datagram { .. } | Request::Grouped { .. } => {
