@@ -105,14 +105,16 @@ def omniverb_plan(dist, folder, cpus, tsc, stack):
         raise Failure(f"{library} is missing (make build)")
     socket = start_daemon(dist, folder, stack)
     variables = {"LD_LIBRARY_PATH": str(library.parent), "OMNIVERB_SOCKET": str(socket)}
-    connect, crowd, idle, attention, streams, copies = (compiled(name, folder) for name in (
-        "qp_to_rts", "qp_many", "idle_poll", "attention", "streams", "copies"))
+    connect, crowd, idle, attention, registration, streams, copies = (
+        compiled(name, folder) for name in (
+            "qp_to_rts", "qp_many", "idle_poll", "attention", "registration", "streams", "copies"))
     environment = {**os.environ, **variables}
     strangers = exact.pair(cpus, variables, stack)
     return (plan.perftest_plan("omv", "Omniverb", Pair(cpus, variables), tsc)
             + plan.connect_plan(connect, environment) + plan.crowd_plan(crowd, environment)
             + plan.by_address_plan(environment) + plan.idle_plan(idle, environment)
             + plan.attention_plan(attention, environment)
+            + plan.registration_plan(registration, environment)
             + sockets.plan(streams, dist, environment) + sockets.copies_plan(copies)
             + (plan.exact_plan(strangers, tsc) if strangers else []))
 

@@ -3,11 +3,14 @@
 A Measurement knows how to take one sample with a given number of iterations; the driver decides
 how often and in which order. Samples are in base units: ns, messages a second, bytes a second.
 """
+import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Callable
 
 import pairs
@@ -263,6 +266,63 @@ def attention_plan(program, environment):
                         f"Omniverb mediated WRITE, target {says[target]}, requester "
                         f"{says[requester]}", "ns", sample(target, requester))
             for target, requester in ATTENTION]
+
+
+# MiB of a region that is registered, mapped by a peer and given back.
+REGISTERED = 1024
+
+
+def registration_plan(program, environment):
+    """What a region that a peer maps costs its owner; all of it is found out by one run."""
+    results = {}
+
+    def sample(name):
+        def run(_):
+            # Each of a run's results is taken once.
+            if name not in results:
+                with memory_cgroup() as folder:
+                    results.update(json.loads(said({**environment, "OWNER_CGROUP": folder}, program,
+                                                   REGISTERED)))
+            return results.pop(name) * (1e6 if name.endswith("_ms") else 1)
+        return run
+
+    label = f"Omniverb, a region of {REGISTERED} MiB"
+    rows = [("register_ms", "register"), ("map_ms", "until all is mapped"), ("fork_ms", "fork"),
+            ("deregister_ms", "deregister"), ("resident", "resident at most, to its size")]
+    with memory_cgroup() as folder:
+        if folder:
+            rows.append(("charged", "charged at most, to its size"))
+    return [Measurement(f"omv_region_{name.removesuffix('_ms')}", f"{label}: {text}",
+                        "ns" if name.endswith("_ms") else "times", sample(name))
+            for name, text in rows]
+
+
+@contextlib.contextmanager
+def memory_cgroup():
+    """The folder of a new memory cgroup without a limit; "" where none can be made."""
+    for root, file in (("/sys/fs/cgroup/memory", "memory.max_usage_in_bytes"),
+                       ("/sys/fs/cgroup", "memory.peak")):
+        folder = Path(root) / f"omniverb-bench-{os.getpid()}"
+        try:
+            folder.mkdir()
+        except OSError:
+            continue
+        try:
+            if (folder / file).exists():
+                yield str(folder)
+                return
+        finally:
+            remove_cgroup(folder)
+    yield ""
+
+
+def remove_cgroup(folder):
+    """What ended in it takes a moment to go."""
+    for _ in range(50):
+        try:
+            return folder.rmdir()
+        except OSError:
+            time.sleep(0.1)
 
 
 # Which raw limit a measurement is held against. A latency is half a round trip of one line

@@ -12,6 +12,8 @@ def summary(samples):
 def show(value, unit):
     """A number in the unit people use for it."""
     if unit == "ns":
+        if value >= 10_000_000:
+            return f"{value / 1e6:.1f} ms"
         return f"{value:.0f} ns" if value < 10_000 else f"{value / 1000:.1f} us"
     if unit == "msg/s":
         return f"{digits(value / 1e6)} M/s" if value >= 1e5 else f"{value / 1e3:.1f} k/s"

@@ -63,19 +63,19 @@ static inline void completed(struct ibv_cq *cq, const char *what)
 }
 
 /* For qsort. */
-static int compare(const void *a, const void *b)
+static inline int compare(const void *a, const void *b)
 {
 	double one = *(const double *)a, two = *(const double *)b;
 
 	return (one > two) - (one < two);
 }
 
-/* Connects a new queue pair with that of the peer, which may write to its memory. */
+/* Connects a new queue pair with that of the peer, which may reach its memory. */
 static void to_rts(struct ibv_qp *qp, uint32_t peer, const union ibv_gid *gid, int gid_index)
 {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_INIT, .port_num = 1,
-		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE,
+		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
 	};
 
 	check(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
