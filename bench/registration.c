@@ -3,9 +3,9 @@
  * mapped, of a fork, and of deregistering it, and how much memory there was at most.
  *
  * Another process reads all of the region until its pages are mapped, before the fork and again
- * after it. The child of the fork ends at once. If OWNER_CGROUP names the folder of a memory cgroup,
- * the owner enters it, and what it was charged with at most is told, too. Out: one JSON object;
- * times in milliseconds, memory as multiples of the region.
+ * after it. The child of the fork ends at once. If OWNER_CGROUP names the folder of a memory
+ * cgroup, the owner enters it, and what it was charged with at most is told, too. Out: one JSON
+ * object; times in milliseconds, memory as multiples of the region.
  * Usage: registration MIB [GID index]
  */
 #define _GNU_SOURCE

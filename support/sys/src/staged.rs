@@ -28,13 +28,13 @@ pub(crate) const BYTES: usize = 64 << 10;
 pub(crate) const PARTS: usize = 64;
 /// Bytes of the number that comes before what is staged.
 const NUMBER: usize = size_of::<u64>();
-/// Where in a slot the staged bytes begin, or up to seven bytes behind it: they end on a multiple of
-/// eight, so that their last word lies in one page.
+/// Where in a slot the staged bytes begin, or up to seven bytes behind it: they end on a multiple
+/// of eight, so that their last word lies in one page.
 const HEAD: usize = 64;
 const SLOT: usize = BYTES + PAGE;
 /// Budget: copies of a process that are staged at once; others take the other way.
 pub const SLOTS: usize = 4;
-/// Budget: files that a process makes, one after the other, because it has closed their descriptors.
+/// Budget: files that a process makes, one after the other, because it closed their descriptors.
 pub const FILES: u32 = 4;
 /// Where in the file the slots begin. Only files of more than a pebibyte have something there.
 const OFFSET: u64 = 1 << 50;
