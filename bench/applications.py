@@ -247,11 +247,15 @@ def main():
     """All of it."""
     parser = argparse.ArgumentParser(description="Measures programs over TCP, carried and not.")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true",
+                        help="one run of each load, once, to see that it works")
     parser.add_argument("--only", default="", help="only loads whose name contains this")
     parser.add_argument("--first", type=int, help="only so many runs of each load")
     parser.add_argument("--out", type=pathlib.Path,
                         default=ROOT / "target/bench/applications.json")
     chosen = parser.parse_args()
+    if chosen.quick:
+        chosen.rounds, chosen.first = 1, 1
     samples, carried_bytes, failures, left_out = {}, {}, {}, {}
     began, ticks = time.monotonic(), machine.cpu_times()
     stage = Stage()

@@ -74,10 +74,10 @@ def free():
         return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvail"))
 
 
-def streams(ways, program):
-    """Messages there and back, and one way, of all sizes."""
+def streams(ways, program, scale):
+    """Messages there and back, and one way, of all sizes; a part of the usual number."""
     for size in SIZES:
-        count = max(50, min(20_000, (32 << 20) // size))
+        count = max(50, min(20_000, (32 << 20) // size) // scale)
         for what, unit in (("rtt", "ns"), ("rate", "msg/s")):
             title = "and back" if what == "rtt" else "stream"
             yield (f"{what} {size}", f"{size} B {title}", unit, WAYS,
@@ -85,9 +85,10 @@ def streams(ways, program):
                        way, program, "unix" if way == "unix" else "tcp", what, count, size))
 
 
-def many(ways, program, most):
-    """All that is about their number."""
+def many(ways, program, most, scale):
+    """All that is about their number, up to `most` at a time; a part of the usual length."""
     tcp = tuple(way for way in WAYS if way != "unix")
+    resting = RESTING // scale
     each_most = resource.getrlimit(resource.RLIMIT_NOFILE)[1] - BESIDES
 
     def run(way, what, number, count, times=TIMES, **variables):
@@ -103,20 +104,20 @@ def many(ways, program, most):
             times = TIMES if number < MANY else TIMES_OF_MANY
             yield (f"robin {number}", f"8 B and back, {number} connections in turn", "ns", tcp,
                    lambda way, number=number, times=times: run(
-                       way, "robin", number, max(number, 10_000), times))
+                       way, "robin", number, max(number, 10_000 // scale), times))
     for cpus, title in (("0", "one processor"), ("0,1", "two processors")):
         yield (f"open {cpus}", f"connections made and closed, {title}", "/s", tcp,
-               lambda way, cpus=cpus: ways.take(way, program, "open", 1, 1, 4000, TIMES,
+               lambda way, cpus=cpus: ways.take(way, program, "open", 1, 1, 4000 // scale, TIMES,
                                                 CONNECTIONS_CPUS=cpus))
     for pairs in CROWDS:
         yield (f"crowd {pairs}", f"8 B and back, {pairs} pairs on one processor", "/s", tcp,
-               lambda way, pairs=pairs: ways.take(way, program, "crowd", pairs, 1, 20_000, TIMES,
-                                                  CONNECTIONS_CPUS="0"))
-    yield ("rest", f"processors' time, {RESTING} connections that rest", "ns", tcp,
-           lambda way: run(way, "rest", RESTING, 0, 1))
+               lambda way, pairs=pairs: ways.take(way, program, "crowd", pairs, 1,
+                                                  20_000 // scale, TIMES, CONNECTIONS_CPUS="0"))
+    yield ("rest", f"processors' time, {resting} connections that rest", "ns", tcp,
+           lambda way: run(way, "rest", resting, 0, 1))
     for at, whose in enumerate(("processes", "the kernel")):
         yield (f"hold {whose}", f"bytes of {whose} for a connection at rest, both ends", "B", tcp,
-               lambda way, at=at: run(way, "hold", min(HELD, each_most), 0, 0)[at::2])
+               lambda way, at=at: run(way, "hold", min(HELD // scale, each_most), 0, 0)[at::2])
 
 
 def show(value, unit):
@@ -153,11 +154,16 @@ def main():
     """All of it."""
     parser = argparse.ArgumentParser(description="Measures many connections, carried and not.")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true",
+                        help="a hundredth of all, once, with ten connections: to see that it works")
     parser.add_argument("--only", default="", help="only what has this in its key")
     parser.add_argument("--most", type=int, default=ROBIN[-1], help="connections at a time")
     parser.add_argument("--out", type=pathlib.Path,
                         default=ROOT / "target/bench/connections.json")
     chosen = parser.parse_args()
+    scale = 1
+    if chosen.quick:
+        chosen.rounds, chosen.most, scale = 1, 10, 100
     samples, failures = {}, {}
     began, ticks = time.monotonic(), machine.cpu_times()
     stage = Stage()
@@ -166,8 +172,8 @@ def main():
             # As many ports and connections that wait as there can be.
             ways.run(False, "sysctl", "-qw", "net.ipv4.ip_local_port_range=1024 65535",
                      "net.core.somaxconn=65535")
-            plan = [*streams(ways, built("streams", ways.folder)),
-                    *many(ways, built("connections", ways.folder), chosen.most)]
+            plan = [*streams(ways, built("streams", ways.folder), scale),
+                    *many(ways, built("connections", ways.folder), chosen.most, scale)]
             plan = [one for one in plan if chosen.only in one[0]]
             for turn in range(chosen.rounds):
                 for key, _, _, those, take in plan:

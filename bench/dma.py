@@ -113,9 +113,14 @@ def lines(found):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="runs of each (default 5)")
+    parser.add_argument("--quick", action="store_true",
+                        help="one run between two processes, to see that it works")
     parser.add_argument("--places", nargs="+", choices=PLACES, default=["processes", "containers"])
     parser.add_argument("--out", type=Path, default=ROOT / "target/bench/dma.json")
-    return parser.parse_args()
+    chosen = parser.parse_args()
+    if chosen.quick:
+        chosen.rounds, chosen.places = 1, ["processes"]
+    return chosen
 
 
 def main():

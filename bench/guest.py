@@ -206,6 +206,8 @@ def lines(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="samples of everything (default 5)")
+    parser.add_argument("--quick", action="store_const", dest="rounds", const=0,
+                        help="one short sample of everything, to see that it works")
     parser.add_argument("--out", type=Path, default=ROOT / "target/bench/guest.json")
     chosen = parser.parse_args()
     chosen.out.parent.mkdir(parents=True, exist_ok=True)

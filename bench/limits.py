@@ -31,6 +31,7 @@ from harness.staging import Stage  # noqa: E402
 CONNECTED = 100
 CONNECTIONS = {"none": "no flood", "requests": "flood of 20,000 requests/s"}
 VNICS, RATE, SECONDS = 50, 20_000_000, 10
+QUICK_VNICS = 4
 CHANGES = [100_000_000, 10_000_000, 300_000_000, 50_000_000]
 # What is demanded: within this share of the rate, this soon (seconds); of the bandwidth of somebody
 # who is flooded elsewhere, this share.
@@ -45,23 +46,23 @@ def verdict(met):
     return "met" if met else "MISSED"
 
 
-def steady(stage):
-    """Many vNICs, each with the same limit."""
-    limited = rates.Limited(stage, VNICS)
+def steady(stage, vnics, length):
+    """So many vNICs, each with the same limit, for so many seconds."""
+    limited = rates.Limited(stage, vnics)
     try:
-        found, seconds = rates.steady(limited, VNICS, RATE, SECONDS)
+        found, seconds = rates.steady(limited, vnics, RATE, length)
     finally:
         limited.close()
-    return {"vnics": VNICS, "rate": RATE, "seconds": SECONDS, "rates": found,
+    return {"vnics": vnics, "rate": RATE, "seconds": length, "rates": found,
             "daemon_cpu_seconds": seconds,
             "acceptance": verdict(all(abs(one / RATE - 1) < EXACT for one in found))}
 
 
-def changes(stage):
-    """One vNIC whose limit changes while it sends."""
+def changes(stage, wanted):
+    """One vNIC whose limit changes to each of these while it sends."""
     limited = rates.Limited(stage, 2)
     try:
-        made, operations = rates.changes(limited, CHANGES)
+        made, operations = rates.changes(limited, wanted)
     finally:
         limited.close()
     took = [{"rate": one.wanted, "seconds": one.took, "got": one.got} for one in made]
@@ -78,7 +79,7 @@ def flooded(stage, rate, rounds):
             for number in range(rounds + 1):
                 for name, kind in FLOODS.items():
                     value = bandwidth(hosts, attacker, kind, rate)
-                    if number:  # the first warms up
+                    if number or rounds == 0:  # the first of several warms up
                         samples[name].append(value)
     rows = {name: {"label": LABELS[name], **report.summary(taken)}
             for name, taken in samples.items()}
@@ -114,7 +115,7 @@ def connected(stage, rounds):
                     line = ["cmtime", "-c", str(CONNECTED)]
                     text = both(hosts, line, [*line, "-s", hosts.server.address], 60,
                                 endless=True)[1]
-                if number:  # the first warms up
+                if number or rounds == 0:  # the first of several warms up
                     samples[name].append(1000 / pairs.cmtime_rate(text, CONNECTED))
     return {name: {"label": CONNECTIONS[name], **report.summary(taken)}
             for name, taken in samples.items()}
@@ -181,10 +182,15 @@ def arguments():
     parser.add_argument("--only", default="",
                         help="steady, changes, floods, connections or attacks")
     parser.add_argument("--rounds", type=int, default=5, help="samples of each flood (default 5)")
+    parser.add_argument("--quick", action="store_true",
+                        help="few vNICs, one sample of a small flood, no attacks: to see it work")
     parser.add_argument("--rates", type=int, nargs="+", default=[20_000, 50_000],
                         help="packets a second at either end (default 20000 50000)")
     parser.add_argument("--out", type=Path, default=ROOT / "target/bench/limits.json")
-    return parser.parse_args()
+    chosen = parser.parse_args()
+    if chosen.quick:
+        chosen.rounds, chosen.rates = 0, [1000]
+    return chosen
 
 
 def main():
@@ -192,10 +198,12 @@ def main():
     known, before, started = machine.facts(ROOT), machine.cpu_times(), time.monotonic()
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     stage, found, errors = Stage(), {}, {}
-    parts = {"steady": lambda: steady(stage), "changes": lambda: changes(stage),
+    vnics, seconds = (QUICK_VNICS, 1) if chosen.quick else (VNICS, SECONDS)
+    parts = {"steady": lambda: steady(stage, vnics, seconds),
+             "changes": lambda: changes(stage, CHANGES[:1] if chosen.quick else CHANGES),
              "floods": lambda: [flooded(stage, rate, chosen.rounds) for rate in chosen.rates],
              "connections": lambda: connected(stage, chosen.rounds),
-             "attacks": lambda: attacked(stage)}
+             **({} if chosen.quick else {"attacks": lambda: attacked(stage)})}
     try:
         for name, part in parts.items():
             try:

@@ -434,7 +434,7 @@ def dma_in_one_machine(places, chosen):
 
 def wakes_by_border(places, chosen):
     """Bare and with a message."""
-    rows = {**sampled(wakes(places), chosen.rounds), **one_way_rows(places, chosen.rounds)}
+    rows = {**sampled(wakes(places), chosen.rounds), **one_way_rows(places, max(1, chosen.rounds))}
     times = rows["way_event"]["median"] / rows["way_bare"]["median"]
     return rows, [*lines(rows, {}), f"one way, a channel against a port: {times:.2f}x"]
 
@@ -473,6 +473,8 @@ def unmeasured(found):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="samples of everything (default 5)")
+    parser.add_argument("--quick", action="store_const", dest="rounds", const=0,
+                        help="one short sample of everything, to see that it works")
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS),
                         help="what to measure (default: everything)")
     parser.add_argument("--adoption", choices=["exact", "trusting"], default="exact",

@@ -54,10 +54,13 @@ class Measurement:
 
 def sample_all(items, rounds, failures, setup=0.0):
     """Interleaved rounds; round 0 warms up and finds the iterations. `failures` are what a sample
-    may raise, `setup` the seconds that connecting takes beyond START.
+    may raise, `setup` the seconds that connecting takes beyond START. No rounds: one sample each,
+    as short as may be (`--quick`).
 
     Every other round goes backwards: what is measured right after something heavy, or right after
     a rest, is slower or faster for that, by a third where four threads share two processors."""
+    for item in items if rounds == 0 else ():
+        item.iterations = item.limits[0]
     for number in range(rounds + 1):
         started = time.monotonic()
         for item in items if number % 2 else reversed(items):
@@ -68,7 +71,7 @@ def sample_all(items, rounds, failures, setup=0.0):
             try:
                 value = item.sample(item.iterations)
                 item.adapt(value, time.monotonic() - begun - setup)
-                if number:
+                if number or rounds == 0:
                     item.error = item.error if item.samples else ""  # not the warm-up's
                     item.samples.append(value)
             except failures as failure:

@@ -158,6 +158,8 @@ def lines(found):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="samples of each (default 5)")
+    parser.add_argument("--quick", action="store_true",
+                        help="one short sample of two pairs of containers, to see that it works")
     parser.add_argument("--seconds", type=float, default=3, help="length of one (default 3)")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
@@ -165,7 +167,10 @@ def arguments():
                         help="pairs of containers at most (default 32; 64 have addresses)")
     parser.add_argument("--machines", type=int, default=8, help="machines at most (default 8)")
     parser.add_argument("--out", type=Path, default=ROOT / "target/bench/scale.json")
-    return parser.parse_args()
+    chosen = parser.parse_args()
+    if chosen.quick:
+        chosen.rounds, chosen.seconds, chosen.kinds, chosen.containers = 1, 0.2, ["containers"], 2
+    return chosen
 
 
 def counts(kind, chosen):

@@ -3,12 +3,14 @@
 programs between each two of them, beside TCP and beside Linux's rdma_rxe in the machine."""
 
 import contextlib
+import math
 import os
 import sys
 import time
 from types import SimpleNamespace
 
-from demo import ROOT, RULE, cpu, kernel_rdma, number, only_row, say
+from demo import ROOT, number, only_row, say_host
+from table import RULE, Reasons, fact, paragraph, quiet, read_options, say
 
 sys.path.insert(0, str(ROOT / "tests"))
 sys.dont_write_bytecode = True
@@ -24,6 +26,7 @@ from harness.staging import Stage  # noqa: E402
 # Iterations of a latency, and of a bandwidth where a machine is at one end; seconds that one figure
 # of TCP, and bandwidth without a machine, are measured.
 ITERATIONS, FEW, SECONDS = 1000, 400, 1
+QUICK_ITERATIONS = 50
 HOST_ADDRESS = "10.77.0.254"
 # Column: heading, perftest's program and options, its row's place and what that is multiplied with,
 # qperf's test of the same.
@@ -39,24 +42,41 @@ COLUMNS = [
 ]
 WIDTH = 19
 LIMIT = 60
+WHY_EXACT = ("a WRITE of perftest goes to memory that may be written from afar but not read. "
+             "Between vNICs that do not trust each other, which is the default, the target's "
+             "process places such data and is woken for it. With adoption = \"trusting\" the "
+             "initiator does it by itself: see `make demo`")
+WHY_EMULATED = ("the machine's processors are emulated: each instruction of the library takes some "
+                "twenty, where TCP leaves most of its work to the host")
+WHY_FORWARDED = ("the machine shares memory with one neighbour here (--neighbours 1); data of "
+                 "others goes by way of the daemon")
 
 
 def main():
+    global ITERATIONS, FEW
+    is_quick = read_options(__doc__)
+    if is_quick:
+        ITERATIONS = FEW = QUICK_ITERATIONS
     if os.geteuid() != 0:
         sys.exit("the demo makes containers and machines: run it as root")
     started = time.monotonic()
     say(RULE)
     say("Omniverb: unmodified RDMA programs in a virtual machine, a container, and a process")
     say(RULE)
-    say(f"host        {cpu()}, {os.cpu_count()} CPUs, Linux {os.uname().release}")
-    say(f"RDMA here   {kernel_rdma()}")
+    paragraph("Debian's perftest between each two of a virtual machine, a container and a "
+              "process of one host, none of which has RDMA hardware; beside TCP, and beside "
+              "Linux's rdma_rxe in the machine.")
+    say()
+    say_host()
+    reasons = Reasons(is_quick)
     stage = Stage(with_programs=False)
     try:
         with contextlib.closing(Lab(stage)) as lab:
-            describe(lab)
-            measure(lab)
+            emulated = describe(lab)
+            measure(lab, reasons)
+            explain(reasons, emulated)
     except Skip as skip:
-        sys.exit(f"demo-vm: there is no virtual machine here: {skip}")
+        sys.exit(f"demo-vm: no virtual machine can be started here: {skip}")
     finally:
         stage.close()
         process.end_descendants()
@@ -90,25 +110,46 @@ def describe(lab):
     """What the three are."""
     with open(f"/proc/{lab.machine.machine.pid}/cmdline", "rb") as file:
         emulated = b"tcg" in file.read()
-    say(f"machine     {ADDRESS}: stock QEMU, Debian's kernel {image.Kernel().version}, virtio-net")
-    say("            and a window of 64 MiB; started by `omniverb vm run`, in it `omniverb agent`")
+    fact("machine", f"{ADDRESS}: stock QEMU, Debian's kernel {image.Kernel().version}, "
+                    f"virtio-net and "
+                    "a window of 64 MiB; started by `omniverb vm run`, in it `omniverb agent`")
     if emulated:
-        say("            ITS PROCESSORS ARE EMULATED: its figures are upper bounds for times, and")
-        say("            are to be compared with those of the same pair only")
-    say(f"container   {lab.container.address}: run by crun, without any privilege")
-    say(f"process     {HOST_ADDRESS}: a plain process in the host's network")
-    say("programs    Debian's perftest, started with `omniverb run --`; TCP by qperf")
-    say("\nLatency is half a round trip, the mean. The last word of a row says where data went.")
-    say("TCP with both ends in the machine is its loopback.\n")
+        fact("", "Its processors are EMULATED, since KVM is missing or does not work here. Only "
+                 "rows of the same pair can be compared, and none with a real machine.")
+    fact("container", f"{lab.container.address}: run by crun, without any privilege")
+    fact("process", f"{HOST_ADDRESS}: a plain process in the host's network")
+    fact("programs", "Debian's perftest, started with `omniverb run --`; TCP is measured by qperf")
+    say()
+    paragraph("Latency is half a round trip, the mean. Beside a figure: how many times better than "
+              "TCP between the same two it is. The last word of a row says where data went. A "
+              "dash: the program's clock, that of an emulated processor, stood still meanwhile.")
+    say()
+    return emulated
 
 
-def measure(lab):
-    """The table: TCP and rxe first, since rxe and our device want the same UDP port."""
+def explain(reasons, emulated):
+    """Why figures are worse than TCP's, and what is to be concluded."""
+    mine = [] if not emulated else [(title, WHY_EMULATED) for title in (
+        "machine, both ends", "machine - container", "machine - process")]
+    if not emulated:
+        mine = [("machine - process", WHY_FORWARDED)]
+    reasons.say([*mine, (("container - process", "WRITE 8 B"), WHY_EXACT)])
+    say()
+    paragraph("So: programs that know nothing of Omniverb do RDMA between a virtual machine, a "
+              "container and a process, with stock QEMU and a stock kernel. \"direct\" is memory "
+              "that both share, \"forwarded\" goes by way of the daemon. TCP with both ends in "
+              "the machine is its loopback.")
+
+
+def measure(lab, reasons):
+    """The table: TCP and rxe first, since rxe and our device want the same UDP port. Whoever
+    measures is outside of the machine where that can be: clocks of emulated processors stand still
+    now and then."""
     machine, device = lab.machine, lab.device
     pairs = [
         ("machine, both ends", machine, machine, device, device),
-        ("machine - container", lab.container, machine, lab.container, device),
-        ("machine - process", lab.process, machine, lab.process, device),
+        ("machine - container", machine, lab.container, device, lab.container),
+        ("machine - process", machine, lab.process, device, lab.process),
         ("container - process", lab.process, lab.container, lab.process, lab.container),
     ]
     say(f"{'':28}" + "".join(f"{heading:>{WIDTH}}" for heading, *_ in COLUMNS))
@@ -117,20 +158,21 @@ def measure(lab):
         found[title] = tcp(title, server, client)
     machine.rxe()
     rxe("machine, both ends", machine, machine, machine, found["machine, both ends"])
+    # Our device in the container.
     ours = SimpleNamespace(address=lab.container.address, start=lab.container.start,
                            pid=lab.container.pid)
-    rxe("machine - container", ours, machine, machine, found["machine - container"])
+    rxe("machine - container", machine, ours, machine, found["machine - container"])
     machine.omniverb()
     for title, _, _, server, client in pairs:
-        omniverb(lab, title, server, client, found[title])
+        omniverb(lab, title, server, client, found[title], reasons)
 
 
 def show(title, kind, cells, more=""):
     """A row."""
-    print(f"{title:20}{kind:8}", end="", flush=True)
+    say(f"{title:20}{kind:8}", end="")
     for cell in cells:
-        print(f"{cell:>{WIDTH}}", end="", flush=True)
-    print(f"  {more() if callable(more) else more}".rstrip(), flush=True)
+        say(f"{cell:>{WIDTH}}", end="")
+    say(f"  {more() if callable(more) else more}".rstrip())
 
 
 def tcp(title, server, client):
@@ -180,28 +222,29 @@ def rxe(title, server, client, machine, before):
     def cells():
         for column, (_, name, options, *_) in enumerate(COLUMNS):
             line = [name, "-F", *options, *length(name, True)]
-            there = [*line, "-x", "1"] if server is machine else line
+            there, here = ([*line, "-x", "1"] if side is machine else line
+                           for side in (server, client))
             sides = SimpleNamespace(server=server, client=client)
-            running = duet.Duet(sides, [*line, "-x", "1"], server_argv=there)
-            yield factor(column, running.finish(LIMIT).client, before)
-    show(title, "rxe", cells(), "" if server is machine else "by RoCE v2 to our device")
+            running = duet.Duet(sides, here, server_argv=there)
+            yield factor(column, running.finish(LIMIT).client, before)[0]
+    show(title, "rxe", cells(), "" if client is machine else "by RoCE v2 to our device")
 
 
 def length(program, in_machine):
-    """How long to measure, in perftest's words. Its clock is of no use in a machine that is
-    emulated, where a second may be over before both sides have begun."""
+    """How long to measure, in perftest's words: a number, where an end is in a machine, of which
+    a second may be over before both sides have begun."""
     if program.endswith("_lat"):
         return ["-n", str(ITERATIONS)]
     return ["-n", str(FEW)] if in_machine else ["-D", str(SECONDS)]
 
 
-def omniverb(lab, title, server, client, before):
+def omniverb(lab, title, server, client, before, reasons):
     """The row of our device, and by which way data went."""
     ways = set()
 
     def cells():
         for column, (_, name, options, *_) in enumerate(COLUMNS):
-            line = [name, "-F", *options, *length(name, client is lab.device)]
+            line = [name, "-F", *options, *length(name, lab.device in (server, client))]
             running = Both(SimpleNamespace(server=server, client=client), line)
             until = time.monotonic() + LIMIT
             # Not more often than it takes to see one way: looking takes time from what is measured.
@@ -209,22 +252,29 @@ def omniverb(lab, title, server, client, before):
                 ways.update(qp["path"] for qp in lab.host.daemon.queue_pairs()
                             if qp.get("path") not in (None, "none"))
                 time.sleep(0.3)
-            yield factor(column, running.finish(LIMIT).client, before)
+            text, times = factor(column, running.finish(LIMIT).client, before)
+            if times is not None:
+                reasons.see(title, COLUMNS[column][0].partition(",")[0], times)
+            yield text
     show(title, "RDMA", cells(), lambda: ", ".join(sorted(ways)))
 
 
 def factor(column, text, before):
-    """A figure of perftest, and how many times better than TCP it is."""
+    """A figure of perftest with how many times better than TCP it is, and that; a dash, if the
+    clock stood still."""
     _, _, _, (columns, at), unit, _ = COLUMNS[column]
     value = only_row(text, columns)[at] * unit
+    if not math.isfinite(value) or value <= 0:
+        return "-", None
     times = before[column] / value if column < 2 else value / before[column]
-    return f"{number(value)} {times:.{1 if times < 9.95 else 0}f}x"
+    return f"{number(value)} {times:.{1 if times < 9.95 else 0}f}x", times
 
 
 if __name__ == "__main__":
     try:
         process.become_subreaper()
-        main()
+        with quiet():
+            main()
     except Failure as failure:
         process.end_descendants()
         sys.exit(f"demo-vm: {failure}")

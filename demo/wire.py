@@ -3,10 +3,12 @@
 same veth. The hosts are network namespaces of this machine, each with a daemon of its own."""
 
 import os
+import re
 import sys
 import time
 
-from demo import ROOT, RULE, cpu, kernel_rdma, measure, read_options, say, view
+from demo import ROOT, begin, conclude, measure, say_host, view
+from table import RULE, fact, paragraph, quiet, say, shell
 
 sys.path.insert(0, str(ROOT / "tests"))
 sys.dont_write_bytecode = True
@@ -27,25 +29,30 @@ ROWS = [
 ]
 
 
+WHY = ("both ends and both daemons share this machine's {cpus} processors, and TCP passes a veth "
+       "in pieces of up to 64 KiB that no cable carries, where each packet of RoCE v2 has 1 KiB")
+
+
 def main():
-    read_options(__doc__)
-    if os.geteuid() != 0:
-        sys.exit("the demo makes containers: run it as root")
+    reasons = begin(__doc__)
     started = time.monotonic()
     say(RULE)
     say("Omniverb: unmodified RDMA programs between two hosts, over RoCE v2")
     say(RULE)
-    say(f"machine     {cpu()}, {os.cpu_count()} CPUs, Linux {os.uname().release}")
-    say(f"RDMA here   {kernel_rdma()}")
+    paragraph("Debian's perftest between containers of two hosts, each a set of network namespaces "
+              "with a daemon of its own: RDMA travels as RoCE v2 packets. TCP goes over the same "
+              "veth.")
+    say()
+    say_host()
     stage = Stage(with_programs=False)
     try:
         with Hosts(stage) as hosts:
             describe(hosts)
             view(hosts.server)
             show_path(hosts)
-            say(f"\nThe programs and daemons of both hosts share this machine's {os.cpu_count()} "
-                "CPUs.")
-            measure(hosts, ROWS, 10_000)
+            found = measure(hosts, ROWS, 10_000, reasons)
+            reasons.say(usual=WHY.format(cpus=os.cpu_count()))
+            conclude(found, "between two hosts, over a network that knows nothing of RDMA.")
     finally:
         stage.close()
         process.end_descendants()
@@ -54,11 +61,12 @@ def main():
 
 def describe(hosts):
     """What the two hosts are."""
-    say(f"hosts       a and b: network namespaces, joined by a veth of {hosts.a.switch.mtu} bytes;"
-        " on each")
-    say("            a bridge, a daemon, and one container run by crun, without any privilege")
-    say(f"containers  {hosts.server.address} on a, {hosts.client.address} on b")
-    say("programs    Debian's ibverbs-utils and perftest, started with `omniverb run --`")
+    fact("hosts", f"a and b, joined by a veth with an MTU of {hosts.a.switch.mtu}; on each a "
+                  f"bridge, "
+                  "a daemon, and a container run by crun, without any privilege")
+    fact("containers", f"{hosts.server.address} on a, {hosts.client.address} on b")
+    fact("programs", "Debian's ibverbs-utils and perftest, started with `omniverb run --`; TCP is "
+                     "measured by qperf")
 
 
 def show_path(hosts):
@@ -71,16 +79,20 @@ def show_path(hosts):
                            env={**os.environ, "OMNIVERB_SOCKET": str(daemon.socket)})
     finally:
         running.abort()
-    say("\na$ omniverb status")
-    for line in text.splitlines():
-        if line.strip():
-            say("    " + line)
+    lines = text.splitlines()
+    at = next((at for at, line in enumerate(lines) if line.lstrip().startswith("QP ")), None)
+    if at is not None:
+        paths = [re.split(r"\s{2,}", line.strip()) for line in lines[at:at + 2]]
+        # The connection: its peer, its path and the reason.
+        shell("a", "omniverb status      (of a connection: its path, its peer, and why)",
+              ["  ".join(f"{words[at]:24}" for at in (0, 3, 4, -1)).rstrip() for words in paths])
 
 
 if __name__ == "__main__":
     try:
         process.become_subreaper()
-        main()
+        with quiet():
+            main()
     except Failure as failure:
         process.end_descendants()
         sys.exit(f"demo: {failure}")

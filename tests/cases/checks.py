@@ -38,6 +38,8 @@ _SCRIPTS = [
     ("demo", ["/usr/bin/python3", "demo/demo.py", "--quick"], 400),
     ("demo-wire", ["/usr/bin/python3", "demo/wire.py", "--quick"], 400),
 ]
+# With `--slow`: where processors are emulated it takes minutes of theirs.
+_SLOW = ("demo-vm", ["/usr/bin/python3", "demo/vm.py", "--quick"], 600)
 
 
 def _command(words, limit):
@@ -53,11 +55,11 @@ def _xtask(name):
     return run
 
 
-def _case(name, run, limit):
+def _case(name, run, limit, slow=False):
     def then(fixture):
         run(fixture)
         room.give_back(*_OVER.get(name, []))
-    return Case(f"checks.{name}", then, limit + 10)
+    return Case(f"checks.{name}", then, limit + 10, slow=slow)
 
 
 def groups():
@@ -68,5 +70,8 @@ def groups():
              *(_case(name, _xtask(name), 300) for name in _XTASKS)]
     scripts = [Group(f"checks.{name}", [_case(name, _command(words, limit), limit)],
                      staged=False, weight=POLLS) for name, words, limit in _SCRIPTS]
+    name, words, limit = _SLOW
+    scripts.append(Group(f"checks.{name}", [_case(name, _command(words, limit), limit, slow=True)],
+                         staged=False, weight=POLLS))
     return [Group("checks.cargo", cargo, staged=False, weight=POLLS),
             Group("checks.light", light, staged=False, weight=WAITS), *scripts]

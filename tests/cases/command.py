@@ -130,6 +130,36 @@ def _daemon_errors(pair):
         check("panicked" not in text and len(text.splitlines()) <= 8, f"{words}: {text}")
 
 
+# What was typed, and words of the answer: what failed, and what to do.
+_MISTAKES = [
+    ("vnic set rate 300mbit", ['"300mbit"', "name missing", "omniverb vnic list"]),
+    ("vnic set host rate", ["rate has no value", "omniverb vnic set host rate VALUE"]),
+    ("vnic set host burst 1k", ["the daemon refuses", "1500 to 1g"]),
+    ("vnic set nosuch rate 300mbit", ['"nosuch"', "omniverb vnic list"]),
+    ("run -- nosuch", ["nosuch: no such program in PATH"]),
+]
+
+
+def _mistakes(pair):
+    """Each says what failed and what to do, in a line."""
+    omniverb = pair.stage.dist / "bin" / "omniverb"
+    line = [*pair.namespace.enter(), *as_user(UID), omniverb]
+    cases = [(words.split(), pair.daemon.socket, wanted) for words, wanted in _MISTAKES]
+    cases.append((["status"], "/nowhere", ["/nowhere", "OMNIVERB_SOCKET names", "unset it"]))
+    for words, socket, wanted in cases:
+        text = process.run([*line, *words], env=environment(OMNIVERB_SOCKET=socket),
+                           accept=range(1, 256))
+        for part in wanted:
+            check(part in text, f"{words}: {part} is missing in\n{text}")
+        check(len(text.splitlines()) == 1, text)
+    home = pair.stage.folder("home", UID, 0o700)
+    text = process.run(
+        [*pair.namespace.enter(), "unshare", "--mount", "sh", "-ec",
+         'mount -t tmpfs none /run; exec "$@"', "sh", *as_user(UID), omniverb, "status"],
+        env=environment(HOME=home, XDG_RUNTIME_DIR=home), accept=(1,))
+    check("no daemon answers at" in text and "omniverb run -- PROGRAM" in text, text)
+
+
 def _port_of_another_daemon(pair):
     """Where another daemon has the port the doctor names it, and how to use it."""
     other = Daemon(pair.stage, UID, pair.namespace.enter())
@@ -164,6 +194,7 @@ def groups():
             Case("command.starts_a_daemon", _starts_a_daemon),
             Case("command.carries", _carries),
             Case("command.daemon_errors", _daemon_errors),
+            Case("command.mistakes", _mistakes),
             Case("command.port_of_another_daemon", _port_of_another_daemon),
         ], PlainPair, weight=WAITS),
     ]

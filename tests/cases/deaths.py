@@ -92,9 +92,13 @@ def _belongs(pid, root):
 
 
 def _linked(pair):
-    """Waits until two programs are connected, and a moment more."""
-    process.until(lambda: pair.daemon.totals().get("links", 0), 20, "a link")
-    time.sleep(0.3)
+    """Waits until two programs are connected, and something has gone from one to the other."""
+    moves = ("messages_sent", "messages_received", "bytes_sent", "bytes_received",
+             "operations_mapped", "operations_mediated")
+
+    def has_moved():
+        return any(qp.get(name) for qp in pair.daemon.queue_pairs() for name in moves)
+    process.until(has_moved, 60, lambda: f"traffic: {pair.daemon.status()}")
 
 
 def _whole_container(pair):

@@ -15,7 +15,7 @@ _WAITS = "waits_as_long_as_the_owner"
 
 
 def _processes(pair):
-    return pair.daemon.totals().get("processes", 0)
+    return len(pair.daemon.programs())
 
 
 def _outlives(pair):

@@ -115,8 +115,9 @@ def _ids(pair):
     return [vnic["cm_ids"] for daemon in daemons(pair) for vnic in daemon.status()["vnics"]]
 
 
-def _processes(pair):
-    return sum(daemon.totals().get("processes", 0) for daemon in daemons(pair))
+def _programs(pair):
+    """Programs that the daemons know of."""
+    return {(daemon.pid, pid) for daemon in daemons(pair) for pid in daemon.programs()}
 
 
 @contextlib.contextmanager
@@ -147,9 +148,10 @@ def _killed(state, victim):
                 for side in sides.values():
                     print(side.until_stopped())
                 left = sides["client" if victim == "server" else "server"]
-                before = _processes(pair)
+                before = _programs(pair)
                 sides[victim].kill()
-                process.until(lambda: _processes(pair) == before - 1, 20, "the daemon to know")
+                process.until(lambda: len(_programs(pair)) == len(before) - 1, 60,
+                              lambda: f"one of {before} to be gone: {_programs(pair)}")
                 left.go_on()
                 expected = state.left["client" if victim == "server" else "server"][1]
                 seen = left.until_stopped()

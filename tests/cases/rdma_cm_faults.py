@@ -29,7 +29,7 @@ def _nobody_listens(pair):
     # With a device, but nobody at that port.
     beside = Side(pair.server, ["rping", "-s", "-a", pair.server.address, "-p", _NOT_LISTENED + 1])
     try:
-        process.until(lambda: daemon_of_server(pair).totals().get("processes"), 10, "a device")
+        process.until(lambda: daemon_of_server(pair).programs(), 60, "a device")
         side = Side(pair.client, ["rping", "-c", "-a", pair.server.address, "-p", _NOT_LISTENED])
         try:
             check(side.wait(20) != 0, "connected with nobody")

@@ -186,11 +186,11 @@ def _until_printed(side, line):
 
 def _again(pair):
     """Another daemon, which those who were there come back to."""
-    count = pair.daemon.totals()["processes"]
+    count = len(pair.daemon.programs())
     pair.daemon.kill()
     pair.daemon.start()
-    process.until(lambda: pair.daemon.totals().get("processes") == count, 30,
-                  lambda: f"{count} processes, not {pair.daemon.totals()}")
+    process.until(lambda: len(pair.daemon.programs()) == count, 60,
+                  lambda: f"{count} programs, not {pair.daemon.programs()}")
 
 
 def _receives(pair):

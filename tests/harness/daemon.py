@@ -79,6 +79,12 @@ class Daemon:
         """How many of each kind of object the daemon knows of."""
         return count(self.status())
 
+    def programs(self):
+        """Process ids of the programs that it knows of. What keeps the files that `omniverb run`
+        shows is none: it asks for the GID table now and then, as when an address comes late."""
+        return {program["pid"] for vnic in self.status()["vnics"] for program in vnic["processes"]
+                if program["name"] != "omniverb"}
+
     def left(self):
         """How many of each it knows of besides vNICs and their addresses."""
         return {name: number for name, number in self.totals().items()

@@ -30,7 +30,13 @@ pub(crate) struct Client {
 impl Client {
     /// Connects, without wanting a device.
     pub(crate) fn connect(path: &Path) -> anyhow::Result<Client> {
-        let calls = crate::daemon::connect(path).with_context(|| format!("{}", path.display()))?;
+        let calls = crate::daemon::connect(path).with_context(|| {
+            let named = match crate::daemon::named() {
+                Some(_) => ", which OMNIVERB_SOCKET names (start omniverbd --socket, or unset it)",
+                None => "",
+            };
+            format!("no daemon answers at {}{named}", path.display())
+        })?;
         Ok(Client { calls, _events: Vec::new() })
     }
 

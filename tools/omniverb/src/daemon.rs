@@ -47,7 +47,11 @@ pub(crate) fn serving() -> anyhow::Result<PathBuf> {
     named().or_else(find).with_context(|| {
         let tried: Vec<String> =
             candidates().iter().map(|path| path.display().to_string()).collect();
-        format!("no daemon answers at {}", tried.join(" or "))
+        format!(
+            "no daemon answers at {}; `omniverb run -- PROGRAM` starts one for this user, \
+             `omniverbd --detach` as root one for the host",
+            tried.join(" or ")
+        )
     })
 }
 

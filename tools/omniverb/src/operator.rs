@@ -340,10 +340,12 @@ fn refused<T>(answer: &Message, name: &str) -> anyhow::Result<T> {
     match Errno::from_io_error(&error) {
         Some(Errno::PERM) => bail!("the daemon does not serve the network namespace of {name:?}"),
         Some(Errno::NOENT) => bail!("no vNIC is called {name:?}; see `omniverb vnic list`"),
-        Some(Errno::BUSY) => bail!("somebody else captures the packets of that vNIC"),
+        Some(Errno::BUSY) => bail!(
+            "another process captures the packets of {name:?} already: one can at a time; end that"
+        ),
         Some(Errno::INVAL) => bail!(
-            "this makes no sense to the daemon: rates are 8kbit to 1000tbit, bursts 1500 to 1g \
-             and need a rate, a capture needs a regular file"
+            "the daemon refuses these values: a rate has to be 8kbit to 1000tbit, a burst 1500 to \
+             1g and with a rate, the file of a capture a regular file"
         ),
         _ => bail!(error),
     }

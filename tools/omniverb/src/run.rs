@@ -92,7 +92,8 @@ pub(crate) fn run(
     // A folder of PATH that we may not look into makes the kernel say "permission denied".
     let missing = error.kind() == ErrorKind::NotFound || !exists(program);
     if missing {
-        eprintln!("omniverb: {}: no such program", program.display());
+        let place = if Path::new(program).components().count() > 1 { "" } else { " in PATH" };
+        eprintln!("omniverb: {}: no such program{place}", program.display());
     } else {
         eprintln!("omniverb: {}: {error}", program.display());
     }

@@ -25,6 +25,7 @@ pub(crate) fn name_bytes(name: &str) -> anyhow::Result<[u8; VNIC_NAME_BYTES]> {
     Ok(bytes)
 }
 
+const SETTINGS: [&str; 5] = ["rate", "burst", "datapath", "adoption", "faults"];
 const WORDS: &str = "rate, burst, datapath, adoption or faults";
 
 /// `words`: what to change, as pairs.
@@ -46,7 +47,16 @@ fn change(name: &str, words: &[String]) -> anyhow::Result<SetVnic> {
         reserved: 0,
     };
     for pair in words.chunks(2) {
-        let [word, value] = pair else { bail!("{} wants a value", pair.concat()) };
+        let [word, value] = pair else {
+            let word = pair.concat();
+            if SETTINGS.contains(&word.as_str()) {
+                bail!("{word} has no value: say omniverb vnic set {name} {word} VALUE");
+            }
+            bail!(
+                "{word:?} is no setting but {WORDS}: is the vNIC's name missing before {name:?}? \
+                 `omniverb vnic list` shows names"
+            );
+        };
         let bit = match word.as_str() {
             "rate" => {
                 let none = matches!(value.as_str(), "none" | "unlimited");

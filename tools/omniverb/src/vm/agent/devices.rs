@@ -29,7 +29,10 @@ pub(super) fn wait_for<T>(
         }
         std::thread::sleep(LOOK);
     }
-    bail!("this machine has no {what}")
+    bail!(
+        "this machine has not got {what}; start it on the host by `omniverb vm run`, or with the \
+         options that `omniverb vm args` prints"
+    )
 }
 
 /// The machine's windows, once one may be its own. Of pair windows there may be some that never

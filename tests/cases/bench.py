@@ -1,0 +1,54 @@
+"""What is measured can be measured: each script of bench/ with `--quick`, by the rows that it
+prints. Nothing is asked of the numbers."""
+
+import functools
+import json
+
+from harness import process
+from harness.case import POLLS, Case, Group, check
+from harness.staging import ROOT
+
+# Script, its options, words that its tables have, seconds that it may take.
+_SCRIPTS = [
+    ("bench", ["--only", "lat"], ["ib_write_lat 8 B", "ib_atomic_lat", "UCX", "TCP"], 240),
+    ("wire", ["--only", "lat"], ["ib_send_lat", "raw UDP"], 240),
+    ("limits", ["--only", "steady"], ["vNICs at 20 Mbit/s each"], 120),
+    ("dma", [], ["memcpy", "after idling"], 240),
+    ("applications", ["--only", "redis"], ["redis", "times better"], 240),
+    ("connections", ["--only", "open"], ["connections made and closed", "carried"], 240),
+    ("scale", ["--settings", "direct"], ["containers", "pairs"], 120),
+]
+# In machines whose processors may be emulated.
+_OF_MACHINES = [
+    ("guest", [], ["rxe"], 900),
+    ("machines", ["--only", "two machines"], ["two machines"], 900),
+    ("limits", [], ["changed to", "flood of 4791, noise", "a connection"], 600),
+    ("scale", [], ["containers", "forwarded"], 600),
+    ("applications", [], ["nginx", "iperf3"], 900),
+    ("connections", [], ["8 B and back, 10 connections in turn", "at rest"], 900),
+    ("bench", [], ["ib_write_bw 1 MiB"], 900),
+    ("wire", [], ["ib_write_bw"], 900),
+]
+
+
+def _measures(script, options, wanted, limit, stage):
+    out = stage.folder("measured") / "out.json"
+    text = process.run(["/usr/bin/python3", "-B", ROOT / "bench" / f"{script}.py", "--quick",
+                        "--out", out, *options], limit=limit)
+    print(text)
+    for words in wanted:
+        check(words in text, f"there is no {words!r} in\n{text}")
+    check(json.loads(out.read_text()), "no details")
+
+
+def _case(name, row, is_slow):
+    script, options, wanted, limit = row
+    run = functools.partial(_measures, script, options, wanted, limit)
+    return Case(f"bench.{name}", run, limit + 20, slow=is_slow)
+
+
+def groups():
+    """A few rows of each every day, all rows and machines with `--slow`."""
+    cases = [_case(row[0], row, False) for row in _SCRIPTS]
+    cases += [_case(row[0], row, True) for row in _OF_MACHINES]
+    return [Group("bench", cases, weight=POLLS)]
