@@ -24,6 +24,7 @@ _WITH_SECOND = "owner"
 # Calls of rdma_cm, too.
 _WITH_CONNECTIONS = ["connecting", "ece", "ferrying", "last_message"]
 SECOND = PROGRAMS / "second"
+_BUNDLED = PROGRAMS / "bundled"
 
 # Of the second API: its tests, and its examples.
 _DMA = PROGRAMS / "dma"
@@ -40,6 +41,7 @@ def build_programs():
     newest = max(p.stat().st_mtime for p in PROGRAMS.glob("**/*.[ch]") if p.parent != _DMA)
     build_second(out)
     build_dma(out)
+    build_bundled(out / "bundled")
     common = [PROGRAMS / name for name in _COMMON]
     for source in program_sources():
         binary = out / source.stem
@@ -86,6 +88,29 @@ def build_second(out):
     process.run([*shared, "-o", owner, "-Wl,-soname,libibverbs.so.1", SECOND / "later_owner.c",
                  f"-Wl,--version-script={SECOND / 'later_owner.map'}"])
     process.run([*shared, "-o", out / "liblater.so", SECOND / "later.c", owner])
+
+
+def build_bundled(out):
+    """A package with libraries of its own, as auditwheel makes wheels, and programs that use it."""
+    libraries, package = out / "package.libs", out / "package"
+    for folder in (libraries, package):
+        folder.mkdir(parents=True, exist_ok=True)
+    copy = libraries / "libibverbs-1de1263b.so.1.14.48.0"
+    module, plain = libraries / "libmodule-0a1b2c3d.so", libraries / "libplain.so"
+    shared = ["gcc", *_FLAGS, "-fPIC", "-shared", "-Wl,--no-as-needed"]
+    beside, below = "-Wl,-rpath,$ORIGIN", "-Wl,-rpath,$ORIGIN/../package.libs"
+    process.run([*shared, "-o", copy, f"-Wl,-soname,{copy.name}", _BUNDLED / "copy.c",
+                 f"-Wl,--version-script={_BUNDLED / 'copy.map'}"])
+    process.run([*shared, "-o", module, f"-Wl,-soname,{module.name}", _BUNDLED / "module.c", copy,
+                 beside])
+    process.run([*shared, "-o", plain, f"-Wl,-soname,{plain.name}", "-DPLAIN",
+                 _BUNDLED / "module.c"])
+    process.run([*shared, "-o", package / "extension.so", "-xc", "/dev/null", "-xnone", module,
+                 below])
+    program = ["gcc", *_FLAGS, "-Wl,-rpath,$ORIGIN/package.libs", _BUNDLED / "program.c"]
+    process.run([*program, "-o", out / "opens", "-ldl"])
+    process.run([*program, "-o", out / "linked", "-DLINKED", module, copy, "-ldl"])
+    process.run([*program, "-o", out / "static", "-DSTATIC_COPY", "-ldl"])
 
 
 def program_sources():

@@ -22,6 +22,7 @@ use crate::symbols::{Status, Table};
 
 /// The library that shows programs the files of their device.
 const PATHS: &str = "libomniverb_paths.so";
+const PATHS_SOURCES: [&str; 2] = ["app/paths/paths.c", "app/paths/bundled.c"];
 const SUPPRESSIONS: [&str; 2] = ["valgrind.supp", "tsan.supp"];
 const PROGRAMS: [&str; 4] = ["omniverbd", "omniverb", "omniverb-ferry", "omniverb-limits"];
 const PACKAGES: [&str; 4] = ["omniverbd", "omniverb", "omniverb_ferry", "omniverb_limits"];
@@ -120,7 +121,9 @@ fn build_paths() -> Result<()> {
 fn link_paths(to: &Path, jumps: &Path) -> Result<()> {
     let mut cc = Command::new("cc");
     cc.args(["-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]);
-    cc.args(["-shared", "-o"]).arg(to).arg(root().join("app/paths/paths.c")).arg(jumps);
+    cc.args(["-shared", "-o"]).arg(to);
+    cc.args(PATHS_SOURCES.map(|file| root().join(file)));
+    cc.arg(jumps);
     cc.args(["-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,nodelete", "-Wl,-z,defs", "-s"]);
     cc.arg("-Wl,-z,noexecstack").args(glibc::LIBRARIES);
     execute(&mut cc)

@@ -1,6 +1,7 @@
 //! The drop-in library, the stock one, and which of them a program would load; the files that it is
 //! shown.
 
+use super::elf;
 use super::findings::Findings;
 use crate::library::{self, VERBS};
 use crate::present;
@@ -67,6 +68,31 @@ pub(super) fn program(findings: &mut Findings, program: &OsStr) {
         return;
     };
     let shown = path.display();
+    let bytes = std::fs::read(&path).unwrap_or_default();
+    let Some(known) = elf::read(&bytes) else {
+        let is_script = bytes.starts_with(b"#!");
+        let (what, advice) = match is_script {
+            true => ("is a script", "omniverb run reaches what its interpreter loads"),
+            false => ("is no program for this machine", "omniverb run cannot reach it"),
+        };
+        findings.note(format_args!("{shown} {what}"), advice);
+        return;
+    };
+    if known.loader.as_ref().is_some_and(|loader| loader.contains("musl")) {
+        findings.bad(
+            format_args!("{shown} is built for musl"),
+            "our libraries need glibc 2.28: use an image of Debian 10, RHEL 8 or newer",
+        );
+        return;
+    }
+    let is_built_in = contains(&bytes, BUILT_IN);
+    if known.loader.is_none() && !known.needed.iter().any(|name| name.starts_with("libc.")) {
+        findings.bad(
+            format_args!("{shown} is linked statically"),
+            "omniverb run cannot reach it; link it with libibverbs.so.1",
+        );
+        return;
+    }
     let mut command = Command::new("ldd");
     command.arg(&path).env("LD_LIBRARY_PATH", library::before(&folder, "LD_LIBRARY_PATH"));
     let Some(output) = quiet(&mut command) else {
@@ -74,22 +100,42 @@ pub(super) fn program(findings: &mut Findings, program: &OsStr) {
         return;
     };
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let line = text.lines().find(|line| line.contains("libibverbs.so"));
-    match line.and_then(|line| line.split_whitespace().nth(2)) {
-        Some(found) if Path::new(found).starts_with(&folder) => {
+    let named = |start: &str| {
+        let mut lines = text.lines().map(str::trim);
+        lines.find(|line| line.starts_with(start)).and_then(|line| line.split_whitespace().nth(2))
+    };
+    match (named("libibverbs.so"), named("libibverbs-")) {
+        (Some(found), _) if Path::new(found).starts_with(&folder) => {
             findings.good(format_args!("{shown} would load {found}"));
         }
-        Some(found) => findings
+        (Some(found), _) => findings
             .bad(format_args!("{shown} would load its own {found}"), "use omniverb run --preload"),
-        None if !output.status.success() => findings.bad(
-            format_args!("{shown} is linked statically or not for this machine"),
-            "a program with libibverbs built in cannot use Omniverb",
+        (None, Some(found)) => match library::paths() {
+            Ok(_) => findings.good(format_args!(
+                "{shown} brings {found} along; omniverb run puts ours before it"
+            )),
+            Err(_) => findings.bad(
+                format_args!("{shown} brings {found} along"),
+                "use omniverb run --preload, or install libomniverb_paths.so beside our library",
+            ),
+        },
+        (None, None) if is_built_in => findings.bad(
+            format_args!("{shown} has a copy of libibverbs built in"),
+            "it never asks for another one; link it with libibverbs.so.1",
         ),
-        None => findings.note(
+        (None, None) => findings.note(
             format_args!("{shown} does not name libibverbs"),
-            "it may load it later, which works as well",
+            "it may load it later, also under another name as wheels do: omniverb run sees to \
+             that; it does not reach a copy that is built into a module statically",
         ),
     }
+}
+
+/// What every libibverbs of rdma-core has in its warnings, and so what has one built in.
+const BUILT_IN: &[u8] = b"libibverbs: Warning: ";
+
+fn contains(bytes: &[u8], text: &[u8]) -> bool {
+    bytes.windows(text.len()).any(|part| part == text)
 }
 
 /// Programs can be shown the files of their device.
