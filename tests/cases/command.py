@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 from harness import duet, process
 from harness.case import WAITS, Case, Group, check
@@ -115,6 +116,44 @@ def _comm(pid):
         return ""
 
 
+_MUSL = "/lib/ld-musl-x86_64.so.1"
+
+
+def _other_images(pair):
+    """Where there is no C library, or another one, a sentence says what is needed."""
+    root = pair.stage.folder("empty")
+    for name in ("omniverb", "omniverbd"):
+        shutil.copy(pair.stage.dist / "bin" / name, root / name)
+    source = root / "main.c"
+    source.write_text("int main(void) { return 0; }\n")
+    process.run(["gcc", "-o", root / "program", f"-Wl,--dynamic-linker={_MUSL}", source])
+    (root / "script").write_text("#! /program -x\n")
+    (root / "script").chmod(0o755)
+    for name in ("omniverb", "omniverbd"):
+        text = process.run(["chroot", root, f"/{name}", "--version"], env=environment())
+        check(text.startswith(f"{name} "), text)
+    for words in (["/program"], ["/script", "word"]):
+        text = process.run(["chroot", root, "/omniverb", "run", "--", *words], env=environment(),
+                           accept=range(1, 256))
+        for wanted in (f"{words[0]} is built for musl", _MUSL, "glibc 2.28", "Debian", "Alpine"):
+            check(wanted in text, f"{words}: {wanted} is missing in\n{text}")
+        check(len(text.splitlines()) == 1, text)
+
+
+def _status_without_operators(pair):
+    """As a client `status` says where it asked, and what it is not shown."""
+    line = [pair.stage.dist / "bin" / "omniverb", "status"]
+    options = environment(OMNIVERB_SOCKET=pair.daemon.socket,
+                          OMNIVERB_OPERATOR_SOCKET=pair.stage.path / "elsewhere")
+    text = process.run(line, env=options)
+    for wanted in (str(pair.daemon.socket), "as a client", str(pair.stage.path / "elsewhere"),
+                   "OMNIVERB_OPERATOR_SOCKET", "no process of this network namespace"):
+        check(wanted in text, f"{wanted} is missing in\n{text}")
+    del options["OMNIVERB_OPERATOR_SOCKET"]
+    text = process.run(line, env=options)
+    check("as a client" not in text and "no process uses a device" in text, text)
+
+
 def _daemon_errors(pair):
     """One clear line for each mistake."""
     daemon = pair.stage.dist / "bin" / "omniverbd"
@@ -187,7 +226,9 @@ def groups():
             Case("command.exit_status_passes", _exit_status_passes),
             Case("command.view", _view),
             Case("command.status", _status),
+            Case("command.status_without_operators", _status_without_operators),
             Case("command.doctor", _doctor),
+            Case("command.other_images", _other_images),
         ], Pair, weight=WAITS),
         Group("command.user", [
             Case("command.no_daemon", _no_daemon),

@@ -17,7 +17,7 @@ use crate::glibc;
 use crate::interposed;
 use crate::library::{self, Library};
 use crate::notices;
-use crate::run::{cargo, replace, root, run as execute, target_directory};
+use crate::run::{cargo, output, replace, root, run as execute, target_directory};
 use crate::symbols::{Status, Table};
 
 /// The library that shows programs the files of their device.
@@ -25,7 +25,10 @@ const PATHS: &str = "libomniverb_paths.so";
 const PATHS_SOURCES: [&str; 2] = ["app/paths/paths.c", "app/paths/bundled.c"];
 const SUPPRESSIONS: [&str; 2] = ["valgrind.supp", "tsan.supp"];
 const PROGRAMS: [&str; 4] = ["omniverbd", "omniverb", "omniverb-ferry", "omniverb-limits"];
-const PACKAGES: [&str; 4] = ["omniverbd", "omniverb", "omniverb_ferry", "omniverb_limits"];
+const PACKAGES: [&str; 2] = ["omniverb_ferry", "omniverb_limits"];
+/// These two run in every image, whatever its C library: they are linked statically, where there is
+/// a static one to link with.
+const EVERYWHERE: [&str; 2] = ["omniverbd", "omniverb"];
 
 /// `cargo xtask dist`.
 pub(crate) fn run(flags: &[&str]) -> Result<()> {
@@ -91,6 +94,19 @@ fn build_programs(debug: bool) -> Result<()> {
         build.args(["-p", package]);
     }
     execute(&mut build)?;
+    let found = output(Command::new("cc").arg("-print-file-name=libc.a"))?;
+    let is_static = Path::new(found.trim()).is_absolute();
+    for package in EVERYWHERE {
+        let mut build = cargo();
+        build.args(["rustc", "-p", package, "--bin", package]);
+        if !debug {
+            build.arg("--release");
+        }
+        if is_static {
+            build.args(["--", "-C", "target-feature=+crt-static"]);
+        }
+        execute(&mut build)?;
+    }
     let from = target_directory()?.join(if debug { "debug" } else { "release" });
     let to = root().join("dist/bin");
     std::fs::create_dir_all(&to)?;

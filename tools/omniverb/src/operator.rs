@@ -80,10 +80,15 @@ impl Operator {
             }
         }
         let Some((path, error)) = first else { bail!("the daemon has no socket for operators") };
-        bail!(
-            "only root where the daemon runs, or the daemon's own user, may: {}: {error}",
-            path.display()
-        )
+        let shown = path.display();
+        if error.kind() == io::ErrorKind::NotFound {
+            bail!(
+                "no socket for operators at {shown}; if the daemon was started with \
+                 --operator-socket, name that by {}",
+                omniverb_session::operator::SOCKET_VARIABLE
+            )
+        }
+        bail!("only root where the daemon runs, or the daemon's own user, may: {shown}: {error}")
     }
 
     /// Where the same daemon, or the next one there, is to be found.

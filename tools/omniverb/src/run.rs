@@ -1,7 +1,7 @@
 //! `omniverb run`: sets the scene and becomes the program.
 
 use crate::present::{self, Way};
-use crate::{daemon, library};
+use crate::{daemon, library, program as programs};
 use clap::ValueEnum;
 use omniverb_carry::message::{self, Reply, Request, SUFFIX};
 use omniverb_carry::range;
@@ -59,6 +59,7 @@ pub(crate) fn run(
     let Some((program, arguments)) = command.split_first() else {
         anyhow::bail!("no program to run");
     };
+    programs::refuse_musl(program)?;
     let folder = library::folder()?;
     let socket = daemon::find_or_start()?;
     let socket = std::path::absolute(socket)?;

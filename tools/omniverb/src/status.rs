@@ -5,7 +5,7 @@ use crate::table::{Table, amount};
 use crate::{client, daemon, output, sockets};
 use omniverb_session::rate::show_rate;
 use omniverb_terms::Qpn;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::process::ExitCode;
 
 pub(crate) fn status(json: bool) -> anyhow::Result<ExitCode> {
@@ -16,10 +16,12 @@ pub(crate) fn status(json: bool) -> anyhow::Result<ExitCode> {
             status
         }
         // A tenant is shown what is its own.
-        Err(_) => {
+        Err(error) => {
             let path = daemon::serving()?;
             let mut status = client::status(&path)?;
             sockets::add(&mut status, || sockets::connect(&path));
+            status["seen"] = json!({"as": "client", "asked": path.display().to_string(),
+                "not_as_operator": format!("{error:#}")});
             status
         }
     };
@@ -57,9 +59,19 @@ fn people(status: &Value) -> String {
         text(daemon, "socket"),
         number(daemon, "seconds"),
     );
+    let seen = &status["seen"];
+    if let (Some(asked), Some(why)) = (seen["asked"].as_str(), seen["not_as_operator"].as_str()) {
+        out += &format!(
+            "asked {asked} as a client, which is shown its own vNIC only; not as an operator: \
+             {why}\n"
+        );
+    }
     let vnics = list(status, "vnics");
     if vnics.is_empty() {
-        out += "no process uses a device\n";
+        out += match seen.is_null() {
+            true => "no process uses a device\n",
+            false => "no process of this network namespace uses a device\n",
+        };
     }
     for vnic in vnics {
         let gids: Vec<&str> = list(vnic, "gids").iter().filter_map(Value::as_str).collect();
@@ -188,7 +200,6 @@ fn peers(qp: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn reads_like_a_sentence() {
@@ -227,6 +238,11 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} in {text}");
         }
-        assert!(people(&json!({})).contains("no process"));
+        assert!(people(&json!({})).contains("no process uses"));
+        let seen = json!({"seen": {"asked": "/s", "not_as_operator": "/o: not there"}});
+        let text = people(&seen);
+        for part in ["asked /s as a client", "operator: /o: not there", "no process of this"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
     }
 }

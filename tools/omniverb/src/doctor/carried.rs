@@ -1,10 +1,10 @@
 //! Whether the sockets of a program can be carried (docs/decisions/0046): whether a library can
 //! stand before its calls, and whether it sees all of them.
 
-use super::elf::{self, Program};
 use super::findings::Findings;
-use super::libraries::locate;
+use crate::elf::{self, Program};
 use crate::library;
+use crate::program::{is_musl, locate};
 use omniverb_carry::message::SUFFIX;
 use omniverb_sys::socket;
 use rustix::fs::getxattr;
@@ -106,7 +106,7 @@ fn judge(program: &Program, machine: u16) -> (Vec<String>, Vec<String>) {
     }
     match &program.loader {
         None => reasons.push("it is linked statically: no library is loaded".into()),
-        Some(loader) if loader.contains("musl") => {
+        Some(loader) if is_musl(loader) => {
             reasons.push("its C library is musl; the library is made for glibc".into());
         }
         Some(loader) if !loader.contains("ld-linux") => {

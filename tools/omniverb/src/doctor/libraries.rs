@@ -1,10 +1,11 @@
 //! The drop-in library, the stock one, and which of them a program would load; the files that it is
 //! shown.
 
-use super::elf;
 use super::findings::Findings;
+use crate::elf;
 use crate::library::{self, VERBS};
 use crate::present;
+use crate::program::{FOR_MUSL, is_musl, locate};
 use rustix::fs::{FileType, stat};
 use std::ffi::OsStr;
 use std::path::Path;
@@ -78,11 +79,8 @@ pub(super) fn program(findings: &mut Findings, program: &OsStr) {
         findings.note(format_args!("{shown} {what}"), advice);
         return;
     };
-    if known.loader.as_ref().is_some_and(|loader| loader.contains("musl")) {
-        findings.bad(
-            format_args!("{shown} is built for musl"),
-            "our libraries need glibc 2.28: use an image of Debian 10, RHEL 8 or newer",
-        );
+    if known.loader.as_deref().is_some_and(is_musl) {
+        findings.bad(format_args!("{shown} is built for musl"), FOR_MUSL);
         return;
     }
     let is_built_in = contains(&bytes, BUILT_IN);
@@ -164,16 +162,6 @@ pub(super) fn files(findings: &mut Findings, socket: &Path) {
              a container gets one by --device /dev/full:/dev/infiniband/uverbs0",
         );
     }
-}
-
-/// Where a program is, by its path or by `PATH`.
-pub(super) fn locate(program: &OsStr) -> Option<std::path::PathBuf> {
-    let direct = Path::new(program);
-    if direct.components().count() > 1 {
-        return direct.exists().then(|| direct.into());
-    }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
 fn quiet(command: &mut Command) -> Option<Output> {

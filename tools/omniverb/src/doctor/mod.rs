@@ -1,7 +1,6 @@
 //! `omniverb doctor`: looks at everything that has to be right, one line a finding.
 
 mod carried;
-mod elf;
 mod findings;
 mod kernel;
 mod libraries;

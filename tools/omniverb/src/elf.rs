@@ -24,19 +24,19 @@ const RINGS: [u32; 3] = [425, 426, 427];
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Program {
+pub(crate) struct Program {
     /// `e_machine`.
-    pub(super) machine: u16,
+    pub(crate) machine: u16,
     /// Its dynamic linker; `None`: it is linked statically.
-    pub(super) loader: Option<String>,
+    pub(crate) loader: Option<String>,
     /// The libraries that it names.
-    pub(super) needed: Vec<String>,
+    pub(crate) needed: Vec<String>,
     /// It was built by Go.
-    pub(super) is_go: bool,
+    pub(crate) is_go: bool,
     /// It makes calls about sockets by its own instructions.
-    pub(super) has_socket_calls: bool,
+    pub(crate) has_socket_calls: bool,
     /// It makes calls about rings of io_uring by its own instructions.
-    pub(super) has_ring_calls: bool,
+    pub(crate) has_ring_calls: bool,
 }
 
 struct File<'a>(&'a [u8]);
@@ -75,7 +75,7 @@ impl<'a> File<'a> {
 }
 
 /// Reads it; `None`: it is no program of this kind of machine's.
-pub(super) fn read(bytes: &[u8]) -> Option<Program> {
+pub(crate) fn read(bytes: &[u8]) -> Option<Program> {
     let file = File(bytes);
     if file.part(0, 4)? != b"\x7fELF" || file.part(4, 2)? != KIND {
         return None;
@@ -107,6 +107,17 @@ pub(super) fn read(bytes: &[u8]) -> Option<Program> {
     }
     found.is_go = is_go(bytes);
     Some(found)
+}
+
+/// The dynamic linker that the beginning of a program's file names.
+pub(crate) fn loader(beginning: &[u8]) -> Option<String> {
+    let file = File(beginning);
+    if file.part(0, 4)? != b"\x7fELF" || file.part(4, 2)? != KIND {
+        return None;
+    }
+    let segments = file.rows(32, 54, 56)?;
+    let at = segments.into_iter().find(|at| file.word(*at) == Some(INTERPRETER))?;
+    file.text(file.long(at.checked_add(8)?)?)
 }
 
 /// The mark in front of what Go says of how it was built.
@@ -172,12 +183,13 @@ mod tests {
     fn a_program_says_what_it_needs() {
         let bytes = std::fs::read(std::env::current_exe().unwrap()).unwrap();
         let found = read(&bytes).unwrap();
+        assert_eq!(loader(&bytes[..4096]), found.loader);
         assert!(found.loader.unwrap().contains("ld-linux"));
         assert!(found.needed.iter().any(|name| name == "libc.so.6"), "{:?}", found.needed);
         assert!(!found.is_go);
         // Cut short anywhere it is what it is, and nobody is harmed.
         for length in (0..bytes.len()).step_by(bytes.len() / 97) {
-            let _ = read(&bytes[..length]);
+            let _ = (read(&bytes[..length]), loader(&bytes[..length]));
         }
         assert_eq!(read(b"#!/bin/sh\n"), None);
     }
