@@ -1,39 +1,33 @@
-"""What a neighbour in the same network can do with an ordinary UDP socket: floods of what looks
-like handshakes to port 4791 of others end no link between these, keep no new one from being
-direct, and hide no packet filter for long."""
+"""What a neighbour in the same network can do with an ordinary UDP socket: floods of any kind to
+port 4791 of others end no link between these, keep no new one from being direct, and hide no
+packet filter for long."""
 
 import contextlib
+import functools
 import subprocess
 import time
 from types import SimpleNamespace
 
-from harness import duet, process
+from harness import duet, payloads, process
 from harness.case import CROWDS, Case, Failure, Group, check
 from harness.containers import Pair
 
-_CONSENT_SECONDS = 1
+_CONSENT_SECONDS = 2
+# Packets a second to each victim, where the machine can send so many.
+_RATE = 100_000
+# For so long a link lives in a flood, at least.
+_FLOOD_SECONDS = 20
 # Periods without an answer after which a link ends whatever the reason is, and the first one; see
 # host/tenancy/src/links/consents.rs. The rest is for a machine that is busy.
 _LONGEST = 10 * _CONSENT_SECONDS + 30
 
 
-@contextlib.contextmanager
-def _flood(place):
-    """The fourth container floods the first three."""
-    *victims, attacker = place.containers
-    flood = attacker.start("/usr/bin/python3", "/opt/programs/attacks.py", "strange_handshakes",
-                           "120", *(victim.address for victim in victims), plain=True,
-                           stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                           stderr=subprocess.STDOUT, text=True)
-    try:
-        yield
-        check(flood.poll() is None, "the flood has ended")
-        text = process.finish(flood, 60)
-        print(text)
-        sent = int(text.split()[0])
-        check(sent > 200_000, f"that was no flood: {text}")
-    finally:
-        process.end(flood)
+def _flood(place, kinds, victims):
+    """The fourth container floods some of the first three."""
+    attacker = place.containers[3]
+
+    return payloads.flood(place.stage, attacker.namespace, kinds, attacker.address,
+                          [one.address for one in victims], _RATE * len(victims))
 
 
 def _ways(daemon):
@@ -46,28 +40,39 @@ def _ways(daemon):
     return found
 
 
-def _goes_on_and_begins(place):
-    """A link that is there stays; one that is made meanwhile is direct."""
+def _goes_on_and_begins(kinds, place):
+    """A link that is there stays; ones that are made meanwhile are direct."""
     one, other, third, _ = place.containers
-    old = duet.Duet(SimpleNamespace(server=one, client=third), ["ib_send_bw", "-F", "-D", "15"])
+    old = duet.Duet(SimpleNamespace(server=one, client=third),
+                    ["ib_send_bw", "-F", "-s", "64", "-D", str(_FLOOD_SECONDS + 30)])
     try:
         process.until(lambda: _ways(place.daemon) == ["direct", "direct"], 20,
                       lambda: f"a direct link: {_ways(place.daemon)}")
-        with _flood(place):
-            time.sleep(3)
-            new = duet.Duet(SimpleNamespace(server=one, client=other),
-                            ["ib_send_bw", "-F", "-D", "4"])
-            try:
-                process.until(lambda: len(_ways(place.daemon)) == 4, 20,
-                              lambda: f"another link: {_ways(place.daemon)}")
-                check(set(_ways(place.daemon)) == {"direct"}, f"{_ways(place.daemon)}")
-                new.finish(40)
-            finally:
-                new.abort()
-            time.sleep(4)
-        old.finish(40)
+        begun = time.monotonic()
+        with _flood(place, kinds, [one]):
+            while time.monotonic() < begun + _FLOOD_SECONDS:
+                try:
+                    _begins(place, one, other)
+                finally:
+                    check(old.client.poll() is None and old.server.poll() is None,
+                          f"the link has ended within {time.monotonic() - begun:.1f} s: "
+                          f"{old.text(0)} {old.text(1)}")
     finally:
         old.abort()
+
+
+def _begins(place, one, other):
+    """A new connection beside the one that there is, which is direct."""
+    new = duet.Duet(SimpleNamespace(server=one, client=other),
+                    ["ib_send_bw", "-F", "-s", "64", "-D", "2"])
+    try:
+        process.until(lambda: len(_ways(place.daemon)) == 4, 20,
+                      lambda: f"another link: {_ways(place.daemon)} {new.text(1)}")
+        check(set(_ways(place.daemon)) == {"direct"}, f"{_ways(place.daemon)}")
+        new.finish(40)
+        process.until(lambda: len(_ways(place.daemon)) <= 2, 20, "the end of the other link")
+    finally:
+        new.abort()
 
 
 def _wall_in_a_flood(place):
@@ -78,7 +83,7 @@ def _wall_in_a_flood(place):
     try:
         process.until(lambda: _ways(place.daemon) == ["direct", "direct"], 20,
                       lambda: f"a direct link: {_ways(place.daemon)}")
-        with _flood(place):
+        with _flood(place, ["handshakes"], [one, third]):
             time.sleep(2)
             check(walled.client.poll() is None, walled.text(1))
             one.namespace.drop_udp(4791)
@@ -105,6 +110,8 @@ def _place(stage):
 
 def groups():
     """Four containers, of which the last one is hostile."""
-    cases = [Case("neighbours.floods_end_no_link", _goes_on_and_begins, 120),
+    floods = [(kind, [kind]) for kind in payloads.KINDS] + [("mixed", list(payloads.KINDS))]
+    cases = [*(Case(f"neighbours.flood_of_{name}", functools.partial(_goes_on_and_begins, kinds),
+                    150) for name, kinds in floods),
              Case("neighbours.a_wall_in_a_flood_ends_a_link", _wall_in_a_flood, 120)]
     return [Group("neighbours", cases, _place, weight=CROWDS)]

@@ -21,8 +21,9 @@ _OWN = "10.77.0.250"
 # The whole that the configuration allows; the engine keeps a sixteenth of it, its parts say
 # docs/budgets.md. What else may come: rings of links, and what the allocator has not given back
 # yet.
-_WHOLE = 1024
+_WHOLE = 2048
 _KEPT = _WHOLE // 16
+_WAITING = _WHOLE // 32
 _BESIDE = 48
 _BACK = 64  # MiB more than in the beginning, ten seconds later
 _AFTER = 10
@@ -43,7 +44,7 @@ end = time.monotonic() + order["seconds"]
 for packet in packets:
     sender.send(packet)
 time.sleep(0.5)
-while time.monotonic() < end:
+while time.monotonic() < end or sender.count < order["least"]:
     for packet in packets:
         sender.send(packet)
 print(sender.count, flush=True)
@@ -107,14 +108,15 @@ class _Crowd:
     def _holders(self):
         return [part.pid for part in [self.host.switch, self.sender, *self.namespaces]]
 
-    def send(self, qpns, seconds, sources=8, payload=_PAYLOAD):
-        """Sends datagrams to these queue pairs, all that can be sent."""
+    def send(self, qpns, seconds, sources=8, payload=_PAYLOAD, least=0):
+        """Sends datagrams to these queue pairs, all that can be sent, and `least` MiB."""
         targets = [{"address": namespace.address, "qpn": qpn}
                    for namespace, qpn in zip(self.namespaces, qpns)]
         order = {"targets": targets, "own": _OWN, "sources": sources, "bytes": payload,
-                 "seconds": seconds, "harness": str(pathlib.Path(roce.__file__).parent)}
+                 "seconds": seconds, "least": (least << 20) // payload,
+                 "harness": str(pathlib.Path(roce.__file__).parent)}
         text = process.run([*self.sender.enter(), sys.executable, "-B", "-c", _SEND,
-                            json.dumps(order)], limit=seconds + 60)
+                            json.dumps(order)], limit=seconds + 90)
         check(int(text) > 1000 * seconds, f"only {text} packets were sent")
         return int(text) * payload >> 20
 
@@ -159,7 +161,7 @@ def _backlogs(crowd):
     beside = _BESIDE + _rings(8 * crowd.count, 64, 4)
     with crowd.hoards("datagrams") as qpns:
         with crowd.stays_small(_KEPT + beside) as look:
-            sent = crowd.send(qpns, 3 + crowd.count / 5)
+            sent = crowd.send(qpns, 3 + crowd.count / 5, least=2 * _KEPT + 1)
             look()
         check(sent > 2 * _KEPT, f"only {sent} MiB were sent")
 
@@ -192,12 +194,27 @@ def _delayed(crowd):
 def _answers(crowd):
     """READs whose data the asker does not take."""
     # As many as have room for their rings in the whole, both ends of each.
-    links = max(1, 80 // crowd.count)
+    links = max(1, 100 // crowd.count)
     most = _KEPT / 4 + _BESIDE + 2 * crowd.count * _rings(links, 256, 256)
     with crowd.stays_small(most) as look:
         with crowd.hoards("reads", links, peers=True):
             time.sleep(3)
             look()
+
+
+def _clients(name):
+    """Clients that ask and take nothing, or come without end and say nothing, in each vNIC."""
+    def run(crowd):
+        with crowd.stays_small(_WAITING + _BESIDE) as look, contextlib.ExitStack() as stack:
+            for namespace in crowd.namespaces:
+                place = crowd.host.bare(namespace, namespace.address)
+                running = place.start("/usr/bin/python3", "/opt/programs/attacks.py", name, "8",
+                                      stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+                stack.callback(process.end, running)
+            for _ in range(10):
+                time.sleep(1)
+                look()
+    return run
 
 
 def groups():
@@ -208,6 +225,8 @@ def groups():
         cases = [Case(f"{name}.backlogs", _backlogs, 120, slow=slow),
                  Case(f"{name}.early", _early, 120, slow=slow),
                  Case(f"{name}.delayed", _delayed, 120, slow=slow),
-                 Case(f"{name}.answers", _answers, 180, slow=slow)]
+                 Case(f"{name}.answers", _answers, 180, slow=slow),
+                 Case(f"{name}.messages", _clients("answers_not_read"), 120, slow=slow),
+                 Case(f"{name}.connections", _clients("connections_come_and_go"), 120, slow=slow)]
         found.append(Group(name, cases, _fixture(count), weight=ALONE))
     return found

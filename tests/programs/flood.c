@@ -1,15 +1,17 @@
-/* Floods a UDP port of an address, with nothing but sockets. Arguments: IPv4 address, seconds,
- * packets a second, whether they look like RoCE (1) or are random bytes (0), and the port. */
+/* Floods UDP ports, with nothing but sockets. */
 #include "common.h"
 
 #include <arpa/inet.h>
 #include <endian.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #define BATCH 32
 #define BYTES 256
 
+/* Random bytes. Arguments: IPv4 address, seconds, packets a second, whether they look like RoCE (1)
+ * or not (0), and the port. */
 TEST(datagrams)
 {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)argument(4, 4791))};
@@ -45,6 +47,75 @@ TEST(datagrams)
             usleep(n < 0 ? 1000 : (unsigned)((due - now) / 1000));
     }
     printf("%" PRIu64 " packets\n", sent);
+}
+
+#define TEMPLATES 4096
+
+/* Payloads that standard input has, over and over, as fast as allowed. A line of standard input:
+ * IPv4 address, port of the sender (0: any), payload in hexadecimal; an empty one ends them.
+ * Arguments: packets a second in all. Goes on until standard input ends; then it prints how many it
+ * sent and for how many ms. */
+static unsigned read_payloads(struct mmsghdr *messages, int *sockets)
+{
+    static unsigned char bytes[TEMPLATES][512];
+    static struct sockaddr_in to[TEMPLATES];
+    static struct iovec parts[TEMPLATES];
+    char line[2048], address[64], hex[1200];
+    unsigned count = 0, port;
+    int known = -1;
+    unsigned known_port = 0;
+    while (fgets(line, sizeof line, stdin) && line[0] != '\n') {
+        check(count < TEMPLATES, "too many payloads");
+        check(sscanf(line, "%63s %u %1199s", address, &port, hex) == 3, "payload: %s", line);
+        to[count] = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(4791)};
+        check(inet_aton(address, &to[count].sin_addr), "an IPv4 address");
+        size_t length = strlen(hex) / 2;
+        check(length <= sizeof bytes[0], "%zu bytes are too many", length);
+        for (size_t i = 0; i < length; i++)
+            check(sscanf(hex + 2 * i, "%2hhx", &bytes[count][i]) == 1, "hexadecimal");
+        parts[count] = (struct iovec){bytes[count], length};
+        messages[count].msg_hdr = (struct msghdr){.msg_name = &to[count],
+                                                  .msg_namelen = sizeof to[count],
+                                                  .msg_iov = &parts[count], .msg_iovlen = 1};
+        if (known < 0 || port != known_port) {
+            known = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+            check(known >= 0, "socket: %m");
+            /* Packets without an identification, as those of RoCE: it is part of their checksum. */
+            int forbid = IP_PMTUDISC_DO;
+            check(!setsockopt(known, IPPROTO_IP, IP_MTU_DISCOVER, &forbid, sizeof forbid), "%m");
+            struct sockaddr_in own = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+            check(!bind(known, (void *)&own, sizeof own), "bind to %u: %m", port);
+            known_port = port;
+        }
+        sockets[count++] = known;
+    }
+    check(count, "no payloads");
+    return count;
+}
+
+TEST(payloads)
+{
+    static struct mmsghdr messages[TEMPLATES];
+    static int sockets[TEMPLATES];
+    setvbuf(stdin, NULL, _IONBF, 0);
+    uint64_t rate = argument(0, 100000);
+    unsigned count = read_payloads(messages, sockets), at = 0;
+    uint64_t start = now_ns(), sent = 0;
+    struct pollfd end = {.fd = 0, .events = POLLIN};
+    while (poll(&end, 1, 0) == 0) {
+        for (unsigned batch = 0; batch < 8; batch++) {
+            unsigned most = count - at < 64 ? count - at : 64, same = 1;
+            while (same < most && sockets[at + same] == sockets[at])
+                same++;
+            int n = sendmmsg(sockets[at], messages + at, same, 0);
+            sent += n > 0 ? (uint64_t)n : 0;
+            at = (at + same) % count;
+        }
+        uint64_t due = start + sent * 1000000000u / rate, now = now_ns();
+        if (due > now + 50000)
+            usleep((unsigned)((due - now) / 1000));
+    }
+    printf("%" PRIu64 " packets %" PRIu64 " ms\n", sent, (now_ns() - start) / 1000000);
 }
 
 int main(int count, char **words)

@@ -233,7 +233,7 @@ impl Packets {
             Happened::Answered { number, at, from, features } => {
                 Event::Answered { number, at, from, features }
             }
-            Happened::Management { vnic, underlay, datagram } => {
+            Happened::Management { vnic, underlay, datagram, .. } => {
                 Event::Management { vnic, underlay, datagram }
             }
             Happened::Stranger { vnic, qpn, source_qpn, underlay } => {

@@ -2,8 +2,8 @@
 //!
 //! The whole is half of what the machine has, or what the daemon's own cgroup may have if that is
 //! less, unless the configuration says something else. The parts below are bounds of their own:
-//! none is reserved, and together they are less than the whole, so that the rest is there for the
-//! program, its helpers and the kernel's sockets.
+//! none is reserved, and together they are at most seven eighths of the whole, so that the rest is
+//! there for the program, its helpers, captures and descriptors.
 
 use std::path::Path;
 
@@ -17,8 +17,11 @@ const KEPT_MAX: u64 = 1 << 30;
 
 /// Budget: the share of the whole for rings of links to the engine for datagrams.
 const DATAGRAM_SHARE: u64 = 8;
-/// Budget: that for those of connections: five such shares.
-const CONNECTION_PARTS: u64 = 5;
+/// Budget: that for those of connections: four such shares.
+const CONNECTION_PARTS: u64 = 4;
+/// Budget: the share of the whole for rows of the tables: queue pairs, memory regions, link ends,
+/// ids of the connection manager.
+const TABLE_SHARE: u64 = 8;
 /// Budget: the share of the whole for messages to processes that do not take them.
 const WAITING_SHARE: u64 = 32;
 /// Budget: and its bytes at most.
@@ -35,6 +38,8 @@ pub struct Totals {
     pub connections: u64,
     /// Rings of those for datagrams.
     pub datagrams: u64,
+    /// Rows of the tables.
+    pub tables: u64,
     /// Messages to processes that do not take them.
     pub waiting: usize,
 }
@@ -50,8 +55,8 @@ impl Totals {
         let part = |share: u64, most: u64| usize::try_from((whole / share).min(most)).unwrap_or(0);
         let (kept, waiting) = (part(KEPT_SHARE, KEPT_MAX), part(WAITING_SHARE, WAITING_MAX));
         let datagrams = whole / DATAGRAM_SHARE;
-        let connections = datagrams * CONNECTION_PARTS;
-        Totals { whole, kept, waiting, connections, datagrams }
+        let (connections, tables) = (datagrams * CONNECTION_PARTS, whole / TABLE_SHARE);
+        Totals { whole, kept, waiting, connections, datagrams, tables }
     }
 
     /// Of what this machine, and our cgroup, have.
@@ -119,6 +124,9 @@ mod tests {
                 totals.whole >= Totals::LEAST
                     && (totals.kept + totals.waiting) as u64 <= totals.whole / 8
             );
+            let rows = totals.connections + totals.datagrams + totals.tables;
+            let parts = rows + (totals.kept + totals.waiting) as u64;
+            assert!(parts <= totals.whole / 8 * 7, "{parts} of {}", totals.whole);
         }
         assert!(Totals::of_machine().whole >= Totals::LEAST);
     }

@@ -245,6 +245,8 @@ pub enum Event {
         underlay: Underlay,
         /// What it carries; the packet's ICRC and Q_Key are right.
         datagram: Vec<u8>,
+        /// It answers what was sent there as [`Recipient::Known`].
+        is_answer: bool,
     },
     /// A datagram for a UD QP from somebody it has no link with. It is kept for a moment.
     Stranger {

@@ -29,8 +29,9 @@ impl Event {
     /// Why it happened: so it waits among others of its kind.
     fn class(&self) -> Class {
         match self {
-            Event::Management { .. } | Event::Stranger { .. } => Class::Strange,
-            Event::Answered { .. }
+            Event::Management { is_answer: false, .. } | Event::Stranger { .. } => Class::Strange,
+            Event::Management { is_answer: true, .. }
+            | Event::Answered { .. }
             | Event::Wanted { .. }
             | Event::NotMapped { .. }
             | Event::PortOver { .. }
@@ -175,6 +176,7 @@ mod tests {
                 0,
             ),
             datagram: Vec::new(),
+            is_answer: false,
         };
         while events.post(VnicId(1), management()) == Posted::Sent {}
         assert_eq!(events.post(VnicId(1), Event::PortOver { vnic: VnicId(1) }), Posted::Sent);

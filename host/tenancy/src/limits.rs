@@ -14,6 +14,15 @@ pub struct Limits {
     pub sessions: usize,
     /// Budget: processes with an open device, per vNIC. Enough for a full node of ranks.
     pub sessions_per_vnic: usize,
+    /// Budget: queue pairs of the host: rows of the daemon's memory, see [`Limits::fit_memory`]. Of
+    /// this and the next three a vNIC has no more than is left for others.
+    pub qps: usize,
+    /// Budget: memory regions with remote access, of the host.
+    pub mrs: usize,
+    /// Budget: link ends of the host.
+    pub links: usize,
+    /// Budget: ids of the connection manager of the host.
+    pub cm_ids: usize,
     /// Budget: queue pairs per vNIC: what small hardware offers.
     pub qps_per_vnic: usize,
     /// Budget: queue pairs per process; each has a slot in the statistics area.
@@ -136,12 +145,21 @@ impl Limits {
         self.engine_links = self.engine_links.min(for_engine_links).max(1);
     }
 
-    /// Lowers what all together may have of links to the engine to what fits into so many bytes:
-    /// the rings that the daemon writes to count as its memory once it has, the others as their
-    /// processes'.
-    pub fn fit_memory(&mut self, connection_bytes: u64, datagram_bytes: u64) {
+    /// Lowers what all together may have to what fits into so many bytes: of links to the engine,
+    /// whose rings count both ways (the daemon writes to two of the four, and a process that
+    /// punches holes into the others has it fill them), and of rows of the tables.
+    pub fn fit_memory(&mut self, connection_bytes: u64, datagram_bytes: u64, table_bytes: u64) {
+        let rows = |row_bytes: u64| {
+            let of_kind = table_bytes / TABLES / row_bytes;
+            usize::try_from(of_kind).unwrap_or(usize::MAX).max(1)
+        };
+        self.qps = self.qps.min(rows(QP_BYTES));
+        self.mrs = self.mrs.min(rows(MR_BYTES));
+        self.links = self.links.min(rows(LINK_END_BYTES));
+        self.cm_ids = self.cm_ids.min(rows(CM_ID_BYTES));
         let fitting = |bytes: u64, request_bytes: u32, response_bytes: u32| {
-            let of_link = LINK_BYTES + u64::from(request_bytes) + u64::from(response_bytes);
+            let rings = u64::from(request_bytes) + u64::from(response_bytes);
+            let of_link = LINK_BYTES + 2 * rings;
             usize::try_from(bytes / of_link).unwrap_or(usize::MAX).max(1)
         };
         let connections =
@@ -155,6 +173,16 @@ impl Limits {
 
 /// Budget: bytes of a link to the engine beside its rings: two pages of words, and its rows.
 const LINK_BYTES: u64 = 32 << 10;
+/// Kinds of rows that share the bytes of the tables, a part each.
+const TABLES: u64 = 4;
+/// Budget: bytes of a queue pair's rows.
+const QP_BYTES: u64 = 1 << 10;
+/// Budget: bytes of a memory region's rows.
+const MR_BYTES: u64 = 512;
+/// Budget: bytes of the rows of a link's end.
+const LINK_END_BYTES: u64 = 1 << 10;
+/// Budget: bytes of an id of the connection manager.
+const CM_ID_BYTES: u64 = 2 << 10;
 
 const MILLISECOND: u64 = 1_000_000;
 
@@ -164,6 +192,10 @@ impl Default for Limits {
             vnics: 4096,
             sessions: 65536,
             sessions_per_vnic: 1024,
+            qps: 1 << 20,
+            mrs: 2 << 20,
+            links: 1 << 20,
+            cm_ids: 512 << 10,
             qps_per_vnic: 16384,
             qps_per_session: 8192,
             mrs_per_vnic: 65536,
@@ -233,12 +265,17 @@ mod tests {
     fn links_to_the_engine_fit_into_the_memory_of_the_daemon() {
         for bytes in [0, 512 << 20, 8 << 30, 1 << 50] {
             let mut limits = Limits::default();
-            limits.fit_memory(bytes, bytes / 5);
-            let rings = |request: u32, response: u32| u64::from(request) + u64::from(response);
+            limits.fit_memory(bytes, bytes / 5, bytes / 8);
+            let rings = |request: u32, response: u32| 2 * u64::from(request + response);
             let each = rings(limits.engine_request_bytes, limits.engine_response_bytes);
             let all = limits.engine_connections as u64 * each;
             assert!(all <= bytes || limits.engine_connections == 1, "{all} of {bytes}");
             assert!(limits.engine_links >= limits.engine_connections);
+            let rows = limits.qps as u64 * QP_BYTES
+                + limits.mrs as u64 * MR_BYTES
+                + limits.links as u64 * LINK_END_BYTES
+                + limits.cm_ids as u64 * CM_ID_BYTES;
+            assert!(rows <= bytes / 8 || bytes == 0, "{rows} of {bytes}");
         }
     }
 

@@ -189,6 +189,34 @@ pub mod reject_reason {
 }
 
 impl Message {
+    /// The sender's name for its end of the exchange, by which answers name it; `None`: there is no
+    /// answer to this.
+    pub fn sender(&self) -> Option<u32> {
+        match self {
+            Message::Request(request) => Some(request.communication),
+            Message::Wait(wait) => Some(wait.communication),
+            Message::Reject(reject) => Some(reject.communication),
+            Message::Reply(reply) => Some(reply.communication),
+            Message::Ready(received) => Some(received.communication),
+            Message::Disconnect(disconnect) => Some(disconnect.communication),
+            Message::Resolve(resolve) => Some(resolve.request),
+            Message::Disconnected(_) | Message::Resolved(_) => None,
+        }
+    }
+
+    /// The receiver's name for its end, if the message says one: it answers something then.
+    pub fn receiver(&self) -> Option<u32> {
+        match self {
+            Message::Request(_) | Message::Resolve(_) => None,
+            Message::Wait(wait) => Some(wait.remote),
+            Message::Reject(reject) => Some(reject.remote).filter(|name| *name != 0),
+            Message::Reply(reply) => Some(reply.remote),
+            Message::Ready(received) | Message::Disconnected(received) => Some(received.remote),
+            Message::Disconnect(disconnect) => Some(disconnect.remote),
+            Message::Resolved(resolved) => Some(resolved.request),
+        }
+    }
+
     /// Options of "enhanced connection establishment": the header's modifier. Only requests for
     /// connections and answers to them have some.
     pub(crate) fn options(&self) -> u32 {

@@ -65,6 +65,18 @@ impl Gid {
         self.0[0] == 0xfe && self.0[1] & 0xc0 == 0x80
     }
 
+    /// The host that it is of, as far as it tells: a host has as many addresses as it likes in its
+    /// IPv6 network. What senders share is shared by hosts.
+    #[must_use]
+    pub fn host(self) -> Gid {
+        if self.ipv4().is_some() || self.is_link_local() {
+            return self;
+        }
+        let mut bytes = self.0;
+        bytes[8..].fill(0);
+        Gid(bytes)
+    }
+
     /// `224.0.0.0/4` and `ff00::/8`: a group (RoCE annex A17.4.9).
     #[inline]
     #[must_use]
@@ -132,6 +144,17 @@ mod tests {
         }
         assert_eq!(gid("::").bytes(), [0; 16]);
         assert!(gid("::").is_zero());
+    }
+
+    #[test]
+    fn a_host_is_one_sender_whatever_addresses_it_takes() {
+        let host = |text| gid(text).host();
+        assert_eq!(host("2001:db8::1"), host("2001:db8::2:3:4:5"));
+        for (one, other) in
+            [("2001:db8::1", "2001:db8:0:1::1"), ("fe80::1", "fe80::2"), ("10.0.0.1", "10.0.0.2")]
+        {
+            assert_ne!(host(one), host(other));
+        }
     }
 
     #[test]

@@ -11,9 +11,9 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Bytes of datagrams that may wait to be read, if we may have so much; the kernel counts its own
-/// overhead as well, and takes memory only for what waits. Unreliable messages have no other place
-/// to wait in while our thread is not scheduled, which may last a dozen milliseconds.
+/// Budget: bytes of datagrams that may wait to be read, if we may have so much; the kernel counts
+/// its own overhead as well, and takes memory only for what waits. Unreliable messages have no
+/// other place to wait in while our thread is not scheduled, which may last a dozen milliseconds.
 const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
 /// Bytes of datagrams that may wait to be sent, if we may have so much.
 const SEND_BUFFER_BYTES: usize = 4 << 20;

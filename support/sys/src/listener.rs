@@ -60,7 +60,8 @@ impl Listener {
         Listener::naming(spawn, move |_| tell())
     }
 
-    /// The same; `tell` is told the numbers of the bells that were rung. None: any may have been.
+    /// The same; `tell` is told the numbers of the bells that were rung, and once of each new one,
+    /// which may have been.
     pub fn naming(spawn: Spawn, tell: impl Fn(&[u64]) + Send + Sync + 'static) -> Listener {
         Listener::with_room(if futex::has_wait_any() { GROUP } else { 1 }, spawn, tell)
     }
@@ -177,9 +178,11 @@ impl Group {
             let now = clock::now();
             if known != Some(changes) {
                 known = Some(changes);
-                self.take_changes(&mut bells);
                 // What was rung before we looked for the first time.
-                tell(&[]);
+                let new = self.take_changes(&mut bells);
+                if !new.is_empty() {
+                    tell(&new);
+                }
             }
             rung.clear();
             rung.extend(bells.iter_mut().filter_map(|bell| bell.look(now).then_some(bell.number)));
@@ -195,14 +198,18 @@ impl Group {
         }
     }
 
-    pub(crate) fn take_changes(&self, bells: &mut Vec<Bell>) {
+    /// Brings `bells` up to date. The numbers of those that are new.
+    pub(crate) fn take_changes(&self, bells: &mut Vec<Bell>) -> Vec<u64> {
         let present = lock(&self.bells);
         bells.retain(|bell| present.contains_key(&bell.number));
+        let mut new = Vec::new();
         for (number, page) in present.iter() {
             if !bells.iter().any(|bell| bell.number == *number) {
                 bells.push(Bell::new(*number, page.clone()));
+                new.push(*number);
             }
         }
+        new
     }
 }
 

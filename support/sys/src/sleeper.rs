@@ -101,7 +101,7 @@ impl Sleeper {
             let changes = futex::low(&self.bells.changes);
             if awake.changes != Some(changes) {
                 awake.changes = Some(changes);
-                self.bells.take_changes(&mut awake.bells);
+                let _new = self.bells.take_changes(&mut awake.bells);
             }
             let rung = awake.bells.iter_mut().fold(false, |rung, bell| rung | bell.look(now));
             if nudged || rung {

@@ -71,7 +71,8 @@ impl Server {
         let os = |what| move |source| StartError::Os { what, source };
         let home = Attached::home().map_err(os("find its own namespace"))?;
         fit(&mut settings.limits, settings.queued_descriptors);
-        settings.limits.fit_memory(settings.memory.connections, settings.memory.datagrams);
+        let (memory, limits) = (settings.memory, &mut settings.limits);
+        limits.fit_memory(memory.connections, memory.datagrams, memory.tables);
         heap::map_large_allocations();
         // First those who keep privileges, then everything that can be attacked.
         let helper = Asking::start(&settings.helpers, settings.pulses.minor("helper"))

@@ -1,11 +1,15 @@
 //! Packets for a queue pair that has no link yet, or whose application is not ready to receive:
 //! they are kept for a moment, since a link is often made while its first packet is on its way.
+//!
+//! Anybody may send such packets. Where there is no room for one more, the sender with most loses
+//! its oldest: who floods pushes out its own.
 
 use crate::memory::Allowance;
 use crate::room::{Part, Room};
-use omniverb_terms::Qpn;
+use omniverb_terms::{Gid, Qpn};
 use omniverb_transport::Ecn;
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 
 /// Budget: how long, in nanoseconds, what will be said again.
@@ -39,6 +43,8 @@ pub(crate) struct Early {
 
 /// One that is kept.
 struct Kept {
+    /// In the order of their coming.
+    number: u64,
     packet: Early,
     /// It is thrown away after this time.
     until: u64,
@@ -52,9 +58,17 @@ pub(crate) enum Again {
     No,
 }
 
-/// The packets that one vNIC keeps, oldest first; the oldest make room.
+/// A host, by [`Gid::host`].
+type Sender = Gid;
+
+/// The packets that one vNIC keeps.
 pub(crate) struct Unclaimed {
-    packets: VecDeque<Kept>,
+    /// Those of each sender, oldest first; none is empty.
+    of: HashMap<Sender, VecDeque<Kept>>,
+    /// How many each has, and the number of its oldest: the last of them makes room.
+    ranks: BTreeSet<(usize, Reverse<u64>, Sender)>,
+    count: usize,
+    numbers: u64,
     room: Room,
     /// Queue pairs whose connections have ended, and where their peers were.
     ended: VecDeque<(Qpn, IpAddr)>,
@@ -63,7 +77,8 @@ pub(crate) struct Unclaimed {
 impl Unclaimed {
     pub(crate) fn new(allowance: &Allowance) -> Unclaimed {
         let room = allowance.kept.within(BYTES_MAX);
-        Unclaimed { packets: VecDeque::new(), room, ended: VecDeque::new() }
+        let (of, ranks, ended) = (HashMap::new(), BTreeSet::new(), VecDeque::new());
+        Unclaimed { of, ranks, count: 0, numbers: 0, room, ended }
     }
 
     /// When to drop what is too old, if something is kept.
@@ -73,52 +88,81 @@ impl Unclaimed {
 
     /// Drops what is too old by now.
     pub(crate) fn expire(&mut self, now: u64) {
-        self.packets.retain(|kept| kept.until >= now);
-        self.let_go_of_queue();
-    }
-
-    /// Drops the oldest packets while the vNIC keeps more than it may.
-    pub(crate) fn give_way(&mut self, allowance: &Allowance) {
-        while allowance.kept.is_over() && self.packets.pop_front().is_some() {}
-        self.let_go_of_queue();
-    }
-
-    /// An empty queue keeps no memory.
-    fn let_go_of_queue(&mut self) {
-        if self.packets.is_empty() {
-            self.packets = VecDeque::new();
+        let senders: Vec<Sender> = self.of.keys().copied().collect();
+        for sender in senders {
+            self.change(sender, |queue| queue.retain(|kept| kept.until >= now));
         }
+    }
+
+    /// Drops packets, the largest sender's first, while the vNIC keeps more than it may.
+    pub(crate) fn give_way(&mut self, allowance: &Allowance) {
+        while allowance.kept.is_over() && self.drop_one() {}
+    }
+
+    /// The sender with most loses its oldest packet. False: there is none.
+    fn drop_one(&mut self) -> bool {
+        let Some((_, _, sender)) = self.ranks.last().copied() else { return false };
+        self.change(sender, |queue| drop(queue.pop_front()));
+        true
+    }
+
+    /// Changes what is kept of one sender. Without packets there is no memory for them.
+    fn change<T>(&mut self, sender: Sender, change: impl FnOnce(&mut VecDeque<Kept>) -> T) -> T {
+        let rank = |queue: &VecDeque<Kept>| {
+            queue.front().map(|kept| (queue.len(), Reverse(kept.number), sender))
+        };
+        let queue = self.of.entry(sender).or_default();
+        let before = rank(queue);
+        let changed = change(queue);
+        let after = rank(queue);
+        self.count += after.map_or(0, |(count, ..)| count);
+        self.count -= before.map_or(0, |(count, ..)| count);
+        if after.is_none() {
+            self.of.remove(&sender);
+        }
+        if self.of.is_empty() {
+            self.of = HashMap::new();
+        }
+        if let Some(rank) = before {
+            self.ranks.remove(&rank);
+        }
+        self.ranks.extend(after);
+        changed
     }
 
     /// Keeps a packet.
     pub(crate) fn keep(&mut self, now: u64, packet: Early, again: Again) {
-        while self.packets.front().is_some_and(|kept| kept.until < now) {
-            self.packets.pop_front();
-        }
-        if self.packets.len() == PACKETS_MAX {
-            self.packets.pop_front();
+        let sender = Gid::from(packet.from).host();
+        self.change(sender, |queue| while queue.pop_front_if(|kept| kept.until < now).is_some() {});
+        if self.count >= PACKETS_MAX {
+            self.drop_one();
         }
         let _part = loop {
             match self.room.part(packet.datagram.len() + OVERHEAD) {
                 Some(part) => break part,
-                None if self.packets.pop_front().is_some() => {}
+                None if self.drop_one() => {}
                 None => return,
             }
         };
         let long = again == Again::No && !self.ended.contains(&(packet.qpn, packet.from));
         let until = now.saturating_add(if long { KEPT_LONG } else { KEPT });
-        self.packets.push_back(Kept { packet, until, _part });
+        self.numbers += 1;
+        let number = self.numbers;
+        self.change(sender, |queue| queue.push_back(Kept { number, packet, until, _part }));
     }
 
     /// Takes the packets of a queue pair from a peer, which is this QP there.
     pub(crate) fn take(&mut self, now: u64, qpn: Qpn, (from, peer): (IpAddr, Qpn)) -> Vec<Early> {
-        let all = std::mem::take(&mut self.packets).into_iter();
-        let fresh = all.filter(|kept| kept.until >= now);
-        let (taken, left): (Vec<_>, Vec<_>) = fresh.partition(|Kept { packet, .. }| {
-            let is_peer = packet.source.is_none_or(|source| source == peer);
-            packet.qpn == qpn && packet.from == from && is_peer
+        let taken = self.change(Gid::from(from).host(), |queue| {
+            queue.retain(|kept| kept.until >= now);
+            let (taken, left) = std::mem::take(queue).into_iter().partition(|kept| {
+                let packet = &kept.packet;
+                let is_peer = packet.source.is_none_or(|source| source == peer);
+                packet.qpn == qpn && packet.from == from && is_peer
+            });
+            *queue = left;
+            Vec::from_iter::<VecDeque<Kept>>(taken)
         });
-        self.packets = left.into();
         taken.into_iter().map(|kept| kept.packet).collect()
     }
 
@@ -133,7 +177,7 @@ impl Unclaimed {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.packets.is_empty()
+        self.count == 0
     }
 }
 
@@ -180,14 +224,10 @@ mod tests {
             assert!(due <= now + KEPT && due < 2 * KEPT_LONG);
             now = due;
             unclaimed.expire(now);
-            assert_eq!(
-                unclaimed.packets.len(),
-                if now <= KEPT { 2 } else { 1 }.min(unclaimed.packets.len())
-            );
+            assert_eq!(unclaimed.count, if now <= KEPT { 2 } else { 1 }.min(unclaimed.count));
         }
-        assert!(
-            now > KEPT_LONG && allowance.kept.taken() == 0 && unclaimed.packets.capacity() == 0
-        );
+        assert!(now > KEPT_LONG && allowance.kept.taken() == 0);
+        assert!(unclaimed.of.capacity() == 0 && unclaimed.ranks.is_empty());
     }
 
     #[test]
@@ -221,9 +261,34 @@ mod tests {
             for number in 0..10 * PACKETS_MAX as u32 {
                 unclaimed.keep(0, early(7, &datagram), Again::Yes);
                 unclaimed.connection_ended(Qpn(number), HOME);
-                assert!(unclaimed.packets.len() <= PACKETS_MAX);
+                assert!(unclaimed.count <= PACKETS_MAX);
                 assert!(unclaimed.room.taken() <= BYTES_MAX);
             }
         }
+    }
+
+    #[test]
+    fn who_floods_pushes_out_its_own() {
+        let mut unclaimed = Unclaimed::new(&Allowance::default());
+        let from = |last: u8| IpAddr::from([10, 0, 0, last]);
+        let packet = |last, bytes| Early { from: from(last), ..early(7, &vec![last; bytes]) };
+        (0..3).for_each(|_| unclaimed.keep(0, packet(2, 100), Again::No));
+        for number in 0..20 * PACKETS_MAX {
+            unclaimed.keep(1, packet(66, 40 + number % 4000), Again::No);
+        }
+        unclaimed.keep(2, packet(3, 100), Again::Yes);
+        assert!(unclaimed.count <= PACKETS_MAX && unclaimed.count > 400);
+        for (sender, count) in [(2, 3), (3, 1)] {
+            assert_eq!(unclaimed.take(3, Qpn(7), (from(sender), Qpn(1))).len(), count);
+        }
+        // Whoever has as many addresses as it likes in its network is one sender.
+        let mut unclaimed = Unclaimed::new(&Allowance::default());
+        (0..3).for_each(|_| unclaimed.keep(0, packet(2, 100), Again::No));
+        let network = u128::from_be_bytes([0x20, 1, 13, 184, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        for number in 0..20 * PACKETS_MAX as u128 {
+            let from = IpAddr::from((network + number).to_be_bytes());
+            unclaimed.keep(1, Early { from, ..early(7, &[1]) }, Again::No);
+        }
+        assert_eq!(unclaimed.take(3, Qpn(7), (from(2), Qpn(1))).len(), 3);
     }
 }

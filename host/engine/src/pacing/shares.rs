@@ -5,6 +5,7 @@
 //! ours: those are told apart before (`network/questions.rs`).
 
 use super::bucket::{Bucket, Limit};
+use omniverb_terms::Gid;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
@@ -49,12 +50,8 @@ impl Shares {
     }
 
     fn lot(&self, from: IpAddr) -> usize {
-        let number = match from.to_canonical() {
-            IpAddr::V4(ip) => u64::from(ip.to_bits()),
-            IpAddr::V6(ip) if ip.is_unicast_link_local() => ip.to_bits() as u64,
-            // A host has as many addresses as it likes in its network.
-            IpAddr::V6(ip) => (ip.to_bits() >> 64) as u64,
-        };
+        let host = u128::from_be_bytes(Gid::from(from).host().bytes());
+        let number = (host ^ host >> 64) as u64;
         let neighbourhood = self.dealt.hash_one(number / LOTS);
         ((number ^ neighbourhood) % LOTS) as usize
     }

@@ -4,19 +4,24 @@ use crate::command::Memory;
 use omniverb_link::Doorbell;
 use omniverb_ring::{BellPage, Window};
 use omniverb_sys::datagram::Port;
-use omniverb_sys::{Listener, listener};
+use omniverb_sys::{Listener, listener, lock};
 use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 const PAGE_BYTES: usize = omniverb_ring::bell::PAGE_BYTES;
+
+/// Numbers of bells that are to be rung at the end of a turn. Copies are the same.
+pub(crate) type DueRings = Arc<Mutex<Vec<u64>>>;
 
 /// Wakes the application, once for all that it is given in one turn of ours: woken for the first
 /// record it would take our processor and find no other.
 struct Ringer {
+    number: u64,
     page: BellPage<Window>,
     due: AtomicBool,
+    all_due: DueRings,
 }
 
 impl Doorbell for Ringer {
@@ -25,7 +30,9 @@ impl Doorbell for Ringer {
     }
 
     fn kick(&self) {
-        self.due.store(true, Ordering::Relaxed);
+        if !self.due.swap(true, Ordering::Relaxed) {
+            lock(&self.all_due).push(self.number);
+        }
     }
 }
 
@@ -45,16 +52,18 @@ impl Bell {
     /// Over this memory: its two pages; ours is the second. `carrier`: whoever carries this port
     /// wakes applications of a machine, and is told when one was rung.
     pub(crate) fn new(
+        number: u64,
         memory: &Memory,
         carrier: Option<Arc<Port>>,
-        listener: &Listener,
+        (listener, due_rings): (&Listener, &DueRings),
     ) -> io::Result<Bell> {
         let memory = memory.map_exactly(2 * PAGE_BYTES)?;
         let page = |side: usize| {
             let part = memory.part(side * PAGE_BYTES, PAGE_BYTES);
             part.map(BellPage::new).ok_or_else(|| io::Error::other("a bell that is too small"))
         };
-        let ringer = Arc::new(Ringer { page: page(0)?, due: AtomicBool::new(false) });
+        let (due, all_due) = (AtomicBool::new(false), due_rings.clone());
+        let ringer = Arc::new(Ringer { number, page: page(0)?, due, all_due });
         let heard_as = listener.add(page(1)?)?;
         Ok(Bell { page: page(1)?, ringer, heard_as, links: HashMap::new(), carrier })
     }

@@ -67,7 +67,7 @@ impl Showing {
         clock::now().saturating_sub(self.shown) > EVERY
     }
 
-    /// Shows these, of all links and of all vNICs with faults.
+    /// Shows these, of links that were served since and of all vNICs with faults.
     pub(super) fn show(
         &mut self,
         links: impl Iterator<Item = ((Qpn, Qpn), QpCounters)>,

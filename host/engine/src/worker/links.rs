@@ -35,6 +35,10 @@ pub(super) struct Links {
     acknowledge_later: Vec<usize>,
     /// Those whose application naps and is to be woken.
     naps: Vec<usize>,
+    /// Those that were served since their counters were shown, each once.
+    served: Vec<usize>,
+    /// Whether an index is among them.
+    is_served: Vec<bool>,
 }
 
 impl Links {
@@ -43,7 +47,9 @@ impl Links {
         let index = self.free.pop().unwrap_or(self.places.len());
         if index == self.places.len() {
             self.places.push(None);
+            self.is_served.push(false);
         }
+        self.was_served(index);
         let Ends { vnic, qpn, peer_qpn, service, flow, .. } = *link.ends();
         if peer_qpn.is_group() {
             self.by_group.entry((vnic, flow.destination)).or_default().insert(index);
@@ -115,11 +121,30 @@ impl Links {
         if let Some(place) = self.places.get_mut(index) {
             *place = Some(link);
         }
+        self.was_served(index);
     }
 
-    /// Those that are in their places.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Link> {
-        self.places.iter().flatten().map(Box::as_ref)
+    /// There is none.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_numbers.is_empty() && self.places.iter().all(Option::is_none)
+    }
+
+    /// Its counters are to be shown.
+    fn was_served(&mut self, index: usize) {
+        let noted = self.is_served.get_mut(index);
+        if noted.is_some_and(|noted| !std::mem::replace(noted, true)) {
+            self.served.push(index);
+        }
+    }
+
+    /// Those that were served, or are new, since this was asked last.
+    pub(super) fn take_served(&mut self) -> impl Iterator<Item = &Link> {
+        for index in &self.served {
+            self.is_served[*index] = false;
+        }
+        let served = std::mem::take(&mut self.served);
+        served.into_iter().filter_map(|index| self.places.get(index)?.as_deref())
     }
 
     /// The indices of those of two queue pairs with these numbers: datagram peers on different

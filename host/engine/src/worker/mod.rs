@@ -17,6 +17,7 @@ mod links;
 pub(crate) mod outbox;
 mod second_look;
 mod sound;
+mod spoken;
 mod state;
 mod tidings;
 mod timers;

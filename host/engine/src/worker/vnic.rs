@@ -3,6 +3,7 @@
 use super::copies::Copies;
 use super::detour::Detour;
 use super::gate::Gate;
+use super::spoken::Spoken;
 use super::tidings::Tidings;
 use super::timers::{Alarm, Due, Timers};
 use crate::memory::Allowance;
@@ -34,6 +35,8 @@ pub(super) struct Vnic {
     pub(super) detour: Option<Detour>,
     /// What the control plane is told of it.
     pub(super) tidings: Tidings,
+    /// What its connection ids have said, which may be answered.
+    pub(super) spoken: Spoken,
     /// Counts management datagrams that were sent.
     managed: u32,
 }
@@ -51,6 +54,7 @@ impl Vnic {
             capture: CaptureSender::default(),
             detour: None,
             tidings: Tidings::new(now),
+            spoken: Spoken::default(),
             managed: 0,
         }
     }

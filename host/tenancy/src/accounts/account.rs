@@ -67,9 +67,19 @@ impl Account {
     /// The first account, from here upwards, that has no room for one more of each of these.
     pub(crate) fn full(&self, kinds: &[Kind]) -> Option<&Account> {
         let full = |account: &&Account| {
-            kinds.iter().any(|kind| account.count(*kind) >= account.quota(*kind))
+            kinds.iter().any(|kind| account.count(*kind) >= account.room(*kind))
         };
         self.upwards().find(full)
+    }
+
+    /// How many of a kind there may be now: what its quota says, and no more of the host's than is
+    /// left for others.
+    fn room(&self, kind: Kind) -> usize {
+        let host = self.0.above.as_ref().filter(|above| above.0.above.is_none());
+        let left = host
+            .filter(|_| Quotas::SHARED.contains(&kind))
+            .map(|host| host.quota(kind).saturating_sub(host.count(kind)));
+        self.quota(kind).min(left.unwrap_or(usize::MAX))
     }
 
     /// One more of each of these, here and in all accounts above; nothing if there is no room in
@@ -263,24 +273,40 @@ mod tests {
         assert_eq!(host.receipts(), 0);
     }
 
+    #[test]
+    fn nobody_has_more_of_the_hosts_rows_than_is_left_for_others() {
+        let host = Account::new(Quotas::only(&[(Kind::Qp, 64)]));
+        let fill = |vnic: &Account| {
+            std::iter::from_fn(|| vnic.charge(&[Kind::Qp]).ok()).collect::<Vec<_>>()
+        };
+        let vnics = [0; 5].map(|_| host.below(Quotas::only(&[])));
+        let held = vnics.each_ref().map(fill);
+        assert_eq!(held.each_ref().map(Vec::len), [32, 16, 8, 4, 2]);
+        assert!(vnics[0].full(&[Kind::Qp]).unwrap().is(&vnics[0]), "who has most is full");
+        assert_eq!(fill(&host.below(Quotas::only(&[(Kind::Qp, 1)]))).len(), 1);
+        drop(held);
+        assert_eq!(fill(&vnics[4]).len(), 32);
+        assert_eq!(host.receipts(), 0);
+    }
+
     /// A third party, between the host and the vNICs: its line is the second.
     #[test]
     fn a_tenant_of_several_vnics_is_one_more_account() {
-        let host = Account::new(Quotas::only(&[(Kind::Qp, 4)]));
-        let tenant = host.below(Quotas::only(&[(Kind::Qp, 3)]));
-        let vnics = [0; 2].map(|_| tenant.below(Quotas::only(&[(Kind::Qp, 2)])));
-        let least = vnics.each_ref().map(|vnic| vnic.least_quota(Kind::Qp));
-        assert_eq!((least, tenant.least_quota(Kind::Qp)), ([2, 2], 3));
+        let host = Account::new(Quotas::only(&[(Kind::Probe, 4)]));
+        let tenant = host.below(Quotas::only(&[(Kind::Probe, 3)]));
+        let vnics = [0; 2].map(|_| tenant.below(Quotas::only(&[(Kind::Probe, 2)])));
+        let least = vnics.each_ref().map(|vnic| vnic.least_quota(Kind::Probe));
+        assert_eq!((least, tenant.least_quota(Kind::Probe)), ([2, 2], 3));
         let mut held: Vec<Receipt> = Vec::new();
-        let charge = |vnic: &Account| vnic.charge(&[Kind::Qp]);
+        let charge = |vnic: &Account| vnic.charge(&[Kind::Probe]);
         held.extend([charge(&vnics[0]).unwrap(), charge(&vnics[0]).unwrap()]);
-        assert!(vnics[0].full(&[Kind::Qp]).unwrap().is(&vnics[0]));
+        assert!(vnics[0].full(&[Kind::Probe]).unwrap().is(&vnics[0]));
         held.push(charge(&vnics[1]).unwrap());
-        assert!(vnics[1].full(&[Kind::Qp]).unwrap().is(&tenant), "it has three in two vNICs");
+        assert!(vnics[1].full(&[Kind::Probe]).unwrap().is(&tenant), "it has three in two vNICs");
         assert_eq!(charge(&vnics[1]).unwrap_err(), Errno::ENOMEM);
-        assert_eq!(tenant.count(Kind::Qp), 3);
+        assert_eq!(tenant.count(Kind::Probe), 3);
         held.push(charge(&host.below(Quotas::only(&[]))).unwrap());
-        assert!(vnics[1].full(&[Kind::Qp]).is_some());
+        assert!(vnics[1].full(&[Kind::Probe]).is_some());
         held.clear();
         assert_eq!((host.receipts(), tenant.receipts()), (0, 0));
     }

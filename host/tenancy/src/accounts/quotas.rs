@@ -155,8 +155,16 @@ impl Quotas {
             (Kind::EngineLink, limits.engine_links),
             (Kind::EngineConnection, limits.engine_connections),
             (Kind::Extent, limits.extents),
+            (Kind::Qp, limits.qps),
+            (Kind::Mr, limits.mrs),
+            (Kind::Link, limits.links),
+            (Kind::CmId, limits.cm_ids),
         ])
     }
+
+    /// Kinds of which a vNIC has no more of the host's than is left for others: nobody yields rows
+    /// that programs hold, and there is some for whoever comes.
+    pub(crate) const SHARED: [Kind; 4] = [Kind::Qp, Kind::Mr, Kind::Link, Kind::CmId];
 
     /// How many of a kind.
     pub(crate) fn most(&self, kind: Kind) -> usize {

@@ -11,7 +11,6 @@
 //! then be used to ask anew, so what comes again is nobody's, whoever listens now.
 
 use super::ends::Ends;
-use crate::ids::host_of;
 use omniverb_cm::{Mad, Message, ServiceId};
 use omniverb_terms::{Gid, VnicId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -85,7 +84,7 @@ impl EarlyRequests {
             if rows.iter().any(|other| other.ends == early.ends && other.mad == early.mad) {
                 return None;
             }
-            let sender = |early: &Early| host_of(early.ends.sender);
+            let sender = |early: &Early| early.ends.sender.host();
             let mut of = BTreeMap::<Gid, usize>::new();
             for other in rows.iter() {
                 *of.entry(sender(other)).or_default() += 1;

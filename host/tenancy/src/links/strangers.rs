@@ -5,11 +5,10 @@
 //! than another, as when sources are forged, the oldest of all goes.
 
 use super::engine_link::EngineLinkAge;
-use crate::ids::host_of;
 use omniverb_terms::Gid;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A host, by [`host_of`].
+/// A host, by [`Gid::host`].
 type Sender = Gid;
 
 /// All of one vNIC.
@@ -30,7 +29,7 @@ impl Strangers {
     pub(super) fn add(&mut self, key: EngineLinkAge) {
         if self.all.insert(key) {
             let (_, _, (_, peer)) = key;
-            self.change(host_of(peer), |links| {
+            self.change(peer.host(), |links| {
                 links.insert(key);
             });
         }
@@ -40,7 +39,7 @@ impl Strangers {
     pub(super) fn remove(&mut self, key: &EngineLinkAge) {
         if self.all.remove(key) {
             let (_, _, (_, peer)) = key;
-            self.change(host_of(*peer), |links| {
+            self.change(peer.host(), |links| {
                 links.remove(key);
             });
         }
@@ -62,7 +61,7 @@ impl Strangers {
     /// any; otherwise, so that these do not push each other out all the time, what was made before
     /// `rested`.
     pub(super) fn yielding(&self, newcomer: Gid, rested: u64) -> Vec<EngineLinkAge> {
-        let newcomer = host_of(newcomer);
+        let newcomer = newcomer.host();
         let own = self.of.get(&newcomer);
         let has = own.map_or(0, BTreeSet::len);
         let larger = self.counts.last().filter(|(most, _)| *most > has + 1);

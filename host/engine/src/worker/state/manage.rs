@@ -1,9 +1,10 @@
 //! Management datagrams: between queue pair 1 of a vNIC and that of any other.
 //!
 //! In: from the network, packets for queue pair 1; from the control plane, what to send. Out: the
-//! control plane is told of the former, as often as it may be; the latter leaves at once. Answers
-//! to strangers are on an account: who they are for chooses how many there are. What ids say is
-//! bounded by how many ids there may be, and some of it is said once.
+//! control plane is told of answers to ids of ours, and of all else as often as it may be; what it
+//! has to say leaves at once. Answers to strangers are on an account: who they are for chooses how
+//! many there are. What ids say is bounded by how many ids there may be, and some of it is said
+//! once.
 
 use super::State;
 use crate::command::{Event, Recipient};
@@ -25,15 +26,14 @@ impl State {
         if arrived.source != Qpn::GENERAL_SERVICES || arrived.message.data.len() != MAD_BYTES {
             return;
         }
-        if home.tidings.may_manage(sound.from, clock::now()) {
-            let _ = self.outbox.post(
-                vnic,
-                Event::Management {
-                    vnic,
-                    underlay: Underlay::plain(sound.local, sound.from, sound.interface),
-                    datagram: arrived.message.data.to_vec(),
-                },
-            );
+        // An answer to an id of ours is heard, whatever strangers send.
+        let data = arrived.message.data;
+        let is_answer = home.spoken.is_answered(data, sound.from);
+        if is_answer || home.tidings.may_manage(sound.from, clock::now()) {
+            let underlay = Underlay::plain(sound.local, sound.from, sound.interface);
+            let datagram = data.to_vec();
+            let _ =
+                self.outbox.post(vnic, Event::Management { vnic, underlay, datagram, is_answer });
         }
     }
 
@@ -46,10 +46,11 @@ impl State {
         recipient: Recipient,
     ) {
         let Some(home) = self.vnics.get_mut(vnic) else { return };
-        if recipient == Recipient::Stranger
-            && !home.tidings.may_answer(underlay.remote, clock::now())
-        {
-            return;
+        let now = clock::now();
+        match recipient {
+            Recipient::Stranger if !home.tidings.may_answer(underlay.remote, now) => return,
+            Recipient::Stranger => {}
+            Recipient::Known => home.spoken.sends(data, underlay.remote, now),
         }
         let Underlay { local: source, remote: destination, interface, key: None } = *underlay
         else {

@@ -239,7 +239,7 @@ impl State {
     /// Shows what was counted.
     fn show_counters(&mut self) {
         let State { showing, links, vnics, .. } = self;
-        let links = links.iter().map(|link| {
+        let links = links.take_served().map(|link| {
             let ends = link.ends();
             ((ends.qpn, ends.peer_qpn), link.counters())
         });

@@ -159,7 +159,7 @@ fn nothing_leaves_by_a_route_with_a_key() {
     let mut attach = attach(Service::Rc, &end);
     attach.underlay.key = NonZeroU32::new(9).map(RouteKey);
     state.attach(&attach);
-    assert_eq!(state.links.iter().count(), 0);
+    assert!(state.links.is_empty());
     let Some(Event::Failed { qpn, peer_qpn, .. }) = events.take() else { panic!("not told") };
     assert_eq!((qpn, peer_qpn), (Qpn(30), Qpn(7)));
 }
@@ -288,5 +288,5 @@ fn a_notification_is_work_for_one_link() {
         state.detach(Qpn(30), Qpn(peer));
     }
     assert!(state.links.throttled(VICTIM, Qpn(30), ip(5)).is_none(), "nothing is left of it");
-    assert_eq!(state.links.iter().count(), 0);
+    assert!(state.links.is_empty());
 }
