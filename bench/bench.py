@@ -70,7 +70,9 @@ def take_limits(program, pin, milliseconds=100):
 
 def start_daemon(dist, folder, stack):
     """A daemon of our own, so that nothing but this build is measured; its socket."""
-    socket = folder / "omniverbd.sock"
+    # The folder for operators is made beside that of the socket.
+    socket = folder / "daemon" / "omniverbd.sock"
+    socket.parent.mkdir()
     log = stack.enter_context(open(folder / "omniverbd.log", "w+"))
     settings = folder / "omniverbd.toml"
     settings.write_text("sockets = true\n")

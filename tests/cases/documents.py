@@ -17,7 +17,8 @@ from harness.case import POLLS, WAITS, Case, Failure, Group, check
 from harness.staging import ROOT
 
 # What may be run on the machine of whoever tests.
-HARMLESS = r"([A-Z_]+=\S* )*(\S*/)?(omniverb|omniverbd|bench\.py|wire\.py|run) .*|OV=.*"
+HARMLESS = (r"([A-Z_]+=\S* )*(taskset -c \d+ )?(\S*/)?"
+            r"(omniverb|omniverbd|bench\.py|wire\.py|run) .*|OV=.*")
 # What documents leave open.
 PLACEHOLDERS = [
     (r"\bvnic-\d+-\w+|\bvm-vm1\b|\bNAME\b", "$VNIC"),
