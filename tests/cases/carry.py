@@ -21,7 +21,7 @@ _SOURCES = staging.PROGRAMS / "sockets"
 _PAIRS, _SEQUENCES, _SLOWLY = 100, 60, 3000
 # Times that something is done until bytes were carried. What is over before the broker has had its
 # turn is the kernel's, and on a busy machine that takes its time.
-_TURNS = 6
+TURNS = 6
 # Times that somebody is killed.
 _KILLS, _KILLS_SLOWLY = 12, 500
 
@@ -102,7 +102,7 @@ def _carries(run, wanted, is_its_own_peer=False):
             run(ways, server, client)
             found = sum(count for _, count in ways.reports())
             check(not found or is_its_own_peer and server, "bytes without another end")
-        for _ in range(_TURNS):
+        for _ in range(TURNS):
             run(ways, True, True)
             reports = ways.reports()
             print(f"carried by each process: {reports}")
@@ -160,7 +160,7 @@ def pairs(first, count, what="pairs"):
 
 def soak(connections, kilobytes, *how, wanted=True):
     def run(ways):
-        turns = _TURNS if wanted else 1
+        turns = TURNS if wanted else 1
         check(any(_soak_once(ways, connections, kilobytes, *how) for _ in range(turns)) or
               not wanted, "none of them had a link")
     return run
@@ -187,7 +187,7 @@ def sets(connections, kilobytes, *how):
     """Nobody moves bytes before a set of epoll has told him to; and they were carried."""
     def run(ways):
         ways.reports()
-        for _ in range(_TURNS):
+        for _ in range(TURNS):
             reports = _sets_once(ways, connections, kilobytes, *how)
             print(f"carried by each process: {reports}")
             if len(reports) >= 2 and all(links and count for links, count in reports):
@@ -325,7 +325,7 @@ def _ahead(how):
     def run(ways):
         """Who sends more than is read, from the start, does not stay with the kernel for that."""
         python = ["/usr/bin/python3", "-Bc"]
-        for _ in range(_TURNS):
+        for _ in range(TURNS):
             ways.reports()
             with open(ways.folder / "ahead", "w+", encoding="utf-8") as said:
                 reader = process.start(ways.line(True, *python, _EMPTIER, 7302, how), stdout=said,
@@ -380,7 +380,7 @@ def _brief(ways):
     """Who has had connections that were over soon makes links for few more of them, and one for
     the next that lasts."""
     python = ["/usr/bin/python3", "-Bc"]
-    for _ in range(_TURNS):
+    for _ in range(TURNS):
         ways.reports()
         reader = process.start(ways.line(True, *python, _ASKED, 7303, _BRIEF))
         try:

@@ -83,6 +83,7 @@ fn reason(why: Why) -> Reason {
         Why::Shared => Reason::Shared,
         Why::Member => Reason::Member,
         Why::Ended => Reason::Ended,
+        Why::Instructions => Reason::Instructions,
     }
 }
 

@@ -18,6 +18,7 @@
 //! * `place` knows whether this memory is this process's: a child of `vfork` runs in its parent's.
 //! * `sole` knows which sockets no other process has that it has shared, by `rows`; `ending` when
 //!   this one has them no more.
+//! * `code` finds system calls among the program's own instructions, which nothing here sees.
 //! * `next` finds the next library's functions; `own` keeps descriptors that are the library's own.
 //!
 //! # Rules for code in here
@@ -35,6 +36,7 @@ mod functions;
 pub mod by_number;
 mod call;
 mod carry;
+mod code;
 pub mod data;
 mod describe;
 mod ending;

@@ -41,6 +41,12 @@ pub extern "C" fn ov_look_exec() {
     carry::executes();
 }
 
+/// `dlopen`: code that may make system calls of its own.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_load() {
+    carry::loads();
+}
+
 /// What ends the process without what `exit` does.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_look_end() {

@@ -9,11 +9,13 @@
 //!   [`lane`]: the part of it that one connection has to itself while it is busy.
 //!   [`mirror`]: how two of these on two hosts are kept alike. [`letter`]: what is said for that.
 //! * [`range`]: between which addresses that is so, if not between all.
+//! * [`instructions`]: system calls that a program makes past its libraries.
 //! * [`ledger`]: which sockets have none, and why. [`show`]: what the broker shows of all.
 
 pub mod brief;
 pub mod bytes;
 pub mod direction;
+pub mod instructions;
 pub mod lane;
 pub mod layout;
 pub mod ledger;

@@ -126,6 +126,8 @@ reasons! {
     Ended = 10 "one of its ends had ended before",
     Unknown = 11 "another reason of the library's",
     Rests = 12 "its link has ended, carrying little or by a fork, and may come again",
+    Instructions = 13
+        "the program makes system calls by its own instructions, which no library sees",
     Alone = 20
         "nobody offers the other end: no library there, another host, or addresses are translated",
     Asking = 21 "the daemon is being asked",

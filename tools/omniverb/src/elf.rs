@@ -3,6 +3,8 @@
 //!
 //! The file is anybody's: every place in it is checked.
 
+use omniverb_carry::instructions;
+
 /// `ELFCLASS64`, `ELFDATA2LSB`.
 const KIND: [u8; 2] = [2, 1];
 /// Segments, and entries of tables, that are looked at.
@@ -15,13 +17,6 @@ const EXECUTABLE: u32 = 1;
 const NEEDED: u64 = 1;
 const STRINGS: u64 = 5;
 
-/// Numbers of the kernel's calls on x86-64 by which bytes of sockets move, or sockets are made:
-/// `read`, `write`, `socket` to `setsockopt`, `accept4`, `recvmmsg`, `sendmmsg`.
-#[cfg(target_arch = "x86_64")]
-const SOCKETS: [u32; 17] = [0, 1, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 54, 55, 288, 299, 307];
-/// `io_uring_setup`, `io_uring_enter`, `io_uring_register`, everywhere.
-const RINGS: [u32; 3] = [425, 426, 427];
-
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Program {
@@ -33,7 +28,7 @@ pub(crate) struct Program {
     pub(crate) needed: Vec<String>,
     /// It was built by Go.
     pub(crate) is_go: bool,
-    /// It makes calls about sockets by its own instructions.
+    /// It may make calls about sockets by its own instructions.
     pub(crate) has_socket_calls: bool,
     /// It makes calls about rings of io_uring by its own instructions.
     pub(crate) has_ring_calls: bool,
@@ -93,8 +88,11 @@ pub(crate) fn read(bytes: &[u8]) -> Option<Program> {
                 loads.push((address, offset, length));
                 if flags & EXECUTABLE != 0 {
                     let code = file.part(offset, length).unwrap_or_default();
-                    found.has_socket_calls |= makes_calls(code, &socket_calls());
-                    found.has_ring_calls |= makes_calls(code, &RINGS);
+                    instructions::calls(code, 0, |number| {
+                        found.has_socket_calls |= number.is_about_sockets();
+                        found.has_ring_calls |= number.is_about_rings();
+                        true
+                    });
                 }
             }
             DYNAMIC => dynamic = Some((offset, length)),
@@ -144,37 +142,6 @@ fn needed(
     names.map(|(_, name)| file.text(strings.checked_add(*name)?)).collect()
 }
 
-#[cfg(target_arch = "x86_64")]
-fn socket_calls() -> Vec<u32> {
-    SOCKETS.to_vec()
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn socket_calls() -> Vec<u32> {
-    Vec::new()
-}
-
-/// Code has `mov $NUMBER, %eax` and, within a few instructions, `syscall`.
-#[cfg(target_arch = "x86_64")]
-fn makes_calls(code: &[u8], numbers: &[u32]) -> bool {
-    /// Bytes between the two: enough for the arguments, and little enough for no chance.
-    const NEAR: usize = 24;
-    let calls = code.windows(2).enumerate().filter(|(_, two)| *two == [0x0f, 0x05]);
-    calls.into_iter().any(|(at, _)| {
-        let before = &code[at.saturating_sub(NEAR)..at];
-        // The last number that is put there counts.
-        let moves = before.windows(5).rev().find(|five| five[0] == 0xb8 && five[3..] == [0, 0]);
-        moves.is_some_and(|five| {
-            numbers.contains(&u32::from_le_bytes([five[1], five[2], five[3], five[4]]))
-        })
-    })
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn makes_calls(_code: &[u8], _numbers: &[u32]) -> bool {
-    false
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,18 +159,5 @@ mod tests {
             let _ = (read(&bytes[..length]), loader(&bytes[..length]));
         }
         assert_eq!(read(b"#!/bin/sh\n"), None);
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[test]
-    fn system_calls_of_its_own_are_found() {
-        let send = [0xb8, 44, 0, 0, 0, 0x31, 0xff, 0x0f, 0x05];
-        assert!(makes_calls(&send, &socket_calls()) && !makes_calls(&send, &RINGS));
-        let ring = [0xb8, 0xaa, 1, 0, 0, 0x0f, 0x05];
-        assert!(makes_calls(&ring, &RINGS));
-        // exit_group.
-        let ends = [0xb8, 231, 0, 0, 0, 0x0f, 0x05];
-        assert!(!makes_calls(&ends, &socket_calls()));
-        assert!(!makes_calls(&send[..7], &socket_calls()));
     }
 }

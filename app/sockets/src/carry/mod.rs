@@ -85,7 +85,7 @@ use way::{Way, by_resting, carried, link_of, link_to_send_by};
 
 use crate::rows::{self, Gone};
 use crate::table;
-use crate::{call, ledger, light, place, sole, uncounted};
+use crate::{call, code, ledger, light, place, sole, uncounted};
 
 /// Sockets may be carried in this process.
 #[inline(always)]
@@ -253,6 +253,13 @@ pub(crate) fn select(
 pub(crate) fn leave(number: c_int) {
     if links::has(number) {
         leaving::leave_number(number);
+    }
+}
+
+/// A library is about to be loaded.
+pub(crate) fn loads() {
+    if links::is_on() && place::is_ours() {
+        code::loads(clock::now(), clock::SECOND);
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Only what one process has by one number, for all that is known, whoever may have had it before
 //! (`crate::sole`); what is in one set of epoll at most
-//! ([`members`]); what no option, signal or stream of the C library has a part in.
+//! ([`members`]); what no option, signal or stream of the C library has a part in; and nothing at
+//! all where the program makes system calls past the C library (`crate::code`).
 
 use core::ffi::c_int;
 use core::sync::atomic::{Ordering, fence};
@@ -11,10 +12,10 @@ use omniverb_stream::descriptors::{Entry, Kind, Why};
 
 use super::links::{self, Link, Note, Word};
 use super::members::Apart;
-use super::{broker, ended, mail, members, shadow, worth};
+use super::{broker, clock, ended, leaving, mail, members, shadow, worth};
 use crate::table::{self, NUMBERS};
 use crate::uncounted::{self, count_one, uncount_one};
-use crate::{ledger, place, sole, wanted};
+use crate::{code, ledger, place, sole, wanted};
 
 /// Bytes of the ring that have to be of use.
 const LEAST: usize = 4096;
@@ -97,6 +98,11 @@ pub(super) fn may_be(number: c_int, entry: Entry) -> bool {
 #[cold]
 fn offer_now(number: c_int) -> bool {
     let entry = NUMBERS.look(number);
+    if code::calls_past_libraries(clock::now()) {
+        ledger::keep(number, Why::Instructions);
+        leaving::all();
+        return false;
+    }
     match members::membership(number, entry.id()) {
         Err(Apart::Now) => return false,
         Err(Apart::Ever) => {

@@ -104,10 +104,12 @@ pub enum Why {
     Member,
     /// One of its ends had ended before it could be carried.
     Ended,
+    /// The program makes system calls by instructions of its own.
+    Instructions,
 }
 
 impl Why {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Free,
         Self::Stdio,
         Self::Asynchronous,
@@ -119,6 +121,7 @@ impl Why {
         Self::Shared,
         Self::Member,
         Self::Ended,
+        Self::Instructions,
     ];
 
     /// How it is shown.
@@ -136,6 +139,7 @@ impl Why {
             Self::Shared => "shared",
             Self::Member => "member",
             Self::Ended => "ended",
+            Self::Instructions => "instructions",
         }
     }
 }

@@ -119,13 +119,19 @@ fn judge(program: &Program, machine: u16) -> (Vec<String>, Vec<String>) {
     }
     if program.loader.is_some() && !program.is_go {
         if program.has_socket_calls {
-            doubts.push("it has system calls about sockets among its own instructions".into());
+            reasons.push(
+                "it has system calls about sockets among its own instructions, which no library \
+                 sees: they are left to the kernel"
+                    .into(),
+            );
         }
         let has_library = program.needed.iter().any(|name| name.starts_with("liburing.so"));
         if has_library || program.has_ring_calls {
-            let text = "it uses io_uring by its own instructions, or liburing's: sockets in such a \
-                        ring must not be carried";
-            doubts.push(text.into());
+            reasons.push(
+                "it uses io_uring by its own instructions, or liburing's: they are left to the \
+                 kernel"
+                    .into(),
+            );
         }
     }
     (reasons, doubts)

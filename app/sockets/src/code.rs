@@ -1,0 +1,253 @@
+//! Whether this process makes system calls about sockets by instructions of its own, which nothing
+//! sees that stands before functions of the C library.
+//!
+//! Who sends so overtakes what is in a ring, and who waits so sleeps beside one. So the code of the
+//! program and of its libraries is looked through before the first socket is offered, and again
+//! what was loaded since (`omniverb_carry::instructions`). What is made at run time is not found.
+
+use core::ffi::c_void;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::os::fd::{AsFd, OwnedFd};
+
+use omniverb_carry::instructions::{self, BEFORE};
+use rustix::fs::{Mode, OFlags, fstat, open};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use crate::place;
+
+/// Bytes of the list of mappings, and of code, that are read at a time.
+const LIST: usize = 1 << 14;
+const PATH: usize = 1 << 12;
+const CODE: usize = 1 << 18;
+const ALL: usize = LIST + PATH + CODE;
+/// Mappings that are known to be looked through; others are once more.
+const KNOWN: usize = 512;
+
+/// The C library and its loader, whose calls are seen by their names; what waits for threads, or
+/// checks memory, and has nothing to do with sockets; and what is Omniverb's own.
+const HARMLESS: [&[u8]; 16] = [
+    b"libc.so",
+    b"libc-2",
+    b"ld-linux",
+    b"ld-2",
+    b"libpthread",
+    b"libgomp.so",
+    b"libitm.so",
+    b"libasan.so",
+    b"libhwasan.so",
+    b"liblsan.so",
+    b"libtsan.so",
+    b"libubsan.so",
+    b"libomniverb_",
+    b"libibverbs.so",
+    b"librdmacm.so",
+    b"libumem",
+];
+
+/// There are such instructions.
+static ARE_THERE: AtomicBool = AtomicBool::new(false);
+/// How often something was loaded, and how often when all was looked through.
+static LOADS: AtomicU64 = AtomicU64::new(1);
+static KNOWN_LOADS: AtomicU64 = AtomicU64::new(0);
+/// Mappings that were looked through: of which file, from where on.
+static LOOKED: [AtomicU64; KNOWN] = [const { AtomicU64::new(0) }; KNOWN];
+/// More code may be loaded until the processor counts so far.
+static LOADS_UNTIL: AtomicU64 = AtomicU64::new(0);
+
+/// A library is about to be loaded.
+pub(crate) fn loads(now: u64, time: u64) {
+    LOADS_UNTIL.store(now.wrapping_add(time), Ordering::SeqCst);
+    LOADS.fetch_add(1, Ordering::SeqCst);
+}
+
+/// This process makes such calls, as far as its code tells.
+#[inline]
+pub(crate) fn calls_past_libraries(now: u64) -> bool {
+    ARE_THERE.load(Ordering::Relaxed)
+        || KNOWN_LOADS.load(Ordering::Acquire) != LOADS.load(Ordering::Acquire) && look(now)
+}
+
+#[cold]
+fn look(now: u64) -> bool {
+    if !place::is_ours() {
+        return false;
+    }
+    let loads = LOADS.load(Ordering::SeqCst);
+    // While something is being loaded it may not be there yet.
+    let is_loading = (LOADS_UNTIL.load(Ordering::SeqCst).wrapping_sub(now) as i64) > 0;
+    let found = Room::made().is_some_and(|mut room| {
+        let [list, path, code] = room.parts();
+        any_mapping(list, |mapping| mapping.has_calls(path, code))
+    });
+    if found {
+        ARE_THERE.store(true, Ordering::Release);
+    } else if !is_loading {
+        KNOWN_LOADS.store(loads, Ordering::Release);
+    }
+    found
+}
+
+/// Memory for a look: what calls this may be a handler with a small stack.
+struct Room(*mut c_void);
+
+impl Room {
+    fn made() -> Option<Self> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: new memory, wherever the kernel likes.
+        unsafe { mmap_anonymous(ptr::null_mut(), ALL, access, MapFlags::PRIVATE) }.ok().map(Self)
+    }
+
+    fn parts(&mut self) -> [&mut [u8]; 3] {
+        // SAFETY: so many bytes, which nobody else has; zeros at first.
+        let all = unsafe { core::slice::from_raw_parts_mut(self.0.cast::<u8>(), ALL) };
+        let (list, rest) = all.split_at_mut(LIST);
+        let (path, code) = rest.split_at_mut(PATH);
+        [list, path, code]
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        // SAFETY: made in here, and borrowed by nobody any more.
+        _ = unsafe { munmap(self.0, ALL) };
+    }
+}
+
+/// A line of proc_pid_maps(5) that is about code of a file.
+struct Mapping<'a> {
+    path: &'a [u8],
+    length: u64,
+    offset: u64,
+    inode: u64,
+}
+
+/// Whether that is so of any mapping that has code of a file, and was not looked at before.
+fn any_mapping(list: &mut [u8], mut with: impl FnMut(&Mapping<'_>) -> bool) -> bool {
+    let Some(file) = opened(b"/proc/self/maps\0") else { return false };
+    let mut kept = 0;
+    loop {
+        let Ok(got) = rustix::io::read(&file, &mut list[kept..]) else { return false };
+        let end = kept + got;
+        let whole = list[..end].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let mut lines = list[..whole].split(|byte| *byte == b'\n');
+        let mut is_one = |mapping: Mapping<'_>| {
+            let is_one = !mapping.is_known() && with(&mapping);
+            mapping.gets_known();
+            is_one
+        };
+        if lines.any(|line| Mapping::of(line).is_some_and(&mut is_one)) {
+            return true;
+        }
+        // A line that is longer than all of the room is none of a library.
+        if got == 0 || whole == 0 && end == list.len() {
+            return false;
+        }
+        list.copy_within(whole..end, 0);
+        kept = end - whole;
+    }
+}
+
+fn opened(path: &[u8]) -> Option<OwnedFd> {
+    let path = core::ffi::CStr::from_bytes_until_nul(path).ok()?;
+    open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()).ok()
+}
+
+fn number(text: &[u8], radix: u32) -> Option<u64> {
+    u64::from_str_radix(core::str::from_utf8(text).ok()?, radix).ok()
+}
+
+impl<'a> Mapping<'a> {
+    fn of(line: &'a [u8]) -> Option<Self> {
+        let mut words = line.splitn(6, |byte| *byte == b' ');
+        let (range, access) = (words.next()?, words.next()?);
+        let (offset, _device, inode) = (words.next()?, words.next()?, words.next()?);
+        let path = words.next()?.trim_ascii_start();
+        let name = path.rsplit(|byte| *byte == b'/').next()?;
+        let is_harmless = HARMLESS.iter().any(|start| name.starts_with(start));
+        if access.get(2) != Some(&b'x') || !path.starts_with(b"/") || is_harmless {
+            return None;
+        }
+        let mut ends = range.split(|byte| *byte == b'-');
+        let (begin, end) = (number(ends.next()?, 16)?, number(ends.next()?, 16)?);
+        let (length, offset) = (end.checked_sub(begin)?, number(offset, 16)?);
+        Some(Self { path, length, offset, inode: number(inode, 10)? })
+    }
+
+    fn word(&self) -> u64 {
+        (self.inode << 20 ^ self.offset ^ self.length << 40).max(1)
+    }
+
+    /// It was looked through.
+    fn is_known(&self) -> bool {
+        LOOKED.iter().any(|place| place.load(Ordering::Acquire) == self.word())
+    }
+
+    fn gets_known(&self) {
+        for place in &LOOKED {
+            let (ok, err) = (Ordering::AcqRel, Ordering::Acquire);
+            match place.compare_exchange(0, self.word(), ok, err) {
+                Err(found) if found != self.word() => {}
+                _ => return,
+            }
+        }
+    }
+
+    /// Its code makes calls about sockets.
+    fn has_calls(&self, path: &mut [u8], code: &mut [u8]) -> bool {
+        // With a zero behind it.
+        let Some(to) = path.get_mut(..self.path.len() + 1) else { return false };
+        to[..self.path.len()].copy_from_slice(self.path);
+        to[self.path.len()] = 0;
+        let Some(file) = opened(to) else { return false };
+        if fstat(&file).is_ok_and(|status| status.st_ino != self.inode) {
+            return false;
+        }
+        self.has_calls_in(file.as_fd(), code)
+    }
+
+    fn has_calls_in(&self, file: std::os::fd::BorrowedFd<'_>, code: &mut [u8]) -> bool {
+        let (mut done, mut kept, mut found) = (0, 0, false);
+        while done < self.length && !found {
+            let most = usize::try_from(self.length - done).unwrap_or(CODE).min(CODE - kept);
+            let to = &mut code[kept..kept + most];
+            let Ok(got) = rustix::io::pread(file, to, self.offset + done) else { return false };
+            if got == 0 {
+                return false;
+            }
+            let end = kept + got;
+            // What prepares a call may be in the piece before.
+            let from = kept.saturating_sub(3);
+            instructions::calls(&code[..end], from, |number| {
+                found = number.is_about_sockets();
+                !found
+            });
+            kept = end.min(BEFORE + 3);
+            code.copy_within(end - kept..end, 0);
+            done += got as u64;
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_code_are_read() {
+        let line = b"7f00-7f80 r-xp 00001000 08:01 42    /usr/lib/libx y.so";
+        let found = Mapping::of(line).unwrap();
+        assert_eq!((found.path, found.length), (&b"/usr/lib/libx y.so"[..], 0x80));
+        assert_eq!((found.offset, found.inode), (0x1000, 42));
+        for none in [
+            &b"7f00-7f80 r--p 00001000 08:01 42 /usr/lib/libx.so"[..],
+            b"7f00-7f80 r-xp 00000000 00:00 0 [vdso]",
+            b"7f00-7f80 r-xp 00001000 08:01 42 /lib/libc.so.6",
+            b"7f00 r-xp 00001000 08:01 42 /lib/liby.so",
+            b"",
+        ] {
+            assert!(Mapping::of(none).is_none());
+        }
+    }
+}
