@@ -164,6 +164,8 @@ def _resident(pid):
 
 _RPING = ["rping", "-a", "{server}", "-C", "20", "-v", "-V"]
 _MANY = ["ucmatose", "-c", "20", "-C", "3"]
+# Sent, and disconnected at once.
+_LAST = ["/opt/programs/last_message", "{server}"]
 
 
 @contextlib.contextmanager
@@ -183,6 +185,8 @@ def groups():
                            _lossy([*_RPING, "-s"], [*_RPING, "-c"], "rdma-ping-19:"), 200),
                       Case("wire.rdma_cm.lossy_many",
                            _lossy(_MANY, [*_MANY, "-s", "{server}"], "return status 0"), 200),
+                      Case("wire.rdma_cm.lossy_last_message",
+                           _lossy([*_LAST, "s"], [*_LAST, "c"], "end"), 200),
                       Case("wire.rdma_cm.flood", _flood, 240)]
         found.append(Group(f"{setting}.rdma_cm.faults", cases, fixture, weight=CROWDS))
     return found
