@@ -229,25 +229,3 @@ impl<'a> Mapping<'a> {
         found
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_of_code_are_read() {
-        let line = b"7f00-7f80 r-xp 00001000 08:01 42    /usr/lib/libx y.so";
-        let found = Mapping::of(line).unwrap();
-        assert_eq!((found.path, found.length), (&b"/usr/lib/libx y.so"[..], 0x80));
-        assert_eq!((found.offset, found.inode), (0x1000, 42));
-        for none in [
-            &b"7f00-7f80 r--p 00001000 08:01 42 /usr/lib/libx.so"[..],
-            b"7f00-7f80 r-xp 00000000 00:00 0 [vdso]",
-            b"7f00-7f80 r-xp 00001000 08:01 42 /lib/libc.so.6",
-            b"7f00 r-xp 00001000 08:01 42 /lib/liby.so",
-            b"",
-        ] {
-            assert!(Mapping::of(none).is_none());
-        }
-    }
-}

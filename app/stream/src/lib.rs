@@ -9,6 +9,7 @@
 //! * [`pace`]: how often something is tried that may be in vain.
 //! * [`set`]: which events an epoll set tells, and when.
 //! * [`turn`]: who of several holders may touch a direction.
+//! * [`under_way`]: threads that others wait for, which may be cancelled.
 //!
 //! Each is tested beside the kernel: the same random operations on real sockets and here must give
 //! the same (`tests/`).
@@ -21,3 +22,4 @@ pub mod light;
 pub mod pace;
 pub mod set;
 pub mod turn;
+pub mod under_way;

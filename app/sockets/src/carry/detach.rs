@@ -6,13 +6,15 @@
 
 use core::ffi::{c_int, c_void};
 use core::ptr;
-use core::sync::atomic::{AtomicU64, Ordering, fence};
+use core::sync::atomic::{Ordering, fence};
 
 use omniverb_carry::direction::Inherits;
 use omniverb_carry::{Direction, Place, layout};
 use omniverb_ring::WordMemory;
+use omniverb_stream::under_way::UnderWay;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
-use rustix::thread::{Timespec, nanosleep, sched_yield};
+use rustix::process::{Pid, test_kill_process};
+use rustix::thread::{Timespec, gettid, nanosleep, sched_yield};
 
 use super::links::{Link, Memory, Note, Word};
 use super::row::Row;
@@ -30,7 +32,7 @@ pub(super) enum Why {
 }
 
 /// Threads that are at it. What they have claimed is nowhere for a moment.
-static UNDER_WAY: AtomicU64 = AtomicU64::new(0);
+static UNDER_WAY: UnderWay = UnderWay::new();
 
 /// How often they are waited for by giving the processor away, and how long otherwise, in
 /// nanoseconds.
@@ -40,22 +42,34 @@ const PAUSE: i64 = 100_000;
 /// For who is about to sleep, and has said so: looks for bytes after this.
 #[inline]
 pub(super) fn settle() {
-    let mut tried = 0;
-    while UNDER_WAY.load(Ordering::SeqCst) != 0 {
-        // Nobody interrupts it, and it waits for nobody.
-        if tried < SETTLES_AWAKE {
-            tried += 1;
+    // Nobody interrupts them, and they wait for nobody. But a thread that always comes first would
+    // keep the processor.
+    let pause = |tried| {
+        let is_long = tried >= SETTLES_AWAKE;
+        if is_long {
+            _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: PAUSE });
+        } else {
             sched_yield();
-            continue;
         }
-        // But a thread that always comes first would keep the processor.
-        _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: PAUSE });
-    }
+        is_long
+    };
+    UNDER_WAY.settle(pause, is_over);
+}
+
+/// There is no such thread any more.
+fn is_over(thread: u64) -> bool {
+    let id = i32::try_from(thread).ok().and_then(Pid::from_raw);
+    id.is_none_or(|id| test_kill_process(id).is_err())
+}
+
+/// This thread's id.
+fn own_id() -> u64 {
+    u64::from(gettid().as_raw_nonzero().get().unsigned_abs())
 }
 
 /// In a child: threads that were at it are not there.
 pub(super) fn begin_anew() {
-    UNDER_WAY.store(0, Ordering::Relaxed);
+    UNDER_WAY.begin_anew();
 }
 
 /// A link's memory is this process's own from now on. Both directions were stopped.
@@ -66,7 +80,7 @@ pub(super) fn detach(link: Link, number: c_int, why: Why) {
     residue::undisturbed(|| {
         let pump = link.word(Word::Pump);
         let has_pump = residue::take_pump(pump);
-        UNDER_WAY.fetch_add(1, Ordering::SeqCst);
+        let under_way = UNDER_WAY.begin(own_id());
         fence(Ordering::SeqCst);
         let is_its = residue::is_its(link, number);
         let is_sound = has_pump && moves(link, number, why, is_its) == Some(());
@@ -80,7 +94,9 @@ pub(super) fn detach(link: Link, number: c_int, why: Why) {
                 shadow::reset(number);
             }
         }
-        UNDER_WAY.fetch_sub(1, Ordering::SeqCst);
+        if let Some(thread) = under_way {
+            thread.store(0, Ordering::SeqCst);
+        }
         if has_pump {
             pump.store(0, Ordering::Release);
         }
