@@ -118,7 +118,6 @@ functions! {
             // SAFETY: the program's arguments, as they are.
             return unsafe { light::set(at, (level, name), value, length) };
         }
-        light::is_timed(level, name);
         if call::changes_receiving(level, name) {
             carry::leave(number);
         } else if !call::is_harmless(level, name) {
@@ -130,6 +129,9 @@ functions! {
         if set == 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_INQ) {
             // SAFETY: the kernel has just read a number there.
             carry::inquires(number, unsafe { value.cast::<c_int>().read_unaligned() });
+        }
+        if set == 0 {
+            light::was_set(number, level, name);
         }
         set
     }
@@ -311,6 +313,7 @@ functions! {
         if is_duplicate {
             carry::duplicate(number, None);
         } else if call::is_about_signals(command, argument) {
+            light::is_unlike(number);
             carry::leave(number);
         }
         let call = Call::Control { number, command, argument };
@@ -328,9 +331,10 @@ functions! {
     ov_ioctl(number: c_int, request: u64, argument: usize) -> c_int {
         if let Some(at) = light::row(number) {
             // SAFETY: the program's arguments, as they are.
-            return unsafe { light::request(at, request, argument) };
+            return unsafe { light::request(number, at, request, argument) };
         }
         if call::SIGNAL_REQUESTS.contains(&request) {
+            light::is_unlike(number);
             carry::leave(number);
         }
         let call = Call::Request { number, request };

@@ -14,7 +14,7 @@ use rustix::process::{Resource, getrlimit};
 
 /// The most there are: of light connections' trunks each has one, and so has each thread that
 /// sleeps.
-const MOST: usize = 192;
+const MOST: usize = 256;
 /// How far below the limit they begin; and in light mode, but no more than a quarter of it.
 const BELOW: u64 = 64;
 const BELOW_LIGHT: u64 = 256;

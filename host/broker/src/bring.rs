@@ -74,7 +74,8 @@ pub(crate) fn who_listens(
     to: SocketAddr,
 ) -> Result<((u64, u64), u64), Nowhere> {
     let cookie = by.listener(to).ok().flatten().ok_or(Nowhere::Unheard)?;
-    client.by(tag, name_of(cookie));
+    let port = lock(&broker.listeners).port((namespace, cookie));
+    client.by(tag, name_of(cookie), port);
     let next = lock(&broker.listeners).next((namespace, cookie), client.number);
     next.map(|(number, listens)| ((namespace, number), listens)).ok_or(Nowhere::Unsaid)
 }

@@ -1,6 +1,7 @@
 //! A process that has connected.
 
 use crate::limits::{LINKS, UNREAD};
+use crate::listeners::Port;
 use crate::listeners::Process;
 use omniverb_carry::ledger::{self, Kept};
 use omniverb_carry::message::{PAGE, Reach, Refusal, Reply, Wanted};
@@ -249,8 +250,9 @@ impl Client {
     }
 
     /// By which socket that is.
-    pub(crate) fn by(&self, tag: u64, socket: u64) {
-        self.tell(Reply::By { tag, socket }, &[]);
+    pub(crate) fn by(&self, tag: u64, socket: u64, port: Port) {
+        let is_shared = port == Port::Shared;
+        self.tell(Reply::By { tag, socket, is_shared }, &[]);
     }
 
     /// Nobody is brought there any more.

@@ -15,6 +15,14 @@ pub(crate) type Process = (u64, u64);
 /// A socket: its network namespace and its cookie.
 type Place = (u64, u64);
 
+/// Whether others may listen at a socket's port, too (`SO_REUSEPORT`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Port {
+    #[default]
+    Own,
+    Shared,
+}
+
 /// All of them: by network namespace and cookie; and each process's.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
@@ -28,6 +36,7 @@ pub(crate) struct Listeners {
 #[derive(Debug, Default)]
 struct Spot {
     tags: BTreeMap<u64, u64>,
+    port: Port,
     /// Who was taken last.
     last: u64,
 }
@@ -54,7 +63,9 @@ impl Listeners {
         let own = self.of.entry(process).or_default();
         own.all.insert(tag, (self.last, listening));
         own.ages.insert(self.last, tag);
-        self.at.entry(place).or_default().tags.insert(process.1, tag);
+        let spot = self.at.entry(place).or_default();
+        spot.tags.insert(process.1, tag);
+        spot.port = if listening.is_shared { Port::Shared } else { Port::Own };
         self.limit(process..=process, LISTENERS);
         self.limit((process.0, 0)..=(process.0, u64::MAX), LISTENERS_OF_NAMESPACE);
         if self.count > LISTENERS_OF_ALL {
@@ -119,6 +130,11 @@ impl Listeners {
         Some(found)
     }
 
+    /// Whether others may listen at a socket's port, too.
+    pub(crate) fn port(&self, place: Place) -> Port {
+        self.at.get(&place).map_or(Port::Own, |spot| spot.port)
+    }
+
     /// A process has one that it calls so.
     pub(crate) fn has(&self, process: Process, tag: u64) -> bool {
         self.of.get(&process).is_some_and(|own| own.all.contains_key(&tag))
@@ -142,7 +158,7 @@ mod tests {
 
     fn listening(cookie: u64) -> Listening {
         let local = ([127, 0, 0, 1], 80).into();
-        Listening { local, cookie, namespace: 5, is_bound: false }
+        Listening { local, cookie, namespace: 5, is_bound: false, is_shared: cookie == 9 }
     }
 
     #[test]
@@ -165,6 +181,10 @@ mod tests {
         assert_eq!(turns(&mut all, 1), [2; 4]);
         all.gone((5, 2));
         assert!(all.at.is_empty() && all.of.is_empty() && all.count == 0);
+        all.add((5, 1), 1, listening(9));
+        all.add((5, 1), 2, listening(8));
+        let ports = [(5, 9), (5, 8), (6, 9)].map(|place| all.port(place));
+        assert_eq!(ports, [Port::Shared, Port::Own, Port::Own]);
     }
 
     #[test]

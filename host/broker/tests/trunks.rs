@@ -193,7 +193,7 @@ fn nobody_is_where_nobody_listens_who_says_so() {
         say_reaches(&two, tag, there);
         loop {
             match two.hear_any().unwrap().0 {
-                Reply::By { tag: said, socket } if said == tag => break socket,
+                Reply::By { tag: said, socket, .. } if said == tag => break socket,
                 other => assert!(!matches!(other, Reply::By { .. }), "{other:?}"),
             }
         }

@@ -185,6 +185,8 @@ pub enum Reply {
         tag: u64,
         /// What the broker calls the socket.
         socket: u64,
+        /// Others may listen at its port, too: the next one may be brought to another one.
+        is_shared: bool,
     },
     /// From now on nobody is brought to what [`Request::Unlisten`] has named.
     Unheard {
@@ -421,7 +423,7 @@ impl Reply {
             }
             Self::Listens { tag, why } => [26, tag, why.map_or(0, |why| why as u64), 0],
             Self::Unheard { tag } => [30, tag, 0, 0],
-            Self::By { tag, socket } => [31, tag, socket, 0],
+            Self::By { tag, socket, is_shared } => [31, tag, socket, u64::from(is_shared)],
             Self::Range(range) => {
                 let (address, bits, ports) = range.parts();
                 let ports = u64::from(*ports.start()) | u64::from(*ports.end()) << 16;
@@ -473,7 +475,7 @@ impl Reply {
             [26, tag, 0, 0] => Self::Listens { tag, why: None },
             [26, tag, why, 0] => Self::Listens { tag, why: Some(Refusal::of(why)?) },
             [30, tag, 0, 0] => Self::Unheard { tag },
-            [31, tag, socket, 0] => Self::By { tag, socket },
+            [31, tag, socket, shared @ (0 | 1)] => Self::By { tag, socket, is_shared: shared == 1 },
             [27, what, first, last] => {
                 let bits = u8::try_from(what as u32).ok()?;
                 let ports = (what >> 32) as u16..=(what >> 48) as u16;
@@ -551,7 +553,8 @@ mod tests {
             Reply::Nobody { tag: 1, is_heard: true, is_coming: false },
             Reply::Listens { tag: 10, why: None },
             Reply::Unheard { tag: 10 },
-            Reply::By { tag: 10, socket: u64::MAX },
+            Reply::By { tag: 10, socket: u64::MAX, is_shared: false },
+            Reply::By { tag: 10, socket: 1, is_shared: true },
             Reply::Range("10.1.0.0/16:7000-65535".parse().unwrap()),
             Reply::Range("[fd00::1]:1".parse().unwrap()),
             Reply::Range("::/0".parse().unwrap()),

@@ -32,6 +32,8 @@ pub struct Listening {
     pub namespace: u64,
     /// It is bound to an interface.
     pub is_bound: bool,
+    /// Others may listen at its port, too (`SO_REUSEPORT`).
+    pub is_shared: bool,
 }
 
 impl Listening {
@@ -51,6 +53,7 @@ impl Listening {
             cookie: sockopt::socket_cookie(socket)?,
             namespace: namespace(socket)?,
             is_bound: option::<libc::c_int>(socket, libc::SOL_SOCKET, SO_BINDTOIFINDEX)? != 0,
+            is_shared: option::<libc::c_int>(socket, libc::SOL_SOCKET, libc::SO_REUSEPORT)? != 0,
         }))
     }
 }

@@ -84,6 +84,8 @@ pub(super) struct Route {
     pub left: u64,
     /// Which socket listens there, as the broker calls it; 0: nobody's, as far as is known.
     pub socket: u64,
+    /// Several listen there: for each connection it is asked anew which of them gets it.
+    is_shared: bool,
     /// Somebody has the socket there who may say yet that he listens; or nobody has said that
     /// there is none.
     pub is_heard: bool,
@@ -113,6 +115,7 @@ const NONE: Route = Route {
     asked: 0,
     left: 0,
     socket: 0,
+    is_shared: false,
     is_heard: false,
     is_coming: false,
     is_waiting: false,
@@ -228,9 +231,9 @@ fn came(state: &mut State, reply: Reply, files: Files) {
                 listener.is_under_way = false;
             }
         }
-        (Reply::By { tag, socket }, _) => {
+        (Reply::By { tag, socket, is_shared }, _) => {
             if let Some(route) = tagged(state, tag) {
-                route.socket = socket;
+                (route.socket, route.is_shared) = (socket, is_shared);
             }
         }
         (Reply::Unheard { .. }, _) => {
@@ -538,12 +541,16 @@ fn known(state: &mut State, to: Name) -> Known {
                 // Another process may have been there meanwhile: that is asked first.
                 let is_asked = route.tried != 0 || now < route.answered + OFTEN;
                 let is_sure = !route.is_old(now) || is_asked && now < route.until;
-                if is_there && is_sure {
+                if is_there && is_sure && !route.is_shared {
                     return Known::Way(route.leads(now));
                 }
             }
             Way::Asked => return Known::Wait(route.tag),
-            Way::Nobody(at) if now.saturating_sub(at) < NOBODY && !route.may_come_soon(now) => {
+            Way::Nobody(at)
+                if now.saturating_sub(at) < NOBODY
+                    && !route.may_come_soon(now)
+                    && !route.is_shared =>
+            {
                 return Known::Way(route.leads(now));
             }
             _ => {}

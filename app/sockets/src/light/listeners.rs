@@ -2,10 +2,11 @@
 
 use core::ffi::c_int;
 
+use omniverb_stream::light::Names;
 use omniverb_stream::light::frame::Name;
-use omniverb_stream::light::{List, Names};
 
-use super::room::TRUNKS;
+use super::known_options::Inherited;
+use super::pending::Pending;
 use crate::table;
 
 /// Budget: listening sockets that light connections come to; at others there are those of the
@@ -20,7 +21,7 @@ const TOLD: usize = 64;
 struct Told {
     listener: u32,
     set: u32,
-    arrived: u32,
+    arrived: u64,
 }
 
 /// One of them.
@@ -36,10 +37,8 @@ pub(super) struct Listener {
     /// None of IPv4 come to it (`IPV6_V6ONLY`).
     pub is_six_only: bool,
     /// Connections that wait to be accepted, and how many may, as the kernel counts them: one more.
-    pub pending: List,
+    pub pending: Pending,
     pub backlog: u32,
-    /// How many there are of each trunk.
-    pub by_trunk: [u32; TRUNKS],
     /// This process has accepted there, or waited for somebody to come: a fork does not leave it to
     /// the child alone.
     pub is_used: bool,
@@ -50,7 +49,9 @@ pub(super) struct Listener {
     /// The broker has a duplicate of it.
     pub is_under_way: bool,
     /// How many have come.
-    pub arrived: u32,
+    pub arrived: u64,
+    /// What those that are accepted have of it.
+    pub inherited: Inherited,
 }
 
 /// All of them.
@@ -69,14 +70,14 @@ const NONE: Listener = Listener {
     name: Name { address: [0; 16], port: 0 },
     is_six: false,
     is_six_only: false,
-    pending: List::new(),
+    pending: Pending::new(),
     backlog: 0,
-    by_trunk: [0; TRUNKS],
     is_used: false,
     said: 0,
     is_refused: false,
     is_under_way: false,
     arrived: 0,
+    inherited: Inherited { profile: 0, times: [0; 2], least: 0, is_abrupt: false },
 };
 const NOBODY: Told = Told { listener: 0, set: 0, arrived: 0 };
 
@@ -101,8 +102,8 @@ impl Listener {
         if self.pending.count() <= self.backlog {
             return Admission::There;
         }
-        let largest = (0..TRUNKS).max_by_key(|trunk| self.by_trunk[*trunk]).unwrap_or(trunk);
-        match self.by_trunk[largest] > self.by_trunk[trunk] + 1 {
+        let largest = self.pending.largest();
+        match self.pending.of(largest) > self.pending.of(trunk) + 1 {
             true => Admission::InsteadOf(largest),
             false => Admission::Full,
         }
@@ -147,7 +148,7 @@ impl Listeners {
     }
 
     /// It listens no more: connections that wait there.
-    pub(super) fn remove(&mut self, number: c_int) -> Option<List> {
+    pub(super) fn remove(&mut self, number: c_int) -> Option<Pending> {
         let one = self.of(number)?;
         let (pending, id) = (one.pending, one.id);
         *one = NONE;
@@ -162,20 +163,28 @@ impl Listeners {
         self.all.iter().find(|one| one.id != 0 && !one.is_used).map(|one| one.number)
     }
 
-    /// Who hears those that connect to a name, the one for that address before one for all.
+    /// Who hears those that connect to a name, the one for that address before one for all; of
+    /// several that share it the one that has heard the fewest.
     pub(super) fn hearing(&mut self, names: &Names) -> Option<&mut Listener> {
         let is_four = names.to.is_v4();
         let hears = |one: &&mut Listener| {
             let is_kind = !(one.is_six_only && is_four);
             one.id != 0 && !one.is_refused && is_kind && one.name.hears(&names.to)
         };
-        let is_far = |one: &Listener| (one.name.is_any(), one.name.is_v4() != names.to.is_v4());
+        let is_far =
+            |one: &Listener| (one.name.is_any(), one.name.is_v4() != names.to.is_v4(), one.arrived);
         self.all.iter_mut().filter(hears).min_by_key(|one| is_far(one))
+    }
+
+    /// Calls with the combination of options of each.
+    pub(super) fn each_profile(&self, mut with: impl FnMut(u8)) {
+        let all = self.all.iter().filter(|one| one.id != 0);
+        all.for_each(|one| with(one.inherited.profile));
     }
 
     /// How many wait of a trunk, or of one that was in its place.
     pub(super) fn waiting_of(&self, trunk: usize) -> u32 {
-        self.all.iter().map(|one| one.by_trunk[trunk]).sum()
+        self.all.iter().map(|one| one.pending.of(trunk)).sum()
     }
 
     /// Places that there may be something at.

@@ -4,11 +4,13 @@
 //! are carried, to addresses in the ranges of `OMNIVERB_SOCKETS_LIGHT` (docs/decisions/0056). For
 //! what carries a light connection is something of the kernel's, as it is for the program.
 //!
-//! * [`opening`]: `listen`, `connect`, `accept`. [`ranges`]: to which addresses. [`broker`]: who
+//! * [`opening`]: `listen`, `connect`, `accept`; [`undone`]: back to what there was before.
+//!   [`ranges`]: to which addresses. [`broker`]: who
 //!   leads to whom; [`proving`]: in another network namespace. [`told`]: who listens.
 //! * [`moving`]: bytes; [`lists`], [`discard`]: calls with many parts, or with bytes that nobody
 //!   wants. [`waiting`], [`sleepers`], [`bell`]: until some come. [`polling`],
-//!   [`members`], [`nested`], [`accept_events`]: among other descriptors.
+//!   [`members`], [`nested`], [`accept_events`]: among other descriptors. [`pending`]: until they
+//!   are accepted.
 //! * [`trunk`]: what two processes share. [`pump`]: what comes by it. [`lanes`]: what a connection
 //!   has of it to itself; [`busy`], [`owners`]: which do.
 //! * [`refused`], [`strays`], [`again`]: connections that were refused by who listens, and go to
@@ -16,7 +18,8 @@
 //! * [`local`]: whose addresses a peer may name. [`rights`]: which trunks may be read.
 //! * [`here`]: whether there are any.
 //! * [`state`]: what is known, and its [`lock`]. [`numbers`]: of which number. [`options`],
-//!   [`names`]: what is asked of a socket.
+//!   [`names`]: what is asked of a socket; [`profiles`], [`row_options`], [`known_options`]: which
+//!   options it has.
 
 mod accept_events;
 mod again;
@@ -26,6 +29,7 @@ mod busy;
 mod discard;
 mod full;
 mod here;
+mod known_options;
 mod lanes;
 mod listeners;
 pub(crate) mod lists;
@@ -39,33 +43,37 @@ mod numbers;
 mod opening;
 mod options;
 mod owners;
+mod pending;
 mod polling;
+mod profiles;
 mod proving;
 mod pump;
 mod ranges;
 mod refused;
 mod rights;
 mod room;
+mod row_options;
 mod sets;
 mod sleepers;
 mod state;
 mod strays;
 mod told;
 mod trunk;
+mod undone;
 mod waiting;
 pub(crate) mod whole;
 
 use core::ffi::{CStr, c_int, c_void};
 
 use omniverb_stream::allowance::Allowance;
-use omniverb_stream::light::List;
+use omniverb_stream::descriptors::Kind;
 use omniverb_stream::light::row::Note;
 use rustix::thread::sched_yield;
 
 pub(crate) use numbers::Token;
+use pending::Pending;
 pub(crate) use polling::Selected;
 pub(crate) use proving::has_come_from_afar;
-use room::TRUNKS;
 use state::with;
 pub(crate) use waiting::Waits;
 
@@ -156,17 +164,40 @@ pub(crate) unsafe fn connect(
         return None;
     }
     if let Some(token) = numbers::token(number) {
-        return Some(opening::again(token));
+        // SAFETY: as the caller says.
+        return Some(match unsafe { names::undoes(to.0, to.1) } {
+            true => undone::disconnect(number, token),
+            false => opening::again(token),
+        });
     }
     // SAFETY: as the caller says.
     unsafe { opening::connect(number, to, closes) }
 }
 
-/// A limit of time was given to a socket of the kernel's.
-pub(crate) fn is_timed(level: c_int, name: c_int) {
-    let is_limit = matches!(name, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO);
-    if is_on() && level == libc::SOL_SOCKET && is_limit {
-        opening::is_timed();
+/// An option of a socket of the kernel's was set.
+pub(crate) fn was_set(number: c_int, level: c_int, name: c_int) {
+    if may_be_light(number) {
+        known_options::was_set(number, level, name);
+        looks_at_options(number);
+    }
+}
+
+/// A socket of the kernel's was told to do what a light connection cannot.
+pub(crate) fn is_unlike(number: c_int) {
+    if may_be_light(number) {
+        known_options::is_unlike(number);
+        looks_at_options(number);
+    }
+}
+
+fn may_be_light(number: c_int) -> bool {
+    let kind = || table::look(number).kind();
+    is_on() && place::is_ours() && matches!(kind(), Kind::Fresh | Kind::Listening)
+}
+
+fn looks_at_options(number: c_int) {
+    if opening::has_listened() && !keeping_errno(|| opening::has_changed(number)) {
+        stops_listening(number);
     }
 }
 
@@ -295,14 +326,15 @@ impl state::State {
     pub(in crate::light) fn refuses(&mut self, id: u32) {
         let Some(listener) = self.listeners.of_id(id) else { return };
         (listener.is_under_way, listener.is_refused) = (false, true);
-        let pending = core::mem::take(&mut listener.pending);
-        listener.by_trunk = [0; TRUNKS];
+        let pending = core::mem::replace(&mut listener.pending, Pending::new());
         self.listeners.waiting -= pending.count();
         self.drop_pending(pending);
     }
 
-    fn drop_pending(&mut self, mut pending: List) {
-        while let Some(at) = self.rows.pop(&mut pending) {
+    fn drop_pending(&mut self, mut pending: Pending) {
+        while pending.count() > 0 {
+            let at = pending.first(&mut self.rows);
+            pending.remove(&mut self.rows, at);
             self.rows.at(at).unnote(Note::Pending);
             self.close(at);
         }

@@ -10,6 +10,7 @@ use omniverb_stream::light::row::{Closing, Note};
 use super::broker;
 use super::busy::Awaits;
 use super::full::{Waited, send_when_read};
+use super::known_options::is_any_least;
 use super::lanes::{self, Takes};
 use super::numbers::{self, Token};
 use super::state::{State, with};
@@ -325,34 +326,45 @@ impl State {
     }
 }
 
-/// Such a call goes back with so many bytes.
+/// How many bytes such a call waits for.
 #[inline(always)]
-fn is_enough(got: usize, parts: &Parts<'_>, flags: c_int) -> bool {
-    got > 0 && (flags & libc::MSG_WAITALL == 0 || got == parts.total())
+fn target(token: Token, parts: &Parts<'_>, flags: c_int) -> usize {
+    if flags & libc::MSG_WAITALL != 0 {
+        return parts.total();
+    }
+    if !is_any_least() {
+        return 1;
+    }
+    let least = with(|state| state.row(token).map(|at| state.rows.at(at).least())).flatten();
+    least.unwrap_or(1).min(parts.total())
 }
 
 /// A call that receives.
 #[inline(always)]
 pub(crate) fn receive(token: Token, parts: Option<Parts<'_>>, flags: c_int) -> isize {
     let Some(parts) = &parts else { return fails(libc::EINVAL) };
-    let looks_and_waits = libc::MSG_PEEK | libc::MSG_WAITALL;
-    let mut got = 0;
-    if flags & RECEIVES_NEVER == 0 && flags & looks_and_waits != looks_and_waits {
+    let (mut got, target) = (0, target(token, parts, flags));
+    if flags & RECEIVES_NEVER == 0 && (flags & libc::MSG_PEEK == 0 || target <= 1) {
         got = lanes::receive(token, parts, Takes::of(flags)).unwrap_or_else(|| {
             // Now and then: who only receives by a lane looks after the rest here.
             with(|state| state.pump());
             0
         });
-        if is_enough(got, parts, flags) {
+        if got > 0 && got >= target {
             return got as isize;
         }
     }
-    receive_in_steps(token, *parts, flags, got)
+    receive_in_steps(token, *parts, (flags, target), got)
 }
 
 /// The same behind what it has got, whatever it takes.
 #[inline(never)]
-fn receive_in_steps(token: Token, parts: Parts<'_>, flags: c_int, mut got: usize) -> isize {
+fn receive_in_steps(
+    token: Token,
+    parts: Parts<'_>,
+    (flags, target): (c_int, usize),
+    mut got: usize,
+) -> isize {
     if flags & libc::MSG_OOB != 0 {
         return fails(libc::EINVAL);
     }
@@ -360,10 +372,10 @@ fn receive_in_steps(token: Token, parts: Parts<'_>, flags: c_int, mut got: usize
         return fails(libc::EAGAIN);
     }
     let (takes, peeks) = (Takes::of(flags), flags & libc::MSG_PEEK != 0);
-    let wants_all = flags & libc::MSG_WAITALL != 0;
-    if got == 0 && flags & libc::MSG_DONTWAIT == 0 && !(peeks && wants_all) {
+    let wants_more = target > 1;
+    if got == 0 && flags & libc::MSG_DONTWAIT == 0 && !(peeks && wants_more) {
         got = lanes::receive_soon(token, &parts, takes);
-        if is_enough(got, &parts, flags) {
+        if got > 0 && got >= target {
             return got as isize;
         }
     }
@@ -375,9 +387,9 @@ fn receive_in_steps(token: Token, parts: Parts<'_>, flags: c_int, mut got: usize
             let is_short = |state: &mut State| {
                 state
                     .row(token)
-                    .is_some_and(|at| state.queued(at) < parts.total() && !state.has_no_more(at))
+                    .is_some_and(|at| state.queued(at) < target && !state.has_no_more(at))
             };
-            if wants_all && peeks && is_short(state) {
+            if wants_more && peeks && limit != Waits::Never && is_short(state) {
                 return None;
             }
             state.receive(token, &parts, (got, takes))
@@ -385,10 +397,15 @@ fn receive_in_steps(token: Token, parts: Parts<'_>, flags: c_int, mut got: usize
         match until(limit, None, Awaits::One(token), attempt) {
             Ok(Ok(0)) => return got as isize,
             Ok(Ok(bytes)) => got += bytes,
+            // What there is by then.
+            Err(libc::EAGAIN) if peeks && wants_more && limit != Waits::Never => {
+                times = Some(Waits::Never);
+                continue;
+            }
             Ok(Err(error)) | Err(error) if got == 0 => return fails(error),
             _ => return got as isize,
         }
-        if !wants_all || peeks || got >= parts.total() {
+        if peeks || got >= target {
             return got as isize;
         }
     }

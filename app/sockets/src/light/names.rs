@@ -55,6 +55,18 @@ pub(super) unsafe fn read(address: *const c_void, length: u32) -> Option<(Name, 
     }
 }
 
+/// An address of no family, by which `connect` undoes what there is.
+///
+/// # Safety
+/// So many bytes are there.
+pub(super) unsafe fn undoes(address: *const c_void, length: u32) -> bool {
+    let is_there = !address.is_null() && length as usize >= size_of::<libc::sa_family_t>();
+    // SAFETY: as the caller says.
+    is_there
+        && c_int::from(unsafe { address.cast::<libc::sa_family_t>().read_unaligned() })
+            == libc::AF_UNSPEC
+}
+
 /// Writes an address where a call wants it, as far as there is room; its length goes there as well.
 ///
 /// # Safety

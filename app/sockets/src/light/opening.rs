@@ -21,6 +21,7 @@ use rustix::thread::sched_yield;
 
 use super::broker::{self, Reached, Through};
 use super::busy::Awaits;
+use super::known_options::{self, Inherited, Options};
 use super::members;
 use super::names::{self, Family};
 use super::numbers::{self, Token};
@@ -41,8 +42,6 @@ use crate::words::Words;
 
 /// Its place among our own descriptors.
 static PLACEHOLDER: AtomicI32 = AtomicI32::new(-1);
-/// Some socket of this process has a limit of time.
-static IS_TIMED: AtomicBool = AtomicBool::new(false);
 /// First port of those that connect without one, and how many there are.
 const PORTS: (u32, u32) = (32768, 28232);
 const FD_CLOEXEC: c_int = libc::FD_CLOEXEC;
@@ -80,11 +79,6 @@ fn placeholder() -> Option<c_int> {
     own::number(usize::try_from(PLACEHOLDER.load(Ordering::Acquire)).ok()?)
 }
 
-/// A limit of time was given to a socket.
-pub(super) fn is_timed() {
-    IS_TIMED.store(true, Ordering::Relaxed);
-}
-
 /// An option that is a number, or a time in milliseconds.
 fn option(number: c_int, level: c_int, name: c_int) -> Option<[i64; 2]> {
     let (mut value, mut length) = ([0_i64; 2], 16_u32);
@@ -93,22 +87,6 @@ fn option(number: c_int, level: c_int, name: c_int) -> Option<[i64; 2]> {
     let got =
         keeping_errno(|| unsafe { next_getsockopt(number, level, name, to, &raw mut length) });
     (got == 0).then_some(value)
-}
-
-fn times(number: c_int) -> [u32; 2] {
-    if !IS_TIMED.load(Ordering::Relaxed) {
-        return [0; 2];
-    }
-    [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO].map(|name| {
-        let [seconds, microseconds] = option(number, libc::SOL_SOCKET, name).unwrap_or_default();
-        milliseconds(seconds, microseconds)
-    })
-}
-
-/// Of a `struct timeval`; 0: none.
-pub(super) fn milliseconds(seconds: i64, microseconds: i64) -> u32 {
-    let all = seconds.saturating_mul(1000).saturating_add((microseconds + 999) / 1000);
-    u32::try_from(all.max(0)).unwrap_or(u32::MAX)
 }
 
 /// Budget: connections that may wait to be accepted where the kernel does not say how many: as it
@@ -139,16 +117,21 @@ fn is_six_only(number: c_int) -> bool {
 #[cold]
 pub(super) fn listens(number: c_int) -> bool {
     let Some((name, is_six)) = names::of_socket(number) else { return false };
-    if !ranges::may_hear(&name) {
+    let inherited = match ranges::may_hear(&name) {
+        true => inherited(number, (is_six, true)),
+        false => None,
+    };
+    let Some(inherited) = inherited else {
         ranges::leaves_out(number, table::look(number).id());
         return false;
-    }
+    };
     let (backlog, is_six_only) = (backlog(number), is_six && is_six_only(number));
     let is_there = with(|state| match state.listeners.add(number) {
         Some(listener) => {
             (listener.name, listener.is_six) = (name, is_six);
             (listener.backlog, listener.is_six_only) = (backlog, is_six_only);
             (listener.is_under_way, listener.is_refused) = (true, false);
+            listener.inherited = inherited;
             HAS_LISTENED.store(true, Ordering::Relaxed);
             true
         }
@@ -171,6 +154,44 @@ pub(super) fn listens(number: c_int) -> bool {
     is_there == Some(true)
 }
 
+/// What a socket leaves to its connection, or to those that are accepted there. `None`: what a
+/// light connection cannot have.
+fn inherited(number: c_int, how: (bool, bool)) -> Option<Inherited> {
+    match known_options::of(number, table::look(number)) {
+        Options::Fresh => Some(Inherited::default()),
+        Options::Known => with(|state| state.inherited(number, how)).flatten(),
+        Options::Others => None,
+    }
+}
+
+/// An option of a socket has changed. One that listens gives it to those that come; if they cannot
+/// have it they are the kernel's: `false`.
+pub(super) fn has_changed(number: c_int) -> bool {
+    let known = with(|state| state.listeners.of(number).map(|one| one.is_six)).flatten();
+    let Some(is_six) = known else { return true };
+    match inherited(number, (is_six, true)) {
+        Some(inherited) => {
+            with(|state| {
+                if let Some(listener) = state.listeners.of(number) {
+                    listener.inherited = inherited;
+                }
+            });
+            true
+        }
+        None => {
+            ranges::leaves_out(number, table::look(number).id());
+            false
+        }
+    }
+}
+
+/// What only the kernel can do with a socket was begun already.
+fn is_kernels(why: Why) -> bool {
+    let kernels =
+        [Why::Stdio, Why::Asynchronous, Why::Spliced, Why::Signals, Why::Flag, Why::Passed];
+    kernels.contains(&why)
+}
+
 /// `connect`. `None`: it is the kernel's. `closes`: the kernel's socket is about to be closed.
 ///
 /// # Safety
@@ -181,7 +202,8 @@ pub(super) unsafe fn connect(
     closes: impl FnOnce(),
 ) -> Option<c_int> {
     let was = table::look(number);
-    if was.kind() != Kind::Fresh || was.is_duplicated() || !numbers::has_room(number) {
+    let is_plain = was.kind() == Kind::Fresh && !was.is_duplicated() && !is_kernels(was.why());
+    if !is_plain || !numbers::has_room(number) {
         return None;
     }
     // SAFETY: as the caller says.
@@ -208,7 +230,7 @@ pub(super) unsafe fn connect(
         return None;
     }
     let bound = Some(own).filter(|own| own.port != 0);
-    let times = times(number);
+    let inherited = inherited(number, (is_six, false))?;
     let (member, is_in_others) = member_of(number, was.id());
     if is_in_others {
         return None;
@@ -230,7 +252,8 @@ pub(super) unsafe fn connect(
         }
         let token = state.token(at);
         let row = state.rows.at(at);
-        (row.is_six, row.times, row.numbers) = (is_six, times, 1);
+        (row.is_six, row.numbers) = (is_six, 1);
+        inherited.give(row);
         if how & libc::O_NONBLOCK != 0 {
             row.note(Note::NonBlocking);
             row.is_connecting = true;
@@ -321,7 +344,8 @@ impl State {
     /// one who has opened it would not hear that, since he might go elsewhere with it. Others,
     /// whose peers do not read what they are told, are dropped. `false`: there is none.
     fn finds_room_to_accept(&mut self, number: c_int) -> bool {
-        while let Some(first) = self.listeners.of(number).map(|one| one.pending.first())
+        while let Some(listener) = self.listeners.of(number)
+            && let first = listener.pending.first(&mut self.rows)
             && first != 0
         {
             if self.has_room_to_accept(first) {
@@ -342,9 +366,9 @@ impl State {
     /// The first of those that wait at a listening socket waits no more.
     fn takes_pending(&mut self, number: c_int) -> Option<u32> {
         let listener = self.listeners.of(number)?;
-        let at = self.rows.pop(&mut listener.pending)?;
+        let at = Some(listener.pending.first(&mut self.rows)).filter(|at| *at != 0)?;
+        listener.pending.remove(&mut self.rows, at);
         let row = self.rows.at(at);
-        listener.by_trunk[usize::from(row.trunk)] -= 1;
         row.unnote(Note::Pending);
         self.listeners.waiting -= 1;
         Some(at)
@@ -353,7 +377,7 @@ impl State {
     /// A connection that waits at a listening socket, at a number that it gets now.
     fn take_pending(&mut self, number: c_int, flags: c_int) -> Option<Result<(c_int, u32), c_int>> {
         let listener = self.listeners.of(number)?;
-        let is_six = listener.is_six;
+        let (is_six, inherited) = (listener.is_six, listener.inherited);
         if !self.finds_room_to_accept(number) {
             return None;
         }
@@ -375,6 +399,7 @@ impl State {
         let owner = row.owner();
         row.queue.charge(&mut self.pool, owner);
         (row.numbers, row.is_six) = (1, is_six);
+        inherited.give(row);
         if flags & libc::SOCK_NONBLOCK != 0 {
             row.note(Note::NonBlocking);
         }
@@ -436,9 +461,9 @@ pub(crate) unsafe fn accept(
 ) -> c_int {
     // SAFETY: no memory is involved.
     let how = unsafe { next_fcntl(number, libc::F_GETFL, 0) };
-    let limit = times(number);
+    let known = with(|state| state.listeners.of(number).map(|one| one.inherited.times[0]));
     let waits = match how & libc::O_NONBLOCK {
-        0 => Waits::until(limit[0]),
+        0 => Waits::until(known.flatten().unwrap_or(0)),
         _ => Waits::Never,
     };
     loop {
@@ -447,7 +472,6 @@ pub(crate) unsafe fn accept(
             taken.map(|taken| {
                 taken.map(|(new, at)| {
                     let row = state.rows.at(at);
-                    row.times = limit;
                     (new, Family::of(row), row.names)
                 })
             })

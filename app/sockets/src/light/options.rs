@@ -3,20 +3,42 @@
 use core::ffi::{c_int, c_void};
 
 use omniverb_stream::light::Row;
-use omniverb_stream::light::row::{Note, WINDOW};
+use omniverb_stream::light::row::Note;
 
+use super::known_options::{VALUE_MAX, has_least, is_own, may_be_set};
 use super::names::{self, Family};
 use super::numbers::Token;
-use super::opening::milliseconds;
+use super::profiles::set_own;
 use super::state::with;
-use crate::call;
 use crate::errno::fails;
+use crate::slots::{next_fcntl, next_getsockopt, next_ioctl};
 
-/// What may be on its way, or wait to be received.
-const BUFFER: c_int = WINDOW as c_int;
-/// The state of a connection that is there, in `TCP_INFO`.
+/// States of a connection, in `TCP_INFO` (`include/net/tcp_states.h`).
 const ESTABLISHED: u8 = 1;
-const INFORMATION: usize = 104;
+const FIN_WAIT_2: u8 = 5;
+const CLOSED: u8 = 7;
+const CLOSE_WAIT: u8 = 8;
+/// `SO_COOKIE` and `SO_PEERNAME`: they name one socket, which there is none of.
+const NAMES_ONE: [c_int; 2] = [57, 28];
+
+/// What TCP would say of it.
+fn state_of(row: &Row) -> u8 {
+    match (row.has(Note::Ended), row.has(Note::HadEnd)) {
+        _ if row.is_over() => CLOSED,
+        (true, _) => FIN_WAIT_2,
+        (false, true) => CLOSE_WAIT,
+        (false, false) => ESTABLISHED,
+    }
+}
+
+/// What an option is had by.
+enum Found {
+    Error(c_int),
+    Number(c_int),
+    Time(u32),
+    /// The kernel's socket of its profile, and the state of the connection.
+    Kernels(Result<c_int, c_int>, u8),
+}
 
 /// `getsockopt`.
 ///
@@ -31,62 +53,48 @@ pub(crate) unsafe fn get(
     if value.is_null() || length.is_null() {
         return fails(libc::EFAULT);
     }
-    let Some((error, is_six, times, (least, is_abrupt))) = with(|state| {
+    let found = with(|state| {
         state.pump();
         let at = state.row(token)?;
         let row = state.rows.at(at);
-        let asks = (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR);
-        let error = if asks { row.take_error() } else { None };
-        Some((error.unwrap_or(0), row.is_six, row.times, (row.least.max(1), row.is_abrupt)))
-    })
-    .flatten() else {
-        return fails(libc::EBADF);
-    };
-    let mut information = [0; INFORMATION];
-    information[0] = ESTABLISHED;
-    let time = |limit: u32| [i64::from(limit / 1000), i64::from(limit % 1000) * 1000];
-    let number: c_int = match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_ERROR) => error,
-        (libc::SOL_SOCKET, libc::SO_TYPE) => libc::SOCK_STREAM,
-        (libc::SOL_SOCKET, libc::SO_DOMAIN) if is_six => libc::AF_INET6,
-        (libc::SOL_SOCKET, libc::SO_DOMAIN) => libc::AF_INET,
-        (libc::SOL_SOCKET, libc::SO_PROTOCOL) => libc::IPPROTO_TCP,
-        (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_RCVBUF) => BUFFER,
-        (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => {
-            let limit = time(times[usize::from(name == libc::SO_SNDTIMEO)]);
-            // SAFETY: as the caller says.
-            return unsafe { give(limit.as_ptr().cast(), 16, value, length) };
-        }
-        (libc::SOL_SOCKET, libc::SO_LINGER) => {
-            let linger = [c_int::from(is_abrupt), 0];
-            // SAFETY: as the caller says.
-            return unsafe { give(linger.as_ptr().cast(), 8, value, length) };
-        }
-        (libc::IPPROTO_TCP, libc::TCP_INFO) => {
-            // SAFETY: as the caller says.
-            return unsafe { give(information.as_ptr(), INFORMATION, value, length) };
-        }
-        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => 1,
-        (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => 65483,
-        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => least as c_int,
-        (libc::SOL_SOCKET, libc::SO_SNDLOWAT) => 1,
-        (
-            libc::SOL_SOCKET,
-            libc::SO_ACCEPTCONN
-            | libc::SO_KEEPALIVE
-            | libc::SO_REUSEADDR
-            | libc::SO_REUSEPORT
-            | libc::SO_BROADCAST
-            | libc::SO_OOBINLINE
-            | libc::SO_PRIORITY
-            | libc::SO_INCOMING_NAPI_ID
-            | libc::SO_ZEROCOPY,
-        )
-        | (libc::IPPROTO_TCP, libc::TCP_CORK | libc::TCP_QUICKACK) => 0,
-        _ => return fails(libc::ENOPROTOOPT),
-    };
+        Some(match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_ERROR) => Found::Number(row.take_error().unwrap_or(0)),
+            (libc::SOL_SOCKET, libc::SO_TYPE) => Found::Number(libc::SOCK_STREAM),
+            (libc::SOL_SOCKET, libc::SO_PROTOCOL) => Found::Number(libc::IPPROTO_TCP),
+            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => Found::Number(row.least.max(1) as c_int),
+            (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => Found::Time(row.times[0]),
+            (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => Found::Time(row.times[1]),
+            (libc::SOL_SOCKET, name) if NAMES_ONE.contains(&name) => {
+                Found::Error(libc::ENOPROTOOPT)
+            }
+            _ => {
+                let tcp_state = state_of(row);
+                Found::Kernels(state.options_of(at), tcp_state)
+            }
+        })
+    });
     // SAFETY: as the caller says.
-    unsafe { give(number.to_ne_bytes().as_ptr(), size_of::<c_int>(), value, length) }
+    unsafe {
+        match found.flatten() {
+            None => fails(libc::EBADF),
+            Some(Found::Error(error) | Found::Kernels(Err(error), _)) => fails(error),
+            Some(Found::Number(number)) => {
+                give(number.to_ne_bytes().as_ptr(), size_of::<c_int>(), value, length)
+            }
+            Some(Found::Time(limit)) => {
+                let limit = [i64::from(limit / 1000), i64::from(limit % 1000) * 1000];
+                give(limit.as_ptr().cast(), 16, value, length)
+            }
+            Some(Found::Kernels(Ok(socket), tcp_state)) => {
+                let got = next_getsockopt(socket, level, name, value, length);
+                let is_state = got == 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO);
+                if is_state && *length > 0 {
+                    value.cast::<u8>().write(tcp_state);
+                }
+                got
+            }
+        }
+    }
 }
 
 /// As much as there is room for.
@@ -103,7 +111,7 @@ unsafe fn give(from: *const u8, bytes: usize, value: *mut c_void, length: *mut u
     0
 }
 
-/// `setsockopt`: what changes nothing that could be seen here is taken.
+/// `setsockopt`.
 ///
 /// # Safety
 /// As of the function.
@@ -113,46 +121,36 @@ pub(crate) unsafe fn set(
     value: *const c_void,
     length: u32,
 ) -> c_int {
-    if let (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) = (level, name) {
-        if value.is_null() || (length as usize) < size_of::<libc::timeval>() {
-            return fails(libc::EINVAL);
-        }
-        // SAFETY: as the caller says.
-        let time = unsafe { value.cast::<libc::timeval>().read_unaligned() };
-        if !(0..1_000_000).contains(&time.tv_usec) {
-            return fails(libc::EDOM);
-        }
-        let limit = milliseconds(time.tv_sec, time.tv_usec);
-        let which = usize::from(name == libc::SO_SNDTIMEO);
-        return change(token, |row| row.times[which] = limit);
+    if !may_be_set(level, name) {
+        return fails(libc::ENOPROTOOPT);
     }
-    if (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
-        if value.is_null() || (length as usize) < size_of::<c_int>() {
-            return fails(libc::EINVAL);
-        }
-        // SAFETY: as the caller says.
-        let least = unsafe { value.cast::<c_int>().read_unaligned() };
-        // A negative one is as much as there can be, as for the kernel.
-        let least = u32::try_from(least).unwrap_or(u32::MAX).min(WINDOW / 2);
-        let changed = with(|state| {
-            let at = state.row(token)?;
-            state.rows.at(at).least = least;
-            state.news(at);
-            Some(())
-        });
-        return changed.flatten().map_or_else(|| fails(libc::EBADF), |()| 0);
+    if value.is_null() {
+        return fails(libc::EFAULT);
     }
-    if (level, name) == (libc::SOL_SOCKET, libc::SO_LINGER) {
-        if value.is_null() || (length as usize) < size_of::<libc::linger>() {
-            return fails(libc::EINVAL);
+    let bytes = (length as usize).min(VALUE_MAX);
+    // SAFETY: as the caller says.
+    let bytes = unsafe { core::slice::from_raw_parts(value.cast::<u8>(), bytes) };
+    let done = with(|state| {
+        let at = state.row(token).ok_or(libc::EBADF)?;
+        if !is_own(level, name) {
+            return state.set_option(at, (level, name), bytes);
         }
-        // SAFETY: as the caller says.
-        let linger = unsafe { value.cast::<libc::linger>().read_unaligned() };
-        let is_abrupt = linger.l_onoff != 0 && linger.l_linger == 0;
-        return change(token, |row| row.is_abrupt = is_abrupt);
-    }
-    let is_buffer = level == libc::SOL_SOCKET && matches!(name, libc::SO_SNDBUF | libc::SO_RCVBUF);
-    if is_buffer || call::is_harmless(level, name) { 0 } else { fails(libc::ENOPROTOOPT) }
+        // What the kernel makes of it is seen where that is asked for nowhere.
+        let socket = state.options_of(at)?;
+        let found = set_own(socket, name, bytes)?;
+        let row = state.rows.at(at);
+        match name {
+            libc::SO_RCVTIMEO => row.times[0] = found,
+            libc::SO_SNDTIMEO => row.times[1] = found,
+            _ => {
+                row.least = found;
+                has_least();
+                state.news(at);
+            }
+        }
+        Ok(())
+    });
+    done.unwrap_or(Err(libc::EAGAIN)).map_or_else(fails, |()| 0)
 }
 
 /// Which end is asked for.
@@ -228,25 +226,43 @@ fn change(token: Token, how: impl FnOnce(&mut Row)) -> c_int {
     changed.flatten().map_or_else(|| fails(libc::EBADF), |()| 0)
 }
 
+/// Requests that the crate of libc lacks: what is sent and was not received yet, and whether urgent
+/// data come next.
+const SIOCOUTQ: u64 = libc::TIOCOUTQ;
+const SIOCOUTQNSD: u64 = 0x894b;
+const SIOCATMARK: u64 = 0x8905;
+
 /// `ioctl`.
 ///
 /// # Safety
 /// As of the function.
-pub(crate) unsafe fn request(token: Token, request: u64, argument: usize) -> c_int {
+pub(crate) unsafe fn request(number: c_int, token: Token, request: u64, argument: usize) -> c_int {
     let place = argument as *mut c_int;
-    if !matches!(request, libc::FIONREAD | libc::FIONBIO) {
-        return fails(libc::EINVAL);
+    match request {
+        // SAFETY: no memory is involved.
+        libc::FIOCLEX => return unsafe { next_fcntl(number, libc::F_SETFD, 1) },
+        // SAFETY: as above.
+        libc::FIONCLEX => return unsafe { next_fcntl(number, libc::F_SETFD, 0) },
+        libc::FIONREAD | libc::FIONBIO | SIOCOUTQ | SIOCOUTQNSD | SIOCATMARK | libc::FIOASYNC => {}
+        _ => return elsewhere(token, request, argument),
     }
     if place.is_null() {
         return fails(libc::EFAULT);
     }
-    if request == libc::FIONBIO {
-        // SAFETY: as the caller says.
-        return does_not_wait(token, unsafe { *place } != 0);
+    // SAFETY: as the caller says.
+    let given = unsafe { *place };
+    match request {
+        libc::FIONBIO => return does_not_wait(token, given != 0),
+        // Nobody could send the signal.
+        libc::FIOASYNC if given != 0 => return fails(libc::EINVAL),
+        libc::FIOASYNC => return 0,
+        _ => {}
     }
     let Some(bytes) = with(|state| {
         state.pump();
-        state.row(token).map(|at| state.queued(at))
+        let at = state.row(token)?;
+        // What was sent is with the other end.
+        Some(if request == libc::FIONREAD { state.queued(at) } else { 0 })
     })
     .flatten() else {
         return fails(libc::EBADF);
@@ -254,4 +270,15 @@ pub(crate) unsafe fn request(token: Token, request: u64, argument: usize) -> c_i
     // SAFETY: as the caller says.
     unsafe { *place = bytes as c_int };
     0
+}
+
+/// A request that is not about this connection but about the network, or is none.
+fn elsewhere(token: Token, request: u64, argument: usize) -> c_int {
+    let socket = with(|state| state.row(token).map(|at| state.options_of(at))).flatten();
+    match socket {
+        // SAFETY: the program's arguments, as they are, with another socket.
+        Some(Ok(socket)) => unsafe { next_ioctl(socket, request, argument) },
+        Some(Err(_)) => fails(libc::ENOTTY),
+        None => fails(libc::EBADF),
+    }
 }

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use omniverb_stream::light::frame::{HEADER, Name};
 use omniverb_stream::light::row::{Closing, Note};
-use omniverb_stream::light::{Frame, Names, Row};
+use omniverb_stream::light::{Frame, Names};
 use rustix::thread::sched_yield;
 
 use super::listeners::Admission;
@@ -255,9 +255,9 @@ impl State {
         self.rows.at(row).id = id;
         self.rows.at(row).note(Note::Pending);
         if let Some(listener) = self.listeners.hearing(&names) {
-            self.rows.append(&mut listener.pending, row);
-            listener.by_trunk[index] += 1;
-            listener.arrived = listener.arrived.wrapping_add(1);
+            listener.pending.push(&mut self.rows, row, listener.arrived);
+            self.rows.at(row).socket = listener.id;
+            listener.arrived += 1;
             self.listeners.waiting += 1;
         }
         self.has_news = true;
@@ -278,9 +278,11 @@ impl State {
     #[cold]
     fn drops_one(&mut self, names: &Names, trunk: usize) {
         let Some(listener) = self.listeners.hearing(names) else { return };
-        let is_its = |row: &Row| usize::from(row.trunk) == trunk;
-        let Some(at) = self.rows.take_out(&mut listener.pending, is_its) else { return };
-        listener.by_trunk[trunk] -= 1;
+        let at = listener.pending.first_of(trunk);
+        if at == 0 {
+            return;
+        }
+        listener.pending.remove(&mut self.rows, at);
         self.listeners.waiting -= 1;
         self.puts_off(at);
     }
@@ -310,15 +312,9 @@ impl State {
 
     /// There is no memory for what comes for one that waits.
     fn overflows(&mut self, at: u32) {
-        let names = self.rows.at(at).names;
-        let Some(listener) = self.listeners.hearing(&names) else { return self.lacks_memory(at) };
-        let row = self.rows.at(at);
-        let (id, trunk) = (row.id, row.trunk);
-        let is_it = |row: &Row| row.id == id && row.trunk == trunk;
-        if self.rows.take_out(&mut listener.pending, is_it).is_none() {
-            return self.lacks_memory(at);
-        }
-        listener.by_trunk[usize::from(trunk)] -= 1;
+        let id = self.rows.at(at).socket;
+        let Some(listener) = self.listeners.of_id(id) else { return self.lacks_memory(at) };
+        listener.pending.remove(&mut self.rows, at);
         self.listeners.waiting -= 1;
         self.puts_off(at);
     }

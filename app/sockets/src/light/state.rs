@@ -22,6 +22,7 @@ use super::listeners::Listeners;
 use super::local::Addresses;
 use super::lock::Lock;
 use super::numbers::Token;
+use super::profiles::Profiles;
 use super::room::{ROWS, TRUNKS, give_back, zeros};
 use super::sets::Sets;
 use super::strays::Strays;
@@ -51,6 +52,8 @@ pub(super) struct State {
     /// Addresses of this host.
     pub local: Addresses,
     pub sets: Sets,
+    /// Options of connections.
+    pub profiles: Profiles,
     /// Something has become ready since that was asked last.
     pub has_news: bool,
     /// Connections that were refused and go by no trunk: who else has the socket is asked for.
@@ -110,6 +113,7 @@ fn fill() {
         listeners: Listeners::new(),
         local: Addresses::new(),
         sets: Sets::new(),
+        profiles: Profiles::new(),
         has_news: false,
         strays: Strays::new(),
         unheard: Unheard::default(),

@@ -7,6 +7,7 @@ use core::ops::RangeInclusive;
 use omniverb_ring::UserMemory;
 use omniverb_stream::light::busy::Way;
 
+use super::known_options::is_any_least;
 use super::lanes::{self, Held, PIECE};
 use super::numbers::Token;
 use super::state::with;
@@ -71,7 +72,8 @@ pub(crate) fn receive(
     flags: c_int,
     has_duties: impl Fn() -> bool,
 ) -> Option<isize> {
-    let token = asked(number, &piece, (flags, RECEIVES_PLAINLY), has_duties)?;
+    let has_more = || is_any_least() || has_duties();
+    let token = asked(number, &piece, (flags, RECEIVES_PLAINLY), has_more)?;
     let least = if flags & libc::MSG_WAITALL == 0 { 1 } else { piece.len() };
     let held = held_for_one(token, Way::In)?;
     let bytes = held.receives_into(piece, least);

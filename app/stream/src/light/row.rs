@@ -26,8 +26,8 @@ pub const HUP: u32 = 16;
 pub const RDHUP: u32 = 0x2000;
 
 /// Errors of Linux.
-const EPIPE: u16 = 32;
-const ECONNRESET: u16 = 104;
+const EPIPE: u8 = 32;
+const ECONNRESET: u8 = 104;
 
 /// What is true of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,9 @@ pub enum Closing {
 pub struct Row {
     notes: u16,
     /// What a call is to be told once.
-    error: u16,
+    error: u8,
+    /// The combination of its options; 0: none was set.
+    pub profile: u8,
     /// Which trunk it goes by.
     pub trunk: u16,
     /// Its names are shown as those of IPv6, whatever they are.
@@ -160,7 +162,7 @@ impl Row {
         let (ended, had_end) = (self.has(Note::Ended), self.has(Note::HadEnd));
         let (is_over, is_reset) = (had_end || self.has(Note::Deaf), self.has(Note::WasReset));
         let mut events = 0;
-        if self.received() + in_lane >= self.least.max(1) as usize || is_over || is_reset {
+        if self.received() + in_lane >= self.least() || is_over || is_reset {
             events |= IN;
         }
         if is_over || is_reset {
@@ -177,6 +179,12 @@ impl Row {
             events |= ERR;
         }
         events
+    }
+
+    /// So many bytes are worth to be told of (`SO_RCVLOWAT`), of those that there may be.
+    #[must_use]
+    pub fn least(&self) -> usize {
+        self.least.clamp(1, WINDOW / 2) as usize
     }
 
     /// The error that is to be told, once.

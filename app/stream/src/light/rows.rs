@@ -53,6 +53,12 @@ impl<'a> Rows<'a> {
         self.used
     }
 
+    /// Calls with each that is a connection.
+    pub fn each_used(&self, mut with: impl FnMut(&Row)) {
+        let all = &self.rows[..self.end as usize];
+        all.iter().filter(|row| row.has(Note::Used)).for_each(&mut with);
+    }
+
     /// A row that an index of ours names.
     #[inline(always)]
     pub fn at(&mut self, index: u32) -> &mut Row {
@@ -88,8 +94,8 @@ impl<'a> Rows<'a> {
         self.used -= 1;
     }
 
-    /// Puts one behind the others of a list of those that are ready. One is in one such list at
-    /// most.
+    /// Puts one behind the others of a list of those that are ready, or wait to be accepted. One is
+    /// in one such list at most.
     pub fn ready(&mut self, list: &mut List, index: u32) {
         if self.at(index).previous != 0 || list.first == index {
             return;
@@ -162,25 +168,6 @@ impl<'a> Rows<'a> {
         Some(index)
     }
 
-    /// Takes out the first one of a kind.
-    pub fn take_out(&mut self, list: &mut List, is: impl Fn(&Row) -> bool) -> Option<u32> {
-        let (mut before, mut index) = (0, list.first);
-        while index != 0 && !is(self.at(index)) {
-            (before, index) = (index, self.at(index).other);
-        }
-        if index == 0 || before == 0 {
-            return if index == 0 { None } else { self.pop(list) };
-        }
-        let next = self.at(index).other;
-        self.at(before).other = next;
-        if next == 0 {
-            list.last = before;
-        }
-        self.at(index).other = 0;
-        list.count -= 1;
-        Some(index)
-    }
-
     /// It has something to say: puts it into its trunk's list, unless it is there.
     pub fn owes(&mut self, list: &mut List, index: u32) {
         if !self.at(index).has(Note::InDebt) && !self.at(index).has(Note::Pending) {
@@ -222,27 +209,6 @@ mod tests {
                 assert_eq!(list.count() as usize, model.len());
                 (1..9).for_each(|at| assert_eq!(rows.is_ready(at), model.contains(&at)));
             }
-        }
-    }
-
-    #[test]
-    fn one_is_taken_out_of_the_middle() {
-        for gone in 1..5 {
-            let mut memory = [Row::default(); 6];
-            let mut rows = Rows::new(&mut memory);
-            let mut list = List::new();
-            for at in 1..5 {
-                assert_eq!(rows.make(at as u16, Names::default()), Some(at));
-                rows.append(&mut list, at);
-            }
-            assert_eq!(rows.take_out(&mut list, |row| row.trunk == 9), None);
-            assert_eq!(rows.take_out(&mut list, |row| u32::from(row.trunk) == gone), Some(gone));
-            rows.append(&mut list, gone);
-            let mut left: Vec<u32> = (1..5).filter(|at| *at != gone).collect();
-            left.push(gone);
-            assert_eq!(list.count(), 4);
-            let found: Vec<u32> = core::iter::from_fn(|| rows.pop(&mut list)).collect();
-            assert_eq!((found, list.count(), list.first()), (left, 0, 0));
         }
     }
 

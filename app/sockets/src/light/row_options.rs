@@ -1,0 +1,143 @@
+//! Options of one light connection, or of a listening socket: which combination it has
+//! ([`super::profiles`]), and how it comes to another one.
+
+use core::ffi::c_int;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use super::known_options::{Inherited, KNOWN, has_least};
+use super::names::Family;
+use super::profiles::{
+    FREE, MOST, NONE, NOTHING, ROOTS, Value, get, kept, least_of, new, root_of, set, set_own,
+    time_of,
+};
+use super::state::State;
+use crate::own;
+
+impl State {
+    fn profile_of(&mut self, at: u32) -> usize {
+        let row = self.rows.at(at);
+        match usize::from(row.profile) {
+            0 => root_of(row),
+            some => some.min(MOST - 1),
+        }
+    }
+
+    /// A socket of the kernel's with the options of a connection.
+    ///
+    /// # Errors
+    /// ENOBUFS.
+    pub(super) fn options_of(&mut self, at: u32) -> Result<c_int, c_int> {
+        let index = self.profile_of(at);
+        self.profiles.socket(index)
+    }
+
+    /// A socket with all the options of a connection, and none.
+    ///
+    /// # Errors
+    /// ENOBUFS.
+    pub(super) fn fresh_socket(&mut self, at: u32) -> Result<OwnedFd, c_int> {
+        let (index, row) = (self.profile_of(at), self.rows.at(at));
+        let (times, least, family) = (row.times, row.least, Family::of(row));
+        let socket = new(family).ok_or(libc::ENOBUFS)?;
+        for value in self.profiles.known(index).values() {
+            _ = set(socket.as_fd(), value);
+        }
+        for (name, limit) in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO].into_iter().zip(times) {
+            let limit = [i64::from(limit / 1000), i64::from(limit % 1000) * 1000];
+            _ = set_own(socket.as_raw_fd(), name, limit.map(i64::to_ne_bytes).as_flattened());
+        }
+        _ = set_own(socket.as_raw_fd(), libc::SO_RCVLOWAT, &least.max(1).to_ne_bytes());
+        Ok(socket)
+    }
+
+    /// Sets an option of a connection.
+    ///
+    /// # Errors
+    /// errno, as the kernel says; ENOBUFS.
+    pub(super) fn set_option(
+        &mut self,
+        at: u32,
+        (level, name): (c_int, c_int),
+        bytes: &[u8],
+    ) -> Result<(), c_int> {
+        let mut value = Value { level, name, length: bytes.len() as u32, ..NOTHING };
+        value.is_later = true;
+        value.bytes.get_mut(..bytes.len()).ok_or(libc::EINVAL)?.copy_from_slice(bytes);
+        let index = self.profile_of(at);
+        let new = self.profiles.known(index).with(value).ok_or(libc::ENOBUFS)?;
+        let index = match self.profiles.find(&new) {
+            Some(index) => index,
+            None => {
+                let place = self.free_profile().ok_or(libc::ENOBUFS)?;
+                let socket = kept(&new.make()?)?;
+                self.profiles.put(place, new, socket);
+                place
+            }
+        };
+        let row = self.rows.at(at);
+        (row.profile, row.is_abrupt) = (index as u8, new.is_abrupt());
+        Ok(())
+    }
+
+    /// What a socket of the kernel's leaves to its connection, or to those that are accepted there.
+    /// `None`: that is too much.
+    pub(super) fn inherited(
+        &mut self,
+        number: c_int,
+        (is_six, accepts): (bool, bool),
+    ) -> Option<Inherited> {
+        let blank = self.profiles.blank(if is_six { Family::Six } else { Family::Four })?;
+        let root = usize::from(is_six) * 2 + usize::from(accepts);
+        let mut like = *self.profiles.known(root);
+        for (level, name, bytes) in KNOWN {
+            let Some(mut value) = get(number, level, name, bytes) else { continue };
+            if get(blank, level, name, bytes) == Some(value) {
+                continue;
+            }
+            let is_buffer = matches!(name, libc::SO_SNDBUF | libc::SO_RCVBUF);
+            if level == libc::SOL_SOCKET && is_buffer {
+                // The kernel doubles what it is given.
+                let [a, b, c, d, ..] = value.bytes;
+                let half = i32::from_ne_bytes([a, b, c, d]) / 2;
+                value.bytes[..4].copy_from_slice(&half.to_ne_bytes());
+            }
+            like = like.with(value)?;
+        }
+        let place = match self.profiles.find(&like) {
+            Some(place) => place,
+            None => {
+                let place = self.free_profile()?;
+                self.profiles.put(place, like, NONE);
+                place
+            }
+        };
+        let times = [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO].map(|name| time_of(number, name));
+        let (profile, is_abrupt) = (place as u8, like.is_abrupt());
+        let profile = if place < ROOTS { 0 } else { profile };
+        let least = least_of(number);
+        if least > 1 {
+            has_least();
+        }
+        Some(Inherited { profile, times, least, is_abrupt })
+    }
+
+    /// A place that no connection has, and no listening socket.
+    fn free_profile(&mut self) -> Option<usize> {
+        let free = (ROOTS..MOST).find(|place| !self.profiles.all[*place].is_used);
+        if free.is_some() {
+            return free;
+        }
+        let mut is_used = [false; MOST];
+        self.rows.each_used(|row| is_used[usize::from(row.profile).min(MOST - 1)] = true);
+        self.listeners.each_profile(|profile| is_used[usize::from(profile).min(MOST - 1)] = true);
+        let hand = self.profiles.hand;
+        let places = (ROOTS..MOST).map(|place| (place - ROOTS + hand) % (MOST - ROOTS) + ROOTS);
+        let place = places.into_iter().find(|place| !is_used[*place])?;
+        self.profiles.hand = place + 1;
+        let was = core::mem::replace(&mut self.profiles.all[place], FREE);
+        if let Some(number) = usize::try_from(was.socket).ok().and_then(own::number) {
+            own::close(number);
+        }
+        Some(place)
+    }
+}
