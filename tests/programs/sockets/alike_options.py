@@ -45,7 +45,9 @@ def _options(role, family):
     ends = [role.end] if role.listener is None else [role.end, role.listener]
     for level, name, values in _VALUES:
         for end in ends:
-            role.say(level, name, "new", _asked(end, level, name, values[0]))
+            # What it is while nobody has set it is as the kernel has it just now.
+            if (level, name) != (_T, socket.TCP_QUICKACK):
+                role.say(level, name, "new", _asked(end, level, name, values[0]))
             for value in values:
                 role.say(value, tried(end.setsockopt, level, name, value),
                          _asked(end, level, name, value))

@@ -27,16 +27,18 @@ impl Addresses {
         Self { known: [([0; 16], 0); KNOWN], next: 0 }
     }
 
-    /// An address of the network namespace of this process: the kernel would answer from it. While
-    /// there is no descriptor to ask with, one that was known is one still.
-    pub(super) fn have(&mut self, name: &Name, now: u64) -> bool {
-        if name.is_loopback() {
-            return true;
-        }
+    /// An address of the network namespace of this process, as was found out just now.
+    pub(super) fn knows(&self, name: &Name, now: u64) -> bool {
+        let is_it = |one: &([u8; 16], u64)| {
+            one.0 == name.address && one.1 != 0 && now.saturating_sub(one.1) < FRESH
+        };
+        name.is_loopback() || self.known.iter().any(is_it)
+    }
+
+    /// The same where that is not known: the kernel would answer from it. While there is no
+    /// descriptor to ask with, one that was known is one still.
+    pub(super) fn asks(&mut self, name: &Name, now: u64) -> bool {
         let known = self.known.iter().position(|one| one.0 == name.address && one.1 != 0);
-        if known.is_some_and(|place| now.saturating_sub(self.known[place].1) < FRESH) {
-            return true;
-        }
         match source(*name) {
             Ok(own) if own.is_some_and(|own| own.address == name.address) => {
                 let place = known.unwrap_or_else(|| {

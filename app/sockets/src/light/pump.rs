@@ -3,6 +3,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use omniverb_stream::allowance::Allowance;
 use omniverb_stream::light::frame::{HEADER, Name};
 use omniverb_stream::light::row::{Closing, Note};
 use omniverb_stream::light::{Frame, Names};
@@ -19,6 +20,13 @@ use crate::carry::clock;
 /// How long after a look at the bells there is another one, though nobody sleeps: about a
 /// millisecond. A process that is gone is heard of by its bell only.
 const BELLS: u64 = clock::SECOND >> 10;
+
+/// Budget: nanoseconds that this process asks the kernel for a trunk whether addresses are this
+/// host's that nobody has named before.
+const ADDRESSES_NS: u64 = 5_000_000;
+/// Budget: of so many that pass there is one more for that.
+const ADDRESSES_ONE_OF: u64 = 100;
+const ADDRESSES: Allowance = Allowance { most: ADDRESSES_NS, one_of: ADDRESSES_ONE_OF };
 
 /// How often it is looked whether there is a broker again, in nanoseconds.
 const LEFT_ALONE: u64 = 1_000_000_000;
@@ -216,7 +224,7 @@ impl State {
             let Some(trunk) = state.trunk_of(index, name) else { return false };
             let is_within = trunk.across.is_none();
             let may = trunk.may_come(&names, sleepers::now);
-            may && (!is_within || state.is_own(&names.to))
+            may && (!is_within || state.is_own(index, &names.to))
         };
         let is_across = trunk.across.is_some();
         let mut may_come = may(self);
@@ -266,12 +274,24 @@ impl State {
     }
 
     /// An address that is this host's, as far as who listens there is asked.
-    fn is_own(&mut self, to: &Name) -> bool {
+    fn is_own(&mut self, index: usize, to: &Name) -> bool {
         let names = Names { from: *to, to: *to };
         // What is bound to it is proof enough.
         let is_bound = !to.is_any()
             && self.listeners.hearing(&names).is_some_and(|one| one.name.address == to.address);
-        is_bound || self.local.have(to, sleepers::now())
+        let now = sleepers::now();
+        if is_bound || self.local.knows(to, now) {
+            return true;
+        }
+        // The kernel is asked, with the lock in hand: on the account of who names such addresses.
+        let Some(trunk) = self.trunks[index].as_mut() else { return false };
+        if ADDRESSES.left(trunk.asked, now) == 0 {
+            return false;
+        }
+        let is_own = self.local.asks(to, now);
+        let then = sleepers::now();
+        trunk.asked = ADDRESSES.spend(trunk.asked, then, then.saturating_sub(now));
+        is_own
     }
 
     /// The oldest that waits with those of such names, of a trunk that has the most, makes way.

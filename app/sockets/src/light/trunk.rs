@@ -20,6 +20,7 @@ use omniverb_carry::trunk::{
     WANTS_ROOM, WAY_KEPT, WAYS, ring,
 };
 use omniverb_ring::{UserMemory, WordMemory};
+use omniverb_stream::allowance::Spent;
 use omniverb_stream::light::busy::Way;
 use omniverb_stream::light::frame::{HEADER, NAMES};
 use omniverb_stream::light::{Frame, Ids, List, Names, Row};
@@ -140,6 +141,8 @@ pub(super) struct Trunk {
     pub name: u64,
     /// `None`: the other process is of the same network namespace.
     pub across: Option<Across>,
+    /// What it has cost to find out whether addresses that the other end named are this host's.
+    pub asked: Spent,
     /// Its place among our own descriptors.
     bell: usize,
     pub ids: Ids<'static>,
@@ -199,6 +202,7 @@ impl Trunk {
             side,
             name,
             across,
+            asked: Spent::default(),
             bell,
             ids: Ids::new(ids, side as u32),
             ids_base,
