@@ -1,6 +1,7 @@
 """Carried sockets: what each kind of call receives, and tells, while the other end computes."""
 
 from cases import carry
+from cases.light import Light
 from harness import process, staging
 from harness.case import WAITS, Case, Group, check
 
@@ -64,4 +65,7 @@ def groups():
              for name in ("counted", "left", "option", "joins", "masked", "closed", "reset")]
     waits += [Case(f"carry.instructions.{how}", _instructions(how), 120)
               for how in ("epoll", "edge", "poll", "select", "send", "receive", "writes", "ring")]
-    return [Group("carry.received", waits, carry.Carried, weight=WAITS)]
+    light = [Case(f"light.instructions.{how}", _instructions(how), 120)
+             for how in ("epoll", "poll", "send", "receive", "ring")]
+    return [Group("carry.received", waits, carry.Carried, weight=WAITS),
+            Group("light.received", light, Light, weight=WAITS)]

@@ -258,7 +258,7 @@ pub(crate) fn leave(number: c_int) {
 
 /// A library is about to be loaded.
 pub(crate) fn loads() {
-    if links::is_on() && place::is_ours() {
+    if (links::is_on() || light::is_on()) && place::is_ours() {
         code::loads(clock::now(), clock::SECOND);
     }
 }

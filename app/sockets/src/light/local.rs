@@ -4,11 +4,20 @@
 use core::net::{Ipv4Addr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::AsRawFd;
 
+use omniverb_stream::allowance::Allowance;
 use omniverb_stream::light::frame::Name;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
 use super::names;
+
+/// Budget: nanoseconds that this process asks the kernel for a trunk whether addresses are this
+/// host's that nobody has named before.
+const ADDRESSES_NS: u64 = 5_000_000;
+/// Budget: of so many that pass there is one more for that.
+const ADDRESSES_ONE_OF: u64 = 100;
+/// What that may cost.
+pub(super) const ADDRESSES: Allowance = Allowance { most: ADDRESSES_NS, one_of: ADDRESSES_ONE_OF };
 
 /// Addresses that are remembered.
 const KNOWN: usize = 8;

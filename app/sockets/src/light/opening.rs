@@ -31,6 +31,8 @@ use super::told;
 use super::trunk::FOR_ANSWERS;
 use super::waiting::{Waits, until};
 use crate::carry::broker::connection;
+use crate::carry::clock;
+use crate::code;
 use crate::errno::{errno, fails, keeping_errno};
 use crate::own;
 use crate::place;
@@ -117,7 +119,8 @@ fn is_six_only(number: c_int) -> bool {
 #[cold]
 pub(super) fn listens(number: c_int) -> bool {
     let Some((name, is_six)) = names::of_socket(number) else { return false };
-    let inherited = match ranges::may_hear(&name) {
+    // What makes calls that nothing sees is to have sockets of the kernel's only.
+    let inherited = match ranges::may_hear(&name) && !code::calls_past_libraries(clock::now()) {
         true => inherited(number, (is_six, true)),
         false => None,
     };
@@ -209,6 +212,9 @@ pub(super) unsafe fn connect(
     // SAFETY: as the caller says.
     let (to, is_six) = unsafe { names::read(address, length) }?;
     if to.is_any() || to.port == 0 || !ranges::has(&to) {
+        return None;
+    }
+    if code::calls_past_libraries(clock::now()) {
         return None;
     }
     let way = match keeping_errno(|| broker::reach(to)) {

@@ -3,13 +3,13 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use omniverb_stream::allowance::Allowance;
 use omniverb_stream::light::frame::{HEADER, Name};
 use omniverb_stream::light::row::{Closing, Note};
 use omniverb_stream::light::{Frame, Names};
 use rustix::thread::sched_yield;
 
 use super::listeners::Admission;
+use super::local::ADDRESSES;
 use super::refused::{Left, Loss};
 use super::room::ROWS;
 use super::state::{State, has_mapped};
@@ -20,13 +20,6 @@ use crate::carry::clock;
 /// How long after a look at the bells there is another one, though nobody sleeps: about a
 /// millisecond. A process that is gone is heard of by its bell only.
 const BELLS: u64 = clock::SECOND >> 10;
-
-/// Budget: nanoseconds that this process asks the kernel for a trunk whether addresses are this
-/// host's that nobody has named before.
-const ADDRESSES_NS: u64 = 5_000_000;
-/// Budget: of so many that pass there is one more for that.
-const ADDRESSES_ONE_OF: u64 = 100;
-const ADDRESSES: Allowance = Allowance { most: ADDRESSES_NS, one_of: ADDRESSES_ONE_OF };
 
 /// How often it is looked whether there is a broker again, in nanoseconds.
 const LEFT_ALONE: u64 = 1_000_000_000;
