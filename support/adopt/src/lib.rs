@@ -42,6 +42,7 @@ mod lock;
 mod process;
 mod region;
 mod reserve;
+mod same_memory;
 mod sharers;
 mod strategy;
 mod survey;

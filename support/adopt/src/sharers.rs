@@ -2,48 +2,41 @@
 //! `CLONE_THREAD`. Sandboxes and launchers do, `vfork()` and `posix_spawn()` for a moment, and
 //! they store as threads do, but are in no list of threads.
 //!
-//! In: nothing. Out: who they are, also under which number nobody was looked at.
+//! In: nothing. Out: their threads, and the number of the newest process that was looked at.
 //!
-//! **How.** The kernel keeps the count of who uses a memory for itself; for a process of one thread
-//! only, `unshare(CLONE_VM)` tells. `kcmp` tells of two processes, but a container has it not. So
-//! a large piece of address space is reserved and given back, and whose size (`statm`, which
-//! everybody may read of everybody) goes up and down with it has the same memory.
+//! For a process of one thread only `unshare(CLONE_VM)` tells that there is none. Others are
+//! compared, as `same_memory.rs` says.
 //!
 //! Who has none of our memory never gets it: it is shared when a process is made, by somebody who
 //! has it. So all are looked at once, while the program runs on; and when everybody found was
-//! stopped, only those made since, who have later numbers. Those must differ from us in size.
+//! stopped, only those made since, which have later numbers. They are compared in the same way.
 //!
 //! **What is not found**: who does not show in our `/proc`. That is somebody outside of our PID
 //! namespace (who then made us, and went on in our memory), and with `hidepid` another user's
 //! process, which only a program that had privileges can have made.
 #![expect(unsafe_code)]
-// UNSAFETY: asks by `unshare`; reserves address space, which it gives back.
+// UNSAFETY: asks by `unshare`.
 
 use crate::error::AdoptError;
-use crate::tasks::{belongs, for_each_number, open_directory, read_start, with_path};
-use crate::work::PAGE_BYTES;
+use crate::same_memory::{Reservation, compare, has_own_size, size_of};
+use crate::tasks::{belongs, for_each_number, open_directory};
 use core::ffi::CStr;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicI32, Ordering};
 use omniverb_sys::maps;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, statat};
+use rustix::fs::CWD;
 use rustix::io::{Errno, read};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::process::{Pid, getpid, test_kill_process};
+use rustix::thread::gettid;
 
 /// Processes besides this one. More are made by nobody known, and adoption does not happen.
 const SHARERS_MAX: usize = 8;
-/// Processes as large as us while the reservation is there: those with a large one of their own.
-const CANDIDATES_MAX: usize = 256;
 /// A process has its number a moment before it is to be seen. So many numbers that were given out
 /// before everybody was looked at are looked at again: more are not given out in that moment.
 const UNSEEN_MAX: i32 = 256;
 /// Most numbers to look at one by one; with more it is simpler to look at all processes.
 const NEW_MAX: i32 = 1024;
-/// What is reserved, the first that there is room for. The larger, the fewer others have a size
-/// to be looked at twice, and the less matters what the program's threads do meanwhile.
-const RESERVATIONS: [usize; 4] = [16 << 40, 256 << 30, 4 << 30, 256 << 20];
 
 /// A process that has our memory.
 pub(crate) struct Sharer {
@@ -69,66 +62,6 @@ pub(crate) fn none() -> bool {
     let refused = std::io::Error::last_os_error().raw_os_error();
     // A sandbox that knows no `unshare` is no answer.
     refused != Some(libc::EINVAL) && Sharers::find().is_ok_and(|found| found.iter().count() == 0)
-}
-
-/// Reserved address space.
-struct Reservation {
-    address: usize,
-    length: usize,
-}
-
-impl Reservation {
-    fn new() -> Option<Reservation> {
-        RESERVATIONS.iter().find_map(|&length| {
-            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-            // SAFETY: a new mapping, of nothing, where the kernel likes it.
-            let made = unsafe {
-                mmap_anonymous(core::ptr::null_mut(), length, ProtFlags::empty(), flags).ok()?
-            };
-            Some(Reservation { address: made.expose_provenance(), length })
-        })
-    }
-
-    fn pages(&self) -> u64 {
-        (self.length / PAGE_BYTES) as u64
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        let at = core::ptr::with_exposed_provenance_mut(self.address);
-        // SAFETY: mapped in `new`; nobody else knows it.
-        let _ = unsafe { munmap(at, self.length) };
-    }
-}
-
-/// Pages of address space a process has. 0: none, it has ended or is the kernel's.
-fn size_of(process: i32) -> u64 {
-    let own = size_in(format_args!("/proc/{process}/statm"));
-    if own > 0 {
-        return own;
-    }
-    // The first thread may have ended before the others. Two links are the directory's own.
-    let links = with_path(format_args!("/proc/{process}/task"), |path| {
-        statat(CWD, path, AtFlags::empty()).map(|status| status.st_nlink)
-    });
-    if links.is_ok_and(|links| links <= 3) {
-        return 0;
-    }
-    let Ok(tasks) = open_directory(CWD, format_args!("/proc/{process}/task")) else { return 0 };
-    let mut found = 0;
-    let _ = for_each_number(tasks.as_fd(), |task| {
-        found = size_in(format_args!("/proc/{process}/task/{task}/statm"));
-        if found > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
-    found
-}
-
-fn size_in(path: core::fmt::Arguments<'_>) -> u64 {
-    let mut text = [0u8; 128];
-    let first = read_start(CWD, path, &mut text).ok();
-    let first = first.and_then(|text| text.split(|&byte| byte == b' ').next());
-    first.and_then(|digits| core::str::from_utf8(digits).ok()?.parse().ok()).unwrap_or(0)
 }
 
 /// Whether the number is somebody's: a fifth of a microsecond, where a look into `/proc` takes ten.
@@ -164,27 +97,6 @@ fn for_each_process(visit: impl FnMut(i32) -> ControlFlow<()>) -> Result<(), Err
     for_each_number(processes.as_fd(), visit)
 }
 
-/// Processes that may have our memory, and how large they were.
-struct Candidates {
-    list: [(i32, u64); CANDIDATES_MAX],
-    count: usize,
-}
-
-impl Candidates {
-    fn keep(&mut self, mut which: impl FnMut(i32, u64, u64) -> bool) {
-        let mut kept = 0;
-        for index in 0..self.count {
-            let (process, before) = self.list[index];
-            let now = size_of(process);
-            if now > 0 && which(process, before, now) {
-                self.list[kept] = (process, now);
-                kept += 1;
-            }
-        }
-        self.count = kept;
-    }
-}
-
 impl Sharers {
     /// Looks at all processes.
     ///
@@ -193,50 +105,35 @@ impl Sharers {
     pub(crate) fn find() -> Result<Sharers, AdoptError> {
         let end = number_in(c"/proc/sys/kernel/pid_max");
         let newest = AtomicI32::new(before(newest_number(), UNSEEN_MAX, end));
-        let mut candidates = Candidates { list: [(0, 0); CANDIDATES_MAX], count: 0 };
         let reservation = Reservation::new().ok_or(AdoptError::NotPermitted)?;
-        let step = reservation.pages();
-        let mut too_many = false;
-        for_each_process(|process| {
-            let size = size_of(process);
-            if size >= step {
-                match candidates.list.get_mut(candidates.count) {
-                    Some(free) => {
-                        (*free, candidates.count) = ((process, size), candidates.count + 1)
-                    }
-                    None => too_many = true,
-                }
-            }
-            ControlFlow::Continue(())
-        })?;
-        if too_many {
-            return Err(AdoptError::NotPermitted);
-        }
-        drop(reservation);
-        candidates.keep(|_, before, now| before.saturating_sub(now) >= step / 2);
-        let reservation = Reservation::new().ok_or(AdoptError::Busy)?;
-        if reservation.pages() != step {
-            return Err(AdoptError::Busy);
-        }
-        candidates.keep(|_, before, now| now.saturating_sub(before) >= step / 2);
-        drop(reservation);
-
+        let reserved = reservation.pages();
         let own = getpid().as_raw_nonzero().get();
+        let thread = gettid().as_raw_nonzero().get();
         let (mut list, mut found, mut seen) = ([const { None }; SHARERS_MAX], 0, false);
-        for &(process, _) in &candidates.list[..candidates.count] {
-            if process == own {
-                seen = true;
-                continue;
+        let mut outcome = Ok(());
+        for_each_process(|process| {
+            if size_of(process) < reserved {
+                return ControlFlow::Continue(());
             }
-            let threads = match open_directory(CWD, format_args!("/proc/{process}/task")) {
-                Ok(threads) => threads,
-                Err(Errno::NOENT | Errno::SRCH) => continue,
-                Err(_) => return Err(AdoptError::NotPermitted),
+            let compared = if process == own { None } else { compare(thread, process) };
+            let shares = compared.or_else(|| has_own_size(process, reserved));
+            if process == own {
+                seen = shares == Some(true);
+                return ControlFlow::Continue(());
+            }
+            outcome = match (shares, list.get_mut(found)) {
+                (Some(false), _) => Ok(()),
+                (None, _) => Err(AdoptError::Busy),
+                (Some(true), None) => Err(AdoptError::NotPermitted),
+                (Some(true), Some(free)) => open_threads(process).map(|threads| {
+                    *free = threads.map(|threads| Sharer { process, threads });
+                    found += usize::from(free.is_some());
+                }),
             };
-            *list.get_mut(found).ok_or(AdoptError::NotPermitted)? =
-                Some(Sharer { process, threads });
-            found += 1;
-        }
+            if outcome.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })?;
+        drop(reservation);
+        outcome?;
         // Where not even we are to be seen in our own memory nobody else is.
         if seen { Ok(Sharers { list, newest }) } else { Err(AdoptError::Busy) }
     }
@@ -258,13 +155,18 @@ impl Sharers {
                 || belongs(process, task)
                 || self.iter().any(|sharer| belongs(sharer.process, task))
         };
-        let like_us = |task: i32| {
+        let has_our_size = |task: i32| {
             let before = size_of(process);
             let theirs = size_of(task);
             // If ours changes there is somebody who changes it.
             theirs != 0 && (theirs == before || size_of(process) != before)
         };
-        let stranger = |task: i32| like_us(task) && !known(task);
+        // One of the same program may be as large: not with a reservation of random length.
+        let like_us = |task: i32| {
+            has_our_size(task) && Reservation::new().is_none_or(|_reserved| has_our_size(task))
+        };
+        let stranger =
+            |task: i32| like_us(task) && !known(task) && compare(helper, task) != Some(false);
         let newest = newest_number();
         let looked_to = match NewNumbers::since(self.newest.load(Ordering::Relaxed), newest) {
             Some(new) if new.contains(helper) => new.look(stranger),
@@ -274,6 +176,15 @@ impl Sharers {
             self.newest.store(newest, Ordering::Relaxed);
         }
         looked_to.is_some()
+    }
+}
+
+/// The list of a process's threads; `None` if it has ended.
+fn open_threads(process: i32) -> Result<Option<OwnedFd>, AdoptError> {
+    match open_directory(CWD, format_args!("/proc/{process}/task")) {
+        Ok(threads) => Ok(Some(threads)),
+        Err(Errno::NOENT | Errno::SRCH) => Ok(None),
+        Err(_) => Err(AdoptError::NotPermitted),
     }
 }
 

@@ -17,7 +17,7 @@ const THREADS: usize = 32;
 const PAGES: usize = 16;
 
 /// As in a container: `kcmp` fails, in this thread and those that it starts.
-fn forbid_comparing() {
+pub fn forbid_comparing() {
     const fn step(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
         libc::sock_filter { code: code as u16, jt, jf, k }
     }

@@ -4,7 +4,8 @@
 // UNSAFETY: makes such processes, as sandboxes and launchers do. They share the thread-local
 // storage of who made them and so do nothing but loads, stores and raw system calls.
 
-use crate::memory::{Memory, PAGE};
+use crate::descriptors::forbid_comparing;
+use crate::memory::{Memory, PAGE, in_child, reap_status, start_child};
 use crate::stress::cycle;
 use crate::{Outcome, cycles, require};
 use omniverb_adopt::{Access, AdoptError, Strategy, adopt_with};
@@ -287,4 +288,38 @@ pub fn forked_children_are_not_in_the_way() -> Outcome {
     crate::memory::kill(child);
     crate::memory::reap(child);
     Ok(())
+}
+
+/// Several processes of one program move pages at the same time. None takes another for one that
+/// shares its memory, and none fails because another one's helper holds threads.
+pub fn neighbours_move_pages() -> Outcome {
+    require(Strategy::Stop)?;
+    neighbours(|| {});
+    Ok(())
+}
+
+/// The same where `kcmp` is forbidden.
+pub fn neighbours_that_cannot_be_compared() -> Outcome {
+    require(Strategy::Stop)?;
+    neighbours(forbid_comparing);
+    Ok(())
+}
+
+fn neighbours(prepare: fn()) {
+    const PROCESSES: usize = 4;
+    let body = || {
+        let status = in_child(|| {
+            prepare();
+            let (sender, wait) = std::sync::mpsc::channel::<()>();
+            let sleeper = std::thread::spawn(move || wait.recv().is_err());
+            cycle(Memory::anonymous(2 * PAGE), Strategy::Stop, cycles(400));
+            drop(sender);
+            sleeper.join().unwrap();
+        });
+        assert_eq!(status, 0);
+    };
+    let children: Vec<_> = (0..PROCESSES).map(|_| start_child(body)).collect();
+    // All are waited for before any is judged.
+    let ends: Vec<_> = children.into_iter().map(reap_status).collect();
+    assert!(ends.iter().all(|status| *status == 0), "how they ended: {ends:?}");
 }
