@@ -9,12 +9,13 @@ BUILD_PACKAGES := gcc libc6-dev libibverbs-dev librdmacm-dev
 # Tests of CPython's own, of the release that is installed.
 PYTHON_TESTS := $(shell $(PYTHON) -c 'import sys; print("libpython%d.%d-testsuite" % sys.version_info[:2])' 2>/dev/null)
 RUN_PACKAGES := $(PYTHON_TESTS) python3 python3-cffi python3-pyverbs ibverbs-utils infiniband-diags perftest rdmacm-utils crun iproute2 nftables util-linux qperf strace ucx-utils \
-	iperf3 systemd valgrind netcat-openbsd socat redis-server redis-tools nginx-light curl openssl haproxy
+	iperf3 systemd valgrind netcat-openbsd socat redis-server redis-tools nginx-light curl openssl haproxy nodejs
 # For a virtual machine with Linux's own software RNIC, and for a look at packets.
 GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ibverbs-providers tshark
 # Programs over sockets that only the long versions of tests start, and what builds tests of others.
 SOCKET_PACKAGES := sockperf git memcached libmemcached-tools wrk apache2-bin apache2-utils postgresql openssh-server \
-	openssh-client nodejs dpkg-dev cmake ninja-build
+	openssh-client dpkg-dev cmake ninja-build autoconf automake pkg-config tcl8.6 python3-pip \
+	openjdk-17-jdk-headless
 # Programs over sockets that `make bench` loads.
 BENCH_PACKAGES := sockperf memcached libmemcached-tools wrk postgresql
 # For machines that boot a stock Debian.

@@ -2,7 +2,8 @@
 
 A table: scenarios (`harness/scenarios`) by ways. Each scenario is run natively, with the library at
 both ends, at the server's and at the client's only, in a namespace of its own each time; what is
-seen must be the same. `sockets.programs` has calls passed on, `carry.programs` may carry.
+seen must be the same. `sockets.programs` has calls passed on, `carry.programs` may carry, and
+`light.programs` may have light connections.
 """
 
 import contextlib
@@ -11,27 +12,19 @@ import shutil
 import tempfile
 import time
 
-from cases import carry, sockets
-from cases.light import Light
+from cases import carry, light, sockets
 from harness import scenarios
 from harness.case import WAITS, Case, Failure, Group, check
-from harness.scenarios import (chain, database, interpreters, own, shell, stores, streams, tools,
-                               web)
+from harness.scenarios import (chain, database, interpreters, own, runtimes, shell, stores, streams,
+                               tools, web)
 
-_MODULES = [own, streams, stores, web, database, shell, interpreters, chain, tools]
+_MODULES = [own, streams, stores, web, database, shell, interpreters, runtimes, chain, tools]
 # Times that a scenario is run until bytes were carried: on a busy machine a short one may be over
 # before there is a link.
 _TURNS = 6
 # Server and client.
 _WAYS = {"at both ends": (True, True), "at the server's end": (True, False),
          "at the client's end": (False, True)}
-
-
-# Those whose connections stay in the process that has made or accepted them.
-_LIGHT = ("python.threads", "python.select", "python.poll", "python.epoll", "python.asyncio",
-          "node.alone")
-# One of each kind, every day.
-_LIGHT_DAILY = ("python.epoll", "python.asyncio", "node.alone")
 
 
 def _three_ways(scenario, kind):
@@ -89,7 +82,9 @@ def _is_same(scenario, name, at, expected):
     reports = place.ways.reports()
     count = sum(count for _, count in reports)
     print(f"the library {name}: {sum(links for links, _ in reports)} links, {count} bytes carried")
-    wanted = True if isinstance(place.ways, Light) else scenario.carried
+    wanted = scenario.carried
+    if isinstance(place.ways, light.Light):
+        wanted = scenario.light or None
     is_known = all(_WAYS[name]) and wanted is not None
     return not is_known or (count > 0) == wanted
 
@@ -97,10 +92,9 @@ def _is_same(scenario, name, at, expected):
 def groups():
     """All wait. A scenario has up to four runs."""
     everything = [one for module in _MODULES for one in module.SCENARIOS]
-    light = [Case(f"light.programs.{one.name}", _three_ways(one, Light), 4 * one.limit,
-                  slow=one.name not in _LIGHT_DAILY) for one in everything if one.name in _LIGHT]
-    return [Group("light.programs", light, weight=WAITS),
-            *(Group(family, [Case(f"{family}.{one.name}", _three_ways(one, kind), 4 * one.limit,
-                                  slow=not one.daily) for one in everything], weight=WAITS)
-              for family, kind in (("sockets.programs", sockets.Ways),
-                                   ("carry.programs", carry.Carried)))]
+    return [Group(family, [Case(f"{family}.{one.name}", _three_ways(one, kind), 4 * one.limit,
+                                slow=not one.daily) for one in everything
+                           if kind is not light.Light or one.light is not None], weight=WAITS)
+            for family, kind in (("sockets.programs", sockets.Ways),
+                                 ("carry.programs", carry.Carried),
+                                 ("light.programs", light.Light))]

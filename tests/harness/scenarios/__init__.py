@@ -36,6 +36,9 @@ class Scenario:
     limit: float = 60.0
     # Whether bytes are carried when both ends have the library and may carry; None: not asked.
     carried: bool | None = None
+    # Whether bytes go by light connections where both ends may have these; False: not asked. None:
+    # it is not run so, since it hands sockets to other processes or has not been looked at.
+    light: bool | None = None
 
     def look_for_programs(self):
         """Skips what is not installed."""

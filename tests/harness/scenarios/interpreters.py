@@ -6,6 +6,8 @@ from . import PYTHON, Scenario
 _SOURCES = staging.PROGRAMS / "sockets"
 _NODE = {"node": "nodejs"}
 _PORT = 7071
+# Those whose connections stay in the process that has made or accepted them.
+_LIGHT = ("threads", "select", "poll", "epoll", "asyncio")
 
 
 def _python(how):
@@ -26,9 +28,11 @@ def _node(how):
 
 
 SCENARIOS = [
-    *(Scenario(f"python.{how}", _python(how))
+    *(Scenario(f"python.{how}", _python(how), daily=how in ("asyncio", "epoll"),
+               light=True if how in _LIGHT else None)
       for how in ("threads", "processes", "workers", "select", "poll", "epoll", "asyncio", "passed",
                   "pool")),
-    *(Scenario(f"node.{how}", _node(how), _NODE)
+    *(Scenario(f"node.{how}", _node(how), _NODE, daily=how == "alone",
+               light=True if how == "alone" else None)
       for how in ("alone", "cluster", "shared", "passed")),
 ]

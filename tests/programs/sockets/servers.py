@@ -186,6 +186,13 @@ def epolling():
     _loop(selectors.EpollSelector)
 
 
+def uvloop():
+    """asyncio's streams over libuv."""
+    import uvloop as loop
+    loop.install()
+    in_loop()
+
+
 def in_loop():
     """asyncio's streams."""
     async def serve(reader, writer):
@@ -232,7 +239,8 @@ def serve_pickled(there):
 
 
 KINDS = {"threads": threads, "processes": processes, "workers": workers, "passed": passed,
-         "select": selecting, "poll": polling, "epoll": epolling, "asyncio": in_loop, "pool": pool}
+         "select": selecting, "poll": polling, "epoll": epolling, "asyncio": in_loop,
+         "uvloop": uvloop, "pool": pool}
 
 if __name__ == "__main__":
     KINDS[sys.argv[1]]()
