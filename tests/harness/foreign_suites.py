@@ -182,6 +182,7 @@ class Redis(Suite):
                                          "tests/test_helper.tcl", "--clients", 1, "--single",
                                          unit, *words),
                         limit=400, accept=range(-64, 256))
+        text = re.sub(r"\x1b\[[\d;]*m", "", text)
         found = {}
         for how, name in re.findall(r"\[(ok|err|exception|ignore|timeout)\]: (.*)", text):
             name = re.sub(r" \(\d+ ms\)$| in tests/.*", "", name)
