@@ -62,6 +62,7 @@ _TO_ENGINE = ("10.77.0.4", "10.77.0.2", "17")
 TABLE = [
     Row("nothing", ("/bin/sh", "-c", "read enough; echo 1")),
     _python("other_descriptors", sends=True),
+    _python("nonsense", sends=True),
     _python("many_namespaces", where="user"),
     _python("port_held", where="user"),
     _python("connections_come_and_go"),

@@ -8,12 +8,14 @@ slow down when it is asked to.
 import contextlib
 import json
 import pathlib
+import signal
 import subprocess
 import sys
 import time
 
 from harness import process, roce
 from harness.case import ALONE, Case, Group, check
+from harness.daemon import environment
 from harness.host import Host
 from harness.network import Namespace
 
@@ -24,7 +26,10 @@ _OWN = "10.77.0.250"
 _WHOLE = 2048
 _KEPT = _WHOLE // 16
 _WAITING = _WHOLE // 32
+_TABLES = _WHOLE // 8
+_CAPTURES = _WHOLE // 16
 _BESIDE = 48
+_CAPTURED = 60  # an operator's connection each, of 64
 _BACK = 64  # MiB more than in the beginning, ten seconds later
 _AFTER = 10
 _PAYLOAD = 4000
@@ -82,6 +87,25 @@ class _Crowd:
         text = pathlib.Path(f"/proc/{self.daemon.pid}/status").read_text()
         return next(int(line.split()[1]) for line in text.splitlines()
                     if line.startswith("VmRSS")) / 1024
+
+    @contextlib.contextmanager
+    def captured(self, namespace):
+        """Packets of this vNIC are captured."""
+        path = self.stage.folder("captures") / "packets.pcapng"
+        command = [*self.daemon.prefix, self.stage.dist / "bin" / "omniverb", "capture",
+                   "-i", f"pid:{namespace.pid}", "-w", path]
+        running = process.start(command, env=environment(OMNIVERB_SOCKET=self.daemon.socket),
+                                stderr=subprocess.PIPE, text=True)
+        try:
+            process.until(lambda: path.exists() and path.stat().st_size, 20, "a capture to begin")
+            yield
+            running.send_signal(signal.SIGINT)
+            text = running.communicate(timeout=30)[1]
+            check(running.returncode == 0, f"omniverb capture failed: {text}")
+            check(int(text.split()[0]) > 0, f"nothing was captured: {text}")
+        finally:
+            process.end(running)
+            path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def hoards(self, *words, peers=False):
@@ -202,10 +226,22 @@ def _answers(crowd):
             look()
 
 
-def _clients(name):
-    """Clients that ask and take nothing, or come without end and say nothing, in each vNIC."""
+def _captured(crowd):
+    """Captures, to which all that comes to a vNIC is copied: of as many as operators may have."""
+    beside = _KEPT + _BESIDE + _rings(8 * crowd.count, 64, 4)
+    with crowd.hoards("datagrams") as qpns, contextlib.ExitStack() as stack:
+        with crowd.stays_small(_CAPTURES + beside) as look:
+            with contextlib.ExitStack() as captures:
+                for namespace in crowd.namespaces[:_CAPTURED]:
+                    captures.enter_context(crowd.captured(namespace))
+                crowd.send(qpns, 3)
+                look()
+
+
+def _clients(name, most=_WAITING):
+    """Clients that ask and take nothing, come without end, or make much, in each vNIC."""
     def run(crowd):
-        with crowd.stays_small(_WAITING + _BESIDE) as look, contextlib.ExitStack() as stack:
+        with crowd.stays_small(most + _BESIDE) as look, contextlib.ExitStack() as stack:
             for namespace in crowd.namespaces:
                 place = crowd.host.bare(namespace, namespace.address)
                 running = place.start("/usr/bin/python3", "/opt/programs/attacks.py", name, "8",
@@ -226,7 +262,10 @@ def groups():
                  Case(f"{name}.early", _early, 120, slow=slow),
                  Case(f"{name}.delayed", _delayed, 120, slow=slow),
                  Case(f"{name}.answers", _answers, 180, slow=slow),
+                 Case(f"{name}.captures", _captured, 180, slow=slow),
                  Case(f"{name}.messages", _clients("answers_not_read"), 120, slow=slow),
-                 Case(f"{name}.connections", _clients("connections_come_and_go"), 120, slow=slow)]
+                 Case(f"{name}.connections", _clients("connections_come_and_go"), 120, slow=slow),
+                 Case(f"{name}.half_open", _clients("silent_connections"), 120, slow=slow),
+                 Case(f"{name}.tables", _clients("rows_pile_up", _TABLES), 180, slow=slow)]
         found.append(Group(name, cases, _fixture(count), weight=ALONE))
     return found

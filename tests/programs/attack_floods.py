@@ -14,6 +14,7 @@ from session import Client, message
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _NEWUSER, _NEWNET = 0x10000000, 0x40000000
+_PORT_SPACE = 0x111  # RDMA_PS_UDP
 
 def _own_namespaces(count, run):
     """`run()` in a process and a user-made network namespace of its own each; the sum of what
@@ -58,6 +59,29 @@ def _silent():
         for file, _ in poller.poll(10):
             poller.unregister(file)
             held.pop(file).close()
+    return made
+
+
+@attack
+def silent_connections():
+    """Connections that say nothing."""
+    return _silent()
+
+
+@attack
+def rows_pile_up(count="3000"):
+    """Queue pairs and ids of the connection manager that nobody uses, so many of each, or as
+    many as one can have."""
+    made, client = 0, Client()
+    try:
+        for slot in range(int(count)):
+            datagrams(client, slot)
+            client.call("CreateCmId", space=_PORT_SPACE, qp_type=session.constant("QP_UD"))
+            made += 2
+    except session.Refused:
+        pass
+    while going_on():
+        time.sleep(0.1)
     return made
 
 

@@ -12,6 +12,7 @@ import sys
 import attack_descriptors  # noqa: F401 - they enter themselves in the list
 import attack_files  # noqa: F401
 import attack_floods  # noqa: F401
+import attack_nonsense  # noqa: F401
 import attack_sleeps  # noqa: F401
 import attacking
 

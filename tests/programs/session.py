@@ -13,7 +13,7 @@ import socket
 import struct
 
 _HERE = pathlib.Path(__file__).resolve().parent
-_WORDS = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i32": "i", "i64": "q",
+WORDS = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i32": "i", "i64": "q",
           "Qpn": "I", "Lkey": "I", "Rkey": "I", "Errno": "I"}
 _BYTES = {"Gid": 16}
 
@@ -33,11 +33,11 @@ KINDS = {name: int(number) for block in re.findall(r"\bmessages! \{([^{}]*\d[^{}
 
 def constant(name):
     """The value of a constant of the protocol."""
-    text = re.sub(r"size_of::<(\w+)>\(\)", lambda found: str(_length(found[1])), _CONSTANTS[name])
+    text = re.sub(r"size_of::<(\w+)>\(\)", lambda found: str(length(found[1])), _CONSTANTS[name])
     return eval(re.sub(r"[A-Z]\w+", lambda found: str(constant(found[0])), text))
 
 
-def _fields(name):
+def fields(name):
     """Names and types of a body's fields."""
     found = re.search(rf"\b{name} \{{([^{{}}]*)\}}", _TEXT)
     if not found:
@@ -45,26 +45,27 @@ def _fields(name):
     return re.findall(r"(\w+)\s*:\s*(\[[^\]]+\]|\w+)", found[1])
 
 
-def _length(kind):
-    if kind in _WORDS:
-        return struct.calcsize(_WORDS[kind])
+def length(kind):
+    """Bytes of a field of this type."""
+    if kind in WORDS:
+        return struct.calcsize(WORDS[kind])
     if kind in _BYTES:
         return _BYTES[kind]
     if kind.startswith("["):
         inner, count = (part.strip() for part in kind[1:-1].split(";"))
-        return _length(inner) * (int(count) if count.isdigit() else constant(count))
-    return sum(_length(inner) for _, inner in _fields(kind))
+        return length(inner) * (int(count) if count.isdigit() else constant(count))
+    return sum(length(inner) for _, inner in fields(kind))
 
 
 def body(name, /, **values):
     """The bytes of a body: fields that are not named are zero."""
     out = b""
-    for field, kind in _fields(name):
+    for field, kind in fields(name):
         value = values.pop(field, 0)
-        if kind in _WORDS:
-            out += struct.pack(_WORDS[kind], value)
+        if kind in WORDS:
+            out += struct.pack(WORDS[kind], value)
         else:
-            out += (value or b"").ljust(_length(kind), b"\0")
+            out += (value or b"").ljust(length(kind), b"\0")
     if values:
         raise KeyError(f"{name} has no {list(values)}")
     return out
@@ -85,11 +86,11 @@ def parse(data):
 def values(name, data):
     """The fields of a body; those that are bodies themselves as bytes."""
     found, at = {}, 0
-    for field, of in _fields(name):
-        length = _length(of)
-        part = data[at:at + length]
-        found[field] = struct.unpack(_WORDS[of], part)[0] if of in _WORDS else part
-        at += length
+    for field, of in fields(name):
+        size = length(of)
+        part = data[at:at + size]
+        found[field] = struct.unpack(WORDS[of], part)[0] if of in WORDS else part
+        at += size
     return found
 
 
@@ -124,10 +125,10 @@ def receive(at):
     return data, files
 
 
-def memory(length, name="statistics"):
+def memory(size, name="statistics"):
     """A memfd that the daemon takes."""
     file = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(file, length)
+    os.ftruncate(file, size)
     fcntl.fcntl(file, fcntl.F_ADD_SEALS,
                 fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     return file
@@ -162,7 +163,7 @@ class Client:
     def gids(self):
         """All GIDs."""
         answer = self.call("QueryGids")
-        size = _length("GidEntry")
+        size = length("GidEntry")
         return [answer["entries"][i * size:i * size + 16] for i in range(answer["count"])]
 
     def event(self, wanted):

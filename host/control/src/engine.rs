@@ -257,8 +257,9 @@ impl Packets {
 pub(crate) struct Recorder(recorder::Recorder);
 
 impl Recorder {
-    pub(crate) fn start(pulses: &Pulses) -> io::Result<Recorder> {
-        Ok(Recorder(recorder::Recorder::start(pulses.minor("recorder"))?))
+    /// `bytes`: what all captures together may keep until it is written.
+    pub(crate) fn start(pulses: &Pulses, bytes: usize) -> io::Result<Recorder> {
+        Ok(Recorder(recorder::Recorder::start(pulses.minor("recorder"), bytes)?))
     }
 
     /// Readable when [`next_ended`](Self::next_ended) has something.

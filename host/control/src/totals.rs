@@ -2,8 +2,8 @@
 //!
 //! The whole is half of what the machine has, or what the daemon's own cgroup may have if that is
 //! less, unless the configuration says something else. The parts below are bounds of their own:
-//! none is reserved, and together they are at most seven eighths of the whole, so that the rest is
-//! there for the program, its helpers, captures and descriptors.
+//! none is reserved, and together they are at most 29 parts in 32 of the whole, so that the rest is
+//! there for the program, its helpers and descriptors.
 
 use std::path::Path;
 
@@ -26,6 +26,10 @@ const TABLE_SHARE: u64 = 8;
 const WAITING_SHARE: u64 = 32;
 /// Budget: and its bytes at most.
 const WAITING_MAX: u64 = 512 << 20;
+/// Budget: the share of the whole for captures, while an operator has some.
+const CAPTURE_SHARE: u64 = 16;
+/// Budget: and its bytes at most.
+const CAPTURE_MAX: u64 = 192 << 20;
 
 /// The whole and its parts, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +46,8 @@ pub struct Totals {
     pub tables: u64,
     /// Messages to processes that do not take them.
     pub waiting: usize,
+    /// What captures of all vNICs keep until it is written.
+    pub captures: usize,
 }
 
 impl Totals {
@@ -54,9 +60,10 @@ impl Totals {
         let whole = whole.max(Totals::LEAST);
         let part = |share: u64, most: u64| usize::try_from((whole / share).min(most)).unwrap_or(0);
         let (kept, waiting) = (part(KEPT_SHARE, KEPT_MAX), part(WAITING_SHARE, WAITING_MAX));
+        let captures = part(CAPTURE_SHARE, CAPTURE_MAX);
         let datagrams = whole / DATAGRAM_SHARE;
         let (connections, tables) = (datagrams * CONNECTION_PARTS, whole / TABLE_SHARE);
-        Totals { whole, kept, waiting, connections, datagrams, tables }
+        Totals { whole, kept, waiting, captures, connections, datagrams, tables }
     }
 
     /// Of what this machine, and our cgroup, have.
@@ -125,8 +132,8 @@ mod tests {
                     && (totals.kept + totals.waiting) as u64 <= totals.whole / 8
             );
             let rows = totals.connections + totals.datagrams + totals.tables;
-            let parts = rows + (totals.kept + totals.waiting) as u64;
-            assert!(parts <= totals.whole / 8 * 7, "{parts} of {}", totals.whole);
+            let parts = rows + (totals.kept + totals.waiting + totals.captures) as u64;
+            assert!(parts <= totals.whole / 32 * 29, "{parts} of {}", totals.whole);
         }
         assert!(Totals::of_machine().whole >= Totals::LEAST);
     }

@@ -1,4 +1,4 @@
-//! What the helper is doing: few things of a kind at a time, and fewer of one user's.
+//! What the helper is doing: few things of a kind at a time, and fewer of each branch of cgroups.
 //!
 //! What is under way is counted where it lies: there is no number beside the rows that could be
 //! wrong. A question that took too long counts until the helper has answered it.
@@ -10,15 +10,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Questions of a kind that may be under way, and those of one user in one cgroup, since others
-/// must find one free. Together they are fewer than the helper's
-/// [`WORKERS`](omniverb_netns::WORKERS). Who a process is the kernel says without waiting, so a few
-/// are enough, and leave the processor to the daemon when somebody connects as fast as he can.
-fn slots(kind: Kind) -> (usize, usize) {
-    match kind {
-        Kind::Process => (4, 2),
-        Kind::Addresses | Kind::Port => (16, 4),
-    }
+/// Questions of a kind that may be under way below a branch that is so many steps of cgroups (and
+/// the user) from the root. Each step has half of what the one above has, since others must find
+/// one free: a user gains nothing by cgroups of its own.
+///
+/// All kinds together are fewer than the helper's [`WORKERS`](omniverb_netns::WORKERS). The kernel
+/// says at once which process is at the end of a connection, so a few such questions are enough,
+/// and leave the processor to the daemon when many connect.
+fn slots(kind: Kind, steps: usize) -> usize {
+    let all: usize = match kind {
+        Kind::Process => 4,
+        Kind::Addresses | Kind::Port => 16,
+    };
+    (all >> steps.min(all.ilog2() as usize)).max(1)
 }
 
 /// For whom something is asked.
@@ -107,13 +111,17 @@ impl UnderWay {
 
     /// One more of a kind may be under way.
     pub(crate) fn has_room(&self, kind: Kind) -> bool {
-        self.questions(kind).count() < slots(kind).0
+        self.questions(kind).count() < slots(kind, 0)
     }
 
-    /// One more of a kind and a user.
-    pub(crate) fn has_room_for(&self, question: &Question) -> bool {
-        let same = self.questions(question.kind).filter(|other| other.holder == question.holder);
-        same.count() < slots(question.kind).1
+    /// One more of a kind in each branch that leads to its holder.
+    pub(crate) fn has_room_for(&self, Question { kind, holder, .. }: &Question) -> bool {
+        let others = self.questions(*kind).map(|other| other.holder.shared_steps(holder));
+        let shared: Vec<usize> = others.collect();
+        (0..=holder.steps()).all(|steps| {
+            let below = shared.iter().filter(|shared| **shared >= steps);
+            below.count() < slots(*kind, steps)
+        })
     }
 
     /// It was asked, and is waited for until `deadline`.
@@ -167,16 +175,20 @@ mod tests {
     use super::*;
 
     fn question(kind: Kind, user: u32) -> Question {
+        question_of(kind, Holder::new("", user))
+    }
+
+    fn question_of(kind: Kind, holder: Holder) -> Question {
         let file = std::fs::File::open("/dev/null").unwrap();
         let enclosed = Enclosed::Process(Arc::new(file.into()));
-        let (subject, holder) = (Subject::Arrival(SessionId(1)), Holder::new("", user));
+        let subject = Subject::Arrival(SessionId(1));
         Question { kind, subject, holder, enclosed }
     }
 
     #[test]
     fn of_one_user_and_of_a_kind_there_are_few_until_they_end() {
         let mut under_way = UnderWay::default();
-        let (most, of_one) = slots(Kind::Port);
+        let (most, of_one) = (slots(Kind::Port, 0), slots(Kind::Port, 1));
         for id in 0..most {
             let user = (id / of_one) as u32;
             assert!(under_way.has_room(Kind::Port));
@@ -192,6 +204,37 @@ mod tests {
         assert!(under_way.has_room_for(&question(Kind::Port, 0)));
         (1..most).for_each(|id| _ = under_way.end(id as u64).unwrap());
         assert!(under_way.is_empty() && under_way.next_deadline().is_none());
+    }
+
+    #[test]
+    fn cgroups_of_its_own_give_a_user_no_more() {
+        let kinds = [(Kind::Process, 4), (Kind::Port, 16), (Kind::Addresses, 16)];
+        for (kind, all) in kinds {
+            let mut under_way = UnderWay::default();
+            let mut id = 0;
+            let mut fill = |under_way: &mut UnderWay, cgroup: &str, user| {
+                let question = question_of(kind, Holder::new(cgroup, user));
+                let has_room = under_way.has_room_for(&question);
+                if has_room {
+                    id += 1;
+                    under_way.begin(id, question, 10);
+                }
+                has_room
+            };
+            // One tenant, whatever it splits into.
+            for number in 0..64 {
+                fill(&mut under_way, &format!("nasty/{}/{number}", number % 8), number % 3);
+            }
+            assert!(under_way.rows.len() <= all / 2, "{}", under_way.rows.len());
+            assert!(under_way.has_room(kind));
+            assert!(fill(&mut under_way, "good", 0), "{kind:?}");
+            // The same below a branch that both share.
+            let mut under_way = UnderWay::default();
+            for number in 0..64 {
+                fill(&mut under_way, &format!("all/nasty/{number}"), 0);
+            }
+            assert!(fill(&mut under_way, "all/good", 0), "{kind:?}");
+        }
     }
 
     #[test]

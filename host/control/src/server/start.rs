@@ -87,7 +87,8 @@ impl Server {
         }
         let engine = Packets::start(&settings.pulses, settings.memory.kept)
             .map_err(os("start its engine"))?;
-        let recorder = Recorder::start(&settings.pulses).map_err(os("start its recorder"))?;
+        let recorder = Recorder::start(&settings.pulses, settings.memory.captures)
+            .map_err(os("start its recorder"))?;
         let captures = Captures::new(recorder);
         let pulse = settings.pulses.vital("control");
         let probes = Probes::new(settings.pulses.clone());

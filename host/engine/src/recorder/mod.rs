@@ -31,6 +31,10 @@ use self::task::Task;
 pub use rebuild::TracedEnd;
 pub use task::Summary;
 
+/// Budget: the share of what captures may keep for what processes tell; packets of the engine have
+/// the rest.
+const KEPT_BACK_SHARE: usize = 3;
+
 /// The handle that the control plane holds. Dropping it ends all captures; their files are
 /// complete then.
 pub struct Recorder {
@@ -43,22 +47,23 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Starts the thread.
+    /// Starts the thread. `bytes`: what all captures together may keep until it is written.
     ///
     /// # Errors
     /// `EMFILE`, `EAGAIN` and the like.
-    pub fn start(pulse: Pulse) -> io::Result<Recorder> {
+    pub fn start(pulse: Pulse, bytes: usize) -> io::Result<Recorder> {
+        let kept_back = bytes / KEPT_BACK_SHARE;
         let (tasks, work) = mpsc::channel();
         let (tell_begun, begun) = mpsc::channel();
         let (tell, ended) = mpsc::channel();
         let ready = Arc::new(EventFd::new()?);
-        let thread = thread::Thread::new(work, tell_begun, tell, ready.clone());
+        let thread = thread::Thread::new(work, tell_begun, tell, ready.clone(), kept_back);
         let thread = std::thread::Builder::new()
             .name("recorder".into())
             .spawn(move || thread.run(&pulse))?;
         let (tasks, thread) = (Some(tasks), Some(thread));
         let (begun, ended) = (Mutex::new(begun), Mutex::new(ended));
-        let room = CaptureRoom::default();
+        let room = CaptureRoom::new(bytes - kept_back);
         Ok(Recorder { tasks, thread, begun, ended, ready, room })
     }
 

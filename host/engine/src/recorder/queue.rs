@@ -13,8 +13,6 @@ use std::sync::{Arc, Mutex};
 const ADDRESSES_MAX: usize = 64;
 /// Budget: bytes of one capture that may wait to be written down.
 const BYTES_MAX: usize = 64 << 20;
-/// Budget: those of all captures together; none has more than is left for others.
-const ALL_BYTES_MAX: usize = 128 << 20;
 
 /// A packet that the engine sent or received.
 pub(crate) struct CapturedPacket {
@@ -30,12 +28,12 @@ pub(crate) struct CapturedPacket {
     _part: Part,
 }
 
-/// Room for what waits of all captures.
+/// Room for what waits of all captures; none has more than is left for others.
 pub(crate) struct CaptureRoom(Room);
 
-impl Default for CaptureRoom {
-    fn default() -> CaptureRoom {
-        CaptureRoom(Room::new(ALL_BYTES_MAX))
+impl CaptureRoom {
+    pub(crate) fn new(bytes: usize) -> CaptureRoom {
+        CaptureRoom(Room::new(bytes))
     }
 }
 
@@ -149,7 +147,7 @@ mod tests {
         let [one, other] = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap());
         sender.has_sent(one);
         assert!(!sender.has_from(one), "nobody copied it");
-        sender.set(Some(Arc::new(PacketQueue::new(100, &CaptureRoom::default()))));
+        sender.set(Some(Arc::new(PacketQueue::new(100, &CaptureRoom::new(2 * BYTES_MAX)))));
         sender.has_sent(one);
         assert!(sender.has_from(one) && !sender.has_from(other));
         sender.set(None);
@@ -158,7 +156,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_counted_and_memory_bounded() {
-        let queue = Arc::new(PacketQueue::new(100, &CaptureRoom::default()));
+        let queue = Arc::new(PacketQueue::new(100, &CaptureRoom::new(2 * BYTES_MAX)));
         let mut sender = CaptureSender::default();
         assert!(!sender.is_on());
         sender.set(Some(queue.clone()));

@@ -30,8 +30,6 @@ const HOLD: u64 = 20_000_000;
 const LOOK: Duration = Duration::from_millis(3);
 /// How often files are brought up to date, in nanoseconds.
 const FLUSH_EVERY: u64 = 50_000_000;
-/// Budget: bytes kept back; beyond that rings fill up, and who tells drops.
-const KEPT_BACK_MAX: usize = 64 << 20;
 /// Turns for what is left in a ring when its process ends.
 const LAST_TURNS: usize = 64;
 /// What packets of direct links would carry: "may be marked when there is congestion".
@@ -79,20 +77,18 @@ impl Ord for Event {
     }
 }
 
-/// What is kept back.
+/// What is kept back. Beyond what the room has rings fill up, and what processes tell is dropped.
 struct KeptBack {
     heap: BinaryHeap<Reverse<Event>>,
     room: Room,
     count: u64,
 }
 
-impl Default for KeptBack {
-    fn default() -> KeptBack {
-        KeptBack { heap: BinaryHeap::new(), room: Room::new(KEPT_BACK_MAX), count: 0 }
-    }
-}
-
 impl KeptBack {
+    fn new(bytes: usize) -> KeptBack {
+        KeptBack { heap: BinaryHeap::new(), room: Room::new(bytes), count: 0 }
+    }
+
     /// One more, however much there is: whoever reads looks at [`Self::is_full`] first.
     fn add(&mut self, time: u64, content: Content) {
         self.count += 1;
@@ -101,7 +97,7 @@ impl KeptBack {
     }
 
     fn is_full(&self) -> bool {
-        self.room.taken() > KEPT_BACK_MAX
+        self.room.taken() > self.room.most()
     }
 
     /// The oldest, if it happened before `until`.
@@ -136,6 +132,7 @@ impl Thread {
         tell_begun: mpsc::Sender<(u64, Option<Errno>)>,
         tell: mpsc::Sender<(u64, Summary)>,
         ready: Arc<EventFd>,
+        kept_back: usize,
     ) -> Thread {
         let (captures, processes) = (BTreeMap::new(), Processes::default());
         Thread {
@@ -145,7 +142,7 @@ impl Thread {
             ready,
             captures,
             processes,
-            kept_back: KeptBack::default(),
+            kept_back: KeptBack::new(kept_back),
             flushed: 0,
         }
     }

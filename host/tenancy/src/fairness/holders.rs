@@ -63,6 +63,18 @@ impl Holder {
         self.0.iter().map(word).collect()
     }
 
+    /// How many steps from the root this one shares with another.
+    #[must_use]
+    pub fn shared_steps(&self, other: &Holder) -> usize {
+        self.0.iter().zip(&*other.0).take_while(|(one, other)| one == other).count()
+    }
+
+    /// How many steps the way to it has.
+    #[must_use]
+    pub fn steps(&self) -> usize {
+        self.0.len()
+    }
+
     pub(crate) fn parts(&self) -> &[Part] {
         &self.0
     }

@@ -33,14 +33,14 @@ impl Bench {
         let ((_, tasks), (begun, _), (tell, ended)) =
             (mpsc::channel(), mpsc::channel(), mpsc::channel());
         let ready = Arc::new(EventFd::new().unwrap());
-        let thread = Thread::new(tasks, begun, tell, ready);
+        let thread = Thread::new(tasks, begun, tell, ready, 1 << 20);
         let memory = Window::private(TRACE_BYTES);
         let tracer = Tracer::new(&memory).unwrap();
         Bench { thread, ended, memory, tracer }
     }
 
     fn begin(&mut self, capture: u64) {
-        let (file, queue) = (file(), Arc::new(PacketQueue::new(100, &CaptureRoom::default())));
+        let (file, queue) = (file(), Arc::new(PacketQueue::new(100, &CaptureRoom::new(1 << 20))));
         let (vnic, snap_bytes) = (VNIC, 100);
         self.thread.obey(Task::Begin { capture, vnic, file, snap_bytes, queue });
     }
