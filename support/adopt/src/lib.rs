@@ -303,17 +303,20 @@ fn move_back(
     Ok(())
 }
 
-/// In steps: behind each the file is emptied, so that there is little that exists twice.
+/// In steps: behind each the file is emptied, so that there is little that exists twice. From the
+/// end to the beginning: to find the end of what the file holds the kernel goes through all that is
+/// there, which is no more than a step if what follows has been emptied.
 fn move_place(region: &Region, mover: &mut Mover<'_>, place: &Place) -> Result<(), AdoptError> {
     let Part { address, length, offset } = place.part;
     let pagemap = work::open_pagemap();
-    let mut done = 0;
-    while done < length {
-        let (staging, staged) = reserve::pages(STRETCH_BYTES_MAX.min(length - done))?;
+    let mut left = length;
+    while left > 0 {
+        let (staging, staged) = reserve::pages(STRETCH_BYTES_MAX.min(left))?;
+        let begin = left - staged;
         let stretch = Stretch {
             region,
-            offset: offset + done as u64,
-            address: address + done,
+            offset: offset + begin as u64,
+            address: address + begin,
             length: staged,
         };
         let direction = Direction::Back {
@@ -337,7 +340,7 @@ fn move_place(region: &Region, mover: &mut Mover<'_>, place: &Place) -> Result<(
         if !is_mapped(region, (stretch.offset, staged))? {
             region.empty(stretch.offset, staged);
         }
-        done += staged;
+        left = begin;
     }
     Ok(())
 }
