@@ -2,7 +2,7 @@
 
 use crate::memory::{Memory, PAGE, errno, set_errno, signal_mask};
 use crate::{Outcome, cycles, require};
-use omniverb_adopt::{Access, Strategy, adopt, adopt_with};
+use omniverb_adopt::{Access, AdoptError, Strategy, adopt, adopt_with};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 /// Peers may write every second time.
@@ -94,7 +94,12 @@ pub fn sparse() -> Outcome {
         for at in [0, LENGTH / 16, LENGTH / 8 - 1] {
             memory.set(at, 7);
         }
-        let pages = adopt_with(memory.address, LENGTH, Access::ReadWrite, &[strategy]).unwrap();
+        let pages = loop {
+            match adopt_with(memory.address, LENGTH, Access::ReadWrite, &[strategy]) {
+                Err(AdoptError::Busy) => {} // the machine is
+                outcome => break outcome.unwrap(),
+            }
+        };
         assert_eq!(file_of(&pages).metadata().unwrap().blocks() * 512, 3 * PAGE as u64);
         crate::give_back(pages, &[strategy]);
         for at in [0, LENGTH / 16, LENGTH / 8 - 1] {
