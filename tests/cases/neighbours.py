@@ -1,6 +1,6 @@
-"""What a neighbour in the same network can do with an ordinary UDP socket: floods of any kind to
-port 4791 of others end no link between these, keep no new one from being direct, and hide no
-packet filter for long."""
+"""What a neighbour in the same network can do with an ordinary UDP socket, or a raw one: floods of
+any kind to port 4791 of others end no link between these, keep no new one from being direct, and
+hide no packet filter for long."""
 
 import contextlib
 import functools
@@ -22,11 +22,11 @@ _FLOOD_SECONDS = 20
 _LONGEST = 10 * _CONSENT_SECONDS + 30
 
 
-def _flood(place, kinds, victims):
+def _flood(place, kinds, victims, forged=False):
     """The fourth container floods some of the first three."""
     attacker = place.containers[3]
-
-    return payloads.flood(place.stage, attacker.namespace, kinds, attacker.address,
+    own = None if forged else attacker.address
+    return payloads.flood(place.stage, attacker.namespace, kinds, own,
                           [one.address for one in victims], _RATE * len(victims))
 
 
@@ -40,7 +40,7 @@ def _ways(daemon):
     return found
 
 
-def _goes_on_and_begins(kinds, place):
+def _goes_on_and_begins(kinds, forged, place):
     """A link that is there stays; ones that are made meanwhile are direct."""
     one, other, third, _ = place.containers
     old = duet.Duet(SimpleNamespace(server=one, client=third),
@@ -49,7 +49,7 @@ def _goes_on_and_begins(kinds, place):
         process.until(lambda: _ways(place.daemon) == ["direct", "direct"], 20,
                       lambda: f"a direct link: {_ways(place.daemon)}")
         begun = time.monotonic()
-        with _flood(place, kinds, [one]):
+        with _flood(place, kinds, [one], forged):
             while time.monotonic() < begun + _FLOOD_SECONDS:
                 try:
                     _begins(place, one, other)
@@ -68,7 +68,8 @@ def _begins(place, one, other):
     try:
         process.until(lambda: len(_ways(place.daemon)) == 4, 20,
                       lambda: f"another link: {_ways(place.daemon)} {new.text(1)}")
-        check(set(_ways(place.daemon)) == {"direct"}, f"{_ways(place.daemon)}")
+        ways = _ways(place.daemon)
+        check(set(ways) == {"direct"}, f"{ways}: {place.daemon.status()}")
         new.finish(40)
         process.until(lambda: len(_ways(place.daemon)) <= 2, 20, "the end of the other link")
     finally:
@@ -111,7 +112,10 @@ def _place(stage):
 def groups():
     """Four containers, of which the last one is hostile."""
     floods = [(kind, [kind]) for kind in payloads.KINDS] + [("mixed", list(payloads.KINDS))]
-    cases = [*(Case(f"neighbours.flood_of_{name}", functools.partial(_goes_on_and_begins, kinds),
-                    150) for name, kinds in floods),
+    flood_cases = [(name, kinds, False) for name, kinds in floods]
+    flood_cases += [("forged_sources", list(payloads.KINDS), True)]
+    cases = [*(Case(f"neighbours.flood_of_{name}",
+                    functools.partial(_goes_on_and_begins, kinds, forged), 150)
+               for name, kinds, forged in flood_cases),
              Case("neighbours.a_wall_in_a_flood_ends_a_link", _wall_in_a_flood, 120)]
     return [Group("neighbours", cases, _place, weight=CROWDS)]

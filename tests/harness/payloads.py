@@ -1,11 +1,13 @@
-"""What a neighbour without any privilege can send to UDP port 4791: payloads for
-`programs/flood.c payloads`, of every kind that the port knows, with right checksums.
+"""What a neighbour can send to UDP port 4791: payloads for `programs/flood.c payloads`, of every
+kind that the port knows, with right checksums. One without any privilege has one address, one with
+`CAP_NET_RAW` all.
 """
 
 import contextlib
 import os
 import random
 import re
+import socket
 import struct
 import subprocess
 
@@ -14,6 +16,7 @@ from .case import check
 
 _BEGINS = b"\xff\x0f" + bytes(10)
 _SPORT = 0xC123
+_WHOLE_PACKET = 65536  # no port of a sender (flood.c)
 _QP1, _QKEY_QP1 = 1, 0x80010000
 # Messages of the connection manager: MRA, REJ, REP, RTU, DREQ, DREP, SIDR_REP.
 _ANSWERS = (0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x18)
@@ -60,14 +63,31 @@ KINDS = {"handshakes": handshakes, "noise": noise, "management": management,
          "strangers": strangers}
 
 
+def _address(rng):
+    """One that nothing has in the network of containers."""
+    return f"10.77.0.{rng.randrange(100, 250)}"
+
+
+def _whole(own, to, sport, payload):
+    """An IPv4 packet with no checksums, as a raw socket takes it."""
+    length = 28 + len(payload)
+    return (struct.pack(">BBHHHBBH", 0x45, 0, length, 0, 0x4000, 64, 17, 0)
+            + socket.inet_aton(own) + socket.inet_aton(to)
+            + struct.pack(">HHHH", sport or _SPORT, roce.PORT, length - 20, 0) + payload)
+
+
 def lines(kinds, own, targets, each=256):
-    """What `flood payloads` reads: many different ones of these kinds to all targets."""
+    """What `flood payloads` reads: many different ones of these kinds to all targets; each from
+    another forged address if `own` is None."""
     rng, found = random.Random(7), []
     while len(found) < each * len(targets):
         for to in targets:
             for kind in kinds:
-                found += [f"{to} {port} {payload.hex() or '00'}"
-                          for port, payload in KINDS[kind](rng, own, to)]
+                source = own or _address(rng)
+                for port, payload in KINDS[kind](rng, source, to):
+                    if own is None:
+                        port, payload = _WHOLE_PACKET, _whole(source, to, port, payload)
+                    found.append(f"{to} {port} {payload.hex() or '00'}")
     # Those of one socket leave together.
     found.sort(key=lambda line: line.split()[1])
     return "\n".join(found[:4096]) + "\n\n"
@@ -75,8 +95,8 @@ def lines(kinds, own, targets, each=256):
 
 @contextlib.contextmanager
 def flood(stage, namespace, kinds, own, targets, rate):
-    """Floods from the address `own` with so many packets a second in all, if the machine has the
-    time for that."""
+    """Floods from the address `own`, or from forged ones, with so many packets a second in all, if
+    the machine has the time for that."""
     running = process.start([*namespace.enter(), stage.programs / "flood", "payloads", rate],
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT, text=True)

@@ -50,9 +50,28 @@ TEST(datagrams)
 }
 
 #define TEMPLATES 4096
+#define WHOLE_PACKET 65536
+
+static int socket_for(unsigned port)
+{
+    if (port == WHOLE_PACKET) {
+        int raw = socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
+        check(raw >= 0, "raw socket: %m");
+        return raw;
+    }
+    int s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    check(s >= 0, "socket: %m");
+    /* Packets without an identification, as those of RoCE: it is part of their checksum. */
+    int forbid = IP_PMTUDISC_DO;
+    check(!setsockopt(s, IPPROTO_IP, IP_MTU_DISCOVER, &forbid, sizeof forbid), "%m");
+    struct sockaddr_in own = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    check(!bind(s, (void *)&own, sizeof own), "bind to %u: %m", port);
+    return s;
+}
 
 /* Payloads that standard input has, over and over, as fast as allowed. A line of standard input:
- * IPv4 address, port of the sender (0: any), payload in hexadecimal; an empty one ends them.
+ * IPv4 address, port of the sender (0: any; 65536: a whole IP packet), payload in hexadecimal; an
+ * empty one ends them.
  * Arguments: packets a second in all. Goes on until standard input ends; then it prints how many it
  * sent and for how many ms. */
 static unsigned read_payloads(struct mmsghdr *messages, int *sockets)
@@ -78,13 +97,7 @@ static unsigned read_payloads(struct mmsghdr *messages, int *sockets)
                                                   .msg_namelen = sizeof to[count],
                                                   .msg_iov = &parts[count], .msg_iovlen = 1};
         if (known < 0 || port != known_port) {
-            known = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-            check(known >= 0, "socket: %m");
-            /* Packets without an identification, as those of RoCE: it is part of their checksum. */
-            int forbid = IP_PMTUDISC_DO;
-            check(!setsockopt(known, IPPROTO_IP, IP_MTU_DISCOVER, &forbid, sizeof forbid), "%m");
-            struct sockaddr_in own = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-            check(!bind(known, (void *)&own, sizeof own), "bind to %u: %m", port);
+            known = socket_for(port);
             known_port = port;
         }
         sockets[count++] = known;

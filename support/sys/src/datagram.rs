@@ -51,16 +51,28 @@ pub struct Sender {
     pub is_ipv6: bool,
 }
 
+impl Sender {
+    /// Less than half of the send buffer is used, as [`Port::is_half_free`].
+    #[must_use]
+    pub fn is_half_free(&self) -> bool {
+        crate::drops::is_half_free(self.socket.as_fd())
+    }
+}
+
 fn socket(family: AddressFamily) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(socket_with(family, SocketType::DGRAM, flags, None)?)
 }
 
-/// A socket that many datagrams can wait in; with privilege beyond the system's usual limit.
+/// A socket that many datagrams can wait in, either way; with privilege beyond the system's usual
+/// limit.
 fn receiver(family: AddressFamily) -> io::Result<OwnedFd> {
     let socket = socket(family)?;
     if sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER_BYTES).is_err() {
         sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_BYTES)?;
+    }
+    if sockopt::set_socket_send_buffer_size_force(&socket, SEND_BUFFER_BYTES).is_err() {
+        sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES)?;
     }
     Ok(socket)
 }
@@ -226,6 +238,13 @@ impl Port {
             }
         };
         Ok(())
+    }
+
+    /// Less than half of the send buffer of the port is used. The kernel keeps datagrams to a
+    /// neighbour that it asks the network for, for seconds if there is none.
+    #[must_use]
+    pub fn is_half_free(&self, to: IpAddr) -> bool {
+        self.socket_of(to).map_or(true, |socket| crate::drops::is_half_free(socket.as_fd()))
     }
 
     /// Takes what is sent to a multicast group from now on, at `interface`. If that is zero: for

@@ -1,14 +1,16 @@
-//! What waits in front of a socket, and how many datagrams the kernel dropped there, mostly since
-//! its receive queue was full.
+//! What waits in front of a socket and behind it, and how many datagrams the kernel dropped there,
+//! mostly since its receive queue was full.
 #![expect(unsafe_code)]
 // UNSAFETY: a socket option that rustix does not offer.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// `SO_MEMINFO` (Linux 4.12), and which of its numbers these are (`SK_MEMINFO_RMEM_ALLOC`,
-/// `SK_MEMINFO_DROPS`).
+/// `SK_MEMINFO_WMEM_ALLOC`, `SK_MEMINFO_SNDBUF`, `SK_MEMINFO_DROPS`).
 const SO_MEMINFO: libc::c_int = 55;
 const WAITING: usize = 0;
+const UNSENT: usize = 2;
+const SEND_BUFFER: usize = 3;
 const DROPS: usize = 8;
 const NUMBERS: usize = DROPS + 1;
 
@@ -20,6 +22,11 @@ pub(crate) fn count(socket: BorrowedFd<'_>) -> Option<u32> {
 /// Bytes of the kernel's memory that what waits takes; `None`: the kernel does not say.
 pub(crate) fn waiting(socket: BorrowedFd<'_>) -> Option<u32> {
     numbers(socket).map(|numbers| numbers[WAITING])
+}
+
+/// Less than half of what may wait to be sent does, or the kernel does not say.
+pub(crate) fn is_half_free(socket: BorrowedFd<'_>) -> bool {
+    numbers(socket).is_none_or(|numbers| numbers[UNSENT] < numbers[SEND_BUFFER] / 2)
 }
 
 fn numbers(socket: BorrowedFd<'_>) -> Option<[u32; NUMBERS]> {
@@ -44,6 +51,7 @@ fn numbers(socket: BorrowedFd<'_>) -> Option<[u32; NUMBERS]> {
 mod tests {
     use crate::datagram::Port;
     use std::net::{Ipv4Addr, UdpSocket};
+    use std::os::fd::AsFd;
 
     #[test]
     fn what_finds_a_full_queue_is_counted() {
@@ -58,5 +66,15 @@ mod tests {
         }
         let dropped = port.dropped().wrapping_sub(before);
         assert!((1..=64).contains(&dropped), "{dropped}");
+    }
+
+    #[test]
+    fn what_waits_to_be_sent_fills_the_send_buffer() {
+        // What nobody reads counts as the sender's, between sockets of Unix.
+        let (one, other) = std::os::unix::net::UnixDatagram::pair().unwrap();
+        one.set_nonblocking(true).unwrap();
+        assert!(super::is_half_free(one.as_fd()));
+        while one.send(&[0; 16 << 10]).is_ok() {}
+        assert!(!super::is_half_free(one.as_fd()) && super::is_half_free(other.as_fd()));
     }
 }

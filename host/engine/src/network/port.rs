@@ -2,7 +2,7 @@
 //! carries its datagrams, one by one.
 
 use omniverb_sys::carried::{Came, Carried, Head, MESSAGE_MAX};
-use omniverb_sys::datagram::Port;
+use omniverb_sys::datagram::{Port, Sender};
 use omniverb_transport::Ecn;
 use omniverb_wire::{DATAGRAM_MAX, Flow, Identification, PORT};
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
@@ -174,10 +174,19 @@ impl Sockets {
         found.next().map(|(sender, state)| (sender.socket.as_fd(), state))
     }
 
-    /// Answers a datagram that came from there, by the port that it came to. What the network does
-    /// not take is lost.
+    /// Answers a datagram of a stranger, by the port that it came to. What the network does not
+    /// take is lost. Half of the send buffer is left to questions of our own: an address without a
+    /// host keeps answers there for seconds.
     pub(crate) fn answer(&self, bytes: &[u8], to: IpAddr, interface: u32) {
-        let _ = self.port.send(bytes, None, to, interface);
+        if self.port.is_half_free(to) {
+            let _ = self.port.send(bytes, None, to, interface);
+        }
+    }
+
+    /// A packet may be sent to a stranger, which leaves the other half of the send buffer to peers.
+    pub(crate) fn may_send_to_stranger(&self, to: IpAddr) -> bool {
+        let mut senders = self.port.senders().iter();
+        senders.find(|sender| sender.is_ipv6 == to.is_ipv6()).is_none_or(Sender::is_half_free)
     }
 
     /// Sends a train of packets of `segment` bytes. What the network does not take is lost, as

@@ -48,8 +48,12 @@ impl State {
         let Some(home) = self.vnics.get_mut(vnic) else { return };
         let now = clock::now();
         match recipient {
-            Recipient::Stranger if !home.tidings.may_answer(underlay.remote, now) => return,
-            Recipient::Stranger => {}
+            Recipient::Stranger => {
+                let may_answer = home.tidings.may_answer(underlay.remote, now);
+                if !may_answer || !home.sockets.may_send_to_stranger(underlay.remote) {
+                    return;
+                }
+            }
             Recipient::Known => home.spoken.sends(data, underlay.remote, now),
         }
         let Underlay { local: source, remote: destination, interface, key: None } = *underlay
