@@ -44,7 +44,7 @@ _STRICT = [("adoption.no_store_is_lost", [2000, 3], 120),
            ("nopoll.receiver_asleep", [], 60)]
 # As root outside of containers, where everything is permitted.
 _ROOT = ["arrangements.deregistered_under_writes", "arrangements.own_userfaultfd",
-         "arrangements.guard_pages"]
+         "arrangements.guard_pages", "arrangements.ring_across_fork"]
 # More of the same, for `make soak`: (setting, test, arguments, limit).
 _SLOW = [
     ("containers", "adoption.no_store_is_lost", [200_000, 6], 900),

@@ -3,6 +3,7 @@
 #include "common.h"
 
 #include <fcntl.h>
+#include <linux/io_uring.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <pthread.h>
@@ -11,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 
 #define PAGE 4096u
@@ -212,6 +214,134 @@ TEST(grown)
     memset(grown + SPAN, 1, SPAN);
     same(grown[0], 7);
     same(grown[SPAN - 1], 7);
+    end();
+}
+
+/* All of a region is moved elsewhere. What was stored before, and what is stored there, stays. */
+TEST(moved)
+{
+    begin();
+    char *memory = pages(SPAN, 7), *other;
+    struct ibv_mr *mr = mr_make(&d, memory, SPAN, ALL_ACCESS);
+    is_read(mr, memory, SPAN, 7);
+    char *there = mremap(memory, SPAN, SPAN, MREMAP_MAYMOVE | MREMAP_FIXED, pages(SPAN, 3));
+    check(there != MAP_FAILED, "mremap: %m");
+    other = mmap(memory, SPAN, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    check(other == memory, "the old place is not free: %m");
+    memset(other, 5, SPAN);
+    memset(there + PAGE, 9, PAGE);
+    same(ibv_dereg_mr(mr), 0);
+    for (size_t i = 0; i < SPAN; i++) {
+        same(there[i], i / PAGE == 1 ? 9 : 7);
+        same(other[i], 5);
+    }
+    end();
+}
+
+/* What a library has, its data and the zeroed pages behind, is gone before its regions are. */
+TEST(unmapped_with_its_library)
+{
+    begin();
+    int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    char *memory = pages(2 * SPAN, 7);
+    check(mmap(memory, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file, 0) == memory,
+          "%m");
+    memset(memory, 7, PAGE);
+    struct ibv_mr *mr[] = {
+        mr_make(&d, memory, SPAN, ALL_ACCESS), /* a file's pages, and others */
+        mr_make(&d, memory + SPAN, SPAN, ALL_ACCESS),
+    };
+    is_read(mr[0], memory, SPAN, 7);
+    is_read(mr[1], memory + SPAN, SPAN, 7);
+    same(munmap(memory, 2 * SPAN), 0);
+    char *other = mmap(memory, 2 * SPAN, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    check(other == memory, "the old place is not free: %m");
+    memset(other, 5, 2 * SPAN);
+    same(ibv_dereg_mr(mr[0]), 0);
+    same(ibv_dereg_mr(mr[1]), 0);
+    for (size_t i = 0; i < 2 * SPAN; i++)
+        same(other[i], 5);
+    end();
+}
+
+static char data[SPAN] = {7};
+
+static void *read_stack(void *argument)
+{
+    char on_stack[SPAN];
+    memset(on_stack, 7, sizeof on_stack);
+    struct ibv_mr *mr = mr_make(&d, on_stack, SPAN, ALL_ACCESS);
+    is_read(mr, on_stack, SPAN, 7);
+    on_stack[PAGE] = 8;
+    same(ibv_dereg_mr(mr), 0);
+    same(on_stack[PAGE], 8);
+    same(on_stack[SPAN - 1], 7);
+    return argument;
+}
+
+/* Stacks, of the first thread and of another, and initialised data. */
+TEST(stacks_and_data)
+{
+    pthread_t thread;
+    begin();
+    read_stack(NULL);
+    same(pthread_create(&thread, NULL, read_stack, NULL), 0);
+    same(pthread_join(thread, NULL), 0);
+    memset(data, 7, sizeof data);
+    struct ibv_mr *mr = mr_make(&d, data, SPAN, ALL_ACCESS);
+    is_read(mr, data, SPAN, 7);
+    data[PAGE] = 8;
+    same(ibv_dereg_mr(mr), 0);
+    same(data[PAGE], 8);
+    same(data[SPAN - 1], 7);
+    end();
+}
+
+/* A pipe is read by io_uring into a buffer that the kernel has pinned since the pages moved. What
+ * comes after a fork reaches the program. */
+TEST(ring_across_fork)
+{
+    begin();
+    char *memory = pages(SPAN, 7);
+    struct ibv_mr *mr = mr_make(&d, memory, SPAN, ALL_ACCESS);
+    is_read(mr, memory, SPAN, 7);
+    struct io_uring_params p = {0};
+    int ring = (int)syscall(SYS_io_uring_setup, 4, &p), ends[2];
+    if (ring < 0) {
+        printf("not tried: no io_uring here (%m)\n");
+        same(ibv_dereg_mr(mr), 0);
+        end();
+        return;
+    }
+    struct iovec buffer = {memory, SPAN};
+    same(syscall(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS, &buffer, 1), 0);
+    char *queues = mmap(NULL, p.sq_off.array + p.sq_entries * 4, PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_POPULATE, ring, IORING_OFF_SQ_RING);
+    struct io_uring_sqe *entries = mmap(NULL, p.sq_entries * sizeof *entries,
+                                        PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring,
+                                        IORING_OFF_SQES);
+    check(queues != MAP_FAILED && entries != MAP_FAILED, "%m");
+    same(pipe(ends), 0);
+    pid_t child = fork();
+    if (!child)
+        _exit(memory[0] != 7 || memory[SPAN - 1] != 7);
+    reap(child);
+    entries[0] = (struct io_uring_sqe){.opcode = IORING_OP_READ_FIXED, .fd = ends[0],
+                                       .addr = (uintptr_t)memory + PAGE, .len = PAGE};
+    ((uint32_t *)(queues + p.sq_off.array))[0] = 0;
+    atomic_store((atomic_uint *)(queues + p.sq_off.tail), 1);
+    char bytes[PAGE];
+    memset(bytes, 9, sizeof bytes);
+    same(write(ends[1], bytes, sizeof bytes), (ssize_t)sizeof bytes);
+    same(syscall(SYS_io_uring_enter, ring, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0), 1);
+    same(memory[PAGE], 9);
+    same(memory[2 * PAGE - 1], 9);
+    same(memory[2 * PAGE], 7);
+    same(close(ring), 0);
+    same(ibv_dereg_mr(mr), 0);
+    same(memory[PAGE], 9);
     end();
 }
 

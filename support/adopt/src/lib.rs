@@ -53,6 +53,7 @@ pub use error::AdoptError;
 pub use fork::install as install_fork_hooks;
 pub use omniverb_sys::Access;
 pub use strategy::Strategy;
+pub use survey::kernel_may_store;
 
 use calm::Calm;
 use core::ops::ControlFlow;

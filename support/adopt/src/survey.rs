@@ -56,6 +56,19 @@ pub(crate) fn check(start: usize, end: usize) -> Result<(), AdoptError> {
     Ok(())
 }
 
+/// Whether the kernel or a device may store into pages of this process later, not by way of the
+/// page tables (io_uring, AIO, devices); true also where that is not known. A store that is under
+/// way misses pages that are moved meanwhile.
+#[must_use]
+pub fn kernel_may_store() -> bool {
+    let mut found = false;
+    let looked = maps::for_each(|mapping| {
+        found |= stores_behind_page_tables(mapping.name);
+        if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    found || looked.is_err() || holders::present()
+}
+
 impl Survey {
     fn add(&mut self, mapping: &Mapping<'_>, start: usize, end: usize, stack_pointer: usize) {
         self.mappings += 1;

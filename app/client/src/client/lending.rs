@@ -198,10 +198,11 @@ impl Client {
     }
 
     /// Has all pages back that are on files, before a fork. What could not be moved the child gets
-    /// copies of (`omniverb_adopt`).
+    /// copies of (`omniverb_adopt`). Nothing is moved where the kernel may be storing: a program
+    /// that deregisters ends its requests before, one that forks need not.
     pub(super) fn withdraw_before_fork(&self) {
         let moved = |_, extent: &Extent| !extent.is_kept();
-        if !self.keys.extents(moved).is_empty() {
+        if !self.keys.extents(moved).is_empty() && !omniverb_adopt::kernel_may_store() {
             let _ = self.withdraw(moved, Manner::BeforeFork);
             // What peers had moved until now buys them no pages: a process that forks often moves
             // as much as they need in between.
