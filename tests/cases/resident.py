@@ -229,13 +229,13 @@ def _answers(crowd):
 def _captured(crowd):
     """Captures, to which all that comes to a vNIC is copied: of as many as operators may have."""
     beside = _KEPT + _BESIDE + _rings(8 * crowd.count, 64, 4)
-    with crowd.hoards("datagrams") as qpns, contextlib.ExitStack() as stack:
-        with crowd.stays_small(_CAPTURES + beside) as look:
-            with contextlib.ExitStack() as captures:
-                for namespace in crowd.namespaces[:_CAPTURED]:
-                    captures.enter_context(crowd.captured(namespace))
-                crowd.send(qpns, 3)
-                look()
+    # Links of receivers stay until these end, which is before the daemon is to be small again.
+    with crowd.stays_small(_CAPTURES + beside) as look, crowd.hoards("datagrams") as qpns:
+        with contextlib.ExitStack() as captures:
+            for namespace in crowd.namespaces[:_CAPTURED]:
+                captures.enter_context(crowd.captured(namespace))
+            crowd.send(qpns, 3)
+            look()
 
 
 def _clients(name, most=_WAITING):
