@@ -88,7 +88,7 @@ def _host_network(pair):
     for words in (["vnic", "set", "host", "rate", "8mbit"], ["vnic", "disconnect", "host"],
                   ["capture", "-w", "/dev/null"]):
         text = process.run([*own, *words], env=options, accept=(1,))
-        check("only root" in text or "regular file" in text, f"{words}: {text}")
+        check("no socket for operators" in text or "regular file" in text, f"{words}: {text}")
     with duet.going_on(pair, "ib_send_bw"):
         process.until(lambda: len(pair.daemon.status()["vnics"]) == 2, 20, "an operator sees all")
         shown = json.loads(process.run([*own, "status", "--json"], env=options))

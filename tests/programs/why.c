@@ -46,7 +46,7 @@ TEST(faulty_requests)
     inlined.flags = IBV_SEND_INLINE;
     inlined.bytes = 4096;
     unknown.opcode = 99;
-    strange.flags = 1u << 30;
+    strange.opcode = IBV_WR_FLUSH;
     for (int again = 0; again < 2; again++) {
         same(try_post(pair[0], inlined), EINVAL);
         same(try_post(pair[0], unknown), EINVAL);
