@@ -8,12 +8,13 @@
 use core::ffi::c_void;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use omniverb_carry::instructions::{self, BEFORE};
 use rustix::fs::{Mode, OFlags, fstat, open};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
+use crate::errno::keeping_errno;
 use crate::place;
 
 /// Bytes of the list of mappings, and of code, that are read at a time.
@@ -61,29 +62,45 @@ pub(crate) fn loads(now: u64, time: u64) {
     LOADS.fetch_add(1, Ordering::SeqCst);
 }
 
-/// This process makes such calls, as far as its code tells.
+/// What the code of a process, or a part of it, says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Calls {
+    /// It makes no such calls, as far as that can be told.
+    None,
+    /// It makes some.
+    Some,
+    /// It cannot be read at the moment, as where no descriptor is left.
+    Unknown,
+}
+
+/// Whether this process makes such calls.
 #[inline]
-pub(crate) fn calls_past_libraries(now: u64) -> bool {
-    ARE_THERE.load(Ordering::Relaxed)
-        || KNOWN_LOADS.load(Ordering::Acquire) != LOADS.load(Ordering::Acquire) && look(now)
+pub(crate) fn calls_past_libraries(now: u64) -> Calls {
+    if ARE_THERE.load(Ordering::Relaxed) {
+        Calls::Some
+    } else if KNOWN_LOADS.load(Ordering::Acquire) == LOADS.load(Ordering::Acquire) {
+        Calls::None
+    } else {
+        look(now)
+    }
 }
 
 #[cold]
-fn look(now: u64) -> bool {
+fn look(now: u64) -> Calls {
     if !place::is_ours() {
-        return false;
+        return Calls::None;
     }
     let loads = LOADS.load(Ordering::SeqCst);
     // While something is being loaded it may not be there yet.
     let is_loading = (LOADS_UNTIL.load(Ordering::SeqCst).wrapping_sub(now) as i64) > 0;
-    let found = Room::made().is_some_and(|mut room| {
+    let found = Room::made().map_or(Calls::Unknown, |mut room| {
         let [list, path, code] = room.parts();
-        any_mapping(list, |mapping| mapping.has_calls(path, code))
+        in_mappings(list, |mapping| mapping.calls(path, code))
     });
-    if found {
-        ARE_THERE.store(true, Ordering::Release);
-    } else if !is_loading {
-        KNOWN_LOADS.store(loads, Ordering::Release);
+    match found {
+        Calls::Some => ARE_THERE.store(true, Ordering::Release),
+        Calls::None if !is_loading => KNOWN_LOADS.store(loads, Ordering::Release),
+        _ => {}
     }
     found
 }
@@ -117,31 +134,35 @@ impl Drop for Room {
 /// A line of proc_pid_maps(5) that is about code of a file.
 struct Mapping<'a> {
     path: &'a [u8],
+    begin: u64,
     length: u64,
     offset: u64,
     inode: u64,
 }
 
-/// Whether that is so of any mapping that has code of a file, and was not looked at before.
-fn any_mapping(list: &mut [u8], mut with: impl FnMut(&Mapping<'_>) -> bool) -> bool {
-    let Some(file) = opened(b"/proc/self/maps\0") else { return false };
-    let mut kept = 0;
+/// What mappings say that have code of a file, and were not looked at before.
+fn in_mappings(list: &mut [u8], mut with: impl FnMut(&Mapping<'_>) -> Calls) -> Calls {
+    let Some(file) = opened(b"/proc/self/maps\0") else { return Calls::Unknown };
+    let (mut kept, mut is_any_unknown) = (0, false);
     loop {
-        let Ok(got) = rustix::io::read(&file, &mut list[kept..]) else { return false };
+        let Ok(got) = rustix::io::read(&file, &mut list[kept..]) else { return Calls::Unknown };
         let end = kept + got;
         let whole = list[..end].iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let mut lines = list[..whole].split(|byte| *byte == b'\n');
-        let mut is_one = |mapping: Mapping<'_>| {
-            let is_one = !mapping.is_known() && with(&mapping);
-            mapping.gets_known();
-            is_one
+        let mut makes_calls = |mapping: Mapping<'_>| {
+            let calls = if mapping.is_known() { Calls::None } else { with(&mapping) };
+            match calls {
+                Calls::Unknown => is_any_unknown = true,
+                _ => mapping.gets_known(),
+            }
+            calls == Calls::Some
         };
-        if lines.any(|line| Mapping::of(line).is_some_and(&mut is_one)) {
-            return true;
+        if lines.any(|line| Mapping::of(line).is_some_and(&mut makes_calls)) {
+            return Calls::Some;
         }
         // A line that is longer than all of the room is none of a library.
         if got == 0 || whole == 0 && end == list.len() {
-            return false;
+            return if is_any_unknown { Calls::Unknown } else { Calls::None };
         }
         list.copy_within(whole..end, 0);
         kept = end - whole;
@@ -171,7 +192,7 @@ impl<'a> Mapping<'a> {
         let mut ends = range.split(|byte| *byte == b'-');
         let (begin, end) = (number(ends.next()?, 16)?, number(ends.next()?, 16)?);
         let (length, offset) = (end.checked_sub(begin)?, number(offset, 16)?);
-        Some(Self { path, length, offset, inode: number(inode, 10)? })
+        Some(Self { path, begin, length, offset, inode: number(inode, 10)? })
     }
 
     fn word(&self) -> u64 {
@@ -193,27 +214,14 @@ impl<'a> Mapping<'a> {
         }
     }
 
-    /// Its code makes calls about sockets.
-    fn has_calls(&self, path: &mut [u8], code: &mut [u8]) -> bool {
-        // With a zero behind it.
-        let Some(to) = path.get_mut(..self.path.len() + 1) else { return false };
-        to[..self.path.len()].copy_from_slice(self.path);
-        to[self.path.len()] = 0;
-        let Some(file) = opened(to) else { return false };
-        if fstat(&file).is_ok_and(|status| status.st_ino != self.inode) {
-            return false;
-        }
-        self.has_calls_in(file.as_fd(), code)
-    }
-
-    fn has_calls_in(&self, file: std::os::fd::BorrowedFd<'_>, code: &mut [u8]) -> bool {
+    /// Whether its code makes calls about sockets.
+    fn calls(&self, path: &mut [u8], code: &mut [u8]) -> Calls {
         let (mut done, mut kept, mut found) = (0, 0, false);
         while done < self.length && !found {
             let most = usize::try_from(self.length - done).unwrap_or(CODE).min(CODE - kept);
-            let to = &mut code[kept..kept + most];
-            let Ok(got) = rustix::io::pread(file, to, self.offset + done) else { return false };
+            let got = self.read(done, path, &mut code[kept..kept + most]);
             if got == 0 {
-                return false;
+                return Calls::Unknown;
             }
             let end = kept + got;
             // What prepares a call may be in the piece before.
@@ -226,6 +234,34 @@ impl<'a> Mapping<'a> {
             code.copy_within(end - kept..end, 0);
             done += got as u64;
         }
-        found
+        if found { Calls::Some } else { Calls::None }
+    }
+
+    /// Reads what is `done` bytes behind its beginning: how many bytes. By the kernel, since it may
+    /// be mapped no more; or from its file, where that is forbidden.
+    fn read(&self, done: u64, path: &mut [u8], to: &mut [u8]) -> usize {
+        let here = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
+        let there = libc::iovec {
+            iov_base: ptr::with_exposed_provenance_mut((self.begin + done) as usize),
+            iov_len: to.len(),
+        };
+        // SAFETY: of this process's own memory; the kernel writes to `to` only.
+        let got = keeping_errno(|| unsafe {
+            libc::process_vm_readv(libc::getpid(), &raw const here, 1, &raw const there, 1, 0)
+        });
+        match usize::try_from(got) {
+            Ok(got) if got > 0 => got,
+            _ => self.read_file(done, path, to),
+        }
+    }
+
+    fn read_file(&self, done: u64, path: &mut [u8], to: &mut [u8]) -> usize {
+        // With a zero behind it.
+        let Some(name) = path.get_mut(..self.path.len() + 1) else { return 0 };
+        name[..self.path.len()].copy_from_slice(self.path);
+        name[self.path.len()] = 0;
+        let file =
+            opened(name).filter(|file| fstat(file).is_ok_and(|status| status.st_ino == self.inode));
+        file.map_or(0, |file| rustix::io::pread(&file, to, self.offset + done).unwrap_or(0))
     }
 }

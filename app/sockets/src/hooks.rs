@@ -378,9 +378,11 @@ functions! {
                 watched(call, || next_epoll_ctl(set, operation, number, event))
             });
             if result == 0 && !light::changed_set(set, operation, number, event) {
-                let operation = libc::EPOLL_CTL_DEL;
-                let call = Call::Member { set, operation, number, event };
-                watched(call, || next_epoll_ctl(set, operation, number, event));
+                if operation == libc::EPOLL_CTL_ADD {
+                    let operation = libc::EPOLL_CTL_DEL;
+                    let call = Call::Member { set, operation, number, event };
+                    watched(call, || next_epoll_ctl(set, operation, number, event));
+                }
                 return fails(libc::ENOSPC);
             }
             result

@@ -26,6 +26,9 @@ static COUNT: AtomicI32 = AtomicI32::new(0);
 /// No lower number ever was one.
 static LOWEST: AtomicI32 = AtomicI32::new(c_int::MAX);
 
+/// The place of the eventfd that wakes threads in epoll sets, as [`named`] reads it; 0: none.
+pub(crate) static WAKER: AtomicU64 = AtomicU64::new(0);
+
 /// There may be many.
 static ARE_MANY: AtomicBool = AtomicBool::new(false);
 
@@ -143,6 +146,7 @@ pub(crate) fn close(number: c_int) {
 
 /// Closes what a child has copies of, and not what it has kept itself.
 pub(crate) fn close_inherited() {
+    WAKER.store(0, Ordering::Release);
     let all = OWN.iter().zip(&KEPT.here);
     for (one, _) in all.filter(|(_, is_kept_here)| !is_kept_here.load(Ordering::Relaxed)) {
         let number = one.swap(NONE, Ordering::AcqRel);

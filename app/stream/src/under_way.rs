@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Threads at a time; nobody waits for more.
+/// Threads at a time.
 const MOST: usize = 16;
 
 /// Those that are at it, by their ids.
@@ -19,8 +19,7 @@ impl UnderWay {
         Self([const { AtomicU64::new(0) }; MOST])
     }
 
-    /// This thread begins, and is at it until what it gets is 0 again. `None`: nobody waits for it,
-    /// since there are too many.
+    /// This thread begins, and is at it until what it gets is 0 again. `None`: there are too many.
     pub fn begin(&self, id: u64) -> Option<&AtomicU64> {
         let (ok, err) = (Ordering::SeqCst, Ordering::Relaxed);
         self.0.iter().find(|place| place.compare_exchange(0, id, ok, err).is_ok())

@@ -13,12 +13,12 @@ use omniverb_carry::{Direction, Place, layout};
 use omniverb_ring::WordMemory;
 use omniverb_stream::under_way::UnderWay;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
-use rustix::process::{Pid, test_kill_process};
 use rustix::thread::{Timespec, gettid, nanosleep, sched_yield};
 
 use super::links::{Link, Memory, Note, Word};
 use super::row::Row;
 use super::{arrived, residue, shadow};
+use crate::errno::keeping_errno;
 
 /// Why a link is over.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,10 +56,13 @@ pub(super) fn settle() {
     UNDER_WAY.settle(pause, is_over);
 }
 
-/// There is no such thread any more.
+/// There is no such thread of this process any more.
 fn is_over(thread: u64) -> bool {
-    let id = i32::try_from(thread).ok().and_then(Pid::from_raw);
-    id.is_none_or(|id| test_kill_process(id).is_err())
+    keeping_errno(|| {
+        // SAFETY: no memory is involved, and no signal is sent.
+        let found = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread as c_int, 0) };
+        found < 0 && shadow::errno() == libc::ESRCH
+    })
 }
 
 /// This thread's id.
@@ -80,7 +83,13 @@ pub(super) fn detach(link: Link, number: c_int, why: Why) {
     residue::undisturbed(|| {
         let pump = link.word(Word::Pump);
         let has_pump = residue::take_pump(pump);
-        let under_way = UNDER_WAY.begin(own_id());
+        let under_way = loop {
+            if let Some(thread) = UNDER_WAY.begin(own_id()) {
+                break thread;
+            }
+            // As many as there can be: they wait for nobody.
+            settle();
+        };
         fence(Ordering::SeqCst);
         let is_its = residue::is_its(link, number);
         let is_sound = has_pump && moves(link, number, why, is_its) == Some(());
@@ -94,9 +103,7 @@ pub(super) fn detach(link: Link, number: c_int, why: Why) {
                 shadow::reset(number);
             }
         }
-        if let Some(thread) = under_way {
-            thread.store(0, Ordering::SeqCst);
-        }
+        under_way.store(0, Ordering::SeqCst);
         if has_pump {
             pump.store(0, Ordering::Release);
         }

@@ -99,7 +99,10 @@ pub(super) unsafe fn changed(
         let id = NUMBERS.look(number).id();
         let member = Member { set, number, id, events: event.events, data: event.u64 };
         link.set(Word::Number, number as u64);
-        let (is_in, may) = (members::put(link, &member, Sleepers::Wake), may_be_member(&member));
+        // What wakes sleepers is for this process only.
+        let is_own = may_be_member(&member).is_ok();
+        let sleepers = if is_own { Sleepers::Wake } else { Sleepers::Stay };
+        let (is_in, may) = (members::put(link, &member, sleepers), may_be_member(&member));
         if nothing_comes(link) && may != Err(Apart::Ever) {
             if may.is_err() {
                 link.leaves_set();

@@ -70,7 +70,7 @@ mod word;
 mod worth;
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::{AtomicBool, Ordering, fence};
 
 pub(crate) use forking::{clones, forked, forks, forks_unseen, lends, runs};
 pub(crate) use limit::{How, Limit, Wait};
@@ -277,18 +277,28 @@ pub(crate) fn inquires(number: c_int, value: c_int) {
         if value == 0 {
             link.unnote(Note::Inquires)
         } else {
-            link.note(Note::Inquires)
+            link.note(Note::Inquires);
+            ANY_INQUIRES.store(true, Ordering::Relaxed);
         }
         link.let_go();
     }
 }
 
+/// Messages of some link have said so.
+static ANY_INQUIRES: AtomicBool = AtomicBool::new(false);
+
 /// How many bytes are left behind those that were received by memory, if messages say so.
 pub(crate) fn left_behind(number: c_int) -> Option<c_int> {
+    if !ANY_INQUIRES.load(Ordering::Relaxed) {
+        return None;
+    }
     let link = links::enter(number)?;
     let left = link.has(Note::Inquires).then(|| {
-        let queued = shadow::queued(number).unwrap_or(0);
-        c_int::try_from(queued + arrived::waiting(link)).unwrap_or(c_int::MAX)
+        let left = shadow::queued(number).unwrap_or(0) + arrived::waiting(link);
+        let information = || shadow::Information::of(number);
+        // The kernel says so of the end of the stream (`tcp_inq_hint()`): there is one more read.
+        let has_ended = left == 0 && information().is_some_and(|of| of.has_ended());
+        c_int::try_from(left.max(usize::from(has_ended))).unwrap_or(c_int::MAX)
     });
     link.let_go();
     left

@@ -16,28 +16,26 @@ use rustix::io::Errno;
 use crate::own;
 use crate::table::NUMBERS;
 
-/// One more than its place among our own descriptors; 0: there is none.
-static EVENT: AtomicU64 = AtomicU64::new(0);
 /// In so many sets it may be.
 static IN_SETS: AtomicU64 = AtomicU64::new(0);
 
 /// Its data in a set: no address of the program's.
 fn data() -> u64 {
-    (&raw const EVENT).expose_provenance() as u64
+    (&raw const own::WAKER).expose_provenance() as u64
 }
 
 fn made() -> Option<BorrowedFd<'static>> {
-    if let Some(event) = own::named(&EVENT) {
+    if let Some(event) = own::named(&own::WAKER) {
         return Some(event);
     }
     let new = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
     let place = own::keep(new.as_raw_fd())?;
     let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
-    if EVENT.compare_exchange(0, place as u64 + 1, ok, err).is_err() {
+    if own::WAKER.compare_exchange(0, place as u64 + 1, ok, err).is_err() {
         // Another thread has made one.
         own::number(place).into_iter().for_each(own::close);
     }
-    own::named(&EVENT)
+    own::named(&own::WAKER)
 }
 
 fn borrow(set: c_int) -> BorrowedFd<'static> {
@@ -49,11 +47,18 @@ fn borrow(set: c_int) -> BorrowedFd<'static> {
 pub(super) fn wake(set: u32) -> bool {
     let (Some(event), Some(set)) = (made(), NUMBERS.numbers_of(set).next()) else { return false };
     IN_SETS.fetch_add(1, Ordering::SeqCst);
-    let added = epoll::add(borrow(set), event, EventData::new_u64(data()), EventFlags::IN);
+    // One that cannot be taken out any more, since the program has put something else at the number
+    // it had, is told of once.
+    let (how, data) = (EventFlags::IN | EventFlags::ONESHOT, EventData::new_u64(data()));
+    let added = epoll::add(borrow(set), event, data, how);
     if added.is_err() {
         IN_SETS.fetch_sub(1, Ordering::SeqCst);
     }
-    matches!(added, Ok(()) | Err(Errno::EXIST))
+    match added {
+        Ok(()) => true,
+        Err(Errno::EXIST) => epoll::modify(borrow(set), event, data, how).is_ok(),
+        Err(_) => false,
+    }
 }
 
 /// It may be among the events of a set.
@@ -79,7 +84,8 @@ pub(super) unsafe fn take_out(
         // SAFETY: as above.
         unsafe { events.add(next - 1).write_unaligned(events.add(next).read_unaligned()) };
     }
-    let is_out = own::named(&EVENT).is_some_and(|event| epoll::delete(borrow(set), event).is_ok());
+    let is_out =
+        own::named(&own::WAKER).is_some_and(|event| epoll::delete(borrow(set), event).is_ok());
     if is_out {
         IN_SETS.fetch_sub(1, Ordering::SeqCst);
     }

@@ -13,6 +13,7 @@ use omniverb_stream::descriptors::{Entry, Kind, Why};
 use super::links::{self, Link, Note, Word};
 use super::members::Apart;
 use super::{broker, clock, ended, leaving, mail, members, shadow, worth};
+use crate::code::Calls;
 use crate::table::{self, NUMBERS};
 use crate::uncounted::{self, count_one, uncount_one};
 use crate::{code, ledger, place, sole, wanted};
@@ -98,10 +99,14 @@ pub(super) fn may_be(number: c_int, entry: Entry) -> bool {
 #[cold]
 fn offer_now(number: c_int) -> bool {
     let entry = NUMBERS.look(number);
-    if code::calls_past_libraries(clock::now()) {
-        ledger::keep(number, Why::Instructions);
-        leaving::all();
-        return false;
+    match code::calls_past_libraries(clock::now()) {
+        Calls::None => {}
+        Calls::Unknown => return false,
+        Calls::Some => {
+            ledger::keep(number, Why::Instructions);
+            leaving::all();
+            return false;
+        }
     }
     match members::membership(number, entry.id()) {
         Err(Apart::Now) => return false,

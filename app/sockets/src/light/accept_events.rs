@@ -2,18 +2,15 @@
 //! socket is a member as any other; what it was told of it is in [`table::MEMBERS`].
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, Ordering};
 
 use omniverb_stream::descriptors::Member;
 
 use super::members::{EDGE, ONE_SHOT};
+use super::sets;
 use super::state::State;
 use crate::errno::keeping_errno;
 use crate::slots::next_epoll_ctl;
 use crate::table::{self, MEMBERS, NUMBERS};
-
-/// Some listening socket is in a set that tells of it once.
-static ARE_ONE_SHOT: AtomicBool = AtomicBool::new(false);
 
 impl State {
     /// A listening socket is in these sets, which are to be looked at: `false` if there are too
@@ -22,7 +19,7 @@ impl State {
         let (id, mut is_well) = (table::look(number).id(), true);
         memberships(number, id, |member| {
             if member.events & ONE_SHOT != 0 {
-                ARE_ONE_SHOT.store(true, Ordering::Relaxed);
+                sets::has_one_shot();
             }
             is_well &= self.sets.find_or_add(member.set).is_some();
         });
@@ -115,9 +112,6 @@ impl State {
     /// The kernel has told a set of what has this data: of a listening socket that it tells of once
     /// it has.
     pub(super) fn was_told_by_kernel(&mut self, set: u32, data: u64) {
-        if !ARE_ONE_SHOT.load(Ordering::Relaxed) {
-            return;
-        }
         for place in 0..self.listeners.end() {
             let Some((number, id)) = self.listeners.known_at(place) else { continue };
             let mut found = None;

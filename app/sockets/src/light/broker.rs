@@ -569,7 +569,7 @@ pub(super) fn asks_anew(state: &mut State, to: Name, now: u64) -> u64 {
     if let Some(route) = found {
         (route.way, route.tag, route.tried) = (Way::Asked, *latest, 0);
         (route.asked, route.socket, route.is_heard) = (now, 0, true);
-        (route.is_coming, route.is_waiting) = (false, false);
+        (route.is_coming, route.is_waiting, route.is_shared) = (false, false, false);
         return *latest;
     }
     let place = all.iter().position(|one| one.way == Way::Free);

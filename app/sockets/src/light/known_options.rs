@@ -138,6 +138,17 @@ pub(super) fn of(number: c_int, entry: Entry) -> Options {
     }
 }
 
+/// A number is a duplicate of another one's.
+pub(super) fn duplicated(from: c_int, to: c_int) {
+    let id = table::look(to).id();
+    let what = noted(from, id);
+    if what != 0
+        && let Some(word) = word(to)
+    {
+        word.store(u64::from(id) | what, Ordering::Relaxed);
+    }
+}
+
 /// An option of a socket was set.
 pub(super) fn was_set(number: c_int, level: c_int, name: c_int) {
     note(number, if is_known(level, name) { KNOWN_NOTE } else { OTHERS_NOTE });

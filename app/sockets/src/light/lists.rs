@@ -88,7 +88,7 @@ pub(crate) unsafe fn message(number: c_int, message: *const libc::msghdr) -> Opt
 pub(crate) fn truncated(number: c_int, flags: c_int, length: usize) -> Option<isize> {
     let is_asked =
         flags & libc::MSG_TRUNC != 0 && flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) == 0;
-    let token: Token = row(number).filter(|_| is_asked)?;
+    let token: Token = if is_asked { row(number) } else { None }?;
     Some(discard::discard(token, length, flags))
 }
 

@@ -7,9 +7,9 @@ use omniverb_stream::light::row::{ERR, HUP};
 
 use super::busy::Awaits;
 use super::numbers::{self, Token};
-use super::sleepers;
 use super::state::{State, with};
 use super::waiting::{Waits, look, sleep};
+use super::{sets, sleepers};
 use crate::errno::{errno, fails};
 use crate::slots::next_epoll_wait;
 use crate::table;
@@ -248,7 +248,9 @@ fn besides(
             let (a, b) = (other.u64, one.u64);
             a == b && with(|state| state.is_known_to_kernel(id, a)).unwrap_or(false)
         });
-        with(|state| state.was_told_by_kernel(id, one.u64));
+        if sets::are_one_shot() {
+            with(|state| state.was_told_by_kernel(id, one.u64));
+        }
         if !is_told {
             rest[kept] = one;
             kept += 1;

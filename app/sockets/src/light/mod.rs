@@ -275,6 +275,8 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
             state.rows.at(at).numbers += 1;
             numbers::put(to, Some(token));
         });
+    } else if to >= 0 && is_on() {
+        known_options::duplicated(from, to);
     }
 }
 

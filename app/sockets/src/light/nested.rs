@@ -11,6 +11,8 @@ use crate::table;
 
 /// Sets within sets, as deep as the kernel has it (`EP_MAX_NESTS`).
 const DEEPEST: usize = 5;
+/// Sets in one set, at most: all are looked at each time.
+const INNER_MAX: usize = 16;
 const IN: u32 = libc::EPOLLIN as u32;
 
 /// The kernel has put a set into another one, or taken it out there. `false`: it is in too many for
@@ -37,6 +39,10 @@ pub(super) unsafe fn changed(
         }
         let place = state.sets.find_or_add(outer.id()).and(state.sets.find_or_add(inner.id()));
         let Some(place) = place else { return false };
+        let is_there = state.sets.inner(outer.id()).any(|(one, _)| one == place);
+        if !is_there && state.sets.inner(outer.id()).count() >= INNER_MAX {
+            return false;
+        }
         // SAFETY: the kernel has just read it.
         let event = unsafe { event.read_unaligned() };
         let within =
@@ -76,8 +82,8 @@ impl State {
     }
 
     /// The ids of the first sets in a set.
-    fn inner_of(&self, id: u32) -> [Option<(u32, Within)>; 16] {
-        let mut found = [None; 16];
+    fn inner_of(&self, id: u32) -> [Option<(u32, Within)>; INNER_MAX] {
+        let mut found = [None; INNER_MAX];
         for (to, (place, one)) in found.iter_mut().zip(self.sets.inner(id)) {
             *to = self.sets.id_at(place).map(|id| (id, one));
         }

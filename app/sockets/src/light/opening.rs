@@ -115,12 +115,17 @@ fn is_six_only(number: c_int) -> bool {
     said.is_some_and(|[value, _]| value as i32 != 0)
 }
 
+/// All calls of this process about sockets are seen.
+fn calls_nothing_unseen() -> bool {
+    code::calls_past_libraries(clock::now()) == code::Calls::None
+}
+
 /// Light connections come to a socket that listens. Whether they do.
 #[cold]
 pub(super) fn listens(number: c_int) -> bool {
     let Some((name, is_six)) = names::of_socket(number) else { return false };
     // What makes calls that nothing sees is to have sockets of the kernel's only.
-    let inherited = match ranges::may_hear(&name) && !code::calls_past_libraries(clock::now()) {
+    let inherited = match ranges::may_hear(&name) && calls_nothing_unseen() {
         true => inherited(number, (is_six, true)),
         false => None,
     };
@@ -214,7 +219,7 @@ pub(super) unsafe fn connect(
     if to.is_any() || to.port == 0 || !ranges::has(&to) {
         return None;
     }
-    if code::calls_past_libraries(clock::now()) {
+    if !calls_nothing_unseen() {
         return None;
     }
     let way = match keeping_errno(|| broker::reach(to)) {
@@ -245,6 +250,10 @@ pub(super) unsafe fn connect(
     let is_far = !Name { address: from, ..to }.leads_to(&to);
     if is_far && was.why() != Why::Free {
         return None;
+    }
+    // Its set has to have room for it before the kernel forgets the socket.
+    if let Some((set, _)) = member {
+        with(|state| state.sets.find_or_add(set))??;
     }
     let placeholder = placeholder()?;
     let at = with(|state| state.open(&way, to, bound))??;

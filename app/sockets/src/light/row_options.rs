@@ -69,7 +69,12 @@ impl State {
             Some(index) => index,
             None => {
                 let place = self.free_profile().ok_or(libc::ENOBUFS)?;
-                let socket = kept(&new.make()?)?;
+                // Where no descriptor is left the socket is made when it is asked.
+                let socket = match new.make() {
+                    Ok(end) => kept(&end).unwrap_or(NONE),
+                    Err(libc::ENOBUFS) => NONE,
+                    Err(error) => return Err(error),
+                };
                 self.profiles.put(place, new, socket);
                 place
             }

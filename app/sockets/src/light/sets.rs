@@ -14,6 +14,20 @@ pub(super) fn are_any() -> bool {
     ARE_ANY.load(Ordering::Relaxed)
 }
 
+/// Some listening socket is in a set that tells of it once.
+static ARE_ONE_SHOT: AtomicBool = AtomicBool::new(false);
+
+/// A listening socket is in a set that tells of it once.
+pub(super) fn has_one_shot() {
+    ARE_ONE_SHOT.store(true, Ordering::Relaxed);
+}
+
+/// There may be such listening sockets.
+#[inline]
+pub(super) fn are_one_shot() -> bool {
+    ARE_ONE_SHOT.load(Ordering::Relaxed)
+}
+
 /// Budget: sets at a time that have such members.
 const MOST: usize = 256;
 /// Budget: sets that one of these is in itself, as far as light connections are told of there.

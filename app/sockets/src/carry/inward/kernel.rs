@@ -15,7 +15,11 @@ impl<N: Fn() -> isize> Call<'_, N> {
     /// be bytes that were sent past the library.
     pub(super) fn before_fence(&mut self) -> Result<usize, Step> {
         let before = shadow::errno();
-        let most = (self.link.get(Word::Before) as usize).max(1);
+        let known = self.link.get(Word::Before) as usize;
+        let now = || left_before(self.number, self.direction.fence());
+        // A look takes nothing away, so what is known would stay as little as it was.
+        let fresh = if self.has(libc::MSG_PEEK) { now() } else { None };
+        let most = fresh.unwrap_or(known).max(1);
         let flags = self.flags & (libc::MSG_PEEK | libc::MSG_TRUNC) | libc::MSG_DONTWAIT;
         let got = self.receive_at_most(most, flags);
         if got <= 0 {
