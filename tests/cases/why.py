@@ -45,7 +45,7 @@ _TOLD = [
     _is_told(_MANNERS, *_REASONS),
     _is_told(_own("addresses_without_grh"), "an address without GRH"),
     _is_told(_own("faulty_requests"), "inline data beyond max_inline_data", "has no such opcode",
-             "its FLUSH names no known kind", "is not in RTS"),
+             "is not in RTS"),
     _is_told(_own("datagrams_to_nobody"), "nobody there has such a queue pair for datagrams"),
     _is_told(_own("protection_domains"), "ibv_alloc_pd: a device has 32768 of these"),
     _is_told(["/opt/programs/quota", "queue_pairs"], "ibv_create_qp: over a quota", limit=100),
