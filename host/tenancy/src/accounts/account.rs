@@ -66,20 +66,41 @@ impl Account {
 
     /// The first account, from here upwards, that has no room for one more of each of these.
     pub(crate) fn full(&self, kinds: &[Kind]) -> Option<&Account> {
-        let full = |account: &&Account| {
-            kinds.iter().any(|kind| account.count(*kind) >= account.room(*kind))
-        };
-        self.upwards().find(full)
+        self.full_after(kinds, &[])
     }
 
-    /// How many of a kind there may be now: what its quota says, and no more of the host's than is
-    /// left for others.
-    fn room(&self, kind: Kind) -> usize {
+    /// The same, once these receipts are returned.
+    pub(crate) fn full_after(&self, kinds: &[Kind], returned: &[&Receipt]) -> Option<&Account> {
+        let has_room =
+            |account: &Account| kinds.iter().all(|kind| account.has_room(*kind, returned));
+        self.upwards().find(|account| !has_room(account))
+    }
+
+    /// One more of a kind fits in here once these receipts are returned. What replaces one that
+    /// is returned takes nothing of what is left for others.
+    fn has_room(&self, kind: Kind, returned: &[&Receipt]) -> bool {
+        let back = |account: &Account| {
+            returned.iter().filter(|receipt| receipt.counts_in(account, kind)).count()
+        };
+        let fits = self.count(kind).saturating_sub(back(self)) < self.quota(kind);
+        let shares = || {
+            let host = self.host_of(kind);
+            let left = host.map(|host| self.left(kind).saturating_add(back(host)));
+            left.is_none_or(|left| self.count(kind) < left)
+        };
+        fits && (back(self) > 0 || shares())
+    }
+
+    /// The host, if this is a vNIC, of which there must be as many left for others as it has.
+    fn host_of(&self, kind: Kind) -> Option<&Account> {
         let host = self.0.above.as_ref().filter(|above| above.0.above.is_none());
-        let left = host
-            .filter(|_| Quotas::SHARED.contains(&kind))
-            .map(|host| host.quota(kind).saturating_sub(host.count(kind)));
-        self.quota(kind).min(left.unwrap_or(usize::MAX))
+        host.filter(|_| Quotas::SHARED.contains(&kind))
+    }
+
+    /// What is left of the host's for others, if there must be as many as are counted here.
+    pub(crate) fn left(&self, kind: Kind) -> usize {
+        let left = |host: &Account| host.quota(kind).saturating_sub(host.count(kind));
+        self.host_of(kind).map_or(usize::MAX, left)
     }
 
     /// One more of each of these, here and in all accounts above; nothing if there is no room in
@@ -144,6 +165,12 @@ impl Receipt {
         Paid { row, receipt: self }
     }
 
+    /// One of a kind was charged to this account, or to one below.
+    fn counts_in(&self, account: &Account, kind: Kind) -> bool {
+        let charged = self.kinds.iter().any(|of| of == kind);
+        charged && self.account.upwards().any(|upward| upward.is(account))
+    }
+
     /// It was charged to this account, first of those that it counts in.
     pub(crate) fn is_of(&self, account: &Account) -> bool {
         self.account.is(account)
@@ -185,7 +212,7 @@ pub(crate) struct Paid<T> {
 
 impl<T> Paid<T> {
     /// What was charged for it.
-    pub(super) fn receipt(&self) -> &Receipt {
+    pub(crate) fn receipt(&self) -> &Receipt {
         &self.receipt
     }
 }
@@ -287,6 +314,26 @@ mod tests {
         drop(held);
         assert_eq!(fill(&vnics[4]).len(), 32);
         assert_eq!(host.receipts(), 0);
+    }
+
+    #[test]
+    fn what_replaces_another_takes_nothing_of_what_is_left_for_others() {
+        let host = Account::new(Quotas::only(&[(Kind::Link, 64)]));
+        let [one, other] = [0; 2].map(|_| host.below(Quotas::only(&[(Kind::Link, 60)])));
+        let session = one.below(Quotas::only(&[]));
+        let fill =
+            |of: &Account| std::iter::from_fn(|| of.charge(&[Kind::Link]).ok()).collect::<Vec<_>>();
+        let (held, grown) = (fill(&session), fill(&other));
+        assert_eq!((held.len(), grown.len(), one.left(Kind::Link)), (32, 16, 16));
+        assert!(session.full(&[Kind::Link]).unwrap().is(&one));
+        assert!(session.full_after(&[Kind::Link], &[&held[0]]).is_none(), "its own place");
+        assert!(session.full_after(&[Kind::Link], &[&grown[0]]).unwrap().is(&one));
+        assert!(other.full_after(&[Kind::Link], &[&held[0]]).is_none(), "one more is left");
+        // Its quota holds all the same, and so does that of another kind.
+        let few = other.below(Quotas::only(&[(Kind::Link, 0), (Kind::EngineLink, 0)]));
+        let of_few = few.note(&[Kind::Link]);
+        assert!(few.full_after(&[Kind::Link], &[&of_few]).unwrap().is(&few));
+        assert!(few.full_after(&[Kind::EngineLink], &[&of_few]).unwrap().is(&few));
     }
 
     /// A third party, between the host and the vNICs: its line is the second.

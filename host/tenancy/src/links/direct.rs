@@ -4,6 +4,7 @@ use super::consents::Rest;
 use super::link::{Invitation, Link, LinkReceipts};
 use super::pair_windows::PairReceipts;
 use super::path::Why;
+use super::room::Places;
 use crate::accounts::Kind;
 use crate::action::{Action, LinkEnd, LinkEvent};
 use crate::directory::Common;
@@ -28,8 +29,8 @@ impl Tenancy {
     ) -> Result<(), Errno> {
         let (first, second) = if one.0 <= other.0 { (one, other) } else { (other, one) };
         let key = LinkKey::new(first.0, second.0);
-        self.make_way(key, uninvited)?;
-        let (sessions, vnics, mut receipts) = self.charge_link(key, uninvited)?;
+        let places = self.make_way(key, uninvited)?;
+        let (sessions, vnics, mut receipts) = self.charge_link(key, uninvited, places)?;
         let in_window = self.take_place(vnics, sessions)?;
         if let Some(pair) = &mut receipts.pair {
             pair.place = in_window;
@@ -94,12 +95,17 @@ impl Tenancy {
         &mut self,
         key: LinkKey,
         uninvited: Option<Invitation>,
+        places: Places,
     ) -> Result<([SessionId; 2], [VnicId; 2], LinkReceipts), Errno> {
         let uninvited = uninvited.map(|way| self.charge_uninvited(way)).transpose()?;
         let first = self.queue_pairs.get(key.0).ok_or(Errno::ENOENT)?;
         let second = self.queue_pairs.get(key.1).ok_or(Errno::ENOENT)?;
         let charge_end = |qp: &QueuePair| {
-            self.sessions.get(&qp.session()).ok_or(Errno::ENOENT)?.account().charge(&[Kind::Link])
+            let session = self.sessions.get(&qp.session()).ok_or(Errno::ENOENT)?;
+            match places {
+                Places::Returned => Ok(session.account().note(&[Kind::Link])),
+                Places::Free => session.account().charge(&[Kind::Link]),
+            }
         };
         let ends = [charge_end(first)?, charge_end(second)?];
         let direct = |qp: &QueuePair| {

@@ -5,10 +5,11 @@
 //! which goes with the last of them.
 
 use super::consents::Rest;
-use super::engine_link::{Cause, EngineLink, Route, Way};
+use super::engine_link::{Cause, EngineLink, EngineLinkAge, Route, Way};
 use super::pairs::Asked;
 use super::path::Why;
-use crate::accounts::Kind;
+use super::room::Pending;
+use crate::accounts::{Kind, Receipt};
 use crate::action::{Action, EngineEnd, LinkEvent};
 use crate::directory::neighbours::Answer;
 use crate::ids::SessionId;
@@ -38,9 +39,8 @@ impl Tenancy {
             return Err(Errno::EINVAL);
         }
         let underlay = self.route_to(vnic, sgid, dgid).ok_or(Errno::EHOSTUNREACH)?;
-        self.make_engine_room((session, vnic, service), (route.cause, dgid), now)?;
+        let receipt = self.engine_receipt((session, vnic, service), (route.cause, dgid), now)?;
         let client = self.sessions.get(&session).ok_or(Errno::ENOENT)?;
-        let receipt = client.account().charge(route.cause.kinds(service))?;
         let holder = client.client().holder.in_vnic(vnic);
         let place = self.links.bells.take(session, ENGINE).ok_or(Errno::ENOMEM)?;
         let Route { path, why, within, cause, features } = route;
@@ -107,16 +107,19 @@ impl Tenancy {
         engine.is_some() || self.links.has_direct(way.qpn, way.peer)
     }
 
-    /// Quotas; where they are used up by datagram links, the oldest goes, of strangers that of the
-    /// sender with most.
-    fn make_engine_room(
+    /// What a link to the engine pays. Where quotas are used up by datagram links, the oldest goes,
+    /// of strangers that of the sender with most. Nobody loses one for a link that cannot be made
+    /// all the same.
+    fn engine_receipt(
         &mut self,
         (id, key, service): (SessionId, VnicId, Service),
         (cause, newcomer): (Cause, Gid),
         now: u64,
-    ) -> Result<(), Errno> {
+    ) -> Result<Receipt, Errno> {
         let rested = now.saturating_sub(self.limits().datagram_link_time_ns);
+        let kinds = cause.kinds(service);
         let vnic = self.vnics.get(&key).ok_or(Errno::ENOENT)?;
+        let (mut stranger, mut uninvited) = (None, None);
         match cause {
             Cause::Stranger if vnic.account().full(&[Kind::Stranger]).is_some() => {
                 // Not with a peer that the application knows, which may have the same number.
@@ -127,37 +130,71 @@ impl Tenancy {
                 let mut old = self.links.engine.strangers(key, newcomer, rested).into_iter();
                 let first = old.find(|(_, qpn, (peer, _))| alone(*qpn, *peer));
                 let (_, qpn, (peer, _)) = first.ok_or(Errno::ENOMEM)?;
-                self.end_engine_links(qpn, peer, Some(CLOSED_BY_PEER));
+                stranger = Some((qpn, peer));
             }
             Cause::Stranger => {}
             // Nobody's link would make room for it.
             Cause::Group if self.is_full_of_groups(id) => return Err(Errno::ENOMEM),
-            Cause::Asked | Cause::Group => self.make_way_to_engine(id, key),
+            Cause::Asked | Cause::Group => {
+                uninvited = self.in_the_way(id, key, Pending::default(), None).unwrap_or_default();
+            }
+        }
+        let direct = uninvited.and_then(|key| self.links.direct.get(key));
+        let of_direct = direct.into_iter().flat_map(|link| &link.receipts.ends);
+        let receipts = |(qpn, peer): (Qpn, Qpn)| self.links.engine.receipts(qpn, peer);
+        let mut returned: Vec<&Receipt> = of_direct.collect();
+        returned.extend(stranger.into_iter().flat_map(receipts));
+        let account = self.sessions.get(&id).ok_or(Errno::ENOENT)?.account();
+        let mut oldest = None;
+        if let Some(full) = account.full_after(kinds, &returned) {
+            let host_full = full.is(self.host());
+            let found = self.yielding((id, key, service), host_full, &returned, (rested, stranger));
+            let found = found.ok_or(Errno::ENOMEM)?;
+            returned.extend(receipts(found));
+            if account.full_after(kinds, &returned).is_some() {
+                return Err(Errno::ENOMEM);
+            }
+            oldest = Some(found);
+        }
+        if let Some(key) = uninvited {
+            self.end_uninvited(key);
+        }
+        for (qpn, peer) in stranger.into_iter().chain(oldest) {
+            // A connected queue pair has nobody else; one for datagrams asks again.
+            let alone = self.queue_pairs.is_connected(qpn);
+            let reason = if alone { CLOSED_BY_DEATH } else { CLOSED_BY_PEER };
+            self.end_engine_links(qpn, peer, Some(reason));
         }
         let session = self.sessions.get(&id).ok_or(Errno::ENOENT)?;
-        let Some(full) = session.account().full(cause.kinds(service)) else { return Ok(()) };
-        // The host's quota is shared by all: whoever has the most of it yields.
-        let host_full = full.is(self.host());
-        let holder = session.client().holder.in_vnic(key);
+        Ok(session.account().note(kinds))
+    }
+
+    /// The link to the engine that makes way for one of a session: of the host's, which all share,
+    /// that of whoever has most; of its own, the oldest for datagrams that has rested since
+    /// `rested`, but for one that goes already.
+    fn yielding(
+        &self,
+        (id, key, service): (SessionId, VnicId, Service),
+        host_full: bool,
+        returned: &[&Receipt],
+        (rested, gone): (u64, Option<(Qpn, Qpn)>),
+    ) -> Option<(Qpn, Qpn)> {
+        let holder = self.sessions.get(&id)?.client().holder.in_vnic(key);
         let connections = &[Kind::EngineConnection];
-        let lacks_connections = host_full && self.host().full(connections).is_some();
+        let lacks_connections =
+            host_full && self.host().full_after(connections, returned).is_some();
         let yields = match (host_full, lacks_connections && service != Service::Ud) {
             (false, _) => None,
             (true, false) => self.links.engine.yields_to(&holder),
             (true, true) => self.links.engine.connected_yields_to(&holder),
         };
-        let Some((_, qpn, (peer, _))) = yields else {
-            let oldest = self.links.engine.oldest(id).filter(|_| service == Service::Ud);
-            let oldest = oldest.filter(|age| age.0 <= rested);
-            let (_, qpn, (peer, _)) = oldest.ok_or(Errno::ENOMEM)?;
-            self.end_engine_links(qpn, peer, Some(CLOSED_BY_PEER));
-            return Ok(());
-        };
-        // A connected queue pair has nobody else; one for datagrams asks again.
-        let alone = self.queue_pairs.is_connected(qpn);
-        let reason = if alone { CLOSED_BY_DEATH } else { CLOSED_BY_PEER };
-        self.end_engine_links(qpn, peer, Some(reason));
-        Ok(())
+        let ends = |(_, qpn, (peer, _)): EngineLinkAge| (qpn, peer);
+        let stays = |link: &(Qpn, Qpn)| gone != Some(*link);
+        if let Some(link) = yields {
+            return Some(ends(link)).filter(stays);
+        }
+        let old = self.links.engine.oldest(id).take_while(|age| age.0 <= rested);
+        old.filter(|_| service == Service::Ud).map(ends).find(stays)
     }
 
     /// Ends the links to the engine for this number, if there are any; the queue pair's process

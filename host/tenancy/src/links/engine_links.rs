@@ -5,7 +5,7 @@
 
 use super::engine_link::{Cause, EngineLink, EngineLinkAge};
 use super::seniority::Seniority;
-use crate::accounts::Paid;
+use crate::accounts::{Paid, Receipt};
 use crate::fairness::holders::Holder;
 use crate::ids::{RemotePeer, SessionId};
 use omniverb_terms::{Gid, Qpn, Service, VnicId};
@@ -138,8 +138,15 @@ impl EngineLinks {
         assert_eq!(self.groups, groups.collect(), "attachments to groups, and links");
     }
 
-    /// The link that makes way first among a session's: see [`Seniority::oldest`].
-    pub(super) fn oldest(&self, session: SessionId) -> Option<EngineLinkAge> {
+    /// What those of a queue pair for peers of this number pay.
+    pub(super) fn receipts(&self, qpn: Qpn, peer: Qpn) -> impl Iterator<Item = &Receipt> {
+        let all = self.rows.range((qpn, (peer, Gid::ZERO))..=(qpn, (peer, Gid::MAX)));
+        all.map(|(_, link)| link.receipt())
+    }
+
+    /// The links that make way among a session's, the first to go first: see
+    /// [`Seniority::oldest`].
+    pub(super) fn oldest(&self, session: SessionId) -> impl Iterator<Item = EngineLinkAge> {
         self.seniority.oldest(session)
     }
 

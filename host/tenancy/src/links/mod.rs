@@ -28,7 +28,7 @@ mod parting;
 pub(crate) mod path;
 mod relating;
 pub(crate) mod relations;
-mod room;
+pub(crate) mod room;
 mod seniority;
 mod strangers;
 mod uninvited;

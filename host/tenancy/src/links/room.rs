@@ -2,12 +2,33 @@
 //! ask for makes way (`uninvited.rs` says which).
 
 use super::link::{Invitation, Link};
+use super::uninvited::{ENDED_MAX, Lack};
 use crate::accounts::{Account, Kind, Quotas, Receipt};
 use crate::fairness::holders::Holder;
 use crate::ids::{LinkKey, SessionId};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::CLOSED_BY_PEER;
 use omniverb_terms::{Errno, VnicId};
+
+/// What a link takes, as [`make_way`](Tenancy::make_way) has found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Places {
+    /// What is free, if quotas allow it.
+    Free,
+    /// Those of links that have made way: quotas do, and others have no less than before.
+    Returned,
+}
+
+/// What is decided about a new link, and not counted yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pending {
+    /// Ends that take places of the session and of the vNIC.
+    more: [usize; 2],
+    /// Those of them that take places of the host.
+    taken: usize,
+    /// Links that have made way in the vNIC.
+    returned: usize,
+}
 
 impl Tenancy {
     /// Makes room for a link between queue pairs; nobody loses one for a link that cannot be made
@@ -16,7 +37,7 @@ impl Tenancy {
         &mut self,
         key: LinkKey,
         uninvited: Option<Invitation>,
-    ) -> Result<(), Errno> {
+    ) -> Result<Places, Errno> {
         let first = self.queue_pairs.get(key.0).ok_or(Errno::ENOENT)?;
         let second = self.queue_pairs.get(key.1).ok_or(Errno::ENOENT)?;
         let ends = [first, second].map(|qp| (qp.session(), qp.vnic()));
@@ -37,50 +58,48 @@ impl Tenancy {
         };
         // The second end may need another place of the same session or vNIC.
         let same = [ends[0].0 == ends[1].0, ends[0].1 == ends[1].1].map(usize::from);
-        for _ in 0..2 {
+        // The vNICs of those that have made way.
+        let mut returned: Vec<[VnicId; 2]> = Vec::new();
+        for _ in 0..ENDED_MAX {
             let mut found = Vec::new();
             for (this, (id, vnic)) in ends.into_iter().enumerate() {
                 let newcomer = holder.as_ref().filter(|(to, _)| *to == vnic).map(|(_, from)| from);
-                let more = same.map(|same| if this == 1 { same } else { 0 });
-                found.extend(self.in_the_way(id, vnic, more, newcomer)?);
+                let more = same.map(|same| same * this);
+                let returned = returned.iter().filter(|vnics| vnics.contains(&vnic)).count();
+                let pending = Pending { more, taken: this, returned };
+                found.extend(self.in_the_way(id, vnic, pending, newcomer)?);
             }
             if found.is_empty() {
-                return Ok(());
+                break;
             }
+            found.dedup();
             for key in found {
+                returned.extend(self.links.direct.get(key).map(|link| link.vnics));
                 self.end_uninvited(key);
             }
         }
-        Ok(())
+        Ok(if returned.is_empty() { Places::Free } else { Places::Returned })
     }
 
-    /// Makes room for a link to the engine that its process asks for.
-    pub(crate) fn make_way_to_engine(&mut self, id: SessionId, vnic: VnicId) {
-        if let Ok(Some(key)) = self.in_the_way(id, vnic, [0, 0], None) {
-            self.end_uninvited(key);
-        }
-    }
-
-    /// The link that makes way for one more of a session in a vNIC, where `more` are taken already.
-    fn in_the_way(
+    /// The link that makes way for one more of a session in a vNIC.
+    pub(super) fn in_the_way(
         &self,
         id: SessionId,
         key: VnicId,
-        more: [usize; 2],
+        pending: Pending,
         newcomer: Option<&Holder>,
     ) -> Result<Option<LinkKey>, Errno> {
         let session = self.sessions.get(&id).ok_or(Errno::ENOENT)?;
         let vnic = self.vnics.get(&key).ok_or(Errno::ENOENT)?;
-        let links = |of: &Account, more| (of.count(Kind::Link) + more, of.quota(Kind::Link));
-        let of_session = links(session.account(), more[0]);
+        let of_session = lack(session.account(), pending.more[0], pending);
         let found = self.links.direct.uninvited().in_session(id, of_session, newcomer)?;
-        let of_vnic = links(vnic.account(), more[1]);
+        let of_vnic = lack(vnic.account(), pending.more[1], pending);
         let in_vnic = self.links.direct.uninvited().in_vnic(key, of_vnic, newcomer)?;
         // What the process loses is room in its vNIC, too.
         Ok(found.or(in_vnic))
     }
 
-    fn end_uninvited(&mut self, LinkKey(one, other): LinkKey) {
+    pub(super) fn end_uninvited(&mut self, LinkKey(one, other): LinkKey) {
         if self.links.has_direct(one, other) {
             self.close_link(one, other, CLOSED_BY_PEER);
             self.refuse_wish(one, other);
@@ -104,4 +123,19 @@ impl Tenancy {
         let holder = inviter.map(|(inviter, way)| inviter.client().holder.in_vnic(way.from));
         holder.unwrap_or_default()
     }
+}
+
+/// What a session or vNIC lacks for one more end of a link, where `more` take its places already.
+fn lack(of: &Account, more: usize, Pending { taken, returned, .. }: Pending) -> Lack {
+    let (then, quota) = (of.count(Kind::Link) + more + 1, of.quota(Kind::Link));
+    let left = of.left(Kind::Link);
+    // Of each that ends both ends are left for others; what only replaces others needs nothing.
+    let fits = |ends: usize| {
+        then.saturating_sub(ends) <= left.saturating_add(2 * ends).saturating_sub(taken)
+    };
+    let mut ends = then.saturating_sub(quota);
+    while ends + returned <= more && !fits(ends) {
+        ends += 1;
+    }
+    Lack { ends, quota }
 }

@@ -61,9 +61,9 @@ impl Seniority {
         }
     }
 
-    /// The oldest of a session's for datagrams.
-    pub(crate) fn oldest(&self, session: SessionId) -> Option<EngineLinkAge> {
-        self.datagrams.get(&session)?.first().copied()
+    /// Those of a session's for datagrams, the oldest first.
+    pub(crate) fn oldest(&self, session: SessionId) -> impl Iterator<Item = EngineLinkAge> {
+        self.datagrams.get(&session).into_iter().flatten().copied()
     }
 
     /// Those that strangers to a vNIC caused and that may make way for one of a newcomer's, the
@@ -111,8 +111,8 @@ mod tests {
             links.add_datagrams(key(born), session);
         }
         links.add_stranger(key(2), vnic);
-        assert_eq!(links.oldest(session), Some(key(1)));
-        assert_eq!(links.oldest(SessionId(2)), None);
+        assert_eq!(links.oldest(session).next(), Some(key(1)));
+        assert_eq!(links.oldest(SessionId(2)).next(), None);
         assert_eq!(links.strangers(vnic, Gid::ZERO, 2), [key(2)]);
         for born in 1..4 {
             links.remove(&key(born), session, vnic);

@@ -38,20 +38,20 @@ impl Uninvited {
     pub(crate) fn in_session(
         &self,
         session: SessionId,
-        used: Used,
+        lack: Lack,
         newcomer: Option<&Holder>,
     ) -> Result<Option<LinkKey>, Errno> {
-        makes_way(self.sessions.get(&session), used, newcomer)
+        makes_way(self.sessions.get(&session), lack, newcomer)
     }
 
     /// The same for a vNIC.
     pub(crate) fn in_vnic(
         &self,
         vnic: VnicId,
-        used: Used,
+        lack: Lack,
         newcomer: Option<&Holder>,
     ) -> Result<Option<LinkKey>, Errno> {
-        makes_way(self.vnics.get(&vnic), used, newcomer)
+        makes_way(self.vnics.get(&vnic), lack, newcomer)
     }
 
     /// A link that its end did not ask for has ended.
@@ -69,23 +69,39 @@ impl Uninvited {
     }
 }
 
-/// Links that there are, of how many there may be.
-pub(crate) type Used = (usize, usize);
+/// What a party lacks for one more link.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lack {
+    /// Links of its own that must end first.
+    pub(crate) ends: usize,
+    /// How many it may have.
+    pub(crate) quota: usize,
+}
+
+/// How many may end for one that its party asks for: each of its ends may need a place of the same
+/// party.
+pub(crate) const ENDED_MAX: usize = 2;
 
 /// What of a quota they may use.
 fn share(quota: usize) -> usize {
     quota.div_ceil(2)
 }
 
-/// The link that makes way in one table, if one must.
+/// The link that makes way in one table, if one must; none where more must than may.
 fn makes_way(
     links: Option<&Holders<LinkKey>>,
-    (used, quota): Used,
+    Lack { ends, quota }: Lack,
     newcomer: Option<&Holder>,
 ) -> Result<Option<LinkKey>, Errno> {
-    let shared = newcomer.is_some() && links.map_or(0, Holders::len) >= share(quota);
-    if used < quota && !shared {
+    let count = links.map_or(0, Holders::len);
+    let shared = newcomer.is_some() && count >= share(quota);
+    let needed = ends.max(usize::from(shared));
+    let most = if newcomer.is_some() { 1 } else { ENDED_MAX };
+    if needed == 0 {
         return Ok(None);
+    }
+    if needed > most.min(count) {
+        return Err(Errno::ENOMEM);
     }
     let found = links.and_then(|links| match newcomer {
         Some(holder) => links.yields_to(holder),

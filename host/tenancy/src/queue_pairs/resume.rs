@@ -12,6 +12,7 @@ use crate::ids::LinkKey;
 use crate::links::direct::End;
 use crate::links::link::Link;
 use crate::links::path::Why;
+use crate::links::room::Places;
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{
     CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, LinkClosed, RESUME_LINK, RESUME_WIRE,
@@ -90,7 +91,7 @@ impl Tenancy {
         let key = LinkKey::new(one.0, other.0);
         let (first, second) = if one.0 <= other.0 { (one, other) } else { (other, one) };
         let ways = [(first.1, first.2), (second.1, second.2)];
-        let (sessions, vnics, receipts) = self.charge_link(key, None)?;
+        let (sessions, vnics, receipts) = self.charge_link(key, None, Places::Free)?;
         let (questions, why) = ([None; 2], Why::Survivor);
         let (place, uninvited) = (None, None);
         let link = Link { receipts, place, sessions, vnics, ways, questions, why, uninvited };

@@ -373,6 +373,44 @@ fn over_quota_nothing_is_made() {
 }
 
 #[test]
+fn links_of_a_vnic_with_more_than_its_share_are_replaced_and_not_lost() {
+    let mut bench = support::bench_with(Limits { links: 24, ..Limits::default() });
+    hello(&mut bench, 1, 1, 0);
+    hello(&mut bench, 2, 2, 0);
+    let (one, two) = (qp(&mut bench, 1, Service::Ud), qp(&mut bench, 2, Service::Ud));
+    let connect = |bench: &mut Bench, session: u64, qpn: Qpn, peer: u32| {
+        call(bench, session, to(qpn, session, Qpn(peer), OTHER))
+    };
+    for peer in 0..12 {
+        let answer = connect(&mut bench, 1, one, 0x700 + peer);
+        assert!(matches!(answer, Some(Message::Connected(_))), "{answer:?}");
+    }
+    (0..12).for_each(|peer| _ = connect(&mut bench, 2, two, 0x800 + peer));
+    assert_eq!((paths(&bench, 1).len(), paths(&bench, 2).len()), (12, 6));
+    bench.wait(2_000_000_000);
+    events(&mut bench, 1);
+    // A new peer takes the place of the oldest.
+    for peer in 0..10 {
+        bench.wait(2_000_000_000);
+        let answer = connect(&mut bench, 1, one, 0x900 + peer);
+        assert!(matches!(answer, Some(Message::Connected(_))), "{answer:?}");
+        assert_eq!(paths(&bench, 1).len(), 12);
+        let ended = events(&mut bench, 1);
+        let is_end = |told: &&Message| matches!(told, Message::LinkClosed(_));
+        assert_eq!(ended.iter().filter(is_end).count(), 1);
+    }
+    // What nothing makes way for ends nothing.
+    let connected = qp(&mut bench, 1, Service::Rc);
+    for peer in 0..20 {
+        assert_eq!(errno(connect(&mut bench, 1, connected, 0xa00 + peer)), Errno::ENOMEM);
+        assert_eq!(paths(&bench, 1).len(), 12);
+    }
+    bench.end(1);
+    bench.end(2);
+    assert!(bench.tenancy.is_empty());
+}
+
+#[test]
 fn too_many_questions_are_asked_later() {
     let limits = Limits { probes_per_vnic: 1, ..Limits::default() };
     let mut bench = support::bench_with(limits);

@@ -156,6 +156,41 @@ fn links_to_the_engine_that_were_asked_for_do_not_fail_either() {
 }
 
 #[test]
+fn where_the_hosts_links_are_few_those_that_were_asked_for_do_not_fail_either() {
+    for own in [Service::Ud, Service::Rc] {
+        let mut bench = support::bench_with(Limits { links: 48, ..Limits::default() });
+        hello(&mut bench, 2, VICTIM, 0);
+        let victim = qp(&mut bench, 2, Service::Ud);
+        let made = flood(&mut bench, 100..104, victim).len();
+        assert_eq!(made, 16, "as many are left for others");
+        // Others grow: the victim has more than is left, without having asked for any.
+        hello(&mut bench, 3, HONEST, 0);
+        let many = qp(&mut bench, 3, Service::Ud);
+        for peer in 0..6 {
+            call(&mut bench, 3, to(many, HONEST, Qpn(0x800 + peer), 9));
+        }
+        // Each takes a place, and no other is lost.
+        let had = paths(&bench, VICTIM).len();
+        for count in 1..=4 {
+            for (session, vnic) in [(3, HONEST), (2, VICTIM)] {
+                let (a, b) = (qp(&mut bench, 2, Service::Rc), qp(&mut bench, session, Service::Rc));
+                call(&mut bench, 2, to(a, VICTIM, b, vnic));
+                call(&mut bench, session, to(b, vnic, a, VICTIM));
+                assert!(links(&bench).iter().any(|(one, _)| one.ready.qpn == a.min(b)), "no link");
+                assert!(paths(&bench, VICTIM).len() >= had);
+            }
+            let a = qp(&mut bench, 2, own);
+            let answer = call(&mut bench, 2, to(a, VICTIM, Qpn(0x700 + count), 9));
+            assert!(matches!(answer, Some(Message::Connected(_))), "{answer:?}");
+            assert!(paths(&bench, VICTIM).len() >= had);
+        }
+        let lost = closed(&mut bench, 2);
+        assert!(!lost.is_empty() && lost.iter().all(|(qpn, _)| *qpn == victim), "{lost:?}");
+        end_all(&mut bench);
+    }
+}
+
+#[test]
 fn nobody_loses_a_link_for_one_that_cannot_be_made() {
     let mut bench = support::bench_with(Limits { links_per_session: 8, ..Limits::default() });
     for session in 2..=3 {
