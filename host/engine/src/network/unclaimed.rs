@@ -27,8 +27,10 @@ const BYTES_MAX: usize = 2 << 20;
 
 /// How often what is too old is looked for, in nanoseconds.
 const LOOK_EVERY: u64 = 250_000_000;
-/// What a packet takes beside its bytes.
-const OVERHEAD: usize = size_of::<Kept>() + 32;
+/// Places that a queue has for each packet in it, at most: the first packet of a queue takes four.
+const PLACES: usize = 4;
+/// What a packet takes beside its bytes: its places, and what tells its sender from others.
+const OVERHEAD: usize = PLACES * size_of::<Kept>() + 192;
 
 /// A packet that came too early; its ICRC is right.
 pub(crate) struct Early {
@@ -114,6 +116,9 @@ impl Unclaimed {
         let queue = self.of.entry(sender).or_default();
         let before = rank(queue);
         let changed = change(queue);
+        if queue.capacity() > PLACES * queue.len() {
+            queue.shrink_to_fit();
+        }
         let after = rank(queue);
         self.count += after.map_or(0, |(count, ..)| count);
         self.count -= before.map_or(0, |(count, ..)| count);
@@ -122,6 +127,8 @@ impl Unclaimed {
         }
         if self.of.is_empty() {
             self.of = HashMap::new();
+        } else if self.of.capacity() > 3 * self.of.len() {
+            self.of.shrink_to_fit();
         }
         if let Some(rank) = before {
             self.ranks.remove(&rank);
@@ -183,10 +190,8 @@ impl Unclaimed {
 
 #[cfg(test)]
 mod tests {
-    use super::{Again, Allowance, BYTES_MAX, Early, KEPT, KEPT_LONG, PACKETS_MAX, Unclaimed};
-    use omniverb_terms::Qpn;
-    use omniverb_transport::Ecn;
-    use std::net::{IpAddr, Ipv4Addr};
+    use super::*;
+    use std::net::Ipv4Addr;
 
     const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
     const PEER: (IpAddr, Qpn) = (HOME, Qpn(1));
@@ -263,6 +268,31 @@ mod tests {
                 unclaimed.connection_ended(Qpn(number), HOME);
                 assert!(unclaimed.count <= PACKETS_MAX);
                 assert!(unclaimed.room.taken() <= BYTES_MAX);
+            }
+        }
+    }
+
+    /// Bytes that are allocated for queues and packets.
+    fn allocated(unclaimed: &Unclaimed) -> usize {
+        let packets = unclaimed.of.values().flatten();
+        let queues = unclaimed.of.values().map(|queue| queue.capacity() * size_of::<Kept>());
+        let bytes = packets.map(|kept| kept.packet.datagram.capacity());
+        let row = 1 + size_of::<(Sender, VecDeque<Kept>)>();
+        bytes.sum::<usize>() + queues.sum::<usize>() + unclaimed.of.capacity() * row
+    }
+
+    #[test]
+    fn what_is_allocated_is_counted() {
+        let from = |number: u32| IpAddr::from((0x0a00_0000 + number).to_be_bytes());
+        for senders in [1, 3, 100, 2000] {
+            let mut unclaimed = Unclaimed::new(&Allowance::default());
+            for number in 0..3 * PACKETS_MAX as u32 {
+                let packet = Early { from: from(number % senders), ..early(7, &[1]) };
+                unclaimed.keep(0, packet, Again::No);
+                assert!(allocated(&unclaimed) <= unclaimed.room.taken(), "of {senders}");
+            }
+            while unclaimed.drop_one() {
+                assert!(allocated(&unclaimed) <= unclaimed.room.taken(), "of {senders}");
             }
         }
     }

@@ -8,7 +8,7 @@ use super::bell::{Bell, DueRings};
 use crate::command::Memory;
 use omniverb_link::Doorbell;
 use omniverb_sys::datagram::Port;
-use omniverb_sys::{EventFd, Listener, clock, lock};
+use omniverb_sys::{EventFd, Listener, clock, futex, lock};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -26,6 +26,8 @@ pub(super) struct Bells {
     bells: BTreeMap<u64, Bell>,
     /// Those that are looked at, and since when nothing came by each of them.
     looked_at: BTreeMap<u64, Look>,
+    /// How many of them are, though nothing came by them lately.
+    idle_max: usize,
     /// Those that are to be rung.
     due_rings: DueRings,
     /// Hears them while we sleep, and those that are quiet all the time.
@@ -61,7 +63,10 @@ impl Bells {
             signal.signal();
         });
         let (bells, looked_at, due_rings) = Default::default();
-        Ok(Bells { bells, looked_at, due_rings, listener, rung, heard, by_name: HashMap::new() })
+        // Where a thread waits for each bell, to be heard costs more than to be looked at.
+        let idle_max = if futex::has_wait_any() { IDLE_MAX } else { usize::MAX };
+        let by_name = HashMap::new();
+        Ok(Bells { bells, looked_at, idle_max, due_rings, listener, rung, heard, by_name })
     }
 
     /// Readable when one of them was rung while we slept.
@@ -143,8 +148,7 @@ impl Bells {
     pub(super) fn take_news(&mut self, mut each: impl FnMut(usize)) {
         self.hear();
         let now = clock::now();
-        let Bells { bells, looked_at, .. } = self;
-        let mut surplus = looked_at.len().saturating_sub(IDLE_MAX);
+        let Bells { bells, looked_at, idle_max, .. } = self;
         looked_at.retain(|number, look| {
             let Some(bell) = bells.get(number) else { return false };
             if bell.has_ready() {
@@ -152,20 +156,36 @@ impl Bells {
                 *look = Look { news: now, quietening: None };
                 return true;
             }
-            match look.quietening {
-                None if surplus > 0 && now.saturating_sub(look.news) > LATELY => {
-                    surplus -= 1;
-                    bell.want_kick();
-                    look.quietening = Some(now);
-                    true
-                }
-                Some(since) => {
-                    surplus = surplus.saturating_sub(1);
-                    now.saturating_sub(since) <= QUIETENING || bell.has_ready()
-                }
-                None => true,
-            }
+            let is_over = |since: u64| now.saturating_sub(since) > QUIETENING;
+            !look.quietening.is_some_and(is_over) || bell.has_ready()
         });
+        let awake = looked_at.values().filter(|look| look.quietening.is_none()).count();
+        let surplus = awake.saturating_sub(*idle_max);
+        if surplus > 0 {
+            self.quieten(surplus, now);
+        }
+    }
+
+    /// So many bells are to be quiet: of those that nothing came by lately those that it did for
+    /// longest.
+    fn quieten(&mut self, surplus: usize, now: u64) {
+        let idle = |(number, look): (&u64, &Look)| {
+            let is_idle = look.quietening.is_none() && now.saturating_sub(look.news) > LATELY;
+            is_idle.then_some((look.news, *number))
+        };
+        let mut idle: Vec<(u64, u64)> = self.looked_at.iter().filter_map(idle).collect();
+        if surplus < idle.len() {
+            idle.select_nth_unstable(surplus);
+            idle.truncate(surplus);
+        }
+        for (_, number) in idle {
+            let Some(bell) = self.bells.get(&number) else { continue };
+            bell.want_kick();
+            if let Some(look) = self.looked_at.get_mut(&number) {
+                // Not before: a ring that has not seen it may be that old.
+                look.quietening = Some(clock::now());
+            }
+        }
     }
 
     /// Those that were rung are looked at.
@@ -245,6 +265,30 @@ mod tests {
         (0..MANY).for_each(|number| bells.unbind((number, 5), number as usize));
         bells.take_news(|_| panic!("nothing was told"));
         assert!(bells.is_empty() && bells.looked_at.is_empty() && bells.by_name.is_empty());
+    }
+
+    #[test]
+    fn those_that_are_quiet_for_longest_are_looked_at_no_more() {
+        let mut bells = Bells::new().unwrap();
+        let _pages: Vec<_> = (0..MANY).map(|number| add(&mut bells, number)).collect();
+        let now = clock::now();
+        for (number, look) in &mut bells.looked_at {
+            look.news = now - LATELY - 1_000 * (1 + number * 7 % MANY);
+        }
+        bells.quieten(MANY as usize - IDLE_MAX, now);
+        for (number, look) in &bells.looked_at {
+            let is_quiet = look.quietening.is_some_and(|since| since >= now);
+            assert_eq!(is_quiet, number * 7 % MANY >= IDLE_MAX as u64, "{number}");
+        }
+    }
+
+    #[test]
+    fn where_a_thread_waits_for_each_bell_all_are_looked_at() {
+        let mut bells = Bells { idle_max: usize::MAX, ..Bells::new().unwrap() };
+        let _pages: Vec<_> = (0..MANY).map(|number| add(&mut bells, number)).collect();
+        bells.looked_at.values_mut().for_each(|look| look.news = 0);
+        bells.take_news(|_| panic!("nothing was told"));
+        assert!(bells.looked_at.values().all(|look| look.quietening.is_none()));
     }
 
     #[test]

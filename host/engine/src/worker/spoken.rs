@@ -2,8 +2,9 @@
 //! told from what strangers send before anything is spent on either.
 //!
 //! A name is 32 random bits, which the peer learns from the message that is sent to it. An answer
-//! counts if it says the name and comes from there. For those that see a name as well, each message
-//! that is sent lets a few answers in.
+//! counts if it says the name and comes from there. For those that see a name as well, a message
+//! that is sent lets a few answers in; what is sent shortly after it lets no more in, since a peer
+//! that repeats a message has ours repeated.
 
 use omniverb_cm::Mad;
 use std::collections::HashMap;
@@ -11,6 +12,8 @@ use std::net::IpAddr;
 
 /// Budget: answers to one message of an id that are passed on and not counted as a stranger's.
 const PASSES: u8 = 6;
+/// Budget: after this time, in nanoseconds, an id's next message lets as many answers in again.
+const AGAIN: u64 = 10_000_000;
 /// Budget: names of one vNIC in each of two generations. Those of more connections than that, begun
 /// within one round trip, are heard on strangers' account.
 const NAMES_MAX: usize = 1024;
@@ -21,12 +24,21 @@ const GENERATION: u64 = 30_000_000_000;
 /// An id's name, and where it spoke to.
 type Name = (u32, IpAddr);
 
+/// What an id may still have.
+#[derive(Clone, Copy)]
+struct Left {
+    /// Answers that are let in.
+    passes: u8,
+    /// When there were [`PASSES`].
+    since: u64,
+}
+
 /// Names of one vNIC.
 #[derive(Default)]
 pub(crate) struct Spoken {
-    /// How many answers each may have still.
-    young: HashMap<Name, u8>,
-    old: HashMap<Name, u8>,
+    /// What each may still have.
+    young: HashMap<Name, Left>,
+    old: HashMap<Name, Left>,
     /// When the young generation began.
     since: u64,
 }
@@ -38,8 +50,10 @@ impl Spoken {
         let Some(name) = name.filter(|name| *name != 0) else { return };
         self.close_generation(now);
         let name = (name, to.to_canonical());
-        self.old.remove(&name);
-        self.young.insert(name, PASSES);
+        let old = self.old.remove(&name);
+        let left = self.young.get(&name).copied().or(old);
+        let recent = left.filter(|left| now.saturating_sub(left.since) < AGAIN);
+        self.young.insert(name, recent.unwrap_or(Left { passes: PASSES, since: now }));
     }
 
     /// Whether a message that came from there answers one that was sent there.
@@ -50,7 +64,8 @@ impl Spoken {
         let name = Mad::parse(datagram).ok().and_then(|mad| mad.message.receiver());
         let Some(name) = name.map(|name| (name, from.to_canonical())) else { return false };
         let left = self.young.get_mut(&name).or_else(|| self.old.get_mut(&name));
-        left.and_then(|left| left.checked_sub(1).map(|fewer| *left = fewer)).is_some()
+        let take = |left: &mut Left| left.passes.checked_sub(1).map(|fewer| left.passes = fewer);
+        left.and_then(take).is_some()
     }
 
     fn close_generation(&mut self, now: u64) {
@@ -104,8 +119,21 @@ mod tests {
     fn each_message_lets_a_few_answers_in() {
         let mut spoken = Spoken::default();
         for time in 0..3 {
-            spoken.sends(&asks(9), THERE, time);
+            spoken.sends(&asks(9), THERE, time * AGAIN);
             let heard = (0..100).filter(|_| spoken.is_answered(&answers(9), THERE));
+            assert_eq!(heard.count(), usize::from(PASSES));
+        }
+    }
+
+    #[test]
+    fn who_has_a_message_repeated_at_once_gains_nothing() {
+        let mut spoken = Spoken::default();
+        for begun in [GENERATION, 2 * GENERATION - 1] {
+            // Also while a generation is closed.
+            let heard = (0..1000).filter(|number| {
+                spoken.sends(&asks(9), THERE, begun + number % 10);
+                spoken.is_answered(&answers(9), THERE)
+            });
             assert_eq!(heard.count(), usize::from(PASSES));
         }
     }
