@@ -244,7 +244,7 @@ static __attribute__((constructor)) void begin(int count, char **words, char **e
 	(void)count;
 	dl_iterate_phdr(note_loaded, &found);
 	if (found != COPY || !others || !getauxval(AT_BASE) || !path_of_ours(0, path) ||
-	    access(path, R_OK) || strstr(others, path))
+	    access(path, R_OK) || strstr(others, path) || strpbrk(path, ": "))
 		return;
 	ssize_t end = readlink("/proc/self/exe", program, sizeof program - 1);
 	if (end <= 0 || access(program, X_OK))

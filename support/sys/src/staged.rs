@@ -153,11 +153,12 @@ fn make() -> Option<&'static Staging> {
     }
     let page = (&raw const STATE).cast_mut().cast();
     debug_assert!(STATE.rest.len() < PAGE);
-    // SAFETY: a page of our own, of which a child is to see zeros.
-    unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }.ok()?;
+    // What fails for good is not tried for each copy.
     if STATE.made.compare_exchange(made, made + 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
         return None;
     }
+    // SAFETY: a page of our own, of which a child is to see zeros.
+    unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }.ok()?;
     let length = (SLOTS * SLOT) as u64;
     // Beyond the limit there is a signal.
     if getrlimit(Resource::Fsize).current.is_some_and(|most| most < OFFSET + length) {
