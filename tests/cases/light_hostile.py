@@ -238,7 +238,10 @@ def _backlog(ways):
 def _waiting(ways):
     """Without anybody hostile, more connections than may wait all have their turn."""
     with _Crowd(ways, 7722, 4) as crowd:
-        asks = crowd.honest(60)
+        # As natively, those for which there is no room any more wait in `connect`.
+        asks = crowd.starts(True, "asks", crowd.port, crowd.folder, 60)
+        time.sleep(0.5)
+        check(asks.poll() is None, "answers that nobody has given")
         crowd.tells("go")
         check(asks.wait(60) == 0, process.written(asks.said))
         check("60 accepted" in crowd.ends(), process.written(crowd.server.said))
