@@ -10,9 +10,16 @@ use rustix::event::PollFlags;
 use super::links::{Link, Memory, Note, Word};
 use super::{clock, shadow};
 
-/// Budget: how long a call that does not wait looks, awake, while other ends give the kernel what
-/// they had written into rings, in all: about as long as one takes that is doing so.
-const PASSING: u64 = 1 << 16;
+/// Budget: how long a call that does not wait looks, awake, while the other end gives the kernel
+/// what it had written into a ring: longer than one takes that is doing so.
+const PASSING: u64 = 1 << 20;
+/// Budget: how long calls of this process do so, in all; then each only as long as one takes that
+/// has its processor.
+const PASSING_MOST: u64 = 1 << 26;
+/// Budget: of so many counts that pass there is one more for that.
+const PASSING_ONE_OF: u64 = 50;
+const PASSINGS: Allowance = Allowance { most: PASSING_MOST, one_of: PASSING_ONE_OF };
+const GLANCE: u64 = 1 << 16;
 /// Budget: milliseconds that calls of this process wait, in all, for bytes of which it has told and
 /// that other ends have taken away again. An end that is giving them
 /// to the kernel takes microseconds, and a few of these milliseconds where it has lost its
@@ -24,6 +31,8 @@ const MISSING: Allowance = Allowance { most: MISSING_MS, one_of: MISSING_ONE_OF 
 
 /// What of that was spent, by when.
 static SPENT: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// The same of [`PASSINGS`].
+static LOOKED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 /// Bytes in the ring.
 #[inline]
@@ -79,13 +88,16 @@ pub(super) fn settles(link: Link, began: u64) -> bool {
     if !is_passing(link) {
         return false;
     }
-    while is_passing(link) {
-        if clock::is_over(began, PASSING) {
-            return false;
-        }
+    let most = PASSINGS.left(spent(&LOOKED), began).clamp(GLANCE, PASSING);
+    let mut is_over = false;
+    while is_passing(link) && !is_over {
         core::hint::spin_loop();
+        is_over = clock::is_over(began, most);
     }
-    true
+    let now = clock::now();
+    let looked = now.wrapping_sub(began).min(most);
+    spends(&LOOKED, PASSINGS.spend(spent(&LOOKED), now, looked));
+    !is_over
 }
 
 /// By a call that is about to sleep, for as long as it takes: bytes of which we have told are not
@@ -101,13 +113,11 @@ pub(super) fn are_missing(link: Link, number: c_int) -> bool {
     }
     let wanted = PollFlags::IN.union(PollFlags::RDHUP);
     let began = clock::milliseconds();
-    let left = MISSING.left(spent(), began);
+    let left = MISSING.left(spent(&SPENT), began);
     let is_there = !shadow::events(number, wanted, left as u32).is_empty();
     let now = clock::milliseconds();
     if left > 0 {
-        let spent = MISSING.spend(spent(), now, (now - began).min(left));
-        SPENT[0].store(spent.time, Ordering::Relaxed);
-        SPENT[1].store(spent.at, Ordering::Relaxed);
+        spends(&SPENT, MISSING.spend(spent(&SPENT), now, (now - began).min(left)));
     }
     // It may have been interrupted: then this call sleeps, and the next one finds it so.
     if is_there || !is_shown() || now - began < left / 2 {
@@ -119,9 +129,14 @@ pub(super) fn are_missing(link: Link, number: c_int) -> bool {
 }
 
 /// Of what calls may wait, as other threads see it, too; roughly.
-fn spent() -> Spent {
-    let [time, at] = SPENT.each_ref().map(|word| word.load(Ordering::Relaxed));
+fn spent(words: &[AtomicU64; 2]) -> Spent {
+    let [time, at] = words.each_ref().map(|word| word.load(Ordering::Relaxed));
     Spent { time, at }
+}
+
+fn spends(words: &[AtomicU64; 2], spent: Spent) {
+    words[0].store(spent.time, Ordering::Relaxed);
+    words[1].store(spent.at, Ordering::Relaxed);
 }
 
 /// All that went through the kernel before the ring's bytes was received.
