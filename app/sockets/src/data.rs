@@ -10,7 +10,7 @@ use crate::carry;
 use crate::carry::Wait;
 use crate::carry::parts::Parts;
 use crate::functions::watched;
-use crate::light::{self, Waits, lists};
+use crate::light::{self, Waits, message_lists};
 use crate::messages;
 use crate::slots::*;
 use crate::sole;
@@ -48,7 +48,7 @@ functions! {
 
     ov_readv(number: c_int, parts: *const libc::iovec, count: c_int) -> isize {
         // SAFETY: the program's arguments, as they are.
-        if let Some(said) = unsafe { lists::vector(number, parts, count) } {
+        if let Some(said) = unsafe { message_lists::vector(number, parts, count) } {
             return said;
         }
         // SAFETY: the program's arguments, as they are.
@@ -61,7 +61,7 @@ functions! {
         if let Some(got) = receive_whole(number, bytes, length, flags) {
             return got;
         }
-        if let Some(got) = lists::truncated(number, flags, length) {
+        if let Some(got) = message_lists::truncated(number, flags, length) {
             return got;
         }
         let (mut place, to) = (EMPTY, room_for(number, bytes, flags));
@@ -101,7 +101,7 @@ functions! {
         }
         let (mut place, to) = (EMPTY, room_for(number, bytes, flags));
         let is_kernels = Cell::new(false);
-        let got = lists::truncated(number, flags, length).unwrap_or_else(|| {
+        let got = message_lists::truncated(number, flags, length).unwrap_or_else(|| {
             let parts = || carry::one_part(to, length, &mut place);
             carry::receive(number, parts, flags, || {
                 // SAFETY: the program's arguments, as they are.
@@ -141,7 +141,7 @@ functions! {
 
     ov_recvmsg(number: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
         // SAFETY: the program's arguments, as they are.
-        if let Some(said) = unsafe { lists::message(number, message) } {
+        if let Some(said) = unsafe { message_lists::message(number, message) } {
             return said;
         }
         // SAFETY: the program's message, which the kernel would read as well.
@@ -154,7 +154,7 @@ functions! {
         let is_kernels = Cell::new(false);
         let is_truncated = flags & libc::MSG_TRUNC != 0 && !message.is_null();
         // SAFETY: it is there, as the kernel would find it.
-        let length = if is_truncated { unsafe { lists::length(message) } } else { 0 };
+        let length = if is_truncated { unsafe { message_lists::length(message) } } else { 0 };
         let native = || {
             let call = Call::Receive(message);
             // SAFETY: the program's arguments, as they are.
@@ -162,7 +162,7 @@ functions! {
             is_kernels.set(got >= 0);
             got as isize
         };
-        let got = lists::truncated(number, flags, length)
+        let got = message_lists::truncated(number, flags, length)
             .unwrap_or_else(|| carry::receive(number, parts, flags, native));
         // What the kernel has said of bytes that came by it stays as it is.
         if got >= 0 && !is_kernels.get() {
@@ -189,9 +189,8 @@ functions! {
     ) -> c_int {
         // SAFETY: the program's arguments, as they are.
         let light = unsafe {
-            lists::receive_many(number, messages, (count, flags), timeout, |message, flags| {
-                ov_recvmsg(number, message, flags)
-            })
+            let each = |message, flags| ov_recvmsg(number, message, flags);
+            message_lists::receive_many(number, messages, (count, flags), timeout, each)
         };
         if let Some(got) = light {
             return got;
@@ -217,7 +216,7 @@ functions! {
 
     ov_writev(number: c_int, parts: *const libc::iovec, count: c_int) -> isize {
         // SAFETY: the program's arguments, as they are.
-        if let Some(said) = unsafe { lists::vector(number, parts, count) } {
+        if let Some(said) = unsafe { message_lists::vector(number, parts, count) } {
             return said;
         }
         // SAFETY: the program's arguments, as they are.
@@ -266,7 +265,7 @@ functions! {
 
     ov_sendmsg(number: c_int, message: *const libc::msghdr, flags: c_int) -> isize {
         // SAFETY: the program's arguments, as they are.
-        if let Some(said) = unsafe { lists::message(number, message) } {
+        if let Some(said) = unsafe { message_lists::message(number, message) } {
             return said;
         }
         let call = Call::Send { number, message, flags };
@@ -295,7 +294,8 @@ functions! {
     ) -> c_int {
         // SAFETY: the program's arguments, as they are.
         let light = unsafe {
-            lists::send_many(number, messages, count, |message| ov_sendmsg(number, message, flags))
+            let each = |message: *mut libc::msghdr| ov_sendmsg(number, message, flags);
+            message_lists::send_many(number, messages, count, each)
         };
         if let Some(sent) = light {
             return sent;

@@ -31,7 +31,7 @@ const MISSING: Allowance = Allowance { most: MISSING_MS, one_of: MISSING_ONE_OF 
 
 /// What of that was spent, by when.
 static SPENT: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-/// The same of [`PASSINGS`].
+/// What of [`PASSINGS`] was spent, by when.
 static LOOKED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 /// Bytes in the ring.

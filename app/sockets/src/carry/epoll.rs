@@ -24,7 +24,7 @@ use super::news::{
 };
 use super::welcome::Unread;
 use super::{
-    arrived, awake, clock, detach, leaving, mail, nudge, residue, shadow, waking, welcome,
+    arrived, awake, clock, detach, epoll_wakeup, leaving, mail, residue, shadow, waking, welcome,
 };
 use crate::table::{self, NUMBERS};
 use crate::{ledger, sole, uncounted};
@@ -494,11 +494,11 @@ pub(super) fn wait(
     let is_nudged = Cell::new(false);
     let native = |events, most, limit| {
         let told = native(events, most, limit);
-        if told <= 0 || !nudge::is_any() {
+        if told <= 0 || !epoll_wakeup::is_any() {
             return told;
         }
         // SAFETY: the kernel has just written them.
-        let left = unsafe { nudge::take_out(set, events, told) };
+        let left = unsafe { epoll_wakeup::take_out(set, events, told) };
         is_nudged.set(is_nudged.get() | left.is_some());
         left.unwrap_or(told)
     };

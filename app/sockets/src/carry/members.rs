@@ -1,8 +1,8 @@
 //! Which links are in which epoll set.
 //!
 //! A set with such members has a row. What a member was put there with is in its link's words, and
-//! a link is in one set at most. Whoever joins a set in which somebody sleeps has not been looked
-//! for: who puts it there wakes the sleeper ([`super::nudge`]); one that gets its link there is the
+//! a link is in one set at most. A thread that sleeps in a set has not looked for members that join
+//! later: `epoll_ctl` wakes it ([`super::epoll_wakeup`]); a member that gets its link there is the
 //! kernel's. So sleepers of all sets are counted, whether those have a row by then or not.
 //!
 //! A set is named by its id, which no other one gets ([`crate::table`]). So a row is of no use any
@@ -17,7 +17,7 @@ use omniverb_carry::Direction;
 
 use super::links::{Link, Memory, Word};
 pub(super) use super::row::{Looked, Row};
-use super::{arrived, nudge};
+use super::{arrived, epoll_wakeup};
 use crate::sole;
 use crate::table::{MEMBERS, NUMBERS};
 
@@ -78,7 +78,7 @@ pub(super) fn put(link: Link, member: &Member, sleepers: Sleepers) -> bool {
     }
     // Who sleeps has not looked for it, or not for these events.
     let may_wake = sleepers == Sleepers::Wake;
-    if row.has_sleepers() && !(may_wake && (has_nothing(link) || nudge::wake(member.set))) {
+    if row.has_sleepers() && !(may_wake && (has_nothing(link) || epoll_wakeup::wake(member.set))) {
         link.leaves_set();
         return false;
     }

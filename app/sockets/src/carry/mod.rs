@@ -13,7 +13,7 @@
 //!   room; [`residue`], [`dirty`]: what is not read yet. [`welcome`]: who may put bytes there;
 //!   [`patience`], [`aside`], [`crowd`], [`waking`]: who waits for them, and how long.
 //!   [`waits`]: `poll` and `select`; [`epoll`], [`limit`] and [`members`]: sets, of whose members
-//!   few are looked at ([`row`], [`astir`], [`awake`], [`news`], [`nudge`]; [`bits`]).
+//!   few are looked at ([`row`], [`astir`], [`awake`], [`news`], [`epoll_wakeup`]; [`bits`]).
 //! * [`forking`]: processes that are made of this one.
 //!   [`renewing`]: links that come again after that, or after they have rested ([`resting`]).
 //! * [`arrived`]: what was not received yet. [`leaving`]: back to the kernel; [`detach`]: out of
@@ -35,6 +35,7 @@ mod detach;
 mod dirty;
 mod ended;
 mod epoll;
+mod epoll_wakeup;
 mod forking;
 mod full;
 mod inward;
@@ -45,7 +46,6 @@ mod look;
 mod mail;
 mod members;
 mod news;
-mod nudge;
 mod offering;
 mod outward;
 mod over;
@@ -85,7 +85,7 @@ use way::{Way, by_resting, carried, link_of, link_to_send_by};
 
 use crate::rows::{self, Gone};
 use crate::table;
-use crate::{call, code, ledger, light, place, sole, uncounted};
+use crate::{call, ledger, light, own_syscalls, place, sole, uncounted};
 
 /// Sockets may be carried in this process.
 #[inline(always)]
@@ -259,7 +259,7 @@ pub(crate) fn leave(number: c_int) {
 /// A library is about to be loaded.
 pub(crate) fn loads() {
     if (links::is_on() || light::is_on()) && place::is_ours() {
-        code::loads(clock::now(), clock::SECOND);
+        own_syscalls::loads(clock::now(), clock::SECOND);
     }
 }
 

@@ -13,10 +13,10 @@ use omniverb_stream::descriptors::{Entry, Kind, Why};
 use super::links::{self, Link, Note, Word};
 use super::members::Apart;
 use super::{broker, clock, ended, leaving, mail, members, shadow, worth};
-use crate::code::Calls;
+use crate::own_syscalls::Calls;
 use crate::table::{self, NUMBERS};
 use crate::uncounted::{self, count_one, uncount_one};
-use crate::{code, ledger, place, sole, wanted};
+use crate::{ledger, own_syscalls, place, sole, wanted};
 
 /// Bytes of the ring that have to be of use.
 const LEAST: usize = 4096;
@@ -99,7 +99,7 @@ pub(super) fn may_be(number: c_int, entry: Entry) -> bool {
 #[cold]
 fn offer_now(number: c_int) -> bool {
     let entry = NUMBERS.look(number);
-    match code::calls_past_libraries(clock::now()) {
+    match own_syscalls::calls_past_libraries(clock::now()) {
         Calls::None => {}
         Calls::Unknown => return false,
         Calls::Some => {

@@ -5,8 +5,8 @@ use core::ffi::c_int;
 use omniverb_stream::light::Names;
 use omniverb_stream::light::frame::Name;
 
+use super::accept_queue::Pending;
 use super::known_options::Inherited;
-use super::pending::Pending;
 use crate::table;
 
 /// Budget: listening sockets that light connections come to; at others there are those of the

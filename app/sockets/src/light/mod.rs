@@ -4,13 +4,13 @@
 //! are carried, to addresses in the ranges of `OMNIVERB_SOCKETS_LIGHT` (docs/decisions/0056). For
 //! what carries a light connection is something of the kernel's, as it is for the program.
 //!
-//! * [`opening`]: `listen`, `connect`, `accept`; [`undone`]: back to what there was before.
+//! * [`opening`]: `listen`, `connect`, `accept`; [`disconnect`]: `connect` with `AF_UNSPEC`.
 //!   [`ranges`]: to which addresses. [`broker`]: who
 //!   leads to whom; [`proving`]: in another network namespace. [`told`]: who listens.
-//! * [`moving`]: bytes; [`lists`], [`discard`]: calls with many parts, or with bytes that nobody
-//!   wants. [`waiting`], [`sleepers`], [`bell`]: until some come. [`polling`],
-//!   [`members`], [`nested`], [`accept_events`]: among other descriptors. [`pending`]: until they
-//!   are accepted.
+//! * [`moving`]: bytes; [`message_lists`]: calls with many parts or messages; [`msg_trunc`]: bytes
+//!   that are only counted. [`waiting`], [`sleepers`], [`bell`]: until some come. [`polling`],
+//!   [`members`], [`nested_epoll`], [`accept_events`]: among other descriptors. [`accept_queue`]:
+//!   until they are accepted.
 //! * [`trunk`]: what two processes share. [`pump`]: what comes by it. [`lanes`]: what a connection
 //!   has of it to itself; [`busy`], [`owners`]: which do.
 //! * [`refused`], [`strays`], [`again`]: connections that were refused by who listens, and go to
@@ -22,28 +22,29 @@
 //!   options it has.
 
 mod accept_events;
+mod accept_queue;
 mod again;
 mod bell;
 mod broker;
 mod busy;
-mod discard;
+mod disconnect;
 mod full;
 mod here;
 mod known_options;
 mod lanes;
 mod listeners;
-pub(crate) mod lists;
 mod local;
 mod lock;
 mod members;
+pub(crate) mod message_lists;
 mod moving;
+mod msg_trunc;
 mod names;
-mod nested;
+mod nested_epoll;
 mod numbers;
 mod opening;
 mod options;
 mod owners;
-mod pending;
 mod polling;
 mod profiles;
 mod proving;
@@ -59,7 +60,6 @@ mod state;
 mod strays;
 mod told;
 mod trunk;
-mod undone;
 mod waiting;
 pub(crate) mod whole;
 
@@ -70,8 +70,8 @@ use omniverb_stream::descriptors::Kind;
 use omniverb_stream::light::row::Note;
 use rustix::thread::sched_yield;
 
+use accept_queue::Pending;
 pub(crate) use numbers::Token;
-use pending::Pending;
 pub(crate) use polling::Selected;
 pub(crate) use proving::has_come_from_afar;
 use state::with;
@@ -166,7 +166,7 @@ pub(crate) unsafe fn connect(
     if let Some(token) = numbers::token(number) {
         // SAFETY: as the caller says.
         return Some(match unsafe { names::undoes(to.0, to.1) } {
-            true => undone::disconnect(number, token),
+            true => disconnect::disconnect(number, token),
             false => opening::again(token),
         });
     }
@@ -421,7 +421,7 @@ pub(crate) unsafe fn changed_set(
         return true;
     }
     // SAFETY: as the caller says.
-    !is_on() || !place::is_ours() || unsafe { nested::changed(set, operation, number, event) }
+    !is_on() || !place::is_ours() || unsafe { nested_epoll::changed(set, operation, number, event) }
 }
 
 /// `epoll_pwait`, in a set that has light members.

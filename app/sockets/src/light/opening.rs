@@ -32,9 +32,9 @@ use super::trunk::FOR_ANSWERS;
 use super::waiting::{Waits, until};
 use crate::carry::broker::connection;
 use crate::carry::clock;
-use crate::code;
 use crate::errno::{errno, fails, keeping_errno};
 use crate::own;
+use crate::own_syscalls;
 use crate::place;
 use crate::slots::{next_dup3, next_fcntl, next_getsockopt, next_poll};
 use crate::sole;
@@ -117,7 +117,7 @@ fn is_six_only(number: c_int) -> bool {
 
 /// All calls of this process about sockets are seen.
 fn calls_nothing_unseen() -> bool {
-    code::calls_past_libraries(clock::now()) == code::Calls::None
+    own_syscalls::calls_past_libraries(clock::now()) == own_syscalls::Calls::None
 }
 
 /// Light connections come to a socket that listens. Whether they do.

@@ -1,9 +1,10 @@
-//! Whether this process makes system calls about sockets by instructions of its own, which nothing
-//! sees that stands before functions of the C library.
+//! Finds out whether this process makes system calls about sockets by instructions of its own.
+//! Hooks of C library functions do not see these.
 //!
-//! Who sends so overtakes what is in a ring, and who waits so sleeps beside one. So the code of the
-//! program and of its libraries is looked through before the first socket is offered, and again
-//! what was loaded since (`omniverb_carry::instructions`). What is made at run time is not found.
+//! Bytes that are sent so overtake those in a ring; a thread that waits so is not woken by a ring.
+//! So the code of the program and of its libraries is searched before the first socket is offered,
+//! and what was loaded since before the next (`omniverb_carry::instructions`). Code that is made at
+//! run time is not found.
 
 use core::ffi::c_void;
 use core::ptr;

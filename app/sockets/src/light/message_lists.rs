@@ -6,7 +6,7 @@ use core::ffi::c_int;
 use super::numbers::Token;
 use super::sleepers::now;
 use super::waiting::Waits;
-use super::{discard, row};
+use super::{msg_trunc, row};
 use crate::carry::parts::IOV_MAX;
 use crate::errno::{errno, fails, keeping_errno, set_errno};
 
@@ -89,7 +89,7 @@ pub(crate) fn truncated(number: c_int, flags: c_int, length: usize) -> Option<is
     let is_asked =
         flags & libc::MSG_TRUNC != 0 && flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) == 0;
     let token: Token = if is_asked { row(number) } else { None }?;
-    Some(discard::discard(token, length, flags))
+    Some(msg_trunc::discard(token, length, flags))
 }
 
 /// The bytes of a message's parts.

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use crate::own;
 use crate::table::NUMBERS;
 
-/// In so many sets it may be.
+/// Number of sets that it may be in.
 static IN_SETS: AtomicU64 = AtomicU64::new(0);
 
 /// Its data in a set: no address of the program's.
@@ -43,7 +43,7 @@ fn borrow(set: c_int) -> BorrowedFd<'static> {
     unsafe { BorrowedFd::borrow_raw(set.max(0)) }
 }
 
-/// Wakes whoever sleeps in the set of this id. `false`: that cannot be.
+/// Wakes a thread that sleeps in the set of this id. `false`: that is not possible.
 pub(super) fn wake(set: u32) -> bool {
     let (Some(event), Some(set)) = (made(), NUMBERS.numbers_of(set).next()) else { return false };
     IN_SETS.fetch_add(1, Ordering::SeqCst);
