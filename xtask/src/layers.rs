@@ -1,5 +1,5 @@
 //! Fails where the structure is not what `layers.toml` says: which crates use which, no circles of
-//! files, and what a crate must not name.
+//! files or folders, and what a crate must not name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -23,6 +23,8 @@ pub(crate) struct Layers {
     except: BTreeMap<String, BTreeMap<String, String>>,
     /// Folder of a crate: files of it that may be in circles.
     circles: BTreeMap<String, usize>,
+    /// Folder of a crate: folders in it whose files name each other's in a circle, and why.
+    folder_circles: BTreeMap<String, BTreeMap<String, String>>,
 }
 
 /// `cargo xtask layers`.
@@ -52,6 +54,7 @@ pub(crate) fn run() -> Result<()> {
             }
         }
         faults.extend(layers.circle_faults(folder, &modules.circles()));
+        faults.extend(layers.folder_faults(folder, &modules.folder_circles()));
     }
     faults.extend(unused.iter().map(|(file, word)| format!("{file} has no {word} any more")));
     if !faults.is_empty() {
@@ -83,6 +86,7 @@ impl Layers {
             faults.extend(more.chain(less));
         }
         let rows = self.crates.keys().chain(self.never.keys()).chain(self.circles.keys());
+        let rows = rows.chain(self.folder_circles.keys());
         let gone: BTreeSet<_> = rows.filter(|folder| !crates.contains_key(*folder)).collect();
         faults.extend(gone.iter().map(|folder| format!("there is no {folder}")));
         faults
@@ -120,6 +124,17 @@ impl Layers {
         };
         let lines: Vec<String> = circles.iter().map(line).collect();
         Some(format!("{folder}: {files} files in circles, more than {known}: {}", lines.join("; ")))
+    }
+
+    fn folder_faults(&self, folder: &str, circles: &[Vec<&str>]) -> Vec<String> {
+        let found: BTreeSet<String> = circles.iter().map(|circle| circle.join(" ")).collect();
+        let known = self.folder_circles.get(folder);
+        let known: BTreeSet<String> = known.into_iter().flat_map(BTreeMap::keys).cloned().collect();
+        let more = found.difference(&known);
+        let more = more.map(|circle| format!("{folder}: a circle of folders: {circle}"));
+        let less = known.difference(&found);
+        let less = less.map(|circle| format!("{folder}: no circle of folders any more: {circle}"));
+        more.chain(less).collect()
     }
 }
 
@@ -210,6 +225,8 @@ mod tests {
             [except]
             [circles]
             "app/ibverbs" = 2
+            [folder_circles."app/ibverbs"]
+            "a b" = "why"
             "#,
         )
         .unwrap()
@@ -261,5 +278,20 @@ mod tests {
         assert!(layers().circle_faults("app/ibverbs", &[]).is_some());
         assert!(layers().circle_faults("rnic/device", &circle).is_some());
         assert_eq!(layers().circle_faults("rnic/device", &[]), None);
+    }
+
+    #[test]
+    fn folder_circles_are_those_that_are_said() {
+        let faults = |folder: &str, circles: &[&[&'static str]]| {
+            let circles: Vec<Vec<&str>> = circles.iter().map(|circle| circle.to_vec()).collect();
+            layers().folder_faults(folder, &circles).len()
+        };
+        assert_eq!(faults("app/ibverbs", &[&["a", "b"]]), 0);
+        assert_eq!(faults("app/ibverbs", &[]), 1);
+        // Another one instead of it, and one more.
+        assert_eq!(faults("app/ibverbs", &[&["a", "b", "c"]]), 2);
+        assert_eq!(faults("app/ibverbs", &[&["a", "b"], &["c", "d"]]), 1);
+        assert_eq!(faults("rnic/device", &[&["a", "b"]]), 1);
+        assert_eq!(faults("rnic/device", &[]), 0);
     }
 }

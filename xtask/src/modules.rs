@@ -82,34 +82,55 @@ impl Modules {
 
     /// The rings of files that name each other, each in order of names.
     pub(crate) fn circles(&self) -> Vec<Vec<&Name>> {
-        let edges = self.edges();
-        let reach: BTreeMap<&Name, BTreeSet<&Name>> =
-            edges.keys().map(|from| (*from, reachable(from, &edges))).collect();
-        let mut seen = BTreeSet::new();
-        let mut circles = Vec::new();
-        for (from, there) in &reach {
-            if !there.contains(from) || seen.contains(from) {
-                continue;
+        circles(&self.edges())
+    }
+
+    /// The rings of folders whose files name each other's, each in order of names. A file is of the
+    /// outermost folder that it is in; what lies beside `lib.rs` is of none.
+    pub(crate) fn folder_circles(&self) -> Vec<Vec<&str>> {
+        let mut edges: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for (from, all) in self.edges() {
+            if let Some(from) = self.folder_of(from) {
+                let to = all.into_iter().filter_map(|to| self.folder_of(to));
+                edges.entry(from).or_default().extend(to.filter(|to| *to != from));
             }
-            let back = |to: &&&Name| reach.get(**to).is_some_and(|back| back.contains(from));
-            let circle: Vec<&Name> = there.iter().filter(back).copied().collect();
-            seen.extend(circle.iter().copied());
-            circles.push(circle);
         }
-        circles
+        circles(&edges)
+    }
+
+    /// The outermost folder that a file is in, if it is in one.
+    fn folder_of(&self, name: &Name) -> Option<&str> {
+        let (name, file) = self.0.get_key_value(name)?;
+        let is_inside = name.len() > 1 || file.path.ends_with("/mod.rs");
+        name.first().filter(|_| is_inside).map(String::as_str)
     }
 }
 
-fn reachable<'a>(
-    from: &'a Name,
-    edges: &BTreeMap<&'a Name, BTreeSet<&'a Name>>,
-) -> BTreeSet<&'a Name> {
+/// Which of these lead to each other, all that do together.
+fn circles<T: Copy + Ord>(edges: &BTreeMap<T, BTreeSet<T>>) -> Vec<Vec<T>> {
+    let reach: BTreeMap<T, BTreeSet<T>> =
+        edges.keys().map(|from| (*from, reachable(*from, edges))).collect();
+    let mut seen = BTreeSet::new();
+    let mut circles = Vec::new();
+    for (from, there) in &reach {
+        if !there.contains(from) || seen.contains(from) {
+            continue;
+        }
+        let back = |to: &&T| reach.get(to).is_some_and(|back| back.contains(from));
+        let circle: Vec<T> = there.iter().filter(back).copied().collect();
+        seen.extend(circle.iter().copied());
+        circles.push(circle);
+    }
+    circles
+}
+
+fn reachable<T: Copy + Ord>(from: T, edges: &BTreeMap<T, BTreeSet<T>>) -> BTreeSet<T> {
     let mut found = BTreeSet::new();
     let mut left = vec![from];
     while let Some(one) = left.pop() {
-        for to in edges.get(one).into_iter().flatten() {
+        for to in edges.get(&one).into_iter().flatten() {
             if found.insert(*to) {
-                left.push(to);
+                left.push(*to);
             }
         }
     }
@@ -277,6 +298,35 @@ mod tests {
         assert_eq!(circles(&round), ["a b"]);
         let long = [("a", "use super::b;"), ("b", "use super::c;"), ("c", "use crate::{a, d};")];
         assert_eq!(circles(&[("", ""), ("d", ""), long[0], long[1], long[2]]), ["a b c"]);
+    }
+
+    #[test]
+    fn folders_that_name_each_other_are_found() {
+        let found = |files: &[(&str, &str)]| {
+            let modules = modules(files);
+            let circles = modules.folder_circles();
+            circles.iter().map(|circle| circle.join(" ")).collect::<Vec<_>>()
+        };
+        // No circle of files, and one of folders.
+        let files = [
+            ("", "mod a; mod b; mod g;"),
+            ("a::c", "use crate::b::e::E;"),
+            ("a::d", ""),
+            ("b::e", ""),
+            ("b::f", "use crate::a::d::D;"),
+        ];
+        assert!(circles(&files).is_empty());
+        assert_eq!(found(&files), ["a b"]);
+        assert!(found(&files[..4]).is_empty());
+        // One by way of a third.
+        let long = [files[0], files[1], files[2], files[3], ("b::f", "use crate::g::h::H;")];
+        let back = [("g::h", ""), ("g::i", "use crate::a::d::D;")];
+        assert_eq!(found(&[&long[..], &back[..]].concat()), ["a b g"]);
+        // What lies beside `lib.rs` is of no folder, and a folder's folder is of that.
+        let beside = [("a", "use crate::b::c::C;"), ("b::c", "use crate::a;")];
+        assert!(found(&beside).is_empty());
+        let nested = [("a::b::c", "use crate::a::d::D;"), ("a::d", "use crate::a::b::c::C;")];
+        assert!(found(&nested).is_empty());
     }
 
     #[test]
