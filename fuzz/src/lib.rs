@@ -162,7 +162,7 @@ pub fn session_decode(bytes: &[u8]) {
 /// Which pages of its memory a guest names: what is accepted is in that memory, each page once, and
 /// as much as was asked for.
 pub fn pins(bytes: &[u8]) {
-    use omniverb_session::pinned::{Layout, RUNS_MAX, Run};
+    use omniverb_session::pinned_pages::{Layout, RUNS_MAX, Run};
     let (words, _) = bytes.as_chunks();
     let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
     let [below, above, all, length] = [(); 4].map(|()| words.next().unwrap_or(0));
@@ -184,9 +184,9 @@ pub fn pins(bytes: &[u8]) {
 
 /// What comes by a virtual machine's port, however it is cut, and at its door.
 fn machine_says(bytes: &[u8]) {
-    use omniverb_session::{limits::MESSAGE_BYTES_MAX, machine};
+    use omniverb_session::{limits::MESSAGE_BYTES_MAX, vm};
     let step = bytes.first().map_or(1, |first| usize::from(*first) + 1);
-    let mut frames = machine::Frames::default();
+    let mut frames = vm::Frames::default();
     'stream: for piece in bytes.chunks(step) {
         frames.feed(piece);
         loop {
@@ -200,23 +200,23 @@ fn machine_says(bytes: &[u8]) {
             }
         }
     }
-    if let Ok((tag, message)) = machine::decode(bytes) {
+    if let Ok((tag, message)) = vm::decode(bytes) {
         match &message {
-            machine::Message::TellPinned(told) => {
+            vm::Message::TellPinned(told) => {
                 assert_eq!(
                     told.runs().map(<[_]>::len),
                     Some(told.count as usize)
-                        .filter(|n| { *n <= omniverb_session::pinned::RUNS_MAX })
+                        .filter(|n| { *n <= omniverb_session::pinned_pages::RUNS_MAX })
                 );
             }
-            machine::Message::QueryPins(asked) => {
+            vm::Message::QueryPins(asked) => {
                 assert!([0, asked.count as usize].contains(&asked.named().len()));
             }
             _ => {}
         }
         let mut out = [0; MESSAGE_BYTES_MAX];
-        let length = machine::encode(tag, &message, &mut out);
-        assert_eq!(machine::decode(&out[..length]), Ok((tag, message)));
+        let length = vm::encode(tag, &message, &mut out);
+        assert_eq!(vm::decode(&out[..length]), Ok((tag, message)));
     }
 }
 
@@ -300,14 +300,14 @@ pub fn configuration_file(bytes: &[u8]) {
 
 /// Rates, sizes and faults as people write them: what is shown is understood, and means the same.
 pub fn words(bytes: &[u8]) {
-    use omniverb_session::{faults, rate};
+    use omniverb_session::{faults, tc_units};
     let text = String::from_utf8_lossy(bytes);
-    if let Ok(number) = rate::rate(&text) {
-        assert_eq!(rate::rate(&rate::show_rate(number)), Ok(number));
-        let _ = rate::burst_for(number);
+    if let Ok(number) = tc_units::rate(&text) {
+        assert_eq!(tc_units::rate(&tc_units::show_rate(number)), Ok(number));
+        let _ = tc_units::burst_for(number);
     }
-    if let Ok(number) = rate::size(&text) {
-        assert_eq!(rate::size(&rate::show_size(number)), Ok(number));
+    if let Ok(number) = tc_units::size(&text) {
+        assert_eq!(tc_units::size(&tc_units::show_size(number)), Ok(number));
     }
     if let Ok(Some(faults)) = faults::faults(&text) {
         assert_eq!(faults::faults(&faults.show()), Ok(Some(faults)));

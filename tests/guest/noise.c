@@ -19,7 +19,7 @@
 #define PORT_NAME "omniverb.control"
 #define WINDOWS 8
 #define PAGE 4096
-/* Where WindowHead (rnic/session/src/machine.rs) has the version and the number of a window. */
+/* Where WindowHead (rnic/session/src/vm.rs) has the version and the number of a window. */
 #define HEAD_VERSION 8
 #define HEAD_NUMBER 40
 /* Kinds of frames, and bytes that the longest may have. */

@@ -2,14 +2,14 @@
 //!
 //! In: a message and the descriptors that came along. Out: the message with each descriptor at the
 //! place that it is for. How many belong to which message, and of which kind, is the protocol's
-//! ([`omniverb_session::machine::enclosed`]); it is checked here, once, and whoever is handed a
+//! ([`omniverb_session::vm::enclosed`]); it is checked here, once, and whoever is handed a
 //! [`Delivered`] has all of them and no more. That memory has exactly the bytes that its user needs
 //! is seen to where it is mapped. A daemon may be hostile.
 
 use crate::memory;
 use omniverb_session::body::{self, Adopt, Granted, LinkReady, TraceBegin, Welcome};
-use omniverb_session::machine::enclosed;
-use omniverb_session::{Message, pair};
+use omniverb_session::vm::enclosed;
+use omniverb_session::{Message, pair_window};
 use omniverb_sys::{Extent, socket};
 use omniverb_terms::Errno;
 use std::os::fd::{AsFd, OwnedFd};
@@ -58,7 +58,7 @@ fn in_memory(file: OwnedFd, said: body::Extent) -> Result<Extent<OwnedFd>, Errno
 
 /// The same of memory for pages, which is said with the number of a pair window if it is in one.
 fn for_pages(file: OwnedFd, said: body::Extent) -> Result<Extent<OwnedFd>, Errno> {
-    in_memory(file, pair::plain(said))
+    in_memory(file, pair_window::plain(said))
 }
 
 /// What a link is made of.
@@ -150,7 +150,7 @@ impl Carries for Message {
 mod tests {
     use super::*;
     use omniverb_session::body::Done;
-    use omniverb_session::machine::Enclosed;
+    use omniverb_session::vm::Enclosed;
     use omniverb_sys::memfd;
     use zerocopy::FromZeros;
 

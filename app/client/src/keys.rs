@@ -7,7 +7,7 @@ use crate::taking::Stay;
 use omniverb_adopt::{Access, AdoptedPages, Strategy};
 use omniverb_device::Region;
 use omniverb_link::pace;
-use omniverb_session::{body, rights};
+use omniverb_session::{body, page_rights};
 use omniverb_sys::pinned::Pin;
 use omniverb_sys::{lock, try_lock};
 use omniverb_terms::{Errno, Rkey};
@@ -236,7 +236,7 @@ impl Key {
         (start, length): (usize, usize),
     ) -> Result<AdoptedPages, Errno> {
         self.check((start, length))?;
-        let peers = match rights::is_writable(self.region.access) {
+        let peers = match page_rights::is_writable(self.region.access) {
             true => Access::ReadWrite,
             false => Access::ReadOnly,
         };

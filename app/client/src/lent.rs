@@ -3,7 +3,7 @@
 //! that is a file of its own needs no such word. A process outside a machine has pieces of windows
 //! that it shares with one (0044).
 
-use omniverb_session::{body, pair};
+use omniverb_session::{body, pair_window};
 use omniverb_sys::Extent;
 use omniverb_sys::extent::Kind;
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ type Tell = Box<dyn Fn(body::Extent, u32) + Send + Sync>;
 /// What is to be said of an extent when this process has let go of it: what was said of it; `None`:
 /// nothing, it is in a file of its own.
 pub(crate) fn piece(said: body::Extent, extent: &Extent<OwnedFd>) -> Option<body::Extent> {
-    (pair::number(&said).is_some() || is_device(extent)).then_some(said)
+    (pair_window::number(&said).is_some() || is_device(extent)).then_some(said)
 }
 
 /// Whether it is in memory that was plugged into this machine.

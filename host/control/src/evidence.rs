@@ -1,7 +1,7 @@
 //! What the kernel says of the attachment through which somebody reaches a vNIC, as far as it tells
 //! that vNIC from others. Made where the attachment is known, compared in the registry only.
 
-use omniverb_session::machine::MachineName;
+use omniverb_session::vm::MachineName;
 use omniverb_tenancy::Access;
 
 /// How a vNIC is attached.

@@ -1,7 +1,7 @@
 //! The log: one line per event on stderr, with the priority prefix that the systemd journal reads.
 //! Bounded, so that a client cannot fill the disk by misbehaving.
 
-use omniverb_session::text;
+use omniverb_session::printable;
 use omniverb_sys::clock;
 use omniverb_sys::lines::Lines;
 use std::fmt::Display;
@@ -87,7 +87,7 @@ impl Journal {
             Level::Debug => (7, "debug"),
         };
         // Names of others may be in it.
-        let text = text::clean(&text.to_string());
+        let text = printable::clean(&text.to_string());
         // A log that cannot be written must not stop the daemon.
         let mut stderr = std::io::stderr().lock();
         let _ = match self.form {

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use crate::ledger::Ledger;
     use crate::pieces::PAGE;
-    use omniverb_session::pair;
+    use omniverb_session::pair_window;
     use omniverb_sys::disposal::Bin;
     use omniverb_sys::memfd;
 
@@ -147,17 +147,17 @@ mod tests {
         let taken = [3, 7].map(|at| Arc::new(windows[at].take(PAGE).unwrap()));
         for (at, piece) in [3, 7].into_iter().zip(&taken) {
             assert_eq!(lent.number_of(&windows[at]), numbers[at]);
-            let said = pair::numbered(numbers[at].unwrap(), piece.in_guest());
+            let said = pair_window::numbered(numbers[at].unwrap(), piece.in_guest());
             lent.told(piece.clone(), said, ());
         }
         assert_eq!(lent.iter().count(), 2);
         lent.let_go(taken[0].in_guest(), 1);
-        lent.let_go(pair::numbered(9, taken[0].in_guest()), 1);
+        lent.let_go(pair_window::numbered(9, taken[0].in_guest()), 1);
         assert_eq!(lent.iter().count(), 2, "it was not told so");
-        lent.let_go(pair::numbered(4, taken[0].in_guest()), 1);
+        lent.let_go(pair_window::numbered(4, taken[0].in_guest()), 1);
         assert_eq!(lent.iter().count(), 1);
         assert!(lent.iter().all(|(piece, ())| Arc::ptr_eq(piece.window(), &windows[7])));
-        let said = pair::numbered(8, taken[1].in_guest());
+        let said = pair_window::numbered(8, taken[1].in_guest());
         windows[7].part();
         lent.drop_over();
         assert_eq!(lent.iter().count(), 0);

@@ -10,7 +10,7 @@ use crate::holds::Hold;
 use crate::pairs::Pairs;
 use crate::pieces::Pieces;
 use crate::ram::Ram;
-use omniverb_session::machine::MachineName;
+use omniverb_session::vm::MachineName;
 use omniverb_sys::datagram::Port;
 use omniverb_sys::pidfd::Peer;
 use omniverb_tenancy::{Neighbour, PairWindows, SessionId, VnicAddress, VnicId};

@@ -10,7 +10,7 @@ use crate::pieces::{Piece, Pieces, Place};
 use omniverb_link::layout::link_bytes;
 use omniverb_ring::Window;
 use omniverb_session::body::{self, LinkReady};
-use omniverb_session::pair;
+use omniverb_session::pair_window;
 use omniverb_sys::{Access, Extent, memfd};
 use std::any::Any;
 use std::io;
@@ -153,7 +153,7 @@ impl Memory {
 /// A piece of a pair window, as a machine is told of it that has the window there.
 fn in_device(Place { number, at }: Place, piece: &Piece) -> body::Extent {
     let body::Extent { offset, length } = piece.in_guest();
-    pair::numbered(number, body::Extent { offset: at + offset, length })
+    pair_window::numbered(number, body::Extent { offset: at + offset, length })
 }
 
 /// What the ends of a new link get: its memory and, if the bell between these two processes is new,
@@ -182,7 +182,7 @@ impl Shared {
     ) -> io::Result<Shared> {
         let bytes = link_bytes(ready.request_bytes as usize, ready.response_bytes as usize);
         let link = Memory::in_pair(place, pieces, links, bytes as u64)?;
-        let bell = || Memory::in_pair(place, pieces, bells, pair::BELL_BYTES);
+        let bell = || Memory::in_pair(place, pieces, bells, pair_window::BELL_BYTES);
         let bell = (ready.bell_new != 0).then(bell).transpose()?;
         Ok(Shared { link, bell })
     }

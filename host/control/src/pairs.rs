@@ -16,7 +16,7 @@ use omniverb_ring::bell::PAGE_BYTES;
 use omniverb_ring::sync::Ordering;
 use omniverb_session::body::{Extent, LinkReady};
 use omniverb_session::operator::AttachPair;
-use omniverb_session::pair::{self, BELL_BYTES, DATA_BYTES_MIN, PAIRS_MAX, PlugTrouble};
+use omniverb_session::pair_window::{self, BELL_BYTES, DATA_BYTES_MIN, PAIRS_MAX, PlugTrouble};
 use omniverb_sys::disposal::Bin;
 use omniverb_sys::extent::FileId;
 use omniverb_sys::{Access, Extent as Pages, random};
@@ -94,7 +94,7 @@ impl Pair {
 
     /// Where links are.
     fn links(&self) -> Extent {
-        let bells = pair::bell_pages(self.pages * PAGE);
+        let bells = pair_window::bell_pages(self.pages * PAGE);
         let offset = bells.offset + bells.length;
         Extent { offset, length: self.pages * PAGE - offset }
     }
@@ -124,7 +124,7 @@ impl Pair {
 
     /// How many more links of so many bytes there is room for, if each has a bell of its own.
     fn room(&self, link_bytes: u64) -> usize {
-        let bells = self.pieces.room(pair::bell_pages(self.pages * PAGE), BELL_BYTES);
+        let bells = self.pieces.room(pair_window::bell_pages(self.pages * PAGE), BELL_BYTES);
         bells.min(self.pieces.room(self.links(), link_bytes))
     }
 }
@@ -133,7 +133,7 @@ impl Pair {
 /// what its counters said when there was another: so they begin with random numbers.
 fn count_anew(piece: &Pages<&Arc<OwnedFd>>, at: u64) -> io::Result<()> {
     // All of a bell: where bells are nothing else is given away, links and pages are behind them.
-    if piece.length != BELL_BYTES || at >= pair::bell_pages(u64::MAX).length {
+    if piece.length != BELL_BYTES || at >= pair_window::bell_pages(u64::MAX).length {
         return Ok(());
     }
     let pages = piece.map(Access::ReadWrite)?;
@@ -389,7 +389,7 @@ impl Pairs {
             // One that a daemon before gave him had no name.
             Some(_) => pair.whose = Whose::Of(neighbour, Some(name.to_owned())),
         }
-        let bells = pair::bell_pages(pair.pages * PAGE);
+        let bells = pair_window::bell_pages(pair.pages * PAGE);
         let place = Place { number, at: pair.at };
         Shared::make_in_pair(place, &pair.pieces, (pair.links(), bells), ready)
     }

@@ -1,6 +1,6 @@
 //! Who can plug more windows into a machine that runs: its keeper, an operator.
 
-use omniverb_session::pair::PlugTrouble;
+use omniverb_session::pair_window::PlugTrouble;
 use omniverb_tenancy::SessionId;
 
 /// A machine's keeper, as it waits until another window is wanted.

@@ -4,7 +4,7 @@ use omniverb_session::operator::{
     DATAPATH_DIRECT, DATAPATH_FORWARDED, SET_ADOPTION, SET_BURST, SET_DATAPATH, SET_FAULTS,
     SET_RATE, SetVnic, VnicChanged,
 };
-use omniverb_session::rate::burst_for;
+use omniverb_session::tc_units::burst_for;
 use omniverb_tenancy::{Adoption, Datapath, Policy, RateLimit};
 use omniverb_terms::Errno;
 

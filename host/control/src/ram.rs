@@ -7,7 +7,7 @@
 //! else ever gets the file.
 
 use crate::engine::Row;
-use omniverb_session::pinned::{Layout, Refused, Run};
+use omniverb_session::pinned_pages::{Layout, Refused, Run};
 use omniverb_sys::disposal::Bin;
 use omniverb_sys::{Extent, clock};
 use omniverb_tenancy::{FileId, VnicId};

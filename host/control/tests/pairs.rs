@@ -6,11 +6,11 @@ mod support;
 use omniverb_control::Settings;
 use omniverb_session::Message;
 use omniverb_session::body::{Extent, *};
-use omniverb_session::machine::{self, TellPairs};
 use omniverb_session::operator::{
     AttachPair, AwaitPair, CAN_TAKE_OUT, DetachMachine, Message as Said, PartPair,
 };
-use omniverb_session::pair::PlugTrouble;
+use omniverb_session::pair_window::PlugTrouble;
+use omniverb_session::vm::{self, TellPairs};
 use omniverb_sys::memfd;
 use omniverb_terms::{Errno, Service};
 use std::os::fd::{AsFd, OwnedFd};
@@ -77,7 +77,7 @@ fn a_keeper_is_asked_for_a_window_when_there_is_none_left() {
     assert_eq!(nobody.call(can_plug("one", 1)), Said::Failed(Errno::ENOENT));
     let mut machine = Machine::attach(&daemon, "one");
     let mut tell = |present| {
-        assert!(matches!(machine.ask(TellPairs { present }).0, machine::Message::Done(_)));
+        assert!(matches!(machine.ask(TellPairs { present }).0, vm::Message::Done(_)));
     };
     let keeper = Operator::connect(&daemon);
     keeper.say(can_plug("one", 3));

@@ -2,7 +2,7 @@
 //! what holds for a certain one.
 
 use omniverb_session::faults::{self, Faults};
-use omniverb_session::rate;
+use omniverb_session::tc_units;
 use omniverb_tenancy::{Adoption, Datapath, Policy, RateLimit};
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -61,7 +61,7 @@ impl TryFrom<Written> for Named {
             (None, Some(_)) => return Err("a burst needs a rate"),
             (None, None) => None,
             (Some(bits_per_second), burst) => {
-                let burst_bytes = burst.unwrap_or_else(|| rate::burst_for(bits_per_second));
+                let burst_bytes = burst.unwrap_or_else(|| tc_units::burst_for(bits_per_second));
                 let limit = RateLimit { bits_per_second, burst_bytes };
                 if !limit.is_sensible() {
                     return Err("rates are 8kbit to 1000tbit, bursts 1500 to 1g");
@@ -104,11 +104,11 @@ pub(crate) fn optional_adoption<'de, D: Deserializer<'de>>(
 }
 
 fn optional_rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-    rate::rate(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
+    tc_units::rate(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
 }
 
 fn optional_size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-    rate::size(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
+    tc_units::size(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
 }
 
 fn optional_faults<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Faults>, D::Error> {

@@ -6,7 +6,7 @@
 
 use crate::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
 use crate::macros::bodies;
-use crate::rights::Trust;
+use crate::page_rights::Trust;
 use omniverb_terms::{Errno, Gid, Qpn, Rkey, Service};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -279,7 +279,7 @@ bodies! {
         length: u64,
     }
     /// The owner's answer, which its machine's agent hears: it looks where the pages are, and sees
-    /// to it that they stay there ([`crate::machine::TellPinned`]). No daemon hears it.
+    /// to it that they stay there ([`crate::vm::TellPinned`]). No daemon hears it.
     Pinned {
         /// The number of the `Pin` that this answers.
         token: u64,

@@ -18,22 +18,22 @@
 //! `decode` accepts any bytes.
 #![forbid(unsafe_code)]
 
-pub mod begin;
+pub mod agent_begin;
 pub mod body;
 pub mod cm;
 mod codec;
+pub mod device_import;
 pub mod faults;
-pub mod import;
 pub mod limits;
-pub mod machine;
 mod macros;
-pub mod opened;
 pub mod operator;
-pub mod pair;
-pub mod pinned;
-pub mod rate;
-pub mod rights;
-pub mod text;
+pub mod page_rights;
+pub mod pair_window;
+pub mod pinned_pages;
+pub mod printable;
+pub mod shared_qp;
+pub mod tc_units;
+pub mod vm;
 
 pub use codec::{DecodeError, Header, Kind, Message, decode, encode, written};
 

@@ -11,7 +11,7 @@ use crate::codec::{DecodeError, Header};
 use crate::faults::Faults;
 use crate::limits::MESSAGE_BYTES_MAX;
 use crate::macros::{bodies, messages};
-use crate::pinned::Layout;
+use crate::pinned_pages::Layout;
 use omniverb_terms::Errno;
 use std::path::{Path, PathBuf};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -133,7 +133,7 @@ bodies! {
     /// `MachineAttached`; `EINVAL` for other
     /// files or another name, `EBUSY` if a machine of this name is attached.
     AttachMachine {
-        /// As [`crate::machine::MachineName`] has it, NUL-padded.
+        /// As [`crate::vm::MachineName`] has it, NUL-padded.
         name: [u8; VNIC_NAME_BYTES],
         /// The part of the window that the daemon gives away pieces of, but for its first page.
         data: Extent,

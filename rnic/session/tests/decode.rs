@@ -1,7 +1,7 @@
 //! Control messages: any bytes may come.
 
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
-use omniverb_session::machine::{self, FrameHead, FrameKind, Frames};
+use omniverb_session::vm::{self, FrameHead, FrameKind, Frames};
 use omniverb_session::{Message, VERSION, decode, encode};
 use proptest::prelude::*;
 
@@ -62,7 +62,7 @@ proptest! {
             prop_assert_eq!(&first.bytes[..], &body[..first.bytes.len()]);
             prop_assert_eq!(first.bytes.len(), length as usize);
         }
-        let _ = machine::decode(&bytes);
+        let _ = vm::decode(&bytes);
     }
 
     /// A right header, any body of any length.

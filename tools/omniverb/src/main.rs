@@ -21,7 +21,7 @@ mod vm;
 mod vnic;
 
 use clap::{Parser, Subcommand};
-use omniverb_session::text;
+use omniverb_session::printable;
 use present::{Task, Way, rdma};
 use run::Sockets;
 use std::ffi::OsString;
@@ -419,7 +419,7 @@ fn main() -> ExitCode {
         false => command(Arguments::parse().command),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("omniverb: {}", text::clean_lines(&format!("{error:#}")));
+        eprintln!("omniverb: {}", printable::clean_lines(&format!("{error:#}")));
         ExitCode::from(failure)
     })
 }

@@ -10,8 +10,8 @@ use omniverb_session::operator::{
     DetachMachine, DisconnectVnic, EndCapture, JoinPair, Message, PartPair, QueryAll, QueryVnics,
     SetVnic, ShowSockets, VNIC_NAME_BYTES, VnicChanged, decode, encode,
 };
-use omniverb_session::pair::PlugTrouble;
-use omniverb_session::pinned::Layout;
+use omniverb_session::pair_window::PlugTrouble;
+use omniverb_session::pinned_pages::Layout;
 use omniverb_sys::{event, socket};
 use rustix::io::Errno;
 use serde_json::Value;

@@ -156,7 +156,7 @@ fn key(socket: &Socket) -> (u64, [SocketAddr; 2]) {
 
 fn name(process: &Process) -> String {
     let name = process.name.split(|byte| *byte == 0).next().unwrap_or_default();
-    omniverb_session::text::clean(&String::from_utf8_lossy(name))
+    omniverb_session::printable::clean(&String::from_utf8_lossy(name))
 }
 
 fn one(socket: &Socket, before: Option<&Socket>, time: Duration) -> Value {

@@ -3,7 +3,7 @@
 use crate::operator::Operator;
 use crate::table::{Table, amount};
 use crate::{client, daemon, output, sockets};
-use omniverb_session::rate::show_rate;
+use omniverb_session::tc_units::show_rate;
 use omniverb_terms::Qpn;
 use serde_json::{Value, json};
 use std::process::ExitCode;

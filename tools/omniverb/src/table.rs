@@ -1,6 +1,6 @@
 //! Columns of text.
 
-use omniverb_session::text;
+use omniverb_session::printable;
 
 /// A table under construction.
 pub(crate) struct Table {
@@ -14,7 +14,7 @@ impl Table {
 
     /// A row, whose cells become fit to be shown: names are others'.
     pub(crate) fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells.iter().map(|cell| text::clean(cell)).collect());
+        self.rows.push(cells.iter().map(|cell| printable::clean(cell)).collect());
     }
 
     /// All rows, aligned and indented; nothing if there is only the head.

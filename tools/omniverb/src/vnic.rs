@@ -11,7 +11,7 @@ use omniverb_session::operator::{
     DisconnectVnic, SET_ADOPTION, SET_BURST, SET_DATAPATH, SET_FAULTS, SET_RATE, SetVnic,
     VNIC_NAME_BYTES, VnicChanged,
 };
-use omniverb_session::rate::{self, show_rate, show_size};
+use omniverb_session::tc_units::{self, show_rate, show_size};
 use serde_json::Value;
 use std::process::ExitCode;
 
@@ -60,14 +60,14 @@ fn change(name: &str, words: &[String]) -> anyhow::Result<SetVnic> {
         let bit = match word.as_str() {
             "rate" => {
                 let none = matches!(value.as_str(), "none" | "unlimited");
-                change.bits_per_second = if none { 0 } else { number(rate::rate(value))? };
+                change.bits_per_second = if none { 0 } else { number(tc_units::rate(value))? };
                 if !none && change.bits_per_second == 0 {
                     bail!("a rate of 0 would let nothing pass; `rate none` takes the limit away");
                 }
                 SET_RATE
             }
             "burst" => {
-                change.burst_bytes = number(rate::size(value))?;
+                change.burst_bytes = number(tc_units::size(value))?;
                 SET_BURST
             }
             "datapath" => {

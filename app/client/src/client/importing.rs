@@ -6,7 +6,7 @@ use super::{Client, registering};
 use crate::errno::errno_of;
 use crate::imports::{Device, Door, Exported, Import, Owner};
 use omniverb_device::Shared;
-use omniverb_session::import::{self, Ask, Card};
+use omniverb_session::device_import::{self, Ask, Card};
 use omniverb_sys::epoll::Interest;
 use omniverb_sys::{lock, socket};
 use omniverb_terms::Errno;
@@ -36,7 +36,7 @@ impl Client {
     }
 
     fn card(&self) -> Card {
-        let (magic, version) = (import::MAGIC, import::VERSION);
+        let (magic, version) = (device_import::MAGIC, device_import::VERSION);
         Card { magic, node_guid: self.nic().node_guid, version, reserved: 0 }
     }
 
@@ -87,7 +87,7 @@ impl Client {
             return Err(Errno::EOPNOTSUPP);
         }
         let (ours, theirs) = socket::pair().map_err(|error| errno_of(&error))?;
-        let ask = Ask { what: import::OPEN, ..Ask::NONE };
+        let ask = Ask { what: device_import::OPEN, ..Ask::NONE };
         let sent = socket::try_send(file, ask.bytes(), &[theirs.as_fd()]);
         sent.map_err(|error| match error.raw_os_error() {
             Some(libc::EPIPE | libc::ECONNRESET | libc::ECONNREFUSED) => Errno::EOPNOTSUPP,
@@ -109,7 +109,7 @@ pub fn is_command_file(file: BorrowedFd<'_>) -> bool {
 fn shown(file: BorrowedFd<'_>) -> Option<Card> {
     let mut bytes = [0; size_of::<Card>() + 1];
     let length = socket::peek(file, &mut bytes).ok()?;
-    Card::read(bytes.get(..length)?).filter(|card| card.magic == import::MAGIC)
+    Card::read(bytes.get(..length)?).filter(|card| card.magic == device_import::MAGIC)
 }
 
 impl Drop for Offer {

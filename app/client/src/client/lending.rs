@@ -13,7 +13,7 @@ use omniverb_device::Qp;
 use omniverb_link::pace;
 use omniverb_session::body::{Adopt, Adopted, Released};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
-use omniverb_session::{Message, encode, rights};
+use omniverb_session::{Message, encode, page_rights};
 use omniverb_sys::clock;
 use omniverb_sys::socket;
 use omniverb_terms::{Errno, Rkey, Service};
@@ -118,8 +118,8 @@ impl Client {
     ) -> Result<(), Refused> {
         let piece = onto.as_ref().and_then(|onto| lent::piece(ask.memory, onto));
         let mappable = match piece {
-            Some(_) => rights::mappable_in_window,
-            None => rights::mappable,
+            Some(_) => page_rights::mappable_in_window,
+            None => page_rights::mappable,
         };
         let uses = mappable(key.region().access, ask.trust());
         may_lend(qp, key, uses)?;
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn only_who_serves_by_its_own_rights_lends() {
-        let (all, read) = (rights::REMOTE, rights::REMOTE_READ);
+        let (all, read) = (page_rights::REMOTE, page_rights::REMOTE_READ);
         for service in Service::ALL {
             let lends = matches!(service, Service::Rc | Service::Uc);
             assert_eq!(may_map(service, all, read), lends, "{service}");

@@ -8,7 +8,7 @@ use omniverb_session::Message;
 use omniverb_session::body::{
     self, Connected, GrantDenied, GrantEnded, Granted, LetGo, RequestGrant,
 };
-use omniverb_session::rights;
+use omniverb_session::page_rights;
 use omniverb_sys::{Access, Extent};
 use omniverb_terms::{Errno, Qpn, Rkey};
 use std::os::fd::OwnedFd;
@@ -65,7 +65,7 @@ impl Client {
         piece: Option<body::Extent>,
     ) -> Result<(), Errno> {
         let (qp, peer) = self.qps.with_peer(granted.qpn).ok_or(Errno::ENOENT)?;
-        let writable = rights::is_writable(granted.access);
+        let writable = page_rights::is_writable(granted.access);
         let how = if writable { Access::ReadWrite } else { Access::ReadOnly };
         let (me, era) = (self.me.clone(), self.bells.era());
         let let_go = move |piece, times| {

@@ -11,7 +11,7 @@ use crate::keys::Key;
 use omniverb_device::Qp;
 use omniverb_session::Message;
 use omniverb_session::body::{Adopted, Pin, Pinned};
-use omniverb_session::rights::{Trust, mappable};
+use omniverb_session::page_rights::{Trust, mappable};
 use omniverb_sys::clock;
 use omniverb_terms::Errno;
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use super::pages::{ImportKey, Pages, around};
 use super::service::{Party, Service};
 use crate::thread::spawn_quietly;
 use omniverb_device::Region;
-use omniverb_session::import::{self, Ask, Notice};
+use omniverb_session::device_import::{self, Ask, Notice};
 use omniverb_sys::socket::{self, Mode};
 use omniverb_sys::{Extent, clock, lock, pidfd};
 use omniverb_terms::{Errno, Rkey};
@@ -51,7 +51,7 @@ pub trait Exported: Send + Sync {
     /// Device memory: address and length.
     fn device_memory(&self, handle: u32) -> Option<(usize, usize)>;
 
-    /// Destroys an object, [`import::DOMAIN`] and others.
+    /// Destroys an object, [`device_import::DOMAIN`] and others.
     ///
     /// # Errors
     /// As the verb that does so.
@@ -138,13 +138,14 @@ impl Party for Door {
 
     /// One at a time: whoever has gone meanwhile makes room.
     fn hear(&self) -> bool {
-        let mut bytes = [0; import::BYTES_MAX];
+        let mut bytes = [0; device_import::BYTES_MAX];
         match socket::receive(self.socket.as_fd(), &mut bytes, Mode::NonBlocking) {
             // Nobody has the command file any more.
             Ok((0, files)) if files.is_empty() => return false,
             Ok((length, mut files)) => {
                 let ask = Ask::read(&bytes[..length]);
-                let asks = ask.is_some_and(|ask| ask.what == import::OPEN) && files.len() == 1;
+                let asks =
+                    ask.is_some_and(|ask| ask.what == device_import::OPEN) && files.len() == 1;
                 // Before anything is done with it: it may be a file of a system that never
                 // answers. What is none of ours is closed here, where nobody waits.
                 let socket = files.pop().filter(|file| asks && socket::is_one(file.as_fd()));
@@ -173,7 +174,7 @@ impl Party for Importer {
                 self.exporter.leaves(self);
                 return false;
             }
-            let mut bytes = [0; import::BYTES_MAX];
+            let mut bytes = [0; device_import::BYTES_MAX];
             match socket::receive(self.socket.as_fd(), &mut bytes, Mode::NonBlocking) {
                 Ok((length, _)) => {
                     let ask = Ask::read(&bytes[..length]);
@@ -212,14 +213,14 @@ impl Importer {
     pub(crate) fn take(&self, ask: &Ask) -> bool {
         let key = (self.number, ask.object, ask.handle);
         let answer = match ask.what {
-            import::IMPORT => self.open(ask, key).map(|notice| (notice, None)),
-            import::PAGES => self.exporter.pages_for(ask, key, self),
-            import::DESTROY => return self.destroy(*ask),
-            import::LEAVE => {
+            device_import::IMPORT => self.open(ask, key).map(|notice| (notice, None)),
+            device_import::PAGES => self.exporter.pages_for(ask, key, self),
+            device_import::DESTROY => return self.destroy(*ask),
+            device_import::LEAVE => {
                 self.leaves(key);
                 return true;
             }
-            import::SEEN => {
+            device_import::SEEN => {
                 self.exporter.has_seen(self.number, ask.tag);
                 return true;
             }
@@ -232,7 +233,10 @@ impl Importer {
         let (notice, file) =
             answer.unwrap_or_else(|errno| (Notice { errno, ..Notice::NONE }, None));
         let Ask { tag, object, handle, .. } = *ask;
-        self.send(&Notice { what: import::ANSWER, tag, object, handle, ..notice }, file.as_ref())
+        self.send(
+            &Notice { what: device_import::ANSWER, tag, object, handle, ..notice },
+            file.as_ref(),
+        )
     }
 
     /// Destroys an object for all. The other importers are waited for, whom this thread listens
@@ -275,7 +279,7 @@ impl Importer {
         }
         if self.left.fetch_add(1, Ordering::Relaxed) % LEFT_UNANSWERED == LEFT_UNANSWERED - 1 {
             // Nobody's answer.
-            self.send(&Notice { what: import::ANSWER, ..Notice::NONE }, None);
+            self.send(&Notice { what: device_import::ANSWER, ..Notice::NONE }, None);
         }
     }
 
@@ -285,17 +289,17 @@ impl Importer {
         // Until it is imported: what ends after this finds that it is.
         let mut pages = lock(&self.exporter.pages);
         let (notice, place) = match ask.object {
-            import::DOMAIN => {
+            device_import::DOMAIN => {
                 let there = objects.has_domain(ask.handle).then_some(Notice::NONE);
                 return there.ok_or(Errno::ENOENT);
             }
-            import::REGION => {
+            device_import::REGION => {
                 let (region, rkey) = objects.region(ask.handle)?;
                 let place = (region.memory.address(), region.memory.len());
                 let Region { pd, access, iova, .. } = *region;
                 (Notice { pd, access, rkey, iova, ..Notice::NONE }, place)
             }
-            import::DEVICE_MEMORY => {
+            device_import::DEVICE_MEMORY => {
                 (Notice::NONE, objects.device_memory(ask.handle).ok_or(Errno::ENOENT)?)
             }
             _ => return Err(Errno::EINVAL),
@@ -440,7 +444,7 @@ impl Exporter {
         for (number, object, handle) in &keys {
             importers.latest_tag += 1;
             let (object, handle, tag) = (*object, *handle, importers.latest_tag);
-            let message = Notice { what: import::GONE, tag, object, handle, ..Notice::NONE };
+            let message = Notice { what: device_import::GONE, tag, object, handle, ..Notice::NONE };
             let Some(importer) = importers.here.get(number).cloned() else { continue };
             if importer.outbox.say(importer.socket.as_fd(), message.bytes()) {
                 importers.unseen.insert((*number, tag));
@@ -474,7 +478,7 @@ impl Exporter {
 /// The bytes of an object now.
 fn bytes_now(objects: &dyn Exported, ask: &Ask) -> Result<Range<usize>, Errno> {
     let (address, length) = match ask.object {
-        import::REGION => {
+        device_import::REGION => {
             let (region, _) = objects.region(ask.handle)?;
             (region.memory.address(), region.memory.len())
         }

@@ -4,7 +4,7 @@ use super::line::{Ends, Line};
 use omniverb_device::region::NO_RKEY;
 use omniverb_device::{Extras, Region, access};
 use omniverb_ring::Window;
-use omniverb_session::import::{self, Notice};
+use omniverb_session::device_import::{self, Notice};
 use omniverb_sys::{Access, clock};
 use omniverb_terms::{Errno, Lkey, Rkey};
 use std::sync::Arc;
@@ -134,7 +134,7 @@ impl Drop for ImportedRegion {
         // What the other process has ended it does not count as ours.
         if !self.has_ended() {
             self.end();
-            self.line.leave(import::REGION, self.handle);
+            self.line.leave(device_import::REGION, self.handle);
         }
     }
 }
@@ -153,7 +153,7 @@ impl ImportedMemory {
 
 impl Drop for ImportedMemory {
     fn drop(&mut self) {
-        self.line.leave(import::DEVICE_MEMORY, self.handle);
+        self.line.leave(device_import::DEVICE_MEMORY, self.handle);
     }
 }
 

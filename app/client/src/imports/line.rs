@@ -4,7 +4,7 @@
 use super::outbox::Outbox;
 use super::service::Party;
 use omniverb_device::Shared;
-use omniverb_session::import::{self, Ask, Notice};
+use omniverb_session::device_import::{self, Ask, Notice};
 use omniverb_sys::socket::{self, Mode};
 use omniverb_sys::{clock, lock, memfd};
 use omniverb_terms::Errno;
@@ -74,7 +74,7 @@ impl Party for Line {
     }
 
     fn hear(&self) -> bool {
-        let mut bytes = [0; import::BYTES_MAX];
+        let mut bytes = [0; device_import::BYTES_MAX];
         let goes_on = match socket::receive(self.socket.as_fd(), &mut bytes, Mode::NonBlocking) {
             Ok((length, files)) => {
                 self.take(Notice::read(&bytes[..length]), files)
@@ -112,7 +112,7 @@ impl Line {
     pub(crate) fn take(&self, notice: Option<Notice>, files: Vec<OwnedFd>) -> bool {
         let Some(notice) = notice else { return false };
         match notice.what {
-            import::ANSWER => {
+            device_import::ANSWER => {
                 // What is no memory file is closed here: that may never end, and nobody else is
                 // to wait for it.
                 let is_asked_for = lock(&self.answer).has_file && notice.errno == Errno::NONE;
@@ -127,12 +127,12 @@ impl Line {
                 }
                 true
             }
-            import::GONE => {
-                if notice.object == import::REGION {
+            device_import::GONE => {
+                if notice.object == device_import::REGION {
                     self.has_gone(notice.handle);
                 }
                 let Notice { tag, object, handle, .. } = notice;
-                self.say(&Ask { what: import::SEEN, object, handle, tag, ..Ask::NONE })
+                self.say(&Ask { what: device_import::SEEN, object, handle, tag, ..Ask::NONE })
             }
             _ => false,
         }
@@ -170,7 +170,7 @@ impl Line {
     pub(crate) fn leave(&self, object: u32, handle: u32) {
         // A forked child has the parent's socket, and nothing to say on it.
         if self.device.upgrade().is_some_and(|device| device.is_ours()) {
-            self.say(&Ask { what: import::LEAVE, object, handle, ..Ask::NONE });
+            self.say(&Ask { what: device_import::LEAVE, object, handle, ..Ask::NONE });
         }
     }
 
@@ -227,7 +227,7 @@ impl Line {
         let mut answer = lock(&self.answer);
         answer.tag += 1;
         answer.came = None;
-        answer.has_file = ask.what == import::PAGES;
+        answer.has_file = ask.what == device_import::PAGES;
         if self.is_lost() {
             return Err(Errno::EIO);
         }

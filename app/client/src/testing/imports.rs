@@ -5,7 +5,7 @@
 
 use crate::imports::{Device, Exported, Exporter, Importer, Line, Owner, Service};
 use omniverb_device::{Extras, Region, Shared, access};
-use omniverb_session::import::{self, Ask, Notice};
+use omniverb_session::device_import::{self, Ask, Notice};
 use omniverb_sys::socket;
 use omniverb_terms::{Errno, Lkey, Rkey};
 use std::ops::Range;
@@ -128,11 +128,11 @@ pub fn imports(bytes: &[u8]) {
             at: u64::from(byte(5) % 8) * PAGE as u64 + u64::from(byte(6) / 250),
         };
         importer.take(&ask);
-        let mut answer = [0; import::BYTES_MAX];
+        let mut answer = [0; device_import::BYTES_MAX];
         let answered = socket::receive(theirs.as_fd(), &mut answer, socket::Mode::NonBlocking);
         if let Ok((length, files)) = answered {
             // To an owner everything may have come from anywhere.
-            answer[byte(7) as usize % import::BYTES_MAX] ^= step[0];
+            answer[byte(7) as usize % device_import::BYTES_MAX] ^= step[0];
             line.take(Notice::read(&answer[..length]), files);
         }
     }

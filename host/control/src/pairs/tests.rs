@@ -258,11 +258,11 @@ fn a_machine_is_told_where_in_its_device_a_piece_is() {
     pairs.found(0b100);
     let shared = pairs.make(neighbour(1), "one", &ready()).unwrap();
     let (outside, said) = (shared.link.outside().0, shared.link.said());
-    assert_eq!(pair::number(&said), Some(3));
-    assert_eq!(pair::plain(said).offset, outside.offset - DATA.offset + (1 << 21));
+    assert_eq!(pair_window::number(&said), Some(3));
+    assert_eq!(pair_window::plain(said).offset, outside.offset - DATA.offset + (1 << 21));
     let other = shared.link.said_as(Place { number: 9, at: 0 });
     assert_eq!(
-        (pair::number(&other), pair::plain(other).offset),
+        (pair_window::number(&other), pair_window::plain(other).offset),
         (Some(9), outside.offset - DATA.offset)
     );
 }

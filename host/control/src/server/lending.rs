@@ -11,7 +11,7 @@ use crate::server::Server;
 use crate::server::pairs::LINK_BYTES;
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, Extent, Granted};
-use omniverb_session::pair;
+use omniverb_session::pair_window;
 use omniverb_tenancy::{FileId, Home, Neighbour, Occasion, SessionId};
 use std::io;
 
@@ -103,7 +103,7 @@ impl Server {
             let outside = (neighbour == by.neighbour).then(|| memory.outside())?;
             let number = self.clients.number_of_window(to, memory)?;
             let (said, file) = outside;
-            return Some((pair::numbered(number, said), Some(file), Origin::AnotherMachine));
+            return Some((pair_window::numbered(number, said), Some(file), Origin::AnotherMachine));
         };
         if machine == by.machine {
             return Some((memory.said(), None, Origin::ItsMachine));

@@ -19,11 +19,11 @@ use crate::server::operators::answer_at;
 use omniverb_netns::PORT;
 use omniverb_session::body::Done;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
-use omniverb_session::machine::{
+use omniverb_session::operator::{self, AttachMachine, DetachMachine, MachineAttached};
+use omniverb_session::vm::{
     EndSession, MachineAddress, MachineName, Message, Parted, PortOpened, REACH_GLOBAL, REACH_LINK,
     SessionOpened, TellAddresses, decode, encode,
 };
-use omniverb_session::operator::{self, AttachMachine, DetachMachine, MachineAttached};
 use omniverb_sys::datagram::Port;
 use omniverb_sys::descriptors::{self, Plain};
 use omniverb_sys::{Extent, clock, socket};

@@ -17,12 +17,12 @@ use crate::reactor::Timer;
 use crate::server::Server;
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES, link_bytes};
 use omniverb_session::body::{Done, LinkReady};
-use omniverb_session::machine::MachineName;
 use omniverb_session::operator::{
     AttachPair, AwaitPair, CAN_JOIN, CAN_TAKE_OUT, JoinPair, Message as Said, PairOffered,
     PairOver, PairWanted, PartPair,
 };
-use omniverb_session::pair::PlugTrouble;
+use omniverb_session::pair_window::PlugTrouble;
+use omniverb_session::vm::MachineName;
 use omniverb_tenancy::{LinkEnd, Neighbour, SessionId};
 use omniverb_terms::Errno;
 use std::io;

@@ -5,9 +5,9 @@ use crate::support::machine::*;
 use crate::support::operator::{Operator, name};
 use crate::support::*;
 use omniverb_control::Settings;
-use omniverb_session::machine::{self, PinsOver, QueryPins, TellPinned};
 use omniverb_session::operator::{AttachMemory, Message as Said};
-use omniverb_session::pinned::{Layout, PINS_MAX, RUNS_MAX, Run};
+use omniverb_session::pinned_pages::{Layout, PINS_MAX, RUNS_MAX, Run};
+use omniverb_session::vm::{self, PinsOver, QueryPins, TellPinned};
 use omniverb_sys::memfd;
 use omniverb_terms::Errno;
 use std::os::fd::{AsFd, OwnedFd};
@@ -85,11 +85,11 @@ fn a_guest_that_says_anything_of_its_pages_has_nothing_of_it() {
         (u64::MAX, 2, Errno::NONE),
     ] {
         let told = TellPinned { session, count, errno, ..TellPinned::new(7, 0, Ok(&runs)) };
-        assert!(matches!(machine.ask(told).0, machine::Message::Done(_)));
+        assert!(matches!(machine.ask(told).0, vm::Message::Done(_)));
     }
     assert_eq!(seen(&daemon, "one").unwrap()["pinned"].as_u64(), Some(0));
     let over = |machine: &mut Machine, asked: QueryPins| match machine.ask(asked).0 {
-        machine::Message::PinsOver(over) => over.named().to_vec(),
+        vm::Message::PinsOver(over) => over.named().to_vec(),
         other => panic!("{other:?}"),
     };
     assert_eq!(over(&mut machine, QueryPins::new(&[7, 8, 9])), [7, 8, 9]);

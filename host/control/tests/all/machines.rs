@@ -7,8 +7,8 @@ use omniverb_control::Settings;
 use omniverb_session::Message;
 use omniverb_session::body::{Extent, *};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
-use omniverb_session::machine::{self, OpenSession};
 use omniverb_session::operator::{AttachMachine, DetachMachine, Message as Said};
+use omniverb_session::vm::{self, OpenSession};
 use omniverb_sys::event::readable;
 use omniverb_sys::{Access, memfd, socket};
 use omniverb_terms::{Errno, Rkey, Service};
@@ -470,7 +470,7 @@ fn who_talks_nonsense_at_a_door_has_no_machine_any_more() {
     let null = std::fs::File::open("/dev/null").unwrap();
     let none: &[BorrowedFd<'_>] = &[];
     let mut open = [0; MESSAGE_BYTES_MAX];
-    let opened = machine::encode(1, &OpenSession { pid: 1, uid: 1 }.into(), &mut open);
+    let opened = vm::encode(1, &OpenSession { pid: 1, uid: 1 }.into(), &mut open);
     for (said, files) in [
         (&bytes[..length], none),
         (&b"nonsense"[..], none),

@@ -8,7 +8,7 @@ use crate::support::pair::*;
 use crate::support::*;
 use omniverb_session::Message;
 use omniverb_session::body::{Extent, *};
-use omniverb_session::pair::{number, plain};
+use omniverb_session::pair_window::{number, plain};
 use omniverb_terms::{Errno, Qpn, Rkey};
 
 const WRITE: u32 = 2;

@@ -8,9 +8,9 @@ use crate::support::*;
 use omniverb_control::Settings;
 use omniverb_session::Message;
 use omniverb_session::body::{Extent, *};
-use omniverb_session::machine::{self, TellPairs};
 use omniverb_session::operator::{AttachPair, AwaitPair, JoinPair, Message as Said};
-use omniverb_session::pair::PlugTrouble;
+use omniverb_session::pair_window::PlugTrouble;
+use omniverb_session::vm::{self, TellPairs};
 use omniverb_sys::event::readable;
 use omniverb_sys::extent::FileId;
 use omniverb_sys::{memfd, socket};
@@ -73,7 +73,7 @@ impl There {
 
     /// Its agent has found these.
     fn tell(&mut self, present: u64) {
-        assert!(matches!(self.machine.ask(TellPairs { present }).0, machine::Message::Done(_)));
+        assert!(matches!(self.machine.ask(TellPairs { present }).0, vm::Message::Done(_)));
     }
 
     /// Its keeper waits.

@@ -13,7 +13,7 @@ use omniverb_session::cm::{
     AcceptCmId, CM_KNOWN_INIT, CM_KNOWN_RTR, CM_KNOWN_RTS, CM_QUEUE_KEY, CmIdQueried, ConnectCmId,
     DisconnectCmId, EstablishCmId, QueryCmId, RejectCmId,
 };
-use omniverb_session::rights::{FLUSH_GLOBAL, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
+use omniverb_session::page_rights::{FLUSH_GLOBAL, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use omniverb_terms::{Errno, Gid, Qkey, Qpn, Service};
 
 /// How long managers may take to answer each other, 5 bits: 4.3 s, as kernels say.

@@ -20,7 +20,7 @@ use crate::timers::Timer;
 use omniverb_session::body::{
     Adopt, Adopted, Connected, Extent, GrantDenied, Granted, Pin, RequestGrant,
 };
-use omniverb_session::rights::{self, Trust};
+use omniverb_session::page_rights::{self, Trust};
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
 
 /// What is asked for, of whom, by whom.
@@ -196,7 +196,7 @@ impl Tenancy {
         // The engine has the owner execute atomics.
         let useful = match initiator {
             Grantee::Session(_) => uses,
-            Grantee::Engine => uses & !rights::REMOTE_ATOMIC,
+            Grantee::Engine => uses & !page_rights::REMOTE_ATOMIC,
         };
         if useful == 0 { Err(Errno::EACCES) } else { Ok((home, uses)) }
     }
@@ -206,7 +206,7 @@ impl Tenancy {
         let qp = self.queue_pairs.get(qpn).ok_or(Errno::ENOENT)?;
         let owner = self.sessions.get(&qp.session()).ok_or(Errno::ENOENT)?;
         let mr = owner.regions.get(rkey).ok_or(Errno::ENOENT)?;
-        if qp.is_failed() || mr.pd != qp.pd() || mr.access & rights::REMOTE == 0 {
+        if qp.is_failed() || mr.pd != qp.pd() || mr.access & page_rights::REMOTE == 0 {
             return Err(Errno::EACCES);
         }
         Ok((qp.session(), mr))
@@ -278,7 +278,7 @@ impl Tenancy {
     ) -> Result<(), Errno> {
         let PendingGrant { part, extent, .. } = *grant;
         let writable = self.grantable(grant.peer_qpn, grant.rkey).map(|(_, mr)| mr.access);
-        let writable = writable.is_ok_and(rights::is_writable);
+        let writable = writable.is_ok_and(page_rights::is_writable);
         // It went while the owner was asked: the region was deregistered, or its pages taken back.
         self.memory.extents.get(extent).ok_or(Errno::EAGAIN)?;
         if m.errno == Errno(0) && !part.is_fresh() {

@@ -13,7 +13,7 @@ use crate::limits::Limits;
 use crate::memory::extents::{ExtentId, Pages};
 use crate::memory::layout::Home;
 use crate::tenancy::Tenancy;
-use omniverb_session::rights::{self, Trust};
+use omniverb_session::page_rights::{self, Trust};
 use omniverb_terms::{Errno, VnicId};
 
 /// Bytes of a part of a region that goes to a pair window at a time: these are small, and for more
@@ -39,8 +39,8 @@ impl Home {
     pub(super) fn mappable(&self, access: u32, trust: Trust) -> u32 {
         match self {
             // In place nobody has them but the engine, which keeps to the flags.
-            Home::File | Home::InPlace => rights::mappable(access, trust),
-            Home::Window | Home::Pair { .. } => rights::mappable_in_window(access, trust),
+            Home::File | Home::InPlace => page_rights::mappable(access, trust),
+            Home::Window | Home::Pair { .. } => page_rights::mappable_in_window(access, trust),
         }
     }
 }

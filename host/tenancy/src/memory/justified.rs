@@ -11,7 +11,7 @@ use crate::memory::mr::Mr;
 use crate::memory::taken::PeerKey;
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{Done, GrantEnded, QpFailed, TAKE_EXTENT, TakeBack};
-use omniverb_session::rights;
+use omniverb_session::page_rights;
 use omniverb_terms::Errno;
 
 /// What an extent costs at least that is taken back: threads stand still for it, others ask anew.
@@ -46,7 +46,7 @@ impl Tenancy {
         home: Home,
     ) -> Result<(), Errno> {
         let Some(session) = self.sessions.get(&peer) else { return Ok(()) };
-        let sealed = home == Home::File && !rights::is_writable(mr.access);
+        let sealed = home == Home::File && !page_rights::is_writable(mr.access);
         let full =
             sealed && peer != owner && self.memory.remains.is_full(owner, session.client().vnic);
         if full { Err(Errno::EAGAIN) } else { Ok(()) }
@@ -68,7 +68,7 @@ impl Tenancy {
         if let Some(Extent { home: Home::File, region: (_, rkey), .. }) =
             self.memory.extents.get(extent)
             && let Some(mr) = self.sessions.get(&owner).and_then(|owner| owner.regions.get(*rkey))
-            && !rights::is_writable(mr.access)
+            && !page_rights::is_writable(mr.access)
         {
             self.memory.remains.granted(extent, grantee.client().vnic);
         }

@@ -10,7 +10,7 @@ use crate::memory::layout::{FileId, Freed, Home, Layout, Place};
 use crate::memory::mr::{Mr, PAGE_BYTES};
 use crate::memory::pending::Token;
 use crate::tenancy::Tenancy;
-use omniverb_session::pinned::RUNS_MAX;
+use omniverb_session::pinned_pages::RUNS_MAX;
 use omniverb_terms::{Errno, Qpn, Rkey, VnicId};
 
 /// Bytes of a part of a region whose pages are scattered in a machine's memory: a message has room

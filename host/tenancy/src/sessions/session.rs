@@ -7,7 +7,7 @@ use crate::memory::regions::Regions;
 use crate::memory::taken::TakenBack;
 use omniverb_session::Message;
 use omniverb_session::body::Hello;
-use omniverb_session::text;
+use omniverb_session::printable;
 use omniverb_terms::Errno;
 
 /// A call that is answered later.
@@ -131,7 +131,7 @@ impl Session {
 
     /// What its hello says of it, whether or not it is admitted.
     pub(crate) fn introduce(&mut self, hello: &Hello) {
-        self.name = text::name(&hello.name);
+        self.name = printable::name(&hello.name);
     }
 
     /// It is one of its vNIC's processes, pays for that, and has an account below the vNIC's.

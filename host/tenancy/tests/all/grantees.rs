@@ -4,7 +4,7 @@
 use crate::support::*;
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_session::rights;
+use omniverb_session::page_rights;
 use omniverb_tenancy::testing::exercise::{Bench, vnic};
 use omniverb_tenancy::{Action, Arrived, Channel, Limits, MemoryFacts, Place};
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
@@ -324,7 +324,7 @@ fn what_is_over_of_grants_for_read_only_counts_until_it_is_gone() {
     }
     let (mut bench, one, other) = three();
     let cycle = |bench: &mut Bench, session, pair| {
-        let key = mr(bench, OWNER, 1, rights::REMOTE_READ);
+        let key = mr(bench, OWNER, 1, page_rights::REMOTE_READ);
         bench.told.clear();
         let answer = ask(bench, session, pair, key);
         let token = bench.told.iter().find_map(|action| match action {

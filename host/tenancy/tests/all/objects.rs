@@ -3,7 +3,7 @@
 use crate::support::*;
 use omniverb_session::body::*;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
-use omniverb_session::rights::{self, Trust};
+use omniverb_session::page_rights::{self, Trust};
 use omniverb_session::{Message, encode};
 use omniverb_tenancy::testing::exercise::{Bench, exercise, vnic};
 use omniverb_tenancy::{
@@ -224,7 +224,7 @@ fn what_is_granted_is_what_the_flags_say() {
                 _ => Trust::Exact,
             };
             let key = mr(&mut bench, 2, 1, access);
-            let uses = rights::mappable(access, trust);
+            let uses = page_rights::mappable(access, trust);
             let what = format!("{access:#x} {trusting:?}");
             if uses == 0 {
                 assert_eq!(ask(&mut bench, a, b, key), Err(Errno::EACCES), "{what}");
@@ -238,7 +238,7 @@ fn what_is_granted_is_what_the_flags_say() {
             let adopt_asked = bench.told.iter().find_map(asked).unwrap();
             assert_eq!(adopt_asked.trust(), trust, "{what}");
             let actions = adopt(&mut bench, 2, adopted(token), OPEN);
-            if !rights::is_writable(access) {
+            if !page_rights::is_writable(access) {
                 assert_eq!(denied(&actions), Errno::EINVAL, "{what}: it could be written to");
                 continue;
             }

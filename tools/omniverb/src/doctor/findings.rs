@@ -1,6 +1,6 @@
 //! What the doctor found: lines with grades.
 
-use omniverb_session::text;
+use omniverb_session::printable;
 use std::fmt::Display;
 
 /// How bad a finding is.
@@ -38,6 +38,6 @@ impl Findings {
     }
 
     fn add(&mut self, grade: Grade, text: String) {
-        self.0.push((grade, text::clean(&text.replace('\n', " "))));
+        self.0.push((grade, printable::clean(&text.replace('\n', " "))));
     }
 }

@@ -1,9 +1,7 @@
 //! The message by which an agent tells its host the machine's addresses.
 
 use omniverb_session::limits::GIDS_MAX;
-use omniverb_session::machine::{
-    MachineAddress, REACH_GLOBAL, REACH_HOST, REACH_LINK, TellAddresses,
-};
+use omniverb_session::vm::{MachineAddress, REACH_GLOBAL, REACH_HOST, REACH_LINK, TellAddresses};
 use omniverb_sys::addresses::{Address, Scope};
 use std::net::IpAddr;
 

@@ -26,7 +26,7 @@ use super::wakes::Wakes;
 use anyhow::Context;
 use devices::{listen, port, wait_for, windows};
 use omniverb_session::limits::GIDS_MAX;
-use omniverb_session::machine::{Enclosed, Frame, FrameKind, PORT_NAME, enclosed, written};
+use omniverb_session::vm::{Enclosed, Frame, FrameKind, PORT_NAME, enclosed, written};
 use omniverb_session::{SYSTEM_SOCKET, decode};
 use omniverb_sys::addresses;
 use omniverb_sys::{clock, manager, privileges, socket};

@@ -2,14 +2,14 @@
 //! processes of a link knows what they share.
 //!
 //! The same at both ends of a machine's port. In: the pair windows. The bells in them have places
-//! that never change ([`omniverb_session::pair`]): so nobody need say which are in use, and who is
-//! started afresh goes on with those that were. A thread sleeps on the pages whose owners are on
-//! the other side; which of them were rung it says by the port itself, where there is room, or has
-//! who serves that say a word without contents. In the machine who hears the former wakes who
-//! sleeps on the same page; that takes a look at nothing in it. Who hears the latter, or is on the
-//! host, has another thread look at the pages of his side, and wake who sleeps on those that have
-//! changed. So who serves the port touches none of this memory: a neighbour has the file, and can
-//! make that take long, even to find the page.
+//! that never change ([`omniverb_session::pair_window`]): so nobody need say which are in use, and
+//! who is started afresh goes on with those that were. A thread sleeps on the pages whose owners
+//! are on the other side; which of them were rung it says by the port itself, where there is room,
+//! or has who serves that say a word without contents. In the machine who hears the former wakes
+//! who sleeps on the same page; that takes a look at nothing in it. Who hears the latter, or is on
+//! the host, has another thread look at the pages of his side, and wake who sleeps on those that
+//! have changed. So who serves the port touches none of this memory: a neighbour has the file, and
+//! can make that take long, even to find the page.
 
 #[cfg(test)]
 mod tests;
@@ -17,8 +17,8 @@ mod tests;
 use super::relay::Voice;
 use omniverb_ring::{BellPage, Window};
 use omniverb_session::body::Extent as Part;
-use omniverb_session::machine::{BELL_NAMES_MAX, BellName, Frame, FrameKind};
-use omniverb_session::pair::{self, Whose};
+use omniverb_session::pair_window::{self, Whose};
+use omniverb_session::vm::{BELL_NAMES_MAX, BellName, Frame, FrameKind};
 use omniverb_sys::{Access, EventFd, Extent, Listener, futex, lock};
 use std::collections::BTreeMap;
 use std::io;
@@ -144,7 +144,7 @@ impl Border {
         data: Part,
         whose: Whose,
     ) -> io::Result<()> {
-        let bells = pair::bell_pages(data.length);
+        let bells = pair_window::bell_pages(data.length);
         let memory = Extent::new(file, data.offset + bells.offset, bells.length);
         let memory = memory.map(Access::ReadWrite)?;
         for (at, bell) in (0..memory.len()).step_by(2 * PAGE).zip(0..) {

@@ -25,7 +25,7 @@ use crate::vnic;
 use anyhow::{Context, bail};
 use holder::Holder;
 pub(super) use holder::hold;
-use omniverb_session::machine::MachineName;
+use omniverb_session::vm::MachineName;
 use omniverb_sys::{clock, inherit, pidfd, socket};
 use rustix::event::PollFlags;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};

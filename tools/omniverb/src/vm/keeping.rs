@@ -4,10 +4,8 @@
 
 use super::pinner::{FOLDER, Heard, Pinner, Whose};
 use super::relay::{Channel, Relay};
-use omniverb_session::machine::{
-    FrameKind, Message, PinsOver, QueryPins, TellPinned, decode, written,
-};
-use omniverb_session::pinned::PINS_MAX;
+use omniverb_session::pinned_pages::PINS_MAX;
+use omniverb_session::vm::{FrameKind, Message, PinsOver, QueryPins, TellPinned, decode, written};
 use omniverb_session::{Message as Said, decode as decode_said, written as written_said};
 use omniverb_sys::clock;
 use omniverb_terms::Errno;

@@ -18,7 +18,7 @@ use super::window::{Neighbours, Window};
 use crate::operator::{Home, Operator, PairCall};
 use anyhow::Context;
 use omniverb_session::operator::VNIC_NAME_BYTES;
-use omniverb_session::pair::{PlugTrouble, Whose};
+use omniverb_session::pair_window::{PlugTrouble, Whose};
 use omniverb_sys::{clock, event, memfd, pidfd, socket};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};

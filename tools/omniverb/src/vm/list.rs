@@ -4,7 +4,7 @@ use crate::operator::Operator;
 use crate::output;
 use crate::table::Table;
 use anyhow::Context;
-use omniverb_session::rate::show_size;
+use omniverb_session::tc_units::show_size;
 use serde_json::Value;
 use std::process::ExitCode;
 

@@ -11,7 +11,7 @@ use super::options;
 use crate::operator::Operator;
 use anyhow::{Context, bail, ensure};
 use omniverb_session::operator::VNIC_NAME_BYTES;
-use omniverb_session::pinned::Layout;
+use omniverb_session::pinned_pages::Layout;
 use omniverb_sys::memfd;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;

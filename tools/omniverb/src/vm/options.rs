@@ -5,7 +5,7 @@
 
 use super::monitor;
 use anyhow::{Context, bail, ensure};
-use omniverb_session::machine::PORT_NAME;
+use omniverb_session::vm::PORT_NAME;
 use std::ffi::OsString;
 
 /// A window that is plugged in: where QEMU finds it, and how large it is. The first is the

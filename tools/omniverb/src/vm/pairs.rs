@@ -9,7 +9,7 @@ use super::window::Window;
 use crate::operator::Operator;
 use anyhow::Context;
 use omniverb_session::operator::VNIC_NAME_BYTES;
-use omniverb_session::pair::Whose;
+use omniverb_session::pair_window::Whose;
 use omniverb_sys::{event, lock, memfd, socket};
 use rustix::io::{FdFlags, fcntl_setfd};
 use std::collections::{BTreeMap, BTreeSet};

@@ -23,8 +23,8 @@ use anyhow::Context;
 use kept::{Kept, PINS_MAX};
 use omniverb_session::body::{Pin, Pinned};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
-use omniverb_session::machine::{Message, PinsOver, TellPinned, decode, encode, written};
-use omniverb_session::pinned::{self, Run};
+use omniverb_session::pinned_pages::{self, Run};
+use omniverb_session::vm::{Message, PinsOver, TellPinned, decode, encode, written};
 use omniverb_session::{Message as Said, decode as decode_said, encode as encode_said};
 use omniverb_sys::privileges::{self, Privilege};
 use omniverb_sys::{clock, pidfd, socket};
@@ -330,15 +330,15 @@ impl Pins {
         self.has_room(said.length)?;
         let (ring, pages) = pages::look(process.as_fd(), pid, said)?;
         // Where there are fewer pages there are fewer runs.
-        let runs = pinned::runs(pages).ok_or(Errno::E2BIG)?;
+        let runs = pinned_pages::runs(pages).ok_or(Errno::E2BIG)?;
         self.kept.add(said.token, ring, said.length);
         Ok(runs)
     }
 
     /// Tells an agent what was kept for one before it.
     fn tell_kept(&self, agent: Option<&OwnedFd>) {
-        use omniverb_session::machine::QueryPins;
-        use omniverb_session::pinned::PINS_MAX;
+        use omniverb_session::pinned_pages::PINS_MAX;
+        use omniverb_session::vm::QueryPins;
         let tokens: Vec<u64> = self.kept.iter().map(|(token, ..)| token).collect();
         for (agent, some) in agent
             .into_iter()

@@ -11,7 +11,7 @@
 mod tests;
 
 use anyhow::{Context, bail, ensure};
-use omniverb_session::machine::MachineName;
+use omniverb_session::vm::MachineName;
 use omniverb_sys::random;
 use rustix::fs::{
     AtFlags, CWD, Dir, Gid, Mode, OFlags, Stat, Uid, chmodat, chownat, fchmod, fchown, fstat,

@@ -11,9 +11,9 @@ mod tests;
 mod windows;
 
 use super::relay::{Channel, News, Reads, Relay};
-use omniverb_session::begin::Begin;
+use omniverb_session::agent_begin::Begin;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
-use omniverb_session::machine::{
+use omniverb_session::vm::{
     Booted, EndSession, Frame, FrameKind, Message, OpenPort, OpenSession, PACKET_BYTES_MAX,
     TellPairs, TellPinned, decode, encode, written,
 };

@@ -8,7 +8,7 @@ use super::border::{Border, Side};
 use super::relay::Voice;
 use super::windows::{Found, Own, Shared};
 use anyhow::Context;
-use omniverb_session::pair::take_number;
+use omniverb_session::pair_window::take_number;
 use omniverb_session::{Message, written};
 use std::collections::BTreeMap;
 use std::io;

@@ -10,8 +10,8 @@
 use super::window::{DATA_OFFSET, INFO_OFFSET, STEP, data, info_block, put};
 use omniverb_session::VERSION;
 use omniverb_session::body::Extent;
-use omniverb_session::machine::WindowHead;
-use omniverb_session::pair::PAIRS_MAX;
+use omniverb_session::pair_window::PAIRS_MAX;
+use omniverb_session::vm::WindowHead;
 use omniverb_sys::{memfd, random};
 use std::os::fd::OwnedFd;
 
@@ -97,7 +97,7 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omniverb_session::machine::MachineName;
+    use omniverb_session::vm::MachineName;
     use rustix::io::pread;
 
     #[test]

@@ -7,8 +7,8 @@
 
 use anyhow::{Context, ensure};
 use omniverb_session::body::Extent;
-use omniverb_session::machine::{MachineName, WindowHead};
-use omniverb_session::pair::{self, OF_ANOTHER, PairNames, Whose};
+use omniverb_session::pair_window::{self, OF_ANOTHER, PairNames, Whose};
+use omniverb_session::vm::{MachineName, WindowHead};
 use omniverb_sys::{memfd, random};
 use rustix::io::{pread, pwrite};
 use std::os::fd::{AsFd, OwnedFd};
@@ -49,7 +49,7 @@ impl Window {
     /// It has no number yet.
     pub(super) fn pair(&self, bytes: u64) -> anyhow::Result<Window> {
         let name = new_name();
-        Window::made("omniverb-pair", bytes, |bytes| pair::head(&self.head, name, bytes))
+        Window::made("omniverb-pair", bytes, |bytes| pair_window::head(&self.head, name, bytes))
     }
 
     /// A pair window of another machine's. What it begins with that one's guest may have changed:
@@ -66,7 +66,7 @@ impl Window {
         let read = pread(&file, &mut head, data.offset).context("cannot read a window")?;
         ensure!(read == head.len(), "cannot read a window");
         let head = WindowHead::of(&head);
-        let called = pair::called(&head).filter(|called| !known(*called));
+        let called = pair_window::called(&head).filter(|called| !known(*called));
         let head = WindowHead { number: called.unwrap_or_else(new_name), ..head };
         Ok(Window { file, data, head })
     }
@@ -225,7 +225,7 @@ mod tests {
         // It is called as another window is, or its guest has made something else of it: then it is
         // not found, and nobody keeps this machine from having others.
         let unlike = another(pair.head.number).head;
-        assert!(unlike.number != pair.head.number && pair::called(&unlike).is_some());
+        assert!(unlike.number != pair.head.number && pair_window::called(&unlike).is_some());
         for number in [0, OF_ANOTHER | 7] {
             let head = WindowHead { number, ..pair.head };
             pwrite(&pair.file, &head.written(), pair.data.offset).unwrap();

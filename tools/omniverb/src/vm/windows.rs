@@ -11,8 +11,8 @@ mod tests;
 
 use super::slots::Slots;
 use omniverb_session::body::Extent as Part;
-use omniverb_session::machine::{WINDOW_MAGIC, WindowHead};
-use omniverb_session::pair::{DATA_BYTES_MIN, PairNames, Whose};
+use omniverb_session::pair_window::{DATA_BYTES_MIN, PairNames, Whose};
+use omniverb_session::vm::{WINDOW_MAGIC, WindowHead};
 use omniverb_sys::{Access, Extent};
 use rustix::fs::{Mode, OFlags, fstat, open};
 use std::collections::BTreeMap;

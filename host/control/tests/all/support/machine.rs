@@ -5,10 +5,10 @@ use super::operator::{Operator, name};
 use super::*;
 use omniverb_session::body::Extent;
 use omniverb_session::limits::GIDS_MAX;
-use omniverb_session::machine::{
+use omniverb_session::operator::{AttachMachine, Message as Said};
+use omniverb_session::vm::{
     self, Booted, EndSession, MachineAddress, OpenPort, OpenSession, TellAddresses,
 };
-use omniverb_session::operator::{AttachMachine, Message as Said};
 use omniverb_sys::{memfd, socket};
 use serde_json::Value;
 use std::os::fd::{AsFd, OwnedFd};
@@ -56,18 +56,15 @@ impl Machine {
         Machine { door: files.remove(0), window, tag: 0, last: 0 }
     }
 
-    pub fn ask(
-        &mut self,
-        message: impl Into<machine::Message>,
-    ) -> (machine::Message, Vec<OwnedFd>) {
+    pub fn ask(&mut self, message: impl Into<vm::Message>) -> (vm::Message, Vec<OwnedFd>) {
         self.tag += 1;
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let length = machine::encode(self.tag, &message.into(), &mut bytes);
+        let length = vm::encode(self.tag, &message.into(), &mut bytes);
         socket::send(self.door.as_fd(), &bytes[..length], &[]).unwrap();
         assert!(readable(self.door.as_fd(), Some(SOON)).unwrap(), "no answer");
         let (length, files) =
             socket::receive(self.door.as_fd(), &mut bytes, socket::Mode::Blocking).unwrap();
-        let (tag, answer) = machine::decode(&bytes[..length]).unwrap();
+        let (tag, answer) = vm::decode(&bytes[..length]).unwrap();
         assert_eq!(tag, self.tag);
         (answer, files)
     }
@@ -75,7 +72,7 @@ impl Machine {
     /// A process that has said hello, and where its statistics are.
     pub fn process(&mut self) -> (Client, Extent) {
         let (answer, mut files) = self.ask(OpenSession { pid: 7, uid: 0 });
-        let machine::Message::SessionOpened(opened) = answer else { panic!("{answer:?}") };
+        let vm::Message::SessionOpened(opened) = answer else { panic!("{answer:?}") };
         self.last = opened.session;
         let mut client = Client::over(files.remove(0));
         let hello = Hello { role: ROLE_VERBS, resume: 0, name: *b"in a machine\0\0\0\0" };
@@ -89,13 +86,13 @@ impl Machine {
 
     /// A process is gone, as the guest says.
     pub fn end(&mut self, session: u64) {
-        assert!(matches!(self.ask(EndSession { session }).0, machine::Message::Done(_)));
+        assert!(matches!(self.ask(EndSession { session }).0, vm::Message::Done(_)));
     }
 
     /// The guest is in this boot, as it says.
     pub fn boot(&mut self, number: u8) {
         let boot = [number; 16];
-        assert!(matches!(self.ask(Booted { boot }).0, machine::Message::Done(_)));
+        assert!(matches!(self.ask(Booted { boot }).0, vm::Message::Done(_)));
     }
 
     pub fn tell_address(&mut self) {
@@ -107,7 +104,7 @@ impl Machine {
         let ip = std::net::Ipv4Addr::from(address).to_ipv6_mapped().octets();
         let mut told = TellAddresses { count: 1, reserved: 0, entries: [none; GIDS_MAX] };
         told.entries[0] = MachineAddress { ip, interface: 2, mtu: 1500, ..none };
-        assert!(matches!(self.ask(told).0, machine::Message::Done(_)));
+        assert!(matches!(self.ask(told).0, vm::Message::Done(_)));
     }
 
     /// The same window, at another daemon, with what the one before has noted.
@@ -118,19 +115,19 @@ impl Machine {
     }
 
     /// What is said at the door, without having been asked; nothing: it is closed.
-    pub fn hear(&self) -> Option<machine::Message> {
+    pub fn hear(&self) -> Option<vm::Message> {
         assert!(readable(self.door.as_fd(), Some(SOON)).unwrap(), "nothing");
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         match socket::receive(self.door.as_fd(), &mut bytes, socket::Mode::NonBlocking) {
             Ok((0, _)) | Err(_) => None,
-            Ok((length, _)) => Some(machine::decode(&bytes[..length]).unwrap().1),
+            Ok((length, _)) => Some(vm::decode(&bytes[..length]).unwrap().1),
         }
     }
 
     /// Has its UDP port 4791: the other end is the engine's.
     pub fn open_port(&mut self) -> OwnedFd {
         let (answer, mut files) = self.ask(OpenPort { reserved: 0 });
-        assert!(matches!(answer, machine::Message::PortOpened(_)), "{answer:?}");
+        assert!(matches!(answer, vm::Message::PortOpened(_)), "{answer:?}");
         files.remove(0)
     }
 
@@ -140,7 +137,7 @@ impl Machine {
 
     /// An operator did so.
     pub fn is_detached(&self) -> bool {
-        matches!(self.hear(), Some(machine::Message::Parted(_))) && self.hear().is_none()
+        matches!(self.hear(), Some(vm::Message::Parted(_))) && self.hear().is_none()
     }
 }
 

@@ -8,8 +8,8 @@ use super::operator::{Operator, name};
 use super::remote::Remote;
 use super::*;
 use omniverb_control::Settings;
-use omniverb_session::machine::{self, TellPairs};
 use omniverb_session::operator::{AttachPair, Message as Said};
+use omniverb_session::vm::{self, TellPairs};
 use omniverb_sys::memfd;
 use omniverb_terms::Service;
 
@@ -64,7 +64,7 @@ impl There {
             assert!(matches!(said, Said::Done(_)));
         }
         let present = (1 << pairs.len()) - 1;
-        assert!(matches!(machine.ask(TellPairs { present }).0, machine::Message::Done(_)));
+        assert!(matches!(machine.ask(TellPairs { present }).0, vm::Message::Done(_)));
         let network = Carried::new(&mut machine, net, B);
         There { machine, network }
     }

@@ -3,8 +3,8 @@
 
 use super::Agent;
 use crate::vm::{boot, opener};
-use omniverb_session::begin::Begin;
-use omniverb_session::machine::{Frame, FrameKind};
+use omniverb_session::agent_begin::Begin;
+use omniverb_session::vm::{Frame, FrameKind};
 use omniverb_sys::random;
 
 impl Agent {

@@ -2,7 +2,7 @@
 
 use crate::vm::windows::{Found, names};
 use anyhow::{Context, bail};
-use omniverb_session::machine::PORT_NAME;
+use omniverb_session::vm::PORT_NAME;
 use omniverb_sys::socket;
 use rustix::fs::{Mode, OFlags, open};
 use std::os::fd::OwnedFd;

@@ -193,7 +193,7 @@ fn an_agent_answers_what_the_host_says_of_windows() {
 #[test]
 fn what_is_said_of_pages_is_looked_at_here() {
     use omniverb_session::body::{Pin, Pinned};
-    use omniverb_session::machine::{self, Message as AtDoor};
+    use omniverb_session::vm::{self, Message as AtDoor};
     use omniverb_terms::{Errno, Rkey};
     let mut bench = bench();
     let pin = Pin { token: 7, rkey: Rkey(1), qpn: Qpn(2), start: 4096, length: 4096 };
@@ -215,7 +215,7 @@ fn what_is_said_of_pages_is_looked_at_here() {
     else {
         panic!("{news:?}")
     };
-    let Ok((_, AtDoor::TellPinned(told))) = machine::decode(bytes) else { panic!("not that") };
+    let Ok((_, AtDoor::TellPinned(told))) = vm::decode(bytes) else { panic!("not that") };
     assert_eq!((told.token, told.errno, told.count), (7, Errno::EPERM, 0));
     let heard = socket::receive(
         bench.process[1].as_fd(),

@@ -28,8 +28,10 @@ fn until_quiet(border: &Border) {
 }
 
 fn bell(file: &OwnedFd, number: u64) -> [BellPage<Window>; 2] {
-    let at = DATA.offset + pair::bell_pages(DATA.length).offset + number * pair::BELL_BYTES;
-    let memory = Extent::new(file, at, pair::BELL_BYTES).map(Access::ReadWrite).unwrap();
+    let at = DATA.offset
+        + pair_window::bell_pages(DATA.length).offset
+        + number * pair_window::BELL_BYTES;
+    let memory = Extent::new(file, at, pair_window::BELL_BYTES).map(Access::ReadWrite).unwrap();
     [0, PAGE].map(|at| BellPage::new(memory.part(at, PAGE).unwrap()))
 }
 
@@ -39,7 +41,7 @@ fn bell(file: &OwnedFd, number: u64) -> [BellPage<Window>; 2] {
 fn who_sleeps_across_the_border_is_woken_by_a_word() {
     let file = memfd::create("pair", DATA.offset + DATA.length).unwrap();
     let host = border(&file, Side::Host);
-    let last = pair::bells(DATA.length) - 1;
+    let last = pair_window::bells(DATA.length) - 1;
     for number in [0, last] {
         let [ours, theirs] = bell(&file, number);
         listener::ring(&theirs);
@@ -76,7 +78,7 @@ fn what_is_rung_is_said_by_name() {
     host.speak_by(Some(relay.voice()));
     // Whoever begins to hear bells says once, or more often, that any may have been rung. Who
     // has heard one of them twice is through with that: so it is not taken for what follows.
-    for number in (0..pair::bells(DATA.length)).chain(0..pair::bells(DATA.length)) {
+    for number in (0..pair_window::bells(DATA.length)).chain(0..pair_window::bells(DATA.length)) {
         listener::ring(&bell(&file, number)[1]);
         let news = agent.wait(&[], Some(20_000)).unwrap();
         let [News::Frame(frame)] = &news[..] else { panic!("{news:?}") };

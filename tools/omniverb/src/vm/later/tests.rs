@@ -3,7 +3,7 @@
 use super::super::slots::Slots;
 use super::super::window::STEP;
 use super::*;
-use omniverb_session::machine::MachineName;
+use omniverb_session::vm::MachineName;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 

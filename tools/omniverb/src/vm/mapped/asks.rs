@@ -5,7 +5,7 @@
 
 use crate::vm::mapper::{MAP, UNMAP};
 use crate::vm::slots::Slots;
-use omniverb_session::pair::PlugTrouble;
+use omniverb_session::pair_window::PlugTrouble;
 use omniverb_sys::{lock, socket};
 use std::collections::BTreeMap;
 use std::io;

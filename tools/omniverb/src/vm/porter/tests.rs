@@ -30,7 +30,7 @@ fn the_last_word_tells_a_parting_from_a_death() {
     let ends = || socket::pair().unwrap();
     let (ours, theirs) = ends();
     let mut bytes = [0; MESSAGE_BYTES_MAX];
-    let said = omniverb_session::machine::Parted { reserved: 0 };
+    let said = omniverb_session::vm::Parted { reserved: 0 };
     let length = encode(0, &said.into(), &mut bytes);
     socket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
     drop(theirs);
@@ -117,8 +117,8 @@ fn a_window_that_comes_later_has_bells() {
     // Whoever begins to listen tells once.
     while rung(300) {}
     let data = window::data(4 << 20);
-    let bell = data.offset + omniverb_session::pair::bell_pages(data.length).offset;
-    let bells = omniverb_sys::Extent::new(&file, bell, omniverb_session::pair::BELL_BYTES);
+    let bell = data.offset + omniverb_session::pair_window::bell_pages(data.length).offset;
+    let bells = omniverb_sys::Extent::new(&file, bell, omniverb_session::pair_window::BELL_BYTES);
     let bells = bells.map(omniverb_sys::Access::ReadWrite).unwrap();
     let page = omniverb_ring::bell::PAGE_BYTES;
     omniverb_sys::listener::ring(&omniverb_ring::BellPage::new(bells.part(page, page).unwrap()));
@@ -157,7 +157,7 @@ fn packets_and_words_pass_both_ways_and_what_is_no_packet_does_not() {
     };
     let Ok((tag, Message::OpenPort(_))) = decode(&receive(&theirs)) else { panic!() };
     let (queue, engine) = socket::pair().unwrap();
-    let opened = omniverb_session::machine::PortOpened { reserved: 0 };
+    let opened = omniverb_session::vm::PortOpened { reserved: 0 };
     let mut answer = [0; MESSAGE_BYTES_MAX];
     let length = encode(tag, &opened.into(), &mut answer);
     socket::send(theirs.as_fd(), &answer[..length], &[queue.as_fd()]).unwrap();
@@ -185,7 +185,7 @@ fn windows_come_and_go() {
     let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
     let windows = PairWindows { more: Some(more), ..border() };
     let serving = std::thread::spawn(move || serve(port.into(), ours, 7, 4, windows));
-    let mut frames = omniverb_session::machine::Frames::default();
+    let mut frames = omniverb_session::vm::Frames::default();
     let mut hear = || {
         let mut bytes = [0; 256];
         loop {

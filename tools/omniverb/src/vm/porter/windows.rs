@@ -4,7 +4,7 @@
 use super::Over;
 use crate::vm::border::Border;
 use crate::vm::{pairs, window};
-use omniverb_session::pair::Whose;
+use omniverb_session::pair_window::Whose;
 use omniverb_sys::{memfd, socket};
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -12,7 +12,7 @@ mod session;
 mod tests;
 
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
-use omniverb_session::machine::{Frame, FrameKind};
+use omniverb_session::vm::{Frame, FrameKind};
 use omniverb_sys::socket;
 use port::Port;
 pub(super) use port::{Reads, Voice};

@@ -1,6 +1,6 @@
 //! An end of a machine's port: frames to a stream of bytes, and out of it.
 
-use omniverb_session::machine::{Frame, Frames};
+use omniverb_session::vm::{Frame, Frames};
 use omniverb_sys::lock;
 use rustix::event::PollFlags;
 use rustix::io::{Errno, read, write};

@@ -1,6 +1,6 @@
 //! A process at an end of a port: its two sockets, and what waits for room in them.
 
-use omniverb_session::machine::FrameKind;
+use omniverb_session::vm::FrameKind;
 use omniverb_sys::socket;
 use std::collections::VecDeque;
 use std::io;

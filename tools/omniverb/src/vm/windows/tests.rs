@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::vm::window::{STEP, Window};
-use omniverb_session::machine::MachineName;
+use omniverb_session::vm::MachineName;
 use rustix::io::pwrite;
 
 /// As a machine sees a file.

@@ -2,7 +2,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The contents of a frame of the kind `Begin` ([`crate::machine::FrameKind::Begin`]).
+/// The contents of a frame of the kind `Begin` ([`crate::vm::FrameKind::Begin`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Begin {

@@ -10,7 +10,7 @@ use crate::body::Done;
 use crate::codec::{DecodeError, Header, Message as Said};
 use crate::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
 use crate::macros::{bodies, messages};
-use crate::pinned::{PINS_MAX, RUNS_MAX, Run};
+use crate::pinned_pages::{PINS_MAX, RUNS_MAX, Run};
 use omniverb_terms::Errno;
 use std::fmt;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -249,8 +249,8 @@ pub const BELL_NAMES_MAX: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum FrameKind {
-    /// The agent is there, and knows no session: a [`crate::begin::Begin`]. The porter says the
-    /// same, and what it said before is nobody's.
+    /// The agent is there, and knows no session: a [`crate::agent_begin::Begin`]. The porter says
+    /// the same, and what it said before is nobody's.
     Begin = 1,
     /// A process has come: its number and user, four bytes each.
     Open = 2,

@@ -15,7 +15,7 @@
 use crate::VERSION;
 use crate::body::Extent;
 use crate::codec::Message;
-use crate::machine::WindowHead;
+use crate::vm::WindowHead;
 
 /// First bytes of a pair window's data part.
 pub const PAIR_MAGIC: [u8; 8] = *b"OMNIPAIR";
@@ -234,7 +234,7 @@ pub fn take_number(message: &mut Message) -> Option<u8> {
 mod tests {
     use super::*;
     use crate::body::{Adopt, Granted, LinkReady};
-    use crate::machine::MachineName;
+    use crate::vm::MachineName;
     use zerocopy::FromZeros;
 
     #[test]
