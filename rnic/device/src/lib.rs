@@ -25,6 +25,7 @@ mod pages;
 mod peer;
 pub mod qp;
 pub mod queue;
+mod readers;
 pub mod region;
 pub mod shared;
 pub mod srq;

@@ -1,12 +1,13 @@
 //! Memory regions and the table of keys.
 
 use crate::lock::lock;
+use crate::readers::{Reader, Readers, UsesRegions};
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Lkey, Qpn, Rkey};
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 
 /// What nothing is named by.
 pub const NO_RKEY: Rkey = Rkey(0);
@@ -148,8 +149,7 @@ pub(crate) struct Windows(pub(crate) Mutex<HashMap<u32, Window>>);
 /// All regions of an opened device.
 #[derive(Default)]
 pub struct Regions {
-    /// Moves with every removal: cached look-ups are void then.
-    generation: AtomicU64,
+    pub(crate) readers: Readers,
     by_lkey: RwLock<HashMap<Lkey, Arc<Region>>>,
     pub(crate) by_rkey: RwLock<HashMap<Rkey, Arc<Region>>>,
     pub(crate) windows: Windows,
@@ -157,13 +157,17 @@ pub struct Regions {
 }
 
 /// The last region a queue used: most queues use one or two.
-#[derive(Default)]
 pub struct RegionCache {
-    generation: u64,
+    reader: Reader,
     last: Option<Arc<Region>>,
 }
 
 impl RegionCache {
+    /// An empty one, for look-ups of this queue pair.
+    pub(crate) fn of(user: Weak<dyn UsesRegions>) -> RegionCache {
+        RegionCache { reader: Reader::of(user), last: None }
+    }
+
     /// The region that was looked up last.
     pub(crate) fn latest(&self) -> Option<&Region> {
         self.last.as_deref()
@@ -193,17 +197,21 @@ impl Regions {
         write(&self.by_lkey).insert(region.lkey, region);
     }
 
-    /// Removes a region and the windows on it; their keys are void when this returns. A QP that is
-    /// being served by another thread may have looked it up just before: see
-    /// [`crate::Qp::finish_access`].
+    /// Removes a region and the windows on it. When this returns their keys are void, and no queue
+    /// pair uses the region any more. Not to be called with a queue pair's lock held.
     pub fn remove(&self, lkey: Lkey) -> Option<Arc<Region>> {
         let region = write(&self.by_lkey).remove(&lkey)?;
         if region.rkey != NO_RKEY {
             write(&self.by_rkey).remove(&region.rkey);
         }
-        self.generation.fetch_add(1, Ordering::SeqCst);
         self.end_windows_on(&region);
+        self.readers.finish_access();
         Some(region)
+    }
+
+    /// Returns when no queue pair uses a region that was removed before.
+    pub fn finish_access(&self) {
+        self.readers.finish_access();
     }
 
     /// The region of a local key.
@@ -214,7 +222,7 @@ impl Regions {
     /// Whether a number is no key of anything here, local or remote, nor may become a window's.
     pub fn is_free(&self, key: u32) -> bool {
         let rkey = Rkey(key);
-        self.get(Lkey(key)).is_none() && self.by_rkey(rkey).is_none() && !self.is_windows_key(rkey)
+        self.get(Lkey(key)).is_none() && self.get_remote(rkey).is_none() && !self.is_windows_key(rkey)
     }
 
     /// Whether one of these opens something here, or may when its region is registered anew.
@@ -227,25 +235,29 @@ impl Regions {
     /// Looks a local key up.
     #[inline(always)]
     pub fn by_lkey<'c>(&self, cache: &'c mut RegionCache, lkey: Lkey) -> Option<&'c Region> {
-        let generation = self.generation.load(Ordering::Acquire);
-        let hit = cache.generation == generation
+        let hit = self.readers.is_current(&cache.reader)
             && cache.last.as_ref().is_some_and(|region| region.lkey == lkey);
         if !hit {
-            self.refill(cache, lkey, generation);
+            self.refill(cache, lkey);
         }
         cache.last.as_deref().filter(|region| region.lkey == lkey)
     }
 
     #[cold]
-    fn refill(&self, cache: &mut RegionCache, lkey: Lkey, generation: u64) {
-        cache.generation = generation;
-        cache.last = self.by_lkey.read().unwrap_or_else(|e| e.into_inner()).get(&lkey).cloned();
+    fn refill(&self, cache: &mut RegionCache, lkey: Lkey) {
+        self.readers.enter(&cache.reader);
+        cache.last = self.get(lkey);
     }
 
     /// Looks a remote key up.
-    pub fn by_rkey(&self, rkey: Rkey) -> Option<Arc<Region>> {
-        let table = self.by_rkey.read().unwrap_or_else(|e| e.into_inner());
-        table.get(&rkey).cloned()
+    pub(crate) fn by_rkey(&self, reader: &Reader, rkey: Rkey) -> Option<Arc<Region>> {
+        self.readers.enter(reader);
+        self.get_remote(rkey)
+    }
+
+    /// The region, or the part of one, of a remote key. Nothing waits until it is used no more.
+    pub fn get_remote(&self, rkey: Rkey) -> Option<Arc<Region>> {
+        self.by_rkey.read().unwrap_or_else(|e| e.into_inner()).get(&rkey).cloned()
     }
 
     /// How many there are.

@@ -8,22 +8,27 @@ const FEW: usize = 64;
 
 /// Objects that are not kept alive, as they were added.
 #[derive(Debug)]
-pub(crate) struct Weaks<T> {
+pub(crate) struct Weaks<T: ?Sized> {
     list: Vec<Weak<T>>,
     /// The length at which what is gone is swept out.
     full: usize,
 }
 
-impl<T> Default for Weaks<T> {
+impl<T: ?Sized> Default for Weaks<T> {
     fn default() -> Self {
         Self { list: Vec::new(), full: FEW }
     }
 }
 
-impl<T> Weaks<T> {
+impl<T: ?Sized> Weaks<T> {
     /// Adds an object, at the same cost however many there are.
     pub(crate) fn add(&mut self, one: &Arc<T>) {
-        self.list.push(Arc::downgrade(one));
+        self.add_weak(Arc::downgrade(one));
+    }
+
+    /// Adds an object that may be gone.
+    pub(crate) fn add_weak(&mut self, one: Weak<T>) {
+        self.list.push(one);
         if self.list.len() >= self.full {
             self.list.retain(|one| one.strong_count() > 0);
             self.full = FEW.max(2 * self.list.len());
@@ -33,6 +38,12 @@ impl<T> Weaks<T> {
     /// All that there are still.
     pub(crate) fn all(&self) -> Vec<Arc<T>> {
         self.iter().collect()
+    }
+
+    /// Entries, those that are gone included.
+    #[cfg(test)]
+    pub(crate) fn length(&self) -> usize {
+        self.list.len()
     }
 
     /// All that there are still, one by one.

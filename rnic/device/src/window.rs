@@ -61,11 +61,13 @@ impl Regions {
         Some(rkey)
     }
 
-    /// The window of this key ends, and with it what it opens. Says whether there was one. See
-    /// [`crate::Qp::finish_access`].
+    /// The window of this key ends. When this returns no queue pair uses what it opened. Says
+    /// whether there was one. Not to be called with a queue pair's lock held.
     pub fn remove_window(&self, rkey: Rkey) -> bool {
-        let removed = lock(&self.windows.0).remove(&name(rkey));
-        removed.map(|mut window| self.unbind(&mut window)).is_some()
+        let Some(mut window) = lock(&self.windows.0).remove(&name(rkey)) else { return false };
+        self.unbind(&mut window);
+        self.readers.finish_access();
+        true
     }
 
     /// Whether a key is one of a window's.
@@ -225,10 +227,10 @@ mod tests {
         assert!(!regions.bind(OURS, PD, &on(&region, first)), "its key is no new one");
         let rkey = next(first);
         assert_eq!(rkey, Rkey(0x1234_5600));
-        assert!(regions.by_rkey(rkey).is_none());
+        assert!(regions.get_remote(rkey).is_none());
         assert!(!regions.bind(OURS, PD + 1, &on(&region, rkey)), "another PD");
         assert!(regions.bind(OURS, PD, &on(&region, rkey)));
-        let bound = regions.by_rkey(rkey).unwrap();
+        let bound = regions.get_remote(rkey).unwrap();
         assert!(bound.part(0x10100, 0x200).is_some() && bound.opens_by(OURS));
         assert!(bound.part(0x100ff, 1).is_none() && bound.part(0x10300, 1).is_none());
         assert!(!bound.opens_by(Qpn(6)) && region.is_bound());
@@ -236,14 +238,14 @@ mod tests {
         assert!(!regions.bind(OURS, PD, &on(&region, next(rkey))), "it is bound");
         assert!(!regions.invalidate(Qpn(6), rkey) && !regions.invalidate(OURS, next(rkey)));
         assert!(regions.invalidate(OURS, rkey));
-        assert!(regions.by_rkey(rkey).is_none() && !region.is_bound());
+        assert!(regions.get_remote(rkey).is_none() && !region.is_bound());
         assert!(!regions.invalidate(OURS, rkey), "once");
         let again = next(rkey);
         assert!(regions.bind(OURS, PD, &on(&region, again)));
         regions.end_windows_of(Qpn(6));
-        assert!(regions.by_rkey(again).is_some());
+        assert!(regions.get_remote(again).is_some());
         regions.end_windows_of(OURS);
-        assert!(regions.by_rkey(again).is_none() && !region.is_bound());
+        assert!(regions.get_remote(again).is_none() && !region.is_bound());
     }
 
     #[test]
@@ -266,15 +268,15 @@ mod tests {
         let rkey = regions.add_window(WindowType::One, PD, || 0x700).unwrap();
         let (one, two, three) = (next(rkey), next(next(rkey)), next(next(next(rkey))));
         assert!(regions.bind(OURS, PD, &on(&region, one)));
-        assert!(regions.by_rkey(one).unwrap().opens_by(Qpn(77)));
+        assert!(regions.get_remote(one).unwrap().opens_by(Qpn(77)));
         assert!(regions.bind(OURS, PD, &on(&region, two)));
-        assert!(regions.by_rkey(one).is_none() && regions.by_rkey(two).is_some());
+        assert!(regions.get_remote(one).is_none() && regions.get_remote(two).is_some());
         assert!(!regions.invalidate(OURS, two), "it is not made for that");
         assert!(regions.bind(OURS, PD, &Bind { length: 0, ..on(&region, three) }));
-        assert!(regions.by_rkey(two).is_none() && regions.by_rkey(three).is_none());
+        assert!(regions.get_remote(two).is_none() && regions.get_remote(three).is_none());
         assert!(regions.bind(OURS, PD, &on(&region, rkey)));
         regions.remove(region.lkey);
-        assert!(regions.by_rkey(rkey).is_none(), "it goes with its region");
+        assert!(regions.get_remote(rkey).is_none(), "it goes with its region");
         assert!(regions.remove_window(rkey) && !regions.remove_window(rkey));
     }
 }

@@ -150,10 +150,6 @@ impl Device for Client {
         &self.shared
     }
 
-    fn finish(&self) {
-        self.finish_access();
-    }
-
     fn is_ours(&self) -> bool {
         self.is_ours()
     }

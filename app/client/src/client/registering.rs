@@ -150,7 +150,6 @@ impl Client {
             return Err(Errno::EBUSY);
         }
         let registered = self.shared.regions.remove(region.lkey);
-        self.finish_access();
         if region.rkey != NO_RKEY && self.keys.has(region.rkey) {
             if let (Err(errno), Some(region)) = (self.revoke(region.rkey), registered) {
                 self.shared.regions.insert(region);
@@ -159,13 +158,6 @@ impl Client {
             self.keys.remove(region.rkey);
         }
         Ok(())
-    }
-
-    /// Another thread may be placing a message at this moment where nothing is to be placed any
-    /// more: returns when it has done so.
-    pub(super) fn finish_access(&self) {
-        let qps = self.qps.all();
-        qps.iter().for_each(|qp| qp.finish_access());
     }
 
     /// A new memory window, bound to nothing, and its first key.
@@ -181,8 +173,8 @@ impl Client {
 
     /// A window goes: when this returns, no peer reaches anything by it any more.
     pub fn remove_window(&self, rkey: Rkey) {
-        if self.is_ours() && self.shared.regions.remove_window(rkey) {
-            self.finish_access();
+        if self.is_ours() {
+            self.shared.regions.remove_window(rkey);
         }
     }
 

@@ -125,7 +125,8 @@ impl Ends for ImportedRegion {
         if !self.ended.swap(true, Ordering::AcqRel) {
             device.shared().regions.remove(self.region.lkey);
         }
-        device.finish();
+        // Another thread may be ending it.
+        device.shared().regions.finish_access();
     }
 }
 

@@ -25,8 +25,6 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub(crate) trait Device: Send + Sync {
     /// The device that regions become part of.
     fn shared(&self) -> &Arc<Shared>;
-    /// Returns when nobody is at a region that has been removed.
-    fn finish(&self);
     /// False in a forked child.
     fn is_ours(&self) -> bool;
     /// Regions there may be.

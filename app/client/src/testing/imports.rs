@@ -97,8 +97,6 @@ impl Device for Nobody {
         match *self {}
     }
 
-    fn finish(&self) {}
-
     fn is_ours(&self) -> bool {
         false
     }

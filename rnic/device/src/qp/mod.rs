@@ -42,6 +42,7 @@ use crate::grants::Grants;
 use crate::host::AsyncEvent;
 use crate::lock::{Guard, Lock};
 use crate::queue::ReceiveQueue;
+use crate::readers::{Reader, UsesRegions};
 use crate::region::RegionCache;
 use crate::shared::Shared;
 use crate::srq::Srq;
@@ -142,6 +143,8 @@ pub(crate) struct Inner {
     send_cache: RegionCache,
     /// What was scattered to last.
     recv_cache: RegionCache,
+    /// Looks remote keys up.
+    reader: Reader,
     grants: Grants,
     meter: Meter,
     way: Way,
@@ -218,7 +221,7 @@ impl Qp {
         meter.state(State::Reset);
         let domain = spec.domain.clone();
         let extended = Extended::new(spec.domain);
-        let qp = Arc::new_cyclic(|me| Qp {
+        let qp = Arc::new_cyclic(|me: &Weak<Qp>| Qp {
             number,
             service: spec.service,
             pd: spec.pd,
@@ -247,8 +250,9 @@ impl Qp {
                 waiting: Waiting::default(),
                 patience: Patience::default(),
                 receives: Receives::new(receives, plain),
-                send_cache: RegionCache::default(),
-                recv_cache: RegionCache::default(),
+                send_cache: RegionCache::of(me.clone()),
+                recv_cache: RegionCache::of(me.clone()),
+                reader: Reader::of(me.clone()),
                 grants: Grants::default(),
                 meter,
                 way: Way::new(if shared.host.is_strict() { Rules::Strict } else { Rules::Lenient }),
@@ -379,8 +383,7 @@ impl Qp {
         self.shared.host.attend();
     }
 
-    /// Returns when nobody is in the middle of serving this QP: whoever looked a region up before
-    /// it was removed has done with it then.
+    /// Returns when nobody is in the middle of serving this QP.
     pub fn finish_access(&self) {
         drop(self.inner.lock());
     }
@@ -407,6 +410,12 @@ impl Qp {
     pub fn tell(&self, event: AsyncEvent) {
         let _nobody_destroys_it = self.inner();
         self.shared.host.async_event(event, self.cookie.load(Ordering::Acquire));
+    }
+}
+
+impl UsesRegions for Qp {
+    fn finish_access(&self) {
+        Qp::finish_access(self);
     }
 }
 

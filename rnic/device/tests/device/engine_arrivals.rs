@@ -74,7 +74,7 @@ fn invalidates_from_the_network_are_refused() {
     let (response, _) = far.next_response().unwrap().unwrap();
     assert_eq!(response, Response::Nak { code: Nak::Refused(Refusal::RemoteAccess) });
     assert_eq!(qp.state(), State::Err);
-    assert!(pair.sides[0].shared.regions.by_rkey(target.rkey).is_some());
+    assert!(pair.sides[0].shared.regions.get_remote(target.rkey).is_some());
 }
 
 /// READs are answered as fast as the far end takes the answers, in pieces of the small ring.

@@ -267,7 +267,7 @@ impl Inner {
 
     /// The region of a remote key, if it may be used so.
     fn opened(&self, qp: &Qp, rkey: Rkey, access: u32) -> Result<Arc<Region>, Refusal> {
-        let region = qp.shared.regions.by_rkey(rkey).ok_or(Refusal::RemoteAccess)?;
+        let region = qp.shared.regions.by_rkey(&self.reader, rkey).ok_or(Refusal::RemoteAccess)?;
         let opens = region.pd == self.key_pd(qp) && region.opens_by(qp.number);
         if !opens || region.access & access != access {
             return Err(Refusal::RemoteAccess);
