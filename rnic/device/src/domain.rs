@@ -91,19 +91,18 @@ impl Domain {
         Some(srq)
     }
 
-    /// The SRQ of a number that a peer named.
-    pub(crate) fn srq(&self, number: u32) -> Option<Arc<Srq>> {
-        lock(&self.inner).srqs.get(&number).and_then(Weak::upgrade)
+    /// The SRQ of a number that the peer of this queue pair named. It is told of the queue pair.
+    pub(crate) fn srq_for(&self, qp: &Qp, number: u32) -> Option<Arc<Srq>> {
+        let inner = lock(&self.inner);
+        let srq = inner.srqs.get(&number)?.upgrade()?;
+        srq.add_holder(qp);
+        Some(srq)
     }
 
     /// Takes an SRQ out. When this returns nobody uses it any more.
     pub(crate) fn remove_srq(&self, srq: &Srq, number: u32) {
-        let qps: Vec<_> = {
-            let mut inner = lock(&self.inner);
-            inner.srqs.remove(&number);
-            inner.qps.values().filter_map(Weak::upgrade).collect()
-        };
-        qps.iter().for_each(|qp| qp.forget_srq(srq));
+        lock(&self.inner).srqs.remove(&number);
+        srq.take_holders().iter().filter_map(Weak::upgrade).for_each(|qp| qp.forget_srq(srq));
     }
 
     /// A queue pair receives in it.

@@ -222,7 +222,9 @@ impl Regions {
     /// Whether a number is no key of anything here, local or remote, nor may become a window's.
     pub fn is_free(&self, key: u32) -> bool {
         let rkey = Rkey(key);
-        self.get(Lkey(key)).is_none() && self.get_remote(rkey).is_none() && !self.is_windows_key(rkey)
+        self.get(Lkey(key)).is_none()
+            && self.get_remote(rkey).is_none()
+            && !self.is_windows_key(rkey)
     }
 
     /// Whether one of these opens something here, or may when its region is registered anew.

@@ -4,14 +4,16 @@ use crate::cq::Cq;
 use crate::domain::Domain;
 use crate::gather::Sge;
 use crate::host::AsyncEvent;
-use crate::lock::Lock;
+use crate::lock::{Lock, lock};
 use crate::qp::Qp;
 use crate::queue::{Receive, ReceiveQueue};
 use crate::shared::Shared;
 use crate::work::{PostError, PostFault};
 use omniverb_ring::{Lending, NoMemory};
+use omniverb_terms::Qpn;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 struct Inner {
     queue: ReceiveQueue,
@@ -56,6 +58,8 @@ pub struct Srq {
     /// The application's object, for events.
     pub cookie: AtomicUsize,
     users: AtomicUsize,
+    /// XRC: queue pairs that place messages in it, or are to place the next one there.
+    holders: Mutex<HashMap<Qpn, Weak<Qp>>>,
     /// Whose memory its receives are in.
     lending: Lending,
     shared: Arc<Shared>,
@@ -104,6 +108,7 @@ impl Srq {
             extended: None,
             cookie: AtomicUsize::new(0),
             users: AtomicUsize::new(0),
+            holders: Mutex::default(),
             lending: None,
             shared: shared.clone(),
         }
@@ -184,6 +189,21 @@ impl Srq {
     /// One QP does no longer.
     pub(crate) fn end_use(&self) {
         self.users.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// XRC: a queue pair has it, until it [has no more](Self::remove_holder).
+    pub(crate) fn add_holder(&self, qp: &Qp) {
+        lock(&self.holders).insert(qp.number, qp.weak());
+    }
+
+    /// XRC: a queue pair has it no more.
+    pub(crate) fn remove_holder(&self, qpn: Qpn) {
+        lock(&self.holders).remove(&qpn);
+    }
+
+    /// XRC: all queue pairs that have it, for the last time.
+    pub(crate) fn take_holders(&self) -> Vec<Weak<Qp>> {
+        std::mem::take(&mut *lock(&self.holders)).into_values().collect()
     }
 
     /// Its slot among what the application took back; see [`Shared::released`].

@@ -38,10 +38,28 @@ impl Extended {
         Extended { domain, ..Extended::default() }
     }
 
+    /// The queue pair has this SRQ no more, unless for the other of two purposes.
+    fn release(&self, qp: &Qp, srq: Option<Arc<Srq>>) {
+        let Some(srq) = srq else { return };
+        let mut held = [&self.target, &self.taken_from].into_iter().flatten();
+        if !held.any(|held| Arc::ptr_eq(held, &srq)) {
+            srq.remove_holder(qp.number);
+        }
+    }
+
+    /// The SRQ that the message goes into which ends now.
+    fn leave(&mut self, qp: &Qp) -> Option<Arc<Srq>> {
+        let srq = self.taken_from.take();
+        self.release(qp, srq.clone());
+        srq
+    }
+
     /// The link is gone, and what was said on it.
-    fn unlink(&mut self) {
-        (self.named, self.target, self.taken_from) = (None, None, None);
-        self.elsewhere = None;
+    fn unlink(&mut self, qp: &Qp) {
+        (self.named, self.elsewhere) = (None, None);
+        let (target, taken_from) = (self.target.take(), self.taken_from.take());
+        self.release(qp, target);
+        self.release(qp, taken_from);
     }
 }
 
@@ -95,11 +113,14 @@ impl Inner {
     }
 
     /// The peer names an SRQ. One that is not there is what the next request fails for.
-    pub(super) fn target_srq(&mut self, number: u32) {
-        let domain = self.extended.domain.as_ref();
-        self.extended.target = domain.and_then(|domain| domain.srq(number));
+    pub(super) fn target_srq(&mut self, qp: &Qp, number: u32) {
+        let extended = &mut self.extended;
+        let domain = extended.domain.as_ref();
         let other = domain.is_some_and(|domain| domain.is_elsewhere(number));
-        self.extended.elsewhere = other.then_some(number);
+        extended.elsewhere = other.then_some(number);
+        let target = domain.and_then(|domain| domain.srq_for(qp, number));
+        let before = std::mem::replace(&mut extended.target, target);
+        extended.release(qp, before);
     }
 
     /// The SRQ of another process that the peer's requests are for.
@@ -149,7 +170,7 @@ impl Inner {
     /// A receive of an SRQ of the domain is complete: that has a completion queue of its own.
     #[cold]
     pub(super) fn complete_of_target(&mut self, qp: &Qp, wc: Wc, solicits: Solicits) {
-        let Some(srq) = self.extended.taken_from.take() else { return };
+        let Some(srq) = self.extended.leave(qp) else { return };
         let Some(cq) = &srq.cq else { return };
         let release = Release::Receive { slot: srq.slot() };
         let wc = qp.hidden.told(wc);
@@ -160,13 +181,13 @@ impl Inner {
 
     /// RESET: a receive that was taken is gone, its place in the queue is not.
     pub(super) fn leave_target(&mut self, qp: &Qp) {
-        if let Some(srq) = self.extended.taken_from.take() {
+        if let Some(srq) = self.extended.leave(qp) {
             qp.shared.released(srq.slot()).receives.fetch_add(1, Ordering::Release);
         }
     }
 
     /// After the links have gone.
-    pub(super) fn unlink_extended(&mut self) {
-        self.extended.unlink();
+    pub(super) fn unlink_extended(&mut self, qp: &Qp) {
+        self.extended.unlink(qp);
     }
 }

@@ -354,7 +354,7 @@ impl Inner {
         }
         self.links.clear();
         self.end_relays(qp);
-        self.unlink_extended();
+        self.unlink_extended(qp);
         self.grants.clear();
         self.way.untrace();
     }

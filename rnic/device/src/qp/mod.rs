@@ -282,6 +282,11 @@ impl Qp {
         (inner.machine.state(), *inner.machine.attributes())
     }
 
+    /// Itself, which it does not keep alive.
+    pub(crate) fn weak(&self) -> Weak<Qp> {
+        self.me.clone()
+    }
+
     fn inner(&self) -> Guard<'_, Inner> {
         self.inner.lock()
     }

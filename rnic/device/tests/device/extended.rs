@@ -128,6 +128,26 @@ fn who_waits_for_a_queue_that_is_destroyed_hears_of_it() {
     assert_eq!(outcomes(&bench.qps[0].send_cq), [(1, status::REM_INV_REQ_ERR)]);
 }
 
+#[test]
+fn a_queue_that_is_destroyed_takes_with_it_what_names_it_and_nothing_else() {
+    let bench = Bench::new();
+    let (first, _, one) = bench.srq(PD, 8);
+    let (second, _, two) = bench.srq(PD, 8);
+    first.post(1, &[]).unwrap();
+    assert_eq!(bench.outcome(&Work::send(1).for_srq(one)), [(1, status::SUCCESS)]);
+    assert_eq!(bench.outcome(&Work::send(2).for_srq(two)), []);
+    first.retire();
+    bench.pair.settle();
+    assert_eq!(outcomes(&bench.qps[0].send_cq), []);
+    second.post(2, &[]).unwrap();
+    bench.pair.settle();
+    assert_eq!(outcomes(&bench.qps[0].send_cq), [(2, status::SUCCESS)]);
+    assert_eq!(bench.outcome(&Work::send(3).for_srq(two)), []);
+    second.retire();
+    bench.pair.settle();
+    assert_eq!(outcomes(&bench.qps[0].send_cq), [(3, status::REM_INV_REQ_ERR)]);
+}
+
 /// The domain's queue pair has no protection domain: keys are looked up in the SRQ's.
 #[test]
 fn memory_is_that_of_the_queues_protection_domain() {

@@ -130,7 +130,7 @@ impl Inner {
         }
         if qp.service.is_extended() {
             if let (Request::ForSrq { number }, Service::XrcRecv) = (request, qp.service) {
-                self.target_srq(*number);
+                self.target_srq(qp, *number);
                 return Ok(Outcome::Passed);
             }
             // The other end has nobody to serve.
