@@ -1,14 +1,14 @@
 //! The memory of a carried socket's link, written by a hostile peer while we send and receive; and
 //! what is said to the broker, and by it.
 
-use omniverb_carry::layout::{self, FENCE, HEAD, PLACE, RING, SAID, WELCOME};
-use omniverb_carry::ledger::Kept;
-use omniverb_carry::letter::{LONGEST, Letter, Sent};
-use omniverb_carry::message::{Reply, Request};
-use omniverb_carry::mirror::{Mirror, What};
-use omniverb_carry::show::Row;
-use omniverb_carry::trunk::{self, LANES, RING as FRAMES, SIDE, lane_words, ring};
-use omniverb_carry::{Broken, Direction};
+use omniverb_formats::layout::{self, FENCE, HEAD, PLACE, RING, SAID, WELCOME};
+use omniverb_formats::ledger::Kept;
+use omniverb_formats::letter::{LONGEST, Letter, Sent};
+use omniverb_formats::message::{Reply, Request};
+use omniverb_formats::mirror::{Mirror, What};
+use omniverb_formats::show::Row;
+use omniverb_formats::trunk::{self, LANES, RING as FRAMES, SIDE, lane_words, ring};
+use omniverb_formats::{Broken, Direction};
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{UserMemory, Window, WordMemory};
 

@@ -1,4 +1,4 @@
-//! Light connections, by trunks whose other ends say anything. What `app/sockets/src/light/pump.rs`
+//! Light connections, by trunks whose other ends say anything. What `sockets/preload/src/light/pump.rs`
 //! does with frames and calls is done here with as much as is pure: rows, lists, ids, queues.
 //!
 //! Connections that are refused before they are accepted go by the other trunk.
@@ -11,11 +11,11 @@ mod lanes;
 mod refused;
 
 use lanes::Lanes;
-use omniverb_stream::light::busy::Way;
-use omniverb_stream::light::frame::{DATA_MAX, HEADER, LANE_MAX};
-use omniverb_stream::light::queue::{PAYLOAD, Queue};
-use omniverb_stream::light::row::{Closing, Note, WINDOW};
-use omniverb_stream::light::{Block, Frame, Ids, List, Names, Owner, Pool, Row, Rows};
+use omniverb_connection::light::busy::Way;
+use omniverb_connection::light::frame::{DATA_MAX, HEADER, LANE_MAX};
+use omniverb_connection::light::queue::{PAYLOAD, Queue};
+use omniverb_connection::light::row::{Closing, Note, WINDOW};
+use omniverb_connection::light::{Block, Frame, Ids, List, Names, Owner, Pool, Row, Rows};
 use std::collections::VecDeque;
 
 /// Bytes of a step: what is done, and a number.

@@ -21,7 +21,7 @@
 
 enum {
     FERRY_PORT = 7473,
-    /* support/carry/src/trunk.rs, mirror.rs: bytes of a trunk, words of a side. */
+    /* sockets/formats/src/trunk.rs, mirror.rs: bytes of a trunk, words of a side. */
     TRUNK_BYTES = 2658304,
     SIDE_WORDS = 51,
     LONGEST = 8 * (2 + SIDE_WORDS),

@@ -1,4 +1,4 @@
-//! Is every way to a socket in `app/sockets/names.toml`? Compared with the installed C library, by
+//! Is every way to a socket in `sockets/preload/names.toml`? Compared with the installed C library, by
 //! its machine code, and with what installed programs ask it for.
 //!
 //! A name must be in the table if it is another name of a function that is; if its function makes
@@ -61,7 +61,7 @@ pub(crate) fn run() -> Result<()> {
     let code = Code::read(&code, &functions);
     let missing = missing(&names, &functions, &code);
     if !missing.is_empty() {
-        bail!("app/sockets/names.toml lacks\n{}", missing.join("\n"));
+        bail!("sockets/preload/names.toml lacks\n{}", missing.join("\n"));
     }
     let interposed = names.interposed().count();
     println!("{interposed} names are interposed, and no other of libc's leads to such a call");

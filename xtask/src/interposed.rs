@@ -1,4 +1,4 @@
-//! `libomniverb_sockets.so`: the table of names that it stands before (`app/sockets/names.toml`),
+//! `libomniverb_sockets.so`: the table of names that it stands before (`sockets/preload/names.toml`),
 //! and the entry points made of it.
 //!
 //! A name that passes is a jump to the next library's function, from a slot that is filled when the
@@ -18,7 +18,7 @@ use crate::{elf, glibc, library};
 
 pub(crate) const SONAME: &str = "libomniverb_sockets.so";
 const PACKAGE: &str = "omniverb_sockets";
-const TABLE: &str = "app/sockets/names.toml";
+const TABLE: &str = "sockets/preload/names.toml";
 /// Functions that tests look up.
 const OWN: [&str; 2] = ["omniverb_sockets_describe", "omniverb_sockets_keep"];
 
@@ -92,7 +92,7 @@ fn link(work: &Path, archive: &Path) -> Result<()> {
     let mut cc = Command::new("cc");
     cc.args(["-O2", "-fPIC", "-shared", "-o"]).arg(work.join(SONAME));
     cc.arg(work.join("entries.S")).arg(work.join("glibc.S"));
-    cc.arg(root().join("app/ibverbs/compat.c")).arg(root().join("app/sockets/unwind.c"));
+    cc.arg(root().join("app/ibverbs/compat.c")).arg(root().join("sockets/preload/unwind.c"));
     cc.arg(archive);
     cc.arg(format!("-Wl,--version-script={}", work.join("library.map").display()));
     cc.arg(format!("-Wl,-soname,{SONAME}"));

@@ -1,10 +1,10 @@
-//! Lanes, as `app/sockets/src/light/busy.rs` gives and takes them, without what is in them.
+//! Lanes, as `sockets/preload/src/light/busy.rs` gives and takes them, without what is in them.
 
 use super::{Nonsense, State};
-use omniverb_stream::light::Frame;
-use omniverb_stream::light::busy::Way;
-use omniverb_stream::light::frame::{HEADER, LANE_MAX, LANES};
-use omniverb_stream::light::row::Note;
+use omniverb_connection::light::Frame;
+use omniverb_connection::light::busy::Way;
+use omniverb_connection::light::frame::{HEADER, LANE_MAX, LANES};
+use omniverb_connection::light::row::Note;
 
 /// Whose they are, by ways; 0: nobody's. And how many bytes are there.
 #[derive(Default)]

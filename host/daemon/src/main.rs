@@ -14,7 +14,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use configuration::Configuration;
 use omniverb_broker::BROKER;
-use omniverb_carry::message::SUFFIX;
+use omniverb_formats::message::SUFFIX;
 use omniverb_control::{
     Audience, Form, Journal, Level, Place, Server, Settings, StartError, Unwanted,
 };

@@ -2,7 +2,7 @@
 
 mod processes;
 
-use omniverb_carry::message::{BYTES, Reply, Request, SUFFIX};
+use omniverb_formats::message::{BYTES, Reply, Request, SUFFIX};
 use omniverb_sys::socket;
 use processes::{children, field, until};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};

@@ -19,7 +19,7 @@ import time
 
 DESCRIBE = getattr(ctypes.CDLL(None), "omniverb_sockets_describe", None)
 _TURNS, _FEW = 50, 4
-# More than the broker gives a process at a time (host/broker/src/limits.rs, LINKS).
+# More than the broker gives a process at a time (sockets/broker/src/limits.rs, LINKS).
 _LINKS = 4096 + 200
 # How long bytes that are put somewhere stay there, and how long they are waited for at most; in
 # seconds.

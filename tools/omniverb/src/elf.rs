@@ -3,7 +3,7 @@
 //!
 //! The file is anybody's: every place in it is checked.
 
-use omniverb_carry::instructions;
+use omniverb_formats::instructions;
 
 /// `ELFCLASS64`, `ELFDATA2LSB`.
 const KIND: [u8; 2] = [2, 1];

@@ -3,8 +3,8 @@
 use crate::present::{self, Way};
 use crate::{daemon, library, program as programs};
 use clap::ValueEnum;
-use omniverb_carry::message::{self, Reply, Request, SUFFIX};
-use omniverb_carry::range;
+use omniverb_formats::message::{self, Reply, Request, SUFFIX};
+use omniverb_formats::range;
 use omniverb_session::SOCKET_VARIABLE;
 use omniverb_sys::{clock, limited, socket};
 use std::ffi::{OsStr, OsString};
@@ -38,7 +38,7 @@ impl Sockets {
     }
 }
 
-/// How it is told (`app/sockets/src/carry/process.rs`).
+/// How it is told (`sockets/preload/src/carry/process.rs`).
 const SOCKETS_VARIABLE: &str = "OMNIVERB_SOCKETS";
 /// How long the broker may take to say which connections are to be light.
 const PATIENCE: Duration = Duration::from_secs(1);

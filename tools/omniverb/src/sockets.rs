@@ -1,16 +1,16 @@
 //! Sockets in `omniverb status`: whose they are, and whether their bytes go through memory.
 //!
-//! The broker shows rows (`support/carry/src/show.rs`): an operator all, others those of their own
+//! The broker shows rows (`sockets/formats/src/show.rs`): an operator all, others those of their own
 //! network namespace. Where there are links it is asked twice, a moment apart: the difference is
 //! the rate.
 
 use crate::client::PATIENCE;
 use crate::table::{Table, amount};
 use anyhow::bail;
-use omniverb_carry::layout::RING;
-use omniverb_carry::message::{Request, SUFFIX};
-use omniverb_carry::show::{BYTES, Listener, Process, Row, Socket, State, Trunk};
-use omniverb_carry::trunk;
+use omniverb_formats::layout::RING;
+use omniverb_formats::message::{Request, SUFFIX};
+use omniverb_formats::show::{BYTES, Listener, Process, Row, Socket, State, Trunk};
+use omniverb_formats::trunk;
 use omniverb_sys::{event, socket};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -276,7 +276,7 @@ fn light(process: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omniverb_carry::show::{NAME, Reason};
+    use omniverb_formats::show::{NAME, Reason};
 
     fn rows() -> Rows {
         let mut name = [0; NAME];

@@ -1,0 +1,112 @@
+//! Connections between two network namespaces: matched when the daemon says that they may be.
+//!
+//! Names prove nothing there: somebody may have given himself another's address, or stand between
+//! the two. So both ends are where the network brings what is sent to them, which the daemon finds
+//! out as for verbs; both sockets are there at this moment, by their cookies; and what the kernel
+//! has counted at one fits the other ([`crate::evidence`]).
+
+use crate::asking::ask;
+use crate::daemon::Place;
+use crate::evidence;
+use crate::introduce::introduce;
+use crate::limits::ELSEWHERE;
+use crate::offers::Offer;
+use crate::reach;
+use crate::relations::Known;
+use crate::shared::Broker;
+use omniverb_formats::message::Refusal;
+use omniverb_sys::connection::Names;
+use omniverb_sys::{clock, lock};
+use std::net::IpAddr;
+
+/// An offer waits: its other end may have been offered in another namespace.
+pub(crate) fn seek(broker: &Broker, ours: &Offer) {
+    let names = ours.connection.names;
+    if is_own(names.local.ip()) || is_own(names.remote.ip()) {
+        return;
+    }
+    let others = {
+        let (offers, relations) = (lock(&broker.offers), lock(&broker.relations));
+        // Who was denied does not stand before others.
+        let is_denied = |namespace| {
+            let other = Place { namespace, address: names.remote.ip() };
+            relations.why(ours.address(), other).is_some()
+        };
+        let mut others = offers.elsewhere_where(&ours.connection, |one| !is_denied(one));
+        others.extend(offers.elsewhere_where(&ours.connection, is_denied));
+        others.truncate(ELSEWHERE);
+        others
+    };
+    for other in others {
+        let places = [ours.address(), other.address()];
+        let known = lock(&broker.relations).of(places[0], places[1], clock::now());
+        match known {
+            Known::Together => bring_together(broker, names, places),
+            Known::Wait => {}
+            Known::Ask(number) => ask(broker, number, places, [&ours.client, &other.client]),
+        }
+    }
+}
+
+/// What was denied is asked again where somebody waits still: it may have been for a moment only.
+pub(crate) fn seek_again(broker: &Broker) {
+    let now = clock::now();
+    let denied = lock(&broker.relations).denied(now);
+    for places in denied {
+        let waiting = lock(&broker.offers).clients_between(places);
+        let Some([one, other]) = waiting else {
+            lock(&broker.relations).forget(places);
+            continue;
+        };
+        let known = lock(&broker.relations).again(places, now);
+        if let Known::Ask(number) = known {
+            ask(broker, number, places, [&one, &other]);
+        }
+    }
+}
+
+/// An address that each namespace has for itself.
+fn is_own(address: IpAddr) -> bool {
+    let is_link_local = match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    // The same of the link on two interfaces are two connections.
+    address.is_loopback() || is_link_local
+}
+
+/// The daemon says that two places may be brought together: those who wait are.
+pub(crate) fn together(broker: &Broker, number: u64) {
+    let Some(places) = lock(&broker.relations).together(number) else { return };
+    let waiting = lock(&broker.offers).between(places);
+    for names in waiting {
+        bring_together(broker, names, places);
+    }
+}
+
+/// Gives a link to who waits at both ends of a connection, if it is one.
+fn bring_together(broker: &Broker, names: Names, places: [Place; 2]) {
+    let namespaces = places.map(|place| place.namespace);
+    let Some(both) = lock(&broker.offers).both(names, namespaces) else { return };
+    let [one, other] = &both;
+    let seen = [one, other, one].map(|offer| offer.client.look(&offer.connection).ok().flatten());
+    let [Some(before), Some(between), Some(after)] = seen else {
+        // Who is there still may have another end.
+        let is_there = [seen[0].is_some() && seen[2].is_some(), seen[1].is_some()];
+        for (offer, is_there) in both.into_iter().zip(is_there) {
+            match is_there {
+                true => lock(&broker.offers).put_back(offer),
+                false => offer.client.refuse(offer.tag, Refusal::NotProven),
+            }
+        }
+        return;
+    };
+    if !evidence::fits([&before, &after], &between) {
+        both.iter().for_each(|offer| offer.client.refuse(offer.tag, Refusal::NotOne));
+        return;
+    }
+    reach::seen(broker, &both);
+    if introduce(broker, one, other, Some(places)).is_err() {
+        other.client.refuse(other.tag, Refusal::TooMany);
+    }
+}

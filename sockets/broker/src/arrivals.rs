@@ -1,0 +1,79 @@
+//! Connections of TCP that have come to a network namespace, by which ferries find that the network
+//! brings others there.
+
+use crate::client::Client;
+use crate::limits::ARRIVALS_OF_NAMESPACE;
+use omniverb_formats::trunk::WAY_KEPT;
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Weak;
+
+/// A connection that has come from another host.
+#[derive(Clone, Debug)]
+pub(crate) struct Arrived {
+    /// When it was accepted.
+    pub(crate) at: u64,
+    /// Who has accepted it.
+    pub(crate) by: Weak<Client>,
+}
+
+/// Whether one that has arrived is the one that was looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IsIt {
+    /// It is that one.
+    Same,
+    /// It came the same way.
+    Like,
+}
+
+/// Connections that were seen to come to a network namespace.
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals {
+    /// By both ends, this one first.
+    all: HashMap<[SocketAddr; 2], Arrived>,
+    /// The last to this end from each address: not all of these are offered.
+    last: HashMap<(SocketAddr, IpAddr), Arrived>,
+    /// When each came, the oldest first.
+    ages: VecDeque<([SocketAddr; 2], u64)>,
+}
+
+impl Arrivals {
+    /// One has. The oldest go, if there are too many or they came too long ago.
+    pub(crate) fn add(&mut self, ends: [SocketAddr; 2], arrived: Arrived, now: u64) {
+        let is_old = |at: u64| now.saturating_sub(at) >= WAY_KEPT;
+        while let Some((ends, at)) = self.ages.front().copied()
+            && (is_old(at) || self.ages.len() >= ARRIVALS_OF_NAMESPACE)
+        {
+            self.ages.pop_front();
+            // There may have been another of these ends since.
+            if self.all.get(&ends).is_some_and(|one| one.at == at) {
+                self.all.remove(&ends);
+            }
+            let like = (ends[0], ends[1].ip());
+            if self.last.get(&like).is_some_and(|one| one.at == at) {
+                self.last.remove(&like);
+            }
+        }
+        self.ages.push_back((ends, arrived.at));
+        self.last.insert((ends[0], ends[1].ip()), arrived.clone());
+        self.all.insert(ends, arrived);
+    }
+
+    /// The one of these ends, the local one first. Or the last one like it, from another port.
+    pub(crate) fn get(
+        &self,
+        [local, remote]: [SocketAddr; 2],
+        now: u64,
+    ) -> Option<(Arrived, IsIt)> {
+        let it = self.all.get(&[local, remote]).map(|one| (one, IsIt::Same));
+        let like = || self.last.get(&(local, remote.ip())).map(|one| (one, IsIt::Like));
+        let (arrived, is_it) = it.or_else(like)?;
+        (now.saturating_sub(arrived.at) < WAY_KEPT).then(|| (arrived.clone(), is_it))
+    }
+
+    /// How many there are, and from how many addresses.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> (usize, usize) {
+        (self.all.len(), self.last.len())
+    }
+}

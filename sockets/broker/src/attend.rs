@@ -1,0 +1,254 @@
+//! One process is attended to, by a thread of its own.
+//!
+//! In: its requests, with descriptors. Out: links and trunks, for it and for those at the other
+//! ends. Whatever descriptor came is closed before anybody is told anything: nobody's end of a
+//! connection is put off by a duplicate that is here.
+
+use crate::across;
+use crate::client::Client;
+use crate::far;
+use crate::introduce::{ended, introduce};
+use crate::limits::{HELLO, PATIENCE};
+use crate::offers::Offer;
+use crate::reach;
+use crate::shared::Broker;
+use crate::show;
+use omniverb_formats::message::{BYTES, Refusal, Reply, Request};
+use omniverb_sys::connection::Connection;
+use omniverb_sys::{clock, descriptors, lock, socket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// How long one is waited for that has sent what cannot be taken, and room for a descriptor.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Until it goes, or says something that is none. Others may find its offers meanwhile, and so may
+/// be the last to have its socket: nothing is in that any more when this thread lets go of it.
+pub(crate) fn attend(broker: &Broker, client: Arc<Client>) {
+    _ = converse(broker, &client);
+    lock(&broker.offers).gone(&client);
+    reach::gone(broker, &client);
+    client.links().into_iter().for_each(|link| ended(broker, &client, link));
+    empty(&client.socket);
+    lock(&broker.seats).leave(client.number);
+}
+
+/// Ends a connection and lets go of what waits in its socket, which may take for ever.
+fn empty(socket: &OwnedFd) {
+    while !descriptors::is_spent(socket) {
+        let mode = socket::Mode::NonBlocking;
+        if socket::receive(socket.as_fd(), &mut [0; BYTES], mode).is_err() {
+            // It was none that we can take whole; who sent it can wait.
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+fn converse(broker: &Broker, client: &Arc<Client>) -> Option<()> {
+    socket::limit_receiving(client.socket.as_fd(), Some(HELLO)).ok()?;
+    let (request, diagnosis) = next(client)?;
+    match (request, diagnosis) {
+        (Request::Hello { name }, Some(diagnosis)) => {
+            client.take_diagnosis(diagnosis)?;
+            client.set_name(name);
+        }
+        (Request::Show, None) => {
+            show::show(broker, client.socket.as_fd(), Some(client.namespace));
+            return None;
+        }
+        (Request::Ranges, None) => {
+            return say_ranges(broker, client);
+        }
+        _ => return None,
+    }
+    lock(&broker.seats).welcome(client.number);
+    socket::limit_receiving(client.socket.as_fd(), None).ok()?;
+    client.welcome().then_some(())?;
+    loop {
+        let said = next(client)?;
+        // Who says something may have read before.
+        lock(&broker.links).tell(client.number);
+        match said {
+            (Request::Offer { tag, is_new }, Some(socket)) => {
+                let accepted = is_new.then(clock::now);
+                if let Err(why) = offered(broker, client, (tag, accepted), socket) {
+                    client.refuse(tag, why);
+                }
+            }
+            (Request::Ended { link }, None) => ended(broker, client, link),
+            (Request::Listen { tag }, Some(socket)) => reach::listens(broker, client, tag, socket),
+            (Request::Unlisten { tag }, None) => reach::unlistens(broker, client, tag),
+            (Request::Reach { tag, address, port, from }, None) => {
+                reach::reaches(broker, client, tag, (address, port), from);
+            }
+            (Request::TrunkEnded { name }, None) => reach::ended(broker, client, name),
+            (Request::Still { name, ends }, None) => reach::still(broker, client, name, ends),
+            (Request::Ferries, socket) => far::is_ferry(broker, client, socket)?,
+            (Request::Leads { token, wanted }, None) => {
+                far::leads(broker, client, token, wanted);
+            }
+            (Request::Fails { token, wanted, why }, None) => {
+                far::fails(broker, client, token, (wanted, why));
+            }
+            (Request::Comes { tag, token, names }, None) => {
+                far::comes(broker, (client, tag), token, &names);
+            }
+            _ => return None,
+        }
+    }
+}
+
+/// Who does not read is told no more.
+fn say_ranges(broker: &Broker, client: &Client) -> Option<()> {
+    socket::limit_sending_time(client.socket.as_fd(), PATIENCE).ok()?;
+    let all = broker.light.iter().map(|range| Reply::Range(*range).encode());
+    for range in all {
+        socket::send(client.socket.as_fd(), &range, &[]).ok()?;
+    }
+    None
+}
+
+/// The next request, with the descriptor that came with it.
+fn next(client: &Client) -> Option<(Request, Option<OwnedFd>)> {
+    let mut bytes = [0; BYTES];
+    let received = loop {
+        match socket::receive_kept(client.socket.as_fd(), &mut bytes, socket::Mode::Blocking) {
+            // It stays until others have closed something.
+            Err(error) if socket::lacks_room(&error) => thread::sleep(PAUSE),
+            other => break other,
+        }
+    };
+    let (length, mut files) = received.ok()?;
+    let file = files.pop();
+    let request = Request::decode(bytes.get(..length)?)?;
+    files.is_empty().then_some((request, file))
+}
+
+/// A socket was offered.
+fn offered(
+    broker: &Broker,
+    client: &Arc<Client>,
+    (tag, accepted): (u64, Option<u64>),
+    socket: OwnedFd,
+) -> Result<(), Refusal> {
+    if !client.has_room() {
+        return Err(Refusal::TooMany);
+    }
+    let mut gone = Vec::new();
+    let other = other_end(broker, client, (tag, accepted), &socket, &mut gone);
+    // At once.
+    drop(socket);
+    for (one, why) in gone {
+        one.client.refuse(one.tag, why);
+    }
+    match other? {
+        Found::Both(other, ours) => {
+            introduce(broker, &other, &ours, None).map_err(|_| Refusal::TooMany)
+        }
+        Found::Waits(ours) => {
+            client.wait(tag);
+            across::seek(broker, &ours);
+            far::offered(broker, &ours);
+            Ok(())
+        }
+    }
+}
+
+/// What an offer is.
+enum Found {
+    /// The second of two: here are both, the other one first.
+    Both(Offer, Offer),
+    /// It waits for the other end.
+    Waits(Offer),
+}
+
+/// Who has the other end of the socket in the same network namespace, if he has offered that and
+/// still has it; otherwise this offer waits for him. Both being there at one time with these names,
+/// while the socket is here, they are the ends of one connection. Those who offered what is no more
+/// are to be told.
+fn other_end(
+    broker: &Broker,
+    client: &Arc<Client>,
+    (tag, accepted): (u64, Option<u64>),
+    socket: &OwnedFd,
+    gone: &mut Vec<(Offer, Refusal)>,
+) -> Result<Found, Refusal> {
+    let found = Connection::of(socket.as_fd()).ok().flatten();
+    let connection = found.ok_or(Refusal::NotConnected)?;
+    if connection.namespace != client.namespace {
+        return Err(Refusal::Elsewhere);
+    }
+    if connection.is_bound {
+        return Err(Refusal::Bound);
+    }
+    let is_there = |one: &Connection| {
+        client.look(one).map(|traffic| traffic.is_some()).map_err(|_| Refusal::NotProven)
+    };
+    if !is_there(&connection)? {
+        return Err(Refusal::NotProven);
+    }
+    let ours = Offer { client: client.clone(), tag, connection, accepted };
+    loop {
+        let other = lock(&broker.offers).other_or_add(&ours);
+        let Some(other) = other else { return Ok(Found::Waits(ours)) };
+        let is_another = other.connection.cookie != connection.cookie;
+        match is_there(&other.connection) {
+            Ok(true) if is_another => return Ok(Found::Both(other, ours)),
+            // It was offered by who had these names before.
+            Ok(_) => gone.push((other, Refusal::NotProven)),
+            Err(why) => {
+                gone.push((other, why));
+                return Err(why);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::mpsc;
+
+    /// A socket that takes a minute to close, and its other end.
+    fn lingering() -> (OwnedFd, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let theirs = listener.accept().unwrap().0;
+        rustix::net::sockopt::set_socket_linger(&ours, Some(Duration::from_secs(60))).unwrap();
+        ours.set_nonblocking(true).unwrap();
+        while (&ours).write(&[0; 65536]).is_ok() {}
+        (ours.into(), theirs)
+    }
+
+    /// Somebody has found a process's offer when that ends with something behind its last word.
+    #[test]
+    fn what_one_has_sent_is_let_go_of_by_its_own_thread() {
+        let (ours, theirs) = socket::pair().unwrap();
+        let peer = socket::peer(ours.as_fd()).unwrap();
+        let client = Arc::new(Client::new(ours, peer, 0).unwrap());
+        let (slow, _peer) = lingering();
+        socket::send(theirs.as_fd(), &[9; BYTES], &[]).unwrap();
+        // An empty message looks like the end.
+        socket::send(theirs.as_fd(), b"", &[]).unwrap();
+        socket::send(theirs.as_fd(), b"text", &[slow.as_fd()]).unwrap();
+        drop(slow);
+        let others = client.clone();
+        thread::spawn(move || attend(&Broker::default(), client));
+        // Until it is shut.
+        while socket::receive(theirs.as_fd(), &mut [0; BYTES], socket::Mode::Blocking)
+            .is_ok_and(|(bytes, _)| bytes > 0)
+        {}
+        // Its own thread has let go of it, if it does not hang.
+        thread::sleep(Duration::from_millis(200));
+        let (done, is_done) = mpsc::channel();
+        thread::spawn(move || {
+            drop(others);
+            done.send(()).unwrap();
+        });
+        is_done.recv_timeout(Duration::from_secs(20)).expect("hangs with what another one sent");
+    }
+}

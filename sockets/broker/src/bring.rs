@@ -1,0 +1,190 @@
+//! A process is brought to another one that was found: both are given a trunk.
+
+use crate::client::Client;
+use crate::ferries::Way;
+use crate::shared::Broker;
+use crate::trunks::{Between, Ends, Room, Trunks};
+use omniverb_formats::trunk;
+use omniverb_sys::{clock, lock, memfd, random, socket};
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, LazyLock};
+
+/// Why somebody is brought nowhere.
+pub(crate) enum Nowhere {
+    /// No socket listens there, or none that he may be brought to.
+    Unheard,
+    /// One does, and no other process has said that it does so by it.
+    Unsaid,
+    /// It is on another host, to which he may be brought when he has connected once by TCP.
+    Soon,
+    /// The same, and he has: he is told.
+    Later,
+}
+
+/// Where somebody is to be brought.
+pub(crate) struct There {
+    pub(crate) process: (u64, u64),
+    /// By what; a ferry's process leads there by itself.
+    pub(crate) by: By,
+    pub(crate) ends: Ends,
+    /// Unless that is always so: to which port one may go there, and until when.
+    pub(crate) way: Option<(u16, u64)>,
+}
+
+/// Why somebody is brought to a process.
+#[derive(Clone, Copy)]
+pub(crate) enum By {
+    /// It listens, and calls it that.
+    Listening(u64),
+    /// It is a ferry's, and leads this way.
+    Ferry(Way),
+}
+
+/// Somebody is brought there, or told that he is not.
+pub(crate) fn answer(
+    broker: &Broker,
+    (client, tag): (&Client, u64),
+    found: Result<There, Nowhere>,
+) {
+    // Where he cannot be brought to one process others may have the socket.
+    let is_brought =
+        found.and_then(|there| bring(broker, (client, tag), there).ok_or(Nowhere::Unsaid));
+    match is_brought {
+        Ok(()) | Err(Nowhere::Later) => {}
+        Err(Nowhere::Unsaid) => client.nobody_yet(tag),
+        Err(Nowhere::Unheard) => client.nobody(tag),
+        Err(Nowhere::Soon) => client.nobody_so_far(tag),
+    }
+}
+
+/// What a socket is called where nobody is to learn how many there are.
+fn name_of(cookie: u64) -> u64 {
+    static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    SECRET.hash_one(cookie).max(1)
+}
+
+/// Which process, and what it calls that, as the kernel says whom `by` asks; who wants to be
+/// brought there is told which socket it is.
+pub(crate) fn who_listens(
+    broker: &Broker,
+    (client, tag): (&Client, u64),
+    (by, namespace): (&Client, u64),
+    to: SocketAddr,
+) -> Result<((u64, u64), u64), Nowhere> {
+    let cookie = by.listener(to).ok().flatten().ok_or(Nowhere::Unheard)?;
+    let port = lock(&broker.listeners).port((namespace, cookie));
+    client.by(tag, name_of(cookie), port);
+    let next = lock(&broker.listeners).next((namespace, cookie), client.number);
+    next.map(|(number, listens)| ((namespace, number), listens)).ok_or(Nowhere::Unsaid)
+}
+
+/// Both are told, or there is nobody, and nobody is told.
+pub(crate) fn bring(broker: &Broker, asks: (&Client, u64), there: There) -> Option<()> {
+    let other = lock(&broker.seats).client(there.process.1)?;
+    let two = Between { processes: [asks.0.process(), there.process], ends: there.ends };
+    // Before there is something to give: that costs more.
+    let mut trunks = lock(&broker.trunks);
+    if !is_there_still(broker, asks.0, &there) {
+        return None;
+    }
+    match trunks.room(two) {
+        Room::Known(name) => return known(&mut trunks, asks, &other, &there, name),
+        Room::None => return None,
+        Room::Free => drop(trunks),
+    }
+    let given = Given::new()?;
+    let is_brought = give(broker, asks, (&other, &there), two, &given);
+    // Last of all, and holding nothing: the two may have sent each other something by now.
+    drop(given);
+    is_brought
+}
+
+/// Who has said that he listens there no more was told that nobody is brought there:
+/// [`unlistens`].
+fn is_there_still(broker: &Broker, asks: &Client, there: &There) -> bool {
+    match there.by {
+        By::Listening(tag) => lock(&broker.listeners).has(there.process, tag),
+        By::Ferry(way) => lock(&broker.ferries).leads(asks, way, there.process),
+    }
+}
+
+/// They have one. Who listens is told first that somebody may come.
+fn known(
+    trunks: &mut Trunks,
+    (client, tag): (&Client, u64),
+    other: &Client,
+    there: &There,
+    name: u64,
+) -> Option<()> {
+    let Some((port, until)) = there.way else {
+        return client.known(tag, name, 0).then_some(());
+    };
+    let tell = || other.way(name, (port, until));
+    let may = trunks.may_come(name, (there.process, port, until), clock::now(), tell);
+    (may && client.known(tag, name, until)).then_some(())
+}
+
+/// What two processes get.
+struct Given {
+    memory: OwnedFd,
+    ends: (OwnedFd, OwnedFd),
+}
+
+impl Given {
+    fn new() -> Option<Given> {
+        let memory = memfd::create("omniverb trunk", trunk::BYTES as u64).ok()?;
+        Some(Given { memory, ends: socket::stream_pair().ok()? })
+    }
+}
+
+/// Who listens is told first, so that he knows of a trunk before anything comes by it. All of it
+/// with the lock of all trunks: nobody hears of one as known before he is given it. Nothing of this
+/// waits.
+fn give(
+    broker: &Broker,
+    asks: (&Client, u64),
+    (other, there): (&Arc<Client>, &There),
+    two: Between,
+    given: &Given,
+) -> Option<()> {
+    let (client, tag) = asks;
+    let mut trunks = lock(&broker.trunks);
+    match trunks.room(two) {
+        // Both have asked at a time.
+        Room::Known(name) => return known(&mut trunks, asks, other, there, name),
+        Room::None => return None,
+        Room::Free => {}
+    }
+    // Who has gone has been taken out of what is kept.
+    if other.is_gone() || !is_there_still(broker, client, there) {
+        return None;
+    }
+    // What a process says of one later proves nothing: nobody is to guess others'.
+    let (name, memory) = (random::number(), given.memory.as_fd());
+    // From now on the daemon's word that it is over is heard of.
+    let places = two.ends.places();
+    let may = places.is_none_or(|[one, to]| lock(&broker.relations).join(one, to, name));
+    let listens = if let By::Listening(tag) = there.by { tag } else { 0 };
+    let [own, others] = [two.ends, two.ends.swapped()].map(Ends::addresses);
+    let is_told = may
+        && other.trunk((listens, name, 1), others, [memory, given.ends.1.as_fd()])
+        // If he does not take it who listens finds the other end closed.
+        && client.trunk((tag, name, 0), own, [memory, given.ends.0.as_fd()]);
+    if !is_told {
+        leave(broker, name, two);
+        return None;
+    }
+    let may_keep = lock(&broker.links).may_keep_file(trunks.count());
+    let memory = if may_keep { given.memory.try_clone().ok() } else { None };
+    trunks.add(name, two, memory);
+    there.way.map_or(Some(()), |_| known(&mut trunks, asks, other, there, name))
+}
+
+/// A trunk does not live by what the daemon says any more.
+pub(crate) fn leave(broker: &Broker, name: u64, two: Between) {
+    if let Some([one, other]) = two.ends.places() {
+        lock(&broker.relations).leave(one, other, name, clock::now());
+    }
+}

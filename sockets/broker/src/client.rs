@@ -1,0 +1,317 @@
+//! A process that has connected.
+
+use crate::limits::{LINKS, UNREAD};
+use crate::listeners::Port;
+use crate::listeners::Process;
+use omniverb_formats::ledger::{self, Kept};
+use omniverb_formats::message::{PAGE, Reach, Refusal, Reply, Wanted};
+use omniverb_formats::show::{NAME, Process as Shown};
+use omniverb_ring::Window;
+use omniverb_ring::WordMemory;
+use omniverb_ring::sync::Ordering;
+use omniverb_sys::connection::{Connection, Diagnosis, Names, Traffic};
+use omniverb_sys::socket::Peer;
+use omniverb_sys::{Access, Extent, lock, memfd, socket};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Mutex;
+use std::sync::atomic::{self, AtomicBool, AtomicU64};
+
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
+
+/// One of them.
+#[derive(Debug)]
+pub(crate) struct Client {
+    /// Never given again.
+    pub(crate) number: u64,
+    pub(crate) socket: OwnedFd,
+    /// Who connected, as the kernel says.
+    pub(crate) peer: Peer,
+    /// What it calls itself.
+    name: Mutex<[u64; 2]>,
+    /// Where it writes down which sockets are the kernel's.
+    ledger: OwnedFd,
+    /// The network namespace that it has connected from: its vNIC.
+    pub(crate) namespace: u64,
+    page: OwnedFd,
+    /// By which the kernel is asked about its sockets, once it has said hello. One question at a
+    /// time: an answer is whose turn it is.
+    diagnosis: Mutex<Option<OwnedFd>>,
+    post: Mutex<Post>,
+    links: Mutex<BTreeSet<u64>>,
+    /// No offer of its is kept any more. Set and looked at with the lock of all offers.
+    is_gone: AtomicBool,
+}
+
+/// As of IPv6, one of IPv4 mapped.
+fn bytes(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+/// By which it is told something: messages, and a word that says that there are some.
+struct Post {
+    page: Window,
+    sent: u64,
+}
+
+impl std::fmt::Debug for Post {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} messages", self.sent)
+    }
+}
+
+fn open_post(socket: &OwnedFd) -> io::Result<(OwnedFd, Post)> {
+    socket::limit_sending(socket.as_fd(), UNREAD)?;
+    let page = memfd::create_sealable("omniverb mail", PAGE as u64)?;
+    let ours = Extent::new(page.as_fd(), 0, PAGE as u64).map(Access::ReadWrite)?;
+    memfd::seal_future_write(page.as_fd())?;
+    Ok((page, Post { page: ours, sent: 0 }))
+}
+
+impl Client {
+    /// The socket comes back if there is no memory.
+    pub(crate) fn new(socket: OwnedFd, peer: Peer, namespace: u64) -> Result<Client, OwnedFd> {
+        let ledger = memfd::create("omniverb ledger", ledger::BYTES as u64);
+        let opened = open_post(&socket).and_then(|(page, post)| Ok((page, post, ledger?)));
+        let Ok((page, post, ledger)) = opened else { return Err(socket) };
+        let number = NUMBERS.fetch_add(1, atomic::Ordering::Relaxed);
+        let (links, diagnosis, name) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let post = Mutex::new(post);
+        let is_gone = AtomicBool::new(false);
+        Ok(Client {
+            number,
+            socket,
+            peer,
+            name,
+            ledger,
+            namespace,
+            page,
+            diagnosis,
+            post,
+            links,
+            is_gone,
+        })
+    }
+
+    /// No offer of its is to be kept from now on.
+    pub(crate) fn go(&self) {
+        self.is_gone.store(true, atomic::Ordering::Relaxed);
+    }
+
+    /// That was said.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_gone.load(atomic::Ordering::Relaxed)
+    }
+
+    /// Takes the socket by which the kernel is asked, if it is one, and in its namespace.
+    pub(crate) fn take_diagnosis(&self, file: OwnedFd) -> Option<()> {
+        let namespace = Diagnosis::by(file.as_fd())?.namespace().ok()?;
+        (namespace == self.namespace).then(|| *lock(&self.diagnosis) = Some(file))
+    }
+
+    /// Asks the kernel by its socket.
+    fn ask<T>(&self, what: impl FnOnce(&Diagnosis<'_>) -> io::Result<T>) -> io::Result<T> {
+        let diagnosis = lock(&self.diagnosis);
+        let by = diagnosis.as_ref().and_then(|file| Diagnosis::by(file.as_fd()));
+        by.map_or(Err(io::ErrorKind::NotConnected.into()), |by| what(&by))
+    }
+
+    /// What has passed at a socket in its namespace; `None`: it is not there, or no more.
+    pub(crate) fn look(&self, connection: &Connection) -> io::Result<Option<Traffic>> {
+        self.ask(|by| connection.look(by))
+    }
+
+    /// The socket to which the kernel would bring who connects from its namespace to an address of
+    /// that.
+    pub(crate) fn listener(&self, to: SocketAddr) -> io::Result<Option<u64>> {
+        self.ask(|by| by.listener(to))
+    }
+
+    /// Whether there is a connection of these names in its namespace.
+    pub(crate) fn has(&self, names: Names) -> io::Result<bool> {
+        self.ask(|by| by.has(names))
+    }
+
+    /// Its network namespace and its number.
+    pub(crate) fn process(&self) -> Process {
+        (self.namespace, self.number)
+    }
+
+    /// The first thing it is told.
+    pub(crate) fn welcome(&self) -> bool {
+        self.tell(Reply::Welcome, &[self.page.as_fd()])
+            && self.tell(Reply::Ledger, &[self.ledger.as_fd()])
+    }
+
+    /// What it calls itself.
+    pub(crate) fn set_name(&self, name: [u64; 2]) {
+        *lock(&self.name) = name;
+    }
+
+    /// How it is shown.
+    pub(crate) fn row(&self) -> Shown {
+        let [first, last] = lock(&self.name).map(u64::to_ne_bytes);
+        let mut name = [0; NAME];
+        name[..8].copy_from_slice(&first);
+        name[8..].copy_from_slice(&last);
+        let (pid, uid) = (self.peer.pid, self.peer.uid);
+        Shown { number: self.number, pid, uid, namespace: self.namespace, name }
+    }
+
+    /// What it says of sockets that are the kernel's, the last for each.
+    pub(crate) fn kept(&self) -> BTreeMap<u64, Kept> {
+        let length = ledger::BYTES as u64;
+        let extent = Extent::new(self.ledger.as_fd(), 0, length);
+        let Ok(memory) = extent.map_exactly(ledger::BYTES, Access::ReadOnly) else {
+            return BTreeMap::new();
+        };
+        let row = |row: usize| {
+            let word = |at| memory.load((row * ledger::ROW + at) * 8, Ordering::Acquire);
+            Kept::decode(&std::array::from_fn(word))
+        };
+        (0..ledger::ROWS).filter_map(row).map(|kept| (kept.cookie, kept)).collect()
+    }
+
+    /// Its offer waits for the other end.
+    pub(crate) fn wait(&self, tag: u64) {
+        self.tell(Reply::Waiting { tag }, &[]);
+    }
+
+    /// It will not be carried.
+    pub(crate) fn refuse(&self, tag: u64, why: Refusal) {
+        self.tell(Reply::Refused { tag, why }, &[]);
+    }
+
+    /// Here is a link. `false` if it does not take it.
+    pub(crate) fn give(
+        &self,
+        tag: u64,
+        (link, side, reach): (u64, u64, Reach),
+        memory: BorrowedFd<'_>,
+    ) -> bool {
+        let is_told = self.tell(Reply::Link { tag, link, side, reach }, &[memory]);
+        if is_told {
+            lock(&self.links).insert(link);
+        }
+        is_told
+    }
+
+    /// What it listens by is closed here; `why`: nobody is brought there.
+    pub(crate) fn listens(&self, tag: u64, why: Option<Refusal>) {
+        self.tell(Reply::Listens { tag, why }, &[]);
+    }
+
+    /// Here is a trunk: its memory, and one end of the two sockets; between two network namespaces
+    /// its own address and the other one's. `false` if it does not take it.
+    pub(crate) fn trunk(
+        &self,
+        (tag, name, side): (u64, u64, u64),
+        ends: Option<[IpAddr; 2]>,
+        files: [BorrowedFd<'_>; 2],
+    ) -> bool {
+        let ends = ends.map(|ends| ends.map(bytes));
+        self.tell(Reply::Trunk { tag, name, side, ends }, &files)
+    }
+
+    /// It has one to who listens there, by which connections may be opened until then; 0: always.
+    pub(crate) fn known(&self, tag: u64, name: u64, until: u64) -> bool {
+        self.tell(Reply::Known { tag, name, until }, &[])
+    }
+
+    /// By a trunk that it has connections may come to a port of its.
+    pub(crate) fn way(&self, name: u64, (port, until): (u16, u64)) -> bool {
+        self.tell(Reply::Way { name, port, until }, &[])
+    }
+
+    /// There may be a trunk now to who listens there.
+    pub(crate) fn seen(&self, to: SocketAddr) {
+        self.tell(Reply::Seen { address: bytes(to.ip()), port: to.port() }, &[]);
+    }
+
+    /// A ferry is finding out; the answer comes later, if at all.
+    pub(crate) fn waits(&self, tag: u64) {
+        self.tell(Reply::Waits { tag }, &[]);
+    }
+
+    /// It is a ferry from now on, whose other connections are known by that. `false`: it does not
+    /// take that.
+    pub(crate) fn is_ferry(&self, token: u64) -> bool {
+        self.tell(Reply::Ferries { token }, &[])
+    }
+
+    /// Of a ferry: somebody wants to be brought to another host. `false`: it does not take that.
+    pub(crate) fn is_wanted(&self, wanted: Wanted) -> bool {
+        self.tell(Reply::Wanted(wanted), &[])
+    }
+
+    /// By which socket that is.
+    pub(crate) fn by(&self, tag: u64, socket: u64, port: Port) {
+        let is_shared = port == Port::Shared;
+        self.tell(Reply::By { tag, socket, is_shared }, &[]);
+    }
+
+    /// Nobody is brought there any more.
+    pub(crate) fn unheard(&self, tag: u64) {
+        self.tell(Reply::Unheard { tag }, &[]);
+    }
+
+    /// No trunk leads to where it wants to be brought.
+    pub(crate) fn nobody(&self, tag: u64) {
+        self.tell(Reply::Nobody { tag, is_heard: false, is_coming: false }, &[]);
+    }
+
+    /// The same; but somebody may have the socket who has not said so.
+    pub(crate) fn nobody_yet(&self, tag: u64) {
+        self.tell(Reply::Nobody { tag, is_heard: true, is_coming: false }, &[]);
+    }
+
+    /// The same; but a ferry may lead there soon.
+    pub(crate) fn nobody_so_far(&self, tag: u64) {
+        self.tell(Reply::Nobody { tag, is_heard: false, is_coming: true }, &[]);
+    }
+
+    /// One is over. `false`: it does not take that now.
+    pub(crate) fn part(&self, link: u64) -> bool {
+        self.tell(Reply::Over { link }, &[])
+    }
+
+    /// All that it has.
+    pub(crate) fn links(&self) -> BTreeSet<u64> {
+        lock(&self.links).clone()
+    }
+
+    /// Whether it may have another one.
+    pub(crate) fn has_room(&self) -> bool {
+        lock(&self.links).len() < LINKS
+    }
+
+    /// It needs one no more.
+    pub(crate) fn ended(&self, link: u64) {
+        lock(&self.links).remove(&link);
+    }
+
+    fn tell(&self, reply: Reply, files: &[BorrowedFd<'_>]) -> bool {
+        let mut post = lock(&self.post);
+        let is_sent = socket::try_send(self.socket.as_fd(), &reply.encode(), files).is_ok();
+        if is_sent {
+            post.sent += 1;
+            post.page.store(0, post.sent, Ordering::Release);
+        }
+        is_sent
+    }
+}
+
+#[cfg(test)]
+impl Client {
+    /// One in a network namespace, whose other end is gone.
+    pub(crate) fn alone(namespace: u64) -> std::sync::Arc<Client> {
+        let (socket, _) = socket::pair().unwrap();
+        let peer = socket::peer(socket.as_fd()).unwrap();
+        std::sync::Arc::new(Client::new(socket, peer, namespace).unwrap())
+    }
+}

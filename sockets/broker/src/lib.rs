@@ -1,0 +1,256 @@
+//! The broker of carried sockets (docs/decisions/0046): a helper process of the daemon.
+//!
+//! A process that has a connected socket of TCP sends a duplicate of it, as proof. If the process
+//! at the other end does so, too, both are given the memory of a link, and go on without us.
+//!
+//! Or it sends one of a listening socket, and whoever of its network namespace reaches for that is
+//! given, as it is, the memory of a trunk, by which their connections need no socket of the
+//! kernel's ([`reach`]).
+//!
+//! What processes send are descriptors of any kind, and letting go of one can take as long as who
+//! sent it likes (docs/decisions/0019). So this is a process of its own, which holds nothing else,
+//! and each process that connects has a thread here: it can keep that waiting, and nobody else.
+//! Nothing waits for a process: what one does not take is not sent. The thread that lets them in
+//! closes nothing in which descriptors wait: who is refused is left to a disposer.
+#![forbid(unsafe_code)]
+
+mod across;
+mod arrivals;
+mod asking;
+mod attend;
+mod bring;
+mod client;
+pub mod daemon;
+mod evidence;
+mod far;
+mod ferries;
+mod introduce;
+mod limits;
+mod links;
+mod listeners;
+mod offers;
+mod order;
+mod proofs;
+mod reach;
+mod relations;
+mod seats;
+mod shared;
+mod show;
+mod stills;
+mod trunks;
+
+pub use omniverb_formats::range::Range;
+pub use order::Order;
+
+use crate::client::Client;
+use crate::daemon::{FromDaemon, ToDaemon};
+use crate::seats::Admission;
+use crate::shared::Broker;
+use omniverb_sys::disposal::Disposal;
+use omniverb_sys::people::People;
+use omniverb_sys::{EventFd, Poller, clock, connection, lock, pidfd, socket};
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// What it is called as a helper.
+pub const BROKER: &str = "broker";
+/// Bytes of the stack of a thread.
+const STACK: usize = 128 << 10;
+/// How often it is looked whether something is of no use any more, while there is such.
+const TIDY: Duration = Duration::from_secs(1);
+/// When is tried again to say what there was no room for.
+const SOON: Duration = Duration::from_millis(50);
+/// What is heard of the daemon before others get their turn.
+const PER_TURN: usize = 1024;
+/// How long nobody is let in when there is no room for another.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The helper's own life: it is sent an [`Order`] and the socket to listen at, and ends with
+/// `order`.
+pub fn serve(order: OwnedFd) {
+    let mut bytes = vec![0; order::BYTES];
+    let received = socket::receive(order.as_fd(), &mut bytes, socket::Mode::Blocking);
+    let Ok((length, mut files)) = received else { return };
+    let (Some(listener), Some(said)) = (files.pop(), Order::decode(&bytes[..length])) else {
+        return;
+    };
+    let Ok(daemon) = order.try_clone() else { return };
+    introduce::begin();
+    let light = said.light.clone();
+    let broker = Arc::new(Broker {
+        daemon: Some(daemon),
+        light,
+        later: EventFd::new().ok(),
+        ..Broker::default()
+    });
+    _ = listen(&order, &listener, said, &broker);
+    // Threads that attend to somebody end with his connection.
+    let clients = lock(&broker.seats).clients();
+    clients.iter().for_each(|client| socket::shut(client.socket.as_fd()));
+}
+
+fn listen(
+    order: &OwnedFd,
+    listener: &OwnedFd,
+    said: Order,
+    broker: &Arc<Broker>,
+) -> io::Result<()> {
+    const ORDER: u64 = 0;
+    const CONNECTION: u64 = 1;
+    const DISPOSAL: u64 = 2;
+    const LATER: u64 = 3;
+    let mut disposal = Disposal::new(said.helpers)?;
+    let poller = Poller::new()?;
+    poller.add(order.as_fd(), ORDER)?;
+    poller.add(listener.as_fd(), CONNECTION)?;
+    poller.add(disposal.ready(), DISPOSAL)?;
+    if let Some(later) = &broker.later {
+        poller.add(later.as_fd(), LATER)?;
+    }
+    let mut ready = Vec::new();
+    loop {
+        let until = disposal.next_deadline();
+        let time = until.map(|at| Duration::from_nanos(at.saturating_sub(clock::now())));
+        let time = time.into_iter().chain(tidy(broker)).min();
+        poller.wait(time, &mut ready)?;
+        if ready.contains(&LATER) {
+            _ = broker.later.as_ref().and_then(EventFd::take);
+        }
+        if ready.contains(&ORDER) {
+            hear(order, broker)?;
+        }
+        match socket::accept(listener.as_fd()) {
+            Ok(Some(calls)) => {
+                if let Err(refused) = admit(calls, said.allowed.as_ref(), broker) {
+                    disposal.close_socket(refused);
+                }
+            }
+            Ok(None) => {}
+            Err(_) => thread::sleep(PAUSE),
+        }
+        _ = disposal.turn();
+    }
+}
+
+/// Forgets what is of no use any more, and says what is still to be said. When that is to be done
+/// again, if something is left.
+fn tidy(broker: &Broker) -> Option<Duration> {
+    across::seek_again(broker);
+    let has_stills = reach::seek_stills(broker);
+    let mut relations = lock(&broker.relations);
+    relations.sweep(clock::now());
+    let is_said = relations.say_no_more(|number| {
+        let message = ToDaemon::NoMore { number }.encode();
+        let daemon = broker.daemon.as_ref();
+        daemon.is_none_or(|daemon| socket::try_send(daemon.as_fd(), &message, &[]).is_ok())
+    });
+    let mut is_empty = relations.is_empty() && !has_stills;
+    drop(relations);
+    let mut proofs = lock(&broker.proofs);
+    proofs.sweep(clock::now());
+    is_empty &= proofs.is_empty();
+    drop(proofs);
+    let mut links = lock(&broker.links);
+    links.tell_all(clock::now());
+    match () {
+        () if !is_said || !links.are_told() => Some(SOON),
+        () if !is_empty => Some(TIDY),
+        () => None,
+    }
+}
+
+/// What the daemon says.
+///
+/// # Errors
+/// If there is none any more.
+fn hear(order: &OwnedFd, broker: &Arc<Broker>) -> io::Result<()> {
+    let mut over = BTreeSet::new();
+    let heard = hear_all(order, broker, &mut over);
+    if !over.is_empty() {
+        reach::over(broker, &over);
+        lock(&broker.links).part(over);
+    }
+    heard
+}
+
+/// The same; links that are `over` then.
+fn hear_all(order: &OwnedFd, broker: &Arc<Broker>, over: &mut BTreeSet<u64>) -> io::Result<()> {
+    for _ in 0..PER_TURN {
+        let mut bytes = [0; daemon::BYTES];
+        match socket::receive(order.as_fd(), &mut bytes, socket::Mode::NonBlocking) {
+            Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok((length, mut files)) => match FromDaemon::decode(&bytes[..length]) {
+                Some(FromDaemon::Together { number }) => across::together(broker, number),
+                Some(FromDaemon::Apart { number, why }) => {
+                    over.extend(lock(&broker.relations).apart(number, why, clock::now()));
+                }
+                Some(FromDaemon::Operator) => {
+                    if let Some(operator) = files.pop() {
+                        show::to_operator(broker, operator);
+                    }
+                }
+                Some(FromDaemon::IsAnybody) => {
+                    let time = lock(&broker.seats).alone(clock::now());
+                    // If there is no room it asks again.
+                    _ = socket::try_send(order.as_fd(), &ToDaemon::Alone { time }.encode(), &[]);
+                }
+                None => {}
+            },
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            // An operator's, for whose socket there is no room.
+            Err(error) if socket::is_lost(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The cgroup of who has connected, as we see it; if he is gone or cannot be seen, that of all.
+fn cgroup(calls: &OwnedFd) -> String {
+    let found = || {
+        let process = pidfd::of_peer(calls.as_fd())?;
+        let cgroup = pidfd::cgroup_of(pidfd::pid_of(process.as_fd())?, limits::CGROUP_BYTES)?;
+        // Otherwise that may be another one's that has its number.
+        if pidfd::is_alive(process.as_fd()) {
+            Ok(cgroup)
+        } else {
+            Err(io::ErrorKind::NotFound.into())
+        }
+    };
+    found().unwrap_or_else(|_: io::Error| "/".to_owned())
+}
+
+/// Somebody has connected. His socket, if he is not let in: he may have sent something.
+fn admit(calls: OwnedFd, allowed: Option<&People>, broker: &Arc<Broker>) -> Result<(), OwnedFd> {
+    let Ok(peer) = socket::peer(calls.as_fd()) else { return Err(calls) };
+    let Ok(namespace) = connection::namespace(calls.as_fd()) else { return Err(calls) };
+    if allowed.is_some_and(|people| !people.have(&peer, calls.as_fd())) {
+        return Err(calls);
+    }
+    let cgroup = cgroup(&calls);
+    let holder = seats::holder(&cgroup, peer.uid, namespace);
+    let client = Arc::new(Client::new(calls, peer, namespace)?);
+    let number = client.number;
+    let admission = lock(&broker.seats).take(number, (&holder, namespace), Arc::downgrade(&client));
+    if let Admission::InsteadOf(other) = &admission
+        && let Some(other) = other.upgrade()
+    {
+        // Its thread lets go of what it was sent before it leaves.
+        socket::shut(other.socket.as_fd());
+    }
+    if !matches!(admission, Admission::Refused) {
+        let (broker, client) = (broker.clone(), client.clone());
+        let thread = thread::Builder::new().name("attend".into()).stack_size(STACK);
+        let attend = move || attend::attend(&broker, client);
+        if thread.spawn(attend).is_ok() {
+            return Ok(());
+        }
+    }
+    // Nobody else has it.
+    lock(&broker.seats).leave(number);
+    Arc::into_inner(client).map_or(Ok(()), |client| Err(client.socket))
+}

@@ -1,0 +1,137 @@
+//! What the network was seen to do: it brought a connection of TCP from an address of one network
+//! namespace to a port of another one's.
+//!
+//! Whatever filters, translates or refuses between the two has been asked by that, as the kernel
+//! asks it for each connection: so what needs no connection of TCP ([`crate::reach`]) may go the
+//! same way for a while. Then the network is to be asked again, by the next connection of TCP.
+
+use crate::client::Client;
+use crate::daemon::Place;
+use crate::limits::PROOFS_OF_NAMESPACE;
+use omniverb_formats::trunk::WAY_KEPT;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Weak};
+
+/// From where, to which address and port of another namespace's.
+type Way = (Place, IpAddr, u16);
+
+/// A connection that was seen.
+#[derive(Clone, Debug)]
+pub(crate) struct Proof {
+    /// Where it went.
+    pub(crate) to: Place,
+    /// Who had that end: by his socket the kernel there is asked.
+    by: Weak<Client>,
+    /// Until when the like may go there, in nanoseconds.
+    pub(crate) until: u64,
+}
+
+impl Proof {
+    /// Who had that end, if he is there still.
+    pub(crate) fn by(&self) -> Option<Arc<Client>> {
+        self.by.upgrade()
+    }
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct Proofs {
+    all: BTreeMap<Way, Proof>,
+}
+
+impl Proofs {
+    /// A connection was seen then, from one place to an address of another one, where this client
+    /// had its end. What was seen there before does not count any more. Who goes to too many
+    /// places is not helped with more.
+    pub(crate) fn add(&mut self, from: Place, to: (Place, u16), by: &Arc<Client>, at: u64) {
+        let (to, port) = to;
+        let way = (from, to.address, port);
+        let first = Place { namespace: from.namespace, address: IpAddr::from([0; 4]) };
+        let of = self.all.range((first, first.address, 0)..);
+        let count = of.take_while(|((place, ..), _)| place.namespace == from.namespace).count();
+        // One that came earlier may have been found to be one later.
+        let is_newer = |one: &Proof| one.to != to || one.until < at.saturating_add(WAY_KEPT);
+        let may = match self.all.get(&way) {
+            Some(one) => is_newer(one),
+            None => count < PROOFS_OF_NAMESPACE,
+        };
+        if may {
+            let (by, until) = (Arc::downgrade(by), at.saturating_add(WAY_KEPT));
+            self.all.insert(way, Proof { to, by, until });
+        }
+    }
+
+    /// What was seen to go there.
+    pub(crate) fn get(&self, from: Place, to: SocketAddr, now: u64) -> Option<Proof> {
+        let proof = self.all.get(&(from, to.ip(), to.port()))?;
+        (proof.until > now).then(|| proof.clone())
+    }
+
+    /// What was seen too long ago goes.
+    pub(crate) fn sweep(&mut self, now: u64) {
+        self.all.retain(|_, proof| proof.until > now);
+    }
+
+    /// There is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(namespace: u64, last: u8) -> Place {
+        Place { namespace, address: [10, 0, 0, last].into() }
+    }
+
+    #[test]
+    fn what_was_seen_holds_for_this_way_alone_and_for_a_while() {
+        let (mut all, by) = (Proofs::default(), Client::alone(5));
+        let (one, other) = (place(1, 1), place(2, 2));
+        all.add(one, (other, 80), &by, 5);
+        let to = |last: u8, port: u16| SocketAddr::from(([10, 0, 0, last], port));
+        let found = all.get(one, to(2, 80), 5).unwrap();
+        assert_eq!((found.to, found.until), (other, 5 + WAY_KEPT));
+        assert!(Arc::ptr_eq(&found.by().unwrap(), &by));
+        for (from, to) in [
+            (one, to(2, 81)),
+            (one, to(3, 80)),
+            (place(1, 3), to(2, 80)),
+            (place(3, 1), to(2, 80)),
+            (other, to(1, 80)),
+        ] {
+            assert!(all.get(from, to, 5).is_none(), "{from:?} {to}");
+        }
+        assert!(all.get(one, to(2, 80), 5 + WAY_KEPT).is_none());
+        // One that is older has come later.
+        all.add(one, (other, 80), &by, 4);
+        assert_eq!(all.get(one, to(2, 80), 5).unwrap().until, 5 + WAY_KEPT);
+        // The address is another's now.
+        all.add(one, (place(7, 2), 80), &by, 6);
+        assert_eq!(all.get(one, to(2, 80), 6).unwrap().to, place(7, 2));
+        all.sweep(6 + WAY_KEPT);
+        assert!(all.is_empty());
+    }
+
+    #[test]
+    fn who_goes_to_many_places_takes_no_room_of_others() {
+        let (mut all, by) = (Proofs::default(), Client::alone(5));
+        for port in 1..3 * PROOFS_OF_NAMESPACE as u16 {
+            all.add(place(1, 1), (place(2, 2), port), &by, 5);
+            let six = Place { address: [port; 8].into(), ..place(1, 1) };
+            all.add(six, (place(2, 2), port), &by, 5);
+        }
+        assert_eq!(all.all.len(), PROOFS_OF_NAMESPACE);
+        all.add(place(0, 1), (place(2, 2), 80), &by, 5);
+        all.add(place(3, 1), (place(2, 2), 80), &by, 5);
+        assert_eq!(all.all.len(), PROOFS_OF_NAMESPACE + 2);
+        all.add(place(1, 1), (place(2, 2), 1), &by, 7);
+        let again = all.get(place(1, 1), ([10, 0, 0, 2], 1).into(), 7).unwrap();
+        assert_eq!(again.until, 7 + WAY_KEPT);
+        drop(by);
+        assert!(again.by().is_none());
+    }
+}

@@ -1,0 +1,246 @@
+//! A process is brought to another one, by a trunk.
+//!
+//! Who listens has shown a listening socket, as proof; its duplicate is closed at once. Who reaches
+//! for an address is brought to the process whose socket the kernel would have brought him to: it
+//! is asked at that moment. Within a network namespace by the socket of who asks, who has nothing
+//! of it if he meddles. To another one where the network was seen to bring a connection of TCP from
+//! the same address to the same port ([`crate::proofs`]), by the socket of who has accepted that;
+//! and only as long as the daemon says that the two addresses may be brought together. To another
+//! host by a ferry ([`crate::far`]).
+
+use crate::asking::ask;
+use crate::bring::{By, Nowhere, There, answer, leave, who_listens};
+use crate::client::Client;
+use crate::daemon::{Place, WhyApart};
+use crate::far;
+use crate::offers::Offer;
+use crate::relations::Known;
+use crate::shared::Broker;
+use crate::stills::{Claim, Said};
+use crate::trunks::{Between, Ends};
+use omniverb_formats::message::Refusal;
+use omniverb_sys::listening::Listening;
+use omniverb_sys::{clock, lock};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// A process says that it listens.
+pub(crate) fn listens(broker: &Broker, client: &Client, tag: u64, socket: OwnedFd) {
+    let said = listening(client, &socket);
+    // At once.
+    drop(socket);
+    if let Ok(listening) = said {
+        lock(&broker.listeners).add(client.process(), tag, listening);
+    }
+    client.listens(tag, said.err());
+}
+
+fn listening(client: &Client, socket: &OwnedFd) -> Result<Listening, Refusal> {
+    let found = Listening::of(socket.as_fd()).ok().flatten();
+    let listening = found.ok_or(Refusal::NotConnected)?;
+    match () {
+        () if listening.namespace != client.namespace => Err(Refusal::Elsewhere),
+        () if listening.is_bound => Err(Refusal::Bound),
+        () => Ok(listening),
+    }
+}
+
+/// The two ends of a connection between two network namespaces are here. If one of them was just
+/// accepted by a socket that listens, and was shown to us, others may come there in the same way.
+///
+/// That it was just accepted its own process says, which nobody can come to but by what it says
+/// there; the connection may be old otherwise, from a time when the network brought more there.
+pub(crate) fn seen(broker: &Broker, [one, other]: &[Offer; 2]) {
+    for (from, to) in [(one, other), (other, one)] {
+        let Some(at) = to.accepted else { continue };
+        let local = to.connection.names.local;
+        let Ok(Some(cookie)) = to.client.listener(local) else { continue };
+        if lock(&broker.listeners).have((to.connection.namespace, cookie)) {
+            let there = (to.address(), local.port());
+            lock(&broker.proofs).add(from.address(), there, &to.client, at);
+            from.client.seen(local);
+        }
+    }
+}
+
+/// A process listens somewhere no more. Whoever is being brought there just now has been, before it
+/// hears that nobody is.
+pub(crate) fn unlistens(broker: &Broker, client: &Client, tag: u64) {
+    lock(&broker.listeners).remove(client.process(), tag);
+    drop(lock(&broker.trunks));
+    client.unheard(tag);
+}
+
+/// A process wants to be brought to who listens at an address; from one of its own, if that one is
+/// another network namespace's.
+pub(crate) fn reaches(
+    broker: &Broker,
+    client: &Client,
+    tag: u64,
+    (address, port): ([u8; 16], u16),
+    from: [u8; 16],
+) {
+    let to = SocketAddr::new(Ipv6Addr::from(address).to_canonical(), port);
+    let found = match Ipv6Addr::from(from).to_canonical() {
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => within(broker, (client, tag), to),
+        from => across(broker, (client, tag), from, to),
+    };
+    answer(broker, (client, tag), found);
+}
+
+fn within(broker: &Broker, asks: (&Client, u64), to: SocketAddr) -> Result<There, Nowhere> {
+    let namespace = asks.0.namespace;
+    let (process, listens) = who_listens(broker, asks, (asks.0, namespace), to)?;
+    Ok(There { process, by: By::Listening(listens), ends: Ends::Within, way: None })
+}
+
+fn across(
+    broker: &Broker,
+    asks: (&Client, u64),
+    from: IpAddr,
+    to: SocketAddr,
+) -> Result<There, Nowhere> {
+    let place = Place { namespace: asks.0.namespace, address: from };
+    let proof = lock(&broker.proofs).get(place, to, clock::now());
+    let Some(proof) = proof else {
+        return far::from_here(broker, asks, (from, to));
+    };
+    if !lock(&broker.relations).are_together(place, proof.to) {
+        return Err(Nowhere::Unheard);
+    }
+    let by = proof.by().ok_or(Nowhere::Unheard)?;
+    let (process, listens) = who_listens(broker, asks, (&by, proof.to.namespace), to)?;
+    let (by, ends) = (By::Listening(listens), Ends::Across([place, proof.to]));
+    Ok(There { process, by, ends, way: Some((to.port(), proof.until)) })
+}
+
+/// The daemon says that these are over, links and trunks: who has trunks of them is told.
+pub(crate) fn over(broker: &Broker, names: &BTreeSet<u64>) {
+    for name in names {
+        let holders = lock(&broker.trunks).remove(*name);
+        for (_, number) in holders.into_iter().flatten() {
+            let client = lock(&broker.seats).client(number);
+            if let Some(client) = client {
+                lock(&broker.links).part_with_trunk(&client, *name);
+            }
+        }
+    }
+}
+
+/// A process has a trunk that a broker before this one has given.
+pub(crate) fn still(broker: &Broker, client: &Arc<Client>, name: u64, ends: [[u8; 16]; 2]) {
+    let ends = ends.map(|end| Ipv6Addr::from(end).to_canonical());
+    let claim = Claim::new(client, ends, clock::now());
+    let has = lock(&broker.trunks).has(name, client.process());
+    let said = match has {
+        None => lock(&broker.stills).add(name, claim),
+        // Once more.
+        Some(true) => Said::Waits,
+        Some(false) => Said::Wrong,
+    };
+    let is_one = match said {
+        Said::Waits => true,
+        Said::Both(two) => adopt(broker, name, two),
+        Said::Wrong => false,
+    };
+    if !is_one {
+        // Who does not read is told no more.
+        client.part(name);
+    }
+    broker.wake();
+}
+
+/// Both have said so: it is one of theirs from now on, and the daemon is asked.
+fn adopt(broker: &Broker, name: u64, two: Between) -> bool {
+    let clients = two.processes.map(|(_, number)| lock(&broker.seats).client(number));
+    let is_adopted = {
+        let mut trunks = lock(&broker.trunks);
+        // Who has gone has been taken out of what is kept.
+        let are_there = clients.iter().all(|one| one.as_ref().is_some_and(|one| !one.is_gone()));
+        let is_new = are_there && trunks.has(name, two.processes[0]).is_none();
+        let may = is_new && trunks.has_places(two);
+        if may {
+            trunks.add(name, two, None);
+            lock(&broker.stills).asks(name, two, clock::now());
+        }
+        may
+    };
+    if is_adopted {
+        seek_still(broker, name);
+    } else if let [Some(first), _] = &clients {
+        first.part(name);
+    }
+    is_adopted
+}
+
+/// The daemon is asked about trunks of an earlier broker whose processes have both said so; what
+/// one has said alone for long is over. Whether there are any left.
+pub(crate) fn seek_stills(broker: &Broker) -> bool {
+    if lock(&broker.stills).is_empty() {
+        return false;
+    }
+    let late = lock(&broker.stills).sweep(clock::now());
+    for (name, claim) in late {
+        if let Some(client) = claim.client.upgrade() {
+            lock(&broker.links).part_with_trunk(&client, name);
+        }
+    }
+    let some = lock(&broker.stills).next_ones();
+    some.into_iter().for_each(|name| seek_still(broker, name));
+    !lock(&broker.stills).is_empty()
+}
+
+/// Asks about one, until that is answered: a policy is at once, what else the daemon says may be
+/// for a moment only.
+fn seek_still(broker: &Broker, name: u64) {
+    let now = clock::now();
+    let Some((two, until)) = lock(&broker.stills).asked(name) else { return };
+    let Some([one, other]) = two.ends.places() else { return };
+    if lock(&broker.trunks).has(name, two.processes[0]).is_none() {
+        // Both have ended it meanwhile.
+        return lock(&broker.stills).is_known(name);
+    }
+    if let [Some(first), Some(second)] =
+        two.processes.map(|(_, number)| lock(&broker.seats).client(number))
+    {
+        let known = lock(&broker.relations).of(one, other, now);
+        if let Known::Ask(number) = known {
+            ask(broker, number, [one, other], [&first, &second]);
+        }
+    }
+    let (is_well, is_over) = {
+        let mut relations = lock(&broker.relations);
+        let is_well = relations.has(one, other, name) || relations.join(one, other, name);
+        let is_late = until <= now && !relations.is_asked(one, other);
+        (is_well, is_late || relations.why(one, other) == Some(WhyApart::Policy))
+    };
+    if is_well || is_over {
+        lock(&broker.stills).is_known(name);
+    }
+    if is_over && !is_well {
+        over(broker, &BTreeSet::from([name]));
+    } else if is_well && lock(&broker.trunks).has(name, two.processes[0]).is_none() {
+        // It has ended since.
+        leave(broker, name, two);
+    }
+}
+
+/// A process has no use for a trunk any more.
+pub(crate) fn ended(broker: &Broker, client: &Client, name: u64) {
+    let two = lock(&broker.trunks).end(name, client.process());
+    if let Some(two) = two {
+        leave(broker, name, two);
+    }
+    lock(&broker.stills).end(name, client.process());
+}
+
+/// A process has gone, and has said so before.
+pub(crate) fn gone(broker: &Broker, client: &Client) {
+    let gone = lock(&broker.trunks).gone(client.process());
+    gone.into_iter().for_each(|(name, two)| leave(broker, name, two));
+    lock(&broker.stills).gone(client.process());
+    lock(&broker.listeners).gone(client.process());
+    lock(&broker.ferries).gone(client.process());
+}

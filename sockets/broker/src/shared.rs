@@ -1,0 +1,44 @@
+//! What all threads have.
+
+use crate::ferries::Ferries;
+use crate::links::Links;
+use crate::listeners::Listeners;
+use crate::offers::Offers;
+use crate::proofs::Proofs;
+use crate::relations::Relations;
+use crate::seats::Seats;
+use crate::stills::Stills;
+use crate::trunks::Trunks;
+use omniverb_formats::range::Range;
+use omniverb_sys::EventFd;
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
+
+/// All that the threads share.
+#[derive(Debug, Default)]
+pub(crate) struct Broker {
+    pub(crate) offers: Mutex<Offers>,
+    pub(crate) seats: Mutex<Seats>,
+    pub(crate) links: Mutex<Links>,
+    pub(crate) relations: Mutex<Relations>,
+    pub(crate) proofs: Mutex<Proofs>,
+    pub(crate) listeners: Mutex<Listeners>,
+    pub(crate) trunks: Mutex<Trunks>,
+    pub(crate) stills: Mutex<Stills>,
+    pub(crate) ferries: Mutex<Ferries>,
+    /// To which addresses connections are light.
+    pub(crate) light: Vec<Range>,
+    /// By which the daemon is asked.
+    pub(crate) daemon: Option<OwnedFd>,
+    /// By which the thread that lets processes in is woken: there is something to be done later.
+    pub(crate) later: Option<EventFd>,
+}
+
+impl Broker {
+    /// Somebody has left something to be done later.
+    pub(crate) fn wake(&self) {
+        if let Some(later) = &self.later {
+            later.signal();
+        }
+    }
+}

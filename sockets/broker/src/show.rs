@@ -1,0 +1,291 @@
+//! What there is to see: each process with its sockets, and why those are not carried that are not.
+//!
+//! Nothing is kept for this but what there is anyway: links have their positions in their memory,
+//! processes have written down which sockets are the kernel's, and the kernel is asked whether
+//! these are there still. Who asks is told by a thread of his own, and waits for his own rows.
+
+use crate::client::Client;
+use crate::daemon::{Place, WhyApart};
+use crate::limits::{OPERATORS, PATIENCE};
+use crate::offers::Offer;
+use crate::shared::Broker;
+use omniverb_formats::show::{Listener, Reason, Row, Socket, State, Trunk};
+use omniverb_formats::{Direction, layout, trunk};
+use omniverb_sys::connection::{Connection, Names};
+use omniverb_sys::{Access, Extent, lock, socket};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Instant;
+
+static SHOWN: AtomicUsize = AtomicUsize::new(0);
+
+/// An operator is shown everything.
+pub(crate) fn to_operator(broker: &Arc<Broker>, operator: OwnedFd) {
+    if SHOWN.fetch_add(1, Ordering::Relaxed) >= OPERATORS {
+        SHOWN.fetch_sub(1, Ordering::Relaxed);
+        return;
+    }
+    let broker = broker.clone();
+    let shows = move || {
+        show(&broker, operator.as_fd(), None);
+        SHOWN.fetch_sub(1, Ordering::Relaxed);
+    };
+    if thread::Builder::new().name("show".into()).spawn(shows).is_err() {
+        SHOWN.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// All sockets in a network namespace, or everywhere. Who does not read is shown no more.
+pub(crate) fn show(broker: &Broker, to: BorrowedFd<'_>, namespace: Option<u64>) {
+    _ = show_until(broker, to, namespace, Instant::now() + PATIENCE);
+}
+
+/// The same; while a row waits to be read nobody's descriptors are kept.
+fn show_until(
+    broker: &Broker,
+    to: BorrowedFd<'_>,
+    namespace: Option<u64>,
+    until: Instant,
+) -> io::Result<()> {
+    let say = |row: Row| {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        socket::limit_sending_time(to, left)?;
+        socket::send(to, &row.encode(), &[])
+    };
+    let clients = lock(&broker.seats).seen(namespace);
+    for client in clients {
+        let Some(client) = client.upgrade() else { continue };
+        let (process, sockets) = (client.row(), sockets(broker, &client));
+        let (listeners, trunks) = (listeners(broker, &client), trunks(broker, &client));
+        drop(client);
+        say(Row::Process(process))?;
+        for listener in listeners {
+            say(Row::Listener(listener))?;
+        }
+        for trunk in trunks {
+            say(Row::Trunk(trunk))?;
+            for socket in light(broker, &trunk) {
+                say(Row::Socket(socket))?;
+            }
+        }
+        for socket in sockets {
+            say(Row::Socket(socket))?;
+        }
+    }
+    say(Row::End)
+}
+
+/// By which a process is reached. What is closed without a word is not there; somebody is, where
+/// several share a port and it is another one's turn.
+fn listeners(broker: &Broker, client: &Client) -> Vec<Listener> {
+    let all: Vec<_> = lock(&broker.listeners).of(client.process()).collect();
+    let all = all.into_iter().map(|(_, listening)| listening.local);
+    let is_there = |local: &SocketAddr| client.listener(*local).is_ok_and(|one| one.is_some());
+    all.filter(is_there).map(|local| Listener { process: client.number, local }).collect()
+}
+
+/// Those that a process has.
+fn trunks(broker: &Broker, client: &Client) -> Vec<Trunk> {
+    let trunks = lock(&broker.trunks);
+    let all = trunks.of(client.process()).map(|(name, side, peer, is_across)| Trunk {
+        process: client.number,
+        name,
+        peer,
+        has_asked: side == 0,
+        is_across,
+    });
+    all.collect()
+}
+
+/// Connections of a trunk, as its processes have written them down: those that one of them has
+/// opened, and those of the other one.
+fn light(broker: &Broker, trunk: &Trunk) -> Vec<Socket> {
+    let memory = lock(&broker.trunks).memory(trunk.name);
+    let memory = memory.and_then(|memory| {
+        let extent = Extent::new(memory, 0, trunk::BYTES as u64);
+        extent.map_exactly(trunk::BYTES, Access::ReadOnly).ok()
+    });
+    let Some(shown) = memory.map(trunk::Shown::new) else { return Vec::new() };
+    let side = usize::from(!trunk.has_asked);
+    let socket = |id: u32| {
+        let (names, sent) = shown.get(id)?;
+        let ends = names.ends();
+        // Whoever opens one chooses an id of his own.
+        let own = usize::from(id as usize & 1 != side);
+        Some(Socket {
+            process: trunk.process,
+            local: ends[own],
+            remote: ends[1 - own],
+            state: State::Light,
+            reason: Reason::None,
+            is_across: trunk.is_across,
+            link: trunk.name,
+            sent: sent[side],
+            received: sent[1 - side],
+            unread: [side, 1 - side].map(|from| shown.unread(from, id)),
+        })
+    };
+    (0..trunk::SHOWN).filter_map(socket).collect()
+}
+
+/// Those of a process, each once.
+fn sockets(broker: &Broker, client: &Client) -> Vec<Socket> {
+    let kept = client.kept();
+    let mut rows = BTreeMap::new();
+    for (cookie, kept) in &kept {
+        let names = Names { local: kept.local, remote: kept.remote };
+        let connection =
+            Connection { names, cookie: *cookie, namespace: client.namespace, is_bound: false };
+        rows.insert(*cookie, row(client, &connection, kept.reason));
+    }
+    let waiting = lock(&broker.offers).of(client);
+    for offer in waiting {
+        let shown = row(client, &offer.connection, why_waiting(broker, &offer));
+        rows.insert(offer.connection.cookie, shown);
+    }
+    for link in client.links() {
+        for (connection, mut shown) in linked(broker, client, link) {
+            if let Some(kept) = kept.get(&connection.cookie) {
+                shown.state = State::Left;
+                shown.reason = kept.reason;
+            }
+            rows.insert(connection.cookie, (connection, shown));
+        }
+    }
+    let is_there = |(connection, _): &(Connection, Socket)| {
+        client.look(connection).is_ok_and(|traffic| traffic.is_some())
+    };
+    rows.into_values().filter(is_there).map(|(_, socket)| socket).collect()
+}
+
+/// One that is the kernel's.
+fn row(client: &Client, connection: &Connection, reason: Reason) -> (Connection, Socket) {
+    let Names { local, remote } = connection.names;
+    let shown = Socket {
+        process: client.number,
+        local,
+        remote,
+        state: State::Shadow,
+        reason,
+        is_across: false,
+        link: 0,
+        sent: 0,
+        received: 0,
+        unread: [0; 2],
+    };
+    (*connection, shown)
+}
+
+/// The ends of a link that a process has.
+fn linked(broker: &Broker, client: &Client, link: u64) -> Vec<(Connection, Socket)> {
+    let (sides, ends, is_across, memory) = {
+        let links = lock(&broker.links);
+        let Some(given) = links.get(link) else { return Vec::new() };
+        let memory = given.memory.as_ref().and_then(|memory| memory.try_clone().ok());
+        (given.sides(client.number).collect::<Vec<_>>(), given.ends, given.pair.is_some(), memory)
+    };
+    let way = |side| {
+        let extent = Extent::new(memory.as_ref()?.as_fd(), 0, layout::BYTES as u64);
+        let memory = extent.map_exactly(layout::BYTES, Access::ReadOnly).ok()?;
+        Some(Direction::new(memory, side))
+    };
+    let ways = [way(0), way(1)];
+    let sent = |side: usize| ways[side].as_ref().map_or(0, |way| way.head().position());
+    // Both words may be anything: a way in which they make no sense has nothing that is not read.
+    let unread = |side: usize| {
+        let bytes = ways[side].as_ref().and_then(|way| way.head().since(way.place()).ok());
+        bytes.and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(0)
+    };
+    let is_stopped =
+        |way: &Option<Direction<_>>| way.as_ref().is_some_and(|way| way.head().is_stopped());
+    let rests = ways.iter().all(is_stopped);
+    let shown = sides.into_iter().map(|side| {
+        let (state, reason) = match rests {
+            true => (State::Shadow, Reason::Rests),
+            false => (State::Carried, Reason::None),
+        };
+        let (connection, mut shown) = row(client, &ends[side], reason);
+        shown.state = state;
+        (shown.link, shown.is_across) = (link, is_across);
+        (shown.sent, shown.received) = (sent(side), sent(1 - side));
+        shown.unread = [unread(side), unread(1 - side)];
+        (connection, shown)
+    });
+    shown.collect()
+}
+
+/// Why an offer waits.
+fn why_waiting(broker: &Broker, offer: &Offer) -> Reason {
+    let names = offer.connection.names;
+    let others = lock(&broker.offers).elsewhere(&offer.connection);
+    let relations = lock(&broker.relations);
+    let why = |other: &Offer| {
+        let place =
+            |offer: &Offer, address| Place { namespace: offer.connection.namespace, address };
+        let (one, other) = (place(offer, names.local.ip()), place(other, names.remote.ip()));
+        relations.why(one, other)
+    };
+    match (others.is_empty(), others.iter().find_map(why)) {
+        (true, _) => Reason::Alone,
+        (false, None) => Reason::Asking,
+        (false, Some(why)) => match why {
+            WhyApart::NotServed => Reason::NotServed,
+            WhyApart::NotItsAddress => Reason::NotItsAddress,
+            WhyApart::NotThere => Reason::NotThere,
+            WhyApart::Busy => Reason::Busy,
+            WhyApart::Policy => Reason::Policy,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seats::holder;
+    use omniverb_formats::show::BYTES;
+    use std::time::Duration;
+
+    /// Who reads a row now and then, and never the last.
+    #[test]
+    fn who_reads_slowly_is_shown_no_more_and_keeps_nobody() {
+        let broker = Arc::new(Broker::default());
+        let mut gone = Vec::new();
+        for _ in 0..300 {
+            let (ours, theirs) = socket::pair().unwrap();
+            let peer = socket::peer(ours.as_fd()).unwrap();
+            let client = Arc::new(Client::new(ours, peer, 5).unwrap());
+            let (number, holder) = (client.number, holder("/", number_of(&gone), 5));
+            _ = lock(&broker.seats).take(number, (&holder, 5), Arc::downgrade(&client));
+            gone.push((client, theirs));
+        }
+        let (ours, theirs) = socket::pair().unwrap();
+        socket::limit_sending(ours.as_fd(), 4608).unwrap();
+        let shown = broker.clone();
+        let until = Instant::now() + Duration::from_millis(300);
+        let shows = thread::spawn(move || show_until(&shown, ours.as_fd(), Some(5), until));
+        let mut rows = 0;
+        while !shows.is_finished() {
+            let mode = socket::Mode::NonBlocking;
+            let mut bytes = [0; BYTES];
+            let row = socket::receive(theirs.as_fd(), &mut bytes, mode);
+            rows += usize::from(row.is_ok_and(|(length, _)| length > 0));
+            // Nobody is held but who is looked at, for a moment.
+            let held = gone.iter().filter(|(client, _)| Arc::strong_count(client) > 1).count();
+            assert!(held <= 1, "{held}");
+            thread::sleep(Duration::from_millis(20));
+        }
+        assert!(shows.join().unwrap().is_err() && rows < 200, "{rows}");
+    }
+
+    fn number_of<T>(all: &[T]) -> u32 {
+        all.len() as u32
+    }
+}

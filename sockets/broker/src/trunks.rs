@@ -1,0 +1,487 @@
+//! Trunks that were given: between whom there is one.
+//!
+//! Two processes have one at most, until one of them says that it has ended, or goes; those of two
+//! network namespaces one for each pair of their addresses, which lives by what the daemon says of
+//! that. It goes on by itself, and for one of them also where the other one has said that it has
+//! ended: that may not be true. So it counts for who has not said so.
+
+use crate::daemon::Place;
+use crate::limits::{TRUNKS, TRUNKS_OF_NAMESPACE, TRUNKS_WITH_NAMESPACE};
+use crate::listeners::Process;
+use omniverb_formats::trunk::WAYS;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+/// Who two are: who asks, and who listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Between {
+    pub(crate) processes: [Process; 2],
+    /// Between which ends, in the same order.
+    pub(crate) ends: Ends,
+}
+
+/// Between which ends a trunk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Ends {
+    /// Of one network namespace, at any address of that.
+    Within,
+    /// In two network namespaces.
+    Across([Place; 2]),
+    /// On two hosts: one of the two processes is a ferry.
+    Far([IpAddr; 2]),
+}
+
+impl Ends {
+    /// As the other one sees it.
+    pub(crate) fn swapped(self) -> Ends {
+        match self {
+            Ends::Within => Ends::Within,
+            Ends::Across([one, other]) => Ends::Across([other, one]),
+            Ends::Far([one, other]) => Ends::Far([other, one]),
+        }
+    }
+
+    /// Those that live by what the daemon says.
+    pub(crate) fn places(self) -> Option<[Place; 2]> {
+        if let Ends::Across(places) = self { Some(places) } else { None }
+    }
+
+    /// Which addresses, if it is for these only.
+    pub(crate) fn addresses(self) -> Option<[IpAddr; 2]> {
+        match self {
+            Ends::Within => None,
+            Ends::Across(places) => Some(places.map(|place| place.address)),
+            Ends::Far(addresses) => Some(addresses),
+        }
+    }
+}
+
+impl Between {
+    /// The same whoever of the two asks.
+    fn either_way(self) -> Between {
+        let [one, other] = self.processes;
+        if one <= other {
+            return self;
+        }
+        Between { processes: [other, one], ends: self.ends.swapped() }
+    }
+
+    /// The network namespaces, each once.
+    fn namespaces(&self) -> impl Iterator<Item = u64> {
+        let [(one, _), (other, _)] = self.processes;
+        [Some(one), (one != other).then_some(other)].into_iter().flatten()
+    }
+}
+
+/// Whether two processes may have one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// They have one, of this name.
+    Known(u64),
+    /// One of them, or their network namespace, has too many.
+    None,
+    /// They have none, and there may be one more.
+    Free,
+}
+
+/// One that was given.
+#[derive(Debug)]
+struct Given {
+    two: Between,
+    /// Who has it still.
+    has: [bool; 2],
+    /// Until when who listens was told that the other one may come to a port of his; both may
+    /// listen.
+    ways: [BTreeMap<u16, u64>; 2],
+    /// What both share, if it is kept: it is only shown.
+    memory: Option<OwnedFd>,
+}
+
+impl Given {
+    /// Which side a process is.
+    fn side(&self, process: Process) -> usize {
+        usize::from(self.two.processes[0] != process)
+    }
+}
+
+/// All of them, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Trunks {
+    all: BTreeMap<u64, Given>,
+    /// Those that both have.
+    between: HashMap<Between, u64>,
+    /// What each process has.
+    of: BTreeMap<Process, BTreeSet<u64>>,
+    /// How many there are in a network namespace.
+    here: HashMap<u64, usize>,
+}
+
+impl Trunks {
+    /// Between who asks and another process.
+    pub(crate) fn room(&self, two: Between) -> Room {
+        if let Some(name) = self.between.get(&two.either_way()) {
+            return Room::Known(*name);
+        }
+        if self.has_room(two) { Room::Free } else { Room::None }
+    }
+
+    /// Both may have one more, that they have had before.
+    pub(crate) fn has_places(&self, two: Between) -> bool {
+        two.processes.iter().all(|process| self.of(*process).count() < TRUNKS)
+    }
+
+    /// Both may have one more.
+    fn has_room(&self, two: Between) -> bool {
+        let [one, other] = two.processes;
+        if let Ends::Far([first, second]) = two.ends
+            && !(self.has_room_with(one, second) && self.has_room_with(other, first))
+        {
+            return false;
+        }
+        [(one, other), (other, one)].into_iter().all(|(process, other)| {
+            let own = self.of.get(&process);
+            let here = self.here.get(&process.0).copied().unwrap_or(0);
+            own.is_none_or(|own| own.len() < TRUNKS && self.has_room_for(own, process, other.0))
+                && here < TRUNKS_OF_NAMESPACE
+        })
+    }
+
+    /// A process that has these may have one more with another network namespace, which does not
+    /// take its places from all others.
+    fn has_room_for(&self, own: &BTreeSet<u64>, process: Process, namespace: u64) -> bool {
+        let is_with = |name: &&u64| {
+            let given = self.all.get(*name);
+            given.is_some_and(|given| given.two.processes[1 - given.side(process)].0 == namespace)
+        };
+        process.0 == namespace || own.iter().filter(is_with).count() < TRUNKS_WITH_NAMESPACE
+    }
+
+    /// A process may have one more with an address of another host, which does not take its places
+    /// from all others.
+    fn has_room_with(&self, process: Process, others: IpAddr) -> bool {
+        let is_with = |name: &&u64| {
+            let ends = self.all.get(*name).map(|given| given.two.ends);
+            matches!(ends, Some(Ends::Far(ends)) if ends.contains(&others))
+        };
+        let own = self.of.get(&process).into_iter().flatten();
+        own.filter(is_with).count() < TRUNKS_WITH_NAMESPACE
+    }
+
+    /// A process has one of this name; `None`: there is none.
+    pub(crate) fn has(&self, name: u64, process: Process) -> Option<bool> {
+        self.all.get(&name)?;
+        Some(self.of.get(&process).is_some_and(|own| own.contains(&name)))
+    }
+
+    /// There is one now, for whom there was room. Of several between the same two the first is
+    /// known.
+    pub(crate) fn add(&mut self, name: u64, two: Between, memory: Option<OwnedFd>) {
+        self.between.entry(two.either_way()).or_insert(name);
+        for process in two.processes {
+            self.of.entry(process).or_default().insert(name);
+        }
+        for namespace in two.namespaces() {
+            *self.here.entry(namespace).or_default() += 1;
+        }
+        self.all.insert(name, Given { two, has: [true; 2], ways: Default::default(), memory });
+    }
+
+    /// By one others may come to a port of a process's until then, if it is told so with `tell`,
+    /// unless it knows that already. `false`: it is not told, or may come to too many ports.
+    pub(crate) fn may_come(
+        &mut self,
+        name: u64,
+        (process, port, until): (Process, u16, u64),
+        now: u64,
+        tell: impl FnOnce() -> bool,
+    ) -> bool {
+        let Some(given) = self.all.get_mut(&name) else { return false };
+        let side = given.side(process);
+        let ways = &mut given.ways[side];
+        ways.retain(|_, until| *until > now);
+        let is_known = ways.get(&port).is_some_and(|known| *known >= until);
+        let has_room = ways.contains_key(&port) || ways.len() < WAYS;
+        if is_known || !has_room {
+            return is_known;
+        }
+        let is_told = tell();
+        if is_told {
+            ways.insert(port, until);
+        }
+        is_told
+    }
+
+    /// One of the two says that it has ended: who they were, once both have. What somebody else
+    /// says does not count. The other one may have it for as long as it likes, and is told if it is
+    /// over.
+    pub(crate) fn end(&mut self, name: u64, process: Process) -> Option<Between> {
+        let own = self.of.get_mut(&process)?;
+        if !own.remove(&name) {
+            return None;
+        }
+        if own.is_empty() {
+            self.of.remove(&process);
+        }
+        let given = self.all.get_mut(&name)?;
+        let side = given.side(process);
+        given.has[side] = false;
+        (given.memory, given.ways[side]) = (None, BTreeMap::new());
+        let (two, has) = (given.two, given.has);
+        self.forget_between(two, name);
+        if has == [false; 2] {
+            self.all.remove(&name);
+        }
+        if two.processes[0].0 != two.processes[1].0 || has == [false; 2] {
+            self.leave_namespace(process.0);
+        }
+        (has == [false; 2]).then_some(two)
+    }
+
+    fn forget_between(&mut self, two: Between, name: u64) {
+        if self.between.get(&two.either_way()) == Some(&name) {
+            self.between.remove(&two.either_way());
+        }
+    }
+
+    /// It is over: who has it still.
+    pub(crate) fn remove(&mut self, name: u64) -> Option<Vec<Process>> {
+        let Given { two, has, .. } = self.all.remove(&name)?;
+        self.forget_between(two, name);
+        for process in two.processes {
+            if let Some(own) = self.of.get_mut(&process) {
+                own.remove(&name);
+                if own.is_empty() {
+                    self.of.remove(&process);
+                }
+            }
+        }
+        let holders = two.processes.into_iter().zip(has).filter(|(_, has)| *has);
+        let holders: Vec<Process> = holders.map(|(process, _)| process).collect();
+        let namespaces: BTreeSet<u64> = holders.iter().map(|(namespace, _)| *namespace).collect();
+        namespaces.into_iter().for_each(|namespace| self.leave_namespace(namespace));
+        Some(holders)
+    }
+
+    fn leave_namespace(&mut self, namespace: u64) {
+        if let Some(count) = self.here.get_mut(&namespace) {
+            *count -= 1;
+            if *count == 0 {
+                self.here.remove(&namespace);
+            }
+        }
+    }
+
+    /// A process has gone: what nobody has any more, each with who they were.
+    pub(crate) fn gone(&mut self, process: Process) -> Vec<(u64, Between)> {
+        let names = self.of.get(&process).cloned().unwrap_or_default();
+        names.into_iter().filter_map(|name| Some((name, self.end(name, process)?))).collect()
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// The memory of one, which is kept.
+    pub(crate) fn memory(&self, name: u64) -> Option<OwnedFd> {
+        self.all.get(&name)?.memory.as_ref()?.try_clone().ok()
+    }
+
+    /// What a process has: names, which side it is, who is the other one, and whether that is in
+    /// another network namespace.
+    pub(crate) fn of(&self, process: Process) -> impl Iterator<Item = (u64, usize, u64, bool)> {
+        let own = self.of.get(&process).into_iter().flatten();
+        own.filter_map(move |name| {
+            let given = self.all.get(name)?;
+            let (side, two) = (given.side(process), &given.two);
+            Some((*name, side, two.processes[1 - side].1, two.ends != Ends::Within))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_empty(all: &Trunks) -> bool {
+        all.all.is_empty() && all.between.is_empty() && all.of.is_empty() && all.here.is_empty()
+    }
+
+    fn two(namespace: u64, asks: u64, listens: u64) -> Between {
+        Between { processes: [(namespace, asks), (namespace, listens)], ends: Ends::Within }
+    }
+
+    /// From an address of one network namespace to one of another.
+    fn across([from, to]: [(u64, u64, u8); 2]) -> Between {
+        let place = |(namespace, _, last)| Place { namespace, address: [10, 0, 0, last].into() };
+        Between {
+            processes: [(from.0, from.1), (to.0, to.1)],
+            ends: Ends::Across([place(from), place(to)]),
+        }
+    }
+
+    #[test]
+    fn two_processes_have_one_until_one_of_them_ends_it() {
+        let mut all = Trunks::default();
+        assert_eq!(all.room(two(5, 1, 2)), Room::Free);
+        all.add(70, two(5, 1, 2), None);
+        assert_eq!(all.room(two(5, 1, 2)), Room::Known(70));
+        assert_eq!((all.has(70, (5, 1)), all.has(70, (5, 3))), (Some(true), Some(false)));
+        assert_eq!(all.has(71, (5, 1)), None);
+        assert_eq!(all.room(two(5, 2, 1)), Room::Known(70), "whoever asks");
+        assert_eq!(all.room(two(5, 1, 3)), Room::Free);
+        assert_eq!(all.of((5, 1)).collect::<Vec<_>>(), [(70, 0, 2, false)]);
+        assert_eq!(all.of((5, 2)).collect::<Vec<_>>(), [(70, 1, 1, false)]);
+        for (name, stranger) in [(70, (5, 3)), (70, (6, 1)), (71, (5, 1))] {
+            assert_eq!(all.end(name, stranger), None);
+        }
+        assert_eq!(all.room(two(5, 1, 2)), Room::Known(70), "who has it not does not end it");
+        for (ends, other) in [(1, 2), (2, 1)] {
+            assert_eq!(all.end(70, (5, ends)), None);
+            assert_eq!(all.room(two(5, 1, 2)), Room::Free);
+            // It is the other's still.
+            assert_eq!(all.of((5, ends)).count(), 0);
+            assert_eq!(all.of((5, other)).count(), 1);
+            assert_eq!(all.end(70, (5, ends)), None, "once more");
+            assert_eq!(all.end(70, (5, other)), Some(two(5, 1, 2)));
+            assert!(is_empty(&all));
+            all.add(70, two(5, 1, 2), None);
+        }
+        all.add(71, two(5, 3, 1), None);
+        all.add(72, two(5, 3, 2), None);
+        assert_eq!(all.gone((5, 1)), []);
+        assert_eq!(all.of((5, 3)).count(), 2);
+        assert_eq!(all.gone((5, 2)), [(70, two(5, 1, 2))]);
+        assert_eq!(all.gone((5, 3)), [(71, two(5, 3, 1)), (72, two(5, 3, 2))]);
+        assert!(is_empty(&all));
+    }
+
+    #[test]
+    fn those_of_two_namespaces_have_one_for_each_pair_of_addresses() {
+        let mut all = Trunks::default();
+        let [one, other] = [(5, 1, 1), (6, 2, 2)];
+        all.add(70, across([one, other]), None);
+        assert_eq!(all.room(across([one, other])), Room::Known(70));
+        assert_eq!(all.room(across([other, one])), Room::Known(70), "whoever asks");
+        for two in [[(5, 1, 3), other], [one, (6, 2, 4)], [one, (6, 3, 2)], [one, (7, 2, 2)]] {
+            assert_eq!(all.room(across(two)), Room::Free);
+        }
+        assert_eq!(all.of((6, 2)).collect::<Vec<_>>(), [(70, 1, 1, true)]);
+        assert_eq!((all.here[&5], all.here[&6]), (1, 1));
+        all.add(71, across([(6, 2, 4), one]), None);
+        assert_eq!((all.here[&5], all.of((5, 1)).count()), (2, 2));
+        assert!(all.has_places(across([one, other])));
+        all.add(72, across([(6, 2, 5), one]), None);
+        assert_eq!((all.end(72, (6, 2)), all.here[&6], all.here[&5]), (None, 2, 3));
+        assert_eq!(all.remove(72), Some(vec![(5, 1)]), "who has it still");
+        assert_eq!((all.here[&6], all.here[&5]), (2, 2));
+        assert_eq!(all.remove(71), Some(vec![(6, 2), (5, 1)]), "both had it");
+        assert_eq!((all.gone((6, 2)), all.of((5, 1)).count()), (vec![], 1));
+        assert_eq!(all.remove(70), Some(vec![(5, 1)]), "who has it still");
+        assert!(is_empty(&all));
+    }
+
+    #[test]
+    fn who_listens_is_told_of_a_way_once_and_of_so_many() {
+        let mut all = Trunks::default();
+        let [one, other] = [(5, 1, 1), (6, 2, 2)];
+        all.add(70, across([one, other]), None);
+        let mut told = Vec::new();
+        let mut come = |all: &mut Trunks, way: (Process, u16, u64), now, is_told| {
+            all.may_come(70, way, now, || {
+                told.push(way.1);
+                is_told
+            })
+        };
+        assert!(!come(&mut all, ((6, 2), 80, 9), 1, false));
+        assert!(come(&mut all, ((6, 2), 80, 9), 1, true));
+        assert!(come(&mut all, ((6, 2), 80, 9), 1, false), "it knows");
+        assert!(come(&mut all, ((6, 2), 80, 10), 1, true), "for longer");
+        assert!(come(&mut all, ((6, 2), 80, 9), 1, false), "it is not told of less");
+        let ports = 81..80 + WAYS as u16;
+        assert!(ports.clone().all(|port| come(&mut all, ((6, 2), port, 10), 1, true)));
+        assert!(!come(&mut all, ((6, 2), 7, 10), 1, true));
+        assert!(come(&mut all, ((5, 1), 7, 10), 1, true), "the other one listens, too");
+        assert!(come(&mut all, ((6, 2), 8, 20), 10, true), "those are over");
+        assert!(!all.may_come(71, ((6, 2), 80, 20), 1, || true));
+        let expected = [80, 80, 80].into_iter().chain(ports).chain([7, 8]);
+        assert_eq!(told, expected.collect::<Vec<u16>>());
+    }
+
+    #[test]
+    fn another_host_takes_a_few_of_a_process_s_places() {
+        let mut all = Trunks::default();
+        let far = |worker: u64, host: u8| {
+            let ends = [[10, 0, 0, host], [10, 0, 0, 1]].map(IpAddr::from);
+            Between { processes: [(5, worker), (5, 1)], ends: Ends::Far(ends) }
+        };
+        let mut fill = |host: u8| {
+            let workers = u64::from(host) * 100..;
+            let taken = workers.take_while(|worker| {
+                let is_free = all.room(far(*worker, host)) == Room::Free;
+                if is_free {
+                    all.add(*worker, far(*worker, host), None);
+                }
+                is_free
+            });
+            taken.count()
+        };
+        assert_eq!([2, 3].map(&mut fill), [TRUNKS_WITH_NAMESPACE; 2]);
+        // The same of who goes there.
+        let goes = |worker: u64, to: u8| {
+            let ends = [[10, 0, 0, 1], [10, 0, 0, to]].map(IpAddr::from);
+            Between { processes: [(5, 9), (5, worker)], ends: Ends::Far(ends) }
+        };
+        for worker in 1000..1000 + TRUNKS_WITH_NAMESPACE as u64 {
+            assert_eq!(all.room(goes(worker, 2)), Room::Free);
+            all.add(worker, goes(worker, 2), None);
+        }
+        assert_eq!((all.room(goes(2000, 2)), all.room(goes(2000, 3))), (Room::None, Room::Free));
+    }
+
+    #[test]
+    fn a_process_and_a_namespace_have_so_many() {
+        let mut all = Trunks::default();
+        let fill = |all: &mut Trunks, asks: u64, from: u64| {
+            let many = (from..).take_while(|listens| {
+                let is_free = all.room(two(5, asks, *listens)) == Room::Free;
+                if is_free {
+                    all.add(asks << 32 | listens, two(5, asks, *listens), None);
+                }
+                is_free
+            });
+            many.count()
+        };
+        assert_eq!(fill(&mut all, 1, 1000), TRUNKS);
+        assert_eq!(all.room(two(5, 2, 1)), Room::None, "nor with who has too many");
+        let more = (2..).take_while(|asks| fill(&mut all, *asks, asks * 1000) == TRUNKS).count();
+        assert_eq!(more, TRUNKS_OF_NAMESPACE / TRUNKS - 1);
+        assert_eq!(all.room(two(5, 500_001, 500_002)), Room::None);
+        assert_eq!(all.room(two(6, 500_001, 500_002)), Room::Free, "another one has its own");
+        assert_eq!(all.room(across([(6, 500_001, 1), (5, 500_002, 2)])), Room::None);
+        // Those whose other ends these were have them still.
+        all.gone((5, 1));
+        assert_eq!(all.room(two(5, 500_001, 500_002)), Room::None);
+        (1000..1000 + TRUNKS as u64).for_each(|one| _ = all.gone((5, one)));
+        assert_eq!(all.room(two(5, 500_001, 500_002)), Room::Free);
+    }
+
+    #[test]
+    fn another_namespace_takes_a_few_of_a_process_s_places() {
+        let mut all = Trunks::default();
+        let (listens, few) = ((6, 2, 2), TRUNKS_WITH_NAMESPACE as u64);
+        for asks in 0..few {
+            assert_eq!(all.room(across([(5, asks, 1), listens])), Room::Free);
+            all.add(70 + asks, across([(5, asks, 1), listens]), None);
+        }
+        assert_eq!(all.room(across([(5, few, 1), listens])), Room::None);
+        assert_eq!(all.room(across([(7, few, 1), listens])), Room::Free);
+        assert_eq!(all.room(two(6, 2, 3)), Room::Free, "nor those of its own");
+        // Who says that he has none leaves it to the other one.
+        all.gone((5, 0));
+        assert_eq!(all.room(across([(5, few, 1), listens])), Room::None);
+        assert_eq!(all.end(70, (6, 2)), Some(across([(5, 0, 1), listens])));
+        assert_eq!(all.room(across([(5, few, 1), listens])), Room::Free);
+    }
+}

@@ -1,0 +1,197 @@
+//! Processes that offer sockets, by hand.
+
+mod common;
+
+use common::{
+    Broker, HANGS, HELLO, Process, close_elsewhere, diagnosis, ends, have_many_descriptors, light,
+    lingering,
+};
+use omniverb_formats::layout;
+use omniverb_formats::message::{BYTES, Refusal, Reply, Request};
+use omniverb_ring::WordMemory;
+use omniverb_ring::sync::Ordering;
+use omniverb_sys::people::People;
+use omniverb_sys::{Access, Extent, socket};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Whoever asks for them first of all, and is nobody else then.
+#[test]
+fn ranges_of_light_connections_are_said() {
+    let broker = Broker::start("ranges");
+    let asks = broker.call();
+    asks.say(Request::Ranges, &[]);
+    let said: Vec<_> = std::iter::from_fn(|| asks.hear()).map(|(reply, _)| reply).collect();
+    assert_eq!(said, light().into_iter().map(Reply::Range).collect::<Vec<_>>());
+    let late = broker.connect();
+    late.say(Request::Ranges, &[]);
+    assert!(late.hear().is_none());
+}
+
+#[test]
+fn both_ends_are_given_the_same_memory() {
+    let broker = Broker::start("both");
+    let [one, two] = [(); 2].map(|()| broker.connect());
+    let (near, far) = ends();
+    one.offer_first(5, &near);
+    two.offer(6, &far);
+    let (first, memory) = one.hear().unwrap();
+    let (second, same) = two.hear().unwrap();
+    let (
+        Reply::Link { tag: 5, link, side: 0, .. },
+        Reply::Link { tag: 6, link: other, side: 1, .. },
+    ) = (first, second)
+    else {
+        panic!("{first:?} {second:?}")
+    };
+    assert_eq!(link, other);
+    let map = |file: Option<OwnedFd>| {
+        let extent = Extent::new(file.unwrap(), 0, layout::BYTES as u64);
+        extent.map_exactly(layout::BYTES, Access::ReadWrite).unwrap()
+    };
+    let (ours, theirs) = (map(memory), map(same));
+    ours.store(layout::HEAD, 7, Ordering::Relaxed);
+    assert_eq!(theirs.load(layout::HEAD, Ordering::Relaxed), 7);
+    // The page says so a moment later; that it has said so is sure with the next message.
+    [&one, &two].into_iter().for_each(Process::settle);
+    assert!(one.mail() >= 3 && two.mail() >= 2);
+}
+
+#[test]
+fn a_duplicate_puts_off_nobodys_end() {
+    let broker = Broker::start("end");
+    let one = broker.connect();
+    let (near, mut far) = ends();
+    one.offer_first(1, &near);
+    drop(near);
+    assert_eq!(far.read(&mut [0; 8]).unwrap(), 0);
+    assert!(far.write(b"x").is_ok());
+}
+
+/// Names come again; who had them before is given nothing.
+#[test]
+fn who_had_these_names_before_is_not_the_other_end() {
+    let broker = Broker::start("before");
+    let [liar, victim] = [(); 2].map(|()| broker.connect());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = listener.local_addr().unwrap();
+    let before = TcpStream::connect(target).unwrap();
+    let port = before.local_addr().unwrap();
+    liar.offer_first(1, &before);
+    // A reset: the names are free at once.
+    rustix::net::sockopt::set_socket_linger(&before, Some(std::time::Duration::ZERO)).unwrap();
+    drop(before);
+    drop(listener.accept().unwrap());
+    let again =
+        socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    rustix::net::sockopt::set_socket_reuseaddr(&again, true).unwrap();
+    rustix::net::bind(&again, &port).unwrap();
+    rustix::net::connect(&again, &target).unwrap();
+    let far = listener.accept().unwrap().0;
+    assert_eq!(far.peer_addr().unwrap(), port);
+    victim.offer_first(2, &far);
+    // Who waited for what is gone now waits for nothing.
+    let refused = Reply::Refused { tag: 1, why: Refusal::NotProven };
+    assert_eq!(liar.hear().unwrap().0, refused);
+    let honest = broker.connect();
+    honest.offer(3, &again);
+    assert!(matches!(victim.hear().unwrap().0, Reply::Link { tag: 2, .. }));
+    assert!(matches!(honest.hear().unwrap().0, Reply::Link { tag: 3, .. }));
+    liar.settle();
+}
+
+#[test]
+fn what_is_no_connection_is_refused_and_who_talks_nonsense_is_parted_with() {
+    let broker = Broker::start("refused");
+    let one = broker.connect();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    one.offer(1, &listener);
+    let refused = Reply::Refused { tag: 1, why: Refusal::NotConnected };
+    assert_eq!(one.hear().unwrap().0, refused);
+    one.say(Request::Ended { link: 77 }, &[]);
+    socket::send(one.calls.as_fd(), &[9; BYTES], &[]).unwrap();
+    assert!(one.hear().is_none());
+    // Hello has to come with the right socket, and soon.
+    let two = broker.call();
+    two.say(HELLO, &[listener.as_fd()]);
+    assert!(two.hear().is_none());
+    let three = broker.call();
+    assert!(three.hear().is_none(), "who says nothing is parted with");
+}
+
+/// What is not read stays within a limit.
+#[test]
+fn who_reads_nothing_is_told_no_more() {
+    let broker = Broker::start("unread");
+    let idle = broker.connect();
+    let (one, _other) = socket::pair().unwrap();
+    (0..200).for_each(|tag| idle.offer(tag, &one));
+    // It is parted with when all have been answered, or not.
+    socket::send(idle.calls.as_fd(), &[9; BYTES], &[]).unwrap();
+    // Who reads meanwhile makes room.
+    let mut over = [PollFd::new(&idle.calls, PollFlags::RDHUP)];
+    assert_eq!(poll(&mut over, Some(&HANGS.try_into().unwrap())).unwrap(), 1);
+    let told = std::iter::from_fn(|| idle.hear()).count();
+    assert!((10..150).contains(&told), "{told}");
+}
+
+/// Whoever else comes then has a place, too (`src/seats.rs`).
+#[test]
+fn one_network_namespace_may_have_what_nobody_else_wants() {
+    have_many_descriptors();
+    let broker = Broker::start("share");
+    let all: Vec<Process> = (0..300).map(|_| broker.connect()).collect();
+    drop((all, broker.connect()));
+}
+
+/// Who is let in no more has sent something, which takes a minute to close.
+#[test]
+fn who_is_refused_holds_up_nobody() {
+    have_many_descriptors();
+    let broker = Broker::start("lingers");
+    let silent: Vec<Process> = (0..512).map(|_| broker.call()).collect();
+    let mut peers = Vec::new();
+    for _ in 0..20 {
+        let (slow, peer) = lingering();
+        let one = broker.call();
+        _ = socket::send(one.calls.as_fd(), b"text", &[slow.as_fd()]);
+        close_elsewhere((slow, one));
+        peers.push(peer);
+    }
+    // All of these are parted with, and then there is room.
+    silent.iter().for_each(|one| assert!(one.hear().is_none()));
+    let (near, far) = ends();
+    let [one, two] = [(); 2].map(|()| broker.connect());
+    one.offer_first(1, &near);
+    two.offer(2, &far);
+    assert!(matches!(one.hear().unwrap().0, Reply::Link { tag: 1, .. }));
+}
+
+#[test]
+fn who_is_not_allowed_is_parted_with() {
+    let uid = rustix::process::geteuid().as_raw();
+    let only = |uid| Some(People { users: vec![uid], groups: Vec::new() });
+    Broker::start_for("allowed", only(uid)).connect();
+    let broker = Broker::start_for("denied", only(uid + 1));
+    let one = broker.call();
+    let by = diagnosis();
+    _ = socket::send(one.calls.as_fd(), &HELLO.encode(), &[by.as_fd()]);
+    assert!(one.hear().is_none());
+}
+
+/// What comes with hello takes a minute to close; others say hello meanwhile.
+#[test]
+fn who_hangs_before_hello_takes_a_small_share() {
+    have_many_descriptors();
+    let broker = Broker::start("silent");
+    let (slow, _peer) = lingering();
+    let hanging: Vec<Process> = (0..20).map(|_| broker.call()).collect();
+    for one in &hanging {
+        _ = socket::send(one.calls.as_fd(), &HELLO.encode(), &[slow.as_fd()]);
+    }
+    close_elsewhere(slow);
+    broker.connect().settle();
+}

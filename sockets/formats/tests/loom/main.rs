@@ -1,0 +1,416 @@
+//! A direction against the memory model: every interleaving of a few steps, and every value a load
+//! may return.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p omniverb_formats --release --test loom`
+#![cfg(loom)]
+
+mod brief;
+mod lanes;
+mod memory;
+
+use crate::memory::Words;
+use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use loom::thread;
+use omniverb_formats::layout::{self, FENCE, HEAD, PLACE, RING, WELCOME};
+use omniverb_formats::{Direction, Head};
+use omniverb_ring::UserMemory;
+use std::sync::Arc;
+
+const BYTES: [u8; 8] = *b"carried!";
+
+fn direction() -> Direction<Words> {
+    let readers = [PLACE, WELCOME].map(|word| layout::word(1, word));
+    let words = readers.into_iter().chain([HEAD, FENCE].map(|word| layout::word(0, word)));
+    let ring = (0..4).map(|index| layout::ring(0) + index * 8);
+    Direction::new(Words::at(layout::BYTES, words.chain(ring)), 0)
+}
+
+/// Eight bytes go in; where the head was.
+fn fill(direction: &Direction<Words>) -> Head {
+    let head = direction.head();
+    UserMemory::lend(&BYTES, |bytes| direction.fill(head.position(), 0, bytes));
+    head
+}
+
+/// What a reader does with what is there. How many bytes it has got.
+fn read(direction: &Direction<Words>) -> u64 {
+    let (place, waiting) = direction.waiting().unwrap();
+    if waiting == 0 {
+        return 0;
+    }
+    let mut bytes = [0; 8];
+    UserMemory::lend_mut(&mut bytes[..waiting.min(8)], |to| {
+        direction.drain(place.position(), 0, to);
+    });
+    if !direction.take(place, waiting) {
+        return 0;
+    }
+    assert_eq!(bytes, BYTES);
+    waiting as u64
+}
+
+/// The same for eight bytes, of a reader that has seen the head before.
+fn read_by(direction: &Direction<Words>, seen: &mut u64) -> u64 {
+    let (place, waiting) = direction.waiting_by(seen, 8).unwrap();
+    if waiting == 0 {
+        return 0;
+    }
+    let mut bytes = [0; 8];
+    UserMemory::lend_mut(&mut bytes, |to| direction.drain(place.position(), 0, to));
+    if !direction.take(place, 8) {
+        return 0;
+    }
+    assert_eq!(bytes, BYTES);
+    8
+}
+
+/// What a writer does that must send by the kernel. How many bytes the kernel has got.
+fn take_back(direction: &Direction<Words>) -> u64 {
+    let Some(stretch) = direction.take_back().unwrap() else { return 0 };
+    for offset in (0..stretch.bytes).step_by(8) {
+        let mut bytes = [0; 8];
+        UserMemory::lend_mut(&mut bytes, |to| direction.drain(stretch.from, offset, to));
+        assert_eq!(bytes, BYTES);
+    }
+    direction.passed(stretch, stretch.bytes).unwrap();
+    stretch.bytes as u64
+}
+
+/// A writer publishes while the reader goes to sleep: it has the bytes before, or the kernel has
+/// them, which wakes it.
+#[test]
+fn nobody_sleeps_beside_bytes_in_the_ring() {
+    loom::model(|| {
+        let writers = direction();
+        writers.welcome(1, || true);
+        let readers = writers.clone();
+        let writer = thread::spawn(move || {
+            let head = fill(&writers);
+            if writers.publish(head, 8).unwrap() { 0 } else { take_back(&writers) }
+        });
+        readers.say_no_more();
+        let mut got = 0;
+        let mut wakes = false;
+        while !wakes && got == 0 {
+            got = read(&readers);
+            // Asleep, unless there was something that another has taken meanwhile.
+            wakes = readers.waiting().unwrap().1 == 0;
+        }
+        let by_kernel = writer.join().unwrap();
+        let late = read(&readers);
+        assert!(got + by_kernel == 8 && late == 0, "{got} {by_kernel} {late}");
+    });
+}
+
+/// Two readers at a time: one of them has the bytes.
+#[test]
+fn bytes_are_read_once() {
+    loom::model(|| {
+        let writers = direction();
+        let readers = [writers.clone(), writers.clone()];
+        let readers = readers.map(|one| thread::spawn(move || read(&one)));
+        let head = fill(&writers);
+        writers.publish(head, 8).unwrap();
+        let got: u64 = readers.into_iter().map(|one| one.join().unwrap()).sum();
+        assert_eq!(got + read(&writers), 8);
+    });
+}
+
+/// A reader reads while the writer takes back.
+#[test]
+fn what_is_taken_back_is_read_by_nobody() {
+    loom::model(|| {
+        let writers = direction();
+        let head = fill(&writers);
+        writers.publish(head, 8).unwrap();
+        let readers = writers.clone();
+        let reader = thread::spawn(move || read(&readers));
+        let by_kernel = take_back(&writers);
+        assert_eq!(reader.join().unwrap() + by_kernel, 8);
+        assert!(!writers.place().is_taken());
+    });
+}
+
+/// Somebody stops the direction and takes back while a writer publishes: that one has published
+/// before, or not at all.
+#[test]
+fn what_is_stopped_is_not_published() {
+    loom::model(|| {
+        let writers = direction();
+        let others = writers.clone();
+        let by_kernel = Arc::new(AtomicU64::new(0));
+        let kernel = by_kernel.clone();
+        let other = thread::spawn(move || {
+            others.stop();
+            kernel.fetch_add(take_back(&others), Ordering::Relaxed);
+        });
+        let head = fill(&writers);
+        if writers.publish(head, 8).is_none() {
+            by_kernel.fetch_add(8, Ordering::Relaxed);
+        }
+        other.join().unwrap();
+        assert_eq!(by_kernel.load(Ordering::Relaxed) + read(&writers), 8);
+    });
+}
+
+/// A reader leaves while a writer publishes: that one takes the bytes back, then or by its next
+/// call.
+#[test]
+fn who_leaves_leaves_bytes_to_the_writer() {
+    loom::model(|| {
+        let writers = direction();
+        writers.welcome(1, || true);
+        let readers = writers.clone();
+        let reader = thread::spawn(move || readers.leave().unwrap());
+        let head = fill(&writers);
+        let is_welcome = writers.publish(head, 8).unwrap();
+        let at_once = if is_welcome { 0 } else { take_back(&writers) };
+        reader.join().unwrap();
+        assert_eq!(read(&writers), 0, "the reader is not there any more");
+        assert_eq!(at_once + take_back(&writers), 8);
+    });
+}
+
+/// Somebody finds no bytes, and clears what says that there may be some, which is a word of the
+/// link and a bit among those of all, while a writer puts some: the kernel has them, or it still is
+/// said that there are some (`sockets/preload/src/carry/dirty.rs`, `residue.rs`).
+#[test]
+fn bytes_that_nobody_has_taken_back_are_spoken_of() {
+    loom::model(|| {
+        let writers = direction();
+        let others = writers.clone();
+        // As it is where bytes were that have been read.
+        let [word, bit] = [(), ()].map(|()| Arc::new(AtomicBool::new(true)));
+        let (cleared, taken) = (word.clone(), bit.clone());
+        let says = |word: &AtomicBool, bit: &AtomicBool| {
+            word.swap(true, Ordering::SeqCst);
+            bit.swap(true, Ordering::SeqCst);
+        };
+        let other = thread::spawn(move || {
+            let before = take_back(&others);
+            cleared.swap(false, Ordering::SeqCst);
+            taken.swap(false, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            let has_more = others.waiting().unwrap().1 > 0;
+            if has_more || cleared.load(Ordering::SeqCst) {
+                says(&cleared, &taken);
+            }
+            before
+        });
+        let head = fill(&writers);
+        if !word.load(Ordering::SeqCst) {
+            says(&word, &bit);
+        }
+        writers.publish(head, 8).unwrap();
+        fence(Ordering::SeqCst);
+        if !word.load(Ordering::SeqCst) {
+            says(&word, &bit);
+        }
+        let by_kernel = other.join().unwrap();
+        assert!(by_kernel == 8 || bit.load(Ordering::Relaxed));
+    });
+}
+
+/// A thread or set that some sleep in, as they say.
+#[derive(Clone)]
+struct Sleepers(Arc<AtomicU64>);
+
+impl Sleepers {
+    fn none() -> Self {
+        Self(Arc::new(AtomicU64::new(0)))
+    }
+
+    /// One is about to sleep. Loom takes what is sequentially consistent there for less, hence the
+    /// fences.
+    fn more(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    fn less(&self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn are_none(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.0.load(Ordering::SeqCst) == 0
+    }
+
+    /// A thread that welcomes the other end if nobody sleeps, and does something before it looks.
+    fn welcoming(
+        &self,
+        readers: &Direction<Words>,
+        attempt: u64,
+        before: impl FnOnce() + 'static,
+    ) -> thread::JoinHandle<bool> {
+        let (others, seen) = (readers.clone(), self.clone());
+        thread::spawn(move || {
+            others.welcome(attempt, || {
+                before();
+                seen.are_none()
+            })
+        })
+    }
+}
+
+/// A thread welcomes the other end while another one falls asleep on the socket, or in a set that
+/// has it: nobody is welcome while that one sleeps (`inward.rs`, `members.rs`).
+#[test]
+fn nobody_is_welcome_while_somebody_sleeps() {
+    loom::model(|| {
+        let (readers, sleepers) = (direction(), Sleepers::none());
+        let other = sleepers.welcoming(&readers, 1, || {});
+        sleepers.more();
+        readers.say_no_more();
+        other.join().unwrap();
+        assert!(!readers.is_welcome());
+    });
+}
+
+/// The same with two who welcome: an attempt that was taken away does not come true by another one.
+#[test]
+fn an_attempt_is_nobody_elses() {
+    loom::model(|| {
+        let (readers, sleepers) = (direction(), Sleepers::none());
+        let others = [1, 2].map(|attempt| sleepers.welcoming(&readers, attempt, || {}));
+        sleepers.more();
+        readers.say_no_more();
+        others.into_iter().for_each(|other| _ = other.join().unwrap());
+        assert!(!readers.is_welcome());
+    });
+}
+
+/// A set has a mark for each end that may be welcome, which is set by who welcomes it and taken by
+/// who settles that it is not (`sockets/preload/src/carry/row.rs`), while another one falls asleep and
+/// wakes: nobody is welcome without a mark, or beside a sleeper.
+#[test]
+fn who_is_welcome_is_marked() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let (readers, sleepers) = (direction(), Sleepers::none());
+        let marked = Arc::new(AtomicU64::new(1));
+        let (settling, taken) = (readers.clone(), marked.clone());
+        let settles = thread::spawn(move || {
+            settling.settle(|| _ = taken.swap(0, Ordering::SeqCst));
+        });
+        let sets = marked.clone();
+        let welcomes = sleepers.welcoming(&readers, 1, move || _ = sets.swap(1, Ordering::SeqCst));
+        // Asleep, and awake again: then it welcomes, too.
+        sleepers.more();
+        if marked.load(Ordering::SeqCst) != 0 && readers.may_be_welcome() {
+            readers.say_no_more();
+        }
+        fence(Ordering::SeqCst);
+        let is_beside_a_sleeper = readers.is_welcome();
+        sleepers.less();
+        readers.welcome(2, || {
+            marked.swap(1, Ordering::SeqCst);
+            true
+        });
+        settles.join().unwrap();
+        welcomes.join().unwrap();
+        assert!(!is_beside_a_sleeper);
+        assert!(!readers.is_welcome() || marked.load(Ordering::SeqCst) != 0);
+    });
+}
+
+/// Who falls asleep leaves alone what is nobody's welcome, and what nobody tries.
+#[test]
+fn who_falls_asleep_takes_attempts_away() {
+    loom::model(|| {
+        let (readers, sleepers) = (direction(), Sleepers::none());
+        let other = sleepers.welcoming(&readers, 1, || {});
+        sleepers.more();
+        if readers.may_be_welcome() {
+            readers.say_no_more();
+        }
+        other.join().unwrap();
+        assert!(!readers.is_welcome());
+    });
+}
+
+/// The same, and the other end puts bytes there as soon as it is welcome: who sleeps has looked
+/// after that, or is woken by the kernel.
+#[test]
+fn nobody_is_shown_a_welcome_beside_a_sleeper() {
+    loom::model(|| {
+        let (readers, sleepers) = (direction(), Sleepers::none());
+        let writers = readers.clone();
+        let other = sleepers.welcoming(&readers, 1, || {});
+        let writer = thread::spawn(move || {
+            let head = fill(&writers);
+            // Not welcome: by the kernel. It is only looked at here, before and behind.
+            let was_welcome = writers.is_welcome();
+            was_welcome && writers.publish(head, 8) == Some(true)
+        });
+        sleepers.more();
+        readers.say_no_more();
+        let has_bytes = readers.waiting().unwrap().1 > 0;
+        other.join().unwrap();
+        let is_in_ring = writer.join().unwrap();
+        assert!(has_bytes || !is_in_ring, "it sleeps beside bytes");
+    });
+}
+
+/// A reader goes by where it has seen the head, and a writer by where it has seen the reader, while
+/// the writer takes back what is there: each byte is read once, or with the kernel, and none is
+/// written over before.
+#[test]
+fn what_was_seen_is_enough() {
+    loom::model(|| {
+        let writers = direction();
+        let readers = writers.clone();
+        let mut seen = 0;
+        let head = fill(&writers);
+        writers.publish(head, 8).unwrap();
+        let writer = thread::spawn(move || {
+            let head = fill(&writers);
+            // As far as it has seen nothing was read; when it looks it sees what is so.
+            assert_eq!(writers.used(head, &mut seen, 8), Ok(8));
+            writers.publish(head, 8).unwrap();
+            let used = writers.used(writers.head(), &mut seen, RING).unwrap() as u64;
+            assert!(used + seen == 16);
+            take_back(&writers)
+        });
+        let mut seen = 0;
+        let got = read_by(&readers, &mut seen);
+        let by_kernel = writer.join().unwrap();
+        // What the kernel has had is not read, though it was seen.
+        assert_eq!(got + by_kernel + read_by(&readers, &mut seen), 16);
+    });
+}
+
+/// A thread shows that it reads while another one falls asleep: nobody is welcome for that.
+#[test]
+fn who_shows_that_it_reads_welcomes_nobody() {
+    loom::model(|| {
+        let readers = direction();
+        readers.welcome(1, || true);
+        let others = readers.clone();
+        let other = thread::spawn(move || others.goes_on());
+        readers.say_no_more();
+        other.join().unwrap();
+        assert!(!readers.is_welcome() && !readers.goes_on());
+    });
+}
+
+/// Memory comes while a thread is about to send by the kernel: either that one sees the memory, or
+/// who has it sees that somebody sends (`mod.rs`, `outward.rs`).
+#[test]
+fn who_sends_by_the_kernel_is_seen() {
+    loom::model(|| {
+        let (sending, memory) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (seen, comes) = (sending.clone(), memory.clone());
+        let other = thread::spawn(move || {
+            comes.store(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            seen.load(Ordering::SeqCst) == 0
+        });
+        sending.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let by_kernel = memory.load(Ordering::SeqCst) == 0;
+        let by_ring = other.join().unwrap();
+        assert!(!(by_kernel && by_ring));
+    });
+}

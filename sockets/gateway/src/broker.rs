@@ -1,0 +1,113 @@
+//! One connection to the broker, which takes each for a process.
+
+use crate::limits::BROKER;
+use omniverb_formats::message::{BYTES, Reply, Request, SUFFIX};
+use omniverb_session::{SOCKET_VARIABLE, SYSTEM_SOCKET};
+use omniverb_sys::{clock, limited, socket};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, netlink, socket_with};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What it is called as a process.
+const NAME: &[u8; 14] = b"omniverb-ferry";
+
+/// How often room for a descriptor is looked for.
+const ROOM: Duration = Duration::from_millis(10);
+
+/// See the file's head.
+pub(crate) struct Broker(OwnedFd);
+
+/// Where it is.
+fn path() -> PathBuf {
+    let mut path = std::env::var_os(SOCKET_VARIABLE).unwrap_or_else(|| SYSTEM_SOCKET.into());
+    path.push(OsString::from(SUFFIX));
+    path.into()
+}
+
+impl Broker {
+    /// Connects, and says hello.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn new() -> io::Result<Self> {
+        let broker = limited::connect(&path(), clock::now() + BROKER)?;
+        let (flags, protocol) = (SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG));
+        let diagnosis = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;
+        let mut name = [0; 16];
+        name[..NAME.len()].copy_from_slice(NAME);
+        let (halves, _) = name.as_chunks();
+        let name = [halves[0], halves[1]].map(u64::from_ne_bytes);
+        let broker = Self(broker);
+        broker.say_with(Request::Hello { name }, &[diagnosis.as_fd()])?;
+        Ok(broker)
+    }
+
+    /// Says something.
+    ///
+    /// # Errors
+    /// The broker is gone, or does not listen.
+    pub(crate) fn say(&self, request: Request) -> io::Result<()> {
+        self.say_with(request, &[])
+    }
+
+    fn say_with(&self, request: Request, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let until = clock::now() + BROKER;
+        limited::send(self.0.as_fd(), &request.encode(), files, until)
+    }
+
+    /// Says that this is a ferry, for all if it may be.
+    ///
+    /// # Errors
+    /// As [`Broker::say`].
+    pub(crate) fn ferries(&self) -> io::Result<()> {
+        let flags = SocketFlags::CLOEXEC;
+        let raw = socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(ipproto::TCP));
+        let files: Vec<_> = raw.iter().map(AsFd::as_fd).collect();
+        self.say_with(Request::Ferries, &files)
+    }
+
+    /// The next thing that it says, once it is there.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub(crate) fn hear(&self) -> io::Result<(Reply, Vec<OwnedFd>)> {
+        self.next(socket::Mode::Blocking)
+    }
+
+    /// The same, if it is there.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub(crate) fn take(&self) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
+        match self.next(socket::Mode::NonBlocking) {
+            Ok(said) => Ok(Some(said)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn next(&self, mode: socket::Mode) -> io::Result<(Reply, Vec<OwnedFd>)> {
+        let mut bytes = [0; BYTES];
+        let (length, files) = loop {
+            match socket::receive_kept(self.0.as_fd(), &mut bytes, mode) {
+                // It stays until there is room for what it brings.
+                Err(error) if socket::lacks_room(&error) => match mode {
+                    socket::Mode::Blocking => std::thread::sleep(ROOM),
+                    socket::Mode::NonBlocking => return Err(io::ErrorKind::WouldBlock.into()),
+                },
+                other => break other?,
+            }
+        };
+        let reply = Reply::decode(&bytes[..length]);
+        reply.map(|reply| (reply, files)).ok_or(io::ErrorKind::ConnectionReset.into())
+    }
+}
+
+impl AsFd for Broker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,333 @@
+//! One trunk to another host: a thread, a connection of RDMA to the ferry there, and one to the
+//! broker here, which takes it for a process.
+//!
+//! In: what the process of this host writes into the trunk's memory, what the other ferry writes
+//! there, and its letters. Out: the same over there. How the two ends begin is in [`crate::part`].
+
+use crate::broker::Broker;
+use crate::id::Id;
+use crate::limits::{
+    ANSWER, ARRIVAL, ASKS, LOOKS, OFTEN, OUTBOX, PATIENCE, RECEIVES, RINGS, SILENCE, WATCH,
+};
+use crate::part::Part;
+use crate::queues::{Queues, Region};
+use crate::said::{End, Said};
+use core::ops::Range;
+use omniverb_abi::ibv_send_wr_rdma;
+use omniverb_formats::letter::Letter;
+use omniverb_formats::message::Reply;
+use omniverb_formats::mirror::{Mirror, What};
+use omniverb_formats::trunk::BYTES;
+use omniverb_ring::Window;
+use omniverb_sys::{Access, Extent, clock};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::thread;
+use std::time::Duration;
+
+/// The trunk, as it is here.
+struct Trunk {
+    mirror: Mirror<Window>,
+    region: Region,
+    /// By which the process is woken, and wakes.
+    bell: OwnedFd,
+}
+
+/// See the file's head. The trunk goes before the queues.
+pub(crate) struct Crossing {
+    part: Part,
+    trunk: Option<Trunk>,
+    theirs: Option<ibv_send_wr_rdma>,
+    said: Said,
+    began: u64,
+    /// When it was looked last who is gone, and when something was said last.
+    looked: u64,
+    spoke: u64,
+    /// How long is slept while the process has something to take out.
+    watch: Duration,
+    letters: Vec<Letter>,
+    pieces: Vec<Range<usize>>,
+    queues: Queues,
+}
+
+impl Crossing {
+    /// Over a connection that is about to be.
+    ///
+    /// # Errors
+    /// There is no room, or no ferry.
+    pub(crate) fn new(part: Part, id: Id) -> io::Result<Self> {
+        let began = clock::now();
+        let queues = Queues::new(id)?;
+        match part {
+            Part::Goes(_) => queues.id().connect()?,
+            Part::Comes(_) => queues.id().accept(part.file())?,
+        }
+        Ok(Self {
+            part,
+            trunk: None,
+            theirs: None,
+            said: Said::default(),
+            began,
+            looked: 0,
+            spoke: clock::now(),
+            watch: WATCH.0,
+            letters: Vec::new(),
+            pieces: Vec::new(),
+            queues,
+        })
+    }
+
+    /// Until it ends. What has come is the process's before it hears that.
+    pub(crate) fn run(mut self) {
+        let mut end = loop {
+            if let Err(end) = self.look_and_sleep() {
+                break end;
+            }
+        };
+        if matches!(end, End::Lost) {
+            end = self.last_words();
+        }
+        self.part.ends();
+        if let End::Here { is_cut } = end {
+            self.say_over(is_cut);
+        }
+        if let (Some(trunk), End::There { is_cut: false }) = (&self.trunk, end) {
+            trunk.mirror.ends_well();
+        }
+        self.queues.id().disconnect();
+    }
+
+    /// Looks as long as there is something to do, and a while longer; then sleeps until there is.
+    fn look_and_sleep(&mut self) -> Result<(), End> {
+        let mut idle = None;
+        loop {
+            let now = clock::now();
+            if now.saturating_sub(self.looked) > OFTEN {
+                self.looked = now;
+                self.look_around(now)?;
+            }
+            let is_idle = idle.is_some_and(|since| now.saturating_sub(since) > LOOKS / 4);
+            let what = if is_idle { What::All } else { What::Due };
+            if self.move_some(what)? {
+                (idle, self.watch) = (None, WATCH.0);
+                continue;
+            }
+            match idle {
+                None => idle = Some(now),
+                Some(since) if now.saturating_sub(since) > LOOKS => break,
+                Some(_) => thread::yield_now(),
+            }
+        }
+        self.queues.notify();
+        if let Some(trunk) = &self.trunk {
+            trunk.mirror.sleeps();
+        }
+        if self.move_some(What::All)? {
+            return Ok(());
+        }
+        self.sleep()?;
+        self.looked = clock::now();
+        self.look_around(self.looked)
+    }
+
+    /// The connection is no more, or of no use: what had come by it before is the process's still,
+    /// and may say how it has ended.
+    fn last_words(&mut self) -> End {
+        // Whoever still says something has his connection.
+        for _ in 0..RECEIVES {
+            match self.take() {
+                Ok(true) => {}
+                Ok(false) => return End::Lost,
+                Err(end) => return end,
+            }
+        }
+        End::Lost
+    }
+
+    /// What has come. Whether there was anything.
+    fn take(&mut self) -> Result<bool, End> {
+        let is_any = self.queues.poll(&mut self.letters)?;
+        let mut letters = core::mem::take(&mut self.letters);
+        let outcome = letters.drain(..).try_for_each(|letter| self.read(letter));
+        self.letters = letters;
+        outcome.map(|()| is_any)
+    }
+
+    /// What has come and what is to go. Whether there was anything.
+    fn move_some(&mut self, what: What) -> Result<bool, End> {
+        let mut is_any = self.take()?;
+        if self.said.letters.len() > OUTBOX {
+            return Err(End::Lost);
+        }
+        while !self.said.letters.is_empty() && self.queues.has_room() {
+            self.said.letters.pop_front().map_or(Ok(()), |letter| self.queues.send(letter))?;
+            is_any = true;
+        }
+        Ok(self.tell(what)? || is_any)
+    }
+
+    /// What the process has written is the other one's: bytes, then words.
+    fn tell(&mut self, what: What) -> Result<bool, End> {
+        let (Some(trunk), Some(theirs)) = (&mut self.trunk, self.theirs) else { return Ok(false) };
+        if !self.queues.has_room() {
+            return Ok(false);
+        }
+        let news = trunk.mirror.look(what, &mut self.pieces).map_err(|_| End::Lost)?;
+        let Some(news) = news else { return Ok(false) };
+        for piece in self.pieces.drain(..) {
+            self.queues.write(piece, &trunk.region, theirs)?;
+        }
+        self.queues.send(Letter::News(news))?;
+        Ok(true)
+    }
+
+    fn read(&mut self, letter: Letter) -> Result<(), End> {
+        match letter {
+            Letter::News(news) => {
+                let trunk = self.trunk.as_ref().ok_or(End::Lost)?;
+                if trunk.mirror.apply(&news) {
+                    _ = send(&trunk.bell, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+                }
+                if news.has_left() {
+                    self.part.has_left();
+                }
+                Ok(())
+            }
+            Letter::Memory { address, rkey } if self.theirs.is_none() => {
+                self.theirs = Some(ibv_send_wr_rdma { remote_addr: address, rkey });
+                Ok(())
+            }
+            Letter::Over { is_cut } => Err(End::There { is_cut }),
+            letter => {
+                let addresses = self.queues.id().addresses();
+                self.part.read(letter, addresses, &mut self.said)?;
+                // What goes by a trunk goes on, whoever else may not come.
+                let is_of_use = self.trunk.is_some() || !self.part.is_refused();
+                if is_of_use { Ok(()) } else { Err(End::Here { is_cut: false }) }
+            }
+        }
+    }
+
+    /// What the broker and others have to say, and who is gone.
+    fn look_around(&mut self, now: u64) -> Result<(), End> {
+        self.part.look(now, &mut self.said)?;
+        if self.trunk.is_none() && self.part.is_refused() {
+            return Err(End::Here { is_cut: false });
+        }
+        while let Some((reply, files)) = self.heard()? {
+            self.hear(reply, files)?;
+        }
+        let Some(trunk) = &self.trunk else {
+            let is_over = self.patience_left(now) == 0 || self.part.is_to_go();
+            return if is_over { Err(End::Here { is_cut: false }) } else { Ok(()) };
+        };
+        if !is_there(trunk) {
+            // What it has written last is the other one's, too.
+            let until = now + ARRIVAL;
+            while self.move_some(What::All)? || !self.queues.has_room() {
+                if clock::now() > until {
+                    return Err(End::Lost);
+                }
+            }
+            let is_cut = self.trunk.as_ref().is_some_and(|trunk| trunk.mirror.is_cut());
+            return Err(End::Here { is_cut });
+        }
+        let is_late = now.saturating_sub(self.began) > PATIENCE + ANSWER;
+        if self.theirs.is_none() && (is_late || trunk.mirror.has_left()) {
+            // Whoever is about to come is to ask anew.
+            return Err(End::Here { is_cut: false });
+        }
+        if now.saturating_sub(self.spoke) > SILENCE && self.queues.has_room() {
+            self.spoke = now;
+            self.queues.send(Letter::Read)?;
+        }
+        Ok(())
+    }
+
+    /// For how long one is waited for yet that has no trunk.
+    fn patience_left(&self, now: u64) -> u64 {
+        let patience = if self.part.is_stranger() { ANSWER } else { PATIENCE };
+        patience.saturating_sub(now.saturating_sub(self.began))
+    }
+
+    fn heard(&self) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
+        self.said.broker.as_ref().map_or(Ok(None), Broker::take)
+    }
+
+    fn hear(&mut self, reply: Reply, files: Vec<OwnedFd>) -> Result<(), End> {
+        match reply {
+            Reply::Trunk { side, .. } if self.trunk.is_none() => {
+                let [memory, bell] = <[OwnedFd; 2]>::try_from(files).map_err(|_| End::Lost)?;
+                let window = Extent::new(memory.as_fd(), 0, BYTES as u64).map(Access::ReadWrite)?;
+                let region = self.queues.register(window.clone())?;
+                let ibv_send_wr_rdma { remote_addr: address, rkey } = region.remote();
+                let mirror = Mirror::new(window, 1 - (side as usize & 1));
+                self.trunk = Some(Trunk { mirror, region, bell });
+                self.said.letter(Letter::Memory { address, rkey });
+            }
+            // One trunk each.
+            Reply::Trunk { .. } | Reply::Over { .. } => return Err(End::Here { is_cut: true }),
+            Reply::Known { until, .. } => self.part.is_known(until, &mut self.said),
+            Reply::Nobody { .. } => self.part.is_not_known(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Until something has happened.
+    fn sleep(&mut self) -> Result<(), End> {
+        let mut files = vec![self.queues.news(), self.queues.id().ends()];
+        files.extend(self.said.broker.as_ref().map(AsFd::as_fd));
+        files.extend(self.trunk.as_ref().map(|trunk| trunk.bell.as_fd()));
+        files.extend(self.part.file());
+        let mut wanted: Vec<_> =
+            files.iter().map(|file| PollFd::new(file, PollFlags::IN)).collect();
+        let is_watched = self.trunk.as_ref().is_some_and(|trunk| trunk.mirror.is_to_be_watched());
+        let limit = match () {
+            () if is_watched => self.watch,
+            () if self.part.is_asking() => ASKS,
+            () if self.trunk.is_none() => {
+                Duration::from_nanos(self.patience_left(clock::now()).min(SILENCE)) + WATCH.0
+            }
+            () => Duration::from_nanos(SILENCE),
+        };
+        self.watch = (2 * self.watch).min(WATCH.1);
+        let limit =
+            Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
+        match poll(&mut wanted, Some(&limit)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return Err(End::Lost),
+        }
+        // Something has happened to a connection that is there: it ends.
+        if wanted[1].revents().is_empty() { Ok(()) } else { Err(End::Lost) }
+    }
+
+    /// The other ferry hears that it is over, behind all that was written.
+    fn say_over(&mut self, is_cut: bool) {
+        let until = clock::now() + ARRIVAL;
+        let mut letters = Vec::new();
+        let mut is_said = false;
+        while clock::now() < until && self.queues.poll(&mut letters).is_ok() {
+            if !is_said && self.queues.has_room() {
+                is_said = self.queues.send(Letter::Over { is_cut }).is_ok();
+            } else if is_said && self.queues.is_done() {
+                return;
+            }
+            letters.clear();
+            thread::yield_now();
+        }
+    }
+}
+
+/// Takes what has rung. `false`: the process is gone, or rings without end.
+fn is_there(trunk: &Trunk) -> bool {
+    let mut bytes = [0; RINGS];
+    match recv(&trunk.bell, &mut bytes[..], RecvFlags::DONTWAIT) {
+        Ok((0 | RINGS, _)) => false,
+        Ok(_) | Err(Errno::AGAIN | Errno::INTR) => true,
+        Err(_) => false,
+    }
+}

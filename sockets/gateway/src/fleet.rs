@@ -1,0 +1,188 @@
+//! All trunks to other hosts: how many there are of whom, and who hears that one is in vain.
+
+use crate::broker::Broker;
+use crate::limits::IN_VAIN;
+use crate::strangers::Strangers;
+use omniverb_formats::message::{Failure, Request, Wanted};
+use omniverb_formats::range::Range;
+use omniverb_formats::trunk::Names;
+use omniverb_sys::{EventFd, clock, lock};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// What a thread is told that brings somebody to another host.
+pub(crate) struct Mailbox {
+    wanted: Mutex<Option<Wanted>>,
+    event: EventFd,
+}
+
+impl Mailbox {
+    pub(crate) fn new(wanted: Wanted) -> io::Result<Self> {
+        Ok(Self { wanted: Mutex::new(Some(wanted)), event: EventFd::new()? })
+    }
+
+    /// What is wanted by now; what was before has been in vain.
+    pub(crate) fn put(&self, wanted: Wanted) {
+        *lock(&self.wanted) = Some(wanted);
+        self.event.signal();
+    }
+
+    /// The same, once.
+    pub(crate) fn take(&self) -> Option<Wanted> {
+        self.event.take();
+        lock(&self.wanted).take()
+    }
+}
+
+impl AsFd for Mailbox {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+/// The addresses of a connection.
+pub(crate) fn ends(names: &Names) -> [IpAddr; 2] {
+    names.ends().map(|end| end.ip())
+}
+
+/// Who wants to go where: a process, between these addresses, to that port.
+pub(crate) type Journey = (u64, [IpAddr; 2], u16);
+
+/// What is said of each trunk, on standard error.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Voice {
+    /// Only what goes wrong for all.
+    Quiet,
+    /// Who is brought where, and what becomes of it.
+    Loud,
+}
+
+/// See the file's head.
+pub(crate) struct Fleet {
+    /// To where others may be brought.
+    pub(crate) to: Vec<Range>,
+    /// Where ferries listen.
+    pub(crate) port: u16,
+    voice: Voice,
+    pub(crate) token: AtomicU64,
+    /// By which it is said that nobody can be brought somewhere.
+    pub(crate) broker: Mutex<Option<Arc<Broker>>>,
+    pub(crate) going: Mutex<BTreeMap<Journey, Arc<Mailbox>>>,
+    /// How many there are: of each process that goes, and with each address that somebody comes
+    /// from.
+    pub(crate) of: Counts<u64>,
+    pub(crate) with: Counts<IpAddr>,
+    pub(crate) strangers: Arc<Strangers>,
+    /// On which hosts there was no ferry, and until when nobody tries that.
+    in_vain: Mutex<BTreeMap<IpAddr, u64>>,
+}
+
+/// How many there are of each.
+pub(crate) type Counts<K> = Arc<Mutex<BTreeMap<K, usize>>>;
+
+/// One of those that are counted.
+pub(crate) struct Counted<K: Ord>(Counts<K>, K);
+
+impl<K: Ord + Copy> Counted<K> {
+    /// `None`: there are enough of that one, or of all.
+    pub(crate) fn new(counts: &Counts<K>, key: K, most: usize, of_all: usize) -> Option<Self> {
+        let mut all = lock(counts);
+        let count = all.get(&key).copied().unwrap_or(0);
+        let may = count < most && all.values().sum::<usize>() < of_all;
+        may.then(|| {
+            all.insert(key, count + 1);
+            Self(counts.clone(), key)
+        })
+    }
+}
+
+impl<K: Ord> Drop for Counted<K> {
+    fn drop(&mut self) {
+        let mut all = lock(&self.0);
+        if let Some(count) = all.get_mut(&self.1) {
+            *count -= 1;
+            if *count == 0 {
+                all.remove(&self.1);
+            }
+        }
+    }
+}
+
+impl Fleet {
+    /// None so far.
+    pub(crate) fn new(to: Vec<Range>, port: u16, voice: Voice) -> Self {
+        Self {
+            to,
+            port,
+            voice,
+            token: AtomicU64::new(0),
+            broker: Mutex::default(),
+            going: Mutex::default(),
+            of: Counts::default(),
+            with: Counts::default(),
+            strangers: Arc::default(),
+            in_vain: Mutex::default(),
+        }
+    }
+
+    /// Says what becomes of a connection of TCP, to who wants to know.
+    pub(crate) fn tells(&self, names: &Names, what: &str) {
+        if self.voice == Voice::Loud {
+            let [from, to] = names.ends();
+            eprintln!("omniverb-ferry: {from} to {to}: {what}");
+        }
+    }
+
+    /// By which the broker knows our connections.
+    pub(crate) fn token(&self) -> u64 {
+        self.token.load(Ordering::Relaxed)
+    }
+
+    /// Nobody can be brought to where that was wanted, or not any more.
+    pub(crate) fn fails(&self, wanted: Wanted, why: Failure) {
+        self.tells(&wanted.names, "nobody is brought there");
+        let broker = lock(&self.broker).clone();
+        if let Some(broker) = broker {
+            // If it does not hear that, who asks waits for a moment.
+            _ = broker.say(Request::Fails { token: self.token(), wanted, why });
+        }
+    }
+
+    /// Who wants to go there is not to find this one any more.
+    pub(crate) fn leaves(&self, mailbox: &Arc<Mailbox>) {
+        lock(&self.going).retain(|_, one| !Arc::ptr_eq(one, mailbox));
+    }
+
+    /// There was no ferry on that host a short time ago.
+    pub(crate) fn is_in_vain(&self, other: IpAddr) -> bool {
+        lock(&self.in_vain).get(&other).is_some_and(|until| *until > clock::now())
+    }
+
+    /// There is no ferry on that host.
+    pub(crate) fn is_none_at(&self, other: IpAddr) {
+        let (mut all, now) = (lock(&self.in_vain), clock::now());
+        all.retain(|_, until| *until > now);
+        all.insert(other, now + IN_VAIN);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_takes_the_places_of_others() {
+        let counts = Counts::default();
+        let first: Vec<_> = (0..9).filter_map(|_| Counted::new(&counts, 1, 3, 5)).collect();
+        let second: Vec<_> = (0..9).filter_map(|_| Counted::new(&counts, 2, 3, 5)).collect();
+        assert_eq!((first.len(), second.len()), (3, 2));
+        drop(first);
+        assert_eq!((0..9).filter_map(|_| Counted::new(&counts, 2, 3, 5)).count(), 9, "one by one");
+        drop(second);
+        assert!(lock(&counts).is_empty());
+    }
+}

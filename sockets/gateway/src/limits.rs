@@ -1,0 +1,70 @@
+//! How much of everything there may be, and for how long.
+
+use std::time::Duration;
+
+/// Where ferries listen for each other, in the port space of rdma_cm's TCP, unless told otherwise.
+pub(crate) const PORT: u16 = 7473;
+/// Budget: trunks to other hosts at a time for processes of this one: a thread, a connection to the
+/// broker and a QP each. And as many for those who come from there.
+pub(crate) const CROSSINGS: usize = 64;
+/// Budget: of these, of one process here, and with one address there.
+pub(crate) const CROSSINGS_OF: usize = 16;
+/// Budget: of those who come, that have not proved anything yet. Then the oldest one that has said
+/// nothing makes way, of the address with the most.
+pub(crate) const STRANGERS: usize = 32;
+/// Budget: of these with one address of IPv4, or one prefix of [`PREFIX`] bits of IPv6.
+pub(crate) const STRANGERS_OF: usize = 4;
+/// Budget: threads of those that have made way, and have not ended.
+pub(crate) const STRANGERS_LEAVING: usize = 64;
+/// Budget: bits of an address of IPv6 that a host does not choose by itself: its share is theirs.
+pub(crate) const PREFIX: u32 = 64;
+/// Budget: connections that wait to be accepted.
+pub(crate) const BACKLOG: i32 = 64;
+
+/// Letters that may be under way to the other ferry.
+pub(crate) const SENDS: usize = 16;
+/// Budget: letters for which there is room.
+pub(crate) const RECEIVES: usize = 64;
+/// Those that the other one may have sent and not heard to be read: the rest of the room is for
+/// letters that say nothing but how many were.
+pub(crate) const UNREAD: u32 = 48;
+/// How many are read before that is said though there is nothing else to say.
+pub(crate) const READ: u32 = 16;
+/// Requests that may be posted: for each letter the WRITEs that come before it, of which a ring
+/// has two at most.
+pub(crate) const REQUESTS: usize = 512;
+/// As many may come with a letter.
+pub(crate) const REQUESTS_OF_LETTER: usize = 2 * (1 + omniverb_formats::trunk::LANES) + 1;
+
+/// How long is looked before it is slept, in nanoseconds.
+pub(crate) const LOOKS: u64 = 60_000;
+/// How often it is looked, while there is much to do, who is gone and what the broker says, in
+/// nanoseconds.
+pub(crate) const OFTEN: u64 = 1_000_000;
+/// The shortest and the longest time between two looks at what a process takes out without a word.
+pub(crate) const WATCH: (Duration, Duration) =
+    (Duration::from_micros(500), Duration::from_millis(16));
+/// How long the network is waited for.
+pub(crate) const NETWORK_MS: i32 = 2000;
+/// How long a process may take to ask for a trunk that it has wanted, in nanoseconds.
+pub(crate) const PATIENCE: u64 = 20_000_000_000;
+/// Budget: how long the other ferry may take to say what it wants, and what it was asked, in
+/// nanoseconds; for who has proved nothing so far, all in all.
+pub(crate) const ANSWER: u64 = 4_000_000_000;
+/// How long nothing is said before something is, so that a host that is gone is found, in
+/// nanoseconds.
+pub(crate) const SILENCE: u64 = 15_000_000_000;
+/// Budget: what may be to be said besides news.
+pub(crate) const OUTBOX: usize = 8;
+/// Budget: bytes by which a process has rung that are taken in one go: who rings so often between
+/// two looks lies.
+pub(crate) const RINGS: usize = 1024;
+/// How long nobody tries a host on which there was no ferry.
+pub(crate) const IN_VAIN: u64 = 30_000_000_000;
+/// How long is waited until a connection is seen to have arrived, and how often it is asked.
+pub(crate) const ARRIVAL: u64 = 2_000_000_000;
+pub(crate) const ASKS: Duration = Duration::from_millis(20);
+/// How long until the broker is looked for again.
+pub(crate) const AGAIN: Duration = Duration::from_secs(1);
+/// How long the broker may take to let somebody in, in nanoseconds.
+pub(crate) const BROKER: u64 = 2_000_000_000;

@@ -1,0 +1,274 @@
+//! How the two ends of a trunk begin, and learn anew that more connections may come.
+//!
+//! The one that *goes* has heard of the broker that somebody wants to go to another host, and asks
+//! the ferry there whether his connection of TCP has arrived ([`Letter::Prove`]). The one that
+//! *comes* asks its broker that, which tells who listens.
+
+use crate::fleet::{Counted, Fleet, Mailbox, ends};
+use crate::limits::{ANSWER, ARRIVAL, ASKS, CROSSINGS, CROSSINGS_OF};
+use crate::said::{End, Said};
+use crate::strangers::{Stranger, holder};
+use omniverb_formats::letter::Letter;
+use omniverb_formats::message::{Failure, Request, Wanted};
+use omniverb_formats::trunk::{Names, WAY_KEPT};
+use omniverb_sys::clock;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+/// Which of the two this is.
+pub(crate) enum Part {
+    /// Somebody here wants to go to another host.
+    Goes(Goes),
+    /// Somebody of another host comes.
+    Comes(Comes),
+}
+
+/// See [`Part`].
+pub(crate) struct Goes {
+    fleet: Arc<Fleet>,
+    mailbox: Arc<Mailbox>,
+    asked: Option<Asked>,
+    /// Questions that were given up: their answers may come yet.
+    late: usize,
+    /// What it has proved last.
+    proven: Option<Wanted>,
+    /// The process over there has left a socket that listens since.
+    has_left: bool,
+    /// Nobody else may come by this one, as it was said last.
+    is_refused: bool,
+}
+
+/// What the other ferry was asked to prove, and when.
+struct Asked {
+    wanted: Wanted,
+    at: u64,
+    /// Somebody has left a socket there since: it proves nothing any more.
+    is_void: bool,
+}
+
+impl Goes {
+    pub(crate) fn new(fleet: Arc<Fleet>, mailbox: Arc<Mailbox>) -> Self {
+        let (has_left, is_refused) = (false, false);
+        Self { fleet, mailbox, asked: None, late: 0, proven: None, has_left, is_refused }
+    }
+
+    fn read(&mut self, letter: Letter, said: &mut Said) -> Result<(), End> {
+        if matches!(letter, Letter::Proven { .. } | Letter::Refused) && self.late > 0 {
+            self.late -= 1;
+            return Ok(());
+        }
+        let Asked { mut wanted, is_void, .. } = self.asked.take().ok_or(End::Lost)?;
+        match letter {
+            Letter::Proven { .. } if is_void => self.fleet.fails(wanted, Failure::NotThere),
+            Letter::Proven { left } => {
+                // Not for longer than the other host says.
+                let latest = clock::now().saturating_add(left.min(WAY_KEPT));
+                wanted.at = wanted.at.min(latest.saturating_sub(WAY_KEPT));
+                (self.proven, self.has_left, self.is_refused) = (Some(wanted), false, false);
+                self.fleet.tells(&wanted.names, "proven");
+                let token = self.fleet.token();
+                said.broker()?.say(Request::Leads { token, wanted })?;
+            }
+            Letter::Refused => self.refused(wanted),
+            _ => return Err(End::Lost),
+        }
+        Ok(())
+    }
+
+    /// Nobody else may come by this one for now. What goes by it goes on.
+    fn refused(&mut self, wanted: Wanted) {
+        self.fleet.fails(wanted, Failure::NotThere);
+        self.is_refused = true;
+        if self.has_left {
+            // Another process may listen there now, which has another trunk.
+            self.fleet.leaves(&self.mailbox);
+        }
+    }
+
+    fn look(&mut self, now: u64, said: &mut Said) {
+        if let Some(asked) = self.asked.take_if(|asked| now.saturating_sub(asked.at) > ANSWER) {
+            self.late += 1;
+            self.refused(asked.wanted);
+        }
+        if self.asked.is_none()
+            && let Some(wanted) = self.mailbox.take()
+        {
+            self.asked = Some(Asked { wanted, at: now, is_void: false });
+            self.fleet.tells(&wanted.names, "wanted");
+            said.letter(Letter::Prove(wanted.names));
+        }
+    }
+}
+
+/// See [`Part`].
+pub(crate) struct Comes {
+    fleet: Arc<Fleet>,
+    /// It has proved nothing so far.
+    stranger: Option<Stranger>,
+    /// One of those with its address, which it is since it has asked.
+    counted: Option<Counted<IpAddr>>,
+    arrival: Option<Arrival>,
+}
+
+/// What is asked of the broker until it is so.
+struct Arrival {
+    names: Names,
+    until: u64,
+    /// When it is asked again; `None`: it was asked.
+    next: Option<u64>,
+}
+
+impl Comes {
+    pub(crate) fn new(fleet: Arc<Fleet>, stranger: Stranger) -> Self {
+        Self { fleet, stranger: Some(stranger), counted: None, arrival: None }
+    }
+
+    fn read(
+        &mut self,
+        letter: Letter,
+        addresses: Option<[IpAddr; 2]>,
+        said: &mut Said,
+    ) -> Result<(), End> {
+        let Letter::Prove(names) = letter else { return Err(End::Lost) };
+        let ([own, others], [from, to]) = (addresses.ok_or(End::Lost)?, ends(&names));
+        // Nobody speaks for others than those whose packets the network brings.
+        if from != others || to != own || self.arrival.is_some() {
+            return Err(End::Lost);
+        }
+        if let Some(stranger) = &self.stranger {
+            stranger.speaks();
+        }
+        if self.counted.is_none() {
+            let with = &self.fleet.with;
+            let counted = Counted::new(with, holder(others), CROSSINGS_OF, CROSSINGS);
+            self.counted = Some(counted.ok_or(End::Lost)?);
+        }
+        let now = clock::now();
+        self.arrival = Some(Arrival { names, until: now + ARRIVAL, next: Some(now) });
+        self.look(now, said)
+    }
+
+    /// Asks the broker whether somebody has arrived, if it is time.
+    fn look(&mut self, now: u64, said: &mut Said) -> Result<(), End> {
+        let Some(arrival) = &mut self.arrival else { return Ok(()) };
+        if arrival.until < now {
+            self.fleet.tells(&arrival.names, "it has not come, or to nobody who listens");
+            self.arrival = None;
+            if self.stranger.is_some() {
+                self.counted = None;
+            }
+            said.letter(Letter::Refused);
+            return Ok(());
+        }
+        if arrival.next.is_none_or(|next| next > now) {
+            return Ok(());
+        }
+        arrival.next = None;
+        let names = arrival.names;
+        let (tag, token) = (0, self.fleet.token());
+        said.broker()?.say(Request::Comes { tag, token, names })?;
+        Ok(())
+    }
+}
+
+impl Part {
+    /// What the other ferry says of this. `addresses`: this end's and the other one's.
+    pub(crate) fn read(
+        &mut self,
+        letter: Letter,
+        addresses: Option<[IpAddr; 2]>,
+        said: &mut Said,
+    ) -> Result<(), End> {
+        match self {
+            Part::Goes(goes) => goes.read(letter, said),
+            Part::Comes(comes) => comes.read(letter, addresses, said),
+        }
+    }
+
+    /// What is to be asked by now.
+    pub(crate) fn look(&mut self, now: u64, said: &mut Said) -> Result<(), End> {
+        match self {
+            Part::Goes(goes) => {
+                goes.look(now, said);
+                Ok(())
+            }
+            Part::Comes(comes) => comes.look(now, said),
+        }
+    }
+
+    /// The broker says that somebody may come until then.
+    pub(crate) fn is_known(&mut self, until: u64, said: &mut Said) {
+        if let Part::Comes(comes) = self
+            && let Some(arrival) = comes.arrival.take()
+        {
+            comes.fleet.tells(&arrival.names, "it has come");
+            comes.stranger = None;
+            let left = until.saturating_sub(clock::now());
+            said.letter(Letter::Proven { left });
+        }
+    }
+
+    /// It says that nobody has arrived, so far.
+    pub(crate) fn is_not_known(&mut self) {
+        if let Part::Comes(Comes { arrival: Some(arrival), .. }) = self {
+            arrival.next = Some(clock::now() + ASKS.as_nanos() as u64);
+        }
+    }
+
+    /// The process over there has left a socket that listens: who wants to go there asks anew.
+    pub(crate) fn has_left(&mut self) {
+        let Part::Goes(goes) = self else { return };
+        goes.has_left = true;
+        if let Some(asked) = &mut goes.asked {
+            asked.is_void = true;
+        }
+        if let Some(wanted) = goes.proven.take() {
+            goes.fleet.fails(wanted, Failure::NotThere);
+        }
+    }
+
+    /// It is over: what was asked is not to be answered any more.
+    pub(crate) fn ends(&mut self) {
+        if let Part::Goes(goes) = self
+            && let Some(asked) = goes.asked.take()
+        {
+            goes.fleet.fails(asked.wanted, Failure::NotThere);
+        }
+    }
+
+    /// By which more is wanted, unless something was asked, or a stranger is told to make way.
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Part::Goes(goes) if goes.asked.is_none() => Some(goes.mailbox.as_fd()),
+            Part::Comes(comes) => comes.stranger.as_ref().map(AsFd::as_fd),
+            Part::Goes(_) => None,
+        }
+    }
+
+    /// A stranger that is to make way for others.
+    pub(crate) fn is_to_go(&self) -> bool {
+        match self {
+            Part::Comes(Comes { stranger: Some(stranger), .. }) => stranger.is_to_go(),
+            _ => false,
+        }
+    }
+
+    /// Something was asked: of the broker, or of the other ferry.
+    pub(crate) fn is_asking(&self) -> bool {
+        match self {
+            Part::Goes(goes) => goes.asked.is_some(),
+            Part::Comes(comes) => comes.arrival.is_some(),
+        }
+    }
+
+    /// It goes, and nobody else may come by it.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self, Part::Goes(Goes { is_refused: true, .. }))
+    }
+
+    /// It has come, and proved nothing so far.
+    pub(crate) fn is_stranger(&self) -> bool {
+        matches!(self, Part::Comes(Comes { stranger: Some(_), .. }))
+    }
+}

@@ -1,0 +1,375 @@
+//! What a call does to descriptors.
+//!
+//! In: a call and its arguments, then what it returned. Out: the tables as they are then. Who makes
+//! the call, by its own name or by `syscall()`, does [`Call::before`], the call, [`Call::after`].
+
+use core::ffi::c_int;
+use core::sync::atomic::{Ordering, fence};
+
+use omniverb_connection::descriptors::{Entry, Kind, Why};
+
+use crate::errno::errno;
+use crate::table::{self, NUMBERS};
+use crate::{kernel, ledger, messages, place, sets, sole, uncounted};
+
+/// A call that changes what is known.
+#[derive(Clone, Copy)]
+pub(crate) enum Call {
+    /// Returns a new descriptor.
+    Made(Kind),
+    /// Writes two new ones.
+    Pair(*const c_int),
+    Listen(c_int),
+    Connect(c_int),
+    Accept(c_int),
+    Shutdown(c_int),
+    Option {
+        number: c_int,
+        level: c_int,
+        name: c_int,
+    },
+    /// A message with flags.
+    Flags {
+        number: c_int,
+        flags: c_int,
+    },
+    /// The same, with descriptors in it perhaps.
+    Send {
+        number: c_int,
+        message: *const libc::msghdr,
+        flags: c_int,
+    },
+    SendMany {
+        number: c_int,
+        messages: *const libc::mmsghdr,
+        flags: c_int,
+    },
+    Receive(*const libc::msghdr),
+    ReceiveMany(*const libc::mmsghdr),
+    Close(c_int),
+    CloseRange {
+        first: u32,
+        last: u32,
+        flags: c_int,
+    },
+    Dup(c_int),
+    DupTo {
+        from: c_int,
+        to: c_int,
+    },
+    Control {
+        number: c_int,
+        command: c_int,
+        argument: usize,
+    },
+    Request {
+        number: c_int,
+        request: u64,
+    },
+    /// `epoll_ctl`.
+    Member {
+        set: c_int,
+        operation: c_int,
+        number: c_int,
+        event: *const libc::epoll_event,
+    },
+}
+
+/// `F_SETSIG` and `F_SETOWN_EX`, which the crate of libc lacks.
+const F_SETSIG: c_int = 10;
+const F_SETOWN_EX: c_int = 15;
+/// `FIOSETOWN`, `SIOCSPGRP`, `FIOASYNC`: signals.
+pub(crate) const SIGNAL_REQUESTS: [u64; 3] = [0x8901, 0x8902, 0x5452];
+
+/// Options that change what bytes mean, or where they go.
+const OPTIONS: [(c_int, c_int); 13] = [
+    (libc::SOL_SOCKET, libc::SO_RCVLOWAT),
+    (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_BPF),
+    (libc::IPPROTO_TCP, libc::TCP_ULP),
+    (libc::IPPROTO_TCP, libc::TCP_REPAIR),
+    (libc::IPPROTO_TCP, libc::TCP_MD5SIG),
+    (libc::IPPROTO_TCP, TCP_AO_ADD_KEY),
+    (libc::IPPROTO_TCP, libc::TCP_ZEROCOPY_RECEIVE),
+    (libc::IPPROTO_TCP, libc::TCP_INQ),
+];
+const TCP_AO_ADD_KEY: c_int = 38;
+
+/// Options of which it is known that they have nothing to do with the way of bytes.
+const HARMLESS: [(c_int, &[c_int]); 4] = [
+    (
+        libc::SOL_SOCKET,
+        &[
+            libc::SO_KEEPALIVE,
+            libc::SO_LINGER,
+            libc::SO_RCVTIMEO,
+            libc::SO_SNDTIMEO,
+            libc::SO_REUSEADDR,
+            libc::SO_REUSEPORT,
+            libc::SO_PRIORITY,
+            libc::SO_DEBUG,
+            libc::SO_BROADCAST,
+            libc::SO_INCOMING_CPU,
+        ],
+    ),
+    (
+        libc::IPPROTO_TCP,
+        &[
+            libc::TCP_NODELAY,
+            libc::TCP_CORK,
+            libc::TCP_QUICKACK,
+            libc::TCP_KEEPIDLE,
+            libc::TCP_KEEPINTVL,
+            libc::TCP_KEEPCNT,
+            libc::TCP_USER_TIMEOUT,
+            libc::TCP_CONGESTION,
+            libc::TCP_LINGER2,
+        ],
+    ),
+    (libc::IPPROTO_IP, &[libc::IP_TOS, libc::IP_TTL]),
+    (libc::IPPROTO_IPV6, &[libc::IPV6_TCLASS, libc::IPV6_V6ONLY]),
+];
+
+/// An option changes nothing about bytes.
+pub(crate) fn is_harmless(level: c_int, name: c_int) -> bool {
+    HARMLESS.iter().any(|(of, names)| *of == level && names.contains(&name))
+}
+
+/// An option changes what is received, or what is said of it: also of bytes that have come. (How
+/// many are left, which `TCP_INQ` has said, is known.)
+pub(crate) fn changes_receiving(level: c_int, name: c_int) -> bool {
+    OPTIONS.contains(&(level, name)) && (level, name) != (libc::IPPROTO_TCP, libc::TCP_INQ)
+}
+
+/// A command has a signal tell of a descriptor.
+pub(crate) fn is_about_signals(command: c_int, argument: usize) -> bool {
+    match command {
+        libc::F_SETFL => argument as c_int & libc::O_ASYNC != 0,
+        libc::F_SETOWN | F_SETSIG | F_SETOWN_EX => true,
+        _ => false,
+    }
+}
+
+/// Flags of messages that only the kernel can honour. (`MSG_MORE` and the like are only about
+/// when.)
+pub(crate) const FLAGS: c_int =
+    libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN | libc::MSG_ERRQUEUE;
+
+/// What was known before a call.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Was {
+    entry: Entry,
+    /// How many forks were begun ([`sole::forks`]).
+    forks: u64,
+}
+
+impl Call {
+    /// Before the call. What it returns is for [`Self::after`].
+    pub(crate) fn before(self) -> Was {
+        if !place::is_ours() {
+            return Was::default();
+        }
+        let forks = sole::forks();
+        if let Some(number) = self.uses() {
+            table::look(number);
+            uncounted::count_one(number);
+        }
+        if let Some(from) = self.duplicates() {
+            // One process is counted once.
+            sole::slips(from);
+        }
+        Was { entry: self.changes(), forks }
+    }
+
+    /// The number of which it makes a duplicate.
+    fn duplicates(self) -> Option<c_int> {
+        match self {
+            Self::DupTo { from, to } if from != to => Some(from),
+            Self::Dup(from)
+            | Self::Control {
+                number: from, command: libc::F_DUPFD | libc::F_DUPFD_CLOEXEC, ..
+            } => Some(from),
+            _ => None,
+        }
+    }
+
+    /// The number of which it uses what is open there, be that closed meanwhile or not: then nobody
+    /// is to take this process for one that has it no more.
+    fn uses(self) -> Option<c_int> {
+        match self {
+            Self::Shutdown(number) => Some(number),
+            _ => self.duplicates(),
+        }
+    }
+
+    /// What is known of descriptors is as it will be, where that must be before.
+    fn changes(self) -> Entry {
+        match self {
+            // Another thread may be given the number as soon as it is closed.
+            Self::Close(number) => NUMBERS.forget(number),
+            Self::DupTo { from, to } if from != to => NUMBERS.forget(to),
+            Self::CloseRange { first, last, flags } => {
+                if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
+                    place::parts();
+                } else if flags & libc::CLOSE_RANGE_CLOEXEC as c_int == 0 {
+                    table::forget_range(first, last);
+                }
+                Entry::default()
+            }
+            Self::Accept(number) => table::look(number),
+            _ => Entry::default(),
+        }
+    }
+
+    /// After it. `errno` is what it is then.
+    pub(crate) fn after(self, was: Was, result: isize) {
+        if !place::is_ours() {
+            return;
+        }
+        if result >= 0 {
+            self.done(was, result as c_int)
+        } else {
+            self.failed(was)
+        }
+        if let Some(from) = self.duplicates().filter(|_| result >= 0) {
+            // It may be for something else than before, of which the duplicate is.
+            sole::slips(from);
+        }
+        if let Some(number) = self.uses() {
+            uncounted::uncount_one(number);
+        }
+    }
+
+    fn done(self, Was { entry: was, forks }: Was, result: c_int) {
+        match self {
+            Self::Made(kind) => {
+                NUMBERS.put(result, kind);
+                shared_since(result, forks);
+            }
+            Self::Pair(numbers) => {
+                // SAFETY: the kernel has just written two numbers there.
+                let numbers = unsafe { [*numbers, *numbers.add(1)] };
+                numbers.iter().for_each(|number| NUMBERS.put(*number, Kind::Other));
+            }
+            Self::Listen(number) => turn(number, Kind::Listening),
+            Self::Connect(number) => turn(number, Kind::Connected),
+            Self::Accept(_) if was.kind() == Kind::Listening => {
+                NUMBERS.put(result, Kind::Accepted);
+                // It has its options of the one that listens.
+                if was.why() == Why::Option {
+                    ledger::keep(result, was.why());
+                }
+                shared_since(result, forks);
+            }
+            Self::Accept(_) => table::forget(result),
+            // A listener that is shut down listens no more, mostly, by none of its numbers.
+            Self::Shutdown(number) if NUMBERS.look(number).kind() == Kind::Listening => {
+                match kernel::kind(number) {
+                    Some(kind) => turn(number, kind),
+                    None => table::forget(number),
+                }
+            }
+            Self::Option { number, level, name } if OPTIONS.contains(&(level, name)) => {
+                ledger::keep(number, Why::Option);
+            }
+            Self::Flags { number, flags } => odd(number, flags),
+            Self::Send { number, message, flags } => {
+                odd(number, flags);
+                // SAFETY: the kernel has just read the message there.
+                unsafe { messages::sent(message) };
+            }
+            Self::SendMany { number, messages, flags } => {
+                odd(number, flags);
+                // SAFETY: the kernel has just read so many messages there.
+                unsafe { messages::sent_many(messages, result) };
+            }
+            // SAFETY: the kernel has just written the message there.
+            Self::Receive(message) => unsafe { messages::received(message) },
+            // SAFETY: the kernel has just written so many messages there.
+            Self::ReceiveMany(messages) => unsafe { messages::received_many(messages, result) },
+            Self::Close(number) => {
+                table::left(number, was);
+                sole::closed(number);
+            }
+            Self::CloseRange { first, last, flags: 0 } => sole::closed_range(first, last),
+            Self::Dup(from) => NUMBERS.copy(from, result),
+            Self::DupTo { from, to } if from != to => {
+                table::left(to, was);
+                NUMBERS.copy(from, to);
+                sole::closed(to);
+            }
+            Self::Control { number, command, argument } => {
+                control(number, command, argument, result);
+            }
+            Self::Request { number, request } if SIGNAL_REQUESTS.contains(&request) => {
+                ledger::keep(number, Why::Signals);
+            }
+            Self::Member { set, operation, number, event } => {
+                // SAFETY: the kernel has just read the event there, unless it needs none.
+                unsafe { sets::control(set, operation, number, event) };
+            }
+            _ => {}
+        }
+    }
+
+    fn failed(self, Was { entry: was, forks }: Was) {
+        match self {
+            // It is still what it was.
+            Self::DupTo { from, to } if from != to => {
+                NUMBERS.restore(to, was);
+                shared_since(to, forks);
+            }
+            // It goes on by itself, or somebody else has it done.
+            Self::Connect(number) if is_under_way() => turn(number, Kind::Connecting),
+            // `close` has closed, whatever it says, if there was anything.
+            Self::Close(number) => {
+                table::left(number, was);
+                sole::closed(number);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What a call has made, or left, has its number now. A fork that was begun since before the call
+/// may not have seen it there, and the new process has it: also if this is that process, which came
+/// out of the call as a copy.
+fn shared_since(number: c_int, forks: u64) {
+    fence(Ordering::SeqCst);
+    if sole::forks() != forks {
+        ledger::keep(number, Why::Shared);
+    }
+}
+
+fn turn(number: c_int, kind: Kind) {
+    if table::look(number).kind().is_stream() {
+        NUMBERS.turn(number, kind);
+    }
+}
+
+fn odd(number: c_int, flags: c_int) {
+    if flags & FLAGS != 0 && table::look(number).kind().is_stream() {
+        ledger::keep(number, Why::Flag);
+    }
+}
+
+fn control(number: c_int, command: c_int, argument: usize, result: c_int) {
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => NUMBERS.copy(number, result),
+        libc::F_SETFL if argument as c_int & libc::O_ASYNC == 0 => {}
+        libc::F_SETFL | libc::F_SETOWN | F_SETSIG | F_SETOWN_EX
+            if table::look(number).kind().is_stream() =>
+        {
+            ledger::keep(number, Why::Signals);
+        }
+        _ => {}
+    }
+}
+
+fn is_under_way() -> bool {
+    matches!(errno(), libc::EINPROGRESS | libc::EINTR)
+}

@@ -1,0 +1,101 @@
+//! Looking at the ring without giving the processor away, at first: what is waited for is likely to
+//! come soon.
+
+use omniverb_formats::{Direction, Place};
+
+use super::links::{Link, Memory, Note, Word};
+
+/// So many looks. Before the first one there are pauses of the processor, few where each message is
+/// waited for, more where several came without waiting: then more are to come at a time, since each
+/// look takes what the other end writes to away from it.
+const LOOKS: u32 = 200;
+const PAUSES: u64 = 2;
+const PAUSES_MAX: u64 = 64;
+
+/// In [`Word::First`]: what was looked for came by the kernel.
+const BY_KERNEL: u64 = u64::MAX;
+/// In there, beside where it was looked in vain: by a call whose long way follows.
+const GOES_ON: u64 = 1;
+
+fn vain_at(place: Place) -> u64 {
+    (place.position() + 1) << 1
+}
+
+/// For a call that has asked nobody so far: nothing is known that it would have to look after, and
+/// nobody has looked here in vain before. What was sent by the kernel would not be found.
+#[inline(always)]
+pub(super) fn may_look_first(link: Link, direction: &Direction<Memory>, place: Place) -> bool {
+    let notes = Note::NonBlocking as u64 | Note::Broken as u64;
+    let (head, first) = (direction.head(), link.get(Word::First));
+    !place.is_taken()
+        && head.position() == place.position()
+        && !head.is_stopped()
+        && direction.is_welcome()
+        && link.get(Word::Notes) & notes == 0
+        && link.get(Word::Skip) == 0
+        && link.get(Word::Vain) == 0
+        && link.get(Word::Error) == 0
+        && link.get(Word::Looked) != 0
+        && first != BY_KERNEL
+        && first & !GOES_ON != vain_at(place)
+}
+
+/// Looks, for such a call, which wants so many bytes. `true`: something has come.
+#[inline(always)]
+pub(super) fn look_first(
+    link: Link,
+    direction: &Direction<Memory>,
+    place: Place,
+    wanted: usize,
+) -> bool {
+    let has_come = look(link, direction, place, wanted);
+    if !has_come {
+        link.set(Word::First, vain_at(place) | GOES_ON);
+    }
+    has_come
+}
+
+/// The long way of a call begins: where it has looked first, if that is here.
+pub(super) fn looked_first(link: Link, place: Place) -> Option<u64> {
+    let first = link.get(Word::First);
+    let has_looked = first != BY_KERNEL && first & GOES_ON != 0;
+    if has_looked {
+        link.set(Word::First, first & !GOES_ON);
+    }
+    (has_looked && first & !GOES_ON == vain_at(place)).then(|| place.position())
+}
+
+/// The kernel had what a call has received: nobody looks first until something is found by looking.
+pub(super) fn came_by_kernel(link: Link) {
+    if link.get(Word::First) != BY_KERNEL {
+        link.set(Word::First, BY_KERNEL);
+    }
+}
+
+/// Looks, where the ring was found empty, for a call that wants so many bytes. `true`: something
+/// has come.
+#[inline(always)]
+pub(super) fn look(link: Link, direction: &Direction<Memory>, place: Place, wanted: usize) -> bool {
+    let taken = place.position().wrapping_sub(link.get(Word::EmptyAt));
+    let is_stream = taken > wanted as u64;
+    let more = if is_stream { 2 * link.get(Word::Pauses) } else { 0 };
+    let pauses = more.clamp(PAUSES, PAUSES_MAX);
+    link.set(Word::EmptyAt, place.position());
+    link.set(Word::Pauses, pauses);
+    (0..pauses).for_each(|_| core::hint::spin_loop());
+    let has_come = (0..LOOKS).any(|_| {
+        direction.expect(place.position());
+        let has_come = direction.head().position() != place.position();
+        if !has_come {
+            core::hint::spin_loop();
+        }
+        has_come
+    });
+    if has_come && link.get(Word::Vain) != 0 {
+        link.set(Word::Vain, 0);
+    }
+    if has_come && link.get(Word::First) == BY_KERNEL {
+        link.set(Word::First, 0);
+    }
+    has_come
+}

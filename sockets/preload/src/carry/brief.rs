@@ -1,0 +1,44 @@
+//! A link in hand for one short call: by the turn of its one sender, or its one reader
+//! ([`omniverb_formats::brief`]). To be held ([`links::enter`]) costs two locked instructions more.
+//!
+//! Mostly such a call only touches memory. But it may be interrupted by a handler that does not
+//! come back, or find that the other end has just gone to sleep, and have the kernel send what it
+//! has put there. So who ends a link waits for those calls for a moment, and otherwise leaves its
+//! row as it is until later ([`Link::is_in_short_call`]).
+
+use core::ffi::c_int;
+use core::sync::atomic::AtomicU64;
+
+use omniverb_formats::brief;
+
+use super::links::{self, Link, Word};
+use crate::place;
+
+/// A link that has memory, in hand until this is dropped.
+pub(super) struct Brief {
+    link: Link,
+    turn: &'static AtomicU64,
+}
+
+impl Brief {
+    pub(super) fn link(&self) -> Link {
+        self.link
+    }
+}
+
+impl Drop for Brief {
+    #[inline(always)]
+    fn drop(&mut self) {
+        brief::leave(self.turn);
+    }
+}
+
+/// The link of a number, if it has one with memory, and the turn at it is free.
+#[inline(always)]
+pub(super) fn enter(number: c_int, turn: Word) -> Option<Brief> {
+    let (link, is_its) = links::find(number)?;
+    let turn = link.word(turn);
+    let is_its = || is_its() && link.get(Word::Memory) != 0;
+    // One that is made gives the turn back.
+    brief::enter(turn, place::this_thread(), is_its).then(|| Brief { link, turn })
+}

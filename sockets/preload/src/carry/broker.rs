@@ -1,0 +1,498 @@
+//! The broker's socket: sockets are offered by it, and links come by it.
+//!
+//! It is connected to when the first socket is offered, and again, after a while, if it is gone.
+//! Nothing waits for it. A word in a page of the broker's says that there is mail. All that is
+//! known of the connection is in a page that a child of `fork` finds wiped, so that it makes its
+//! own.
+
+use core::ffi::{c_char, c_int, c_void};
+use core::mem::MaybeUninit;
+use core::ptr;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use omniverb_formats::message::{BYTES, PAGE, Reach, Reply, Request, SUFFIX};
+use omniverb_formats::{Direction, layout, ledger as files};
+use omniverb_connection::descriptors::Why;
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    connect, netlink, recv, recvmsg, sendmsg, socket_with,
+};
+
+use super::links::{Link, Memory, Note, Word};
+use super::{clock, links, over, shadow, watch};
+use crate::table::NUMBERS;
+use crate::{ledger, own, sole, wanted};
+
+/// Where the host's daemon listens, unless `OMNIVERB_SOCKET` says otherwise
+/// (`rnic/session/src/lib.rs`).
+const SYSTEM: &[u8] = b"/run/omniverb/omniverbd.sock";
+/// Bytes of the name of a socket, with the zero behind it.
+const NAME: usize = 108;
+
+/// How often somebody waits for another thread that offers.
+const WAITS: u32 = 1000;
+
+#[repr(C, align(4096))]
+struct State {
+    /// One more than its place among our own descriptors; 0: there is none.
+    socket: AtomicU64,
+    /// Where the broker's page is; 0: it has not come.
+    page: AtomicU64,
+    /// What was in it when the mail was taken last.
+    seen: AtomicU64,
+    /// When a connection was tried last, and failed; 0: it was not.
+    failed: AtomicU64,
+    /// Somebody takes the mail, or connects.
+    busy: AtomicU64,
+    /// This process is known not to be a copy of another one.
+    known: AtomicU64,
+    /// How many connections there were.
+    count: AtomicU64,
+    rest: [u64; 505],
+}
+
+static STATE: State = State {
+    socket: AtomicU64::new(0),
+    page: AtomicU64::new(0),
+    seen: AtomicU64::new(0),
+    failed: AtomicU64::new(0),
+    busy: AtomicU64::new(0),
+    known: AtomicU64::new(0),
+    count: AtomicU64::new(0),
+    rest: [0; 505],
+};
+
+struct Path(core::cell::UnsafeCell<[u8; NAME]>);
+// SAFETY: written at the start of the program, before anything is carried.
+unsafe impl Sync for Path {}
+static PATH: Path = Path(core::cell::UnsafeCell::new([0; NAME]));
+
+/// At the start: where it is. `false` if nobody could find it.
+///
+/// # Safety
+/// Nobody else is in here; the environment is not changed meanwhile.
+pub(crate) unsafe fn begin(daemon: *const c_char) -> bool {
+    debug_assert!(STATE.rest.len() < PAGE);
+    let daemon = if daemon.is_null() {
+        SYSTEM
+    } else {
+        // SAFETY: a string of the environment.
+        unsafe { core::ffi::CStr::from_ptr(daemon) }.to_bytes()
+    };
+    if daemon.len() + SUFFIX.len() >= NAME || daemon.is_empty() {
+        return false;
+    }
+    // SAFETY: as the caller says.
+    let path = unsafe { &mut *PATH.0.get() };
+    path[..daemon.len()].copy_from_slice(daemon);
+    path[daemon.len()..][..SUFFIX.len()].copy_from_slice(SUFFIX.as_bytes());
+    STATE.known.store(1, Ordering::Relaxed);
+    let page = (&raw const STATE).cast_mut().cast();
+    // SAFETY: a page of our own, of which a child is to see zeros.
+    unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }.is_ok()
+}
+
+fn socket() -> Option<BorrowedFd<'static>> {
+    own::named(&STATE.socket)
+}
+
+/// The descriptor: a child has a duplicate of it, of no use to it.
+pub(super) fn number() -> Option<c_int> {
+    socket().map(|socket| socket.as_raw_fd())
+}
+
+/// Somebody is in here alone, until this is dropped: there is no call in here that may be left.
+struct Alone;
+
+impl Alone {
+    fn try_be() -> Option<Self> {
+        (STATE.busy.swap(1, Ordering::AcqRel) == 0).then_some(Self)
+    }
+}
+
+impl Alone {
+    /// Whoever is in here is soon out again; but it may be this thread, interrupted.
+    fn be() -> Option<Self> {
+        (0..WAITS).find_map(|_| {
+            let alone = Self::try_be();
+            if alone.is_none() {
+                rustix::thread::sched_yield();
+            }
+            alone
+        })
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        STATE.busy.store(0, Ordering::Release);
+    }
+}
+
+/// This process is a copy of another one, and nobody has asked so far.
+pub(super) fn is_copy() -> bool {
+    STATE.known.swap(1, Ordering::AcqRel) == 0
+}
+
+/// Offers a socket. `false` if there is nobody to offer it to.
+pub(super) fn offer(number: c_int, link: Link) -> bool {
+    let Some(_alone) = Alone::be() else { return false };
+    if socket().is_none() && !open() {
+        return false;
+    }
+    tell_of_the_ended();
+    // SAFETY: the program's socket, for this call.
+    let file = unsafe { BorrowedFd::borrow_raw(number) };
+    let is_new = wanted::was_just_accepted(number);
+    tell(Request::Offer { tag: link.tag(), is_new }, &[file])
+}
+
+/// For who is in here alone: of links that are over.
+fn tell_of_the_ended() {
+    over::each(|name| tell(Request::Ended { link: name }, &[]));
+}
+
+fn tell(request: Request, files: &[BorrowedFd<'_>]) -> bool {
+    let Some(socket) = socket() else { return false };
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(files));
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let sent = sendmsg(socket, &[IoSlice::new(&request.encode())], &mut ancillary, flags);
+    if matches!(sent, Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN)) {
+        lost();
+    }
+    sent.is_ok()
+}
+
+/// There is a connection, or it is time to try one.
+pub(super) fn may_be_there() -> bool {
+    let failed = STATE.failed.load(Ordering::Relaxed);
+    socket().is_some() || failed == 0 || clock::is_over(failed, clock::SECOND)
+}
+
+/// Connects, and says hello.
+fn open() -> bool {
+    if !may_be_there() {
+        return false;
+    }
+    STATE.failed.store(clock::now().max(1), Ordering::Relaxed);
+    let Some((socket, diagnosis)) = make() else { return false };
+    let kept = own::keep(socket.as_raw_fd());
+    drop(socket);
+    let Some(kept) = kept else { return false };
+    STATE.seen.store(0, Ordering::Relaxed);
+    STATE.count.fetch_add(1, Ordering::Relaxed);
+    STATE.socket.store(kept as u64 + 1, Ordering::Release);
+    own::named(&STATE.socket).into_iter().for_each(watch::put_broker);
+    tell(Request::Hello { name: name() }, &[diagnosis.as_fd()])
+}
+
+/// What this thread calls itself, which is how the program is called, mostly.
+fn name() -> [u64; 2] {
+    let mut name = [0_u64; 2];
+    let to = name.as_mut_ptr();
+    // SAFETY: the kernel writes sixteen bytes.
+    shadow::keeping_errno(|| unsafe { libc::prctl(libc::PR_GET_NAME, to) });
+    name
+}
+
+fn make() -> Option<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()?;
+    // SAFETY: written at the start only.
+    let path = unsafe { &*PATH.0.get() };
+    let path = core::ffi::CStr::from_bytes_until_nul(path).ok()?;
+    connect(&socket, &SocketAddrUnix::new(path).ok()?).ok()?;
+    let protocol = Some(netlink::SOCK_DIAG);
+    let diagnosis = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol).ok()?;
+    Some((socket, diagnosis))
+}
+
+/// The broker is gone. What it has given stays.
+fn lost() {
+    let Some(number) = number() else { return };
+    STATE.socket.store(0, Ordering::Release);
+    // The page stays mapped: somebody may be looking at it.
+    STATE.page.store(0, Ordering::Release);
+    STATE.failed.store(clock::now().max(1), Ordering::Relaxed);
+    // Another one knows nothing of its links. Nobody would say that those to other namespaces are
+    // over.
+    over::each(|_| true);
+    part(|link| link.has(Note::Across));
+    own::close(number);
+}
+
+/// Says something for which nobody waits; connects before, if need be. `false`: there is nobody.
+pub(crate) fn say(request: Request, files: &[BorrowedFd<'_>]) -> bool {
+    let Some(_alone) = Alone::be() else { return false };
+    (socket().is_some() || open()) && tell(request, files)
+}
+
+/// Which connection there is, of all that there were; 0: none.
+pub(crate) fn connection() -> u64 {
+    socket().map_or(0, |_| STATE.count.load(Ordering::Relaxed))
+}
+
+/// The socket, for who waits for mail.
+pub(crate) fn mailbox() -> Option<BorrowedFd<'static>> {
+    socket()
+}
+
+/// Takes the mail, if there is some: `with` has what this does not know, with its files.
+pub(crate) fn look_with(with: &mut dyn FnMut(Reply, Files)) {
+    if has_mail() {
+        _ = take(with);
+    }
+}
+
+/// Whether there is mail, as far as can be told without asking.
+#[inline(always)]
+pub(crate) fn has_mail() -> bool {
+    match STATE.page.load(Ordering::Acquire) {
+        // Until the page has come it has to be looked for.
+        0 => STATE.socket.load(Ordering::Relaxed) != 0,
+        page => {
+            // SAFETY: the page stays mapped.
+            let word = unsafe { &*(page as *const AtomicU64) };
+            word.load(Ordering::Acquire) != STATE.seen.load(Ordering::Relaxed)
+        }
+    }
+}
+
+/// There is mail to be taken, or something to be said.
+#[inline(always)]
+pub(super) fn is_any() -> bool {
+    has_mail() || over::are_many()
+}
+
+/// Links that are over are left when nobody is in here ([`super::mail`]).
+fn part(is_over: impl Fn(Link) -> bool) {
+    links::each(|_, link| {
+        if link.get(Word::Memory) != 0 && is_over(link) {
+            link.note(Note::Parted);
+            over::part();
+        }
+    });
+}
+
+/// Takes all mail, also where the page does not say that there is some: what can be read may be the
+/// end. `with` has what this does not know, with its files. `false`: somebody is in here already.
+#[cold]
+pub(crate) fn take(with: &mut dyn FnMut(Reply, Files)) -> bool {
+    let Some(_alone) = Alone::try_be() else { return false };
+    take_alone(with);
+    true
+}
+
+fn take_alone(with: &mut dyn FnMut(Reply, Files)) {
+    if socket().is_none() {
+        // Calls are not to come here for ever. Those that are parted with are left by the next one.
+        return over::not_now();
+    }
+    let page = STATE.page.load(Ordering::Acquire);
+    if page != 0 {
+        // SAFETY: the page stays mapped.
+        let sent = unsafe { &*(page as *const AtomicU64) }.load(Ordering::Acquire);
+        STATE.seen.store(sent, Ordering::Relaxed);
+    }
+    // As many as there may be links.
+    for _ in 0..4096 {
+        let Some(socket) = socket() else { return };
+        match receive(socket) {
+            Ok(Some((reply, files))) => came(reply, files, with),
+            Ok(None) => return lost(),
+            Err(Errno::AGAIN | Errno::INTR) => break,
+            Err(_) => return lost(),
+        }
+    }
+    tell_of_the_ended();
+}
+
+/// What comes with a message.
+pub(crate) type Files = [Option<OwnedFd>; 2];
+
+/// The next message; `None` at the end of the connection, or for what is none. One that brings
+/// descriptors for which this process has no room comes without any: what is behind it may be the
+/// end of a link, which is not to be put off by who fills our places. But the first one stays, as
+/// if it had not come yet: nothing is behind it.
+fn receive(from: BorrowedFd<'_>) -> Result<Option<(Reply, Files)>, Errno> {
+    let mut bytes = [0; BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    // What is looked at has descriptors of its own; those in the message are closed with it.
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC | RecvFlags::PEEK;
+    let got = recvmsg(from, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)?;
+    let reply = Reply::decode(&bytes[..got.bytes]);
+    let lacks_room = got.flags.contains(ReturnFlags::CTRUNC);
+    if lacks_room && matches!(reply, Some(Reply::Welcome)) {
+        return Err(Errno::AGAIN);
+    }
+    recv(from, &mut [0_u8; 1], RecvFlags::DONTWAIT)?;
+    let mut files = [None, None];
+    for one in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut all) = one
+            && !lacks_room
+        {
+            files = [all.next(), all.next()];
+        }
+    }
+    Ok(reply.map(|reply| (reply, files)))
+}
+
+fn came(reply: Reply, [file, other]: Files, with: &mut dyn FnMut(Reply, Files)) {
+    match (reply, file) {
+        (
+            Reply::Trunk { .. }
+            | Reply::Known { .. }
+            | Reply::Way { .. }
+            | Reply::Seen { .. }
+            | Reply::Nobody { .. }
+            | Reply::By { .. }
+            | Reply::Waits { .. }
+            | Reply::Unheard { .. }
+            | Reply::Listens { .. },
+            file,
+        ) => {
+            with(reply, [file, other]);
+        }
+        (Reply::Welcome, Some(file)) => {
+            if let Some(page) = map(&file, PAGE, ProtFlags::READ) {
+                STATE.page.store(page as u64, Ordering::Release);
+                STATE.failed.store(0, Ordering::Relaxed);
+            }
+        }
+        (Reply::Link { tag, link: name, side, reach }, Some(file)) => {
+            let link = Link::of_tag(tag);
+            if let Some(link) = link.filter(|_| reach == Reach::Across) {
+                link.note(Note::Across);
+                watch::are_across();
+            }
+            let is_taken = link.is_some_and(|link| take_link(link, &file, name, side));
+            if let Some(link) = link {
+                link.note(Note::Returned);
+                link.let_go();
+            }
+            if !is_taken {
+                refuse_link(&file, side);
+                tell(Request::Ended { link: name }, &[]);
+            }
+        }
+        // There was no room for its memory.
+        (Reply::Link { tag, link: name, .. }, None) => {
+            if let Some(link) = Link::of_tag(tag) {
+                link.note(Note::Returned);
+                link.let_go();
+            }
+            tell(Request::Ended { link: name }, &[]);
+        }
+        (Reply::Over { link: name }, None) => {
+            part(|link| link.get(Word::Name) == name);
+            // Or it is a trunk.
+            with(reply, [None, None]);
+        }
+        (Reply::Ledger, Some(file)) => {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            if let Some(place) = map(&file, files::BYTES, access) {
+                ledger::begin(place as usize);
+            }
+        }
+        (Reply::Refused { tag, why }, _) => {
+            if let Some(link) = Link::of_tag(tag) {
+                let number = link.get(Word::Number) as c_int;
+                ledger::refused(number, link.get(Word::Cookie), why);
+                link.note(Note::Kept);
+                link.note(Note::Left);
+                link.note(Note::Unwelcoming);
+                link.note(Note::Returned);
+                link.let_go();
+            }
+        }
+        (Reply::Waiting { tag }, _) => {
+            if let Some(link) = Link::of_tag(tag) {
+                link.note(Note::Returned);
+                link.let_go();
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Whether a link is to have memory: nobody has done anything with its socket that only the kernel
+/// can go on with, since it was offered.
+fn may_have_memory(link: Link) -> bool {
+    let number = link.get(Word::Number) as c_int;
+    let entry = NUMBERS.look(number);
+    let is_alone = sole::is_alone(number, entry, Some(link.get(Word::Cookie)));
+    is_alone && !link.has(Note::Left) && entry.why() == Why::Free && !entry.is_duplicated()
+}
+
+/// A link has come. `false` if it is of no use any more.
+fn take_link(link: Link, file: &OwnedFd, name: u64, side: u64) -> bool {
+    if link.get(Word::Memory) != 0 || !may_have_memory(link) {
+        return false;
+    }
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let Some(base) = map_at(link.home(), file, layout::BYTES, access) else {
+        return false;
+    };
+    link.set(Word::Name, name);
+    watch::put(link, link.get(Word::Number) as c_int);
+    link.has_come(base, side);
+    link.stirs();
+    // Who leaves says so and looks for the memory then; one of the two is seen.
+    fence(Ordering::SeqCst);
+    if !may_have_memory(link) {
+        link.note(Note::Left);
+        link.note(Note::Unwelcoming);
+        if let (Some(outward), Some(inward)) = (link.outward(), link.inward()) {
+            outward.stop();
+            inward.say_no_more();
+            // The other end need not keep it either.
+            inward.stop();
+        }
+    }
+    true
+}
+
+/// A link is of no use here: the other end, if it comes to that, need not keep it either.
+fn refuse_link(file: &OwnedFd, side: u64) {
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let Some(base) = map(file, layout::BYTES, access) else { return };
+    for from in [side as usize, 1 - (side as usize & 1)] {
+        Direction::new(Memory::new(base as usize), from).stop();
+    }
+    // SAFETY: the mapping that was just made, which nobody else knows of.
+    _ = unsafe { rustix::mm::munmap(base, layout::BYTES) };
+}
+
+/// Maps a memory file that can be neither cut short nor grown.
+pub(crate) fn map(file: &OwnedFd, bytes: usize, protection: ProtFlags) -> Option<*mut c_void> {
+    map_at(ptr::null_mut(), file, bytes, protection)
+}
+
+/// The same, in the place of what there is, if that is not null.
+fn map_at(
+    at: *mut c_void,
+    file: &OwnedFd,
+    bytes: usize,
+    protection: ProtFlags,
+) -> Option<*mut c_void> {
+    let seals = fcntl_get_seals(file).ok()?;
+    let is_fixed = seals.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL);
+    let is_long = fstat(file).is_ok_and(|status| status.st_size == bytes as i64);
+    let fixed = if at.is_null() { MapFlags::empty() } else { MapFlags::FIXED };
+    // SAFETY: new memory, wherever the kernel likes, or in the place of what the caller has; the
+    // file keeps its size.
+    (is_fixed && is_long)
+        .then(|| unsafe { mmap(at, bytes, protection, MapFlags::SHARED | fixed, file, 0).ok() })
+        .flatten()
+}

@@ -1,0 +1,69 @@
+//! Others compute all the time, on this processor and on every other one.
+//!
+//! Who gives the processor away to one who does not give it back waits for its turn to be over,
+//! some milliseconds; who sleeps instead is let in by the kernel as soon as he is woken. So if that
+//! has happened nobody waits by looking: what is not there yet is left to the kernel, as natively.
+//!
+//! After a while it is tried again, seldomer each time that it was in vain. Processes that look
+//! take turns, and any of those that sleep instead keeps one that looks from its turn: each of
+//! them, alone, would find the others so for ever. So all try at the same times.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use omniverb_connection::pace;
+
+use super::clock;
+
+/// A turn of somebody who computes: he is not stopped before.
+const TURN: u64 = clock::SECOND >> 9;
+/// For how long that is so, at least, and at most.
+const PAUSE_MIN: u64 = clock::SECOND >> 6;
+const PAUSE_MAX: u64 = 2 * clock::SECOND;
+
+/// When it was found last, for how long it is believed then, and until when; 0: it was not found.
+static FOUND: AtomicU64 = AtomicU64::new(0);
+static PAUSE: AtomicU64 = AtomicU64::new(0);
+static UNTIL: AtomicU64 = AtomicU64::new(0);
+
+/// It is so.
+#[inline]
+pub(super) fn is_there() -> bool {
+    let until = UNTIL.load(Ordering::Relaxed);
+    until != 0 && until.wrapping_sub(clock::now()).wrapping_sub(1) < PAUSE_MAX
+}
+
+/// The processor was given away, and came back after so long.
+pub(super) fn took(time: u64) {
+    if time >= TURN && !is_there() {
+        let now = clock::now();
+        let since = now.wrapping_sub(FOUND.load(Ordering::Relaxed));
+        let pause = PAUSE.load(Ordering::Relaxed);
+        let pause = pace::pause(since, pause, PAUSE_MIN, PAUSE_MAX).max(PAUSE_MIN);
+        FOUND.store(now, Ordering::Relaxed);
+        PAUSE.store(pause, Ordering::Relaxed);
+        UNTIL.store(next_time(now, pause), Ordering::Relaxed);
+    }
+}
+
+/// When it is tried again: all processes do so at the same times.
+fn next_time(now: u64, pause: u64) -> u64 {
+    (now / pause + 1).saturating_mul(pause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_waits_for_long_tries_with_the_others() {
+        for now in [1, PAUSE_MIN - 1, PAUSE_MIN, 12_345 * PAUSE_MIN + 17] {
+            let long = next_time(now, PAUSE_MAX);
+            assert!(long > now && long - now <= PAUSE_MAX);
+            let mut short = now;
+            while short < long {
+                short = next_time(short, PAUSE_MIN);
+            }
+            assert_eq!(short, long);
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! A link that is over has its memory to itself.
+//!
+//! The other end goes on writing into the memory that both had for as long as it likes. So what
+//! was settled on when the link ended is copied into memory of our own, which comes to the same
+//! place: all calls go on there, and nothing that anybody writes elsewhere concerns them.
+
+use core::ffi::{c_int, c_void};
+use core::ptr;
+use core::sync::atomic::{Ordering, fence};
+
+use omniverb_formats::direction::Inherits;
+use omniverb_formats::{Direction, Place, layout};
+use omniverb_ring::WordMemory;
+use omniverb_connection::under_way::UnderWay;
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
+use rustix::thread::{Timespec, gettid, nanosleep, sched_yield};
+
+use super::links::{Link, Memory, Note, Word};
+use super::row::Row;
+use super::{arrived, residue, shadow};
+use crate::errno::keeping_errno;
+
+/// Why a link is over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Why {
+    /// The two may not have it any more. What this process has seen by then it reads; all else has
+    /// to come by the kernel. What was to come before that and has not is a reset.
+    NotAllowed,
+    /// Other processes are about to have the socket. What was not received has to come by the
+    /// kernel, but for what a writer leaves that dies before.
+    Shared,
+}
+
+/// Threads that are at it. What they have claimed is nowhere for a moment.
+static UNDER_WAY: UnderWay = UnderWay::new();
+
+/// How often they are waited for by giving the processor away, and how long otherwise, in
+/// nanoseconds.
+const SETTLES_AWAKE: u32 = 2000;
+const PAUSE: i64 = 100_000;
+
+/// For who is about to sleep, and has said so: looks for bytes after this.
+#[inline]
+pub(super) fn settle() {
+    // Nobody interrupts them, and they wait for nobody. But a thread that always comes first would
+    // keep the processor.
+    let pause = |tried| {
+        let is_long = tried >= SETTLES_AWAKE;
+        if is_long {
+            _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: PAUSE });
+        } else {
+            sched_yield();
+        }
+        is_long
+    };
+    UNDER_WAY.settle(pause, is_over);
+}
+
+/// There is no such thread of this process any more.
+fn is_over(thread: u64) -> bool {
+    keeping_errno(|| {
+        // SAFETY: no memory is involved, and no signal is sent.
+        let found = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread as c_int, 0) };
+        found < 0 && shadow::errno() == libc::ESRCH
+    })
+}
+
+/// This thread's id.
+fn own_id() -> u64 {
+    u64::from(gettid().as_raw_nonzero().get().unsigned_abs())
+}
+
+/// In a child: threads that were at it are not there.
+pub(super) fn begin_anew() {
+    UNDER_WAY.begin_anew();
+}
+
+/// A link's memory is this process's own from now on. Both directions were stopped.
+pub(super) fn detach(link: Link, number: c_int, why: Why) {
+    if link.get(Word::Memory) == 0 || link.has(Note::Detached) {
+        return;
+    }
+    residue::undisturbed(|| {
+        let pump = link.word(Word::Pump);
+        let has_pump = residue::take_pump(pump);
+        let under_way = loop {
+            if let Some(thread) = UNDER_WAY.begin(own_id()) {
+                break thread;
+            }
+            // As many as there can be: they wait for nobody.
+            settle();
+        };
+        fence(Ordering::SeqCst);
+        let is_its = residue::is_its(link, number);
+        let is_sound = has_pump && moves(link, number, why, is_its) == Some(());
+        if !is_sound {
+            link.note(Note::Broken);
+            if !link.has(Note::Detached) {
+                // There is no memory. What is there is nobody's any more.
+                replace_by_nothing(link);
+            }
+            if is_its {
+                shadow::reset(number);
+            }
+        }
+        under_way.store(0, Ordering::SeqCst);
+        if has_pump {
+            pump.store(0, Ordering::Release);
+        }
+    });
+    link.stirs();
+}
+
+/// What is to be read and what is to be sent moves there. `None`: it makes no sense, or does not
+/// come in time.
+fn moves(link: Link, number: c_int, why: Why, is_its: bool) -> Option<()> {
+    let (shared, side) = (link.memory()?, link.get(Word::Side) as usize & 1);
+    let (outward, inward) = (link.outward()?, link.inward()?);
+    // Processes that are made later have it, too: each byte is one's of them.
+    let (access, kind) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    // SAFETY: new memory, wherever the kernel likes.
+    let base = unsafe { mmap_anonymous(ptr::null_mut(), layout::BYTES, access, kind) }.ok()?;
+    let own = Memory::new(base as usize);
+    for word in [layout::SAID, layout::RANG] {
+        for of in [0, 1] {
+            let at = layout::word(of, word);
+            own.store(at, shared.load(at, Ordering::Acquire), Ordering::Relaxed);
+        }
+    }
+    outward.stop();
+    let rest = match outward.take_back() {
+        Ok(Some(stretch)) if is_its => {
+            let sent = residue::give(link, &outward, number, stretch);
+            let rest = stretch.behind(sent);
+            if rest.bytes == 0 {
+                outward.passed(stretch, sent).map(|()| None)
+            } else {
+                Ok(Some(rest))
+            }
+        }
+        other => other,
+    };
+    outward.detach_writer(&Direction::new(own, side), rest.unwrap_or(None));
+    let own_inward = Direction::new(own, 1 - side);
+    let sleeps = || {
+        link.word(Word::Sleeping).load(Ordering::SeqCst) != 0
+            || Row::with(link).is_some_and(Row::has_sleepers)
+    };
+    let inherits = if why == Why::Shared { Inherits::Yes } else { Inherits::No };
+    let read = inward.detach_reader(&own_inward, inherits, |place, unread| match why {
+        // While a thread sleeps, bytes have to come by the kernel, which wakes it.
+        Why::NotAllowed if !sleeps() => seen(link, place, unread),
+        _ => 0,
+    });
+    link.set(Word::Passed, 0);
+    link.set(Word::Before, 0);
+    replace(link, base)?;
+    let copied = read.ok()?;
+    let is_late = why == Why::NotAllowed
+        && copied > 0
+        && !(is_its && arrived::has_come(number, own_inward_fence(link)?));
+    (rest.is_ok() && !is_late).then_some(())
+}
+
+/// What was to come by the kernel before what is in the ring.
+fn own_inward_fence(link: Link) -> Option<u64> {
+    link.inward().map(|inward| inward.fence())
+}
+
+/// So many of the unread bytes were there when this process looked last, or told the program of
+/// them: the rest may have come when nothing was to come any more.
+fn seen(link: Link, place: Place, unread: usize) -> usize {
+    let told = [Word::Shown, Word::Told].map(|word| link.get(word).checked_sub(1));
+    let seen = [Some(link.get(Word::SeenHead)), told[0], told[1]];
+    let ahead = seen.into_iter().flatten().map(|head| place.until(head));
+    ahead.filter(|bytes| *bytes <= unread).max().unwrap_or(0)
+}
+
+/// Comes to where the link's memory is, at once for all threads.
+fn replace(link: Link, by: *mut c_void) -> Option<()> {
+    let at = link.get(Word::Memory) as *mut c_void;
+    let (bytes, flags) = (layout::BYTES, MremapFlags::MAYMOVE);
+    // SAFETY: both are mappings of ours of so many bytes, and whoever has the address of the second
+    // goes on with what is there then.
+    let moved = unsafe { mremap_fixed(by, bytes, bytes, flags, at) };
+    if moved.is_err() {
+        // SAFETY: made by the caller, and nobody else has seen it.
+        _ = unsafe { munmap(by, bytes) };
+        return None;
+    }
+    link.note(Note::Detached);
+    Some(())
+}
+
+/// Puts zeroed memory where the link's memory is, at once for all threads.
+fn replace_by_nothing(link: Link) {
+    let at = link.get(Word::Memory) as *mut c_void;
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::SHARED | MapFlags::FIXED;
+    // SAFETY: the link's own mapping.
+    if unsafe { mmap_anonymous(at, layout::BYTES, access, flags) }.is_ok() {
+        link.note(Note::Detached);
+    }
+}

@@ -1,0 +1,544 @@
+//! `epoll`, for sets of which some members are carried.
+//!
+//! The set is the kernel's, and so is everything that it tells. What it cannot see is added: bytes
+//! in the ring of a member. Nobody is woken for those: before the kernel sleeps no member welcomes
+//! them any more, so that what comes then comes by the kernel. A member that has to be left alone
+//! while somebody sleeps in its set is the kernel's from then on.
+//!
+//! An edge is news: bytes that were published since the member was last told of, or changed. One
+//! event is told of a member, so what the kernel and the ring have to say is put together.
+
+use core::cell::Cell;
+use core::ffi::c_int;
+use core::sync::atomic::{Ordering, fence};
+
+use omniverb_connection::descriptors::{Kind, Member, Why};
+use rustix::event::PollFlags;
+
+use super::limit::{Limit, SHORTLY, Wait};
+use super::links::{self, Link, Note, Word};
+use super::look::{self, Seen};
+use super::members::{self, Apart, Looked, Row, Sleepers, may_be_member};
+use super::news::{
+    EDGE, ENDING, News, OURS, PRIVATE, READABLE, has_bytes, newest, news, number_of,
+};
+use super::welcome::Unread;
+use super::{
+    arrived, awake, clock, detach, epoll_wakeup, leaving, mail, residue, shadow, waking, welcome,
+};
+use crate::table::{self, NUMBERS};
+use crate::{ledger, sole, uncounted};
+
+/// How often a call that does not wait looks again for what has gone another way meanwhile.
+pub(super) const MOVES: u32 = 8;
+
+/// Before `EPOLL_CTL_ADD` or `EPOLL_CTL_MOD`.
+///
+/// # Safety
+/// The event is there, or null.
+pub(super) unsafe fn joins(set: c_int, number: c_int, event: *const libc::epoll_event) {
+    let entry = table::look(number);
+    if entry.kind() == Kind::Set {
+        // The outer set sees what the kernel sees.
+        is_seen(number);
+    }
+    if !entry.kind().is_stream() {
+        return;
+    }
+    let is_free = !entry.is_duplicated() && entry.why() == Why::Free;
+    let may = !event.is_null() && is_free && {
+        // SAFETY: as the caller says; a reader of C may have left it anywhere.
+        let events = unsafe { event.read_unaligned() }.events;
+        let set = table::look(set).id();
+        match may_be_member(&Member { set, number, id: entry.id(), events, data: 0 }) {
+            Ok(()) => true,
+            // It may be carried later, if it is not now.
+            Err(Apart::Now) => links::enter(number).is_none_or(|link| {
+                let is_over = nothing_comes(link);
+                link.let_go();
+                is_over
+            }),
+            Err(Apart::Ever) => false,
+        }
+    };
+    if !may {
+        ledger::keep(number, Why::Member);
+        leaving::leave_number(number);
+    }
+}
+
+/// After a change of a set's members.
+///
+/// # Safety
+/// The event is there, if the operation needs one.
+pub(super) unsafe fn changed(
+    set: c_int,
+    operation: c_int,
+    number: c_int,
+    event: *const libc::epoll_event,
+) {
+    let set = table::look(set).id();
+    if let Some(row) = Row::of(set) {
+        row.asked(0);
+    }
+    // Who makes a link makes it first, and looks then in which sets its socket is.
+    fence(Ordering::SeqCst);
+    let Some(link) = links::enter(number) else { return };
+    if operation == libc::EPOLL_CTL_DEL {
+        if Row::of(set).is_some_and(|row| row.has(link)) {
+            link.leaves_set();
+            fence(Ordering::SeqCst);
+            // Another thread may have put it there again meanwhile.
+            if members::membership(number, NUMBERS.look(number).id()) != Ok(None) {
+                leaving::leave(link, number);
+            }
+        }
+    } else if NUMBERS.look(number).why() == Why::Free {
+        // SAFETY: as the caller says.
+        let event = unsafe { event.read_unaligned() };
+        let id = NUMBERS.look(number).id();
+        let member = Member { set, number, id, events: event.events, data: event.u64 };
+        link.set(Word::Number, number as u64);
+        // What wakes sleepers is for this process only.
+        let is_own = may_be_member(&member).is_ok();
+        let sleepers = if is_own { Sleepers::Wake } else { Sleepers::Stay };
+        let (is_in, may) = (members::put(link, &member, sleepers), may_be_member(&member));
+        if nothing_comes(link) && may != Err(Apart::Ever) {
+            if may.is_err() {
+                link.leaves_set();
+            }
+        } else if !is_in || may.is_err() {
+            ledger::keep(number, Why::Member);
+            link.leaves_set();
+            leaving::leave(link, number);
+        }
+    } else {
+        // What it was there with is no more: from now on the kernel tells of it.
+        link.leaves_set();
+    }
+    link.let_go();
+}
+
+/// Somebody sees a set otherwise than by `epoll_wait` of this process: its members are the
+/// kernel's.
+#[cold]
+pub(super) fn is_seen(set: c_int) {
+    let entry = table::look(set);
+    if entry.kind() != Kind::Set {
+        return;
+    }
+    NUMBERS.keep(set, Why::Shared);
+    sole::spread(set);
+    fence(Ordering::SeqCst);
+    if let Some(row) = Row::of(entry.id()) {
+        row.each_of_all(|_| true, |link| leaving::leave(link, number_of(link)));
+    }
+}
+
+/// The same for each of these that is a set.
+#[inline]
+pub(super) fn are_seen(numbers: impl Iterator<Item = c_int>) {
+    for number in numbers {
+        if NUMBERS.look(number).kind() == Kind::Set {
+            is_seen(number);
+        }
+    }
+}
+
+/// The ring has nothing to say of it, now or ever: what it was is over.
+fn nothing_comes(link: Link) -> bool {
+    let is_done = |direction: omniverb_formats::Direction<_>| {
+        direction.head().is_stopped() && arrived::waiting(link) == 0
+    };
+    link.has(Note::Renewable) && link.inward().is_none_or(is_done)
+}
+
+/// Where events are told, and the kernel's call for a part of it.
+struct Call<'a, N> {
+    set: u32,
+    row: Row,
+    events: *mut libc::epoll_event,
+    most: usize,
+    native: &'a N,
+    /// What was found last, and was not told.
+    found: Cell<Option<News>>,
+    /// A thread that slept was woken to look at members anew.
+    is_nudged: &'a Cell<bool>,
+}
+
+impl<N: Fn(*mut libc::epoll_event, c_int, Limit) -> c_int> Call<'_, N> {
+    fn get(&self, at: usize) -> libc::epoll_event {
+        // SAFETY: one of the program's array that was written, wherever C has put it.
+        unsafe { self.events.add(at).read_unaligned() }
+    }
+
+    fn set(&self, at: usize, events: u32, data: u64) {
+        // SAFETY: the program's array has that many.
+        unsafe { self.events.add(at).write_unaligned(libc::epoll_event { events, u64: data }) }
+    }
+
+    /// Whether some ring has something to tell. [`Self::ask`] goes by what was seen then.
+    fn has_news(&self) -> bool {
+        let found = News::of(self.row);
+        let has = found.count > 0;
+        self.found.set(has.then_some(found));
+        has
+    }
+
+    /// What there is now, of the kernel's and of the rings.
+    fn ask(&self) -> c_int {
+        let found = self.found.take().unwrap_or_else(|| News::of(self.row));
+        let (waiting, is_ours) = (found.count, found.is_ours);
+        let turn = self.row.turn() as usize;
+        // The kernel must not take all places each time.
+        let kept = match self.most {
+            1 => waiting.min(turn & 1),
+            most => waiting.min(most / 2),
+        };
+        let mut by_kernel = 0;
+        // What the kernel has said a moment ago is true still.
+        if kept < self.most && !(is_ours && kept > 0 && self.row.was_asked()) {
+            let (now, places) = (clock::now(), self.most - kept);
+            let told = (self.native)(self.events, places as c_int, Limit::AtOnce);
+            if told < 0 {
+                return told;
+            }
+            by_kernel = told as usize;
+            self.row.asked(if by_kernel < places { now } else { 0 });
+        }
+        self.settle(by_kernel);
+        let mut count = by_kernel;
+        let mut left = None;
+        found.each(self.row, |link| {
+            if count == self.most {
+                left.get_or_insert(link);
+            }
+            count += self.tell(link, by_kernel, count);
+        });
+        if let Some(link) = left {
+            self.row.begins_with(link);
+        }
+        if by_kernel > 0 {
+            self.row.counts(by_kernel as u64);
+        }
+        awake::ages(self.row);
+        if count == 0 && kept > 0 {
+            // What places were kept for another thread has told of.
+            let told = (self.native)(self.events, self.most as c_int, Limit::AtOnce);
+            self.settle(told.max(0) as usize);
+            return told;
+        }
+        self.complete(by_kernel);
+        count as c_int
+    }
+
+    /// The same for a call that does not wait: what was there when it began, and goes another way
+    /// at this moment, is told of.
+    fn ask_once(&self) -> c_int {
+        let began = clock::now();
+        for _ in 0..MOVES {
+            let before = self.marks();
+            let told = self.ask();
+            if told != 0 {
+                return told;
+            }
+            let mut is_passing = false;
+            self.row.each_held(arrived::is_taken, |link| {
+                is_passing |= arrived::settles(link, began);
+                true
+            });
+            if !is_passing && self.marks() == before {
+                break;
+            }
+        }
+        0
+    }
+
+    /// Changes when bytes that were in a ring are not there any more.
+    fn marks(&self) -> u64 {
+        let mut all = 0_u64;
+        self.row.each_astir(|link| {
+            all = all.wrapping_add(arrived::mark(link));
+            true
+        });
+        all
+    }
+
+    /// Tells what the ring has to say of a member, behind the `count` events that there are, of
+    /// which the kernel has told the first. How many more there are.
+    fn tell(&self, link: Link, by_kernel: usize, count: usize) -> usize {
+        let (newest, told) = (newest(link), link.get(Word::Told));
+        if news(link) == 0 {
+            return 0;
+        }
+        let number = number_of(link);
+        if matches!(look::look_watched(link, number), Seen::Another) {
+            // It was closed unseen.
+            links::forget(number, link);
+            link.leaves_set();
+            return 0;
+        }
+        // It may be over: then there is no more than what was seen before.
+        mail::look();
+        let bits = news(link);
+        if bits == 0 {
+            return 0;
+        }
+        let (data, events) = (link.get(Word::Data), link.get(Word::Events) as u32);
+        let is_edge = events & EDGE != 0;
+        let same = (0..by_kernel).find(|at| self.get(*at).u64 == data);
+        // What an edge tells is all that is so; and behind an error there may be bytes.
+        let is_all = events & !OURS == 0 && look::is_recent(link, clock::now());
+        let is_error = bits & !READABLE != 0;
+        let kernels = match same.is_some() || is_error || is_edge && !is_all {
+            true => kernels(link, events),
+            false => 0,
+        };
+        // Others may have the same data. Otherwise it is what another thread has dealt with since.
+        let same = same.filter(|_| kernels != 0 || !self.has_another(link));
+        if same.is_none() && count == self.most {
+            return 0;
+        }
+        if is_edge && bits & READABLE != 0 {
+            let word = link.word(Word::Told);
+            let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
+            // One of those who wait is told.
+            if word.compare_exchange(told, newest, ok, err).is_err() {
+                return 0;
+            }
+        }
+        if bits & READABLE != 0 {
+            link.set(Word::Shown, newest);
+        }
+        self.row.tells(link);
+        match same {
+            Some(at) => self.set(at, self.get(at).events | bits, data),
+            None => self.set(count, bits | kernels, data),
+        }
+        usize::from(same.is_none())
+    }
+
+    /// Another member has the same data.
+    fn has_another(&self, link: Link) -> bool {
+        let mut found = false;
+        let is_same = |other: Link| {
+            other.get(Word::Data) == link.get(Word::Data) && other.index() != link.index()
+        };
+        self.row.each_of_all(is_same, |_| found = true);
+        found
+    }
+
+    /// An event tells all that is so, not only what is new. So those of the kernel's also tell of
+    /// bytes in the ring, of which was told before.
+    fn complete(&self, told: usize) {
+        if told == 0 {
+            return;
+        }
+        self.row.each_held(has_bytes, |link| {
+            let (data, events) = (link.get(Word::Data), link.get(Word::Events) as u32);
+            let readable = events & READABLE;
+            if readable == 0 || arrived::waiting(link) == 0 {
+                return true;
+            }
+            let lacks = |event: libc::epoll_event| {
+                let (bits, its) = (event.events, event.u64);
+                its == data && bits & readable == 0
+            };
+            if let Some(at) = (0..told).find(|at| lacks(self.get(*at)))
+                && arrived::is_readable(link, number_of(link))
+                && kernels(link, events) & self.get(at).events != 0
+            {
+                link.set(Word::Shown, newest(link));
+                self.set(at, self.get(at).events | readable, data);
+            }
+            true
+        });
+    }
+
+    /// Where the kernel has told of a member that its connection ends it may be a reset that only
+    /// we know of.
+    fn settle(&self, told: usize) {
+        let ends = |data: u64| {
+            let ends = |event: libc::epoll_event| event.events & ENDING != 0 && event.u64 == data;
+            (0..told).any(|at| ends(self.get(at)))
+        };
+        if (0..told).any(|at| self.get(at).events & ENDING != 0) {
+            residue::each_with_bytes(
+                |link| self.row.has(link) && ends(link.get(Word::Data)),
+                |link| _ = look::look_now(link, number_of(link)),
+            );
+        }
+    }
+
+    /// Looks for a moment, with all members welcome. What there is to tell; 0: nothing.
+    fn look_for_a_moment(&self, most: u64) -> c_int {
+        if !awake::welcomes(self.row, READABLE) {
+            return self.ask_first();
+        }
+        let is_there = || self.has_news();
+        let (told, how) =
+            welcome::look_for_a_moment(most, is_there, || self.ask(), || self.unread());
+        self.row.looked(how);
+        told
+    }
+
+    /// What others, who look, have still to read of what they were sent.
+    fn unread(&self) -> Unread {
+        let mut all = Unread::default();
+        residue::each_with_bytes(
+            |link| self.row.has(link),
+            |link| {
+                if let Some(outward) = link.outward() {
+                    all.place = all.place.wrapping_add(outward.place().position());
+                    all.links += u64::from(outward.is_welcome());
+                }
+            },
+        );
+        all
+    }
+
+    /// If there is something by the kernel no member need be sent away: who asks whether he may
+    /// send is told at once, and looks for an answer soon. Of others that is not worth a call.
+    fn ask_first(&self) -> c_int {
+        let mut is_any_welcome = false;
+        self.row.each_astir(|link| {
+            let asks = link.get(Word::Events) as u32 & libc::EPOLLOUT as u32 != 0;
+            is_any_welcome = asks && welcome::is_welcoming(link);
+            !is_any_welcome
+        });
+        if is_any_welcome { self.ask() } else { 0 }
+    }
+
+    /// Waits in the kernel; again, if it was woken only to look.
+    fn sleep(&self, mut limit: Limit) -> c_int {
+        loop {
+            let began = clock::milliseconds();
+            self.is_nudged.set(false);
+            let told = self.sleep_once(limit);
+            if told != 0 || !self.is_nudged.get() {
+                return told;
+            }
+            limit = limit.without(began);
+        }
+    }
+
+    /// Waits in the kernel, while no member is welcome.
+    fn sleep_once(&self, limit: Limit) -> c_int {
+        uncounted::falls_asleep(self.set);
+        awake::sends_away(self.row);
+        detach::settle();
+        let mut told = if self.has_news() { self.ask() } else { 0 };
+        // What there was another thread may have been told: a call that waits does not end for
+        // nothing.
+        if told == 0 {
+            let sleep = |limit| (self.native)(self.events, self.most as c_int, limit);
+            let was_short;
+            (told, was_short) = waking::asleep(|| {
+                let mut limit = limit;
+                if residue::leaves_unread() {
+                    if limit == Limit::AsAsked {
+                        let told = sleep(Limit::Shortly);
+                        if told != 0 || self.is_nudged.get() {
+                            return told;
+                        }
+                        limit = Limit::After(SHORTLY as u64);
+                    }
+                    residue::flush_all();
+                }
+                sleep(limit)
+            });
+            if told > 0 && was_short {
+                // Looking would have found it.
+                self.row.looked(Looked::Missed);
+            }
+        }
+        uncounted::wakes(self.set);
+        shadow::keeping_errno(mail::hear);
+        self.settle(told.max(0) as usize);
+        self.complete(told.max(0) as usize);
+        told
+    }
+}
+
+/// What the kernel shows of a member.
+fn kernels(link: Link, events: u32) -> u32 {
+    let wanted = PollFlags::from_bits_retain((events & !PRIVATE) as u16);
+    u32::from(shadow::events(number_of(link), wanted, 0).bits())
+}
+
+/// A set has no row. Who waits is counted then, so that nobody joins it who would not wake him; its
+/// row, if it has got one at this moment: then he is not.
+fn row_or_sleep(set: u32, wait: Wait) -> Option<Row> {
+    if wait == Wait::Never {
+        return None;
+    }
+    uncounted::falls_asleep(set);
+    let row = Row::of(set);
+    if row.is_some() {
+        uncounted::wakes(set);
+    }
+    row
+}
+
+/// `epoll_wait` and the like. `native` does what the program has called, for a part of the array
+/// perhaps, or the same without waiting.
+pub(super) fn wait(
+    set: c_int,
+    events: *mut libc::epoll_event,
+    most: c_int,
+    wait: Wait,
+    native: impl Fn(*mut libc::epoll_event, c_int, Limit) -> c_int,
+) -> c_int {
+    mail::look();
+    residue::give_back();
+    let is_nudged = Cell::new(false);
+    let native = |events, most, limit| {
+        let told = native(events, most, limit);
+        if told <= 0 || !epoll_wakeup::is_any() {
+            return told;
+        }
+        // SAFETY: the kernel has just written them.
+        let left = unsafe { epoll_wakeup::take_out(set, events, told) };
+        is_nudged.set(is_nudged.get() | left.is_some());
+        left.unwrap_or(told)
+    };
+    let entry = NUMBERS.look(set);
+    let id = if entry.kind() == Kind::Set { entry.id() } else { 0 };
+    let mut limit = Limit::AsAsked;
+    let row = loop {
+        if let Some(row) = Row::of(id).or_else(|| row_or_sleep(id, wait)) {
+            break row;
+        }
+        // Nobody is carried who is in it, and nobody will be before this is over, or it is nudged.
+        residue::flush_all();
+        let began = clock::milliseconds();
+        let told = native(events, most, limit);
+        if wait != Wait::Never {
+            uncounted::wakes(id);
+        }
+        if told != 0 || !is_nudged.take() {
+            return told;
+        }
+        limit = limit.without(began);
+    };
+    if events.is_null() || most <= 0 {
+        is_seen(set);
+        residue::flush_all();
+        return native(events, most, limit);
+    }
+    let (native, found, is_nudged) = (&native, Cell::new(None), &is_nudged);
+    let call = Call { set: id, row, events, most: most as usize, native, found, is_nudged };
+    let Wait::Until(most) = wait else { return call.ask_once() };
+    awake::welcomes_again(row, READABLE);
+    if call.has_news() {
+        let told = call.ask();
+        if told != 0 {
+            return told;
+        }
+    }
+    let told = if row.is_worth_looking() { call.look_for_a_moment(most) } else { call.ask_first() };
+    if told != 0 {
+        return told;
+    }
+    call.sleep(limit)
+}

@@ -1,0 +1,344 @@
+//! A socket goes back to the kernel, wholly: what was sent, and what was not received.
+//!
+//! Before anything is done with it that only the kernel can do, or that somebody does whom no
+//! library sees.
+
+use core::ffi::c_int;
+
+use omniverb_formats::layout::{CLOSED, SHUT_RECEIVE, SHUT_SEND};
+
+use super::links::{self, Link, Note, Word};
+use super::residue::{self, is_its};
+use super::{arrived, detach, ended, shadow};
+use crate::table::{self, MEMBERS, NUMBERS};
+use crate::{ledger, rows, sole};
+
+/// Neither direction goes on, now or, if it has no memory yet, ever. What was not received is still
+/// in the ring, for this process and those that it forks.
+pub(super) fn escape(link: Link, number: c_int) {
+    link.note(Note::Unwelcoming);
+    close_both(link, number);
+}
+
+/// The same for one whose bytes this process reads on.
+fn close_both(link: Link, number: c_int) {
+    link.note(Note::Kept);
+    stop(link, number);
+}
+
+/// The same for one that may come again.
+fn stop(link: Link, number: c_int) {
+    // Whoever brings the memory brings it and looks then whether this was said.
+    link.note(Note::Left);
+    core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+    if let Some(inward) = link.inward() {
+        inward.say_no_more();
+    }
+    if let Some(outward) = link.outward() {
+        outward.stop();
+        if is_its(link, number) {
+            residue::flush(link, number);
+        }
+    }
+}
+
+/// The same; what was sent is with the kernel then: somebody is about to send behind it who knows
+/// nothing of it.
+fn escape_wholly(link: Link, number: c_int) {
+    escape(link, number);
+    pass_all(link, number);
+}
+
+/// What was sent is with the kernel then.
+fn pass_all(link: Link, number: c_int) {
+    if residue::has_bytes(link) && is_its(link, number) {
+        residue::flush_wholly(link, number);
+    }
+}
+
+/// And what was not received goes through the kernel, too: the other end sees to that, by the next
+/// thing that it does.
+pub(super) fn leave(link: Link, number: c_int) {
+    escape_wholly(link, number);
+    if arrived::waiting(link) > 0
+        && let Some(inward) = link.inward()
+        && inward.leave().is_err()
+    {
+        link.note(Note::Broken);
+    }
+}
+
+/// The same; other programs are about to have it, too.
+fn hand_over(link: Link, number: c_int) {
+    link.note(Note::Shared);
+    leave(link, number);
+}
+
+/// Nothing more is sent but by the kernel; what was sent is with it then. What comes in goes on as
+/// it did.
+pub(super) fn stop_sending(number: c_int) {
+    let Some(link) = links::enter(number) else { return };
+    link.note(Note::Kept);
+    link.note(Note::Left);
+    core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+    if let Some(outward) = link.outward() {
+        outward.stop();
+        if residue::has_bytes(link) && is_its(link, number) {
+            residue::flush_wholly(link, number);
+        }
+    }
+    link.let_go();
+}
+
+/// Those end that the broker has said are over: nothing more comes by them, either way. What we
+/// have sent goes through the kernel; what it has no room for now it gets by the next calls, since
+/// nobody sends behind it but us. What this process has seen and not received it reads, since the
+/// other end may do nothing but compute from now on, and who was told of bytes would not find them.
+/// Whatever that writes from now on is not looked at ([`detach`]).
+pub(super) fn those_that_are_over() {
+    links::each(|number, link| {
+        if link.has(Note::Parted) {
+            ledger::parted(number, link.get(Word::Cookie));
+            link.unnote(Note::Parted);
+            link.note(Note::Over);
+            close_both(link, number);
+            detach::detach(link, number, detach::Why::NotAllowed);
+            residue::may_have_bytes(link);
+        }
+    });
+}
+
+/// The same for a number, if it has a link.
+pub(super) fn leave_number(number: c_int) {
+    if let Some(link) = links::enter(number) {
+        leave(link, number);
+        link.let_go();
+    }
+}
+
+/// The same; what was not received is read in the ring.
+pub(super) fn leave_unread_here(number: c_int) {
+    if let Some(link) = links::enter(number) {
+        escape_wholly(link, number);
+        link.let_go();
+    }
+}
+
+/// Somebody else is about to have it, too.
+pub(super) fn pass_number(number: c_int) {
+    if let Some(link) = links::enter(number) {
+        hand_over(link, number);
+        link.let_go();
+    }
+}
+
+/// What the number had is no more, and nobody saw that.
+#[cold]
+pub(super) fn forget(number: c_int) {
+    if let Some((link, _)) = links::take(number) {
+        link.let_go();
+    }
+}
+
+/// A number is about to be closed.
+pub(super) fn close(number: c_int) {
+    let escaped = links::enter(number).and_then(|link| {
+        // Who sends by it from now on does so by the kernel, and behind what is in the ring only as
+        // long as the number is for the link.
+        let is_last = link.get(Word::Numbers) == 1 && link.get(Word::Memory) != 0;
+        let escapes = is_last && is_its(link, number);
+        if escapes {
+            escape(link, number);
+        }
+        link.let_go();
+        escapes.then_some(link.index())
+    });
+    let taken = links::take(number);
+    // A call that is under way, by this link or by one that the socket had before, may use the
+    // socket for as long as it likes. A fork that is counting at this moment is to see that, too.
+    let is_in_use = taken.is_some_and(|(link, _)| link.is_in_use())
+        || ended::are_any() && shadow::cookie(number).is_some_and(ended::is_used);
+    if is_in_use {
+        sole::slips(number);
+    }
+    let Some((link, is_last)) = taken else { return };
+    if is_last {
+        link.leaves_set();
+    }
+    let has_escaped = escaped == Some(link.index());
+    if is_last && (has_escaped || is_its(link, number)) {
+        if link.get(Word::Memory) != 0 {
+            if !has_escaped {
+                escape(link, number);
+            }
+            end(link, number);
+        } else if !link.has(Note::Shared) && !link.has(Note::Returned) {
+            // The broker may have its duplicate still, which would put the end off.
+            leave_sets(number);
+            shadow::end_now(number);
+        }
+    }
+    link.let_go();
+    links::free_left();
+}
+
+/// No set has what is open at a number any more. The kernel sees to that when nobody has it any
+/// more, and would tell of it until then.
+fn leave_sets(number: c_int) {
+    MEMBERS.of_number(number, table::look(number).id(), |member| {
+        if let Some(set) = NUMBERS.numbers_of(member.set).next() {
+            shadow::leave_set(set, number);
+        }
+    });
+}
+
+/// The last number of this process is, of a link that has escaped.
+fn end(link: Link, number: c_int) {
+    if link.has(Note::Shared) {
+        return;
+    }
+    link.say(CLOSED);
+    if residue::has_bytes(link) && !residue::flush(link, number) {
+        // The kernel has no room for it: it is not to look as if that were the end.
+        return shadow::close_will_reset(number);
+    }
+    let Some(inward) = link.inward() else { return };
+    // Natively bytes that nobody has received make the end a reset. What comes from now on the
+    // other end takes back, and the kernel resets for it.
+    if !inward.place().is_taken() && inward.leave().is_ok_and(|bytes| bytes > 0) {
+        shadow::close_will_reset(number);
+    }
+}
+
+/// A socket is about to be shut down.
+pub(super) fn shut(number: c_int, how: c_int) {
+    let Some(link) = links::enter(number) else { return };
+    let (receives, sends) = match how {
+        libc::SHUT_RD => (true, false),
+        libc::SHUT_WR => (false, true),
+        libc::SHUT_RDWR => (true, true),
+        _ => (false, false),
+    };
+    if !is_its(link, number) {
+        // Another socket's that came here unseen.
+        links::forget(number, link);
+        link.let_go();
+        return;
+    }
+    if receives {
+        // The other end is told of this in the link's memory: it would not be in another one.
+        link.note(Note::Kept);
+    }
+    if (sends || receives) && link.get(Word::Memory) == 0 {
+        // Then it gets none, for the same reason.
+        link.note(Note::Kept);
+        link.note(Note::Left);
+        core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+    }
+    if sends && let Some(outward) = link.outward() {
+        outward.stop();
+        residue::flush_wholly(link, number);
+        link.say(SHUT_SEND);
+    }
+    if receives && let Some(inward) = link.inward() {
+        link.note(Note::Unwelcoming);
+        link.say(SHUT_RECEIVE);
+        inward.say_no_more();
+    }
+    link.let_go();
+}
+
+/// All of them go back.
+pub(super) fn all() {
+    links::each(|number, link| leave(link, number));
+}
+
+/// Programs that know nothing of us are about to have those of which `is_handed_over` says so.
+pub(super) fn hand_all_over(is_handed_over: impl Fn(c_int) -> bool) {
+    links::each(|number, link| {
+        if is_handed_over(number) {
+            hand_over(link, number);
+        } else {
+            escape_wholly(link, number);
+        }
+    });
+}
+
+/// The same; nothing happens to all others.
+pub(super) fn hand_over_those(which: impl Fn(c_int) -> bool) {
+    links::each(|number, link| {
+        if which(number) {
+            hand_over(link, number);
+        }
+    });
+}
+
+/// How long other processes have what this one has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// Nobody will ever know when they have it no more.
+    ForGood,
+    /// They are counted. The other end sends no more either, so that both can forget the link.
+    Counted,
+}
+
+/// Other processes are about to have all sockets that this one has, and the links, too.
+pub(super) fn share(how: Sharing) {
+    links::each(|number, link| {
+        let renews = how == Sharing::Counted;
+        link.note(Note::Shared);
+        link.note(Note::Unwelcoming);
+        if renews {
+            stop(link, number)
+        } else {
+            close_both(link, number)
+        }
+        pass_all(link, number);
+        if renews {
+            ends_both_ways(link);
+        }
+        detach::detach(link, number, detach::Why::Shared);
+    });
+}
+
+/// What this side does not send any more the other one does not, either: it may come again.
+fn ends_both_ways(link: Link) {
+    // Whatever it was left for besides is noted, before this or behind it.
+    if !link.has(Note::Kept) {
+        if let Some(inward) = link.inward() {
+            inward.stop();
+        }
+        link.note(Note::Renewable);
+    }
+}
+
+/// A link is not worth its while: the kernel has its socket for some time. What is in it is read
+/// there.
+pub(super) fn rest(link: Link, number: c_int) {
+    link.note(Note::Rested);
+    stop(link, number);
+    ends_both_ways(link);
+}
+
+/// In a child: links that its parent has got while it was made are the parent's alone.
+pub(super) fn forget_unshared() {
+    links::each(|number, link| {
+        if !link.has(Note::Shared) {
+            forget(number);
+        }
+    });
+}
+
+/// The process ends: what becomes of each socket is what becomes of one that is closed.
+pub(super) fn finish() {
+    links::each(|number, link| {
+        if rows::are_any() {
+            // Others of the family are to know.
+            link.tells_worth();
+        }
+        if is_its(link, number) && link.get(Word::Memory) != 0 {
+            escape(link, number);
+            end(link, number);
+        }
+    });
+}

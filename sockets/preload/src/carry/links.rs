@@ -1,0 +1,592 @@
+//! The links of this process: which descriptor has one, and what is known of it here.
+//!
+//! A link is a row of words that is made when its socket is offered, and used again when nobody
+//! holds it any more: a descriptor number that is for it, or a call that is under way. A call that
+//! is left by `longjmp` or cancellation never lets go: then its memory stays, and nothing else. A
+//! short call has a link in hand without holding it ([`super::brief`]), which is looked at when
+//! nobody holds it any more.
+//!
+//! Who goes through many links only to see whether any is to be dealt with does so at a glance
+//! ([`Link::glance`]), without holding each. So where a link's memory once was there is always
+//! something: when it ends zeros come there, and the next link of this row.
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+
+use omniverb_formats::layout::RING;
+use omniverb_formats::{Direction, brief, layout};
+use omniverb_ring::WordMemory;
+use omniverb_connection::descriptors::{PIECE, Room};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use rustix::thread::sched_yield;
+
+use super::bits::{self, Bits};
+pub(super) use super::word::{ASTIR, Note, Word};
+use super::word::{ENDS, LEFT, MOST, WORDS};
+use super::{astir, dirty, over, worth};
+use crate::place;
+use crate::room::Pieces;
+use crate::shared;
+
+/// The memory of a link.
+pub(super) type Memory = shared::Memory<{ layout::BYTES }>;
+
+/// How often it is looked whether short calls are over, and how many of these times without giving
+/// the processor away.
+const TRIES: u32 = 200;
+const TRIES_AWAKE: u32 = 100;
+
+/// Sockets are carried at all.
+static IS_ON: AtomicBool = AtomicBool::new(false);
+
+const IN_PIECE: usize = PIECE / WORDS;
+const _: () = assert!(Word::Heard as usize + 1 < WORDS && PIECE.is_multiple_of(WORDS));
+
+static ROWS: Pieces<{ MOST / IN_PIECE }> = Pieces::new();
+/// One more than the highest row ever used.
+static END: AtomicU32 = AtomicU32::new(0);
+/// No row before this one is free, as far as is known: so new links have few rows.
+static FREE: AtomicU32 = AtomicU32::new(0);
+/// For each descriptor number: one more than its row, or 0.
+static NUMBERS: Pieces<{ 1 << 10 }> = Pieces::new();
+/// How often a number was given one.
+static GIVEN: AtomicU64 = AtomicU64::new(0);
+/// Links that nobody has any more, whose memory and rows somebody is still at; and there are some.
+static LEFT_ROWS: [AtomicU64; bits::WORDS] = [const { AtomicU64::new(0) }; bits::WORDS];
+static ARE_LEFT: AtomicBool = AtomicBool::new(false);
+
+fn left() -> Bits {
+    Bits::new(&LEFT_ROWS)
+}
+
+/// Links that had memory and have ended, and bytes that were put into their rings.
+static CARRIED: AtomicU64 = AtomicU64::new(0);
+static PUT: AtomicU64 = AtomicU64::new(0);
+
+/// One of them: its row of words ([`Word`]).
+#[derive(Clone, Copy)]
+pub(crate) struct Link {
+    row: &'static [AtomicU64; WORDS],
+    index: u32,
+}
+
+impl Link {
+    /// The row of an index. Whoever has it by that must hold it already, or have a turn at it.
+    #[inline(always)]
+    pub(super) fn at(index: u32) -> Option<Link> {
+        let (piece, at) = (index as usize / IN_PIECE, index as usize % IN_PIECE);
+        let rows = match ROWS.piece(piece) {
+            Some(rows) => rows,
+            None => ROWS.make(piece)?,
+        };
+        Some(Link { row: &rows.as_chunks::<WORDS>().0[at], index })
+    }
+
+    pub(super) fn index(self) -> u32 {
+        self.index
+    }
+
+    #[inline(always)]
+    pub(super) fn word(self, word: Word) -> &'static AtomicU64 {
+        &self.row[word as usize]
+    }
+
+    #[inline(always)]
+    pub(super) fn get(self, word: Word) -> u64 {
+        self.word(word).load(Ordering::Acquire)
+    }
+
+    #[inline(always)]
+    pub(super) fn set(self, word: Word, value: u64) {
+        self.word(word).store(value, Ordering::Release);
+    }
+
+    #[inline(always)]
+    pub(super) fn has(self, note: Note) -> bool {
+        self.get(Word::Notes) & note as u64 != 0
+    }
+
+    pub(super) fn note(self, note: Note) {
+        self.word(Word::Notes).fetch_or(note as u64, Ordering::AcqRel);
+    }
+
+    pub(super) fn unnote(self, note: Note) {
+        self.word(Word::Notes).fetch_and(!(note as u64), Ordering::AcqRel);
+    }
+
+    /// Bytes that may be in the ring: should they be taken back the kernel has to have room for
+    /// them, with what it needs to keep them.
+    #[inline(always)]
+    pub(super) fn room(self) -> usize {
+        RING.min(self.get(Word::Room) as usize / 2)
+    }
+
+    /// Its memory, if it has come.
+    #[inline(always)]
+    pub(super) fn memory(self) -> Option<Memory> {
+        match self.get(Word::Memory) {
+            0 => None,
+            base => Some(Memory::new(base as usize)),
+        }
+    }
+
+    /// Bytes that go out.
+    #[inline(always)]
+    pub(super) fn outward(self) -> Option<Direction<Memory>> {
+        Some(Direction::new(self.memory()?, self.get(Word::Side) as usize))
+    }
+
+    /// Bytes that come in.
+    #[inline(always)]
+    pub(super) fn inward(self) -> Option<Direction<Memory>> {
+        Some(Direction::new(self.memory()?, 1 - self.get(Word::Side) as usize))
+    }
+
+    /// The word that changes with all that comes; `None`: it has no memory. For who holds it, or
+    /// only looks: it may be another link's by now.
+    #[inline(always)]
+    pub(super) fn glance(self) -> Option<u64> {
+        let found = self.get(Word::Glance);
+        if found == 0 {
+            return None;
+        }
+        let memory = Memory::new(found as usize & !1);
+        Some(memory.load(layout::word(found as usize & 1, layout::HEAD), Ordering::Acquire))
+    }
+
+    /// Its memory has come. Whoever looks for it sees all that was said of it before.
+    pub(super) fn has_come(self, base: *mut c_void, side: u64) {
+        self.set(Word::Side, side);
+        self.set(Word::Home, base as u64);
+        self.set(Word::Quiet, ASTIR);
+        self.set(Word::Glance, base as u64 | (1 - (side & 1)));
+        self.word(Word::Memory).store(base as u64, Ordering::SeqCst);
+    }
+
+    /// It may have something to tell of in its set, if it is in one, as everybody sees who looks
+    /// after this.
+    pub(super) fn stirs(self) {
+        if let Some(astir) = astir::of(self.get(Word::Set)) {
+            self.word(Word::Quiet).swap(ASTIR, Ordering::SeqCst);
+            astir.put(self.index);
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// Who waits in its set looks at it closely at once.
+    pub(super) fn looks_at_once(self) {
+        if self.get(Word::Looks) != 0 {
+            self.set(Word::Looks, 0);
+            self.set(Word::Later, 0);
+        }
+    }
+
+    /// It is in no set any more.
+    pub(super) fn leaves_set(self) {
+        if let Some(astir) = astir::of(self.get(Word::Set)) {
+            astir.take(self.index);
+            self.set(Word::Set, 0);
+        }
+    }
+
+    /// There is an error that is to be told, once.
+    pub(super) fn fails(self, error: c_int) {
+        self.set(Word::Error, error as u64);
+        self.stirs();
+    }
+
+    /// Where its memory is to be mapped; null: wherever the kernel likes.
+    pub(super) fn home(self) -> *mut c_void {
+        self.get(Word::Home) as *mut c_void
+    }
+
+    /// Says something of this side.
+    pub(super) fn say(self, what: u64) {
+        if let Some(memory) = self.memory() {
+            let at = layout::word(self.get(Word::Side) as usize, layout::SAID);
+            memory.word(at).fetch_or(what, Ordering::AcqRel);
+        }
+    }
+
+    /// What the other side has said.
+    pub(super) fn said(self) -> u64 {
+        let at = layout::word(1 - self.get(Word::Side) as usize, layout::SAID);
+        self.memory().map_or(0, |memory| memory.load(at, Ordering::Acquire))
+    }
+
+    /// What the broker is told to call it by.
+    pub(super) fn tag(self) -> u64 {
+        u64::from(self.index) | self.get(Word::Turn) << 32
+    }
+
+    /// The link of a tag, if that is still its.
+    pub(super) fn of_tag(tag: u64) -> Option<Link> {
+        let index = tag as u32;
+        if index >= end() {
+            return None;
+        }
+        let link = hold(index)?;
+        if link.tag() == tag {
+            return Some(link);
+        }
+        link.let_go();
+        None
+    }
+
+    /// The row that a tag names, or once named.
+    fn was_of_tag(tag: u64) -> Option<Link> {
+        let index = tag as u32;
+        if index < end() { Link::at(index) } else { None }
+    }
+
+    /// Holds it, if anybody does.
+    #[inline(always)]
+    fn hold(self) -> bool {
+        let more = |holders: u64| (1..ENDS).contains(&holders).then_some(holders + 1);
+        // In one order with who takes a number's link away, and looks then who holds it.
+        self.word(Word::Holders).fetch_update(Ordering::SeqCst, Ordering::Acquire, more).is_ok()
+    }
+
+    /// Somebody holds it but the caller, and but numbers: a call is under way.
+    pub(super) fn is_in_use(self) -> bool {
+        let holders = self.word(Word::Holders).load(Ordering::SeqCst);
+        holders > 1 + self.get(Word::Numbers) || self.is_in_short_call()
+    }
+
+    fn turns(self) -> [u64; 2] {
+        brief::who([Word::Writer, Word::Reader].map(|turn| self.word(turn)))
+    }
+
+    /// A call is under way that has it in hand without holding it ([`super::brief`]).
+    fn is_in_short_call(self) -> bool {
+        self.turns() != [0; 2]
+    }
+
+    /// Such calls are over, or are soon, which is waited for. Nobody else comes: no number is for
+    /// this link any more. `false`: this thread is in the middle of one, or they take too long.
+    fn short_calls_end(self) -> bool {
+        for tried in 0..TRIES {
+            let turns = self.turns();
+            if turns == [0; 2] {
+                return true;
+            }
+            if turns.contains(&place::this_thread()) {
+                return false;
+            }
+            if tried < TRIES_AWAKE { core::hint::spin_loop() } else { sched_yield() }
+        }
+        false
+    }
+
+    /// Holds it no more.
+    #[inline(always)]
+    pub(super) fn let_go(self) {
+        let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
+        // It is nobody else's before its end has come.
+        let less = |holders: u64| Some(if holders == 1 { ENDS } else { holders.wrapping_sub(1) });
+        if self.word(Word::Holders).fetch_update(ok, err, less) == Ok(1) {
+            self.end();
+        }
+    }
+
+    /// Bytes that this side has ever put into the ring.
+    fn has_put(self) -> u64 {
+        self.outward().map_or(0, |direction| direction.head().position())
+    }
+
+    /// Bytes that it has carried both ways, as it says.
+    pub(super) fn has_carried(self) -> u64 {
+        let had = self.inward().map_or(0, |direction| direction.place().position());
+        self.has_put().wrapping_add(had)
+    }
+
+    /// It is counted whether it was worth what it has cost, at its end.
+    pub(super) fn tells_worth(self) {
+        // Otherwise it had no time to carry anything.
+        if !self.has(Note::Shared) && !self.has(Note::Renewable) {
+            worth::ended(self.has_carried());
+        }
+    }
+
+    /// Nobody holds it, nor can, before its row is used anew.
+    #[cold]
+    fn end(self) {
+        if self.get(Word::Dirty) != 0 || dirty::all().has(self.index) {
+            dirty::take(self.index, self.word(Word::Dirty));
+        }
+        self.tells_worth();
+        if self.get(Word::Memory) != 0 {
+            over::put(self.get(Word::Name));
+            CARRIED.fetch_add(1, Ordering::Relaxed);
+            PUT.fetch_add(self.has_put(), Ordering::Relaxed);
+        }
+        if self.short_calls_end() {
+            self.frees();
+        } else {
+            self.word(Word::Holders).store(LEFT, Ordering::Release);
+            left().put(self.index);
+            ARE_LEFT.store(true, Ordering::Release);
+        }
+    }
+
+    /// Its memory goes, and its row is nobody's.
+    fn frees(self) {
+        let base = self.get(Word::Memory);
+        if base != 0 {
+            let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+            // SAFETY: the link's own mapping, which nobody uses any more, but for who looks at it
+            // at a glance.
+            let zeros = unsafe {
+                mmap_anonymous(base as *mut c_void, layout::BYTES, ProtFlags::READ, flags)
+            };
+            if zeros.is_err() {
+                // What is there now nobody knows: it is not used any more.
+                self.set(Word::Glance, 0);
+                self.set(Word::Home, 0);
+            }
+            self.set(Word::Memory, 0);
+        }
+        self.set(Word::Holders, 0);
+        FREE.fetch_min(self.index, Ordering::AcqRel);
+    }
+}
+
+/// From now on.
+pub(super) fn turn_on() {
+    IS_ON.store(true, Ordering::Release);
+}
+
+/// Nothing more is carried in this process.
+pub(super) fn turn_off() {
+    IS_ON.store(false, Ordering::Release);
+}
+
+/// Sockets may be carried in this process.
+#[inline(always)]
+pub(super) fn is_on() -> bool {
+    IS_ON.load(Ordering::Relaxed)
+}
+
+#[inline(always)]
+fn word_of(number: c_int) -> Option<&'static AtomicU64> {
+    let number = usize::try_from(number).ok()?;
+    NUMBERS.piece(number / PIECE)?.get(number % PIECE)
+}
+
+/// Whether a number has one.
+#[inline]
+pub(super) fn has(number: c_int) -> bool {
+    is_on() && word_of(number).is_some_and(|word| word.load(Ordering::Acquire) != 0)
+}
+
+/// The link of a number, held until it is let go.
+#[inline(always)]
+pub(super) fn enter(number: c_int) -> Option<Link> {
+    let (link, is_its) = find(number)?;
+    if !link.hold() {
+        return None;
+    }
+    if is_its() {
+        return Some(link);
+    }
+    link.let_go();
+    None
+}
+
+/// The link of a number, of which nobody keeps it so far, and what says whether it still is that:
+/// to be asked by who has seen to that it stays.
+#[inline(always)]
+pub(super) fn find(number: c_int) -> Option<(Link, impl FnOnce() -> bool)> {
+    if !is_on() {
+        return None;
+    }
+    let word = word_of(number)?;
+    let found = word.load(Ordering::Acquire);
+    if found == 0 || !place::is_ours() {
+        return None;
+    }
+    let link = Link::at((found - 1) as u32)?;
+    Some((link, move || word.load(Ordering::SeqCst) == found))
+}
+
+/// Frees those that nobody has any more, as far as that can be now.
+pub(super) fn free_left() {
+    if !ARE_LEFT.load(Ordering::Relaxed) || !ARE_LEFT.swap(false, Ordering::AcqRel) {
+        return;
+    }
+    left().each(0, end(), |index| {
+        let Some(link) = Link::at(index) else { return true };
+        let (holders, ok, err) = (link.word(Word::Holders), Ordering::AcqRel, Ordering::Relaxed);
+        if holders.compare_exchange(LEFT, ENDS, ok, err).is_err() {
+            return true;
+        }
+        if link.is_in_short_call() {
+            holders.store(LEFT, Ordering::Release);
+            ARE_LEFT.store(true, Ordering::Release);
+        } else {
+            left().take(index);
+            link.frees();
+        }
+        true
+    });
+}
+
+/// A row that nobody has, held twice: by a number, and by who makes it.
+fn claim() -> Option<Link> {
+    free_left();
+    let first = FREE.load(Ordering::Acquire);
+    // What is known of free ones is old where several threads make some at a time.
+    (first..MOST as u32).chain(0..first).filter_map(Link::at).find(|link| {
+        let holders = link.word(Word::Holders);
+        let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
+        // A turn that is taken for good (in the middle of a call, of a thread that a child of
+        // `fork` does not have) would be in its way.
+        let is_ours = holders.load(Ordering::Relaxed) == 0
+            && !link.is_in_short_call()
+            && holders.compare_exchange(0, 2, ok, err).is_ok();
+        if is_ours {
+            _ = FREE.compare_exchange(first, link.index + 1, ok, err);
+        }
+        is_ours
+    })
+}
+
+/// A new one for a number that has none.
+pub(super) fn make(number: c_int) -> Option<Link> {
+    let at = usize::try_from(number).ok()?;
+    let piece = NUMBERS.make(at / PIECE)?;
+    let link = claim()?;
+    END.fetch_max(link.index + 1, Ordering::AcqRel);
+    link.leaves_set();
+    let (turn, home) = (link.get(Word::Turn).wrapping_add(1) & 0x7fff_ffff, link.home());
+    // Somebody who has come too late may have one of these turns, and gives it back himself.
+    let stays = [Word::Holders, Word::Writer, Word::Reader].map(|word| word as usize);
+    let others = link.row.iter().enumerate().filter(|(at, _)| !stays.contains(at));
+    others.for_each(|(_, word)| word.store(0, Ordering::Relaxed));
+    link.set(Word::Turn, turn);
+    link.set(Word::Home, home as u64);
+    link.set(Word::Numbers, 1);
+    let word = &piece[at % PIECE];
+    GIVEN.fetch_add(1, Ordering::SeqCst);
+    let ours = u64::from(link.index) + 1;
+    if word.compare_exchange(0, ours, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        return Some(link);
+    }
+    link.set(Word::Numbers, 0);
+    link.let_go();
+    link.let_go();
+    None
+}
+
+/// A number is for something else, or nothing, from now on: its link, held, and whether no other
+/// number is for it.
+pub(super) fn take(number: c_int) -> Option<(Link, bool)> {
+    let found = word_of(number)?.swap(0, Ordering::SeqCst);
+    let link = Link::at(u32::try_from(found.checked_sub(1)?).ok()?)?;
+    let is_last = link.word(Word::Numbers).fetch_sub(1, Ordering::AcqRel) == 1;
+    Some((link, is_last))
+}
+
+/// The number is for something else, or nothing, without anybody having seen that: if it is still
+/// said to be for this link, it is no more. `false`: it was given up, and perhaps given to another
+/// socket, by somebody else.
+pub(super) fn forget(number: c_int, link: Link) -> bool {
+    let Some(word) = word_of(number) else { return false };
+    let ours = u64::from(link.index) + 1;
+    // The row is not used anew as long as the caller holds it: so this is the same link.
+    let is_ours = word.compare_exchange(ours, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+    if is_ours {
+        link.word(Word::Numbers).fetch_sub(1, Ordering::AcqRel);
+        link.let_go();
+    }
+    is_ours
+}
+
+/// One more than the highest index that a link ever had.
+pub(super) fn end() -> u32 {
+    END.load(Ordering::Acquire)
+}
+
+/// The link of an index, held, if there is one.
+#[inline]
+pub(super) fn hold(index: u32) -> Option<Link> {
+    let link = Link::at(index)?;
+    link.hold().then_some(())?;
+    if link.get(Word::Numbers) > 0 {
+        return Some(link);
+    }
+    link.let_go();
+    None
+}
+
+/// A number that is for a link, held.
+pub(super) fn number_of(link: Link) -> Option<c_int> {
+    let ours = u64::from(link.index) + 1;
+    let is_its =
+        |number: c_int| word_of(number).is_some_and(|word| word.load(Ordering::Acquire) == ours);
+    let first = link.get(Word::Number) as c_int;
+    if is_its(first) {
+        return Some(first);
+    }
+    // It has duplicates, and was offered by one that is no more.
+    (0..crate::table::NUMBERS.end()).find(|number| is_its(*number))
+}
+
+/// Somebody holds the link of a tag, be it a number or a call.
+pub(super) fn is_held(tag: u64) -> bool {
+    Link::was_of_tag(tag).is_some_and(|link| {
+        let holders = link.word(Word::Holders).load(Ordering::SeqCst);
+        (1..ENDS).contains(&holders) && link.tag() == tag
+    })
+}
+
+/// The cookie of its socket.
+pub(super) fn cookie_of(tag: u64) -> u64 {
+    Link::was_of_tag(tag).map_or(0, |link| link.get(Word::Cookie))
+}
+
+/// How many there were with memory, and how many bytes were put into their rings: for reports.
+pub(super) fn count() -> (u64, u64) {
+    let (mut links, mut bytes) = (CARRIED.load(Ordering::Relaxed), PUT.load(Ordering::Relaxed));
+    for link in (0..end()).filter_map(Link::at) {
+        if link.hold() {
+            links += u64::from(link.memory().is_some());
+            bytes = bytes.wrapping_add(link.has_put());
+            link.let_go();
+        }
+    }
+    (links, bytes)
+}
+
+/// Another number is for the same.
+pub(super) fn copy(from: c_int, to: c_int) {
+    let Some(link) = enter(from) else { return };
+    let piece = usize::try_from(to).ok().and_then(|to| NUMBERS.make(to / PIECE));
+    if let Some(piece) = piece {
+        GIVEN.fetch_add(1, Ordering::SeqCst);
+        // The hold of this call becomes the number's.
+        link.word(Word::Numbers).fetch_add(1, Ordering::AcqRel);
+        let was = piece[to as usize % PIECE].swap(u64::from(link.index) + 1, Ordering::AcqRel);
+        debug_assert!(was == 0);
+    } else {
+        link.let_go();
+    }
+}
+
+/// Calls with each number that has one, and that.
+pub(super) fn each(mut with: impl FnMut(c_int, Link)) {
+    let given = GIVEN.load(Ordering::SeqCst);
+    let mut left = (0..end()).filter_map(Link::at).map(|link| link.get(Word::Numbers)).sum::<u64>();
+    let end = crate::table::NUMBERS.end();
+    for number in 0..end {
+        // Otherwise what was counted may be others than those that are found.
+        if left == 0 && GIVEN.load(Ordering::SeqCst) == given {
+            return;
+        }
+        if let Some(link) = enter(number) {
+            left = left.saturating_sub(1);
+            with(number, link);
+            link.let_go();
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Which links are in which epoll set.
+//!
+//! A set with such members has a row. What a member was put there with is in its link's words, and
+//! a link is in one set at most. A thread that sleeps in a set has not looked for members that join
+//! later: `epoll_ctl` wakes it ([`super::epoll_wakeup`]); a member that gets its link there is the
+//! kernel's. So sleepers of all sets are counted, whether those have a row by then or not.
+//!
+//! A set is named by its id, which no other one gets ([`crate::table`]). So a row is of no use any
+//! more when no number has that id.
+
+use core::ffi::c_int;
+use core::sync::atomic::{Ordering, fence};
+
+use omniverb_connection::descriptors::{Kind, Member, Why};
+
+use omniverb_formats::Direction;
+
+use super::links::{Link, Memory, Word};
+pub(super) use super::row::{Looked, Row};
+use super::{arrived, epoll_wakeup};
+use crate::sole;
+use crate::table::{MEMBERS, NUMBERS};
+
+/// What only the kernel keeps count of: who was told, and that others are not.
+pub(super) const NOT_OURS: u32 =
+    (libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;
+
+/// How often a link is put where its socket is, which others change at the same time.
+const TRIES: u32 = 8;
+
+/// Looking would have been worth it for who waits in the set that a link is in.
+pub(super) fn looks_again(link: Link) {
+    if let Some(row) = Row::with(link) {
+        row.looked(Looked::Missed);
+    }
+}
+
+/// Some number is for the set of this id.
+pub(super) fn is_open(set: u32) -> bool {
+    NUMBERS.numbers_of(set).next().is_some()
+}
+
+/// What becomes of threads that sleep in a set that a member joins.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sleepers {
+    /// They are woken to look at it, if need be.
+    Wake,
+    /// They sleep on, and the member cannot join.
+    Stay,
+}
+
+/// A link is in a set, with these events; or it was, and they have changed. `false`: it is in none.
+pub(super) fn put(link: Link, member: &Member, sleepers: Sleepers) -> bool {
+    let Some(row) = Row::claim(member.set) else { return false };
+    let mine = row.name();
+    let word = link.word(Word::Set);
+    if let Some(other) = Row::with(link)
+        && !other.is(row)
+    {
+        if is_open(other.set()) {
+            return false;
+        }
+        link.leaves_set();
+    }
+    link.set(Word::Data, member.data);
+    link.set(Word::Events, u64::from(member.events));
+    // What there is now is news.
+    link.set(Word::Told, 0);
+    row.comes(link);
+    let found = word.compare_exchange(0, mine, Ordering::SeqCst, Ordering::Acquire);
+    if found.is_err_and(|now| now != mine) {
+        return false;
+    }
+    fence(Ordering::SeqCst);
+    // If its memory is still to come it is astir from then on ([`Link::has_come`]).
+    if link.word(Word::Memory).load(Ordering::SeqCst) != 0 {
+        link.stirs();
+    }
+    // Who sleeps has not looked for it, or not for these events.
+    let may_wake = sleepers == Sleepers::Wake;
+    if row.has_sleepers() && !(may_wake && (has_nothing(link) || epoll_wakeup::wake(member.set))) {
+        link.leaves_set();
+        return false;
+    }
+    true
+}
+
+/// There is nothing in the ring, and nothing comes there while somebody sleeps in the set.
+fn has_nothing(link: Link) -> bool {
+    let is_empty =
+        |inward: Direction<Memory>| !inward.may_be_welcome() && arrived::is_all_read(&inward);
+    link.get(Word::Error) == 0 && link.inward().is_none_or(is_empty)
+}
+
+/// A link is in the set that its socket is in, as the table says, and alone there as far as others
+/// that wait are concerned. `false`: it cannot be carried where it is.
+pub(super) fn join(link: Link, number: c_int, id: u32) -> bool {
+    // What is read may be old by the time it is written: so it is read again until it is the same.
+    // Whoever changes the table does that first, and looks for the link then.
+    let mut found = membership(number, id);
+    for _ in 0..TRIES {
+        match found {
+            Err(_) => return false,
+            Ok(None) => link.leaves_set(),
+            Ok(Some(member)) if !put(link, &member, Sleepers::Stay) => return false,
+            Ok(Some(_)) => {}
+        }
+        fence(Ordering::SeqCst);
+        let now = membership(number, id);
+        if now == found {
+            return true;
+        }
+        found = now;
+    }
+    false
+}
+
+/// Why what is open at a number cannot be carried while it is a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Apart {
+    /// Others have the set, too, for the time being.
+    Now,
+    /// It never can be.
+    Ever,
+}
+
+/// Whether what is open at a number may be carried while it is a member: alone in one set, which
+/// only this process has, and in nothing else that waits.
+pub(super) fn may_be_member(member: &Member) -> Result<(), Apart> {
+    let number = NUMBERS.numbers_of(member.set).next();
+    let set = number.map(|number| (number, NUMBERS.look(number)));
+    let is_known = set.is_some_and(|(_, set)| {
+        set.kind() == Kind::Set && !set.was_found() && set.why() == Why::Free
+    });
+    let mut is_alone = true;
+    MEMBERS.of_number(member.number, member.id, |other| {
+        is_alone &= other.set == member.set || !is_open(other.set);
+    });
+    if !is_known || !is_alone || member.events & NOT_OURS != 0 {
+        return Err(Apart::Ever);
+    }
+    let is_ours = set.is_some_and(|(number, set)| sole::is_alone(number, set, None));
+    if is_ours { Ok(()) } else { Err(Apart::Now) }
+}
+
+/// The set that what is open at a number is in; `Err` if it cannot be carried there.
+pub(super) fn membership(number: c_int, id: u32) -> Result<Option<Member>, Apart> {
+    let mut found = None;
+    MEMBERS.of_number(number, id, |member| {
+        if is_open(member.set) {
+            found = Some(member);
+        }
+    });
+    match found {
+        Some(member) => may_be_member(&member).map(|()| found),
+        None => Ok(None),
+    }
+}

@@ -1,0 +1,577 @@
+//! Carrying: bytes of connections between two processes of this host, both with the library, go
+//! through memory that the two share (docs/decisions/0046).
+//!
+//! It is on unless `OMNIVERB_SOCKETS` says something else than `carry`. What has no link is the
+//! kernel's, and everything in here is asked by the functions of `hooks` and `looks`.
+//!
+//! * [`process`]: its beginning and its end. [`links`]: what is known of each connection;
+//!   [`over`]: what is no more. [`broker`], [`mail`]: where links come from. [`offering`]: which
+//!   sockets are offered; [`worth`]: and how soon.
+//! * [`whole`], [`at_once`]: sending and receiving one piece, simply, with a link in hand for a
+//!   moment ([`brief`]); [`attentive`]: waiting for it. [`outward`], [`inward`]: all else;
+//!   [`way`]: which of these; [`source`]: of what; [`turn`]: who may; [`full`]: where there is no
+//!   room; [`residue`], [`dirty`]: what is not read yet. [`welcome`]: who may put bytes there;
+//!   [`patience`], [`aside`], [`crowd`], [`waking`]: who waits for them, and how long.
+//!   [`waits`]: `poll` and `select`; [`epoll`], [`limit`] and [`members`]: sets, of whose members
+//!   few are looked at ([`row`], [`astir`], [`awake`], [`news`], [`epoll_wakeup`]; [`bits`]).
+//! * [`forking`]: processes that are made of this one.
+//!   [`renewing`]: links that come again after that, or after they have rested ([`resting`]).
+//! * [`arrived`]: what was not received yet. [`leaving`]: back to the kernel; [`detach`]: out of
+//!   the memory that the other end writes. [`look`], [`watch`], [`shadow`]: what the kernel says.
+//! * [`report`]: how much was carried; `crate::ledger`: what is not, and why.
+
+mod arrived;
+mod aside;
+mod astir;
+mod at_once;
+mod attentive;
+mod awake;
+mod bits;
+mod brief;
+pub(crate) mod broker;
+pub(crate) mod clock;
+mod crowd;
+mod detach;
+mod dirty;
+mod ended;
+mod epoll;
+mod epoll_wakeup;
+mod forking;
+mod full;
+mod inward;
+mod leaving;
+mod limit;
+mod links;
+mod look;
+mod mail;
+mod members;
+mod news;
+mod offering;
+mod outward;
+mod over;
+pub(crate) mod parts;
+pub(crate) mod patience;
+mod process;
+mod renewing;
+pub(crate) mod report;
+mod residue;
+mod resting;
+mod row;
+mod shadow;
+mod source;
+mod turn;
+mod waits;
+mod waking;
+mod watch;
+mod way;
+mod welcome;
+pub(crate) mod whole;
+mod word;
+mod worth;
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicBool, Ordering, fence};
+
+pub(crate) use forking::{clones, forked, forks, forks_unseen, lends, runs};
+pub(crate) use limit::{How, Limit, Wait};
+use links::{Note, Word};
+use offering::Found;
+pub(crate) use offering::offers;
+use omniverb_connection::descriptors::Why;
+use parts::Parts;
+pub(crate) use process::{begin, ends};
+pub(crate) use source::{Asked, File};
+use way::{Way, by_resting, carried, link_of, link_to_send_by};
+
+use crate::rows::{self, Gone};
+use crate::table;
+use crate::{call, ledger, light, own_syscalls, place, sole, uncounted};
+
+/// Sockets may be carried in this process.
+#[inline(always)]
+pub(crate) fn is_on() -> bool {
+    links::is_on()
+}
+
+/// There may be bytes that somebody has left unread, after which every call looks that moves bytes.
+#[inline(always)]
+pub(crate) fn leaves_some() -> bool {
+    dirty::is_any()
+}
+
+/// A number has a link.
+#[inline]
+pub(crate) fn has(number: c_int) -> bool {
+    links::has(number)
+}
+
+/// A call that sends.
+#[inline(always)]
+pub(crate) fn send(
+    number: c_int,
+    parts: impl FnOnce() -> Option<Parts<'static>>,
+    flags: c_int,
+    native: impl Fn() -> isize,
+) -> isize {
+    if !links::is_on() {
+        return match light::row(number) {
+            Some(at) => light::send(at, parts(), flags, || {}),
+            None => native(),
+        };
+    }
+    residue::give_back();
+    stays_with_kernel(number, flags);
+    let way = carried(number);
+    if let Way::Unknown = way
+        && let Some(at) = light::row(number)
+    {
+        return light::send(at, parts(), flags, residue::flush_all);
+    }
+    if !matches!(way, Way::Ring(_)) {
+        residue::flush_before(number, flags);
+    }
+    let link = match link_to_send_by(way, number, &native) {
+        Ok(link) => link,
+        Err(sent) => return sent,
+    };
+    let sent =
+        outward::send(link, number, parts().filter(Parts::are_few), flags, clock::now(), native);
+    resting::look(link, number);
+    link.let_go();
+    sent
+}
+
+/// `sendfile`, of a part of a regular file; `None`: what only the kernel knows of one.
+pub(crate) fn send_file(number: c_int, file: Option<File>, native: impl Fn() -> isize) -> isize {
+    residue::give_back();
+    let native = || {
+        residue::flush_before(number, 0);
+        native()
+    };
+    let link = match link_to_send_by(carried(number), number, &native) {
+        Ok(link) => link,
+        Err(sent) => return sent,
+    };
+    let sent = outward::send_file(link, number, file, native);
+    resting::look(link, number);
+    link.let_go();
+    sent
+}
+
+/// A call that receives.
+#[inline(always)]
+pub(crate) fn receive(
+    number: c_int,
+    parts: impl FnOnce() -> Option<Parts<'static>>,
+    flags: c_int,
+    native: impl Fn() -> isize,
+) -> isize {
+    if !links::is_on() {
+        return match light::row(number) {
+            Some(at) => light::receive(at, parts(), flags),
+            None => native(),
+        };
+    }
+    residue::give_back();
+    let link = match carried(number) {
+        Way::Ring(link) => link,
+        Way::Rests(link) => {
+            residue::flush_before(number, flags);
+            return by_resting(link, native);
+        }
+        Way::Unknown => {
+            if let Some(at) = light::row(number) {
+                residue::flush_before(number, flags);
+                return light::receive(at, parts(), flags);
+            }
+            let found = offering::enter(number);
+            if !matches!(found, Found::Carried(_)) {
+                residue::flush_before(number, flags);
+            }
+            match link_of(number, found, Word::Sleeping, &native) {
+                Ok(link) => link,
+                Err(got) => return got,
+            }
+        }
+    };
+    let got = inward::receive(link, number, parts().filter(Parts::are_few), flags, native);
+    link.let_go();
+    got
+}
+
+/// A call may sleep, or do something for long.
+#[inline(always)]
+pub(crate) fn may_sleep() {
+    if links::is_on() && place::is_ours() {
+        residue::flush_all();
+    }
+}
+
+/// A call of the kernel's may, if what is at this number waits at all.
+#[inline(always)]
+pub(crate) fn may_wait(number: c_int) {
+    if links::is_on() && place::is_ours() {
+        residue::flush_before(number, 0);
+    }
+}
+
+/// `poll` and the like.
+///
+/// # Safety
+/// So many structures are there.
+#[inline(always)]
+pub(crate) unsafe fn poll(
+    all: *mut libc::pollfd,
+    count: u64,
+    wait: impl FnOnce() -> Wait,
+    native: impl Fn(How) -> c_int,
+) -> c_int {
+    if !links::is_on() {
+        return native(How::Waits);
+    }
+    // SAFETY: as the caller says.
+    unsafe { waits::poll(all, count, wait(), native) }
+}
+
+/// `select` and the like.
+#[inline(always)]
+pub(crate) fn select(
+    end: c_int,
+    sets: [*mut libc::fd_set; 3],
+    wait: impl FnOnce() -> Wait,
+    native: impl Fn(How) -> c_int,
+) -> c_int {
+    if !links::is_on() {
+        return native(How::Waits);
+    }
+    let [read, write, except] = sets;
+    waits::select(&waits::Sets { end, read, write, except }, wait(), native)
+}
+
+/// The kernel alone has to do with a socket from now on.
+#[inline]
+pub(crate) fn leave(number: c_int) {
+    if links::has(number) {
+        leaving::leave_number(number);
+    }
+}
+
+/// A library is about to be loaded.
+pub(crate) fn loads() {
+    if (links::is_on() || light::is_on()) && place::is_ours() {
+        own_syscalls::loads(clock::now(), clock::SECOND);
+    }
+}
+
+/// The same, but for what has come by memory and was not received: that is read there.
+#[inline]
+pub(crate) fn leave_unread_here(number: c_int) {
+    if links::has(number) {
+        leaving::leave_unread_here(number);
+    }
+}
+
+/// Messages that are received say how many bytes are left, if `value` is not 0 (`TCP_INQ`).
+pub(crate) fn inquires(number: c_int, value: c_int) {
+    if let Some(link) = links::enter(number) {
+        if value == 0 {
+            link.unnote(Note::Inquires)
+        } else {
+            link.note(Note::Inquires);
+            ANY_INQUIRES.store(true, Ordering::Relaxed);
+        }
+        link.let_go();
+    }
+}
+
+/// Messages of some link have said so.
+static ANY_INQUIRES: AtomicBool = AtomicBool::new(false);
+
+/// How many bytes are left behind those that were received by memory, if messages say so.
+pub(crate) fn left_behind(number: c_int) -> Option<c_int> {
+    if !ANY_INQUIRES.load(Ordering::Relaxed) {
+        return None;
+    }
+    let link = links::enter(number)?;
+    let left = link.has(Note::Inquires).then(|| {
+        let left = shadow::queued(number).unwrap_or(0) + arrived::waiting(link);
+        let information = || shadow::Information::of(number);
+        // The kernel says so of the end of the stream (`tcp_inq_hint()`): there is one more read.
+        let has_ended = left == 0 && information().is_some_and(|of| of.has_ended());
+        c_int::try_from(left.max(usize::from(has_ended))).unwrap_or(c_int::MAX)
+    });
+    link.let_go();
+    left
+}
+
+/// The kernel alone sends by a socket from now on.
+#[inline]
+pub(crate) fn stop_sending(number: c_int) {
+    if links::has(number) {
+        leaving::stop_sending(number);
+    }
+}
+
+/// `epoll_ctl`.
+///
+/// # Safety
+/// As of the function.
+#[inline]
+pub(crate) unsafe fn change_set(
+    set: c_int,
+    operation: c_int,
+    number: c_int,
+    event: *const libc::epoll_event,
+    native: impl FnOnce() -> c_int,
+) -> c_int {
+    if !links::is_on() || !place::is_ours() {
+        return native();
+    }
+    if table::look(set).why() != Why::Free {
+        // Whoever has made it does not know what is in it any more.
+        sole::spread(set);
+    }
+    if operation != libc::EPOLL_CTL_DEL {
+        // SAFETY: the kernel would read the event as well.
+        unsafe { epoll::joins(set, number, event) };
+    }
+    let result = native();
+    if result == 0 {
+        // SAFETY: the kernel has just read the event, unless it needs none.
+        unsafe { epoll::changed(set, operation, number, event) };
+    }
+    result
+}
+
+/// `epoll_wait` and the like.
+#[inline(always)]
+pub(crate) fn wait_in_set(
+    set: c_int,
+    events: *mut libc::epoll_event,
+    most: c_int,
+    wait: impl FnOnce() -> Wait,
+    native: impl Fn(*mut libc::epoll_event, c_int, Limit) -> c_int,
+) -> c_int {
+    if !links::is_on() || !place::is_ours() {
+        return native(events, most, Limit::AsAsked);
+    }
+    epoll::wait(set, events, most, wait(), native)
+}
+
+/// With all of them.
+pub(crate) fn leave_all() {
+    if links::is_on() && place::is_ours() {
+        leaving::all();
+    }
+}
+
+/// With all of them, and with those that are to come.
+pub(crate) fn stop() {
+    if links::is_on() && place::is_ours() {
+        // From here on, for good, no link is made, and none gets its memory that is there.
+        uncounted::count();
+        leaving::all();
+        links::turn_off();
+        sole::stops();
+    }
+}
+
+/// A message with these flags is about to be sent, of which only the kernel can honour some.
+#[inline(always)]
+pub(crate) fn stays_with_kernel(number: c_int, flags: c_int) {
+    if flags & call::FLAGS != 0 && place::is_ours() && table::look(number).kind().is_stream() {
+        ledger::keep(number, Why::Flag);
+        fence(Ordering::SeqCst);
+        leaving::leave_number(number);
+    }
+}
+
+/// A set is about to be waited in where nobody looks at its members.
+pub(crate) fn is_seen(set: c_int) {
+    if links::is_on() && place::is_ours() {
+        epoll::is_seen(set);
+    }
+}
+
+/// A call that nobody looks at is about to begin. Whether it is to be said when it is over
+/// ([`uncount`]): no links are made meanwhile.
+pub(crate) fn count() -> bool {
+    let is_counted = links::is_on() && place::is_ours();
+    if is_counted {
+        uncounted::count();
+    }
+    is_counted
+}
+
+/// It is over.
+pub(crate) fn uncount() {
+    uncounted::uncount();
+}
+
+/// Another program is about to be executed in this process: it has those sockets that are not
+/// closed then.
+pub(crate) fn executes() {
+    if links::is_on() && place::is_ours() {
+        leaving::hand_all_over(|number| !shadow::is_close_on_exec(number));
+        // The program that comes counts nothing. If none comes this one has them still, and nobody
+        // is alone.
+        sole::retires(Gone::Perhaps);
+    }
+}
+
+/// A number is about to be closed.
+#[inline]
+pub(crate) fn close(number: c_int) {
+    if (links::has(number) || links::is_on() && rows::are_any()) && place::is_ours() {
+        leaving::close(number);
+        mail::look();
+    }
+}
+
+/// All from `first` to `last` are.
+pub(crate) fn close_range(first: u32, last: u32) {
+    if links::is_on() && place::is_ours() {
+        table::between(first, last).for_each(leaving::close);
+        mail::look();
+    }
+}
+
+/// `to` is about to be, or was made, a duplicate of `from`.
+pub(crate) fn duplicate(from: c_int, to: Option<c_int>) {
+    if !links::has(from) || !place::is_ours() {
+        return;
+    }
+    match to {
+        Some(to) if to >= 0 && to != from => links::copy(from, to),
+        Some(_) => {}
+        None => {
+            if let Some(link) = links::enter(from) {
+                // The kernel keeps a member for as long as one of its numbers is there.
+                if link.get(Word::Set) == 0 {
+                    leaving::escape(link, from);
+                } else {
+                    leaving::leave(link, from);
+                }
+                link.let_go();
+            }
+        }
+    }
+}
+
+/// A number is closed where nobody could see it before.
+pub(crate) fn forget(number: c_int) {
+    if links::has(number) && place::is_ours() {
+        leaving::forget(number);
+    }
+}
+
+/// A socket is about to be shut down.
+pub(crate) fn shut(number: c_int, how: c_int) {
+    if links::has(number) {
+        leaving::shut(number, how);
+    }
+}
+
+/// How a socket waits has changed.
+pub(crate) fn has_changed(number: c_int) {
+    if let Some(link) = links::enter(number) {
+        link.set(Word::Looked, 0);
+        link.let_go();
+    }
+}
+
+/// `FIONREAD`. `native` asks the kernel.
+///
+/// # Safety
+/// If that gives 0 it has written a number there.
+pub(crate) unsafe fn queued(number: c_int, count: *mut c_int, native: impl Fn() -> c_int) -> c_int {
+    let Some(link) = links::enter(number) else { return native() };
+    residue::give_back();
+    let (mut turns, mut result, began) = (0, 0, clock::now());
+    while turns < epoll::MOVES {
+        let before = arrived::mark(link);
+        result = native();
+        let more = arrived::waiting(link);
+        turns += 1;
+        // What goes another way at this moment is nowhere, or counted twice.
+        let is_passing = arrived::settles(link, began);
+        let is_sure = !is_passing && arrived::mark(link) == before || turns == epoll::MOVES;
+        if result != 0 || is_sure {
+            if result == 0 && more > 0 {
+                // SAFETY: as the caller says.
+                unsafe { *count += more as c_int };
+                arrived::shows(link);
+            }
+            break;
+        }
+    }
+    link.let_go();
+    result
+}
+
+/// `SO_ERROR`, as far as the kernel does not know of it.
+pub(crate) fn take_error(number: c_int) -> Option<c_int> {
+    let link = links::enter(number)?;
+    let error = if link.get(Word::Memory) != 0 {
+        _ = look::look_now(link, number);
+        look::take_error(link)
+    } else {
+        None
+    };
+    link.let_go();
+    error
+}
+
+/// A message by this socket may carry descriptors: only then is it looked at before the kernel has
+/// said that it is there.
+pub(crate) fn may_pass(number: c_int) -> bool {
+    links::is_on() && shadow::is_unix(number)
+}
+
+/// Descriptors that a message is about to carry to somebody.
+///
+/// # Safety
+/// The message is there.
+pub(crate) unsafe fn pass(message: *const libc::msghdr) {
+    if !message.is_null() {
+        // SAFETY: as the caller says.
+        unsafe {
+            crate::messages::each(message, |number| {
+                sole::slips(number);
+                epoll::is_seen(number);
+                leaving::pass_number(number);
+            })
+        };
+    }
+}
+
+/// What is known of a link, in words.
+pub(crate) fn describe(number: c_int) -> Option<&'static str> {
+    let link = links::enter(number)?;
+    let is_there = link.get(Word::Memory) != 0;
+    let is_welcome = link.inward().is_some_and(|direction| direction.is_welcome());
+    let is_stopped = link.outward().is_some_and(|direction| direction.head().is_stopped());
+    let rests = renewing::rests(link);
+    link.let_go();
+    if rests && is_there {
+        return Some("rests");
+    }
+    Some(match (is_there, is_welcome, is_stopped) {
+        (false, ..) => "offered",
+        (true, true, false) => "carried",
+        (true, true, true) => "carried in",
+        (true, false, false) => "linked",
+        (true, false, true) => "left",
+    })
+}
+
+/// The list of a call that has one part.
+pub(crate) fn one_part(
+    bytes: *const c_void,
+    length: usize,
+    place: &mut [libc::iovec; 1],
+) -> Option<Parts<'static>> {
+    *place = parts::one(bytes, length);
+    // SAFETY: the caller keeps it for as long as its call.
+    unsafe { Parts::of(place.as_ptr(), 1) }
+}

@@ -1,0 +1,56 @@
+//! The turn to put bytes into a ring, or to take them back: of one thread at a time.
+//!
+//! It may be left in the middle (`longjmp` out of a signal handler), or interrupted by a handler
+//! that sends: whoever finds the turn his own, or taken for too long, stops the direction for good
+//! and goes on by the kernel. What was interrupted then finds that nothing was published, and goes
+//! the same way.
+
+use core::sync::atomic::Ordering;
+
+use omniverb_formats::{Direction, brief};
+use rustix::thread::sched_yield;
+
+use super::links::{self, Link, Memory, Word};
+use crate::place;
+
+/// How often the turn is tried, and how many of these times without giving the processor away.
+const TRIES: u32 = 20_000;
+const TRIES_AWAKE: u32 = 100;
+
+/// Has the turn, if it is free.
+#[inline(always)]
+pub(super) fn try_turn(link: Link) -> bool {
+    brief::enter(link.word(Word::Writer), place::this_thread(), || true)
+}
+
+/// Has the turn. `false`: the direction was stopped instead.
+pub(super) fn take_turn(link: Link, direction: &Direction<Memory>) -> bool {
+    let (word, me) = (link.word(Word::Writer), place::this_thread());
+    for tried in 0..TRIES {
+        match word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => return true,
+            Err(who) if who == me => break,
+            Err(_) if tried < TRIES_AWAKE => core::hint::spin_loop(),
+            Err(_) => sched_yield(),
+        }
+    }
+    direction.stop();
+    false
+}
+
+pub(super) fn give_turn(link: Link) {
+    brief::leave(link.word(Word::Writer));
+}
+
+/// In a child: threads that were at it are not there. This one may be in the middle of a call that
+/// it has interrupted itself.
+pub(super) fn begin_anew() {
+    links::each(|_, link| {
+        for turn in [Word::Writer, Word::Reader] {
+            if link.get(turn) != place::this_thread() {
+                link.set(turn, 0);
+            }
+        }
+        link.set(Word::Pump, 0);
+    });
+}

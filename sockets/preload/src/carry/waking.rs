@@ -1,0 +1,85 @@
+//! How long it takes to wake who sleeps, and so how long is looked before that: whoever looks for
+//! as long as a wake takes never takes more than twice the time that he would have needed,
+//! whatever he should have done.
+//!
+//! It is measured: who sends by the kernel to an end that sleeps says when, by the processor's
+//! count, in the link; whoever was asleep then and gets bytes of the kernel sees how long that
+//! took. It is 10 us where both share a processor, and more than 100 where a processor of a virtual
+//! machine has to be woken for it. What the other end says is believed within bounds only.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use omniverb_formats::layout::{self, RANG};
+use omniverb_ring::WordMemory;
+use omniverb_connection::pace::{self, learned};
+
+use super::clock;
+use super::links::{Link, Word};
+
+/// How long is looked at least, and at most.
+const LEAST: u64 = 3 * clock::MOMENT;
+const MOST: u64 = 8 * clock::MOMENT;
+
+/// The longest time, in calls, that is not looked at all after looks that were in vain: two to the
+/// power of that.
+const VAIN_MAX: u64 = 7;
+
+/// The last sleep of any thread.
+static FELL_ASLEEP: AtomicU64 = AtomicU64::new(0);
+static WOKE: AtomicU64 = AtomicU64::new(0);
+/// How long a wake takes, of late.
+static TAKES: AtomicU64 = AtomicU64::new(0);
+
+/// How long a call looks before it sleeps: there and back, rather more than one way.
+#[inline]
+pub(super) fn looking() -> u64 {
+    (2 * TAKES.load(Ordering::Relaxed)).clamp(LEAST, MOST)
+}
+
+/// One more look was in vain than `vain` in a row: how many that are, and how many calls do not
+/// look then.
+pub(super) fn in_vain(vain: u64) -> (u64, u64) {
+    pace::in_vain(vain, VAIN_MAX)
+}
+
+/// Makes a call of the kernel's that waits. What it gave, and whether that was there so soon that
+/// looking would have found it, whatever a wake takes.
+pub(super) fn asleep<R>(call: impl FnOnce() -> R) -> (R, bool) {
+    let began = clock::now();
+    FELL_ASLEEP.store(began, Ordering::Relaxed);
+    let result = call();
+    let woke = clock::now();
+    WOKE.store(woke, Ordering::Relaxed);
+    (result, woke.wrapping_sub(began) < LEAST)
+}
+
+/// Bytes are about to go by the kernel to somebody who does not look.
+pub(super) fn rings(link: Link) {
+    if let Some(memory) = link.memory() {
+        let word = layout::word(link.get(Word::Side) as usize, RANG);
+        memory.store(word, clock::now(), Ordering::Relaxed);
+    }
+}
+
+/// Bytes of the kernel's were received. `true`: looking for them would have found them, rather than
+/// the sleep that just was.
+pub(super) fn heard(link: Link) -> bool {
+    let Some(memory) = link.memory() else { return false };
+    let word = layout::word(1 - link.get(Word::Side) as usize, RANG);
+    let rang = memory.load(word, Ordering::Relaxed);
+    if rang == link.get(Word::Heard) {
+        return false;
+    }
+    link.set(Word::Heard, rang);
+    let asleep = FELL_ASLEEP.load(Ordering::Relaxed);
+    let woke = WOKE.load(Ordering::Relaxed);
+    if rang.wrapping_sub(asleep) as i64 <= 0 {
+        return false;
+    }
+    let took = woke.wrapping_sub(rang);
+    // More is no wake, but somebody else's turn.
+    if took < MOST {
+        TAKES.store(learned(TAKES.load(Ordering::Relaxed), took), Ordering::Relaxed);
+    }
+    woke.wrapping_sub(asleep) < looking()
+}

@@ -1,0 +1,442 @@
+//! The functions that stand in place of the C library's: each does the call, by the next library's
+//! function, and sees what came of it.
+
+use core::ffi::{c_int, c_void};
+
+use omniverb_connection::descriptors::{Kind, Why};
+
+use crate::call::{self, Call};
+use crate::carry::{Asked, File};
+use crate::errno::{fails, keeping_errno, set_errno};
+use crate::functions::watched;
+use crate::slots::*;
+use crate::table::NUMBERS;
+use crate::{carry, light, numbered, own, place, sole, wanted};
+
+/// For the program there is nothing at this number.
+pub(crate) fn nothing_there() -> c_int {
+    set_errno(libc::EBADF);
+    -1
+}
+
+/// A number of the library's own, in a process that knows it.
+#[inline]
+pub(crate) fn is_own(number: c_int) -> bool {
+    own::has(number) && place::is_ours()
+}
+
+functions! {
+    ov_socket(family: c_int, of: c_int, protocol: c_int) -> c_int {
+        let call = Call::Made(numbered::kind(family, of, protocol));
+        // SAFETY: the program's arguments, as they are.
+        watched(call, || unsafe { next_socket(family, of, protocol) })
+    }
+
+    ov_socketpair(family: c_int, of: c_int, protocol: c_int, pair: *mut c_int) -> c_int {
+        // SAFETY: the program's arguments, as they are.
+        watched(Call::Pair(pair), || unsafe { next_socketpair(family, of, protocol, pair) })
+    }
+
+    ov_listen(number: c_int, backlog: c_int) -> c_int {
+        // SAFETY: the program's arguments, as they are.
+        let result = watched(Call::Listen(number), || unsafe { next_listen(number, backlog) });
+        if result == 0 {
+            light::listens(number);
+        }
+        result
+    }
+
+    ov_connect(number: c_int, address: *const c_void, length: u32) -> c_int {
+        carry::may_wait(number);
+        // SAFETY: the program's arguments, as they are.
+        let light = unsafe { light::connect(number, (address, length), || carry::close(number)) };
+        if let Some(result) = light {
+            return result;
+        }
+        carry::leave(number);
+        // SAFETY: the program's arguments, as they are.
+        let made =
+            watched(Call::Connect(number), || unsafe { next_connect(number, address, length) });
+        if made == 0 && wanted::is_wanted(number) {
+            // The program may be done with it soon.
+            keeping_errno(|| carry::offers(number));
+        }
+        made
+    }
+
+    ov_accept(number: c_int, address: *mut c_void, length: *mut u32) -> c_int {
+        carry::may_wait(number);
+        if light::is_listener(number) {
+            // SAFETY: the program's arguments, as they are.
+            return unsafe { ov_accept4(number, address, length, 0) };
+        }
+        // SAFETY: the program's arguments, as they are.
+        watched(Call::Accept(number), || unsafe { next_accept(number, address, length) })
+    }
+
+    ov_accept4(number: c_int, address: *mut c_void, length: *mut u32, flags: c_int) -> c_int {
+        carry::may_wait(number);
+        if light::is_listener(number) {
+            // SAFETY: the program's arguments, as they are.
+            return unsafe {
+                light::accept(number, address, length, flags, || {
+                    let call = Call::Accept(number);
+                    let new = watched(call, || next_accept4(number, address, length, flags));
+                    if new >= 0 && light::has_come_from_afar(new) {
+                        keeping_errno(|| wanted::accepted(new, carry::offers));
+                    }
+                    new
+                })
+            };
+        }
+        let call = Call::Accept(number);
+        // SAFETY: the program's arguments, as they are.
+        watched(call, || unsafe { next_accept4(number, address, length, flags) })
+    }
+
+    ov_shutdown(number: c_int, how: c_int) -> c_int {
+        if light::row(number).is_some() {
+            return light::shut(number, how);
+        }
+        carry::shut(number, how);
+        // SAFETY: the program's arguments, as they are.
+        let done = watched(Call::Shutdown(number), || unsafe { next_shutdown(number, how) });
+        if done == 0 && how != libc::SHUT_WR {
+            light::stops_listening(number);
+        }
+        done
+    }
+
+    ov_setsockopt(
+        number: c_int,
+        level: c_int,
+        name: c_int,
+        value: *const c_void,
+        length: u32
+    ) -> c_int {
+        if let Some(at) = light::row(number) {
+            // SAFETY: the program's arguments, as they are.
+            return unsafe { light::set(at, (level, name), value, length) };
+        }
+        if call::changes_receiving(level, name) {
+            carry::leave(number);
+        } else if !call::is_harmless(level, name) {
+            carry::leave_unread_here(number);
+        }
+        let call = Call::Option { number, level, name };
+        // SAFETY: the program's arguments, as they are.
+        let set = watched(call, || unsafe { next_setsockopt(number, level, name, value, length) });
+        if set == 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_INQ) {
+            // SAFETY: the kernel has just read a number there.
+            carry::inquires(number, unsafe { value.cast::<c_int>().read_unaligned() });
+        }
+        if set == 0 {
+            light::was_set(number, level, name);
+        }
+        set
+    }
+
+    ov_getsockname(number: c_int, address: *mut c_void, length: *mut u32) -> c_int {
+        match light::row(number) {
+            // SAFETY: the program's arguments, as they are.
+            Some(at) => unsafe { light::name(at, light::Whose::Own, address, length) },
+            // SAFETY: the program's arguments, as they are.
+            None => unsafe { next_getsockname(number, address, length) },
+        }
+    }
+
+    ov_getpeername(number: c_int, address: *mut c_void, length: *mut u32) -> c_int {
+        match light::row(number) {
+            // SAFETY: the program's arguments, as they are.
+            Some(at) => unsafe { light::name(at, light::Whose::Peers, address, length) },
+            // SAFETY: the program's arguments, as they are.
+            None => unsafe { next_getpeername(number, address, length) },
+        }
+    }
+
+    ov_sendfile(to: c_int, from: c_int, offset: *mut i64, count: usize) -> isize {
+        if let Some(at) = light::row(to) {
+            carry::may_sleep();
+            // SAFETY: the program's arguments, as they are.
+            return unsafe { light::send_file(at, from, offset, count) };
+        }
+        let asked = if offset.is_null() || !carry::is_on() {
+            Asked::Other
+        } else {
+            // SAFETY: the kernel would read it as well.
+            File::of(from, unsafe { offset.read_unaligned() }, count)
+        };
+        // SAFETY: the program's arguments, as they are.
+        let native = || unsafe { next_sendfile(to, from, offset, count) };
+        match asked {
+            // SAFETY: the offset is there.
+            Asked::Part(file) => return unsafe { send_part(to, offset, file, native) },
+            Asked::Unknown => return carry::send_file(to, None, native),
+            Asked::Other => {}
+        }
+        sole::outlasts(to);
+        carry::stop_sending(to);
+        carry::may_wait(to);
+        native()
+    }
+
+    ov_fork() -> c_int {
+        light::forks();
+        let forking = carry::forks();
+        // SAFETY: the program's call.
+        let child = unsafe { next_fork() };
+        carry::forked(forking, child);
+        if child == 0 {
+            // It begins anew, and gives back what it has copies of.
+            _ = light::is_on();
+        }
+        child
+    }
+
+    ov_raw_fork() -> c_int {
+        light::forks();
+        let forking = carry::forks();
+        // SAFETY: the program's call.
+        let child = unsafe { next__Fork() };
+        carry::forked(forking, child);
+        if child == 0 {
+            // It begins anew, and gives back what it has copies of.
+            _ = light::is_on();
+        }
+        child
+    }
+
+    ov_close(number: c_int) -> c_int {
+        if is_own(number) {
+            return nothing_there();
+        }
+        carry::close(number);
+        light::closes(number);
+        // SAFETY: the program's arguments, as they are.
+        watched(Call::Close(number), || unsafe { next_close(number) })
+    }
+
+    ov_close_range(first: u32, last: u32, flags: c_int) -> c_int {
+        if flags & (libc::CLOSE_RANGE_UNSHARE | libc::CLOSE_RANGE_CLOEXEC) as c_int == 0 {
+            carry::close_range(first, last);
+            light::closes_range(first, last);
+        } else if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
+            carry::stop();
+        }
+        let call = Call::CloseRange { first, last, flags };
+        if !own::is_among(first, last) || !place::is_ours() {
+            // SAFETY: the program's arguments, as they are.
+            return watched(call, || unsafe { next_close_range(first, last, flags) });
+        }
+        watched(call, || {
+            let mut result = 0;
+            own::between(first, last, |first, last| {
+                // SAFETY: a part of what the program has closed.
+                result |= unsafe { next_close_range(first, last, flags) };
+            });
+            result
+        })
+    }
+
+    ov_closefrom(first: c_int) -> () {
+        let begin = first.max(0).unsigned_abs();
+        carry::close_range(begin, u32::MAX);
+        light::closes_range(begin, u32::MAX);
+        let call = Call::CloseRange { first: begin, last: u32::MAX, flags: 0 };
+        call.before();
+        if !own::is_among(begin, u32::MAX) || !place::is_ours() {
+            // SAFETY: the program's argument, as it is.
+            unsafe { next_closefrom(first) };
+            call.after(call::Was::default(), 0);
+            return;
+        }
+        own::between(begin, u32::MAX, |first, last| {
+            // SAFETY: a part of what the program has closed. Where the kernel has no such call,
+            // what is ours goes with the rest.
+            unsafe {
+                if next_close_range(first, last, 0) != 0 {
+                    next_closefrom(first as c_int);
+                }
+            }
+        });
+        call.after(call::Was::default(), 0);
+    }
+
+    ov_dup(number: c_int) -> c_int {
+        if is_own(number) {
+            return nothing_there();
+        }
+        carry::duplicate(number, None);
+        // SAFETY: the program's arguments, as they are.
+        let new = watched(Call::Dup(number), || unsafe { next_dup(number) });
+        carry::duplicate(number, Some(new));
+        light::duplicated(number, new);
+        new
+    }
+
+    ov_dup2(from: c_int, to: c_int) -> c_int {
+        if makes_way(from, to) {
+            return nothing_there();
+        }
+        put(from, to, || {
+            // SAFETY: the program's arguments, as they are.
+            watched(Call::DupTo { from, to }, || unsafe { next_dup2(from, to) })
+        })
+    }
+
+    ov_dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+        if flags & !libc::O_CLOEXEC != 0 && light::is_on() {
+            // The kernel refuses it, and closes nothing.
+            // SAFETY: the program's arguments, as they are.
+            return unsafe { next_dup3(from, to, flags) };
+        }
+        if makes_way(from, to) {
+            return nothing_there();
+        }
+        put(from, to, || {
+            // SAFETY: the program's arguments, as they are.
+            watched(Call::DupTo { from, to }, || unsafe { next_dup3(from, to, flags) })
+        })
+    }
+
+    ov_fcntl(number: c_int, command: c_int, argument: usize) -> c_int {
+        if is_own(number) {
+            return nothing_there();
+        }
+        let is_duplicate = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
+        if let Some(at) = light::row(number)
+            && !is_duplicate
+            && let Some(result) = light::control(at, command, argument)
+        {
+            return result;
+        }
+        if is_duplicate {
+            carry::duplicate(number, None);
+        } else if call::is_about_signals(command, argument) {
+            light::is_unlike(number);
+            carry::leave(number);
+        }
+        let call = Call::Control { number, command, argument };
+        // SAFETY: the program's arguments, as they are.
+        let result = watched(call, || unsafe { next_fcntl(number, command, argument) });
+        if is_duplicate {
+            carry::duplicate(number, Some(result));
+            light::duplicated(number, result);
+        } else if command == libc::F_SETFL {
+            carry::has_changed(number);
+        }
+        result
+    }
+
+    ov_ioctl(number: c_int, request: u64, argument: usize) -> c_int {
+        if let Some(at) = light::row(number) {
+            // SAFETY: the program's arguments, as they are.
+            return unsafe { light::request(number, at, request, argument) };
+        }
+        if call::SIGNAL_REQUESTS.contains(&request) {
+            light::is_unlike(number);
+            carry::leave(number);
+        }
+        let call = Call::Request { number, request };
+        // SAFETY: the program's arguments, as they are.
+        let native = || watched(call, || unsafe { next_ioctl(number, request, argument) });
+        if request == libc::FIONREAD {
+            // SAFETY: that is where the kernel writes it.
+            return unsafe { carry::queued(number, argument as *mut c_int, native) };
+        }
+        let result = native();
+        if request == libc::FIONBIO {
+            carry::has_changed(number);
+        }
+        result
+    }
+
+    ov_epoll_create(size: c_int) -> c_int {
+        // SAFETY: the program's arguments, as they are.
+        watched(Call::Made(Kind::Set), || unsafe { next_epoll_create(size) })
+    }
+
+    ov_epoll_create1(flags: c_int) -> c_int {
+        // SAFETY: the program's arguments, as they are.
+        watched(Call::Made(Kind::Set), || unsafe { next_epoll_create1(flags) })
+    }
+
+    ov_epoll_ctl(
+        set: c_int,
+        operation: c_int,
+        number: c_int,
+        event: *mut libc::epoll_event
+    ) -> c_int {
+        // SAFETY: the program's arguments, as they are.
+        if let Some(result) = unsafe { light::change_set(set, operation, number, event) } {
+            return result;
+        }
+        let call = Call::Member { set, operation, number, event };
+        // SAFETY: the program's arguments, as they are.
+        unsafe {
+            let result = carry::change_set(set, operation, number, event, || {
+                watched(call, || next_epoll_ctl(set, operation, number, event))
+            });
+            if result == 0 && !light::changed_set(set, operation, number, event) {
+                if operation == libc::EPOLL_CTL_ADD {
+                    let operation = libc::EPOLL_CTL_DEL;
+                    let call = Call::Member { set, operation, number, event };
+                    watched(call, || next_epoll_ctl(set, operation, number, event));
+                }
+                return fails(libc::ENOSPC);
+            }
+            result
+        }
+    }
+}
+
+/// Puts a duplicate at a number, of which it is known what is closed there.
+#[inline]
+fn put(from: c_int, to: c_int, make: impl FnOnce() -> c_int) -> c_int {
+    carry::duplicate(from, None);
+    if from != to && (carry::has(to) || light::is_on()) && is_open(from) {
+        carry::close(to);
+        light::closes(to);
+    }
+    let result = make();
+    if result < 0 && carry::has(to) && NUMBERS.look(to).why() == Why::Shared {
+        // What there was is there still, and a process was made meanwhile.
+        carry::leave(to);
+    }
+    carry::duplicate(from, Some(result));
+    light::duplicated(from, result);
+    result
+}
+
+/// There is something at a number.
+fn is_open(number: c_int) -> bool {
+    // SAFETY: no memory is involved.
+    unsafe { next_fcntl(number, libc::F_GETFD, 0) >= 0 }
+}
+
+/// Before something is put at a number: what is ours there goes elsewhere. True if what is to be
+/// put there is nothing for the program.
+pub(crate) fn makes_way(from: c_int, to: c_int) -> bool {
+    if is_own(from) {
+        return true;
+    }
+    if is_own(to) {
+        own::give_way(to);
+    }
+    false
+}
+
+/// `sendfile` of a part of a file.
+///
+/// # Safety
+/// The offset is there.
+unsafe fn send_part(to: c_int, offset: *mut i64, file: File, native: impl Fn() -> isize) -> isize {
+    // SAFETY: as the caller says.
+    let begin = unsafe { offset.read_unaligned() };
+    let sent = carry::send_file(to, Some(file), native);
+    if sent > 0 {
+        // SAFETY: as the caller says.
+        unsafe { offset.write_unaligned(begin + sent as i64) };
+    }
+    sent
+}

@@ -1,0 +1,117 @@
+//! Which sockets are the kernel's, and why: written down for whoever asks the broker.
+//!
+//! In: a socket that was offered, or never will be. Out: a row of a file of the broker's
+//! (`omniverb_formats::ledger`), if there is one. It is written once for a socket, when that becomes
+//! the kernel's, and never looked at here.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+
+use omniverb_formats::ledger::{BYTES, Kept, ROW, ROWS};
+use omniverb_formats::message::Refusal;
+use omniverb_formats::show::Reason;
+use omniverb_connection::descriptors::Why;
+use rustix::net::{getpeername, getsockname, sockopt};
+
+use crate::table::{self, NUMBERS};
+use crate::{place, sole};
+
+/// Sockets of one process that are written down when all of them become the kernel's at once.
+pub(crate) const AT_ONCE: usize = 64;
+
+/// Where it is; 0: there is none.
+static PLACE: AtomicUsize = AtomicUsize::new(0);
+/// How many rows were written.
+static WRITTEN: AtomicU64 = AtomicU64::new(0);
+
+/// It has come.
+pub(crate) fn begin(place: usize) {
+    PLACE.store(place, Ordering::Release);
+}
+
+/// In a child: it is the parent's, which has another connection. It stays mapped.
+pub(crate) fn begin_anew() {
+    PLACE.store(0, Ordering::Release);
+}
+
+/// A socket is the kernel's from now on, for this reason.
+pub(crate) fn keep(number: c_int, why: Why) {
+    let is_new = PLACE.load(Ordering::Relaxed) != 0
+        && NUMBERS.look(number).why() == Why::Free
+        && table::look(number).kind().is_stream();
+    NUMBERS.keep(number, why);
+    // What other processes may not know of it.
+    sole::spread(number);
+    if is_new {
+        write(number, None, reason(why));
+    }
+}
+
+/// The broker does not take the socket of this cookie, which had that number when it was offered.
+pub(crate) fn refused(number: c_int, cookie: u64, why: Refusal) {
+    write(
+        number,
+        Some(cookie),
+        match why {
+            Refusal::NotConnected => Reason::NotConnected,
+            Refusal::Elsewhere => Reason::Elsewhere,
+            Refusal::NotProven => Reason::NotProven,
+            Refusal::TooMany => Reason::TooMany,
+            Refusal::Bound => Reason::Bound,
+            Refusal::NotOne => Reason::NotOne,
+        },
+    );
+}
+
+/// Its link is over since the broker says so.
+pub(crate) fn parted(number: c_int, cookie: u64) {
+    write(number, Some(cookie), Reason::Over);
+}
+
+fn reason(why: Why) -> Reason {
+    match why {
+        Why::Free => Reason::Unknown,
+        Why::Stdio => Reason::Stdio,
+        Why::Asynchronous => Reason::Asynchronous,
+        Why::Spliced => Reason::Spliced,
+        Why::Signals => Reason::Signals,
+        Why::Option => Reason::Option,
+        Why::Flag => Reason::Flag,
+        Why::Passed => Reason::Passed,
+        Why::Shared => Reason::Shared,
+        Why::Member => Reason::Member,
+        Why::Ended => Reason::Ended,
+        Why::Instructions => Reason::Instructions,
+    }
+}
+
+/// Unless the number is another socket's by now than the one that is meant.
+fn write(number: c_int, meant: Option<u64>, reason: Reason) {
+    let place = PLACE.load(Ordering::Acquire);
+    if place == 0 || number < 0 || !place::is_ours() {
+        return;
+    }
+    // SAFETY: the program's socket, for these calls; they fail if there is none.
+    let file = unsafe { BorrowedFd::borrow_raw(number) };
+    let address = |any| SocketAddr::try_from(any).ok();
+    let names = (getsockname(file).ok().and_then(address), getpeername(file).ok().flatten());
+    let (Some(local), Some(remote)) = (names.0, names.1.and_then(address)) else { return };
+    let Ok(cookie) = sockopt::socket_cookie(file) else { return };
+    if meant.is_some_and(|meant| meant != cookie) {
+        return;
+    }
+    let canonical = |of: SocketAddr| SocketAddr::new(of.ip().to_canonical(), of.port());
+    let kept = Kept { cookie, local: canonical(local), remote: canonical(remote), reason };
+    let row = WRITTEN.fetch_add(1, Ordering::Relaxed) as usize % ROWS;
+    let words = kept.encode();
+    for (at, word) in words.iter().enumerate().rev() {
+        let offset = (row * ROW + at) * 8;
+        debug_assert!(offset < BYTES);
+        // SAFETY: the file stays mapped, and has so many bytes; `offset` is a multiple of eight.
+        let to = unsafe { &*((place + offset) as *const AtomicU64) };
+        // The first one last: a row that is half written is an old one.
+        to.store(*word, Ordering::Release);
+    }
+}

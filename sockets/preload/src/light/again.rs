@@ -1,0 +1,81 @@
+//! Where an address leads, for who has the lock: nobody is waited for.
+
+use omniverb_connection::light::frame::Name;
+
+use super::broker::{
+    ANSWER, NOBODY, Route, Through, Way, answer, asks, asks_anew, goes_from, nobody, routes,
+};
+use super::local::source;
+use super::sleepers;
+use super::state::State;
+
+/// How long who connects goes by the kernel after there was no room for others, in nanoseconds:
+/// those ask again that often.
+const FULL: u64 = 1_100_000_000;
+
+/// How an address is reached by a connection that was refused there.
+pub(super) enum Again {
+    /// By a trunk.
+    Trunk(Through),
+    /// The kernel has this socket there, or one that is not known (0), and nobody has said that he
+    /// listens by it.
+    Unsaid(u64),
+    /// That is not known yet.
+    Later,
+    /// Nobody listens there.
+    Nowhere,
+}
+
+/// How an address is reached now. `may_ask`: at all, and again where nobody has
+/// said that he listens.
+pub(super) fn reach_again(
+    state: &mut State,
+    to: Name,
+    (may_ask, may_ask_again): (bool, bool),
+) -> Again {
+    let now = sleepers::now();
+    let known = routes(state).0.iter().find(|one| one.way != Way::Free && one.to == to);
+    if let Some(route) = known.copied() {
+        match route.way {
+            Way::Trunk(name)
+                if state.left_by(name) == Some(route.left)
+                    && (route.until == 0 || now < route.until) =>
+            {
+                let Route { from, socket, left, .. } = route;
+                return Again::Trunk(Through { name, from, socket, left });
+            }
+            Way::Asked if now.saturating_sub(route.asked) < ANSWER => return Again::Later,
+            // The broker is late.
+            Way::Asked if !may_ask_again => return Again::Unsaid(0),
+            Way::Nobody(at) if now.saturating_sub(at) < NOBODY => {
+                match route.is_heard || at > now {
+                    false => return Again::Nowhere,
+                    true if !may_ask_again => return Again::Unsaid(route.socket),
+                    true => {}
+                }
+            }
+            _ => {}
+        }
+    }
+    if !may_ask {
+        return Again::Later;
+    }
+    let tag = asks_anew(state, to, now);
+    let Some(own) = source(to).ok().flatten() else {
+        answer(state, tag, nobody());
+        return Again::Nowhere;
+    };
+    goes_from(state, tag, (own, to));
+    if asks(tag, (own, to)) {
+        return Again::Later;
+    }
+    answer(state, tag, Way::Free);
+    Again::Unsaid(0)
+}
+
+/// There is no room for more at an address.
+pub(super) fn is_full(state: &State, to: &Name) {
+    let until = sleepers::now() + FULL;
+    let known = routes(state).0.iter_mut().filter(|one| one.to == *to);
+    known.for_each(|route| route.full = until);
+}

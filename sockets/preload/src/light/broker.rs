@@ -1,0 +1,581 @@
+//! Speaks with the broker of light connections.
+
+use core::cell::UnsafeCell;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use omniverb_formats::message::{Reply, Request};
+use omniverb_formats::trunk::{BYTES, WAY_KEPT};
+use omniverb_connection::light::frame::Name;
+use omniverb_connection::light::row::Closing;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::mm::ProtFlags;
+use rustix::thread::nanosleep;
+
+use super::local::source;
+use super::proving::OFTEN;
+use super::room::TRUNKS;
+use super::sleepers;
+use super::state::{State, has_mapped, with};
+use super::trunk::{Across, Trunk};
+pub(super) use crate::carry::broker::connection;
+use crate::carry::broker::{self as mail, Files, look_with, mailbox, map, say};
+
+/// Addresses of which it is known where they lead.
+const ROUTES: usize = 256;
+/// How long an answer is waited for: it comes within a fraction of a millisecond.
+pub(super) const ANSWER: u64 = 200_000_000;
+/// The same while a ferry finds out, which may be in vain.
+const BY_FERRY: u64 = 20_000_000;
+/// And how long in one go.
+const LONGEST: u64 = 20_000_000;
+/// And where another thread may have taken the answer meanwhile.
+const PART: u64 = 1_000_000;
+/// How long somebody who connects to the broker is left alone before it is looked again.
+const CONNECTS: i64 = 50_000;
+/// How long it is remembered that nobody listens somewhere.
+pub(super) const NOBODY: u64 = 1_000_000_000;
+/// How long before who listens believes no longer that the network brings somebody there nobody
+/// goes there any more: he may be busy before he looks at who has come. And how long before that
+/// the network is asked again.
+const SPARE: u64 = WAY_KEPT * 4 / 10;
+const EARLY: u64 = WAY_KEPT * 3 / 10;
+
+/// The longest time between two connections by which the network might be seen to bring somebody
+/// somewhere.
+const PAUSE_MAX: u64 = 4_000_000_000;
+
+/// Where an address leads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Nothing is known.
+    Free,
+    /// The broker was asked.
+    Asked,
+    /// To the trunk of this name.
+    Trunk(u64),
+    /// To no light listener, as it was at some time.
+    Nobody(u64),
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Route {
+    pub to: Name,
+    /// The address that who goes there has.
+    pub from: [u8; 16],
+    pub way: Way,
+    /// Until when, if that is in another network namespace; otherwise 0.
+    pub until: u64,
+    /// It is in another network namespace.
+    is_far: bool,
+    /// When somebody went there by the kernel last, so that the network is seen to bring him there;
+    /// 0: not since it was asked. And how long nobody does so afterwards: the longer the more often
+    /// that was in vain.
+    tried: u64,
+    pause: u64,
+    /// There was no room there: until when those that connect anew go by the kernel, whose listener
+    /// has room of its own, and makes them wait as it ever does.
+    pub full: u64,
+    /// When that was answered last.
+    answered: u64,
+    /// When it was asked last, and how often the trunk's other end had left sockets when that was
+    /// answered: if that is not so any more, it is asked anew.
+    pub asked: u64,
+    pub left: u64,
+    /// Which socket listens there, as the broker calls it; 0: nobody's, as far as is known.
+    pub socket: u64,
+    /// Several listen there: for each connection it is asked anew which of them gets it.
+    is_shared: bool,
+    /// Somebody has the socket there who may say yet that he listens; or nobody has said that
+    /// there is none.
+    pub is_heard: bool,
+    /// A ferry may lead there as soon as somebody has gone there by the kernel.
+    is_coming: bool,
+    /// It is finding out whether it does: who asks waits for moments only.
+    is_waiting: bool,
+    /// The question's tag.
+    pub tag: u64,
+}
+
+struct Routes(UnsafeCell<([Route; ROUTES], u64)>);
+// SAFETY: touched by who has the lock of the state only, which each function here is given.
+unsafe impl Sync for Routes {}
+const NOWHERE: Name = Name { address: [0; 16], port: 0 };
+const NONE: Route = Route {
+    to: NOWHERE,
+    way: Way::Free,
+    tag: 0,
+    from: [0; 16],
+    until: 0,
+    is_far: false,
+    tried: 0,
+    pause: 0,
+    full: 0,
+    answered: 0,
+    asked: 0,
+    left: 0,
+    socket: 0,
+    is_shared: false,
+    is_heard: false,
+    is_coming: false,
+    is_waiting: false,
+};
+static ROUTES_NOW: Routes = Routes(UnsafeCell::new(([NONE; ROUTES], 0)));
+
+#[allow(clippy::mut_from_ref, reason = "the state is the lock")]
+pub(super) fn routes(_: &State) -> &'static mut ([Route; ROUTES], u64) {
+    // SAFETY: as above; no two of these live at a time.
+    unsafe { &mut *ROUTES_NOW.0.get() }
+}
+
+/// The one of a question, unless it was asked anew meanwhile.
+fn tagged(state: &State, tag: u64) -> Option<&'static mut Route> {
+    routes(state).0.iter_mut().find(|one| one.tag == tag)
+}
+
+/// In a child, whose lock nobody else has: nothing is known.
+pub(super) fn begin_anew(state: &State) {
+    *routes(state) = ([NONE; ROUTES], 0);
+}
+
+/// Takes the mail.
+pub(super) fn look(state: &mut State) {
+    look_with(&mut |reply, files| came(state, reply, files));
+}
+
+/// The same where the socket says that there is something.
+/// `false`: somebody is at it.
+pub(super) fn take(state: &mut State) -> bool {
+    let is_taken = mail::take(&mut |reply, files| came(state, reply, files));
+    if let Some(mailbox) = mailbox() {
+        sleepers::hears_broker(mailbox);
+    }
+    is_taken
+}
+
+/// All that the page says there is. `false`: somebody is at it, or saying something to the broker
+/// just now; that may be this thread, interrupted.
+pub(super) fn take_all(state: &mut State) -> bool {
+    !mail::has_mail() || take(state)
+}
+
+fn came(state: &mut State, reply: Reply, files: Files) {
+    let is_for_strays =
+        matches!(reply, Reply::Trunk { .. } | Reply::Known { .. } | Reply::Nobody { .. });
+    if is_for_strays {
+        state.strays.are_due();
+    }
+    match (reply, files) {
+        (Reply::Trunk { tag, name, side, ends }, [Some(memory), Some(bell)]) => {
+            let across = ends.map(|ends| Across::new(ends, connection()));
+            let is_across = across.is_some();
+            let is_made = make(state, &memory, &bell, (name, side), across).is_some();
+            if !is_made {
+                Trunk::cut_unused(&memory, side);
+            }
+            // Until when comes behind it.
+            if side == 0 && !is_across {
+                answer(state, tag, if is_made { Way::Trunk(name) } else { nobody() });
+            }
+            if !is_made {
+                has_gone(state, name);
+            }
+        }
+        // There was no room for its descriptors.
+        (Reply::Trunk { tag, name, side, .. }, _) => {
+            if side == 0 {
+                answer(state, tag, nobody());
+            }
+            has_gone(state, name);
+        }
+        (Reply::Known { tag, name, until }, _) => {
+            let is_there = state.trunk_named(name).is_some();
+            if !is_there {
+                // The broker takes it for one that is.
+                has_gone(state, name);
+            }
+            let until = if until == 0 { 0 } else { believed(until).saturating_sub(SPARE).max(1) };
+            // The clocks of two time namespaces may differ.
+            let is_well = is_there && (until == 0 || until > sleepers::now());
+            let or_else = if state.strays.are_any() && !is_there { Way::Free } else { nobody() };
+            answer(state, tag, if is_well { Way::Trunk(name) } else { or_else });
+            if let Some(route) = tagged(state, tag) {
+                (route.until, route.answered) = (until, sleepers::now());
+            }
+        }
+        (Reply::Way { name, port, until }, _) => {
+            let trunk = state.trunk_named(name).and_then(|index| state.trunks[index].as_mut());
+            if let Some(across) = trunk.and_then(|trunk| trunk.across.as_mut()) {
+                across.has_way(port, believed(until));
+            }
+        }
+        (Reply::Seen { address, port }, _) => has_seen(state, &Name { address, port }),
+        (Reply::Over { link: name }, _) => {
+            if let Some(index) = state.trunk_named(name) {
+                state.lose(index, Closing::Reset);
+            }
+        }
+        (Reply::Nobody { tag, is_heard, is_coming }, _) => {
+            answer(state, tag, nobody());
+            if let Some(route) = tagged(state, tag) {
+                (route.is_heard, route.is_coming) = (is_heard, is_coming);
+            }
+        }
+        (Reply::Waits { tag }, _) => {
+            if let Some(route) = tagged(state, tag) {
+                route.is_waiting = true;
+            }
+        }
+        (Reply::Listens { tag, why: None }, _) => {
+            if let Some(listener) = state.listeners.of_id(tag as u32) {
+                listener.is_under_way = false;
+            }
+        }
+        (Reply::By { tag, socket, is_shared }, _) => {
+            if let Some(route) = tagged(state, tag) {
+                (route.socket, route.is_shared) = (socket, is_shared);
+            }
+        }
+        (Reply::Unheard { .. }, _) => {
+            let unheard = &mut state.unheard;
+            unheard.heard = (unheard.heard + 1).min(unheard.said);
+        }
+        // Nobody is to come there, by whatever trunk.
+        (Reply::Listens { tag, .. }, _) => state.refuses(tag as u32),
+        _ => {}
+    }
+}
+
+/// Until when the network is believed, of what somebody says whose clock may be another one's (time
+/// namespaces).
+fn believed(until: u64) -> u64 {
+    until.min(sleepers::now() + WAY_KEPT)
+}
+
+impl State {
+    /// The place of a trunk.
+    pub(super) fn trunk_named(&self, name: u64) -> Option<usize> {
+        self.trunks.iter().position(|trunk| trunk.as_ref().is_some_and(|one| one.name == name))
+    }
+
+    fn trunk_at(&self, name: u64) -> Option<&Trunk> {
+        self.trunks[self.trunk_named(name)?].as_ref()
+    }
+
+    /// How often the other end of a trunk has left sockets that listen.
+    pub(super) fn left_by(&self, name: u64) -> Option<u64> {
+        self.trunk_at(name).map(Trunk::left)
+    }
+}
+
+pub(super) fn nobody() -> Way {
+    Way::Nobody(sleepers::now())
+}
+
+pub(super) fn answer(state: &State, tag: u64, way: Way) {
+    let Some(route) = tagged(state, tag) else { return };
+    route.way = way;
+    if let Way::Trunk(name) = way {
+        let trunk = state.trunk_at(name);
+        route.left = trunk.map_or(0, Trunk::left);
+        // Perhaps there.
+        if trunk.is_none_or(|trunk| trunk.has_left_since(route.asked)) {
+            route.way = Way::Free;
+        }
+    }
+}
+
+fn make(
+    state: &mut State,
+    memory: &OwnedFd,
+    bell: &OwnedFd,
+    as_named: (u64, u64),
+    across: Option<Across>,
+) -> Option<()> {
+    // Of one that is gone there may be connections and bytes yet, on the account of a place.
+    let free = (0..TRUNKS).filter(|index| state.trunks[*index].is_none());
+    let index = free.min_by_key(|index| {
+        (state.listeners.waiting_of(*index), state.pool.used_by(*index as u16))
+    })?;
+    let base = map(memory, BYTES, ProtFlags::READ | ProtFlags::WRITE)?;
+    let Some(mut trunk) = Trunk::new(base as usize, as_named, bell, across) else {
+        // SAFETY: nobody has seen it.
+        unsafe { super::room::give_back(base, BYTES) };
+        return None;
+    };
+    let is_heard = trunk.bell().is_some_and(|bell| sleepers::hears(index, bell));
+    if !is_heard {
+        trunk.end();
+        return None;
+    }
+    // Whoever sleeps now does not say so in this one.
+    trunk.sleeps();
+    has_mapped(index, trunk.mapped());
+    state.trunks[index] = Some(trunk);
+    state.trunks_end = state.trunks_end.max(index + 1);
+    state.has_news = true;
+    Some(())
+}
+
+/// A trunk is of no use any more. The broker is told when nobody is in the middle of its mail.
+pub(super) fn has_gone(state: &mut State, name: u64) {
+    let (names, count) = &mut state.gone;
+    if *count < names.len() {
+        names[*count] = name;
+        *count += 1;
+    }
+}
+
+/// A trunk is lost. Where it led to nobody is for a while: TCP tells more. Unless somebody who was
+/// refused there is about to ask.
+pub(super) fn loses(state: &mut State, name: u64) {
+    let way = if state.strays.are_any() { Way::Free } else { nobody() };
+    for route in routes(state).0.iter_mut().filter(|one| one.way == Way::Trunk(name)) {
+        route.way = way;
+    }
+    has_gone(state, name);
+}
+
+/// What is known of an address is old.
+fn has_seen(state: &State, to: &Name) {
+    let now = sleepers::now();
+    for route in routes(state).0.iter_mut().filter(|one| one.to == *to) {
+        route.pause = OFTEN;
+        let is_sure = matches!(route.way, Way::Trunk(_)) && !route.is_old(now);
+        let is_put_off = matches!(route.way, Way::Nobody(since) if since > now);
+        if !is_sure && !is_put_off && route.way != Way::Asked {
+            route.way = Way::Free;
+        }
+    }
+}
+
+/// What is known of an address may be wrong.
+pub(super) fn forgets(state: &State, to: &Name) {
+    let known = routes(state).0.iter_mut().filter(|one| one.way != Way::Asked);
+    known.filter(|route| route.to == *to).for_each(|route| route.way = Way::Free);
+}
+
+/// The same once more. In another network namespace nobody tries for a while whether it is: who
+/// refuses what he should not (clocks of time namespaces may differ) is reached by TCP.
+pub(super) fn leaves_alone(state: &State, to: &Name) {
+    let later = sleepers::now() + WAY_KEPT;
+    let known = routes(state).0.iter_mut().filter(|one| one.way != Way::Asked);
+    for route in known.filter(|one| one.to == *to) {
+        route.way = if route.is_far { Way::Nobody(later) } else { Way::Free };
+    }
+}
+
+/// The broker hears that a trunk is of no use. `false`: it does not hear that now.
+pub(super) fn ended(name: u64) -> bool {
+    say(Request::TrunkEnded { name }, &[]) || connection() == 0
+}
+
+/// The broker hears of a trunk that another one has given: by which connection; `None`: there is
+/// none now.
+pub(super) fn still(name: u64, ends: [[u8; 16]; 2]) -> Option<u64> {
+    mailbox_for(Request::Still { name, ends }, &[]).then(connection)
+}
+
+/// Says something, and has the answer heard. `false`: there is nobody.
+pub(super) fn mailbox_for(request: Request, files: &[BorrowedFd<'_>]) -> bool {
+    let is_said = say(request, files);
+    if let Some(mailbox) = mailbox().filter(|_| is_said) {
+        sleepers::hears_broker(mailbox);
+    }
+    is_said
+}
+
+/// Waits for mail, until then. `false`: there is none to be expected any more.
+pub(super) fn wait(until: u64) -> bool {
+    let left = until.saturating_sub(sleepers::now());
+    let (Some(mailbox), 1..) = (mailbox(), left) else { return false };
+    let limit = Timespec { tv_sec: 0, tv_nsec: left.min(PART) as i64 };
+    let mut wanted = [PollFd::new(&mailbox, PollFlags::IN)];
+    matches!(poll(&mut wanted, Some(&limit)), Ok(_) | Err(Errno::INTR))
+}
+
+/// By which trunk, and to what.
+#[derive(Clone, Copy)]
+pub(super) struct Through {
+    pub name: u64,
+    /// The address that who goes there has.
+    pub from: [u8; 16],
+    /// What the broker calls the socket.
+    pub socket: u64,
+    /// How often the other end had left sockets.
+    pub left: u64,
+}
+
+/// How an address is reached.
+#[derive(Clone, Copy)]
+pub(super) enum Reached {
+    /// By a trunk.
+    Trunk(Through),
+    /// By the kernel.
+    Kernel,
+    /// The same; and the broker is to see it.
+    Seen,
+}
+
+/// How an address is reached. Waits for the broker if nothing is known.
+pub(super) fn reach(to: Name) -> Reached {
+    let tag = match with(|state| known(state, to)) {
+        None => return Reached::Kernel,
+        Some(Known::Way(way)) => return way,
+        Some(Known::Wait(tag)) => return answer_of_another(tag),
+        Some(Known::Ask(tag)) => tag,
+    };
+    let is_asked = source(to).ok().flatten().is_some_and(|own| {
+        with(|state| goes_from(state, tag, (own, to)));
+        asks(tag, (own, to))
+    });
+    if !is_asked {
+        with(|state| answer(state, tag, nobody()));
+        return Reached::Kernel;
+    }
+    answer_to(tag)
+}
+
+/// Asks the broker for who goes there from that address. `false`: there is nobody to be asked, or
+/// he does not hear that now.
+pub(super) fn asks(tag: u64, (own, to): (Name, Name)) -> bool {
+    // Who listens for all addresses is found by any: so it is said that it is another's.
+    let from = if own.leads_to(&to) { [0; 16] } else { own.address };
+    mailbox_for(Request::Reach { tag, address: to.address, port: to.port, from }, &[])
+}
+
+pub(super) fn goes_from(state: &State, tag: u64, (own, to): (Name, Name)) {
+    if let Some(route) = tagged(state, tag) {
+        (route.from, route.is_far) = (own.address, !own.leads_to(&to));
+    }
+}
+
+/// Waits for the answer to a question.
+fn answer_to(tag: u64) -> Reached {
+    let (asked, mut until) = (sleepers::now(), sleepers::now() + ANSWER);
+    loop {
+        let reached = with(|state| {
+            take(state);
+            match tagged(state, tag) {
+                Some(route) if route.way == Way::Asked => Err(route.is_waiting),
+                Some(route) => Ok(route.leads(sleepers::now())),
+                // It was asked anew meanwhile.
+                None => Ok(Reached::Kernel),
+            }
+        });
+        if let Some(Err(true)) = reached {
+            until = asked + BY_FERRY;
+        }
+        match reached {
+            Some(Ok(reached)) => return reached,
+            Some(Err(_)) if wait(until) => {}
+            Some(Err(_)) => {
+                with(|state| answer(state, tag, nobody()));
+                return Reached::Kernel;
+            }
+            None => return Reached::Kernel,
+        }
+    }
+}
+
+impl Route {
+    /// Where it leads now that that is known. One of those that the kernel brings there is seen by
+    /// the broker: where it is not known that the network does so, or not for much longer.
+    fn leads(&mut self, now: u64) -> Reached {
+        if now < self.full {
+            return Reached::Kernel;
+        }
+        let is_sure = match self.way {
+            Way::Trunk(_) => !self.is_old(now),
+            _ => !self.is_far,
+        };
+        if !is_sure && now.saturating_sub(self.tried) > self.pause {
+            self.tried = now;
+            self.pause = (2 * self.pause).clamp(OFTEN, PAUSE_MAX);
+            return Reached::Seen;
+        }
+        match self.way {
+            Way::Trunk(name) if self.until == 0 || now < self.until => {
+                let Route { from, socket, left, .. } = *self;
+                Reached::Trunk(Through { name, from, socket, left })
+            }
+            _ => Reached::Kernel,
+        }
+    }
+
+    /// Somebody has gone there by the kernel just now, and a ferry may have heard of that: who is
+    /// asked then answers when it has found out.
+    fn may_come_soon(&self, now: u64) -> bool {
+        self.is_coming && now.saturating_sub(self.tried) < ANSWER
+    }
+
+    fn is_old(&self, now: u64) -> bool {
+        self.until != 0 && now + EARLY > self.until
+    }
+}
+
+/// The same for who has not asked himself: whoever does may be about to connect to the broker. It
+/// may also be this thread, interrupted.
+fn answer_of_another(tag: u64) -> Reached {
+    let until = sleepers::now() + LONGEST;
+    while mailbox().is_none() && sleepers::now() < until {
+        _ = nanosleep(&Timespec { tv_sec: 0, tv_nsec: CONNECTS });
+    }
+    answer_to(tag)
+}
+
+enum Known {
+    Way(Reached),
+    /// Another thread has asked.
+    Wait(u64),
+    Ask(u64),
+}
+
+fn known(state: &mut State, to: Name) -> Known {
+    let now = sleepers::now();
+    let found = routes(state).0.iter_mut().find(|one| one.way != Way::Free && one.to == to);
+    if let Some(route) = found {
+        match route.way {
+            Way::Trunk(name) => {
+                let is_there = state.left_by(name) == Some(route.left);
+                // Another process may have been there meanwhile: that is asked first.
+                let is_asked = route.tried != 0 || now < route.answered + OFTEN;
+                let is_sure = !route.is_old(now) || is_asked && now < route.until;
+                if is_there && is_sure && !route.is_shared {
+                    return Known::Way(route.leads(now));
+                }
+            }
+            Way::Asked => return Known::Wait(route.tag),
+            Way::Nobody(at)
+                if now.saturating_sub(at) < NOBODY
+                    && !route.may_come_soon(now)
+                    && !route.is_shared =>
+            {
+                return Known::Way(route.leads(now));
+            }
+            _ => {}
+        }
+    }
+    Known::Ask(asks_anew(state, to, now))
+}
+
+/// A question is about to be asked: its tag.
+pub(super) fn asks_anew(state: &mut State, to: Name, now: u64) -> u64 {
+    let end = state.trunks_end;
+    state.trunks[..end].iter_mut().flatten().for_each(|trunk| trunk.looks(now));
+    let (all, latest) = routes(state);
+    *latest += 1;
+    let found = all.iter_mut().find(|one| one.way != Way::Free && one.to == to);
+    if let Some(route) = found {
+        (route.way, route.tag, route.tried) = (Way::Asked, *latest, 0);
+        (route.asked, route.socket, route.is_heard) = (now, 0, true);
+        (route.is_coming, route.is_waiting, route.is_shared) = (false, false, false);
+        return *latest;
+    }
+    let place = all.iter().position(|one| one.way == Way::Free);
+    let place = place.unwrap_or(*latest as usize % ROUTES);
+    let full = all.iter().filter(|one| one.to == to).map(|one| one.full).max().unwrap_or(0);
+    let (way, tag, asked, is_heard) = (Way::Asked, *latest, now, true);
+    all[place] = Route { to, way, tag, full, asked, is_heard, ..NONE };
+    *latest
+}

@@ -1,0 +1,418 @@
+//! Which connections have lanes, for who has the lock of all: who sends gives them, and takes them
+//! away; who receives hears of it by the trunk. ([`super::lanes`]: what goes by them.)
+//!
+//! Nobody waits for room in a lane. Who finds his full looks for a while, and then takes the
+//! connection home to the trunk, where what was said of credit and room holds: then there is as
+//! much room for what is not read as there would be without lanes.
+
+use omniverb_formats::Lane;
+use omniverb_formats::trunk::{BYTES, LANES};
+use omniverb_connection::light::Frame;
+use omniverb_connection::light::busy::Way;
+use omniverb_connection::light::frame::{HEADER, LANE_MAX};
+use omniverb_connection::light::row::{Closing, Note};
+
+use super::lanes::{Before, Takes, handle};
+use super::numbers::{self, Token};
+use super::sets;
+use super::state::State;
+use super::trunk::{FOR_ANSWERS, Nonsense, Trunk};
+use crate::carry::parts::Parts;
+use crate::shared::Memory;
+use crate::table;
+
+const _: () = assert!(LANES as u32 == omniverb_connection::light::frame::LANES);
+const _: () = assert!(LANE_MAX as usize == omniverb_formats::trunk::LANE);
+
+/// For what a thread is about to sleep.
+#[derive(Clone, Copy)]
+pub(super) enum Awaits<'a> {
+    /// For nothing that comes by a lane.
+    Frames,
+    /// For what comes for a connection.
+    One(Token),
+    /// For one of these.
+    These(&'a [libc::pollfd]),
+    /// For a member of a set, or of those in it.
+    Members(u32),
+}
+
+impl State {
+    /// One has sent by the trunk: if it is busy it gets a lane.
+    #[inline]
+    pub(super) fn has_sent(&mut self, at: u32) {
+        let row = self.rows.at(at);
+        let index = usize::from(row.trunk);
+        let Some(trunk) = self.trunks[index].as_mut() else { return };
+        trunk.lanes.clock = trunk.lanes.clock.wrapping_add(1);
+        if row.sends_at(trunk.lanes.clock) {
+            row.cools();
+            if row.may_have_lane() {
+                self.gives_lane(at, index);
+            }
+        }
+    }
+
+    #[cold]
+    fn gives_lane(&mut self, at: u32, index: usize) {
+        let least = FOR_ANSWERS + 2 * HEADER;
+        let Some(trunk) = self.trunks[index].as_mut() else { return };
+        if trunk.room(least) < least {
+            return;
+        }
+        let Some(lane) = trunk.free_lane() else { return self.takes_one_away(index) };
+        let token = self.token(at);
+        let row = self.rows.at(at);
+        let Some(trunk) = self.trunks[index].as_mut() else { return };
+        trunk.put(Frame::Lane(lane as u32), row.id);
+        row.gets_lane(lane);
+        trunk.lanes.rows[Way::Out as usize][lane] = at;
+        trunk.shown().goes_by(trunk.side, row.id, Some(lane));
+        let whose = trunk.whose((token, row), Way::Out);
+        let place = (index, Way::Out, lane);
+        handle(index, Way::Out, lane).begins(&whose, place, Before::Nothing);
+    }
+
+    /// If nobody has sent by one since it was looked at last it is free when the other end has
+    /// heard that.
+    fn takes_one_away(&mut self, index: usize) {
+        let Some(trunk) = self.trunks[index].as_mut() else { return };
+        let lane = trunk.lanes.hand;
+        trunk.lanes.hand = (lane + 1) % LANES;
+        let at = trunk.lanes.rows[Way::Out as usize][lane];
+        if at == 0 || handle(index, Way::Out, lane).was_used() {
+            return;
+        }
+        // That of one that is about to end is free soon.
+        let row = self.rows.at(at);
+        if !row.has(Note::Ended) && !row.has(Note::HadClose) {
+            self.comes_home(at);
+        }
+    }
+
+    /// What is sent next goes by the trunk. `false`: there is no room there to say so.
+    #[cold]
+    pub(super) fn comes_home(&mut self, at: u32) -> bool {
+        let index = usize::from(self.rows.at(at).trunk);
+        let least = FOR_ANSWERS + HEADER;
+        let Some(trunk) = self.trunks[index].as_mut() else { return false };
+        if trunk.room(least) < least {
+            return false;
+        }
+        self.leaves_lane(at);
+        let row = self.rows.at(at);
+        let Some(lane) = row.lane(Way::Out) else { return true };
+        let Some(trunk) = self.trunks[index].as_mut() else { return false };
+        let unread = handle(index, Way::Out, lane).hold().map_or(0, |held| held.unread());
+        trunk.put(Frame::Home(unread), row.id);
+        row.comes_home(unread);
+        self.has_left_lane(at, index, lane);
+        true
+    }
+
+    /// It has said its last: nothing more goes by its lane.
+    pub(super) fn has_ended(&mut self, at: u32) {
+        let row = self.rows.at(at);
+        let Some(lane) = row.lane(Way::Out) else { return };
+        let index = usize::from(row.trunk);
+        row.comes_home(0);
+        self.has_left_lane(at, index, lane);
+    }
+
+    fn has_left_lane(&mut self, at: u32, index: usize, lane: usize) {
+        let id = self.rows.at(at).id;
+        self.carried.1 += handle(index, Way::Out, lane).hold().map_or(0, |held| held.sent());
+        if let Some(trunk) = self.trunks[index].as_mut() {
+            trunk.lanes.rows[Way::Out as usize][lane] = 0;
+            trunk.lanes.left[Way::Out as usize][lane] += 1;
+            trunk.shown().goes_by(trunk.side, id, None);
+        }
+    }
+
+    /// Whoever sends is to ask from now on whether that may be: before anything is done that ends
+    /// it.
+    pub(super) fn leaves_lane(&mut self, at: u32) {
+        let row = self.rows.at(at);
+        if let Some(lane) = row.lane(Way::Out) {
+            handle(usize::from(row.trunk), Way::Out, lane).is_left(at, Way::Out);
+        }
+    }
+
+    /// There is no memory for what comes: nothing behind that is for the program.
+    pub(super) fn leaves_lanes(&mut self, at: u32) {
+        self.leaves_lane(at);
+        let row = self.rows.at(at);
+        if let Some(lane) = row.lane(Way::In) {
+            handle(usize::from(row.trunk), Way::In, lane).is_left(at, Way::In);
+        }
+    }
+
+    /// Its calls wait, or do not.
+    pub(super) fn tells_lane(&mut self, at: u32) {
+        let row = self.rows.at(at);
+        if let Some(lane) = row.lane(Way::In) {
+            handle(usize::from(row.trunk), Way::In, lane).calls((&*row).into());
+        }
+    }
+
+    /// Sends by the lane of a connection, as far as there is room.
+    pub(super) fn sends_by_lane(
+        &mut self,
+        at: u32,
+        lane: usize,
+        parts: &Parts<'_>,
+        from: usize,
+    ) -> usize {
+        let index = usize::from(self.rows.at(at).trunk);
+        handle(index, Way::Out, lane).hold().map_or(0, |held| held.send(parts, from))
+    }
+
+    /// The other end has one.
+    pub(super) fn had_lane(&mut self, index: usize, at: u32, lane: usize) -> Result<(), Nonsense> {
+        let token = self.token(at);
+        let row = self.rows.at(at);
+        let Some(trunk) = self.trunks[index].as_mut() else { return Ok(()) };
+        let is_free = trunk.lanes.rows[Way::In as usize][lane] == 0;
+        if !is_free || !row.had_lane(lane) {
+            return Err(Nonsense);
+        }
+        trunk.lanes.rows[Way::In as usize][lane] = at;
+        trunk.lanes.inward |= 1 << lane;
+        let whose = trunk.whose((token, row), Way::In);
+        let handle = handle(index, Way::In, lane);
+        trunk.lanes.noted[lane] = handle.position();
+        let before = if row.received() == 0 { Before::Nothing } else { Before::Queued };
+        let is_lost = !row.is_heard();
+        handle.begins(&whose, (index, Way::In, lane), before);
+        if is_lost {
+            // What comes there is behind bytes that nobody has.
+            handle.is_left(at, Way::In);
+        }
+        Ok(())
+    }
+
+    /// The other end comes by the trunk again; so much of what is in its lane it counts.
+    pub(super) fn had_home(&mut self, index: usize, at: u32, counted: u32) -> Result<(), Nonsense> {
+        if !self.rows.at(at).may_come_home(counted) {
+            return Err(Nonsense);
+        }
+        let there = self.takes_rest_of_lane(index, at)?;
+        if !self.rows.at(at).had_home((counted, there)) {
+            return Err(Nonsense);
+        }
+        self.owe(at);
+        Ok(())
+    }
+
+    /// Nothing comes by the lane of a connection any more: what is there goes to its queue. How
+    /// much that is.
+    pub(super) fn takes_rest_of_lane(&mut self, index: usize, at: u32) -> Result<u32, Nonsense> {
+        // Before anything is found that makes no sense: what is lost then has no lane.
+        let Some(lane) = self.has_no_lane_inward(index, at) else { return Ok(0) };
+        let Some(held) = handle(index, Way::In, lane).hold() else { return Err(Nonsense) };
+        let there = held.waiting().ok_or(Nonsense)?;
+        let row = self.rows.at(at);
+        let has_memory = !row.is_heard()
+            || row
+                .queue
+                .push((&mut self.pool, row.owner()), there, |done, place| held.read(done, place));
+        held.takes(there);
+        drop(held);
+        if let Some(trunk) = self.trunks[index].as_mut() {
+            let times = &mut trunk.lanes.left[Way::In as usize][lane];
+            *times += 1;
+            let times = *times;
+            trunk.lane(Way::In, lane).was_left(times);
+        }
+        if !has_memory {
+            self.lacks_memory(at);
+        }
+        Ok(there as u32)
+    }
+
+    /// Nothing comes by the lane of a connection any more: which it was.
+    fn has_no_lane_inward(&mut self, index: usize, at: u32) -> Option<usize> {
+        let row = self.rows.at(at);
+        let lane = row.lane(Way::In)?;
+        row.had_last_of_lane();
+        handle(index, Way::In, lane).is_left(at, Way::In);
+        if let Some(trunk) = self.trunks[index].as_mut() {
+            trunk.lanes.rows[Way::In as usize][lane] = 0;
+            trunk.lanes.inward &= !(1 << lane);
+            trunk.lanes.awaited &= !(1 << lane);
+        }
+        Some(lane)
+    }
+
+    /// A trunk is about to be no more: what has come by lanes stays, unless the two are parted.
+    /// Then it may have come afterwards.
+    pub(super) fn lose_lanes(&mut self, index: usize, how: Closing) {
+        let Some(trunk) = self.trunks[index].as_ref() else { return };
+        let [inward, outward] = trunk.lanes.rows;
+        for at in inward.into_iter().filter(|at| *at != 0) {
+            match how {
+                Closing::Orderly => _ = self.takes_rest_of_lane(index, at),
+                Closing::Reset => _ = self.has_no_lane_inward(index, at),
+            }
+        }
+        for at in outward.into_iter().filter(|at| *at != 0) {
+            self.leaves_lane(at);
+            self.has_ended(at);
+        }
+        for lane in 0..LANES {
+            handle(index, Way::In, lane).ends();
+            handle(index, Way::Out, lane).ends();
+        }
+    }
+
+    /// Bytes that are in the lane of a connection. What makes no sense is found by who takes them.
+    pub(super) fn in_lane(&mut self, at: u32) -> usize {
+        let row = self.rows.at(at);
+        let Some(lane) = row.lane(Way::In).filter(|_| !row.has(Note::WasReset)) else { return 0 };
+        let index = usize::from(row.trunk);
+        let Some(trunk) = self.trunks[index].as_ref() else { return 0 };
+        let position = handle(index, Way::In, lane).position();
+        // Another thread may just be taking some.
+        trunk.lane(Way::In, lane).head().wrapping_sub(position).min(u64::from(LANE_MAX)) as usize
+    }
+
+    /// What can be done with a connection, in events of `epoll`.
+    pub(super) fn readiness(&mut self, at: u32) -> u32 {
+        let in_lane = self.in_lane(at);
+        self.rows.at(at).readiness(in_lane)
+    }
+
+    /// Receives from the lane of a connection what there is, behind so many bytes that the call
+    /// has.
+    pub(super) fn receives_by_lane(
+        &mut self,
+        at: u32,
+        parts: &Parts<'_>,
+        (from, takes): (usize, Takes),
+    ) -> Result<usize, Nonsense> {
+        let row = self.rows.at(at);
+        let lane = row.lane(Way::In).filter(|_| !row.has(Note::WasReset));
+        let Some(lane) = lane else { return Ok(0) };
+        let Some(held) = handle(usize::from(row.trunk), Way::In, lane).hold() else { return Ok(0) };
+        if row.received() == 0 {
+            held.is_next();
+        }
+        held.receive(parts, from, takes).ok_or(Nonsense)
+    }
+
+    /// What has come by lanes since that was looked at.
+    #[inline]
+    pub(super) fn look_at_lanes(&mut self, index: usize) {
+        let Some(trunk) = self.trunks[index].as_ref() else { return };
+        for lane in trunk.lanes.inward() {
+            let Some(trunk) = self.trunks[index].as_mut() else { return };
+            let head = trunk.lane(Way::In, lane).head();
+            if head == trunk.lanes.noted[lane] {
+                continue;
+            }
+            trunk.lanes.noted[lane] = head;
+            let is_awaited = trunk.lanes.awaited & 1 << lane != 0;
+            trunk.lanes.awaited &= !(1 << lane);
+            let at = trunk.lanes.rows[Way::In as usize][lane];
+            // What nobody sleeps for wakes nobody.
+            self.is_ready(at);
+            self.has_news |= is_awaited;
+        }
+    }
+
+    /// A thread is about to sleep for that, and looks once more.
+    pub(super) fn awaits(&mut self, what: Awaits<'_>) {
+        match what {
+            Awaits::Frames => {}
+            Awaits::One(token) => {
+                if let Some(at) = self.row(token) {
+                    self.awaits_one(at);
+                }
+            }
+            Awaits::These(all) => {
+                let reads = libc::POLLIN | libc::POLLRDNORM;
+                for one in all.iter().filter(|one| one.events & reads != 0) {
+                    if let Some(at) = numbers::row(one.fd) {
+                        self.awaits_one(at);
+                    } else if sets::are_any() {
+                        self.awaits(Awaits::Members(table::look(one.fd).id()));
+                    }
+                }
+            }
+            Awaits::Members(set) => {
+                let Some(place) = self.sets.find(set) else { return };
+                let are_nested = self.sets.nestings > 0;
+                for trunk in self.trunks[..self.trunks_end].iter_mut().flatten() {
+                    for lane in trunk.lanes.inward() {
+                        let at = trunk.lanes.rows[Way::In as usize][lane];
+                        let set = usize::from(self.rows.at(at).set);
+                        if set == place + 1 || are_nested && set != 0 {
+                            trunk.awaits(lane);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Nobody sleeps: nobody is to be rung for.
+    pub(super) fn awaits_nothing(&mut self) {
+        for trunk in self.trunks[..self.trunks_end].iter_mut().flatten() {
+            for lane in trunk.lanes.inward() {
+                if trunk.lanes.awaited & 1 << lane != 0 {
+                    trunk.lane(Way::In, lane).rings();
+                }
+            }
+            trunk.lanes.awaited = 0;
+        }
+    }
+
+    fn awaits_one(&mut self, at: u32) {
+        let row = self.rows.at(at);
+        if let Some(lane) = row.lane(Way::In)
+            && let Some(trunk) = self.trunks[usize::from(row.trunk)].as_mut()
+        {
+            trunk.awaits(lane);
+        }
+    }
+
+    /// Bytes that were sent by lanes and not counted yet.
+    pub(super) fn counts_lanes(&mut self) {
+        for index in 0..self.trunks_end {
+            if self.trunks[index].is_some() {
+                for lane in 0..LANES {
+                    let held = handle(index, Way::Out, lane).hold();
+                    self.carried.1 += held.map_or(0, |held| held.sent());
+                }
+            }
+        }
+    }
+}
+
+impl Trunk {
+    /// One that nobody has to send by.
+    fn free_lane(&self) -> Option<usize> {
+        let (rows, left) =
+            (&self.lanes.rows[Way::Out as usize], &self.lanes.left[Way::Out as usize]);
+        (0..LANES).find(|lane| rows[*lane] == 0 && self.lane(Way::Out, *lane).is_free(left[*lane]))
+    }
+
+    /// A thread is about to sleep for what comes by one.
+    fn awaits(&mut self, lane: usize) {
+        self.lanes.awaited |= 1 << lane;
+        self.lane(Way::In, lane).awaits();
+    }
+
+    /// Somebody has heard what has rung, and takes it for all: who sleeps for what comes by lanes
+    /// is to be rung for anew, if nothing is found for him.
+    pub(super) fn awaits_still(&self) {
+        for lane in self.lanes.inward().filter(|lane| self.lanes.awaited & 1 << lane != 0) {
+            self.lane(Way::In, lane).awaits();
+        }
+    }
+
+    /// A lane, by which something comes or goes.
+    pub(super) fn lane(&self, way: Way, number: usize) -> Lane<Memory<BYTES>> {
+        Lane::new(self.memory, self.sender(way), number)
+    }
+}

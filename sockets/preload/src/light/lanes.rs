@@ -1,0 +1,600 @@
+//! What goes by a lane, a ring that one connection has to itself one way, moves without the lock
+//! that is before all else: each lane has one of its own. Here is what a thread does that has only
+//! that; who gets a lane, and when it comes home, is in [`super::busy`].
+//!
+//! A lane is of use to a thread as long as it says so: whoever has the lock of all takes that away
+//! before anything is said of its connection by the trunk that ends it, and before the memory goes.
+//! So a thread here looks at nothing but the lane, and whether the trunk has frames, which may be
+//! about this connection: with those, without bytes, or without room it goes the other way.
+//!
+//! The order of locks: that of all, then one of a lane. Who has one of a lane takes no other.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use omniverb_formats::Lane;
+use omniverb_formats::trunk::{BYTES, HEAD, LANE, LANES, SIDE, Shown, TAIL};
+use omniverb_ring::{UserMemory, WordMemory};
+use omniverb_connection::descriptors::{PIECE as ROWS_IN_PIECE, Room};
+use omniverb_connection::light::Row;
+use omniverb_connection::light::busy::Way;
+use omniverb_connection::light::row::Note;
+
+use super::numbers::Token;
+use super::room::{ROWS, TRUNKS};
+use super::{bell, lock};
+use crate::carry::broker as mail;
+use crate::carry::parts::Parts;
+use crate::place::{self, AtLane};
+use crate::room::Pieces;
+use crate::shared::Memory;
+
+/// Of each row, one more than the lane by which something comes, and behind that the one by which
+/// it goes.
+static OF_ROWS: Pieces<{ ROWS / ROWS_IN_PIECE }> = Pieces::new();
+const PER_WAY: u32 = 16;
+const _: () = assert!(TRUNKS * 2 * LANES < 1 << PER_WAY);
+
+/// A lane of a trunk, as this process has it.
+#[repr(align(128))]
+pub(super) struct Handle {
+    lock: lock::Lock,
+    /// Whose it is, for who has not the lock of all; 0: nobody's.
+    token: AtomicU64,
+    /// What a trunk's memory is, as long as it is somebody's.
+    base: AtomicUsize,
+    /// Of who sends, and which of his lanes.
+    side: AtomicU32,
+    number: AtomicU32,
+    id: AtomicU32,
+    is_across: AtomicBool,
+    /// Calls that receive there wait.
+    waits: AtomicBool,
+    /// What comes before was received, all of it.
+    is_next: AtomicBool,
+    /// It was sent by since that was asked.
+    was_used: AtomicBool,
+    /// How many calls have begun here.
+    turn: AtomicU32,
+    /// How far this process has written, or read.
+    position: AtomicU64,
+    /// And how far the other one had read, or written, when that was looked at.
+    seen: AtomicU64,
+    /// Bytes that were sent by it, which nobody has counted.
+    sent: AtomicU64,
+    /// Of the reader: where it found nothing last, how much it has got at a time since then, and
+    /// for how long it is not to look again.
+    waited: AtomicU64,
+    last: AtomicU32,
+    pauses: AtomicU32,
+    /// The place of the trunk's bell among our own descriptors.
+    bell: AtomicUsize,
+}
+
+static HANDLES: [Handle; TRUNKS * 2 * LANES] = [const {
+    Handle {
+        lock: lock::Lock::new(),
+        token: AtomicU64::new(0),
+        base: AtomicUsize::new(0),
+        side: AtomicU32::new(0),
+        number: AtomicU32::new(0),
+        id: AtomicU32::new(0),
+        is_across: AtomicBool::new(false),
+        waits: AtomicBool::new(false),
+        is_next: AtomicBool::new(false),
+        was_used: AtomicBool::new(false),
+        turn: AtomicU32::new(0),
+        position: AtomicU64::new(0),
+        seen: AtomicU64::new(0),
+        sent: AtomicU64::new(0),
+        waited: AtomicU64::new(0),
+        last: AtomicU32::new(0),
+        pauses: AtomicU32::new(0),
+        bell: AtomicUsize::new(0),
+    }
+}; TRUNKS * 2 * LANES];
+
+/// What a lane needs to know of its trunk and its connection.
+pub(super) struct Whose {
+    pub token: Token,
+    pub id: u32,
+    pub base: usize,
+    /// The side that sends by it.
+    pub side: usize,
+    pub bell: usize,
+    pub is_across: bool,
+    /// Of who receives.
+    pub calls: Calls,
+}
+
+/// What calls that receive do where there is nothing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Calls {
+    Wait,
+    /// They say so (`O_NONBLOCK`).
+    Fail,
+}
+
+impl From<&Row> for Calls {
+    fn from(row: &Row) -> Self {
+        if row.has(Note::NonBlocking) { Self::Fail } else { Self::Wait }
+    }
+}
+
+/// What is to be received before what comes by a lane.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Before {
+    Nothing,
+    /// What is in the queue.
+    Queued,
+}
+
+fn place_of(trunk: usize, way: Way, number: usize) -> usize {
+    (trunk * 2 + way as usize) * LANES + number
+}
+
+/// A lane of a trunk's.
+pub(super) fn handle(trunk: usize, way: Way, number: usize) -> &'static Handle {
+    &HANDLES[place_of(trunk, way, number)]
+}
+
+fn word(row: u32) -> Option<&'static AtomicU64> {
+    let row = row as usize;
+    let word = OF_ROWS.piece(row / ROWS_IN_PIECE)?.get(row % ROWS_IN_PIECE)?;
+    // SAFETY: pieces stay for good.
+    Some(unsafe { &*core::ptr::from_ref(word) })
+}
+
+/// For who has the lock of all: a row has this lane one way, or none any more. (Without memory to
+/// write that down a thread asks who has that lock.)
+fn puts(row: u32, way: Way, place: Option<usize>) {
+    if place.is_some() {
+        OF_ROWS.make(row as usize / ROWS_IN_PIECE);
+    }
+    let Some(word) = word(row) else { return };
+    let shift = PER_WAY * way as u32;
+    let others = word.load(Ordering::Relaxed) & !(u64::from(u16::MAX) << shift);
+    let place = place.map_or(0, |place| place as u64 + 1);
+    word.store(others | place << shift, Ordering::Release);
+}
+
+/// In a child of `fork`: what there is is the parent's.
+pub(super) fn begin_anew() {
+    place::is_at_no_lane();
+    for handle in HANDLES.iter().filter(|handle| handle.was_ever_used()) {
+        let token = handle.token.load(Ordering::Relaxed);
+        if token != 0
+            && let Some(word) = word(Token::of(token).row())
+        {
+            word.store(0, Ordering::Relaxed);
+        }
+        handle.lock.begin_anew();
+        handle.reset();
+    }
+}
+
+/// A lane that this thread has to itself.
+pub(super) struct Held<'a> {
+    handle: &'a Handle,
+    lane: Lane<Memory<BYTES>>,
+    _lock: lock::Held<'a>,
+    _at: AtLane,
+}
+
+impl Handle {
+    /// It is somebody's, or somebody is just making it so.
+    fn was_ever_used(&self) -> bool {
+        self.base.load(Ordering::Relaxed) != 0 || !self.lock.is_free()
+    }
+
+    fn reset(&self) {
+        if self.base.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        self.base.store(0, Ordering::Relaxed);
+        self.token.store(0, Ordering::Relaxed);
+        for word in [&self.position, &self.seen, &self.sent] {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Alone with it, if it is that of a trunk that is there. Who has not the lock of all has to
+    /// look whose it is.
+    #[inline(always)]
+    pub(super) fn hold(&self) -> Option<Held<'_>> {
+        let held = self.hold_any()?;
+        if self.base.load(Ordering::Relaxed) != 0 { Some(held) } else { None }
+    }
+
+    #[inline(always)]
+    fn hold_any(&self) -> Option<Held<'_>> {
+        let at = AtLane::enter()?;
+        let lock = self.lock.take_by(at.thread())?;
+        let side = self.side.load(Ordering::Relaxed) as usize;
+        let memory = Memory::new(self.base.load(Ordering::Relaxed));
+        let lane = Lane::new(memory, side, self.number.load(Ordering::Relaxed) as usize);
+        Some(Held { handle: self, lane, _lock: lock, _at: at })
+    }
+
+    /// It is a connection's from now on.
+    pub(super) fn begins(
+        &self,
+        whose: &Whose,
+        (trunk, way, number): (usize, Way, usize),
+        before: Before,
+    ) {
+        let held = self.hold_any();
+        self.base.store(whose.base, Ordering::Relaxed);
+        self.side.store(whose.side as u32, Ordering::Relaxed);
+        self.number.store(number as u32, Ordering::Relaxed);
+        self.id.store(whose.id, Ordering::Relaxed);
+        self.is_across.store(whose.is_across, Ordering::Relaxed);
+        self.waits.store(whose.calls == Calls::Wait, Ordering::Relaxed);
+        self.is_next.store(before == Before::Nothing, Ordering::Relaxed);
+        self.was_used.store(true, Ordering::Relaxed);
+        self.bell.store(whose.bell, Ordering::Relaxed);
+        self.token.store(whose.token.word(), Ordering::Relaxed);
+        drop(held);
+        puts(whose.token.row(), way, Some(place_of(trunk, way, number)));
+    }
+
+    /// Calls that receive there do this from now on.
+    pub(super) fn calls(&self, calls: Calls) {
+        self.waits.store(calls == Calls::Wait, Ordering::Relaxed);
+    }
+
+    /// No thread comes by itself any more.
+    pub(super) fn is_left(&self, row: u32, way: Way) {
+        puts(row, way, None);
+        let held = self.hold_any();
+        self.token.store(0, Ordering::Relaxed);
+        drop(held);
+    }
+
+    /// The trunk is gone: the next one's lanes begin at their beginnings.
+    pub(super) fn ends(&self) {
+        let held = self.hold_any();
+        self.reset();
+        drop(held);
+    }
+
+    /// It was sent by since that was asked last.
+    pub(super) fn was_used(&self) -> bool {
+        self.was_used.swap(false, Ordering::Relaxed)
+    }
+
+    /// How far this process is.
+    pub(super) fn position(&self) -> u64 {
+        self.position.load(Ordering::Relaxed)
+    }
+}
+
+/// The lane of a connection, for whoever comes by.
+#[inline(always)]
+pub(super) fn held(token: Token, way: Way) -> Option<Held<'static>> {
+    let word = word(token.row())?.load(Ordering::Acquire);
+    let place = usize::from((word >> (PER_WAY * way as u32)) as u16).checked_sub(1)?;
+    let held = HANDLES[place].hold()?;
+    let handle = held.handle;
+    let is_ours = handle.token.load(Ordering::Relaxed) == token.word();
+    // Where the network is asked now and then it may be over.
+    let is_sure = is_ours && !(handle.is_across.load(Ordering::Relaxed) && mail::has_mail());
+    if is_sure && !held.has_frames(way) { Some(held) } else { None }
+}
+
+/// Sends what is left behind so many bytes, as much as there is room for in the lane of a
+/// connection and as it has; how much.
+#[inline(always)]
+pub(super) fn send(token: Token, parts: &Parts<'_>, from: usize) -> usize {
+    // As it is: what is handed on is copied, and what was just stored is slow to load whole.
+    let Some(held) = held(token, Way::Out) else { return 0 };
+    if held.has_turn() { held.send(parts, from) } else { 0 }
+}
+
+/// Receives what is next in the lane of a connection, if anything; how much. `None`: the rest is to
+/// be looked after.
+#[inline(always)]
+pub(super) fn receive(token: Token, parts: &Parts<'_>, takes: Takes) -> Option<usize> {
+    let Some(held) = held(token, Way::In) else { return Some(0) };
+    match held.has_turn() {
+        true if held.has_next() => Some(held.receive(parts, 0, takes).unwrap_or(0)),
+        true => Some(0),
+        false => None,
+    }
+}
+
+/// Bytes that are copied at a time: while some are copied out, others are copied in.
+pub(super) const PIECE: usize = LANE / PIECES;
+/// So many at most by who is alone with a lane: others have their turn then.
+const PIECES: usize = 4;
+/// So many calls leave to others what is left to be done.
+const TURNS: u32 = 256;
+/// How often who waits looks at a lane before the long way: about a microsecond or two. Before the
+/// first look there are pauses of the processor, few where each message is waited for, more where
+/// several came without waiting: then more are to come at a time, since each look takes what the
+/// other end writes to away from it.
+const GLANCES: u32 = 100;
+const PAUSES: u32 = 2;
+const PAUSES_MAX: u32 = 64;
+
+/// The same for who waits, if calls do there: it looks for a moment.
+pub(super) fn receive_soon(token: Token, parts: &Parts<'_>, takes: Takes) -> usize {
+    match parts.only().filter(|piece| takes == Takes::All && piece.len() <= PIECE) {
+        Some(piece) => soon(token, |held| Some(held.receives_into(piece, 1))),
+        None => soon(token, |held| held.receive(parts, 0, takes)),
+    }
+}
+
+#[inline(always)]
+fn soon(token: Token, receive: impl Fn(&Held<'_>) -> Option<usize>) -> usize {
+    let waits = |held: &Held<'_>| held.handle.waits.load(Ordering::Relaxed);
+    let Some(first) = held(token, Way::In).filter(waits) else { return 0 };
+    let pauses = first.pauses();
+    drop(first);
+    (0..pauses).for_each(|_| core::hint::spin_loop());
+    for _ in 0..GLANCES {
+        let Some(held) = held(token, Way::In) else { return 0 };
+        if !held.has_next() {
+            return 0;
+        }
+        match receive(&held) {
+            Some(0) => drop(held),
+            got => return got.unwrap_or(0),
+        }
+        core::hint::spin_loop();
+    }
+    0
+}
+
+/// What has become of a send by a lane that was full.
+pub(super) enum Soon {
+    Sent(usize),
+    /// There is no room yet; how far it was read.
+    Full(u64),
+    /// It has no lane, or there is something to be done first.
+    Otherwise,
+}
+
+/// The same for who sends and waits for room: for some more than a little, so that the two do not
+/// stand in each other's way.
+pub(super) fn send_soon(token: Token, parts: &Parts<'_>, from: usize) -> Soon {
+    let mut read = 0;
+    for _ in 0..GLANCES {
+        let Some(held) = held(token, Way::Out) else { return Soon::Otherwise };
+        let unread = held.unread();
+        if LANE - unread as usize >= PIECE {
+            return Soon::Sent(held.send(parts, from));
+        }
+        read = held.handle.position().wrapping_sub(u64::from(unread));
+        drop(held);
+        core::hint::spin_loop();
+    }
+    Soon::Full(read)
+}
+
+/// What becomes of what was received.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Takes {
+    /// It is gone.
+    All,
+    /// The next call finds it, too.
+    Nothing,
+}
+
+impl Takes {
+    /// Of a call with these flags.
+    #[inline(always)]
+    pub(super) fn of(flags: c_int) -> Self {
+        if flags & libc::MSG_PEEK == 0 { Self::All } else { Self::Nothing }
+    }
+}
+
+impl Held<'_> {
+    fn memory(&self) -> Memory<BYTES> {
+        Memory::new(self.handle.base.load(Ordering::Relaxed))
+    }
+
+    fn side(&self) -> usize {
+        self.handle.side.load(Ordering::Relaxed) as usize
+    }
+
+    /// There are frames in the trunk that this process has not taken out.
+    #[inline(always)]
+    fn has_frames(&self, way: Way) -> bool {
+        let other = match way {
+            Way::In => self.side(),
+            Way::Out => 1 - self.side(),
+        };
+        let memory = self.memory();
+        let head = memory.load(other * SIDE + HEAD, Ordering::Acquire);
+        head != memory.load((1 - other) * SIDE + TAIL, Ordering::Relaxed)
+    }
+
+    /// Of the writer: bytes from `from` on, as far as there is room, and as many as the ring has.
+    #[inline(always)]
+    pub(super) fn send(&self, parts: &Parts<'_>, from: usize) -> usize {
+        let mut done = from;
+        for _ in 0..PIECES {
+            let wanted = (parts.total() - done).min(PIECE);
+            let bytes = if wanted > 0 { self.send_piece(parts, done, wanted) } else { 0 };
+            done += bytes;
+            // Whoever makes room byte by byte is not waited for.
+            if bytes < wanted || done == parts.total() {
+                break;
+            }
+        }
+        self.notes_sent(done - from);
+        done - from
+    }
+
+    /// Now and then a call goes the long way, which looks after all that is left to be done by this
+    /// process.
+    #[inline(always)]
+    pub(super) fn has_turn(&self) -> bool {
+        let turn = self.handle.turn.load(Ordering::Relaxed).wrapping_add(1);
+        self.handle.turn.store(turn, Ordering::Relaxed);
+        !turn.is_multiple_of(TURNS)
+    }
+
+    fn send_piece(&self, parts: &Parts<'_>, from: usize, wanted: usize) -> usize {
+        let (head, bytes) = self.room_for(wanted);
+        if bytes > 0 {
+            parts.each(from, bytes, |before, piece| self.lane.fill(head, before, piece));
+            self.publishes(head, bytes);
+        }
+        bytes
+    }
+
+    /// Of the writer: a piece, which is all of a call, if there is room for it.
+    #[inline(always)]
+    pub(super) fn sends_whole(&self, piece: UserMemory) -> bool {
+        let (head, bytes) = self.room_for(piece.len());
+        let is_room = bytes == piece.len();
+        if is_room {
+            self.lane.fill(head, 0, piece);
+            self.notes_sent(bytes);
+            self.publishes(head, bytes);
+        }
+        is_room
+    }
+
+    /// Of the writer: where it is, and room for no more than so many bytes.
+    #[inline(always)]
+    fn room_for(&self, wanted: usize) -> (u64, usize) {
+        let (head, mut seen) = (self.handle.position(), self.handle.seen.load(Ordering::Relaxed));
+        let room = self.lane.room(head, &mut seen, wanted);
+        self.handle.seen.store(seen, Ordering::Relaxed);
+        (head, room.min(wanted))
+    }
+
+    /// Of the writer: so many bytes, which it has copied in, are there.
+    #[inline(always)]
+    fn publishes(&self, head: u64, bytes: usize) {
+        let next = head.wrapping_add(bytes as u64);
+        self.handle.position.store(next, Ordering::Relaxed);
+        let id = self.handle.id.load(Ordering::Relaxed);
+        Shown::new(self.memory()).sends(self.side(), id, bytes as u64);
+        if self.lane.publish(next) {
+            self.wakes();
+        }
+    }
+
+    /// Of the writer: so many are to be counted.
+    #[inline(always)]
+    fn notes_sent(&self, bytes: usize) {
+        let sent = self.handle.sent.load(Ordering::Relaxed);
+        self.handle.sent.store(sent + bytes as u64, Ordering::Relaxed);
+        self.handle.was_used.store(true, Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn wakes(&self) {
+        self.lane.rings();
+        // The trunk's end waits for who has a lane.
+        bell::ring(self.handle.bell.load(Ordering::Relaxed));
+    }
+
+    /// Bytes that were sent since that was asked last.
+    pub(super) fn sent(&self) -> u64 {
+        self.handle.sent.swap(0, Ordering::Relaxed)
+    }
+
+    /// Of the reader: what comes before was received, so that what is here is next.
+    #[inline(always)]
+    fn has_next(&self) -> bool {
+        self.handle.is_next.load(Ordering::Relaxed)
+    }
+
+    /// Of the reader: what comes before was received.
+    pub(super) fn is_next(&self) {
+        self.handle.is_next.store(true, Ordering::Relaxed);
+    }
+
+    /// Of the writer: bytes that the other end has not read.
+    pub(super) fn unread(&self) -> u32 {
+        let mut seen = self.handle.seen.load(Ordering::Relaxed);
+        let room = self.lane.room(self.handle.position(), &mut seen, LANE);
+        self.handle.seen.store(seen, Ordering::Relaxed);
+        (LANE - room) as u32
+    }
+
+    /// Of the reader: what is there, but for the first bytes of the call, which it has. `None`:
+    /// what is there makes no sense.
+    #[inline(always)]
+    pub(super) fn receive(&self, parts: &Parts<'_>, from: usize, takes: Takes) -> Option<usize> {
+        let (handle, mut done, mut peeked) = (self.handle, from, 0);
+        let mut seen = handle.seen.load(Ordering::Relaxed);
+        for _ in 0..PIECES {
+            let tail = handle.position().wrapping_add(peeked);
+            let wanted = (parts.total() - done).min(PIECE);
+            let bytes = self.lane.waiting_by(tail, &mut seen, wanted)?.min(wanted);
+            if bytes == 0 {
+                break;
+            }
+            parts.each(done, bytes, |before, piece| self.lane.drain(tail, before, piece));
+            match takes {
+                Takes::All => self.takes(bytes),
+                Takes::Nothing => peeked += bytes as u64,
+            }
+            done += bytes;
+            if bytes < wanted {
+                break;
+            }
+        }
+        handle.seen.store(seen, Ordering::Relaxed);
+        if takes == Takes::All && done > from {
+            handle.last.store((done - from) as u32, Ordering::Relaxed);
+        }
+        Some(done - from)
+    }
+
+    /// Of the reader: what is there and next, as much as a piece has room for, if it is so much at
+    /// least; else nothing, and so if it makes no sense.
+    #[inline(always)]
+    pub(super) fn receives_into(&self, piece: UserMemory, least: usize) -> usize {
+        let handle = self.handle;
+        if !self.has_next() {
+            return 0;
+        }
+        let (tail, mut seen) = (handle.position(), handle.seen.load(Ordering::Relaxed));
+        let Some(there) = self.lane.waiting_by(tail, &mut seen, piece.len()) else { return 0 };
+        handle.seen.store(seen, Ordering::Relaxed);
+        let bytes = there.min(piece.len());
+        if bytes < least {
+            return 0;
+        }
+        self.lane.drain(tail, 0, piece.first(bytes));
+        self.takes(bytes);
+        handle.last.store(bytes as u32, Ordering::Relaxed);
+        bytes
+    }
+
+    /// Of the reader, who finds nothing: for how long it is not to look again.
+    fn pauses(&self) -> u32 {
+        let (handle, position) = (self.handle, self.handle.position());
+        let came = position.wrapping_sub(handle.waited.swap(position, Ordering::Relaxed));
+        let is_stream = came > u64::from(handle.last.load(Ordering::Relaxed));
+        let more = if is_stream { handle.pauses.load(Ordering::Relaxed) * 2 } else { 0 };
+        let pauses = more.clamp(PAUSES, PAUSES_MAX);
+        handle.pauses.store(pauses, Ordering::Relaxed);
+        pauses
+    }
+
+    /// Of the reader: so many bytes are there. `None`: what is there makes no sense.
+    pub(super) fn waiting(&self) -> Option<usize> {
+        self.lane.waiting(self.handle.position())
+    }
+
+    /// Of the reader: bytes of ours, from one of what is there on.
+    pub(super) fn read(&self, offset: usize, to: &mut [u8]) {
+        UserMemory::lend_mut(to, |to| self.lane.drain(self.handle.position(), offset, to));
+    }
+
+    /// Of the reader: it has so many more.
+    #[inline(always)]
+    pub(super) fn takes(&self, bytes: usize) {
+        let next = self.handle.position().wrapping_add(bytes as u64);
+        self.handle.position.store(next, Ordering::Relaxed);
+        self.lane.take(next);
+    }
+}

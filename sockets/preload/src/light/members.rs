@@ -1,0 +1,274 @@
+//! Light connections in sets of epoll, and listening sockets to which some come.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use omniverb_connection::light::row::{ERR, HUP};
+
+use super::busy::Awaits;
+use super::numbers::{self, Token};
+use super::state::{State, with};
+use super::waiting::{Waits, look, sleep};
+use super::{sets, sleepers};
+use crate::errno::{errno, fails};
+use crate::slots::next_epoll_wait;
+use crate::table;
+use omniverb_connection::descriptors::Kind;
+
+const ALWAYS: u32 = ERR | HUP;
+pub(super) const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
+pub(super) const EDGE: u32 = libc::EPOLLET as u32;
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+/// What may be asked for together with that.
+const EXCLUSIVELY: u32 = EXCLUSIVE
+    | EDGE
+    | ALWAYS
+    | libc::EPOLLIN as u32
+    | libc::EPOLLOUT as u32
+    | libc::EPOLLWAKEUP as u32;
+/// What is no event.
+pub(super) const FLAGS: u32 = ONE_SHOT | EDGE | libc::EPOLLWAKEUP as u32 | EXCLUSIVE;
+
+fn answer(outcome: Option<Result<(), c_int>>) -> c_int {
+    outcome.unwrap_or(Err(libc::EAGAIN)).map_or_else(fails, |()| 0)
+}
+
+/// The kernel's rules: who is woken alone is so from the start.
+fn may_be_exclusive(operation: c_int, events: u32) -> bool {
+    let is_new = operation == libc::EPOLL_CTL_ADD && events & !EXCLUSIVELY == 0;
+    events & EXCLUSIVE == 0 || is_new
+}
+
+/// `epoll_ctl` with a light connection.
+///
+/// # Safety
+/// As of the function.
+pub(super) unsafe fn change(
+    set: c_int,
+    operation: c_int,
+    token: Token,
+    event: *const libc::epoll_event,
+) -> c_int {
+    if table::look(set).kind() != Kind::Set {
+        return answer(Some(Err(libc::EINVAL)));
+    }
+    let needs_event = operation != libc::EPOLL_CTL_DEL;
+    if needs_event && event.is_null() {
+        return answer(Some(Err(libc::EFAULT)));
+    }
+    // SAFETY: the program's event, which the kernel would read as well.
+    let event = needs_event.then(|| unsafe { event.read_unaligned() });
+    if operation != libc::EPOLL_CTL_DEL
+        && event.is_some_and(|event| !may_be_exclusive(operation, event.events))
+    {
+        return answer(Some(Err(libc::EINVAL)));
+    }
+    let outcome = with(|state| {
+        let at = state.row(token).ok_or(libc::EBADF)?;
+        let place = state.sets.find_or_add(table::look(set).id()).ok_or(libc::ENOSPC)?;
+        let ours = place as u16 + 1;
+        let is_member = state.rows.at(at).set == ours;
+        match operation {
+            libc::EPOLL_CTL_ADD if is_member => return Err(libc::EEXIST),
+            // One that is in another set stays there only.
+            libc::EPOLL_CTL_ADD if state.rows.at(at).set != 0 => return Err(libc::ENOSPC),
+            libc::EPOLL_CTL_ADD => {}
+            libc::EPOLL_CTL_MOD if is_member => {
+                if state.rows.at(at).events & EXCLUSIVE != 0 {
+                    return Err(libc::EINVAL);
+                }
+            }
+            libc::EPOLL_CTL_DEL if is_member => {
+                state.leave_set(at);
+                return Ok(());
+            }
+            libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL => return Err(libc::ENOENT),
+            _ => return Err(libc::EINVAL),
+        }
+        if let Some(event) = event {
+            state.join(place, at, event);
+        }
+        Ok(())
+    });
+    answer(outcome)
+}
+
+/// The kernel has done an `epoll_ctl` with a listening socket. `false`: it is in too many sets for
+/// light connections.
+pub(super) fn changed(set: c_int, number: c_int) -> bool {
+    with(|state| {
+        let (set, listener) = (table::look(set).id(), table::look(number).id());
+        state.listeners.asks(listener, set);
+        state.has_news = true;
+        state.joins_sets(number)
+    })
+    .unwrap_or(true)
+}
+
+/// A socket listens from now on, which may be in sets already. `false`: in too many.
+pub(super) fn has_joined(number: c_int) -> bool {
+    with(|state| state.joins_sets(number)).unwrap_or(true)
+}
+
+/// A set may get members that the kernel does not know, also while somebody sleeps in it.
+pub(super) fn concerns(set: c_int) -> bool {
+    table::look(set).kind() == Kind::Set
+}
+
+impl State {
+    /// It is in the set of a place from now on, which is to tell this.
+    pub(super) fn join(&mut self, place: usize, at: u32, event: libc::epoll_event) {
+        let row = self.rows.at(at);
+        if row.set == 0 {
+            row.set = place as u16 + 1;
+            self.sets.at(place).members += 1;
+        }
+        (row.events, row.data) = (event.events, event.u64);
+        self.news(at);
+    }
+
+    /// Writes what is ready in a set: how many events.
+    fn collect(&mut self, (set, id): (c_int, u32), events: &mut [libc::epoll_event]) -> usize {
+        let Some(place) = self.sets.find(id) else { return 0 };
+        // Of the kernel's members there is always one that is told of.
+        let most = events.len().max(2) - 1;
+        let mut count = self.collect_listeners((set, id), &mut events[..most]);
+        count += self.collect_sets(id, &mut events[count..most]);
+        for _ in 0..self.sets.at(place).ready.count() {
+            if count == most {
+                break;
+            }
+            let at = self.sets.at(place).ready.first();
+            let set = self.sets.at(place);
+            self.rows.unready(&mut set.ready, at);
+            let row = self.rows.at(at);
+            if row.events & !FLAGS == 0 && row.events & ONE_SHOT != 0 {
+                continue;
+            }
+            let asked = row.events | ALWAYS;
+            let ready = self.readiness(at) & asked & !FLAGS;
+            let (set, row) = (self.sets.at(place), self.rows.at(at));
+            if ready == 0 {
+                continue;
+            }
+            events[count] = libc::epoll_event { events: ready, u64: row.data };
+            count += 1;
+            if row.events & ONE_SHOT != 0 {
+                row.events = ONE_SHOT;
+            } else if row.events & EDGE == 0 {
+                self.rows.ready(&mut set.ready, at);
+            }
+        }
+        count
+    }
+
+    /// A member may have something that its set is told of.
+    pub(super) fn is_told_of(&mut self, at: u32) -> bool {
+        let row = self.rows.at(at);
+        if row.events & !FLAGS == 0 && row.events & ONE_SHOT != 0 {
+            return false;
+        }
+        let asked = row.events | ALWAYS;
+        self.readiness(at) & asked & !FLAGS != 0
+    }
+}
+
+static TURN: AtomicU32 = AtomicU32::new(0);
+
+/// `epoll_pwait` in such a set.
+pub(super) fn wait(
+    set: c_int,
+    events: &mut [libc::epoll_event],
+    waits: Waits,
+    mask: *const libc::sigset_t,
+) -> Result<c_int, c_int> {
+    let id = table::look(set).id();
+    loop {
+        let mut count = 0;
+        // Where there is room for one event only the two take turns.
+        let is_first = events.len() > 1 || TURN.fetch_xor(1, Ordering::Relaxed) == 0;
+        if is_first {
+            count = with(|state| {
+                state.pump();
+                state.collect((set, id), events)
+            })
+            .ok_or(libc::EINTR)?;
+        }
+        count = besides((set, id), events, count)?;
+        if count == 0 && !is_first {
+            let ours = with(|state| {
+                state.pump();
+                state.collect((set, id), events)
+            });
+            count = ours.unwrap_or(0);
+        }
+        let has_members = with(|state| state.sets.find(id).is_some()).unwrap_or(false);
+        if count == 0 && waits != Waits::Never && has_members {
+            count = look(|state| Some(state.collect((set, id), events)).filter(|count| *count > 0))
+                .unwrap_or(0);
+        }
+        if count > 0 || waits == Waits::Never {
+            return Ok(count as c_int);
+        }
+        let sleeper = sleepers::enter(Awaits::Members(id));
+        let count = with(|state| {
+            state.pump();
+            state.collect((set, id), events)
+        });
+        if count.is_some_and(|count| count > 0) {
+            sleeper.leave();
+            return Ok(count.unwrap_or(0) as c_int);
+        }
+        let mut all = [libc::pollfd { fd: set, events: libc::POLLIN, revents: 0 }; 3];
+        sleep(sleeper, &mut all, waits, mask)?;
+        if waits.is_over() {
+            let count = with(|state| state.collect((set, id), events)).unwrap_or(0);
+            return besides((set, id), events, count).map(|count| count as c_int);
+        }
+    }
+}
+
+/// What the kernel has to say besides, behind so many events. A listening socket is told of once.
+fn besides(
+    (set, id): (c_int, u32),
+    events: &mut [libc::epoll_event],
+    count: usize,
+) -> Result<usize, c_int> {
+    if count == events.len() {
+        return Ok(count);
+    }
+    let (told, rest) = events.split_at_mut(count);
+    // SAFETY: the rest of the program's array.
+    let got = unsafe { next_epoll_wait(set, rest.as_mut_ptr(), rest.len() as c_int, 0) };
+    let Ok(got) = usize::try_from(got) else { return Err(errno()) };
+    let mut kept = 0;
+    for index in 0..got {
+        let one = rest[index];
+        let is_told = told.iter().any(|other| {
+            let (a, b) = (other.u64, one.u64);
+            a == b && with(|state| state.is_known_to_kernel(id, a)).unwrap_or(false)
+        });
+        if sets::are_one_shot() {
+            with(|state| state.was_told_by_kernel(id, one.u64));
+        }
+        if !is_told {
+            rest[kept] = one;
+            kept += 1;
+        }
+    }
+    Ok(count + kept)
+}
+
+/// A set is closed: its members are in none.
+pub(super) fn closed(set: u32) {
+    with(|state| {
+        let Some(place) = state.sets.find(set) else { return };
+        let all = numbers::each(0, u32::MAX).filter_map(numbers::row);
+        for at in all {
+            if state.rows.at(at).set == place as u16 + 1 {
+                state.leave_set(at);
+            }
+        }
+        state.sets.remove(place);
+    });
+}

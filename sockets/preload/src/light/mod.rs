@@ -1,0 +1,487 @@
+//! Light mode: connections between processes that both have the library, without a socket of the
+//! kernel's (docs/decisions/0053). `OMNIVERB_SOCKETS=light`, for worlds that are closed: what has
+//! a light connection cannot be handed on, to a child or to another program. Or, beside those that
+//! are carried, to addresses in the ranges of `OMNIVERB_SOCKETS_LIGHT` (docs/decisions/0056). For
+//! what carries a light connection is something of the kernel's, as it is for the program.
+//!
+//! * [`opening`]: `listen`, `connect`, `accept`; [`disconnect`]: `connect` with `AF_UNSPEC`.
+//!   [`ranges`]: to which addresses. [`broker`]: who
+//!   leads to whom; [`proving`]: in another network namespace. [`told`]: who listens.
+//! * [`moving`]: bytes; [`message_lists`]: calls with many parts or messages; [`msg_trunc`]: bytes
+//!   that are only counted. [`waiting`], [`sleepers`], [`bell`]: until some come. [`polling`],
+//!   [`members`], [`nested_epoll`], [`accept_events`]: among other descriptors. [`accept_queue`]:
+//!   until they are accepted.
+//! * [`trunk`]: what two processes share. [`pump`]: what comes by it. [`lanes`]: what a connection
+//!   has of it to itself; [`busy`], [`owners`]: which do.
+//! * [`refused`], [`strays`], [`again`]: connections that were refused by who listens, and go to
+//!   who else does.
+//! * [`local`]: whose addresses a peer may name. [`rights`]: which trunks may be read.
+//! * [`here`]: whether there are any.
+//! * [`state`]: what is known, and its [`lock`]. [`numbers`]: of which number. [`options`],
+//!   [`names`]: what is asked of a socket; [`profiles`], [`row_options`], [`known_options`]: which
+//!   options it has.
+
+mod accept_events;
+mod accept_queue;
+mod again;
+mod bell;
+mod broker;
+mod busy;
+mod disconnect;
+mod full;
+mod here;
+mod known_options;
+mod lanes;
+mod listeners;
+mod local;
+mod lock;
+mod members;
+pub(crate) mod message_lists;
+mod moving;
+mod msg_trunc;
+mod names;
+mod nested_epoll;
+mod numbers;
+mod opening;
+mod options;
+mod owners;
+mod polling;
+mod profiles;
+mod proving;
+mod pump;
+mod ranges;
+mod refused;
+mod rights;
+mod room;
+mod row_options;
+mod sets;
+mod sleepers;
+mod state;
+mod strays;
+mod told;
+mod trunk;
+mod waiting;
+pub(crate) mod whole;
+
+use core::ffi::{CStr, c_int, c_void};
+
+use omniverb_connection::allowance::Allowance;
+use omniverb_connection::descriptors::Kind;
+use omniverb_connection::light::row::Note;
+use rustix::thread::sched_yield;
+
+use accept_queue::Pending;
+pub(crate) use numbers::Token;
+pub(crate) use polling::Selected;
+pub(crate) use proving::has_come_from_afar;
+use state::with;
+pub(crate) use waiting::Waits;
+
+use crate::carry::parts::Parts;
+use crate::errno::{fails, keeping_errno};
+use crate::place;
+use crate::table::{self, NUMBERS};
+
+/// Budget: microseconds that calls of this process wait, in all, while others say that they are
+/// about to open connections to a socket that listens no more: `close`, `fork`. Who does so takes
+/// one, and a few thousand where he has lost his processor meanwhile.
+const OPENERS_US: u64 = 20_000;
+/// Budget: of so many microseconds that pass there is one more for that.
+const OPENERS_ONE_OF: u64 = 50;
+const OPENERS: Allowance = Allowance { most: OPENERS_US, one_of: OPENERS_ONE_OF };
+const MICROSECOND: u64 = 1000;
+
+/// Bytes of a file that are sent at a time.
+const PIECE: usize = 16 << 10;
+
+/// At the start of the program: connections are light.
+pub(crate) fn begin() {
+    here::begin();
+}
+
+/// At the start of the program: those to addresses in these ranges are, if there are any.
+///
+/// # Safety
+/// Nobody else is in here.
+pub(crate) unsafe fn begin_within(text: &CStr) {
+    // SAFETY: as the caller says.
+    if unsafe { ranges::begin(text) } {
+        here::begin();
+    }
+}
+
+/// How many connections there were, and how many bytes this process has sent by them.
+pub(crate) fn count() -> (u64, u64) {
+    with(|state| {
+        state.counts_lanes();
+        state.carried
+    })
+    .unwrap_or_default()
+}
+
+/// There may be light connections.
+#[inline(always)]
+pub(crate) fn is_on() -> bool {
+    here::is_on()
+}
+
+pub(crate) use here::is_begun;
+
+/// What has come from the broker is taken, for all who hear of it.
+pub(crate) fn take_mail() {
+    _ = with(broker::take);
+}
+
+/// The light connection of a number.
+#[inline(always)]
+pub(crate) fn row(number: c_int) -> Option<Token> {
+    if !here::is_on() || !place::is_ours() {
+        return None;
+    }
+    numbers::token(number)
+}
+
+pub(crate) use moving::{receive, send};
+
+/// Light connections come to this number, from now on if not before: it listens, and this process
+/// accepts there. (Who listens may leave that to its children.)
+pub(crate) fn is_listener(number: c_int) -> bool {
+    is_on() && place::is_ours() && opening::is_listener(number)
+}
+
+pub(crate) use opening::accept;
+
+/// `connect`. `None`: it is the kernel's. `closes`: the kernel's socket is about to be closed.
+///
+/// # Safety
+/// As of the function.
+pub(crate) unsafe fn connect(
+    number: c_int,
+    to: (*const c_void, u32),
+    closes: impl FnOnce(),
+) -> Option<c_int> {
+    if !is_on() || !place::is_ours() {
+        return None;
+    }
+    if let Some(token) = numbers::token(number) {
+        // SAFETY: as the caller says.
+        return Some(match unsafe { names::undoes(to.0, to.1) } {
+            true => disconnect::disconnect(number, token),
+            false => opening::again(token),
+        });
+    }
+    // SAFETY: as the caller says.
+    unsafe { opening::connect(number, to, closes) }
+}
+
+/// An option of a socket of the kernel's was set.
+pub(crate) fn was_set(number: c_int, level: c_int, name: c_int) {
+    if may_be_light(number) {
+        known_options::was_set(number, level, name);
+        looks_at_options(number);
+    }
+}
+
+/// A socket of the kernel's was told to do what a light connection cannot.
+pub(crate) fn is_unlike(number: c_int) {
+    if may_be_light(number) {
+        known_options::is_unlike(number);
+        looks_at_options(number);
+    }
+}
+
+fn may_be_light(number: c_int) -> bool {
+    let kind = || table::look(number).kind();
+    is_on() && place::is_ours() && matches!(kind(), Kind::Fresh | Kind::Listening)
+}
+
+fn looks_at_options(number: c_int) {
+    if opening::has_listened() && !keeping_errno(|| opening::has_changed(number)) {
+        stops_listening(number);
+    }
+}
+
+pub(crate) use moving::shut;
+pub(crate) use options::{Whose, control, get, name, request, set};
+
+/// A number is about to be closed, or to be for something else.
+pub(crate) fn closes(number: c_int) {
+    if !is_on() || !place::is_ours() {
+        return;
+    }
+    let is_light = numbers::token(number).is_some();
+    if !is_light && !opening::has_listened() && !sets::are_any() {
+        return;
+    }
+    keeping_errno(|| {
+        let listens = || with(|state| state.listeners.of(number).is_some()) == Some(true);
+        // Another number may be for the same.
+        let was = table::look(number);
+        let other = match was.is_duplicated() && !is_light {
+            true => NUMBERS.numbers_of(was.id()).find(|other| *other != number),
+            false => None,
+        };
+        if let Some(other) = other {
+            with(|state| state.listeners.is_known_by(was.id(), other));
+            return;
+        }
+        if !is_light && listens() {
+            told::waits_for_duplicate(number);
+            told::unlistens(number);
+        }
+        with(|state| {
+            if let Some(at) = numbers::put(number, None) {
+                let row = state.rows.at(at);
+                row.numbers -= 1;
+                if row.numbers == 0 {
+                    state.close(at);
+                }
+                return;
+            }
+            state.leave_listener(number);
+        });
+        members::closed(was.id());
+    });
+}
+
+/// A listening socket was shut down: nobody comes there any more, and who waits there is refused.
+pub(crate) fn stops_listening(number: c_int) {
+    if is_on() && place::is_ours() && opening::has_listened() {
+        keeping_errno(|| {
+            if with(|state| state.listeners.of(number).is_some()) == Some(true) {
+                told::unlistens(number);
+                with(|state| state.leave_listener(number));
+            }
+        });
+    }
+}
+
+/// All of a range are.
+pub(crate) fn closes_range(first: u32, last: u32) {
+    if is_on() && place::is_ours() {
+        numbers::each(first, last).for_each(closes);
+    }
+}
+
+/// A number is a duplicate of another one.
+pub(crate) fn duplicated(from: c_int, to: c_int) {
+    if let Some(token) = row(from)
+        && to >= 0
+        && from != to
+        && numbers::has_room(to)
+    {
+        with(|state| {
+            let Some(at) = state.row(token) else { return };
+            state.rows.at(at).numbers += 1;
+            numbers::put(to, Some(token));
+        });
+    } else if to >= 0 && is_on() {
+        known_options::duplicated(from, to);
+    }
+}
+
+/// A process is about to be made by `fork`. Who has only listened so far leaves its listening
+/// sockets to children: they take up those that they accept at. (A child finds by itself that it is
+/// one, and begins anew: [`here`].)
+pub(crate) fn forks() {
+    if !is_on() || !place::is_ours() {
+        return;
+    }
+    keeping_errno(|| {
+        while let Some(number) = with(|state| state.listeners.unused()).flatten() {
+            told::unlistens(number);
+            with(|state| state.leave_listener(number));
+        }
+    });
+}
+
+impl state::State {
+    /// Nobody comes there any more by light connections, which the broker knows.
+    pub(in crate::light) fn leave_listener(&mut self, number: c_int) {
+        let Some(pending) = self.listeners.remove(number) else { return };
+        // Nor do those who know of another time. Whoever waits asks anew.
+        self.trunks.iter().flatten().for_each(trunk::Trunk::has_left);
+        self.waits_for_openers();
+        self.drop_pending(pending);
+        // Those that are on their way hear of it now: there may be no other call for long.
+        self.pump();
+    }
+
+    /// Waits until those who had not seen that a socket was left have said all, as far as there is
+    /// something left of what this process may wait for that. Who says later what he was about to
+    /// say is refused by the next call.
+    fn waits_for_openers(&mut self) {
+        let is_any = |state: &Self| state.trunks.iter().flatten().any(trunk::Trunk::is_opened);
+        if !is_any(self) {
+            return;
+        }
+        let began = sleepers::now() / MICROSECOND;
+        let (left, mut now) = (OPENERS.left(self.waited, began), began);
+        while now - began < left && is_any(self) {
+            sched_yield();
+            now = sleepers::now() / MICROSECOND;
+        }
+        self.waited = OPENERS.spend(self.waited, now, now - began);
+    }
+
+    /// The broker says that nobody is to come there.
+    pub(in crate::light) fn refuses(&mut self, id: u32) {
+        let Some(listener) = self.listeners.of_id(id) else { return };
+        (listener.is_under_way, listener.is_refused) = (false, true);
+        let pending = core::mem::replace(&mut listener.pending, Pending::new());
+        self.listeners.waiting -= pending.count();
+        self.drop_pending(pending);
+    }
+
+    fn drop_pending(&mut self, mut pending: Pending) {
+        while pending.count() > 0 {
+            let at = pending.first(&mut self.rows);
+            pending.remove(&mut self.rows, at);
+            self.rows.at(at).unnote(Note::Pending);
+            self.close(at);
+        }
+    }
+}
+
+/// A socket listens.
+pub(crate) fn listens(number: c_int) {
+    if is_on() && place::is_ours() {
+        opening::listens(number);
+    }
+}
+
+/// `poll`, if some of these are light. `waits` is asked then only.
+///
+/// # Safety
+/// So many are there.
+pub(crate) unsafe fn poll(
+    all: *mut libc::pollfd,
+    count: u64,
+    waits: impl FnOnce() -> Option<Waits>,
+    mask: *const libc::sigset_t,
+) -> Option<c_int> {
+    if !is_on() || !place::is_ours() || all.is_null() || count == 0 {
+        return None;
+    }
+    // SAFETY: as the caller says.
+    let all = unsafe { core::slice::from_raw_parts_mut(all, usize::try_from(count).ok()?) };
+    if !polling::concerns(all) {
+        return None;
+    }
+    Some(said(polling::poll(all, waits()?, mask)))
+}
+
+/// `select`, if some of these are light.
+pub(crate) fn select(
+    selected: &Selected,
+    waits: impl FnOnce() -> Option<Waits>,
+    mask: *const libc::sigset_t,
+) -> Option<c_int> {
+    let is_here = is_on() && place::is_ours() && selected.concerns();
+    if !is_here {
+        return None;
+    }
+    Some(said(selected.select(waits()?, mask)))
+}
+
+fn said(outcome: Result<c_int, c_int>) -> c_int {
+    outcome.unwrap_or_else(fails)
+}
+
+/// `epoll_ctl` with a light connection. `None`: the kernel's.
+///
+/// # Safety
+/// As of the function.
+pub(crate) unsafe fn change_set(
+    set: c_int,
+    operation: c_int,
+    number: c_int,
+    event: *const libc::epoll_event,
+) -> Option<c_int> {
+    let token = row(number)?;
+    // SAFETY: as the caller says.
+    Some(unsafe { members::change(set, operation, token, event) })
+}
+
+/// The kernel has done one. `false`: it is to be undone, since light connections in it would not be
+/// told of.
+///
+/// # Safety
+/// As of the function.
+pub(crate) unsafe fn changed_set(
+    set: c_int,
+    operation: c_int,
+    number: c_int,
+    event: *const libc::epoll_event,
+) -> bool {
+    if is_listener(number) {
+        if !members::changed(set, number) {
+            stops_listening(number);
+        }
+        return true;
+    }
+    // SAFETY: as the caller says.
+    !is_on() || !place::is_ours() || unsafe { nested_epoll::changed(set, operation, number, event) }
+}
+
+/// `epoll_pwait`, in a set that has light members.
+///
+/// # Safety
+/// As of the function.
+pub(crate) unsafe fn wait_in_set(
+    set: c_int,
+    events: *mut libc::epoll_event,
+    most: c_int,
+    waits: impl FnOnce() -> Option<Waits>,
+    mask: *const libc::sigset_t,
+) -> Option<c_int> {
+    if !is_on() || !place::is_ours() || events.is_null() || !members::concerns(set) {
+        return None;
+    }
+    let most = usize::try_from(most).ok().filter(|most| *most > 0)?;
+    // SAFETY: as the caller says.
+    let events = unsafe { core::slice::from_raw_parts_mut(events, most) };
+    Some(said(members::wait(set, events, waits()?, mask)))
+}
+
+/// `sendfile` to a light connection.
+///
+/// # Safety
+/// As of the function.
+pub(crate) unsafe fn send_file(token: Token, from: c_int, offset: *mut i64, count: usize) -> isize {
+    let mut bytes = [0_u8; PIECE];
+    let mut sent = 0;
+    while sent < count {
+        let most = PIECE.min(count - sent);
+        let to = bytes.as_mut_ptr().cast::<c_void>();
+        // SAFETY: the place is there; the offset as the caller says.
+        let got = unsafe {
+            match offset.is_null() {
+                true => {
+                    let position = libc::lseek(from, 0, libc::SEEK_CUR);
+                    if position < 0 { -1 } else { libc::pread(from, to, most, position) }
+                }
+                false => libc::pread(from, to, most, *offset),
+            }
+        };
+        let Ok(got) = usize::try_from(got) else { break };
+        if got == 0 {
+            return sent as isize;
+        }
+        let part = crate::carry::parts::one(to, got);
+        let done = send(token, Parts::new(&part), 0, || {});
+        let Ok(done) = usize::try_from(done) else { break };
+        sent += done;
+        // SAFETY: as above.
+        unsafe {
+            match offset.is_null() {
+                true => _ = libc::lseek(from, done as i64, libc::SEEK_CUR),
+                false => *offset += done as i64,
+            }
+        }
+        if done < got {
+            return sent as isize;
+        }
+    }
+    if sent == 0 && count > 0 { -1 } else { sent as isize }
+}

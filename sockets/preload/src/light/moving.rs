@@ -1,0 +1,449 @@
+//! Bytes of light connections: sent, received.
+
+use core::ffi::c_int;
+
+use omniverb_connection::light::Frame;
+use omniverb_connection::light::busy::Way;
+use omniverb_connection::light::frame::{DATA_MAX, HEADER};
+use omniverb_connection::light::row::{Closing, Note};
+
+use super::broker;
+use super::busy::Awaits;
+use super::full::{Waited, send_when_read};
+use super::known_options::is_any_least;
+use super::lanes::{self, Takes};
+use super::numbers::{self, Token};
+use super::state::{State, with};
+use super::trunk::{FOR_ANSWERS, Nonsense, Trunk};
+use super::waiting::{Waits, until};
+use crate::carry::broker as mail;
+use crate::carry::parts::Parts;
+use crate::errno;
+
+/// The least room in a trunk that bytes are put into.
+const LEAST: usize = FOR_ANSWERS + 1024;
+/// Flags that cannot be honoured here. What else there is changes nothing, or is ignored by TCP.
+const SENDS_NEVER: c_int = libc::MSG_OOB | libc::MSG_FASTOPEN;
+/// What there is never any of, for calls that receive.
+const RECEIVES_NEVER: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
+
+/// What becomes of a connection whose lane is full.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum IfFull {
+    /// There may soon be room.
+    Stays,
+    /// It goes by the trunk again.
+    ComesHome,
+}
+
+/// The place of the limits of time in a row.
+const RECEIVING: usize = 0;
+const SENDING: usize = 1;
+
+fn fails(error: c_int) -> isize {
+    errno::fails(error) as isize
+}
+
+/// How long a call may wait.
+fn waits(token: Token, flags: c_int, which: usize) -> Option<Waits> {
+    with(|state| {
+        let at = state.row(token)?;
+        let row = state.rows.at(at);
+        Some(match row.has(Note::NonBlocking) || flags & libc::MSG_DONTWAIT != 0 {
+            true => Waits::Never,
+            false => Waits::until(row.times[which]),
+        })
+    })
+    .flatten()
+}
+
+/// A call that sends. `parts`: `None` if only the kernel knows what is wrong with them. Before it
+/// waits `about_to_wait` is called.
+#[inline(always)]
+pub(crate) fn send(
+    token: Token,
+    parts: Option<Parts<'_>>,
+    flags: c_int,
+    about_to_wait: impl Fn(),
+) -> isize {
+    let Some(parts) = &parts else { return fails(libc::EINVAL) };
+    if flags & SENDS_NEVER != 0 {
+        return fails(libc::EOPNOTSUPP);
+    }
+    let sent = lanes::send(token, parts, 0);
+    if sent > 0 && sent == parts.total() {
+        return sent as isize;
+    }
+    send_in_steps(token, *parts, flags, sent, about_to_wait)
+}
+
+/// The same of what is left, whatever it takes.
+#[inline(never)]
+fn send_in_steps(
+    token: Token,
+    parts: Parts<'_>,
+    flags: c_int,
+    mut sent: usize,
+    about_to_wait: impl Fn(),
+) -> isize {
+    let (mut times, mut waited) = (None, Waited::default());
+    let if_full = match flags & libc::MSG_DONTWAIT {
+        0 => IfFull::Stays,
+        _ => IfFull::ComesHome,
+    };
+    loop {
+        let first = with(|state| state.send(token, &parts, (sent, if_full)));
+        let step = match first {
+            Some(Some(step)) => Ok(step),
+            None => Err(libc::EAGAIN),
+            Some(None) => {
+                let limit = times.or_else(|| waits(token, flags, SENDING)).unwrap_or(Waits::Never);
+                times = Some(limit);
+                let mut found = None;
+                if limit != Waits::Never {
+                    let waits = (limit, &mut waited);
+                    let by_state = |state: &mut State| {
+                        let sent = state.send(token, &parts, (sent, IfFull::Stays));
+                        (sent, state.has_lane(token))
+                    };
+                    let what = (&parts, sent);
+                    found = send_when_read(token, what, waits, &about_to_wait, by_state);
+                    if found.is_none() {
+                        about_to_wait();
+                    }
+                }
+                let last = (sent, IfFull::ComesHome);
+                let goes_on = |state: &mut State| state.send(token, &parts, last);
+                found.map_or_else(|| until(limit, None, Awaits::Frames, goes_on), Ok)
+            }
+        };
+        match step {
+            Ok(Ok(bytes)) => sent += bytes,
+            Ok(Err(error)) | Err(error) if sent == 0 => {
+                if error == libc::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {
+                    // SAFETY: the signal that the kernel would send to this thread.
+                    unsafe { libc::raise(libc::SIGPIPE) };
+                }
+                return fails(error);
+            }
+            _ => return sent as isize,
+        }
+        if sent < parts.total() {
+            // Others are not kept from what they do by one that sends much.
+            sent += lanes::send(token, &parts, sent);
+        }
+        let is_late = times.is_some_and(|limit| limit != Waits::Never && limit.is_over());
+        if sent >= parts.total() || is_late && sent > 0 {
+            return sent as isize;
+        }
+    }
+}
+
+impl State {
+    /// Sends what there is room for. `None`: none.
+    #[inline]
+    fn send(
+        &mut self,
+        token: Token,
+        parts: &Parts<'_>,
+        (from, if_full): (usize, IfFull),
+    ) -> Option<Result<usize, c_int>> {
+        let total = parts.total();
+        let Some(at) = self.row(token) else { return Some(Err(libc::EBADF)) };
+        // Who only sends by a lane looks after the rest here.
+        match self.rows.at(at).lane(Way::Out) {
+            Some(_) => self.pump(),
+            None => self.look_by(at),
+        }
+        let row = self.rows.at(at);
+        match row.may_send() {
+            Ok(Some(_)) => {}
+            Ok(None) => {
+                if total > from {
+                    row.sent_in_vain();
+                    self.news(at);
+                }
+                return Some(Ok(total - from));
+            }
+            Err(error) => return Some(Err(error)),
+        }
+        if total == from {
+            return Some(Ok(0));
+        }
+        if row.moves() {
+            return None;
+        }
+        if let Some(lane) = row.lane(Way::Out) {
+            let comes_home = if_full == IfFull::ComesHome || row.has(Note::NonBlocking);
+            let done = self.sends_by_lane(at, lane, parts, from);
+            if done > 0 {
+                return Some(Ok(done));
+            }
+            if !comes_home {
+                return None;
+            }
+            if !self.comes_home(at) {
+                return self.lacks_room_to_send(at);
+            }
+        }
+        let row = self.rows.at(at);
+        let credit = row.credit as usize;
+        let index = usize::from(row.trunk);
+        let trunk = self.trunks[index].as_mut()?;
+        let (mut done, id) = (0, row.id);
+        let most = (total - from).min(credit);
+        while done < most {
+            let room = trunk.room(LEAST);
+            if room < LEAST {
+                break;
+            }
+            let bytes = (most - done).min(DATA_MAX).min(room - FOR_ANSWERS - HEADER);
+            let place = trunk.put(Frame::Data(bytes as u32), id);
+            parts.each(from + done, bytes, |before, piece| {
+                trunk.fill(place + before as u64, piece);
+            });
+            done += bytes;
+        }
+        row.credit -= done as u32;
+        row.keep(&mut self.pool, done, |before, place| {
+            let there = place.len();
+            parts.each(from + before, there, |at, piece| {
+                piece.read(&mut place[at..at + piece.len()]);
+            });
+        });
+        if done > 0 && row.waits_for_accept() {
+            trunk.awaits_accept();
+        }
+        self.carried.1 += done as u64;
+        trunk.sends(id, done);
+        if done > 0 {
+            self.has_sent(at);
+        }
+        if let Some(trunk) = self.trunks[index].as_mut() {
+            trunk.publish();
+        }
+        if done == 0 && most > 0 {
+            return self.lacks_room_to_send(at);
+        }
+        (done > 0).then_some(Ok(done))
+    }
+
+    /// What goes by the connection of a number goes by a lane.
+    fn has_lane(&mut self, token: Token) -> bool {
+        self.row(token).is_some_and(|at| self.rows.at(at).lane(Way::Out).is_some())
+    }
+
+    /// There is no room in the trunk, which it is to hear of when there is.
+    fn lacks_room_to_send(&mut self, at: u32) -> Option<Result<usize, c_int>> {
+        self.rows.at(at).note(Note::NoRoom);
+        self.owe(at);
+        None
+    }
+
+    /// Receives what is there, but for so many bytes. `None`: nothing.
+    #[inline]
+    fn receive(
+        &mut self,
+        token: Token,
+        parts: &Parts<'_>,
+        (from, takes): (usize, Takes),
+    ) -> Option<Result<usize, c_int>> {
+        let Some(at) = self.row(token) else { return Some(Err(libc::EBADF)) };
+        let trunk = usize::from(self.rows.at(at).trunk);
+        if parts.total() - from > self.rows.at(at).received() {
+            self.look_by(at);
+        }
+        let most = parts.total() - from;
+        let row = self.rows.at(at);
+        let there = row.received();
+        let got = if there == 0 { 0 } else { self.receive_queued(at, parts, (from, takes)) };
+        if there > 0 && (got == most || got < there) || most == 0 && self.in_lane(at) > 0 {
+            return Some(Ok(got));
+        }
+        match self.receives_by_lane(at, parts, (from + got, takes)) {
+            Ok(more) if got + more > 0 => return Some(Ok(got + more)),
+            Ok(_) => {}
+            Err(Nonsense) => {
+                self.lose(trunk, Closing::Orderly);
+                if got > 0 {
+                    return Some(Ok(got));
+                }
+            }
+        }
+        match self.rows.at(at).is_at_end() {
+            Ok(true) => Some(Ok(0)),
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// Receives what has come by the trunk.
+    #[inline]
+    fn receive_queued(
+        &mut self,
+        at: u32,
+        parts: &Parts<'_>,
+        (from, takes): (usize, Takes),
+    ) -> usize {
+        let most = parts.total() - from;
+        let row = self.rows.at(at);
+        let trunk = usize::from(row.trunk);
+        let got = row.queue.look(&self.pool, most, |done, bytes| {
+            parts.each(from + done, bytes.len(), |before, piece| {
+                piece.write(&bytes[before..before + piece.len()]);
+            });
+        });
+        if takes == Takes::All {
+            row.queue.drop(&mut self.pool, got);
+            if row.consume(got as u32).is_some() {
+                self.owe(at);
+                self.pay(trunk);
+                if let Some(trunk) = self.trunks[trunk].as_mut() {
+                    trunk.publish();
+                }
+            }
+        }
+        got
+    }
+
+    /// Takes out what has come by the trunk of a connection.
+    #[inline]
+    fn look_by(&mut self, at: u32) {
+        let index = usize::from(self.rows.at(at).trunk);
+        let Some(trunk) = self.trunks[index].as_ref() else { return };
+        if trunk.across.is_some() && mail::has_mail() {
+            // It may be over.
+            broker::take(self);
+        }
+        if self.trunks[index].as_ref().is_some_and(Trunk::has_next) {
+            self.pump_one(index);
+        }
+    }
+
+    /// Bytes that are there.
+    pub(super) fn queued(&mut self, at: u32) -> usize {
+        self.rows.at(at).received() + self.in_lane(at)
+    }
+}
+
+/// How many bytes such a call waits for.
+#[inline(always)]
+fn target(token: Token, parts: &Parts<'_>, flags: c_int) -> usize {
+    if flags & libc::MSG_WAITALL != 0 {
+        return parts.total();
+    }
+    if !is_any_least() {
+        return 1;
+    }
+    let least = with(|state| state.row(token).map(|at| state.rows.at(at).least())).flatten();
+    least.unwrap_or(1).min(parts.total())
+}
+
+/// A call that receives.
+#[inline(always)]
+pub(crate) fn receive(token: Token, parts: Option<Parts<'_>>, flags: c_int) -> isize {
+    let Some(parts) = &parts else { return fails(libc::EINVAL) };
+    let (mut got, target) = (0, target(token, parts, flags));
+    if flags & RECEIVES_NEVER == 0 && (flags & libc::MSG_PEEK == 0 || target <= 1) {
+        got = lanes::receive(token, parts, Takes::of(flags)).unwrap_or_else(|| {
+            // Now and then: who only receives by a lane looks after the rest here.
+            with(|state| state.pump());
+            0
+        });
+        if got > 0 && got >= target {
+            return got as isize;
+        }
+    }
+    receive_in_steps(token, *parts, (flags, target), got)
+}
+
+/// The same behind what it has got, whatever it takes.
+#[inline(never)]
+fn receive_in_steps(
+    token: Token,
+    parts: Parts<'_>,
+    (flags, target): (c_int, usize),
+    mut got: usize,
+) -> isize {
+    if flags & libc::MSG_OOB != 0 {
+        return fails(libc::EINVAL);
+    }
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return fails(libc::EAGAIN);
+    }
+    let (takes, peeks) = (Takes::of(flags), flags & libc::MSG_PEEK != 0);
+    let wants_more = target > 1;
+    if got == 0 && flags & libc::MSG_DONTWAIT == 0 && !(peeks && wants_more) {
+        got = lanes::receive_soon(token, &parts, takes);
+        if got > 0 && got >= target {
+            return got as isize;
+        }
+    }
+    let mut times = None;
+    loop {
+        let limit = times.or_else(|| waits(token, flags, RECEIVING)).unwrap_or(Waits::Never);
+        times = Some(limit);
+        let attempt = |state: &mut State| {
+            let is_short = |state: &mut State| {
+                state
+                    .row(token)
+                    .is_some_and(|at| state.queued(at) < target && !state.has_no_more(at))
+            };
+            if wants_more && peeks && limit != Waits::Never && is_short(state) {
+                return None;
+            }
+            state.receive(token, &parts, (got, takes))
+        };
+        match until(limit, None, Awaits::One(token), attempt) {
+            Ok(Ok(0)) => return got as isize,
+            Ok(Ok(bytes)) => got += bytes,
+            // What there is by then.
+            Err(libc::EAGAIN) if peeks && wants_more && limit != Waits::Never => {
+                times = Some(Waits::Never);
+                continue;
+            }
+            Ok(Err(error)) | Err(error) if got == 0 => return fails(error),
+            _ => return got as isize,
+        }
+        if peeks || got >= target {
+            return got as isize;
+        }
+    }
+}
+
+impl State {
+    fn has_no_more(&mut self, at: u32) -> bool {
+        let row = self.rows.at(at);
+        row.has(Note::HadEnd) || row.has(Note::WasReset) || row.has(Note::Deaf)
+    }
+}
+
+/// `shutdown`.
+pub(crate) fn shut(number: c_int, how: c_int) -> c_int {
+    if !(libc::SHUT_RD..=libc::SHUT_RDWR).contains(&how) {
+        return errno::fails(libc::EINVAL);
+    }
+    let done = with(|state| {
+        let at = numbers::row(number).ok_or(libc::EBADF)?;
+        state.look_by(at);
+        if state.rows.at(at).is_over() {
+            return Err(libc::ENOTCONN);
+        }
+        if how != libc::SHUT_RD {
+            state.leaves_lane(at);
+        }
+        let row = state.rows.at(at);
+        if how != libc::SHUT_WR {
+            row.turn_deaf();
+        }
+        if how != libc::SHUT_RD {
+            row.end();
+        }
+        let index = usize::from(row.trunk);
+        state.owe(at);
+        state.news(at);
+        state.pump_one(index);
+        Ok(())
+    });
+    done.unwrap_or(Err(libc::EAGAIN)).map_or_else(errno::fails, |()| 0)
+}

@@ -1,0 +1,552 @@
+//! `listen`, `connect`, `accept`: the socket that listens is the kernel's, and TCP comes to it as
+//! ever; whoever connects from a process that has the library, too, needs no other socket of the
+//! kernel's.
+//!
+//! A number of a light connection is a duplicate of one placeholder: a socket that was opened by
+//! its path in `/proc` (`O_PATH`), which can be neither read, written nor waited for: a call that
+//! nobody sees says `EBADF`.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::fmt::Write;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use omniverb_connection::descriptors::{Kind, Why};
+use omniverb_connection::light::frame::{HEADER, Name};
+use omniverb_connection::light::row::Note;
+use omniverb_connection::light::{Frame, Names};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use rustix::thread::sched_yield;
+
+use super::broker::{self, Reached, Through};
+use super::busy::Awaits;
+use super::known_options::{self, Inherited, Options};
+use super::members;
+use super::names::{self, Family};
+use super::numbers::{self, Token};
+use super::ranges;
+use super::state::{State, with};
+use super::told;
+use super::trunk::FOR_ANSWERS;
+use super::waiting::{Waits, until};
+use crate::carry::broker::connection;
+use crate::carry::clock;
+use crate::errno::{errno, fails, keeping_errno};
+use crate::own;
+use crate::own_syscalls;
+use crate::place;
+use crate::slots::{next_dup3, next_fcntl, next_getsockopt, next_poll};
+use crate::sole;
+use crate::table::{self, NUMBERS};
+use crate::wanted;
+use crate::words::Words;
+
+/// Its place among our own descriptors.
+static PLACEHOLDER: AtomicI32 = AtomicI32::new(-1);
+/// First port of those that connect without one, and how many there are.
+const PORTS: (u32, u32) = (32768, 28232);
+const FD_CLOEXEC: c_int = libc::FD_CLOEXEC;
+
+/// Some socket of this process has listened.
+static HAS_LISTENED: AtomicBool = AtomicBool::new(false);
+
+/// Listening sockets have to be looked at when they are closed.
+pub(super) fn has_listened() -> bool {
+    HAS_LISTENED.load(Ordering::Relaxed)
+}
+
+/// At the start, and in a child.
+pub(super) fn begin() -> bool {
+    HAS_LISTENED.store(false, Ordering::Relaxed);
+    let Some(file) = nothing() else { return false };
+    let Some(place) = own::keep(file.as_raw_fd()) else { return false };
+    PLACEHOLDER.store(place as i32, Ordering::Release);
+    true
+}
+
+/// A descriptor that is a socket for who asks what it is, and good for nothing.
+fn nothing() -> Option<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
+    let mut path = [0; 32];
+    let mut words = Words::new(&mut path);
+    write!(words, "/proc/self/fd/{}\0", socket.as_raw_fd()).ok()?;
+    let path = CStr::from_bytes_until_nul(words.written()).ok()?;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    open(path, flags, Mode::empty()).or_else(|_| open("/dev/null", flags, Mode::empty())).ok()
+}
+
+fn placeholder() -> Option<c_int> {
+    own::number(usize::try_from(PLACEHOLDER.load(Ordering::Acquire)).ok()?)
+}
+
+/// An option that is a number, or a time in milliseconds.
+fn option(number: c_int, level: c_int, name: c_int) -> Option<[i64; 2]> {
+    let (mut value, mut length) = ([0_i64; 2], 16_u32);
+    let to = value.as_mut_ptr().cast::<c_void>();
+    // SAFETY: both live across the call.
+    let got =
+        keeping_errno(|| unsafe { next_getsockopt(number, level, name, to, &raw mut length) });
+    (got == 0).then_some(value)
+}
+
+/// Budget: connections that may wait to be accepted where the kernel does not say how many: as it
+/// has it by itself (`net.core.somaxconn`).
+const BACKLOG: u32 = 4096;
+
+/// How many connections may wait at a listening socket: what `listen` was given, as far as the
+/// operator allows.
+fn backlog(number: c_int) -> u32 {
+    // Of `struct tcp_info`, for one that listens: `tcpi_sacked` is that.
+    const WORDS: usize = 8;
+    let (mut info, mut length) = ([0_u32; WORDS], (WORDS * size_of::<u32>()) as u32);
+    let to = info.as_mut_ptr().cast::<c_void>();
+    let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
+    // SAFETY: both live across the call.
+    let got =
+        keeping_errno(|| unsafe { next_getsockopt(number, level, name, to, &raw mut length) });
+    if got == 0 { info[WORDS - 1] } else { BACKLOG }
+}
+
+/// A socket of IPv6 to which nothing of IPv4 comes.
+fn is_six_only(number: c_int) -> bool {
+    let said = option(number, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
+    said.is_some_and(|[value, _]| value as i32 != 0)
+}
+
+/// All calls of this process about sockets are seen.
+fn calls_nothing_unseen() -> bool {
+    own_syscalls::calls_past_libraries(clock::now()) == own_syscalls::Calls::None
+}
+
+/// Light connections come to a socket that listens. Whether they do.
+#[cold]
+pub(super) fn listens(number: c_int) -> bool {
+    let Some((name, is_six)) = names::of_socket(number) else { return false };
+    // What makes calls that nothing sees is to have sockets of the kernel's only.
+    let inherited = match ranges::may_hear(&name) && calls_nothing_unseen() {
+        true => inherited(number, (is_six, true)),
+        false => None,
+    };
+    let Some(inherited) = inherited else {
+        ranges::leaves_out(number, table::look(number).id());
+        return false;
+    };
+    let (backlog, is_six_only) = (backlog(number), is_six && is_six_only(number));
+    let is_there = with(|state| match state.listeners.add(number) {
+        Some(listener) => {
+            (listener.name, listener.is_six) = (name, is_six);
+            (listener.backlog, listener.is_six_only) = (backlog, is_six_only);
+            (listener.is_under_way, listener.is_refused) = (true, false);
+            listener.inherited = inherited;
+            HAS_LISTENED.store(true, Ordering::Relaxed);
+            true
+        }
+        None => false,
+    });
+    if is_there == Some(true) && !members::has_joined(number) {
+        with(|state| state.leave_listener(number));
+        ranges::leaves_out(number, table::look(number).id());
+        return false;
+    }
+    if is_there == Some(true) {
+        let said = keeping_errno(|| told::listens(number));
+        with(|state| {
+            if let Some(listener) = state.listeners.of(number) {
+                listener.said = said;
+                listener.is_under_way &= said != 0;
+            }
+        });
+    }
+    is_there == Some(true)
+}
+
+/// What a socket leaves to its connection, or to those that are accepted there. `None`: what a
+/// light connection cannot have.
+fn inherited(number: c_int, how: (bool, bool)) -> Option<Inherited> {
+    match known_options::of(number, table::look(number)) {
+        Options::Fresh => Some(Inherited::default()),
+        Options::Known => with(|state| state.inherited(number, how)).flatten(),
+        Options::Others => None,
+    }
+}
+
+/// An option of a socket has changed. One that listens gives it to those that come; if they cannot
+/// have it they are the kernel's: `false`.
+pub(super) fn has_changed(number: c_int) -> bool {
+    let known = with(|state| state.listeners.of(number).map(|one| one.is_six)).flatten();
+    let Some(is_six) = known else { return true };
+    match inherited(number, (is_six, true)) {
+        Some(inherited) => {
+            with(|state| {
+                if let Some(listener) = state.listeners.of(number) {
+                    listener.inherited = inherited;
+                }
+            });
+            true
+        }
+        None => {
+            ranges::leaves_out(number, table::look(number).id());
+            false
+        }
+    }
+}
+
+/// What only the kernel can do with a socket was begun already.
+fn is_kernels(why: Why) -> bool {
+    let kernels =
+        [Why::Stdio, Why::Asynchronous, Why::Spliced, Why::Signals, Why::Flag, Why::Passed];
+    kernels.contains(&why)
+}
+
+/// `connect`. `None`: it is the kernel's. `closes`: the kernel's socket is about to be closed.
+///
+/// # Safety
+/// As of the function.
+pub(super) unsafe fn connect(
+    number: c_int,
+    (address, length): (*const c_void, u32),
+    closes: impl FnOnce(),
+) -> Option<c_int> {
+    let was = table::look(number);
+    let is_plain = was.kind() == Kind::Fresh && !was.is_duplicated() && !is_kernels(was.why());
+    if !is_plain || !numbers::has_room(number) {
+        return None;
+    }
+    // SAFETY: as the caller says.
+    let (to, is_six) = unsafe { names::read(address, length) }?;
+    if to.is_any() || to.port == 0 || !ranges::has(&to) {
+        return None;
+    }
+    if !calls_nothing_unseen() {
+        return None;
+    }
+    let way = match keeping_errno(|| broker::reach(to)) {
+        Reached::Trunk(way) => way,
+        Reached::Kernel => return None,
+        Reached::Seen => {
+            wanted::wants(number);
+            return None;
+        }
+    };
+    let from = way.from;
+    // SAFETY: no memory is involved.
+    let (flags, how) =
+        unsafe { (next_fcntl(number, libc::F_GETFD, 0), next_fcntl(number, libc::F_GETFL, 0)) };
+    let (own, _) = names::of_socket(number)?;
+    // What was chosen is for a world that is larger.
+    let is_chosen = !own.is_any() && ![to.address, from].contains(&own.address);
+    if is_chosen || (1..1024).contains(&own.port) {
+        return None;
+    }
+    let bound = Some(own).filter(|own| own.port != 0);
+    let inherited = inherited(number, (is_six, false))?;
+    let (member, is_in_others) = member_of(number, was.id());
+    if is_in_others {
+        return None;
+    }
+    // What was chosen (an interface, a mark) may lead elsewhere than the network was seen to.
+    let is_far = !Name { address: from, ..to }.leads_to(&to);
+    if is_far && was.why() != Why::Free {
+        return None;
+    }
+    // Its set has to have room for it before the kernel forgets the socket.
+    if let Some((set, _)) = member {
+        with(|state| state.sets.find_or_add(set))??;
+    }
+    let placeholder = placeholder()?;
+    let at = with(|state| state.open(&way, to, bound))??;
+    closes();
+    let cloexec = if flags & FD_CLOEXEC == 0 { 0 } else { libc::O_CLOEXEC };
+    // SAFETY: no memory is involved.
+    let put = unsafe { next_dup3(placeholder, number, cloexec) };
+    with(|state| {
+        if put != number {
+            return state.close(at);
+        }
+        let token = state.token(at);
+        let row = state.rows.at(at);
+        (row.is_six, row.numbers) = (is_six, 1);
+        inherited.give(row);
+        if how & libc::O_NONBLOCK != 0 {
+            row.note(Note::NonBlocking);
+            row.is_connecting = true;
+        }
+        numbers::put(number, Some(token));
+        // The kernel has forgotten the socket that was a member.
+        if let Some((set, event)) = member
+            && let Some(place) = state.sets.find_or_add(set)
+        {
+            state.join(place, at, event);
+        }
+    });
+    if put != number {
+        return None;
+    }
+    table::left(number, was);
+    sole::closed(number);
+    NUMBERS.put(number, Kind::Other);
+    if how & libc::O_NONBLOCK == 0 {
+        return Some(0);
+    }
+    // As the kernel says, though it is connected at once.
+    Some(fails(libc::EINPROGRESS))
+}
+
+/// `connect`, once more.
+pub(super) fn again(token: Token) -> c_int {
+    let is_first = with(|state| {
+        state.row(token).map(|at| core::mem::take(&mut state.rows.at(at).is_connecting))
+    });
+    if is_first.flatten() == Some(true) {
+        return 0;
+    }
+    fails(libc::EISCONN)
+}
+
+/// The set that a socket is in before it connects, as nginx's are, and what that is to tell; and
+/// whether there are others.
+fn member_of(number: c_int, id: u32) -> (Option<(u32, libc::epoll_event)>, bool) {
+    let (mut found, mut count) = (None, 0);
+    table::MEMBERS.of_number(number, id, |member| {
+        let event = libc::epoll_event { events: member.events, u64: member.data };
+        found = Some((member.set, event));
+        count += 1;
+    });
+    (found, count > 1)
+}
+
+impl State {
+    /// A new connection by a trunk. `None`: there is no room, or nobody listens by it any more.
+    fn open(&mut self, way: &Through, to: Name, bound: Option<Name>) -> Option<u32> {
+        let (from, index) = (way.from, self.trunk_named(way.name)?);
+        self.pump_one(index);
+        let trunk = self.trunks[index].as_mut()?;
+        let takes = Frame::Open.takes() + FOR_ANSWERS;
+        if trunk.room(takes) < takes {
+            return None;
+        }
+        let at = self.rows.make(index as u16, Names::default())?;
+        let Some(id) = trunk.ids.take(at) else {
+            self.rows.free(at);
+            return None;
+        };
+        // As the kernel would; the port is nobody's but this one's.
+        let own = Name { address: from, port: (PORTS.0 + id / 2 % PORTS.1) as u16 };
+        let from = match bound {
+            Some(name) if name.is_any() => Name { port: name.port, ..own },
+            Some(name) => name,
+            None => own,
+        };
+        let names = Names { from, to };
+        let row = self.rows.at(at);
+        (row.id, row.names, row.socket) = (id, names, way.socket as u32);
+        row.asks();
+        if !trunk.may_open(way.left) {
+            trunk.ids.give(id);
+            self.rows.free(at);
+            return None;
+        }
+        trunk.open(id, &names);
+        trunk.publish();
+        trunk.has_opened();
+        self.carried.0 += 1;
+        Some(at)
+    }
+
+    /// The first of those that wait is one for whose `Accepted` there is room: nobody is to have
+    /// one who has opened it would not hear that, since he might go elsewhere with it. Others,
+    /// whose peers do not read what they are told, are dropped. `false`: there is none.
+    fn finds_room_to_accept(&mut self, number: c_int) -> bool {
+        while let Some(listener) = self.listeners.of(number)
+            && let first = listener.pending.first(&mut self.rows)
+            && first != 0
+        {
+            if self.has_room_to_accept(first) {
+                return true;
+            }
+            self.takes_pending(number);
+            self.puts_off(first);
+        }
+        false
+    }
+
+    fn has_room_to_accept(&mut self, at: u32) -> bool {
+        let row = self.rows.at(at);
+        let (is_apart, index) = (row.is_apart(), usize::from(row.trunk));
+        is_apart || self.trunks[index].as_mut().is_some_and(|trunk| trunk.room(HEADER) >= HEADER)
+    }
+
+    /// The first of those that wait at a listening socket waits no more.
+    fn takes_pending(&mut self, number: c_int) -> Option<u32> {
+        let listener = self.listeners.of(number)?;
+        let at = Some(listener.pending.first(&mut self.rows)).filter(|at| *at != 0)?;
+        listener.pending.remove(&mut self.rows, at);
+        let row = self.rows.at(at);
+        row.unnote(Note::Pending);
+        self.listeners.waiting -= 1;
+        Some(at)
+    }
+
+    /// A connection that waits at a listening socket, at a number that it gets now.
+    fn take_pending(&mut self, number: c_int, flags: c_int) -> Option<Result<(c_int, u32), c_int>> {
+        let listener = self.listeners.of(number)?;
+        let (is_six, inherited) = (listener.is_six, listener.inherited);
+        if !self.finds_room_to_accept(number) {
+            return None;
+        }
+        let command =
+            if flags & libc::SOCK_CLOEXEC == 0 { libc::F_DUPFD } else { libc::F_DUPFD_CLOEXEC };
+        let Some(placeholder) = placeholder() else { return Some(Err(libc::ENFILE)) };
+        // SAFETY: no memory is involved.
+        let new = unsafe { next_fcntl(placeholder, command, 0) };
+        if new < 0 {
+            return Some(Err(errno()));
+        }
+        if !numbers::has_room(new) {
+            rustix_close(new);
+            return Some(Err(libc::ENOBUFS));
+        }
+        let at = self.takes_pending(number)?;
+        self.carried.0 += 1;
+        let row = self.rows.at(at);
+        let owner = row.owner();
+        row.queue.charge(&mut self.pool, owner);
+        (row.numbers, row.is_six) = (1, is_six);
+        inherited.give(row);
+        if flags & libc::SOCK_NONBLOCK != 0 {
+            row.note(Note::NonBlocking);
+        }
+        numbers::put(new, Some(Token::new(at, row.turn)));
+        NUMBERS.put(new, Kind::Other);
+        row.is_accepted();
+        let owes = row.owes();
+        let index = usize::from(row.trunk);
+        if let Some(trunk) = self.trunks[index].as_mut()
+            && owes == Some(Frame::Accepted)
+        {
+            let row = self.rows.at(at);
+            trunk.put_quietly(Frame::Accepted, row.id);
+            row.has_said(Frame::Accepted);
+        }
+        // What could not be said while it waited.
+        if self.rows.at(at).owes().is_some() {
+            self.owe(at);
+            self.pay(index);
+        }
+        self.settle(at);
+        if let Some(trunk) = self.trunks[index].as_mut() {
+            trunk.publish();
+        }
+        Some(Ok((new, at)))
+    }
+}
+
+fn rustix_close(number: c_int) {
+    // SAFETY: just made, and nobody else's.
+    unsafe { rustix::io::close(number) };
+}
+
+/// Light connections come to this number, if it listens.
+pub(super) fn is_listener(number: c_int) -> bool {
+    let entry = table::look(number);
+    if entry.kind() != Kind::Listening || ranges::has_left_out(number, entry.id()) {
+        return false;
+    }
+    let known = with(|state| {
+        let listener = state.listeners.of(number)?;
+        listener.is_used = true;
+        // A broker that has come anew, or was not there, does not know of it.
+        (listener.said != 0 && listener.said == connection()).then_some(true)
+    });
+    known.flatten().unwrap_or_else(|| listens(number))
+}
+
+/// `accept4` at such a number. `native`: the kernel's.
+///
+/// # Safety
+/// As of the function.
+pub(crate) unsafe fn accept(
+    number: c_int,
+    address: *mut c_void,
+    length: *mut u32,
+    flags: c_int,
+    native: impl Fn() -> c_int,
+) -> c_int {
+    // SAFETY: no memory is involved.
+    let how = unsafe { next_fcntl(number, libc::F_GETFL, 0) };
+    let known = with(|state| state.listeners.of(number).map(|one| one.inherited.times[0]));
+    let waits = match how & libc::O_NONBLOCK {
+        0 => Waits::until(known.flatten().unwrap_or(0)),
+        _ => Waits::Never,
+    };
+    loop {
+        let outcome = until(waits, Some(number), Awaits::Frames, |state| {
+            let taken = state.take_pending(number, flags);
+            taken.map(|taken| {
+                taken.map(|(new, at)| {
+                    let row = state.rows.at(at);
+                    (new, Family::of(row), row.names)
+                })
+            })
+        });
+        return match outcome {
+            Ok(Ok((new, family, names))) => {
+                // SAFETY: as the caller says.
+                unsafe { names::write(&names.from, family, address, length) };
+                new
+            }
+            Ok(Err(error)) | Err(error) if error != libc::EAGAIN => fails(error),
+            // The kernel says that there is none.
+            _ if waits == Waits::Never => native(),
+            _ if is_readable(number) => match by_kernel(number, &native) {
+                Some(new) => new,
+                // Another thread was quicker.
+                None => continue,
+            },
+            // Or a handler has interrupted who has the lock.
+            _ if waits.is_over() || with(|_| ()).is_none() => fails(libc::EAGAIN),
+            // Another process was quicker.
+            _ => continue,
+        };
+    }
+}
+
+/// The thread that takes a connection of the kernel's, of which there is one at least; 0: nobody.
+static TAKES: AtomicU64 = AtomicU64::new(0);
+/// How often one is let go first. It may never come back: a call can be left by `longjmp`.
+const TURNS: u32 = 1000;
+
+/// Takes the kernel's connection that was there: one thread at a time, so that none sleeps in the
+/// kernel, where no light connection would wake it, since another one was quicker. `None`: it was.
+fn by_kernel(number: c_int, native: impl Fn() -> c_int) -> Option<c_int> {
+    let me = place::this_thread();
+    let has = |was| TAKES.compare_exchange(was, me, Ordering::Acquire, Ordering::Relaxed).is_ok();
+    let mut turns = 0;
+    let is_nested = loop {
+        let who = TAKES.load(Ordering::Relaxed);
+        if who == me {
+            break true;
+        }
+        // Whoever has kept it for so long is not in there any more.
+        if (who == 0 || turns >= TURNS) && has(who) {
+            break false;
+        }
+        turns += 1;
+        sched_yield();
+    };
+    let taken = is_readable(number).then(native);
+    if !is_nested {
+        // Unless somebody has taken that for gone.
+        _ = TAKES.compare_exchange(me, 0, Ordering::Release, Ordering::Relaxed);
+    }
+    taken
+}
+
+/// The kernel has something for this number.
+fn is_readable(number: c_int) -> bool {
+    let mut one = libc::pollfd { fd: number, events: libc::POLLIN, revents: 0 };
+    // SAFETY: it lives across the call.
+    keeping_errno(|| unsafe { next_poll(&raw mut one, 1, 0) }) > 0
+}

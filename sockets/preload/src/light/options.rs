@@ -1,0 +1,284 @@
+//! Answers calls that read or set options of a light connection.
+
+use core::ffi::{c_int, c_void};
+
+use omniverb_connection::light::Row;
+use omniverb_connection::light::row::Note;
+
+use super::known_options::{VALUE_MAX, has_least, is_own, may_be_set};
+use super::names::{self, Family};
+use super::numbers::Token;
+use super::profiles::set_own;
+use super::state::with;
+use crate::errno::fails;
+use crate::slots::{next_fcntl, next_getsockopt, next_ioctl};
+
+/// States of a connection, in `TCP_INFO` (`include/net/tcp_states.h`).
+const ESTABLISHED: u8 = 1;
+const FIN_WAIT_2: u8 = 5;
+const CLOSED: u8 = 7;
+const CLOSE_WAIT: u8 = 8;
+/// `SO_COOKIE` and `SO_PEERNAME`: they name one socket, which there is none of.
+const NAMES_ONE: [c_int; 2] = [57, 28];
+
+/// What TCP would say of it.
+fn state_of(row: &Row) -> u8 {
+    match (row.has(Note::Ended), row.has(Note::HadEnd)) {
+        _ if row.is_over() => CLOSED,
+        (true, _) => FIN_WAIT_2,
+        (false, true) => CLOSE_WAIT,
+        (false, false) => ESTABLISHED,
+    }
+}
+
+/// What an option is had by.
+enum Found {
+    Error(c_int),
+    Number(c_int),
+    Time(u32),
+    /// The kernel's socket of its profile, and the state of the connection.
+    Kernels(Result<c_int, c_int>, u8),
+}
+
+/// `getsockopt`.
+///
+/// # Safety
+/// As of the function.
+pub(crate) unsafe fn get(
+    token: Token,
+    (level, name): (c_int, c_int),
+    value: *mut c_void,
+    length: *mut u32,
+) -> c_int {
+    if value.is_null() || length.is_null() {
+        return fails(libc::EFAULT);
+    }
+    let found = with(|state| {
+        state.pump();
+        let at = state.row(token)?;
+        let row = state.rows.at(at);
+        Some(match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_ERROR) => Found::Number(row.take_error().unwrap_or(0)),
+            (libc::SOL_SOCKET, libc::SO_TYPE) => Found::Number(libc::SOCK_STREAM),
+            (libc::SOL_SOCKET, libc::SO_PROTOCOL) => Found::Number(libc::IPPROTO_TCP),
+            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => Found::Number(row.least.max(1) as c_int),
+            (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => Found::Time(row.times[0]),
+            (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => Found::Time(row.times[1]),
+            (libc::SOL_SOCKET, name) if NAMES_ONE.contains(&name) => {
+                Found::Error(libc::ENOPROTOOPT)
+            }
+            _ => {
+                let tcp_state = state_of(row);
+                Found::Kernels(state.options_of(at), tcp_state)
+            }
+        })
+    });
+    // SAFETY: as the caller says.
+    unsafe {
+        match found.flatten() {
+            None => fails(libc::EBADF),
+            Some(Found::Error(error) | Found::Kernels(Err(error), _)) => fails(error),
+            Some(Found::Number(number)) => {
+                give(number.to_ne_bytes().as_ptr(), size_of::<c_int>(), value, length)
+            }
+            Some(Found::Time(limit)) => {
+                let limit = [i64::from(limit / 1000), i64::from(limit % 1000) * 1000];
+                give(limit.as_ptr().cast(), 16, value, length)
+            }
+            Some(Found::Kernels(Ok(socket), tcp_state)) => {
+                let got = next_getsockopt(socket, level, name, value, length);
+                let is_state = got == 0 && (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO);
+                if is_state && *length > 0 {
+                    value.cast::<u8>().write(tcp_state);
+                }
+                got
+            }
+        }
+    }
+}
+
+/// As much as there is room for.
+///
+/// # Safety
+/// So many bytes are there; the other two are as of `getsockopt`.
+unsafe fn give(from: *const u8, bytes: usize, value: *mut c_void, length: *mut u32) -> c_int {
+    // SAFETY: as the caller says.
+    unsafe {
+        let room = (*length as usize).min(bytes);
+        core::ptr::copy_nonoverlapping(from, value.cast::<u8>(), room);
+        *length = room as u32;
+    }
+    0
+}
+
+/// `setsockopt`.
+///
+/// # Safety
+/// As of the function.
+pub(crate) unsafe fn set(
+    token: Token,
+    (level, name): (c_int, c_int),
+    value: *const c_void,
+    length: u32,
+) -> c_int {
+    if !may_be_set(level, name) {
+        return fails(libc::ENOPROTOOPT);
+    }
+    if value.is_null() {
+        return fails(libc::EFAULT);
+    }
+    let bytes = (length as usize).min(VALUE_MAX);
+    // SAFETY: as the caller says.
+    let bytes = unsafe { core::slice::from_raw_parts(value.cast::<u8>(), bytes) };
+    let done = with(|state| {
+        let at = state.row(token).ok_or(libc::EBADF)?;
+        if !is_own(level, name) {
+            return state.set_option(at, (level, name), bytes);
+        }
+        // What the kernel makes of it is seen where that is asked for nowhere.
+        let socket = state.options_of(at)?;
+        let found = set_own(socket, name, bytes)?;
+        let row = state.rows.at(at);
+        match name {
+            libc::SO_RCVTIMEO => row.times[0] = found,
+            libc::SO_SNDTIMEO => row.times[1] = found,
+            _ => {
+                row.least = found;
+                has_least();
+                state.news(at);
+            }
+        }
+        Ok(())
+    });
+    done.unwrap_or(Err(libc::EAGAIN)).map_or_else(fails, |()| 0)
+}
+
+/// Which end is asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whose {
+    Own,
+    Peers,
+}
+
+/// `getsockname`, `getpeername`.
+///
+/// # Safety
+/// As of the functions.
+pub(crate) unsafe fn name(token: Token, whose: Whose, to: *mut c_void, length: *mut u32) -> c_int {
+    if to.is_null() || length.is_null() {
+        return fails(libc::EFAULT);
+    }
+    let Some((name, family, is_gone)) = with(|state| {
+        state.pump();
+        let at = state.row(token)?;
+        let row = state.rows.at(at);
+        let own = if row.has(Note::Connects) { row.names.from } else { row.names.to };
+        let other = if row.has(Note::Connects) { row.names.to } else { row.names.from };
+        Some((if whose == Whose::Peers { other } else { own }, Family::of(row), row.is_over()))
+    })
+    .flatten() else {
+        return fails(libc::EBADF);
+    };
+    if whose == Whose::Peers && is_gone {
+        return fails(libc::ENOTCONN);
+    }
+    // SAFETY: as the caller says.
+    unsafe { names::write(&name, family, to, length) };
+    0
+}
+
+/// `fcntl`. `None`: it is the kernel's.
+pub(crate) fn control(token: Token, command: c_int, argument: usize) -> Option<c_int> {
+    match command {
+        libc::F_GETFL => Some(
+            with(|state| {
+                let at = state.row(token)?;
+                let does_not_wait = state.rows.at(at).has(Note::NonBlocking);
+                Some(libc::O_RDWR | if does_not_wait { libc::O_NONBLOCK } else { 0 })
+            })
+            .flatten()
+            .unwrap_or_else(|| fails(libc::EBADF)),
+        ),
+        libc::F_SETFL if argument as c_int & libc::O_ASYNC != 0 => Some(fails(libc::EINVAL)),
+        libc::F_SETFL => Some(does_not_wait(token, argument as c_int & libc::O_NONBLOCK != 0)),
+        libc::F_GETFD | libc::F_SETFD => None,
+        // Signals are asked for by O_ASYNC.
+        libc::F_SETOWN | libc::F_GETOWN => Some(0),
+        _ => Some(fails(libc::EINVAL)),
+    }
+}
+
+fn does_not_wait(token: Token, is_so: bool) -> c_int {
+    let changed = change(token, |row| {
+        if is_so { row.note(Note::NonBlocking) } else { row.unnote(Note::NonBlocking) }
+    });
+    with(|state| state.row(token).map(|at| state.tells_lane(at)));
+    changed
+}
+
+/// Changes something that nobody waits for.
+fn change(token: Token, how: impl FnOnce(&mut Row)) -> c_int {
+    let changed = with(|state| {
+        let at = state.row(token)?;
+        how(state.rows.at(at));
+        Some(())
+    });
+    changed.flatten().map_or_else(|| fails(libc::EBADF), |()| 0)
+}
+
+/// Requests that the crate of libc lacks: what is sent and was not received yet, and whether urgent
+/// data come next.
+const SIOCOUTQ: u64 = libc::TIOCOUTQ;
+const SIOCOUTQNSD: u64 = 0x894b;
+const SIOCATMARK: u64 = 0x8905;
+
+/// `ioctl`.
+///
+/// # Safety
+/// As of the function.
+pub(crate) unsafe fn request(number: c_int, token: Token, request: u64, argument: usize) -> c_int {
+    let place = argument as *mut c_int;
+    match request {
+        // SAFETY: no memory is involved.
+        libc::FIOCLEX => return unsafe { next_fcntl(number, libc::F_SETFD, 1) },
+        // SAFETY: as above.
+        libc::FIONCLEX => return unsafe { next_fcntl(number, libc::F_SETFD, 0) },
+        libc::FIONREAD | libc::FIONBIO | SIOCOUTQ | SIOCOUTQNSD | SIOCATMARK | libc::FIOASYNC => {}
+        _ => return elsewhere(token, request, argument),
+    }
+    if place.is_null() {
+        return fails(libc::EFAULT);
+    }
+    // SAFETY: as the caller says.
+    let given = unsafe { *place };
+    match request {
+        libc::FIONBIO => return does_not_wait(token, given != 0),
+        // Nobody could send the signal.
+        libc::FIOASYNC if given != 0 => return fails(libc::EINVAL),
+        libc::FIOASYNC => return 0,
+        _ => {}
+    }
+    let Some(bytes) = with(|state| {
+        state.pump();
+        let at = state.row(token)?;
+        // What was sent is with the other end.
+        Some(if request == libc::FIONREAD { state.queued(at) } else { 0 })
+    })
+    .flatten() else {
+        return fails(libc::EBADF);
+    };
+    // SAFETY: as the caller says.
+    unsafe { *place = bytes as c_int };
+    0
+}
+
+/// A request that is not about this connection but about the network, or is none.
+fn elsewhere(token: Token, request: u64, argument: usize) -> c_int {
+    let socket = with(|state| state.row(token).map(|at| state.options_of(at))).flatten();
+    match socket {
+        // SAFETY: the program's arguments, as they are, with another socket.
+        Some(Ok(socket)) => unsafe { next_ioctl(socket, request, argument) },
+        Some(Err(_)) => fails(libc::ENOTTY),
+        None => fails(libc::EBADF),
+    }
+}

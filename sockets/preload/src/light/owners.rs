@@ -1,0 +1,46 @@
+//! What a trunk's lanes are ([`super::busy`]), as this process knows of them.
+
+use omniverb_formats::trunk::LANES;
+
+/// Which lanes of a trunk are whose.
+pub(super) struct Lanes {
+    /// The rows that have them, by ways; 0: nobody.
+    pub rows: [[u32; LANES]; 2],
+    /// A bit for each by which something comes.
+    pub inward: u32,
+    /// And for each that a thread sleeps for which has not been woken since. (The other end takes
+    /// its own mark of that away when it rings, and whoever hears it may be another thread.)
+    pub awaited: u32,
+    /// How far those were written when that was looked at last.
+    pub noted: [u64; LANES],
+    /// How often each was taken away from a connection, by ways.
+    pub left: [[u64; LANES]; 2],
+    /// Whose is looked at next when all are somebody's.
+    pub hand: usize,
+    /// How many calls have sent by the trunk.
+    pub clock: u16,
+}
+
+impl Lanes {
+    pub(super) const fn new() -> Self {
+        Self {
+            rows: [[0; LANES]; 2],
+            inward: 0,
+            awaited: 0,
+            noted: [0; LANES],
+            left: [[0; LANES]; 2],
+            hand: 0,
+            clock: 0,
+        }
+    }
+
+    /// Those by which something comes.
+    pub(super) fn inward(&self) -> impl Iterator<Item = usize> + use<> {
+        let mut left = self.inward;
+        core::iter::from_fn(move || {
+            let lane = left.trailing_zeros() as usize;
+            left &= left.wrapping_sub(1);
+            (lane < LANES).then_some(lane)
+        })
+    }
+}

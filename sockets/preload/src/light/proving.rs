@@ -1,0 +1,41 @@
+//! Connections of the kernel's to and from other network namespaces, by which the broker sees that
+//! the network brings them there. Where it has seen one, those that follow for a while are light.
+//!
+//! Both ends of one offer it, whether or not it would be worth a link of its own: so little is
+//! needed that few are. Who connects knows whether one is wanted; who accepts does not, and takes
+//! one of each address in a while for it.
+
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use omniverb_connection::light::frame::Name;
+
+use super::{names, ranges, sleepers};
+
+/// How often one from an address, or to one, is offered.
+pub(super) const OFTEN: u64 = 20_000_000;
+
+/// When one was taken, by what an address makes of itself.
+static TAKEN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+
+/// The kernel's `accept` has given this number: whether that connection is to be seen.
+pub(crate) fn has_come_from_afar(number: c_int) -> bool {
+    match (names::of_peer(number), names::of_socket(number)) {
+        (Some((peer, _)), Some((own, _))) => {
+            ranges::has(&own) && !own.leads_to(&peer) && is_turn(&peer)
+        }
+        _ => false,
+    }
+}
+
+/// It is time again for one from that address.
+fn is_turn(peer: &Name) -> bool {
+    let sum =
+        peer.address.iter().fold(0_usize, |sum, byte| sum.wrapping_mul(31) + usize::from(*byte));
+    let (place, now) = (&TAKEN[sum % TAKEN.len()], sleepers::now().max(1));
+    let was = place.load(Ordering::Relaxed);
+    if was != 0 && now.saturating_sub(was) < OFTEN {
+        return false;
+    }
+    place.compare_exchange(was, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+}

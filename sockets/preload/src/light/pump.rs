@@ -1,0 +1,596 @@
+//! Frames that have come are taken out of trunks, and what is owed goes in. Whoever makes a call
+//! with a light connection does so; nobody else does.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use omniverb_connection::light::frame::{HEADER, Name};
+use omniverb_connection::light::row::{Closing, Note};
+use omniverb_connection::light::{Frame, Names};
+use rustix::thread::sched_yield;
+
+use super::listeners::Admission;
+use super::local::ADDRESSES;
+use super::refused::{Left, Loss};
+use super::room::ROWS;
+use super::state::{State, has_mapped};
+use super::trunk::{FOR_ANSWERS, FRAMES, Nonsense, Trunk};
+use super::{broker, sleepers};
+use crate::carry::clock;
+
+/// How long after a look at the bells there is another one, though nobody sleeps: about a
+/// millisecond. A process that is gone is heard of by its bell only.
+const BELLS: u64 = clock::SECOND >> 10;
+
+/// How often it is looked whether there is a broker again, in nanoseconds.
+const LEFT_ALONE: u64 = 1_000_000_000;
+
+/// What is to become of an `Open`.
+enum Opened {
+    Done,
+    /// It stays where it is for now.
+    Later,
+}
+
+/// When they were looked at last.
+static HEARD: AtomicU64 = AtomicU64::new(0);
+
+impl State {
+    /// Takes out what has come by all trunks, and says what is owed.
+    pub(super) fn pump(&mut self) {
+        let now = clock::now();
+        if now.wrapping_sub(HEARD.load(Ordering::Relaxed)) > BELLS {
+            HEARD.store(now, Ordering::Relaxed);
+            self.hear();
+        }
+        broker::look(self);
+        self.say_still();
+        self.say_gone();
+        for index in 0..self.trunks_end {
+            self.pump_one(index);
+        }
+    }
+
+    /// When somebody who sleeps is to look, though nobody wakes him; `None`: never.
+    pub(super) fn wakes_at(&self) -> Option<u64> {
+        let mut across = self.trunks.iter().flatten().filter_map(|trunk| trunk.across.as_ref());
+        // A broker that comes anew wakes nobody, and no broker has heard of some of these yet.
+        let is_left_alone = across.any(|across| across.broker != broker::connection());
+        let later = is_left_alone.then(|| sleepers::now() + LEFT_ALONE);
+        self.strays.wake().or(later)
+    }
+
+    /// Tells the broker of trunks that have ended.
+    pub(super) fn say_gone(&mut self) {
+        if self.gone.1 == 0 {
+            return;
+        }
+        let (names, count) = self.gone;
+        self.gone.1 = 0;
+        for name in &names[..count] {
+            if !broker::ended(*name) {
+                broker::has_gone(self, *name);
+            }
+        }
+    }
+
+    /// There is something in a ring that can be taken out.
+    pub(super) fn has_frames(&mut self) -> bool {
+        self.trunks.iter().flatten().any(|trunk| trunk.has_next() && !trunk.is_short_of_room)
+    }
+
+    /// Takes what has rung. Trunks whose other process is gone are lost, when all is taken out that
+    /// it has said.
+    pub(super) fn hear(&mut self) {
+        sleepers::rung(|place| {
+            let Some(index) = place else {
+                broker::take(self);
+                return;
+            };
+            let Some(trunk) = self.trunks[index].as_mut() else { return };
+            if trunk.has_strays {
+                self.strays.are_due();
+            }
+            let is_there = trunk.hear();
+            let how = if trunk.is_cut() { Closing::Reset } else { Closing::Orderly };
+            let name = trunk.name;
+            if sleepers::are_any() {
+                // What has rung was for them, too.
+                trunk.sleeps();
+                trunk.awaits_still();
+            }
+            self.pump_one(index);
+            if !is_there {
+                self.pump_one(index);
+                if self.trunk_of(index, name).is_some() {
+                    self.lose(index, how);
+                }
+            }
+        });
+    }
+
+    /// Wakes those threads that what has come may be for.
+    pub(super) fn tell(&mut self) {
+        if core::mem::take(&mut self.has_news) {
+            sleepers::wake();
+        }
+    }
+
+    /// The same of one trunk.
+    pub(super) fn pump_one(&mut self, index: usize) {
+        // Whoever takes frames out may come here again, by what the mail says.
+        if self.takes_frames == Some(index) || !self.may_go_on(index) {
+            return;
+        }
+        let Some(trunk) = self.trunks[index].as_mut() else { return };
+        if trunk.has_next() || trunk.debts.count() > 0 {
+            let before = self.takes_frames.replace(index);
+            let outcome = self.take_frames(index);
+            self.takes_frames = before;
+            if outcome.is_err() {
+                return self.lose(index, Closing::Orderly);
+            }
+            self.pay(index);
+        }
+        self.look_at_lanes(index);
+        if let Some(trunk) = self.trunks[index].as_mut() {
+            trunk.publish();
+        }
+    }
+
+    /// All that is there now: nothing of who is gone is looked at later, and who sleeps is not
+    /// woken for what came before. Then others have their turn.
+    fn take_frames(&mut self, index: usize) -> Result<(), Nonsense> {
+        let Some(name) = self.trunks[index].as_ref().map(|trunk| trunk.name) else { return Ok(()) };
+        for _ in 0..FRAMES {
+            if self.trunk_of(index, name).is_none() || !self.may_go_on(index) {
+                return Ok(());
+            }
+            let Some(trunk) = self.trunk_of(index, name) else { return Ok(()) };
+            let Some((frame, id)) = trunk.next()? else { return Ok(()) };
+            match frame {
+                Frame::Open => {
+                    let is_over = trunk.is_over;
+                    // There is to be room for the answer that nobody listens.
+                    let is_short =
+                        self.lacks_room(index, HEADER, |trunk| &mut trunk.is_short_of_room);
+                    if let Some(trunk) = self.trunk_of(index, name) {
+                        trunk.is_short_of_room = is_short;
+                    }
+                    // Of who is gone nothing is put off: what is behind it may be for others.
+                    if is_short && !is_over {
+                        return Ok(());
+                    }
+                    if !is_short
+                        && let Opened::Later = self.opened(index, id)?
+                        && !is_over
+                    {
+                        return Ok(());
+                    }
+                }
+                _ => {
+                    // What is under way to a connection that was refused is nobody's.
+                    if let Some(row) = trunk.ids.row(id) {
+                        self.came(index, row, frame)?;
+                    }
+                }
+            }
+            if let Some(trunk) = self.trunk_of(index, name) {
+                trunk.take(frame);
+            }
+        }
+        Ok(())
+    }
+
+    /// There is less room in a trunk than that, which is noted where the trunk has `wanted`: then
+    /// the other side is to say when there is more.
+    pub(super) fn lacks_room(
+        &mut self,
+        index: usize,
+        least: usize,
+        wanted: fn(&mut Trunk) -> &mut bool,
+    ) -> bool {
+        let Some(trunk) = self.trunks[index].as_mut() else { return false };
+        if trunk.room(least) >= least {
+            return false;
+        }
+        *wanted(trunk) = true;
+        if sleepers::are_any() {
+            // Who sleeps has not said that room is wanted: that is looked for once more.
+            trunk.sleeps();
+        }
+        trunk.room(least) < least
+    }
+
+    /// The trunk of a place, if it is that one still.
+    pub(super) fn trunk_of(&mut self, index: usize, name: u64) -> Option<&mut Trunk> {
+        self.trunks[index].as_mut().filter(|trunk| trunk.name == name)
+    }
+
+    /// Somebody connects: to a listener of ours, or to nobody.
+    fn opened(&mut self, index: usize, id: u32) -> Result<Opened, Nonsense> {
+        let Some(trunk) = self.trunks[index].as_ref() else { return Ok(Opened::Done) };
+        if !trunk.ids.may_be_opened(id) {
+            return Err(Nonsense);
+        }
+        let (names, name) = (trunk.names(), trunk.name);
+        let may = |state: &mut State| {
+            let Some(trunk) = state.trunk_of(index, name) else { return false };
+            let is_within = trunk.across.is_none();
+            let may = trunk.may_come(&names, sleepers::now);
+            may && (!is_within || state.is_own(index, &names.to))
+        };
+        let is_across = trunk.across.is_some();
+        let mut may_come = may(self);
+        if !may_come && is_across {
+            // That they may was said before they came.
+            let is_all = broker::take_all(self);
+            may_come = may(self);
+            if let Some(across) = self.trunk_of(index, name).and_then(|one| one.across.as_mut()) {
+                if may_come || is_all {
+                    across.has_read();
+                } else if across.may_put_off(sleepers::now()) {
+                    sched_yield();
+                    return Ok(Opened::Later);
+                }
+            }
+        }
+        let listener = self.listeners.hearing(&names).filter(|_| may_come);
+        let Some(admission) = listener.map(|listener| listener.admission(index)) else {
+            if let Some(trunk) = self.trunk_of(index, name) {
+                trunk.put(Frame::Close(true), id);
+            }
+            return Ok(Opened::Done);
+        };
+        if let Admission::InsteadOf(largest) = admission {
+            self.drops_one(&names, largest);
+        }
+        let rows = self.rows.used();
+        let Some(trunk) = self.trunk_of(index, name) else { return Ok(Opened::Done) };
+        let has_room = trunk.ids.used() < ROWS as u32 - rows && admission != Admission::Full;
+        let Some(row) = has_room.then(|| self.rows.make(index as u16, names)).flatten() else {
+            if let Some(trunk) = self.trunk_of(index, name) {
+                trunk.puts_off(id);
+            }
+            return Ok(Opened::Done);
+        };
+        self.rows.at(row).id = id;
+        self.rows.at(row).note(Note::Pending);
+        if let Some(listener) = self.listeners.hearing(&names) {
+            listener.pending.push(&mut self.rows, row, listener.arrived);
+            self.rows.at(row).socket = listener.id;
+            listener.arrived += 1;
+            self.listeners.waiting += 1;
+        }
+        self.has_news = true;
+        let Some(trunk) = self.trunk_of(index, name) else { return Ok(Opened::Done) };
+        if trunk.ids.opened(id, row) { Ok(Opened::Done) } else { Err(Nonsense) }
+    }
+
+    /// An address that is this host's, as far as who listens there is asked.
+    fn is_own(&mut self, index: usize, to: &Name) -> bool {
+        let names = Names { from: *to, to: *to };
+        // What is bound to it is proof enough.
+        let is_bound = !to.is_any()
+            && self.listeners.hearing(&names).is_some_and(|one| one.name.address == to.address);
+        let now = sleepers::now();
+        if is_bound || self.local.knows(to, now) {
+            return true;
+        }
+        // The kernel is asked, with the lock in hand: on the account of who names such addresses.
+        let Some(trunk) = self.trunks[index].as_mut() else { return false };
+        if ADDRESSES.left(trunk.asked, now) == 0 {
+            return false;
+        }
+        let is_own = self.local.asks(to, now);
+        let then = sleepers::now();
+        trunk.asked = ADDRESSES.spend(trunk.asked, then, then.saturating_sub(now));
+        is_own
+    }
+
+    /// The oldest that waits with those of such names, of a trunk that has the most, makes way.
+    #[cold]
+    fn drops_one(&mut self, names: &Names, trunk: usize) {
+        let Some(listener) = self.listeners.hearing(names) else { return };
+        let at = listener.pending.first_of(trunk);
+        if at == 0 {
+            return;
+        }
+        listener.pending.remove(&mut self.rows, at);
+        self.listeners.waiting -= 1;
+        self.puts_off(at);
+    }
+
+    /// One that was not accepted, and waits no more, is refused: who has opened it may ask again.
+    pub(super) fn puts_off(&mut self, at: u32) {
+        let row = self.rows.at(at);
+        row.unnote(Note::Pending);
+        let (id, index) = (row.id, usize::from(row.trunk));
+        row.queue.clear(&mut self.pool);
+        let own = self.trunks[index].as_mut().filter(|trunk| trunk.ids.row(id) == Some(at));
+        if let Some(trunk) = own {
+            if trunk.room(HEADER) >= HEADER {
+                // It owes nothing else, and what is under way to it is nobody's.
+                trunk.puts_off(id);
+                trunk.publish();
+                trunk.gives(id);
+                self.rows.free(at);
+                return;
+            }
+            trunk.counts_full();
+        }
+        self.rows.at(at).close(0);
+        self.owe(at);
+        self.settle(at);
+    }
+
+    /// There is no memory for what comes for one that waits.
+    fn overflows(&mut self, at: u32) {
+        let id = self.rows.at(at).socket;
+        let Some(listener) = self.listeners.of_id(id) else { return self.lacks_memory(at) };
+        listener.pending.remove(&mut self.rows, at);
+        self.listeners.waiting -= 1;
+        self.puts_off(at);
+    }
+
+    /// Something of a connection that is there.
+    fn came(&mut self, index: usize, at: u32, frame: Frame) -> Result<(), Nonsense> {
+        let row = self.rows.at(at);
+        if row.has(Note::HadClose) {
+            return Err(Nonsense);
+        }
+        let waited = row.waits_for_accept();
+        row.hears(&mut self.pool, frame);
+        if waited {
+            self.waited_for_accept(at, index);
+        }
+        let row = self.rows.at(at);
+        match frame {
+            Frame::Data(bytes) => {
+                if row.is_heard() {
+                    if !row.may_come(bytes) {
+                        return Err(Nonsense);
+                    }
+                    let Some(trunk) = self.trunks[index].as_ref() else { return Ok(()) };
+                    let account = (&mut self.pool, row.owner());
+                    let is_there = row.may_be_kept(bytes)
+                        && row.queue.push(account, bytes as usize, |done, place| {
+                            trunk.bytes(done, place);
+                        });
+                    if !is_there && row.may_be_kept(bytes) && row.has(Note::Pending) {
+                        self.overflows(at);
+                        return Ok(());
+                    }
+                    if !is_there {
+                        self.lacks_memory(at);
+                    }
+                }
+            }
+            Frame::Credit(bytes) => {
+                if !row.has(Note::Closed) && !row.had_credit(bytes) {
+                    return Err(Nonsense);
+                }
+            }
+            Frame::End => {
+                self.takes_rest_of_lane(index, at)?;
+                self.rows.at(at).had_end();
+            }
+            Frame::Lane(lane) => self.had_lane(index, at, lane as usize)?,
+            Frame::Home(counted) => self.had_home(index, at, counted)?,
+            Frame::Close(is_reset) => {
+                self.takes_rest_of_lane(index, at)?;
+                self.leaves_lane(at);
+                let was_asked = self.rows.at(at).is_asked();
+                let is_full = was_asked
+                    && self.trunks[index].as_mut().is_some_and(|trunk| trunk.was_put_off());
+                let why = if is_full { Left::Full } else { Left::Refused };
+                if self.leaves(at, why) {
+                    self.owe(at);
+                    self.settle(at);
+                    return Ok(());
+                }
+                let how = if is_reset || was_asked { Closing::Reset } else { Closing::Orderly };
+                self.rows.at(at).had_close(how);
+                self.owe(at);
+            }
+            Frame::Accepted if row.has(Note::Connects) => {
+                if self.strays.are_any() {
+                    // There may be room for them now.
+                    self.strays.hurry(sleepers::now());
+                }
+                return Ok(());
+            }
+            Frame::Accepted | Frame::Open => return Err(Nonsense),
+        }
+        self.settle(at);
+        self.news(at);
+        Ok(())
+    }
+
+    /// Something has come for one of ours that has sent all that it might before it is accepted: it
+    /// was, or was refused.
+    #[cold]
+    fn waited_for_accept(&mut self, at: u32, index: usize) {
+        if let Some(trunk) = self.trunks[index].as_mut() {
+            trunk.awaits_accept_no_more();
+        }
+        self.news(at);
+    }
+
+    /// There is no memory for what comes.
+    pub(super) fn lacks_memory(&mut self, at: u32) {
+        self.leaves_lanes(at);
+        self.rows.at(at).lacks_memory(&mut self.pool);
+        self.owe(at);
+    }
+
+    /// Something about a connection has changed that somebody may wait for.
+    pub(super) fn news(&mut self, at: u32) {
+        self.has_news = true;
+        self.is_ready(at);
+    }
+
+    /// Its set is to look at it.
+    pub(super) fn is_ready(&mut self, at: u32) {
+        let row = self.rows.at(at);
+        if let Some(set) = row.set.checked_sub(1) {
+            self.sets.has_news(usize::from(set));
+            let set = self.sets.at(usize::from(set));
+            self.rows.ready(&mut set.ready, at);
+        }
+    }
+
+    /// It has something to say, or wants room.
+    pub(super) fn owe(&mut self, at: u32) {
+        if self.rows.at(at).is_stray() {
+            return;
+        }
+        let trunk = usize::from(self.rows.at(at).trunk);
+        let wants_room_only = self.rows.at(at).owes().is_none();
+        if let Some(trunk) = self.trunks[trunk].as_mut() {
+            trunk.is_only_short &= wants_room_only;
+            self.rows.owes(&mut trunk.debts, at);
+            if wants_room_only && sleepers::are_any() {
+                // Who sleeps has not said that room is wanted.
+                trunk.sleeps();
+            }
+        }
+    }
+
+    /// Says what is owed, as far as there is room.
+    pub(super) fn pay(&mut self, index: usize) {
+        let Some(trunk) = self.trunks[index].as_mut() else { return };
+        let has_room = trunk.room(2 * FOR_ANSWERS) >= 2 * FOR_ANSWERS;
+        if trunk.is_only_short && !has_room {
+            return;
+        }
+        // Unless one that is put back owes more.
+        trunk.is_only_short = true;
+        for _ in 0..trunk.debts.count() {
+            let Some(trunk) = self.trunks[index].as_mut() else { return };
+            if trunk.room(HEADER) < HEADER {
+                trunk.is_only_short = false;
+                if sleepers::are_any() {
+                    // Who sleeps has not said that room is wanted: that is looked for once more.
+                    trunk.sleeps();
+                }
+                if trunk.room(HEADER) < HEADER {
+                    return;
+                }
+            }
+            let Some(at) = self.rows.pop(&mut trunk.debts) else { return };
+            let row = self.rows.at(at);
+            row.unnote(Note::InDebt);
+            let (id, mut is_last) = (row.id, false);
+            while let Some(frame) = row.owes() {
+                if trunk.room(HEADER) < HEADER {
+                    break;
+                }
+                trunk.put(frame, id);
+                row.has_said(frame);
+                is_last |= matches!(frame, Frame::End | Frame::Close(_));
+            }
+            let wants_room = row.has(Note::NoRoom);
+            let has_room = trunk.room(2 * FOR_ANSWERS) >= 2 * FOR_ANSWERS;
+            let owes = row.owes().is_some() || wants_room && !has_room;
+            if wants_room && has_room {
+                row.unnote(Note::NoRoom);
+                self.news(at);
+            }
+            if owes {
+                self.owe(at);
+            }
+            if is_last {
+                self.has_ended(at);
+            }
+            self.settle(at);
+        }
+    }
+
+    /// If both ends have closed the id is free; if no number names it either, the row is.
+    pub(super) fn settle(&mut self, at: u32) {
+        let row = self.rows.at(at);
+        if !row.has(Note::Used) || !row.is_apart() || row.is_stray() {
+            return;
+        }
+        let (id, index) = (row.id, usize::from(row.trunk));
+        if let Some(trunk) = self.trunks[index].as_mut()
+            && trunk.ids.row(id) == Some(at)
+        {
+            trunk.gives(id);
+        }
+        let row = self.rows.at(at);
+        let is_listed = row.has(Note::InDebt) || row.has(Note::Pending);
+        if row.moves() {
+            if !is_listed {
+                self.strays(at);
+            }
+            return;
+        }
+        if row.has(Note::Closed) && !is_listed {
+            row.queue.clear(&mut self.pool);
+            self.rows.free(at);
+        }
+    }
+
+    /// No number names it any more.
+    pub(super) fn close(&mut self, at: u32) {
+        self.leave_set(at);
+        // What has come and is not received makes it a reset.
+        let index = usize::from(self.rows.at(at).trunk);
+        self.pump_one(index);
+        // A call that is under way must not go on with what comes behind what is forgotten here.
+        self.leaves_lanes(at);
+        let in_lane = self.in_lane(at);
+        let row = self.rows.at(at);
+        row.close(in_lane);
+        if row.has(Note::Reset) || !(row.is_asked() || row.moves()) {
+            row.queue.clear(&mut self.pool);
+        }
+        row.unnote(Note::NoRoom);
+        self.owe(at);
+        self.settle(at);
+        self.pump_one(index);
+    }
+
+    /// A trunk is no more: the other process is gone, or has written what makes no sense; or the
+    /// two are parted, which is a reset of all connections.
+    pub(super) fn lose(&mut self, index: usize, how: Closing) {
+        self.lose_lanes(index, how);
+        let Some(mut trunk) = self.trunks[index].take() else { return };
+        // Among them are some that have no id any more.
+        while let Some(at) = self.rows.pop(&mut trunk.debts) {
+            self.rows.at(at).unnote(Note::InDebt);
+            self.settle(at);
+        }
+        let loss = match how {
+            Closing::Reset => Loss::Parted,
+            Closing::Orderly if trunk.is_over => Loss::Gone,
+            Closing::Orderly => Loss::Nonsense,
+        };
+        for id in 0..trunk.ids.known() {
+            if let Some(at) = trunk.ids.row(id) {
+                self.loses(at, loss);
+            }
+        }
+        // Nor does he who has lied go on elsewhere with what he may still get here.
+        if loss != Loss::Gone {
+            trunk.cut();
+        }
+        broker::loses(self, trunk.name);
+        has_mapped(index, [0; 2]);
+        if let Some(bell) = trunk.bell() {
+            sleepers::hears_no_more(bell);
+        }
+        trunk.end();
+        self.has_news = true;
+    }
+
+    /// It is in no set any more.
+    pub(super) fn leave_set(&mut self, at: u32) {
+        let Some(set) = self.rows.at(at).set.checked_sub(1) else { return };
+        let set = self.sets.at(usize::from(set));
+        self.rows.unready(&mut set.ready, at);
+        set.members -= 1;
+        self.rows.at(at).set = 0;
+    }
+}

@@ -1,0 +1,205 @@
+//! Connections that were refused by the process that they had come to, before a program had
+//! accepted them there: its listening socket was closed, or it is gone. The kernel's would wait at
+//! the same socket for whoever else has it. So the broker is asked once more, and they open again
+//! there; if nobody listens any more they are reset, as the kernel's are.
+//!
+//! Nobody waits for the broker here. What is left to do is done by whoever comes by next.
+
+use omniverb_connection::light::Frame;
+use omniverb_connection::light::frame::{DATA_MAX, HEADER};
+use omniverb_connection::light::row::{Closing, Note};
+
+use super::again::{Again, is_full, reach_again};
+use super::broker::{self, Through};
+use super::sleepers;
+use super::state::State;
+use super::strays::Turn;
+use super::trunk::FOR_ANSWERS;
+
+/// Why a connection is not where it was.
+pub(super) enum Left {
+    /// The other end has said `Close`.
+    Refused,
+    /// The same, since there was no room for it.
+    Full,
+    /// The trunk is no more.
+    Lost,
+}
+
+/// What has become of a trunk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Loss {
+    /// Its other process is gone.
+    Gone,
+    /// It makes no sense.
+    Nonsense,
+    /// The two were told to part.
+    Parted,
+}
+
+/// What has become of an attempt to open again.
+enum Moved {
+    Done,
+    /// There is no room in the trunk now.
+    Later,
+    Never,
+}
+
+impl State {
+    /// The other end has not accepted it: whether it goes elsewhere.
+    pub(super) fn leaves(&mut self, at: u32, why: Left) -> bool {
+        let row = self.rows.at(at);
+        if !row.is_asked() && !row.moves() {
+            return false;
+        }
+        let (to, has_moved) = (row.names.to, row.has_moved());
+        let may = match why {
+            Left::Refused => row.is_refused(),
+            Left::Full => row.is_put_off(),
+            Left::Lost => row.is_left(),
+        };
+        if !may {
+            self.rows.at(at).is_settled(&mut self.pool);
+        }
+        if matches!(why, Left::Full) {
+            is_full(self, &to);
+        }
+        match has_moved {
+            true => broker::leaves_alone(self, &to),
+            false => broker::forgets(self, &to),
+        }
+        may
+    }
+
+    /// It has parted from who has refused it.
+    pub(super) fn strays(&mut self, at: u32) {
+        self.rows.at(at).strays();
+        let waits_for_room = self.rows.at(at).waits_for_room();
+        self.rows.append(&mut self.strays.list, at);
+        if !waits_for_room {
+            self.strays.is_new();
+        }
+        // Who sleeps may have to look when nothing comes.
+        self.has_news = true;
+    }
+
+    /// Those that stray go to who else listens, as far as that is known by now.
+    #[cold]
+    pub(super) fn move_strays(&mut self) {
+        broker::look(self);
+        let now = sleepers::now();
+        let Some(turn) = self.strays.turn(now) else { return };
+        // The broker is to know first of trunks that are no more.
+        self.say_gone();
+        self.trunks.iter_mut().flatten().for_each(|trunk| trunk.has_strays = false);
+        // Not asked for each of many.
+        let mut later = None;
+        for _ in 0..self.strays.list.count() {
+            let Some(at) = self.rows.pop(&mut self.strays.list) else { return };
+            let row = self.rows.at(at);
+            let (to, socket, is_reset) = (row.names.to, row.socket, row.has(Note::Reset));
+            // Who was refused twice may have been by who is just leaving; where there was no room
+            // there may be some later.
+            let may_open = turn == Turn::All || !row.has_moved() && !row.waits_for_room();
+            let may_ask = may_open && turn != Turn::None;
+            let same = later.filter(|(address, _)| *address == to).map(|(_, socket)| socket);
+            let outcome = match same {
+                Some(socket) => Again::Unsaid(socket),
+                None => reach_again(self, to, (may_ask, turn == Turn::All)),
+            };
+            let is_other = |other: u64| other != 0 && other as u32 != socket;
+            let moved = match outcome {
+                _ if is_reset || socket == 0 => Moved::Never,
+                Again::Trunk(way) if is_other(way.socket) => Moved::Never,
+                Again::Trunk(way) if may_open => self.opens_again(at, &way),
+                Again::Unsaid(other) if is_other(other) => Moved::Never,
+                Again::Unsaid(_) | Again::Later
+                    if turn == Turn::All && !self.rows.at(at).waits() =>
+                {
+                    Moved::Never
+                }
+                Again::Unsaid(socket) => {
+                    later = Some((to, socket));
+                    Moved::Later
+                }
+                Again::Trunk(_) | Again::Later => Moved::Later,
+                Again::Nowhere => Moved::Never,
+            };
+            match moved {
+                Moved::Done => {}
+                Moved::Later => self.rows.append(&mut self.strays.list, at),
+                Moved::Never => self.gives_up(at),
+            }
+        }
+        self.strays.were_looked_after(now);
+    }
+
+    fn opens_again(&mut self, at: u32, way: &Through) -> Moved {
+        // It is asked for once more.
+        let Some(index) = self.trunk_named(way.name) else { return Moved::Later };
+        let kept = self.rows.at(at).queue.len();
+        let frames = kept.div_ceil(DATA_MAX) * 2 * HEADER;
+        let least = Frame::Open.takes() + kept + frames + 2 * HEADER + FOR_ANSWERS;
+        if self.lacks_room(index, least, |trunk| &mut trunk.has_strays) {
+            return Moved::Later;
+        }
+        let Some(trunk) = self.trunks[index].as_mut() else { return Moved::Later };
+        if !trunk.may_open(way.left) {
+            return Moved::Later;
+        }
+        let Some(id) = trunk.ids.take(at) else {
+            trunk.has_opened();
+            return Moved::Never;
+        };
+        let row = self.rows.at(at);
+        row.opens_again(index as u16, id);
+        if row.waits_for_accept() {
+            trunk.awaits_accept();
+        }
+        trunk.open(id, &row.names);
+        let mut done = 0;
+        while done < kept {
+            let bytes = (kept - done).min(DATA_MAX);
+            let place = trunk.put(Frame::Data(bytes as u32), id);
+            row.queue.look_from(&self.pool, done, bytes, |before, piece| {
+                trunk.fill_from(place + before as u64, piece);
+            });
+            done += bytes;
+        }
+        trunk.sends(id, done);
+        if row.owes().is_some() {
+            self.owe(at);
+            self.pay(index);
+        }
+        if let Some(trunk) = self.trunks[index].as_mut() {
+            trunk.publish();
+            trunk.has_opened();
+        }
+        self.news(at);
+        Moved::Done
+    }
+
+    /// Nobody listens there any more.
+    fn gives_up(&mut self, at: u32) {
+        self.rows.at(at).is_given_up(&mut self.pool);
+        self.news(at);
+        self.settle(at);
+    }
+
+    /// A trunk is no more: so are its connections, but for those that go elsewhere.
+    pub(super) fn loses(&mut self, at: u32, loss: Loss) {
+        let was_asked = self.rows.at(at).is_asked();
+        // Unless the other end may still give it to its program.
+        let may = self.rows.at(at).moves() || loss == Loss::Gone && was_asked;
+        if may && self.leaves(at, Left::Lost) {
+            return self.settle(at);
+        }
+        let row = self.rows.at(at);
+        row.is_settled(&mut self.pool);
+        let is_reset = was_asked || loss == Loss::Parted;
+        row.lost_trunk(if is_reset { Closing::Reset } else { Closing::Orderly });
+        row.unnote(Note::NoRoom);
+        self.news(at);
+        self.settle(at);
+    }
+}

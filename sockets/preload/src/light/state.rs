@@ -1,0 +1,202 @@
+//! What a process knows of its light connections, and the one lock before it.
+//!
+//! Whoever has the lock makes no call that waits, so it is soon free again. A signal's handler that
+//! interrupts its own thread there finds nobody who would give it up: it is refused, and its call
+//! says `EAGAIN`. (A handler that leaves by `longjmp` from there has it locked for good: then all
+//! calls with light connections are refused. Who leaves a lane so, which he has
+//! for some instructions, is refused by all, and whoever comes to that lane waits in vain.)
+
+use core::cell::UnsafeCell;
+use core::ffi::c_void;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use omniverb_connection::allowance::Spent;
+use omniverb_connection::light::budgets::BLOCKS;
+use omniverb_connection::light::row::Note;
+use omniverb_connection::light::{Block, Pool, Row, Rows};
+use rustix::mm::{Advice, madvise};
+
+use super::lanes;
+use super::listeners::Listeners;
+use super::local::Addresses;
+use super::lock::Lock;
+use super::numbers::Token;
+use super::profiles::Profiles;
+use super::room::{ROWS, TRUNKS, give_back, zeros};
+use super::sets::Sets;
+use super::strays::Strays;
+use super::trunk::{IDS_BYTES as IDS, MEMORY_BYTES as MEMORY, Trunk};
+use crate::place;
+
+/// How often the broker was told that this process listens somewhere no more.
+#[derive(Default)]
+pub(super) struct Unheard {
+    pub said: u64,
+    /// And has said that it has heard it, or was waited for in vain.
+    pub heard: u64,
+    /// The connection by which that was in vain; 0: none.
+    pub late: u64,
+}
+
+/// All of it.
+pub(super) struct State {
+    pub rows: Rows<'static>,
+    pub pool: Pool<'static>,
+    pub trunks: [Option<Trunk>; TRUNKS],
+    /// Frames are being taken out of this one.
+    pub takes_frames: Option<usize>,
+    /// No place from here on ever had one.
+    pub trunks_end: usize,
+    pub listeners: Listeners,
+    /// Addresses of this host.
+    pub local: Addresses,
+    pub sets: Sets,
+    /// Options of connections.
+    pub profiles: Profiles,
+    /// Something has become ready since that was asked last.
+    pub has_news: bool,
+    /// Connections that were refused and go by no trunk: who else has the socket is asked for.
+    pub strays: Strays,
+    /// Of sockets that listen no more.
+    pub unheard: Unheard,
+    /// Trunks of which the broker is to be told that they have ended, and how many.
+    pub gone: ([u64; TRUNKS], usize),
+    /// What calls have waited for those who open connections, in microseconds.
+    pub waited: Spent,
+    /// Connections that there were, and bytes that were sent by them: for reports.
+    pub carried: (u64, u64),
+}
+
+struct Place(UnsafeCell<MaybeUninit<State>>);
+// SAFETY: touched by who has the lock only.
+unsafe impl Sync for Place {}
+static STATE: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
+static OWNER: Lock = Lock::new();
+/// Where rows, blocks and the numbers of free blocks are.
+static TABLES: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+/// Bytes of each.
+const BYTES: [usize; 3] =
+    [ROWS * size_of::<Row>(), BLOCKS * size_of::<Block>(), BLOCKS * size_of::<u32>()];
+
+/// At the start of the program. `false`: there is no room for what may be.
+pub(super) fn begin() -> bool {
+    for (table, bytes) in TABLES.iter().zip(BYTES) {
+        let Some(memory) = zeros::<u8>(bytes) else { return false };
+        table.store(memory.as_mut_ptr() as usize, Ordering::Relaxed);
+        // A page that is used, or has been given back, is not to cost 2 MiB.
+        // SAFETY: memory that was just made.
+        _ = unsafe { madvise(memory.as_mut_ptr().cast(), bytes, Advice::LinuxNoHugepage) };
+    }
+    fill();
+    true
+}
+
+/// Nothing is known.
+fn fill() {
+    let [rows, blocks, free] = [0, 1, 2].map(|table: usize| TABLES[table].load(Ordering::Relaxed));
+    // SAFETY: as `begin` has made them, all zeros, which each of these may be, and whoever had them
+    // has them no more.
+    let (rows, blocks, free) = unsafe {
+        (
+            core::slice::from_raw_parts_mut(rows as *mut Row, ROWS),
+            core::slice::from_raw_parts_mut(blocks as *mut Block, BLOCKS),
+            core::slice::from_raw_parts_mut(free as *mut u32, BLOCKS),
+        )
+    };
+    let state = State {
+        rows: Rows::new(rows),
+        pool: Pool::new(blocks, free, release),
+        trunks: [const { None }; TRUNKS],
+        takes_frames: None,
+        trunks_end: 0,
+        listeners: Listeners::new(),
+        local: Addresses::new(),
+        sets: Sets::new(),
+        profiles: Profiles::new(),
+        has_news: false,
+        strays: Strays::new(),
+        unheard: Unheard::default(),
+        gone: ([0; TRUNKS], 0),
+        waited: Spent::default(),
+        carried: (0, 0),
+    };
+    // SAFETY: nobody else is in here.
+    unsafe { (*STATE.0.get()).write(state) };
+}
+
+/// The kernel gets the memory of blocks back that are not in use.
+fn release(blocks: &mut [Block]) {
+    let (base, bytes) = (blocks.as_mut_ptr().cast::<c_void>(), size_of_val(blocks));
+    // SAFETY: whole pages of a private mapping, which are zeros afterwards, as a block may be.
+    _ = unsafe { madvise(base, bytes, Advice::LinuxDontNeed) };
+}
+
+/// What trunks have mapped, by their places: for children, which may find a state that another
+/// thread of the parent was in the middle of.
+static MAPPED: [[AtomicUsize; 2]; TRUNKS] = [const { [const { AtomicUsize::new(0) }; 2] }; TRUNKS];
+
+/// A trunk has mapped this, or nothing any more.
+pub(super) fn has_mapped(place: usize, bases: [usize; 2]) {
+    for (word, base) in MAPPED[place].iter().zip(bases) {
+        word.store(base, Ordering::Relaxed);
+    }
+}
+
+/// In a child of `fork`, which nobody else is in yet: what there is is the parent's.
+pub(super) fn begin_anew() -> bool {
+    OWNER.begin_anew();
+    lanes::begin_anew();
+    for [memory, ids] in &MAPPED {
+        for (base, bytes) in [(memory, MEMORY), (ids, IDS)] {
+            let base = base.swap(0, Ordering::Relaxed);
+            if base != 0 {
+                // SAFETY: the parent's mappings, of which these are copies that nobody uses.
+                unsafe { give_back(base as *mut c_void, bytes) };
+            }
+        }
+    }
+    for (table, bytes) in TABLES.iter().zip(BYTES) {
+        let base = table.load(Ordering::Relaxed) as *mut c_void;
+        // SAFETY: this process's own copies, which nobody needs: they are zeros from now on.
+        if unsafe { madvise(base, bytes, Advice::LinuxDontNeed) }.is_err() {
+            return false;
+        }
+    }
+    fill();
+    true
+}
+
+/// Does something with the state. `None`: this very thread is at it, and was interrupted.
+#[inline]
+pub(super) fn with<R>(act: impl FnOnce(&mut State) -> R) -> Option<R> {
+    // Whoever has a lane would be waited for by whoever has this lock; and this thread has one.
+    if place::is_at_lane() {
+        return None;
+    }
+    let _held = OWNER.take()?;
+    // SAFETY: who has the lock is alone; it was written before the switch was on, without which
+    // nobody comes here.
+    let state = unsafe { (*STATE.0.get()).assume_init_mut() };
+    let result = act(state);
+    if state.strays.are_any() {
+        state.move_strays();
+    }
+    state.tell();
+    Some(result)
+}
+
+impl State {
+    /// The row of a connection, if it is still that, and no thread has closed it meanwhile.
+    #[inline(always)]
+    pub(super) fn row(&mut self, token: Token) -> Option<u32> {
+        let row = self.rows.at(token.row());
+        let is_open = row.has(Note::Used) && !row.has(Note::Closed);
+        (row.turn == token.turn() && is_open).then_some(token.row())
+    }
+
+    /// What numbers are to say of a row.
+    pub(super) fn token(&mut self, at: u32) -> Token {
+        Token::new(at, self.rows.at(at).turn)
+    }
+}

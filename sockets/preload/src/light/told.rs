@@ -1,0 +1,77 @@
+//! Tells the broker of sockets that listen.
+
+use core::ffi::c_int;
+use std::os::fd::BorrowedFd;
+
+use omniverb_formats::message::Request;
+
+use super::broker::{ANSWER, connection, mailbox_for, take, wait};
+use super::sleepers;
+use super::state::{State, with};
+use crate::carry::broker::say;
+use crate::table;
+
+/// A socket listens: by which connection the broker was told; 0: by none.
+pub(super) fn listens(number: c_int) -> u64 {
+    // SAFETY: the program's socket, for this call.
+    let file = unsafe { BorrowedFd::borrow_raw(number) };
+    let tag = table::look(number).id().into();
+    match mailbox_for(Request::Listen { tag }, &[file]) {
+        true => connection(),
+        false => 0,
+    }
+}
+
+/// A listening socket is about to be closed: waits until the broker has closed its duplicate, which
+/// would go on listening.
+pub(super) fn waits_for_duplicate(number: c_int) {
+    let is_under_way = |state: &mut State| {
+        state.listeners.of(number).is_some_and(|listener| listener.is_under_way)
+    };
+    if with(is_under_way) != Some(true) {
+        return;
+    }
+    let until = sleepers::now() + ANSWER;
+    loop {
+        let is_still = with(|state| {
+            take(state);
+            is_under_way(state)
+        });
+        if is_still != Some(true) || !wait(until) {
+            return;
+        }
+    }
+}
+
+/// It listens no more: the broker is told so, and brings nobody there any more.
+pub(super) fn unlistens(number: c_int) {
+    let said = with(|state| {
+        let by = state.listeners.of(number).map_or(0, |listener| listener.said);
+        let is_late = state.unheard.late != 0 && state.unheard.late == connection();
+        let is_said = by != 0 && by == connection() && {
+            say(Request::Unlisten { tag: table::look(number).id().into() }, &[])
+        };
+        // Who did not answer once is not waited for again.
+        (is_said && !is_late).then(|| {
+            state.unheard.said += 1;
+            state.unheard.said
+        })
+    });
+    let Some(said) = said.flatten() else { return };
+    let until = sleepers::now() + ANSWER;
+    loop {
+        let is_heard = with(|state| {
+            take(state);
+            state.unheard.heard >= said
+        });
+        if is_heard != Some(false) || !wait(until) {
+            break;
+        }
+    }
+    with(|state| {
+        let unheard = &mut state.unheard;
+        if unheard.heard < said {
+            (unheard.heard, unheard.late) = (said, connection());
+        }
+    });
+}

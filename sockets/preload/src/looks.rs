@@ -1,0 +1,227 @@
+//! What sees the arguments of a call, which then goes on to the next library's function.
+//!
+//! The entry points keep all registers meanwhile, so that functions with any number of arguments
+//! pass as they came.
+
+use core::ffi::{c_int, c_void};
+
+use omniverb_connection::descriptors::Why;
+
+use crate::ending::End;
+use crate::errno::keeping_errno;
+use crate::table;
+use crate::{carry, ledger, light, next, numbered, place, sole};
+
+/// Descriptors that `daemon` and `login_tty` give to something else.
+const STANDARD: u32 = 2;
+
+fn keep(number: c_int, why: Why) {
+    if place::is_ours() && table::look(number).kind().is_stream() {
+        carry::leave(number);
+        ledger::keep(number, why);
+    }
+}
+
+/// `preadv2`, `pwritev2`: what has no offset is read and written, too.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_vector(number: c_int) {
+    sole::outlasts(number);
+    carry::leave(number);
+}
+
+/// What may sleep.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_sleep() {
+    carry::may_sleep();
+}
+
+/// `execve` and the like.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_exec() {
+    carry::executes();
+}
+
+/// `dlopen`: code that may make system calls of its own.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_load() {
+    carry::loads();
+}
+
+/// What ends the process without what `exit` does.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_end() {
+    carry::ends(End::Now);
+}
+
+/// `quick_exit`: calls what the program has asked for first.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_quick() {
+    carry::ends(End::Later);
+}
+
+/// `posix_spawn`, `popen` and the like: a child that becomes another program.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_spawn() {
+    carry::lends();
+    carry::may_sleep();
+}
+
+/// `system`, `popen`: one of which is known what it does.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_run() {
+    carry::runs();
+    carry::may_sleep();
+}
+
+/// `prctl`: a filter of system calls knows nothing of ours.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_prctl(option: c_int) {
+    if option == libc::PR_SET_SECCOMP {
+        carry::stop();
+    }
+}
+
+/// `fdopen`: the stream reads, writes and closes within the C library.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_fdopen(number: c_int) {
+    keep(number, Why::Stdio);
+}
+
+/// `dprintf`: the same.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_dprintf(number: c_int) {
+    keep(number, Why::Stdio);
+}
+
+/// `aio_read`, `aio_write`: helper threads within the C library read and write.
+///
+/// # Safety
+/// As of the function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_look_aio(block: *const libc::aiocb) {
+    // SAFETY: the function would read the number as well.
+    keep(unsafe { (*block).aio_fildes }, Why::Asynchronous);
+}
+
+/// `lio_listio`: many of them.
+///
+/// # Safety
+/// As of the function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_look_lio(_: c_int, blocks: *const *const libc::aiocb, count: c_int) {
+    for index in 0..count.max(0) as usize {
+        // SAFETY: the function would read them all as well; a null one is passed by.
+        unsafe {
+            let block = *blocks.add(index);
+            if !block.is_null() {
+                ov_look_aio(block);
+            }
+        }
+    }
+}
+
+/// `splice`: bytes that move within the kernel.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_splice(from: c_int, _: *const c_void, to: c_int) {
+    keep(from, Why::Spliced);
+    keep(to, Why::Spliced);
+}
+
+/// `fclose`: closes within the C library.
+///
+/// # Safety
+/// As of the function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_look_fclose(stream: *mut libc::FILE) {
+    // SAFETY: the caller's stream.
+    unsafe { forget(stream) };
+}
+
+/// `freopen`: puts another file at the stream's number.
+///
+/// # Safety
+/// As of the function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_look_freopen(
+    _: *const c_void,
+    _: *const c_void,
+    stream: *mut libc::FILE,
+) {
+    // SAFETY: the caller's stream.
+    unsafe { forget(stream) };
+}
+
+unsafe fn forget(stream: *mut libc::FILE) {
+    if stream.is_null() || !place::is_ours() {
+        return;
+    }
+    // SAFETY: the stream of a caller who has it closed. One without a descriptor is no error of
+    // his.
+    let number = keeping_errno(|| unsafe { libc::fileno(stream) });
+    // It is closed in a moment.
+    sole::spread(number);
+    carry::forget(number);
+    light::closes(number);
+    table::forget(number);
+    sole::closed(number);
+}
+
+/// `daemon`: goes on in a child, whose standard descriptors are another file's.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_daemon(_: c_int, keeps_standard: c_int) {
+    // It goes on in a child.
+    carry::forks_unseen();
+    light::forks();
+    if keeps_standard == 0 && place::is_ours() {
+        table::forget_range(0, STANDARD);
+    }
+}
+
+/// `login_tty`: the same, with a descriptor that is closed then.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_login_tty(number: c_int) {
+    carry::close(number);
+    light::closes(number);
+    light::closes_range(0, STANDARD);
+    if place::is_ours() {
+        sole::spread(number);
+        table::forget_range(0, STANDARD);
+        table::forget(number);
+        sole::closed(number);
+    }
+}
+
+/// `vfork`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_vfork() {
+    carry::lends();
+    place::lends();
+}
+
+/// `clone`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_clone(_: *const c_void, _: *const c_void, flags: c_int) {
+    carry::clones(flags);
+    place::clones(flags);
+}
+
+/// `unshare`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_look_unshare(flags: c_int) {
+    if flags & libc::CLONE_FILES != 0 {
+        carry::stop();
+        place::parts();
+    }
+}
+
+/// `syscall`: 1 if it is a call that another function of ours makes.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_choose_syscall(number: i64, first: usize, second: usize) -> c_int {
+    c_int::from(numbered::is_watched(number, first, second))
+}
+
+/// A slot that is not filled yet was jumped from.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_sockets_late() {
+    next::ov_sockets_find();
+}

@@ -1,0 +1,177 @@
+//! Calls by number: `syscall()`. Programs close (libuv), send many messages (netty) and set up
+//! rings so, and runtimes make processes.
+
+use core::ffi::c_int;
+
+use omniverb_connection::descriptors::Kind;
+
+use crate::call::Call;
+use crate::ending::End;
+use crate::{carry, light, place, sole, table};
+
+/// Whether a call changes what is known. What makes processes, or rings, is noted at once: that
+/// call must be made from where the program made it.
+pub(crate) fn is_watched(number: i64, first: usize, second: usize) -> bool {
+    match number {
+        libc::SYS_fork => carry::forks_unseen(),
+        libc::SYS_vfork => carry::lends(),
+        libc::SYS_clone => carry::clones(first as c_int),
+        libc::SYS_clone3 if first != 0 && second >= size_of::<u64>() => {
+            // SAFETY: the kernel would read it as well.
+            carry::clones(unsafe { *(first as *const u64) } as c_int);
+        }
+        libc::SYS_execve | libc::SYS_execveat => carry::executes(),
+        libc::SYS_exit_group => carry::ends(End::Now),
+        // Rings are refused, as container runtimes do: what they would do to a light connection is
+        // seen by nobody.
+        libc::SYS_io_uring_setup if light::is_on() => return true,
+        libc::SYS_io_uring_setup => carry::leave_all(),
+        libc::SYS_unshare | libc::SYS_seccomp => carry::stop(),
+        _ => {}
+    }
+    match number {
+        libc::SYS_vfork => place::lends(),
+        libc::SYS_clone => place::clones(first as c_int),
+        libc::SYS_clone3 if first != 0 && second >= size_of::<u64>() => {
+            // SAFETY: the kernel would read it as well.
+            place::clones(unsafe { *(first as *const u64) } as c_int);
+        }
+        libc::SYS_unshare if first as c_int & libc::CLONE_FILES != 0 => place::parts(),
+        libc::SYS_io_uring_setup => {
+            table::has_rings_now();
+            sole::spread_all();
+        }
+        _ => return changes(number) || call(number, [first, second, 0, 0, 0, 0]).is_some(),
+    }
+    false
+}
+
+/// Calls that a light connection, or a set with such members, may be given by number.
+const OF_LIGHT: [i64; 14] = [
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_select,
+    libc::SYS_pselect6,
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_getsockopt,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+];
+
+/// Bytes of sockets, of which some may be carried, are moved, or waited for.
+fn changes(number: i64) -> bool {
+    let is_one = MOVES.contains(&number) || WAITS.contains(&number) || IN_SETS.contains(&number);
+    carry::is_on() && is_one || light::is_on() && (is_one || OF_LIGHT.contains(&number))
+}
+
+/// By their first argument.
+const MOVES: [i64; 12] = [
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_sendto,
+    libc::SYS_recvfrom,
+    libc::SYS_sendmmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_setsockopt,
+    libc::SYS_connect,
+    libc::SYS_preadv2,
+    libc::SYS_pwritev2,
+];
+/// For many, or within the kernel.
+const WAITS: [i64; 7] = [
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_select,
+    libc::SYS_pselect6,
+    libc::SYS_sendfile,
+    libc::SYS_splice,
+    libc::SYS_io_uring_enter,
+];
+/// In the set that is their first argument.
+const IN_SETS: [i64; 3] = [libc::SYS_epoll_wait, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2];
+
+/// Before a call of this number: sockets that it is about are the kernel's from now on. Whether
+/// none get links until it is over, which is to be said then ([`carry::uncount`]).
+pub(crate) fn leave(number: i64, first: usize) -> bool {
+    if IN_SETS.contains(&number) {
+        carry::is_seen(first as c_int);
+        carry::may_sleep();
+        return false;
+    }
+    let (moves, waits) = (MOVES.contains(&number), WAITS.contains(&number));
+    let is_counted = (moves || waits) && carry::count();
+    if moves {
+        carry::leave(first as c_int);
+    } else if waits {
+        carry::leave_all();
+    }
+    is_counted
+}
+
+/// What a call of this number does to descriptors, if anything.
+pub(crate) fn call(number: i64, arguments: [usize; 6]) -> Option<Call> {
+    let [first, second, third, fourth, ..] = arguments;
+    let number_of = |argument: usize| argument as c_int;
+    Some(match number {
+        libc::SYS_close => Call::Close(number_of(first)),
+        libc::SYS_close_range => {
+            Call::CloseRange { first: first as u32, last: second as u32, flags: number_of(third) }
+        }
+        libc::SYS_dup => Call::Dup(number_of(first)),
+        libc::SYS_dup2 | libc::SYS_dup3 => {
+            Call::DupTo { from: number_of(first), to: number_of(second) }
+        }
+        libc::SYS_fcntl => {
+            Call::Control { number: number_of(first), command: number_of(second), argument: third }
+        }
+        libc::SYS_ioctl => Call::Request { number: number_of(first), request: second as u64 },
+        libc::SYS_socket => Call::Made(kind(number_of(first), number_of(second), number_of(third))),
+        libc::SYS_socketpair => Call::Pair(fourth as *const c_int),
+        libc::SYS_listen => Call::Listen(number_of(first)),
+        libc::SYS_connect => Call::Connect(number_of(first)),
+        libc::SYS_accept | libc::SYS_accept4 => Call::Accept(number_of(first)),
+        libc::SYS_shutdown => Call::Shutdown(number_of(first)),
+        libc::SYS_setsockopt => Call::Option {
+            number: number_of(first),
+            level: number_of(second),
+            name: number_of(third),
+        },
+        libc::SYS_sendto => Call::Flags { number: number_of(first), flags: number_of(fourth) },
+        libc::SYS_sendmsg => Call::Send {
+            number: number_of(first),
+            message: second as *const libc::msghdr,
+            flags: number_of(third),
+        },
+        libc::SYS_sendmmsg => Call::SendMany {
+            number: number_of(first),
+            messages: second as *const libc::mmsghdr,
+            flags: number_of(fourth),
+        },
+        libc::SYS_recvmsg => Call::Receive(second as *const libc::msghdr),
+        libc::SYS_recvmmsg => Call::ReceiveMany(second as *const libc::mmsghdr),
+        libc::SYS_epoll_create | libc::SYS_epoll_create1 => Call::Made(Kind::Set),
+        libc::SYS_epoll_ctl => Call::Member {
+            set: number_of(first),
+            operation: number_of(second),
+            number: number_of(third),
+            event: fourth as *const libc::epoll_event,
+        },
+        _ => return None,
+    })
+}
+
+/// What `socket` makes of its arguments.
+pub(crate) fn kind(family: c_int, of: c_int, protocol: c_int) -> Kind {
+    let is_stream = matches!(family, libc::AF_INET | libc::AF_INET6)
+        && of & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM
+        && matches!(protocol, libc::IPPROTO_IP | libc::IPPROTO_TCP);
+    if is_stream { Kind::Fresh } else { Kind::Other }
+}

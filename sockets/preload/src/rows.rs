@@ -1,0 +1,182 @@
+//! Where it is kept which row of the family's count (`omniverb_connection::holders`) is whose.
+//!
+//! A number's row is of the socket of an id (`table`), which is gone as soon as the number is about
+//! to be closed: so it is seen that one is being closed. It is *tied* by whoever forks first, and
+//! given up once, by whoever changes the word from that.
+
+use core::ffi::c_int;
+use core::ptr;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use omniverb_connection::descriptors::{PIECE, Room};
+use omniverb_connection::holders::{Holders, Name, WORDS};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use crate::room::Pieces;
+
+/// Sockets that all processes of a family share at a time; what finds no place is the kernel's.
+const SOCKETS: usize = 1 << 17;
+const BYTES: usize = SOCKETS * WORDS * size_of::<AtomicU64>();
+
+/// Words of a number: `id:32 | index:32` of its socket's row, or 0; the socket's cookie; which of
+/// those that were in the family's row; the fork that it was counted by last.
+const ROW: usize = 4;
+const TIED: usize = 0;
+const COOKIE: usize = 1;
+const GENERATION: usize = 2;
+const FORK: usize = 3;
+const _: () = assert!(PIECE.is_multiple_of(ROW));
+
+static ROWS: Pieces<{ (1 << 20) * ROW / PIECE }> = Pieces::new();
+/// Where the memory is that others have, too; 0: nothing was ever shared.
+static PLACE: AtomicUsize = AtomicUsize::new(0);
+
+/// Something was shared once, by this process or by one that it was made of.
+#[inline(always)]
+pub(crate) fn are_any() -> bool {
+    PLACE.load(Ordering::Relaxed) != 0
+}
+
+pub(crate) fn holders() -> Holders<'static> {
+    let place = PLACE.load(Ordering::Acquire) as *const AtomicU64;
+    if place.is_null() {
+        return Holders::new(&[]);
+    }
+    // SAFETY: a mapping of this size, which stays, of atomics only.
+    Holders::new(unsafe { core::slice::from_raw_parts(place, SOCKETS * WORDS) })
+}
+
+/// The memory is there.
+pub(crate) fn is_made() -> bool {
+    are_any() || {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: new memory, wherever the kernel likes.
+        let new = unsafe { mmap_anonymous(ptr::null_mut(), BYTES, access, MapFlags::SHARED) };
+        let Ok(new) = new else { return false };
+        let (ok, err) = (Ordering::AcqRel, Ordering::Relaxed);
+        if PLACE.compare_exchange(0, new as usize, ok, err).is_err() {
+            // SAFETY: our own mapping, which nobody else has seen.
+            _ = unsafe { munmap(new, BYTES) };
+        }
+        true
+    }
+}
+
+/// How this process comes to have a socket no more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gone {
+    /// It has it no more, for sure.
+    Surely,
+    /// It may have it still, or somebody by it.
+    Perhaps,
+}
+
+/// What a number's row was at one moment.
+#[derive(Clone, Copy)]
+pub(crate) struct Tie {
+    word: u64,
+    pub(crate) name: Name,
+}
+
+impl Tie {
+    /// The socket that it is of.
+    pub(crate) fn id(self) -> u32 {
+        (self.word >> 32) as u32
+    }
+
+    /// There is one, which some thread has not finished perhaps.
+    pub(crate) fn is_any(self) -> bool {
+        self.word != 0
+    }
+}
+
+/// What a number's row says.
+#[derive(Clone, Copy)]
+pub(crate) struct Row(&'static [AtomicU64; ROW]);
+
+impl Row {
+    fn in_piece(piece: &[AtomicU64; PIECE], number: usize) -> Row {
+        let row = &piece.as_chunks::<ROW>().0[number % (PIECE / ROW)];
+        // SAFETY: pieces stay for good.
+        Row(unsafe { &*ptr::from_ref(row) })
+    }
+
+    /// The row of a number that has one.
+    pub(crate) fn of(number: c_int) -> Option<Row> {
+        let number = usize::try_from(number).ok().filter(|_| are_any())?;
+        Some(Row::in_piece(ROWS.piece(number / (PIECE / ROW))?, number))
+    }
+
+    pub(crate) fn make(number: c_int) -> Option<Row> {
+        let number = usize::try_from(number).ok()?;
+        Some(Row::in_piece(ROWS.make(number / (PIECE / ROW))?, number))
+    }
+
+    fn get(self, word: usize) -> u64 {
+        self.0[word].load(Ordering::SeqCst)
+    }
+
+    fn set(self, word: usize, value: u64) {
+        self.0[word].store(value, Ordering::SeqCst);
+    }
+
+    /// From `was` on to `next`, if nobody else has changed it.
+    fn change(self, was: u64, next: u64) -> bool {
+        self.0[TIED].compare_exchange(was, next, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    /// What it is tied to. The name is written before that, and a socket is tied once: so what is
+    /// read between the same two words is its.
+    pub(crate) fn tie(self) -> Tie {
+        loop {
+            let word = self.get(TIED);
+            let (cookie, generation) = (self.get(COOKIE), self.get(GENERATION) as u32);
+            if self.get(TIED) == word {
+                return Tie { word, name: Name { index: word as u32, generation, cookie } };
+            }
+        }
+    }
+
+    /// Ties it to a socket for which `claim` finds a row of the family's, for a fork. `false` if
+    /// there is none, or somebody else is at it.
+    pub(crate) fn ties(self, id: u32, fork: u64, claim: impl FnOnce() -> Option<Name>) -> bool {
+        let mine = u64::from(id) << 32;
+        // From here on nobody else writes the name: a tie without an index is left alone.
+        if !self.change(0, mine) {
+            return false;
+        }
+        let Some(name) = claim() else {
+            self.change(mine, 0);
+            return false;
+        };
+        self.set(COOKIE, name.cookie);
+        self.set(GENERATION, u64::from(name.generation));
+        self.set(FORK, fork);
+        self.change(mine, mine | u64::from(name.index))
+    }
+
+    /// The fork that it was counted by last.
+    pub(crate) fn fork(self) -> u64 {
+        self.get(FORK)
+    }
+
+    pub(crate) fn set_fork(self, name: u64) {
+        self.set(FORK, name);
+    }
+
+    /// Whoever may have it is not counted.
+    pub(crate) fn spread(self) {
+        holders().spread(self.tie().name);
+    }
+
+    /// This process is counted no more. Once for each that was counted: whoever finds the word
+    /// changed leaves it at that.
+    pub(crate) fn retire(self, tie: Tie, gone: Gone) {
+        if tie.name.index != 0 && self.change(tie.word, 0) {
+            match gone {
+                Gone::Surely => holders().less(tie.name),
+                Gone::Perhaps => holders().leave(tie.name),
+            }
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Who is in which epoll set.
+
+use core::ffi::c_int;
+
+use omniverb_connection::descriptors::{Kind, Member};
+
+use crate::table::{self, MEMBERS, NUMBERS};
+
+/// `epoll_ctl` did this.
+///
+/// # Safety
+/// The event is there, as the kernel found it, unless the operation needs none.
+pub(crate) unsafe fn control(
+    set: c_int,
+    operation: c_int,
+    number: c_int,
+    event: *const libc::epoll_event,
+) {
+    let (set, member) = (table::look(set), table::look(number));
+    if set.kind() != Kind::Set || !(member.kind().is_stream() || member.kind() == Kind::Set) {
+        return;
+    }
+    if operation == libc::EPOLL_CTL_DEL {
+        MEMBERS.remove(set.id(), number, member.id());
+        return;
+    }
+    // SAFETY: as the caller has promised; a reader of C may have left it anywhere.
+    let event = unsafe { event.read_unaligned() };
+    let new =
+        Member { set: set.id(), number, id: member.id(), events: event.events, data: event.u64 };
+    match operation {
+        libc::EPOLL_CTL_ADD => MEMBERS.add(new, |id| NUMBERS.numbers_of(id).next().is_some()),
+        libc::EPOLL_CTL_MOD => MEMBERS.modify(new),
+        _ => {}
+    }
+}
