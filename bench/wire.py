@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """`make bench`, second part: Omniverb between two hosts against raw UDP and TCP over the same veth;
-and light connections by ferries (docs/decisions/0063) beside TCP by the same program.
+and light connections by gateways (docs/decisions/0063) beside TCP by the same program.
 
 In: dist/, raw_udp.c, far.c, perftest, qperf, iperf3; root, since the hosts are network namespaces
 (see tests/harness/host.py), each with a daemon of its own. Out: a table on stdout and
@@ -75,12 +75,12 @@ class Places:
         return ["env", "OMNIVERB_SOCKETS=light", f"LD_PRELOAD={self.library}", *argv]
 
     def serve_far(self):
-        """Starts ferries, who serves light connections, and who serves the kernel's."""
+        """Starts gateways, who serves light connections, and who serves the kernel's."""
         if not self.library.exists():
             return
         for place in (self.server, self.client):
             self.kept.append(place.start(
-                self.stage.dist / "bin/omniverb", "ferry", "0.0.0.0/0", plain=True,
+                self.stage.dist / "bin/omniverb", "gateway", "0.0.0.0/0", plain=True,
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         self.keep(*self.light(self.far, "serve", self.server.address, FAR_PORT))
         self.keep(self.far, "serve", self.server.address, PLAIN_PORT)
@@ -153,7 +153,7 @@ def measurements(places):
     segment = places.mtu - 28
     def away(what, size=SMALL):
         return [(f"{key}_{what}_{size}", f"{label}, {size} B", places.far_away(what, light, size))
-                for key, label, light in (("tcp", "TCP", False), ("ferry", "light", True))]
+                for key, label, light in (("tcp", "TCP", False), ("gateway", "light", True))]
 
     small = {"limits": (2000, 20_000_000), "iterations": 20_000}
     bulk = [(SMALL, small), (1024, small), (LARGE, {**large, "size": LARGE})]

@@ -73,10 +73,10 @@ fn take_back(direction: &Direction<Window>, most: usize) -> Result<(), Broken> {
     direction.passed(stretch, most % (stretch.bytes + 1))
 }
 
-/// A trunk to another host: the process and the other ferry write any word that they may, or a
-/// letter that is one, between any two steps of the ferry's. What it copies lies in the process's
+/// A trunk to another host: the process and the other gateway write any word that they may, or a
+/// letter that is one, between any two steps of the gateway's. What it copies lies in the process's
 /// rings, and words of the process's are never written.
-pub fn ferry(bytes: &[u8]) {
+pub fn gateway(bytes: &[u8]) {
     let Some((first, rest)) = bytes.split_first() else { return };
     let side = usize::from(*first & 1);
     let mut mirror = Mirror::new(Window::private(trunk::BYTES), side);

@@ -55,7 +55,7 @@ mod monitor;
 #[path = "../../tools/omniverb/src/vm/vhost.rs"]
 mod vhost;
 
-pub use carry::{carry, ferry, offers};
+pub use carry::{carry, gateway, offers};
 pub use dma::dma_peer;
 pub use inputs::{Random, input, mutated};
 pub use light::light;
@@ -90,7 +90,7 @@ pub const TARGETS: &[Target] = &[
     ("vhost", qemu_vhost),
     ("words", words),
     ("carry", carry),
-    ("ferry", ferry),
+    ("gateway", gateway),
     ("offers", offers),
     ("light", light),
 ];

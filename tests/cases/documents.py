@@ -40,7 +40,7 @@ INSTEAD = [
 # Which cases run the same, by the beginnings of their names.
 RAN_BY = {
     r"apt install \./omniverb.*|dpkg-deb -x .*": "packages.",
-    r"omniverb ferry 10.0.0.0/8 &": "light.far",
+    r"omniverb gateway 10.0.0.0/8 &": "light.far",
     r"omniverb present /presented/files": "presented.user.present",
     r"omniverb vm run vm1 -- .*|omniverb vm args vm1 .*": "machines.",
     r"make demo": "checks.demo",

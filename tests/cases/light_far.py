@@ -1,4 +1,4 @@
-"""Light connections between two hosts: over RDMA, by a ferry on each, and by the kernel's TCP as
+"""Light connections between two hosts: over RDMA, by a gateway on each, and by the kernel's TCP as
 soon as there is none.
 
 Each host is a set of network namespaces with a daemon of its own (harness/host.py).
@@ -47,7 +47,7 @@ class End:
 
 
 class TwoHosts:
-    """Two hosts, a namespace on each whose programs are in light mode, and no ferry so far."""
+    """Two hosts, a namespace on each whose programs are in light mode, and no gateway so far."""
 
     told = ("OMNIVERB_SOCKETS=light",)
 
@@ -61,12 +61,12 @@ class TwoHosts:
         self.stack.callback(self.hosts.close)
         self.server = End(self.hosts.a, self.hosts.server)
         self.client = End(self.hosts.b, self.hosts.client)
-        self.ferries = {}
+        self.gateways = {}
 
     def close(self):
         """Ends everything."""
-        for end in list(self.ferries):
-            self.no_ferry(end)
+        for end in list(self.gateways):
+            self.no_gateway(end)
         self.stack.close()
 
     def __enter__(self):
@@ -98,33 +98,33 @@ class TwoHosts:
     def shown_processes(self):
         """What the status of both hosts shows of processes that have sockets."""
         both = [end.host.daemon.status().get("sockets", []) for end in (self.server, self.client)]
-        return [one for shown in both for one in shown if one["name"] != "omniverb-ferry"]
+        return [one for shown in both for one in shown if one["name"] != "omniverb-gateway"]
 
-    def ferry(self, end, *words):
+    def gateway(self, end, *words):
         """Starts one there."""
-        self.no_ferry(end)
-        said = open(self.folder / f"ferry-{end.host.name}", "w+", encoding="utf-8")  # noqa: SIM115
-        line = [*end.enter(), self.stage.dist / "bin" / "omniverb", "ferry", "-v",
+        self.no_gateway(end)
+        said = open(self.folder / f"gateway-{end.host.name}", "w+", encoding="utf-8")  # noqa: SIM115
+        line = [*end.enter(), self.stage.dist / "bin" / "omniverb", "gateway", "-v",
                 *(words or _ALL)]
         running = process.start(line, stdout=said, stderr=said, env=environment(
             OMNIVERB_SOCKET=end.host.daemon.socket))
-        self.ferries[end] = (running, said)
+        self.gateways[end] = (running, said)
         process.until(lambda: "ready" in process.written(said), 10, lambda: process.written(said))
 
-    def no_ferry(self, end):
+    def no_gateway(self, end):
         """Kills it."""
-        running, said = self.ferries.pop(end, (None, None))
+        running, said = self.gateways.pop(end, (None, None))
         if running:
             os.kill(running.pid, signal.SIGKILL)
             process.end(running)
-            print(f"--- ferry of {end.host.name} ---", process.written(said), sep="\n", flush=True)
+            print(f"--- gateway of {end.host.name} ---", process.written(said), sep="\n", flush=True)
             said.close()
 
     def both(self):
         """One on each."""
         for end in (self.server, self.client):
-            if end not in self.ferries:
-                self.ferry(end)
+            if end not in self.gateways:
+                self.gateway(end)
         return self
 
     def far(self, port, six=False):
@@ -158,21 +158,21 @@ def _again(hosts):
 
 
 def _without(hosts):
-    """Where there is no ferry, or only one, or one for other addresses, all is TCP's."""
+    """Where there is no gateway, or only one, or one for other addresses, all is TCP's."""
     for ends in ([], [hosts.server], [hosts.client]):
         for end in (hosts.server, hosts.client):
-            hosts.no_ferry(end)
+            hosts.no_gateway(end)
         for end in ends:
-            hosts.ferry(end)
+            hosts.gateway(end)
         with hosts.far(7220) as far:
             count, light = far.asks(7220, 1)
             check(count > 0 and light == 0, f"{light} of {count}")
-    hosts.ferry(hosts.server)
-    hosts.ferry(hosts.client, "10.99.0.0/16", f"{hosts.server.address}:7221")
+    hosts.gateway(hosts.server)
+    hosts.gateway(hosts.client, "10.99.0.0/16", f"{hosts.server.address}:7221")
     with hosts.far(7220) as far:
         count, light = far.asks(7220, 1)
         check(count > 0 and light == 0, f"{light} of {count}")
-    hosts.no_ferry(hosts.client)
+    hosts.no_gateway(hosts.client)
 
 
 def _sound(hosts):
@@ -233,11 +233,11 @@ def _lost(hosts, far, port, lose, limit):
     check("ended by ConnectionResetError" in far.written("keeps"), far.written("keeps"))
 
 
-def _ferry_killed(hosts):
-    """Without a ferry, on either side, connections are TCP's; with it, light again."""
+def _gateway_killed(hosts):
+    """Without a gateway, on either side, connections are TCP's; with it, light again."""
     with hosts.both().far(7250) as far:
         for end in (hosts.client, hosts.server):
-            _lost(hosts, far, 7250, lambda end=end: hosts.no_ferry(end), 10)
+            _lost(hosts, far, 7250, lambda end=end: hosts.no_gateway(end), 10)
             count, light = far.asks(7250, 1)
             check(count > 0 and light == 0, f"{light} of {count}")
             hosts.both()
@@ -252,7 +252,7 @@ def _daemon_killed(hosts):
             count, light = far.asks(7260, 1)
             check(count > 0 and light == 0, f"{light} of {count}")
             end.host.daemon.start()
-            hosts.ferry(end)
+            hosts.gateway(end)
             process.until(lambda: far.asks(7260, 1)[1] > 0, 60, "light connections")
 
 
@@ -300,7 +300,7 @@ def _unplugged(hosts):
 
 
 def _ended_at_random(hosts):
-    """Programs and ferries are killed at any time, under load: who is left goes on, and nothing is
+    """Programs and gateways are killed at any time, under load: who is left goes on, and nothing is
     left of the others."""
     with hosts.both().far(7280) as far:
         for turn in range(9):
@@ -310,7 +310,7 @@ def _ended_at_random(hosts):
             if turn % 3:
                 os.kill([asks[0].pid, *process.descendants(asks[0].pid)][-1], signal.SIGKILL)
             else:
-                hosts.no_ferry((hosts.client, hosts.server)[turn // 3 % 2])
+                hosts.no_gateway((hosts.client, hosts.server)[turn // 3 % 2])
             for place, one in enumerate(asks):
                 # Those that the way was lost of have said so.
                 said = lambda place=place: far.written(f"asks-{place}")
@@ -320,7 +320,7 @@ def _ended_at_random(hosts):
                 check(is_well, f"{code}: {said()}")
             check(far.server.poll() is None, far.written("serves"))
             hosts.both()
-            # It is remembered for a while where there was no ferry.
+            # It is remembered for a while where there was no gateway.
             process.until(lambda: far.asks(7280, 0.5)[1] > 0, 60, "light connections")
         process.until(lambda: not far.trunks(), 20, lambda: f"{far.trunks()}")
 
@@ -357,7 +357,7 @@ def _hostile(hosts):
         running, file = far.keeps(7290)
         line = [*hosts.client.enter(), "env", *hosts.variables(hosts.client),
                 hosts.stage.dist / "bin" / "omniverb", "run", "--",
-                hosts.stage.programs / "ferrying", hosts.server.address, "7290", str(_ATTACKS), "5"]
+                hosts.stage.programs / "hostile_gateway", hosts.server.address, "7290", str(_ATTACKS), "5"]
         text = process.run(line, limit=150)
         given = re.search(r"^sound (\d+)$", text, re.MULTILINE)
         check(given and int(given[1]) > _ATTACKS // 3, text)
@@ -374,7 +374,7 @@ def groups():
               Case("light.far.again", _again, 60), Case("light.far.without", _without, 60),
               Case("light.far.sound", _sound, 120), Case("light.far.killed", _killed, 90),
               Case("light.far.killed.server", _server_killed, 60),
-              Case("light.far.killed.ferry", _ferry_killed, 200),
+              Case("light.far.killed.gateway", _gateway_killed, 200),
               Case("light.far.killed.daemon", _daemon_killed, 240),
               Case("light.far.killed.at_random", _ended_at_random, 300),
               Case("light.far.reloaded", _reloaded, 90),

@@ -22,7 +22,7 @@ _UNDER_THREAD_SANITIZER = ["itself"]
 # Has a library of Omniverb's own beside it, and so is linked with the library under test.
 _WITH_SECOND = "owner"
 # Calls of rdma_cm, too.
-_WITH_CONNECTIONS = ["connecting", "ece", "ferrying", "last_message"]
+_WITH_CONNECTIONS = ["connecting", "ece", "hostile_gateway", "last_message"]
 SECOND = PROGRAMS / "second"
 _BUNDLED = PROGRAMS / "bundled"
 

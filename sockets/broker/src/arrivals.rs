@@ -1,4 +1,4 @@
-//! Connections of TCP that have come to a network namespace, by which ferries find that the network
+//! Connections of TCP that have come to a network namespace, by which gateways find that the network
 //! brings others there.
 
 use crate::client::Client;

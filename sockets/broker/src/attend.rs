@@ -85,7 +85,7 @@ fn converse(broker: &Broker, client: &Arc<Client>) -> Option<()> {
             }
             (Request::TrunkEnded { name }, None) => reach::ended(broker, client, name),
             (Request::Still { name, ends }, None) => reach::still(broker, client, name, ends),
-            (Request::Ferries, socket) => far::is_ferry(broker, client, socket)?,
+            (Request::Gateways, socket) => far::is_gateway(broker, client, socket)?,
             (Request::Leads { token, wanted }, None) => {
                 far::leads(broker, client, token, wanted);
             }

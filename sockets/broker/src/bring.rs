@@ -1,7 +1,7 @@
 //! A process is brought to another one that was found: both are given a trunk.
 
 use crate::client::Client;
-use crate::ferries::Way;
+use crate::gateways::Way;
 use crate::shared::Broker;
 use crate::trunks::{Between, Ends, Room, Trunks};
 use omniverb_formats::trunk;
@@ -26,7 +26,7 @@ pub(crate) enum Nowhere {
 /// Where somebody is to be brought.
 pub(crate) struct There {
     pub(crate) process: (u64, u64),
-    /// By what; a ferry's process leads there by itself.
+    /// By what; a gateway's process leads there by itself.
     pub(crate) by: By,
     pub(crate) ends: Ends,
     /// Unless that is always so: to which port one may go there, and until when.
@@ -38,8 +38,8 @@ pub(crate) struct There {
 pub(crate) enum By {
     /// It listens, and calls it that.
     Listening(u64),
-    /// It is a ferry's, and leads this way.
-    Ferry(Way),
+    /// It is a gateway's, and leads this way.
+    Gateway(Way),
 }
 
 /// Somebody is brought there, or told that he is not.
@@ -106,7 +106,7 @@ pub(crate) fn bring(broker: &Broker, asks: (&Client, u64), there: There) -> Opti
 fn is_there_still(broker: &Broker, asks: &Client, there: &There) -> bool {
     match there.by {
         By::Listening(tag) => lock(&broker.listeners).has(there.process, tag),
-        By::Ferry(way) => lock(&broker.ferries).leads(asks, way, there.process),
+        By::Gateway(way) => lock(&broker.gateways).leads(asks, way, there.process),
     }
 }
 

@@ -233,18 +233,18 @@ impl Client {
         self.tell(Reply::Seen { address: bytes(to.ip()), port: to.port() }, &[]);
     }
 
-    /// A ferry is finding out; the answer comes later, if at all.
+    /// A gateway is finding out; the answer comes later, if at all.
     pub(crate) fn waits(&self, tag: u64) {
         self.tell(Reply::Waits { tag }, &[]);
     }
 
-    /// It is a ferry from now on, whose other connections are known by that. `false`: it does not
+    /// It is a gateway from now on, whose other connections are known by that. `false`: it does not
     /// take that.
-    pub(crate) fn is_ferry(&self, token: u64) -> bool {
-        self.tell(Reply::Ferries { token }, &[])
+    pub(crate) fn is_gateway(&self, token: u64) -> bool {
+        self.tell(Reply::Gateways { token }, &[])
     }
 
-    /// Of a ferry: somebody wants to be brought to another host. `false`: it does not take that.
+    /// Of a gateway: somebody wants to be brought to another host. `false`: it does not take that.
     pub(crate) fn is_wanted(&self, wanted: Wanted) -> bool {
         self.tell(Reply::Wanted(wanted), &[])
     }
@@ -270,7 +270,7 @@ impl Client {
         self.tell(Reply::Nobody { tag, is_heard: true, is_coming: false }, &[]);
     }
 
-    /// The same; but a ferry may lead there soon.
+    /// The same; but a gateway may lead there soon.
     pub(crate) fn nobody_so_far(&self, tag: u64) {
         self.tell(Reply::Nobody { tag, is_heard: false, is_coming: true }, &[]);
     }

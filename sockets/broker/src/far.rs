@@ -1,9 +1,9 @@
-//! A process is brought to one of another host, by ferries ([`crate::ferries`]).
+//! A process is brought to one of another host, by gateways ([`crate::gateways`]).
 
 use crate::arrivals::IsIt;
 use crate::bring::{By, Nowhere, There, answer, bring, who_listens};
 use crate::client::Client;
-use crate::ferries::{Answer, Lead, Serves, Way, way};
+use crate::gateways::{Answer, Lead, Serves, Way, way};
 use crate::offers::Offer;
 use crate::shared::Broker;
 use crate::trunks::Ends;
@@ -15,8 +15,8 @@ use omniverb_sys::{clock, lock};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// A process says that it is a ferry; `None`: it is not taken for one.
-pub(crate) fn is_ferry(
+/// A process says that it is a gateway; `None`: it is not taken for one.
+pub(crate) fn is_gateway(
     broker: &Broker,
     client: &Arc<Client>,
     socket: Option<OwnedFd>,
@@ -27,17 +27,17 @@ pub(crate) fn is_ferry(
     };
     // At once.
     drop(socket);
-    let token = lock(&broker.ferries).add(client, serves)?;
-    client.is_ferry(token).then_some(())
+    let token = lock(&broker.gateways).add(client, serves)?;
+    client.is_gateway(token).then_some(())
 }
 
-/// Where a ferry leads a process that wants to go to another host. It may be told so later.
+/// Where a gateway leads a process that wants to go to another host. It may be told so later.
 pub(crate) fn from_here(broker: &Broker, asks: (&Client, u64), way: Way) -> Result<There, Nowhere> {
-    let found = lock(&broker.ferries).ask(asks, way, clock::now());
+    let found = lock(&broker.gateways).ask(asks, way, clock::now());
     let (client, tag) = asks;
     match found {
         Answer::Lead(lead) => Ok(there(way, lead)),
-        Answer::Tell(ferry, wanted) if ferry.is_wanted(wanted) => {
+        Answer::Tell(gateway, wanted) if gateway.is_wanted(wanted) => {
             client.waits(tag);
             Err(Nowhere::Later)
         }
@@ -54,31 +54,31 @@ fn there(way: Way, lead: Lead) -> There {
     let (from, to) = way;
     There {
         process: lead.process,
-        by: By::Ferry(way),
+        by: By::Gateway(way),
         ends: Ends::Far([from, to.ip()]),
         way: Some((to.port(), lead.until)),
     }
 }
 
-/// A connection was offered whose other end is not here: a ferry hears of it, if its process has
+/// A connection was offered whose other end is not here: a gateway hears of it, if its process has
 /// wanted to be brought there.
 pub(crate) fn offered(broker: &Broker, offer: &Offer) {
-    let heard = lock(&broker.ferries).offered(offer, clock::now());
-    if let Some((ferry, wanted)) = heard {
+    let heard = lock(&broker.gateways).offered(offer, clock::now());
+    if let Some((gateway, wanted)) = heard {
         // Who does not read is told no more.
-        ferry.is_wanted(wanted);
+        gateway.is_wanted(wanted);
     }
 }
 
-/// A ferry's connection leads to where somebody wanted to go. Those of his questions that have
+/// A gateway's connection leads to where somebody wanted to go. Those of his questions that have
 /// waited for that are answered.
 pub(crate) fn leads(broker: &Broker, worker: &Client, token: u64, wanted: Wanted) -> Option<()> {
     let client = wants(broker, worker, token, &wanted)?;
     let (way, now) = (way(&wanted), clock::now());
     let (tags, lead) = {
-        let mut ferries = lock(&broker.ferries);
-        let tags = ferries.leads_now(worker, &wanted, now)?;
-        (tags, ferries.lead(client.process(), way, now)?)
+        let mut gateways = lock(&broker.gateways);
+        let tags = gateways.leads_now(worker, &wanted, now)?;
+        (tags, gateways.lead(client.process(), way, now)?)
     };
     for tag in tags {
         answer(broker, (&client, tag), Ok(there(way, lead)));
@@ -87,7 +87,7 @@ pub(crate) fn leads(broker: &Broker, worker: &Client, token: u64, wanted: Wanted
     Some(())
 }
 
-/// A ferry can bring nobody to where that was wanted, or not any more.
+/// A gateway can bring nobody to where that was wanted, or not any more.
 pub(crate) fn fails(
     broker: &Broker,
     worker: &Client,
@@ -95,20 +95,20 @@ pub(crate) fn fails(
     (wanted, why): (Wanted, Failure),
 ) -> Option<()> {
     let client = wants(broker, worker, token, &wanted)?;
-    let tags = lock(&broker.ferries).fails(worker.namespace, (&wanted, why), clock::now());
+    let tags = lock(&broker.gateways).fails(worker.namespace, (&wanted, why), clock::now());
     tags.into_iter().for_each(|tag| client.nobody(tag));
     Some(())
 }
 
-/// Who wanted that of a ferry, if it is one and serves him.
+/// Who wanted that of a gateway, if it is one and serves him.
 fn wants(broker: &Broker, worker: &Client, token: u64, wanted: &Wanted) -> Option<Arc<Client>> {
     let client = lock(&broker.seats).client(wanted.client)?;
-    let ferry = lock(&broker.ferries).of(worker, token)?;
-    let may = client.namespace == worker.namespace && ferry.serves(&client);
+    let gateway = lock(&broker.gateways).of(worker, token)?;
+    let may = client.namespace == worker.namespace && gateway.serves(&client);
     may.then_some(client)
 }
 
-/// A ferry's connection wants to be brought to who listens here, for somebody of another host,
+/// A gateway's connection wants to be brought to who listens here, for somebody of another host,
 /// whose connection by TCP is said to have arrived.
 pub(crate) fn comes(
     broker: &Broker,
@@ -123,11 +123,11 @@ pub(crate) fn comes(
 
 fn come(broker: &Broker, asks: (&Client, u64), token: u64, names: &trunk::Names) -> Option<()> {
     let (worker, _) = asks;
-    let ferry = lock(&broker.ferries).of(worker, token)?;
+    let gateway = lock(&broker.gateways).of(worker, token)?;
     let [from, to] = names.ends();
     // Who has accepted it has said so, not long ago.
     let (here, now) = (worker.namespace, clock::now());
-    let (arrived, is_it) = lock(&broker.ferries).arrived(here, [to, from], now)?;
+    let (arrived, is_it) = lock(&broker.gateways).arrived(here, [to, from], now)?;
     let by = arrived.by.upgrade()?;
     // Of several at a time not each was offered; this one is here as well.
     let is_here = || by.has(Names { local: to, remote: from }).unwrap_or(false);
@@ -136,7 +136,7 @@ fn come(broker: &Broker, asks: (&Client, u64), token: u64, names: &trunk::Names)
             return None;
         }
         // Others may come by what it has proved when it has ended.
-        lock(&broker.ferries).is_as_well(here, [to, from], &arrived);
+        lock(&broker.gateways).is_as_well(here, [to, from], &arrived);
     }
     // To whom it was brought before, or not at all: what goes by that trunk would end by another.
     let before = lock(&broker.trunks).of(worker.process()).next().map(|(_, _, other, _)| other);
@@ -145,7 +145,7 @@ fn come(broker: &Broker, asks: (&Client, u64), token: u64, names: &trunk::Names)
         None => who_listens(broker, asks, (&by, here), to).ok()?,
     };
     let client = lock(&broker.seats).client(process.1)?;
-    if !ferry.serves(&client) {
+    if !gateway.serves(&client) {
         return None;
     }
     let (by, ends) = (By::Listening(listens), Ends::Far([from.ip(), to.ip()]));

@@ -23,7 +23,7 @@ mod client;
 pub mod daemon;
 mod evidence;
 mod far;
-mod ferries;
+mod gateways;
 mod introduce;
 mod limits;
 mod links;

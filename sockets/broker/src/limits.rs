@@ -73,16 +73,16 @@ pub(crate) const STILL_ASKED: u64 = 30_000_000_000;
 /// Budget: other network namespaces that have offered the other end of one offer, of which the
 /// daemon is asked.
 pub(crate) const ELSEWHERE: usize = 8;
-/// Budget: ferries of one network namespace that serve their own user, of all users; beside those
+/// Budget: gateways of one network namespace that serve their own user, of all users; beside those
 /// for all.
-pub(crate) const FERRIES_OF_NAMESPACE: usize = 16;
+pub(crate) const GATEWAYS_OF_NAMESPACE: usize = 16;
 /// Budget: of one user; those for all may do anything to the network there.
-pub(crate) const FERRIES_OF_USER: usize = 2;
+pub(crate) const GATEWAYS_OF_USER: usize = 2;
 /// Budget: those for all, in one network namespace.
-pub(crate) const FERRIES_FOR_ALL: usize = 4;
-/// Budget: connections that have come to a network namespace with a ferry: for ten seconds each.
+pub(crate) const GATEWAYS_FOR_ALL: usize = 4;
+/// Budget: connections that have come to a network namespace with a gateway: for ten seconds each.
 pub(crate) const ARRIVALS_OF_NAMESPACE: usize = 4096;
-/// Budget: ways to other hosts that a process has asked for, of which no ferry has heard yet.
+/// Budget: ways to other hosts that a process has asked for, of which no gateway has heard yet.
 pub(crate) const WANTS_OF_PROCESS: usize = 64;
-/// Budget: ways to other hosts, of one process each, that ferries lead in one network namespace.
+/// Budget: ways to other hosts, of one process each, that gateways lead in one network namespace.
 pub(crate) const LEADS_OF_NAMESPACE: usize = 1024;

@@ -6,7 +6,7 @@
 //! of it if he meddles. To another one where the network was seen to bring a connection of TCP from
 //! the same address to the same port ([`crate::proofs`]), by the socket of who has accepted that;
 //! and only as long as the daemon says that the two addresses may be brought together. To another
-//! host by a ferry ([`crate::far`]).
+//! host by a gateway ([`crate::far`]).
 
 use crate::asking::ask;
 use crate::bring::{By, Nowhere, There, answer, leave, who_listens};
@@ -242,5 +242,5 @@ pub(crate) fn gone(broker: &Broker, client: &Client) {
     gone.into_iter().for_each(|(name, two)| leave(broker, name, two));
     lock(&broker.stills).gone(client.process());
     lock(&broker.listeners).gone(client.process());
-    lock(&broker.ferries).gone(client.process());
+    lock(&broker.gateways).gone(client.process());
 }

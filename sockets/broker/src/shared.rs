@@ -1,6 +1,6 @@
 //! What all threads have.
 
-use crate::ferries::Ferries;
+use crate::gateways::Gateways;
 use crate::links::Links;
 use crate::listeners::Listeners;
 use crate::offers::Offers;
@@ -25,7 +25,7 @@ pub(crate) struct Broker {
     pub(crate) listeners: Mutex<Listeners>,
     pub(crate) trunks: Mutex<Trunks>,
     pub(crate) stills: Mutex<Stills>,
-    pub(crate) ferries: Mutex<Ferries>,
+    pub(crate) gateways: Mutex<Gateways>,
     /// To which addresses connections are light.
     pub(crate) light: Vec<Range>,
     /// By which the daemon is asked.

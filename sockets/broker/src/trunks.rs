@@ -28,7 +28,7 @@ pub(crate) enum Ends {
     Within,
     /// In two network namespaces.
     Across([Place; 2]),
-    /// On two hosts: one of the two processes is a ferry.
+    /// On two hosts: one of the two processes is a gateway.
     Far([IpAddr; 2]),
 }
 

@@ -1,4 +1,4 @@
-//! What two ferries say to each other, on the connection by which they keep the two memories of a
+//! What two gateways say to each other, on the connection by which they keep the two memories of a
 //! trunk alike ([`crate::mirror`]): words of 64 bits in the order of little endians.
 //!
 //! **Trust.** It comes from another host, which may say anything: a letter is one of these, whole
@@ -15,7 +15,7 @@ pub const HELLO: usize = 32;
 /// number with each change of either.
 const VERSION: u64 = 2;
 
-/// What ferries begin with, as private data of the connection: only those that have the same layout
+/// What gateways begin with, as private data of the connection: only those that have the same layout
 /// of a trunk, and the same order of bytes in a word, can go on.
 #[must_use]
 pub fn hello() -> [u8; HELLO] {

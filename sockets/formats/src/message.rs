@@ -84,42 +84,42 @@ pub enum Request {
     /// The process brings those of its network namespace to other hosts who want that
     /// ([`Reply::Wanted`]): its user's, or anybody's if a raw socket comes along, which shows that
     /// it may read what all of them send.
-    Ferries,
-    /// Of a ferry: who wanted that is to be brought to it, as if it listened there.
+    Gateways,
+    /// Of a gateway: who wanted that is to be brought to it, as if it listened there.
     Leads {
-        /// What the ferry was told ([`Reply::Ferries`]).
+        /// What the gateway was told ([`Reply::Gateways`]).
         token: u64,
         /// As it was wanted.
         wanted: Wanted,
     },
-    /// Of a ferry: nobody can be brought to where that was wanted.
+    /// Of a gateway: nobody can be brought to where that was wanted.
     Fails {
-        /// What the ferry was told ([`Reply::Ferries`]).
+        /// What the gateway was told ([`Reply::Gateways`]).
         token: u64,
         /// As it was wanted.
         wanted: Wanted,
         /// What stands in the way.
         why: Failure,
     },
-    /// Of a ferry: somebody of another host is to be brought to who listens, by a trunk to it. He
+    /// Of a gateway: somebody of another host is to be brought to who listens, by a trunk to it. He
     /// has connected by the kernel's TCP before.
     Comes {
         /// Comes back with the answer.
         tag: u64,
-        /// What the ferry was told ([`Reply::Ferries`]).
+        /// What the gateway was told ([`Reply::Gateways`]).
         token: u64,
         /// That connection, as he has it.
         names: Names,
     },
 }
 
-/// Why a ferry brings somebody nowhere.
+/// Why a gateway brings somebody nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// No ferry is there, or it has not seen him come, or nobody listens there any more: what was
+    /// No gateway is there, or it has not seen him come, or nobody listens there any more: what was
     /// seen to go there does not.
     NotThere,
-    /// This ferry has no room for him, or does not go there for anybody.
+    /// This gateway has no room for him, or does not go there for anybody.
     NotBrought,
 }
 
@@ -244,11 +244,11 @@ pub enum Reply {
         /// The kernel would bring him to a socket there, of which no other process has said that it
         /// listens by it.
         is_heard: bool,
-        /// A ferry may bring him there as soon as he has connected once by TCP: then it is worth
+        /// A gateway may bring him there as soon as he has connected once by TCP: then it is worth
         /// asking anew, and the answer may take a moment.
         is_coming: bool,
     },
-    /// A ferry is finding out whether he can be brought there: the answer may come within
+    /// A gateway is finding out whether he can be brought there: the answer may come within
     /// moments, and need not be waited for longer.
     Waits {
         /// As it was asked.
@@ -256,11 +256,11 @@ pub enum Reply {
     },
     /// Connections to these addresses are to be light, if they can be.
     Range(Range),
-    /// To a ferry: somebody wants to be brought to another host, and has connected to there by the
+    /// To a gateway: somebody wants to be brought to another host, and has connected to there by the
     /// kernel's TCP.
     Wanted(Wanted),
-    /// To a ferry: it is one. What its other connections to the broker say that they are its by.
-    Ferries {
+    /// To a gateway: it is one. What its other connections to the broker say that they are its by.
+    Gateways {
         /// Nobody else is to know it.
         token: u64,
     },
@@ -350,7 +350,7 @@ impl Request {
             Self::TrunkEnded { name } => [8, name, 0, 0],
             Self::Ranges => [9, VERSION, 0, 0],
             Self::Still { name, .. } => [10, name, 0, 0],
-            Self::Ferries => [11, VERSION, 0, 0],
+            Self::Gateways => [11, VERSION, 0, 0],
             Self::Leads { token, wanted: Wanted { client, at, names } } => {
                 [with_ports(12, names.ports), client, at, token]
             }
@@ -392,7 +392,7 @@ impl Request {
             [6, tag, 0, 0] => Self::Unlisten { tag },
             [8, name, 0, 0] => Self::TrunkEnded { name },
             [9, VERSION, 0, 0] => Self::Ranges,
-            [11, VERSION, 0, 0] => Self::Ferries,
+            [11, VERSION, 0, 0] => Self::Gateways,
             _ => return None,
         })
     }
@@ -438,7 +438,7 @@ impl Reply {
             Self::Wanted(Wanted { client, at, names }) => {
                 [with_ports(32, names.ports), client, at, 0]
             }
-            Self::Ferries { token } => [33, token, 0, 0],
+            Self::Gateways { token } => [33, token, 0, 0],
             Self::Waits { tag } => [34, tag, 0, 0],
         };
         pack(words, more)
@@ -465,7 +465,7 @@ impl Reply {
             [20, tag, 0, 0] => Self::Waiting { tag },
             [21, link, 0, 0] => Self::Over { link },
             [22, 0, 0, 0] => Self::Ledger,
-            [33, token, 0, 0] => Self::Ferries { token },
+            [33, token, 0, 0] => Self::Gateways { token },
             [34, tag, 0, 0] => Self::Waits { tag },
             [23, tag, name, side @ 0..=1] => Self::Trunk { tag, name, side, ends: None },
             [24, tag, name, until] => Self::Known { tag, name, until },
@@ -517,7 +517,7 @@ mod tests {
             Request::TrunkEnded { name: 10 },
             Request::Still { name: 11, ends: [ADDRESS, [3; 16]] },
             Request::Ranges,
-            Request::Ferries,
+            Request::Gateways,
             Request::Leads { token: 8, wanted: WANTED },
             Request::Fails { token: 8, wanted: WANTED, why: Failure::NotThere },
             Request::Fails { token: 0, wanted: WANTED, why: Failure::NotBrought },
@@ -559,7 +559,7 @@ mod tests {
             Reply::Range("[fd00::1]:1".parse().unwrap()),
             Reply::Range("::/0".parse().unwrap()),
             Reply::Wanted(WANTED),
-            Reply::Ferries { token: u64::MAX },
+            Reply::Gateways { token: u64::MAX },
             Reply::Waits { tag: u64::MAX },
         ]) {
             assert_eq!(Reply::decode(&reply.encode()), Some(reply));

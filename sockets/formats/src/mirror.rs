@@ -1,18 +1,18 @@
 //! A trunk whose other side is on another host: two memories, one on each, kept alike by two
-//! ferries, each of which is the other side of the trunk for the process of its own host.
+//! gateways, each of which is the other side of the trunk for the process of its own host.
 //!
 //! What a side has written into its rings is copied to the same place of the other memory, and the
 //! words that only that side writes ([`WORDS`] of them) are told as [`News`]. So both memories have
 //! what one would have, only later, and the two processes notice nothing. What says that a process
-//! sleeps is not copied: each ferry sleeps and is rung for itself.
+//! sleeps is not copied: each gateway sleeps and is rung for itself.
 //!
-//! **Ordering.** A ferry reads the head of the frames first (acquire) and the lanes' after it: what
+//! **Ordering.** A gateway reads the head of the frames first (acquire) and the lanes' after it: what
 //! was in a lane before a frame that takes it away is told no later than that frame. It is stored
 //! in the opposite order, the head of the frames last (release), when all bytes are there. Then,
 //! behind a full fence, it looks whether the process sleeps, as that says so and then looks.
 //!
 //! **Trust.** Each memory may have anything in it, written by the process or by the other host. A
-//! ferry copies what lies in the rings, as far as a head may be ahead of what was told, and stores
+//! gateway copies what lies in the rings, as far as a head may be ahead of what was told, and stores
 //! words where that side's are, whatever they say: the process takes none for more than it is.
 
 use crate::trunk::{
@@ -75,7 +75,7 @@ pub enum What {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Nonsense;
 
-/// One of the two memories, for the ferry of that host.
+/// One of the two memories, for the gateway of that host.
 #[derive(Debug)]
 pub struct Mirror<M> {
     memory: M,
@@ -190,7 +190,7 @@ impl<M: WordMemory> Mirror<M> {
         is_wanted
     }
 
-    /// The ferry is about to sleep, until the process rings. It looks once more after this.
+    /// The gateway is about to sleep, until the process rings. It looks once more after this.
     pub fn sleeps(&self) {
         let wants = WANTS_FRAMES | WANTS_ROOM;
         self.memory.store((1 - self.side) * SIDE + SLEEPS, wants, Ordering::SeqCst);
@@ -213,7 +213,7 @@ impl<M: WordMemory> Mirror<M> {
     }
 
     /// The other process has ended: what it has sent is all that it has. Unless this was said the
-    /// way is lost when the ferry is gone, however that came.
+    /// way is lost when the gateway is gone, however that came.
     pub fn ends_well(&self) {
         self.memory.store((1 - self.side) * SIDE + IS_CUT, 0, Ordering::Release);
     }
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ferry_that_sleeps_is_rung_for_all_and_says_nothing_of_that_to_the_other_host() {
+    fn a_gateway_that_sleeps_is_rung_for_all_and_says_nothing_of_that_to_the_other_host() {
         let [mut one, other] = both();
         one.sleeps();
         let wants = one.memory().load(SIDE + SLEEPS, Ordering::Relaxed);
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ferry_that_is_gone_has_lost_the_way_unless_it_says_otherwise() {
+    fn a_gateway_that_is_gone_has_lost_the_way_unless_it_says_otherwise() {
         for side in [0, 1] {
             let mirror = Mirror::new(Window::private(BYTES), side);
             let word = |side| mirror.memory().load(side * SIDE + IS_CUT, Ordering::Relaxed);

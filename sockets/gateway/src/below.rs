@@ -1,7 +1,7 @@
 //! The public functions of `libibverbs.so.1` and `librdmacm.so.1` that are used here.
 //!
 //! They are loaded when the program starts, by their names: so this is built without them, and has
-//! those that `omniverb ferry` leads to.
+//! those that `omniverb gateway` leads to.
 #![allow(unsafe_code, reason = "functions of C")]
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// What it is called as a process.
-const NAME: &[u8; 14] = b"omniverb-ferry";
+const NAME: &[u8; 14] = b"omniverb-gateway";
 
 /// How often room for a descriptor is looked for.
 const ROOM: Duration = Duration::from_millis(10);
@@ -58,15 +58,15 @@ impl Broker {
         limited::send(self.0.as_fd(), &request.encode(), files, until)
     }
 
-    /// Says that this is a ferry, for all if it may be.
+    /// Says that this is a gateway, for all if it may be.
     ///
     /// # Errors
     /// As [`Broker::say`].
-    pub(crate) fn ferries(&self) -> io::Result<()> {
+    pub(crate) fn gateways(&self) -> io::Result<()> {
         let flags = SocketFlags::CLOEXEC;
         let raw = socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(ipproto::TCP));
         let files: Vec<_> = raw.iter().map(AsFd::as_fd).collect();
-        self.say_with(Request::Ferries, &files)
+        self.say_with(Request::Gateways, &files)
     }
 
     /// The next thing that it says, once it is there.

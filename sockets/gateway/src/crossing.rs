@@ -1,7 +1,7 @@
-//! One trunk to another host: a thread, a connection of RDMA to the ferry there, and one to the
+//! One trunk to another host: a thread, a connection of RDMA to the gateway there, and one to the
 //! broker here, which takes it for a process.
 //!
-//! In: what the process of this host writes into the trunk's memory, what the other ferry writes
+//! In: what the process of this host writes into the trunk's memory, what the other gateway writes
 //! there, and its letters. Out: the same over there. How the two ends begin is in [`crate::part`].
 
 use crate::broker::Broker;
@@ -57,7 +57,7 @@ impl Crossing {
     /// Over a connection that is about to be.
     ///
     /// # Errors
-    /// There is no room, or no ferry.
+    /// There is no room, or no gateway.
     pub(crate) fn new(part: Part, id: Id) -> io::Result<Self> {
         let began = clock::now();
         let queues = Queues::new(id)?;
@@ -305,7 +305,7 @@ impl Crossing {
         if wanted[1].revents().is_empty() { Ok(()) } else { Err(End::Lost) }
     }
 
-    /// The other ferry hears that it is over, behind all that was written.
+    /// The other gateway hears that it is over, behind all that was written.
     fn say_over(&mut self, is_cut: bool) {
         let until = clock::now() + ARRIVAL;
         let mut letters = Vec::new();

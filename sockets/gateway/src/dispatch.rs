@@ -1,4 +1,4 @@
-//! Who begins trunks to other hosts: the broker, for processes of this host, and other ferries.
+//! Who begins trunks to other hosts: the broker, for processes of this host, and other gateways.
 
 use crate::broker::Broker;
 use crate::crossing::Crossing;
@@ -66,7 +66,7 @@ pub(crate) fn serve(fleet: &Arc<Fleet>) {
             && fleet.token() == 0
             && !is_said
         {
-            eprintln!("omniverb-ferry: the broker does not take this for a ferry so far: {why}");
+            eprintln!("omniverb-gateway: the broker does not take this for a gateway so far: {why}");
             is_said = true;
         }
         thread::sleep(AGAIN);
@@ -75,11 +75,11 @@ pub(crate) fn serve(fleet: &Arc<Fleet>) {
 
 fn serve_one(fleet: &Arc<Fleet>) -> io::Result<()> {
     let broker = Arc::new(Broker::new()?);
-    broker.ferries()?;
+    broker.gateways()?;
     *lock(&fleet.broker) = Some(broker.clone());
     loop {
         match broker.hear()? {
-            (Reply::Ferries { token }, _) => fleet.token.store(token, Ordering::Relaxed),
+            (Reply::Gateways { token }, _) => fleet.token.store(token, Ordering::Relaxed),
             (Reply::Wanted(wanted), _) => {
                 if let Err(why) = goes(fleet, wanted) {
                     fleet.fails(wanted, why);
@@ -120,7 +120,7 @@ fn goes(fleet: &Arc<Fleet>, wanted: Wanted) -> Result<(), Failure> {
         match Id::to(from, to).and_then(|id| Crossing::new(part, id)) {
             Ok(crossing) => crossing.run(),
             Err(why) => {
-                fleet.tells(&names, &format!("no ferry takes him: {why}"));
+                fleet.tells(&names, &format!("no gateway takes him: {why}"));
                 if is_none(&why) {
                     fleet.is_none_at(other);
                 }
@@ -131,7 +131,7 @@ fn goes(fleet: &Arc<Fleet>, wanted: Wanted) -> Result<(), Failure> {
     Ok(())
 }
 
-/// That says that there is no ferry, not that it has no room.
+/// That says that there is no gateway, not that it has no room.
 fn is_none(why: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, HostUnreachable, TimedOut};
     [ConnectionRefused, HostUnreachable, TimedOut].contains(&why.kind())

@@ -65,7 +65,7 @@ pub(crate) enum Voice {
 pub(crate) struct Fleet {
     /// To where others may be brought.
     pub(crate) to: Vec<Range>,
-    /// Where ferries listen.
+    /// Where gateways listen.
     pub(crate) port: u16,
     voice: Voice,
     pub(crate) token: AtomicU64,
@@ -77,7 +77,7 @@ pub(crate) struct Fleet {
     pub(crate) of: Counts<u64>,
     pub(crate) with: Counts<IpAddr>,
     pub(crate) strangers: Arc<Strangers>,
-    /// On which hosts there was no ferry, and until when nobody tries that.
+    /// On which hosts there was no gateway, and until when nobody tries that.
     in_vain: Mutex<BTreeMap<IpAddr, u64>>,
 }
 
@@ -133,7 +133,7 @@ impl Fleet {
     pub(crate) fn tells(&self, names: &Names, what: &str) {
         if self.voice == Voice::Loud {
             let [from, to] = names.ends();
-            eprintln!("omniverb-ferry: {from} to {to}: {what}");
+            eprintln!("omniverb-gateway: {from} to {to}: {what}");
         }
     }
 
@@ -157,12 +157,12 @@ impl Fleet {
         lock(&self.going).retain(|_, one| !Arc::ptr_eq(one, mailbox));
     }
 
-    /// There was no ferry on that host a short time ago.
+    /// There was no gateway on that host a short time ago.
     pub(crate) fn is_in_vain(&self, other: IpAddr) -> bool {
         lock(&self.in_vain).get(&other).is_some_and(|until| *until > clock::now())
     }
 
-    /// There is no ferry on that host.
+    /// There is no gateway on that host.
     pub(crate) fn is_none_at(&self, other: IpAddr) {
         let (mut all, now) = (lock(&self.in_vain), clock::now());
         all.retain(|_, until| *until > now);

@@ -1,4 +1,4 @@
-//! Identifiers of rdma_cm: who listens for other ferries, and one end of a connection of two.
+//! Identifiers of rdma_cm: who listens for other gateways, and one end of a connection of two.
 #![allow(unsafe_code, reason = "functions of C")]
 
 use crate::below::below;
@@ -75,7 +75,7 @@ impl Event {
         }
     }
 
-    /// Its private data begin as a ferry's.
+    /// Its private data begin as a gateway's.
     fn greets(&self) -> bool {
         // SAFETY: as above; it has so many bytes, if any.
         unsafe {
@@ -103,7 +103,7 @@ pub(crate) struct Id {
 unsafe impl Send for Id {}
 
 impl Id {
-    /// Finds the way from an address of ours to another ferry.
+    /// Finds the way from an address of ours to another gateway.
     ///
     /// # Errors
     /// There is none.
@@ -127,7 +127,7 @@ impl Id {
         Ok(Self { id, channel })
     }
 
-    /// Waits for that event. `true`: it comes from a ferry.
+    /// Waits for that event. `true`: it comes from a gateway.
     fn expect(&self, what: u32) -> io::Result<bool> {
         // Its own patience ends first, mostly.
         let limit = Duration::from_millis(4 * NETWORK_MS.unsigned_abs() as u64);
@@ -138,7 +138,7 @@ impl Id {
         if event.what() == what { Ok(event.greets()) } else { Err(event.failure().into()) }
     }
 
-    /// Connects, if a ferry is there.
+    /// Connects, if a gateway is there.
     ///
     /// # Errors
     /// It is none, or nobody is there, or does not want to.
@@ -149,10 +149,10 @@ impl Id {
         self.established()
     }
 
-    /// Accepts a ferry that has said what it is, unless it is to make way for others.
+    /// Accepts a gateway that has said what it is, unless it is to make way for others.
     ///
     /// # Errors
-    /// The other ferry is gone, makes way, or says nothing for as long as [`ANSWER`].
+    /// The other gateway is gone, makes way, or says nothing for as long as [`ANSWER`].
     pub(crate) fn accept(&self, makes_way: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let hello = hello();
         // SAFETY: as in `connect`.
@@ -210,7 +210,7 @@ impl Drop for Id {
     }
 }
 
-/// Who listens for other ferries.
+/// Who listens for other gateways.
 pub(crate) struct Listener(Id);
 
 impl Listener {
@@ -228,7 +228,7 @@ impl Listener {
         Ok(Self(id))
     }
 
-    /// The next ferry that wants to connect. `None`: there was somebody else.
+    /// The next gateway that wants to connect. `None`: there was somebody else.
     ///
     /// # Errors
     /// There is no device any more.

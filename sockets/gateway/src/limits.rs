@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Where ferries listen for each other, in the port space of rdma_cm's TCP, unless told otherwise.
+/// Where gateways listen for each other, in the port space of rdma_cm's TCP, unless told otherwise.
 pub(crate) const PORT: u16 = 7473;
 /// Budget: trunks to other hosts at a time for processes of this one: a thread, a connection to the
 /// broker and a QP each. And as many for those who come from there.
@@ -21,7 +21,7 @@ pub(crate) const PREFIX: u32 = 64;
 /// Budget: connections that wait to be accepted.
 pub(crate) const BACKLOG: i32 = 64;
 
-/// Letters that may be under way to the other ferry.
+/// Letters that may be under way to the other gateway.
 pub(crate) const SENDS: usize = 16;
 /// Budget: letters for which there is room.
 pub(crate) const RECEIVES: usize = 64;
@@ -48,7 +48,7 @@ pub(crate) const WATCH: (Duration, Duration) =
 pub(crate) const NETWORK_MS: i32 = 2000;
 /// How long a process may take to ask for a trunk that it has wanted, in nanoseconds.
 pub(crate) const PATIENCE: u64 = 20_000_000_000;
-/// Budget: how long the other ferry may take to say what it wants, and what it was asked, in
+/// Budget: how long the other gateway may take to say what it wants, and what it was asked, in
 /// nanoseconds; for who has proved nothing so far, all in all.
 pub(crate) const ANSWER: u64 = 4_000_000_000;
 /// How long nothing is said before something is, so that a host that is gone is found, in
@@ -59,7 +59,7 @@ pub(crate) const OUTBOX: usize = 8;
 /// Budget: bytes by which a process has rung that are taken in one go: who rings so often between
 /// two looks lies.
 pub(crate) const RINGS: usize = 1024;
-/// How long nobody tries a host on which there was no ferry.
+/// How long nobody tries a host on which there was no gateway.
 pub(crate) const IN_VAIN: u64 = 30_000_000_000;
 /// How long is waited until a connection is seen to have arrived, and how often it is asked.
 pub(crate) const ARRIVAL: u64 = 2_000_000_000;

@@ -1,6 +1,6 @@
-//! `omniverb-ferry`: brings light connections of a network namespace to other hosts, over RDMA.
+//! `omniverb-gateway`: brings light connections of a network namespace to other hosts, over RDMA.
 //!
-//! It is started by `omniverb ferry`, beside the programs whose connections it brings. It is a
+//! It is started by `omniverb gateway`, beside the programs whose connections it brings. It is a
 //! client of the daemon twice: by verbs and rdma_cm, as any program, and by the broker of sockets.
 
 mod below;
@@ -26,9 +26,9 @@ use std::thread;
 
 /// Brings light connections to other hosts, over RDMA
 #[derive(Parser)]
-#[command(name = "omniverb-ferry", version)]
+#[command(name = "omniverb-gateway", version)]
 struct Arguments {
-    /// The port of rdma_cm where ferries listen for each other
+    /// The port of rdma_cm where gateways listen for each other
     #[arg(long, default_value_t = PORT)]
     port: u16,
     /// Say who is brought where, and what becomes of it
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     match run(Fleet::new(to, port, voice)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
-            eprintln!("omniverb-ferry: {problem}");
+            eprintln!("omniverb-gateway: {problem}");
             ExitCode::FAILURE
         }
     }
@@ -62,6 +62,6 @@ fn run(fleet: Fleet) -> Result<(), String> {
     let thread =
         thread::Builder::new().name("broker".into()).spawn(move || dispatch::serve(&serving));
     thread.map_err(|error| error.to_string())?;
-    eprintln!("omniverb-ferry: ready at port {port} of rdma_cm");
+    eprintln!("omniverb-gateway: ready at port {port} of rdma_cm");
     dispatch::receive(&fleet, &listener).map_err(|error| format!("the device is gone: {error}"))
 }

@@ -1,7 +1,7 @@
 //! How the two ends of a trunk begin, and learn anew that more connections may come.
 //!
 //! The one that *goes* has heard of the broker that somebody wants to go to another host, and asks
-//! the ferry there whether his connection of TCP has arrived ([`Letter::Prove`]). The one that
+//! the gateway there whether his connection of TCP has arrived ([`Letter::Prove`]). The one that
 //! *comes* asks its broker that, which tells who listens.
 
 use crate::fleet::{Counted, Fleet, Mailbox, ends};
@@ -39,7 +39,7 @@ pub(crate) struct Goes {
     is_refused: bool,
 }
 
-/// What the other ferry was asked to prove, and when.
+/// What the other gateway was asked to prove, and when.
 struct Asked {
     wanted: Wanted,
     at: u64,
@@ -173,7 +173,7 @@ impl Comes {
 }
 
 impl Part {
-    /// What the other ferry says of this. `addresses`: this end's and the other one's.
+    /// What the other gateway says of this. `addresses`: this end's and the other one's.
     pub(crate) fn read(
         &mut self,
         letter: Letter,
@@ -254,7 +254,7 @@ impl Part {
         }
     }
 
-    /// Something was asked: of the broker, or of the other ferry.
+    /// Something was asked: of the broker, or of the other gateway.
     pub(crate) fn is_asking(&self) -> bool {
         match self {
             Part::Goes(goes) => goes.asked.is_some(),

@@ -1,4 +1,4 @@
-//! The queue pair of a connection of two ferries: WRITEs into the other's memory, and letters.
+//! The queue pair of a connection of two gateways: WRITEs into the other's memory, and letters.
 #![allow(unsafe_code, reason = "functions of C")]
 
 use crate::below::below;

@@ -22,7 +22,7 @@ impl From<io::Error> for End {
     }
 }
 
-/// What is said to the other ferry, besides news, and to the broker.
+/// What is said to the other gateway, besides news, and to the broker.
 #[derive(Default)]
 pub(crate) struct Said {
     pub(crate) letters: VecDeque<Letter>,
@@ -30,7 +30,7 @@ pub(crate) struct Said {
 }
 
 impl Said {
-    /// To the other ferry, as soon as there is room.
+    /// To the other gateway, as soon as there is room.
     pub(crate) fn letter(&mut self, letter: Letter) {
         self.letters.push_back(letter);
     }

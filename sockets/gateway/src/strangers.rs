@@ -1,4 +1,4 @@
-//! Ferries that have come and proved nothing so far: how many there may be, and who makes way.
+//! Gateways that have come and proved nothing so far: how many there may be, and who makes way.
 
 use crate::limits::{PREFIX, STRANGERS, STRANGERS_LEAVING, STRANGERS_OF};
 use omniverb_sys::{EventFd, lock};

@@ -105,7 +105,7 @@ def _is_light(end):
 def _keeps(address, port, file):
     for _ in range(_TURNS):
         end = socket.create_connection((address, port), 10)
-        # It is the kernel's if the broker, or a ferry, took too long.
+        # It is the kernel's if the broker, or a gateway, took too long.
         if _is_light(end):
             break
         end.close()

@@ -76,9 +76,9 @@ enum Command {
     /// the configuration's `sockets_light`, have them with those of other hosts then; of all users
     /// if this may open raw sockets (CAP_NET_RAW). The first connection to an address, and one now
     /// and then, is TCP, which proves that the network would bring them there; so are all for
-    /// which there is no ferry on the other host. When the way is lost those that are light end.
-    Ferry {
-        /// The port of rdma_cm where ferries listen for each other [default: 7473].
+    /// which there is no gateway on the other host. When the way is lost those that are light end.
+    Gateway {
+        /// The port of rdma_cm where gateways listen for each other [default: 7473].
         #[arg(long)]
         port: Option<u16>,
         /// Say who is brought where, and what becomes of it.
@@ -430,7 +430,7 @@ fn command(command: Command) -> (anyhow::Result<ExitCode>, u8) {
         Command::Run { preload, sockets, present, command } => {
             (run::run(preload, sockets, present, &command), OWN_FAILURE)
         }
-        Command::Ferry { port, verbose, to } => (run::ferry(port, verbose, to), OWN_FAILURE),
+        Command::Gateway { port, verbose, to } => (run::gateway(port, verbose, to), OWN_FAILURE),
         Command::Present { folder, once, start, keep } => {
             let task = match (start, keep) {
                 (Some(pid), _) => Task::Start(pid),

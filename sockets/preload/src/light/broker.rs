@@ -25,8 +25,8 @@ use crate::carry::broker::{self as mail, Files, look_with, mailbox, map, say};
 const ROUTES: usize = 256;
 /// How long an answer is waited for: it comes within a fraction of a millisecond.
 pub(super) const ANSWER: u64 = 200_000_000;
-/// The same while a ferry finds out, which may be in vain.
-const BY_FERRY: u64 = 20_000_000;
+/// The same while a gateway finds out, which may be in vain.
+const BY_GATEWAY: u64 = 20_000_000;
 /// And how long in one go.
 const LONGEST: u64 = 20_000_000;
 /// And where another thread may have taken the answer meanwhile.
@@ -89,7 +89,7 @@ pub(super) struct Route {
     /// Somebody has the socket there who may say yet that he listens; or nobody has said that
     /// there is none.
     pub is_heard: bool,
-    /// A ferry may lead there as soon as somebody has gone there by the kernel.
+    /// A gateway may lead there as soon as somebody has gone there by the kernel.
     is_coming: bool,
     /// It is finding out whether it does: who asks waits for moments only.
     is_waiting: bool,
@@ -464,7 +464,7 @@ fn answer_to(tag: u64) -> Reached {
             }
         });
         if let Some(Err(true)) = reached {
-            until = asked + BY_FERRY;
+            until = asked + BY_GATEWAY;
         }
         match reached {
             Some(Ok(reached)) => return reached,
@@ -503,7 +503,7 @@ impl Route {
         }
     }
 
-    /// Somebody has gone there by the kernel just now, and a ferry may have heard of that: who is
+    /// Somebody has gone there by the kernel just now, and a gateway may have heard of that: who is
     /// asked then answers when it has found out.
     fn may_come_soon(&self, now: u64) -> bool {
         self.is_coming && now.saturating_sub(self.tried) < ANSWER

@@ -475,7 +475,7 @@ impl Trunk {
         word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::SeqCst);
         fence(Ordering::SeqCst);
         let sleeps = self.memory.word((1 - self.side) * SIDE + SLEEPS);
-        // If that is a ferry it tells the other host.
+        // If that is a gateway it tells the other host.
         if self.across.is_some() && sleeps.load(Ordering::Relaxed) != 0 {
             sleeps.store(0, Ordering::Relaxed);
             bell::ring(self.bell);

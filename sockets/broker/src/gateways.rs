@@ -1,19 +1,19 @@
-//! Ferries: processes that bring those of their network namespace to other hosts
+//! Gateways: processes that bring those of their network namespace to other hosts
 //! (docs/decisions/0063).
 //!
-//! A ferry is the other side of a trunk for a process of its own host, and keeps that alike with
-//! the trunk of a ferry on another one. Who wants to be brought somewhere by a trunk, and is not
+//! A gateway is the other side of a trunk for a process of its own host, and keeps that alike with
+//! the trunk of a gateway on another one. Who wants to be brought somewhere by a trunk, and is not
 //! found to be brought within this host, connects by TCP; that connection he offers, as any; and
-//! the ferry hears of it. If the ferry over there finds that the connection has arrived, this one
+//! the gateway hears of it. If the gateway over there finds that the connection has arrived, this one
 //! leads there for a while.
 //!
-//! A ferry reads and writes what those who go by it send. So it serves its own user only, unless it
+//! A gateway reads and writes what those who go by it send. So it serves its own user only, unless it
 //! may read what everybody in the network namespace sends anyway, and has shown so by a raw socket.
 
 use crate::arrivals::{Arrivals, Arrived, IsIt};
 use crate::client::Client;
 use crate::limits::{
-    FERRIES_FOR_ALL, FERRIES_OF_NAMESPACE, FERRIES_OF_USER, LEADS_OF_NAMESPACE, WANTS_OF_PROCESS,
+    GATEWAYS_FOR_ALL, GATEWAYS_OF_NAMESPACE, GATEWAYS_OF_USER, LEADS_OF_NAMESPACE, WANTS_OF_PROCESS,
 };
 use crate::listeners::Process;
 use crate::offers::Offer;
@@ -27,7 +27,7 @@ use std::sync::{Arc, Weak};
 
 /// How long somebody may take from asking to connecting, in nanoseconds.
 const FRESH: u64 = 5_000_000_000;
-/// How long a ferry may take to say what becomes of what it was told, before others who ask are
+/// How long a gateway may take to say what becomes of what it was told, before others who ask are
 /// not made to wait for that.
 const MOMENT: u64 = 20_000_000;
 /// How long nobody tries what was in vain.
@@ -47,21 +47,21 @@ pub(crate) enum Serves {
 
 /// One of them.
 #[derive(Clone, Debug)]
-pub(crate) struct Ferry {
+pub(crate) struct Gateway {
     client: Weak<Client>,
     token: u64,
     user: u32,
     whom: Serves,
 }
 
-impl Ferry {
+impl Gateway {
     /// It may have what that process sends.
     pub(crate) fn serves(&self, client: &Client) -> bool {
         self.whom == Serves::All || self.user == client.peer.uid
     }
 }
 
-/// Where one of a ferry's connections to the broker leads.
+/// Where one of a gateway's connections to the broker leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lead {
     /// That connection, which is a process like others here.
@@ -74,7 +74,7 @@ pub(crate) struct Lead {
 #[derive(Debug)]
 struct Want {
     at: u64,
-    /// When a ferry heard of it; and the questions that wait for that.
+    /// When a gateway heard of it; and the questions that wait for that.
     told: Option<u64>,
     tags: Vec<u64>,
 }
@@ -82,7 +82,7 @@ struct Want {
 /// What becomes of a question.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// A ferry leads there.
+    /// A gateway leads there.
     Lead(Lead),
     /// This one is to hear of it. The answer comes later.
     Tell(Arc<Client>, Wanted),
@@ -90,48 +90,48 @@ pub(crate) enum Answer {
     Later,
     /// One may lead there when a connection by TCP was offered.
     Soon,
-    /// No ferry does, or will.
+    /// No gateway does, or will.
     Nobody,
 }
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(crate) struct Ferries {
+pub(crate) struct Gateways {
     /// Of each network namespace, the oldest first.
-    all: BTreeMap<u64, Vec<Ferry>>,
+    all: BTreeMap<u64, Vec<Gateway>>,
     wants: BTreeMap<Process, BTreeMap<Way, Want>>,
     /// Where who has asked is brought to.
     leads: BTreeMap<(Process, Way), Lead>,
     /// Ways that connections were seen to go, from a network namespace: the last, and when.
     proofs: BTreeMap<(u64, Way), (Names, u64)>,
-    /// Ways that a ferry could not lead a process, and when that was.
+    /// Ways that a gateway could not lead a process, and when that was.
     failed: BTreeMap<(Process, Way), u64>,
     /// Connections that were seen to come, to each network namespace.
     arrivals: BTreeMap<u64, Arrivals>,
 }
 
-impl Ferries {
+impl Gateways {
     /// A process is one from now on: what its other connections are known by. `None`: there are
     /// enough.
     pub(crate) fn add(&mut self, client: &Arc<Client>, whom: Serves) -> Option<u64> {
         let here = self.all.entry(client.namespace).or_default();
         let user = client.peer.uid;
-        let is_like = |one: &&Ferry| one.whom == whom && (whom == Serves::All || one.user == user);
-        let most = if whom == Serves::All { FERRIES_FOR_ALL } else { FERRIES_OF_USER };
-        let is_one = |one: &Ferry| one.client.ptr_eq(&Arc::downgrade(client));
+        let is_like = |one: &&Gateway| one.whom == whom && (whom == Serves::All || one.user == user);
+        let most = if whom == Serves::All { GATEWAYS_FOR_ALL } else { GATEWAYS_OF_USER };
+        let is_one = |one: &Gateway| one.client.ptr_eq(&Arc::downgrade(client));
         if here.iter().filter(is_like).count() >= most
-            || here.len() >= FERRIES_OF_NAMESPACE && whom == Serves::Own
+            || here.len() >= GATEWAYS_OF_NAMESPACE && whom == Serves::Own
             || here.iter().any(is_one)
         {
             return None;
         }
         let token = random::number();
-        here.push(Ferry { client: Arc::downgrade(client), token, user, whom });
+        here.push(Gateway { client: Arc::downgrade(client), token, user, whom });
         Some(token)
     }
 
     /// The one of a connection that has this token.
-    pub(crate) fn of(&self, client: &Client, token: u64) -> Option<Ferry> {
+    pub(crate) fn of(&self, client: &Client, token: u64) -> Option<Gateway> {
         let here = self.all.get(&client.namespace)?;
         here.iter().find(|one| one.token == token && one.client.strong_count() > 0).cloned()
     }
@@ -143,7 +143,7 @@ impl Ferries {
 
     /// A process asks for a way. It may be about to connect by TCP.
     pub(crate) fn ask(&mut self, (client, tag): (&Client, u64), way: Way, now: u64) -> Answer {
-        let Some(ferry) = self.serving(client) else { return Answer::Nobody };
+        let Some(gateway) = self.serving(client) else { return Answer::Nobody };
         let lead = self.lead(client.process(), way, now);
         let is_in_vain = |at: &u64| now.saturating_sub(*at) < IN_VAIN;
         if lead.is_none() && self.failed.get(&(client.process(), way)).is_some_and(is_in_vain) {
@@ -170,7 +170,7 @@ impl Ferries {
         match (lead, proof) {
             (None, Some((names, at))) => {
                 wants.insert(way, Want { at: now, told: Some(now), tags: vec![tag] });
-                Answer::Tell(ferry, Wanted { client: client.number, at: *at, names: *names })
+                Answer::Tell(gateway, Wanted { client: client.number, at: *at, names: *names })
             }
             _ => {
                 wants.insert(way, Want { at: now, told: None, tags: Vec::new() });
@@ -179,7 +179,7 @@ impl Ferries {
         }
     }
 
-    /// Where a ferry leads a process.
+    /// Where a gateway leads a process.
     pub(crate) fn lead(&self, process: Process, way: Way, now: u64) -> Option<Lead> {
         self.leads.get(&(process, way)).copied().filter(|lead| lead.until > now)
     }
@@ -189,7 +189,7 @@ impl Ferries {
         self.leads.get(&(client.process(), way)).is_some_and(|lead| lead.process == process)
     }
 
-    /// A connection was offered: which ferry is to hear what of it.
+    /// A connection was offered: which gateway is to hear what of it.
     pub(crate) fn offered(&mut self, offer: &Offer, now: u64) -> Option<(Arc<Client>, Wanted)> {
         let (client, ends) = (&offer.client, offer.connection.names);
         if let Some(at) = offer.accepted
@@ -199,7 +199,7 @@ impl Ferries {
             let here = self.arrivals.entry(client.namespace).or_default();
             here.add(ends, Arrived { at, by }, now);
         }
-        let ferry = self.serving(client)?;
+        let gateway = self.serving(client)?;
         let wants = self.wants.get_mut(&client.process())?;
         let want = wants.get_mut(&(ends.local.ip(), ends.remote))?;
         if want.told.is_some() || now.saturating_sub(want.at) >= FRESH {
@@ -207,7 +207,7 @@ impl Ferries {
         }
         (want.at, want.told) = (now, Some(now));
         let names = Names::between([ends.local, ends.remote]);
-        Some((ferry, Wanted { client: client.number, at: now, names }))
+        Some((gateway, Wanted { client: client.number, at: now, names }))
     }
 
     /// The connection of these ends, the local one first, that was accepted here not long ago. Or
@@ -228,7 +228,7 @@ impl Ferries {
         }
     }
 
-    /// One of a ferry's connections leads to where that was wanted, for a while from then on: the
+    /// One of a gateway's connections leads to where that was wanted, for a while from then on: the
     /// questions that wait for that. `None`: it is too late, or there are enough.
     pub(crate) fn leads_now(
         &mut self,
@@ -260,7 +260,7 @@ impl Ferries {
         }
     }
 
-    /// A ferry has said what becomes of what it was told: the questions that wait for that.
+    /// A gateway has said what becomes of what it was told: the questions that wait for that.
     fn told(&mut self, process: Process, way: Way) -> Vec<u64> {
         let want = self.wants.get_mut(&process).and_then(|wants| wants.remove(&way));
         want.map_or_else(Vec::new, |want| want.tags)
@@ -348,22 +348,22 @@ mod tests {
         Offer { client: client.clone(), tag: 1, connection, accepted: None }
     }
 
-    fn ask(all: &mut Ferries, client: &Client, way: Way, now: u64) -> Answer {
+    fn ask(all: &mut Gateways, client: &Client, way: Way, now: u64) -> Answer {
         all.ask((client, now), way, now)
     }
 
-    fn lead(all: &mut Ferries, client: &Client, way: Way, now: u64) -> Option<Lead> {
+    fn lead(all: &mut Gateways, client: &Client, way: Way, now: u64) -> Option<Lead> {
         if let Answer::Lead(lead) = ask(all, client, way, now) { Some(lead) } else { None }
     }
 
     #[test]
     fn who_asks_and_then_connects_is_led_for_a_while() {
-        let [ferry, worker, asks, stranger] = [5, 5, 5, 6].map(Client::alone);
-        let mut all = Ferries::default();
+        let [gateway, worker, asks, stranger] = [5, 5, 5, 6].map(Client::alone);
+        let mut all = Gateways::default();
         let way = way_to(2);
         assert!(matches!(ask(&mut all, &asks, way, 5), Answer::Nobody));
-        assert!(all.offered(&offer(&asks, way), 5).is_none(), "there was no ferry");
-        let token = all.add(&ferry, Serves::Own).unwrap();
+        assert!(all.offered(&offer(&asks, way), 5).is_none(), "there was no gateway");
+        let token = all.add(&gateway, Serves::Own).unwrap();
         assert!(all.of(&worker, token).is_some() && all.of(&worker, token ^ 1).is_none());
         assert!(all.of(&stranger, token).is_none(), "of another network namespace");
         assert!(matches!(ask(&mut all, &asks, way, 5), Answer::Soon));
@@ -371,7 +371,7 @@ mod tests {
         assert!(all.offered(&offer(&stranger, way), 6).is_none());
         assert!(all.offered(&offer(&asks, way_to(3)), 6).is_none(), "not there");
         let (told, wanted) = all.offered(&offer(&asks, way), 7).unwrap();
-        assert!(Arc::ptr_eq(&told, &ferry));
+        assert!(Arc::ptr_eq(&told, &gateway));
         assert_eq!((wanted.client, wanted.at, super::way(&wanted)), (asks.number, 7, way));
         assert!(all.offered(&offer(&asks, way), 7).is_none(), "one for each question");
         assert!(matches!(ask(&mut all, &asks, way, 8), Answer::Later));
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(lead(&mut all, &asks, way, 12), None);
         assert!(all.offered(&offer(&asks, way), 12 + FRESH).is_none(), "too late");
         all.gone(asks.process());
-        all.gone(ferry.process());
+        all.gone(gateway.process());
         assert!(all.of(&worker, token).is_none());
         assert!(all.all.is_empty() && all.wants.is_empty() && all.leads.is_empty());
         assert!(all.proofs.is_empty() && all.failed.is_empty() && all.arrivals.is_empty());
@@ -397,15 +397,15 @@ mod tests {
 
     #[test]
     fn what_one_has_proved_others_need_not() {
-        let [ferry, worker, first, second] = [5; 4].map(Client::alone);
-        let mut all = Ferries::default();
-        all.add(&ferry, Serves::Own).unwrap();
+        let [gateway, worker, first, second] = [5; 4].map(Client::alone);
+        let mut all = Gateways::default();
+        all.add(&gateway, Serves::Own).unwrap();
         let way = way_to(2);
         ask(&mut all, &first, way, 5);
         let (_, wanted) = all.offered(&offer(&first, way), 5).unwrap();
         all.leads_now(&worker, &wanted, 6).unwrap();
         let Answer::Tell(told, again) = ask(&mut all, &second, way, 7) else { panic!() };
-        assert!(Arc::ptr_eq(&told, &ferry));
+        assert!(Arc::ptr_eq(&told, &gateway));
         assert_eq!(again, Wanted { client: second.number, ..wanted });
         assert!(matches!(ask(&mut all, &second, way, 8), Answer::Later));
         assert_eq!(all.fails(5, (&again, Failure::NotThere), 9), [7, 8]);
@@ -427,7 +427,7 @@ mod tests {
         // One for whom there is no room takes nothing from others.
         let full = Wanted { client: 77, ..wanted };
         assert_eq!(all.fails(5, (&full, Failure::NotBrought), 10), []);
-        // Nobody waits for a ferry that says nothing.
+        // Nobody waits for a gateway that says nothing.
         let third = Client::alone(5);
         let Answer::Tell(..) = ask(&mut all, &third, way, 11) else { panic!() };
         assert!(matches!(ask(&mut all, &third, way, 11 + MOMENT), Answer::Nobody));
@@ -437,14 +437,14 @@ mod tests {
 
     #[test]
     fn what_has_come_is_known_for_a_while() {
-        let [ferry, server, elsewhere] = [5, 5, 6].map(Client::alone);
-        let mut all = Ferries::default();
+        let [gateway, server, elsewhere] = [5, 5, 6].map(Client::alone);
+        let mut all = Gateways::default();
         let came = |client: &Arc<Client>| Offer { accepted: Some(9), ..offer(client, way_to(2)) };
         let names = came(&server).connection.names;
         let ends = [names.local, names.remote];
         all.offered(&came(&server), 9);
-        assert!(all.arrived(5, ends, 9).is_none(), "there was no ferry");
-        all.add(&ferry, Serves::Own).unwrap();
+        assert!(all.arrived(5, ends, 9).is_none(), "there was no gateway");
+        all.add(&gateway, Serves::Own).unwrap();
         all.offered(&offer(&server, way_to(2)), 9);
         assert!(all.arrived(5, ends, 9).is_none(), "it was not accepted");
         all.offered(&came(&server), 9);
@@ -463,14 +463,14 @@ mod tests {
     }
 
     #[test]
-    fn a_ferry_serves_its_user_unless_it_may_read_all() {
-        let ferry = Client::alone(5);
+    fn a_gateway_serves_its_user_unless_it_may_read_all() {
+        let gateway = Client::alone(5);
         let mut other = Arc::into_inner(Client::alone(5)).unwrap();
-        other.peer.uid = ferry.peer.uid + 1;
+        other.peer.uid = gateway.peer.uid + 1;
         let other = Arc::new(other);
-        let mut all = Ferries::default();
-        let token = all.add(&ferry, Serves::Own).unwrap();
-        assert!(!all.of(&ferry, token).unwrap().serves(&other));
+        let mut all = Gateways::default();
+        let token = all.add(&gateway, Serves::Own).unwrap();
+        assert!(!all.of(&gateway, token).unwrap().serves(&other));
         assert!(matches!(ask(&mut all, &other, way_to(2), 1), Answer::Nobody));
         let reader = Client::alone(5);
         all.add(&reader, Serves::All).unwrap();
@@ -481,9 +481,9 @@ mod tests {
 
     #[test]
     fn one_that_listens_there_no_more_is_not_led_to() {
-        let [ferry, worker, asks] = [5; 3].map(Client::alone);
-        let mut all = Ferries::default();
-        all.add(&ferry, Serves::Own).unwrap();
+        let [gateway, worker, asks] = [5; 3].map(Client::alone);
+        let mut all = Gateways::default();
+        all.add(&gateway, Serves::Own).unwrap();
         ask(&mut all, &asks, way_to(2), 5);
         let (_, wanted) = all.offered(&offer(&asks, way_to(2)), 5).unwrap();
         all.leads_now(&worker, &wanted, 6).unwrap();
@@ -495,28 +495,28 @@ mod tests {
 
     #[test]
     fn a_user_does_not_take_the_places_of_others() {
-        let mut all = Ferries::default();
-        let many: Vec<_> = (0..FERRIES_OF_NAMESPACE + 9).map(|_| Client::alone(5)).collect();
+        let mut all = Gateways::default();
+        let many: Vec<_> = (0..GATEWAYS_OF_NAMESPACE + 9).map(|_| Client::alone(5)).collect();
         let taken = many.iter().filter(|one| all.add(one, Serves::Own).is_some()).count();
-        assert_eq!(taken, FERRIES_OF_USER);
+        assert_eq!(taken, GATEWAYS_OF_USER);
         assert!(all.add(&many[0], Serves::All).is_none(), "once each");
         let taken = many[20..].iter().chain(&many[9..16]).map(|one| all.add(one, Serves::All));
-        assert_eq!(taken.flatten().count(), FERRIES_FOR_ALL);
-        for user in 0..FERRIES_OF_NAMESPACE as u32 * 2 {
+        assert_eq!(taken.flatten().count(), GATEWAYS_FOR_ALL);
+        for user in 0..GATEWAYS_OF_NAMESPACE as u32 * 2 {
             let mut one = Arc::into_inner(Client::alone(5)).unwrap();
             one.peer.uid = 70_000 + user;
             let one = Arc::new(one);
             all.add(&one, Serves::Own);
             std::mem::forget(one);
         }
-        assert_eq!(all.all[&5].len(), FERRIES_OF_NAMESPACE);
+        assert_eq!(all.all[&5].len(), GATEWAYS_OF_NAMESPACE);
     }
 
     #[test]
     fn nobody_has_more_kept_than_so_much() {
-        let [ferry, asks] = [5, 5].map(Client::alone);
-        let mut all = Ferries::default();
-        all.add(&ferry, Serves::Own).unwrap();
+        let [gateway, asks] = [5, 5].map(Client::alone);
+        let mut all = Gateways::default();
+        all.add(&gateway, Serves::Own).unwrap();
         let to = |port: usize| (way_to(2).0, ([10, 0, 0, 2], port as u16).into());
         for port in 0..WANTS_OF_PROCESS + 9 {
             ask(&mut all, &asks, to(port), 1);
@@ -529,10 +529,10 @@ mod tests {
             Wanted { client: 1, at: 5, names }
         };
         let many = 0..LEADS_OF_NAMESPACE as u16 + 9;
-        let kept = many.clone().filter(|port| all.leads_now(&ferry, &wanted(*port), 6).is_some());
+        let kept = many.clone().filter(|port| all.leads_now(&gateway, &wanted(*port), 6).is_some());
         assert_eq!(kept.count(), LEADS_OF_NAMESPACE);
         assert_eq!(all.proofs.len(), LEADS_OF_NAMESPACE);
-        assert!(all.leads_now(&ferry, &wanted(3), 6).is_some(), "one that is known");
+        assert!(all.leads_now(&gateway, &wanted(3), 6).is_some(), "one that is known");
         let other = |port| Wanted { client: 2, ..wanted(port) };
         // What was proved is not any more, and then it is in vain.
         many.clone()
@@ -545,7 +545,7 @@ mod tests {
             let connection = offer(&asks, to(port.into()));
             all.offered(&Offer { accepted: Some(5), ..connection }, 6);
         }
-        let arrived = |all: &Ferries, port: u16, now| {
+        let arrived = |all: &Gateways, port: u16, now| {
             let names = offer(&asks, to(port.into())).connection.names;
             let found = all.arrived(5, [names.local, names.remote], now);
             found.is_some_and(|(_, is_it)| is_it == IsIt::Same)

@@ -1,8 +1,8 @@
-/* A ferry that lies: for tests/cases/light_far.py.
+/* A gateway that lies: for tests/cases/light_far.py.
  *
- *     ferrying ADDRESS PORT COUNT SEED
+ *     hostile_gateway ADDRESS PORT COUNT SEED
  *
- * Connects to the ferry of another host so many times, and says there what a ferry says, or
+ * Connects to the gateway of another host so many times, and says there what a gateway says, or
  * something else: letters of words that mean nothing, of no length that there is, in no order;
  * bytes written anywhere into the memory of a trunk that it is given, and beyond it. A trunk it is
  * given since it has a connection of TCP to the server as well. Says `sound N` at the end, N being
@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 enum {
-    FERRY_PORT = 7473,
+    GATEWAY_PORT = 7473,
     /* sockets/formats/src/trunk.rs, mirror.rs: bytes of a trunk, words of a side. */
     TRUNK_BYTES = 2658304,
     SIDE_WORDS = 51,
@@ -51,7 +51,7 @@ static long now(void) {
     return time.tv_sec * 1000 + time.tv_nsec / 1000000;
 }
 
-struct ferry {
+struct gateway {
     struct rdma_event_channel *channel;
     struct rdma_cm_id *id;
     struct ibv_cq *cq;
@@ -63,80 +63,80 @@ struct ferry {
     int is_proven, has_memory, is_over;
 };
 
-static int expect(struct ferry *ferry, enum rdma_cm_event_type what) {
-    struct pollfd wanted = {.fd = ferry->channel->fd, .events = POLLIN};
+static int expect(struct gateway *gateway, enum rdma_cm_event_type what) {
+    struct pollfd wanted = {.fd = gateway->channel->fd, .events = POLLIN};
     struct rdma_cm_event *event;
-    if (poll(&wanted, 1, STEP) != 1 || rdma_get_cm_event(ferry->channel, &event))
+    if (poll(&wanted, 1, STEP) != 1 || rdma_get_cm_event(gateway->channel, &event))
         return -1;
     int is_it = event->event == what;
     rdma_ack_cm_event(event);
     return is_it ? 0 : -1;
 }
 
-static void receive(struct ferry *ferry, uint64_t place) {
-    struct ibv_sge piece = {(uintptr_t)ferry->memory + place * PLACE, PLACE, ferry->mr->lkey};
+static void receive(struct gateway *gateway, uint64_t place) {
+    struct ibv_sge piece = {(uintptr_t)gateway->memory + place * PLACE, PLACE, gateway->mr->lkey};
     struct ibv_recv_wr request = {.wr_id = place, .sg_list = &piece, .num_sge = 1}, *bad;
-    ferry->is_over |= ibv_post_recv(ferry->id->qp, &request, &bad) != 0;
+    gateway->is_over |= ibv_post_recv(gateway->id->qp, &request, &bad) != 0;
 }
 
-static int open_ferry(struct ferry *ferry, const char *address) {
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(FERRY_PORT)};
+static int open_gateway(struct gateway *gateway, const char *address) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(GATEWAY_PORT)};
     inet_pton(AF_INET, address, &to.sin_addr);
     uint64_t hello[4] = {0x4f4d564645525259, 2, TRUNK_BYTES, SIDE_WORDS};
     struct rdma_conn_param with = {.private_data = hello, .private_data_len = sizeof hello,
                                    .retry_count = 7, .rnr_retry_count = 7};
-    ferry->channel = rdma_create_event_channel();
-    if (!ferry->channel || rdma_create_id(ferry->channel, &ferry->id, NULL, RDMA_PS_TCP) ||
-        rdma_resolve_addr(ferry->id, NULL, (struct sockaddr *)&to, STEP) ||
-        expect(ferry, RDMA_CM_EVENT_ADDR_RESOLVED) || rdma_resolve_route(ferry->id, STEP) ||
-        expect(ferry, RDMA_CM_EVENT_ROUTE_RESOLVED))
+    gateway->channel = rdma_create_event_channel();
+    if (!gateway->channel || rdma_create_id(gateway->channel, &gateway->id, NULL, RDMA_PS_TCP) ||
+        rdma_resolve_addr(gateway->id, NULL, (struct sockaddr *)&to, STEP) ||
+        expect(gateway, RDMA_CM_EVENT_ADDR_RESOLVED) || rdma_resolve_route(gateway->id, STEP) ||
+        expect(gateway, RDMA_CM_EVENT_ROUTE_RESOLVED))
         return -1;
-    ferry->pd = ibv_alloc_pd(ferry->id->verbs);
-    ferry->cq = ibv_create_cq(ferry->id->verbs, 512, NULL, NULL, 0);
-    ferry->memory = aligned_alloc(4096, RECEIVES * PLACE + SCRATCH);
-    ferry->mr = ibv_reg_mr(ferry->pd, ferry->memory, RECEIVES * PLACE + SCRATCH,
+    gateway->pd = ibv_alloc_pd(gateway->id->verbs);
+    gateway->cq = ibv_create_cq(gateway->id->verbs, 512, NULL, NULL, 0);
+    gateway->memory = aligned_alloc(4096, RECEIVES * PLACE + SCRATCH);
+    gateway->mr = ibv_reg_mr(gateway->pd, gateway->memory, RECEIVES * PLACE + SCRATCH,
                            IBV_ACCESS_LOCAL_WRITE);
-    struct ibv_qp_init_attr attr = {.send_cq = ferry->cq, .recv_cq = ferry->cq,
+    struct ibv_qp_init_attr attr = {.send_cq = gateway->cq, .recv_cq = gateway->cq,
                                     .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
                                     .cap = {.max_send_wr = 128, .max_recv_wr = RECEIVES,
                                             .max_send_sge = 1, .max_recv_sge = 1}};
-    if (!ferry->mr || !ferry->cq || rdma_create_qp(ferry->id, ferry->pd, &attr))
+    if (!gateway->mr || !gateway->cq || rdma_create_qp(gateway->id, gateway->pd, &attr))
         return -1;
     for (int place = 0; place < RECEIVES; place++)
-        receive(ferry, place);
-    return rdma_connect(ferry->id, &with) || expect(ferry, RDMA_CM_EVENT_ESTABLISHED) ? -1 : 0;
+        receive(gateway, place);
+    return rdma_connect(gateway->id, &with) || expect(gateway, RDMA_CM_EVENT_ESTABLISHED) ? -1 : 0;
 }
 
-static void close_ferry(struct ferry *ferry) {
-    rdma_disconnect(ferry->id);
-    if (ferry->id->qp)
-        rdma_destroy_qp(ferry->id);
-    if (ferry->mr)
-        ibv_dereg_mr(ferry->mr);
-    ibv_destroy_cq(ferry->cq);
-    ibv_dealloc_pd(ferry->pd);
-    rdma_destroy_id(ferry->id);
-    rdma_destroy_event_channel(ferry->channel);
-    free(ferry->memory);
+static void close_gateway(struct gateway *gateway) {
+    rdma_disconnect(gateway->id);
+    if (gateway->id->qp)
+        rdma_destroy_qp(gateway->id);
+    if (gateway->mr)
+        ibv_dereg_mr(gateway->mr);
+    ibv_destroy_cq(gateway->cq);
+    ibv_dealloc_pd(gateway->pd);
+    rdma_destroy_id(gateway->id);
+    rdma_destroy_event_channel(gateway->channel);
+    free(gateway->memory);
 }
 
 /* What is done, and what has come: as many requests are posted as are counted. */
-static int take(struct ferry *ferry, int *posted) {
+static int take(struct gateway *gateway, int *posted) {
     struct ibv_wc done[16];
-    int count = ibv_poll_cq(ferry->cq, 16, done);
+    int count = ibv_poll_cq(gateway->cq, 16, done);
     for (int at = 0; at < count; at++) {
         if (done[at].status != IBV_WC_SUCCESS) {
-            ferry->is_over = 1;
+            gateway->is_over = 1;
         } else if (done[at].opcode & IBV_WC_RECV) {
             uint64_t words[PLACE / 8];
-            memcpy(words, ferry->memory + done[at].wr_id * PLACE, PLACE);
-            ferry->is_proven |= (uint32_t)words[0] == PROVEN;
+            memcpy(words, gateway->memory + done[at].wr_id * PLACE, PLACE);
+            gateway->is_proven |= (uint32_t)words[0] == PROVEN;
             if ((uint32_t)words[0] == MEMORY) {
-                ferry->address = words[1];
-                ferry->rkey = words[2];
-                ferry->has_memory = 1;
+                gateway->address = words[1];
+                gateway->rkey = words[2];
+                gateway->has_memory = 1;
             }
-            receive(ferry, done[at].wr_id);
+            receive(gateway, done[at].wr_id);
             continue;
         }
         --*posted;
@@ -144,36 +144,36 @@ static int take(struct ferry *ferry, int *posted) {
     return count;
 }
 
-static void post(struct ferry *ferry, size_t bytes, int is_write, uint64_t offset, int *posted) {
-    struct ibv_sge piece = {(uintptr_t)ferry->memory + RECEIVES * PLACE, bytes, ferry->mr->lkey};
+static void post(struct gateway *gateway, size_t bytes, int is_write, uint64_t offset, int *posted) {
+    struct ibv_sge piece = {(uintptr_t)gateway->memory + RECEIVES * PLACE, bytes, gateway->mr->lkey};
     struct ibv_send_wr request = {.sg_list = &piece, .num_sge = 1,
                                   .opcode = is_write ? IBV_WR_RDMA_WRITE : IBV_WR_SEND}, *bad;
-    request.wr.rdma.remote_addr = ferry->address + offset;
-    request.wr.rdma.rkey = ferry->rkey;
-    if (ibv_post_send(ferry->id->qp, &request, &bad) == 0)
+    request.wr.rdma.remote_addr = gateway->address + offset;
+    request.wr.rdma.rkey = gateway->rkey;
+    if (ibv_post_send(gateway->id->qp, &request, &bad) == 0)
         ++*posted;
     else
-        ferry->is_over = 1;
+        gateway->is_over = 1;
     /* One at a time, since all lie in the same place. */
     long until = now() + STEP;
-    struct pollfd ends = {.fd = ferry->channel->fd, .events = POLLIN};
-    while (*posted && !ferry->is_over && now() < until) {
-        take(ferry, posted);
-        ferry->is_over |= poll(&ends, 1, 0) > 0;
+    struct pollfd ends = {.fd = gateway->channel->fd, .events = POLLIN};
+    while (*posted && !gateway->is_over && now() < until) {
+        take(gateway, posted);
+        gateway->is_over |= poll(&ends, 1, 0) > 0;
     }
 }
 
-static uint64_t *scratch(struct ferry *ferry) {
-    return (uint64_t *)(ferry->memory + RECEIVES * PLACE);
+static uint64_t *scratch(struct gateway *gateway) {
+    return (uint64_t *)(gateway->memory + RECEIVES * PLACE);
 }
 
-static void prove(struct ferry *ferry, int end, int *posted) {
+static void prove(struct gateway *gateway, int end, int *posted) {
     struct sockaddr_in own, peer;
     socklen_t length = sizeof own;
     getsockname(end, (struct sockaddr *)&own, &length);
     length = sizeof peer;
     getpeername(end, (struct sockaddr *)&peer, &length);
-    uint64_t *words = scratch(ferry);
+    uint64_t *words = scratch(gateway);
     memset(words, 0, 48);
     words[0] = PROVE;
     words[1] = ntohs(own.sin_port) | (uint64_t)ntohs(peer.sin_port) << 16;
@@ -184,10 +184,10 @@ static void prove(struct ferry *ferry, int end, int *posted) {
     memcpy(addresses + 28, &peer.sin_addr, 4);
     if (draw() % 8 == 0)
         addresses[draw() % 32] ^= 1;
-    post(ferry, 48, 0, 0, posted);
+    post(gateway, 48, 0, 0, posted);
     long until = now() + STEP;
-    while (!ferry->has_memory && !ferry->is_over && now() < until)
-        if (take(ferry, posted) == 0)
+    while (!gateway->has_memory && !gateway->is_over && now() < until)
+        if (take(gateway, posted) == 0)
             usleep(100);
 }
 
@@ -200,15 +200,15 @@ static uint64_t number(void) {
     return kind == 1 ? near[draw() % 8] + draw() % 17 - 8 : draw();
 }
 
-static void lie(struct ferry *ferry, int *posted) {
-    uint64_t *words = scratch(ferry);
-    if (ferry->has_memory && draw() % 2) {
+static void lie(struct gateway *gateway, int *posted) {
+    uint64_t *words = scratch(gateway);
+    if (gateway->has_memory && draw() % 2) {
         size_t bytes = 8 + draw() % 4096;
         for (size_t at = 0; at < bytes / 8 + 1; at++)
             words[at] = number();
         /* Where words are, mostly; sometimes beyond all. */
         uint64_t offset = draw() % 3 ? draw() % 4096 : draw() % (TRUNK_BYTES - bytes);
-        post(ferry, bytes, 1, draw() % 50 ? offset : number(), posted);
+        post(gateway, bytes, 1, draw() % 50 ? offset : number(), posted);
         return;
     }
     size_t count = 1 + draw() % (LONGEST / 8 + 2);
@@ -221,7 +221,7 @@ static void lie(struct ferry *ferry, int *posted) {
         words[1] = (draw() & draw()) & ((1ULL << SIDE_WORDS) - 1);
         count = 2 + __builtin_popcountll(words[1]);
     }
-    post(ferry, count * 8 - (draw() % 30 == 0), 0, 0, posted);
+    post(gateway, count * 8 - (draw() % 30 == 0), 0, 0, posted);
 }
 
 int main(int count, char **words) {
@@ -235,16 +235,16 @@ int main(int count, char **words) {
         int end = socket(AF_INET, SOCK_STREAM, 0);
         if (connect(end, (struct sockaddr *)&to, sizeof to))
             return perror("connect"), 1;
-        struct ferry ferry = {0};
+        struct gateway gateway = {0};
         int posted = 0;
-        if (open_ferry(&ferry, words[1]))
-            return fprintf(stderr, "attack %d: no ferry any more\n", attack), 1;
+        if (open_gateway(&gateway, words[1]))
+            return fprintf(stderr, "attack %d: no gateway any more\n", attack), 1;
         if (draw() % 6)
-            prove(&ferry, end, &posted);
-        given += ferry.has_memory;
-        for (long until = now() + ATTACK; now() < until && !ferry.is_over;)
-            lie(&ferry, &posted);
-        close_ferry(&ferry);
+            prove(&gateway, end, &posted);
+        given += gateway.has_memory;
+        for (long until = now() + ATTACK; now() < until && !gateway.is_over;)
+            lie(&gateway, &posted);
+        close_gateway(&gateway);
         close(end);
     }
     printf("sound %d\n", given);
