@@ -1,5 +1,6 @@
-//! Light connections, by trunks whose other ends say anything. What `sockets/preload/src/light/pump.rs`
-//! does with frames and calls is done here with as much as is pure: rows, lists, ids, queues.
+//! Light connections, by trunks whose other ends say anything. What
+//! `sockets/preload/src/light/pump.rs` does with frames and calls is done here with as much as is
+//! pure: rows, lists, ids, queues.
 //!
 //! Connections that are refused before they are accepted go by the other trunk.
 //!

@@ -103,7 +103,8 @@ class TwoHosts:
     def gateway(self, end, *words):
         """Starts one there."""
         self.no_gateway(end)
-        said = open(self.folder / f"gateway-{end.host.name}", "w+", encoding="utf-8")  # noqa: SIM115
+        log = self.folder / f"gateway-{end.host.name}"
+        said = open(log, "w+", encoding="utf-8")  # noqa: SIM115
         line = [*end.enter(), self.stage.dist / "bin" / "omniverb", "gateway", "-v",
                 *(words or _ALL)]
         running = process.start(line, stdout=said, stderr=said, env=environment(
@@ -117,7 +118,8 @@ class TwoHosts:
         if running:
             os.kill(running.pid, signal.SIGKILL)
             process.end(running)
-            print(f"--- gateway of {end.host.name} ---", process.written(said), sep="\n", flush=True)
+            text = process.written(said)
+            print(f"--- gateway of {end.host.name} ---", text, sep="\n", flush=True)
             said.close()
 
     def both(self):
@@ -357,7 +359,8 @@ def _hostile(hosts):
         running, file = far.keeps(7290)
         line = [*hosts.client.enter(), "env", *hosts.variables(hosts.client),
                 hosts.stage.dist / "bin" / "omniverb", "run", "--",
-                hosts.stage.programs / "hostile_gateway", hosts.server.address, "7290", str(_ATTACKS), "5"]
+                hosts.stage.programs / "hostile_gateway",
+                hosts.server.address, "7290", str(_ATTACKS), "5"]
         text = process.run(line, limit=150)
         given = re.search(r"^sound (\d+)$", text, re.MULTILINE)
         check(given and int(given[1]) > _ATTACKS // 3, text)

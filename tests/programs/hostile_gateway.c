@@ -144,8 +144,10 @@ static int take(struct gateway *gateway, int *posted) {
     return count;
 }
 
-static void post(struct gateway *gateway, size_t bytes, int is_write, uint64_t offset, int *posted) {
-    struct ibv_sge piece = {(uintptr_t)gateway->memory + RECEIVES * PLACE, bytes, gateway->mr->lkey};
+static void post(struct gateway *gateway, size_t bytes, int is_write, uint64_t offset,
+                 int *posted) {
+    struct ibv_sge piece = {
+        (uintptr_t)gateway->memory + RECEIVES * PLACE, bytes, gateway->mr->lkey};
     struct ibv_send_wr request = {.sg_list = &piece, .num_sge = 1,
                                   .opcode = is_write ? IBV_WR_RDMA_WRITE : IBV_WR_SEND}, *bad;
     request.wr.rdma.remote_addr = gateway->address + offset;

@@ -25,7 +25,7 @@ const PREDICATES: [&str; 7] = ["is_", "has_", "may_", "can_", "was_", "must_", "
 
 /// Whether the code of a file, or a part of it, is a product's.
 fn is_product(name: &str) -> bool {
-    let folder = ["app/", "host/", "rnic/", "support/", "tools/"];
+    let folder = ["app/", "host/", "rnic/", "sockets/", "support/", "tools/"];
     folder.iter().any(|folder| name.starts_with(folder))
         && name.contains("/src/")
         && name.ends_with(".rs")

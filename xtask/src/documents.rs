@@ -122,7 +122,7 @@ impl<'a> About<'a> {
 fn crate_of(path: &str) -> Option<&str> {
     let (top, rest) = path.split_once('/')?;
     let folder = rest.split('/').next().filter(|folder| !folder.is_empty())?;
-    let tops = ["app", "rnic", "host", "support", "tools"];
+    let tops = ["app", "rnic", "host", "sockets", "support", "tools"];
     (tops.contains(&top) && !folder.contains(' ')).then(|| &path[..top.len() + 1 + folder.len()])
 }
 

@@ -29,7 +29,7 @@ impl Variables {
     pub(crate) fn add(&mut self, path: &str, text: &str) {
         let folder = path.split('/').next().unwrap_or_default();
         let language = path.rsplit('.').next().unwrap_or_default();
-        if !["app", "host", "rnic", "support", "tools"].contains(&folder)
+        if !["app", "host", "rnic", "sockets", "support", "tools"].contains(&folder)
             || !["rs", "c", "h"].contains(&language)
         {
             return;

@@ -1,5 +1,5 @@
-//! Is every way to a socket in `sockets/preload/names.toml`? Compared with the installed C library, by
-//! its machine code, and with what installed programs ask it for.
+//! Is every way to a socket in `sockets/preload/names.toml`? Compared with the installed C library,
+//! by its machine code, and with what installed programs ask it for.
 //!
 //! A name must be in the table if it is another name of a function that is; if its function makes
 //! one of the system calls below; or if it calls, within the C library, one that does.

@@ -175,13 +175,14 @@ fn crates(what_for: Use) -> Result<BTreeMap<String, BTreeSet<String>>> {
 }
 
 /// What stands on all else, and not on each other: `app`, `host`, `tools`.
-const TOP: u32 = 2;
+const TOP: u32 = 3;
 
 /// How high a crate stands.
 fn layer(folder: &str) -> u32 {
     match top(folder) {
         "support" => 0,
         "rnic" => 1,
+        "sockets" => 2,
         _ => TOP,
     }
 }

@@ -11,7 +11,7 @@ use crate::run::root;
 
 const LINES: [&str; 6] =
     ["In:", "Out:", "May use:", "Must not use:", "Where tested:", "Start reading at:"];
-const TOPS: [&str; 5] = ["app", "rnic", "host", "support", "tools"];
+const TOPS: [&str; 6] = ["app", "rnic", "host", "sockets", "support", "tools"];
 
 /// How a README says what `layers.toml` has a word for.
 const PROMISES: [(&str, &str); 6] = [

@@ -4,8 +4,9 @@
 use crate::allow::Admission;
 use crate::door::Door;
 use crate::journal::Journal;
+use omniverb_fairness::{Holder, Holders};
 use omniverb_sys::pidfd::Peer;
-use omniverb_tenancy::{Circle, Holder, Holders, SessionId};
+use omniverb_tenancy::{Circle, SessionId};
 use omniverb_terms::Errno;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

@@ -5,11 +5,11 @@
 //! that dies is started again by its starter; what it was doing is asked once more.
 
 use crate::under_way::{Asked, Enclosed, Question, Subject, UnderWay};
+use omniverb_fairness::{FairQueue, Holder};
 use omniverb_netns::{Answer, Enters, Found, Kind, STARTER, receive, request};
 use omniverb_sys::child::{Helper, Helpers};
 use omniverb_sys::event::readable;
 use omniverb_sys::pulse::Pulse;
-use omniverb_tenancy::{Holder, Turns};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -35,7 +35,7 @@ pub(crate) struct Asking {
     helper: Helper,
     /// It may enter other namespaces than our own.
     enters: bool,
-    waiting: BTreeMap<Kind, Turns<Question>>,
+    waiting: BTreeMap<Kind, FairQueue<Question>>,
     under_way: UnderWay,
     /// Of vNICs, each thing is asked once at a time.
     known: HashSet<(Kind, Subject)>,

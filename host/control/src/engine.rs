@@ -8,12 +8,13 @@ use omniverb_engine::{
     Attach, Command, Denied, Engine, Event as Happened, Faults as Line, Grant, Limit,
     Memory as Kept, Recipient as Addressed, Settings, recorder,
 };
+use omniverb_fairness::Holder;
 use omniverb_ring::Window;
 use omniverb_session::body::{GrantDenied, Granted};
 use omniverb_session::faults::Faults;
 use omniverb_sys::datagram::Port;
 use omniverb_sys::pulse::Pulses;
-use omniverb_tenancy::{EngineEnd, Holder, ProbeId, RateLimit, Recipient, TracedEnd};
+use omniverb_tenancy::{EngineEnd, ProbeId, RateLimit, Recipient, TracedEnd};
 use omniverb_terms::{Errno, Qpn, Rkey, Underlay, VnicId};
 use std::io;
 use std::net::IpAddr;

@@ -2,9 +2,10 @@
 //! what they name.
 
 use crate::door::Door;
+use omniverb_fairness::Holder;
 use omniverb_session::operator::Message;
 use omniverb_sys::socket::Peer;
-use omniverb_tenancy::{Holder, SessionId};
+use omniverb_tenancy::SessionId;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 

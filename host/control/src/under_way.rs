@@ -3,9 +3,10 @@
 //! What is under way is counted where it lies: there is no number beside the rows that could be
 //! wrong. A question that took too long counts until the helper has answered it.
 
+use omniverb_fairness::Holder;
 use omniverb_netns::Kind;
 use omniverb_sys::netns::Namespace;
-use omniverb_tenancy::{Holder, SessionId, VnicId};
+use omniverb_tenancy::{SessionId, VnicId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 use crate::allow::AllowTable;
 use crate::vnics::{self, VnicTable};
 use anyhow::{Context, bail};
-use omniverb_formats::range::{MOST, Range};
 use omniverb_control::{Allow, Level, Totals};
+use omniverb_formats::range::{MOST, Range};
 use omniverb_session::limits::STATISTICS_SLOTS;
 use omniverb_tenancy::{Adoption, Datapath, Limits, Policies};
 use rustix::process::geteuid;

@@ -14,10 +14,10 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use configuration::Configuration;
 use omniverb_broker::BROKER;
-use omniverb_formats::message::SUFFIX;
 use omniverb_control::{
     Audience, Form, Journal, Level, Place, Server, Settings, StartError, Unwanted,
 };
+use omniverb_formats::message::SUFFIX;
 use omniverb_netns::{self as netns, HELPER, STARTER};
 use omniverb_sys::child::{self, Helpers, OWN_PROGRAM};
 use omniverb_sys::disposal::{DISPOSER, dispose};

@@ -14,7 +14,6 @@ mod action;
 mod calls;
 mod cm;
 mod directory;
-mod fairness;
 mod ids;
 mod limits;
 mod links;
@@ -33,8 +32,6 @@ pub use action::{
     Recipient, TracedEnd,
 };
 pub use directory::{Access, Directory, Flat, Name, Reach, VnicAddress};
-pub use fairness::holders::{Holder, Holders};
-pub use fairness::turns::Turns;
 pub use ids::{ProbeId, SessionId};
 pub use limits::Limits;
 pub use links::pair_windows::{Neighbour, PairWindows};

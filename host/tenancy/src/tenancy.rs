@@ -5,7 +5,6 @@ use crate::action::{Action, Arrived, Occasion};
 use crate::cm::table::Connections;
 use crate::directory::neighbours::Answer;
 use crate::directory::{Access, Directory, Flat, Network, VnicAddress};
-use crate::fairness::shared::Shared;
 use crate::ids::{LinkKey, ProbeId, SessionId};
 use crate::limits::Limits;
 use crate::links::Links;
@@ -21,6 +20,7 @@ use crate::sessions::session::Session;
 use crate::sessions::vnic::Vnic;
 use crate::timers::{Timer, Timers};
 use crate::view::View;
+use omniverb_fairness::FairTable;
 use omniverb_session::Message;
 use omniverb_session::body::{GidsChanged, Granted};
 use omniverb_terms::{Errno, Qpn, Underlay, VnicId};
@@ -39,9 +39,9 @@ pub struct Tenancy {
     /// Who the vNICs are that there are, or that something was set for.
     identities: BTreeMap<VnicId, Identity>,
     /// Counted for who brought them.
-    pub(crate) vnics: Shared<VnicId, Vnic>,
+    pub(crate) vnics: FairTable<VnicId, Vnic>,
     /// Counted for whose they are once they are processes, command lines included.
-    pub(crate) sessions: Shared<SessionId, Session>,
+    pub(crate) sessions: FairTable<SessionId, Session>,
     pub(crate) queue_pairs: QueuePairs,
     pub(crate) links: Links,
     pub(crate) memory: Memory,
@@ -79,8 +79,8 @@ impl Tenancy {
             number,
             network: Network::new(directory),
             identities: BTreeMap::new(),
-            vnics: Shared::default(),
-            sessions: Shared::default(),
+            vnics: FairTable::default(),
+            sessions: FairTable::default(),
             queue_pairs: QueuePairs::new(secret, boot),
             links: Links::default(),
             memory: Memory::default(),

@@ -1,5 +1,5 @@
-//! Connections of TCP that have come to a network namespace, by which gateways find that the network
-//! brings others there.
+//! Connections of TCP that have come to a network namespace, by which gateways find that the
+//! network brings others there.
 
 use crate::client::Client;
 use crate::limits::ARRIVALS_OF_NAMESPACE;

@@ -4,11 +4,12 @@
 //! A gateway is the other side of a trunk for a process of its own host, and keeps that alike with
 //! the trunk of a gateway on another one. Who wants to be brought somewhere by a trunk, and is not
 //! found to be brought within this host, connects by TCP; that connection he offers, as any; and
-//! the gateway hears of it. If the gateway over there finds that the connection has arrived, this one
-//! leads there for a while.
+//! the gateway hears of it. If the gateway over there finds that the connection has arrived, this
+//! one leads there for a while.
 //!
-//! A gateway reads and writes what those who go by it send. So it serves its own user only, unless it
-//! may read what everybody in the network namespace sends anyway, and has shown so by a raw socket.
+//! A gateway reads and writes what those who go by it send. So it serves its own user only, unless
+//! it may read what everybody in the network namespace sends anyway, and has shown so by a raw
+//! socket.
 
 use crate::arrivals::{Arrivals, Arrived, IsIt};
 use crate::client::Client;
@@ -116,7 +117,8 @@ impl Gateways {
     pub(crate) fn add(&mut self, client: &Arc<Client>, whom: Serves) -> Option<u64> {
         let here = self.all.entry(client.namespace).or_default();
         let user = client.peer.uid;
-        let is_like = |one: &&Gateway| one.whom == whom && (whom == Serves::All || one.user == user);
+        let is_like =
+            |one: &&Gateway| one.whom == whom && (whom == Serves::All || one.user == user);
         let most = if whom == Serves::All { GATEWAYS_FOR_ALL } else { GATEWAYS_OF_USER };
         let is_one = |one: &Gateway| one.client.ptr_eq(&Arc::downgrade(client));
         if here.iter().filter(is_like).count() >= most

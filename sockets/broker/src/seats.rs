@@ -7,15 +7,15 @@
 
 use crate::client::Client;
 use crate::limits;
+use omniverb_fairness::{Holder, Holders};
 use omniverb_sys::clock;
-use omniverb_tenancy::{Holder, Holders, VnicId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 /// For whom a seat is counted: a user in a cgroup, and the network namespace of the socket that was
 /// connected, which is to be the one of all that it offers.
 pub(crate) fn holder(cgroup: &str, user: u32, namespace: u64) -> Holder {
-    Holder::new(cgroup, user).in_vnic(VnicId(namespace))
+    Holder::new(cgroup, user).in_vnic(namespace)
 }
 
 #[derive(Debug)]

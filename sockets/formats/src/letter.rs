@@ -15,8 +15,8 @@ pub const HELLO: usize = 32;
 /// number with each change of either.
 const VERSION: u64 = 2;
 
-/// What gateways begin with, as private data of the connection: only those that have the same layout
-/// of a trunk, and the same order of bytes in a word, can go on.
+/// What gateways begin with, as private data of the connection: only those that have the same
+/// layout of a trunk, and the same order of bytes in a word, can go on.
 #[must_use]
 pub fn hello() -> [u8; HELLO] {
     let words = [0x4f4d_5646_4552_5259, VERSION, BYTES as u64, WORDS as u64];

@@ -256,8 +256,8 @@ pub enum Reply {
     },
     /// Connections to these addresses are to be light, if they can be.
     Range(Range),
-    /// To a gateway: somebody wants to be brought to another host, and has connected to there by the
-    /// kernel's TCP.
+    /// To a gateway: somebody wants to be brought to another host, and has connected to there by
+    /// the kernel's TCP.
     Wanted(Wanted),
     /// To a gateway: it is one. What its other connections to the broker say that they are its by.
     Gateways {

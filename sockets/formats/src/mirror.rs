@@ -6,14 +6,15 @@
 //! what one would have, only later, and the two processes notice nothing. What says that a process
 //! sleeps is not copied: each gateway sleeps and is rung for itself.
 //!
-//! **Ordering.** A gateway reads the head of the frames first (acquire) and the lanes' after it: what
-//! was in a lane before a frame that takes it away is told no later than that frame. It is stored
-//! in the opposite order, the head of the frames last (release), when all bytes are there. Then,
-//! behind a full fence, it looks whether the process sleeps, as that says so and then looks.
+//! **Ordering.** A gateway reads the head of the frames first (acquire) and the lanes' after it:
+//! what was in a lane before a frame that takes it away is told no later than that frame. It is
+//! stored in the opposite order, the head of the frames last (release), when all bytes are there.
+//! Then, behind a full fence, it looks whether the process sleeps, as that says so and then looks.
 //!
 //! **Trust.** Each memory may have anything in it, written by the process or by the other host. A
-//! gateway copies what lies in the rings, as far as a head may be ahead of what was told, and stores
-//! words where that side's are, whatever they say: the process takes none for more than it is.
+//! gateway copies what lies in the rings, as far as a head may be ahead of what was told, and
+//! stores words where that side's are, whatever they say: the process takes none for more than it
+//! is.
 
 use crate::trunk::{
     HEAD, IS_CUT, LANE, LANE_HEAD, LANE_IS_AWAITED, LANE_LEFT, LANE_TAIL, LANES, LEFT, RING, SIDE,

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// What it is called as a process.
-const NAME: &[u8; 14] = b"omniverb-gateway";
+const NAME: [u8; 16] = *b"omniverb-gateway";
 
 /// How often room for a descriptor is looked for.
 const ROOM: Duration = Duration::from_millis(10);
@@ -36,9 +36,7 @@ impl Broker {
         let broker = limited::connect(&path(), clock::now() + BROKER)?;
         let (flags, protocol) = (SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG));
         let diagnosis = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;
-        let mut name = [0; 16];
-        name[..NAME.len()].copy_from_slice(NAME);
-        let (halves, _) = name.as_chunks();
+        let (halves, _) = NAME.as_chunks();
         let name = [halves[0], halves[1]].map(u64::from_ne_bytes);
         let broker = Self(broker);
         broker.say_with(Request::Hello { name }, &[diagnosis.as_fd()])?;

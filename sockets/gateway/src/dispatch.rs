@@ -66,7 +66,9 @@ pub(crate) fn serve(fleet: &Arc<Fleet>) {
             && fleet.token() == 0
             && !is_said
         {
-            eprintln!("omniverb-gateway: the broker does not take this for a gateway so far: {why}");
+            eprintln!(
+                "omniverb-gateway: the broker does not take this for a gateway so far: {why}"
+            );
             is_said = true;
         }
         thread::sleep(AGAIN);

@@ -1,18 +1,18 @@
 //! Which sockets are the kernel's, and why: written down for whoever asks the broker.
 //!
 //! In: a socket that was offered, or never will be. Out: a row of a file of the broker's
-//! (`omniverb_formats::ledger`), if there is one. It is written once for a socket, when that becomes
-//! the kernel's, and never looked at here.
+//! (`omniverb_formats::ledger`), if there is one. It is written once for a socket, when that
+//! becomes the kernel's, and never looked at here.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
+use omniverb_connection::descriptors::Why;
 use omniverb_formats::ledger::{BYTES, Kept, ROW, ROWS};
 use omniverb_formats::message::Refusal;
 use omniverb_formats::show::Reason;
-use omniverb_connection::descriptors::Why;
 use rustix::net::{getpeername, getsockname, sockopt};
 
 use crate::table::{self, NUMBERS};

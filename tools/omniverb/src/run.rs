@@ -102,7 +102,11 @@ pub(crate) fn run(
 }
 
 /// Runs what brings light connections to other hosts, as a program on the virtual device.
-pub(crate) fn gateway(port: Option<u16>, verbose: bool, to: Vec<String>) -> anyhow::Result<ExitCode> {
+pub(crate) fn gateway(
+    port: Option<u16>,
+    verbose: bool,
+    to: Vec<String>,
+) -> anyhow::Result<ExitCode> {
     let mut command = vec![daemon::installed("omniverb-gateway")?.into_os_string()];
     command.extend(port.map(|port| format!("--port={port}").into()));
     command.extend(verbose.then(|| "--verbose".into()));

@@ -1,8 +1,8 @@
 //! Sockets in `omniverb status`: whose they are, and whether their bytes go through memory.
 //!
-//! The broker shows rows (`sockets/formats/src/show.rs`): an operator all, others those of their own
-//! network namespace. Where there are links it is asked twice, a moment apart: the difference is
-//! the rate.
+//! The broker shows rows (`sockets/formats/src/show.rs`): an operator all, others those of their
+//! own network namespace. Where there are links it is asked twice, a moment apart: the difference
+//! is the rate.
 
 use crate::client::PATIENCE;
 use crate::table::{Table, amount};

@@ -16,6 +16,7 @@ use crate::ready::Ready;
 use crate::server::Server;
 use crate::server::identify::HELLO_TIME;
 use crate::server::operators::answer_at;
+use omniverb_fairness::Holder;
 use omniverb_netns::PORT;
 use omniverb_session::body::Done;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
@@ -27,7 +28,7 @@ use omniverb_session::vm::{
 use omniverb_sys::datagram::Port;
 use omniverb_sys::descriptors::{self, Plain};
 use omniverb_sys::{Extent, clock, socket};
-use omniverb_tenancy::{Holder, Reach, SessionId, VnicAddress, VnicId};
+use omniverb_tenancy::{Reach, SessionId, VnicAddress, VnicId};
 use omniverb_terms::Errno;
 use serde_json::{Value, json};
 use std::io;

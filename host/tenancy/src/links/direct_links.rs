@@ -3,8 +3,8 @@
 
 use super::link::Link;
 use super::uninvited::Uninvited;
-use crate::fairness::holders::Holder;
 use crate::ids::LinkKey;
+use omniverb_fairness::Holder;
 use omniverb_terms::Qpn;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -41,7 +41,7 @@ impl Tenancy {
         let underlay = self.route_to(vnic, sgid, dgid).ok_or(Errno::EHOSTUNREACH)?;
         let receipt = self.engine_receipt((session, vnic, service), (route.cause, dgid), now)?;
         let client = self.sessions.get(&session).ok_or(Errno::ENOENT)?;
-        let holder = client.client().holder.in_vnic(vnic);
+        let holder = client.client().holder.in_vnic(vnic.0);
         let place = self.links.bells.take(session, ENGINE).ok_or(Errno::ENOMEM)?;
         let Route { path, why, within, cause, features } = route;
         let question = within.and_then(|to| self.question(vnic, to, sgid, dgid));
@@ -179,7 +179,7 @@ impl Tenancy {
         returned: &[&Receipt],
         (rested, gone): (u64, Option<(Qpn, Qpn)>),
     ) -> Option<(Qpn, Qpn)> {
-        let holder = self.sessions.get(&id)?.client().holder.in_vnic(key);
+        let holder = self.sessions.get(&id)?.client().holder.in_vnic(key.0);
         let connections = &[Kind::EngineConnection];
         let lacks_connections =
             host_full && self.host().full_after(connections, returned).is_some();

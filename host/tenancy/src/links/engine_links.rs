@@ -6,8 +6,8 @@
 use super::engine_link::{Cause, EngineLink, EngineLinkAge};
 use super::seniority::Seniority;
 use crate::accounts::{Paid, Receipt};
-use crate::fairness::holders::Holder;
 use crate::ids::{RemotePeer, SessionId};
+use omniverb_fairness::Holder;
 use omniverb_terms::{Gid, Qpn, Service, VnicId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::successors;

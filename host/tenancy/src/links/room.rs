@@ -4,9 +4,9 @@
 use super::link::{Invitation, Link};
 use super::uninvited::{ENDED_MAX, Lack};
 use crate::accounts::{Account, Kind, Quotas, Receipt};
-use crate::fairness::holders::Holder;
 use crate::ids::{LinkKey, SessionId};
 use crate::tenancy::Tenancy;
+use omniverb_fairness::Holder;
 use omniverb_session::body::CLOSED_BY_PEER;
 use omniverb_terms::{Errno, VnicId};
 
@@ -52,7 +52,7 @@ impl Tenancy {
                 }
                 let inviter = ends.iter().find(|(_, vnic)| *vnic == from).ok_or(Errno::ENOENT)?.0;
                 let inviter = self.sessions.get(&inviter).ok_or(Errno::ENOENT)?;
-                Some((to, inviter.client().holder.in_vnic(from)))
+                Some((to, inviter.client().holder.in_vnic(from.0)))
             }
             None => None,
         };
@@ -120,7 +120,7 @@ impl Tenancy {
     pub(crate) fn inviter_of(&self, link: &Link) -> Holder {
         let Some(end) = link.uninvited_end() else { return Holder::default() };
         let inviter = self.sessions.get(&end.inviter).zip(link.uninvited);
-        let holder = inviter.map(|(inviter, way)| inviter.client().holder.in_vnic(way.from));
+        let holder = inviter.map(|(inviter, way)| inviter.client().holder.in_vnic(way.from.0));
         holder.unwrap_or_default()
     }
 }

@@ -3,8 +3,8 @@
 
 use super::engine_link::EngineLinkAge;
 use super::strangers::Strangers;
-use crate::fairness::holders::{Holder, Holders};
 use crate::ids::SessionId;
+use omniverb_fairness::{Holder, Holders};
 use omniverb_terms::{Gid, VnicId};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -5,8 +5,8 @@
 //! get half of it; in that half the largest holder (`holders.rs`) makes way for whoever has less;
 //! and where a link that was asked for finds no place, one of them goes.
 
-use crate::fairness::holders::{Holder, Holders};
 use crate::ids::{LinkKey, SessionId};
+use omniverb_fairness::{Holder, Holders};
 use omniverb_terms::{Errno, VnicId};
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
 //! Who vNICs and clients are, as those say who know it: the kernel, or whoever knows how a vNIC is
 //! reached.
 
-use crate::fairness::holders::Holder;
+use omniverb_fairness::Holder;
 use omniverb_terms::VnicId;
 
 /// Who a vNIC is, as whoever knows how it is reached says: the same for the next daemon.

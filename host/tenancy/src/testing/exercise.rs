@@ -7,10 +7,11 @@ use crate::testing::counting::Counting;
 use crate::testing::mirror::Mirror;
 use crate::testing::packed::Packed;
 use crate::{
-    Access, Action, Adoption, Arrived, Channel, Circle, Client, Datapath, Directory, Flat, Holder,
+    Access, Action, Adoption, Arrived, Channel, Circle, Client, Datapath, Directory, Flat,
     Identity, Limits, MemoryFacts, Pace, PairWindows, Policy, ProbeId, RateLimit, Reach, Secret,
     SessionId, Tenancy, Underlay, VnicAddress, VnicId,
 };
+use omniverb_fairness::Holder;
 use omniverb_session::Message;
 use omniverb_session::body::{Adopted, AttachGroup, CreateQp, Hello, ROLE_VERBS};
 use omniverb_terms::{Errno, Gid, Qpn, Service};

@@ -75,7 +75,7 @@ fn a_number_without_its_ticket_is_refused_and_blocks_nobody() {
     both_come_back(&mut bench);
     assert!(is_recorded(&bench));
     // Another user of the same vNIC.
-    let holder = omniverb_tenancy::Holder::new("/tenants/1", 5);
+    let holder = omniverb_fairness::Holder::new("/tenants/1", 5);
     let stranger = omniverb_tenancy::Client {
         vnic: omniverb_tenancy::testing::exercise::vnic(1),
         pid: 1,

@@ -12,7 +12,6 @@ mod engine_links;
 mod extended;
 mod grantees;
 mod groups;
-mod holders;
 mod liars;
 mod machines;
 mod objects;

@@ -1,13 +1,14 @@
 //! Numbers, keys, quotas, grants, announcements, and arbitrary input.
 
 use crate::support::*;
+use omniverb_fairness::Holder;
 use omniverb_session::body::*;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::page_rights::{self, Trust};
 use omniverb_session::{Message, encode};
 use omniverb_tenancy::testing::exercise::{Bench, exercise, vnic};
 use omniverb_tenancy::{
-    Action, Adoption, Arrived, Channel, Circle, Holder, Limits, MemoryFacts, Path, Policy, Why,
+    Action, Adoption, Arrived, Channel, Circle, Limits, MemoryFacts, Path, Policy, Why,
 };
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
 use proptest::prelude::*;

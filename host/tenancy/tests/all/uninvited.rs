@@ -1,10 +1,11 @@
 //! Direct datagram links that nobody asked for take nobody's place.
 
 use crate::support::{self, *};
+use omniverb_fairness::Holder;
 use omniverb_session::Message;
 use omniverb_session::body::*;
+use omniverb_tenancy::Limits;
 use omniverb_tenancy::testing::exercise::Bench;
-use omniverb_tenancy::{Holder, Limits};
 use omniverb_terms::{Errno, Qpn, Service};
 
 /// The vNICs of the bench: whose links are filled, who fills them, somebody else.

@@ -1,10 +1,11 @@
 //! Quotas of the host: whoever has the most yields to whoever has less, and to nobody else.
 
 use crate::support::{self, *};
+use omniverb_fairness::Holder;
 use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::testing::exercise::Bench;
-use omniverb_tenancy::{Action, Holder, Limits};
+use omniverb_tenancy::{Action, Limits};
 use omniverb_terms::{Errno, Qpn, Service};
 
 fn hello_as(bench: &mut Bench, session: u64, vnic: u64, holder: &Holder) -> Option<Message> {

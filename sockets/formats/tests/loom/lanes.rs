@@ -5,7 +5,9 @@ use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 use omniverb_formats::Lane;
-use omniverb_formats::trunk::{BYTES, LANE_HEAD, LANE_IS_AWAITED, LANE_TAIL, lane_ring, lane_words};
+use omniverb_formats::trunk::{
+    BYTES, LANE_HEAD, LANE_IS_AWAITED, LANE_TAIL, lane_ring, lane_words,
+};
 use omniverb_ring::UserMemory;
 use std::sync::Arc;
 

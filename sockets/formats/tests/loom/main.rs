@@ -281,8 +281,8 @@ fn an_attempt_is_nobody_elses() {
 }
 
 /// A set has a mark for each end that may be welcome, which is set by who welcomes it and taken by
-/// who settles that it is not (`sockets/preload/src/carry/row.rs`), while another one falls asleep and
-/// wakes: nobody is welcome without a mark, or beside a sleeper.
+/// who settles that it is not (`sockets/preload/src/carry/row.rs`), while another one falls asleep
+/// and wakes: nobody is welcome without a mark, or beside a sleeper.
 #[test]
 fn who_is_welcome_is_marked() {
     let mut model = loom::model::Builder::new();

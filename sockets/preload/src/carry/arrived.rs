@@ -3,8 +3,8 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use omniverb_formats::Direction;
 use omniverb_connection::allowance::{Allowance, Spent};
+use omniverb_formats::Direction;
 use rustix::event::PollFlags;
 
 use super::links::{Link, Memory, Note, Word};

@@ -12,9 +12,9 @@ use core::sync::atomic::{AtomicU64, Ordering, fence};
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use omniverb_connection::descriptors::Why;
 use omniverb_formats::message::{BYTES, PAGE, Reach, Reply, Request, SUFFIX};
 use omniverb_formats::{Direction, layout, ledger as files};
-use omniverb_connection::descriptors::Why;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};

@@ -8,10 +8,10 @@ use core::ffi::{c_int, c_void};
 use core::ptr;
 use core::sync::atomic::{Ordering, fence};
 
+use omniverb_connection::under_way::UnderWay;
 use omniverb_formats::direction::Inherits;
 use omniverb_formats::{Direction, Place, layout};
 use omniverb_ring::WordMemory;
-use omniverb_connection::under_way::UnderWay;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
 use rustix::thread::{Timespec, gettid, nanosleep, sched_yield};
 

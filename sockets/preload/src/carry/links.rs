@@ -13,10 +13,10 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
+use omniverb_connection::descriptors::{PIECE, Room};
 use omniverb_formats::layout::RING;
 use omniverb_formats::{Direction, brief, layout};
 use omniverb_ring::WordMemory;
-use omniverb_connection::descriptors::{PIECE, Room};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::thread::sched_yield;
 

@@ -10,8 +10,8 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
-use omniverb_formats::Direction;
 use omniverb_connection::pace::{Pace, Was};
+use omniverb_formats::Direction;
 
 use super::links::{self, Link, Memory, Note, Word};
 use super::members::Row;

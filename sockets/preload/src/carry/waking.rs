@@ -9,9 +9,9 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use omniverb_connection::pace::{self, learned};
 use omniverb_formats::layout::{self, RANG};
 use omniverb_ring::WordMemory;
-use omniverb_connection::pace::{self, learned};
 
 use super::clock;
 use super::links::{Link, Word};

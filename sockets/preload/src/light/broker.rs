@@ -3,10 +3,10 @@
 use core::cell::UnsafeCell;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use omniverb_formats::message::{Reply, Request};
-use omniverb_formats::trunk::{BYTES, WAY_KEPT};
 use omniverb_connection::light::frame::Name;
 use omniverb_connection::light::row::Closing;
+use omniverb_formats::message::{Reply, Request};
+use omniverb_formats::trunk::{BYTES, WAY_KEPT};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;

@@ -5,12 +5,12 @@
 //! connection home to the trunk, where what was said of credit and room holds: then there is as
 //! much room for what is not read as there would be without lanes.
 
-use omniverb_formats::Lane;
-use omniverb_formats::trunk::{BYTES, LANES};
 use omniverb_connection::light::Frame;
 use omniverb_connection::light::busy::Way;
 use omniverb_connection::light::frame::{HEADER, LANE_MAX};
 use omniverb_connection::light::row::{Closing, Note};
+use omniverb_formats::Lane;
+use omniverb_formats::trunk::{BYTES, LANES};
 
 use super::lanes::{Before, Takes, handle};
 use super::numbers::{self, Token};

@@ -12,13 +12,13 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use omniverb_formats::Lane;
-use omniverb_formats::trunk::{BYTES, HEAD, LANE, LANES, SIDE, Shown, TAIL};
-use omniverb_ring::{UserMemory, WordMemory};
 use omniverb_connection::descriptors::{PIECE as ROWS_IN_PIECE, Room};
 use omniverb_connection::light::Row;
 use omniverb_connection::light::busy::Way;
 use omniverb_connection::light::row::Note;
+use omniverb_formats::Lane;
+use omniverb_formats::trunk::{BYTES, HEAD, LANE, LANES, SIDE, Shown, TAIL};
+use omniverb_ring::{UserMemory, WordMemory};
 
 use super::numbers::Token;
 use super::room::{ROWS, TRUNKS};

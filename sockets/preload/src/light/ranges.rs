@@ -5,8 +5,8 @@ use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use omniverb_formats::range::{self, MOST, Range};
 use omniverb_connection::light::frame::Name;
+use omniverb_formats::range::{self, MOST, Range};
 
 use crate::marks::Marks;
 

@@ -14,16 +14,16 @@ use core::ffi::c_void;
 use core::sync::atomic::{Ordering, fence};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
+use omniverb_connection::allowance::Spent;
+use omniverb_connection::light::busy::Way;
+use omniverb_connection::light::frame::{HEADER, NAMES};
+use omniverb_connection::light::{Frame, Ids, List, Names, Row};
 use omniverb_formats::bytes;
 use omniverb_formats::trunk::{
     self, BYTES, FULL, HEAD, IS_CUT, LEFT, OPENS, RING, SIDE, SLEEPS, Shown, TAIL, WANTS_FRAMES,
     WANTS_ROOM, WAY_KEPT, WAYS, ring,
 };
 use omniverb_ring::{UserMemory, WordMemory};
-use omniverb_connection::allowance::Spent;
-use omniverb_connection::light::busy::Way;
-use omniverb_connection::light::frame::{HEADER, NAMES};
-use omniverb_connection::light::{Frame, Ids, List, Names, Row};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 use rustix::net::{RecvFlags, recv};

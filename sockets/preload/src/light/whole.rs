@@ -4,8 +4,8 @@
 use core::ffi::c_int;
 use core::ops::RangeInclusive;
 
-use omniverb_ring::UserMemory;
 use omniverb_connection::light::busy::Way;
+use omniverb_ring::UserMemory;
 
 use super::known_options::is_any_least;
 use super::lanes::{self, Held, PIECE};

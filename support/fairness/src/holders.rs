@@ -6,7 +6,6 @@
 //! What somebody holds counts in every branch above, so nobody gains by spreading it over
 //! cgroups, users, namespaces or processes below his own.
 
-use omniverb_terms::VnicId;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Debug;
@@ -22,7 +21,7 @@ const GROUPS_MAX: usize = 16;
 pub(crate) enum Part {
     Group(Box<str>),
     User(u32),
-    Vnic(VnicId),
+    Vnic(u64),
     Process(i32),
 }
 
@@ -41,7 +40,7 @@ impl Holder {
 
     /// What this one does in one of its vNICs.
     #[must_use]
-    pub fn in_vnic(&self, vnic: VnicId) -> Holder {
+    pub fn in_vnic(&self, vnic: u64) -> Holder {
         Holder(self.0.iter().cloned().chain([Part::Vnic(vnic)]).collect())
     }
 
@@ -57,7 +56,7 @@ impl Holder {
         let word = |part: &Part| match part {
             Part::Group(name) => name.clone(),
             Part::User(user) => format!("/user {user}").into(),
-            Part::Vnic(vnic) => format!("/vnic {}", vnic.0).into(),
+            Part::Vnic(vnic) => format!("/vnic {vnic}").into(),
             Part::Process(pid) => format!("/process {pid}").into(),
         };
         self.0.iter().map(word).collect()

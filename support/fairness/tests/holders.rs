@@ -1,6 +1,6 @@
 //! Who yields: against a model, and what must hold whoever tries what.
 
-use omniverb_tenancy::{Holder, Holders, VnicId};
+use omniverb_fairness::{Holder, Holders};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ type Words = (Vec<u8>, u32, u64);
 
 fn holder((groups, user, vnic): &Words) -> Holder {
     let cgroup: String = groups.iter().map(|group| format!("/g{group}")).collect();
-    Holder::new(&cgroup, *user).in_vnic(VnicId(*vnic))
+    Holder::new(&cgroup, *user).in_vnic(*vnic)
 }
 
 fn steps((groups, user, vnic): &Words) -> Vec<String> {

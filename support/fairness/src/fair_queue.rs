@@ -1,13 +1,13 @@
-//! Turns: what waits for somebody to do it, taken one by one from everybody who has something
+//! FairQueue: what waits for somebody to do it, taken one by one from everybody who has something
 //! waiting, along the same tree as [`Holders`](crate::Holders). Who has much waiting waits longer;
 //! nobody else does.
 
-use crate::fairness::holders::{Holder, Part};
+use crate::holders::{Holder, Part};
 use std::collections::{HashMap, VecDeque};
 
 /// What waits, by holder.
 #[derive(Debug)]
-pub struct Turns<T> {
+pub struct FairQueue<T> {
     root: Branch<T>,
 }
 
@@ -25,13 +25,13 @@ impl<T> Default for Branch<T> {
     }
 }
 
-impl<T> Default for Turns<T> {
-    fn default() -> Turns<T> {
-        Turns { root: Branch::default() }
+impl<T> Default for FairQueue<T> {
+    fn default() -> FairQueue<T> {
+        FairQueue { root: Branch::default() }
     }
 }
 
-impl<T> Turns<T> {
+impl<T> FairQueue<T> {
     /// What waits, of all: counted where it waits.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn everybody_has_a_turn() {
-        let mut turns = Turns::default();
+        let mut turns = FairQueue::default();
         let holder = |group: &str, user| Holder::new(group, user);
         for number in 0..100 {
             // One tenant, whatever it splits into.
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn what_may_not_be_taken_holds_up_nobody() {
-        let mut turns = Turns::default();
+        let mut turns = FairQueue::default();
         let (one, other) = (Holder::new("/one", 1), Holder::new("/other", 1));
         for number in 0..3 {
             turns.push(&one, number);

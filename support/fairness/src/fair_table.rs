@@ -1,7 +1,7 @@
 //! Rows of a table that all tenants share. Those that count are counted for who holds them, so that
 //! whoever has the most yields when the table is full; a row that goes is counted no more.
 
-use crate::fairness::holders::{Holder, Holders};
+use crate::holders::{Holder, Holders};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -9,80 +9,84 @@ use std::ops::Index;
 
 /// Rows by their keys, and whose they are.
 #[derive(Debug)]
-pub(crate) struct Shared<K, R> {
+pub struct FairTable<K, R> {
     rows: BTreeMap<K, R>,
     holders: Holders<K>,
 }
 
-impl<K, R> Default for Shared<K, R> {
-    fn default() -> Shared<K, R> {
-        Shared { rows: BTreeMap::new(), holders: Holders::default() }
+impl<K, R> Default for FairTable<K, R> {
+    fn default() -> FairTable<K, R> {
+        FairTable { rows: BTreeMap::new(), holders: Holders::default() }
     }
 }
 
-impl<K: Copy + Debug + Hash + Ord, R> Shared<K, R> {
+impl<K: Copy + Debug + Hash + Ord, R> FairTable<K, R> {
     /// No row, and nothing that is counted.
-    pub(crate) fn is_empty(&self) -> bool {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.holders.is_empty()
     }
 
-    pub(crate) fn get(&self, key: &K) -> Option<&R> {
+    /// The row of a key.
+    pub fn get(&self, key: &K) -> Option<&R> {
         self.rows.get(key)
     }
 
-    pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut R> {
+    /// The row of a key, to be changed.
+    pub fn get_mut(&mut self, key: &K) -> Option<&mut R> {
         self.rows.get_mut(key)
     }
 
-    pub(crate) fn contains_key(&self, key: &K) -> bool {
+    /// Whether a key has a row.
+    pub fn contains_key(&self, key: &K) -> bool {
         self.rows.contains_key(key)
     }
 
     /// All, in the order of their keys.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &R)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &R)> {
         self.rows.iter()
     }
 
     /// The same without the keys.
-    pub(crate) fn values(&self) -> impl Iterator<Item = &R> {
+    pub fn values(&self) -> impl Iterator<Item = &R> {
         self.rows.values()
     }
 
     /// The same, to be changed.
-    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut R> {
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut R> {
         self.rows.values_mut()
     }
 
     /// The first key that is not less than this one.
-    pub(crate) fn next_key(&self, from: K) -> Option<K> {
+    pub fn next_key(&self, from: K) -> Option<K> {
         self.rows.range(from..).next().map(|(key, _)| *key)
     }
 
     /// One more row; nobody's, until it is counted.
-    pub(crate) fn insert(&mut self, key: K, row: R) {
+    pub fn insert(&mut self, key: K, row: R) {
         self.rows.insert(key, row);
     }
 
     /// A row counts from now on, for this holder.
-    pub(crate) fn count(&mut self, key: K, holder: &Holder) {
+    pub fn count(&mut self, key: K, holder: &Holder) {
         if self.rows.contains_key(&key) {
             self.holders.add(holder, key);
         }
     }
 
     /// A row goes, and counts for nobody any more.
-    pub(crate) fn remove(&mut self, key: &K) {
+    pub fn remove(&mut self, key: &K) {
         self.rows.remove(key);
         self.holders.remove(key);
     }
 
     /// What makes way for one more of `newcomer`'s, if anything must: see [`Holders::yields_to`].
-    pub(crate) fn yields_to(&self, newcomer: &Holder) -> Option<K> {
+    pub fn yields_to(&self, newcomer: &Holder) -> Option<K> {
         self.holders.yields_to(newcomer).copied()
     }
 }
 
-impl<K: Ord, R> Index<&K> for Shared<K, R> {
+impl<K: Ord, R> Index<&K> for FairTable<K, R> {
     type Output = R;
 
     fn index(&self, key: &K) -> &R {
@@ -100,7 +104,7 @@ mod tests {
 
     #[test]
     fn only_rows_that_are_there_and_count_make_way() {
-        let mut rows = Shared::<u64, &str>::default();
+        let mut rows = FairTable::<u64, &str>::default();
         for key in 1..4 {
             rows.insert(key, "one of many");
         }
